@@ -1,0 +1,176 @@
+"""Every error that rocketstore raises, in one tree.
+
+Law: expected outcomes are values (``PutResult.status``), damage found by a scan is a value
+(``Damage``); what is raised is a surprise. Each error says what happened, where (file, offset),
+what was found against what was expected, and what to do next (``hint``).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class RocketStoreError(Exception):
+    """Base of all errors of this package.
+
+    Parameters
+    ----------
+    message
+        What happened, where, and found against expected.
+    hint
+        The next thing to try, as an imperative sentence or a command; shown after the message.
+    """
+
+    exit_code: ClassVar[int] = 1
+    """Exit code of the command line when this error ends a command (DESIGN 8)."""
+
+    retriable: ClassVar[bool] = False
+    """Whether the same call may succeed later without anybody changing something."""
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return self.message if self.hint is None else f"{self.message}; {self.hint}"
+
+
+# --- bytes that do not follow their format ------------------------------------------------------
+
+
+class FormatError(RocketStoreError):
+    """Bytes that do not follow their format.
+
+    Attributes
+    ----------
+    path
+        File the bytes are in, ``None`` when they came from memory.
+    offset
+        Position of the offending bytes in that file or buffer.
+    field
+        Field of the format page.
+    expected, found
+        What the format wants and what stands there.
+    """
+
+    exit_code = 4
+
+    def __init__(  # noqa: PLR0913 - one argument per fact of the message, all but two optional
+        self,
+        message: str,
+        *,
+        path: Path | None = None,
+        offset: int | None = None,
+        field: str | None = None,
+        expected: object = None,
+        found: object = None,
+        hint: str | None = None,
+    ) -> None:
+        where = "" if path is None else f" in {path}"
+        at = "" if offset is None else f" at offset {offset}"
+        versus = "" if expected is None and found is None else f": expected {expected}, found {found}"
+        super().__init__(f"{message}{where}{at}{versus}", hint=hint)
+        self.path = path
+        self.offset = offset
+        self.field = field
+        self.expected = expected
+        self.found = found
+
+
+class TruncatedRecordError(FormatError):
+    """Fewer bytes remain than a record says it has."""
+
+    def __init__(self, message: str, *, needed_bytes: int, found: int, offset: int) -> None:
+        super().__init__(
+            message, offset=offset, expected=f"{needed_bytes} bytes", found=f"{found} bytes"
+        )
+        self.needed_bytes = needed_bytes
+
+
+class BadMagicError(FormatError):
+    """The magic number is that of no known record."""
+
+
+class ChecksumMismatchError(FormatError):
+    """CRC-32 of the body, masked to 31 bits, differs from the stored one."""
+
+
+class MisaddressedRecordError(FormatError):
+    """A record states another physical offset than the one it stands at."""
+
+
+class FieldRangeError(FormatError):
+    """A length, id or time outside its limits."""
+
+
+# --- the store ----------------------------------------------------------------------------------
+
+
+class StoreError(RocketStoreError):
+    """Something about a store directory as a whole."""
+
+
+class NotAStoreError(StoreError):
+    """The directory has no usable ``commitlog``."""
+
+    exit_code = 4
+
+
+class StoreLockedError(StoreError):
+    """Another process, or this one, already writes to the store."""
+
+    exit_code = 5
+    retriable = True
+
+    def __init__(self, message: str, *, owner_pid: int | None, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.owner_pid = owner_pid
+
+
+class StoreClosedError(StoreError):
+    """The store object was closed."""
+
+
+class StoreFullError(StoreError):
+    """The file system has no room for a new file."""
+
+    retriable = True
+
+
+class StoreDamagedError(StoreError):
+    """The store cannot be opened for writing as it is; a repair is needed."""
+
+    exit_code = 4
+
+
+class FlushFailedError(StoreError):
+    """``fdatasync`` failed: what was not yet on disk may be lost, and the writer stops for good."""
+
+    exit_code = 4
+
+
+class RefusedMessageError(StoreError):
+    """A message that this store must not accept, and for which 4.9 has no status."""
+
+
+class InvalidNameError(RefusedMessageError):
+    """A topic name or queue id that may not become a directory name."""
+
+    exit_code = 2
+
+
+class ConfigError(RocketStoreError):
+    """A setting that is unknown, malformed, out of range, or at odds with the store's files."""
+
+    exit_code = 2
+
+    def __init__(
+        self, message: str, *, key: str | None = None, value: object = None, hint: str | None = None
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.key = key
+        self.value = value

@@ -1,0 +1,86 @@
+"""Outcomes of a put and of a get: expected outcomes are values, with Java's names.
+
+Source: PutMessageStatus, GetMessageStatus, PutMessageResult, GetMessageResult (4.9; spec B3.3, B13).
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import NamedTuple
+
+from rocketstore.message import StoredMessage
+
+
+class PutMessageStatus(Enum):
+    """What became of a put; the causes are in docs/how-it-works/append.md."""
+
+    PUT_OK = "PUT_OK"
+    FLUSH_DISK_TIMEOUT = "FLUSH_DISK_TIMEOUT"
+    FLUSH_SLAVE_TIMEOUT = "FLUSH_SLAVE_TIMEOUT"
+    SLAVE_NOT_AVAILABLE = "SLAVE_NOT_AVAILABLE"
+    SERVICE_NOT_AVAILABLE = "SERVICE_NOT_AVAILABLE"
+    CREATE_MAPEDFILE_FAILED = "CREATE_MAPEDFILE_FAILED"
+    MESSAGE_ILLEGAL = "MESSAGE_ILLEGAL"
+    PROPERTIES_SIZE_EXCEEDED = "PROPERTIES_SIZE_EXCEEDED"
+    OS_PAGECACHE_BUSY = "OS_PAGECACHE_BUSY"
+    UNKNOWN_ERROR = "UNKNOWN_ERROR"
+    LMQ_CONSUME_QUEUE_NUM_EXCEEDED = "LMQ_CONSUME_QUEUE_NUM_EXCEEDED"
+
+
+class GetMessageStatus(Enum):
+    """What a get found (spec B13)."""
+
+    FOUND = "FOUND"
+    NO_MATCHED_MESSAGE = "NO_MATCHED_MESSAGE"
+    MESSAGE_WAS_REMOVING = "MESSAGE_WAS_REMOVING"
+    OFFSET_FOUND_NULL = "OFFSET_FOUND_NULL"
+    OFFSET_OVERFLOW_BADLY = "OFFSET_OVERFLOW_BADLY"
+    OFFSET_OVERFLOW_ONE = "OFFSET_OVERFLOW_ONE"
+    OFFSET_TOO_SMALL = "OFFSET_TOO_SMALL"
+    NO_MATCHED_LOGIC_QUEUE = "NO_MATCHED_LOGIC_QUEUE"
+    NO_MESSAGE_IN_QUEUE = "NO_MESSAGE_IN_QUEUE"
+
+
+class GetResult(NamedTuple):
+    """A page of messages of one queue.
+
+    Attributes
+    ----------
+    status
+        Why `messages` is what it is.
+    messages
+        In queue order.
+    next_offset
+        Queue offset to ask for next.
+    min_offset, max_offset
+        Of the queue at the time of the call; `max_offset` is one past the last entry.
+    skipped_entries
+        Entries stepped over because their record is lost or they are filler.
+    """
+
+    status: GetMessageStatus
+    messages: list[StoredMessage]
+    next_offset: int
+    min_offset: int
+    max_offset: int
+    skipped_entries: int = 0
+
+
+class GetRawResult(NamedTuple):
+    """A page of raw records of one queue, copied into one buffer as a pull response carries them.
+
+    Attributes
+    ----------
+    records
+        The records back to back, as stored in the CommitLog.
+    message_count
+        How many records `records` holds.
+    """
+
+    status: GetMessageStatus
+    records: bytes | bytearray
+    message_count: int
+    next_offset: int
+    min_offset: int
+    max_offset: int
+    skipped_entries: int = 0

@@ -1,0 +1,52 @@
+"""Numbers that carry their unit, and pairs of numbers that belong together.
+
+Two offsets of this store are easily confused: a *physical offset* counts bytes in the CommitLog, a
+*queue offset* counts entries of one ConsumeQueue. The types below cost nothing at run time and let
+the type checker keep them apart.
+"""
+
+from typing import Final, NamedTuple, NewType
+
+PhysicalOffset = NewType("PhysicalOffset", int)
+"""Position in the CommitLog, in bytes from the start of the first file ever written."""
+
+QueueOffset = NewType("QueueOffset", int)
+"""Position in one ConsumeQueue, in entries."""
+
+QueueId = NewType("QueueId", int)
+"""Number of a queue inside its topic, from 0."""
+
+TimestampMs = NewType("TimestampMs", int)
+"""Milliseconds since 1970-01-01T00:00:00Z."""
+
+KiB: Final = 1024
+MiB: Final = 1024 * KiB
+GiB: Final = 1024 * MiB
+
+OS_PAGE_SIZE_BYTES: Final = 4096
+"""Page size in every flush computation of RocketMQ (MappedFile.OS_PAGE_SIZE)."""
+
+
+class QueueKey(NamedTuple):
+    """One queue of one topic."""
+
+    topic: str
+    queue_id: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}/{self.queue_id}"
+
+
+class ByteRange(NamedTuple):
+    """Half-open range of physical offsets, ``start <= offset < stop``."""
+
+    start: int
+    stop: int
+
+    @property
+    def size(self) -> int:
+        """Length in bytes."""
+        return self.stop - self.start
+
+    def __str__(self) -> str:
+        return f"[{self.start}, {self.stop})"
