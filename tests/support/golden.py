@@ -1,0 +1,84 @@
+"""Golden stores: real directories that Apache RocketMQ 4.9.3 wrote, with what it reads from them.
+
+They lie outside the repository, in ``../shared/golden``; where they are missing a test is skipped
+with a reason, except in CI, where a missing golden store is a failure.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import tarfile
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+GOLDEN_ROOT = Path(__file__).resolve().parents[3] / "shared" / "golden" / "store"
+
+CASES = (
+    "basic",
+    "batch",
+    "broker",
+    "cqext",
+    "delay",
+    "expired",
+    "ipv6",
+    "multidispatch",
+    "transactions",
+)
+CRASH_CASES = (
+    "bitflip_middle_last_file",
+    "checkpoint_zero",
+    "cq_behind",
+    "cq_deleted",
+    "garbage_tail",
+    "index_deleted",
+    "noabort_torn",
+    "plain",
+    "torn_body_crc",
+    "torn_half_zero",
+)
+
+
+def require_golden() -> None:
+    """Skip the calling test where the golden stores are not, unless this is CI."""
+    if GOLDEN_ROOT.is_dir():
+        return
+    reason = "the golden stores (../shared/golden) are not here"
+    if os.environ.get("CI"):
+        pytest.fail(reason)
+    pytest.skip(reason)
+
+
+@functools.cache
+def _unpacked(archive: str) -> Path:
+    require_golden()
+    target = Path(tempfile.mkdtemp(prefix="rocketstore-golden-"))
+    _CLEANUP.append(target)
+    with tarfile.open(GOLDEN_ROOT / archive) as tar:
+        tar.extractall(target, filter="data")
+    return target
+
+
+_CLEANUP: list[Path] = []
+
+
+def unpacked_directories() -> list[Path]:
+    """Return the temporary directories made so far; conftest removes them at the end."""
+    return _CLEANUP
+
+
+def golden_case(name: str) -> Path:
+    """Return the unpacked directory of a case; shared by all tests, so copy before writing."""
+    if name == "crash":
+        return _unpacked("crash.tar.xz") / "crash"
+    return _unpacked(f"{name}.tar.gz") / name
+
+
+def manifest(directory: Path) -> dict[str, Any]:
+    """Return the manifest that lies in a case's directory."""
+    loaded: dict[str, Any] = json.loads((directory / "manifest.json").read_text())
+    return loaded
