@@ -1,0 +1,52 @@
+"""Names of the files of a mapped-file queue: the offset of the first byte, in 20 digits.
+
+Law: only a name of exactly 20 ASCII digits is an offset; everything else (``.DS_Store``, a backup
+copy, Unicode digits) is an extra file, which the caller reports.
+Page: docs/format/directory.md. Source: rocketmq-all-4.9.8, UtilAll.offset2FileName; spec F2.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from rocketstore.errors import FieldRangeError
+
+FILE_NAME_DIGITS: Final = 20
+MAX_OFFSET: Final = 2**63 - 1
+"""Offsets are signed 64-bit numbers on disk, so 19 digits suffice; the 20th is always 0."""
+
+
+def file_name(offset: int) -> str:
+    """Return the name of the file that starts at `offset`.
+
+    Raises
+    ------
+    FieldRangeError
+        `offset` is negative or no signed 64-bit number.
+
+    Examples
+    --------
+    >>> file_name(1073741824)
+    '00000000001073741824'
+    """
+    if not 0 <= offset <= MAX_OFFSET:
+        raise FieldRangeError(
+            "no file can start at this offset", expected=f"0 to {MAX_OFFSET}", found=offset
+        )
+    return f"{offset:020d}"
+
+
+def parse_file_name(name: str) -> int | None:
+    """Return the offset that `name` stands for, or None for any other file.
+
+    Examples
+    --------
+    >>> parse_file_name("00000000001073741824")
+    1073741824
+    >>> parse_file_name("00000000001073741824.tmp") is None
+    True
+    """
+    if len(name) != FILE_NAME_DIGITS or not (name.isascii() and name.isdigit()):
+        return None
+    offset = int(name)
+    return offset if offset <= MAX_OFFSET else None

@@ -1,0 +1,197 @@
+"""One entry of a ConsumeQueue: where the n-th message of a queue lies in the CommitLog.
+
+A ConsumeQueue file is nothing but such entries, 20 bytes each, so entry n of a queue stands at byte
+``20 n`` of the queue. Two values are not messages: zeros (never written) and the filler, which
+stands in front of the first real entry of a queue that did not start at 0.
+
+Law: an entry is believed only as far as the CommitLog record it points at agrees; this module
+checks lengths and nothing else. Page: docs/format/consume-queue.md.
+Source: rocketmq-all-4.9.8, ConsumeQueue.putMessagePositionInfo and ConsumeQueue.fillPreBlank.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+
+import numpy as np
+
+from rocketstore.errors import FieldRangeError, FormatError, TruncatedRecordError
+from rocketstore.format.field import Field, layout_code
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    import numpy.typing as npt
+
+    EntryArray: TypeAlias = npt.NDArray[np.void]
+    Buffer: TypeAlias = bytes | bytearray | memoryview
+
+FIELDS: Final = (
+    Field("physical_offset", "q", 8, "bytes", "start of the message's record in the CommitLog"),
+    Field("record_size", "i", 4, "bytes", "length of that record"),
+    Field("tags_code", "q", 8, "-", "hash of the tags, deliver time, or extension address"),
+)
+"""The page's table (spec F6)."""
+
+ENTRY_STRUCT: Final = struct.Struct(layout_code(FIELDS))
+ENTRY_SIZE_BYTES: Final = ENTRY_STRUCT.size
+assert ENTRY_SIZE_BYTES == 20
+
+ENTRY_DTYPE: Final[np.dtype[np.void]] = np.dtype(
+    [("physical_offset", ">i8"), ("record_size", ">i4"), ("tags_code", ">i8")]
+)
+"""The same layout for numpy: packed, big-endian."""
+assert ENTRY_DTYPE.itemsize == ENTRY_SIZE_BYTES
+
+FILLER_SIZE: Final = 0x7FFFFFFF
+"""Record size of a filler, which no record can have."""
+
+MAX_EXT_ADDRESS: Final = -(2**31) - 1
+"""Largest number that is an extension address and not a tags code (ConsumeQueueExt.MAX_ADDR)."""
+
+
+class QueueEntry(NamedTuple):
+    """What a ConsumeQueue says about one message."""
+
+    physical_offset: int
+    record_size: int
+    tags_code: int
+
+    @property
+    def is_filler(self) -> bool:
+        """Whether it only keeps the place in front of a queue's first message."""
+        return self == FILLER
+
+    @property
+    def is_written(self) -> bool:
+        """Whether 4.9 counts it as an entry: true for messages and fillers, false for zeros."""
+        return is_written(self.physical_offset, self.record_size)
+
+    @property
+    def is_message(self) -> bool:
+        """Whether it points at a message: written and no filler."""
+        return self.is_written and not self.is_filler
+
+
+FILLER: Final = QueueEntry(0, FILLER_SIZE, 0)
+FILLER_BYTES: Final = ENTRY_STRUCT.pack(*FILLER)
+
+
+def is_written(physical_offset: int, record_size: int) -> bool:
+    """Tell entry from unused tail by the test that 4.9 uses everywhere.
+
+    Notes
+    -----
+    Source: ConsumeQueue.recover (``offset >= 0 && size > 0``).
+    """
+    return physical_offset >= 0 and record_size > 0
+
+
+def is_filler(physical_offset: int, record_size: int, tags_code: int) -> bool:
+    """Whether the three numbers are those of a filler."""
+    return (physical_offset, record_size, tags_code) == FILLER
+
+
+def is_ext_address(tags_code: int) -> bool:
+    """Whether `tags_code` is an address in the queue's extension file.
+
+    Notes
+    -----
+    Source: ConsumeQueueExt.isExtAddr; spec F7.
+    """
+    return tags_code <= MAX_EXT_ADDRESS
+
+
+def encode_entry(physical_offset: int, record_size: int, tags_code: int) -> bytes:
+    """Encode one entry.
+
+    Raises
+    ------
+    FieldRangeError
+        A number does not fit its field.
+    """
+    try:
+        return ENTRY_STRUCT.pack(physical_offset, record_size, tags_code)
+    except struct.error as error:
+        raise FieldRangeError(
+            "a queue entry's number does not fit its field",
+            expected="signed 64, 32 and 64 bits",
+            found=(physical_offset, record_size, tags_code),
+        ) from error
+
+
+def decode_entry(view: Buffer, position: int = 0) -> QueueEntry:
+    """Decode the entry that starts at `position` of `view`.
+
+    Raises
+    ------
+    TruncatedRecordError
+        Fewer than 20 bytes remain.
+    """
+    remaining = len(view) - position
+    if position < 0 or remaining < ENTRY_SIZE_BYTES:
+        raise TruncatedRecordError(
+            "queue entry cut off",
+            needed_bytes=ENTRY_SIZE_BYTES,
+            found=max(0, remaining),
+            offset=position,
+        )
+    return QueueEntry._make(ENTRY_STRUCT.unpack_from(view, position))
+
+
+def iterate_entries(view: Buffer) -> Iterator[QueueEntry]:
+    """Yield every entry of `view`, unused ones included.
+
+    Raises
+    ------
+    FormatError
+        The length of `view` is not a multiple of 20 (before the first entry is yielded).
+    """
+    _check_whole(len(view))
+    return map(QueueEntry._make, ENTRY_STRUCT.iter_unpack(view))
+
+
+def entry_array(view: Buffer | npt.NDArray[np.uint8]) -> EntryArray:
+    """View bytes as a structured array of `ENTRY_DTYPE`, without a copy.
+
+    Raises
+    ------
+    FormatError
+        The length of `view` is not a multiple of 20.
+    """
+    size = view.size if isinstance(view, np.ndarray) else len(view)
+    _check_whole(size)
+    array: EntryArray = np.frombuffer(view, dtype=ENTRY_DTYPE)
+    return array
+
+
+def encode_entries(entries: Iterable[tuple[int, int, int]]) -> bytes:
+    """Encode entries one after the other."""
+    return b"".join(encode_entry(*entry) for entry in entries)
+
+
+def written_mask(array: EntryArray) -> npt.NDArray[np.bool_]:
+    """Return which rows of an `entry_array` are written; fillers are."""
+    offsets: npt.NDArray[Any] = array["physical_offset"]
+    sizes: npt.NDArray[Any] = array["record_size"]
+    return (offsets >= 0) & (sizes > 0)
+
+
+def filler_mask(array: EntryArray) -> npt.NDArray[np.bool_]:
+    """Return which rows of an `entry_array` are fillers."""
+    mask: npt.NDArray[np.bool_] = (
+        (array["record_size"] == FILLER_SIZE)
+        & (array["physical_offset"] == 0)
+        & (array["tags_code"] == 0)
+    )
+    return mask
+
+
+def _check_whole(size: int) -> None:
+    if size % ENTRY_SIZE_BYTES:
+        raise FormatError(
+            "these bytes are not whole queue entries",
+            expected=f"a multiple of {ENTRY_SIZE_BYTES} bytes",
+            found=f"{size} bytes",
+        )
