@@ -1,0 +1,30 @@
+# Two commands for a visitor: make demo, make test. The others serve who works on the code.
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint bench-smoke clean
+
+PYTEST := .venv/bin/python -m pytest
+
+help: ## Show the commands
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+setup: ## Create .venv, compile the kernels, find a JDK
+	@scripts/setup
+
+demo: setup ## Import 336,776 real flights into a store and query it
+	@.venv/bin/rocketstore demo
+
+test: setup ## Run the whole test suite
+	$(PYTEST) -n 2 --dist loadgroup
+
+lint: setup ## Formatting, lint, types, import laws, spelling
+	.venv/bin/ruff format --check .
+	.venv/bin/ruff check .
+	.venv/bin/mypy
+	.venv/bin/lint-imports
+	.venv/bin/codespell README.md CHANGELOG.md docs src tests bench
+
+bench-smoke: setup ## A short run of every benchmark scenario
+	.venv/bin/python bench/run --smoke
+
+clean: ## Remove what the commands above made
+	rm -rf .venv .demo build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis tests/interop/java/target

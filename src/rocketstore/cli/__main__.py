@@ -1,0 +1,5 @@
+"""``python -m rocketstore.cli``."""
+
+from rocketstore.cli.application import main
+
+main()

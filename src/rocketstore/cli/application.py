@@ -1,0 +1,62 @@
+"""The root of the command tree, and how a command ends."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from typing import Final, NoReturn
+
+import cyclopts
+from cyclopts import App
+
+from rocketstore.cli import demo, index, message, queue, settings, store, warm
+from rocketstore.errors import RocketStoreError
+
+EXIT_USAGE: Final = 2
+EXIT_INTERRUPTED: Final = 130
+"""128 + SIGINT, as shells report it."""
+
+app = App(
+    name="rocketstore",
+    help="Read, write, verify and repair Apache RocketMQ 4.9 message stores.",
+    version_flags=["--version"],
+    help_on_error=False,
+)
+app.command(store.app)
+app.command(message.app)
+app.command(queue.app)
+app.command(index.app)
+app.command(settings.app)
+app.command(warm.warm)
+app.command(demo.demo)
+
+
+def main(arguments: list[str] | None = None) -> NoReturn:
+    """Run one command and end the process with its exit code."""
+    sys.exit(run(sys.argv[1:] if arguments is None else arguments))
+
+
+def run(arguments: list[str]) -> int:
+    """Run one command and return its exit code; no stack trace for what a user can mend."""
+    try:
+        outcome = app(arguments, exit_on_error=False, print_error=True, result_action="return_value")
+        sys.stdout.flush()
+    except cyclopts.CycloptsError:
+        return EXIT_USAGE
+    except RocketStoreError as error:
+        print(f"rocketstore: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("rocketstore: interrupted; nothing more was written", file=sys.stderr)
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        # The reader of our output has left (`| head`): nobody is there to be told.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except OSError as error:
+        print(f"rocketstore: {error}", file=sys.stderr)
+        if os.environ.get("ROCKETSTORE_DEBUG"):
+            traceback.print_exc()
+        return 1
+    return outcome if isinstance(outcome, int) else 0

@@ -1,0 +1,158 @@
+"""``rocketstore demo``: a year of real flights into a store, and three questions to it."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+from cyclopts import Parameter
+
+from rocketstore.errors import StoreError
+from rocketstore.units import MiB
+
+if TYPE_CHECKING:
+    from rocketstore.config import StoreConfig
+    from rocketstore.storage.store import MessageStore
+
+DEMO_MARKER: Final = ".rocketstore-demo"
+"""File that says that a directory was made by the demo and may be made anew."""
+
+PROGRESS_EVERY_MESSAGES: Final = 1024
+
+
+def demo(
+    *,
+    directory: Annotated[Path, Parameter(name="--dir", help="Where the store is made.")] = Path(
+        ".demo/flights"
+    ),
+) -> int:
+    """Import the 336,776 flights that left New York City in 2013, query and verify the store."""
+    from rocketstore.storage.store import MessageStore
+
+    _make_room(directory)
+    print(f"A RocketMQ 4.9 store of every flight that left New York City in 2013: {directory}\n")
+    with MessageStore.open(directory, _demo_config()) as store:
+        middle_ms = _import_flights(store)
+        _find_by_key(store)
+        _find_by_time(store, middle_ms)
+        _read_by_tag(store)
+    status = _verify(directory)
+    print(
+        "\nLook around yourself:\n"
+        f"  rocketstore store info {directory}\n"
+        f"  rocketstore message find {directory} --topic JFK --key N723MQ --output jsonl\n"
+        f"  rocketstore message get {directory} --topic LGA --queue 1 --offset 1000 --tags 'AA || UA'\n"
+        f"  rocketstore queue list {directory}"
+    )
+    return status
+
+
+def _demo_config() -> StoreConfig:
+    from rocketstore.config import StoreConfig
+
+    # Smaller files than a broker's, so that the demo takes 0.5 GB of disk; no retention, so that
+    # it works on a disk that is nearly full.
+    return StoreConfig(
+        mapped_file_size_commit_log=64 * MiB,
+        max_hash_slot_num=500_000,
+        max_index_num=2_000_000,
+        retention=False,
+    )
+
+
+def _make_room(directory: Path) -> None:
+    if directory.exists():
+        if not (directory / DEMO_MARKER).exists() and any(directory.iterdir()):
+            raise StoreError(
+                f"{directory} exists and was not made by the demo", hint="name another with --dir"
+            )
+        shutil.rmtree(directory)
+    directory.mkdir(parents=True)
+    (directory / DEMO_MARKER).touch()
+
+
+def _import_flights(store: MessageStore) -> int:
+    import msgspec
+
+    from rocketstore.cli.flights import FLIGHT_COUNT, flight_message, flights_file, read_flights
+    from rocketstore.cli.progress import progress
+
+    encoder = msgspec.json.Encoder()
+    path = flights_file()
+    started = time.perf_counter()
+    in_put = 0.0
+    count = body_bytes = middle_ms = 0
+    with progress("importing flights", total=FLIGHT_COUNT, unit="flights") as advance:
+        for row in read_flights(path):
+            message, queue_id = flight_message(row, encoder)
+            before = time.perf_counter()
+            result = store.put(message, queue_id)
+            in_put += time.perf_counter() - before
+            if result.physical_offset is None or result.status.value != "PUT_OK":
+                raise StoreError(f"flight {count} was not stored: {result.status.value}")
+            count += 1
+            body_bytes += len(message.body)
+            if count == FLIGHT_COUNT // 2:
+                middle_ms = result.store_timestamp_ms
+            if count % PROGRESS_EVERY_MESSAGES == 0:
+                advance(PROGRESS_EVERY_MESSAGES)
+    store.wait_dispatched()
+    seconds = time.perf_counter() - started
+    print(
+        f"imported   {count:,} flights ({body_bytes / 1e6:.0f} MB of bodies) in {seconds:.1f} s; "
+        f"{in_put:.2f} s of it in put ({count / in_put:,.0f} messages/s)"
+    )
+    return middle_ms
+
+
+def _find_by_key(store: MessageStore) -> None:
+    topic, tail_number = "JFK", "N723MQ"
+    started = time.perf_counter()
+    flights = store.find(topic, key=tail_number)
+    micros = (time.perf_counter() - started) * 1e6
+    print(f"by key     plane {tail_number} left {topic} at least {len(flights)} times ({micros:,.0f} µs)")
+    for message in flights[:2]:
+        print(f"           {message.body.decode()}")
+
+
+def _find_by_time(store: MessageStore, timestamp_ms: int) -> None:
+    topic, queue_id = "EWR", 0
+    started = time.perf_counter()
+    offset = store.offset_at(topic, queue_id, timestamp_ms=timestamp_ms)
+    micros = (time.perf_counter() - started) * 1e6
+    last = store.max_offset(topic, queue_id)
+    print(
+        f"by time    half-way through the import queue {topic}/{queue_id} stood at entry "
+        f"{offset:,} of {last:,} ({micros:,.0f} µs)"
+    )
+
+
+def _read_by_tag(store: MessageStore) -> None:
+    topic, tags = "LGA", "AA || UA"
+    started = time.perf_counter()
+    matched = scanned = 0
+    for queue_id in range(4):
+        offset, last = 0, store.max_offset(topic, queue_id)
+        while offset < last:
+            page = store.get(topic, queue_id, offset, 32, tags=tags)
+            matched += len(page.messages)
+            scanned += page.next_offset - offset
+            offset = page.next_offset
+    seconds = time.perf_counter() - started
+    print(
+        f"by tag     {matched:,} of {scanned:,} flights from {topic} were of {tags} "
+        f"({seconds:.2f} s, {scanned / seconds:,.0f} entries/s)"
+    )
+
+
+def _verify(directory: Path) -> int:
+    from rocketstore.cli.findings import verification_summary
+    from rocketstore.storage.verify import verify_store
+
+    started = time.perf_counter()
+    report = verify_store(directory)
+    seconds = time.perf_counter() - started
+    print(f"verified   {verification_summary(report)} in {seconds:.2f} s")
+    return 0 if not report.findings else 1

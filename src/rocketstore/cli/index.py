@@ -1,0 +1,50 @@
+"""``rocketstore index``: the key index of a store."""
+
+from __future__ import annotations
+
+from cyclopts import App
+
+from rocketstore.cli.options import OutputOption, StoreArgument, StoreSettings
+from rocketstore.cli.output import print_rows
+
+app = App(name="index", help="Index files: which message carries which key.")
+
+
+@app.command(name="list")
+def list_files(
+    store: StoreArgument,
+    /,
+    *,
+    settings: StoreSettings | None = None,
+    output: OutputOption = "table",
+) -> int:
+    """Print every index file with its header."""
+    from rocketstore.cli.reading import open_for_reading
+
+    with open_for_reading(store, settings) as reader:
+        rows = (
+            {
+                "file": name,
+                "beginTimestamp": header.begin_timestamp_ms,
+                "endTimestamp": header.end_timestamp_ms,
+                "beginPhysicalOffset": header.begin_physical_offset,
+                "endPhysicalOffset": header.end_physical_offset,
+                "hashSlotCount": header.hash_slot_count,
+                "indexCount": header.index_count,
+            }
+            for name, header in reader.index_files()
+        )
+        print_rows(
+            rows,
+            output,
+            columns=(
+                "file",
+                "beginTimestamp",
+                "endTimestamp",
+                "beginPhysicalOffset",
+                "endPhysicalOffset",
+                "hashSlotCount",
+                "indexCount",
+            ),
+        )
+    return 0

@@ -1,0 +1,99 @@
+"""Import text files into a store: a line, a message."""
+
+from __future__ import annotations
+
+import re
+import sys
+from contextlib import contextmanager
+from itertools import islice
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from rocketstore.errors import ConfigError, RefusedMessageError
+from rocketstore.message import Message
+from rocketstore.storage.results import PutMessageStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from pathlib import Path
+    from typing import BinaryIO
+
+    from rocketstore.storage.store import MessageStore
+
+BATCH_MESSAGES: Final = 256
+"""Messages put at once: enough to spread the cost of a put, few enough to lose little work when
+the disk fills up."""
+
+
+class ImportTarget(NamedTuple):
+    """Where lines go and what they carry."""
+
+    topic: str
+    queue_id: int
+    tags: str | None
+    key_pattern: re.Pattern[str] | None
+
+
+def compile_key_pattern(pattern: str | None) -> re.Pattern[str] | None:
+    """Return the compiled pattern.
+
+    Raises
+    ------
+    ConfigError
+        It is no regular expression.
+    """
+    if pattern is None:
+        return None
+    try:
+        return re.compile(pattern)
+    except re.error as error:
+        raise ConfigError(f"--key-pattern is no regular expression: {error}", value=pattern) from error
+
+
+def line_message(line: bytes, target: ImportTarget) -> Message:
+    """Return the message of one line (without its line end).
+
+    Its keys are what the key pattern's groups match, or its whole match where it has no group.
+    """
+    keys: tuple[str, ...] = ()
+    if target.key_pattern is not None:
+        found = target.key_pattern.search(line.decode("utf-8", "replace"))
+        if found is not None:
+            parts = found.groups() or (found.group(),)
+            keys = tuple(word for part in parts if part for word in part.split())
+    return Message(topic=target.topic, body=line, tags=target.tags, keys=keys)
+
+
+def import_lines(
+    store: MessageStore, lines: Iterable[bytes], target: ImportTarget, advance: Callable[[int], None]
+) -> int:
+    """Put every line, in order, and return how many there were.
+
+    Raises
+    ------
+    RefusedMessageError
+        The store refused a batch; the lines before it are stored.
+    """
+    count = 0
+    source = iter(lines)
+    while batch := list(islice(source, BATCH_MESSAGES)):
+        messages = [line_message(line.rstrip(b"\r\n"), target) for line in batch]
+        result = store.put_batch(messages, queue_id=target.queue_id)
+        if result.status is not PutMessageStatus.PUT_OK:
+            raise RefusedMessageError(
+                f"lines {count + 1} to {count + len(batch)}: {result.status.value}"
+                f"{'' if result.detail is None else ': ' + result.detail}",
+                hint=f"the {count} lines before them are stored",
+            )
+        count += len(batch)
+        advance(sum(map(len, batch)))
+    return count
+
+
+@contextmanager
+def open_input(path: Path) -> Iterator[BinaryIO]:
+    """Open a file of lines; ``-`` is standard input."""
+    if str(path) == "-":
+        yield sys.stdin.buffer
+        return
+    with path.open("rb") as stream:
+        yield stream

@@ -1,0 +1,36 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Literal
+
+from cyclopts import Parameter
+
+from rocketstore.config import StoreConfig, load_config
+
+Output = Literal["table", "json", "jsonl"]
+"""How results are printed: a table for people, a JSON array or JSON lines for programs."""
+
+OutputOption = Annotated[Output, Parameter(name="--output", help="table, json or jsonl.")]
+
+StoreArgument = Annotated[Path, Parameter(name="STORE", help="Directory of the store.")]
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class StoreSettings:
+    """Where settings come from: ``--config broker.conf`` first, then each ``--set key=value``."""
+
+    config: Annotated[
+        Path | None, Parameter(name="--config", help="A broker.conf; its keys are used as they are.")
+    ] = None
+    set_: Annotated[
+        list[str],
+        Parameter(name="--set", help="Any broker.conf key as key=value; repeatable.", negative=()),
+    ] = field(default_factory=list)
+
+    def load(self) -> StoreConfig:
+        """Return the settings, checked."""
+        return load_config(self.config, self.set_)

@@ -1,0 +1,87 @@
+"""``rocketstore queue``: the ConsumeQueues of a store."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from cyclopts import App, Parameter
+
+from rocketstore.cli.options import OutputOption, StoreArgument, StoreSettings
+from rocketstore.cli.output import print_rows
+
+app = App(name="queue", help="ConsumeQueues: what consumers read through.")
+
+
+@app.command(name="list")
+def list_queues(
+    store: StoreArgument,
+    /,
+    *,
+    settings: StoreSettings | None = None,
+    output: OutputOption = "table",
+) -> int:
+    """Print every queue with its minimum and maximum offset."""
+    from rocketstore.cli.reading import open_for_reading
+
+    with open_for_reading(store, settings) as reader:
+        print_rows(
+            (
+                {
+                    "topic": key.topic,
+                    "queueId": key.queue_id,
+                    "minOffset": reader.min_offset(key.topic, key.queue_id),
+                    "maxOffset": reader.max_offset(key.topic, key.queue_id),
+                }
+                for key in sorted(reader.queues())
+            ),
+            output,
+            columns=("topic", "queueId", "minOffset", "maxOffset"),
+        )
+    return 0
+
+
+@app.command
+def show(
+    store: StoreArgument,
+    /,
+    *,
+    topic: str,
+    queue: int = 0,
+    offset: int | None = None,
+    max_: Annotated[int | None, Parameter(name="--max")] = None,
+    settings: StoreSettings | None = None,
+    output: OutputOption = "table",
+) -> int:
+    """Print the entries of one queue as they are stored, fillers included.
+
+    Parameters
+    ----------
+    store
+        Directory of the store.
+    topic
+        Topic of the queue.
+    queue
+        Queue id.
+    offset
+        First queue offset; without it the first entry on disk, below the minimum offset too.
+    max_
+        Most entries; without it all.
+    settings
+        Where settings come from.
+    output
+        How to print.
+    """
+    from rocketstore.cli.reading import open_for_reading
+
+    with open_for_reading(store, settings) as reader:
+        rows = (
+            {
+                "queueOffset": queue_offset,
+                "physicalOffset": entry.physical_offset,
+                "size": entry.record_size,
+                "tagsCode": entry.tags_code,
+            }
+            for queue_offset, entry in reader.queue_entries(topic, queue, offset, max_)
+        )
+        print_rows(rows, output, columns=("queueOffset", "physicalOffset", "size", "tagsCode"))
+    return 0

@@ -1,0 +1,185 @@
+"""``rocketstore store``: a store directory as a whole."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Annotated, Literal
+
+from cyclopts import App, Parameter
+
+from rocketstore.cli.options import OutputOption, StoreArgument, StoreSettings
+from rocketstore.cli.output import print_object, print_rows
+
+app = App(name="store", help="Inspect, verify, repair and fill a store.")
+
+EXIT_FOUND = 1
+EXIT_DAMAGED = 4
+
+
+@app.command
+def info(
+    store: StoreArgument,
+    /,
+    *,
+    settings: StoreSettings | None = None,
+    output: OutputOption = "table",
+) -> int:
+    """Print what the store holds: files, sizes, offsets, times, who writes to it."""
+    from rocketstore.cli.reading import open_for_reading
+
+    with open_for_reading(store, settings) as reader:
+        print_object(reader.info(), output)
+    return 0
+
+
+@app.command
+def scan(
+    store: StoreArgument,
+    /,
+    *,
+    begin: int | None = None,
+    end: int | None = None,
+    damage_only: bool = False,
+    settings: StoreSettings | None = None,
+    output: OutputOption = "jsonl",
+) -> int:
+    """Print every record, blank and damaged range of the CommitLog, in physical order.
+
+    Parameters
+    ----------
+    store
+        Directory of the store.
+    begin, end
+        Physical offsets: records that start at or behind `begin` and before `end`.
+    damage_only
+        Leave out intact records and blanks.
+    settings
+        Where settings come from.
+    output
+        How to print.
+    """
+    from rocketstore.cli.log_scan import LogScan
+
+    scanned = LogScan(store, (settings or StoreSettings()).load(), begin, end)
+    rows = scanned.rows(damage_only=damage_only)
+    print_rows(rows, output, columns=("kind", "physicalOffset", "size", "topic", "queueId",
+                                      "queueOffset", "tags", "keys", "reason"))
+    return EXIT_DAMAGED if scanned.damaged_bytes else 0
+
+
+@app.command
+def verify(
+    store: StoreArgument,
+    /,
+    *,
+    settings: StoreSettings | None = None,
+    output: OutputOption = "table",
+) -> int:
+    """Check every structure against the CommitLog; writes nothing, works beside a writer."""
+    from rocketstore.cli.findings import print_verification
+    from rocketstore.cli.progress import progress
+    from rocketstore.storage.verify import verify_store
+
+    config = (settings or StoreSettings()).load()
+    with progress("verifying", total=None) as advance:
+        report = verify_store(store, config, progress=advance)
+    return print_verification(report, output)
+
+
+@app.command
+def repair(
+    store: StoreArgument,
+    /,
+    *,
+    policy: Literal["salvage", "compatible"] = "salvage",
+    dry_run: bool = False,
+    settings: StoreSettings | None = None,
+    output: OutputOption = "table",
+) -> int:
+    """Repair a store that nobody writes to.
+
+    Parameters
+    ----------
+    store
+        Directory of the store.
+    policy
+        ``salvage`` keeps every intact record; ``compatible`` ends the log where 4.9.3 would.
+    dry_run
+        Say what would be done and change nothing.
+    settings
+        Where settings come from.
+    output
+        How to print.
+    """
+    from rocketstore.cli.findings import print_repair
+    from rocketstore.storage.repair import repair_store
+
+    report = repair_store(
+        store,
+        policy=policy,
+        dry_run=dry_run,
+        config=(settings or StoreSettings()).load(),
+        now_ms=time.time_ns() // 1_000_000,
+    )
+    return print_repair(report, output)
+
+
+@app.command(name="import")
+def import_(
+    store: StoreArgument,
+    files: Annotated[list[Path], Parameter(name="FILE", help="Text files; - is standard input.")],
+    /,
+    *,
+    topic: str,
+    queue: int = 0,
+    tags: str | None = None,
+    key_pattern: str | None = None,
+    settings: StoreSettings | None = None,
+) -> int:
+    """Put every line of the files as a message.
+
+    Parameters
+    ----------
+    store
+        Directory of the store; made when it is missing.
+    files
+        Text files; - is standard input.
+    topic
+        Topic of the messages.
+    queue
+        Queue id.
+    tags
+        Tag of every message.
+    key_pattern
+        Regular expression; its groups (or its whole match) become the keys of a line.
+    settings
+        Where settings come from.
+    """
+    from rocketstore.cli.line_import import (
+        ImportTarget,
+        compile_key_pattern,
+        import_lines,
+        open_input,
+    )
+    from rocketstore.cli.progress import progress
+    from rocketstore.storage.store import MessageStore
+
+    target = ImportTarget(topic, queue, tags, compile_key_pattern(key_pattern))
+    for path in files:
+        if str(path) != "-" and not path.is_file():
+            raise FileNotFoundError(f"{path}: no such file")
+    total = sum(path.stat().st_size for path in files if str(path) != "-") or None
+    config = (settings or StoreSettings()).load()
+    started = time.monotonic()
+    count = 0
+    with (
+        MessageStore.open(store, config) as opened,
+        progress("importing", total=total) as advance,
+    ):
+        for path in files:
+            with open_input(path) as lines:
+                count += import_lines(opened, lines, target, advance)
+    seconds = time.monotonic() - started
+    print(f"{count:,} messages imported into {store} in {seconds:.1f} s")
+    return 0
