@@ -1,0 +1,55 @@
+"""The BLANK record: what fills a CommitLog file behind its last message.
+
+Law: every complete CommitLog file ends in exactly one BLANK of at least 8 bytes. Its size is all
+that remains of the file; only its first 8 bytes mean anything, the rest may be anything.
+
+How derived: CommitLog.DefaultAppendMessageCallback.doAppend of 4.9 (spec F3.1).
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+from rocketstore.errors import FieldRangeError
+
+BLANK_MAGIC: Final = 0xCBD43194
+"""CommitLog.BLANK_MAGIC_CODE, -875286124 as Java prints it."""
+
+END_FILE_MIN_BLANK_SIZE: Final = 8
+"""Bytes that always stay free behind a record (CommitLog.END_FILE_MIN_BLANK_LENGTH)."""
+
+_BLANK: Final = struct.Struct(">iI")
+
+_SIZE_MAX: Final = 0x7FFFFFFF
+
+
+def encode_blank(remaining: int) -> bytes:
+    """Return the 8 bytes that close a file of which `remaining` bytes are left.
+
+    Raises
+    ------
+    FieldRangeError
+        `remaining` is below 8 or does not fit a signed 32-bit number.
+
+    Examples
+    --------
+    >>> encode_blank(100).hex()
+    '00000064cbd43194'
+    """
+    if not END_FILE_MIN_BLANK_SIZE <= remaining <= _SIZE_MAX:
+        raise FieldRangeError(
+            "a blank cannot have this size",
+            field="total_size",
+            expected=f"{END_FILE_MIN_BLANK_SIZE} to {_SIZE_MAX}",
+            found=remaining,
+        )
+    return _BLANK.pack(remaining, BLANK_MAGIC)
+
+
+def fits(record_size: int, remaining: int) -> bool:
+    """Return whether a record fits the `remaining` bytes of a file and leaves room for a BLANK.
+
+    For a batch, `record_size` is the sum of all its records: a batch is never split over files.
+    """
+    return record_size + END_FILE_MIN_BLANK_SIZE <= remaining

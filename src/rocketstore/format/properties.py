@@ -1,0 +1,193 @@
+"""The properties of a message as one block of bytes: ``name 0x01 value 0x02 name 0x01 value``.
+
+Law: what is encoded here decodes to the same names and values, in the same order, with this reader
+and with the one of 4.9; decoding never fails, whatever the bytes are.
+
+How derived: MessageDecoder.messageProperties2String and string2messageProperties of 4.9.3 (spec
+F3.3). 4.9.1 and later write no separator behind the last value, older and 5.2 brokers do; readers
+take both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
+
+from rocketstore.errors import RefusedMessageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from rocketstore.message import Message
+
+NAME_VALUE_SEPARATOR: Final = "\x01"
+PROPERTY_SEPARATOR: Final = "\x02"
+KEY_SEPARATOR: Final = " "
+"""Between the keys of the property ``KEYS``."""
+
+PROPERTIES_SIZE_MAX: Final = 32767
+"""Most bytes of the whole block: its length is a signed 16-bit number."""
+
+KEYS: Final = "KEYS"
+TAGS: Final = "TAGS"
+UNIQ_KEY: Final = "UNIQ_KEY"
+WAIT: Final = "WAIT"
+DELAY: Final = "DELAY"
+REAL_TOPIC: Final = "REAL_TOPIC"
+REAL_QID: Final = "REAL_QID"
+RETRY_TOPIC: Final = "RETRY_TOPIC"
+TRAN_MSG: Final = "TRAN_MSG"
+PGROUP: Final = "PGROUP"
+ORIGIN_MESSAGE_ID: Final = "ORIGIN_MESSAGE_ID"
+RECONSUME_TIME: Final = "RECONSUME_TIME"
+MAX_RECONSUME_TIMES: Final = "MAX_RECONSUME_TIMES"
+TRANSACTION_CHECK_TIMES: Final = "TRANSACTION_CHECK_TIMES"
+TRAN_PREPARED_QUEUE_OFFSET: Final = "TRAN_PREPARED_QUEUE_OFFSET"
+CHECK_IMMUNITY_TIME_IN_SECONDS: Final = "CHECK_IMMUNITY_TIME_IN_SECONDS"
+CLUSTER: Final = "CLUSTER"
+MSG_TYPE: Final = "MSG_TYPE"
+TTL: Final = "TTL"
+CORRELATION_ID: Final = "CORRELATION_ID"
+REPLY_TO_CLIENT: Final = "REPLY_TO_CLIENT"
+ARRIVE_TIME: Final = "ARRIVE_TIME"
+PUSH_REPLY_TIME: Final = "PUSH_REPLY_TIME"
+INSTANCE_ID: Final = "INSTANCE_ID"
+MIN_OFFSET: Final = "MIN_OFFSET"
+MAX_OFFSET: Final = "MAX_OFFSET"
+BUYER_ID: Final = "BUYER_ID"
+TRANSFER_FLAG: Final = "TRANSFER_FLAG"
+CORRECTION_FLAG: Final = "CORRECTION_FLAG"
+MQ2_FLAG: Final = "MQ2_FLAG"
+MSG_REGION: Final = "MSG_REGION"
+TRACE_ON: Final = "TRACE_ON"
+CONSUME_START_TIME: Final = "CONSUME_START_TIME"
+INNER_MULTI_DISPATCH: Final = "INNER_MULTI_DISPATCH"
+INNER_MULTI_QUEUE_OFFSET: Final = "INNER_MULTI_QUEUE_OFFSET"
+INNER_NUM: Final = "INNER_NUM"
+INNER_BASE: Final = "INNER_BASE"
+CRC32: Final = "__CRC32#"
+"""Reserved names (MessageConst); the last three are those of 5.x."""
+
+
+def encode_properties(properties: Mapping[str, str] | Iterable[tuple[str, str]]) -> bytes:
+    """Return the block of `properties` in the given order, without a separator at the end.
+
+    Parameters
+    ----------
+    properties
+        A mapping or (name, value) pairs. An empty value is written as given, but every reader of
+        4.9, and ours, drops it. A name given twice is written twice; readers take the later one.
+
+    Returns
+    -------
+    bytes
+        UTF-8. The length limit of 32767 bytes is the caller's to check: it has a put status.
+
+    Raises
+    ------
+    RefusedMessageError
+        A name is empty, a name or value holds 0x01 or 0x02, or is no valid Unicode text.
+
+    Notes
+    -----
+    Compatible: 4.9 would store a separator inside a value and read other properties back; refusing
+    it is the only way to keep the law above.
+    Source: MessageDecoder.messageProperties2String.
+    """
+    pairs = list(properties.items() if isinstance(properties, Mapping) else properties)
+    return _encoded([f"{name}\x01{value}" for name, value in pairs], pairs)
+
+
+def message_properties(message: Message) -> bytes:
+    """Return the block of a message: ``properties`` as given, then KEYS, UNIQ_KEY and TAGS.
+
+    Parts that are empty or None are left out, as no reader would see them.
+
+    Raises
+    ------
+    RefusedMessageError
+        As for `encode_properties`; also when one of several keys contains a blank, which would
+        make two keys of it.
+    """
+    pairs: list[tuple[str, str]] = list(message.properties.items()) if message.properties else []
+    keys = message.keys
+    if keys:
+        if not isinstance(keys, str):
+            if any(KEY_SEPARATOR in key for key in keys):
+                raise _refused("a key contains a blank, the separator of keys", KEYS, keys)
+            keys = KEY_SEPARATOR.join(keys)
+        if keys:
+            pairs.append((KEYS, keys))
+    if message.unique_key:
+        pairs.append((UNIQ_KEY, message.unique_key))
+    if message.tags:
+        pairs.append((TAGS, message.tags))
+    return _encoded([f"{name}\x01{value}" for name, value in pairs], pairs)
+
+
+def _encoded(parts: list[str], pairs: list[tuple[str, str]]) -> bytes:
+    """Join `parts` and check the result as a whole, which is cheaper than part by part."""
+    text = "\x02".join(parts)
+    count = len(parts)
+    # As many separators as parts need, and none of them where a name should begin.
+    if (
+        text.count("\x01") != count
+        or text.count("\x02") != max(count - 1, 0)
+        or text.startswith("\x01")
+        or "\x02\x01" in text
+    ):
+        raise _separator_error(pairs)
+    try:
+        return text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise RefusedMessageError(
+            f"properties are no valid Unicode text: lone surrogate at character {error.start}",
+            hint="encode binary values, for example as base64",
+        ) from error
+
+
+def _separator_error(pairs: list[tuple[str, str]]) -> RefusedMessageError:
+    """Return the error that names the first pair which cannot be written."""
+    for name, value in pairs:
+        if not name:
+            return _refused("a property has an empty name", name, value)
+        if "\x01" in name or "\x02" in name:
+            return _refused("the name of a property contains a separator (0x01, 0x02)", name, value)
+        if "\x01" in value or "\x02" in value:
+            break
+    return _refused("the value of a property contains a separator (0x01, 0x02)", name, value)
+
+
+def _refused(what: str, name: str, value: object) -> RefusedMessageError:
+    return RefusedMessageError(
+        f"{what}: name {name!r}, value {value!r:.80}",
+        hint="encode binary values, for example as base64",
+    )
+
+
+def decode_properties(block: bytes) -> dict[str, str]:
+    """Return names and values in stored order; of a name stored twice the later value wins.
+
+    Parameters
+    ----------
+    block
+        Any bytes. What is no valid UTF-8 becomes U+FFFD.
+
+    Returns
+    -------
+    dict
+        A part without 0x01, with an empty name or an empty value is left out; a second 0x01
+        belongs to the value. A repeated name keeps the place of its first occurrence.
+
+    Notes
+    -----
+    Source: MessageDecoder.string2messageProperties (4.9.3).
+    """
+    properties: dict[str, str] = {}
+    if not block:
+        return properties
+    for part in block.decode("utf-8", "replace").split("\x02"):
+        name, _, value = part.partition("\x01")
+        if name and value:
+            properties[name] = value
+    return properties
