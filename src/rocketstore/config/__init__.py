@@ -1,0 +1,49 @@
+"""Settings of a store: the options, where their values come from, and what files say about them."""
+
+from rocketstore.config.option import Group, Option
+from rocketstore.config.sizes import FileObservation, ObservedSizes, StoreSizes, resolve_sizes
+from rocketstore.config.sources import (
+    LoadedConfig,
+    Origin,
+    apply_overrides,
+    from_properties,
+    load_broker_conf,
+    load_config,
+)
+from rocketstore.config.store_config import (
+    BrokerRole,
+    FlushDiskType,
+    RecoveryPolicy,
+    StoreConfig,
+    broker_conf_key,
+    option_of,
+)
+from rocketstore.config.values import (
+    commit_log_directories,
+    parse_delay_levels,
+    parse_delete_hours,
+)
+
+__all__ = [
+    "BrokerRole",
+    "FileObservation",
+    "FlushDiskType",
+    "Group",
+    "LoadedConfig",
+    "ObservedSizes",
+    "Option",
+    "Origin",
+    "RecoveryPolicy",
+    "StoreConfig",
+    "StoreSizes",
+    "apply_overrides",
+    "broker_conf_key",
+    "commit_log_directories",
+    "from_properties",
+    "load_broker_conf",
+    "load_config",
+    "option_of",
+    "parse_delay_levels",
+    "parse_delete_hours",
+    "resolve_sizes",
+]

@@ -1,0 +1,179 @@
+"""Sizes of files: what is set, what the files of an existing store show, what 4.9 would take.
+
+Law: a set size that differs from the files is an error and never a guess; 4.9.3 refuses to start
+then, older versions silently dropped the file and every later one (known bug K-R11).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from rocketstore.errors import ConfigError
+from rocketstore.units import GiB, MiB
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from rocketstore.config.store_config import StoreConfig
+
+DEFAULT_COMMIT_LOG_FILE_BYTES: Final = GiB
+DEFAULT_CONSUME_QUEUE_FILE_BYTES: Final = 6_000_000
+DEFAULT_CONSUME_QUEUE_EXT_FILE_BYTES: Final = 48 * MiB
+DEFAULT_HASH_SLOT_COUNT: Final = 5_000_000
+DEFAULT_INDEX_ITEM_COUNT: Final = 20_000_000
+
+# The layout of `rocketstore.format`, which this module may not import (import laws); a test keeps
+# the two equal.
+_ENTRY_SIZE_BYTES: Final = 20
+_INDEX_HEADER_SIZE_BYTES: Final = 40
+_SLOT_SIZE_BYTES: Final = 4
+_ITEM_SIZE_BYTES: Final = 20
+_ITEMS_PER_SLOT: Final = 4
+
+
+class FileObservation(NamedTuple):
+    """A file of a store and its length."""
+
+    path: Path
+    size_bytes: int
+
+
+class ObservedSizes(NamedTuple):
+    """One typical file of each family that the store has; None where there is none."""
+
+    commit_log: FileObservation | None = None
+    consume_queue: FileObservation | None = None
+    consume_queue_ext: FileObservation | None = None
+    index_file: FileObservation | None = None
+
+
+class StoreSizes(NamedTuple):
+    """Sizes that a store works with."""
+
+    commit_log_file_bytes: int = DEFAULT_COMMIT_LOG_FILE_BYTES
+    consume_queue_file_bytes: int = DEFAULT_CONSUME_QUEUE_FILE_BYTES
+    consume_queue_ext_file_bytes: int = DEFAULT_CONSUME_QUEUE_EXT_FILE_BYTES
+    hash_slot_count: int = DEFAULT_HASH_SLOT_COUNT
+    index_item_count: int = DEFAULT_INDEX_ITEM_COUNT
+
+    @property
+    def index_file_bytes(self) -> int:
+        """Length of an index file."""
+        return _index_file_bytes(self.hash_slot_count, self.index_item_count)
+
+    @property
+    def entries_per_file(self) -> int:
+        """Entries of a ConsumeQueue file."""
+        return self.consume_queue_file_bytes // _ENTRY_SIZE_BYTES
+
+
+def resolve_sizes(config: StoreConfig, observed: ObservedSizes | None = None) -> StoreSizes:
+    """Decide every size: set, else learnt from the store's files, else 4.9's default.
+
+    Raises
+    ------
+    ConfigError
+        A set size differs from a file (both sizes and the file are named), a file has a length
+        that no store has, or slots and items cannot be learnt from an index file.
+    """
+    seen = observed or ObservedSizes()
+    slots, items = _resolve_index(config, seen.index_file)
+    set_queue = config.mapped_file_size_consume_queue
+    queue = _resolve(
+        "mappedFileSizeConsumeQueue",
+        None if set_queue is None else round_up_to_entries(set_queue),
+        seen.consume_queue,
+        DEFAULT_CONSUME_QUEUE_FILE_BYTES,
+    )
+    if queue % _ENTRY_SIZE_BYTES and seen.consume_queue is not None:
+        raise ConfigError(
+            f"{seen.consume_queue.path} has {queue} bytes, which are not whole entries of "
+            f"{_ENTRY_SIZE_BYTES} bytes",
+            key="mappedFileSizeConsumeQueue",
+            value=queue,
+            hint="set the size with --set mappedFileSizeConsumeQueue=… and repair the store",
+        )
+    return StoreSizes(
+        commit_log_file_bytes=_resolve(
+            "mappedFileSizeCommitLog",
+            config.mapped_file_size_commit_log,
+            seen.commit_log,
+            DEFAULT_COMMIT_LOG_FILE_BYTES,
+        ),
+        consume_queue_file_bytes=queue,
+        consume_queue_ext_file_bytes=_resolve(
+            "mappedFileSizeConsumeQueueExt",
+            config.mapped_file_size_consume_queue_ext,
+            seen.consume_queue_ext,
+            DEFAULT_CONSUME_QUEUE_EXT_FILE_BYTES,
+        ),
+        hash_slot_count=slots,
+        index_item_count=items,
+    )
+
+
+def round_up_to_entries(size_bytes: int) -> int:
+    """Round up to whole entries of 20 bytes, as 4.9 does with what is set.
+
+    Notes
+    -----
+    Source: MessageStoreConfig.getMappedFileSizeConsumeQueue.
+    """
+    return -(-size_bytes // _ENTRY_SIZE_BYTES) * _ENTRY_SIZE_BYTES
+
+
+def _resolve(key: str, wanted: int | None, seen: FileObservation | None, default: int) -> int:
+    if seen is None:
+        return default if wanted is None else wanted
+    if wanted is not None and wanted != seen.size_bytes:
+        raise ConfigError(
+            f"{key} is {wanted}, but {seen.path} has {seen.size_bytes} bytes",
+            key=key,
+            value=wanted,
+            hint=f"leave {key} unset to take the size of the files",
+        )
+    return seen.size_bytes
+
+
+def _resolve_index(config: StoreConfig, seen: FileObservation | None) -> tuple[int, int]:
+    slots, items = config.max_hash_slot_num, config.max_index_num
+    if seen is None:
+        return slots or DEFAULT_HASH_SLOT_COUNT, items or DEFAULT_INDEX_ITEM_COUNT
+    if slots is None and items is None:
+        return _learn_index(seen)
+    # With one of the two set, the length of the file gives the other exactly.
+    rest = seen.size_bytes - _INDEX_HEADER_SIZE_BYTES
+    if slots is None:
+        assert items is not None
+        slots = (rest - items * _ITEM_SIZE_BYTES) // _SLOT_SIZE_BYTES
+    elif items is None:
+        items = (rest - slots * _SLOT_SIZE_BYTES) // _ITEM_SIZE_BYTES
+    assert items is not None
+    if slots < 1 or items < 1 or _index_file_bytes(slots, items) != seen.size_bytes:
+        wanted = (config.max_hash_slot_num, config.max_index_num)
+        size = "no whole number of bytes" if None in wanted else _index_file_bytes(slots, items)
+        raise ConfigError(
+            f"maxHashSlotNum={wanted[0]} and maxIndexNum={wanted[1]} make index files of {size} "
+            f"bytes, but {seen.path} has {seen.size_bytes} bytes",
+            key="maxIndexNum" if wanted[0] is None else "maxHashSlotNum",
+            value=wanted[0] if wanted[0] is not None else wanted[1],
+            hint="set both as the writer of the files had them, or neither",
+        )
+    return slots, items
+
+
+def _learn_index(seen: FileObservation) -> tuple[int, int]:
+    unit = _SLOT_SIZE_BYTES + _ITEMS_PER_SLOT * _ITEM_SIZE_BYTES
+    slots, rest = divmod(seen.size_bytes - _INDEX_HEADER_SIZE_BYTES, unit)
+    if rest or slots < 1:
+        raise ConfigError(
+            f"slots and items of {seen.path} cannot be learnt from its {seen.size_bytes} bytes, "
+            "because they are not 1 : 4",
+            key="maxHashSlotNum",
+            hint="give them: --set maxHashSlotNum=… --set maxIndexNum=…",
+        )
+    return slots, slots * _ITEMS_PER_SLOT
+
+
+def _index_file_bytes(slots: int, items: int) -> int:
+    return _INDEX_HEADER_SIZE_BYTES + slots * _SLOT_SIZE_BYTES + items * _ITEM_SIZE_BYTES

@@ -1,0 +1,254 @@
+"""Where options come from: default < ``broker.conf`` < environment < ``--set``.
+
+Law: nothing is dropped in silence. 4.9 ignores a misspelt key and a number that is none; here both
+are a `ConfigError` that names the key, the value and the nearest known key.
+Source: rocketmq-all-4.9.8, BrokerStartup and MixAll.properties2Object.
+"""
+
+from __future__ import annotations
+
+import difflib
+import enum
+import os
+import re
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import javaproperties
+
+from rocketstore.config.foreign_keys import (
+    BROKER_ADDRESS_KEY,
+    DEFAULT_LISTEN_PORT,
+    FOREIGN_KEYS,
+    LATER_KEYS,
+    LISTEN_PORT_KEY,
+)
+from rocketstore.config.store_config import FIELD_OF_KEY, FIELDS, FieldSpec, StoreConfig, kind_name
+from rocketstore.config.values import join_host
+from rocketstore.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+ENVIRONMENT_PREFIX: Final = "ROCKETSTORE_"
+_WHOLE_NUMBER: Final = re.compile(r"[+-]?[0-9]{1,19}")
+_NUMBER: Final = re.compile(r"[+-]?([0-9]{1,19}(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,3})?")
+_STORE_HOST_KEY: Final = "storeHost"
+
+
+class Origin(NamedTuple):
+    """Where a value comes from.
+
+    Attributes
+    ----------
+    kind
+        ``default``, ``file``, ``environment`` or ``flag``.
+    detail
+        Path of the file, name of the variable or of the flag; empty for a default.
+    """
+
+    kind: str
+    detail: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.detail}".rstrip()
+
+
+class LoadedConfig(NamedTuple):
+    """A configuration with the origin of each of its values."""
+
+    config: StoreConfig
+    origins: dict[str, Origin]
+    """By ``broker.conf`` key, every option included, in the order of `StoreConfig`."""
+    warnings: tuple[str, ...]
+    """What was ignored and may not have been meant so."""
+
+
+def load_broker_conf(path: str | os.PathLike[str]) -> dict[str, str]:
+    r"""Read a Java properties file; a later duplicate wins.
+
+    Raises
+    ------
+    ConfigError
+        It cannot be read, or holds a malformed ``\u`` escape.
+    """
+    try:
+        # Bytes are Latin-1, as for java.util.Properties.load(InputStream).
+        with open(path, "rb") as file:  # noqa: PTH123 - any path-like
+            loaded: dict[str, str] = javaproperties.load(file)
+    except OSError as error:
+        reason = error.strerror or error
+        raise ConfigError(f"cannot read {os.fspath(path)}: {reason}") from error
+    except ValueError as error:
+        raise ConfigError(f"{os.fspath(path)} is no Java properties file: {error}") from error
+    return loaded
+
+
+def from_properties(properties: Mapping[str, str], *, strict: bool = True) -> StoreConfig:
+    """Build a configuration from ``broker.conf`` keys and texts.
+
+    Parameters
+    ----------
+    properties
+        Keys as in ``broker.conf``. Those of other parts of a 4.9 broker are ignored.
+    strict
+        Whether an unknown key is an error; else it is ignored.
+
+    Raises
+    ------
+    ConfigError
+        An unknown key (names the nearest known one), a text that is no value of its option, or a
+        value outside its limits.
+    """
+    values: dict[str, Any] = {}
+    for key, text in with_store_host(properties).items():
+        field = FIELD_OF_KEY.get(key)
+        if field is None:
+            _note_unknown(key, text, strict=strict)
+        else:
+            values[field] = parse_value(text, FIELDS[field])
+    return StoreConfig(**values)
+
+
+def apply_overrides(overrides: Iterable[str]) -> dict[str, str]:
+    """Split ``key=value`` texts (``--set``) into a mapping; a later duplicate wins.
+
+    Raises
+    ------
+    ConfigError
+        A text has no ``=``, or its key is no option of the store.
+    """
+    values = {}
+    for override in overrides:
+        key, separator, text = override.partition("=")
+        key = key.strip()
+        if not (separator and key):
+            raise ConfigError(
+                f"--set {override}: not of the form key=value",
+                value=override,
+                hint="for example --set flushDiskType=SYNC_FLUSH",
+            )
+        # Unlike broker.conf, a flag is meant for the store: a broker's key would do nothing.
+        if key not in FIELD_OF_KEY:
+            raise _unknown_key(key, text)
+        values[key] = text.strip()
+    return values
+
+
+def environment_overrides(environment: Mapping[str, str]) -> dict[str, tuple[str, str]]:
+    """Return key -> (variable, text) of the variables ``ROCKETSTORE_<FIELD>`` that are options."""
+    values = {}
+    for field, spec in FIELDS.items():
+        variable = ENVIRONMENT_PREFIX + field.upper()
+        if variable in environment:
+            values[spec.key] = (variable, environment[variable])
+    return values
+
+
+def load_config(
+    *,
+    broker_conf: str | os.PathLike[str] | None = None,
+    environment: Mapping[str, str] | None = None,
+    overrides: Iterable[str] = (),
+) -> LoadedConfig:
+    """Merge all sources and remember where each value comes from.
+
+    Parameters
+    ----------
+    broker_conf
+        A Java properties file (``--config``).
+    environment
+        Variables; None takes those of the process.
+    overrides
+        Texts ``key=value`` (``--set``).
+
+    Raises
+    ------
+    ConfigError
+        See `from_properties`.
+    """
+    origins = {spec.key: Origin("default") for spec in FIELDS.values()}
+    texts: dict[str, str] = {}
+    warnings: list[str] = []
+    if broker_conf is not None:
+        for key, text in with_store_host(load_broker_conf(broker_conf)).items():
+            if key in FIELD_OF_KEY:
+                texts[key] = text
+                origins[key] = Origin("file", os.fspath(broker_conf))
+            elif (warning := _note_unknown(key, text, strict=True)) is not None:
+                warnings.append(f"{os.fspath(broker_conf)}: {warning}")
+    variables = environment_overrides(os.environ if environment is None else environment)
+    for key, (variable, text) in variables.items():
+        texts[key] = text
+        origins[key] = Origin("environment", variable)
+    for key, text in apply_overrides(overrides).items():
+        texts[key] = text
+        origins[key] = Origin("flag", "--set")
+    return LoadedConfig(from_properties(texts), origins, tuple(warnings))
+
+
+def with_store_host(properties: Mapping[str, str]) -> dict[str, str]:
+    """Add ``storeHost`` where only the broker's address is given (brokerIP1, listenPort)."""
+    texts = dict(properties)
+    address = texts.get(BROKER_ADDRESS_KEY, "").strip()
+    if address and _STORE_HOST_KEY not in texts:
+        port = texts.get(LISTEN_PORT_KEY, DEFAULT_LISTEN_PORT).strip()
+        if not (port.isascii() and port.isdigit() and int(port) <= 65_535):
+            raise ConfigError(f"listenPort={port} is no port", key=LISTEN_PORT_KEY, value=port)
+        texts[_STORE_HOST_KEY] = join_host(address, int(port))
+    return texts
+
+
+def parse_value(text: str, spec: FieldSpec) -> object:
+    """Turn the text of an option into its value.
+
+    Raises
+    ------
+    ConfigError
+        `text` is no value of the option's type.
+    """
+    if spec.kind is str:
+        return text if text or not spec.nullable else None
+    stripped = text.strip()
+    if spec.kind is bool and stripped.lower() in ("true", "false"):
+        return stripped.lower() == "true"
+    if spec.kind is int and _WHOLE_NUMBER.fullmatch(stripped):
+        return int(stripped)
+    if spec.kind is float and _NUMBER.fullmatch(stripped):
+        return float(stripped)
+    if issubclass(spec.kind, enum.Enum):
+        for member in spec.kind:
+            if member.value == stripped:
+                return member
+    raise ConfigError(
+        f"{spec.key}={text}: expected {kind_name(spec.kind)}", key=spec.key, value=text
+    )
+
+
+def _note_unknown(key: str, text: str, *, strict: bool) -> str | None:
+    """Return a warning, None where the key is known to be another's, or raise."""
+    if key in FOREIGN_KEYS:
+        return None
+    if key in LATER_KEYS:
+        return f"{key} is an option of RocketMQ 5 and is ignored"
+    if strict:
+        raise _unknown_key(key, text)
+    return f"{key} is unknown and is ignored"
+
+
+def _unknown_key(key: str, text: str) -> ConfigError:
+    if key in FOREIGN_KEYS:
+        return ConfigError(f"{key} is an option of a broker, not of a store", key=key, value=text)
+    by_lower = {known.lower(): known for known in FIELD_OF_KEY}
+    # A snake-case name or a correctly spelt legacy key is the likeliest slip.
+    named = FIELDS.get(key)
+    if named is not None:
+        nearest = named.key
+    else:
+        matches = difflib.get_close_matches(key.lower(), by_lower, n=1, cutoff=0.5)
+        nearest = by_lower[matches[0]] if matches else ""
+    return ConfigError(
+        f"{key} is no option",
+        key=key,
+        value=text,
+        hint=f"did you mean {nearest}?" if nearest else "see: rocketstore config show",
+    )
