@@ -1,0 +1,233 @@
+package rocketstore.interop;
+
+import com.alibaba.fastjson.JSONObject;
+import java.nio.ByteBuffer;
+import java.util.Arrays;
+import java.util.List;
+import java.util.Random;
+import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.atomic.AtomicReference;
+import org.apache.rocketmq.store.DefaultMessageStore;
+import org.apache.rocketmq.store.GetMessageResult;
+import org.apache.rocketmq.store.PutMessageResult;
+import org.apache.rocketmq.store.PutMessageStatus;
+import org.apache.rocketmq.store.QueryMessageResult;
+
+/**
+ * The genuine store's side of the scenarios of bench/: the counterpart of bench/worker.py, command
+ * by command. Each times inside this process, on a store directory of its own, and counts
+ * afterwards what the store holds; a wrong count is an error, not a figure.
+ */
+final class Bench {
+    private static final String GROUP = "rocketstore-bench";
+    private static final int PAGE = 32;
+    private static final double NANOS = 1e9;
+
+    private Bench() {
+    }
+
+    static JSONObject run(JSONObject command) throws Exception {
+        JSONObject spec = command.getJSONObject("spec");
+        String path = command.getString("path");
+        System.gc();
+        switch (command.getString("cmd")) {
+            case "bench_put":
+                return put(spec, path);
+            case "bench_get":
+                return get(spec, path);
+            case "bench_query":
+                return query(spec, path);
+            case "bench_fill":
+                return fill(spec, path);
+            case "bench_restart":
+                return restart(spec, path);
+            default:
+                throw new IllegalArgumentException("unknown command " + command.get("cmd"));
+        }
+    }
+
+    private static DefaultMessageStore open(JSONObject spec, String path) throws Exception {
+        return GenuineStore.start(GenuineStore.config(path, spec.getJSONObject("config")));
+    }
+
+    /** Put all messages; the clock stops after the last put, and again after its dispatch. */
+    private static JSONObject put(JSONObject spec, String path) throws Exception {
+        BenchMessages messages = new BenchMessages(spec);
+        DefaultMessageStore store = open(spec, path);
+        long begin = System.nanoTime();
+        putAll(store, messages, spec);
+        long stored = System.nanoTime();
+        GenuineStore.waitDispatched(store);
+        long dispatched = System.nanoTime();
+        checkCount(store, messages.queues, spec.getIntValue("messages"));
+        store.shutdown();
+        JSONObject answer = new JSONObject(true);
+        answer.put("seconds", (stored - begin) / NANOS);
+        answer.put("dispatchedSeconds", (dispatched - begin) / NANOS);
+        return answer;
+    }
+
+    private static void putAll(DefaultMessageStore store, BenchMessages messages, JSONObject spec)
+        throws Exception {
+        int count = spec.getIntValue("messages");
+        int batch = spec.getIntValue("batch");
+        int threads = Math.max(1, spec.getIntValue("threads"));
+        if (batch > 1) {
+            for (int i = 0; i < count; i += batch) {
+                check(store.putMessages(messages.batch(i)));
+            }
+        } else if (threads == 1) {
+            for (int i = 0; i < count; i++) {
+                check(store.putMessage(messages.inner(i)));
+            }
+        } else {
+            putFromThreads(store, messages, count, threads);
+        }
+    }
+
+    private static void putFromThreads(
+        DefaultMessageStore store, BenchMessages messages, int count, int threads)
+        throws Exception {
+        CountDownLatch finished = new CountDownLatch(threads);
+        AtomicReference<Throwable> failure = new AtomicReference<>();
+        for (int t = 0; t < threads; t++) {
+            int first = t;
+            new Thread(() -> {
+                try {
+                    for (int i = first; i < count; i += threads) {
+                        check(store.putMessage(messages.inner(i)));
+                    }
+                } catch (Throwable failed) {
+                    failure.set(failed);
+                } finally {
+                    finished.countDown();
+                }
+            }).start();
+        }
+        finished.await();
+        if (failure.get() != null) {
+            throw new IllegalStateException(failure.get());
+        }
+    }
+
+    /** Read pages of 32 from every queue in turn, each copied into one buffer as for a pull. */
+    private static JSONObject get(JSONObject spec, String path) throws Exception {
+        BenchMessages messages = new BenchMessages(spec);
+        DefaultMessageStore store = open(spec, path);
+        int count = spec.getIntValue("messages");
+        putAll(store, messages, spec);
+        GenuineStore.waitDispatched(store);
+        checkCount(store, messages.queues, count);
+        int pagesPerQueue = count / messages.queues / PAGE;
+        readPages(store, messages.queues, pagesPerQueue, spec.getIntValue("warmUpPages"));
+        long begin = System.nanoTime();
+        long read =
+            readPages(store, messages.queues, pagesPerQueue, spec.getIntValue("pages"));
+        long end = System.nanoTime();
+        if (read != (long) spec.getIntValue("pages") * PAGE) {
+            throw new IllegalStateException("read " + read + " messages");
+        }
+        store.shutdown();
+        JSONObject answer = new JSONObject(true);
+        answer.put("seconds", (end - begin) / NANOS);
+        return answer;
+    }
+
+    private static long readPages(
+        DefaultMessageStore store, int queues, int pagesPerQueue, int pages) {
+        long read = 0;
+        for (int i = 0; i < pages; i++) {
+            long offset = (long) (i / queues % pagesPerQueue) * PAGE;
+            GetMessageResult page =
+                store.getMessage(GROUP, BenchMessages.TOPIC, i % queues, offset, PAGE, null);
+            ByteBuffer copy = ByteBuffer.allocate(page.getBufferTotalSize());
+            List<ByteBuffer> records = page.getMessageBufferList();
+            for (ByteBuffer record : records) {
+                copy.put(record);
+            }
+            page.release();
+            if (copy.hasRemaining()) {
+                throw new IllegalStateException("page of another size than announced");
+            }
+            read += records.size();
+        }
+        return read;
+    }
+
+    /** Query one key at a time, at random; every key has at least one message. */
+    private static JSONObject query(JSONObject spec, String path) throws Exception {
+        BenchMessages messages = new BenchMessages(spec);
+        DefaultMessageStore store = open(spec, path);
+        putAll(store, messages, spec);
+        GenuineStore.waitDispatched(store);
+        queryKeys(store, spec, spec.getIntValue("warmUpQueries"));
+        long[] nanos = queryKeys(store, spec, spec.getIntValue("queries"));
+        Arrays.sort(nanos);
+        store.shutdown();
+        JSONObject answer = new JSONObject(true);
+        answer.put("p50Microseconds", nanos[nanos.length / 2] / 1e3);
+        answer.put("p99Microseconds", nanos[nanos.length * 99 / 100] / 1e3);
+        return answer;
+    }
+
+    private static long[] queryKeys(DefaultMessageStore store, JSONObject spec, int queries) {
+        Random random = new Random(7);
+        int keys = spec.getIntValue("messages");
+        long[] nanos = new long[queries];
+        for (int i = 0; i < queries; i++) {
+            String key = BenchMessages.key(random.nextInt(keys));
+            long begin = System.nanoTime();
+            QueryMessageResult result =
+                store.queryMessage(BenchMessages.TOPIC, key, PAGE, 0, Long.MAX_VALUE);
+            nanos[i] = System.nanoTime() - begin;
+            if (result.getMessageBufferList().isEmpty()) {
+                throw new IllegalStateException("nothing found for " + key);
+            }
+            result.release();
+        }
+        return nanos;
+    }
+
+    /** Fill a store for a restart: closed in order, or left as it is for {@code halt}. */
+    private static JSONObject fill(JSONObject spec, String path) throws Exception {
+        BenchMessages messages = new BenchMessages(spec);
+        DefaultMessageStore store = open(spec, path);
+        putAll(store, messages, spec);
+        GenuineStore.waitDispatched(store);
+        checkCount(store, messages.queues, spec.getIntValue("messages"));
+        if (spec.getBooleanValue("clean")) {
+            store.shutdown();
+        }
+        return new JSONObject(true);
+    }
+
+    /** Open what {@code bench_fill} left; the clock stops when every message can be read. */
+    private static JSONObject restart(JSONObject spec, String path) throws Exception {
+        long begin = System.nanoTime();
+        DefaultMessageStore store = open(spec, path);
+        GenuineStore.waitDispatched(store);
+        long end = System.nanoTime();
+        checkCount(store, spec.getIntValue("queues"), spec.getIntValue("messages"));
+        store.shutdown();
+        JSONObject answer = new JSONObject(true);
+        answer.put("seconds", (end - begin) / NANOS);
+        return answer;
+    }
+
+    private static void check(PutMessageResult result) {
+        if (result.getPutMessageStatus() != PutMessageStatus.PUT_OK) {
+            throw new IllegalStateException("put gave " + result.getPutMessageStatus());
+        }
+    }
+
+    private static void checkCount(DefaultMessageStore store, int queues, long expected) {
+        long count = 0;
+        for (int queueId = 0; queueId < queues; queueId++) {
+            count += store.getMaxOffsetInQueue(BenchMessages.TOPIC, queueId);
+        }
+        if (count != expected) {
+            throw new IllegalStateException(
+                "the store holds " + count + " messages, expected " + expected);
+        }
+    }
+}

@@ -1,0 +1,269 @@
+"""The genuine Apache RocketMQ 4.9.8 store, as a Python object.
+
+``tests/interop/java`` is a Maven project of a few classes around ``DefaultMessageStore``. It is
+built once, and again when a source changes; afterwards neither Maven nor a network is needed.
+Where there is no JDK or Maven the calling test is skipped with that reason, except in CI, where it
+fails.
+"""
+
+from __future__ import annotations
+
+import base64
+import fcntl
+import hashlib
+import ipaddress
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import pytest
+
+from support.line_process import CommandFailedError, LineProcess
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+PROJECT = Path(__file__).resolve().parents[1] / "interop" / "java"
+JAR = PROJECT / "target" / "java-store.jar"
+BUILD_TIMEOUT_S = 600
+LAST_TIMESTAMP_MS = 2**62
+
+SMALL_FILES = {
+    "mappedFileSizeCommitLog": 65536,
+    "mappedFileSizeConsumeQueue": 2000,
+    "maxHashSlotNum": 500,
+    "maxIndexNum": 2000,
+}
+"""The sizes of the golden stores: every kind of file rolls within a few hundred messages."""
+
+__all__ = [
+    "SMALL_FILES",
+    "CommandFailedError",
+    "JavaBuildError",
+    "JavaStore",
+    "build_jar",
+    "java_command",
+    "message_json",
+    "require_java",
+]
+
+
+class JavaBuildError(Exception):
+    """There is no JDK or Maven, or the build failed."""
+
+
+def java_command(*jvm_options: str) -> list[str]:
+    """Return the command of a process that serves the line protocol; builds the jar if needed."""
+    build_jar()
+    return [_tool("java"), "-Xms256m", "-Xmx1g", *jvm_options, "-jar", str(JAR)]
+
+
+def build_jar() -> Path:
+    """Build the jar unless it is there and made from these very sources."""
+    _tool("java")
+    target = PROJECT / "target"
+    target.mkdir(exist_ok=True)
+    stamp = target / "built-from"
+    with (target / "build-lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # test processes run side by side
+        digest = _source_digest()
+        if JAR.is_file() and stamp.is_file() and stamp.read_text() == digest:
+            return JAR
+        maven = [_tool("mvn"), "-q", "-B", "package"]
+        result = subprocess.CompletedProcess[str](maven, 1)
+        for offline in (["-o"], []):
+            result = subprocess.run(
+                [*maven, *offline],
+                cwd=PROJECT,
+                check=False,
+                timeout=BUILD_TIMEOUT_S,
+                capture_output=True,
+                text=True,
+            )
+            if result.returncode == 0:
+                stamp.write_text(digest)
+                return JAR
+        raise JavaBuildError(f"mvn package failed in {PROJECT}:\n{result.stdout[-3000:]}")
+
+
+def require_java() -> None:
+    """Skip the calling test where the genuine store cannot run, unless this is CI."""
+    try:
+        build_jar()
+    except JavaBuildError as missing:
+        if os.environ.get("CI"):
+            pytest.fail(str(missing))
+        pytest.skip(str(missing))
+
+
+def _tool(name: str) -> str:
+    home = os.environ.get("JAVA_HOME")
+    if name == "java" and home and (Path(home) / "bin" / "java").is_file():
+        return str(Path(home) / "bin" / "java")
+    found = shutil.which(name)
+    if found is None:
+        raise JavaBuildError(f"no {name} on the PATH: the genuine store needs a JDK 11+ and Maven")
+    return found
+
+
+def _source_digest() -> str:
+    digest = hashlib.sha256()
+    for path in sorted([PROJECT / "pom.xml", *(PROJECT / "src").rglob("*.java")]):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def message_json(
+    topic: str,
+    body: bytes = b"",
+    *,
+    queue_id: int = 0,
+    properties: Iterable[tuple[str, str]] = (),
+    flag: int = 0,
+    sys_flag: int = 0,
+    born_timestamp_ms: int = 0,
+    born_host: str = "127.0.0.1:0",
+    store_host: str = "127.0.0.1:0",
+) -> dict[str, Any]:
+    """Return a message as ``JavaStore.put`` takes it."""
+    return {
+        "topic": topic,
+        "queueId": queue_id,
+        "body": base64.b64encode(body).decode("ascii"),
+        "properties": [list(pair) for pair in properties],
+        "flag": flag,
+        "sysFlag": sys_flag,
+        "bornTimestamp": born_timestamp_ms,
+        "bornHost": born_host,
+        "storeHost": store_host,
+    }
+
+
+class JavaStore:
+    """A store directory opened by the genuine store, in a process of its own.
+
+    Parameters
+    ----------
+    path
+        Store directory; made if missing.
+    config
+        Settings by their ``broker.conf`` keys.
+    start
+        False loads and recovers without lock or services, and without a clean shutdown.
+    """
+
+    def __init__(self, path: Path, config: dict[str, Any] | None = None, *, start: bool = True):
+        self._process = LineProcess(java_command())
+        try:
+            self.opened = self._process.ask(
+                "open", path=str(path), config=config or {}, start=start
+            )
+        except BaseException:
+            self._process.kill()
+            raise
+
+    @property
+    def pid(self) -> int:
+        """Process id of the JVM."""
+        return self._process.pid
+
+    def put(self, messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Put single messages (``message_json``) and return one result each."""
+        results: list[dict[str, Any]] = self._process.ask("put", messages=messages)["results"]
+        return results
+
+    def put_batch(self, messages: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        """Put messages as one client-encoded batch; the first one gives topic, queue and hosts."""
+        envelope = {k: v for k, v in messages[0].items() if k not in ("body", "properties")}
+        return self._process.ask("putBatch", envelope=envelope, messages=messages)
+
+    def get(
+        self, topic: str, queue_id: int = 0, offset: int = 0, *, max_messages: int = 32,
+        tags: str | None = None,
+    ) -> dict[str, Any]:  # fmt: skip
+        """Return status, next, minimum and maximum offset, and the decoded messages."""
+        answer = self._process.ask(
+            "get", topic=topic, queueId=queue_id, offset=offset, max=max_messages, tags=tags
+        )
+        answer["messages"] = [_with_short_hosts(message) for message in answer["messages"]]
+        return answer
+
+    def read_queue(self, topic: str, queue_id: int = 0) -> list[dict[str, Any]]:
+        """Return every message that a consumer of the queue gets."""
+        messages: list[dict[str, Any]] = []
+        page = self.get(topic, queue_id, 0)
+        while page["nextOffset"] < page["maxOffset"] or page["messages"]:
+            messages += page["messages"]
+            page = self.get(topic, queue_id, page["nextOffset"])
+        return messages
+
+    def find(self, topic: str, key: str, *, max_messages: int = 64) -> list[dict[str, Any]]:
+        """Return what a query by key gives."""
+        answer = self._process.ask(
+            "find", topic=topic, key=key, max=max_messages, begin=0, end=LAST_TIMESTAMP_MS
+        )
+        return [_with_short_hosts(message) for message in answer["messages"]]
+
+    def offset_at(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
+        """Return what a search by time gives."""
+        answer = self._process.ask(
+            "offsetAt", topic=topic, queueId=queue_id, timestamp=timestamp_ms
+        )
+        return int(answer["offset"])
+
+    def by_offset(self, physical_offset: int) -> dict[str, Any] | None:
+        """Return the message at a physical offset."""
+        message = self._process.ask("byOffset", physicalOffset=physical_offset)["message"]
+        return None if message is None else _with_short_hosts(message)
+
+    def positions(self) -> tuple[int, int]:
+        """Return minimum and maximum physical offset."""
+        answer = self._process.ask("positions")
+        return answer["minPhysicalOffset"], answer["maxPhysicalOffset"]
+
+    def queues(self) -> dict[tuple[str, int], tuple[int, int]]:
+        """Return minimum and maximum offset of every queue.
+
+        Left out are the delay topic's queues: loading makes 18 empty ones in memory.
+        """
+        return {
+            (queue["topic"], queue["queueId"]): (queue["minOffset"], queue["maxOffset"])
+            for queue in self._process.ask("queues")["queues"]
+            if queue["topic"] != "SCHEDULE_TOPIC_XXXX"
+        }
+
+    def entries(self, topic: str, queue_id: int = 0) -> list[tuple[int, int, int]]:
+        """Return the entries from the minimum offset on."""
+        answer = self._process.ask("entries", topic=topic, queueId=queue_id)
+        return [(physical, size, tags) for physical, size, tags in answer["entries"]]
+
+    def wait_dispatched(self) -> None:
+        """Wait until every message has its queue entry and index items."""
+        self._process.ask("waitDispatched")
+
+    def close(self) -> None:
+        """Shut down in order and end the process."""
+        self._process.exit()
+
+    def halt(self) -> None:
+        """End the JVM at once, as a crash does."""
+        self._process.tell_last("halt")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *exception: object) -> None:
+        if kind is None and self._process.process.poll() is None:
+            self.close()
+        self._process.kill()
+
+
+def _with_short_hosts(message: dict[str, Any]) -> dict[str, Any]:
+    """Write IPv6 hosts the short way; Java prints every group."""
+    for name in ("bornHost", "storeHost"):
+        literal, _, port = message[name].rpartition(":")
+        if literal.startswith("["):
+            message[name] = f"[{ipaddress.ip_address(literal[1:-1]).compressed}]:{port}"
+    return message
