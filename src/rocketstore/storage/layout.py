@@ -1,0 +1,168 @@
+"""Where everything lies below the root of a store, and which directory gets the next log file.
+
+Law: this module makes no directory and opens no file; it only says where things are.
+
+How derived: StorePathConfigHelper, MultiPathMappedFileQueue of 4.9 (spec F1, F1.1). Two faults are
+not repeated: several CommitLog paths are never taken for one directory named ``a,b`` (#3901), and
+the CommitLog path follows the root when it is not set (K-F2).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from rocketstore.errors import ConfigError
+from rocketstore.format.file_name import file_name
+from rocketstore.format.markers import (
+    ABORT_FILE_NAME,
+    CHECKPOINT_FILE_NAME,
+    COMMIT_LOG_DIRECTORY,
+    CONFIG_DIRECTORY,
+    CONSUME_QUEUE_DIRECTORY,
+    CONSUME_QUEUE_EXT_DIRECTORY,
+    INDEX_DIRECTORY,
+    LOCK_FILE_NAME,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
+    from rocketstore.units import QueueKey
+
+PATH_SEPARATOR: Final = ","
+"""Between several CommitLog paths (rocketmq.broker.multiPathSplitter)."""
+
+
+class StoreLayout(NamedTuple):
+    """Paths of one store.
+
+    Attributes
+    ----------
+    root
+        ``storePathRootDir``.
+    commit_log_directories
+        Where CommitLog files are made; one, unless ``storePathCommitLog`` names several.
+    read_only_directories
+        ``readOnlyCommitLogStorePaths``: CommitLog files there are read, never written or deleted.
+    """
+
+    root: Path
+    commit_log_directories: tuple[Path, ...]
+    read_only_directories: tuple[Path, ...] = ()
+
+    @classmethod
+    def of(
+        cls,
+        root: str | Path,
+        *,
+        commit_log_paths: str | None = None,
+        read_only_paths: str | None = None,
+        separator: str = PATH_SEPARATOR,
+    ) -> StoreLayout:
+        """Return the layout below `root` for the values of the two settings.
+
+        Raises
+        ------
+        ConfigError
+            All CommitLog paths are read-only, so no file could ever be made.
+        """
+        root = Path(root)
+        read_only = _split(read_only_paths, separator)
+        writable = tuple(
+            path
+            for path in _split(commit_log_paths, separator) or (root / COMMIT_LOG_DIRECTORY,)
+            if path not in read_only
+        )
+        if not writable:
+            raise ConfigError(
+                f"every CommitLog path is read-only: {commit_log_paths}",
+                key="readOnlyCommitLogStorePaths",
+                value=read_only_paths,
+                hint="leave at least one path of storePathCommitLog writable",
+            )
+        return cls(root, writable, read_only)
+
+    @property
+    def consume_queue(self) -> Path:
+        """Directory of topics, each a directory of queues."""
+        return self.root / CONSUME_QUEUE_DIRECTORY
+
+    @property
+    def consume_queue_ext(self) -> Path:
+        """Directory of queue extensions, when they are enabled."""
+        return self.root / CONSUME_QUEUE_EXT_DIRECTORY
+
+    @property
+    def index(self) -> Path:
+        """Directory of index files."""
+        return self.root / INDEX_DIRECTORY
+
+    @property
+    def config(self) -> Path:
+        """Directory of the JSON tables."""
+        return self.root / CONFIG_DIRECTORY
+
+    @property
+    def checkpoint(self) -> Path:
+        """The file of three times."""
+        return self.root / CHECKPOINT_FILE_NAME
+
+    @property
+    def abort(self) -> Path:
+        """The marker of a writer that has not ended in order."""
+        return self.root / ABORT_FILE_NAME
+
+    @property
+    def lock(self) -> Path:
+        """The file whose first byte the writer locks."""
+        return self.root / LOCK_FILE_NAME
+
+    @property
+    def repair(self) -> Path:
+        """Where copies of what recovery and repair cut are kept."""
+        return self.root / "repair"
+
+    def queue_directory(self, key: QueueKey) -> Path:
+        """Return the directory of one queue; the topic's name was checked by whoever put it."""
+        return self.consume_queue / key.topic / str(key.queue_id)
+
+
+def log_file_placement(
+    layout: StoreLayout, file_size: int, full_directories: Callable[[], Collection[Path]]
+) -> Callable[[int], Path]:
+    """Return the rule that says in which directory the CommitLog file of an offset is made.
+
+    Parameters
+    ----------
+    layout
+        Names the candidates.
+    file_size
+        Bytes of one CommitLog file.
+    full_directories
+        Asked at each file: the directories whose partition is too full (above 0.85 by default).
+        They are passed over as long as another is left.
+
+    Notes
+    -----
+    Source: MultiPathMappedFileQueue.tryCreateMappedFile (spec F1.1).
+    """
+    directories = layout.commit_log_directories
+
+    def place(base: int) -> Path:
+        full = full_directories() if len(directories) > 1 else ()
+        candidates = [path for path in directories if path not in full] or list(directories)
+        return sorted(candidates, key=str)[base // file_size % len(candidates)]
+
+    return place
+
+
+def log_file_path(place: Callable[[int], Path], base: int) -> Path:
+    """Return the path of the CommitLog file that begins at `base`."""
+    return place(base) / file_name(base)
+
+
+def _split(paths: str | None, separator: str) -> tuple[Path, ...]:
+    """Return the distinct paths of a setting, blanks around them left out."""
+    parts = [part.strip() for part in (paths or "").split(separator)]
+    return tuple(dict.fromkeys(Path(part) for part in parts if part))
