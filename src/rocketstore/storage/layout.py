@@ -9,8 +9,9 @@ the CommitLog path follows the root when it is not set (K-F2).
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from rocketstore.errors import ConfigError
 from rocketstore.format.file_name import file_name
@@ -34,7 +35,8 @@ PATH_SEPARATOR: Final = ","
 """Between several CommitLog paths (rocketmq.broker.multiPathSplitter)."""
 
 
-class StoreLayout(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class StoreLayout:
     """Paths of one store.
 
     Attributes
