@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from rocketstore.config import StoreConfig, load_config
+from rocketstore.config import LoadedConfig, StoreConfig, load_config
 
 Output = Literal["table", "json", "jsonl"]
 """How results are printed: a table for people, a JSON array or JSON lines for programs."""
@@ -33,4 +34,11 @@ class StoreSettings:
 
     def load(self) -> StoreConfig:
         """Return the settings, checked."""
-        return load_config(self.config, self.set_)
+        return self.load_with_origins().config
+
+    def load_with_origins(self) -> LoadedConfig:
+        """Return the settings with where each comes from; warnings go to stderr."""
+        loaded = load_config(broker_conf=self.config, overrides=self.set_)
+        for warning in loaded.warnings:
+            print(f"rocketstore: {warning}", file=sys.stderr)
+        return loaded

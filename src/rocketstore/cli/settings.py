@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 from cyclopts import App
 
 from rocketstore.cli.options import OutputOption, StoreSettings
@@ -13,11 +14,13 @@ app = App(name="config", help="Settings.")
 @app.command
 def show(*, settings: StoreSettings | None = None, output: OutputOption = "table") -> int:
     """Print every setting with its value and its origin: default, broker.conf, environment, flag."""
-    from rocketstore.config import settings_with_origin
-
-    settings = settings or StoreSettings()
+    loaded = (settings or StoreSettings()).load_with_origins()
+    values = msgspec.to_builtins(loaded.config)
     print_rows(
-        settings_with_origin(settings.config, settings.set_),
+        (
+            {"key": key, "value": values[key], "origin": str(origin)}
+            for key, origin in loaded.origins.items()
+        ),
         output,
         columns=("key", "value", "origin"),
     )

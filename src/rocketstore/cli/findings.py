@@ -1,0 +1,91 @@
+"""How the command line shows what verify and repair found, and which exit code that is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from rocketstore.cli.output import print_object, print_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rocketstore.cli.options import Output
+    from rocketstore.storage.findings import Finding, LostForBroker, RepairReport, VerifyReport
+
+EXIT_FINE: Final = 0
+EXIT_FOUND: Final = 1
+EXIT_DAMAGED: Final = 4
+
+_FINDING_COLUMNS: Final = ("severity", "kind", "file", "offset", "size", "reason", "action")
+_LOST_COLUMNS: Final = ("verb", "start", "stop", "recordCount", "reason")
+
+
+def print_verification(report: VerifyReport, output: Output) -> int:
+    """Print what verify found and return the exit code: 0, 1 for findings, 4 for damage."""
+    if output == "json":
+        print_object(report.to_dict(), output)
+    elif output == "jsonl":
+        print_rows((finding.to_dict() for finding in report.findings), output, columns=())
+    else:
+        _print_findings(report.findings)
+        print(verification_summary(report))
+    if report.is_damaged:
+        return EXIT_DAMAGED
+    return EXIT_FOUND if report.has_warnings else EXIT_FINE
+
+
+def verification_summary(report: VerifyReport) -> str:
+    """Return in one line what was checked and what is wrong."""
+    counts = report.counts
+    state = "nothing wrong"
+    if report.is_damaged:
+        state = f"DAMAGED: {len(report.findings)} findings"
+    elif report.findings:
+        state = f"{len(report.findings)} findings, no damage"
+    return (
+        f"{counts.message_count:,} records ({counts.message_bytes:,} bytes, "
+        f"{counts.unwitnessed_bytes:,} of them under no checksum), "
+        f"{counts.entry_count:,} entries in {counts.queue_count:,} queues, "
+        f"{counts.index_item_count:,} index items: {state}"
+    )
+
+
+def print_repair(report: RepairReport, output: Output) -> int:
+    """Print what repair did and return the exit code: 0, 1 for changes, 4 for damage left."""
+    if output != "table":
+        print_object(report.to_dict(), output)
+    else:
+        _print_findings(report.findings)
+        _print_actions(report)
+        _print_lost(report.lost_for_broker)
+        if report.remaining:
+            print("Left in the store:")
+            _print_findings(report.remaining)
+    if report.is_damaged:
+        return EXIT_DAMAGED
+    return EXIT_FOUND if report.is_changed else EXIT_FINE
+
+
+def _print_findings(findings: Sequence[Finding]) -> None:
+    if findings:
+        print_rows((finding.to_dict() for finding in findings), "table", columns=_FINDING_COLUMNS)
+        print()
+
+
+def _print_actions(report: RepairReport) -> None:
+    if not report.actions:
+        print(f"Nothing to repair under the policy {report.policy}.")
+        return
+    print("Would do:" if report.dry_run else "Done:")
+    for action in report.actions:
+        print(f"  {action}")
+    if report.evidence is not None:
+        print(f"What was cut is kept in {report.evidence}")
+
+
+def _print_lost(lost: Sequence[LostForBroker]) -> None:
+    if not lost:
+        print("A 4.9 broker that opens this store serves every record of it.")
+        return
+    print("A 4.9 broker that opens this store would lose:")
+    print_rows((entry.to_dict() for entry in lost), "table", columns=_LOST_COLUMNS)
