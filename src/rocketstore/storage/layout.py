@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from rocketstore.config import StoreConfig, commit_log_directories
 from rocketstore.errors import ConfigError
 from rocketstore.format.file_name import file_name
 from rocketstore.format.markers import (
@@ -31,8 +32,8 @@ if TYPE_CHECKING:
 
     from rocketstore.units import QueueKey
 
-PATH_SEPARATOR: Final = ","
-"""Between several CommitLog paths (rocketmq.broker.multiPathSplitter)."""
+REPAIR_DIRECTORY: Final = "repair"
+"""Where copies of what recovery and repair cut are kept; 4.9 knows no such directory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,15 +55,8 @@ class StoreLayout:
     read_only_directories: tuple[Path, ...] = ()
 
     @classmethod
-    def of(
-        cls,
-        root: str | Path,
-        *,
-        commit_log_paths: str | None = None,
-        read_only_paths: str | None = None,
-        separator: str = PATH_SEPARATOR,
-    ) -> StoreLayout:
-        """Return the layout below `root` for the values of the two settings.
+    def of(cls, root: str | Path, config: StoreConfig | None = None) -> StoreLayout:
+        """Return the layout of the store at `root`.
 
         Raises
         ------
@@ -70,20 +64,16 @@ class StoreLayout:
             All CommitLog paths are read-only, so no file could ever be made.
         """
         root = Path(root)
-        read_only = _split(read_only_paths, separator)
-        writable = tuple(
-            path
-            for path in _split(commit_log_paths, separator) or (root / COMMIT_LOG_DIRECTORY,)
-            if path not in read_only
-        )
-        if not writable:
+        config = StoreConfig() if config is None else config
+        directories = commit_log_directories(config, root)
+        if not directories.writable:
             raise ConfigError(
-                f"every CommitLog path is read-only: {commit_log_paths}",
+                f"every CommitLog path is read-only: {config.store_path_commit_log}",
                 key="readOnlyCommitLogStorePaths",
-                value=read_only_paths,
+                value=config.read_only_commit_log_store_paths,
                 hint="leave at least one path of storePathCommitLog writable",
             )
-        return cls(root, writable, read_only)
+        return cls(root, directories.writable, directories.read_only)
 
     @property
     def consume_queue(self) -> Path:
@@ -123,7 +113,7 @@ class StoreLayout:
     @property
     def repair(self) -> Path:
         """Where copies of what recovery and repair cut are kept."""
-        return self.root / "repair"
+        return self.root / REPAIR_DIRECTORY
 
     def queue_directory(self, key: QueueKey) -> Path:
         """Return the directory of one queue; the topic's name was checked by whoever put it."""
@@ -162,9 +152,3 @@ def log_file_placement(
 def log_file_path(place: Callable[[int], Path], base: int) -> Path:
     """Return the path of the CommitLog file that begins at `base`."""
     return place(base) / file_name(base)
-
-
-def _split(paths: str | None, separator: str) -> tuple[Path, ...]:
-    """Return the distinct paths of a setting, blanks around them left out."""
-    parts = [part.strip() for part in (paths or "").split(separator)]
-    return tuple(dict.fromkeys(Path(part) for part in parts if part))
