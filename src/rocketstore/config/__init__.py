@@ -1,6 +1,13 @@
 """Settings of a store: the options, where their values come from, and what files say about them."""
 
-from rocketstore.config.option import Group, Option
+from rocketstore.config.option import (
+    BrokerRole,
+    FlushDiskType,
+    Group,
+    Option,
+    RecoveryPolicy,
+    broker_conf_key,
+)
 from rocketstore.config.sizes import FileObservation, ObservedSizes, StoreSizes, resolve_sizes
 from rocketstore.config.sources import (
     LoadedConfig,
@@ -10,14 +17,7 @@ from rocketstore.config.sources import (
     load_broker_conf,
     load_config,
 )
-from rocketstore.config.store_config import (
-    BrokerRole,
-    FlushDiskType,
-    RecoveryPolicy,
-    StoreConfig,
-    broker_conf_key,
-    option_of,
-)
+from rocketstore.config.store_config import StoreConfig, option_of
 from rocketstore.config.values import (
     commit_log_directories,
     parse_delay_levels,

@@ -7,7 +7,9 @@ range checks, ``config show`` and the parser of ``broker.conf`` read one and the
 from __future__ import annotations
 
 import enum
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
+
+from rocketstore.errors import ConfigError
 
 INT32_MAX: Final = 2**31 - 1
 
@@ -50,3 +52,99 @@ class Option(NamedTuple):
     low: float | None = None
     high: float | None = INT32_MAX
     ours: bool = False
+
+
+_MISSPELT: Final = {
+    "destroy_mapped_file_interval_forcibly": "destroyMapedFileIntervalForcibly",
+    "warm_mapped_file_enable": "warmMapedFileEnable",
+    "flush_least_pages_when_warm_mapped_file": "flushLeastPagesWhenWarmMapedFile",
+    "put_msg_index_high_water": "putMsgIndexHightWater",
+    "check_crc_on_recover": "checkCRCOnRecover",
+    "enable_d_ledger_commit_log": "enableDLegerCommitLog",
+}
+"""Fields whose key is not simply their name in camel case."""
+
+
+def broker_conf_key(field: str) -> str:
+    """Return the ``broker.conf`` key of a field of `StoreConfig`.
+
+    Examples
+    --------
+    >>> broker_conf_key("flush_disk_type"), broker_conf_key("put_msg_index_high_water")
+    ('flushDiskType', 'putMsgIndexHightWater')
+    """
+    if field in _MISSPELT:
+        return _MISSPELT[field]
+    first, *rest = field.split("_")
+    return first + "".join(part.capitalize() for part in rest)
+
+
+class FlushDiskType(enum.Enum):
+    """When a put is acknowledged."""
+
+    ASYNC_FLUSH = "ASYNC_FLUSH"
+    SYNC_FLUSH = "SYNC_FLUSH"
+
+
+class BrokerRole(enum.Enum):
+    """The store's part in replication."""
+
+    ASYNC_MASTER = "ASYNC_MASTER"
+    SYNC_MASTER = "SYNC_MASTER"
+    SLAVE = "SLAVE"
+
+
+class RecoveryPolicy(enum.Enum):
+    """What an open after a crash keeps."""
+
+    SALVAGE = "salvage"
+    COMPATIBLE = "compatible"
+
+
+class FieldSpec(NamedTuple):
+    """What the parser and the checks need to know about a field."""
+
+    key: str
+    kind: type
+    nullable: bool
+    option: Option
+    default: Any
+
+
+def check_value(field: str, value: object, spec: FieldSpec) -> None:
+    """Check one value of `StoreConfig`.
+
+    Raises
+    ------
+    ConfigError
+        Its type or range is wrong; says key, value and limit.
+    """
+    if value is None and spec.nullable:
+        return
+    # bool is an int for Python, and 1 is a fine float, but True is no size.
+    right = type(value) is spec.kind or (spec.kind is float and type(value) is int)
+    if not right:
+        raise ConfigError(
+            f"{spec.key} ({field}) must be {kind_name(spec.kind)}, not {value!r}",
+            key=spec.key,
+            value=value,
+        )
+    low, high = spec.option.low, spec.option.high
+    if spec.kind in (int, float) and isinstance(value, int | float):
+        # "not >=" also catches NaN.
+        too_low = low is not None and not value >= low
+        too_high = high is not None and not value <= high
+        if too_low or too_high:
+            limits = f"{'' if low is None else low} to {high}"
+            raise ConfigError(
+                f"{spec.key}={value} is out of range: {limits} {spec.option.unit}".rstrip(" -"),
+                key=spec.key,
+                value=value,
+            )
+
+
+def kind_name(kind: type) -> str:
+    """Return how messages call the type of an option."""
+    if issubclass(kind, enum.Enum):
+        return "one of " + ", ".join(member.value for member in kind)
+    return {int: "a whole number", float: "a number", bool: "true or false", str: "text"}[kind]

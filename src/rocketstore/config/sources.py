@@ -22,7 +22,8 @@ from rocketstore.config.foreign_keys import (
     LATER_KEYS,
     LISTEN_PORT_KEY,
 )
-from rocketstore.config.store_config import FIELD_OF_KEY, FIELDS, FieldSpec, StoreConfig, kind_name
+from rocketstore.config.option import FieldSpec, kind_name
+from rocketstore.config.store_config import FIELD_OF_KEY, FIELDS, StoreConfig
 from rocketstore.config.values import join_host
 from rocketstore.errors import ConfigError
 

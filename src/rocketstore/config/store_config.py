@@ -1,7 +1,7 @@
 """The options of a store: those of 4.9's ``broker.conf`` under correct names, and a few of ours.
 
 A field's name is the snake case of its ``broker.conf`` key. Some keys are misspelt there
-(``destroyMapedFileIntervalForcibly``); the misspelling lives in `KEY_OF_FIELD` and nowhere else.
+(``destroyMapedFileIntervalForcibly``); the misspelling lives in `option` and nowhere else.
 
 Law: a `StoreConfig` that exists is within its limits. Sizes that are None are learnt from the files
 of an existing store (`rocketstore.config.sizes`), else they are Java's defaults.
@@ -10,72 +10,31 @@ Page: docs/reference/configuration.md. Source: rocketmq-all-4.9.8, MessageStoreC
 
 from __future__ import annotations
 
-import enum
 import functools
 import types
 import typing
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import msgspec
 
-from rocketstore.config.option import Group, Option
+from rocketstore.config.later import LaterOptions
+from rocketstore.config.option import (
+    FieldSpec,
+    FlushDiskType,
+    Group,
+    Option,
+    RecoveryPolicy,
+    broker_conf_key,
+    check_value,
+)
 from rocketstore.config.values import check_host, parse_delay_levels, parse_delete_hours
 from rocketstore.errors import ConfigError
 from rocketstore.units import MiB
 
-DEFAULT_DELAY_LEVELS: Final = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
-
-_MISSPELT: Final = {
-    "destroy_mapped_file_interval_forcibly": "destroyMapedFileIntervalForcibly",
-    "warm_mapped_file_enable": "warmMapedFileEnable",
-    "flush_least_pages_when_warm_mapped_file": "flushLeastPagesWhenWarmMapedFile",
-    "put_msg_index_high_water": "putMsgIndexHightWater",
-    "check_crc_on_recover": "checkCRCOnRecover",
-    "enable_d_ledger_commit_log": "enableDLegerCommitLog",
-}
-"""Fields whose key is not simply their name in camel case."""
-
-
-def broker_conf_key(field: str) -> str:
-    """Return the ``broker.conf`` key of a field of `StoreConfig`.
-
-    Examples
-    --------
-    >>> broker_conf_key("flush_disk_type"), broker_conf_key("put_msg_index_high_water")
-    ('flushDiskType', 'putMsgIndexHightWater')
-    """
-    if field in _MISSPELT:
-        return _MISSPELT[field]
-    first, *rest = field.split("_")
-    return first + "".join(part.capitalize() for part in rest)
-
-
-class FlushDiskType(enum.Enum):
-    """When a put is acknowledged."""
-
-    ASYNC_FLUSH = "ASYNC_FLUSH"
-    SYNC_FLUSH = "SYNC_FLUSH"
-
-
-class BrokerRole(enum.Enum):
-    """The store's part in replication."""
-
-    ASYNC_MASTER = "ASYNC_MASTER"
-    SYNC_MASTER = "SYNC_MASTER"
-    SLAVE = "SLAVE"
-
-
-class RecoveryPolicy(enum.Enum):
-    """What an open after a crash keeps."""
-
-    SALVAGE = "salvage"
-    COMPATIBLE = "compatible"
-
-
 _G = Group
 
 
-class StoreConfig(msgspec.Struct, frozen=True, kw_only=True, rename=broker_conf_key):
+class StoreConfig(LaterOptions, frozen=True, kw_only=True, rename=broker_conf_key):
     """Everything that can be set about a store.
 
     Each field carries its `Option`; see `option_of`. The same text is in
@@ -415,95 +374,6 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True, rename=broker_conf_
         int, Option(_G.RETENTION, "Pause before a hung deletion is tried again.", "ms", 0)
     ] = 120_000
 
-    # --- accepted, without effect so far --------------------------------------------------------
-    enable_consume_queue_ext: Annotated[
-        bool, Option(_G.LATER, "Write ConsumeQueue extension files.")
-    ] = False
-    bit_map_length_consume_queue_ext: Annotated[
-        int, Option(_G.LATER, "Bits of a filter map in an extension unit.", "bits", 0)
-    ] = 64
-    transient_store_pool_enable: Annotated[
-        bool, Option(_G.LATER, "Write into memory first, commit to the file later.")
-    ] = False
-    transient_store_pool_size: Annotated[
-        int, Option(_G.LATER, "Buffers of that pool.", "count", 1)
-    ] = 5
-    fast_fail_if_no_buffer_in_store_pool: Annotated[
-        bool, Option(_G.LATER, "Refuse puts when that pool is used up.")
-    ] = False
-    commit_interval_commit_log: Annotated[
-        int, Option(_G.LATER, "Period of the pool's commit.", "ms", 1)
-    ] = 200
-    commit_commit_log_least_pages: Annotated[
-        int, Option(_G.LATER, "Pages that must be new for a commit.", "pages", 0)
-    ] = 4
-    commit_commit_log_thorough_interval: Annotated[
-        int, Option(_G.LATER, "After this time everything is committed.", "ms", 0)
-    ] = 200
-    message_delay_level: Annotated[
-        str, Option(_G.LATER, "Delays of the levels 1, 2, …: numbers with s, m, h or d.")
-    ] = DEFAULT_DELAY_LEVELS
-    flush_delay_offset_interval: Annotated[
-        int, Option(_G.LATER, "Period in which delay offsets are saved.", "ms", 1, 2**63 - 1)
-    ] = 10_000
-    enable_schedule_message_stats: Annotated[bool, Option(_G.LATER, "Count delayed messages.")] = (
-        True
-    )
-    enable_schedule_async_deliver: Annotated[
-        bool, Option(_G.LATER, "Deliver delayed messages without waiting for each put.")
-    ] = False
-    schedule_async_deliver_max_pending_limit: Annotated[
-        int, Option(_G.LATER, "Most deliveries under way.", "count", 1)
-    ] = 2000
-    schedule_async_deliver_max_resend_num2_blocked: Annotated[
-        int, Option(_G.LATER, "Failed deliveries before a level waits.", "count", 0)
-    ] = 3
-    enable_multi_dispatch: Annotated[
-        bool, Option(_G.LATER, "Dispatch a message to further queues.")
-    ] = False
-    enable_lmq: Annotated[bool, Option(_G.LATER, "Light message queues.")] = False
-    max_lmq_consume_queue_num: Annotated[
-        int, Option(_G.LATER, "Most light queues.", "count", 0)
-    ] = 20_000
-    broker_role: Annotated[
-        BrokerRole,
-        Option(_G.LATER, "Part in replication; a SLAVE refuses puts of its own."),
-    ] = BrokerRole.ASYNC_MASTER
-    slave_timeout: Annotated[
-        int, Option(_G.LATER, "Longest wait of a SYNC_MASTER put for its slave.", "ms", 1)
-    ] = 3000
-    ha_listen_port: Annotated[int, Option(_G.LATER, "Port of replication.", "-", 0, 65_535)] = (
-        10_912
-    )
-    ha_send_heartbeat_interval: Annotated[
-        int, Option(_G.LATER, "Period of replication's heartbeat.", "ms", 1)
-    ] = 5000
-    ha_housekeeping_interval: Annotated[
-        int, Option(_G.LATER, "Silence after which a replica is dropped.", "ms", 1)
-    ] = 20_000
-    ha_transfer_batch_size: Annotated[
-        int, Option(_G.LATER, "Most bytes sent to a replica at once.", "bytes", 1)
-    ] = 32_768
-    ha_master_address: Annotated[str | None, Option(_G.LATER, "Where a slave reads.")] = None
-    ha_slave_fallbehind_max: Annotated[
-        int, Option(_G.LATER, "Lag from which a slave does not count.", "bytes", 0)
-    ] = 268_435_456
-    offset_check_in_slave: Annotated[
-        bool, Option(_G.LATER, "A slave corrects offsets of a get as a master does.")
-    ] = False
-    duplication_enable: Annotated[
-        bool, Option(_G.LATER, "Dispatch only what replicas confirmed.")
-    ] = False
-    debug_lock_enable: Annotated[
-        bool, Option(_G.LATER, "Write a thread dump when the append lock is held for long.")
-    ] = False
-    put_msg_index_high_water: Annotated[
-        int, Option(_G.LATER, "Unused in 4.9 as well.", "count", 0)
-    ] = 600_000
-    enable_d_ledger_commit_log: Annotated[
-        bool, Option(_G.LATER, "Raft log; true is refused, because its files are others.")
-    ] = False
-
     def __post_init__(self) -> None:
         """Check every value, because a frozen value cannot be checked later."""
         for field, spec in FIELDS.items():
@@ -547,16 +417,6 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True, rename=broker_conf_
         return self.flush_disk_type is FlushDiskType.SYNC_FLUSH
 
 
-class FieldSpec(typing.NamedTuple):
-    """What the parser and the checks need to know about a field."""
-
-    key: str
-    kind: type
-    nullable: bool
-    option: Option
-    default: Any
-
-
 def _field_specs() -> dict[str, FieldSpec]:
     hints = typing.get_type_hints(StoreConfig, include_extras=True)
     specs = {}
@@ -566,11 +426,12 @@ def _field_specs() -> dict[str, FieldSpec]:
         if nullable:
             (kind,) = (member for member in typing.get_args(kind) if member is not types.NoneType)
         specs[info.name] = FieldSpec(info.encode_name, kind, nullable, option, info.default)
-    return specs
+    order = list(Group)
+    return dict(sorted(specs.items(), key=lambda item: order.index(item[1].option.group)))
 
 
 FIELDS: Final[dict[str, FieldSpec]] = _field_specs()
-"""Every field of `StoreConfig` in its order."""
+"""Every field of `StoreConfig`, by group."""
 
 FIELD_OF_KEY: Final = {spec.key: field for field, spec in FIELDS.items()}
 
@@ -579,42 +440,3 @@ FIELD_OF_KEY: Final = {spec.key: field for field, spec in FIELDS.items()}
 def option_of(field: str) -> Option:
     """Return the facts about a field of `StoreConfig`."""
     return FIELDS[field].option
-
-
-def check_value(field: str, value: object, spec: FieldSpec) -> None:
-    """Check one value of `StoreConfig`.
-
-    Raises
-    ------
-    ConfigError
-        Its type or range is wrong; says key, value and limit.
-    """
-    if value is None and spec.nullable:
-        return
-    # bool is an int for Python, and 1 is a fine float, but True is no size.
-    right = type(value) is spec.kind or (spec.kind is float and type(value) is int)
-    if not right:
-        raise ConfigError(
-            f"{spec.key} ({field}) must be {kind_name(spec.kind)}, not {value!r}",
-            key=spec.key,
-            value=value,
-        )
-    low, high = spec.option.low, spec.option.high
-    if spec.kind in (int, float) and isinstance(value, int | float):
-        # "not >=" also catches NaN.
-        too_low = low is not None and not value >= low
-        too_high = high is not None and not value <= high
-        if too_low or too_high:
-            limits = f"{'' if low is None else low} to {high}"
-            raise ConfigError(
-                f"{spec.key}={value} is out of range: {limits} {spec.option.unit}".rstrip(" -"),
-                key=spec.key,
-                value=value,
-            )
-
-
-def kind_name(kind: type) -> str:
-    """Return how messages call the type of an option."""
-    if issubclass(kind, enum.Enum):
-        return "one of " + ", ".join(member.value for member in kind)
-    return {int: "a whole number", float: "a number", bool: "true or false", str: "text"}[kind]

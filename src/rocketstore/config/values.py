@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import re
 from pathlib import Path
@@ -134,12 +135,16 @@ def check_host(text: str) -> None:
         It is not; host names are refused, because a message id holds the address itself.
     """
     address, _, port = text.rpartition(":")
+    version = number = -1
     bracketed = address.startswith("[") and address.endswith("]")
-    try:
-        version = ipaddress.ip_address(address[1:-1] if bracketed else address).version
+    with contextlib.suppress(ValueError):
+        # A zone (fe80::1%eth0) has no place in a message id.
+        version = (
+            0
+            if "%" in address
+            else int(ipaddress.ip_address(address[1:-1] if bracketed else address).version)
+        )
         number = int(port) if port.isascii() and port.isdigit() else -1
-    except ValueError:
-        version = number = -1
     if not (0 <= number <= 65_535 and version == (6 if bracketed else 4)):
         raise ConfigError(
             f"storeHost={text}: expected ip:port or [v6]:port", key="storeHost", value=text
