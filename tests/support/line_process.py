@@ -25,7 +25,13 @@ class CommandFailedError(Exception):
 class LineProcess:
     """Start a process and talk to it; a context manager that never leaves it behind."""
 
-    def __init__(self, command: list[str], *, cwd: str | None = None) -> None:
+    def __init__(
+        self,
+        command: list[str],
+        *,
+        cwd: str | None = None,
+        environment: dict[str, str] | None = None,
+    ) -> None:
         self._stderr: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed in kill()
         self.process = subprocess.Popen(
             command,
@@ -35,6 +41,7 @@ class LineProcess:
             text=True,
             encoding="utf-8",
             cwd=cwd,
+            env=environment,
         )
 
     @property

@@ -160,8 +160,8 @@ final class Bench {
         DefaultMessageStore store = open(spec, path);
         putAll(store, messages, spec);
         GenuineStore.waitDispatched(store);
-        queryKeys(store, spec, spec.getIntValue("warmUpQueries"));
-        long[] nanos = queryKeys(store, spec, spec.getIntValue("queries"));
+        queryKeys(store, messages.keyCount(), spec.getIntValue("warmUpQueries"));
+        long[] nanos = queryKeys(store, messages.keyCount(), spec.getIntValue("queries"));
         Arrays.sort(nanos);
         store.shutdown();
         JSONObject answer = new JSONObject(true);
@@ -170,9 +170,8 @@ final class Bench {
         return answer;
     }
 
-    private static long[] queryKeys(DefaultMessageStore store, JSONObject spec, int queries) {
+    private static long[] queryKeys(DefaultMessageStore store, int keys, int queries) {
         Random random = new Random(7);
-        int keys = spec.getIntValue("messages");
         long[] nanos = new long[queries];
         for (int i = 0; i < queries; i++) {
             String key = BenchMessages.key(random.nextInt(keys));

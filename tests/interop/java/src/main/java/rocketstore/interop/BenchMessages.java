@@ -23,7 +23,9 @@ import org.apache.rocketmq.store.MessageExtBrokerInner;
 final class BenchMessages {
     static final String TOPIC = "BenchTopic";
 
-    private static final int POOL_SIZE = 65536;
+    private static final int POOL_SIZE = 262144;
+    private static final int PREPARED_POOL_SIZE = 1024;
+    private static final int BATCH_POOL_SIZE = 256;
     private static final int BODY_POOL_SIZE = 64;
     private static final SocketAddress HOST = new InetSocketAddress("127.0.0.1", 10911);
 
@@ -52,6 +54,11 @@ final class BenchMessages {
         boolean encoded = spec.getBooleanValue("encoded");
         encodedProperties = encoded && batchSize == 1 ? encodeProperties() : null;
         encodedBatches = encoded && batchSize > 1 ? encodeBatches() : null;
+    }
+
+    /** How many keys differ; message {@code i} has key {@code i} modulo this. */
+    int keyCount() {
+        return keys.length;
     }
 
     static String key(int i) {
@@ -112,7 +119,7 @@ final class BenchMessages {
     }
 
     private String[] encodeProperties() {
-        String[] encoded = new String[keys.length];
+        String[] encoded = new String[Math.min(PREPARED_POOL_SIZE, keys.length)];
         for (int i = 0; i < encoded.length; i++) {
             encoded[i] = MessageDecoder.messageProperties2String(properties(i));
         }
@@ -120,7 +127,7 @@ final class BenchMessages {
     }
 
     private byte[][] encodeBatches() {
-        byte[][] encoded = new byte[Math.max(1, Math.min(256, keys.length / batchSize))][];
+        byte[][] encoded = new byte[Math.max(1, Math.min(BATCH_POOL_SIZE, keys.length / batchSize))][];
         for (int i = 0; i < encoded.length; i++) {
             encoded[i] = encodeBatch(i * batchSize);
         }

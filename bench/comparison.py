@@ -1,0 +1,210 @@
+"""The same scenario on both sides, alternately, in one run: ours, Java's, ours, Java's, …
+
+Each side is one process for the whole scenario, so that Java's compiler and our kernels are warm;
+each times inside itself; each round has a fresh store directory that is removed afterwards. What a
+machine does to the figures from one minute to the next it does to both, and the ratios of the
+rounds show by their spread how much of it there was.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from bench.machine import ROOT
+from support.line_process import LineProcess
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from bench.scenario import Measure, Scenario
+
+_ENVIRONMENT = {
+    **os.environ,
+    "PYTHONPATH": os.pathsep.join((str(ROOT), str(ROOT / "tests"), str(ROOT / "src"))),
+}
+
+OURS = "ours"
+JAVA = "java"
+
+
+class Sides:
+    """The workers of both sides; a context manager that ends those it shares.
+
+    Parameters
+    ----------
+    directory
+        Where stores are made and removed.
+    java
+        Command of the genuine store's worker; None runs ours alone.
+    shared
+        One worker per side for all scenarios, for short runs. Otherwise each scenario has its own,
+        so that what Java's compiler learnt from one scenario does not colour the next.
+    """
+
+    def __init__(self, directory: Path, java: list[str] | None, *, shared: bool) -> None:
+        self.directory = directory
+        self._java = java
+        self._shared: dict[str, LineProcess] | None = {} if shared else None
+        self._stack = contextlib.ExitStack()
+
+    def names(self, scenario: Scenario) -> tuple[str, ...]:
+        """Return the sides that run this scenario."""
+        return (OURS, JAVA) if self._java is not None and scenario.against_java else (OURS,)
+
+    def start(self, side: str) -> LineProcess:
+        """Start a worker of one side."""
+        ours = [sys.executable, "-m", "bench.worker"]
+        return LineProcess(ours if side == OURS or self._java is None else self._java,
+                           cwd=str(ROOT), environment=_ENVIRONMENT)  # fmt: skip
+
+    @contextlib.contextmanager
+    def worker(self, side: str) -> Iterator[LineProcess]:
+        """Yield the worker that runs a scenario's rounds."""
+        if self._shared is None:
+            with self.start(side) as own:
+                yield own
+                own.exit()
+        else:
+            if side not in self._shared:
+                self._shared[side] = self._stack.enter_context(self.start(side))
+            yield self._shared[side]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._stack.close()
+
+
+@dataclass
+class Outcome:
+    """Figures of one measure of a scenario, round by round."""
+
+    scenario: Scenario
+    measure: Measure
+    figures: dict[str, list[float]] = field(default_factory=dict)
+
+    @property
+    def verdicts(self) -> list[float]:
+        """What is judged, round by round: ratios, or our own figures."""
+        java = self.figures.get(JAVA) or [None] * len(self.figures[OURS])
+        return [
+            self.measure.verdict.of(ours, theirs)
+            for ours, theirs in zip(self.figures[OURS], java, strict=True)
+        ]
+
+    @property
+    def median(self) -> float:
+        """Median of the rounds."""
+        return statistics.median(self.verdicts)
+
+    @property
+    def judged(self) -> bool:
+        """Whether there is a target, and both figures that it takes."""
+        return self.measure.target is not None and (
+            not self.measure.verdict.compares or bool(self.figures.get(JAVA))
+        )
+
+    @property
+    def met(self) -> bool | None:
+        """Whether the median reaches the target."""
+        if not self.judged or self.measure.target is None:
+            return None
+        return self.measure.verdict.holds(self.median, self.measure.target)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the outcome for ``bench/results``."""
+        judged = self.verdicts
+        return {
+            "scenario": self.scenario.name,
+            "measure": self.measure.name,
+            "unit": self.measure.unit,
+            "figures": {
+                side: [round(value, 6) for value in values] for side, values in self.figures.items()
+            },
+            "verdict": self.measure.verdict.value,
+            "rounds": [round(value, 3) for value in judged],
+            "min": round(min(judged), 3),
+            "median": round(self.median, 3),
+            "max": round(max(judged), 3),
+            "target": self.measure.target,
+            "met": self.met,
+        }
+
+
+def run(scenario: Scenario, sides: Sides, *, rounds: int, smoke: bool) -> list[Outcome]:
+    """Run one scenario and return one outcome per measure."""
+    spec = scenario.specification(smoke=smoke)
+    names = sides.names(scenario)
+    outcomes = [Outcome(scenario, measure, {}) for measure in scenario.measures]
+    with contextlib.ExitStack() as stack:
+        if scenario.command == "restart":
+            sources = {
+                side: stack.enter_context(_filled_store(sides, side, spec)) for side in names
+            }
+        else:
+            sources = dict.fromkeys(names)
+        workers = {side: stack.enter_context(sides.worker(side)) for side in names}
+        if not smoke:
+            warm_up = scenario.warm_up()
+            for side in names:
+                _round(workers[side], scenario.command, warm_up, sides.directory, sources[side])
+        for _ in range(rounds):
+            for side in names:
+                answer = _round(
+                    workers[side], scenario.command, spec, sides.directory, sources[side]
+                )
+                for outcome in outcomes:
+                    figure = outcome.measure.figure(answer, scenario.counted_messages(spec))
+                    outcome.figures.setdefault(side, []).append(figure)
+    return outcomes
+
+
+def _round(
+    worker: LineProcess,
+    command: str,
+    spec: dict[str, Any],
+    directory: Path,
+    source: Path | None,
+) -> dict[str, Any]:
+    with _fresh_directory(directory) as path:
+        if source is not None:
+            _copy_store(source, path)
+        return worker.ask(f"bench_{command}", spec=spec, path=str(path))
+
+
+@contextlib.contextmanager
+def _filled_store(sides: Sides, side: str, spec: dict[str, Any]) -> Iterator[Path]:
+    """Yield a store that a worker filled, and closed or was killed over."""
+    with _fresh_directory(sides.directory) as path:
+        with sides.start(side) as worker:
+            worker.ask("bench_fill", spec=spec, path=str(path))
+            if spec["clean"]:
+                worker.exit()
+            else:
+                worker.kill()
+        yield path
+
+
+@contextlib.contextmanager
+def _fresh_directory(directory: Path) -> Iterator[Path]:
+    path = Path(tempfile.mkdtemp(prefix="rocketstore-bench-", dir=directory))
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def _copy_store(source: Path, target: Path) -> None:
+    """Copy a store, holes as holes, and wait until the disk has it: the copy must not be timed."""
+    subprocess.run(["cp", "-a", "--sparse=always", f"{source}/.", str(target)], check=True)
+    os.sync()

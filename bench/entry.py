@@ -1,0 +1,84 @@
+"""The two commands ``bench/run`` and ``bench/compare``: one command line, with or without Java."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from pathlib import Path
+
+from bench import machine, report
+from bench.comparison import Sides, run
+from bench.scenario import SCENARIOS, select
+from support.java_store import JavaBuildError, java_command
+
+RESULTS = Path(__file__).resolve().parent / "results"
+JVM_OPTIONS = ("-Xms1g", "-Xmx1g", "-XX:+UseG1GC")
+DEFAULT_ROUNDS = 5
+
+
+def main(*, with_java: bool) -> int:
+    """Run the command line; return the exit code."""
+    options = _parser(with_java=with_java).parse_args()
+    if options.list:
+        for scenario in SCENARIOS.values():
+            print(f"{scenario.name:30} {scenario.claim}")
+        return 0
+    try:
+        scenarios = select(options.names)
+    except KeyError as unknown:
+        print(f"no scenario is named {unknown}; --list shows them", file=sys.stderr)
+        return 2
+    java = None
+    if with_java:
+        try:
+            java = java_command(*JVM_OPTIONS)
+        except JavaBuildError as missing:
+            print(missing, file=sys.stderr)
+            return 3
+    directory = Path(options.directory)
+    rounds = 1 if options.smoke else options.rounds
+    about = {
+        "date": report.today(),
+        "commit": machine.commit(),
+        "machine": machine.describe(directory),
+        "versions": machine.versions(java[0] if java else None),
+        "jvmOptions": list(JVM_OPTIONS) if with_java else None,
+        "rounds": rounds,
+    }
+    sides = Sides(directory, java, shared=options.smoke)
+    outcomes = []
+    with sides:
+        for scenario in scenarios:
+            print(f"{scenario.name}: {scenario.claim} …", file=sys.stderr, flush=True)
+            for outcome in run(scenario, sides, rounds=rounds, smoke=options.smoke):
+                outcomes.append(outcome)
+                print(f"  {report.one_line(outcome)}", file=sys.stderr, flush=True)
+    title = "smoke run: the figures mean nothing" if options.smoke else json.dumps(about["machine"])
+    report.print_table(outcomes, title=title, with_java=with_java)
+    if options.save and not options.smoke:
+        path = RESULTS / report.default_name()
+        report.save(outcomes, path, about=about)
+        print(f"written to {path}")
+    return 0
+
+
+def _parser(*, with_java: bool) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="bench/compare" if with_java else "bench/run",
+        description=(
+            "Run scenarios on rocketstore and on the genuine Java store, alternately."
+            if with_java
+            else "Run scenarios on rocketstore."
+        ),
+    )
+    parser.add_argument("names", nargs="*", help="names, or beginnings of names; all by default")
+    parser.add_argument("--list", action="store_true", help="show the scenarios")
+    parser.add_argument("--smoke", action="store_true", help="small counts, one round, no warm-up")
+    parser.add_argument("--rounds", type=int, default=DEFAULT_ROUNDS, help="rounds per side")
+    parser.add_argument(
+        "--directory", default=tempfile.gettempdir(), help="where the stores are made and removed"
+    )
+    parser.add_argument("--save", action="store_true", help="write the figures to bench/results")
+    return parser

@@ -1,0 +1,319 @@
+"""rocketstore's side of the scenarios: the counterpart of ``Bench.java``, command by command.
+
+Each command times inside this process, on a store directory of its own, and counts afterwards what
+the store holds; a wrong count is an error, not a figure. Kernels are compiled before any clock.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import random
+import re
+import sys
+import threading
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rocketstore.scan.scanner import scan_segment
+
+from bench.messages import HOST, POOL_SIZE, TOPIC, BenchMessages, key
+from rocketstore import GetMessageStatus, MessageStore, PutMessageStatus
+from rocketstore.config import from_properties
+from rocketstore.scan import kernels
+
+PAGE = 32
+PUT_OK = PutMessageStatus.PUT_OK
+NANOS = 1e9
+
+
+def bench_put(spec: dict[str, Any], path: Path) -> dict[str, Any]:
+    """Put all messages; the clock stops after the last put, and again after its dispatch."""
+    messages = BenchMessages(spec)
+    with _open(spec, path) as store:
+        put_all = _put_all(store, messages, spec)
+        gc.collect()
+        begin = time.perf_counter_ns()
+        put_all()
+        stored = time.perf_counter_ns()
+        store.wait_dispatched()
+        dispatched = time.perf_counter_ns()
+        _check_count(store, spec)
+    return {
+        "seconds": (stored - begin) / NANOS,
+        "dispatchedSeconds": (dispatched - begin) / NANOS,
+    }
+
+
+def bench_get(spec: dict[str, Any], path: Path) -> dict[str, Any]:
+    """Read pages of 32 from every queue in turn, each copied into one buffer as for a pull."""
+    with _filled(spec, path) as store:
+        queues = spec["queues"]
+        pages_per_queue = spec["messages"] // queues // PAGE
+        _read_pages(store, queues, pages_per_queue, spec["warmUpPages"])
+        gc.collect()
+        begin = time.perf_counter_ns()
+        read = _read_pages(store, queues, pages_per_queue, spec["pages"])
+        end = time.perf_counter_ns()
+        if read != spec["pages"] * PAGE:
+            raise AssertionError(f"read {read} messages")
+    return {"seconds": (end - begin) / NANOS}
+
+
+def _read_pages(store: MessageStore, queues: int, pages_per_queue: int, pages: int) -> int:
+    get_raw = store.get_raw
+    found = GetMessageStatus.FOUND
+    read = 0
+    for i in range(pages):
+        offset = i // queues % pages_per_queue * PAGE
+        page = get_raw(TOPIC, queue_id=i % queues, offset=offset, max_messages=PAGE)
+        if page.status is not found:
+            raise AssertionError(f"get gave {page.status}")
+        read += page.message_count
+    return read
+
+
+def bench_query(spec: dict[str, Any], path: Path) -> dict[str, Any]:
+    """Query one key at a time, at random; every key has at least one message."""
+    with _filled(spec, path) as store:
+        _query_keys(store, spec, spec["warmUpQueries"])
+        gc.collect()
+        nanos = sorted(_query_keys(store, spec, spec["queries"]))
+    return {
+        "p50Microseconds": nanos[len(nanos) // 2] / 1e3,
+        "p99Microseconds": nanos[len(nanos) * 99 // 100] / 1e3,
+    }
+
+
+def _query_keys(store: MessageStore, spec: dict[str, Any], queries: int) -> list[int]:
+    chosen = random.Random(7)
+    nanos = []
+    for _ in range(queries):
+        wanted = key(chosen.randrange(min(POOL_SIZE, spec["messages"])))
+        begin = time.perf_counter_ns()
+        found = store.find(TOPIC, key=wanted, max_messages=PAGE)
+        nanos.append(time.perf_counter_ns() - begin)
+        if not found:
+            raise AssertionError(f"nothing found for {wanted}")
+    return nanos
+
+
+def bench_fill(spec: dict[str, Any], path: Path) -> dict[str, Any]:
+    """Fill a store for a restart: closed in order, or left as it is for a kill."""
+    store = _filled(spec, path)
+    if spec["clean"]:
+        store.close()
+    else:
+        _LEFT_OPEN.append(store)
+    return {}
+
+
+_LEFT_OPEN: list[MessageStore] = []
+"""Keeps a store that waits for its kill from being collected, and so closed."""
+
+
+def bench_restart(spec: dict[str, Any], path: Path) -> dict[str, Any]:
+    """Open what ``bench_fill`` left; the clock stops when every message can be read."""
+    gc.collect()
+    begin = time.perf_counter_ns()
+    store = _open(spec, path)
+    store.wait_dispatched()
+    end = time.perf_counter_ns()
+    _check_count(store, spec)
+    store.close()
+    return {"seconds": (end - begin) / NANOS}
+
+
+def bench_scan(spec: dict[str, Any], path: Path) -> dict[str, Any]:
+    """Scan a CommitLog with CRC into columns, from the page cache."""
+    with _filled(spec, path) as store:
+        size = store.max_physical_offset
+    size_read = 0
+    records = 0
+    files = [(int(f.name), np.fromfile(f, np.uint8)) for f in sorted(path.glob("commitlog/*"))]
+    begin = time.perf_counter_ns()
+    for base, content in files:
+        stop = min(len(content), size - base)
+        if stop <= 0:
+            continue
+        for batch in scan_segment(content, base=base, stop=stop):
+            records += len(batch.columns)
+        size_read += stop
+    seconds = (time.perf_counter_ns() - begin) / NANOS
+    if records != spec["messages"]:
+        raise AssertionError(f"scanned {records} records of {spec['messages']}")
+    return {"seconds": seconds, "bytesPerSecondGb": size_read / seconds / 1e9}
+
+
+def bench_open(spec: dict[str, Any], path: Path) -> dict[str, Any]:
+    """Open a store of many files and queues after a clean stop, in a process of its own."""
+    _filled(spec, path).close()
+    files = len(list(path.glob("commitlog/*")))
+    if files < spec["expectedFiles"]:
+        raise AssertionError(f"made {files} CommitLog files of {spec['expectedFiles']}")
+    # A child forked now would share this process's memory: the figure needs a fresh one.
+    from support.line_process import LineProcess  # noqa: PLC0415 - only here
+
+    with LineProcess([sys.executable, "-m", "bench.worker"]) as fresh:
+        answer = fresh.ask("bench_open_only", spec=spec, path=str(path))
+        fresh.exit()
+    return answer
+
+
+def bench_open_only(spec: dict[str, Any], path: Path) -> dict[str, Any]:
+    """Open, and say how long it took and how much anonymous memory the process has."""
+    begin = time.perf_counter_ns()
+    store = _open(spec, path)
+    store.wait_dispatched()
+    seconds = (time.perf_counter_ns() - begin) / NANOS
+    _check_count(store, spec)
+    anonymous_mb = _anonymous_memory_mb()
+    store.close()
+    return {"seconds": seconds, "anonymousMb": anonymous_mb}
+
+
+def _anonymous_memory_mb() -> float:
+    rollup = Path("/proc/self/smaps_rollup").read_text()
+    match = re.search(r"^Anonymous:\s+(\d+) kB", rollup, re.MULTILINE)
+    assert match is not None
+    return int(match.group(1)) / 1024
+
+
+def _open(spec: dict[str, Any], path: Path) -> MessageStore:
+    settings = {name: str(value) for name, value in spec["config"].items()}
+    return MessageStore.open(path, from_properties(settings))
+
+
+def _filled(spec: dict[str, Any], path: Path) -> MessageStore:
+    messages = BenchMessages(spec)
+    store = _open(spec, path)
+    _put_all(store, messages, spec)()
+    store.wait_dispatched()
+    _check_count(store, spec)
+    return store
+
+
+def _put_all(store: MessageStore, messages: BenchMessages, spec: dict[str, Any]) -> Any:
+    """Return the function to time; what is encoded once is encoded here."""
+    count, queues = spec["messages"], messages.queues
+    encoded, batch, threads = spec.get("encoded"), messages.batch, spec.get("threads", 1)
+    if batch > 1 and encoded:
+        return _client_batches(store, messages, count)
+    if batch > 1:
+        return lambda: _check_all(
+            store.put_batch(messages.many(first), queue_id=first // batch % queues).status
+            for first in range(0, count, batch)
+        )
+    if encoded:
+        return _prepared(store, messages, count)
+    if threads > 1:
+        return lambda: _from_threads(store, messages, count, threads)
+    put, single = store.put, messages.single
+
+    def put_singles() -> None:
+        for i in range(count):
+            if put(single(i), queue_id=i % queues).status is not PUT_OK:
+                raise AssertionError("a put failed")
+
+    return put_singles
+
+
+def _prepared(store: MessageStore, messages: BenchMessages, count: int) -> Any:
+    prepared = messages.prepared(store)
+    put, queues, bodies = store.put_prepared, messages.queues, messages.bodies
+    prepared_count, body_count = len(prepared), len(bodies)
+
+    def put_prepared() -> None:
+        for i in range(count):
+            result = put(
+                prepared[i % prepared_count], body=bodies[i % body_count], queue_id=i % queues
+            )
+            if result.status is not PUT_OK:
+                raise AssertionError("a put failed")
+
+    return put_prepared
+
+
+def _client_batches(store: MessageStore, messages: BenchMessages, count: int) -> Any:
+    batches = messages.encoded_batches()
+    size, queues = messages.batch, messages.queues
+    return lambda: _check_all(
+        store.put_batch(
+            batches[number % len(batches)], topic=TOPIC, queue_id=number % queues, born_host=HOST
+        ).status
+        for number in range(count // size)
+    )
+
+
+def _from_threads(store: MessageStore, messages: BenchMessages, count: int, threads: int) -> None:
+    failures: list[BaseException] = []
+
+    def put_every(first: int) -> None:
+        try:
+            _check_all(
+                store.put(messages.single(i), queue_id=i % messages.queues).status
+                for i in range(first, count, threads)
+            )
+        except BaseException as failure:  # noqa: BLE001 - handed to the caller's thread
+            failures.append(failure)
+
+    workers = [threading.Thread(target=put_every, args=(first,)) for first in range(threads)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    if failures:
+        raise failures[0]
+
+
+def _check_all(statuses: Any) -> None:
+    for status in statuses:
+        if status is not PUT_OK:
+            raise AssertionError(f"put gave {status}")
+
+
+def _check_count(store: MessageStore, spec: dict[str, Any]) -> None:
+    count = sum(store.max_offset(TOPIC, queue_id) for queue_id in range(spec["queues"]))
+    if count != spec["messages"]:
+        raise AssertionError(f"the store holds {count} messages, expected {spec['messages']}")
+
+
+COMMANDS = {
+    command.__name__: command
+    for command in (
+        bench_put,
+        bench_get,
+        bench_query,
+        bench_fill,
+        bench_restart,
+        bench_scan,
+        bench_open,
+        bench_open_only,
+    )
+}
+
+
+def main() -> None:
+    """Answer JSON lines until ``exit``."""
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)  # nothing that a library prints may mix with the answers
+    kernels.warm()
+    for line in sys.stdin:
+        command = json.loads(line)
+        if command["cmd"] == "exit":
+            answers.write(json.dumps({"ok": True}) + "\n")
+            return
+        try:
+            answer = COMMANDS[command["cmd"]](command["spec"], Path(command["path"]))
+            answers.write(json.dumps({"ok": True, **answer}) + "\n")
+        except Exception as failure:  # noqa: BLE001 - the other side reports it
+            traceback.print_exc()
+            answers.write(json.dumps({"ok": False, "error": repr(failure)}) + "\n")
+
+
+if __name__ == "__main__":
+    main()
