@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     Buffer: TypeAlias = bytes | bytearray | memoryview
 
 FIELDS: Final = (
-    Field("physic_ms", "q", 8, "ms", "store time of the last message flushed in the CommitLog"),
-    Field("logics_ms", "q", 8, "ms", "store time up to which the ConsumeQueues are flushed"),
-    Field("index_ms", "q", 8, "ms", "store time up to which the index is flushed"),
+    Field("physic_ms", "q", "8", "ms", "store time of the last message flushed in the CommitLog"),
+    Field("logics_ms", "q", "8", "ms", "store time up to which the ConsumeQueues are flushed"),
+    Field("index_ms", "q", "8", "ms", "store time up to which the index is flushed"),
 )
 """The page's table."""
 

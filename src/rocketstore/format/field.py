@@ -1,7 +1,7 @@
 """One row of a format page, as data.
 
-Each codec of a fixed layout carries its field table in the order of the bytes; the table of its
-page in ``docs/format`` is compared with it by a test, so that neither can drift.
+Each codec carries its field table in the order of the bytes; a test compares the table of its page
+in ``docs/format`` with it, so that neither can drift.
 """
 
 from __future__ import annotations
@@ -10,45 +10,19 @@ from typing import NamedTuple
 
 
 class Field(NamedTuple):
-    """A field of fixed width.
+    """A row of a format's table.
 
-    Attributes
-    ----------
-    name
-        As the format page calls it.
-    code
-        `struct` code, always used big-endian.
-    width_bytes
-        What the code takes on disk.
-    unit
-        ``bytes``, ``ms``, ``s``, ``count``, or ``-`` for a plain number.
-    meaning
-        One clause.
+    `code` is that of `struct`, big-endian, where ``s`` is a run of bytes; `width` is in bytes: a
+    number, a choice, or the field that says it; `unit` is what one means, or the kind of bytes.
     """
 
     name: str
     code: str
-    width_bytes: int
+    width: str
     unit: str
     meaning: str
 
 
-def field_offset(fields: tuple[Field, ...], name: str) -> int:
-    """Return the position of the field `name` from the start of its table.
-
-    Raises
-    ------
-    KeyError
-        No field has that name.
-    """
-    offset = 0
-    for field in fields:
-        if field.name == name:
-            return offset
-        offset += field.width_bytes
-    raise KeyError(name)
-
-
 def layout_code(fields: tuple[Field, ...]) -> str:
-    """Return the big-endian `struct` format of the whole table."""
+    """Return the big-endian `struct` format of a table whose widths are all fixed."""
     return ">" + "".join(field.code for field in fields)

@@ -29,18 +29,18 @@ if TYPE_CHECKING:
     Buffer: TypeAlias = bytes | bytearray | memoryview
 
 HEADER_FIELDS: Final = (
-    Field("begin_timestamp_ms", "q", 8, "ms", "store time of the first indexed message"),
-    Field("end_timestamp_ms", "q", 8, "ms", "store time of the last indexed message"),
-    Field("begin_physical_offset", "q", 8, "bytes", "record of the first indexed message"),
-    Field("end_physical_offset", "q", 8, "bytes", "record of the last indexed message"),
-    Field("hash_slot_count", "i", 4, "count", "slots in use"),
-    Field("index_count", "i", 4, "count", "number of the next item; the first one is 1"),
+    Field("begin_timestamp_ms", "q", "8", "ms", "store time of the first indexed message"),
+    Field("end_timestamp_ms", "q", "8", "ms", "store time of the last indexed message"),
+    Field("begin_physical_offset", "q", "8", "bytes", "record of the first indexed message"),
+    Field("end_physical_offset", "q", "8", "bytes", "record of the last indexed message"),
+    Field("hash_slot_count", "i", "4", "count", "slots in use"),
+    Field("index_count", "i", "4", "count", "number of the next item; the first one is 1"),
 )
 ITEM_FIELDS: Final = (
-    Field("key_hash", "i", 4, "-", "hash of topic, number sign and key, never negative"),
-    Field("physical_offset", "q", 8, "bytes", "start of the message's record in the CommitLog"),
-    Field("time_difference_s", "i", 4, "s", "store time after the header's begin, rounded down"),
-    Field("previous_item", "i", 4, "count", "next older item of the same slot; 0 ends the chain"),
+    Field("key_hash", "i", "4", "-", "hash of topic, number sign and key, never negative"),
+    Field("physical_offset", "q", "8", "bytes", "start of the message's record in the CommitLog"),
+    Field("time_difference_s", "i", "4", "s", "store time after the header's begin, rounded down"),
+    Field("previous_item", "i", "4", "count", "next older item of the same slot; 0 ends the chain"),
 )
 """The page's tables."""
 

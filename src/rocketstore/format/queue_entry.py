@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     Buffer: TypeAlias = bytes | bytearray | memoryview
 
 FIELDS: Final = (
-    Field("physical_offset", "q", 8, "bytes", "start of the message's record in the CommitLog"),
-    Field("record_size", "i", 4, "bytes", "length of that record"),
-    Field("tags_code", "q", 8, "-", "hash of the tags, deliver time, or extension address"),
+    Field("physical_offset", "q", "8", "bytes", "start of the message's record in the CommitLog"),
+    Field("record_size", "i", "4", "bytes", "length of that record"),
+    Field("tags_code", "q", "8", "-", "hash of the tags, deliver time, or extension address"),
 )
 """The page's table (spec F6)."""
 

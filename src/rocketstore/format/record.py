@@ -16,7 +16,7 @@ from __future__ import annotations
 import mmap
 import struct
 from functools import lru_cache
-from typing import Final, NamedTuple, NoReturn, TypeAlias
+from typing import Final, NoReturn, TypeAlias
 
 from rocketstore.errors import (
     BadMagicError,
@@ -26,6 +26,7 @@ from rocketstore.errors import (
     TruncatedRecordError,
 )
 from rocketstore.format.blank import BLANK_MAGIC
+from rocketstore.format.field import Field
 from rocketstore.format.host import HOST_V4_SIZE, HOST_V6_SIZE, decode_host
 from rocketstore.format.properties import PROPERTIES_SIZE_MAX, decode_properties
 from rocketstore.message import BORN_HOST_V6_FLAG, STORE_HOST_V6_FLAG, StoredMessage
@@ -59,21 +60,6 @@ HOST_V6_FLAGS: Final = BORN_HOST_V6_FLAG | STORE_HOST_V6_FLAG
 
 BODY_CRC_MASK: Final = 0x7FFFFFFF
 """Compatible: Java masks the CRC to 31 bits (UtilAll.crc32)."""
-
-
-class Field(NamedTuple):
-    """A row of the format's table.
-
-    `code` is that of `struct`, big-endian, where ``s`` is a run of bytes; `width` is in bytes: a
-    number, a choice, or the field that says it; `unit` is what one means, or the kind of bytes.
-    """
-
-    name: str
-    code: str
-    width: str
-    unit: str
-    meaning: str
-
 
 FIELDS: Final = (
     Field("total_size", "i", "4", "bytes", "length of the whole record, this field included"),
