@@ -109,20 +109,30 @@ def message_properties(message: Message) -> bytes:
         As for `encode_properties`; also when one of several keys contains a blank, which would
         make two keys of it.
     """
-    pairs: list[tuple[str, str]] = list(message.properties.items()) if message.properties else []
-    keys = message.keys
+    # One text and one count of separators: this runs once per put.
+    keys, unique_key, tags = message.keys, message.unique_key, message.tags
+    if keys and not isinstance(keys, str):
+        keys = _joined_keys(keys)
+    properties = message.properties
+    if keys and unique_key and tags and not properties:
+        text = f"KEYS\x01{keys}\x02UNIQ_KEY\x01{unique_key}\x02TAGS\x01{tags}"
+        if text.count("\x01") == 3 and text.count("\x02") == 2 and text.isascii():
+            return text.encode("ascii")
+    pairs = list(properties.items()) if properties else []
     if keys:
-        if not isinstance(keys, str):
-            if any(KEY_SEPARATOR in key for key in keys):
-                raise _refused("a key contains a blank, the separator of keys", KEYS, keys)
-            keys = KEY_SEPARATOR.join(keys)
-        if keys:
-            pairs.append((KEYS, keys))
-    if message.unique_key:
-        pairs.append((UNIQ_KEY, message.unique_key))
-    if message.tags:
-        pairs.append((TAGS, message.tags))
-    return _encoded([f"{name}\x01{value}" for name, value in pairs], pairs)
+        pairs.append((KEYS, str(keys)))
+    if unique_key:
+        pairs.append((UNIQ_KEY, unique_key))
+    if tags:
+        pairs.append((TAGS, tags))
+    return _encoded([f"{name}\x01{value}" for name, value in pairs], pairs) if pairs else b""
+
+
+def _joined_keys(keys: tuple[str, ...]) -> str:
+    """Return the value of ``KEYS`` for several keys."""
+    if any(KEY_SEPARATOR in key for key in keys):
+        raise _refused("a key contains a blank, the separator of keys", KEYS, keys)
+    return KEY_SEPARATOR.join(keys)
 
 
 def _encoded(parts: list[str], pairs: list[tuple[str, str]]) -> bytes:
