@@ -154,6 +154,14 @@ class Disk:
         total = used + status.f_bavail
         return None if total <= 0 else -(-100 * used // total) / 100
 
+    def free_bytes(self, path: Path) -> int | None:
+        """Return how many bytes this process may still write on the partition of `path`."""
+        try:
+            status = os.statvfs(path)
+        except OSError:
+            return None
+        return status.f_bavail * status.f_frsize
+
 
 def no_space_error(path: Path, size: int) -> StoreFullError:
     """Return the error that says that `size` more bytes for `path` found no room."""

@@ -19,7 +19,6 @@ from rocketstore.format.file_name import file_name
 from rocketstore.format.markers import (
     ABORT_FILE_NAME,
     CHECKPOINT_FILE_NAME,
-    COMMIT_LOG_DIRECTORY,
     CONFIG_DIRECTORY,
     CONSUME_QUEUE_DIRECTORY,
     CONSUME_QUEUE_EXT_DIRECTORY,

@@ -298,7 +298,7 @@ class MappedFile:
     def zero_tail(self, position: int) -> None:
         """Make all bytes behind `position` zero, durably, so that none is taken for a record."""
         self._disk.zero_range(self.fd, self.path, position, self.size)
-        self._sync()
+        self.sync()
 
     # --- durability -----------------------------------------------------------------------------
 
@@ -330,12 +330,13 @@ class MappedFile:
             return self.flushed_position
         if least_pages > 0 and position < self.size and self.pages_to_flush() < least_pages:
             return self.flushed_position
-        self._sync()
+        self.sync()
         # Another thread may have flushed further meanwhile; never step back.
         self.flushed_position = max(self.flushed_position, position)
         return self.flushed_position
 
-    def _sync(self) -> None:
+    def sync(self) -> None:
+        """Call `fdatasync`, whatever is written; raises `FlushFailedError`."""
         try:
             self._disk.fdatasync(self.fd, self.path)
             if not self._directory_synced:

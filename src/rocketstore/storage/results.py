@@ -6,7 +6,9 @@ Source: PutMessageStatus, GetMessageStatus, PutMessageResult, GetMessageResult (
 from __future__ import annotations
 
 from enum import Enum
-from typing import NamedTuple
+from typing import Final, NamedTuple
+
+import msgspec
 
 from rocketstore.message import StoredMessage
 
@@ -25,6 +27,67 @@ class PutMessageStatus(Enum):
     OS_PAGECACHE_BUSY = "OS_PAGECACHE_BUSY"
     UNKNOWN_ERROR = "UNKNOWN_ERROR"
     LMQ_CONSUME_QUEUE_NUM_EXCEEDED = "LMQ_CONSUME_QUEUE_NUM_EXCEEDED"
+
+
+_STORED: Final = frozenset(
+    {
+        PutMessageStatus.PUT_OK,
+        PutMessageStatus.FLUSH_DISK_TIMEOUT,
+        PutMessageStatus.FLUSH_SLAVE_TIMEOUT,
+        PutMessageStatus.SLAVE_NOT_AVAILABLE,
+    }
+)
+
+
+class PutResult(msgspec.Struct, frozen=True, gc=False):
+    """Outcome of a put (PutMessageResult and AppendMessageResult of 4.9).
+
+    Attributes
+    ----------
+    status
+        ``PUT_OK``, or why not.
+    physical_offset
+        Where the record, or the first of a batch, begins in the CommitLog; -1 when nothing was
+        stored.
+    queue_offset
+        Its place in the queue; 0 for prepared and rollback messages.
+    size
+        Bytes stored, of all records of a batch.
+    store_timestamp_ms
+        When it was stored.
+    store_host
+        Host of the store as records hold it.
+    message_count
+        1, or how many messages a batch had.
+    detail
+        What was refused and why, for a status that is not ``PUT_OK``.
+    record_offsets
+        Physical offset of each record of a batch.
+    """
+
+    status: PutMessageStatus
+    physical_offset: int = -1
+    queue_offset: int = -1
+    size: int = 0
+    store_timestamp_ms: int = 0
+    store_host: bytes = b""
+    message_count: int = 1
+    detail: str | None = None
+    record_offsets: tuple[int, ...] = ()
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether the message is in the log, which a time-out of the flush does not change."""
+        return self.status in _STORED
+
+    @property
+    def message_id(self) -> str:
+        """Offset message id; of a batch all ids, separated by commas; empty when not stored."""
+        if self.physical_offset < 0:
+            return ""
+        host = self.store_host
+        offsets = self.record_offsets or (self.physical_offset,)
+        return ",".join([(host + offset.to_bytes(8, "big")).hex().upper() for offset in offsets])
 
 
 class GetMessageStatus(Enum):
@@ -80,6 +143,23 @@ class GetRawResult(NamedTuple):
     status: GetMessageStatus
     records: bytes | bytearray
     message_count: int
+    next_offset: int
+    min_offset: int
+    max_offset: int
+    skipped_entries: int = 0
+
+
+class GetViewsResult(NamedTuple):
+    """A page of one queue as views of raw records, which are copied nowhere.
+
+    Attributes
+    ----------
+    records
+        One view per record; it keeps its file's memory map alive while it lives.
+    """
+
+    status: GetMessageStatus
+    records: list[memoryview]
     next_offset: int
     min_offset: int
     max_offset: int
