@@ -1,0 +1,308 @@
+"""Where Apache RocketMQ 4.9.3 would end a log: its start file, its record check, its queue ends.
+
+The policy ``compatible`` recovers as 4.9.3 does, and repair tells with the same functions what a
+4.9 broker would drop. 4.9.3 checks less than our scan (neither a record's own address nor a BLANK's
+size) and stops for good at the first record it does not accept, so both differences matter here.
+
+Law: nothing is written. Where 4.9.3 would end its process (a length that it cannot allocate) or
+wait for ever (a missing file), the log ends there too.
+
+How derived: CommitLog.recoverNormally, recoverAbnormally, isMappedFileMatchedRecover and
+checkMessageAndReturnSize, ConsumeQueue.recover (rocketmq-all-4.9.3; spec B16, F3.4).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias
+
+import numpy as np
+
+from rocketstore.format.properties import decode_properties
+from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES, entry_array, written_mask
+from rocketstore.format.record import body_crc
+from rocketstore.scan import kernels
+from rocketstore.scan.columns import Column, StopReason, new_columns
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy.typing as npt
+
+    from rocketstore.format.checkpoint import Checkpoint
+
+    ByteArray: TypeAlias = npt.NDArray[np.uint8]
+    Int64Array: TypeAlias = npt.NDArray[np.int64]
+
+RECOVERED_FILE_COUNT: Final = 3
+"""A clean start looks at the last three files of the log, and of each queue."""
+
+MESSAGE_MAGIC: Final = -626843481
+BLANK_MAGIC: Final = -875286124
+"""As Java reads them (signed). The magic V2 of 5.x is unknown to 4.9."""
+
+SCHEDULE_TOPIC: Final = b"SCHEDULE_TOPIC_XXXX"
+_BATCH_RECORDS: Final = 8192
+_INT32_MAX: Final = 2**31 - 1
+
+
+class LogFile(Protocol):
+    """One file of a log."""
+
+    base: int
+    size: int
+
+    @property
+    def array(self) -> ByteArray:
+        """All bytes of the file."""
+        ...
+
+
+class CompatibleEnd(NamedTuple):
+    """Where 4.9.3 ends a log.
+
+    Attributes
+    ----------
+    start_index
+        Number of the file at which it began to look.
+    end
+        Physical offset.
+    reason
+        Why it did not go on.
+    record_count
+        Records it accepted on the way.
+    """
+
+    start_index: int
+    end: int
+    reason: str
+    record_count: int
+
+
+def start_after_clean_stop(file_count: int) -> int:
+    """Return the number of the file at which 4.9.3 begins to look after a clean stop."""
+    return max(0, file_count - RECOVERED_FILE_COUNT)
+
+
+def start_after_crash(
+    files: Sequence[LogFile], checkpoint: Checkpoint, *, index_counts: bool
+) -> int:
+    """Return the number of the newest file whose first record is older than the checkpoint.
+
+    Parameters
+    ----------
+    files
+        In order.
+    checkpoint
+        As found.
+    index_counts
+        Whether the index's time counts too (messageIndexEnable and messageIndexSafe).
+    """
+    limit = checkpoint.min_timestamp_index if index_counts else checkpoint.min_timestamp
+    for number in range(len(files) - 1, -1, -1):
+        timestamp = first_store_timestamp(files[number].array)
+        if timestamp is not None and timestamp != 0 and timestamp <= limit:
+            return number
+    return 0
+
+
+def first_store_timestamp(array: ByteArray) -> int | None:
+    """Return the store time that a file's first record states; None when none begins there."""
+    head = array[:80].tobytes()
+    if len(head) < 80 or int.from_bytes(head[4:8], "big", signed=True) != MESSAGE_MAGIC:
+        return None
+    flags = int.from_bytes(head[36:40], "big")
+    at = 68 if flags & 0x10 else 56
+    return int.from_bytes(head[at : at + 8], "big", signed=True)
+
+
+def find_compatible_end(
+    files: Sequence[LogFile], start_index: int, *, check_crc: bool = True
+) -> CompatibleEnd:
+    """Follow the log as 4.9.3 does and return where it ends."""
+    if not files:
+        return CompatibleEnd(0, 0, "there is no file", 0)
+    cols = new_columns(_BATCH_RECORDS)
+    count = 0
+    for number in range(start_index, len(files)):
+        file = files[number]
+        stop, accepted, reason = _follow_file(file, cols, check_crc=check_crc)
+        count += accepted
+        if reason is not None:
+            return CompatibleEnd(start_index, file.base + stop, reason, count)
+        is_last = number + 1 == len(files)
+        if is_last:
+            # 4.9.3 leaves the BLANK out when no file follows.
+            return CompatibleEnd(start_index, file.base + stop, "the last file is full", count)
+        if files[number + 1].base != file.base + file.size:
+            # 4.9.3 goes on in the next file, and its dispatch then waits for ever for this one.
+            end = file.base + stop
+            return CompatibleEnd(start_index, end, "the next file is missing", count)
+    raise AssertionError("a file always ends the loop")
+
+
+def _follow_file(
+    file: LogFile, cols: Int64Array, *, check_crc: bool
+) -> tuple[int, int, str | None]:
+    """Return the position behind the last accepted record, how many, and why it stopped.
+
+    The reason is None at a BLANK, behind which the next file goes on.
+    """
+    array = file.array
+    position = accepted = 0
+    while True:
+        count, position, stop = kernels.walk(
+            array, position, file.size, file.base, file.size, check_crc, cols
+        )
+        refused = _first_refused(array, file.base, cols[:count])
+        if refused is not None:
+            return (
+                int(cols[refused, Column.PHYSICAL_OFFSET]) - file.base,
+                accepted + refused,
+                ("4.9 does not read this record"),
+            )
+        accepted += count
+        if stop == StopReason.END and position < file.size:
+            continue
+        if stop == StopReason.BLANK:
+            return position, accepted, None
+        # Our check is stricter in places: ask again by 4.9.3's rules.
+        size = check_as_java(array.data, position, check_crc=check_crc)
+        if size is None:
+            return position, accepted, StopReason(stop).name.replace("_", " ").lower()
+        if size == 0:
+            return position, accepted, None
+        position += size
+        accepted += 1
+
+
+def _first_refused(array: ByteArray, base: int, rows: Int64Array) -> int | None:
+    """Return the first row that our walk takes and 4.9.3 does not."""
+    if not len(rows):
+        return None
+    at = rows[:, Column.PHYSICAL_OFFSET] - base
+    bad = array[at + 7] != MESSAGE_MAGIC & 0xFF
+    delayed = np.flatnonzero(
+        (rows[:, Column.TOPIC_SIZE] == len(SCHEDULE_TOPIC)) & (rows[:, Column.DELAY_LEVEL] == 0)
+    )
+    for row in delayed.tolist():
+        bad[row] |= _has_bad_delay(array, rows[row])
+    found = np.flatnonzero(bad)
+    return int(found[0]) if found.size else None
+
+
+def _has_bad_delay(array: ByteArray, row: Int64Array) -> bool:
+    topic_at = int(row[Column.TOPIC_AT])
+    if array[topic_at : topic_at + len(SCHEDULE_TOPIC)].tobytes() != SCHEDULE_TOPIC:
+        return False
+    at = int(row[Column.PROPERTIES_AT])
+    properties = array[at : at + int(row[Column.PROPERTIES_SIZE])].tobytes()
+    return not _is_java_delay(properties)
+
+
+def _is_java_delay(properties: bytes) -> bool:
+    """Whether Integer.parseInt takes the property DELAY, or there is none."""
+    level = decode_properties(properties).get("DELAY")
+    if level is None:
+        return True
+    digits = level[1:] if level[:1] in {"+", "-"} else level
+    return digits.isdecimal() and -(2**31) <= int(level) <= _INT32_MAX
+
+
+def check_as_java(view: memoryview, position: int, *, check_crc: bool) -> int | None:
+    """Return the size of the record at `position` if 4.9.3 accepts it, 0 for a BLANK, else None.
+
+    Notes
+    -----
+    Source: CommitLog.checkMessageAndReturnSize of 4.9.3. Any exception there is a refusal; negative
+    lengths of body and properties are passed over and count as 0.
+    """
+    try:
+        return _java_size(_JavaBuffer(view, position), check_crc=check_crc)
+    except _RefusedByJava:
+        return None
+
+
+class _RefusedByJava(Exception):  # noqa: N818 - control flow inside this module
+    """4.9.3 answers -1, or catches an exception of its own."""
+
+
+class _JavaBuffer:
+    """A ByteBuffer: reading beyond the end, or more than the record's own size, is refused."""
+
+    def __init__(self, view: memoryview, position: int) -> None:
+        self.view = view
+        self.position = position
+        self.record_size = _INT32_MAX
+
+    def number(self, size: int) -> int:
+        return int.from_bytes(self._take(size), "big", signed=True)
+
+    def content(self, size: int) -> memoryview:
+        """Read into an array of the record's size, as 4.9.3 does."""
+        if not 0 <= size <= self.record_size:
+            raise _RefusedByJava
+        return self._take(size)
+
+    def _take(self, size: int) -> memoryview:
+        stop = self.position + size
+        if stop > len(self.view):
+            raise _RefusedByJava
+        taken = self.view[self.position : stop]
+        self.position = stop
+        return taken
+
+
+def _java_size(buffer: _JavaBuffer, *, check_crc: bool) -> int:
+    total, magic = buffer.number(4), buffer.number(4)
+    if magic == BLANK_MAGIC:
+        return 0
+    if magic != MESSAGE_MAGIC or total < 0:
+        raise _RefusedByJava
+    buffer.record_size = total
+    crc = buffer.number(4)
+    buffer.number(4 + 4 + 8 + 8)
+    flags = buffer.number(4)
+    born_size, store_size = 20 if flags & 0x10 else 8, 20 if flags & 0x20 else 8
+    buffer.number(8)
+    buffer.content(born_size)
+    buffer.number(8)
+    buffer.content(store_size)
+    buffer.number(4 + 8)
+    body_size = max(buffer.number(4), 0)
+    body = buffer.content(body_size)
+    if check_crc and body_size and body_crc(body) != crc:
+        raise _RefusedByJava
+    topic_size = buffer.number(1)
+    topic = bytes(buffer.content(topic_size))
+    properties_size = max(buffer.number(2), 0)
+    properties = bytes(buffer.content(properties_size))
+    if topic == SCHEDULE_TOPIC and not _is_java_delay(properties):
+        raise _RefusedByJava
+    if 75 + born_size + store_size + body_size + topic_size + properties_size != total:
+        raise _RefusedByJava
+    return total
+
+
+# --- queues -------------------------------------------------------------------------------------
+
+
+def compatible_queue_end(files: Sequence[tuple[int, ByteArray]]) -> int:
+    """Return the byte position at which 4.9.3 ends a queue that it loads.
+
+    Parameters
+    ----------
+    files
+        First byte position and bytes of each file of the queue, in order.
+
+    Notes
+    -----
+    Source: ConsumeQueue.recover: from the third-last file on, up to the first invalid entry.
+    """
+    end = 0
+    for base, array in files[max(0, len(files) - RECOVERED_FILE_COUNT) :]:
+        written = written_mask(entry_array(array))
+        count = int(written.size if written.all() else np.argmin(written))
+        end = base + count * ENTRY_SIZE_BYTES
+        if count < written.size:
+            break
+    return end
