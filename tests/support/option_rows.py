@@ -1,0 +1,49 @@
+"""The rows that docs/reference/configuration.md must have, from the options themselves."""
+
+from __future__ import annotations
+
+import enum
+
+from rocketstore.config import Group
+from rocketstore.config.store_config import FIELDS
+
+COLUMNS = ("key", "field", "type", "default", "unit", "meaning")
+
+
+def option_rows(group: Group) -> list[tuple[str, ...]]:
+    """Return the rows of a group's table, in the columns of `COLUMNS`."""
+    return [
+        (
+            f"`{spec.key}`" + (" +" if spec.option.ours else ""),
+            f"`{field}`",
+            type_text(spec.kind),
+            default_text(spec.default),
+            spec.option.unit,
+            spec.option.doc + limits_text(spec.option.low, spec.option.high, spec.kind),
+        )
+        for field, spec in FIELDS.items()
+        if spec.option.group is group
+    ]
+
+
+def type_text(kind: type) -> str:
+    if issubclass(kind, enum.Enum):
+        return ", ".join(member.value for member in kind)
+    return {bool: "boolean", int: "int", float: "number", str: "text"}[kind]
+
+
+def default_text(value: object) -> str:
+    if value is None:
+        return "unset"
+    if isinstance(value, enum.Enum):
+        return str(value.value)
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"`{value}`" if isinstance(value, str) else f"{value}"
+
+
+def limits_text(low: float | None, high: float | None, kind: type) -> str:
+    """Say the limits where they are not simply those of the type."""
+    if kind not in (int, float) or low is None:
+        return ""
+    return f" From {low}." if high is None or high >= 2**31 - 1 else f" From {low} to {high}."
