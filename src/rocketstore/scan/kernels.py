@@ -34,6 +34,10 @@ KERNELS: Final[dict[str, str]] = {
     "resync": "resync",
     "last_nonzero": "resync",
     "copy_slices": "slices",
+    "follow": "dispatch",
+    "find_items": "index",
+    "rebuild_slots": "index",
+    "gather": "gather",
 }
 """Every kernel and the module it lives in."""
 

@@ -22,12 +22,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numba
-from numba import types
+import numba.extending
 
 from rocketstore.scan.kernels import cache_root
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+types: Any = numba.types
+"""Numba's types; its annotations know only some of them."""
 
 BYTES: Final = types.Array(types.uint8, 1, "C", readonly=True)
 """A contiguous byte array that is only read; a writable one is accepted too."""
@@ -57,6 +60,14 @@ def kernel(signature: object) -> Callable[[Callable[..., Any]], Any]:
 def inner(function: Callable[..., Any]) -> Any:
     """Make a function callable from kernels; compiled with the first kernel that calls it."""
     return _compiled(function, None)
+
+
+def intrinsic(function: Callable[..., Any]) -> Any:
+    """Make a function whose code is given as LLVM instructions.
+
+    Numba's own; its annotations count the typing context among the caller's arguments.
+    """
+    return numba.extending.intrinsic(function)
 
 
 def _compiled(function: Callable[..., Any], signature: object) -> Any:

@@ -14,8 +14,8 @@ from __future__ import annotations
 from typing import Any, Final
 
 from llvmlite import ir
-from numba import types
-from numba.extending import intrinsic
+
+from rocketstore.scan.compiled import intrinsic, types
 
 _I8: Final = ir.IntType(8)
 _I32: Final = ir.IntType(32)
@@ -114,6 +114,8 @@ def _address_store(bits: int) -> Any:
     return store
 
 
+load_u8: Final = _array_load(8, is_signed=False)
+"""``load_u8(buffer, position) -> int64``: one byte, without the negative-index check of ``[]``."""
 load_i16: Final = _array_load(16, is_signed=True)
 """``load_i16(buffer, position) -> int64``: a Java short; likewise the other widths."""
 load_u16: Final = _array_load(16, is_signed=False)
@@ -256,3 +258,13 @@ def publish(_typing: Any, numbers: Any, index: Any, value: Any) -> Any:  # noqa:
         return context.get_dummy_value()
 
     return types.none(numbers, types.int64, types.int64), codegen
+
+
+@intrinsic
+def trailing_zeros(_typing: Any, word: Any) -> Any:  # noqa: ARG001
+    """``trailing_zeros(word) -> int64``: zero bits below the lowest set bit of a uint64."""
+
+    def codegen(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 0))
+
+    return types.int64(types.uint64), codegen

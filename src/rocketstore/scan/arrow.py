@@ -1,0 +1,197 @@
+"""Records as Arrow batches: the one place that names the columns that queries see.
+
+Law: built from buffers and offsets, never row by row; the bytes of a batch are its own and outlive
+the scanned buffer. Loaded only when asked for: it imports pyarrow.
+Names are those of the JSON form (``StoredMessage.to_dict``). Timestamps are milliseconds as int64,
+because a damaged store may hold numbers that no calendar has.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pyarrow  # noqa: ICN001 - `pa` is the same without its annotations
+
+from rocketstore.errors import FieldRangeError
+from rocketstore.format.host import decode_host
+from rocketstore.scan import kernels
+from rocketstore.scan.columns import BORN_HOST_V6, STORE_HOST_V6, Column, RecordColumns
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    import numpy.typing as npt
+
+pa: Any = pyarrow
+"""Its annotations know too little of what it takes."""
+
+COLUMN_SIZE_MAX_BYTES: Final = 2**31 - 1
+"""Most bytes of one variable-length column of a batch: Arrow's offsets are 32-bit numbers. One
+CommitLog file of the default 1 GiB never exceeds it."""
+
+_NUMBERS: Final[dict[str, tuple[Column, Any]]] = {
+    "physicalOffset": (Column.PHYSICAL_OFFSET, pa.int64()),
+    "size": (Column.SIZE, pa.int32()),
+    "queueId": (Column.QUEUE_ID, pa.int32()),
+    "queueOffset": (Column.QUEUE_OFFSET, pa.int64()),
+    "flag": (Column.FLAG, pa.int32()),
+    "sysFlag": (Column.SYS_FLAG, pa.int32()),
+    "bornTimestamp": (Column.BORN_TIMESTAMP, pa.int64()),
+    "storeTimestamp": (Column.STORE_TIMESTAMP, pa.int64()),
+    "reconsumeTimes": (Column.RECONSUME_TIMES, pa.int32()),
+    "preparedTransactionOffset": (Column.PREPARED_OFFSET, pa.int64()),
+    "bodyCRC": (Column.BODY_CRC, pa.int32()),
+}
+
+_SLICES: Final[dict[str, tuple[Column, Column, Any]]] = {
+    "topic": (Column.TOPIC_AT, Column.TOPIC_SIZE, pa.string()),
+    "tags": (Column.TAGS_AT, Column.TAGS_SIZE, pa.string()),
+    "keys": (Column.KEYS_AT, Column.KEYS_SIZE, pa.string()),
+    "uniqKey": (Column.UNIQUE_KEY_AT, Column.UNIQUE_KEY_SIZE, pa.string()),
+    "body": (Column.BODY_AT, Column.BODY_SIZE, pa.binary()),
+    "properties": (Column.PROPERTIES_AT, Column.PROPERTIES_SIZE, pa.binary()),
+}
+"""`keys` are as stored, several joined by a blank; `properties` is the stored block."""
+
+_NULL_WHEN_EMPTY: Final = frozenset({"tags", "keys", "uniqKey"})
+
+_HOSTS: Final[dict[str, tuple[Column, int]]] = {
+    "bornHost": (Column.BORN_HOST_AT, BORN_HOST_V6),
+    "storeHost": (Column.STORE_HOST_AT, STORE_HOST_V6),
+}
+
+SCHEMA: Final = pa.schema(
+    [pa.field(name, kind, nullable=False) for name, (_, kind) in _NUMBERS.items()]
+    + [
+        pa.field(name, kind, nullable=name in _NULL_WHEN_EMPTY)
+        for name, (_, _, kind) in _SLICES.items()
+    ]
+    + [pa.field(name, pa.string(), nullable=False) for name in (*_HOSTS, "msgId")]
+)
+"""Every column there is, in default order."""
+
+_UPPER_HEX: Final = np.frombuffer(
+    b"".join(f"{byte:02X}".encode() for byte in range(256)), dtype=np.uint16
+)
+
+
+def to_arrow(columns: RecordColumns, names: Iterable[str] | None = None) -> pyarrow.RecordBatch:
+    """Return records as an Arrow batch.
+
+    Parameters
+    ----------
+    columns
+        What a scan found.
+    names
+        Columns of ``SCHEMA`` in the wanted order; default: all.
+
+    Raises
+    ------
+    KeyError
+        A name that is no column.
+    FieldRangeError
+        A column would hold more than ``COLUMN_SIZE_MAX_BYTES``; scan with fewer `batch_records`.
+    """
+    schema = SCHEMA if names is None else pa.schema([SCHEMA.field(name) for name in names])
+    arrays = [_array(columns, name) for name in schema.names]
+    batch: pyarrow.RecordBatch = pa.RecordBatch.from_arrays(arrays, schema=schema)
+    return batch
+
+
+def _array(columns: RecordColumns, name: str) -> Any:
+    if name in _NUMBERS:
+        column, kind = _NUMBERS[name]
+        return pa.array(columns.cols[:, column].astype(kind.to_pandas_dtype()))
+    if name in _SLICES:
+        at, size, kind = _SLICES[name]
+        sizes = columns.cols[:, size]
+        array = _binary(columns, columns.cols[:, at], sizes, name, is_nullable=_is_nullable(name))
+        return array if kind == pa.binary() else _text(array)
+    if name in _HOSTS:
+        return _each_distinct(_hosts(columns, name), decode_host)
+    return _message_ids(columns)
+
+
+def _is_nullable(name: str) -> bool:
+    return name in _NULL_WHEN_EMPTY
+
+
+def _binary(
+    columns: RecordColumns,
+    at: npt.NDArray[np.int64],
+    sizes: npt.NDArray[np.int64],
+    name: str,
+    *,
+    is_nullable: bool = False,
+) -> Any:
+    """Copy slices of the scanned buffer into one binary array."""
+    count = len(sizes)
+    ends = np.cumsum(sizes)
+    total = int(ends[-1]) if count else 0
+    if total > COLUMN_SIZE_MAX_BYTES:
+        raise FieldRangeError(
+            f"column {name} of {count} records is too long for one Arrow batch",
+            field=name,
+            expected=f"at most {COLUMN_SIZE_MAX_BYTES} bytes",
+            found=total,
+            hint="scan with fewer batch_records",
+        )
+    offsets = np.zeros(count + 1, dtype=np.int32)
+    offsets[1:] = ends
+    data = np.empty(total, dtype=np.uint8)
+    if kernels.copy_slices(columns.buffer, at, sizes, data) != total:
+        raise FieldRangeError(f"column {name}: a slice is not inside the buffer", field=name)
+    present = None
+    if is_nullable:
+        present = pa.py_buffer(np.packbits(sizes > 0, bitorder="little"))
+    buffers = [present, pa.py_buffer(offsets), pa.py_buffer(data)]
+    return pa.Array.from_buffers(pa.binary(), count, buffers)
+
+
+def _text(array: Any) -> Any:
+    """Return binary as strings; what is no UTF-8 is replaced as Java does."""
+    try:
+        return array.cast(pa.string())
+    except pa.ArrowInvalid:
+        return _each_distinct(array, lambda value: value.decode("utf-8", "replace"))
+
+
+def _each_distinct(array: Any, text_of: Callable[[bytes], str]) -> Any:
+    """Turn binary values into strings, each distinct value once."""
+    encoded = array.dictionary_encode()
+    texts = [text_of(value) for value in encoded.dictionary.to_pylist()]
+    return pa.array(texts, type=pa.string()).take(encoded.indices)
+
+
+def _hosts(columns: RecordColumns, name: str) -> Any:
+    column, v6_flag = _HOSTS[name]
+    sizes = np.where(columns.sys_flag & v6_flag, np.int64(20), np.int64(8))
+    return _binary(columns, columns.cols[:, column], sizes, name)
+
+
+def _message_ids(columns: RecordColumns) -> Any:
+    """Upper-case hex of store host and physical offset (spec F14)."""
+    is_v6 = (columns.sys_flag & STORE_HOST_V6) != 0
+    rows_v4, rows_v6 = np.flatnonzero(~is_v6), np.flatnonzero(is_v6)
+    ids = [_hex_ids(columns, rows_v4, 8), _hex_ids(columns, rows_v6, 20)]
+    if not len(rows_v6):
+        return ids[0]
+    order = np.empty(len(columns), dtype=np.int64)
+    order[np.concatenate((rows_v4, rows_v6))] = np.arange(len(columns))
+    return pa.concat_arrays(ids).take(pa.array(order))
+
+
+def _hex_ids(columns: RecordColumns, rows: npt.NDArray[np.intp], host_size: int) -> Any:
+    count = len(rows)
+    id_bytes = np.empty((count, host_size + 8), dtype=np.uint8)
+    hosts = np.empty(count * host_size, dtype=np.uint8)
+    sizes = np.full(count, host_size, dtype=np.int64)
+    kernels.copy_slices(columns.buffer, columns.store_host_at[rows], sizes, hosts)
+    id_bytes[:, :host_size] = hosts.reshape(count, host_size)
+    offsets = columns.physical_offset[rows].astype(">i8")
+    id_bytes[:, host_size:] = offsets.view(np.uint8).reshape(count, 8)
+    text = _UPPER_HEX[id_bytes]
+    ends = np.arange(count + 1, dtype=np.int32) * text.itemsize * text.shape[1]
+    buffers = [None, pa.py_buffer(ends), pa.py_buffer(np.ascontiguousarray(text))]
+    return pa.Array.from_buffers(pa.string(), count, buffers)

@@ -1,0 +1,173 @@
+"""CRC-32 of a body inside a kernel: carry-less multiplication where the CPU has it, else tables.
+
+Law: equal to ``zlib.crc32`` for every length (property test); no memory is allocated.
+Cost: about 12 GB/s with PCLMULQDQ, 2 GB/s with tables. Which one is decided when this module is
+imported, by the very CPU description that Numba compiles for and keys its cache with.
+Derived in ``rocketstore.scan.crc``.
+"""
+
+from __future__ import annotations
+
+import platform
+from typing import Any, Final
+
+import numpy as np
+from llvmlite import ir
+from numba.core.registry import cpu_target
+
+from rocketstore.scan.compiled import BYTES, inner, intrinsic, kernel, types
+from rocketstore.scan.compiled.memory import load_u8, load_word
+from rocketstore.scan.crc import CRC_MASK, fold_constants, slicing_tables
+
+_TABLES: Final = slicing_tables(16)
+_FOLD_64_LOWER, _FOLD_64_UPPER = (np.uint64(value) for value in fold_constants(64 * 8))
+_FOLD_16_LOWER, _FOLD_16_UPPER = (np.uint64(value) for value in fold_constants(16 * 8))
+_ALL_ONES: Final = np.uint64(0xFFFFFFFF)
+_BYTE: Final = np.uint64(0xFF)
+
+
+def has_carryless_multiply() -> bool:
+    """Whether the CPU that Numba compiles for multiplies without carry (PCLMULQDQ)."""
+    _triple, _name, features = cpu_target.target_context.codegen().magic_tuple()
+    return platform.machine() in {"x86_64", "AMD64"} and "+pclmul" in features.split(",")
+
+
+@intrinsic
+def _fold(
+    _typing: Any,
+    lower: Any,  # noqa: ARG001
+    upper: Any,  # noqa: ARG001
+    fold_lower: Any,  # noqa: ARG001
+    fold_upper: Any,  # noqa: ARG001
+    next_lower: Any,  # noqa: ARG001
+    next_upper: Any,  # noqa: ARG001
+) -> Any:
+    """Move a 128-bit lane forward by a distance and add the data found there.
+
+    Halves go in and out as uint64; LLVM keeps them in one vector register.
+    """
+    word = ir.IntType(64)
+    lane = ir.VectorType(word, 2)
+    selector = ir.IntType(8)
+
+    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        index = [ir.Constant(ir.IntType(32), half) for half in (0, 1)]
+
+        def pack(low: Any, high: Any) -> Any:
+            half_filled = builder.insert_element(ir.Constant(lane, ir.Undefined), low, index[0])
+            return builder.insert_element(half_filled, high, index[1])
+
+        name = "llvm.x86.pclmulqdq"
+        multiply = builder.module.globals.get(name) or ir.Function(
+            builder.module, ir.FunctionType(lane, [lane, lane, selector]), name
+        )
+        here, factors, data = (pack(*arguments[at : at + 2]) for at in (0, 2, 4))
+        low = builder.call(multiply, [here, factors, ir.Constant(selector, 0x00)])
+        high = builder.call(multiply, [here, factors, ir.Constant(selector, 0x11)])
+        folded = builder.xor(builder.xor(low, high), data)
+        halves = [builder.extract_element(folded, half) for half in index]
+        return context.make_tuple(builder, signature.return_type, halves)
+
+    return types.UniTuple(types.uint64, 2)(*[types.uint64] * 6), codegen
+
+
+@inner
+def _reduce_16(lower: Any, upper: Any) -> Any:
+    """CRC register after 16 bytes that already contain the register before them."""
+    t = _TABLES
+    return (
+        t[3840 + (lower & _BYTE)]
+        ^ t[3584 + ((lower >> np.uint64(8)) & _BYTE)]
+        ^ t[3328 + ((lower >> np.uint64(16)) & _BYTE)]
+        ^ t[3072 + ((lower >> np.uint64(24)) & _BYTE)]
+        ^ t[2816 + ((lower >> np.uint64(32)) & _BYTE)]
+        ^ t[2560 + ((lower >> np.uint64(40)) & _BYTE)]
+        ^ t[2304 + ((lower >> np.uint64(48)) & _BYTE)]
+        ^ t[2048 + (lower >> np.uint64(56))]
+        ^ t[1792 + (upper & _BYTE)]
+        ^ t[1536 + ((upper >> np.uint64(8)) & _BYTE)]
+        ^ t[1280 + ((upper >> np.uint64(16)) & _BYTE)]
+        ^ t[1024 + ((upper >> np.uint64(24)) & _BYTE)]
+        ^ t[768 + ((upper >> np.uint64(32)) & _BYTE)]
+        ^ t[512 + ((upper >> np.uint64(40)) & _BYTE)]
+        ^ t[256 + ((upper >> np.uint64(48)) & _BYTE)]
+        ^ t[upper >> np.uint64(56)]
+    )
+
+
+@inner
+def _reduce_8(word: Any) -> Any:
+    """CRC register after 8 bytes that already contain the register before them."""
+    t = _TABLES
+    return (
+        t[1792 + (word & _BYTE)]
+        ^ t[1536 + ((word >> np.uint64(8)) & _BYTE)]
+        ^ t[1280 + ((word >> np.uint64(16)) & _BYTE)]
+        ^ t[1024 + ((word >> np.uint64(24)) & _BYTE)]
+        ^ t[768 + ((word >> np.uint64(32)) & _BYTE)]
+        ^ t[512 + ((word >> np.uint64(40)) & _BYTE)]
+        ^ t[256 + ((word >> np.uint64(48)) & _BYTE)]
+        ^ t[word >> np.uint64(56)]
+    )
+
+
+@inner
+def _crc_by_tables(buffer: Any, position: Any, end: Any, register: Any) -> Any:
+    while end - position >= 16:
+        register = np.uint64(
+            _reduce_16(load_word(buffer, position) ^ register, load_word(buffer, position + 8))
+        )
+        position += 8 + 8
+    if end - position >= 8:
+        register = np.uint64(_reduce_8(load_word(buffer, position) ^ register))
+        position += 8
+    while position < end:
+        byte = np.uint64(load_u8(buffer, position))
+        register = (register >> np.uint64(8)) ^ np.uint64(_TABLES[(register ^ byte) & _BYTE])
+        position += 1
+    return register
+
+
+@inner
+def _crc_by_folding(buffer: Any, position: Any, end: Any, register: Any) -> Any:
+    """Fold four lanes while 64 bytes remain, then one, then finish by tables."""
+    if end - position < 64:
+        return _crc_by_tables(buffer, position, end, register)
+    a, b = load_word(buffer, position) ^ register, load_word(buffer, position + 8)
+    c, d = load_word(buffer, position + 16), load_word(buffer, position + 24)
+    e, f = load_word(buffer, position + 32), load_word(buffer, position + 40)
+    g, h = load_word(buffer, position + 48), load_word(buffer, position + 56)
+    k, m = _FOLD_64_LOWER, _FOLD_64_UPPER
+    at = position + 64
+    while end - at >= 64:
+        a, b = _fold(a, b, k, m, load_word(buffer, at), load_word(buffer, at + 8))
+        c, d = _fold(c, d, k, m, load_word(buffer, at + 16), load_word(buffer, at + 24))
+        e, f = _fold(e, f, k, m, load_word(buffer, at + 32), load_word(buffer, at + 40))
+        g, h = _fold(g, h, k, m, load_word(buffer, at + 48), load_word(buffer, at + 56))
+        at += 64
+    k, m = _FOLD_16_LOWER, _FOLD_16_UPPER
+    a, b = _fold(a, b, k, m, c, d)
+    a, b = _fold(a, b, k, m, e, f)
+    a, b = _fold(a, b, k, m, g, h)
+    while end - at >= 16:
+        a, b = _fold(a, b, k, m, load_word(buffer, at), load_word(buffer, at + 8))
+        at += 16
+    return _crc_by_tables(buffer, at, end, np.uint64(_reduce_16(a, b)))
+
+
+_crc: Final = _crc_by_folding if has_carryless_multiply() else _crc_by_tables
+
+
+@inner
+def body_crc_unchecked(buffer: Any, position: Any, size: Any) -> Any:
+    """``body_crc`` for a range that the calling kernel has already checked."""
+    register = _crc(buffer, position, position + size, _ALL_ONES)
+    return np.int64(register ^ _ALL_ONES) & CRC_MASK
+
+
+@kernel(types.int64(BYTES, types.int64, types.int64))
+def body_crc(buffer: Any, position: Any, size: Any) -> Any:
+    """CRC-32 of ``buffer[position:position + size]`` as a record keeps it, masked to 31 bits."""
+    if position < 0 or size < 0 or position > len(buffer) - size:
+        raise ValueError("the range is not inside the buffer")  # numba wants a constant
+    return body_crc_unchecked(buffer, position, size)

@@ -1,0 +1,68 @@
+"""Numbers behind the CRC-32 kernel, derived here instead of copied.
+
+A CRC-32 (IEEE 802.3, the one of zlib and ``java.util.zip``) is the remainder of a polynomial over
+GF(2) divided by P, with the bits of each byte reflected. Two ways to go faster than a byte a step:
+
+- *Slicing*: tables that say what a byte contributes when 0 to 15 bytes follow it, so that 16 bytes
+  are one step.
+- *Folding* (Gopal et al., "Fast CRC Computation Using PCLMULQDQ", Intel 2009): a 128-bit lane is
+  moved forward over D bits by multiplying its halves with x^(D+32) mod P and x^(D-32) mod P.
+
+Law: pure numbers; no file, no kernel.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+POLYNOMIAL: Final = 0x104C11DB7
+"""P, its bit 32 included, highest power first."""
+
+CRC_MASK: Final = 0x7FFFFFFF
+# Compatible: 4.9 masks the CRC to 31 bits (UtilAll.crc32; spec F3.2).
+"""Bits of the CRC that a record keeps."""
+
+
+def reflected(value: int, bits: int) -> int:
+    """Return the lowest `bits` bits of a number in reverse order."""
+    return int(f"{value:0{bits}b}"[::-1], 2)
+
+
+def power_of_x(exponent: int) -> int:
+    """Return x^exponent mod P, highest power first."""
+    remainder = 1
+    for _ in range(exponent):
+        remainder <<= 1
+        if remainder >> 32:
+            remainder ^= POLYNOMIAL
+    return remainder
+
+
+def fold_constants(distance_bits: int) -> tuple[int, int]:
+    """Return the multipliers of a lane's lower and upper half for a fold over that many bits."""
+    lower = reflected(power_of_x(distance_bits + 32), 32) << 1
+    upper = reflected(power_of_x(distance_bits - 32), 32) << 1
+    return lower, upper
+
+
+def slicing_tables(count: int = 16) -> npt.NDArray[np.uint32]:
+    """Return `count` tables of 256 numbers, one after the other.
+
+    Number ``256 * k + b`` is what byte `b` contributes to the CRC when `k` bytes follow it.
+    """
+    polynomial = reflected(POLYNOMIAL & 0xFFFFFFFF, 32)
+    tables = np.zeros((count, 256), dtype=np.uint32)
+    for byte in range(256):
+        register = byte
+        for _ in range(8):
+            register = (register >> 1) ^ (polynomial if register & 1 else 0)
+        tables[0, byte] = register
+    for table in range(1, count):
+        previous = tables[table - 1]
+        tables[table] = (previous >> 8) ^ tables[0][previous & 0xFF]
+    return tables.reshape(-1)
