@@ -3,8 +3,8 @@
 Law: `decode_client_batch` yields whole messages or raises a `FormatError`; no length is used before
 it is checked against what remains.
 
-How derived: MessageDecoder.encodeMessages (the producer) and MessageExtBatchEncoder.encode (the
-store) of 4.9 (spec F15).
+How derived: MessageDecoder.encodeMessages (the producer) and CommitLog.MessageExtEncoder.encode
+for a MessageExtBatch (the store) of 4.9 (spec F15).
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from rocketstore.errors import FieldRangeError, TruncatedRecordError
+from rocketstore.format.field import Field
 from rocketstore.format.properties import PROPERTIES_SIZE_MAX
 
 if TYPE_CHECKING:
@@ -28,25 +29,15 @@ _INT32_MAX: Final = 0x7FFFFFFF
 assert _HEAD.size + _PROPERTIES_SIZE.size == BATCH_MESSAGE_FIXED_SIZE
 
 
-class BatchField(NamedTuple):
-    """A row of the format's table; as `record.Field`."""
-
-    name: str
-    code: str
-    width: str
-    unit: str
-    meaning: str
-
-
 FIELDS: Final = (
-    BatchField("total_size", "i", "4", "bytes", "22 + body + properties; not read by the store"),
-    BatchField("magic", "i", "4", "constant", "0; not read by the store"),
-    BatchField("body_crc", "i", "4", "checksum", "0; the store computes its own"),
-    BatchField("flag", "i", "4", "application bits", "opaque to the store"),
-    BatchField("body_size", "i", "4", "bytes", "length of the body, 0 allowed"),
-    BatchField("body", "s", "body_size", "bytes", "the body, never compressed singly"),
-    BatchField("properties_size", "h", "2", "bytes", "length of the properties, signed"),
-    BatchField("properties", "s", "properties_size", "UTF-8", "names and values"),
+    Field("total_size", "i", "4", "bytes", "22 + body + properties; not read by the store"),
+    Field("magic", "i", "4", "constant", "0; not read by the store"),
+    Field("body_crc", "i", "4", "checksum", "0; the store computes its own"),
+    Field("flag", "i", "4", "application bits", "opaque to the store"),
+    Field("body_size", "i", "4", "bytes", "length of the body, 0 allowed"),
+    Field("body", "s", "body_size", "bytes", "the body, never compressed singly"),
+    Field("properties_size", "h", "2", "bytes", "length of the properties, signed"),
+    Field("properties", "s", "properties_size", "UTF-8", "names and values"),
 )
 """One message of the batch; the table in docs/format/client-batch.md is this one."""
 
@@ -109,7 +100,7 @@ def decode_client_batch(batch: bytes | bytearray | memoryview) -> Iterator[Batch
     -----
     Compatible: total size, magic and CRC are stepped over unread, so a producer that fills them in
     differently is understood; an empty batch has no message.
-    Source: MessageExtBatchEncoder.encode.
+    Source: CommitLog.MessageExtEncoder.encode(MessageExtBatch, PutMessageContext).
     """
     end = len(batch)
     at = 0

@@ -21,8 +21,7 @@ MESSAGE_ID_V6_LENGTH: Final = 56
 """Hex digits of either kind of id."""
 
 _OFFSET_MAX: Final = (1 << 63) - 1
-_UNIQUE_KEY_TAIL: Final = struct.Struct(">HiiH")
-_ADDRESS_SIZES: Final = (4, 16)
+_UNIQUE_KEY_TAIL: Final = struct.Struct(">HiIH")
 
 
 def encode_message_id(store_host: bytes, physical_offset: int) -> str:
@@ -110,7 +109,8 @@ class UniqueKey(NamedTuple):
     class_loader_hash
         Tells several clients of one process apart; a signed 32-bit number.
     since_month_start_ms
-        Milliseconds since the first of the month, 00:00 in the client's time zone.
+        Milliseconds since the first of the month, 00:00 in the client's time zone; unsigned, as a
+        month has more of them than a signed 32-bit number.
     counter
         The client's running number, 16 bits.
     """

@@ -1,0 +1,131 @@
+"""client_batch: whole messages or a typed error, and no length used unchecked."""
+
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rocketstore.errors import FieldRangeError, FormatError, TruncatedRecordError
+from rocketstore.format.client_batch import (
+    BATCH_MESSAGE_FIXED_SIZE,
+    FIELDS,
+    BatchMessage,
+    decode_client_batch,
+    encode_client_batch,
+)
+from support.format_page import field_table
+from support.vectors import vector
+
+messages = st.lists(
+    st.builds(
+        BatchMessage,
+        st.integers(-(1 << 31), (1 << 31) - 1),
+        st.binary(max_size=64),
+        st.binary(max_size=64),
+    ),
+    max_size=6,
+)
+
+
+def one(**change):
+    fields = {"size": 26, "magic": 0, "crc": 0, "flag": 0, "body_size": 1, "properties_size": 3}
+    fields.update(change)
+    return (
+        struct.pack(
+            ">5i",
+            fields["size"],
+            fields["magic"],
+            fields["crc"],
+            fields["flag"],
+            fields["body_size"],
+        )
+        + b"a"
+        + struct.pack(">h", fields["properties_size"])
+        + b"K\x01v"
+    )
+
+
+def test_batch_is_what_java_sends():
+    batch = vector("client-batch/one-message")
+    assert encode_client_batch([(0, b"a", b"K\x01v")]) == batch
+    assert list(decode_client_batch(batch)) == [(0, b"a", b"K\x01v")]
+
+
+@given(messages)
+def test_every_batch_survives(batch):
+    encoded = encode_client_batch(batch)
+    size = sum(BATCH_MESSAGE_FIXED_SIZE + len(m.body) + len(m.properties) for m in batch)
+    assert len(encoded) == size
+    for view in (encoded, bytearray(encoded), memoryview(encoded)):
+        assert list(decode_client_batch(view)) == batch
+
+
+def test_batch_of_nothing_has_no_message():
+    assert encode_client_batch([]) == b""
+    assert list(decode_client_batch(b"")) == []
+
+
+@pytest.mark.parametrize("field", ["size", "magic", "crc"])
+def test_fields_that_the_store_does_not_read_may_hold_anything(field):
+    assert list(decode_client_batch(one(**{field: -77}))) == [(0, b"a", b"K\x01v")]
+
+
+@given(messages.filter(bool), st.data())
+def test_cut_batch_is_truncated_or_ends_between_messages(batch, data):
+    encoded = encode_client_batch(batch)
+    cut = encoded[: data.draw(st.integers(0, len(encoded) - 1))]
+    ends = {len(encode_client_batch(batch[:count])) for count in range(len(batch))}
+    if len(cut) in ends:
+        assert list(decode_client_batch(cut)) == batch[: len(list(decode_client_batch(cut)))]
+    else:
+        with pytest.raises(TruncatedRecordError):
+            list(decode_client_batch(cut))
+
+
+@pytest.mark.parametrize("body_size", [-1, -(1 << 31)])
+def test_negative_body_size_is_refused(body_size):
+    with pytest.raises(FieldRangeError, match="body_size of a batched message is negative") as info:
+        list(decode_client_batch(one(body_size=body_size)))
+    assert info.value.offset == 16
+
+
+@pytest.mark.parametrize("properties_size", [-1, -(1 << 15)])
+def test_negative_properties_size_is_refused(properties_size):
+    with pytest.raises(FieldRangeError, match="properties_size of a batched") as info:
+        list(decode_client_batch(one(properties_size=properties_size)))
+    assert info.value.offset == 21
+
+
+@pytest.mark.parametrize("change", [{"body_size": 0x7FFFFFFF}, {"properties_size": 0x7FFF}])
+def test_huge_size_is_truncated_and_allocates_nothing(change):
+    with pytest.raises(TruncatedRecordError) as info:
+        list(decode_client_batch(one(**change)))
+    assert info.value.needed_bytes > len(one())
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_give_messages_or_a_format_error(data):
+    try:
+        decoded = list(decode_client_batch(data))
+    except FormatError:
+        return
+    assert sum(22 + len(m.body) + len(m.properties) for m in decoded) == len(data)
+
+
+@pytest.mark.parametrize("flag", [1 << 31, -(1 << 31) - 1])
+def test_flag_out_of_range_is_refused(flag):
+    with pytest.raises(FieldRangeError, match="flag or size") as info:
+        encode_client_batch([(flag, b"", b"")])
+    assert info.value.field == "flag"
+
+
+def test_properties_over_32767_bytes_are_refused():
+    assert len(encode_client_batch([(0, b"", bytes(32767))])) == 22 + 32767
+    with pytest.raises(FieldRangeError, match="at most 32767 bytes, found 32768 bytes"):
+        encode_client_batch([(0, b"", bytes(32768))])
+
+
+def test_page_has_the_field_table_of_the_module():
+    rows = [(row.name, row.width, row.code, row.unit, row.meaning) for row in FIELDS]
+    assert field_table("client-batch") == rows

@@ -1,0 +1,567 @@
+"""record: a message that stands where it says it stands, or a typed error, and nothing else."""
+
+import mmap
+import re
+import struct
+import zlib
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rocketstore.errors import (
+    BadMagicError,
+    ChecksumMismatchError,
+    FieldRangeError,
+    FormatError,
+    MisaddressedRecordError,
+    TruncatedRecordError,
+)
+from rocketstore.format.blank import encode_blank
+from rocketstore.format.host import decode_host, encode_host
+from rocketstore.format.record import (
+    FIELDS,
+    FIXED_SIZE,
+    MESSAGE_MAGIC_V1,
+    MESSAGE_MAGIC_V1_SIGNED,
+    MESSAGE_MAGIC_V2,
+    MESSAGE_MAGIC_V2_SIGNED,
+    body_crc,
+    decode_record,
+    encode_record,
+    host_flags,
+    record_size,
+    record_struct,
+)
+from support.format_page import PAGES, field_table
+from support.vectors import vector
+
+HOST_V4 = encode_host("10.0.0.1:1234")
+HOST_V6 = encode_host("[2001:db8::1]:51111")
+HOSTS = {8: HOST_V4, 20: HOST_V6}
+
+int32 = st.integers(-(1 << 31), (1 << 31) - 1)
+int64 = st.integers(-(1 << 63), (1 << 63) - 1)
+hosts = st.sampled_from([HOST_V4, HOST_V6]) | st.builds(
+    lambda address, port: address.packed + port.to_bytes(4, "big"),
+    st.ip_addresses(),
+    st.integers(0, 65535),
+)
+topics = st.text("%|abcXYZ019_-", min_size=1, max_size=127).map(str.encode)
+
+
+@st.composite
+def record_fields(draw):
+    """Draw keyword arguments of `encode_record` for any record that 4.9 could write."""
+    born_host, store_host = draw(hosts), draw(hosts)
+    return {
+        "topic": draw(topics),
+        "body": draw(st.binary(max_size=100)),
+        "properties": draw(st.binary(max_size=100)),
+        "queue_id": draw(int32),
+        "queue_offset": draw(int64),
+        "physical_offset": draw(st.integers(0, (1 << 62))),
+        "born_timestamp_ms": draw(int64),
+        "born_host": born_host,
+        "store_timestamp_ms": draw(int64),
+        "store_host": store_host,
+        "flag": draw(int32),
+        "sys_flag": draw(int32) & ~0x30 | host_flags(born_host, store_host),
+        "reconsume_times": draw(int32),
+        "prepared_transaction_offset": draw(int64),
+    }
+
+
+def fields(**change):
+    """Return arguments of `encode_record` for a plain record, with changes."""
+    return {
+        "topic": b"TopicTest",
+        "body": b"Hello RocketMQ 0",
+        "properties": b"TAGS\x01TagA\x02KEYS\x01k1",
+        "queue_id": 1,
+        "queue_offset": 5,
+        "physical_offset": 847067,
+        "born_timestamp_ms": 1600000000000,
+        "born_host": encode_host("10.0.0.1:1234"),
+        "store_timestamp_ms": 1600000000123,
+        "store_host": encode_host("192.168.42.131:10911"),
+    } | change
+
+
+def record_v2(topic=b"t" * 130, body=b"body", properties=b"", sys_flag=0, topic_size=None):
+    """Return a record of 5.x at physical offset 0."""
+    born_host = HOSTS[20 if sys_flag & 0x10 else 8]
+    store_host = HOSTS[20 if sys_flag & 0x20 else 8]
+    rest = (
+        struct.pack(">iiiqqiq", body_crc(body), 3, 0, 7, 0, sys_flag, 1)
+        + born_host
+        + struct.pack(">q", 2)
+        + store_host
+        + struct.pack(">iqi", 0, 0, len(body))
+        + body
+        + struct.pack(">h", len(topic) if topic_size is None else topic_size)
+        + topic
+        + struct.pack(">h", len(properties))
+        + properties
+    )
+    return struct.pack(">iI", 8 + len(rest), MESSAGE_MAGIC_V2) + rest
+
+
+def patched(record, offset, code, value):
+    """Return `record` with the number at `offset` replaced."""
+    changed = bytearray(record)
+    struct.pack_into(f">{code}", changed, offset, value)
+    return bytes(changed)
+
+
+# --- the format ---------------------------------------------------------------------------------
+
+
+def test_record_is_what_java_writes():
+    assert encode_record(**fields()) == vector("record/one-message")
+
+
+def test_record_of_java_is_decoded():
+    message = decode_record(vector("record/one-message"), 0, base=847067)
+    assert message.to_dict() == {
+        "topic": "TopicTest",
+        "queueId": 1,
+        "queueOffset": 5,
+        "physicalOffset": 847067,
+        "size": 133,
+        "sysFlag": 0,
+        "flag": 0,
+        "bornTimestamp": 1600000000000,
+        "bornHost": "10.0.0.1:1234",
+        "storeTimestamp": 1600000000123,
+        "storeHost": "192.168.42.131:10911",
+        "reconsumeTimes": 0,
+        "preparedTransactionOffset": 0,
+        "bodyCRC": 613185359,
+        "bodySize": 16,
+        "body": "SGVsbG8gUm9ja2V0TVEgMA==",
+        "properties": {"TAGS": "TagA", "KEYS": "k1"},
+        "tags": "TagA",
+        "keys": ["k1"],
+        "uniqKey": None,
+        "msgId": "C0A82A8300002A9F00000000000CECDB",
+    }
+
+
+def test_ipv6_hosts_shift_what_follows_them():
+    message = decode_record(vector("record/ipv6-hosts"), 0, base=670)
+    assert message.born_host == "[2001:db8:85a3::8a2e:370:7334]:51111"
+    assert message.store_host == "[fe80::1234:5678:9abc:def0]:10911"
+    assert message.store_timestamp_ms == 1795237418951
+    assert message.raw_body == b"body"
+    assert message.properties["KEYS"] == "v6k4"
+    assert message.message_id == "FE80000000000000123456789ABCDEF000002A9F000000000000029E"
+
+
+def test_compressed_body_and_unicode_properties_are_decoded():
+    message = decode_record(vector("record/compressed-unicode"), 0, base=0)
+    assert message.is_compressed
+    assert message.body == b""
+    assert message.raw_body == zlib.compress(b"", 5)
+    assert message.properties["中文"] == "值 \U0001f600 0"
+
+
+def test_empty_body_is_a_message():
+    message = decode_record(vector("record/empty-body"), 0, base=236206)
+    assert (message.raw_body, message.body, message.body_crc) == (b"", b"", 0)
+    assert message.keys == ("mk322", "shared2")
+
+
+def test_v2_record_with_a_long_topic_is_read():
+    message = decode_record(vector("record/v2-long-topic"), 0, base=0)
+    assert message.topic == "t" * 130
+    assert message.size == 92 + 130 + 16 + 10
+    assert message.properties == {"TAGS": "TagA"}
+    assert message.raw_body == b"Hello RocketMQ 0"
+
+
+@pytest.mark.parametrize("sys_flag", [0, 0x10, 0x20, 0x30])
+@pytest.mark.parametrize("topic_size", [0, 1, 127, 128, 255, 256, 32767])
+def test_v2_topic_size_takes_two_bytes_with_any_hosts(sys_flag, topic_size):
+    record = record_v2(topic=b"t" * topic_size, sys_flag=sys_flag, properties=b"a\x01b")
+    message = decode_record(record, 0, base=0)
+    assert message.topic == "t" * topic_size
+    assert message.properties == {"a": "b"}
+    assert message.size == len(record)
+
+
+def test_magics_are_the_numbers_java_prints():
+    assert MESSAGE_MAGIC_V1_SIGNED == -626843481
+    assert MESSAGE_MAGIC_V2_SIGNED == -626843477
+
+
+def test_body_crc_is_masked_to_31_bits():
+    assert body_crc(b"Hello RocketMQ 0") == 613185359
+    assert body_crc(b"Hello RocketMQ 1") == 1401636825
+    assert body_crc(b"") == 0
+    assert zlib.crc32(b"abcd") > 0x7FFFFFFF
+    assert body_crc(memoryview(b"abcd")) == zlib.crc32(b"abcd") & 0x7FFFFFFF
+
+
+@pytest.mark.parametrize(
+    ("sys_flag", "fixed"), [(0, 91), (0x10, 103), (0x20, 103), (0x30, 115), (0x70F, 91)]
+)
+def test_record_size_grows_by_12_for_each_ipv6_host(sys_flag, fixed):
+    size = record_size(body_size=10, topic_size=5, properties_size=7, sys_flag=sys_flag)
+    assert size == fixed + 22
+
+
+# --- inverse ------------------------------------------------------------------------------------
+
+
+@given(record_fields(), st.integers(0, 40), st.binary(max_size=9))
+def test_what_is_encoded_is_decoded_again(drawn, position, behind):
+    record = encode_record(**drawn)
+    assert len(record) == record_size(
+        body_size=len(drawn["body"]),
+        topic_size=len(drawn["topic"]),
+        properties_size=len(drawn["properties"]),
+        sys_flag=drawn["sys_flag"],
+    )
+    base = drawn["physical_offset"] - position
+    message = decode_record(bytes(position) + record + behind, position, base=base)
+    read = {
+        "topic": message.topic.encode(),
+        "body": message.raw_body,
+        "properties": message.raw_properties,
+        "born_host": encode_host(message.born_host),
+        "store_host": encode_host(message.store_host),
+    }
+    assert read == {name: drawn[name] for name in read}
+    for name in set(drawn) - set(read):
+        assert getattr(message, name) == drawn[name]
+    assert message.size == len(record)
+    assert message.body_crc == body_crc(drawn["body"])
+
+
+@given(record_fields())
+def test_whole_record_struct_packs_the_same_bytes(drawn):
+    layout = record_struct(
+        len(drawn["body"]),
+        len(drawn["topic"]),
+        len(drawn["properties"]),
+        len(drawn["born_host"]),
+        len(drawn["store_host"]),
+    )
+    packed = layout.pack(
+        layout.size,
+        MESSAGE_MAGIC_V1_SIGNED,
+        body_crc(drawn["body"]),
+        drawn["queue_id"],
+        drawn["flag"],
+        drawn["queue_offset"],
+        drawn["physical_offset"],
+        drawn["sys_flag"],
+        drawn["born_timestamp_ms"],
+        drawn["born_host"],
+        drawn["store_timestamp_ms"],
+        drawn["store_host"],
+        drawn["reconsume_times"],
+        drawn["prepared_transaction_offset"],
+        len(drawn["body"]),
+        drawn["body"],
+        len(drawn["topic"]),
+        drawn["topic"],
+        len(drawn["properties"]),
+        drawn["properties"],
+    )
+    assert packed == encode_record(**drawn)
+
+
+def test_every_buffer_kind_gives_the_same_message():
+    record = vector("record/one-message")
+    expected = decode_record(record, 0, base=847067)
+    with mmap.mmap(-1, len(record)) as mapping:
+        mapping[:] = record
+        for view in (bytearray(record), memoryview(record), mapping):
+            assert decode_record(view, 0, base=847067) == expected
+
+
+def test_message_owns_its_bytes():
+    record = bytearray(vector("record/one-message"))
+    message = decode_record(record, 0, base=847067)
+    record[:] = bytes(len(record))
+    assert message.raw_body == b"Hello RocketMQ 0"
+    assert type(message.raw_body) is type(message.raw_properties) is bytes
+
+
+def test_stored_crc_can_be_repeated_as_it_was():
+    record = encode_record(**fields(crc=7))
+    assert decode_record(record, 0, base=847067, check_crc=False).body_crc == 7
+
+
+@pytest.mark.parametrize("sys_flag", [1 << bit for bit in range(31) if bit not in (4, 5)])
+def test_every_other_bit_of_sys_flag_leaves_the_layout_alone(sys_flag):
+    message = decode_record(encode_record(**fields(sys_flag=sys_flag)), 0, base=847067)
+    assert message.sys_flag == sys_flag
+    assert message.raw_body == b"Hello RocketMQ 0"
+
+
+# --- what cannot be written ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"topic": b"t" * 128}, "topic"),
+        ({"properties": bytes(32768)}, "properties"),
+        ({"queue_id": 1 << 31}, "queue_id"),
+        ({"flag": -(1 << 31) - 1}, "flag"),
+        ({"queue_offset": 1 << 63}, "queue_offset"),
+        ({"physical_offset": 1 << 63}, "physical_offset"),
+        ({"sys_flag": 1 << 31}, "sys_flag"),
+        ({"born_timestamp_ms": 1 << 63}, "born_timestamp_ms"),
+        ({"store_timestamp_ms": -(1 << 63) - 1}, "store_timestamp_ms"),
+        ({"reconsume_times": 1 << 31}, "reconsume_times"),
+        ({"prepared_transaction_offset": 1 << 63}, "prepared_transaction_offset"),
+        ({"crc": 1 << 31}, "body_crc"),
+        ({"born_host": HOST_V6}, "born_host"),
+        ({"store_host": HOST_V6}, "store_host"),
+        ({"sys_flag": 0x10}, "born_host"),
+        ({"sys_flag": 0x20}, "store_host"),
+        ({"store_host": b""}, "store_host"),
+    ],
+)
+def test_field_out_of_range_is_refused_by_its_name(change, field):
+    with pytest.raises(FieldRangeError, match=field) as info:
+        encode_record(**fields(**change))
+    assert info.value.field == field
+
+
+def test_field_of_another_type_is_refused():
+    with pytest.raises(FieldRangeError, match="not of the types"):
+        encode_record(**fields(queue_id="1"))
+
+
+def test_longest_topic_and_properties_are_written():
+    change = {"topic": b"t" * 127, "properties": bytes(32767)}
+    message = decode_record(encode_record(**fields(**change)), 0, base=847067)
+    assert message.topic == "t" * 127
+    assert len(message.raw_properties) == 32767
+
+
+# --- what cannot be read ------------------------------------------------------------------------
+
+RECORD = encode_record(**fields(physical_offset=0))
+BODY_SIZE_AT = 84
+TOPIC_SIZE_AT = 88 + 16
+PROPERTIES_SIZE_AT = TOPIC_SIZE_AT + 1 + 9
+
+
+@pytest.mark.parametrize("magic", [0, 0xFFFFFFFF, MESSAGE_MAGIC_V1 - 1, MESSAGE_MAGIC_V2 + 1])
+@pytest.mark.parametrize("stop", [8, 90, 91, None])
+def test_unknown_magic_is_no_message(magic, stop):
+    with pytest.raises(BadMagicError, match=f"{magic:#010x}") as info:
+        decode_record(patched(RECORD, 4, "I", magic)[:stop], 0, base=0)
+    assert info.value.offset == 4
+
+
+def test_blank_is_no_message_and_named():
+    with pytest.raises(BadMagicError, match="a BLANK"):
+        decode_record(encode_blank(100) + bytes(92), 0, base=0)
+
+
+def test_unwritten_bytes_are_no_message():
+    with pytest.raises(BadMagicError):
+        decode_record(bytes(4096), 0, base=0)
+
+
+@pytest.mark.parametrize("stop", range(len(RECORD)))
+def test_record_cut_anywhere_is_truncated(stop):
+    with pytest.raises(TruncatedRecordError) as info:
+        decode_record(RECORD[:stop], 0, base=0)
+    assert info.value.needed_bytes == (len(RECORD) if stop >= 8 else FIXED_SIZE)
+
+
+@pytest.mark.parametrize("sys_flag", [0x10, 0x20, 0x30])
+def test_ipv6_record_cut_anywhere_is_truncated(sys_flag):
+    hosts = {
+        "born_host": HOSTS[20 if sys_flag & 0x10 else 8],
+        "store_host": HOSTS[20 if sys_flag & 0x20 else 8],
+    }
+    record = encode_record(**fields(physical_offset=0, sys_flag=sys_flag, **hosts))
+    for stop in range(len(record)):
+        with pytest.raises(TruncatedRecordError):
+            decode_record(record[:stop], 0, base=0)
+
+
+@pytest.mark.parametrize("position", [-1, -91, len(RECORD) + 1, 1 << 62])
+def test_position_outside_the_bytes_is_refused(position):
+    with pytest.raises(FieldRangeError, match="position is outside"):
+        decode_record(RECORD, position, base=-position)
+
+
+@pytest.mark.parametrize("total_size", [-(1 << 31), -1, 0, 8, 90])
+def test_total_size_below_the_fixed_fields_is_refused(total_size):
+    for stop in (89, len(RECORD)):
+        with pytest.raises(FieldRangeError, match="at least 91") as info:
+            decode_record(patched(RECORD, 0, "i", total_size)[:stop], 0, base=0)
+        assert info.value.field == "total_size"
+
+
+@pytest.mark.parametrize(("sys_flag", "minimum"), [(0x10, 103), (0x20, 103), (0x30, 115)])
+def test_ipv6_hosts_raise_the_least_total_size(sys_flag, minimum):
+    record = patched(patched(RECORD, 36, "i", sys_flag), 0, "i", minimum - 1)
+    with pytest.raises(FieldRangeError, match=f"at least {minimum}"):
+        decode_record(record, 0, base=0)
+
+
+def test_v2_raises_the_least_total_size_by_one():
+    record = patched(record_v2(topic=b"", body=b""), 0, "i", 91)
+    with pytest.raises(FieldRangeError, match="at least 92"):
+        decode_record(record, 0, base=0)
+
+
+@pytest.mark.parametrize("total_size", [len(RECORD) + 1, 1 << 20, 0x7FFFFFFF])
+def test_total_size_beyond_the_bytes_is_truncated(total_size):
+    with pytest.raises(TruncatedRecordError) as info:
+        decode_record(patched(RECORD, 0, "i", total_size), 0, base=0)
+    assert info.value.needed_bytes == total_size
+
+
+@pytest.mark.parametrize("stated", [-1, 1, 65536, -(1 << 63)])
+def test_record_of_another_address_is_misaddressed(stated):
+    with pytest.raises(MisaddressedRecordError) as info:
+        decode_record(patched(RECORD, 28, "q", stated), 0, base=0)
+    assert (info.value.expected, info.value.found) == (0, stated)
+
+
+def test_record_inside_the_body_of_another_is_misaddressed():
+    outer = encode_record(**fields(physical_offset=1000, body=RECORD, properties=b""))
+    with pytest.raises(MisaddressedRecordError):
+        decode_record(outer, 88, base=1000)
+
+
+@pytest.mark.parametrize("body_size", [-1, -(1 << 31), 17 + 200, 0x7FFFFFFF])
+def test_body_size_that_does_not_fit_is_refused(body_size):
+    with pytest.raises(FieldRangeError, match="body_size") as info:
+        decode_record(patched(RECORD, BODY_SIZE_AT, "i", body_size), 0, base=0)
+    assert (info.value.offset, info.value.found) == (BODY_SIZE_AT, body_size)
+
+
+@pytest.mark.parametrize("topic_size", [0x80, 0xFF, 0x7F])
+def test_topic_size_that_is_negative_or_does_not_fit_is_refused(topic_size):
+    with pytest.raises(FieldRangeError, match="topic_size") as info:
+        decode_record(patched(RECORD, TOPIC_SIZE_AT, "B", topic_size), 0, base=0)
+    assert info.value.offset == TOPIC_SIZE_AT
+
+
+def test_v2_topic_size_that_is_negative_is_refused():
+    with pytest.raises(FieldRangeError, match="topic_size"):
+        decode_record(record_v2(topic=b"t" * 40000, topic_size=40000 - (1 << 16)), 0, base=0)
+
+
+@pytest.mark.parametrize("properties_size", [-1, -(1 << 15), 0, 16, 18, 0x7FFF])
+def test_properties_size_that_does_not_fill_the_record_is_refused(properties_size):
+    with pytest.raises(FieldRangeError, match="properties_size") as info:
+        decode_record(patched(RECORD, PROPERTIES_SIZE_AT, "h", properties_size), 0, base=0)
+    assert info.value.offset == PROPERTIES_SIZE_AT
+
+
+def test_negative_properties_size_is_refused_even_if_the_record_is_long_enough():
+    record = encode_record(**fields(physical_offset=0, properties=b""))
+    size = 40000
+    record = patched(record, len(record) - 2, "H", size) + bytes(size)
+    with pytest.raises(FieldRangeError, match="properties_size"):
+        decode_record(patched(record, 0, "i", len(record)), 0, base=0)
+
+
+@pytest.mark.parametrize("at", range(88, 104))
+def test_flipped_bit_in_the_body_is_a_checksum_mismatch(at):
+    with pytest.raises(ChecksumMismatchError, match="body CRC mismatch") as info:
+        decode_record(patched(RECORD, at, "B", RECORD[at] ^ 4), 0, base=0)
+    assert info.value.expected == "0x248c774f"
+
+
+def test_checksum_is_not_compared_when_not_asked_for():
+    record = patched(RECORD, 88, "B", RECORD[88] ^ 4)
+    assert decode_record(record, 0, base=0, check_crc=False).raw_body == b"Lello RocketMQ 0"
+
+
+def test_negative_stored_checksum_is_a_mismatch():
+    with pytest.raises(ChecksumMismatchError, match="expected 0xffffffff"):
+        decode_record(patched(RECORD, 8, "i", -1), 0, base=0)
+
+
+def test_checksum_of_an_empty_body_is_not_compared():
+    record = encode_record(**fields(physical_offset=0, body=b"", crc=77))
+    assert decode_record(record, 0, base=0).body_crc == 77
+
+
+def test_error_names_the_physical_offset_of_the_record():
+    with pytest.raises(FormatError, match=r"record at physical offset 1000"):
+        decode_record(bytes(200), 100, base=900)
+
+
+# --- what is read although it is odd ------------------------------------------------------------
+
+
+def test_topic_that_is_no_utf8_is_read_with_replacement_characters():
+    record = encode_record(**fields(topic=b"a\xff\xfeb"))
+    assert decode_record(record, 0, base=847067).topic == "a\ufffd\ufffdb"
+
+
+def test_empty_topic_is_read():
+    assert decode_record(encode_record(**fields(topic=b"")), 0, base=847067).topic == ""
+
+
+def test_broken_port_does_not_hide_a_message():
+    record = patched(RECORD, 52, "i", -5)
+    assert decode_record(record, 0, base=0).born_host == "10.0.0.1:-5"
+
+
+@given(st.binary(max_size=300), st.integers(-5, 300), int64)
+def test_any_bytes_give_a_message_or_a_format_error(data, position, base):
+    try:
+        message = decode_record(data, position, base=base)
+    except FormatError:
+        return
+    assert message.physical_offset == base + position
+
+
+@given(st.data())
+def test_any_patch_of_a_record_gives_a_message_or_a_format_error(data):
+    record = bytearray(data.draw(st.sampled_from([RECORD, record_v2(), record_v2(sys_flag=0x30)])))
+    for _ in range(data.draw(st.integers(1, 4))):
+        at = data.draw(st.integers(0, len(record) - 1))
+        patch = data.draw(st.binary(min_size=1, max_size=8))
+        record[at : at + len(patch)] = patch
+    try:
+        message = decode_record(record, 0, base=0, check_crc=False)
+    except FormatError:
+        return
+    assert message.size <= len(record)
+    assert msgspec.json.encode(message.to_dict())
+
+
+# --- the page -----------------------------------------------------------------------------------
+
+
+def test_page_has_the_field_table_of_the_module():
+    rows = [(row.name, row.width, row.code, row.unit, row.meaning) for row in FIELDS]
+    assert field_table("record") == rows
+
+
+def test_fixed_fields_of_the_table_add_up():
+    widths = [int(row.width.split()[0]) for row in FIELDS if row.width[0].isdigit()]
+    assert sum(widths) == FIXED_SIZE
+    for row in FIELDS:
+        if row.code != "s":
+            assert str(struct.calcsize(f">{row.code}")) == row.width.split()[0]
+
+
+def test_example_of_the_page_is_the_golden_record():
+    page = (PAGES / "record.md").read_text("utf-8")
+    example = page.split("## Worked example")[1].split("```")[1]
+    digits = re.findall(r"^[0-9a-f]{8}: +((?:[0-9a-f]{2,} )+)", example, re.MULTILINE)
+    assert bytes.fromhex("".join(digits)) == vector("record/one-message")
+
+
+def test_hosts_of_the_fixture_are_what_they_seem():
+    assert decode_host(HOST_V6) == "[2001:db8::1]:51111"

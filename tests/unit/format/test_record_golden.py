@@ -1,0 +1,182 @@
+"""Every record of every golden store: decoded equal to what Java read, re-encoded byte for byte."""
+
+import base64
+import hashlib
+import ipaddress
+import json
+from functools import cache
+from typing import TYPE_CHECKING
+
+import pytest
+
+from rocketstore.errors import BadMagicError, FormatError
+from rocketstore.format.blank import BLANK_MAGIC, encode_blank
+from rocketstore.format.host import encode_host
+from rocketstore.format.java_hash import tags_code
+from rocketstore.format.message_id import decode_message_id
+from rocketstore.format.record import decode_record, encode_record
+from support.golden import CASES, CRASH_CASES, golden_case
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+EXPIRED = ("base", "files_removed", "files_and_cq_removed", "deleted_by_store")
+STORES = (
+    *((case, "store", "manifest.json") for case in CASES if case != "expired"),
+    *(("expired", variant, f"{variant}.manifest.json") for variant in EXPIRED),
+    *(("crash", f"{variant}/out", f"{variant}/manifest.json") for variant in CRASH_CASES),
+)
+
+DECODED = [
+    "size",
+    "topic",
+    "queueId",
+    "queueOffset",
+    "physicalOffset",
+    "sysFlag",
+    "flag",
+    "bornTimestamp",
+    "storeTimestamp",
+    "reconsumeTimes",
+    "preparedTransactionOffset",
+    "bodyCRC",
+    "bodyLen",
+    "propertiesRaw",
+    "properties",
+    "msgId",
+]
+
+
+@cache
+def load(case: str, store: str, manifest: str) -> tuple[list[dict], dict[int, bytes]]:
+    directory: Path = golden_case(case)
+    files = {
+        int(path.name): path.read_bytes()
+        for path in sorted((directory / store / "commitlog").iterdir())
+    }
+    return json.loads((directory / manifest).read_text("utf-8"))["records"], files
+
+
+def located(files: dict[int, bytes], offset: int) -> tuple[int, bytes]:
+    base = max(base for base in files if base <= offset)
+    return base, files[base]
+
+
+def java_host(text: str) -> bytes:
+    """Return the stored form of a host as the manifest writes it (``|`` before a v6 port)."""
+    address, bar, port = text.rpartition("|")
+    if bar:
+        return ipaddress.IPv6Address(address).packed + int(port).to_bytes(4, "big")
+    return encode_host(text)
+
+
+@pytest.mark.parametrize("store", STORES, ids="/".join)
+def test_every_record_is_decoded_as_java_reads_it(store):
+    records, files = load(*store)
+    for record in (record for record in records if record["type"] == "msg"):
+        base, data = located(files, record["phy"])
+        message = decode_record(memoryview(data), record["phy"] - base, base=base)
+        assert {
+            "size": message.size,
+            "topic": message.topic,
+            "queueId": message.queue_id,
+            "queueOffset": message.queue_offset,
+            "physicalOffset": message.physical_offset,
+            "sysFlag": message.sys_flag,
+            "flag": message.flag,
+            "bornTimestamp": message.born_timestamp_ms,
+            "storeTimestamp": message.store_timestamp_ms,
+            "reconsumeTimes": message.reconsume_times,
+            "preparedTransactionOffset": message.prepared_transaction_offset,
+            "bodyCRC": message.body_crc,
+            "bodyLen": len(message.raw_body),
+            "propertiesRaw": message.raw_properties.decode("utf-8"),
+            "properties": message.properties,
+            "msgId": message.message_id,
+        } == {name: record[name] for name in DECODED}
+        # The manifest has neither of an empty body, and no text of a long one.
+        if message.raw_body:
+            assert hashlib.sha1(message.raw_body).hexdigest() == record["bodySha1"]  # noqa: S324
+        if "bodyB64" in record:
+            assert message.raw_body == base64.b64decode(record["bodyB64"])
+        assert encode_host(message.born_host) == java_host(record["bornHost"])
+        assert encode_host(message.store_host) == java_host(record["storeHost"])
+        assert decode_message_id(message.message_id) == (message.store_host, record["phy"])
+
+
+@pytest.mark.parametrize("store", STORES, ids="/".join)
+def test_every_record_is_encoded_again_byte_for_byte(store):
+    records, files = load(*store)
+    for record in records:
+        base, data = located(files, record["phy"])
+        position = record["phy"] - base
+        if record["type"] == "blank":
+            assert encode_blank(record["size"]) == data[position : position + 8]
+            assert position + record["size"] == len(data)
+            continue
+        message = decode_record(data, position, base=base)
+        encoded = encode_record(
+            topic=message.topic.encode("utf-8"),
+            body=message.raw_body,
+            properties=message.raw_properties,
+            queue_id=message.queue_id,
+            queue_offset=message.queue_offset,
+            physical_offset=message.physical_offset,
+            born_timestamp_ms=message.born_timestamp_ms,
+            born_host=encode_host(message.born_host),
+            store_timestamp_ms=message.store_timestamp_ms,
+            store_host=encode_host(message.store_host),
+            flag=message.flag,
+            sys_flag=message.sys_flag,
+            reconsume_times=message.reconsume_times,
+            prepared_transaction_offset=message.prepared_transaction_offset,
+        )
+        assert encoded == data[position : position + record["size"]]
+        assert hashlib.sha1(encoded).hexdigest() == record["recordSha1"]  # noqa: S324
+
+
+@pytest.mark.parametrize("store", STORES, ids="/".join)
+def test_walk_from_the_start_of_each_file_meets_exactly_these_records(store):
+    records, files = load(*store)
+    expected = {(record["phy"], record["size"]) for record in records}
+    end = max(offset + size for offset, size in expected)
+    met = set()
+    for base, data in files.items():
+        position = 0
+        while position < len(data) and base + position < end:
+            if data[position + 4 : position + 8] == BLANK_MAGIC.to_bytes(4, "big"):
+                with pytest.raises(BadMagicError, match="a BLANK"):
+                    decode_record(data, position, base=base)
+                size = len(data) - position
+            else:
+                size = decode_record(data, position, base=base).size
+            met.add((base + position, size))
+            position += size
+    assert met == expected
+
+
+@pytest.mark.parametrize("store", STORES, ids="/".join)
+def test_tags_keys_and_unique_key_are_those_java_dispatches(store):
+    records, files = load(*store)
+    for record in (record for record in records if record["type"] == "msg"):
+        base, data = located(files, record["phy"])
+        message = decode_record(data, record["phy"] - base, base=base)
+        success, size, code, keys, unique_key = record["dispatch"]
+        assert success
+        assert message.size == size
+        # Java: null without KEYS, "" without any properties.
+        assert message.properties.get("KEYS", "null" if message.properties else "") == keys
+        assert (message.unique_key or "null") == unique_key
+        if not (message.topic == "SCHEDULE_TOPIC_XXXX" and "DELAY" in message.properties):
+            assert tags_code(message.tags) == code
+
+
+@pytest.mark.parametrize("store", [STORES[0]], ids="/".join)
+def test_no_other_position_of_a_golden_file_holds_a_record(store):
+    records, files = load(*store)
+    starts = {record["phy"] for record in records if record["type"] == "msg"}
+    base, data = min(files.items())
+    for position in range(4096):
+        if base + position not in starts:
+            with pytest.raises(FormatError):
+                decode_record(data, position, base=base)
