@@ -6,7 +6,12 @@ import shutil
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import settings
 from support.golden import unpacked_directories
+
+# The first example compiles kernels and a busy machine stalls others: time is pytest-timeout's job.
+settings.register_profile("rocketstore", deadline=None, print_blob=True)
+settings.load_profile("rocketstore")
 
 
 @pytest.fixture(scope="session", autouse=True)
