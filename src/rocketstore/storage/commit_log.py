@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import struct
 import threading
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 from rocketstore.errors import RefusedMessageError, StoreFullError
 from rocketstore.format.blank import END_FILE_MIN_BLANK_SIZE, encode_blank
@@ -21,6 +21,7 @@ from rocketstore.format.record import MESSAGE_MAGIC_V1_SIGNED, body_crc, record_
 from rocketstore.message import TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
 
 if TYPE_CHECKING:
+    import mmap
     from collections.abc import Callable, Mapping
 
     from rocketstore.storage.mapped_file import MappedFile
@@ -116,11 +117,12 @@ class CommitLog:
         self._clock = clock
         self._cells: dict[tuple[str, int], QueueCell] = {}
         self._packers: dict[tuple[int, int, int], Callable[..., None]] = {}
-        self._file: MappedFile | None = None
+        # Set by the first append, which finds no room below a limit of -1.
+        self._file = cast("MappedFile", None)
+        self._mapping = cast("mmap.mmap", None)
         self._base = 0
         self._position = 0
         self._limit = -1
-        self._mapping: object = None
 
     # --- what readers ask -----------------------------------------------------------------------
 
@@ -163,7 +165,7 @@ class CommitLog:
         self._cells = {key: QueueCell(key, offset) for key, offset in queue_offsets.items()}
         self.last_store_timestamp_ms = last_store_timestamp_ms
         self.max_offset = self.flushed_offset = self.files.max_offset
-        self._file = None
+        self._file = cast("MappedFile", None)
         self._limit = -1
 
     def cell(self, key: QueueKey) -> QueueCell:
@@ -289,34 +291,33 @@ class CommitLog:
         return self.last_store_timestamp_ms
 
     def _make_room(self, size: int) -> int:
-        """Return the position at which `size` bytes fit, in this file or, closed by a BLANK, in the
-        next; the lock is held.
-        """
-        file = self._file
-        if file is None:
-            file = self._use(self.files.last())
+        """Return where `size` bytes fit: in this file, or in the next; the lock is held."""
+        file = self.files.last()
         if file is not None:
-            end = file.write_position + size
-            if end + END_FILE_MIN_BLANK_SIZE <= file.size:
-                # Only a sparse file comes here: its next pages must be probed first.
-                file.reserve(end + END_FILE_MIN_BLANK_SIZE)
+            end = file.write_position + size + END_FILE_MIN_BLANK_SIZE
+            if end <= file.size:
+                # The first append, or a sparse file whose next pages must be probed.
+                file.reserve(end)
                 self._use(file)
-                return file.write_position
-        self._roll(file)
+                return self._position
+        self._roll(file, size)
         return self._position
 
-    def _use(self, file: MappedFile | None) -> MappedFile | None:
+    def _use(self, file: MappedFile) -> None:
         """Make `file` the one that is written."""
         self._file = file
-        if file is not None:
-            self._base = file.base
-            self._position = file.write_position
-            self._mapping = file.mapping
-            self._limit = min(file.size, file.backed_position) - END_FILE_MIN_BLANK_SIZE
-        return file
+        self._base = file.base
+        self._position = file.write_position
+        self._mapping = file.mapping
+        self._limit = min(file.size, file.backed_position) - END_FILE_MIN_BLANK_SIZE
 
-    def _roll(self, full: MappedFile | None) -> None:
+    def _roll(self, full: MappedFile | None, size: int) -> None:
         """Go on in the next file, closing the full one; nothing changes if there is no next one.
+
+        Parameters
+        ----------
+        size
+            Bytes that are to be written there.
 
         Notes
         -----
@@ -333,5 +334,5 @@ class CommitLog:
             self.max_offset = full.base + full.size
             self._preallocator.retire(full)
         self.files.adopt(file)
-        file.reserve(min(file.size, END_FILE_MIN_BLANK_SIZE))
+        file.reserve(min(size + END_FILE_MIN_BLANK_SIZE, file.size))
         self._use(file)

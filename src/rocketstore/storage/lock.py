@@ -1,0 +1,137 @@
+"""The lock that makes a store have one writer, shared with the Java store.
+
+Law: a writer holds a POSIX record lock on byte 0 of the file ``lock`` as long as it lives. The
+kernel drops such a lock when the process closes *any* descriptor of the file, so there is exactly
+one descriptor per process: a registry refuses a second open before it could make another. The file
+is never truncated and never deleted.
+
+How derived: DefaultMessageStore.start of 4.9 takes ``FileChannel.tryLock(0, 1, false)``, which is
+this lock (spec F12). Who holds it is asked of the kernel (``F_GETLK``), not read from the file.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import struct
+import threading
+from typing import TYPE_CHECKING, Final, Self
+
+from rocketstore.errors import StoreError, StoreLockedError
+from rocketstore.format.markers import LOCK_CONTENT, LOCK_LENGTH_BYTES, LOCK_START
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_FLOCK: Final = struct.Struct("@hhqqi4x")
+"""``struct flock`` of 64-bit Linux: type, whence, start, length, pid."""
+
+_held: dict[tuple[int, int], Path] = {}
+"""Lock files held by this process, by device and inode."""
+
+_registry: Final = threading.Lock()
+
+
+def _forget_in_child() -> None:
+    # A child inherits the descriptor but not the lock.
+    _held.clear()
+
+
+os.register_at_fork(after_in_child=_forget_in_child)
+
+
+class StoreLock:
+    """The lock of one store, held from `acquire` to `release`."""
+
+    def __init__(self, path: Path, descriptor: int, key: tuple[int, int]) -> None:
+        self.path = path
+        self._descriptor: int | None = descriptor
+        self._key = key
+
+    @classmethod
+    def acquire(cls, path: Path) -> Self:
+        """Take the lock file at `path`, made if need be, without waiting.
+
+        Raises
+        ------
+        StoreLockedError
+            Another process holds it, or this one does; `owner_pid` says which, if it can be told.
+        StoreError
+            The file cannot be opened for writing.
+        """
+        with _registry:
+            _refuse_second(path)
+            try:
+                descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            except OSError as error:
+                raise StoreError(
+                    f"cannot open {path} for writing: {error.strerror}",
+                    hint="open the store with read_only=True, or fix the permissions",
+                ) from error
+            status = os.fstat(descriptor)
+            key = (status.st_dev, status.st_ino)
+            try:
+                fcntl.lockf(
+                    descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, LOCK_LENGTH_BYTES, LOCK_START
+                )
+            except OSError as error:
+                owner = _owner_pid(descriptor)
+                os.close(descriptor)
+                raise _locked(path, owner) from error
+            _held[key] = path
+        _write_content(descriptor)
+        return cls(path, descriptor, key)
+
+    def release(self) -> None:
+        """Let go of the lock; a second call does nothing."""
+        with _registry:
+            descriptor, self._descriptor = self._descriptor, None
+            if descriptor is not None:
+                # In a forked child the lock was never ours; closing there harms nobody.
+                _held.pop(self._key, None)
+                os.close(descriptor)
+
+    @property
+    def is_held(self) -> bool:
+        """Whether `release` was not called yet."""
+        return self._descriptor is not None
+
+
+def _refuse_second(path: Path) -> None:
+    try:
+        status = path.stat()
+    except OSError:
+        return
+    if (status.st_dev, status.st_ino) in _held:
+        raise _locked(path, os.getpid())
+
+
+def _locked(path: Path, owner: int | None) -> StoreLockedError:
+    if owner == os.getpid():
+        who = "this process"
+    else:
+        who = "another process" if owner is None else f"process {owner}"
+    return StoreLockedError(
+        f"{path.parent} is in use: {who} holds {path}",
+        owner_pid=owner,
+        hint="stop that writer, or open with read_only=True, which needs no lock",
+    )
+
+
+def _owner_pid(descriptor: int) -> int | None:
+    """Return the process that holds the lock; None when the kernel does not tell."""
+    question = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, LOCK_START, LOCK_LENGTH_BYTES, 0)
+    try:
+        answer = fcntl.fcntl(descriptor, fcntl.F_GETLK, question)
+    except OSError:
+        return None
+    kind, _, _, _, pid = _FLOCK.unpack(answer)
+    # 0 is a process of another PID namespace, -1 an open-file-description lock.
+    return pid if kind != fcntl.F_UNLCK and pid > 0 else None
+
+
+def _write_content(descriptor: int) -> None:
+    """Write the four letters where they are missing, as 4.9 does at every start."""
+    if os.pread(descriptor, len(LOCK_CONTENT), 0) != LOCK_CONTENT:
+        os.pwrite(descriptor, LOCK_CONTENT, 0)
+        os.fsync(descriptor)

@@ -1,0 +1,80 @@
+"""Why a store may not be read or written at the moment.
+
+Law: a bit says one cause, and goes when its cause goes (K-C6): a full CommitLog disk and a full
+queue disk are two causes (K-E4). Whoever sets a bit says why, and a refused put repeats it.
+
+How derived: RunningFlags of 4.9 (spec B2); the last bit is that of 5.x.
+"""
+
+from __future__ import annotations
+
+import enum
+import threading
+
+
+class RunningFlag(enum.IntFlag):
+    """Causes, with the bits that 4.9 and 5.x give them."""
+
+    NOT_READABLE = 1
+    NOT_WRITEABLE = 2
+    QUEUE_WRITE_ERROR = 4
+    INDEX_ERROR = 8
+    DISK_FULL = 16
+    QUEUE_DISK_FULL = 64
+
+
+_STOPS_PUTS = ~RunningFlag.NOT_READABLE
+_STOPS_DISPATCH = (
+    RunningFlag.NOT_WRITEABLE | RunningFlag.QUEUE_WRITE_ERROR | RunningFlag.INDEX_ERROR
+)
+
+
+class RunningFlags:
+    """The flags of one open store; safe to change from any thread."""
+
+    def __init__(self) -> None:
+        self._bits = RunningFlag(0)
+        self._reasons: dict[RunningFlag, str] = {}
+        self._lock = threading.Lock()
+
+    @property
+    def bits(self) -> RunningFlag:
+        """All flags that are set."""
+        return self._bits
+
+    def set(self, flag: RunningFlag, reason: str) -> bool:
+        """Set `flag` for a reason that users will read; return whether it was clear before."""
+        with self._lock:
+            was_clear = not self._bits & flag
+            self._bits |= flag
+            self._reasons[flag] = reason
+        return was_clear
+
+    def clear(self, flag: RunningFlag) -> bool:
+        """Take back `flag`; return whether it was set before."""
+        with self._lock:
+            was_set = bool(self._bits & flag)
+            self._bits &= ~flag
+            self._reasons.pop(flag, None)
+        return was_set
+
+    @property
+    def is_readable(self) -> bool:
+        """Whether gets are answered."""
+        return not self._bits & RunningFlag.NOT_READABLE
+
+    @property
+    def is_writeable(self) -> bool:
+        """Whether puts are taken."""
+        return not self._bits & _STOPS_PUTS
+
+    @property
+    def is_queue_writeable(self) -> bool:
+        """Whether dispatch may write queue entries; a full disk does not stop it."""
+        return not self._bits & _STOPS_DISPATCH
+
+    @property
+    def reasons(self) -> list[str]:
+        """One sentence per flag that is set."""
+        with self._lock:
+            return [f"{flag.name}: {reason}" for flag, reason in self._reasons.items()]

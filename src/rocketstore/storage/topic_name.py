@@ -1,0 +1,81 @@
+"""Which topics and queue numbers may become directory names.
+
+Law: checked before any path is made. 4.9 checks a topic in the broker only; here the store itself
+does, because a topic is the name of a directory.
+
+How derived: TopicValidator of 4.9.8 (``[%|a-zA-Z0-9_-]+``, at most 127 characters; spec F1, B3.2).
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from rocketstore.errors import InvalidNameError
+from rocketstore.format.record import TOPIC_SIZE_MAX
+
+QUEUE_ID_MAX: Final = 2**31 - 1
+_TOPIC: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
+
+
+def is_topic_name(topic: str) -> bool:
+    """Return whether `topic` may be a directory below ``consumequeue``.
+
+    Examples
+    --------
+    >>> is_topic_name("%RETRY%group_a"), is_topic_name("../etc"), is_topic_name("x" * 128)
+    (True, False, False)
+    """
+    return len(topic) <= TOPIC_SIZE_MAX and _TOPIC.fullmatch(topic) is not None
+
+
+def check_topic_characters(topic: object) -> str:
+    """Return `topic` if every character may stand in a name; its length is not looked at.
+
+    Raises
+    ------
+    InvalidNameError
+        Not a str, empty, or with a character outside ``%|a-zA-Z0-9_-`` (so no ``..``, ``/``, NUL).
+    """
+    if not isinstance(topic, str):
+        raise InvalidNameError(f"a topic is a str, not {type(topic).__name__}")
+    if not topic:
+        raise InvalidNameError("a topic may not be empty", hint="name the topic")
+    if _TOPIC.fullmatch(topic) is None:
+        raise InvalidNameError(
+            f"topic {topic!r:.150} has characters outside %|a-zA-Z0-9_-",
+            hint="use letters, digits, %, |, _ and - only",
+        )
+    return topic
+
+
+def check_topic(topic: object) -> str:
+    """Return `topic` if it may be a directory name.
+
+    Raises
+    ------
+    InvalidNameError
+        As for `check_topic_characters`, or longer than 127 bytes.
+    """
+    name = check_topic_characters(topic)
+    if len(name) > TOPIC_SIZE_MAX:
+        raise InvalidNameError(
+            f"topic {name!r:.40} has {len(name)} bytes, more than {TOPIC_SIZE_MAX}",
+            hint="shorten the topic",
+        )
+    return name
+
+
+def check_queue_id(queue_id: object) -> int:
+    """Return `queue_id` if it may be a directory name and fits a record.
+
+    Raises
+    ------
+    InvalidNameError
+        Not an int, or outside 0 to 2,147,483,647.
+    """
+    if isinstance(queue_id, bool) or not isinstance(queue_id, int):
+        raise InvalidNameError(f"a queue id is an int, not {type(queue_id).__name__}")
+    if not 0 <= queue_id <= QUEUE_ID_MAX:
+        raise InvalidNameError(f"queue id {queue_id} is outside 0 to {QUEUE_ID_MAX}")
+    return queue_id
