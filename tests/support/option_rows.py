@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import enum
+from typing import TYPE_CHECKING
 
-from rocketstore.config import Group
 from rocketstore.config.store_config import FIELDS
+
+if TYPE_CHECKING:
+    from rocketstore.config import Group
 
 COLUMNS = ("key", "field", "type", "default", "unit", "meaning")
 

@@ -1,0 +1,79 @@
+"""checkpoint: three times in front of a page of zeros."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rocketstore.errors import FieldRangeError, TruncatedRecordError
+from rocketstore.format.checkpoint import (
+    CHECKPOINT_MARGIN_MS,
+    CHECKPOINT_SIZE_BYTES,
+    FIELDS,
+    Checkpoint,
+    decode_checkpoint,
+    encode_checkpoint,
+    encode_times,
+)
+from support.golden_stores import STORES, golden_store
+from support.page_tables import field_rows, table_with
+
+TIMES = st.integers(-(2**63), 2**63 - 1)
+checkpoints = st.builds(Checkpoint, TIMES, TIMES, TIMES)
+
+
+def test_page_has_the_field_table_of_the_module():
+    module, page = field_rows(FIELDS, table_with("format/checkpoint.md", "field", "width"))
+    assert page == module
+
+
+@given(checkpoints, st.binary(max_size=40))
+def test_decode_gives_back_what_was_encoded(checkpoint, rest):
+    data = encode_checkpoint(checkpoint)
+    assert len(data) == CHECKPOINT_SIZE_BYTES
+    assert decode_checkpoint(data) == checkpoint
+    assert decode_checkpoint(encode_times(checkpoint) + rest) == checkpoint
+
+
+@pytest.mark.parametrize("name", STORES)
+def test_golden_checkpoint_is_the_manifest_s_and_encodes_to_the_same_bytes(name):
+    store, described = golden_store(name)
+    data = (store / "checkpoint").read_bytes()
+    checkpoint = decode_checkpoint(data)
+    expected = described["checkpoint"]
+    assert checkpoint == Checkpoint(
+        expected["physicMsgTimestamp"],
+        expected["logicsMsgTimestamp"],
+        expected["indexMsgTimestamp"],
+    )
+    assert encode_checkpoint(checkpoint) == data
+
+
+def test_worked_example_of_the_page_is_that_of_basic():
+    assert encode_times(Checkpoint(1795236791038, 1795236792350, 1795236791860)).hex() == (
+        "000001a1fc7382fe000001a1fc73881e000001a1fc738634"
+    )
+
+
+@given(checkpoints)
+def test_recovery_never_starts_after_any_of_the_times(checkpoint):
+    assert checkpoint.min_timestamp >= 0
+    older = min(checkpoint.physic_ms, checkpoint.logics_ms)
+    assert checkpoint.min_timestamp == max(0, older - CHECKPOINT_MARGIN_MS)
+    assert checkpoint.min_timestamp_index == min(checkpoint.min_timestamp, checkpoint.index_ms)
+
+
+def test_missing_file_means_the_start_of_the_log():
+    assert Checkpoint() == (0, 0, 0)
+    assert Checkpoint().min_timestamp == 0
+
+
+@pytest.mark.parametrize("size", [0, 23])
+def test_cut_off_checkpoint_is_refused(size):
+    with pytest.raises(TruncatedRecordError) as caught:
+        decode_checkpoint(bytes(size))
+    assert caught.value.needed_bytes == 24
+
+
+def test_time_that_does_not_fit_is_refused():
+    with pytest.raises(FieldRangeError, match="does not fit"):
+        encode_checkpoint(Checkpoint(2**63, 0, 0))

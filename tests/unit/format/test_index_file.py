@@ -1,0 +1,273 @@
+"""index_file: header, slots, items, and chains that end whatever the bytes are."""
+
+import struct
+from datetime import UTC, timedelta, timezone
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rocketstore.errors import FieldRangeError, FormatError, TruncatedRecordError
+from rocketstore.format.index_file import (
+    DEFAULT_ITEM_COUNT,
+    DEFAULT_SLOT_COUNT,
+    HEADER_FIELDS,
+    INDEX_HEADER_SIZE,
+    ITEM_FIELDS,
+    ITEM_SIZE_BYTES,
+    MAX_TIME_DIFFERENCE_S,
+    IndexHeader,
+    IndexItem,
+    IndexLayout,
+    decode_header,
+    decode_item,
+    encode_header,
+    encode_item,
+    file_size,
+    index_file_name,
+    is_index_file_name,
+    item_array,
+    iterate_chain,
+    layout_of,
+    next_index_file_name,
+    slot_array,
+    time_difference_s,
+    used_item_count,
+)
+from rocketstore.format.java_hash import key_hash
+from support.golden_stores import STORES, golden_store
+from support.page_tables import field_rows, table_with
+
+INT64 = st.integers(-(2**63), 2**63 - 1)
+INT32 = st.integers(-(2**31), 2**31 - 1)
+headers = st.builds(IndexHeader, INT64, INT64, INT64, INT64, INT32, INT32)
+items = st.builds(IndexItem, INT32, INT64, INT32, INT32)
+LAYOUT = IndexLayout(slot_count=3, item_count=12)
+GOLDEN_LAYOUT = IndexLayout(slot_count=500, item_count=2000)
+
+
+@pytest.mark.parametrize(("fields", "number"), [(HEADER_FIELDS, 0), (ITEM_FIELDS, 1)])
+def test_page_has_the_field_tables_of_the_module(fields, number):
+    table = table_with("format/index-file.md", "field", "width", number=number)
+    module, page = field_rows(fields, table)
+    assert page == module
+
+
+def test_default_file_has_the_size_that_java_s_has():
+    assert file_size(DEFAULT_SLOT_COUNT, DEFAULT_ITEM_COUNT) == 420_000_040
+
+
+def test_item_and_header_are_what_java_writes():
+    item = IndexItem(key_hash("TopicTest", "k1"), 847067, 0, 0)
+    assert encode_item(item).hex() == "0029e6a800000000000cecdb0000000000000000"
+    header = IndexHeader(1600000000123, 1600000000123, 847067, 847067, 1, 2)
+    assert encode_header(header).hex() == (
+        "00000174876e807b00000174876e807b00000000000cecdb00000000000cecdb0000000100000002"
+    )
+    layout = IndexLayout(DEFAULT_SLOT_COUNT, DEFAULT_ITEM_COUNT)
+    assert layout.slot_position(item.key_hash % layout.slot_count) == 10984136
+    assert layout.item_position(1) == 20000060
+
+
+@given(headers)
+def test_header_decodes_to_what_was_encoded(header):
+    assert decode_header(encode_header(header) + b"x") == header
+
+
+@given(items)
+def test_item_decodes_to_what_was_encoded(item):
+    assert decode_item(b"xyz" + encode_item(item), 3) == item
+
+
+@given(st.integers(1, 10_000_000))
+def test_layout_is_learnt_from_every_size_of_one_to_four(slots):
+    layout = IndexLayout(slots, 4 * slots)
+    assert layout_of(layout.size_bytes) == layout
+
+
+@pytest.mark.parametrize("size", [0, 39, 40, 123, 125, file_size(500, 1999)])
+def test_size_of_another_ratio_asks_for_slots_and_items(size):
+    with pytest.raises(FormatError, match="--set maxHashSlotNum=… --set maxIndexNum=…"):
+        layout_of(size)
+
+
+@pytest.mark.parametrize(
+    ("function", "arguments", "needed"),
+    [
+        (decode_header, (bytes(39),), INDEX_HEADER_SIZE),
+        (decode_item, (bytes(19), 0), ITEM_SIZE_BYTES),
+        (decode_item, (bytes(40), 21), ITEM_SIZE_BYTES),
+        (decode_item, (bytes(40), -1), ITEM_SIZE_BYTES),
+    ],
+)
+def test_cut_off_bytes_are_refused(function, arguments, needed):
+    with pytest.raises(TruncatedRecordError) as caught:
+        function(*arguments)
+    assert caught.value.needed_bytes == needed
+
+
+def test_numbers_that_do_not_fit_are_refused():
+    with pytest.raises(FieldRangeError, match="header"):
+        encode_header(IndexHeader(begin_timestamp_ms=2**63))
+    with pytest.raises(FieldRangeError, match="item"):
+        encode_item(IndexItem(2**31, 0, 0, 0))
+
+
+@pytest.mark.parametrize("function", [item_array, slot_array])
+def test_arrays_of_another_size_are_refused(function):
+    with pytest.raises(FormatError, match="no index file of that layout"):
+        function(bytes(LAYOUT.size_bytes + 1), LAYOUT)
+
+
+@pytest.mark.parametrize(
+    ("store_ms", "begin_ms", "seconds"),
+    [
+        (5999, 1000, 4),
+        (5999, 0, 0),
+        (5999, -1, 0),
+        (1000, 5000, 0),
+        (2**62, 1, MAX_TIME_DIFFERENCE_S),
+    ],
+)
+def test_time_difference_is_clamped_as_java_does(store_ms, begin_ms, seconds):
+    assert time_difference_s(store_ms, begin_ms) == seconds
+
+
+@pytest.mark.parametrize(
+    ("index_count", "used"), [(-5, 1), (0, 1), (1, 1), (7, 7), (12, 12), (2**31 - 1, 12)]
+)
+def test_used_items_stay_within_the_file(index_count, used):
+    assert used_item_count(IndexHeader(index_count=index_count), LAYOUT) == used
+
+
+def test_file_name_is_the_time_in_the_given_zone():
+    assert index_file_name(1600000000123, UTC) == "20200913122640123"
+    assert index_file_name(1600000000123, timezone(timedelta(hours=8))) == "20200913202640123"
+    assert index_file_name(-1, UTC) == "19691231235959999"
+    assert index_file_name(-62135596800000, UTC) == "00010101000000000"
+
+
+def test_file_name_of_no_zone_is_local(monkeypatch):
+    assert len(index_file_name(1600000000123, None)) == 17
+
+
+@pytest.mark.parametrize("timestamp_ms", [2**63 - 1, -(2**63), 10**15])
+def test_time_without_a_date_has_no_name(timestamp_ms):
+    with pytest.raises(FieldRangeError, match="no date"):
+        index_file_name(timestamp_ms, UTC)
+
+
+def test_names_made_in_one_millisecond_or_back_in_time_still_grow():
+    first = next_index_file_name(1600000000123, UTC, None)
+    second = next_index_file_name(1600000000123, UTC, first)
+    third = next_index_file_name(1500000000000, UTC, second)
+    later = next_index_file_name(1700000000000, UTC, third)
+    assert first < second < third < later
+    assert all(map(is_index_file_name, (first, second, third, later)))
+    assert later == index_file_name(1700000000000, UTC)
+
+
+def test_an_extra_file_does_not_influence_the_next_name():
+    assert next_index_file_name(1600000000123, UTC, "zzz") == "20200913122640123"
+
+
+@pytest.mark.parametrize("name", ["", "2020", "2020091312264012x", "\u0660" * 17, "2" * 18])
+def test_other_names_are_no_index_files(name):
+    assert not is_index_file_name(name)
+
+
+def _file(header, slots, chain):
+    data = bytearray(LAYOUT.size_bytes)
+    data[:INDEX_HEADER_SIZE] = encode_header(header)
+    for number, value in slots.items():
+        struct.pack_into(">i", data, LAYOUT.slot_position(number), value)
+    for number, item in chain.items():
+        position = LAYOUT.item_position(number)
+        data[position : position + ITEM_SIZE_BYTES] = encode_item(item)
+    return bytes(data)
+
+
+def test_chain_yields_newest_first_and_leaves_other_hashes_out():
+    chain = {
+        1: IndexItem(4, 100, 0, 0),
+        2: IndexItem(7, 200, 0, 1),
+        3: IndexItem(4, 300, 1, 2),
+    }
+    data = _file(IndexHeader(index_count=4), {1: 3}, chain)
+    assert list(iterate_chain(data, LAYOUT, 4)) == [chain[3], chain[1]]
+    assert list(iterate_chain(data, LAYOUT, 7)) == [chain[2]]
+    assert list(iterate_chain(data, LAYOUT, 10)) == []
+    assert list(iterate_chain(data, LAYOUT, 3)) == []
+
+
+@pytest.mark.parametrize("previous", [2, 3, 11, 12, 2**31 - 1, -1, -(2**31)])
+def test_chain_ends_at_a_link_that_does_not_fall(previous):
+    chain = {2: IndexItem(4, 200, 0, previous), 3: IndexItem(4, 300, 0, 2)}
+    data = _file(IndexHeader(index_count=4), {1: 3}, chain)
+    assert [item.physical_offset for item in iterate_chain(data, LAYOUT, 4)] == [300, 200]
+
+
+@pytest.mark.parametrize("slot", [0, -1, 4, 12, 2**31 - 1, -(2**31)])
+def test_slot_that_names_no_used_item_is_an_empty_chain(slot):
+    data = _file(IndexHeader(index_count=4), {1: slot}, {})
+    assert list(iterate_chain(data, LAYOUT, 4)) == []
+
+
+@given(st.binary(min_size=LAYOUT.size_bytes, max_size=LAYOUT.size_bytes), INT32)
+def test_any_bytes_give_a_chain_that_ends(data, hashed):
+    assert len(list(iterate_chain(data, LAYOUT, hashed))) < LAYOUT.item_count
+
+
+def test_chain_of_a_file_of_another_size_is_refused():
+    with pytest.raises(FormatError, match="no index file of that layout"):
+        list(iterate_chain(bytes(10), LAYOUT, 4))
+
+
+@pytest.mark.parametrize("name", STORES)
+def test_golden_headers_are_those_of_the_manifest(name):
+    store, described = golden_store(name)
+    paths = sorted((store / "index").glob("*"))
+    assert [path.name for path in paths] == [row["file"] for row in described["indexFiles"]]
+    for path, row in zip(paths, described["indexFiles"], strict=True):
+        data = path.read_bytes()
+        header = decode_header(data)
+        assert header == IndexHeader(
+            row["beginTimestamp"],
+            row["endTimestamp"],
+            row["beginPhyOffset"],
+            row["endPhyOffset"],
+            row["hashSlotCount"],
+            row["indexCount"],
+        )
+        assert encode_header(header) == data[:INDEX_HEADER_SIZE]
+        assert layout_of(len(data)) == GOLDEN_LAYOUT
+        assert is_index_file_name(path.name)
+
+
+@pytest.mark.parametrize("name", STORES)
+def test_golden_chains_answer_as_java_does(name):
+    store, described = golden_store(name)
+    files = [path.read_bytes() for path in sorted((store / "index").glob("*"), reverse=True)]
+    for text, expected in described["index"].items():
+        topic, _, key = text.partition("#")
+        hashed = key_hash(topic, key)
+        found = [
+            item.physical_offset
+            for data in files
+            for item in iterate_chain(data, GOLDEN_LAYOUT, hashed)
+        ]
+        assert found[:64] == expected, text
+
+
+@pytest.mark.parametrize("name", STORES)
+def test_golden_items_link_down_and_every_slot_in_use_is_counted(name):
+    store, _ = golden_store(name)
+    for path in (store / "index").glob("*"):
+        data = path.read_bytes()
+        header = decode_header(data)
+        table, slots = item_array(data, GOLDEN_LAYOUT), slot_array(data, GOLDEN_LAYOUT)
+        numbers = np.arange(header.index_count)
+        assert (table["previous_item"][1 : header.index_count] < numbers[1:]).all()
+        assert np.count_nonzero(slots) == header.hash_slot_count
+        assert bytes(table[1]) == encode_item(decode_item(data, GOLDEN_LAYOUT.item_position(1)))

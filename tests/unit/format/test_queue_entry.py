@@ -1,0 +1,147 @@
+"""queue_entry: 20 bytes that say where a message lies."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rocketstore.errors import FieldRangeError, FormatError, TruncatedRecordError
+from rocketstore.format.queue_entry import (
+    ENTRY_SIZE_BYTES,
+    FIELDS,
+    FILLER,
+    FILLER_BYTES,
+    MAX_EXT_ADDRESS,
+    QueueEntry,
+    decode_entry,
+    encode_entries,
+    encode_entry,
+    entry_array,
+    filler_mask,
+    is_ext_address,
+    is_filler,
+    is_written,
+    iterate_entries,
+    written_mask,
+)
+from support.golden_stores import STORES, golden_store
+from support.page_tables import field_rows, table_with
+
+INT64 = st.integers(-(2**63), 2**63 - 1)
+INT32 = st.integers(-(2**31), 2**31 - 1)
+entries = st.builds(QueueEntry, INT64, INT32, INT64)
+
+
+def test_page_has_the_field_table_of_the_module():
+    module, page = field_rows(FIELDS, table_with("format/consume-queue.md", "field", "width"))
+    assert page == module
+
+
+@pytest.mark.parametrize(
+    ("entry", "hexadecimal"),
+    [
+        ((847067, 133, 2598919), "00000000000cecdb00000085000000000027a807"),
+        ((0, 1, -2147483648), "000000000000000000000001ffffffff80000000"),
+        (FILLER, "00000000000000007fffffff0000000000000000"),
+    ],
+)
+def test_entry_is_what_java_writes(entry, hexadecimal):
+    assert encode_entry(*entry).hex() == hexadecimal
+
+
+@given(entries)
+def test_decode_gives_back_what_was_encoded(entry):
+    assert decode_entry(b"x" + encode_entry(*entry), 1) == entry
+
+
+@given(st.lists(entries))
+def test_array_iterator_and_single_decode_agree(many):
+    data = encode_entries(many)
+    array = entry_array(data)
+    assert list(iterate_entries(data)) == many
+    assert [QueueEntry(*row) for row in array.tolist()] == many
+    assert written_mask(array).tolist() == [entry.is_written for entry in many]
+    assert filler_mask(array).tolist() == [entry.is_filler for entry in many]
+
+
+def test_array_of_a_numpy_buffer_is_a_view():
+    data = np.zeros(40, dtype=np.uint8)
+    array = entry_array(data)
+    data[11] = 7
+    assert array["record_size"].tolist() == [7, 0]
+
+
+@pytest.mark.parametrize(
+    ("entry", "written", "filler", "message"),
+    [
+        ((0, 0, 0), False, False, False),
+        (FILLER, True, True, False),
+        ((0, 100, 0), True, False, True),
+        ((-1, 100, 0), False, False, False),
+        ((5, -1, 0), False, False, False),
+        ((0, 0x7FFFFFFF, 1), True, False, True),
+    ],
+)
+def test_kinds_of_entries_are_told_apart(entry, written, filler, message):
+    decoded = QueueEntry(*entry)
+    assert (decoded.is_written, decoded.is_filler, decoded.is_message) == (written, filler, message)
+    assert is_written(*entry[:2]) == written
+    assert is_filler(*entry) == filler
+
+
+def test_filler_bytes_decode_to_the_filler():
+    assert decode_entry(FILLER_BYTES) == FILLER
+
+
+def test_no_hash_is_taken_for_an_extension_address():
+    assert is_ext_address(MAX_EXT_ADDRESS)
+    assert is_ext_address(-(2**63))
+    assert not is_ext_address(-(2**31))
+
+
+@pytest.mark.parametrize("entry", [(2**63, 1, 0), (0, 2**31, 0), (0, 1, -(2**63) - 1)])
+def test_number_that_does_not_fit_is_refused(entry):
+    with pytest.raises(FieldRangeError, match="does not fit"):
+        encode_entry(*entry)
+
+
+@pytest.mark.parametrize(("size", "position"), [(19, 0), (40, 21), (20, -1), (0, 0), (20, 30)])
+def test_cut_off_entry_is_refused(size, position):
+    with pytest.raises(TruncatedRecordError) as caught:
+        decode_entry(bytes(size), position)
+    assert caught.value.needed_bytes == ENTRY_SIZE_BYTES
+
+
+@pytest.mark.parametrize("function", [entry_array, iterate_entries])
+def test_bytes_that_are_no_whole_entries_are_refused(function):
+    with pytest.raises(FormatError, match="multiple of 20"):
+        function(bytes(21))
+
+
+@pytest.mark.parametrize("name", STORES)
+def test_golden_queue_files_hold_the_entries_of_the_manifest(name):
+    store, expected = golden_store(name)
+    checked = 0
+    for topic, queues in expected["consumeQueues"].items():
+        for queue_id, queue in queues.items():
+            paths = sorted((store / "consumequeue" / topic / queue_id).glob("*"))
+            if not paths:
+                assert not queue["entries"]
+                continue
+            first = int(paths[0].name) // ENTRY_SIZE_BYTES
+            data = b"".join(path.read_bytes() for path in paths)
+            # Stale entries may lie behind the end, which only the CommitLog can tell.
+            low, high = queue["minOffset"], queue["maxOffset"]
+            found = list(iterate_entries(data))[low - first : high - first]
+            assert [list(entry) for entry in found] == [row[:3] for row in queue["entries"]]
+            assert all(entry.is_written for entry in found)
+            checked += len(found)
+    assert checked > 0
+
+
+def test_golden_rebuilt_queue_starts_with_fillers():
+    store, expected = golden_store("expired/files_and_cq_removed")
+    queue = expected["consumeQueues"]["CrashA"]["0"]
+    data = (store / "consumequeue/CrashA/0/00000000000000000000").read_bytes()
+    kinds = [entry.is_filler for entry in iterate_entries(data)]
+    assert kinds.index(False) == queue["minOffset"] == 90

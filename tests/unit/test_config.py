@@ -1,0 +1,538 @@
+"""config: 4.9's options under correct names, their limits, and where a value comes from."""
+
+import contextlib
+import enum
+import re
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rocketstore.config import (
+    BrokerRole,
+    FileObservation,
+    FlushDiskType,
+    Group,
+    ObservedSizes,
+    Origin,
+    RecoveryPolicy,
+    StoreConfig,
+    StoreSizes,
+    apply_overrides,
+    broker_conf_key,
+    commit_log_directories,
+    from_properties,
+    load_broker_conf,
+    load_config,
+    option_of,
+    parse_delay_levels,
+    parse_delete_hours,
+    resolve_sizes,
+)
+from rocketstore.config import sizes as sizes_module
+from rocketstore.config.foreign_keys import FOREIGN_KEYS
+from rocketstore.config.store_config import FIELD_OF_KEY, FIELDS
+from rocketstore.config.values import join_host
+from rocketstore.errors import ConfigError, FormatError
+from rocketstore.format import index_file, queue_entry
+from support.golden import golden_case
+from support.option_rows import COLUMNS, option_rows
+from support.page_tables import tables
+
+# All options of 4.9.3's MessageStoreConfig with their defaults (spec B23), as broker.conf has them.
+JAVA_DEFAULTS = """
+readOnlyCommitLogStorePaths=null enableConsumeQueueExt=false bitMapLengthConsumeQueueExt=64
+flushIntervalCommitLog=500 commitIntervalCommitLog=200 useReentrantLockWhenPutMessage=true
+flushCommitLogTimed=true flushIntervalConsumeQueue=1000 cleanResourceInterval=10000
+deleteCommitLogFilesInterval=100 deleteConsumeQueueFilesInterval=100
+destroyMapedFileIntervalForcibly=120000 redeleteHangedFileInterval=120000 deleteWhen=04
+diskMaxUsedSpaceRatio=75 fileReservedTime=72 putMsgIndexHightWater=600000 maxMessageSize=4194304
+checkCRCOnRecover=true flushCommitLogLeastPages=4 commitCommitLogLeastPages=4
+flushLeastPagesWhenWarmMapedFile=4096 flushConsumeQueueLeastPages=2
+flushCommitLogThoroughInterval=10000 commitCommitLogThoroughInterval=200
+flushConsumeQueueThoroughInterval=60000 maxTransferBytesOnMessageInMemory=262144
+maxTransferCountOnMessageInMemory=32 maxTransferBytesOnMessageInDisk=65536
+maxTransferCountOnMessageInDisk=8 accessMessageInMemoryMaxRatio=40 messageIndexEnable=true
+maxMsgsNumBatch=64 messageIndexSafe=false haListenPort=10912 haSendHeartbeatInterval=5000
+haHousekeepingInterval=20000 haTransferBatchSize=32768 haMasterAddress=null
+haSlaveFallbehindMax=268435456 brokerRole=ASYNC_MASTER flushDiskType=ASYNC_FLUSH
+syncFlushTimeout=5000 slaveTimeout=3000 flushDelayOffsetInterval=10000 cleanFileForciblyEnable=true
+warmMapedFileEnable=false offsetCheckInSlave=false debugLockEnable=false duplicationEnable=false
+diskFallRecorded=true osPageCacheBusyTimeOutMills=1000 defaultQueryMaxNum=32
+transientStorePoolEnable=false transientStorePoolSize=5 fastFailIfNoBufferInStorePool=false
+enableDLegerCommitLog=false enableScheduleMessageStats=true enableLmq=false
+enableMultiDispatch=false maxLmqConsumeQueueNum=20000 enableScheduleAsyncDeliver=false
+scheduleAsyncDeliverMaxPendingLimit=2000 scheduleAsyncDeliverMaxResendNum2Blocked=3
+"""
+# Those whose default depends on other things: the root, the files, or a text with blanks.
+JAVA_OTHERS = {
+    "storePathRootDir",
+    "storePathCommitLog",
+    "mappedFileSizeCommitLog",
+    "mappedFileSizeConsumeQueue",
+    "mappedFileSizeConsumeQueueExt",
+    "maxHashSlotNum",
+    "maxIndexNum",
+    "messageDelayLevel",
+}
+
+
+def _java_text(value):
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value.value if isinstance(value, enum.Enum) else value)
+
+
+def test_every_option_of_java_is_there_with_java_s_default():
+    java = dict(pair.split("=") for pair in JAVA_DEFAULTS.split())
+    ours = {spec.key: _java_text(spec.default) for spec in FIELDS.values() if not spec.option.ours}
+    assert set(ours) == set(java) | JAVA_OTHERS
+    assert {key: ours[key] for key in java} == java
+    assert parse_delay_levels(StoreConfig().message_delay_level)[18] == 7_200_000
+
+
+def test_sizes_without_files_are_java_s():
+    assert resolve_sizes(StoreConfig()) == StoreSizes(
+        1_073_741_824, 6_000_000, 50_331_648, 5_000_000, 20_000_000
+    )
+    assert resolve_sizes(StoreConfig()).index_file_bytes == 420_000_040
+
+
+def test_page_has_the_options_of_the_module():
+    page = [
+        [tuple(row[column] for column in COLUMNS) for row in table]
+        for table in tables("reference/configuration.md")
+        if set(COLUMNS) <= set(table[0])
+    ]
+    assert page == [option_rows(group) for group in Group]
+
+
+def test_every_option_has_a_sentence_and_a_unit():
+    for field, spec in FIELDS.items():
+        assert re.fullmatch(r"[A-Z0-9].*\.|.*\.", spec.option.doc), field
+        assert len(spec.option.doc) > 10, field
+        assert spec.option.unit, field
+        assert option_of(field) is spec.option
+
+
+def test_fields_are_correctly_spelt_and_keys_are_java_s():
+    assert broker_conf_key("destroy_mapped_file_interval_forcibly") == (
+        "destroyMapedFileIntervalForcibly"
+    )
+    assert not [field for field in FIELDS if "maped" in field or "hight" in field]
+    assert FIELD_OF_KEY["osPageCacheBusyTimeOutMills"] == "os_page_cache_busy_time_out_mills"
+    assert msgspec.to_builtins(StoreConfig(), enc_hook=str)["putMsgIndexHightWater"] == 600_000
+
+
+def test_no_store_option_is_taken_for_another_part_s():
+    assert not FOREIGN_KEYS & set(FIELD_OF_KEY)
+
+
+def test_config_is_a_value():
+    assert StoreConfig() == StoreConfig()
+    with pytest.raises(AttributeError):
+        StoreConfig().max_message_size = 5
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("max_message_size", 9),
+        ("max_message_size", 2**31),
+        ("mapped_file_size_commit_log", 0),
+        ("mapped_file_size_consume_queue", 19),
+        ("max_index_num", 1),
+        ("ha_listen_port", 65_536),
+        ("disk_space_warning_level_ratio", 1.01),
+        ("disk_space_warning_level_ratio", float("nan")),
+        ("disk_space_clean_forcibly_ratio", -0.1),
+        ("access_message_in_memory_max_ratio", 101),
+        ("flush_interval_commit_log", 0),
+    ],
+)
+def test_value_out_of_range_names_key_value_and_limit(field, value):
+    with pytest.raises(ConfigError, match=re.escape(f"{broker_conf_key(field)}={value}")) as caught:
+        StoreConfig(**{field: value})
+    assert caught.value.key == broker_conf_key(field)
+    assert "out of range" in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("max_message_size", "5"),
+        ("max_message_size", True),
+        ("max_message_size", None),
+        ("flush_disk_type", "SYNC_FLUSH"),
+        ("retention", 1),
+        ("delete_when", None),
+        ("disk_space_warning_level_ratio", "0.9"),
+    ],
+)
+def test_value_of_another_type_is_refused(field, value):
+    with pytest.raises(ConfigError, match="must be"):
+        StoreConfig(**{field: value})
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("store_host", "localhost:10911"),
+        ("store_host", "127.0.0.1"),
+        ("store_host", "127.0.0.1:65536"),
+        ("store_host", "::1:10911"),
+        ("store_host", "[127.0.0.1]:1"),
+        ("store_host", "[[::1]]:1"),
+        ("store_host", "[fe80::1%eth0]:1"),
+        ("store_host", ""),
+        ("delete_when", "24"),
+        ("delete_when", "4;x"),
+        ("message_delay_level", "1s 5"),
+        ("multi_path_splitter", ""),
+        ("enable_d_ledger_commit_log", True),
+    ],
+)
+def test_text_that_cannot_be_used_is_refused_at_once(field, value):
+    with pytest.raises(ConfigError) as caught:
+        StoreConfig(**{field: value})
+    assert caught.value.key == broker_conf_key(field)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1:0", "[::1]:10911", "[2001:db8::1]:65535"])
+def test_store_host_is_an_address_and_a_port(host):
+    assert StoreConfig(store_host=host).store_host == host
+
+
+@pytest.mark.parametrize(("given_ratio", "used"), [(0, 10), (-5, 10), (75, 75), (96, 95)])
+def test_disk_ratio_is_clamped_as_java_does(given_ratio, used):
+    assert StoreConfig(disk_max_used_space_ratio=given_ratio).disk_max_used_space_percent == used
+
+
+def test_record_may_be_longer_than_the_body_s_limit():
+    assert StoreConfig().max_record_size == 4_194_304 + 65_536
+    assert StoreConfig(max_message_size=2**31 - 1).max_record_size == 2**31 - 1
+
+
+def test_golden_broker_conf_is_read_as_it_is():
+    loaded = load_config(broker_conf=golden_case("broker") / "broker.conf", environment={})
+    config = loaded.config
+    assert (config.mapped_file_size_commit_log, config.mapped_file_size_consume_queue) == (
+        65_536,
+        2000,
+    )
+    assert (config.max_hash_slot_num, config.max_index_num) == (500, 2000)
+    assert config.max_message_size == 65_536
+    assert config.store_host == "127.0.0.1:20911"
+    assert config.flush_disk_type is FlushDiskType.ASYNC_FLUSH
+    assert config.broker_role is BrokerRole.ASYNC_MASTER
+    assert loaded.warnings == ()
+
+
+def test_origin_of_each_value_is_the_last_source_that_sets_it(tmp_path):
+    path = tmp_path / "broker.conf"
+    path.write_text("maxMessageSize = 1000\nfileReservedTime:48\nflushDiskType SYNC_FLUSH\n")
+    loaded = load_config(
+        broker_conf=path,
+        environment={
+            "ROCKETSTORE_FLUSH_DISK_TYPE": "ASYNC_FLUSH",
+            "ROCKETSTORE_FILE_RESERVED_TIME": "24",
+            "ROCKETSTORE_KERNELS": "off",
+            "HOME": "/",
+        },
+        overrides=["fileReservedTime=12", "retention = FALSE"],
+    )
+    config = loaded.config
+    assert (config.max_message_size, config.file_reserved_time) == (1000, 12)
+    assert config.flush_disk_type is FlushDiskType.ASYNC_FLUSH
+    assert config.retention is False
+    origins = loaded.origins
+    assert list(origins) == [spec.key for spec in FIELDS.values()]
+    assert origins["maxMessageSize"] == Origin("file", str(path))
+    assert str(origins["flushDiskType"]) == "environment ROCKETSTORE_FLUSH_DISK_TYPE"
+    assert str(origins["fileReservedTime"]) == "flag --set"
+    assert str(origins["deleteWhen"]) == "default"
+
+
+def test_properties_file_follows_java_s_rules(tmp_path):
+    path = tmp_path / "broker.conf"
+    path.write_bytes(b"# comment\n! too\ndeleteWhen = 0\\\n   4\nbrokerName=caf\xe9 \\u4e2d\n\n")
+    assert load_broker_conf(path) == {"deleteWhen": "04", "brokerName": "café 中"}
+
+
+@pytest.mark.parametrize("content", [None, b"a=\\u12"])
+def test_unreadable_properties_file_is_a_config_error(tmp_path, content):
+    path = tmp_path / "broker.conf"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(ConfigError, match=re.escape(str(path))):
+        load_broker_conf(path)
+
+
+@pytest.mark.parametrize(
+    ("key", "nearest"),
+    [
+        ("flushDisktype", "flushDiskType"),
+        ("flush_disk_type", "flushDiskType"),
+        ("destroyMappedFileIntervalForcibly", "destroyMapedFileIntervalForcibly"),
+        ("mapedFileSizeCommitLog", "mappedFileSizeCommitLog"),
+        ("putMsgIndexHighWater", "putMsgIndexHightWater"),
+    ],
+)
+def test_unknown_key_is_an_error_that_names_the_nearest(key, nearest):
+    with pytest.raises(ConfigError, match=f"{key} is no option; did you mean {nearest}"):
+        from_properties({key: "1"})
+    with pytest.raises(ConfigError, match=nearest):
+        apply_overrides([f"{key}=1"])
+
+
+def test_key_like_no_other_points_at_the_list():
+    with pytest.raises(ConfigError, match="rocketstore config show"):
+        from_properties({"qqqqqqqqqqqqqqqqqq": "1"})
+
+
+def test_unknown_key_is_ignored_when_not_strict():
+    assert from_properties({"qqqq": "1", "maxMessageSize": "77"}, strict=False) == StoreConfig(
+        max_message_size=77
+    )
+
+
+def test_keys_of_other_parts_are_ignored_in_broker_conf_and_refused_as_flags(tmp_path):
+    path = tmp_path / "broker.conf"
+    path.write_text("namesrvAddr=x:9876\naclEnable=true\ndLegerGroup=g\nreadUnCommitted=true\n")
+    loaded = load_config(broker_conf=path, environment={})
+    assert loaded.config == StoreConfig()
+    assert loaded.warnings == (
+        f"{path}: readUnCommitted is an option of RocketMQ 5 and is ignored",
+    )
+    with pytest.raises(ConfigError, match="option of a broker, not of a store"):
+        apply_overrides(["aclEnable=true"])
+
+
+@pytest.mark.parametrize(
+    ("properties", "host"),
+    [
+        ({"brokerIP1": "10.0.0.1"}, "10.0.0.1:10911"),
+        ({"brokerIP1": " 10.0.0.1 ", "listenPort": "5"}, "10.0.0.1:5"),
+        ({"brokerIP1": "::1", "listenPort": "5"}, "[::1]:5"),
+        ({"listenPort": "5"}, "127.0.0.1:10911"),
+        ({"brokerIP1": "10.0.0.1", "storeHost": "10.0.0.2:1"}, "10.0.0.2:1"),
+    ],
+)
+def test_store_host_is_the_broker_s_address(properties, host):
+    assert from_properties(properties).store_host == host
+
+
+def test_broker_address_with_a_port_that_is_none_is_refused():
+    with pytest.raises(ConfigError, match="listenPort=x is no port"):
+        from_properties({"brokerIP1": "10.0.0.1", "listenPort": "x"})
+
+
+@pytest.mark.parametrize(
+    ("key", "text"),
+    [
+        ("maxMessageSize", "4 MiB"),
+        ("maxMessageSize", "1_000"),
+        ("maxMessageSize", ""),
+        ("maxMessageSize", "\u0663"),
+        ("maxMessageSize", "9" * 30),
+        ("flushDiskType", "sync_flush"),
+        ("retention", "yes"),
+        ("diskSpaceWarningLevelRatio", "90%"),
+        ("diskSpaceWarningLevelRatio", "nan"),
+    ],
+)
+def test_text_that_is_no_value_names_key_and_text(key, text):
+    with pytest.raises(ConfigError, match="expected") as caught:
+        from_properties({key: text})
+    assert (caught.value.key, caught.value.value) == (key, text)
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "value"),
+    [
+        ("maxMessageSize", " +77 ", 77),
+        ("diskMaxUsedSpaceRatio", "-5", -5),
+        ("retention", "True", True),
+        ("diskSpaceWarningLevelRatio", ".5", 0.5),
+        ("diskSpaceWarningLevelRatio", "1", 1.0),
+        ("recoveryPolicy", "compatible", RecoveryPolicy.COMPATIBLE),
+        ("storePathCommitLog", "", None),
+        ("haMasterAddress", "", None),
+        ("multiPathSplitter", ";", ";"),
+    ],
+)
+def test_texts_become_values_of_their_type(key, text, value):
+    assert getattr(from_properties({key: text}), FIELD_OF_KEY[key]) == value
+
+
+@given(st.sampled_from(sorted(FIELD_OF_KEY)), st.text(max_size=12))
+def test_any_text_is_a_value_or_a_config_error(key, text):
+    with contextlib.suppress(ConfigError):
+        assert isinstance(from_properties({key: text}), StoreConfig)
+
+
+@pytest.mark.parametrize("override", ["", "a", "=1", " =1"])
+def test_override_without_key_or_value_is_refused(override):
+    with pytest.raises(ConfigError, match="key=value"):
+        apply_overrides([override])
+
+
+def test_later_override_wins_and_a_value_may_hold_an_equals_sign():
+    assert apply_overrides(["deleteWhen=04", "deleteWhen=05", "storePathCommitLog=/a=b"]) == {
+        "deleteWhen": "05",
+        "storePathCommitLog": "/a=b",
+    }
+
+
+@pytest.mark.parametrize(("text", "hours"), [("04", {4}), ("4;16; 23", {4, 16, 23}), ("", set())])
+def test_delete_when_is_a_list_of_hours(text, hours):
+    assert parse_delete_hours(text) == hours
+
+
+@pytest.mark.parametrize(
+    "text", ["1", "s", "1S", "-1s", "1.5h", "1s,5s", "\u0663s", "1" * 13 + "s"]
+)
+def test_delay_that_is_none_is_refused(text):
+    with pytest.raises(ConfigError, match="is no delay"):
+        parse_delay_levels(text)
+
+
+def test_delay_levels_have_four_units():
+    assert parse_delay_levels("2s 2m  2h 2d") == {
+        1: 2000,
+        2: 120_000,
+        3: 7_200_000,
+        4: 172_800_000,
+    }
+
+
+def _observed(family, size):
+    return ObservedSizes(**{family: FileObservation(Path("store/file"), size)})
+
+
+def test_sizes_are_learnt_from_files():
+    seen = ObservedSizes(
+        commit_log=FileObservation(Path("c"), 65_536),
+        consume_queue=FileObservation(Path("q"), 2000),
+        consume_queue_ext=FileObservation(Path("e"), 4096),
+        index_file=FileObservation(Path("i"), 42_040),
+    )
+    learnt = resolve_sizes(StoreConfig(), seen)
+    assert learnt == StoreSizes(65_536, 2000, 4096, 500, 2000)
+    assert (learnt.index_file_bytes, learnt.entries_per_file) == (42_040, 100)
+
+
+@pytest.mark.parametrize(
+    ("family", "key", "field"),
+    [
+        ("commit_log", "mappedFileSizeCommitLog", "mapped_file_size_commit_log"),
+        ("consume_queue", "mappedFileSizeConsumeQueue", "mapped_file_size_consume_queue"),
+        (
+            "consume_queue_ext",
+            "mappedFileSizeConsumeQueueExt",
+            "mapped_file_size_consume_queue_ext",
+        ),
+    ],
+)
+def test_set_size_that_differs_from_the_files_names_file_and_sizes(family, key, field):
+    config = StoreConfig(**{field: 4000})
+    assert resolve_sizes(config, _observed(family, 4000))
+    with pytest.raises(ConfigError, match=f"{key} is 4000, but store/file has 8000 bytes"):
+        resolve_sizes(config, _observed(family, 8000))
+
+
+@pytest.mark.parametrize(("wanted", "used"), [(20, 20), (21, 40), (1999, 2000), (2000, 2000)])
+def test_queue_file_size_is_rounded_up_to_whole_entries(wanted, used):
+    config = StoreConfig(mapped_file_size_consume_queue=wanted)
+    assert resolve_sizes(config).consume_queue_file_bytes == used
+    assert resolve_sizes(config, _observed("consume_queue", used)).consume_queue_file_bytes == used
+
+
+def test_queue_file_of_half_an_entry_is_named():
+    with pytest.raises(ConfigError, match="store/file has 2010 bytes, which are not whole entries"):
+        resolve_sizes(StoreConfig(), _observed("consume_queue", 2010))
+
+
+@pytest.mark.parametrize(
+    ("slots", "items"), [(300, 1000), (300, None), (None, 1000)], ids=["both", "slots", "items"]
+)
+def test_slots_and_items_of_another_ratio_may_be_set(slots, items):
+    size = index_file.file_size(300, 1000)
+    config = StoreConfig(max_hash_slot_num=slots, max_index_num=items)
+    learnt = resolve_sizes(config, _observed("index_file", size))
+    assert (learnt.hash_slot_count, learnt.index_item_count) == (300, 1000)
+
+
+def test_slots_and_items_of_another_ratio_cannot_be_learnt():
+    size = index_file.file_size(300, 1000)
+    with pytest.raises(ConfigError, match="--set maxHashSlotNum=… --set maxIndexNum=…"):
+        resolve_sizes(StoreConfig(), _observed("index_file", size))
+
+
+@pytest.mark.parametrize(
+    ("slots", "items"), [(301, 1000), (100_000, None), (None, 999_999), (1, None)]
+)
+def test_slots_and_items_that_do_not_fit_the_file_are_refused(slots, items):
+    size = index_file.file_size(300, 1000)
+    config = StoreConfig(max_hash_slot_num=slots, max_index_num=items)
+    with pytest.raises(ConfigError, match=f"store/file has {size} bytes"):
+        resolve_sizes(config, _observed("index_file", size))
+
+
+@given(st.integers(0, 2**34))
+def test_any_index_size_is_learnt_as_the_format_learns_it_or_refused(size):
+    try:
+        learnt = resolve_sizes(StoreConfig(), _observed("index_file", size))
+    except ConfigError:
+        with pytest.raises(FormatError):
+            index_file.layout_of(size)
+    else:
+        assert (learnt.hash_slot_count, learnt.index_item_count) == index_file.layout_of(size)
+
+
+def test_sizes_of_the_formats_are_those_of_the_format_modules():
+    assert queue_entry.ENTRY_SIZE_BYTES == sizes_module._ENTRY_SIZE_BYTES
+    assert index_file.INDEX_HEADER_SIZE == sizes_module._INDEX_HEADER_SIZE_BYTES
+    assert index_file.SLOT_SIZE_BYTES == sizes_module._SLOT_SIZE_BYTES
+    assert index_file.ITEM_SIZE_BYTES == sizes_module._ITEM_SIZE_BYTES
+    assert index_file.ITEMS_PER_SLOT == sizes_module._ITEMS_PER_SLOT
+    assert (index_file.DEFAULT_SLOT_COUNT, index_file.DEFAULT_ITEM_COUNT) == (
+        sizes_module.DEFAULT_HASH_SLOT_COUNT,
+        sizes_module.DEFAULT_INDEX_ITEM_COUNT,
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "writable", "read_only"),
+    [
+        ({}, ["/s/commitlog"], []),
+        ({"store_path_commit_log": "/a,/b"}, ["/a", "/b"], []),
+        ({"store_path_commit_log": " /a , ,/a"}, ["/a"], []),
+        ({"store_path_commit_log": "/a:/b", "multi_path_splitter": ":"}, ["/a", "/b"], []),
+        (
+            {"store_path_commit_log": "/a,/b", "read_only_commit_log_store_paths": "/b,/c"},
+            ["/a"],
+            ["/b", "/c"],
+        ),
+        (
+            {"store_path_root_dir": "/old", "store_path_commit_log": "/old/commitlog,/x"},
+            ["/s/commitlog", "/x"],
+            [],
+        ),
+        ({"store_path_root_dir": "/old", "store_path_commit_log": "/older/c"}, ["/older/c"], []),
+    ],
+)
+def test_commit_log_may_lie_in_several_directories(options, writable, read_only):
+    found = commit_log_directories(StoreConfig(**options), Path("/s"))
+    assert [str(path) for path in found.writable] == writable
+    assert [str(path) for path in found.read_only] == read_only
+    assert found.all == found.writable + found.read_only
+
+
+def test_hosts_are_joined_as_message_ids_show_them():
+    assert join_host("10.0.0.1", 5) == "10.0.0.1:5"
+    assert join_host("::1", 5) == "[::1]:5"
