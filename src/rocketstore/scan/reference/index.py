@@ -1,0 +1,150 @@
+"""Plain Python: put items into an index file, walk its chains, and rebuild its slots.
+
+The twin of ``rocketstore.scan.compiled.index``, which explains the format's rules.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from rocketstore.scan.dispatch_state import ByteArray, Int64Array
+
+_HEADER_SIZE: Final = 40
+_SLOT_SIZE: Final = 4
+_ITEM_SIZE: Final = 20
+_INT32_MAX: Final = 0x7FFFFFFF
+_MAX_BEGIN_MS: Final = 1 << 60
+"""A header's begin is taken as no more, so that sums of times stay in 64 bits."""
+_HEADER: Final = struct.Struct(">qqqqii")
+_ITEM: Final = struct.Struct(">iqii")
+_NUMBER: Final = struct.Struct(">i")
+
+
+def positive_hash(value: int) -> int:
+    """Return the key hash that Java keeps: ``abs`` of 32 bits, where ``abs(MIN_VALUE)`` is 0."""
+    low = value & 0xFFFFFFFF
+    if low == 0x80000000:
+        return 0
+    return 0x100000000 - low if low > 0x80000000 else low
+
+
+def put_item(  # noqa: PLR0913 - the kernel's signature
+    index_file: ByteArray,
+    slot_limit: int,
+    item_limit: int,
+    key_hash: int,
+    physical_offset: int,
+    store_timestamp: int,
+) -> bool:
+    """Put one item; False when the file has no room for it."""
+    begin, _, begin_physical, _, slots, number = _HEADER.unpack_from(index_file.data)
+    number = max(number, 1)
+    if number >= item_limit:
+        return False
+    slot_at = _HEADER_SIZE + (key_hash % slot_limit) * _SLOT_SIZE
+    item_at = _HEADER_SIZE + slot_limit * _SLOT_SIZE + number * _ITEM_SIZE
+    (older,) = _NUMBER.unpack_from(index_file.data, slot_at)
+    if older >= number or older < 0:
+        older = 0
+    if number == 1:
+        begin, begin_physical = store_timestamp, physical_offset
+    difference = 0
+    if begin > 0 and store_timestamp > begin:
+        difference = min((store_timestamp - begin) // 1000, _INT32_MAX)
+    _ITEM.pack_into(index_file.data, item_at, key_hash, physical_offset, difference, older)
+    _NUMBER.pack_into(index_file.data, slot_at, number)
+    slots += older == 0
+    _HEADER.pack_into(
+        index_file.data,
+        0,
+        begin,
+        store_timestamp,
+        begin_physical,
+        physical_offset,
+        slots,
+        number + 1,
+    )
+    return True
+
+
+def find_items(  # noqa: PLR0913 - the kernel's signature
+    index_file: ByteArray,
+    slot_limit: int,
+    item_limit: int,
+    key_hash: int,
+    begin_ms: int,
+    end_ms: int,
+    start_number: int,
+    offsets: Int64Array,
+) -> int:
+    """Collect the physical offsets of a key's items, newest first, until `offsets` is full."""
+    room = offsets.shape[0] - 1
+    offsets[room] = 0
+    if index_file.shape[0] < _HEADER_SIZE + slot_limit * _SLOT_SIZE + item_limit * _ITEM_SIZE:
+        return 0
+    if slot_limit < 1 or key_hash < 0:
+        return 0
+    view = index_file.data
+    begin, _, _, _, _, count = _HEADER.unpack_from(view)
+    begin = min(max(begin, 0), _MAX_BEGIN_MS)
+    count = min(count, item_limit)
+    number = start_number
+    if number <= 0:
+        (number,) = _NUMBER.unpack_from(view, _HEADER_SIZE + (key_hash % slot_limit) * _SLOT_SIZE)
+        if number == count:
+            count += 1
+    if number <= 0 or number >= min(count, item_limit):
+        return 0
+    found = 0
+    items_at = _HEADER_SIZE + slot_limit * _SLOT_SIZE
+    while True:
+        item_hash, offset, difference, older = _ITEM.unpack_from(
+            view, items_at + number * _ITEM_SIZE
+        )
+        if difference < 0:
+            break
+        stored = begin if number == 1 else begin + difference * 1000
+        if item_hash == key_hash and stored + 999 >= begin_ms and stored <= end_ms:
+            if found == room:
+                offsets[room] = found
+                return int(number)
+            offsets[found] = offset
+            found += 1
+        if older <= 0 or older >= number:
+            break
+        number = older
+    offsets[room] = found
+    return 0
+
+
+def rebuild_slots(
+    index_file: ByteArray, slot_limit: int, item_limit: int, physical_limit: int
+) -> int:
+    """Drop items of records at or behind an offset, and chain the others anew."""
+    items_at = _HEADER_SIZE + slot_limit * _SLOT_SIZE
+    if index_file.shape[0] < items_at + item_limit * _ITEM_SIZE or slot_limit < 1:
+        return 0
+    view = index_file.data
+    begin, end, begin_physical, _, _, count = _HEADER.unpack_from(view)
+    count = min(max(count, 1), item_limit)
+    index_file[_HEADER_SIZE:items_at] = 0
+    kept, slots, last_offset = 1, 0, 0
+    for number in range(1, count):
+        item = _ITEM.unpack_from(view, items_at + number * _ITEM_SIZE)
+        key_hash, offset, difference, _ = item
+        if key_hash < 0 or offset >= physical_limit or offset < last_offset:
+            continue
+        if item == (0, 0, 0, 0) and (number > 1 or begin_physical > 0):
+            continue
+        slot_at = _HEADER_SIZE + (key_hash % slot_limit) * _SLOT_SIZE
+        (older,) = _NUMBER.unpack_from(view, slot_at)
+        slots += older == 0
+        _ITEM.pack_into(view, items_at + kept * _ITEM_SIZE, key_hash, offset, difference, older)
+        _NUMBER.pack_into(view, slot_at, kept)
+        last_offset = offset
+        kept += 1
+    index_file[items_at + kept * _ITEM_SIZE : items_at + count * _ITEM_SIZE] = 0
+    _HEADER.pack_into(view, 0, begin, end, begin_physical, last_offset, slots, kept)
+    return kept
