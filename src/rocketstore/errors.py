@@ -135,6 +135,12 @@ class StoreClosedError(StoreError):
     """The store object was closed."""
 
 
+class StoreReadOnlyError(StoreError):
+    """A write was asked of a store that was opened read-only."""
+
+    exit_code = 2
+
+
 class StoreFullError(StoreError):
     """The file system has no room for a new file."""
 

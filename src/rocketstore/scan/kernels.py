@@ -38,6 +38,8 @@ KERNELS: Final[dict[str, str]] = {
     "find_items": "index",
     "rebuild_slots": "index",
     "gather": "gather",
+    "client_batch_table": "batch",
+    "write_batch": "batch",
 }
 """Every kernel and the module it lives in."""
 

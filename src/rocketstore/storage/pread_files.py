@@ -1,0 +1,351 @@
+"""The files of a log or a queue, read with ``pread`` and nothing else.
+
+For a store that somebody else may be writing to: the writer, ours or a Java broker, adds files,
+deletes old ones and may cut them short, and a memory map of a file that shrinks kills the process.
+``pread`` at worst returns fewer bytes.
+
+Law: nothing is written, created or locked, and a file that is not what its name and its neighbours
+say it should be is reported (`FileFinding`), never guessed about.
+
+How derived: MappedFileQueue.load and findMappedFileByOffset of 4.9 (spec F2, B6). A descriptor is
+held by an object that closes it when the last reader lets go, so dropping one from the cache never
+pulls it from under a ``pread`` of another thread.
+"""
+
+from __future__ import annotations
+
+import bisect
+import contextlib
+import os
+from collections import Counter, OrderedDict
+from enum import Enum
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from rocketstore.errors import StoreError
+from rocketstore.format.file_name import parse_file_name
+from rocketstore.units import ByteRange
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+DEFAULT_OPEN_FILES: Final = 256
+"""Descriptors that one `OpenFiles` keeps; a quarter of the usual limit of a process."""
+
+
+class FileProblem(Enum):
+    """What can be wrong with a file before one byte of it is read."""
+
+    WRONG_NAME = "WRONG_NAME"
+    """Its name is not an offset in 20 digits."""
+    EMPTY = "EMPTY"
+    """It has no bytes."""
+    WRONG_SIZE = "WRONG_SIZE"
+    """Its size is not that of its neighbours."""
+    MISPLACED = "MISPLACED"
+    """Its offset is no multiple of the file size."""
+    DUPLICATE = "DUPLICATE"
+    """Another directory holds a file of this name."""
+    MISSING = "MISSING"
+    """Its neighbours are there, it is not: a hole."""
+
+
+class FileFinding(NamedTuple):
+    """Something wrong with the files of a directory.
+
+    Attributes
+    ----------
+    path
+        The file, also where it is missing.
+    problem
+        What is wrong.
+    expected, found
+        In words, for a report.
+    """
+
+    path: Path
+    problem: FileProblem
+    expected: str
+    found: str
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.problem.value}, expected {self.expected}, found {self.found}"
+
+
+class LogFile(NamedTuple):
+    """One file of the sequence."""
+
+    base: int
+    size: int
+    path: Path
+    inode: int
+
+    @property
+    def range(self) -> ByteRange:
+        """Offsets that the file really holds."""
+        return ByteRange(self.base, self.base + self.size)
+
+
+class _OpenFile:
+    """A descriptor that is closed when nobody refers to it any more."""
+
+    __slots__ = ("fd",)
+
+    def __init__(self, path: Path) -> None:
+        self.fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+    def __del__(self) -> None:
+        if hasattr(self, "fd"):
+            with contextlib.suppress(OSError):
+                os.close(self.fd)
+
+
+class OpenFiles:
+    """Bounded cache of descriptors, shared by all files of a store."""
+
+    def __init__(self, limit: int = DEFAULT_OPEN_FILES) -> None:
+        self._limit = limit
+        self._open: OrderedDict[Path, _OpenFile] = OrderedDict()
+
+    def read(self, path: Path, position: int, size: int) -> bytes | None:
+        """Return `size` bytes at `position`, fewer where the file ends.
+
+        None where the file is gone, or where the disk cannot read these bytes: to a reader they
+        are as lost as a deleted file's.
+
+        Raises
+        ------
+        StoreError
+            The file is there but may not be opened.
+        """
+        opened = self._open.get(path)
+        if opened is None:
+            try:
+                opened = _OpenFile(path)
+            except (FileNotFoundError, NotADirectoryError):
+                return None
+            except OSError as error:
+                raise StoreError(
+                    f"cannot open {path} for reading: {error.strerror}",
+                    hint="check the owner and mode of the store's files",
+                ) from error
+            self._open[path] = opened
+            while len(self._open) > self._limit:
+                with contextlib.suppress(KeyError):  # another thread was faster
+                    self._open.popitem(last=False)
+        else:
+            with contextlib.suppress(KeyError):
+                self._open.move_to_end(path)
+        try:
+            return os.pread(opened.fd, size, position)
+        except OSError:
+            return None
+
+    def forget(self, path: Path) -> None:
+        """Let go of a file that was deleted."""
+        self._open.pop(path, None)
+
+    def close(self) -> None:
+        """Let go of all files; reads that are under way finish."""
+        self._open.clear()
+
+
+class PreadFiles:
+    """The files of one sequence: equally sized, each named by the offset of its first byte.
+
+    Parameters
+    ----------
+    directories
+        Where the files lie; several for a CommitLog with many paths (spec F1.1).
+    open_files
+        Cache of descriptors.
+    file_size
+        Size of every file; None learns it: the commonest size of the files.
+    """
+
+    def __init__(
+        self,
+        directories: Sequence[Path],
+        *,
+        open_files: OpenFiles | None = None,
+        file_size: int | None = None,
+    ) -> None:
+        self._directories = tuple(directories)
+        self._open_files = OpenFiles() if open_files is None else open_files
+        self._given_size = file_size
+        self.file_size = file_size or 0
+        self.files: list[LogFile] = []
+        self.findings: list[FileFinding] = []
+        self.is_replaced = False
+        """Whether some file was deleted and made anew since: what was read of it is void."""
+        self._bases: list[int] = []
+        self.refresh()
+
+    @property
+    def min_offset(self) -> int:
+        """Offset of the first byte on disk; -1 when there is no file."""
+        if self.files and not _is_still(self.files[0]):
+            self.refresh()  # retention took it, or the queue was deleted and made anew
+        return self.files[0].base if self.files else -1
+
+    @property
+    def max_offset(self) -> int:
+        """One past the last byte on disk, written or not; 0 when there is no file."""
+        return self.files[-1].range.stop if self.files else 0
+
+    @property
+    def holes(self) -> list[ByteRange]:
+        """Ranges between the first and the last file that no file holds."""
+        return [
+            ByteRange(before.range.stop, after.base)
+            for before, after in zip(self.files, self.files[1:], strict=False)
+            if before.range.stop < after.base
+        ]
+
+    def refresh(self) -> bool:
+        """List the directories again and return whether the files changed."""
+        found, findings = self._list()
+        file_size = self._given_size or _commonest_size(found)
+        files = _in_order(found, file_size, findings)
+        changed = files != self.files
+        inodes = {file.path: file.inode for file in files}
+        for old in self.files:
+            if inodes.get(old.path) != old.inode:
+                self._open_files.forget(old.path)
+                self.is_replaced |= old.path in inodes
+        self.files, self.file_size, self.findings = files, file_size, findings
+        self._bases = [file.base for file in files]
+        return changed
+
+    def find(self, offset: int) -> LogFile | None:
+        """Return the file that holds the byte at `offset`, looking anew where none is known."""
+        file = self._find_known(offset)
+        if file is None and self._may_have_grown(offset) and self.refresh():
+            file = self._find_known(offset)
+        return file
+
+    def slice(self, offset: int, size: int) -> bytes | None:
+        """Return `size` bytes at `offset`, or None where they are not all in one present file."""
+        read = self.read(offset, size)
+        return read if read is not None and len(read) == size else None
+
+    def read(self, offset: int, size: int) -> bytes | None:
+        """Return up to `size` bytes at `offset`, as far as one file goes; None without a file."""
+        file = self.find(offset)
+        if file is None:
+            return None
+        size = min(size, file.range.stop - offset)
+        read = self._open_files.read(file.path, offset - file.base, size)
+        if read is None:
+            self.refresh()
+        return read
+
+    def next_file(self, offset: int) -> LogFile | None:
+        """Return the first file that starts at or behind `offset`."""
+        at = bisect.bisect_left(self._bases, offset)
+        return self.files[at] if at < len(self.files) else None
+
+    def _find_known(self, offset: int) -> LogFile | None:
+        files, at = self.files, bisect.bisect_right(self._bases, offset) - 1
+        if 0 <= at < len(files) and files[at].base <= offset < files[at].range.stop:
+            return files[at]
+        return None
+
+    def _may_have_grown(self, offset: int) -> bool:
+        """Whether a directory listing could tell more: behind the end, or in a file cut short."""
+        return not self.files or offset >= self.files[-1].range.stop
+
+    def _list(self) -> tuple[list[LogFile], list[FileFinding]]:
+        found: list[LogFile] = []
+        findings: list[FileFinding] = []
+        for directory in self._directories:
+            try:
+                names = sorted(os.listdir(directory))  # noqa: PTH208 - names, not paths
+            except (FileNotFoundError, NotADirectoryError):
+                continue
+            for name in names:
+                path = directory / name
+                base = parse_file_name(name)
+                if base is None:
+                    findings.append(
+                        FileFinding(path, FileProblem.WRONG_NAME, "20 digits", repr(name))
+                    )
+                    continue
+                with contextlib.suppress(FileNotFoundError):  # deleted since it was listed
+                    status = path.stat()
+                    found.append(LogFile(base, status.st_size, path, status.st_ino))
+        found.sort()
+        return found, findings
+
+
+def _is_still(file: LogFile) -> bool:
+    try:
+        return file.path.stat().st_ino == file.inode
+    except OSError:
+        return False
+
+
+def _commonest_size(files: list[LogFile]) -> int:
+    """Return the size that most files have, the larger of two that are equally common."""
+    sizes = Counter(file.size for file in files if file.size)
+    return max(sizes, key=lambda size: (sizes[size], size), default=0)
+
+
+def _in_order(found: list[LogFile], file_size: int, findings: list[FileFinding]) -> list[LogFile]:
+    """Return the usable files in order, adding to `findings` what is wrong with the others.
+
+    A short file is usable as far as it goes; of a long one only the nominal size is.
+    """
+    files: list[LogFile] = []
+    for file in found:
+        if file.size == 0:
+            findings.append(
+                FileFinding(file.path, FileProblem.EMPTY, f"{file_size} bytes", "0 bytes")
+            )
+            continue
+        if file.size != file_size:
+            findings.append(
+                FileFinding(
+                    file.path,
+                    FileProblem.WRONG_SIZE,
+                    f"{file_size} bytes",
+                    f"{file.size} bytes",
+                )
+            )
+        if files and file.base == files[-1].base:
+            findings.append(
+                FileFinding(
+                    file.path, FileProblem.DUPLICATE, "one file of a name", str(files[-1].path)
+                )
+            )
+            continue
+        if files and (file.base - files[0].base) % file_size:
+            findings.append(
+                FileFinding(
+                    file.path,
+                    FileProblem.MISPLACED,
+                    f"a multiple of {file_size} behind {files[0].base}",
+                    str(file.base),
+                )
+            )
+            continue
+        if files:
+            _report_hole(files[-1], file, file_size, findings)
+        files.append(file._replace(size=min(file.size, file_size)))
+    return files
+
+
+def _report_hole(
+    before: LogFile, after: LogFile, file_size: int, findings: list[FileFinding]
+) -> None:
+    missing = before.base + file_size
+    if missing < after.base:
+        count = (after.base - missing) // file_size
+        findings.append(
+            FileFinding(
+                after.path.with_name(f"{missing:020d}"),
+                FileProblem.MISSING,
+                f"{count} file(s) up to {after.path.name}",
+                "none",
+            )
+        )

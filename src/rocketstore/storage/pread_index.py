@@ -1,0 +1,178 @@
+"""The key index of a store that this process does not own, read with ``pread``.
+
+An index file is 420 MB by default and a lookup needs a header, a slot and a few items of it, so it
+is neither mapped nor read as a whole.
+
+Law: a candidate is only a candidate. Item numbers are used when they lie in the file and go down
+along a chain, so a damaged file ends a search and nothing else.
+
+How derived: IndexService.queryOffset and IndexFile.selectPhyOffset of 4.9 (spec B15.4, B15.5), with
+the first item's time put right (K-I5) and a second's tolerance at the begin (K-I6).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from rocketstore.errors import FormatError
+from rocketstore.format.index_file import (
+    FIRST_ITEM,
+    INDEX_FILE_NAME_DIGITS,
+    INDEX_HEADER_SIZE,
+    ITEM_SIZE_BYTES,
+    ITEM_STRUCT,
+    SLOT_SIZE_BYTES,
+    SLOT_STRUCT,
+    IndexHeader,
+    IndexLayout,
+    decode_header,
+    layout_of,
+)
+from rocketstore.format.java_hash import key_hash
+from rocketstore.storage.pread_files import FileFinding, FileProblem
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from rocketstore.storage.pread_files import OpenFiles
+
+_SECOND_MS: Final = 1000
+
+
+class PreadIndexFile(NamedTuple):
+    """One index file."""
+
+    path: Path
+    layout: IndexLayout
+
+
+class PreadIndex:
+    """All index files of a store, listed anew for every question.
+
+    Parameters
+    ----------
+    directory
+        ``index`` of the store; need not exist.
+    open_files
+        Cache of descriptors.
+    layout
+        Slots and items where they are set; None learns them from the length of each file.
+    """
+
+    def __init__(
+        self, directory: Path, open_files: OpenFiles, *, layout: IndexLayout | None = None
+    ) -> None:
+        self._directory = directory
+        self._open_files = open_files
+        self._layout = layout
+        self.findings: list[FileFinding] = []
+
+    def files(self) -> list[PreadIndexFile]:
+        """Return the index files, oldest first; `findings` says what was passed over.
+
+        Raises
+        ------
+        FormatError
+            Slots and items of a file cannot be learnt from its length.
+        """
+        found: list[PreadIndexFile] = []
+        findings: list[FileFinding] = []
+        names: list[str] = []
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            names = sorted(os.listdir(self._directory))  # noqa: PTH208 - names, not paths
+        for name in names:
+            path = self._directory / name
+            if len(name) != INDEX_FILE_NAME_DIGITS or not (name.isascii() and name.isdigit()):
+                findings.append(FileFinding(path, FileProblem.WRONG_NAME, "17 digits", repr(name)))
+                continue
+            try:
+                size = path.stat().st_size
+            except FileNotFoundError:
+                continue
+            if size == 0:
+                findings.append(FileFinding(path, FileProblem.EMPTY, "an index file", "0 bytes"))
+                continue
+            found.append(PreadIndexFile(path, self._layout_of(path, size)))
+        self.findings = findings
+        return found
+
+    def headers(self) -> list[tuple[str, IndexHeader]]:
+        """Return name and header of every index file, oldest first."""
+        return [
+            (file.path.name, header)
+            for file in self.files()
+            if (header := self._header(file)) is not None
+        ]
+
+    def find(
+        self, topic: str, key: str, *, max_count: int, begin_ms: int, end_ms: int | None
+    ) -> list[int]:
+        """Return physical offsets of possible hits, newest first."""
+        offsets: list[int] = []
+        hashed = key_hash(topic, key)
+        for file in reversed(self.files()):
+            header = self._header(file)
+            if header is None or header.index_count <= FIRST_ITEM:
+                continue
+            if end_ms is not None and header.begin_timestamp_ms > end_ms:
+                continue
+            if header.end_timestamp_ms < begin_ms:
+                continue
+            self._walk(file, header, hashed, (begin_ms, end_ms), max_count, offsets)
+            if len(offsets) >= max_count:
+                break
+        return offsets
+
+    def _layout_of(self, path: Path, size: int) -> IndexLayout:
+        layout = self._layout
+        try:
+            return layout_of(size) if layout is None else layout
+        except FormatError as error:
+            raise FormatError(
+                "cannot learn the layout of an index file",
+                path=path,
+                expected="a length with four items per slot",
+                found=f"{size} bytes",
+                hint=error.hint,
+            ) from error
+
+    def _header(self, file: PreadIndexFile) -> IndexHeader | None:
+        raw = self._open_files.read(file.path, 0, INDEX_HEADER_SIZE)
+        return None if raw is None or len(raw) < INDEX_HEADER_SIZE else decode_header(raw)
+
+    def _walk(
+        self,
+        file: PreadIndexFile,
+        header: IndexHeader,
+        hashed: int,
+        times: tuple[int, int | None],
+        max_count: int,
+        offsets: list[int],
+    ) -> None:
+        begin_ms, end_ms = times
+        layout = file.layout
+        slot_at = layout.slot_position(hashed % layout.slot_count)
+        raw = self._open_files.read(file.path, slot_at, SLOT_SIZE_BYTES)
+        if raw is None or len(raw) < SLOT_SIZE_BYTES:
+            return
+        (number,) = SLOT_STRUCT.unpack(raw)
+        # The writer names an item in its slot a moment before it counts it in the header.
+        stop = min(header.index_count + 1, layout.item_count)
+        while FIRST_ITEM <= number < stop:
+            raw = self._open_files.read(file.path, layout.item_position(number), ITEM_SIZE_BYTES)
+            if raw is None or len(raw) < ITEM_SIZE_BYTES:
+                return
+            item_hash, physical_offset, difference_s, older = ITEM_STRUCT.unpack(raw)
+            if difference_s < 0:
+                return
+            # K-I5: the first item was stored when the file begins, whatever it says.
+            seconds = 0 if number == FIRST_ITEM else difference_s
+            stored = header.begin_timestamp_ms + seconds * _SECOND_MS
+            is_in_range = stored + _SECOND_MS > begin_ms and (end_ms is None or stored <= end_ms)
+            if item_hash == hashed and is_in_range:
+                offsets.append(physical_offset)
+                if len(offsets) >= max_count:
+                    return
+            stop, number = number, older

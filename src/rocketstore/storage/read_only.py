@@ -1,0 +1,354 @@
+"""A store that this process does not own: read beside its writer, or from a read-only mount.
+
+`ReadOnlyStore` answers everything that `Reader` answers. It takes no lock, starts no thread, maps
+no file and changes no byte. The writer, ours or a Java broker, may add, roll and delete files
+meanwhile; what it dispatched is seen at the next question.
+
+Law: a reader's end is the end of the last record that stands in a queue, so that nobody sees what a
+SYNC_FLUSH writer has not yet made durable. It is found from the queues' ends, without going through
+the log. Only where there is no writer that could be ahead of its disk (no ``abort`` file), or no
+queue to ask, the log is followed from there to the end of its records.
+
+How derived: DESIGN 8; what a broker does instead (recover, then serve) needs to own the files.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Self
+
+from rocketstore.config import (
+    FileObservation,
+    ObservedSizes,
+    StoreConfig,
+    resolve_sizes,
+)
+from rocketstore.errors import NotAStoreError, StoreClosedError, StoreReadOnlyError
+from rocketstore.format.blank import END_FILE_MIN_BLANK_SIZE, encode_blank
+from rocketstore.format.checkpoint import decode_checkpoint
+from rocketstore.format.index_file import IndexLayout
+from rocketstore.storage.get_page import PageLimits
+from rocketstore.storage.layout import StoreLayout
+from rocketstore.storage.pread_files import OpenFiles, PreadFiles
+from rocketstore.storage.pread_index import PreadIndex
+from rocketstore.storage.pread_queue import PreadQueues
+from rocketstore.storage.reader import Reader
+from rocketstore.storage.record_access import message_at, record_size_at
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+    from types import TracebackType
+
+    from rocketstore.format.checkpoint import Checkpoint
+    from rocketstore.format.index_file import IndexHeader
+    from rocketstore.format.queue_entry import QueueEntry
+    from rocketstore.storage.pread_files import FileFinding
+    from rocketstore.units import ByteRange, QueueKey
+
+POLL_INTERVAL_S: Final = 0.02
+"""How often `ReadOnlyStore.wait_for` looks, because no writer tells a reader of another process."""
+
+
+class PreadLog:
+    """The CommitLog, read with ``pread``."""
+
+    def __init__(self, files: PreadFiles, find_end: Callable[[], int]) -> None:
+        self.parts = files
+        self._find_end = find_end
+
+    @property
+    def min_offset(self) -> int:
+        """Physical offset of the first byte that is still there; 0 without files."""
+        return max(0, self.parts.min_offset)
+
+    @property
+    def max_offset(self) -> int:
+        """End of the last file, which is written up to somewhere."""
+        return self.parts.max_offset
+
+    @property
+    def readable_limit(self) -> int:
+        """End of the last record that a reader may see; costs a look at every queue."""
+        return self._find_end()
+
+    def slice(self, offset: int, size: int) -> bytes | None:
+        """Return `size` bytes at `offset`, or None where they are not all in one present file."""
+        return self.parts.slice(offset, size)
+
+
+class ReadOnlyStore(Reader):
+    """Reads a store directory; see the module's head.
+
+    Parameters
+    ----------
+    path
+        ``storePathRootDir``.
+    config
+        Sizes set there are held against the files; paths and page limits are taken from it.
+    sleep, monotonic
+        How `wait_for` passes time.
+
+    Raises
+    ------
+    NotAStoreError
+        There is no CommitLog: no directory, or no file in it although queues have entries.
+    ConfigError
+        A size that is set differs from the files.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        config: StoreConfig | None = None,
+        *,
+        sleep: Callable[[float], None] = time.sleep,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.config = StoreConfig() if config is None else config
+        self.layout = StoreLayout.of(path, self.config)
+        self._sleep, self._monotonic = sleep, monotonic
+        self._end_lock = threading.Lock()
+        self._followed_to = 0
+        self._known_end = 0
+        self._open_files = OpenFiles()
+        directories = (*self.layout.commit_log_directories, *self.layout.read_only_directories)
+        if not any(directory.is_dir() for directory in directories):
+            raise NotAStoreError(
+                f"{self.layout.root} has no CommitLog: {directories[0]} is no directory",
+                hint="give the directory that holds commitlog, consumequeue and index",
+            )
+        self._files = PreadFiles(directories, open_files=self._open_files)
+        self._pread_queues = PreadQueues(
+            self.layout.consume_queue,
+            self._open_files,
+            log_min_offset=lambda: max(0, self._files.min_offset),
+            is_beyond_log=self._is_beyond_log,
+        )
+        self._check_files()
+        self._pread_index = PreadIndex(
+            self.layout.index, self._open_files, layout=self._index_layout()
+        )
+        log = PreadLog(self._files, self._find_end)
+        limits = PageLimits.from_config(self.config, physical_memory_bytes=physical_memory_bytes())
+        super().__init__(log, self._pread_queues, self._pread_index, limits)
+
+    @classmethod
+    def open(cls, path: str | Path, config: StoreConfig | None = None, **options: Any) -> Self:
+        """Open a store for reading; see the class."""
+        return cls(path, config, **options)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of all files; may be called twice."""
+        closed: Any = _Closed(self.layout.root)
+        self._log = self._queues = self._index = self._raw_pages = closed
+        self._open_files.close()
+
+    # --- about the store ------------------------------------------------------------------------
+
+    @property
+    def is_read_only(self) -> bool:
+        """True."""
+        return True
+
+    @property
+    def min_physical_offset(self) -> int:
+        """Physical offset of the first byte of the CommitLog."""
+        return self._log.min_offset
+
+    @property
+    def max_physical_offset(self) -> int:
+        """End of the last record that a reader may see."""
+        return self._log.readable_limit
+
+    @property
+    def findings(self) -> list[FileFinding]:
+        """What is wrong with the files themselves: names, sizes, holes.
+
+        Files of queues and of the index are looked at when they are first read.
+        """
+        return [
+            *self._files.findings,
+            *self._pread_queues.findings(),
+            *self._pread_index.findings,
+        ]
+
+    @property
+    def holes(self) -> list[ByteRange]:
+        """Ranges of the CommitLog whose files are missing or short."""
+        return self._files.holes
+
+    @property
+    def has_abort_file(self) -> bool:
+        """Whether a writer runs, or ended without an orderly stop."""
+        return self.layout.abort.exists()
+
+    def index_files(self) -> list[tuple[str, IndexHeader]]:
+        """Return name and header of every index file, oldest first."""
+        return self._pread_index.headers()
+
+    def checkpoint(self) -> Checkpoint | None:
+        """Return the checkpoint, None where there is none."""
+        try:
+            return decode_checkpoint(self.layout.checkpoint.read_bytes())
+        except FileNotFoundError:
+            return None
+
+    def wait_for(self, topic: str, queue_id: int, offset: int, timeout_s: float = 1.0) -> bool:
+        """Wait until a queue offset can be read; False when the time is over.
+
+        The writer is another process, so this looks again every 20 ms.
+        """
+        deadline = self._monotonic() + timeout_s
+        while self.max_offset(topic, queue_id) <= offset:
+            remaining = deadline - self._monotonic()
+            if remaining <= 0:
+                return False
+            self._sleep(min(POLL_INTERVAL_S, remaining))
+        return True
+
+    # --- what a reader may not do ---------------------------------------------------------------
+
+    def _refuse(self, *_arguments: object, **_options: object) -> NoReturn:
+        raise StoreReadOnlyError(
+            f"{self.layout.root} was opened read-only",
+            hint="open it without read_only=True to write",
+        )
+
+    put = put_batch = put_prepared = prepare = flush = _refuse
+
+    # --- the end --------------------------------------------------------------------------------
+
+    def _find_end(self) -> int:
+        """Return the end of the last record that a reader may see."""
+        with self._end_lock:
+            end, has_queues = self._dispatched_end()
+            if has_queues and self.has_abort_file:
+                return end
+            # What was followed before is still there: a log only grows.
+            end = max(end, self._followed_to)
+            self._followed_to = self._follow(end)
+            return self._followed_to
+
+    def _dispatched_end(self) -> tuple[int, bool]:
+        """Return the end of the last record that a queue knows, and whether there is any queue."""
+        end, has_queues = max(0, self._files.min_offset), False
+        keys = self._pread_queues.keys()
+        for key in keys:
+            queue = self._pread_queues.get(key)
+            if queue is None or queue.written_end == queue.first_offset:
+                continue
+            has_queues = True
+            for queue_offset in range(queue.written_end - 1, queue.first_offset - 1, -1):
+                entry = queue.entry(queue_offset)
+                if entry is None or not entry.is_message:
+                    continue
+                stop = entry.physical_offset + entry.record_size
+                if stop <= end:
+                    break
+                if self._is_intact(entry):
+                    end = stop
+                    break
+        return end, has_queues
+
+    def _is_beyond_log(self, key: QueueKey, entry: QueueEntry) -> bool:
+        """Whether the log ends before an entry's record; never true of expired or lost ones."""
+        del key
+        if not entry.is_message or entry.physical_offset < self._files.min_offset:
+            return False
+        if self._is_intact(entry):
+            return False
+        with self._end_lock:
+            end, _ = self._dispatched_end()
+        return entry.physical_offset >= end
+
+    def _is_intact(self, entry: QueueEntry) -> bool:
+        log = PreadLog(self._files, lambda: 0)
+        return message_at(log, entry.physical_offset, entry.record_size) is not None
+
+    def _is_visible(self, stop: int) -> bool:
+        if stop > self._known_end:
+            self._known_end = self._find_end()
+        return stop <= self._known_end
+
+    def _follow(self, start: int) -> int:
+        """Return the end of the unbroken row of records and blanks that begins at `start`.
+
+        A blank leads to the next file if there is one (CommitLog.recoverNormally).
+        """
+        log = PreadLog(self._files, lambda: 0)
+        at = start
+        while True:
+            size = record_size_at(log, at)
+            if size is None:
+                file = self._files.find(at)
+                following = None if file is None else self._files.next_file(file.range.stop)
+                if file is None or following is None or following.base != file.range.stop:
+                    return at
+                head = log.slice(at, END_FILE_MIN_BLANK_SIZE)
+                if head is None or head != encode_blank(file.range.stop - at):
+                    return at
+                at = following.base
+            elif message_at(log, at, size) is None:
+                return at
+            else:
+                at += size
+
+    # --- opening --------------------------------------------------------------------------------
+
+    def _check_files(self) -> None:
+        """Hold the files against what is set, and refuse a store that lost its log."""
+        keys = self._pread_queues.keys()
+        queue = next((queue for key in keys if (queue := self._pread_queues.get(key))), None)
+        if not self._files.files and queue is not None and queue.files.files:
+            raise NotAStoreError(
+                f"{self.layout.root} has queues but no CommitLog file",
+                hint="put the CommitLog files back; their queues can be rebuilt, not the reverse",
+            )
+        resolve_sizes(
+            self.config,
+            ObservedSizes(
+                commit_log=_observation(self._files),
+                consume_queue=None if queue is None else _observation(queue.files),
+            ),
+        )
+
+    def _index_layout(self) -> IndexLayout | None:
+        slots, items = self.config.max_hash_slot_num, self.config.max_index_num
+        return None if slots is None or items is None else IndexLayout(slots, items)
+
+
+class _Closed:
+    """What a closed store reads from."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise StoreClosedError(f"{self._root} was closed", hint="open it again")
+
+
+def _observation(files: PreadFiles) -> FileObservation | None:
+    """Return a file of the commonest size."""
+    for file in files.files:
+        if file.size == files.file_size:
+            return FileObservation(file.path, file.size)
+    return None
+
+
+def physical_memory_bytes() -> int:
+    """Return the machine's memory, from which "in memory" of a page is measured."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
