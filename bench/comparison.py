@@ -9,15 +9,20 @@ rounds show by their spread how much of it there was.
 from __future__ import annotations
 
 import contextlib
+import mmap
 import os
 import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from dataclasses import dataclass, field
+from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
 
 from bench.machine import ROOT
 from support.line_process import LineProcess
@@ -32,6 +37,26 @@ _ENVIRONMENT = {
     "PYTHONPATH": os.pathsep.join((str(ROOT), str(ROOT / "tests"), str(ROOT / "src"))),
 }
 
+
+class Memory(Enum):
+    """State of the machine's free memory before a round."""
+
+    COLD = "cold"
+    """The host has taken it back, as on a virtual machine with room to spare."""
+    BACKED = "backed"
+    """It is there at the first touch, as on a physical machine."""
+    ANY = "any"
+    """As it happens to be."""
+
+
+MEMORY_RETURN_S = 5.0
+"""Longer than the kernel waits before it reports free pages to the host (2 s)."""
+
+SPARE_MEMORY_BYTES = 512 * 1024 * 1024
+"""For queues, index and the processes' own heaps."""
+
+RECORD_OVERHEAD_BYTES = 200
+
 OURS = "ours"
 JAVA = "java"
 
@@ -45,13 +70,18 @@ class Sides:
         Where stores are made and removed.
     java
         Command of the genuine store's worker; None runs ours alone.
+    memory
+        What to do about free memory before a round.
     shared
         One worker per side for all scenarios, for short runs. Otherwise each scenario has its own,
         so that what Java's compiler learnt from one scenario does not colour the next.
     """
 
-    def __init__(self, directory: Path, java: list[str] | None, *, shared: bool) -> None:
+    def __init__(
+        self, directory: Path, java: list[str] | None, *, memory: Memory, shared: bool
+    ) -> None:
         self.directory = directory
+        self.memory = memory
         self._java = java
         self._shared: dict[str, LineProcess] | None = {} if shared else None
         self._stack = contextlib.ExitStack()
@@ -157,12 +187,10 @@ def run(scenario: Scenario, sides: Sides, *, rounds: int, smoke: bool) -> list[O
         if not smoke:
             warm_up = scenario.warm_up()
             for side in names:
-                _round(workers[side], scenario.command, warm_up, sides.directory, sources[side])
+                _round(sides, workers[side], scenario.command, warm_up, sources[side])
         for _ in range(rounds):
             for side in names:
-                answer = _round(
-                    workers[side], scenario.command, spec, sides.directory, sources[side]
-                )
+                answer = _round(sides, workers[side], scenario.command, spec, sources[side])
                 for outcome in outcomes:
                     figure = outcome.measure.figure(answer, scenario.counted_messages(spec))
                     outcome.figures.setdefault(side, []).append(figure)
@@ -170,16 +198,31 @@ def run(scenario: Scenario, sides: Sides, *, rounds: int, smoke: bool) -> list[O
 
 
 def _round(
-    worker: LineProcess,
-    command: str,
-    spec: dict[str, Any],
-    directory: Path,
-    source: Path | None,
+    sides: Sides, worker: LineProcess, command: str, spec: dict[str, Any], source: Path | None
 ) -> dict[str, Any]:
-    with _fresh_directory(directory) as path:
+    with _fresh_directory(sides.directory) as path:
         if source is not None:
             _copy_store(source, path)
+        _settle_memory(sides.memory, _record_bytes(spec) + SPARE_MEMORY_BYTES)
         return worker.ask(f"bench_{command}", spec=spec, path=str(path))
+
+
+def _record_bytes(spec: dict[str, Any]) -> int:
+    return int(spec["messages"]) * (int(spec["bodySize"]) + RECORD_OVERHEAD_BYTES)
+
+
+def _settle_memory(memory: Memory, size_bytes: int) -> None:
+    """Bring the machine's free memory into one state before a round, the same for both sides.
+
+    A virtual machine returns freed memory to its host after about two seconds, and whoever touches
+    such a page first waits for it, up to a second for each 300 MB. Left alone, a round's figures
+    depend on how long ago the round before it removed its store.
+    """
+    if memory is Memory.COLD:
+        time.sleep(MEMORY_RETURN_S)
+    elif memory is Memory.BACKED:
+        touched = np.empty(size_bytes, np.uint8)
+        touched[:: mmap.PAGESIZE] = 1
 
 
 @contextlib.contextmanager

@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 
 from bench import machine, report
-from bench.comparison import Sides, run
+from bench.comparison import Memory, Sides, run
 from bench.scenario import SCENARIOS, select
 from support.java_store import JavaBuildError, java_command
 
@@ -46,8 +46,10 @@ def main(*, with_java: bool) -> int:
         "versions": machine.versions(java[0] if java else None),
         "jvmOptions": list(JVM_OPTIONS) if with_java else None,
         "rounds": rounds,
+        "memory": options.memory,
     }
-    sides = Sides(directory, java, shared=options.smoke)
+    memory = Memory.ANY if options.smoke else Memory(options.memory)
+    sides = Sides(directory, java, memory=memory, shared=options.smoke)
     outcomes = []
     with sides:
         for scenario in scenarios:
@@ -58,7 +60,7 @@ def main(*, with_java: bool) -> int:
     title = "smoke run: the figures mean nothing" if options.smoke else json.dumps(about["machine"])
     report.print_table(outcomes, title=title, with_java=with_java)
     if options.save and not options.smoke:
-        path = RESULTS / report.default_name()
+        path = RESULTS / report.default_name(options.memory)
         report.save(outcomes, path, about=about)
         print(f"written to {path}")
     return 0
@@ -79,6 +81,12 @@ def _parser(*, with_java: bool) -> argparse.ArgumentParser:
     parser.add_argument("--rounds", type=int, default=DEFAULT_ROUNDS, help="rounds per side")
     parser.add_argument(
         "--directory", default=tempfile.gettempdir(), help="where the stores are made and removed"
+    )
+    parser.add_argument(
+        "--memory",
+        choices=[memory.value for memory in Memory],
+        default=Memory.COLD.value,
+        help="state of the free memory before each round (bench/README.md)",
     )
     parser.add_argument("--save", action="store_true", help="write the figures to bench/results")
     return parser

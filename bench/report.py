@@ -59,9 +59,9 @@ def today() -> str:
     return dt.datetime.now(tz=dt.UTC).date().isoformat()
 
 
-def default_name() -> str:
-    """Return ``<date>-<commit>-<machine>.json``."""
-    return f"{today()}-{machine.commit()}-{machine.slug()}.json"
+def default_name(memory: str) -> str:
+    """Return ``<date>-<commit>-<machine>-<memory>.json``."""
+    return f"{today()}-{machine.commit()}-{machine.slug()}-{memory}-memory.json"
 
 
 def _median(outcome: Outcome, side: str, unit: str) -> str:

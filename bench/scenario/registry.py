@@ -100,7 +100,7 @@ def _restart(name: str, *, body_size: int, messages: int, clean: bool) -> Scenar
     )  # fmt: skip
 
 
-_PUT_SIZES = (("100b", 100, 1_000_000, 0.7), ("1k", 1024, 500_000, 1.5), ("4k", 4096, 160_000, 2.5))
+_PUT_SIZES = (("100b", 100, 3_000_000, 0.7), ("1k", 1024, 750_000, 1.5), ("4k", 4096, 220_000, 2.5))
 
 _ALL = (
     *(
