@@ -158,14 +158,18 @@ def _encoded(parts: list[str], pairs: list[tuple[str, str]]) -> bytes:
 
 def _separator_error(pairs: list[tuple[str, str]]) -> RefusedMessageError:
     """Return the error that names the first pair which cannot be written."""
-    for name, value in pairs:
-        if not name:
-            return _refused("a property has an empty name", name, value)
-        if "\x01" in name or "\x02" in name:
-            return _refused("the name of a property contains a separator (0x01, 0x02)", name, value)
-        if "\x01" in value or "\x02" in value:
-            break
-    return _refused("the value of a property contains a separator (0x01, 0x02)", name, value)
+    name, value = next(
+        (name, value)
+        for name, value in pairs
+        if not name or any(separator in name + value for separator in "\x01\x02")
+    )
+    if not name:
+        what = "a property has an empty name"
+    elif "\x01" in name or "\x02" in name:
+        what = "the name of a property contains a separator (0x01, 0x02)"
+    else:
+        what = "the value of a property contains a separator (0x01, 0x02)"
+    return _refused(what, name, value)
 
 
 def _refused(what: str, name: str, value: object) -> RefusedMessageError:

@@ -124,6 +124,34 @@ def test_message_properties_come_first_then_keys_unique_key_and_tags():
     ]
 
 
+anything = st.none() | st.text(st.characters(), max_size=4) | st.text("a\x01\x02é", max_size=3)
+
+
+@given(keys=anything, unique_key=anything, tags=anything, user=st.dictionaries(texts, texts))
+def test_message_properties_are_those_of_its_pairs(keys, unique_key, tags, user):
+    message = Message(topic="t", keys=keys or (), unique_key=unique_key, tags=tags, properties=user)
+    pairs = list(user.items())
+    pairs += [
+        (name, value)
+        for name, value in (("KEYS", keys), ("UNIQ_KEY", unique_key), ("TAGS", tags))
+        if value
+    ]
+    try:
+        expected = encode_properties(pairs)
+    except RefusedMessageError as error:
+        with pytest.raises(RefusedMessageError, match=re.escape(str(error))):
+            message_properties(message)
+    else:
+        assert message_properties(message) == expected
+
+
+def test_message_with_keys_unique_key_and_tags_only():
+    message = Message(topic="t", keys=("a", "b"), unique_key="U", tags="T")
+    assert message_properties(message) == b"KEYS\x01a b\x02UNIQ_KEY\x01U\x02TAGS\x01T"
+    message = Message(topic="t", keys="é", unique_key="U", tags="T")
+    assert message_properties(message) == "KEYS\x01é\x02UNIQ_KEY\x01U\x02TAGS\x01T".encode()
+
+
 def test_message_without_properties_has_none():
     assert message_properties(Message(topic="t")) == b""
     assert message_properties(Message(topic="t", tags="", keys="", unique_key="")) == b""

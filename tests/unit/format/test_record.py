@@ -1,8 +1,10 @@
 """record: a message that stands where it says it stands, or a typed error, and nothing else."""
 
+import importlib.util
 import mmap
 import re
 import struct
+import sys
 import zlib
 
 import msgspec
@@ -202,6 +204,15 @@ def test_body_crc_is_masked_to_31_bits():
     assert body_crc(b"") == 0
     assert zlib.crc32(b"abcd") > 0x7FFFFFFF
     assert body_crc(memoryview(b"abcd")) == zlib.crc32(b"abcd") & 0x7FFFFFFF
+
+
+def test_body_crc_needs_no_extra_package(monkeypatch):
+    monkeypatch.setitem(sys.modules, "isal.isal_zlib", None)
+    specification = importlib.util.find_spec("rocketstore.format.record")
+    plain = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(plain)
+    assert plain.body_crc.__globals__["_crc32"] is zlib.crc32
+    assert plain.body_crc(b"Hello RocketMQ 0") == 613185359
 
 
 @pytest.mark.parametrize(
