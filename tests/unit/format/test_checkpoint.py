@@ -15,7 +15,8 @@ from rocketstore.format.checkpoint import (
     encode_times,
 )
 from support.golden_stores import STORES, golden_store
-from support.page_tables import field_rows, table_with
+from support.page_tables import DOCS, field_rows, table_with
+from support.vectors import vector
 
 TIMES = st.integers(-(2**63), 2**63 - 1)
 checkpoints = st.builds(Checkpoint, TIMES, TIMES, TIMES)
@@ -49,9 +50,12 @@ def test_golden_checkpoint_is_the_manifest_s_and_encodes_to_the_same_bytes(name)
 
 
 def test_worked_example_of_the_page_is_that_of_basic():
-    assert encode_times(Checkpoint(1795236791038, 1795236792350, 1795236791860)).hex() == (
-        "000001a1fc7382fe000001a1fc73881e000001a1fc738634"
-    )
+    times = vector("checkpoint/clean-stop")
+    page = (DOCS / "format/checkpoint.md").read_text("utf-8")
+    assert times.hex(" ", 8) in page
+    checkpoint = decode_checkpoint(times)
+    for name, value in zip(("physic", "logics", "index"), checkpoint, strict=True):
+        assert f"{name} {value}" in page
 
 
 @given(checkpoints)

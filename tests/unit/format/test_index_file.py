@@ -37,7 +37,8 @@ from rocketstore.format.index_file import (
 )
 from rocketstore.format.java_hash import key_hash
 from support.golden_stores import STORES, golden_store
-from support.page_tables import field_rows, table_with
+from support.page_tables import DOCS, field_rows, table_with
+from support.vectors import vector
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
 INT32 = st.integers(-(2**31), 2**31 - 1)
@@ -68,6 +69,19 @@ def test_item_and_header_are_what_java_writes():
     layout = IndexLayout(DEFAULT_SLOT_COUNT, DEFAULT_ITEM_COUNT)
     assert layout.slot_position(item.key_hash % layout.slot_count) == 10984136
     assert layout.item_position(1) == 20000060
+
+
+def test_worked_example_of_the_page_is_that_of_basic():
+    page = (DOCS / "format/index-file.md").read_text("utf-8")
+    data = vector("index-file/header")
+    for start, stop in ((0, 8), (8, 16), (16, 24), (24, 32), (32, 36), (36, 40)):
+        assert data[start:stop].hex() in page
+    item = decode_item(vector("index-file/first-items"), ITEM_SIZE_BYTES)
+    assert item.key_hash == key_hash("TopicA", "7F0000012A139A550000000000001000") == 1128653479
+    slot = item.key_hash % GOLDEN_LAYOUT.slot_count
+    assert slot == 479
+    assert f"\n{GOLDEN_LAYOUT.slot_position(slot):04x}    " in page
+    assert f"\n{GOLDEN_LAYOUT.item_position(1):04x}    {item.key_hash:08x} " in page
 
 
 @given(headers)

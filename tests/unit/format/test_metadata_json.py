@@ -30,6 +30,7 @@ from rocketstore.format.metadata_json import (
 )
 from support.golden_stores import STORES, golden_store
 from support.page_tables import table_with
+from support.vectors import VECTOR_ROOT
 
 TABLES = {
     metadata_json.TOPICS_FILE: TopicTable,
@@ -63,6 +64,12 @@ def test_golden_tables_are_written_again_byte_for_byte(name):
         table = TABLES[path.name.removesuffix(metadata_json.BACKUP_SUFFIX)]
         assert encode_table(decode_table(data, table)).encode() == data, path.name
         assert dumps(loads(data)).encode() == data, path.name
+
+
+@pytest.mark.parametrize("path", sorted((VECTOR_ROOT / "metadata").iterdir()), ids=lambda p: p.name)
+def test_copied_golden_tables_are_written_again_byte_for_byte(path):
+    data = path.read_bytes()
+    assert encode_table(decode_table(data, TABLES[path.name])).encode() == data
 
 
 def test_golden_broker_tables_mean_what_they_say():

@@ -25,7 +25,8 @@ from rocketstore.format.queue_entry import (
     written_mask,
 )
 from support.golden_stores import STORES, golden_store
-from support.page_tables import field_rows, table_with
+from support.page_tables import DOCS, field_rows, table_with
+from support.vectors import vector
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
 INT32 = st.integers(-(2**31), 2**31 - 1)
@@ -47,6 +48,21 @@ def test_page_has_the_field_table_of_the_module():
 )
 def test_entry_is_what_java_writes(entry, hexadecimal):
     assert encode_entry(*entry).hex() == hexadecimal
+
+
+def test_copied_golden_entries_are_fillers_then_messages():
+    found = list(iterate_entries(vector("queue-entry/fillers-then-messages")))
+    assert [entry.is_filler for entry in found] == [True, True, False, False, False, False]
+    assert found[2] == (132188, 369, 2652)
+    assert encode_entries(found) == vector("queue-entry/fillers-then-messages")
+
+
+def test_worked_example_of_the_page_is_that_of_basic():
+    page = (DOCS / "format/consume-queue.md").read_text("utf-8")
+    for entry in iterate_entries(vector("queue-entry/first-messages")):
+        data = encode_entry(*entry).hex()
+        assert f"{data[:16]} {data[16:24]} {data[24:]}" in page
+        assert f"record at {entry.physical_offset}, {entry.record_size} bytes" in page
 
 
 @given(entries)

@@ -1,0 +1,84 @@
+"""index_file: any bytes are a file whose chains end, or a FormatError."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rocketstore.errors import FormatError
+from rocketstore.format.index_file import (
+    INDEX_HEADER_SIZE,
+    ITEM_SIZE_BYTES,
+    IndexLayout,
+    decode_header,
+    decode_item,
+    encode_header,
+    encode_item,
+    item_array,
+    iterate_chain,
+    layout_of,
+    slot_array,
+    used_item_count,
+)
+from support.fuzzing import check_mutations, fuzz_with_atheris
+from support.vectors import vector
+
+LAYOUT = IndexLayout(slot_count=2, item_count=8)
+
+
+def golden_file() -> bytes:
+    """Build a file of two slots around genuine items, all of them chained from the slots."""
+    header = decode_header(vector("index-file/header"))._replace(index_count=4)
+    table = vector("index-file/first-items").ljust(LAYOUT.item_count * ITEM_SIZE_BYTES, b"\0")
+    slots = b"\0\0\0\2" + b"\0\0\0\3"
+    return encode_header(header) + slots + table
+
+
+GOLDEN = (golden_file(), golden_file()[:INDEX_HEADER_SIZE], b"")
+
+
+def check(data: bytes) -> None:
+    """Read header, items and every chain of the bytes, and of the bytes brought to full length."""
+    check_as_it_is(data)
+    size = LAYOUT.size_bytes
+    check_as_it_is(data[:size].ljust(size, b"\0"))
+
+
+def check_as_it_is(data: bytes) -> None:
+    layout = learnt_layout(data)
+    try:
+        header = decode_header(data)
+        assert encode_header(header) == data[:INDEX_HEADER_SIZE]
+        items, slots = item_array(data, layout), slot_array(data, layout)
+    except FormatError as error:
+        str(error)
+        assert len(data) != layout.size_bytes or len(data) < INDEX_HEADER_SIZE
+        return
+    assert (len(slots), len(items)) == layout
+    assert 1 <= used_item_count(header, layout) <= layout.item_count
+    for number in range(layout.item_count):
+        item = decode_item(data, layout.item_position(number))
+        assert encode_item(item) == bytes(items[number])
+        chain = list(iterate_chain(data, layout, item.key_hash))
+        assert len(chain) < layout.item_count
+        assert all(member.key_hash == item.key_hash for member in chain)
+
+
+def learnt_layout(data: bytes) -> IndexLayout:
+    try:
+        layout = layout_of(len(data))
+    except FormatError:
+        return LAYOUT
+    assert layout.size_bytes == len(data)
+    return layout
+
+
+@given(st.binary(max_size=LAYOUT.size_bytes + 8))
+def test_any_bytes_are_an_index_or_a_format_error(data):
+    check(data)
+
+
+def test_broken_golden_index_is_an_index_or_a_format_error():
+    check_mutations(check, GOLDEN)
+
+
+if __name__ == "__main__":
+    fuzz_with_atheris(check)

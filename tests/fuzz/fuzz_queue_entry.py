@@ -1,0 +1,61 @@
+"""queue_entry: any bytes are entries, or a FormatError."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rocketstore.errors import FormatError
+from rocketstore.format.queue_entry import (
+    ENTRY_SIZE_BYTES,
+    QueueEntry,
+    decode_entry,
+    encode_entries,
+    entry_array,
+    filler_mask,
+    iterate_entries,
+    written_mask,
+)
+from support.fuzzing import check_mutations, fuzz_with_atheris
+from support.vectors import vector
+
+GOLDEN = (vector("queue-entry/fillers-then-messages"), vector("queue-entry/first-messages"), b"")
+
+
+def check(data: bytes) -> None:
+    """Read the entries in three ways, which agree; what was read encodes to the same bytes."""
+    whole = len(data) - len(data) % ENTRY_SIZE_BYTES
+    try:
+        entries = list(iterate_entries(data))
+    except FormatError as error:
+        str(error)
+        assert whole != len(data)
+        entries = list(iterate_entries(data[:whole]))
+    array = entry_array(data[:whole])
+    assert [QueueEntry(*row) for row in array.tolist()] == entries
+    assert written_mask(array).tolist() == [entry.is_written for entry in entries]
+    assert filler_mask(array).tolist() == [entry.is_filler for entry in entries]
+    assert encode_entries(entries) == data[:whole]
+    for position in (-1, 0, len(data) // 2, len(data) - ENTRY_SIZE_BYTES, len(data)):
+        check_single(data, position)
+
+
+def check_single(data: bytes, position: int) -> None:
+    inside = 0 <= position <= len(data) - ENTRY_SIZE_BYTES
+    try:
+        decode_entry(data, position)
+    except FormatError:
+        assert not inside
+    else:
+        assert inside
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_entries_or_a_format_error(data):
+    check(data)
+
+
+def test_broken_golden_entries_are_entries_or_a_format_error():
+    check_mutations(check, GOLDEN)
+
+
+if __name__ == "__main__":
+    fuzz_with_atheris(check)
