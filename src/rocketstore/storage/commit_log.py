@@ -5,8 +5,9 @@ the log moves only after all its bytes are in the mapping. Store times never go 
 append leaves behind the end is zero.
 
 How derived: CommitLog.asyncPutMessage and DefaultAppendMessageCallback.doAppend of 4.9 (spec B3.4,
-B3.5, F3.1). Cost: one `pack_into` of a whole-record `Struct`, cached by sizes, writes a record; that
-is cheaper than joining parts and copying them, and than a compiled call per message.
+B3.5, F3.1). Cost: one `pack_into` of a whole-record `Struct`, cached by sizes, writes a record;
+that is cheaper than joining parts and copying them, and than a compiled call per message. A batch
+is one call of a kernel.
 """
 
 from __future__ import annotations
@@ -15,21 +16,31 @@ import struct
 import threading
 from typing import TYPE_CHECKING, Final, cast
 
-from rocketstore.errors import RefusedMessageError, StoreFullError
+import numpy as np
+
+from rocketstore.errors import RefusedMessageError
 from rocketstore.format.blank import END_FILE_MIN_BLANK_SIZE, encode_blank
 from rocketstore.format.record import MESSAGE_MAGIC_V1_SIGNED, body_crc, record_struct
 from rocketstore.message import TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
+from rocketstore.scan import kernels
+from rocketstore.scan.batch_state import BatchColumn, BatchRefusal
 
 if TYPE_CHECKING:
     import mmap
     from collections.abc import Callable, Mapping
+
+    import numpy.typing as npt
 
     from rocketstore.storage.mapped_file import MappedFile
     from rocketstore.storage.mapped_file_queue import MappedFileQueue
     from rocketstore.storage.preallocate import Preallocator
     from rocketstore.units import QueueKey
 
+    ByteArray = npt.NDArray[np.uint8]
+    Table = npt.NDArray[np.int64]
+
 _CACHED_PACKERS: Final = 8192
+_RECORD_SIZE: Final = int(BatchColumn.RECORD_SIZE)
 _OUTSIDE_QUEUES: Final = frozenset({TRANSACTION_PREPARED, TRANSACTION_ROLLBACK})
 """Transaction types whose records have queue offset 0 and no queue entry."""
 
@@ -120,6 +131,7 @@ class CommitLog:
         # Set by the first append, which finds no room below a limit of -1.
         self._file = cast("MappedFile", None)
         self._mapping = cast("mmap.mmap", None)
+        self._target = cast("ByteArray", None)
         self._base = 0
         self._position = 0
         self._limit = -1
@@ -188,7 +200,7 @@ class CommitLog:
 
     # --- append ---------------------------------------------------------------------------------
 
-    def append(  # noqa: PLR0913 - the fields of a record; positional because this is the hot path
+    def append(  # noqa: PLR0913, PLR0917 - the fields of a record, positional on the hot path
         self,
         cell: QueueCell,
         body: bytes,
@@ -277,6 +289,69 @@ class CommitLog:
             lock.release()
         return offset, size, queue_offset, now
 
+    def append_batch(
+        self, cell: QueueCell, source: ByteArray, table: Table, count: int, more: ByteArray
+    ) -> tuple[int, int, int, int]:
+        """Append the first `count` rows of a batch table as consecutive records, all or none.
+
+        Parameters
+        ----------
+        cell
+            Their queue.
+        source
+            Holds bodies, properties and born hosts.
+        table
+            Columns of `scan.batch_state.BatchColumn`; gets the records' sizes.
+        more
+            Properties added to those of each message.
+
+        Returns
+        -------
+        tuple
+            As of `append`, for the first message; the size is that of all.
+
+        Raises
+        ------
+        RefusedMessageError
+            Properties are too long, or the records do not fit a file.
+        StoreFullError, StoreError
+            A file was needed and could not be made; nothing was stored.
+        """
+        common = (self._array_of(cell.topic), self._array_of(self.store_host), more)
+        with self.lock:
+            try:
+                now = self._clock()
+                self.locked_since_ms = now
+                if now < self.last_store_timestamp_ms:
+                    now = self._clamped()
+                if self._limit < 0:
+                    self._make_room(0)
+                numbers = (count, cell.queue_id, cell.next_offset, now, self._base)
+                position = self._position
+                size = kernels.write_batch(source, table, common, numbers, self._target, position)
+                if size == BatchRefusal.NO_ROOM:
+                    position = self._make_room(int(table[:count, _RECORD_SIZE].sum()))
+                    numbers = (count, cell.queue_id, cell.next_offset, now, self._base)
+                    size = kernels.write_batch(
+                        source, table, common, numbers, self._target, position
+                    )
+                if size < 0:
+                    raise _refused_batch(size, self.file_size)
+                offset = self._base + position
+                queue_offset = cell.next_offset
+                self._file.write_position = self._position = position + size
+                self.last_store_timestamp_ms = now
+                self.max_offset = offset + size
+                cell.next_offset = queue_offset + count
+                cell.stored_bytes += size
+            finally:
+                self.locked_since_ms = 0
+        return offset, size, queue_offset, now
+
+    @staticmethod
+    def _array_of(data: bytes) -> ByteArray:
+        return np.frombuffer(data, np.uint8)
+
     def _packer(self, body_size: int, topic_size: int, properties_size: int) -> Callable[..., None]:
         """Return `pack_into` for a record with IPv4 hosts, keeping a bounded number of them."""
         if len(self._packers) >= _CACHED_PACKERS:
@@ -309,7 +384,9 @@ class CommitLog:
         self._base = file.base
         self._position = file.write_position
         self._mapping = file.mapping
-        self._limit = min(file.size, file.backed_position) - END_FILE_MIN_BLANK_SIZE
+        writable = min(file.size, file.backed_position)
+        self._target = file.array[:writable]
+        self._limit = writable - END_FILE_MIN_BLANK_SIZE
 
     def _roll(self, full: MappedFile | None, size: int) -> None:
         """Go on in the next file, closing the full one; nothing changes if there is no next one.
@@ -336,3 +413,13 @@ class CommitLog:
         self.files.adopt(file)
         file.reserve(min(size + END_FILE_MIN_BLANK_SIZE, file.size))
         self._use(file)
+
+
+def _refused_batch(refusal: int, file_size: int) -> RefusedMessageError:
+    if refusal == BatchRefusal.PROPERTIES_TOO_LONG:
+        return RefusedMessageError(
+            "properties of a message and of its batch together exceed 32767 bytes"
+        )
+    if refusal == BatchRefusal.NO_ROOM:
+        return RefusedMessageError(f"the batch does not fit a file of {file_size} bytes")
+    return RefusedMessageError("the batch table does not describe its source")

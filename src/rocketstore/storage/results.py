@@ -6,6 +6,7 @@ Source: PutMessageStatus, GetMessageStatus, PutMessageResult, GetMessageResult (
 from __future__ import annotations
 
 from enum import Enum
+from itertools import accumulate
 from typing import Final, NamedTuple
 
 import msgspec
@@ -61,8 +62,8 @@ class PutResult(msgspec.Struct, frozen=True, gc=False):
         1, or how many messages a batch had.
     detail
         What was refused and why, for a status that is not ``PUT_OK``.
-    record_offsets
-        Physical offset of each record of a batch.
+    record_sizes
+        Bytes of each record of a batch; they stand one behind the other.
     """
 
     status: PutMessageStatus
@@ -73,7 +74,7 @@ class PutResult(msgspec.Struct, frozen=True, gc=False):
     store_host: bytes = b""
     message_count: int = 1
     detail: str | None = None
-    record_offsets: tuple[int, ...] = ()
+    record_sizes: tuple[int, ...] = ()
 
     @property
     def is_stored(self) -> bool:
@@ -86,8 +87,16 @@ class PutResult(msgspec.Struct, frozen=True, gc=False):
         if self.physical_offset < 0:
             return ""
         host = self.store_host
-        offsets = self.record_offsets or (self.physical_offset,)
-        return ",".join([(host + offset.to_bytes(8, "big")).hex().upper() for offset in offsets])
+        return ",".join(
+            [(host + offset.to_bytes(8, "big")).hex().upper() for offset in self.record_offsets]
+        )
+
+    @property
+    def record_offsets(self) -> list[int]:
+        """Physical offset of each record stored."""
+        if self.physical_offset < 0:
+            return []
+        return list(accumulate(self.record_sizes[:-1], initial=self.physical_offset))
 
 
 class GetMessageStatus(Enum):

@@ -30,48 +30,49 @@ _STOPS_DISPATCH = (
 
 
 class RunningFlags:
-    """The flags of one open store; safe to change from any thread."""
+    """The flags of one open store; safe to change from any thread.
+
+    Attributes
+    ----------
+    bits
+        All flags that are set; read it, change it by `set` and `clear`.
+    """
 
     def __init__(self) -> None:
-        self._bits = RunningFlag(0)
+        self.bits = RunningFlag(0)
         self._reasons: dict[RunningFlag, str] = {}
         self._lock = threading.Lock()
-
-    @property
-    def bits(self) -> RunningFlag:
-        """All flags that are set."""
-        return self._bits
 
     def set(self, flag: RunningFlag, reason: str) -> bool:
         """Set `flag` for a reason that users will read; return whether it was clear before."""
         with self._lock:
-            was_clear = not self._bits & flag
-            self._bits |= flag
+            was_clear = not self.bits & flag
+            self.bits |= flag
             self._reasons[flag] = reason
         return was_clear
 
     def clear(self, flag: RunningFlag) -> bool:
         """Take back `flag`; return whether it was set before."""
         with self._lock:
-            was_set = bool(self._bits & flag)
-            self._bits &= ~flag
+            was_set = bool(self.bits & flag)
+            self.bits &= ~flag
             self._reasons.pop(flag, None)
         return was_set
 
     @property
     def is_readable(self) -> bool:
         """Whether gets are answered."""
-        return not self._bits & RunningFlag.NOT_READABLE
+        return not self.bits & RunningFlag.NOT_READABLE
 
     @property
     def is_writeable(self) -> bool:
         """Whether puts are taken."""
-        return not self._bits & _STOPS_PUTS
+        return not self.bits & _STOPS_PUTS
 
     @property
     def is_queue_writeable(self) -> bool:
         """Whether dispatch may write queue entries; a full disk does not stop it."""
-        return not self._bits & _STOPS_DISPATCH
+        return not self.bits & _STOPS_DISPATCH
 
     @property
     def reasons(self) -> list[str]:
