@@ -1,0 +1,180 @@
+"""Compiled kernels and their plain-Python references give the same answer, whatever the bytes."""
+
+from __future__ import annotations
+
+import zlib
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rocketstore.format.java_hash import string_hash
+from rocketstore.format.properties import decode_properties
+from rocketstore.scan.columns import COLUMN_COUNT, Column, RecordColumns, StopReason, new_columns
+from rocketstore.scan.reference import crc as reference_crc
+from rocketstore.scan.reference import java_hash as reference_hash
+from rocketstore.scan.reference import resync as reference_resync
+from rocketstore.scan.reference import slices as reference_slices
+from rocketstore.scan.reference import walk as reference_walk
+from support.scan_strategies import damaged_logs, properties_blocks, texts_or_noise
+from support.synthetic_log import record_bytes
+
+compiled_crc = pytest.importorskip("rocketstore.scan.compiled.crc")
+compiled_hash = pytest.importorskip("rocketstore.scan.compiled.java_hash")
+compiled_resync = pytest.importorskip("rocketstore.scan.compiled.resync")
+compiled_slices = pytest.importorskip("rocketstore.scan.compiled.slices")
+compiled_walk = pytest.importorskip("rocketstore.scan.compiled.walk")
+
+
+CHECK_CRC = True
+
+
+def as_array(data: bytes | bytearray) -> np.ndarray:
+    return np.frombuffer(bytes(data), dtype=np.uint8)
+
+
+@given(st.binary(max_size=400), st.integers(0, 80))
+def test_the_checksum_is_that_of_zlib_at_every_place_and_length(data, skip):
+    skip = min(skip, len(data))
+    array = as_array(data)
+    expected = zlib.crc32(data[skip:]) & 0x7FFFFFFF
+    assert compiled_crc.body_crc(array, skip, len(data) - skip) == expected
+    assert reference_crc.body_crc(array, skip, len(data) - skip) == expected
+    tables = int(compiled_crc._crc_by_tables(array, skip, len(data), compiled_crc._ALL_ONES))
+    assert (tables ^ 0xFFFFFFFF) & 0x7FFFFFFF == expected
+
+
+@given(texts_or_noise(), st.integers(-(2**31), 2**31 - 1))
+def test_the_hash_is_that_of_java_also_for_malformed_utf8(text, seed):
+    padded = as_array(b"\x80" + text + b"\x80")
+    compiled = compiled_hash.java_hash(padded, 1, len(text), seed)
+    assert compiled == reference_hash.java_hash(padded, 1, len(text), seed)
+    decoded = text.decode("utf-8", "replace")
+    assert compiled_hash.java_hash(padded, 1, len(text), 0) == string_hash(decoded)
+
+
+@given(texts_or_noise(), texts_or_noise())
+def test_the_hash_of_a_joined_text_continues_that_of_its_beginning(topic, key):
+    topic, key = (part.decode("utf-8", "replace").encode() for part in (topic, key))
+    array = as_array(topic + b"#" + key)
+    seed = compiled_hash.java_hash(array, 0, len(topic), 0)
+    continued = compiled_hash.java_hash(array, len(topic), 1 + len(key), seed)
+    assert continued == string_hash((topic + b"#" + key).decode())
+
+
+@given(damaged_logs(), st.data())
+def test_the_compiled_walk_is_the_reference_walk(log, data):
+    array = as_array(log.data)
+    size = len(array)
+    position = data.draw(
+        st.sampled_from([at for at, _ in log.records] or [0]) | st.integers(0, size)
+    )
+    stop = data.draw(st.just(size) | st.integers(0, size + 9))
+    file_size = data.draw(st.just(size) | st.integers(0, size + 200))
+    check_crc = data.draw(st.booleans())
+    rows = data.draw(st.sampled_from([0, 1, 3, 64]))
+    results = []
+    for module in (compiled_walk, reference_walk):
+        cols = new_columns(rows)
+        cols[:] = -7
+        result = module.walk(array, position, stop, log.base, file_size, check_crc, cols)
+        results.append((tuple(int(n) for n in result), cols.tolist()))
+    assert results[0] == results[1]
+
+
+@given(damaged_logs(), st.data())
+def test_the_compiled_resync_is_the_reference_resync(log, data):
+    array = as_array(log.data)
+    size = len(array)
+    position = data.draw(st.integers(0, size + 2))
+    stop = data.draw(st.just(size) | st.integers(0, size + 9))
+    file_size = data.draw(st.just(size) | st.integers(0, size + 200))
+    compiled, reference = (
+        module.resync(array, position, stop, log.base, file_size)
+        for module in (compiled_resync, reference_resync)
+    )
+    assert compiled == reference
+    assert compiled == -1 or position <= compiled < stop
+
+
+@given(damaged_logs(), st.data())
+def test_resync_is_the_first_position_that_a_walk_believes(log, data):
+    array = as_array(log.data)
+    size = len(array)
+    position = data.draw(st.integers(0, size))
+    believed = (
+        at
+        for at in range(position, size)
+        if not isinstance(
+            verdict := reference_walk.check_record(array.data, at, log.base, size, check_crc=True),
+            StopReason,
+        )
+        or verdict is StopReason.BLANK
+    )
+    assert compiled_resync.resync(array, position, size, log.base, size) == next(believed, -1)
+
+
+@given(st.binary(max_size=100), st.integers(0, 300), st.integers(0, 300), st.integers(0, 500))
+def test_the_last_written_byte_is_found(data, zeros, position, stop):
+    array = as_array(data + bytes(zeros))
+    expected = max((at for at in range(position, min(stop, len(array))) if array[at]), default=-1)
+    assert compiled_resync.last_nonzero(array, position, stop) == expected
+    assert reference_resync.last_nonzero(array, position, stop) == expected
+
+
+@given(properties_blocks())
+def test_tags_and_keys_are_those_that_the_properties_decode_to(block):
+    array = as_array(record_bytes(0, properties=block))
+    properties = decode_properties(block)
+    for module in (compiled_walk, reference_walk):
+        cols = new_columns(1)
+        assert module.walk(array, 0, len(array), 0, len(array), CHECK_CRC, cols)[0] == 1
+        columns = RecordColumns(array, cols, 0)
+        for name, at, size in (
+            ("TAGS", Column.TAGS_AT, Column.TAGS_SIZE),
+            ("KEYS", Column.KEYS_AT, Column.KEYS_SIZE),
+            ("UNIQ_KEY", Column.UNIQUE_KEY_AT, Column.UNIQUE_KEY_SIZE),
+        ):
+            value = columns.bytes_of(0, at, size).decode("utf-8", "replace")
+            assert value == properties.get(name, "")
+        assert cols[0, Column.TAGS_CODE] == string_hash(properties.get("TAGS", ""))
+        delay = properties.get("DELAY", "")
+        is_number = delay.isascii() and delay.isdecimal() and int(delay) < 2**31
+        assert cols[0, Column.DELAY_LEVEL] == (int(delay) if is_number else 0)
+
+
+@given(st.binary(max_size=50), st.lists(st.tuples(st.integers(-2, 52), st.integers(-2, 30))))
+def test_slices_are_copied_or_refused(data, places):
+    array = as_array(data)
+    at = np.array([place for place, _ in places], dtype=np.int64)
+    sizes = np.array([size for _, size in places], dtype=np.int64)
+    targets = [np.zeros(100, dtype=np.uint8) for _ in range(2)]
+    written = [
+        module.copy_slices(array, at, sizes, target)
+        for module, target in zip((compiled_slices, reference_slices), targets, strict=True)
+    ]
+    assert written[0] == written[1]
+    assert targets[0].tobytes() == targets[1].tobytes()
+
+
+@pytest.mark.parametrize("module", [compiled_walk, reference_walk])
+def test_a_matrix_of_another_width_is_refused(module):
+    cols = np.zeros((4, COLUMN_COUNT - 1), dtype=np.int64)
+    with pytest.raises(ValueError, match="COLUMN_COUNT"):
+        module.walk(as_array(record_bytes(0)), 0, 100, 0, 100, CHECK_CRC, cols)
+
+
+@pytest.mark.parametrize(
+    "kernel",
+    [
+        compiled_crc.body_crc,
+        reference_crc.body_crc,
+        lambda *place: compiled_hash.java_hash(*place, 0),
+        lambda *place: reference_hash.java_hash(*place, 0),
+    ],
+)
+@pytest.mark.parametrize("place", [(-1, 2), (0, -1), (9, 2), (2**62, 2**62), (0, 11)])
+def test_a_range_outside_the_buffer_is_refused(kernel, place):
+    with pytest.raises(ValueError, match="inside the buffer"):
+        kernel(as_array(bytes(10)), *place)

@@ -1,0 +1,105 @@
+"""Hypothesis strategies for CommitLog bytes: healthy, damaged, and hostile."""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+
+from support.synthetic_log import (
+    MAGIC_BLANK,
+    MAGIC_V1,
+    MAGIC_V2,
+    SyntheticLog,
+    blank_bytes,
+    record_bytes,
+)
+
+_TEXT = st.text(max_size=12).map(lambda text: text.encode("utf-8", "replace"))
+_UTF8_PIECES = (
+    *(b"a", b" ", b"\x80", b"\xc1", b"\xc3", b"\xe0\x80", b"\xe4\xb8", b"\xed\xa0\x80"),
+    *(b"\xf0\x9f", b"\xf0\x90\x80", b"\xf4\x90\x80\x80", b"\xf5", b"\xff"),
+    *("中".encode(), "😀".encode()),
+)
+_BROKEN_UTF8 = st.lists(st.sampled_from(_UTF8_PIECES), max_size=8).map(b"".join)
+
+
+def texts_or_noise() -> st.SearchStrategy[bytes]:
+    return _TEXT | _BROKEN_UTF8 | st.binary(max_size=20)
+
+
+def properties_blocks() -> st.SearchStrategy[bytes]:
+    """Blocks of properties, with every way of being malformed."""
+    names = st.sampled_from(
+        [b"TAGS", b"KEYS", b"UNIQ_KEY", b"DELAY", b"TAG", b"UNIQ_KEZ", b"XELAY", b"", b"a", b"\xff"]
+    )
+    values = texts_or_noise() | st.integers(0, 2**33).map(lambda n: str(n).encode()) | st.just(b"")
+    part = st.tuples(names, st.sampled_from([b"\x01", b"\x01\x01", b""]), values).map(b"".join)
+    return st.lists(part, max_size=6).flatmap(
+        lambda parts: st.sampled_from([b"\x02".join(parts), b"\x02".join([*parts, b""])])
+    )
+
+
+@st.composite
+def record_fields(draw: st.DrawFn) -> dict[str, object]:
+    magic = draw(st.sampled_from([MAGIC_V1, MAGIC_V1, MAGIC_V1, MAGIC_V2]))
+    topic_limit = 127 if magic == MAGIC_V1 else 300
+    return {
+        "body": draw(st.binary(max_size=40) | st.binary(min_size=60, max_size=200)),
+        "topic": draw(texts_or_noise() | st.just(b"TopicTest") | st.just(b"t" * topic_limit)),
+        "properties": draw(properties_blocks()),
+        "magic": magic,
+        "sys_flag": draw(st.sampled_from([0, 0, 0x10, 0x20, 0x30, 0x4, 0xC, 0x1])),
+        "queue_id": draw(st.integers(0, 7)),
+        "queue_offset": draw(st.integers(0, 2**40)),
+        "flag": draw(st.integers(-(2**31), 2**31 - 1)),
+        "reconsume_times": draw(st.integers(0, 16)),
+        "prepared_offset": draw(st.integers(0, 2**40)),
+    }
+
+
+def _noise(draw: st.DrawFn, log: SyntheticLog) -> bytes:  # noqa: PLR0911 - one per kind
+    """Something that is no record of this place, the nastier the better."""
+    here = log.base + len(log.data)
+    kind = draw(st.sampled_from(["bytes", "zeros", "foreign", "magic", "hidden", "blank", "torn"]))
+    if kind == "zeros":
+        return bytes(draw(st.integers(1, 200)))
+    if kind == "foreign":
+        return record_bytes(here + draw(st.integers(1, 5000)), body=b"not here")
+    if kind == "magic":
+        magic = draw(st.sampled_from([MAGIC_V1, MAGIC_V2, MAGIC_BLANK]))
+        length = draw(st.integers(-5, 300) | st.just(2**31 - 1))
+        return length.to_bytes(4, "big", signed=True) + magic.to_bytes(4, "big") + b"\x01" * 40
+    if kind == "hidden":
+        return record_bytes(here, body=record_bytes(7, body=b"inner"))[:-1] + b"\x00\x01"
+    if kind == "blank":
+        return blank_bytes(draw(st.integers(0, 400)))
+    if kind == "torn":
+        return record_bytes(here, body=b"x" * 50)[: draw(st.integers(1, 140))]
+    return draw(st.binary(min_size=1, max_size=80))
+
+
+@st.composite
+def damaged_logs(draw: st.DrawFn) -> SyntheticLog:
+    """A log of records with noise between some, flipped bytes, and a tail of any kind."""
+    log = SyntheticLog(base=draw(st.sampled_from([0, 65536, 1 << 40])))
+    for _ in range(draw(st.integers(0, 6))):
+        if draw(st.integers(0, 3)) == 0:
+            log.garbage(_noise(draw, log))
+        fields = draw(record_fields())
+        if draw(st.integers(0, 4)) == 0:
+            # A body that carries a whole record, one of elsewhere or one that states its place.
+            inside = log.base + len(log.data) + 88 + draw(st.sampled_from([0, 0, 1000]))
+            fields |= {"body": record_bytes(inside, body=b"hidden"), "sys_flag": 0}
+        log.add(**fields)
+    tail = draw(st.sampled_from(["none", "zeros", "blank", "noise", "hole"]))
+    if tail == "zeros":
+        log.zeros(draw(st.integers(1, 300)))
+    elif tail == "blank":
+        log.blank(draw(st.integers(8, 200)))
+    elif tail == "noise":
+        log.garbage(_noise(draw, log))
+    elif tail == "hole":
+        log.zeros(draw(st.integers(1, 200))).garbage(b"\x01").zeros(draw(st.integers(0, 99)))
+    for at in draw(st.lists(st.integers(0, max(len(log.data) - 1, 0)), max_size=2)):
+        if log.data:
+            log.data[at] ^= draw(st.integers(1, 255))
+    return log
