@@ -1,38 +1,32 @@
-"""Read the field table of a format page, so that a test can compare it with the module's."""
+"""The field table of a format page whose fields have no fixed place, to compare with a module's."""
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import TYPE_CHECKING
 
-PAGES = Path(__file__).resolve().parents[2] / "docs" / "format"
+from support.page_tables import table_with
 
-TYPES = {
-    "int": "i",
-    "unsigned int": "I",
-    "long": "q",
-    "short": "h",
-    "byte": "b",
-    "bytes": "s",
+if TYPE_CHECKING:
+    from rocketstore.format.field import Field
+
+TYPE_NAMES = {
+    "i": "int",
+    "I": "unsigned int",
+    "q": "long",
+    "h": "short",
+    "b": "byte",
+    "s": "bytes",
 }
 """What a page calls the codes of `struct`."""
 
 
-def field_table(page: str) -> list[tuple[str, str, str, str, str]]:
-    """Return (name, width, code, unit, meaning) of each row of the page's field table.
+def page_rows(page: str) -> list[tuple[str, ...]]:
+    """Return the rows of the field table of ``docs/format/<page>.md``."""
+    columns = ("field", "width", "type", "unit", "meaning")
+    table = table_with(f"format/{page}.md", *columns)
+    return [tuple(row[column].strip("`") for column in columns) for row in table]
 
-    The table is the first one whose header names these columns, in whatever order.
-    """
-    rows: list[tuple[str, str, str, str, str]] = []
-    columns: list[str] = []
-    for line in (PAGES / f"{page}.md").read_text("utf-8").splitlines():
-        cells = [cell.strip().strip("`") for cell in line.strip().strip("|").split("|")]
-        if {"field", "width", "type", "unit", "meaning"} <= set(cells):
-            columns = cells
-        elif columns and not line.startswith("|"):
-            break
-        elif columns and not set(cells[0]) <= set("-: "):
-            row = dict(zip(columns, cells, strict=True))
-            rows.append(
-                (row["field"], row["width"], TYPES[row["type"]], row["unit"], row["meaning"])
-            )
-    return rows
+
+def module_rows(fields: tuple[Field, ...]) -> list[tuple[str, ...]]:
+    """Return what the page of `fields` has to say."""
+    return [(row.name, row.width, TYPE_NAMES[row.code], row.unit, row.meaning) for row in fields]

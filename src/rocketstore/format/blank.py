@@ -17,7 +17,8 @@ BLANK_MAGIC: Final = 0xCBD43194
 """CommitLog.BLANK_MAGIC_CODE, -875286124 as Java prints it."""
 
 END_FILE_MIN_BLANK_SIZE: Final = 8
-"""Bytes that always stay free behind a record (CommitLog.END_FILE_MIN_BLANK_LENGTH)."""
+"""Bytes that always stay free behind a record (CommitLog.END_FILE_MIN_BLANK_LENGTH): a record of
+size L goes into a file only if ``L + 8`` bytes are left."""
 
 _BLANK: Final = struct.Struct(">iI")
 
@@ -45,11 +46,3 @@ def encode_blank(remaining: int) -> bytes:
             found=remaining,
         )
     return _BLANK.pack(remaining, BLANK_MAGIC)
-
-
-def fits(record_size: int, remaining: int) -> bool:
-    """Return whether a record fits the `remaining` bytes of a file and leaves room for a BLANK.
-
-    For a batch, `record_size` is the sum of all its records: a batch is never split over files.
-    """
-    return record_size + END_FILE_MIN_BLANK_SIZE <= remaining

@@ -14,7 +14,7 @@ from rocketstore.format.client_batch import (
     decode_client_batch,
     encode_client_batch,
 )
-from support.format_page import field_table
+from support.format_page import module_rows, page_rows
 from support.vectors import vector
 
 messages = st.lists(
@@ -127,5 +127,4 @@ def test_properties_over_32767_bytes_are_refused():
 
 
 def test_page_has_the_field_table_of_the_module():
-    rows = [(row.name, row.width, row.code, row.unit, row.meaning) for row in FIELDS]
-    assert field_table("client-batch") == rows
+    assert page_rows("client-batch") == module_rows(FIELDS)

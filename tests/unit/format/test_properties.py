@@ -1,7 +1,6 @@
 """properties: what is written is read back; what cannot be, is refused; reading never fails."""
 
 import re
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -15,8 +14,7 @@ from rocketstore.format.properties import (
     message_properties,
 )
 from rocketstore.message import Message
-
-PAGE = Path(__file__).resolve().parents[3] / "docs" / "format" / "properties.md"
+from support.page_tables import table_with
 
 texts = st.text(
     st.characters(exclude_characters="\x01\x02", exclude_categories=("Cs",)), min_size=1
@@ -188,6 +186,7 @@ def test_page_lists_the_reserved_names_of_the_module():
         for name, value in vars(module).items()
         if name.isupper() and isinstance(value, str) and name in (value, "CRC32")
     }
-    listed = re.findall(r"^\| `([A-Z0-9_#]+)` \|", PAGE.read_text("utf-8"), re.MULTILINE)
+    reserved = table_with("format/properties.md", "name", "meaning")
+    listed = [row["name"].strip("`") for row in reserved]
     assert len(listed) == len(set(listed))
     assert set(listed) == names

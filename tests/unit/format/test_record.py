@@ -36,7 +36,8 @@ from rocketstore.format.record import (
     record_size,
     record_struct,
 )
-from support.format_page import PAGES, field_table
+from support.format_page import module_rows, page_rows
+from support.page_tables import DOCS
 from support.vectors import vector
 
 HOST_V4 = encode_host("10.0.0.1:1234")
@@ -555,8 +556,7 @@ def test_any_patch_of_a_record_gives_a_message_or_a_format_error(data):
 
 
 def test_page_has_the_field_table_of_the_module():
-    rows = [(row.name, row.width, row.code, row.unit, row.meaning) for row in FIELDS]
-    assert field_table("record") == rows
+    assert page_rows("record") == module_rows(FIELDS)
 
 
 def test_fixed_fields_of_the_table_add_up():
@@ -568,7 +568,7 @@ def test_fixed_fields_of_the_table_add_up():
 
 
 def test_example_of_the_page_is_the_golden_record():
-    page = (PAGES / "record.md").read_text("utf-8")
+    page = (DOCS / "format" / "record.md").read_text("utf-8")
     example = page.split("## Worked example")[1].split("```")[1]
     digits = re.findall(r"^[0-9a-f]{8}: +((?:[0-9a-f]{2,} )+)", example, re.MULTILINE)
     assert bytes.fromhex("".join(digits)) == vector("record/one-message")

@@ -3,9 +3,7 @@
 import base64
 import hashlib
 import ipaddress
-import json
 from functools import cache
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -15,17 +13,7 @@ from rocketstore.format.host import encode_host
 from rocketstore.format.java_hash import tags_code
 from rocketstore.format.message_id import decode_message_id
 from rocketstore.format.record import decode_record, encode_record
-from support.golden import CASES, CRASH_CASES, golden_case
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-EXPIRED = ("base", "files_removed", "files_and_cq_removed", "deleted_by_store")
-STORES = (
-    *((case, "store", "manifest.json") for case in CASES if case != "expired"),
-    *(("expired", variant, f"{variant}.manifest.json") for variant in EXPIRED),
-    *(("crash", f"{variant}/out", f"{variant}/manifest.json") for variant in CRASH_CASES),
-)
+from support.golden_stores import STORES, golden_store
 
 DECODED = [
     "size",
@@ -48,13 +36,11 @@ DECODED = [
 
 
 @cache
-def load(case: str, store: str, manifest: str) -> tuple[list[dict], dict[int, bytes]]:
-    directory: Path = golden_case(case)
-    files = {
-        int(path.name): path.read_bytes()
-        for path in sorted((directory / store / "commitlog").iterdir())
-    }
-    return json.loads((directory / manifest).read_text("utf-8"))["records"], files
+def load(name: str) -> tuple[list[dict], dict[int, bytes]]:
+    """Return the records of a store as the manifest has them, and its CommitLog files."""
+    store, manifest = golden_store(name)
+    files = {int(path.name): path.read_bytes() for path in (store / "commitlog").iterdir()}
+    return manifest["records"], files
 
 
 def located(files: dict[int, bytes], offset: int) -> tuple[int, bytes]:
@@ -70,9 +56,9 @@ def java_host(text: str) -> bytes:
     return encode_host(text)
 
 
-@pytest.mark.parametrize("store", STORES, ids="/".join)
+@pytest.mark.parametrize("store", STORES)
 def test_every_record_is_decoded_as_java_reads_it(store):
-    records, files = load(*store)
+    records, files = load(store)
     for record in (record for record in records if record["type"] == "msg"):
         base, data = located(files, record["phy"])
         message = decode_record(memoryview(data), record["phy"] - base, base=base)
@@ -104,9 +90,9 @@ def test_every_record_is_decoded_as_java_reads_it(store):
         assert decode_message_id(message.message_id) == (message.store_host, record["phy"])
 
 
-@pytest.mark.parametrize("store", STORES, ids="/".join)
+@pytest.mark.parametrize("store", STORES)
 def test_every_record_is_encoded_again_byte_for_byte(store):
-    records, files = load(*store)
+    records, files = load(store)
     for record in records:
         base, data = located(files, record["phy"])
         position = record["phy"] - base
@@ -135,9 +121,9 @@ def test_every_record_is_encoded_again_byte_for_byte(store):
         assert hashlib.sha1(encoded).hexdigest() == record["recordSha1"]  # noqa: S324
 
 
-@pytest.mark.parametrize("store", STORES, ids="/".join)
+@pytest.mark.parametrize("store", STORES)
 def test_walk_from_the_start_of_each_file_meets_exactly_these_records(store):
-    records, files = load(*store)
+    records, files = load(store)
     expected = {(record["phy"], record["size"]) for record in records}
     end = max(offset + size for offset, size in expected)
     met = set()
@@ -155,9 +141,9 @@ def test_walk_from_the_start_of_each_file_meets_exactly_these_records(store):
     assert met == expected
 
 
-@pytest.mark.parametrize("store", STORES, ids="/".join)
+@pytest.mark.parametrize("store", STORES)
 def test_tags_keys_and_unique_key_are_those_java_dispatches(store):
-    records, files = load(*store)
+    records, files = load(store)
     for record in (record for record in records if record["type"] == "msg"):
         base, data = located(files, record["phy"])
         message = decode_record(data, record["phy"] - base, base=base)
@@ -171,9 +157,8 @@ def test_tags_keys_and_unique_key_are_those_java_dispatches(store):
             assert tags_code(message.tags) == code
 
 
-@pytest.mark.parametrize("store", [STORES[0]], ids="/".join)
-def test_no_other_position_of_a_golden_file_holds_a_record(store):
-    records, files = load(*store)
+def test_no_other_position_of_a_golden_file_holds_a_record():
+    records, files = load("basic")
     starts = {record["phy"] for record in records if record["type"] == "msg"}
     base, data = min(files.items())
     for position in range(4096):
