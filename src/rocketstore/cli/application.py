@@ -40,7 +40,9 @@ def main(arguments: list[str] | None = None) -> NoReturn:
 def run(arguments: list[str]) -> int:
     """Run one command and return its exit code; no stack trace for what a user can mend."""
     try:
-        outcome = app(arguments, exit_on_error=False, print_error=True, result_action="return_value")
+        outcome = app(
+            arguments, exit_on_error=False, print_error=True, result_action="return_value"
+        )
         sys.stdout.flush()
     except cyclopts.CycloptsError:
         return EXIT_USAGE

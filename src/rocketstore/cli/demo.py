@@ -43,7 +43,7 @@ def demo(
         "\nLook around yourself:\n"
         f"  rocketstore store info {directory}\n"
         f"  rocketstore message find {directory} --topic JFK --key N723MQ --output jsonl\n"
-        f"  rocketstore message get {directory} --topic LGA --queue 1 --offset 1000 --tags 'AA || UA'\n"
+        f"  rocketstore message get {directory} --topic LGA --queue 1 --tags 'AA || UA'\n"
         f"  rocketstore queue list {directory}"
     )
     return status
@@ -112,7 +112,9 @@ def _find_by_key(store: MessageStore) -> None:
     started = time.perf_counter()
     flights = store.find(topic, key=tail_number)
     micros = (time.perf_counter() - started) * 1e6
-    print(f"by key     plane {tail_number} left {topic} at least {len(flights)} times ({micros:,.0f} µs)")
+    print(
+        f"by key     plane {tail_number} left {topic} at least {len(flights)} times ({micros:,.0f} µs)"
+    )
     for message in flights[:2]:
         print(f"           {message.body.decode()}")
 

@@ -6,13 +6,11 @@ The package is used as a data file only; importing it fails on current systems.
 from __future__ import annotations
 
 import csv
-import datetime
+import datetime as dt
 import importlib.metadata
 import io
 import zipfile
 from typing import TYPE_CHECKING, Any, Final
-
-import msgspec
 
 from rocketstore.errors import ConfigError
 from rocketstore.message import Message
@@ -20,6 +18,8 @@ from rocketstore.message import Message
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    import msgspec
 
 FLIGHT_COUNT: Final = 336_776
 FLIGHT_QUEUES: Final = 4
@@ -68,7 +68,7 @@ def flight_message(row: dict[str, Any], encode: msgspec.json.Encoder) -> tuple[M
     Topic is the airport of origin, tag the carrier, keys the tail number and carrier+flight.
     """
     flight = f"{row['carrier']}{row['flight']}"
-    departed = datetime.datetime.fromisoformat(row["time_hour"])
+    departed = dt.datetime.fromisoformat(row["time_hour"])
     message = Message(
         topic=row["origin"],
         body=encode.encode(row),

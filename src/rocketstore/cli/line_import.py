@@ -46,7 +46,9 @@ def compile_key_pattern(pattern: str | None) -> re.Pattern[str] | None:
     try:
         return re.compile(pattern)
     except re.error as error:
-        raise ConfigError(f"--key-pattern is no regular expression: {error}", value=pattern) from error
+        raise ConfigError(
+            f"--key-pattern is no regular expression: {error}", value=pattern
+        ) from error
 
 
 def line_message(line: bytes, target: ImportTarget) -> Message:
@@ -64,7 +66,10 @@ def line_message(line: bytes, target: ImportTarget) -> Message:
 
 
 def import_lines(
-    store: MessageStore, lines: Iterable[bytes], target: ImportTarget, advance: Callable[[int], None]
+    store: MessageStore,
+    lines: Iterable[bytes],
+    target: ImportTarget,
+    advance: Callable[[int], None],
 ) -> int:
     """Put every line, in order, and return how many there were.
 

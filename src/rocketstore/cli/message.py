@@ -8,6 +8,7 @@ from cyclopts import App, Parameter
 
 from rocketstore.cli.options import OutputOption, StoreArgument, StoreSettings
 from rocketstore.cli.output import print_rows
+from rocketstore.errors import ConfigError, FormatError
 
 app = App(name="message", help="Read messages of a store.")
 
@@ -124,7 +125,13 @@ def by_id(
 ) -> int:
     """Print the message that an id names."""
     from rocketstore.cli.reading import open_for_reading
+    from rocketstore.format.message_id import decode_message_id
 
+    try:
+        decode_message_id(message_id)
+    except FormatError as error:
+        # What somebody typed is a matter of usage, not damage in a store.
+        raise ConfigError(str(error), value=message_id) from error
     with open_for_reading(store, settings) as reader:
         message = reader.by_id(message_id)
     rows = [] if message is None else [message.to_dict()]

@@ -25,7 +25,8 @@ class StoreSettings:
     """Where settings come from: ``--config broker.conf`` first, then each ``--set key=value``."""
 
     config: Annotated[
-        Path | None, Parameter(name="--config", help="A broker.conf; its keys are used as they are.")
+        Path | None,
+        Parameter(name="--config", help="A broker.conf; its keys are used as they are."),
     ] = None
     set_: Annotated[
         list[str],

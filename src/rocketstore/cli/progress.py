@@ -11,7 +11,9 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def progress(task: str, *, total: int | None, unit: str = "bytes") -> Iterator[Callable[[int], None]]:
+def progress(
+    task: str, *, total: int | None, unit: str = "bytes"
+) -> Iterator[Callable[[int], None]]:
     """Show how far `task` is; yields a function that takes what was done since its last call.
 
     Parameters

@@ -12,19 +12,19 @@ if TYPE_CHECKING:
 
     from rocketstore.cli.options import StoreSettings
     from rocketstore.message import StoredMessage
-    from rocketstore.storage.store import MessageStore
+    from rocketstore.storage.read_only import ReadOnlyStore
 
 
-def open_for_reading(path: Path, settings: StoreSettings | None) -> MessageStore:
+def open_for_reading(path: Path, settings: StoreSettings | None) -> ReadOnlyStore:
     """Open a store read-only."""
     from rocketstore.cli.options import StoreSettings as Settings
-    from rocketstore.storage.store import MessageStore as Store
+    from rocketstore.storage.read_only import ReadOnlyStore as Store
 
-    return Store.open(path, (settings or Settings()).load(), read_only=True)
+    return Store.open(path, (settings or Settings()).load())
 
 
 def read_queue(
-    reader: MessageStore, topic: str, queue_id: int, offset: int, limit: int, tags: str | None
+    reader: ReadOnlyStore, topic: str, queue_id: int, offset: int, limit: int, tags: str | None
 ) -> Iterator[StoredMessage]:
     """Yield up to `limit` messages of a queue, over as many pages as that takes.
 

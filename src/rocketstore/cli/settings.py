@@ -13,7 +13,7 @@ app = App(name="config", help="Settings.")
 
 @app.command
 def show(*, settings: StoreSettings | None = None, output: OutputOption = "table") -> int:
-    """Print every setting with its value and its origin: default, broker.conf, environment, flag."""
+    """Print every setting, its value, and where that comes from."""
     loaded = (settings or StoreSettings()).load_with_origins()
     values = msgspec.to_builtins(loaded.config)
     print_rows(

@@ -27,9 +27,10 @@ def info(
 ) -> int:
     """Print what the store holds: files, sizes, offsets, times, who writes to it."""
     from rocketstore.cli.reading import open_for_reading
+    from rocketstore.cli.store_info import store_info
 
     with open_for_reading(store, settings) as reader:
-        print_object(reader.info(), output)
+        print_object(store_info(reader), output)
     return 0
 
 
@@ -63,8 +64,21 @@ def scan(
 
     scanned = LogScan(store, (settings or StoreSettings()).load(), begin, end)
     rows = scanned.rows(damage_only=damage_only)
-    print_rows(rows, output, columns=("kind", "physicalOffset", "size", "topic", "queueId",
-                                      "queueOffset", "tags", "keys", "reason"))
+    print_rows(
+        rows,
+        output,
+        columns=(
+            "kind",
+            "physicalOffset",
+            "size",
+            "topic",
+            "queueId",
+            "queueOffset",
+            "tags",
+            "keys",
+            "reason",
+        ),
+    )
     return EXIT_DAMAGED if scanned.damaged_bytes else 0
 
 

@@ -11,5 +11,7 @@ def warm() -> int:
         print("kernels are switched off (ROCKETSTORE_KERNELS=off); nothing to compile")
         return 0
     seconds = kernels.warm()
-    print(f"kernels ready in {seconds:.1f} s; cache: {kernels.cache_root() or 'none can be written'}")
+    print(
+        f"kernels ready in {seconds:.1f} s; cache: {kernels.cache_root() or 'none can be written'}"
+    )
     return 0

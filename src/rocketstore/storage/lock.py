@@ -97,6 +97,26 @@ class StoreLock:
         return self._descriptor is not None
 
 
+def writer_pid(path: Path) -> int | None:
+    """Return the process that holds the lock file at `path` now, None when nobody is known to.
+
+    Takes no lock, and opens no descriptor where this process is the writer: closing it would drop
+    the lock.
+    """
+    with _registry:
+        try:
+            status = path.stat()
+            if (status.st_dev, status.st_ino) in _held:
+                return os.getpid()
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            return None
+        try:
+            return _owner_pid(descriptor)
+        finally:
+            os.close(descriptor)
+
+
 def _refuse_second(path: Path) -> None:
     try:
         status = path.stat()
