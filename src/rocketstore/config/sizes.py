@@ -8,7 +8,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from rocketstore.errors import ConfigError
+from rocketstore.errors import ConfigError, FormatError
+from rocketstore.format.index_file import (
+    DEFAULT_ITEM_COUNT,
+    DEFAULT_SLOT_COUNT,
+    INDEX_HEADER_SIZE,
+    ITEM_SIZE_BYTES,
+    SLOT_SIZE_BYTES,
+    file_size,
+    layout_of,
+)
+from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES
 from rocketstore.units import GiB, MiB
 
 if TYPE_CHECKING:
@@ -19,16 +29,6 @@ if TYPE_CHECKING:
 DEFAULT_COMMIT_LOG_FILE_BYTES: Final = GiB
 DEFAULT_CONSUME_QUEUE_FILE_BYTES: Final = 6_000_000
 DEFAULT_CONSUME_QUEUE_EXT_FILE_BYTES: Final = 48 * MiB
-DEFAULT_HASH_SLOT_COUNT: Final = 5_000_000
-DEFAULT_INDEX_ITEM_COUNT: Final = 20_000_000
-
-# The layout of `rocketstore.format`, which this module may not import (import laws); a test keeps
-# the two equal.
-_ENTRY_SIZE_BYTES: Final = 20
-_INDEX_HEADER_SIZE_BYTES: Final = 40
-_SLOT_SIZE_BYTES: Final = 4
-_ITEM_SIZE_BYTES: Final = 20
-_ITEMS_PER_SLOT: Final = 4
 
 
 class FileObservation(NamedTuple):
@@ -53,18 +53,18 @@ class StoreSizes(NamedTuple):
     commit_log_file_bytes: int = DEFAULT_COMMIT_LOG_FILE_BYTES
     consume_queue_file_bytes: int = DEFAULT_CONSUME_QUEUE_FILE_BYTES
     consume_queue_ext_file_bytes: int = DEFAULT_CONSUME_QUEUE_EXT_FILE_BYTES
-    hash_slot_count: int = DEFAULT_HASH_SLOT_COUNT
-    index_item_count: int = DEFAULT_INDEX_ITEM_COUNT
+    hash_slot_count: int = DEFAULT_SLOT_COUNT
+    index_item_count: int = DEFAULT_ITEM_COUNT
 
     @property
     def index_file_bytes(self) -> int:
         """Length of an index file."""
-        return _index_file_bytes(self.hash_slot_count, self.index_item_count)
+        return file_size(self.hash_slot_count, self.index_item_count)
 
     @property
     def entries_per_file(self) -> int:
         """Entries of a ConsumeQueue file."""
-        return self.consume_queue_file_bytes // _ENTRY_SIZE_BYTES
+        return self.consume_queue_file_bytes // ENTRY_SIZE_BYTES
 
 
 def resolve_sizes(config: StoreConfig, observed: ObservedSizes | None = None) -> StoreSizes:
@@ -85,10 +85,10 @@ def resolve_sizes(config: StoreConfig, observed: ObservedSizes | None = None) ->
         seen.consume_queue,
         DEFAULT_CONSUME_QUEUE_FILE_BYTES,
     )
-    if queue % _ENTRY_SIZE_BYTES and seen.consume_queue is not None:
+    if queue % ENTRY_SIZE_BYTES and seen.consume_queue is not None:
         raise ConfigError(
             f"{seen.consume_queue.path} has {queue} bytes, which are not whole entries of "
-            f"{_ENTRY_SIZE_BYTES} bytes",
+            f"{ENTRY_SIZE_BYTES} bytes",
             key="mappedFileSizeConsumeQueue",
             value=queue,
             hint="set the size with --set mappedFileSizeConsumeQueue=… and repair the store",
@@ -119,7 +119,7 @@ def round_up_to_entries(size_bytes: int) -> int:
     -----
     Source: MessageStoreConfig.getMappedFileSizeConsumeQueue.
     """
-    return -(-size_bytes // _ENTRY_SIZE_BYTES) * _ENTRY_SIZE_BYTES
+    return -(-size_bytes // ENTRY_SIZE_BYTES) * ENTRY_SIZE_BYTES
 
 
 def _resolve(key: str, wanted: int | None, seen: FileObservation | None, default: int) -> int:
@@ -138,20 +138,20 @@ def _resolve(key: str, wanted: int | None, seen: FileObservation | None, default
 def _resolve_index(config: StoreConfig, seen: FileObservation | None) -> tuple[int, int]:
     slots, items = config.max_hash_slot_num, config.max_index_num
     if seen is None:
-        return slots or DEFAULT_HASH_SLOT_COUNT, items or DEFAULT_INDEX_ITEM_COUNT
+        return slots or DEFAULT_SLOT_COUNT, items or DEFAULT_ITEM_COUNT
     if slots is None and items is None:
         return _learn_index(seen)
     # With one of the two set, the length of the file gives the other exactly.
-    rest = seen.size_bytes - _INDEX_HEADER_SIZE_BYTES
+    rest = seen.size_bytes - INDEX_HEADER_SIZE
     if slots is None:
         assert items is not None
-        slots = (rest - items * _ITEM_SIZE_BYTES) // _SLOT_SIZE_BYTES
+        slots = (rest - items * ITEM_SIZE_BYTES) // SLOT_SIZE_BYTES
     elif items is None:
-        items = (rest - slots * _SLOT_SIZE_BYTES) // _ITEM_SIZE_BYTES
+        items = (rest - slots * SLOT_SIZE_BYTES) // ITEM_SIZE_BYTES
     assert items is not None
-    if slots < 1 or items < 1 or _index_file_bytes(slots, items) != seen.size_bytes:
+    if slots < 1 or items < 1 or file_size(slots, items) != seen.size_bytes:
         wanted = (config.max_hash_slot_num, config.max_index_num)
-        size = "no whole number of bytes" if None in wanted else _index_file_bytes(slots, items)
+        size = "no whole number of bytes" if None in wanted else file_size(slots, items)
         raise ConfigError(
             f"maxHashSlotNum={wanted[0]} and maxIndexNum={wanted[1]} make index files of {size} "
             f"bytes, but {seen.path} has {seen.size_bytes} bytes",
@@ -163,17 +163,12 @@ def _resolve_index(config: StoreConfig, seen: FileObservation | None) -> tuple[i
 
 
 def _learn_index(seen: FileObservation) -> tuple[int, int]:
-    unit = _SLOT_SIZE_BYTES + _ITEMS_PER_SLOT * _ITEM_SIZE_BYTES
-    slots, rest = divmod(seen.size_bytes - _INDEX_HEADER_SIZE_BYTES, unit)
-    if rest or slots < 1:
+    try:
+        return layout_of(seen.size_bytes)
+    except FormatError as error:
         raise ConfigError(
             f"slots and items of {seen.path} cannot be learnt from its {seen.size_bytes} bytes, "
             "because they are not 1 : 4",
             key="maxHashSlotNum",
-            hint="give them: --set maxHashSlotNum=… --set maxIndexNum=…",
-        )
-    return slots, slots * _ITEMS_PER_SLOT
-
-
-def _index_file_bytes(slots: int, items: int) -> int:
-    return _INDEX_HEADER_SIZE_BYTES + slots * _SLOT_SIZE_BYTES + items * _ITEM_SIZE_BYTES
+            hint=error.hint,
+        ) from error

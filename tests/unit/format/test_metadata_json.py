@@ -220,6 +220,7 @@ def test_other_text_is_a_typed_error(text):
         ('{"offsetTable":7}', DelayOffsets),
         ('{"topicConfigTable":{"T":{"perm":6}}}', TopicTable),
         ('{"topicConfigTable":{"T":[]}}', TopicTable),
+        ('{"topicConfigTable":{"T":{"topicName":{"a":1}}}}', TopicTable),
         ('{"dataVersion":{"counter":1.5}}', TopicTable),
     ],
 )
