@@ -187,7 +187,7 @@ class JavaStore:
         answer = self._process.ask(
             "get", topic=topic, queueId=queue_id, offset=offset, max=max_messages, tags=tags
         )
-        answer["messages"] = [_with_short_hosts(message) for message in answer["messages"]]
+        answer["messages"] = [_plain(message) for message in answer["messages"]]
         return answer
 
     def read_queue(self, topic: str, queue_id: int = 0) -> list[dict[str, Any]]:
@@ -204,7 +204,7 @@ class JavaStore:
         answer = self._process.ask(
             "find", topic=topic, key=key, max=max_messages, begin=0, end=LAST_TIMESTAMP_MS
         )
-        return [_with_short_hosts(message) for message in answer["messages"]]
+        return [_plain(message) for message in answer["messages"]]
 
     def offset_at(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
         """Return what a search by time gives."""
@@ -216,7 +216,7 @@ class JavaStore:
     def by_offset(self, physical_offset: int) -> dict[str, Any] | None:
         """Return the message at a physical offset."""
         message = self._process.ask("byOffset", physicalOffset=physical_offset)["message"]
-        return None if message is None else _with_short_hosts(message)
+        return None if message is None else _plain(message)
 
     def positions(self) -> tuple[int, int]:
         """Return minimum and maximum physical offset."""
@@ -260,8 +260,9 @@ class JavaStore:
         self._process.kill()
 
 
-def _with_short_hosts(message: dict[str, Any]) -> dict[str, Any]:
-    """Write IPv6 hosts the short way; Java prints every group."""
+def _plain(message: dict[str, Any]) -> dict[str, Any]:
+    """Write IPv6 hosts the short way, and no properties as an empty object."""
+    message["properties"] = message["properties"] or {}
     for name in ("bornHost", "storeHost"):
         literal, _, port = message[name].rpartition(":")
         if literal.startswith("["):
