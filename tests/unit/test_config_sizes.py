@@ -1,0 +1,101 @@
+"""config.sizes: set, else learnt from the files, else 4.9's; never a guess."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rocketstore.config import (
+    FileObservation,
+    ObservedSizes,
+    StoreConfig,
+    StoreSizes,
+    resolve_sizes,
+)
+from rocketstore.errors import ConfigError, FormatError
+from rocketstore.format import index_file
+
+
+def _observed(family, size):
+    return ObservedSizes(**{family: FileObservation(Path("store/file"), size)})
+
+
+def test_sizes_are_learnt_from_files():
+    seen = ObservedSizes(
+        commit_log=FileObservation(Path("c"), 65_536),
+        consume_queue=FileObservation(Path("q"), 2000),
+        consume_queue_ext=FileObservation(Path("e"), 4096),
+        index_file=FileObservation(Path("i"), 42_040),
+    )
+    learnt = resolve_sizes(StoreConfig(), seen)
+    assert learnt == StoreSizes(65_536, 2000, 4096, 500, 2000)
+    assert (learnt.index_file_bytes, learnt.entries_per_file) == (42_040, 100)
+
+
+@pytest.mark.parametrize(
+    ("family", "key", "field"),
+    [
+        ("commit_log", "mappedFileSizeCommitLog", "mapped_file_size_commit_log"),
+        ("consume_queue", "mappedFileSizeConsumeQueue", "mapped_file_size_consume_queue"),
+        (
+            "consume_queue_ext",
+            "mappedFileSizeConsumeQueueExt",
+            "mapped_file_size_consume_queue_ext",
+        ),
+    ],
+)
+def test_set_size_that_differs_from_the_files_names_file_and_sizes(family, key, field):
+    config = StoreConfig(**{field: 4000})
+    assert resolve_sizes(config, _observed(family, 4000))
+    with pytest.raises(ConfigError, match=f"{key} is 4000, but store/file has 8000 bytes"):
+        resolve_sizes(config, _observed(family, 8000))
+
+
+@pytest.mark.parametrize(("wanted", "used"), [(20, 20), (21, 40), (1999, 2000), (2000, 2000)])
+def test_queue_file_size_is_rounded_up_to_whole_entries(wanted, used):
+    config = StoreConfig(mapped_file_size_consume_queue=wanted)
+    assert resolve_sizes(config).consume_queue_file_bytes == used
+    assert resolve_sizes(config, _observed("consume_queue", used)).consume_queue_file_bytes == used
+
+
+def test_queue_file_of_half_an_entry_is_named():
+    with pytest.raises(ConfigError, match="store/file has 2010 bytes, which are not whole entries"):
+        resolve_sizes(StoreConfig(), _observed("consume_queue", 2010))
+
+
+@pytest.mark.parametrize(
+    ("slots", "items"), [(300, 1000), (300, None), (None, 1000)], ids=["both", "slots", "items"]
+)
+def test_slots_and_items_of_another_ratio_may_be_set(slots, items):
+    size = index_file.file_size(300, 1000)
+    config = StoreConfig(max_hash_slot_num=slots, max_index_num=items)
+    learnt = resolve_sizes(config, _observed("index_file", size))
+    assert (learnt.hash_slot_count, learnt.index_item_count) == (300, 1000)
+
+
+def test_slots_and_items_of_another_ratio_cannot_be_learnt():
+    size = index_file.file_size(300, 1000)
+    with pytest.raises(ConfigError, match="--set maxHashSlotNum=… --set maxIndexNum=…"):
+        resolve_sizes(StoreConfig(), _observed("index_file", size))
+
+
+@pytest.mark.parametrize(
+    ("slots", "items"), [(301, 1000), (100_000, None), (None, 999_999), (1, None)]
+)
+def test_slots_and_items_that_do_not_fit_the_file_are_refused(slots, items):
+    size = index_file.file_size(300, 1000)
+    config = StoreConfig(max_hash_slot_num=slots, max_index_num=items)
+    with pytest.raises(ConfigError, match=f"store/file has {size} bytes"):
+        resolve_sizes(config, _observed("index_file", size))
+
+
+@given(st.integers(0, 2**34))
+def test_any_index_size_is_learnt_as_the_format_learns_it_or_refused(size):
+    try:
+        learnt = resolve_sizes(StoreConfig(), _observed("index_file", size))
+    except ConfigError:
+        with pytest.raises(FormatError):
+            index_file.layout_of(size)
+    else:
+        assert (learnt.hash_slot_count, learnt.index_item_count) == index_file.layout_of(size)
