@@ -1,0 +1,151 @@
+"""The compiled dispatch and index kernels leave the same bytes as their plain-Python references."""
+
+from __future__ import annotations
+
+import struct
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rocketstore.format.java_hash import key_hash
+from rocketstore.scan.reference import dispatch as reference_dispatch
+from rocketstore.scan.reference import index as reference_index
+from support.memory_dispatch import MemoryDispatch
+from support.scan_strategies import damaged_logs, properties_blocks
+from support.synthetic_log import SyntheticLog
+
+compiled_dispatch = pytest.importorskip("rocketstore.scan.compiled.dispatch")
+compiled_index = pytest.importorskip("rocketstore.scan.compiled.index")
+
+TOPICS = (b"TopicA", b"AaTopic", b"BBTopic", "Thema-ä".encode())
+KEYS = st.lists(
+    st.sampled_from([b"k1", b"k2", b"Aa", b"BB", "schlüssel".encode(), "😀".encode(), b""]),
+    max_size=4,
+)
+
+
+@st.composite
+def healthy_logs(draw: st.DrawFn) -> SyntheticLog:
+    """Records of a few queues whose queue offsets rise, repeat, jump and collide."""
+    log = SyntheticLog(base=draw(st.sampled_from([0, 65536])))
+    for _ in range(draw(st.integers(0, 30))):
+        parts = [b"KEYS\x01" + b" ".join(draw(KEYS))]
+        parts += draw(st.lists(st.sampled_from([b"UNIQ_KEY\x01u1", b"TAGS\x01t", b"DELAY\x012",
+                                                b"DELAY\x019", b"INNER_MULTI_DISPATCH\x01x"]),
+                               max_size=3))  # fmt: skip
+        log.add(
+            topic=draw(st.sampled_from(TOPICS)),
+            queue_id=draw(st.integers(0, 1)),
+            queue_offset=draw(st.integers(0, 12) | st.sampled_from([-1, 10**6, 2**62])),
+            properties=b"\x02".join(draw(st.permutations(parts))),
+            sys_flag=draw(st.sampled_from([0, 0, 0, 0x4, 0x8, 0xC, 0x10])),
+            store_timestamp=draw(st.sampled_from([0, 999, 10_000, 20_500, 2**40])),
+            body=b"",
+        )
+    return log
+
+
+@settings(max_examples=300)
+@given(healthy_logs() | damaged_logs(), st.booleans(), st.booleans(), st.booleans())
+def test_kernel_and_reference_enter_the_same_bytes(log, force, multi_dispatch, index_enabled):
+    pictures = []
+    for follow in (compiled_dispatch.follow, reference_dispatch.follow):
+        run = MemoryDispatch(
+            force=force, multi_dispatch=multi_dispatch, index_enabled=index_enabled
+        )
+        run.run(follow, bytes(log.data), log.base)
+        # Twice: the second time everything is there.
+        run.run(follow, bytes(log.data), log.base)
+        pictures.append(run.picture())
+    assert pictures[0] == pictures[1]
+
+
+@given(healthy_logs())
+def test_dispatching_twice_changes_no_byte(log):
+    run = MemoryDispatch(items_per_file=1000)
+    run.run(compiled_dispatch.follow, bytes(log.data), log.base)
+    before = run.picture()
+    run.run(compiled_dispatch.follow, bytes(log.data), log.base)
+    after = run.picture()
+    assert (after["files"], after["index"]) == (before["files"], before["index"])
+
+
+@given(st.lists(properties_blocks(), max_size=8))
+def test_malformed_properties_are_indexed_alike(blocks):
+    log = SyntheticLog()
+    for number, block in enumerate(blocks):
+        log.add(properties=block, queue_offset=number)
+    pictures = []
+    for follow in (compiled_dispatch.follow, reference_dispatch.follow):
+        run = MemoryDispatch(multi_dispatch=True)
+        run.run(follow, bytes(log.data), 0)
+        pictures.append(run.picture())
+    assert pictures[0] == pictures[1]
+
+
+SLOTS, ITEMS = 3, 8
+SIZE = 40 + 4 * SLOTS + 20 * ITEMS
+
+
+@st.composite
+def index_bytes(draw: st.DrawFn) -> bytes:
+    """An index file, some of whose numbers are true."""
+    small = st.integers(-2, ITEMS + 2)
+    huge = st.sampled_from([-(2**63), 2**63 - 1, -1, 2**60])
+    times = st.integers(0, 5000) | huge
+    header = struct.pack(
+        ">qqqqii", draw(times), draw(times), draw(times), draw(times), draw(small), draw(small)
+    )
+    slots = b"".join(struct.pack(">i", draw(small)) for _ in range(SLOTS))
+    items = b"".join(
+        struct.pack(
+            ">iqii",
+            draw(st.integers(-1, 7)),
+            draw(st.integers(0, 9) | huge),
+            draw(st.integers(-1, 4) | st.just(2**31 - 1)),
+            draw(small),
+        )
+        for _ in range(ITEMS)
+    )
+    return header + slots + items
+
+
+@given(index_bytes(), st.integers(-1, 7), st.integers(-3000, 9000), st.integers(0, 9000),
+       st.integers(0, ITEMS + 2), st.integers(0, 4))  # fmt: skip
+def test_chains_are_walked_alike_and_end_whatever_the_bytes(data, wanted, begin, end, start, room):
+    found = []
+    for find_items in (compiled_index.find_items, reference_index.find_items):
+        offsets = np.zeros(room + 1, np.int64)
+        array = np.frombuffer(data, np.uint8)
+        number = find_items(array, SLOTS, ITEMS, wanted, begin, end, start, offsets)
+        found.append((int(number), offsets.tolist()))
+    assert found[0] == found[1]
+    assert found[0][1][-1] <= room
+
+
+@given(index_bytes(), st.integers(0, 12))
+def test_slots_are_rebuilt_alike_whatever_the_bytes(data, limit):
+    rebuilt = []
+    for rebuild_slots in (compiled_index.rebuild_slots, reference_index.rebuild_slots):
+        array = np.frombuffer(bytearray(data), np.uint8)
+        kept = rebuild_slots(array, SLOTS, ITEMS, limit)
+        rebuilt.append((int(kept), bytes(array)))
+    assert rebuilt[0] == rebuilt[1]
+
+
+@given(st.lists(st.sampled_from(["k1", "k2", "Aa", "BB", "x"]), min_size=1, max_size=7))
+def test_rebuilding_the_slots_of_a_whole_file_changes_nothing(keys):
+    data = np.zeros(SIZE, np.uint8)
+    for number, key in enumerate(keys):
+        reference_index.put_item(data, SLOTS, ITEMS, key_hash("T", key), number + 1, 5000 + number)
+    before = bytes(data)
+    assert compiled_index.rebuild_slots(data, SLOTS, ITEMS, 100) == len(keys) + 1
+    assert bytes(data) == before
+
+
+def test_a_hash_of_min_value_becomes_zero():
+    assert reference_index.positive_hash(-(2**31)) == 0
+    assert reference_index.positive_hash(-5) == 5
+    assert reference_index.positive_hash(2598919) == 2598919
