@@ -1,0 +1,228 @@
+"""Commands that look at a store: their rows, their exit codes, and that they change nothing."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rocketstore.cli.application import run
+from support.golden import golden_case, manifest
+
+
+@pytest.fixture
+def basic() -> Path:
+    return golden_case("basic") / "store"
+
+
+def lines(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+def fingerprint(root: Path) -> dict[str, tuple[int, int, str]]:
+    return {
+        str(path.relative_to(root)): (
+            path.stat().st_size,
+            path.stat().st_mtime_ns,
+            hashlib.sha256(path.read_bytes()).hexdigest(),
+        )
+        for path in sorted(root.rglob("*"))
+        if path.is_file()
+    }
+
+
+def test_scan_prints_every_record_and_blank_of_the_manifest(
+    basic: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["store", "scan", str(basic), "--output", "jsonl"]) == 0
+    printed = [(row["kind"], row["physicalOffset"]) for row in lines(capsys)]
+    expected = [
+        ("message" if record["type"] == "msg" else "blank", record["phy"])
+        for record in manifest(basic.parent)["records"]
+    ]
+    assert printed == expected
+
+
+def test_scan_rows_have_the_fields_of_the_manifest(
+    basic: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(["store", "scan", str(basic), "--output", "jsonl"])
+    records = {r["phy"]: r for r in manifest(basic.parent)["records"] if r["type"] == "msg"}
+    messages = [row for row in lines(capsys) if row["kind"] == "message"]
+    assert len(messages) == len(records)
+    for row in messages:
+        record = records[row["physicalOffset"]]
+        same = ("topic", "queueId", "queueOffset", "size", "sysFlag", "flag", "bornTimestamp",
+                "storeTimestamp", "bornHost", "storeHost", "reconsumeTimes", "bodyCRC",
+                "preparedTransactionOffset")  # fmt: skip
+        assert {name: row[name] for name in same} == {name: record[name] for name in same}
+        assert row["bodySize"] == record["bodyLen"] == len(base64.b64decode(row["body"]))
+
+
+def test_scan_between_offsets_prints_only_what_starts_there(
+    basic: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["store", "scan", str(basic), "--begin", "192", "--end", "520"]) == 0
+    assert [row["physicalOffset"] for row in lines(capsys)] == [192, 351]
+
+
+def test_scan_of_a_flipped_bit_reports_one_damaged_record_and_exits_4(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    store = golden_case("crash") / "bitflip_middle_last_file" / "in"
+    assert run(["store", "scan", str(store), "--damage-only"]) == 4
+    [damage] = lines(capsys)
+    assert damage["kind"] == "damage"
+    assert damage["physicalOffset"] == 526666
+    assert damage["file"].endswith("00000000000000524288")
+    assert "crc" in damage["reason"]
+
+
+def test_queue_list_prints_offsets_of_every_queue(
+    basic: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["queue", "list", str(basic), "--output", "jsonl"]) == 0
+    printed = {
+        (row["topic"], str(row["queueId"])): (row["minOffset"], row["maxOffset"])
+        for row in lines(capsys)
+    }
+    expected = {
+        (topic, queue_id): (queue["minOffset"], queue["maxOffset"])
+        for topic, queues in manifest(basic.parent)["consumeQueues"].items()
+        for queue_id, queue in queues.items()
+        if queue["entries"]
+    }
+    assert printed == expected
+
+
+def test_queue_show_prints_entries_as_stored(
+    basic: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["queue", "show", str(basic), "--topic", "TopicA", "--output", "json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    expected = manifest(basic.parent)["consumeQueues"]["TopicA"]["0"]["entries"]
+    assert [[r["physicalOffset"], r["size"], r["tagsCode"]] for r in rows] == expected
+    assert [row["queueOffset"] for row in rows] == list(range(len(expected)))
+
+
+def test_message_get_reads_over_several_pages(
+    basic: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["message", "get", str(basic), "--topic", "TopicA", "--max", "100"]
+    assert run([*command, "--output", "jsonl"]) == 0
+    assert [row["queueOffset"] for row in lines(capsys)] == list(range(100))
+
+
+def test_message_get_of_an_unknown_topic_exits_1(
+    basic: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["message", "get", str(basic), "--topic", "Nobody", "--output", "json"]) == 1
+    assert json.loads(capsys.readouterr().out) == []
+
+
+def test_message_find_prints_the_offsets_of_the_manifest(
+    basic: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["message", "find", str(basic), "--topic", "TopicB", "--key", "shared2"]
+    assert run([*command, "--output", "jsonl"]) == 0
+    printed = [row["physicalOffset"] for row in lines(capsys)]
+    assert sorted(printed) == sorted(manifest(basic.parent)["index"]["TopicB#shared2"])
+
+
+def test_message_id_prints_the_message(basic: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    message_id = "7F00000100002A9F0000000000120000"
+    assert run(["message", "id", str(basic), message_id, "--output", "jsonl"]) == 0
+    [row] = lines(capsys)
+    assert (row["physicalOffset"], row["msgId"]) == (1179648, message_id)
+
+
+def test_message_id_that_is_none_is_a_usage_error(
+    basic: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["message", "id", str(basic), "7F0"]) == 2
+    assert "32 or 56" in capsys.readouterr().err
+
+
+def test_index_list_prints_the_headers_of_the_manifest(
+    basic: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sizes = ["--set", "maxHashSlotNum=500", "--set", "maxIndexNum=2000"]
+    assert run(["index", "list", str(basic), *sizes, "--output", "jsonl"]) == 0
+    printed = [(row["file"], row["indexCount"], row["hashSlotCount"]) for row in lines(capsys)]
+    headers = manifest(basic.parent)["indexFiles"]
+    assert printed == [(h["file"], h["indexCount"], h["hashSlotCount"]) for h in headers]
+
+
+def test_info_counts_what_the_store_holds(basic: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["store", "info", str(basic), "--output", "json"]) == 0
+    info = json.loads(capsys.readouterr().out)
+    facts = manifest(basic.parent)
+    assert info["commitLogFiles"] == 19
+    assert info["maxPhysicalOffset"] == facts["maxPhyOffset"]
+    assert info["checkpointIndexMsgTimestamp"] == facts["checkpoint"]["indexMsgTimestamp"]
+    assert info["writerPid"] is None
+    assert info["findings"] == []
+
+
+def test_reading_commands_change_no_byte_and_no_time(
+    basic: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = tmp_path / "store"
+    shutil.copytree(basic, store)
+    before = fingerprint(store)
+    names = sorted(path.name for path in store.rglob("*"))
+    for command in (
+        ["store", "info", str(store)],
+        ["store", "scan", str(store)],
+        ["store", "verify", str(store)],
+        ["queue", "list", str(store)],
+        ["queue", "show", str(store), "--topic", "TopicA"],
+        ["index", "list", str(store)],
+        ["message", "get", str(store), "--topic", "TopicA"],
+        ["message", "find", str(store), "--topic", "TopicB", "--key", "shared2"],
+    ):
+        assert run(command) == 0, command
+    capsys.readouterr()
+    assert fingerprint(store) == before
+    assert sorted(path.name for path in store.rglob("*")) == names
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["store", "info"],
+        ["store", "scan"],
+        ["store", "verify"],
+        ["queue", "list"],
+        ["index", "list"],
+        ["message", "get", "--topic", "T"],
+    ],
+)
+def test_a_directory_that_is_no_store_exits_4_with_one_line(
+    command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run([*command[:2], str(tmp_path), *command[2:]]) == 4
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert str(tmp_path) in captured.err
+    assert len(captured.err.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["bogus"],
+        ["store", "info"],
+        ["store", "info", "x", "--set", "nonsense=1"],
+        ["store", "info", "x", "--set", "nonsense"],
+        ["message", "get", "x"],
+        ["store", "repair", "x", "--policy", "hope"],
+    ],
+)
+def test_wrong_usage_exits_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(arguments) == 2
+    assert "Traceback" not in capsys.readouterr().err
