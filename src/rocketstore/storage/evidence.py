@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from rocketstore.units import MiB
+from rocketstore.units import OS_PAGE_SIZE_BYTES, MiB
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -63,14 +63,15 @@ class Evidence:
         Returns
         -------
         int
-            How many bytes, from the first to the last that was not zero; 0 means nothing changed.
+            How many bytes, up to the last that was not zero; 0 means nothing changed.
         """
         descriptor = self._disk.open_file(path, writable=True)
         try:
             extent = _nonzero_extent(descriptor, start, stop)
             if extent is None:
                 return 0
-            first, behind = extent
+            # A record begins with zeros of its length: keep them with it.
+            first, behind = max(start, extent[0] - extent[0] % OS_PAGE_SIZE_BYTES), extent[1]
             target = self._target(path, f"@{first}-{behind}")
             if not target.exists():
                 self._copy(descriptor, target, first, behind)

@@ -1,0 +1,167 @@
+"""Stores that a killed or damaged 4.9.3 broker left: recovered as Java recovers them, and better.
+
+Each case has `in` (as found), `out` (after Java opened it) and a manifest of `out`. Under
+``compatible`` our recovery of `in` must end where Java's ended; under ``salvage`` every intact
+record of `in` must be there, queues and index must agree with the log, and nothing else may.
+"""
+
+from __future__ import annotations
+
+import shutil
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from rocketstore.config import RecoveryPolicy, StoreConfig
+from rocketstore.storage.log_survey import chain_records, survey_log
+from rocketstore.storage.queue_audit import QueueAudit, UnbackedKind
+from rocketstore.storage.queue_expectation import expected_entries
+from rocketstore.storage.queue_numbers import QueueNumbers
+from rocketstore.storage.recovery import RecoveryParts, RecoveryReport, recover
+from support.golden import CRASH_CASES, golden_case, manifest
+from support.store_parts import QUEUE_FILE_BYTES, load_parts
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+NOW_MS = 1_795_240_000_000
+CLEAN_CASES = frozenset({"noabort_torn"})
+
+
+def recovered(
+    case: str, tmp_path: Path, policy: RecoveryPolicy
+) -> tuple[RecoveryParts, RecoveryReport]:
+    root = tmp_path / case
+    shutil.copytree(golden_case("crash") / case / "in", root)
+    parts = load_parts(root, now_ms=NOW_MS, config=StoreConfig(recovery_policy=policy))
+    report = recover(parts, clean=not (root / "abort").exists(), now_ms=NOW_MS)
+    return parts, report
+
+
+def java(case: str) -> dict[str, Any]:
+    return manifest(golden_case("crash") / case)
+
+
+@pytest.mark.parametrize("case", CRASH_CASES)
+def test_compatible_recovery_ends_the_log_where_java_does(case: str, tmp_path: Path) -> None:
+    parts, report = recovered(case, tmp_path, RecoveryPolicy.COMPATIBLE)
+    assert report.was_clean == (case in CLEAN_CASES)
+    assert report.end == java(case)["maxPhyOffset"]
+    assert parts.log.max_offset == java(case)["maxPhyOffset"]
+    assert parts.log.min_offset == java(case)["minPhyOffset"]
+
+
+@pytest.mark.parametrize("case", CRASH_CASES)
+def test_compatible_recovery_keeps_the_records_that_java_keeps(case: str, tmp_path: Path) -> None:
+    parts, _ = recovered(case, tmp_path, RecoveryPolicy.COMPATIBLE)
+    survey = survey_log(parts.log.files, now_ms=NOW_MS)
+    found = [
+        (int(offset), int(size))
+        for file in parts.log.files
+        for columns in chain_records(file, file.base, file.end)
+        for offset, size in zip(columns.physical_offset, columns.size, strict=True)
+    ]
+    expected = [(r["phy"], r["size"]) for r in java(case)["records"] if r["type"] == "msg"]
+    assert found == expected
+    assert survey.end == java(case)["maxPhyOffset"]
+
+
+@pytest.mark.parametrize("case", CRASH_CASES)
+def test_compatible_recovery_gives_the_queue_entries_that_java_gives(
+    case: str, tmp_path: Path
+) -> None:
+    parts, report = recovered(case, tmp_path, RecoveryPolicy.COMPATIBLE)
+    offsets = {f"{key.topic}-{key.queue_id}": n for key, n in report.queue_offsets.items()}
+    for topic, queues in java(case)["consumeQueues"].items():
+        for queue_id, expected in queues.items():
+            if not expected["entries"]:
+                continue
+            queue = next(q for q in parts.queues.all() if q.key == (topic, int(queue_id)))
+            first = expected["maxOffset"] - len(expected["entries"])
+            found = [queue.entry(n) for n in range(first, queue.max_offset)]
+            assert [list(entry or ()) for entry in found] == expected["entries"]
+            assert queue.first_offset == first
+            assert queue.max_physical_offset == expected["maxPhysicOffset"]
+            assert (
+                offsets[f"{topic}-{queue_id}"]
+                == java(case)["topicQueueTable"][f"{topic}-{queue_id}"]
+            )
+
+
+@pytest.mark.parametrize("case", CRASH_CASES)
+def test_salvage_keeps_every_intact_record(case: str, tmp_path: Path) -> None:
+    before = load_parts(golden_case("crash") / case / "in", now_ms=NOW_MS)
+    intact = survey_log(before.log.files, now_ms=NOW_MS)
+    parts, report = recovered(case, tmp_path, RecoveryPolicy.SALVAGE)
+    after = survey_log(parts.log.files, now_ms=NOW_MS)
+    assert report.end == intact.end == after.end
+    assert after.record_count == intact.record_count
+    assert after.record_count >= sum(r["type"] == "msg" for r in java(case)["records"])
+
+
+@pytest.mark.parametrize("case", CRASH_CASES)
+def test_salvage_lets_queues_and_log_agree(case: str, tmp_path: Path) -> None:
+    parts, report = recovered(case, tmp_path, RecoveryPolicy.SALVAGE)
+    survey = survey_log(parts.log.files, now_ms=NOW_MS)
+    numbers = QueueNumbers()
+    audit = QueueAudit(parts.layout.consume_queue, QUEUE_FILE_BYTES)
+    for file, chain in (
+        (f, c) for f, s in zip(parts.log.files, survey.files, strict=True) for c in s.chains
+    ):
+        for columns in chain_records(file, chain.start, chain.stop):
+            audit.compare(expected_entries(columns, numbers, np.zeros(0, np.int64)), numbers.keys())
+    holes = 0
+    for queue in audit.queues.values():
+        assert not list(queue.truly_missing())
+        for run in audit.unbacked(queue, log_min=0, log_end=report.end, lost=survey.lost_ranges()):
+            assert run.kind is UnbackedKind.LOST
+            holes += run.stop - run.start
+    assert holes == (case == "bitflip_middle_last_file")
+
+
+@pytest.mark.parametrize("case", CRASH_CASES)
+def test_salvage_indexes_every_key_once(case: str, tmp_path: Path) -> None:
+    parts, _ = recovered(case, tmp_path, RecoveryPolicy.SALVAGE)
+    answers = java("plain")["index"]
+    asked = 0
+    for query, offsets in answers.items() if isinstance(answers, dict) else answers:
+        topic, key = query.split("#", 1)
+        found = parts.index.find(topic, key, max_count=64)
+        # K-I8: Java indexes the last record before a crash twice.
+        expected = list(dict.fromkeys(o for o in offsets if parts.log.max_offset > o))
+        lost = 526_666 if case == "bitflip_middle_last_file" else -1
+        assert found == [offset for offset in expected if offset != lost]
+        asked += 1
+    assert asked > 100
+
+
+@pytest.mark.parametrize("case", CRASH_CASES)
+@pytest.mark.parametrize("policy", RecoveryPolicy)
+def test_recovery_of_a_recovered_store_changes_nothing(
+    case: str, policy: RecoveryPolicy, tmp_path: Path
+) -> None:
+    parts, first = recovered(case, tmp_path, policy)
+    root = parts.layout.root
+    content = {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
+    again = load_parts(root, now_ms=NOW_MS, config=StoreConfig(recovery_policy=policy))
+    second = recover(again, clean=False, now_ms=NOW_MS + 1)
+    assert second.end == first.end
+    assert second.queue_offsets == first.queue_offsets
+    assert second.evidence is None
+    after = {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
+    index = parts.layout.index
+    assert {p: b for p, b in after.items() if index not in p.parents} == {
+        p: b for p, b in content.items() if index not in p.parents
+    }
+
+
+def test_what_is_cut_is_kept(tmp_path: Path) -> None:
+    parts, report = recovered("torn_body_crc", tmp_path, RecoveryPolicy.SALVAGE)
+    original = golden_case("crash") / "torn_body_crc" / "in" / "commitlog" / "00000000000000524288"
+    assert report.evidence is not None
+    (kept,) = (parts.layout.root / report.evidence).rglob("*@*")
+    begin, stop = (int(n) for n in kept.name.partition("@")[2].split("-"))
+    assert begin == 531_279 - 524_288
+    assert kept.read_bytes() == original.read_bytes()[begin:stop]
+    assert not parts.log.files[-1].array[begin:].any()
