@@ -12,16 +12,31 @@ app = App(name="config", help="Settings.")
 
 
 @app.command
-def show(*, settings: StoreSettings | None = None, output: OutputOption = "table") -> int:
-    """Print every setting, its value, and where that comes from."""
+def show(
+    *,
+    origin: bool = False,
+    settings: StoreSettings | None = None,
+    output: OutputOption = "table",
+) -> int:
+    """Print every setting and its value.
+
+    Parameters
+    ----------
+    origin
+        Say where each value comes from: default, broker.conf, environment or flag.
+    settings
+        Where settings come from.
+    output
+        How to print.
+    """
     loaded = (settings or StoreSettings()).load_with_origins()
     values = msgspec.to_builtins(loaded.config)
     print_rows(
         (
-            {"key": key, "value": values[key], "origin": str(origin)}
-            for key, origin in loaded.origins.items()
+            {"key": key, "value": values[key]} | ({"origin": str(source)} if origin else {})
+            for key, source in loaded.origins.items()
         ),
         output,
-        columns=("key", "value", "origin"),
+        columns=("key", "value", "origin") if origin else ("key", "value"),
     )
     return 0

@@ -31,7 +31,7 @@ _BROKER: Final = """
     maxErrorRateOfBloomFilter filterDataCleanTimeSpan filterSupportRetry enablePropertyFilter
     compressedRegister forceRegister registerNameServerPeriod transactionTimeOut
     transactionCheckMax transactionCheckInterval aclEnable storeReplyMessageEnable
-    enableDetailStat autoDeleteUnusedStats isolateLogEnable
+    enableDetailStat autoDeleteUnusedStats isolateLogEnable configBlackList
 """
 
 _NETWORK: Final = """
