@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -16,6 +16,9 @@ from rocketstore.format.record import encode_record
 from rocketstore.scan import kernels
 from rocketstore.scan.columns import new_columns
 from rocketstore.scan.scanner import scan_segment
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 MB = 1_000_000
 BASE = 1 << 32
@@ -74,7 +77,9 @@ def bench_crc() -> None:
     data = np.random.default_rng(1).integers(0, 256, 1 << 20, dtype=np.uint8)
     for size in (100, 1024, 4096, 65536):
         calls = 20_000
-        seconds = best_seconds(lambda n=size, k=calls: [kernels.body_crc(data, 0, n) for _ in range(k)])
+        seconds = best_seconds(
+            lambda n=size, k=calls: [kernels.body_crc(data, 0, n) for _ in range(k)]
+        )
         report(f"crc of {size} B, a call each", seconds, size * calls)  # fmt: skip
 
 

@@ -1,0 +1,283 @@
+"""Each way a CommitLog can be broken, and what a scan says about it."""
+
+from __future__ import annotations
+
+import mmap
+
+import numpy as np
+import pytest
+
+from rocketstore.scan.resync import find_record
+from rocketstore.scan.scanner import Blank, DamageReason, scan_segment
+from rocketstore.units import ByteRange
+from support.synthetic_log import MAGIC_V1, SyntheticLog, blank_bytes, record_bytes
+
+BASE = 1 << 20
+
+
+def healthy(count=3, **fields):
+    log = SyntheticLog(BASE)
+    for number in range(count):
+        log.add(queue_offset=number, body=b"body %d" % number, **fields)
+    return log
+
+
+def scan(data, **options):
+    (batch,) = scan_segment(bytes(data), base=BASE, **options)
+    return batch
+
+
+def queue_offsets(batch):
+    return batch.columns.queue_offset.tolist()
+
+
+def only_damage(batch):
+    (damage,) = batch.damage
+    return ByteRange(damage.range.start - BASE, damage.range.stop - BASE), damage.reason
+
+
+def with_bytes(log, position, replacement):
+    data = bytearray(log.data)
+    data[position : position + len(replacement)] = replacement
+    return data
+
+
+@pytest.mark.parametrize(
+    ("place", "replacement", "reason", "evidence"),
+    [
+        (0, (3).to_bytes(4, "big"), DamageReason.BAD_LENGTH, "found 3"),
+        (0, (-1).to_bytes(4, "big", signed=True), DamageReason.BAD_LENGTH, "found -1"),
+        (0, (2**31 - 1).to_bytes(4, "big"), DamageReason.BAD_LENGTH, "found 2147483647"),
+        (4, b"\xda\xa3\x20\xa8", DamageReason.BAD_MAGIC, "found daa320a8"),
+        (28, bytes(8), DamageReason.BAD_ADDRESS, "found 0"),
+        (36, b"\0\0\0\x10", DamageReason.BAD_FIELDS, "do not add up"),
+        (84, (2**31 - 1).to_bytes(4, "big"), DamageReason.BAD_FIELDS, "do not add up"),
+        (84, (-1).to_bytes(4, "big", signed=True), DamageReason.BAD_FIELDS, "do not add up"),
+        (94, b"\xff", DamageReason.BAD_FIELDS, "do not add up"),
+        (105, b"\x7f", DamageReason.BAD_FIELDS, "do not add up"),
+        (90, b"X", DamageReason.BAD_CRC, "body CRC: expected"),
+    ],
+)
+def test_one_broken_field_costs_one_record(place, replacement, reason, evidence):
+    log = healthy()
+    position, size = log.records[1]
+    batch = scan(with_bytes(log, position + place, replacement))
+    assert queue_offsets(batch) == [0, 2]
+    assert only_damage(batch) == (ByteRange(position, position + size), reason)
+    assert evidence in batch.damage[0].evidence
+    assert batch.run_starts == [1]
+    assert batch.end_of_data == BASE + len(log.data)
+
+
+def test_a_broken_body_passes_when_checksums_are_not_asked_for():
+    log = healthy()
+    data = with_bytes(log, log.records[1][0] + 90, b"X")
+    assert queue_offsets(scan(data, check_crc=False)) == [0, 1, 2]
+
+
+def test_an_empty_body_needs_the_checksum_zero():
+    log = SyntheticLog(BASE).add(body=b"", crc=5).add(body=b"")
+    assert only_damage(scan(log.data))[1] is DamageReason.BAD_CRC
+
+
+def test_a_record_that_states_another_address_is_no_record():
+    log = healthy(1)
+    foreign = record_bytes(BASE, body=b"copied from elsewhere")
+    log.garbage(foreign).add(queue_offset=9)
+    batch = scan(log.data)
+    assert queue_offsets(batch) == [0, 9]
+    assert only_damage(batch)[1] is DamageReason.BAD_ADDRESS
+
+
+def test_a_whole_record_hidden_in_a_body_is_not_found():
+    address = BASE + 88
+    log = SyntheticLog(BASE).add(body=record_bytes(address, body=b"hidden", queue_offset=77))
+    log.add(queue_offset=1)
+    assert queue_offsets(scan(log.data)) == [0, 1]
+
+
+def test_a_copied_record_in_a_damaged_record_is_not_found():
+    log = SyntheticLog(BASE).add(body=record_bytes(BASE, body=b"copy", queue_offset=77))
+    log.add(queue_offset=1)
+    log.data[4:8] = b"\0\0\0\1"
+    assert queue_offsets(scan(log.data)) == [1]
+
+
+def test_garbage_with_the_right_magic_is_passed_over():
+    log = healthy(1)
+    for length in (0, 7, 91, 2**31 - 1):
+        log.garbage(length.to_bytes(4, "big") + MAGIC_V1.to_bytes(4, "big") + b"\x07" * 90)
+    log.add(queue_offset=5)
+    assert queue_offsets(scan(log.data)) == [0, 5]
+
+
+def test_a_torn_record_at_the_end_is_damage_and_the_zeros_behind_it_are_unwritten():
+    log = healthy(2)
+    end = len(log.data)
+    torn = record_bytes(BASE + end, body=b"z" * 40)[:70]
+    batch = scan(log.garbage(torn).zeros(500).data)
+    written = len(torn.rstrip(b"\0"))
+    assert only_damage(batch)[0] == ByteRange(end, end + written)
+    assert batch.end_of_data == BASE + end
+    assert batch.unwritten_at == BASE + end + written
+
+
+def test_zeros_to_the_end_are_unwritten_and_no_damage():
+    batch = scan(healthy(2).zeros(4096).data)
+    assert batch.damage == []
+    assert batch.unwritten_at == batch.end_of_data
+
+
+@pytest.mark.parametrize("zeros", [1, 4, 5, 8, 9, 100, 5000])
+def test_zeros_before_a_record_are_a_hole(zeros):
+    log = healthy(1)
+    begin = len(log.data)
+    batch = scan(log.zeros(zeros).add(queue_offset=5).data)
+    assert queue_offsets(batch) == [0, 5]
+    hole = ByteRange(begin, begin + zeros)
+    assert only_damage(batch)[0] == hole
+    # The length of the next record begins with three zeros; with fewer than five before them the
+    # rest of that length reads as a magic number.
+    expected = DamageReason.UNWRITTEN_HOLE if zeros >= 5 else DamageReason.BAD_MAGIC
+    assert only_damage(batch)[1] is expected
+
+
+def test_zeros_before_garbage_are_a_hole_up_to_the_last_written_byte():
+    log = healthy(1)
+    begin = len(log.data)
+    batch = scan(log.zeros(100).garbage(b"\x09").zeros(50).data)
+    assert only_damage(batch) == (ByteRange(begin, begin + 101), DamageReason.UNWRITTEN_HOLE)
+    assert batch.unwritten_at == BASE + begin + 101
+
+
+def test_a_blank_takes_everything_up_to_the_end_of_the_file():
+    log = healthy(2)
+    end = len(log.data)
+    batch = scan(log.blank(300).data)
+    assert batch.blanks == [Blank(BASE + end, 300)]
+    assert batch.damage == []
+    assert batch.unwritten_at is None
+    assert batch.end_of_data == BASE + end + 300
+
+
+@pytest.mark.parametrize("says", [0, 7, 299, 301, -1])
+def test_a_blank_that_does_not_say_what_remains_is_damage(says):
+    log = healthy(2)
+    data = bytearray(log.blank(300).data)
+    data[-300:-296] = says.to_bytes(4, "big", signed=True)
+    batch = scan(data)
+    assert batch.blanks == []
+    assert only_damage(batch)[1] is DamageReason.BAD_LENGTH
+
+
+def test_a_blank_is_found_behind_damage():
+    log = healthy(1).garbage(b"\x01" * 50).blank(300)
+    batch = scan(log.data)
+    assert len(batch.blanks) == 1
+    assert batch.run_starts == []
+
+
+def test_a_blank_of_the_smallest_size_closes_the_file():
+    log = healthy(1)
+    batch = scan(log.garbage(blank_bytes(8)).data)
+    assert batch.blanks[0].size == 8
+
+
+def test_a_file_cut_inside_a_record_reports_it_truncated():
+    log = healthy(3)
+    position, size = log.records[2]
+    cut = position + size - 5
+    batch = scan(log.data[:cut], file_size=4096)
+    assert queue_offsets(batch) == [0, 1]
+    assert only_damage(batch)[1] is DamageReason.TRUNCATED
+    assert f"{size} bytes, but the file ends after {size - 5}" in batch.damage[0].evidence
+
+
+def test_a_file_cut_inside_a_length_reports_it_truncated():
+    log = healthy(2)
+    position, _ = log.records[1]
+    batch = scan(log.data[: position + 4], file_size=4096)
+    assert only_damage(batch)[1] is DamageReason.TRUNCATED
+
+
+def test_a_record_must_not_reach_beyond_the_file():
+    log = healthy(2)
+    position, size = log.records[1]
+    batch = scan(log.data, file_size=position + size - 1)
+    assert queue_offsets(batch) == [0]
+    assert only_damage(batch)[1] is DamageReason.BAD_LENGTH
+
+
+def test_records_with_every_kind_of_host_and_magic_are_read():
+    log = SyntheticLog(BASE)
+    for flag in (0, 0x10, 0x20, 0x30):
+        log.add(sys_flag=flag, prepared_offset=flag + 1, reconsume_times=flag + 2)
+    log.add(magic=0xDAA320AB, topic=b"t" * 300)
+    columns = scan(log.data).columns
+    assert columns.prepared_offset.tolist() == [1, 0x11, 0x21, 0x31, 0]
+    assert columns.reconsume_times.tolist() == [2, 0x12, 0x22, 0x32, 0]
+    assert set(columns.store_timestamp.tolist()) == {1_600_000_000_123}
+    assert columns.topic(4) == "t" * 300
+    rows = columns.to_arrow(["bornHost", "storeHost", "msgId"]).to_pylist()
+    v4, v6 = "10.0.0.1:1234", "[2001:db8::1]:10911"
+    assert [(row["bornHost"], row["storeHost"]) for row in rows] == [
+        (v4, v4), (v6, v4), (v4, v6), (v6, v6), (v4, v4)
+    ]  # fmt: skip
+    addresses = columns.physical_offset.tolist()
+    assert rows[3]["msgId"] == f"20010DB800000000000000000000000100002A9F{addresses[3]:016X}"
+    assert rows[4]["msgId"] == f"0A000001000004D2{addresses[4]:016X}"
+
+
+def test_a_topic_longer_than_a_signed_byte_is_no_v1_record():
+    log = SyntheticLog(BASE).add(topic=b"t" * 128)
+    assert only_damage(scan(log.data))[1] is DamageReason.BAD_FIELDS
+
+
+def test_malformed_text_becomes_the_replacement_character_in_arrow():
+    log = SyntheticLog(BASE).add(topic=b"T\xff", properties=b"TAGS\x01\xe4\xb8\x02KEYS\x01k")
+    (row,) = scan(log.data).columns.to_arrow(["topic", "tags", "keys", "uniqKey"]).to_pylist()
+    assert row == {"topic": "T�", "tags": "�", "keys": "k", "uniqKey": None}
+
+
+def test_an_empty_file_gives_one_empty_batch():
+    batch = scan(b"")
+    assert len(batch.columns) == 0
+    assert batch.end_of_data == BASE
+    assert batch.unwritten_at is None
+    assert batch.columns.to_arrow().num_rows == 0
+
+
+def test_a_scan_may_start_and_stop_between_records():
+    log = healthy(4)
+    second, last = log.records[1][0], log.records[3][0]
+    batch = scan(log.data, start=second, stop=last - 1)
+    assert queue_offsets(batch) == [1, 2]
+    assert batch.end_of_data == BASE + last
+
+
+def test_a_mapping_a_memoryview_and_an_array_are_scanned_in_place(tmp_path):
+    log = healthy(2)
+    path = tmp_path / "log"
+    path.write_bytes(log.data)
+    with path.open("rb") as file:
+        mapping = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+    for buffer in (mapping, memoryview(log.data), np.frombuffer(log.data, dtype=np.uint8)):
+        (batch,) = scan_segment(buffer, base=BASE)
+        assert queue_offsets(batch) == [0, 1]
+        assert np.shares_memory(batch.columns.buffer, np.frombuffer(buffer, dtype=np.uint8))
+
+
+@pytest.mark.parametrize("array", [np.zeros(4, dtype=np.int32), np.zeros((2, 2), dtype=np.uint8)])
+def test_an_array_of_anything_but_bytes_in_a_row_is_refused(array):
+    with pytest.raises(TypeError, match="contiguous bytes"):
+        list(scan_segment(array, base=0))
+
+
+@pytest.mark.parametrize("noise", range(1, 24))
+def test_resync_finds_a_record_at_every_alignment(noise):
+    log = SyntheticLog(BASE).garbage(b"\xda" * noise).add(body=b"x" * 70).add()
+    array = np.frombuffer(log.data, dtype=np.uint8)
+    assert find_record(array, 0, base=BASE) == noise
+    assert find_record(array, noise, base=BASE) == noise
+    assert find_record(array, noise + 1, base=BASE) == log.records[1][0]
+    assert find_record(array, 0, base=BASE, stop=noise) is None

@@ -1,0 +1,75 @@
+"""Where splits begin, and what belongs to them."""
+
+from __future__ import annotations
+
+import pytest
+
+from rocketstore.scan.split import SegmentFile, Split, plan_splits, scan_split
+from support.synthetic_log import SyntheticLog, record_bytes
+
+FILE = SegmentFile("a", 0, 100)
+
+
+def test_a_file_is_cut_into_equal_parts_below_the_limit():
+    assert plan_splits([FILE], 40) == [
+        Split(FILE, 0, 33),
+        Split(FILE, 33, 66),
+        Split(FILE, 66, 100),
+    ]
+    assert plan_splits([FILE], 100) == [Split(FILE, 0, 100)]
+    assert plan_splits([SegmentFile("empty", 0, 0)], 10) == []
+
+
+def test_a_limit_below_one_byte_is_refused():
+    with pytest.raises(ValueError, match="at least 1, found 0"):
+        plan_splits([FILE], 0)
+
+
+def found(log, start, stop, **options):
+    batches = scan_split(bytes(log.data), base=log.base, start=start, stop=stop, **options)
+    return [offset for batch in batches for offset in batch.columns.queue_offset.tolist()]
+
+
+def test_a_record_belongs_to_the_split_of_its_first_byte():
+    log = SyntheticLog(4096)
+    for number in range(4):
+        log.add(queue_offset=number)
+    second, third = log.records[1][0], log.records[2][0]
+    for lookback_bytes in (1, 50, 10_000):
+        options = {"lookback_bytes": lookback_bytes}
+        assert found(log, 0, second + 1, **options) == [0, 1]
+        assert found(log, second + 1, third, **options) == []
+        assert found(log, second, third, **options) == [1]
+        assert found(log, third, len(log.data), **options) == [2, 3]
+
+
+def test_a_split_inside_a_body_does_not_believe_the_record_that_the_body_carries():
+    log = SyntheticLog(4096)
+    log.add(queue_offset=0).add(queue_offset=1)
+    place = 4096 + len(log.data) + 88 + 10
+    log.add(queue_offset=2, body=b"y" * 10 + record_bytes(place, queue_offset=77)).add(
+        queue_offset=3
+    )
+    middle = log.records[2][0] + 90
+    assert found(log, middle, len(log.data)) == [3]
+    # Without looking back nothing tells the forged record from an honest one.
+    assert found(log, middle, len(log.data), lookback_bytes=1) != [77, 3]
+
+
+def test_a_split_behind_a_blank_is_empty():
+    log = SyntheticLog(0).add().blank(1000)
+    for lookback_bytes in (1, 5000):
+        (batch,) = scan_split(
+            bytes(log.data), base=0, start=300, stop=600, lookback_bytes=lookback_bytes
+        )
+        assert (len(batch.columns), batch.blanks, batch.damage) == (0, [], [])
+
+
+def test_a_split_of_zeros_knows_whether_a_record_follows():
+    log = SyntheticLog(0).add().zeros(5000)
+    (tail,) = scan_split(bytes(log.data), base=0, start=1000, stop=2000)
+    assert (tail.damage, tail.unwritten_at) == ([], 1000)
+    log.add()
+    (hole,) = scan_split(bytes(log.data), base=0, start=1000, stop=2000)
+    assert [tuple(damage.range) for damage in hole.damage] == [(1000, 2000)]
+    assert hole.unwritten_at is None
