@@ -1,14 +1,13 @@
-"""One ConsumeQueue: queue offset -> place of the message in the CommitLog.
+"""One ConsumeQueue that is written: entries put, gaps filled, ends cut, files made durable.
 
 Entry n stands at byte ``20 n`` of the queue's files, so a queue offset never moves: an entry is
 written where its record says it belongs, a gap before it is filled with fillers (K-C1), and what
 stands there already stays. The dispatch kernel writes the common case straight into the mapped
 file; this class does what needs a file or a decision.
 
-Law: reading never creates a file or a directory, and never maps a file for longer than the table
-allows. The end of the queue is published after the entry's bytes, so no reader sees half an entry.
+Law: only the dispatching thread writes entries, and recovery before that thread runs.
 
-How derived: ConsumeQueue of 4.9 (spec F6, B12, B16.1, B16.4, B16.5) without K-C1, K-C2, K-C3, K-C5.
+How derived: ConsumeQueue of 4.9 (spec F6, B12, B16.1, B16.5) without K-C1 and K-C4.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ import contextlib
 import os
 import threading
 from enum import Enum
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any
 
 from rocketstore.format.queue_entry import (
     ENTRY_SIZE_BYTES,
@@ -26,25 +25,13 @@ from rocketstore.format.queue_entry import (
     QueueEntry,
     encode_entry,
     entry_array,
-    filler_mask,
     is_written,
-    written_mask,
 )
 from rocketstore.scan.dispatch_state import QueueColumn
-from rocketstore.storage.read_sources import MappedWindow
-from rocketstore.units import KiB
+from rocketstore.storage.queue_entries import CHUNK_BYTES, QueueEntries, message_places
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from rocketstore.format.queue_entry import EntryArray
     from rocketstore.storage.mapped_file import MappedFile
-    from rocketstore.storage.mapped_file_queue import MappedFileQueue
-    from rocketstore.storage.queue_mappings import QueueMappings
-    from rocketstore.storage.queue_rows import QueueRows
-    from rocketstore.units import QueueKey
-
-_CHUNK_BYTES: Final = 64 * KiB
 
 
 class PutEntry(Enum):
@@ -57,199 +44,15 @@ class PutEntry(Enum):
     """Another entry stands there already, or the place cannot be reached."""
 
 
-class ConsumeQueue:
-    """The entries of one queue.
+class ConsumeQueue(QueueEntries):
+    """The entries of one queue, to be read and written; parameters as `QueueEntries`."""
 
-    Parameters
-    ----------
-    key
-        Topic and queue id.
-    files
-        Its files; they need not exist.
-    rows, row
-        Where the kernels keep this queue's numbers.
-    mappings
-        Which files of all queues are mapped.
-    log_min_offset
-        Returns the CommitLog's minimum offset.
-    """
-
-    def __init__(  # noqa: PLR0913 - one argument per part of the store it touches
-        self,
-        key: QueueKey,
-        files: MappedFileQueue,
-        *,
-        rows: QueueRows,
-        row: int,
-        mappings: QueueMappings,
-        log_min_offset: Callable[[], int],
-    ) -> None:
-        self.key = key
-        self.files = files
-        self.row = row
-        self._rows = rows
-        self._mappings = mappings
-        self._log_min_offset = log_min_offset
-        self._min_for = -1
-        self._min_hint = 0
+    def __init__(self, *arguments: Any, **keywords: Any) -> None:
+        super().__init__(*arguments, **keywords)
         self._unflushed: tuple[MappedFile, ...] = ()
         self._flushed_changes = 0
         self._flushed_next = 0
         self._lock = threading.Lock()
-
-    def __repr__(self) -> str:
-        return f"ConsumeQueue({self.key}, max_offset={self.max_offset})"
-
-    # --- reading --------------------------------------------------------------------------------
-
-    @property
-    def next_position(self) -> int:
-        """Byte position behind the last entry."""
-        return int(self._rows.queues[self.row, QueueColumn.NEXT])
-
-    @property
-    def max_offset(self) -> int:
-        """One past the last entry; the queue offset of the next message."""
-        return self.next_position // ENTRY_SIZE_BYTES
-
-    @property
-    def first_offset(self) -> int:
-        """Queue offset of the first entry on disk, expired and filler entries included."""
-        return max(self.files.min_offset, 0) // ENTRY_SIZE_BYTES
-
-    @property
-    def entries_per_file(self) -> int:
-        """How many entries one file holds."""
-        return self.files.file_size // ENTRY_SIZE_BYTES
-
-    @property
-    def max_physical_offset(self) -> int:
-        """End of the last record that has an entry; 0 when there is none. Fillers do not count."""
-        return self._rows.value(self.row, QueueColumn.MAX_PHYSICAL)
-
-    @property
-    def min_offset(self) -> int:
-        """First queue offset whose record the CommitLog still has; the maximum when none has.
-
-        Notes
-        -----
-        Searched by bisection, because entries point at rising offsets (K-C3); fillers count with
-        what follows them (K-C2). Source: ConsumeQueue.correctMinOffset.
-        """
-        log_min = self._log_min_offset()
-        hint = self._min_hint
-        if log_min == self._min_for and self.first_offset <= hint < self.max_offset:
-            return hint
-        end = self.max_offset
-        low, high = self.first_offset, end
-        if log_min >= self._min_for:
-            low = min(max(low, hint), end)
-        while low < high:
-            middle = (low + high) // 2
-            at, entry = self._next_message(middle, high)
-            if entry is not None and entry.physical_offset < log_min:
-                low = at + 1
-            else:
-                high = middle
-        found = self._next_message(low, end)[0]
-        self._min_hint, self._min_for = found, log_min
-        return found
-
-    def entry(self, queue_offset: int) -> QueueEntry | None:
-        """Return one entry as stored, fillers too; None where there is none."""
-        at = queue_offset * ENTRY_SIZE_BYTES
-        if not 0 <= at < self.next_position:
-            return None
-        file = self.files.find(at)
-        if file is None:
-            return None
-        if file.is_mapped:
-            values = ENTRY_STRUCT.unpack_from(file.mapping, at - file.base)
-        else:
-            raw = self._mappings.read(file, at - file.base, ENTRY_SIZE_BYTES)
-            if len(raw) < ENTRY_SIZE_BYTES:
-                return None
-            values = ENTRY_STRUCT.unpack(raw)
-        return QueueEntry._make(values)
-
-    def entry_bytes(self, start: int, limit: int) -> memoryview | None:
-        """Return up to `limit` entries from queue offset `start`, within one file; None for none.
-
-        Source: ConsumeQueue.getIndexBuffer.
-        """
-        at = start * ENTRY_SIZE_BYTES
-        stop = self.next_position
-        if not 0 <= at < stop or limit <= 0:
-            return None
-        file = self.files.find(at)
-        if file is None:
-            return None
-        stop = min(at + limit * ENTRY_SIZE_BYTES, file.base + file.size, stop)
-        mapping = file.mapping if file.is_mapped else self._mappings.admit(file)
-        return memoryview(mapping)[at - file.base : stop - file.base]
-
-    def entries(self, start: int, limit: int) -> EntryArray:
-        """Return up to `limit` entries from queue offset `start`, within one file, as an array."""
-        return entry_array(self.entry_bytes(start, limit) or b"")
-
-    def window(self, position: int) -> MappedWindow | None:
-        """Return the map that holds byte `position` of the queue, or None."""
-        file = self.files.find(position)
-        if file is None:
-            return None
-        if not file.is_mapped:
-            self._mappings.admit(file)
-        readable = min(max(self.next_position - file.base, 0), file.size)
-        return MappedWindow(file.array, file.base, readable)
-
-    def last_message(self) -> tuple[int, QueueEntry] | None:
-        """Return queue offset and entry of the last message, fillers passed over."""
-        end = self.max_offset
-        first = self.first_offset
-        per_chunk = _CHUNK_BYTES // ENTRY_SIZE_BYTES
-        while end > first:
-            entry = self.entry(end - 1)
-            if entry is not None and entry.is_message:
-                return end - 1, entry
-            # More than one filler: a lost stretch of the log, or a queue that starts late.
-            start = max(end - per_chunk, first)
-            file_start = (end - 1) * ENTRY_SIZE_BYTES // self.files.file_size * self.files.file_size
-            start = max(start, file_start // ENTRY_SIZE_BYTES)
-            found = _message_places(self.entries(start, end - start))
-            if found:
-                at = start + found[-1]
-                entry = self.entry(at)
-                return (at, entry) if entry is not None else None
-            end = start
-        return None
-
-    def _next_message(self, start: int, stop: int) -> tuple[int, QueueEntry | None]:
-        """Return the first entry in [start, stop) that is a message; (stop, None) without one."""
-        at = start
-        while at < stop:
-            entry = self.entry(at)
-            if entry is None:
-                following = self._next_file_offset(at)
-                if following is None:
-                    break
-                at = following
-                continue
-            if entry.is_message:
-                return at, entry
-            entries = self.entries(at, min(stop - at, _CHUNK_BYTES // ENTRY_SIZE_BYTES))
-            found = _message_places(entries)
-            if found:
-                return at + found[0], self.entry(at + found[0])
-            at += max(len(entries), 1)
-        return stop, None
-
-    def _next_file_offset(self, queue_offset: int) -> int | None:
-        """Return where the next file behind a missing one begins."""
-        at = queue_offset * ENTRY_SIZE_BYTES
-        for file in self.files.files:
-            if file.base > at:
-                return file.base // ENTRY_SIZE_BYTES
-        return None
 
     # --- loading --------------------------------------------------------------------------------
 
@@ -490,16 +293,15 @@ class ConsumeQueue:
         """Whether the last message of a file is still in the CommitLog."""
         start = file.base // ENTRY_SIZE_BYTES
         stop = (file.base + file.size) // ENTRY_SIZE_BYTES
-        per_chunk = _CHUNK_BYTES // ENTRY_SIZE_BYTES
         while stop > start:
-            chunk_start = max(stop - per_chunk, start)
+            chunk_start = max(stop - CHUNK_BYTES // ENTRY_SIZE_BYTES, start)
             raw = self._mappings.read(
                 file,
                 chunk_start * ENTRY_SIZE_BYTES - file.base,
                 (stop - chunk_start) * ENTRY_SIZE_BYTES,
             )
             entries = entry_array(raw[: len(raw) - len(raw) % ENTRY_SIZE_BYTES])
-            if found := _message_places(entries):
+            if found := message_places(entries):
                 return int(entries["physical_offset"][found[-1]]) >= log_min_offset
             stop = chunk_start
         return False
@@ -554,12 +356,6 @@ class ConsumeQueue:
         self.files.drop()
 
 
-def _message_places(entries: EntryArray) -> list[int]:
-    """Return the indexes of the entries that are messages."""
-    places: Iterable[int] = (written_mask(entries) & ~filler_mask(entries)).nonzero()[0].tolist()
-    return list(places)
-
-
 def _has_data(file: MappedFile, start: int) -> bool:
     """Whether a byte behind `start` is not zero; holes are passed over without reading."""
     descriptor = file.fd
@@ -570,7 +366,7 @@ def _has_data(file: MappedFile, start: int) -> bool:
             hole = min(os.lseek(descriptor, data, os.SEEK_HOLE), file.size)
             at = max(data, at)
             while at < hole:
-                raw = os.pread(descriptor, min(_CHUNK_BYTES, hole - at), at)
+                raw = os.pread(descriptor, min(CHUNK_BYTES, hole - at), at)
                 if not raw:
                     return False
                 if raw.count(0) != len(raw):

@@ -16,17 +16,13 @@ IndexService.queryOffset, which is also the more useful one when there are more 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from rocketstore.storage.record_access import message_at
 
 if TYPE_CHECKING:
     from rocketstore.message import StoredMessage
     from rocketstore.storage.read_sources import IndexSource, LogSource
-
-_SPARE_CANDIDATES: Final = 8
-_GROWTH: Final = 4
-SECOND_MS: Final = 1000
 
 
 def find_messages(  # noqa: PLR0913 - the subject, the key and the three bounds of a query
@@ -51,28 +47,22 @@ def find_messages(  # noqa: PLR0913 - the subject, the key and the three bounds 
         Most messages to return.
     """
     messages: list[StoredMessage] = []
+    if max_messages <= 0 or not key:
+        return messages
     seen: set[int] = set()
-    wanted = max_messages + _SPARE_CANDIDATES
-    while max_messages > 0 and key:
-        candidates = index.find(
-            topic, key, max_count=wanted, begin_ms=begin_ms - SECOND_MS + 1, end_ms=end_ms
-        )
-        for physical_offset in candidates:
-            if physical_offset in seen:
-                continue
-            seen.add(physical_offset)
-            message = message_at(log, physical_offset)
-            if message is None or not is_hit(message, topic, key):
-                continue
-            stored = message.store_timestamp_ms
-            if stored < begin_ms or (end_ms is not None and stored > end_ms):
-                continue
-            messages.append(message)
-            if len(messages) == max_messages:
-                return messages
-        if len(candidates) < wanted:
+    for physical_offset in index.candidates(topic, key, begin_ms=begin_ms, end_ms=end_ms):
+        if physical_offset in seen:
+            continue
+        seen.add(physical_offset)
+        message = message_at(log, physical_offset)
+        if message is None or not is_hit(message, topic, key):
+            continue
+        stored = message.store_timestamp_ms
+        if stored < begin_ms or (end_ms is not None and stored > end_ms):
+            continue
+        messages.append(message)
+        if len(messages) == max_messages:
             break
-        wanted *= _GROWTH
     return messages
 
 

@@ -34,6 +34,7 @@ from rocketstore.format.java_hash import key_hash
 from rocketstore.storage.pread_files import FileFinding, FileProblem
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from rocketstore.storage.pread_files import OpenFiles
@@ -106,11 +107,10 @@ class PreadIndex:
             if (header := self._header(file)) is not None
         ]
 
-    def find(
-        self, topic: str, key: str, *, max_count: int, begin_ms: int, end_ms: int | None
-    ) -> list[int]:
-        """Return physical offsets of possible hits, newest first."""
-        offsets: list[int] = []
+    def candidates(
+        self, topic: str, key: str, *, begin_ms: int = 0, end_ms: int | None = None
+    ) -> Iterator[int]:
+        """Yield physical offsets of possible hits, newest first."""
         hashed = key_hash(topic, key)
         for file in reversed(self.files()):
             header = self._header(file)
@@ -120,10 +120,7 @@ class PreadIndex:
                 continue
             if header.end_timestamp_ms < begin_ms:
                 continue
-            self._walk(file, header, hashed, (begin_ms, end_ms), max_count, offsets)
-            if len(offsets) >= max_count:
-                break
-        return offsets
+            yield from self._walk(file, header, hashed, begin_ms, end_ms)
 
     def _layout_of(self, path: Path, size: int) -> IndexLayout:
         layout = self._layout
@@ -147,11 +144,9 @@ class PreadIndex:
         file: PreadIndexFile,
         header: IndexHeader,
         hashed: int,
-        times: tuple[int, int | None],
-        max_count: int,
-        offsets: list[int],
-    ) -> None:
-        begin_ms, end_ms = times
+        begin_ms: int,
+        end_ms: int | None,
+    ) -> Iterator[int]:
         layout = file.layout
         slot_at = layout.slot_position(hashed % layout.slot_count)
         raw = self._open_files.read(file.path, slot_at, SLOT_SIZE_BYTES)
@@ -172,7 +167,5 @@ class PreadIndex:
             stored = header.begin_timestamp_ms + seconds * _SECOND_MS
             is_in_range = stored + _SECOND_MS > begin_ms and (end_ms is None or stored <= end_ms)
             if item_hash == hashed and is_in_range:
-                offsets.append(physical_offset)
-                if len(offsets) >= max_count:
-                    return
+                yield physical_offset
             stop, number = number, older

@@ -4,28 +4,24 @@ Where log and queue are memory maps, one kernel call selects, checks and copies 
 for 32 small messages takes a few microseconds, so everything around it is kept just as small. Any
 other source goes through ``storage.get_page``, entry by entry, with the same answer.
 
-Law: equal, page for page, to what `get_page.read_page` selects, body checksums aside.
+Law: equal, page for page, to what `get_page.read_page` selects, body checksums aside. Maps are
+remembered weakly: this module never keeps the space of a deleted file.
 """
 
 from __future__ import annotations
 
+import weakref
 from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
 import numpy as np
 
 from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES, ENTRY_STRUCT
 from rocketstore.scan import kernels
-from rocketstore.scan.gather_plan import GatherPlan, GatherStop, GatherView, gather_plan
-from rocketstore.storage.get_page import (
-    FILTER_WINDOW_BYTES,
-    PageRequest,
-    Rejection,
-    read_page,
-)
-from rocketstore.storage.read_sources import MappedWindow
+from rocketstore.scan.gather_plan import GatherStop, GatherView, gather_plan
+from rocketstore.storage.get_page import FILTER_WINDOW_BYTES, PageRequest, Rejection, read_page
 from rocketstore.storage.record_access import belongs_to, locate, raw_properties, raw_record_at
 from rocketstore.storage.results import GetMessageStatus, GetRawResult
-from rocketstore.storage.tag_filter import TagFilter, parse_tags, tag_code
+from rocketstore.storage.tag_filter import parse_tags, tag_code
 from rocketstore.units import KiB, QueueKey
 
 if TYPE_CHECKING:
@@ -35,16 +31,20 @@ if TYPE_CHECKING:
         LogSource,
         MappedLogSource,
         MappedPart,
+        MappedQueueSource,
         QueueSource,
     )
+    from rocketstore.storage.tag_filter import TagFilter
 
-_PLANS_KEPT: Final = 4096
+_SEATS_KEPT: Final = 4096
 _LOOKED_AT: Final = FILTER_WINDOW_BYTES // ENTRY_SIZE_BYTES
 _SMALLEST_BUFFER_BYTES: Final = 64 * KiB
 
 _Progress: TypeAlias = tuple[int, int, int, int, int, int]
 """What the kernel returns: reason to stop, next entry, count, written, skipped, view."""
 
+_FULL: Final = int(GatherStop.FULL)
+_FOUND: Final = GetMessageStatus.FOUND
 _STATUS_OF_VIEW: Final = {
     int(GatherView.NONE): GetMessageStatus.NO_MATCHED_MESSAGE,
     int(GatherView.LOST): GetMessageStatus.MESSAGE_WAS_REMOVING,
@@ -54,8 +54,25 @@ _VIEW_OF_REJECTION: Final = {
     Rejection.LOST: int(GatherView.LOST),
     Rejection.UNWANTED: int(GatherView.UNWANTED),
 }
-_FULL: Final = int(GatherStop.FULL)
-_FOUND: Final = GetMessageStatus.FOUND
+_NO_BYTES: Final = np.empty(0, dtype=np.uint8)
+_new_result: Final = tuple.__new__
+
+
+class _Seat:
+    """What is remembered of a queue between the pulls of one reader."""
+
+    __slots__ = ("first_file", "key", "minimum", "names", "numbers", "tag_filter", "window")
+
+    def __init__(self, key: QueueKey, tag_filter: TagFilter | None, limits: PageLimits) -> None:
+        self.key = key
+        self.tag_filter = tag_filter
+        tags = () if tag_filter is None else tag_filter.tags
+        wanted = [(tag_code(tag), tag) for tag in tags]
+        self.numbers, self.names = gather_plan(key.topic, key.queue_id, limits[:4], wanted)
+        self.window: tuple[weakref.ref[ByteArray], int, int, QueueSource | None]
+        self.window = (weakref.ref(_NO_BYTES), 0, 0, None)
+        self.minimum = 0
+        self.first_file: MappedPart | None = None
 
 
 class RawPages:
@@ -66,9 +83,10 @@ class RawPages:
         self._limits = limits
         self._span_bytes = limits.memory_span_bytes
         self._is_mapped = hasattr(log, "files")
-        self._plans: dict[tuple[str, int, str | None], GatherPlan] = {}
+        self._mapped = cast("MappedLogSource", log)
+        self._seats: dict[tuple[str, int, str | None], _Seat] = {}
         self._buffers: list[ByteArray] = []
-        self._recent: MappedPart | None = None
+        self._recent: tuple[weakref.ref[ByteArray], MappedPart] | None = None
 
     def read(
         self,
@@ -80,69 +98,106 @@ class RawPages:
         tags: str | None,
     ) -> GetRawResult:
         """Return a page; see `Reader.get_raw`."""
-        if queue is None or not self._is_mapped or not hasattr(queue, "window"):
-            return self._read_slowly(queue, topic, queue_id, offset, max_messages, tags)
-        minimum, maximum = queue.min_offset, queue.max_offset
-        if not minimum <= offset < maximum:
-            return self._read_slowly(queue, topic, queue_id, offset, max_messages, tags)
-        window = queue.window(offset * ENTRY_SIZE_BYTES)
-        if window is None:
-            return self._read_slowly(queue, topic, queue_id, offset, max_messages, tags)
-        array, base, readable = window
         try:
-            numbers, names = self._plans[topic, queue_id, tags]
+            seat = self._seats[topic, queue_id, tags]
         except KeyError:
-            numbers, names = self._plan(topic, queue_id, tags)
+            seat = self._take_seat(topic, queue_id, tags)
+        reference, base, stop, whose = seat.window
+        entries = reference()
+        if not base <= offset < stop or whose is not queue or entries is None:
+            found = self._move(seat, queue, offset)
+            if found is None:
+                return self._read_slowly(queue, seat, offset, max_messages)
+            entries, base, stop = found
+        assert queue is not None
+        maximum = queue.max_offset
+        first_file = self._mapped.files.files[0]
+        if seat.first_file is not first_file:
+            # The minimum moves only when the log's first file goes.
+            seat.minimum, seat.first_file = queue.min_offset, first_file
+        minimum = seat.minimum
+        if not minimum <= offset < maximum:
+            return self._read_slowly(queue, seat, offset, max_messages)
+        # Spelled out: min() and max() take longer than all the rest of this.
+        limit = offset + (max(_LOOKED_AT, max_messages))
+        limit = min(limit, maximum)
+        stop = (min(stop, limit)) - base
+        in_disk_below = self._log.max_offset - self._span_bytes
         try:
             buffer = self._buffers.pop()
         except IndexError:
             buffer = np.empty(max(self._limits.memory_bytes, _SMALLEST_BUFFER_BYTES), np.uint8)
-        first = offset - base // ENTRY_SIZE_BYTES
-        stop = min(readable // ENTRY_SIZE_BYTES, first + max(max_messages, _LOOKED_AT))
-        in_disk_below = self._log.max_offset - self._span_bytes
-        log_array, log_base, log_readable = self._recent_part()
-        progress = kernels.gather(
-            log_array, log_base, log_readable, 0, array, first, stop,
-            numbers, names, max_messages, in_disk_below, buffer, 0, 0,
-        )  # fmt: skip
+        recent = self._recent
+        log = None if recent is None else recent[0]()
+        if recent is not None and log is not None:
+            part = recent[1]
+            progress = kernels.gather(
+                log, part.base, part.write_position, 0, entries, offset - base, stop,
+                seat.numbers, seat.names, max_messages, in_disk_below, buffer, 0, 0,
+            )  # fmt: skip
+        else:
+            progress = (int(GatherStop.ELSEWHERE), offset - base, 0, 0, 0, 0)
         if progress[0] > _FULL:
-            request = PageRequest(topic, queue_id, offset, max_messages, parse_tags(tags))
-            progress, buffer = self._go_on(request, array, stop, in_disk_below, progress, buffer)
+            progress, buffer = self._go_on(
+                seat, entries, stop, (max_messages, in_disk_below), progress, buffer
+            )
         _, entry, count, written, skipped, view = progress
-        result = GetRawResult(
-            _FOUND if count else _STATUS_OF_VIEW[view],
-            buffer[:written].tobytes(),
-            count,
-            offset + entry - first,
-            minimum,
-            maximum,
-            skipped,
-        )
+        records = buffer[:written].tobytes()
         self._buffers.append(buffer)
-        return result
+        status = _FOUND if count else _STATUS_OF_VIEW[view]
+        # The same tuple at half the cost of calling the class.
+        return _new_result(
+            GetRawResult, (status, records, count, base + entry, minimum, maximum, skipped)
+        )
+
+    def _take_seat(self, topic: str, queue_id: int, tags: str | None) -> _Seat:
+        seat = _Seat(QueueKey(topic, queue_id), parse_tags(tags), self._limits)
+        if len(self._seats) >= _SEATS_KEPT:
+            self._seats.clear()
+        self._seats[topic, queue_id, tags] = seat
+        return seat
+
+    def _move(
+        self, seat: _Seat, queue: QueueSource | None, offset: int
+    ) -> tuple[ByteArray, int, int] | None:
+        """Let a seat remember the queue file of an offset; None where there is no mapped one."""
+        if not self._is_mapped or not self._mapped.files.files:
+            return None
+        if offset < 0 or not hasattr(queue, "window"):
+            return None
+        window = cast("MappedQueueSource", queue).window(offset * ENTRY_SIZE_BYTES)
+        if window is None:
+            return None
+        array = window.array
+        base = window.base // ENTRY_SIZE_BYTES
+        stop = base + array.shape[0] // ENTRY_SIZE_BYTES
+        seat.first_file = None
+        seat.window = (weakref.ref(array), base, stop, queue)
+        return array, base, stop
 
     def _go_on(
         self,
-        request: PageRequest,
+        seat: _Seat,
         entries: ByteArray,
         stop: int,
-        in_disk_below: int,
+        bounds: tuple[int, int],
         progress: _Progress,
         buffer: ByteArray,
     ) -> tuple[_Progress, ByteArray]:
-        """Finish a page at whose entries the kernel needs help."""
+        """Finish a page at whose entries the kernel needs help.
+
+        `bounds` are the most messages wanted and the offset below which records are on disk.
+        """
         reason, entry, count, written, skipped, view = progress
-        log, key = self._log, QueueKey(request.topic, request.queue_id)
-        numbers, names = self._plan(request.topic, request.queue_id, request.tag_filter)
+        log = self._log
         while reason > _FULL:
-            physical_offset, size, _ = ENTRY_STRUCT.unpack_from(
-                entries.data, entry * ENTRY_SIZE_BYTES
-            )
-            part = self._find(physical_offset)
+            at = entry * ENTRY_SIZE_BYTES
+            physical_offset, size, _ = ENTRY_STRUCT.unpack_from(entries.data, at)
+            array, part = self._find(physical_offset)
             if reason == GatherStop.NO_ROOM:
                 buffer = _grown(buffer, written, size)
             elif part is None or reason == GatherStop.DOUBTFUL:
-                record = raw_view(log, physical_offset, size, key, request.tag_filter)
+                record = raw_view(log, physical_offset, size, seat.key, seat.tag_filter)
                 if isinstance(record, Rejection):
                     view = _VIEW_OF_REJECTION[record]
                     skipped += record is Rejection.LOST
@@ -152,68 +207,38 @@ class RawPages:
                     buffer[written : written + size] = np.frombuffer(record, np.uint8)
                     written, count = written + size, count + 1
                 entry += 1
-            log_array, log_base, log_readable = part or _NO_PART
+            base, readable = (0, 0) if part is None else (part.base, part.write_position)
             reason, entry, count, written, more_skipped, seen = kernels.gather(
-                log_array, log_base, log_readable, log.min_offset, entries, entry, stop,
-                numbers, names, request.max_messages, in_disk_below, buffer, count, written,
+                array, base, readable, log.min_offset, entries, entry, stop,
+                seat.numbers, seat.names, *bounds, buffer, count, written,
             )  # fmt: skip
             skipped, view = skipped + more_skipped, seen or view
         return (reason, entry, count, written, skipped, view), buffer
 
-    def _plan(self, topic: str, queue_id: int, tags: str | TagFilter | None) -> GatherPlan:
-        tag_filter = tags if isinstance(tags, TagFilter) else parse_tags(tags)
-        wanted = [] if tag_filter is None else [(tag_code(tag), tag) for tag in tag_filter.tags]
-        plan = gather_plan(topic, queue_id, self._limits[:4], wanted)
-        if tags is None or isinstance(tags, str):
-            if len(self._plans) >= _PLANS_KEPT:
-                self._plans.clear()
-            self._plans[topic, queue_id, tags] = plan
-        return plan
-
-    def _recent_part(self) -> MappedWindow:
-        """Return the file that the last page ended in, which is nearly always the right one."""
-        part = self._recent
-        return _window_of(part) or _NO_PART if part is not None else _NO_PART
-
-    def _find(self, physical_offset: int) -> MappedWindow | None:
-        part = cast("MappedLogSource", self._log).files.find(physical_offset)
-        window = None if part is None else _window_of(part)
-        if window is not None:
-            self._recent = part
-        return window
+    def _find(self, physical_offset: int) -> tuple[ByteArray, MappedPart | None]:
+        """Return the file that holds an offset, and its bytes."""
+        part = self._mapped.files.find(physical_offset)
+        if part is None or not part.is_available:
+            return _NO_BYTES, None
+        try:
+            array = part.array
+        except OSError:  # deleted since
+            return _NO_BYTES, None
+        self._recent = (weakref.ref(array), part)
+        return array, part
 
     def _read_slowly(
-        self,
-        queue: QueueSource | None,
-        topic: str,
-        queue_id: int,
-        offset: int,
-        max_messages: int,
-        tags: str | None,
+        self, queue: QueueSource | None, seat: _Seat, offset: int, max_messages: int
     ) -> GetRawResult:
-        request = PageRequest(topic, queue_id, offset, max_messages, parse_tags(tags))
-        key = QueueKey(topic, queue_id)
+        key = seat.key
+        request = PageRequest(key.topic, key.queue_id, offset, max_messages, seat.tag_filter)
 
         def take(physical_offset: int, size: int) -> memoryview | Rejection:
-            return raw_view(self._log, physical_offset, size, key, request.tag_filter)
+            return raw_view(self._log, physical_offset, size, key, seat.tag_filter)
 
         page = read_page(request, queue, self._limits, self._log.max_offset, take)
         status, records, *rest = page
         return GetRawResult(status, b"".join(records), len(records), *rest)
-
-
-_NO_PART: Final = MappedWindow(np.empty(0, dtype=np.uint8), 0, 0)
-"""A file that holds no record."""
-
-
-def _window_of(part: MappedPart) -> MappedWindow | None:
-    """Return the bytes of a file, None once it is being deleted."""
-    if not part.is_available:
-        return None
-    try:
-        return MappedWindow(part.array, part.base, part.write_position)
-    except OSError:  # deleted since
-        return None
 
 
 def _grown(buffer: ByteArray, written: int, size: int) -> ByteArray:

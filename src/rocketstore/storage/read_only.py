@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from rocketstore.format.checkpoint import Checkpoint
     from rocketstore.format.index_file import IndexHeader
     from rocketstore.format.queue_entry import QueueEntry
-    from rocketstore.storage.pread_files import FileFinding
+    from rocketstore.storage.pread_files import FileFinding, LogFile
     from rocketstore.units import ByteRange, QueueKey
 
 POLL_INTERVAL_S: Final = 0.02
@@ -185,6 +185,11 @@ class ReadOnlyStore(Reader):
             *self._pread_queues.findings(),
             *self._pread_index.findings,
         ]
+
+    @property
+    def log_files(self) -> list[LogFile]:
+        """The files of the CommitLog, in order."""
+        return self._files.files
 
     @property
     def holes(self) -> list[ByteRange]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator, Sequence
 
     import numpy as np
     import numpy.typing as npt
@@ -91,16 +91,13 @@ class QueueSources(Protocol):
 class IndexSource(Protocol):
     """The key index: hashes only, so every answer is a candidate that must be verified."""
 
-    def find(
-        self,
-        topic: str,
-        key: str,
-        *,
-        max_count: int,
-        begin_ms: int,
-        end_ms: int | None,
-    ) -> list[int]:
-        """Return physical offsets of possible hits, newest first."""
+    def candidates(
+        self, topic: str, key: str, *, begin_ms: int, end_ms: int | None
+    ) -> Iterator[int]:
+        """Yield physical offsets of possible hits, newest first.
+
+        The range of store times is a hint: more may come than lies in it, never less.
+        """
         ...
 
 
@@ -136,6 +133,11 @@ class MappedPart(Protocol):
 
 class MappedParts(Protocol):
     """The files of a log."""
+
+    @property
+    def files(self) -> Sequence[MappedPart]:
+        """All, in order; replaced as a whole when a file comes or goes."""
+        ...
 
     def find(self, offset: int) -> MappedPart | None:
         """Return the file that covers `offset`."""

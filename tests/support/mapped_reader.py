@@ -1,0 +1,67 @@
+"""A `Reader` over the memory maps of a store directory, without recovery, lock or threads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rocketstore.config import StoreConfig
+from rocketstore.format.index_file import layout_of
+from rocketstore.storage.disk import Disk
+from rocketstore.storage.get_page import PageLimits
+from rocketstore.storage.index import IndexService
+from rocketstore.storage.mapped_file_queue import MappedFileQueue
+from rocketstore.storage.queue_table import ConsumeQueueTable
+from rocketstore.storage.read_only import physical_memory_bytes
+from rocketstore.storage.reader import Reader
+
+
+class MappedLog:
+    """The CommitLog of a store that nobody writes to; all its files count as written."""
+
+    def __init__(self, files: MappedFileQueue, end: int | None = None) -> None:
+        self.files = files
+        for file in files.files:
+            file.set_end(file.size if end is None else min(max(end - file.base, 0), file.size))
+        self.max_offset = self.readable_limit = files.max_offset if end is None else end
+
+    @property
+    def min_offset(self) -> int:
+        return max(self.files.min_offset, 0)
+
+    def slice(self, offset: int, size: int) -> memoryview | None:
+        return self.files.slice(offset, size)
+
+
+def mapped_reader(
+    root: Path, *, limits: PageLimits | None = None, end: int | None = None
+) -> Reader:
+    """Return a reader; `end` is where the log ends."""
+    disk = Disk()
+    log_files = MappedFileQueue(
+        root / "commitlog", _size_of_files(root / "commitlog"), disk=disk, writable=False
+    )
+    log_files.load()
+    log = MappedLog(log_files, end)
+    queue_sizes = [path.stat().st_size for path in (root / "consumequeue").glob("*/*/*")]
+    queues = ConsumeQueueTable(
+        root / "consumequeue",
+        queue_sizes[0] if queue_sizes else 2000,
+        disk=disk,
+        log_min_offset=lambda: log.min_offset,
+    )
+    queues.load()
+    index = None
+    if any((root / "index").glob("*")):
+        index = IndexService(
+            root / "index", layout_of(_size_of_files(root / "index")), disk=disk, clock=lambda: 0
+        )
+        index.load()
+    if limits is None:
+        limits = PageLimits.from_config(
+            StoreConfig(), physical_memory_bytes=physical_memory_bytes()
+        )
+    return Reader(log, queues, index, limits)
+
+
+def _size_of_files(directory: Path) -> int:
+    return next(path.stat().st_size for path in sorted(directory.iterdir()))
