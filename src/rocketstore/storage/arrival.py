@@ -76,7 +76,7 @@ class ArrivalBoard:
             for listener in listeners:
                 try:
                     listener(arrival)
-                except Exception:
+                except Exception:  # noqa: BLE001 - whatever a listener does, dispatch goes on
                     _log.exception("arrival.listener_failed", topic=arrival.topic)
 
     def wake(self) -> None:

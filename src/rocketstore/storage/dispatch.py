@@ -21,21 +21,12 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 import structlog
 
-from rocketstore.format.properties import decode_properties
-from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES, QueueEntry
 from rocketstore.scan import kernels
 from rocketstore.scan.columns import Column, RecordColumns, StopReason, new_columns
-from rocketstore.scan.dispatch_state import (
-    STATE_COUNT,
-    DispatchStop,
-    QueueColumn,
-    State,
-    Step,
-)
+from rocketstore.scan.dispatch_state import STATE_COUNT, DispatchStop, State, Step
 from rocketstore.storage.arrival import Arrival, ArrivalBoard
-from rocketstore.storage.consume_queue import ConsumeQueue, PutEntry
-from rocketstore.storage.record_access import LMQ_PREFIX
-from rocketstore.units import ByteRange, QueueKey
+from rocketstore.storage.entry_decisions import PREPARED_BIT, EntryDecisions
+from rocketstore.units import ByteRange
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -51,11 +42,8 @@ _log: Final = structlog.get_logger(__name__)
 BATCH_RECORDS: Final = 1024
 """Records per walked batch: 230 kB of columns, which stay in the processor's second-level cache."""
 
-SMALLEST_RECORD_BYTES: Final = 91
-"""A record without body, topic and properties (spec F3)."""
-
 _LISTED_DAMAGE: Final = 1000
-_PREPARED_BIT: Final = 0x4
+"""Ranges that a running dispatcher lists; a forced pass lists all of them."""
 
 
 class SteppedOver(NamedTuple):
@@ -121,7 +109,7 @@ class Dispatcher:
         Listeners and waiters.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the parts it joins, and three settings by name
         self,
         log_files: MappedFileQueue,
         table: ConsumeQueueTable,
@@ -140,16 +128,15 @@ class Dispatcher:
         self._index = index
         self._readable_limit = readable_limit
         self._delays = _level_array(delays_ms)
-        self._lmq = lmq
         self._cols = new_columns(BATCH_RECORDS)
+        self._columns: RecordColumns | None = None
         self._state: Int64Array = np.zeros(STATE_COUNT, np.int64)
         self._state[State.MULTI_DISPATCH] = multi_dispatch
-        self._force_start = -1
-        self._range_stop = 0
+        self._decisions = EntryDecisions(
+            log_files, table, state=self._state, delays_ms=self._delays, lmq=lmq
+        )
         self._stepped_over_bytes = 0
         self._stepped_over_ranges = 0
-        self._extra_arrivals: list[Arrival] = []
-        self._file: MappedFile | None = None
 
     # --- what others ask ------------------------------------------------------------------------
 
@@ -181,9 +168,8 @@ class Dispatcher:
     def start_at(self, physical_offset: int, *, last_store_timestamp_ms: int = 0) -> None:
         """Say that everything before an offset is dispatched."""
         self.dispatched_offset = physical_offset
-        self._state[State.LAST_STORE_TIMESTAMP] = max(
-            last_store_timestamp_ms, self.last_store_timestamp_ms
-        )
+        # Set, not raised: a time that recovery judged to be damage must not stay.
+        self._state[State.LAST_STORE_TIMESTAMP] = last_store_timestamp_ms
 
     # --- dispatching ----------------------------------------------------------------------------
 
@@ -228,12 +214,12 @@ class Dispatcher:
         self.dispatched_offset = start
         state = self._state
         state[State.FORCE], state[State.CHECK_CRC] = force, check_crc
-        self._force_start, self._range_stop = (start if force else -1), stop
+        self._decisions.forced_range = (start, stop) if force else None
         try:
             self._dispatch_to(stop)
         finally:
             state[State.FORCE] = state[State.CHECK_CRC] = 0
-            self._force_start = -1
+            self._decisions.forced_range = None
         return DispatchCounts._make(
             after - start_count for after, start_count in zip(self.counts, before, strict=True)
         )
@@ -263,7 +249,8 @@ class Dispatcher:
         state = self._state
         state[State.WALKED] = start
         self._forget_rows()
-        self._file = file
+        self._columns = RecordColumns(file.array, self._cols, file.base)
+        self._decisions.columns = self._columns
         reached = None
         try:
             while reached is None:
@@ -273,12 +260,12 @@ class Dispatcher:
                 elif code == DispatchStop.WALK_ENDED:
                     reached = self._after_walk(file, stop)
                 else:
-                    _ANSWERS[DispatchStop(code)](self)
+                    self._answer(DispatchStop(code))
         finally:
             # After an error the record that was under way is walked again from its start.
             self.dispatched_offset = self._reached(file) if reached is None else reached
-            self._file = None
-            self._extra_arrivals.clear()
+            self._columns = self._decisions.columns = None
+            self._decisions.extra_arrivals.clear()
 
     def _call_kernel(self, file: MappedFile, stop: int) -> int:
         self._state[State.STOP_AFTER_BATCH] = (
@@ -334,242 +321,53 @@ class Dispatcher:
     def _note_stepped_over(self, start: int, stop: int, reason: StopReason | None) -> None:
         self._stepped_over_bytes += stop - start
         self._stepped_over_ranges += 1
-        if len(self.stepped_over) < _LISTED_DAMAGE:
+        if self._decisions.forced_range is not None or len(self.stepped_over) < _LISTED_DAMAGE:
             self.stepped_over.append(SteppedOver(ByteRange(start, stop), reason))
         what = "file missing" if reason is None else reason.name
         _log.warning("dispatch.stepped_over", start=start, stop=stop, reason=what)
 
     # --- the kernel's questions -----------------------------------------------------------------
 
-    def _row(self) -> list[int]:
-        row: list[int] = self._cols[self._state[State.CURSOR]].tolist()
-        return row
+    def _answer(self, code: DispatchStop) -> None:
+        decisions = self._decisions
+        match code:
+            case DispatchStop.UNKNOWN_QUEUE:
+                decisions.on_unknown_queue()
+            case DispatchStop.QUEUE_ROLL:
+                decisions.on_queue_roll()
+            case DispatchStop.QUEUE_GAP:
+                decisions.on_queue_gap()
+            case DispatchStop.QUEUE_CONFLICT:
+                decisions.on_queue_conflict()
+            case DispatchStop.MULTI_DISPATCH:
+                decisions.on_multi_dispatch()
+            case DispatchStop.INDEX_FULL:
+                self._index.roll()
+            case _:
+                self._announce()
 
-    def _columns(self) -> RecordColumns:
-        assert self._file is not None
-        return RecordColumns(self._file.array, self._cols, self._file.base)
-
-    def _key_of(self, row_number: int) -> QueueKey | None:
-        """Return the queue of a record, None when its topic is no text."""
-        name = self._columns().bytes_of(row_number, Column.TOPIC_AT, Column.TOPIC_SIZE)
-        try:
-            return QueueKey(name.decode(), int(self._cols[row_number, Column.QUEUE_ID]))
-        except UnicodeDecodeError:
-            return None
-
-    def _queue_at_cursor(self) -> ConsumeQueue:
-        key = self._key_of(int(self._state[State.CURSOR]))
-        queue = None if key is None else self._table.get(key)
-        assert queue is not None, "the kernel knew this queue"
-        return queue
-
-    def _on_unknown_queue(self) -> None:
-        key = self._key_of(int(self._state[State.CURSOR]))
-        if key is None or self._table.get(key) is not None:
-            self._refuse("topic")
-        elif self._table.get_or_create(key) is None:
-            self._refuse("topic or queue id")
-
-    def _on_queue_roll(self) -> None:
-        queue = self._queue_at_cursor()
-        position = self._row()[Column.QUEUE_OFFSET] * ENTRY_SIZE_BYTES
-        if not queue.map_for_write(position):
-            self._refuse("queue offset before the queue's first file")
-
-    def _on_queue_gap(self) -> None:
-        queue = self._queue_at_cursor()
-        row = self._row()
-        offset = row[Column.QUEUE_OFFSET]
-        if not self._is_plausible_gap(queue, offset, row[Column.PHYSICAL_OFFSET]):
-            self._refuse("queue offset")
-            return
-        if queue.files.files:
-            _log.warning(
-                "dispatch.gap",
-                queue=str(queue.key),
-                missing=offset - queue.max_offset,
-                physical_offset=row[Column.PHYSICAL_OFFSET],
-            )
-        queue.fill_to(offset * ENTRY_SIZE_BYTES)
-
-    def _is_plausible_gap(self, queue: ConsumeQueue, offset: int, physical_offset: int) -> bool:
-        """Whether so many records of the queue can stand between its last one and this one.
-
-        The header of a record has no checksum, so a changed queue offset must not fill the disk.
-        """
-        if not 0 <= offset < 2**58:
-            return False
-        if not queue.files.files:
-            return True
-        before = queue.max_physical_offset
-        if before > physical_offset:
-            before = max(self._force_start, 0)
-        room = max(physical_offset - before, 0) // SMALLEST_RECORD_BYTES
-        return offset - queue.max_offset <= room
-
-    def _on_queue_conflict(self) -> None:
-        """Decide between the entry that stands there and the record; see `dispatch_range`."""
-        queue = self._queue_at_cursor()
-        row = self._row()
-        offset = row[Column.QUEUE_OFFSET]
-        old = queue.entry(offset)
-        is_kept = (
-            old is not None
-            and old.physical_offset <= row[Column.PHYSICAL_OFFSET]
-            and self._is_intact(old, queue.key, offset)
-        )
-        if is_kept:
-            self._refuse("its place is taken by an earlier record")
-            return
-        queue.put(offset, self._entry_of(row, queue), overwrite=True)
-        self._state[State.ENTRIES_WRITTEN] += 1
-        self._state[State.STEP] = Step.ENTERED
-
-    def _entry_of(self, row: list[int], queue: ConsumeQueue) -> QueueEntry:
-        """Return the entry that the kernel writes for a record."""
-        tags_code = row[Column.TAGS_CODE]
-        level = row[Column.DELAY_LEVEL]
-        last_level = len(self._delays) - 1
-        is_delay = self._table.rows.value(queue.row, QueueColumn.IS_DELAY)
-        if is_delay and level > 0 and last_level > 0:
-            delay_ms = int(self._delays[min(level, last_level)])
-            tags_code = row[Column.STORE_TIMESTAMP] + delay_ms
-        return QueueEntry(row[Column.PHYSICAL_OFFSET], row[Column.SIZE], tags_code)
-
-    def _is_intact(self, entry: QueueEntry, key: QueueKey, queue_offset: int) -> bool:
-        """Whether an entry points at an intact record of its queue and number."""
-        stop = entry.physical_offset + entry.record_size
-        file = self._files.find(entry.physical_offset)
-        if file is None or stop > self._range_stop:
-            return False
-        cols = new_columns(1)
-        at = entry.physical_offset - file.base
-        count, _, _ = kernels.walk(file.array, at, at + 1, file.base, file.size, True, cols)  # noqa: FBT003
-        if count == 0:
-            return False
-        columns = RecordColumns(file.array, cols, file.base)
-        return (
-            int(cols[0, Column.SIZE]) == entry.record_size
-            and int(cols[0, Column.QUEUE_ID]) == key.queue_id
-            and int(cols[0, Column.QUEUE_OFFSET]) == queue_offset
-            and not int(cols[0, Column.SYS_FLAG]) & _PREPARED_BIT
-            and columns.bytes_of(0, Column.TOPIC_AT, Column.TOPIC_SIZE) == key.topic.encode()
-        )
-
-    def _on_index_full(self) -> None:
-        self._index.roll()
-
-    def _on_multi_dispatch(self) -> None:
-        """Enter a record into its extra queues (spec F8)."""
-        number = int(self._state[State.CURSOR])
-        row = self._row()
-        properties = self._columns().properties(number)
-        values = decode_properties(properties)
-        names = values.get("INNER_MULTI_DISPATCH", "").split(",")
-        offsets = values.get("INNER_MULTI_QUEUE_OFFSET", "").split(",")
-        if len(names) == len(offsets):
-            for name, text in zip(names, offsets, strict=True):
-                self._enter_extra(row, name, text, properties)
-        else:
-            _log.warning(
-                "dispatch.multi_mismatch", names=len(names), offsets=len(offsets),
-                physical_offset=row[Column.PHYSICAL_OFFSET],
-            )  # fmt: skip
-        self._state[State.STEP] = Step.MULTI_DISPATCHED
-
-    def _enter_extra(self, row: list[int], name: str, text: str, properties: bytes) -> None:
-        queue_id = row[Column.QUEUE_ID]
-        if self._lmq and name.startswith(LMQ_PREFIX):
-            queue_id = 0
-        queue = self._table.get_or_create(QueueKey(name, queue_id))
-        if queue is None or not (text.isascii() and text.isdigit()):
-            self._state[State.ENTRIES_REFUSED] += 1
-            return
-        offset = int(text)
-        physical_offset = row[Column.PHYSICAL_OFFSET]
-        if offset > queue.max_offset and not self._is_plausible_gap(queue, offset, physical_offset):
-            self._state[State.ENTRIES_REFUSED] += 1
-            return
-        # Compatible: an extra queue keeps the tags code, also where the first one has another.
-        entry = QueueEntry(physical_offset, row[Column.SIZE], row[Column.TAGS_CODE])
-        outcome = queue.put(offset, entry, overwrite=self._is_replaced(queue, offset, entry))
-        column = {
-            PutEntry.WRITTEN: State.ENTRIES_WRITTEN,
-            PutEntry.REPEATED: State.ENTRIES_REPEATED,
-            PutEntry.REFUSED: State.ENTRIES_REFUSED,
-        }[outcome]
-        self._state[column] += 1
-        if self.board.has_listeners:
-            self._extra_arrivals.append(
-                Arrival(
-                    name,
-                    queue_id,
-                    offset + 1,
-                    entry.tags_code,
-                    row[Column.STORE_TIMESTAMP],
-                    physical_offset,
-                    properties,
-                )  # fmt: skip
-            )
-
-    def _is_replaced(self, queue: ConsumeQueue, offset: int, entry: QueueEntry) -> bool:
-        """Whether a forced pass puts `entry` in the place of what an extra queue has there.
-
-        The record that stands there cannot be asked for the number: it knows its first queue's.
-        """
-        old = queue.entry(offset)
-        return (
-            self._force_start >= 0
-            and old is not None
-            and old.physical_offset > entry.physical_offset
-        )
-
-    def _on_batch(self) -> None:
+    def _announce(self) -> None:
         """Tell listeners about the batch that is done."""
-        columns = self._columns()
-        arrivals = self._extra_arrivals.copy()
-        self._extra_arrivals.clear()
-        for number in range(int(self._state[State.FILLED])):
-            if self._cols[number, Column.SYS_FLAG] & _PREPARED_BIT:
+        columns, decisions = self._columns, self._decisions
+        assert columns is not None
+        arrivals = decisions.extra_arrivals
+        decisions.extra_arrivals = []
+        for number, row in enumerate(self._cols[: self._state[State.FILLED]].tolist()):
+            queue = decisions.queue_of(number)
+            if queue is None or row[Column.SYS_FLAG] & PREPARED_BIT:
                 continue
-            key = self._key_of(number)
-            queue = None if key is None else self._table.get(key)
-            if queue is None:
-                continue
-            row = self._cols[number].tolist()
             arrivals.append(
                 Arrival(
                     queue.key.topic,
                     queue.key.queue_id,
                     row[Column.QUEUE_OFFSET] + 1,
-                    self._entry_of(row, queue).tags_code,
+                    decisions.entry_of(row, queue).tags_code,
                     row[Column.STORE_TIMESTAMP],
                     row[Column.PHYSICAL_OFFSET],
                     columns.properties(number),
-                )  # fmt: skip
+                )
             )
         self.board.announce(arrivals)
-
-    def _refuse(self, why: str) -> None:
-        """Leave the record at the cursor without a queue entry and go on with its index items."""
-        row = self._row()
-        self._state[State.ENTRIES_REFUSED] += 1
-        self._state[State.STEP] = Step.ENTERED
-        _log.warning(
-            "dispatch.refused", why=why, physical_offset=row[Column.PHYSICAL_OFFSET],
-            queue_id=row[Column.QUEUE_ID], queue_offset=row[Column.QUEUE_OFFSET],
-        )  # fmt: skip
-
-
-_ANSWERS: Final[dict[DispatchStop, Callable[[Dispatcher], None]]] = {
-    DispatchStop.UNKNOWN_QUEUE: Dispatcher._on_unknown_queue,  # noqa: SLF001
-    DispatchStop.QUEUE_ROLL: Dispatcher._on_queue_roll,  # noqa: SLF001
-    DispatchStop.QUEUE_GAP: Dispatcher._on_queue_gap,  # noqa: SLF001
-    DispatchStop.QUEUE_CONFLICT: Dispatcher._on_queue_conflict,  # noqa: SLF001
-    DispatchStop.INDEX_FULL: Dispatcher._on_index_full,  # noqa: SLF001
-    DispatchStop.MULTI_DISPATCH: Dispatcher._on_multi_dispatch,  # noqa: SLF001
-    DispatchStop.BATCH: Dispatcher._on_batch,  # noqa: SLF001
-}
 
 
 def _level_array(delays_ms: Mapping[int, int]) -> Int64Array:
