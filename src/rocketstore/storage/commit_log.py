@@ -330,7 +330,10 @@ class CommitLog:
                 position = self._position
                 size = kernels.write_batch(source, table, common, numbers, self._target, position)
                 if size == BatchRefusal.NO_ROOM:
-                    position = self._make_room(int(table[:count, _RECORD_SIZE].sum()))
+                    needed = int(table[:count, _RECORD_SIZE].sum())
+                    if needed + END_FILE_MIN_BLANK_SIZE > self.file_size:
+                        raise _refused_batch(size, self.file_size)
+                    position = self._make_room(needed)
                     numbers = (count, cell.queue_id, cell.next_offset, now, self._base)
                     size = kernels.write_batch(
                         source, table, common, numbers, self._target, position

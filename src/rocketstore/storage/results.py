@@ -1,6 +1,7 @@
 """Outcomes of a put and of a get: expected outcomes are values, with Java's names.
 
-Source: PutMessageStatus, GetMessageStatus, PutMessageResult, GetMessageResult (4.9; spec B3.3, B13).
+Source: PutMessageStatus, GetMessageStatus, PutMessageResult, GetMessageResult of 4.9 (spec B3.3,
+B13).
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from rocketstore.message import StoredMessage
+from rocketstore.message import StoredMessage  # noqa: TC001 - fields of NamedTuples
 
 
 class PutMessageStatus(Enum):

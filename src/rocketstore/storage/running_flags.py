@@ -35,11 +35,12 @@ class RunningFlags:
     Attributes
     ----------
     bits
-        All flags that are set; read it, change it by `set` and `clear`.
+        All flags that are set, a plain int because every put looks at it; change it by `set` and
+        `clear`.
     """
 
     def __init__(self) -> None:
-        self.bits = RunningFlag(0)
+        self.bits = 0
         self._reasons: dict[RunningFlag, str] = {}
         self._lock = threading.Lock()
 
@@ -47,7 +48,7 @@ class RunningFlags:
         """Set `flag` for a reason that users will read; return whether it was clear before."""
         with self._lock:
             was_clear = not self.bits & flag
-            self.bits |= flag
+            self.bits |= int(flag)
             self._reasons[flag] = reason
         return was_clear
 
@@ -55,7 +56,7 @@ class RunningFlags:
         """Take back `flag`; return whether it was set before."""
         with self._lock:
             was_set = bool(self.bits & flag)
-            self.bits &= ~flag
+            self.bits &= ~int(flag)
             self._reasons.pop(flag, None)
         return was_set
 

@@ -1,0 +1,190 @@
+"""A message whose topic and properties are encoded once, to be put many times or by a broker."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from rocketstore.errors import FormatError, RefusedMessageError
+from rocketstore.format.host import encode_host
+from rocketstore.format.properties import (
+    DELAY,
+    INNER_MULTI_DISPATCH,
+    WAIT,
+    decode_properties,
+    message_properties,
+)
+from rocketstore.format.record import host_flags
+from rocketstore.message import (
+    BORN_HOST_V6_FLAG,
+    DEFAULT_HOST,
+    STORE_HOST_V6_FLAG,
+    TRANSACTION_MASK,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from rocketstore.message import Message
+
+HOST_BITS: Final = BORN_HOST_V6_FLAG | STORE_HOST_V6_FLAG
+_MARKED_DELAY: Final = f"{DELAY}\x01".encode()
+_MARKED_DISPATCH: Final = f"{INNER_MULTI_DISPATCH}\x01".encode()
+_MARKED_WAIT: Final = f"{WAIT}\x01".encode()
+
+
+class PreparedMessage:
+    """What a put needs of a message, encoded; its body may vary from put to put.
+
+    Made by `MessageStore.prepare`, or directly from properties that are already encoded, as they
+    come over the wire.
+
+    Parameters
+    ----------
+    topic
+        Checked when it is put.
+    body
+        The body of puts that give none.
+    properties
+        Encoded, at most 32767 bytes.
+    sys_flag
+        Host bits are set by the store and may be left out; transaction bits are refused.
+    born_timestamp_ms
+        None takes the time of each put.
+
+    Raises
+    ------
+    RefusedMessageError
+        It asks for something that this store does not do yet: a delay, a transaction, several
+        queues; or its host is no address.
+    """
+
+    __slots__ = (
+        "body",
+        "born_host",
+        "born_timestamp_ms",
+        "flag",
+        "prepared_transaction_offset",
+        "properties",
+        "reconsume_times",
+        "sys_flag",
+        "topic",
+        "wait_flush",
+    )
+
+    def __init__(  # noqa: PLR0913 - the fields of a message; all but one have defaults
+        self,
+        topic: str,
+        body: bytes = b"",
+        properties: bytes = b"",
+        *,
+        flag: int = 0,
+        sys_flag: int = 0,
+        born_timestamp_ms: int | None = None,
+        born_host: str = DEFAULT_HOST,
+        reconsume_times: int = 0,
+        prepared_transaction_offset: int = 0,
+        wait_flush: bool = True,
+    ) -> None:
+        refuse_transaction(sys_flag)
+        refuse_special_block(properties)
+        self.topic = topic
+        self.body = body
+        self.properties = properties
+        self.flag = flag
+        self.born_host = encoded_born_host(born_host)
+        self.sys_flag = sys_flag & ~HOST_BITS | host_flags(self.born_host, b"")
+        self.born_timestamp_ms = born_timestamp_ms
+        self.reconsume_times = reconsume_times
+        self.prepared_transaction_offset = prepared_transaction_offset
+        self.wait_flush = wait_flush and waits_for_flush(properties)
+
+    @classmethod
+    def of(cls, message: Message) -> PreparedMessage:
+        """Encode a message once."""
+        return cls(
+            message.topic,
+            message.body,
+            message_properties(message),
+            flag=message.flag,
+            sys_flag=message.sys_flag,
+            born_timestamp_ms=message.born_timestamp_ms,
+            born_host=message.born_host,
+            reconsume_times=message.reconsume_times,
+            prepared_transaction_offset=message.prepared_transaction_offset,
+            wait_flush=message.wait_flush,
+        )
+
+
+def encoded_born_host(host: str) -> bytes:
+    """Return a born host as a record holds it; raises `RefusedMessageError` where it is none."""
+    try:
+        return encode_host(host)
+    except (FormatError, AttributeError, TypeError) as error:
+        raise RefusedMessageError(
+            f"born host {host!r:.60} is not ip:port or [v6]:port",
+            hint="give the numeric address of the producer",
+        ) from error
+
+
+def refuse_transaction(sys_flag: int) -> None:
+    """Raise where a message has transaction bits, which need a transaction service."""
+    if sys_flag & TRANSACTION_MASK:
+        raise RefusedMessageError(
+            f"sysFlag {sys_flag:#x} has transaction bits (mask 0xC)",
+            hint="this store reads transactional messages but does not take them yet",
+        )
+
+
+def refuse_special(properties: Mapping[str, str]) -> None:
+    """Raise where properties ask for a delay or for several queues.
+
+    Stored as they are, such messages would be delivered at once, or not where they should be.
+    """
+    if INNER_MULTI_DISPATCH in properties:
+        raise RefusedMessageError(
+            f"property {INNER_MULTI_DISPATCH} asks for delivery to several queues",
+            hint="this store reads such messages but does not take them yet",
+        )
+    delay = properties.get(DELAY)
+    if delay is not None and not _is_no_delay(delay):
+        raise RefusedMessageError(
+            f"property {DELAY}={delay!r:.20} asks for a delayed delivery",
+            hint="this store reads delayed messages but does not take them yet",
+        )
+
+
+def refuse_special_block(block: bytes) -> None:
+    """Do as `refuse_special` for encoded properties; costs a search when there is nothing."""
+    if _MARKED_DELAY in block or _MARKED_DISPATCH in block:
+        refuse_special(decode_properties(block))
+
+
+def may_be_special(data: bytes | bytearray | memoryview) -> bool:
+    """Return whether `refuse_special_block` might refuse some part of `data`."""
+    raw = bytes(data)
+    return _MARKED_DELAY in raw or _MARKED_DISPATCH in raw
+
+
+def waits_for_flush(block: bytes) -> bool:
+    """Return whether the property ``WAIT`` lets a put wait for its flush.
+
+    Notes
+    -----
+    Source: Message.isWaitStoreMsgOK: absent is true, anything but "true" is false.
+    """
+    if _MARKED_WAIT not in block:
+        return True
+    return is_true(decode_properties(block).get(WAIT))
+
+
+def is_true(wait: str | None) -> bool:
+    """Return ``Boolean.parseBoolean`` of a value of ``WAIT``, None being true."""
+    return wait is None or wait.lower() == "true"
+
+
+def _is_no_delay(text: str) -> bool:
+    """Return whether a value of ``DELAY`` is a number of 0 or less."""
+    try:
+        return int(text) <= 0
+    except ValueError:
+        return False

@@ -1,0 +1,254 @@
+"""What a store has done since it was opened: totals, rates, and how long puts took.
+
+Law: counting costs a put nothing that it would notice. Messages and bytes are read off the queues'
+own counters; only a put of a millisecond or more is entered in the histogram, the rest is the
+difference to the total.
+
+How derived: StoreStatsService of 4.9 (spec B20): samples once a second, 601 of them, so that rates
+over 10, 60 and 600 seconds can be told; thirteen buckets of put time.
+"""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_right
+from collections import deque
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import structlog
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+SAMPLE_COUNT: Final = 601
+RATE_SPANS_S: Final = (10, 60, 600)
+BUCKET_LIMITS_MS: Final = (0, 10, 50, 100, 200, 500, 1000, 2000, 3000, 4000, 5000, 10_000)
+BUCKET_NAMES: Final = (
+    "[<=0ms]",
+    "[0~10ms]",
+    "[10~50ms]",
+    "[50~100ms]",
+    "[100~200ms]",
+    "[200~500ms]",
+    "[500ms~1s]",
+    "[1~2s]",
+    "[2~3s]",
+    "[3~4s]",
+    "[4~5s]",
+    "[5~10s]",
+    "[10s~]",
+)
+"""Names as StoreStatsService prints them."""
+
+_LOG_EVERY: Final = 50_000
+"""One in so many refused puts is logged (DefaultMessageStore.printTimes)."""
+
+_log: Final = structlog.get_logger(__name__)
+
+
+class PutTotals(NamedTuple):
+    """Messages and bytes put."""
+
+    messages: int = 0
+    bytes: int = 0
+
+
+class _Sample(NamedTuple):
+    at_ms: int
+    put: int
+    get_found: int
+    get_miss: int
+    transferred: int
+
+
+class StoreStatistics:
+    """Counters of one open store.
+
+    Parameters
+    ----------
+    clock
+        The time in ms.
+    put_totals
+        Asked for (topic, totals) of every queue.
+    """
+
+    def __init__(
+        self,
+        clock: Callable[[], int],
+        put_totals: Callable[[], Iterable[tuple[str, PutTotals]]],
+    ) -> None:
+        self._clock = clock
+        self._put_totals = put_totals
+        self._boot_ms = clock()
+        self._lock = threading.Lock()
+        self._samples: deque[_Sample] = deque(maxlen=SAMPLE_COUNT)
+        self._slow_puts = [0] * len(BUCKET_NAMES)
+        self._rotated = [0] * len(BUCKET_NAMES)
+        self._unavailable_count = 0
+        self.failed_puts = 0
+        self.put_time_max_ms = 0
+        self.get_time_max_ms = 0
+        self.get_found = 0
+        self.get_miss = 0
+        self.get_transferred_messages = 0
+        self.dispatch_max_buffer = 0
+
+    # --- noted by the store ---------------------------------------------------------------------
+
+    def note_slow_put(self, elapsed_ms: int) -> None:
+        """Enter a put that took a millisecond or more."""
+        with self._lock:
+            self._slow_puts[_bucket(elapsed_ms)] += 1
+            self.put_time_max_ms = max(self.put_time_max_ms, elapsed_ms)
+
+    def note_failed_put(self) -> None:
+        """Count a put that was not taken."""
+        with self._lock:
+            self.failed_puts += 1
+
+    def note_unavailable(self, why: str) -> None:
+        """Count a put refused because of the store's state; log the first of every 50,000."""
+        with self._lock:
+            count = self._unavailable_count
+            self._unavailable_count += 1
+        if count % _LOG_EVERY == 0:
+            _log.warning("put.refused", why=why, count=count + 1)
+
+    def note_writeable(self) -> None:
+        """Begin to count refusals anew: the store takes puts."""
+        self._unavailable_count = 0
+
+    def note_get(self, *, found: bool, message_count: int, elapsed_ms: int) -> None:
+        """Count a get (StoreStatsService getMessageTimesTotalFound and …Miss)."""
+        with self._lock:
+            if found:
+                self.get_found += 1
+                self.get_transferred_messages += message_count
+            else:
+                self.get_miss += 1
+            self.get_time_max_ms = max(self.get_time_max_ms, elapsed_ms)
+
+    def note_dispatch_backlog(self, size: int) -> None:
+        """Remember the largest distance between the log's end and its dispatch."""
+        self.dispatch_max_buffer = max(self.dispatch_max_buffer, size)
+
+    def sample(self) -> None:
+        """Take the sample of this second."""
+        totals = self.total_put()
+        self._samples.append(
+            _Sample(
+                self._clock(),
+                totals.messages,
+                self.get_found,
+                self.get_miss,
+                self.get_transferred_messages,
+            )
+        )
+
+    # --- asked by users -------------------------------------------------------------------------
+
+    def put_by_topic(self) -> dict[str, PutTotals]:
+        """Return messages and bytes put, by topic."""
+        totals: dict[str, PutTotals] = {}
+        for topic, put in self._put_totals():
+            before = totals.get(topic, PutTotals())
+            totals[topic] = PutTotals(before.messages + put.messages, before.bytes + put.bytes)
+        return totals
+
+    def total_put(self) -> PutTotals:
+        """Return messages and bytes put, of all topics."""
+        messages = size = 0
+        for _, put in self._put_totals():
+            messages += put.messages
+            size += put.bytes
+        return PutTotals(messages, size)
+
+    def put_time_histogram(self) -> dict[str, int]:
+        """Return how many puts took how long, by the names of 4.9."""
+        with self._lock:
+            counts = list(self._slow_puts)
+        counts[0] = max(self.total_put().messages - sum(counts), 0)
+        return dict(zip(BUCKET_NAMES, counts, strict=True))
+
+    def rotate_put_times(self) -> dict[str, int]:
+        """Return the histogram since the last call, as 4.9 prints it every minute."""
+        counts = list(self.put_time_histogram().values())
+        fresh = [now - before for now, before in zip(counts, self._rotated, strict=True)]
+        self._rotated = counts
+        return dict(zip(BUCKET_NAMES, fresh, strict=True))
+
+    def rates(self, field: str) -> list[float]:
+        """Return events per second over the last 10, 60 and 600 seconds.
+
+        Parameters
+        ----------
+        field
+            ``put``, ``get_found``, ``get_miss`` or ``transferred``.
+
+        Notes
+        -----
+        0.0 as long as there are not enough samples.
+        Source: StoreStatsService.getPutTps and its like.
+        """
+        samples = list(self._samples)
+        rates: list[float] = []
+        for span in RATE_SPANS_S:
+            if len(samples) <= span:
+                rates.append(0.0)
+                continue
+            last, before = samples[-1], samples[-1 - span]
+            elapsed_ms = last.at_ms - before.at_ms
+            count = getattr(last, field) - getattr(before, field)
+            rates.append(count * 1000 / elapsed_ms if elapsed_ms > 0 else 0.0)
+        return rates
+
+    def runtime_info(self) -> dict[str, str]:
+        """Return the keys and texts of StoreStatsService.getRuntimeInfo.
+
+        Notes
+        -----
+        Compatible: a total of 0 messages is reported as 1.
+        """
+        totals = self.total_put()
+        times = max(totals.messages, 1)
+        rates = {name: self.rates(name) for name in ("put", "get_found", "get_miss", "transferred")}
+        gets = [
+            found + miss for found, miss in zip(rates["get_found"], rates["get_miss"], strict=True)
+        ]
+        distribution = " ".join(f"{name}:{n}" for name, n in self.put_time_histogram().items())
+        return {
+            "bootTimestamp": str(self._boot_ms),
+            "runtime": _runtime(self._clock() - self._boot_ms),
+            "putMessageEntireTimeMax": str(self.put_time_max_ms),
+            "putMessageTimesTotal": str(times),
+            "putMessageFailedTimes": str(self.failed_puts),
+            "putMessageSizeTotal": str(totals.bytes),
+            "putMessageDistributeTime": distribution,
+            "putMessageAverageSize": str(totals.bytes / times),
+            "dispatchMaxBuffer": str(self.dispatch_max_buffer),
+            "getMessageEntireTimeMax": str(self.get_time_max_ms),
+            "putTps": _texts(rates["put"]),
+            "getFoundTps": _texts(rates["get_found"]),
+            "getMissTps": _texts(rates["get_miss"]),
+            "getTotalTps": _texts(gets),
+            "getTransferedTps": _texts(rates["transferred"]),
+        }
+
+
+def _bucket(elapsed_ms: int) -> int:
+    """Return the bucket of a put time; upper limits are exclusive except the first."""
+    if elapsed_ms <= 0:
+        return 0
+    return 1 + bisect_right(BUCKET_LIMITS_MS[1:], elapsed_ms)
+
+
+def _texts(rates: Iterable[float]) -> str:
+    return " ".join(str(rate) for rate in rates)
+
+
+def _runtime(elapsed_ms: int) -> str:
+    """Return the time as 4.9 prints it."""
+    minutes, seconds = divmod(elapsed_ms // 1000, 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    return f"[ {days} days, {hours} hours, {minutes} minutes, {seconds} seconds ]"
