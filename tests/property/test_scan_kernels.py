@@ -17,6 +17,7 @@ from rocketstore.scan.reference import java_hash as reference_hash
 from rocketstore.scan.reference import resync as reference_resync
 from rocketstore.scan.reference import slices as reference_slices
 from rocketstore.scan.reference import walk as reference_walk
+from support.guarded_memory import guarded
 from support.scan_strategies import damaged_logs, properties_blocks, texts_or_noise
 from support.synthetic_log import record_bytes
 
@@ -31,7 +32,7 @@ CHECK_CRC = True
 
 
 def as_array(data: bytes | bytearray) -> np.ndarray:
-    return np.frombuffer(bytes(data), dtype=np.uint8)
+    return guarded(data)
 
 
 @given(st.binary(max_size=400), st.integers(0, 80))

@@ -1,0 +1,139 @@
+"""scan: any bytes are accounted for, byte by byte, and no kernel looks outside of them."""
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from rocketstore.format.record import decode_record
+from rocketstore.scan import kernels
+from rocketstore.scan.columns import new_columns
+from rocketstore.scan.reference import resync as reference_resync
+from rocketstore.scan.reference import walk as reference_walk
+from rocketstore.scan.scanner import scan_segment
+from support.fuzzing import check_mutations, fuzz_with_atheris
+from support.guarded_memory import guarded
+from support.scan_strategies import damaged_logs
+from support.synthetic_log import SyntheticLog
+from support.vectors import vector
+
+BASE = 847067
+"""Physical offset of the golden record of spec F17."""
+
+
+def golden_log() -> bytes:
+    """Return records of every kind with damage between them and a blank at the end."""
+    log = SyntheticLog(BASE)
+    log.garbage(vector("record/one-message")).garbage(b"\xda" * 13)
+    for flag in (0, 0x10, 0x20, 0x30):
+        log.add(sys_flag=flag, body=b"b" * 90, properties="TAGS\x01中文\x02KEYS\x01a b".encode())
+    log.zeros(40).add(magic=0xDAA320AB, topic=b"t" * 200, properties=b"UNIQ_KEY\x01u\x02DELAY\x013")
+    return bytes(log.blank(50).data)
+
+
+GOLDEN = (golden_log(), golden_log()[:-60], vector("record/one-message") + bytes(70))
+
+
+def check(data: bytes) -> None:
+    for at_end in (True, False):
+        array = guarded(data, at_end=at_end)
+        check_accounting(array, check_crc=at_end)
+        check_references(array)
+
+
+def check_accounting(array: np.ndarray, *, check_crc: bool) -> None:
+    pieces = []
+    batch = None
+    for batch in scan_segment(array, base=BASE, check_crc=check_crc, batch_records=3):
+        columns = batch.columns
+        for row in range(len(columns)):
+            start, size = int(columns.physical_offset[row]), int(columns.size[row])
+            pieces.append((start, start + size))
+            check_decodes(array, start - BASE, columns, row, check_crc=check_crc)
+        pieces += [(blank.physical_offset, BASE + len(array)) for blank in batch.blanks]
+        pieces += [damage.range for damage in batch.damage]
+        if check_crc and len(columns):
+            columns.to_arrow().validate(full=True)
+    reached = BASE
+    for start, stop in sorted(pieces):
+        assert start == reached
+        assert stop > start
+        reached = stop
+    assert not array[reached - BASE :].any()
+    tail = reached if reached < BASE + len(array) else None
+    assert batch is not None
+    assert batch.unwritten_at == tail
+
+
+def check_decodes(array, position, columns, row, *, check_crc):
+    """What the scan calls a record, the codec of one record reads alike."""
+    message = decode_record(array.data, position, base=BASE, check_crc=check_crc)
+    assert message.size == columns.size[row]
+    assert message.topic == columns.topic(row)
+    assert message.raw_body == columns.body(row)
+    assert message.raw_properties == columns.properties(row)
+    assert message.queue_offset == columns.queue_offset[row]
+    assert message.store_timestamp_ms == columns.store_timestamp[row]
+    assert message.prepared_transaction_offset == columns.prepared_offset[row]
+    assert (message.tags is not None) == (columns.tags_size[row] > 0)
+
+
+def check_references(array: np.ndarray) -> None:
+    size = len(array)
+    found = kernels.resync(array, 0, size, BASE, size)
+    assert found == reference_resync.resync(array, 0, size, BASE, size)
+    results = []
+    for walk in (kernels.walk, reference_walk.walk):
+        cols = new_columns(4)
+        count, position, code = walk(array, max(found, 0), size, BASE, size, True, cols)  # noqa: FBT003
+        results.append((count, position, code, cols[:count].tolist()))
+    assert results[0] == results[1]
+
+
+@given(st.binary(max_size=400))
+@example(b"")
+@example(bytes(4096))
+def test_any_bytes_are_accounted_for(data):
+    check(data)
+
+
+@given(damaged_logs())
+def test_damaged_logs_are_accounted_for(log):
+    check(bytes(log.data))
+
+
+def test_broken_golden_logs_are_accounted_for():
+    check_mutations(check, GOLDEN)
+
+
+def test_the_golden_logs_are_found():
+    (batch,) = scan_segment(GOLDEN[0], base=BASE)
+    assert len(batch.columns) == 6
+    assert len(batch.blanks) == 1
+    assert [damage.reason.name for damage in batch.damage] == ["BAD_MAGIC", "UNWRITTEN_HOLE"]
+
+
+def test_the_guard_ends_a_process_that_reads_outside():
+    code = (
+        "from support.guarded_memory import guarded; import ctypes; a = guarded(b'abc');"
+        "ctypes.string_at(a.ctypes.data, 3); print('inside', flush=True);"
+        "ctypes.string_at(a.ctypes.data, 4)"
+    )
+    path = os.pathsep.join(path for path in sys.path if path)
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.stdout == "inside\n"
+    assert done.returncode < 0
+
+
+if __name__ == "__main__":
+    fuzz_with_atheris(check)
