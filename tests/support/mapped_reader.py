@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rocketstore.config import StoreConfig
 from rocketstore.format.index_file import layout_of
@@ -13,6 +13,9 @@ from rocketstore.storage.mapped_file_queue import MappedFileQueue
 from rocketstore.storage.queue_table import ConsumeQueueTable
 from rocketstore.storage.read_only import physical_memory_bytes
 from rocketstore.storage.reader import Reader
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 class MappedLog:
