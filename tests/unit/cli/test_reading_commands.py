@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from rocketstore.cli.application import run
 from support.golden import golden_case, manifest
 
