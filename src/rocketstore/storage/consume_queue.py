@@ -31,6 +31,8 @@ from rocketstore.scan.dispatch_state import QueueColumn
 from rocketstore.storage.queue_entries import CHUNK_BYTES, QueueEntries, message_places
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from rocketstore.storage.mapped_file import MappedFile
 
 
@@ -262,19 +264,21 @@ class ConsumeQueue(QueueEntries):
                 low = at + 1
         return self.truncate(low, now_ms=now_ms)
 
-    def delete_expired(self, log_min_offset: int, *, force_after_ms: int, now_ms: int) -> int:
+    def delete_expired(
+        self, log_min_offset: int, *, force_after_ms: int, now_ms: int
+    ) -> tuple[list[Path], bool]:
         """Delete leading files whose every record has expired, never the last file (K-C4).
 
         Returns
         -------
-        int
-            How many files went.
+        paths, is_done
+            The files that went; false when a reader kept one that should go too.
 
         Notes
         -----
         Source: ConsumeQueue.deleteExpiredFile, MappedFileQueue.deleteExpiredFileByOffset.
         """
-        count = 0
+        gone: list[Path] = []
         while len(self.files.files) > 1:
             first, second = self.files.files[:2]
             if second.base > self.next_position:
@@ -282,12 +286,12 @@ class ConsumeQueue(QueueEntries):
             if first.is_available and self._may_be_needed(first, log_min_offset):
                 break
             with self._mappings.files_lock:
-                gone = self.files.remove_first(force_after_ms=force_after_ms, now_ms=now_ms)
-            if gone is None:
-                break
+                path = self.files.remove_first(force_after_ms=force_after_ms, now_ms=now_ms)
+            if path is None:
+                return gone, False
             self._mappings.forget(first)
-            count += 1
-        return count
+            gone.append(path)
+        return gone, True
 
     def _may_be_needed(self, file: MappedFile, log_min_offset: int) -> bool:
         """Whether the last message of a file is still in the CommitLog."""

@@ -1,9 +1,9 @@
 """A row of equally long files, each named by the offset of its first byte.
 
 Law: the files are in order of their offsets and none overlaps another; `files` is replaced as a
-whole, never changed in place, so a reader that took it needs no lock. One thread at a time creates
-and deletes. Files are deleted whole or not at all, and every creation and deletion is followed by a
-sync of the directory.
+whole, never changed in place, so a reader that took it needs no lock; one thread may append files
+while another removes the first. Files are deleted whole or not at all, and every creation and
+deletion is followed by a sync of the directory.
 
 How derived: MappedFileQueue and MultiPathMappedFileQueue of 4.9 (spec B6, F1.1, F2).
 """
@@ -11,6 +11,7 @@ How derived: MappedFileQueue and MultiPathMappedFileQueue of 4.9 (spec B6, F1.1,
 from __future__ import annotations
 
 import os
+import threading
 from bisect import bisect_right
 from enum import Enum
 from pathlib import Path
@@ -88,6 +89,7 @@ class MappedFileQueue:
         self.files: tuple[MappedFile, ...] = ()
         self.writable = writable
         self._bases: tuple[int, ...] = ()
+        self._changing = threading.Lock()
         self._disk = disk
         self._place = place if place is not None else lambda _base: listed[0]
 
@@ -264,10 +266,11 @@ class MappedFileQueue:
 
     def adopt(self, file: MappedFile) -> None:
         """Take in a file that was made ahead of time."""
-        files = self.files
-        if files and file.base < files[-1].base + self.file_size:
-            raise ValueError(f"{file.path} does not come behind {files[-1].path}")
-        self._replace([*files, file])
+        with self._changing:
+            files = self.files
+            if files and file.base < files[-1].base + self.file_size:
+                raise ValueError(f"{file.path} does not come behind {files[-1].path}")
+            self._replace([*files, file])
 
     def truncate_after(self, offset: int, *, now_ms: int) -> list[Path]:
         """Say that written bytes end at `offset`; delete the files that begin behind it.
@@ -316,7 +319,8 @@ class MappedFileQueue:
         first = files[0]
         if not first.destroy(force_after_ms, now_ms=now_ms):
             return None
-        self._replace(files[1:])
+        with self._changing:
+            self._replace([file for file in self.files if file is not first])
         self._disk.fsync_directory(first.path.parent)
         return first.path
 

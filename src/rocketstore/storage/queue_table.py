@@ -218,19 +218,6 @@ class ConsumeQueueTable:
             _log.info("queues.truncated", physical_limit=physical_limit, queues=len(changed))
         return changed
 
-    def delete_expired(
-        self, log_min_offset: int, *, force_after_ms: int, now_ms: int
-    ) -> dict[QueueKey, int]:
-        """Delete leading files that hold expired entries only; return how many of which queue."""
-        deleted = {}
-        for queue in self.all():
-            count = queue.delete_expired(
-                log_min_offset, force_after_ms=force_after_ms, now_ms=now_ms
-            )
-            if count:
-                deleted[queue.key] = count
-        return deleted
-
 
 def is_directory_name(name: str) -> bool:
     """Whether a topic can be the name of a directory below ``consumequeue``.

@@ -1,0 +1,368 @@
+"""Retention: which files may go, when, and by which rule; and whether a disk is too full to go on.
+
+A CommitLog file goes when its last message is old enough (`fileReservedTime`) and the hour is right
+(`deleteWhen`), the disk is filling up, or somebody asked; on a nearly full disk also before its
+time. Files of queues and index follow the CommitLog's minimum. Files go whole, oldest first, a few
+per round with pauses in between, and the newest of each kind stays.
+
+Law: every deletion is logged with its file and its rule. A file that is not wholly dispatched, or
+that a reader holds, stays. A disk whose fullness cannot be told counts as not full (K-E8).
+
+How derived: CleanCommitLogService, CleanConsumeQueueService and
+MappedFileQueue.deleteExpiredFileByTime of 4.9 (spec B17) without K-E1, K-E4, K-E8 and K-E10. What
+goes before its time (K-E5) is said aloud.
+"""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+from enum import Enum
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import structlog
+
+from rocketstore.config import parse_delete_hours
+from rocketstore.scan import kernels
+from rocketstore.scan.columns import Column, new_columns
+from rocketstore.storage.running_flags import RunningFlag
+from rocketstore.units import KiB
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from datetime import tzinfo
+    from pathlib import Path
+
+    from rocketstore.config import StoreConfig
+    from rocketstore.storage.index import IndexService
+    from rocketstore.storage.mapped_file import MappedFile
+    from rocketstore.storage.mapped_file_queue import MappedFileQueue
+    from rocketstore.storage.queue_table import ConsumeQueueTable
+    from rocketstore.storage.running_flags import RunningFlags
+
+_log: Final = structlog.get_logger(__name__)
+
+HOUR_MS: Final = 3_600_000
+MANUAL_ROUNDS: Final = 20
+"""Rounds in which a manual request may delete (MAX_MANUAL_DELETE_FILE_TIMES)."""
+
+QUEUE_FORCE_AFTER_MS: Final = 60_000
+"""How long an expired queue file waits for its readers (ConsumeQueue.deleteExpiredFile)."""
+
+_FIRST_WINDOW_BYTES: Final = 64 * KiB
+_FUTURE_TOLERANCE_MS: Final = 24 * HOUR_MS
+"""A store time further ahead than this is a damaged header and says nothing about age."""
+
+_NO_CRC: Final = False
+
+
+class RetentionRule(Enum):
+    """Why a file went."""
+
+    EXPIRED_AT_HOUR = "older than fileReservedTime, in an hour of deleteWhen"
+    EXPIRED_DISK_FILLING = "older than fileReservedTime, disk above diskMaxUsedSpaceRatio"
+    EXPIRED_MANUALLY = "older than fileReservedTime, asked for by hand"
+    FORCED = "before its time, disk above the ratio of forced deletion"
+    HUNG = "its deletion was begun earlier and waited for a reader"
+    BELOW_LOG = "every record it knows is gone from the CommitLog"
+
+
+class DeletedFile(NamedTuple):
+    """A file that went, and why."""
+
+    path: Path
+    rule: RetentionRule
+
+
+class DiskUsage(NamedTuple):
+    """How full the partitions are, 0.0 to 1.0; None where it cannot be told.
+
+    Attributes
+    ----------
+    log
+        The least full partition of CommitLog directories.
+    queues
+        The partition of the queues.
+    """
+
+    log: float | None
+    queues: float | None
+
+    @property
+    def highest(self) -> float:
+        """The fuller of the two; 0.0 when nothing is known."""
+        return max(self.log or 0.0, self.queues or 0.0)
+
+
+class StorePlaces(NamedTuple):
+    """Directories whose partitions are watched."""
+
+    log: Sequence[Path]
+    queues: Path
+
+
+class Retention:
+    """Deletes what may go.
+
+    Parameters
+    ----------
+    log_files, table, index
+        What the store consists of.
+    config
+        Ages, hours, ratios and intervals.
+    places
+        Directories whose partitions are watched.
+    used_ratio
+        Says how full the partition of a directory is (``Disk.used_ratio``).
+    flags
+        Learns whether a disk is full.
+    dispatched_offset
+        Returns the physical offset up to which everything is dispatched.
+    clock
+        Returns the time in ms.
+    tz
+        Zone of ``deleteWhen``; None is the zone of this process, as in Java.
+    pause
+        Waits so many seconds between two deletions.
+
+    Attributes
+    ----------
+    full_directories
+        CommitLog directories too full for new files (spec F1.1).
+    """
+
+    def __init__(  # noqa: PLR0913 - three parts of the store, and everything a test replaces
+        self,
+        log_files: MappedFileQueue,
+        table: ConsumeQueueTable,
+        index: IndexService,
+        *,
+        config: StoreConfig,
+        places: StorePlaces,
+        used_ratio: Callable[[Path], float | None],
+        flags: RunningFlags,
+        dispatched_offset: Callable[[], int],
+        clock: Callable[[], int],
+        tz: tzinfo | None = None,
+        pause: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self.full_directories: frozenset[Path] = frozenset()
+        self._files = log_files
+        self._table = table
+        self._index = index
+        self._config = config
+        self._places = places
+        self._used_ratio = used_ratio
+        self._flags = flags
+        self._dispatched_offset = dispatched_offset
+        self._clock = clock
+        self._tz = tz
+        self._pause = pause
+        self._hours = parse_delete_hours(config.delete_when)
+        self._manual_rounds = 0
+        self._cleaned_to = -1
+        self._last_hung_try_ms = clock()
+        self._last_times: dict[int, int | None] = {}
+
+    # --- the disk -------------------------------------------------------------------------------
+
+    def check_disk(self) -> DiskUsage:
+        """Look how full the partitions are, and set or clear the flags that stop puts.
+
+        The two partitions have a flag each (K-E4). Source: DefaultMessageStore.isSpaceFull.
+        """
+        config = self._config
+        by_directory = {path: self._used_ratio(path) for path in self._places.log}
+        known = [ratio for ratio in by_directory.values() if ratio is not None]
+        usage = DiskUsage(
+            min(known) if known else None,
+            self._used_ratio(self._places.queues),
+        )
+        self.full_directories = frozenset(
+            path
+            for path, ratio in by_directory.items()
+            if ratio is not None and ratio > config.disk_space_clean_forcibly_ratio
+        )
+        self._flag(RunningFlag.DISK_FULL, usage.log, "CommitLog")
+        self._flag(RunningFlag.QUEUE_DISK_FULL, usage.queues, "queues")
+        return usage
+
+    def _flag(self, flag: RunningFlag, ratio: float | None, what: str) -> None:
+        limit = self._config.disk_space_warning_level_ratio
+        if ratio is not None and ratio > limit:
+            if self._flags.set(flag, f"disk of the {what} is {ratio:.0%} full, limit {limit:.0%}"):
+                _log.error("disk.full", what=what, used_ratio=ratio, limit_ratio=limit)
+        elif self._flags.clear(flag):
+            _log.info("disk.has_room", what=what, used_ratio=ratio, limit_ratio=limit)
+
+    # --- one round ------------------------------------------------------------------------------
+
+    def delete_manually(self) -> None:
+        """Let the next rounds delete expired files at any hour (executeDeleteFilesManually)."""
+        self._manual_rounds = MANUAL_ROUNDS
+
+    @property
+    def manual_rounds_left(self) -> int:
+        """Rounds that a manual request has left."""
+        return self._manual_rounds
+
+    def run_once(self) -> list[DeletedFile]:
+        """Do one round; return what went, in order."""
+        usage = self.check_disk()
+        if not self._config.retention:
+            return []
+        deleted = self._delete_log_files(usage)
+        deleted += self._retry_hung()
+        deleted += self._follow_log()
+        for path, rule in deleted:
+            # Messages that somebody may still want go only with a warning (K-E5).
+            say = _log.warning if rule is RetentionRule.FORCED else _log.info
+            say("retention.deleted", path=str(path), rule=rule.name, why=rule.value)
+        return deleted
+
+    def _delete_log_files(self, usage: DiskUsage) -> list[DeletedFile]:
+        config = self._config
+        rule = self._rule(usage)
+        is_nearly_full = usage.highest > config.disk_space_clean_forcibly_ratio
+        may_force = is_nearly_full and config.clean_file_forcibly_enable
+        if rule is None and not may_force:
+            return []
+        deleted: list[DeletedFile] = []
+        is_blocked = False
+        while len(self._files.files) > 1 and len(deleted) < config.delete_file_batch_max:
+            file = self._files.files[0]
+            applied = self._applied_rule(file, rule, may_force=may_force)
+            if applied is None or not self._is_dispatched(file):
+                break
+            if deleted:
+                self._pause(config.delete_commit_log_files_interval / 1000)
+            path = self._files.remove_first(
+                force_after_ms=config.destroy_mapped_file_interval_forcibly, now_ms=self._clock()
+            )
+            if path is None:
+                is_blocked = True
+                break
+            self._last_times.pop(file.base, None)
+            deleted.append(DeletedFile(path, applied))
+        self._use_manual_round(rule, deleted, is_blocked=is_blocked)
+        if not deleted:
+            self._warn_of_full_disk(usage, is_nearly_full=is_nearly_full)
+        return deleted
+
+    def _rule(self, usage: DiskUsage) -> RetentionRule | None:
+        """Return what lets expired files go in this round."""
+        moment = datetime.fromtimestamp(self._clock() // 1000, UTC).astimezone(self._tz)
+        if moment.hour in self._hours:
+            return RetentionRule.EXPIRED_AT_HOUR
+        if usage.highest > self._config.disk_max_used_space_percent / 100:
+            return RetentionRule.EXPIRED_DISK_FILLING
+        if self._manual_rounds > 0:
+            return RetentionRule.EXPIRED_MANUALLY
+        return None
+
+    def _applied_rule(
+        self, file: MappedFile, rule: RetentionRule | None, *, may_force: bool
+    ) -> RetentionRule | None:
+        if rule is not None and self._is_expired(file):
+            return rule
+        return RetentionRule.FORCED if may_force else None
+
+    def _is_expired(self, file: MappedFile) -> bool:
+        newest = self.last_store_timestamp(file)
+        age_limit_ms = self._config.file_reserved_time * HOUR_MS
+        return newest is not None and self._clock() >= newest + age_limit_ms
+
+    def _is_dispatched(self, file: MappedFile) -> bool:
+        return file.base + file.size <= self._dispatched_offset()
+
+    def _use_manual_round(
+        self, rule: RetentionRule | None, deleted: list[DeletedFile], *, is_blocked: bool
+    ) -> None:
+        """Count a manual round that did something; a request with nothing to do is over (K-E10)."""
+        if rule is RetentionRule.EXPIRED_MANUALLY:
+            if deleted:
+                self._manual_rounds -= 1
+            elif not is_blocked:
+                self._manual_rounds = 0
+
+    def _warn_of_full_disk(self, usage: DiskUsage, *, is_nearly_full: bool) -> None:
+        if not is_nearly_full or len(self._files.files) < 2:
+            return
+        _log.warning(
+            "retention.nothing_to_delete",
+            used_ratio=usage.highest,
+            oldest=str(self._files.files[0].path),
+            why="the oldest file is too young, still being read, or not dispatched",
+            may_force=self._config.clean_file_forcibly_enable,
+        )
+
+    def _retry_hung(self) -> list[DeletedFile]:
+        """Try again to delete a first file whose deletion once began (redeleteHangedFile)."""
+        config, now_ms = self._config, self._clock()
+        files = self._files.files
+        if (
+            not files
+            or files[0].is_available
+            or now_ms - self._last_hung_try_ms <= config.redelete_hanged_file_interval
+        ):
+            return []
+        self._last_hung_try_ms = now_ms
+        path = self._files.remove_first(
+            force_after_ms=config.destroy_mapped_file_interval_forcibly, now_ms=now_ms
+        )
+        return [] if path is None else [DeletedFile(path, RetentionRule.HUNG)]
+
+    def _follow_log(self) -> list[DeletedFile]:
+        """Delete queue and index files that know only records before the CommitLog's minimum."""
+        log_min = self._files.min_offset
+        if log_min <= self._cleaned_to:
+            return []
+        deleted: list[DeletedFile] = []
+        is_whole = True
+        for queue in self._table.all():
+            paths, is_done = queue.delete_expired(
+                log_min, force_after_ms=QUEUE_FORCE_AFTER_MS, now_ms=self._clock()
+            )
+            is_whole &= is_done
+            deleted += [DeletedFile(path, RetentionRule.BELOW_LOG) for path in paths]
+            if paths:
+                self._pause(self._config.delete_consume_queue_files_interval / 1000)
+        gone = self._index.delete_expired(log_min, now_ms=self._clock())
+        deleted += [DeletedFile(path, RetentionRule.BELOW_LOG) for path in gone]
+        if is_whole:
+            self._cleaned_to = log_min
+        return deleted
+
+    # --- age ------------------------------------------------------------------------------------
+
+    def last_store_timestamp(self, file: MappedFile) -> int | None:
+        """Return the store time of a finished file's last records; None when none is readable.
+
+        Not the file's modification time, which a copy or a restore changes (K-E1). The newest of
+        the records in the last readable stretch counts, so that one damaged header does not make a
+        file look old.
+        """
+        if file.base not in self._last_times:
+            self._last_times[file.base] = _newest_time(file, self._clock())
+        return self._last_times[file.base]
+
+
+def _newest_time(file: MappedFile, now_ms: int) -> int | None:
+    array, size = file.array, file.size
+    window = _FIRST_WINDOW_BYTES
+    cols = new_columns(1024)
+    while True:
+        start = max(size - window, 0)
+        newest = None
+        position = int(kernels.resync(array, start, size, file.base, size))
+        while position >= 0:
+            count, position, _ = kernels.walk(array, position, size, file.base, size, _NO_CRC, cols)
+            if count == 0:
+                break
+            times = cols[:count, Column.STORE_TIMESTAMP]
+            times = times[times <= now_ms + _FUTURE_TOLERANCE_MS]
+            if len(times):
+                newest = max(int(times.max()), newest or 0)
+        if newest is not None or start == 0:
+            return newest
+        window *= 8
