@@ -1,0 +1,71 @@
+"""The repository itself as tests look at it: its files, and its tests by name.
+
+Files are those that git tracks or would track; a file that .gitignore names is not looked at.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@functools.cache
+def repository_files() -> tuple[Path, ...]:
+    """Return every file of the repository, relative to its root."""
+    return _git_files("--cached", "--others", "--exclude-standard")
+
+
+def ignored_but_tracked() -> tuple[Path, ...]:
+    """Return the tracked files that .gitignore says are generated."""
+    return _git_files("--cached", "--ignored", "--exclude-standard")
+
+
+def _git_files(*options: str) -> tuple[Path, ...]:
+    done = subprocess.run(
+        ["git", "-C", str(ROOT), "ls-files", "-z", *options],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        reason = f"the files of the repository are not known: {done.stderr.strip()}"
+        if os.environ.get("CI"):
+            pytest.fail(reason)
+        pytest.skip(reason)
+    # A file may be deleted and not yet committed.
+    names = sorted(name for name in set(done.stdout.split("\0")) if name)
+    return tuple(Path(name) for name in names if (ROOT / name).is_file())
+
+
+def files_with(*suffixes: str, under: tuple[str, ...] = ()) -> list[Path]:
+    """Return the files with one of `suffixes`, below one of the directories `under` if given."""
+    return [
+        path
+        for path in repository_files()
+        if path.suffix in suffixes and (not under or path.parts[0] in under)
+    ]
+
+
+@functools.cache
+def module_ast(path: Path) -> ast.Module:
+    """Return the syntax tree of a module of the repository."""
+    return ast.parse((ROOT / path).read_text("utf-8"), str(path))
+
+
+@functools.cache
+def test_ids() -> frozenset[str]:
+    """Return ``path::name`` of every test function, found without importing any."""
+    return frozenset(
+        f"{path}::{node.name}"
+        for path in files_with(".py", under=("tests",))
+        for node in ast.walk(module_ast(path))
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+        and node.name.startswith("test_")
+    )

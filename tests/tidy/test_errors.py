@@ -1,0 +1,75 @@
+"""Every error class is there for a reason: something raises it, and somebody is told."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import inspect
+import re
+
+import pytest
+
+from rocketstore import errors
+from support.page_tables import table_with
+from support.repository import files_with, module_ast
+
+ERRORS = sorted(
+    name
+    for name, value in vars(errors).items()
+    if inspect.isclass(value) and issubclass(value, errors.RocketStoreError)
+)
+BASES = {base.__name__ for name in ERRORS for base in getattr(errors, name).__mro__[1:]}
+"""Classes that others extend need not be raised themselves."""
+
+SOURCES = [path for path in files_with(".py", under=("src",)) if path.name != "errors.py"]
+
+
+def made() -> set[str]:
+    """Return the names of all classes that some module calls, by which an error is made."""
+    called: set[str] = set()
+    for path in SOURCES:
+        for node in ast.walk(module_ast(path)):
+            if isinstance(node, ast.Call):
+                called.add(ast.unparse(node.func).rpartition(".")[2])
+            elif isinstance(node, ast.Raise) and node.exc is not None:
+                called.add(ast.unparse(node.exc).rpartition(".")[2])
+    return called
+
+
+def promised() -> set[str]:
+    """Return the names in all ``Raises`` sections."""
+    words: set[str] = set()
+    for path in SOURCES:
+        for node in ast.walk(module_ast(path)):
+            if isinstance(node, (ast.FunctionDef, ast.ClassDef, ast.AsyncFunctionDef)):
+                _, _, raises = (ast.get_docstring(node) or "").partition("Raises\n------")
+                words |= set(re.findall(r"\w+", raises))
+    return words
+
+
+@pytest.mark.parametrize("name", ERRORS)
+def test_every_error_is_raised_somewhere(name):
+    assert name in made() or name in BASES
+
+
+def test_the_page_has_every_error_with_its_exit_code():
+    rows = table_with("reference/errors.md", "error", "below", "exit code", "retriable")
+    page = {
+        tuple(row[c].strip("`") for c in ("error", "below", "exit code", "retriable"))
+        for row in rows
+    }
+    tree = set()
+    for name in ERRORS:
+        kind = getattr(errors, name)
+        parent = kind.__base__.__name__ if kind.__base__ is not Exception else "-"
+        tree.add((name, parent, str(kind.exit_code), "yes" if kind.retriable else "no"))
+    assert page == tree
+
+
+def test_what_a_docstring_promises_to_raise_exists():
+    invented = {
+        name
+        for name in promised()
+        if name.endswith("Error") and name not in ERRORS and not hasattr(builtins, name)
+    }
+    assert invented <= {"BodyTooLargeError"}

@@ -1,0 +1,93 @@
+"""The repository stays readable: short modules, short functions, names that mean something."""
+
+from __future__ import annotations
+
+import ast
+
+import pytest
+
+from support.repository import ROOT, files_with, ignored_but_tracked, module_ast, repository_files
+
+MODULE_LIMIT_LINES = 500
+FUNCTION_LIMIT_LINES = 60
+FILE_LIMIT_BYTES = 1024 * 1024
+
+LONGER_MODULES: dict[str, str] = {}
+LONGER_FUNCTIONS: dict[str, str] = {
+    "src/rocketstore/storage/commit_log.py::append": (
+        "the hot path of every put: a call per part would cost a tenth of the throughput"
+    ),
+    "src/rocketstore/scan/compiled/gather.py::gather": (
+        "one loop over the entries of a page, whose state is a dozen local numbers"
+    ),
+}
+"""Path, or ``path::name``, and the reason why it may be longer."""
+
+EMPTY_NAMES = {"util", "utils", "helper", "helpers", "common", "manager", "misc", "shared"}
+"""Names that say nothing of what is inside."""
+
+PRODUCT = ("src", "bench", "scripts")
+
+
+def line_count(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """Count the lines of a function, its docstring left out: documentation is no length."""
+    lines = node.end_lineno - node.lineno + 1
+    first = node.body[0]
+    if (
+        isinstance(first, ast.Expr)
+        and isinstance(first.value, ast.Constant)
+        and isinstance(first.value.value, str)
+    ):
+        lines -= first.end_lineno - first.lineno + 1
+    return lines
+
+
+def functions():
+    for path in files_with(".py"):
+        for node in ast.walk(module_ast(path)):
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                yield f"{path}::{node.name}", line_count(node)
+
+
+def test_modules_fit_in_500_lines():
+    long = {
+        str(path): lines
+        for path in files_with(".py", under=PRODUCT)
+        if (lines := (ROOT / path).read_text("utf-8").count("\n")) > MODULE_LIMIT_LINES
+    }
+    assert set(long) <= set(LONGER_MODULES), long
+
+
+def test_functions_fit_on_a_screen():
+    long = {name: lines for name, lines in functions() if lines > FUNCTION_LIMIT_LINES}
+    assert set(long) <= set(LONGER_FUNCTIONS), long
+
+
+def test_modules_are_named_after_what_is_in_them():
+    named = [
+        path
+        for path in files_with(".py")
+        if EMPTY_NAMES & {*path.parts[:-1], *path.stem.strip("_").split("_")}
+    ]
+    assert not named
+
+
+def test_no_file_is_larger_than_a_mebibyte():
+    large = [path for path in repository_files() if (ROOT / path).stat().st_size > FILE_LIMIT_BYTES]
+    assert not large
+
+
+def test_no_generated_file_is_tracked():
+    assert not ignored_but_tracked()
+    generated = [
+        path
+        for path in repository_files()
+        if path.suffix in {".pyc", ".so", ".class", ".jar", ".nbi", ".nbc", ".egg-info"}
+    ]
+    assert not generated
+
+
+@pytest.mark.parametrize("path", files_with(".py", under=("src",)), ids=str)
+def test_every_module_says_what_it_is(path):
+    source = (ROOT / path).read_text("utf-8")
+    assert not source.strip() or ast.get_docstring(module_ast(path))
