@@ -175,22 +175,29 @@ def run(scenario: Scenario, sides: Sides, *, rounds: int, smoke: bool) -> list[O
     """Run one scenario and return one outcome per measure."""
     spec = scenario.specification(smoke=smoke)
     names = sides.names(scenario)
+    restarts = scenario.command == "restart"
     outcomes = [Outcome(scenario, measure, {}) for measure in scenario.measures]
     with contextlib.ExitStack() as stack:
-        if scenario.command == "restart":
-            sources = {
-                side: stack.enter_context(_filled_store(sides, side, spec)) for side in names
-            }
-        else:
-            sources = dict.fromkeys(names)
-        workers = {side: stack.enter_context(sides.worker(side)) for side in names}
-        if not smoke:
+        sources: dict[str, Path | None] = dict.fromkeys(names)
+        workers: dict[str, LineProcess] = {}
+        for side in names:
+            if restarts:
+                sources[side] = stack.enter_context(_filled_store(sides, side, spec))
+            else:
+                workers[side] = stack.enter_context(sides.worker(side))
+        if workers and not smoke:
             warm_up = scenario.warm_up()
             for side in names:
-                _round(sides, workers[side], scenario.command, warm_up, sources[side])
+                _round(sides, workers[side], scenario.command, warm_up, None)
         for _ in range(rounds):
             for side in names:
-                answer = _round(sides, workers[side], scenario.command, spec, sources[side])
+                if restarts:
+                    # A restart is a new process, whose compiler has seen nothing yet.
+                    with sides.start(side) as worker:
+                        answer = _round(sides, worker, "restart", spec, sources[side])
+                        worker.exit()
+                else:
+                    answer = _round(sides, workers[side], scenario.command, spec, None)
                 for outcome in outcomes:
                     figure = outcome.measure.figure(answer, scenario.counted_messages(spec))
                     outcome.figures.setdefault(side, []).append(figure)

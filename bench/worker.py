@@ -19,12 +19,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rocketstore.scan.scanner import scan_segment
 
 from bench.messages import HOST, POOL_SIZE, TOPIC, BenchMessages, key
 from rocketstore import GetMessageStatus, MessageStore, PutMessageStatus
 from rocketstore.config import from_properties
 from rocketstore.scan import kernels
+from rocketstore.scan.scanner import scan_segment
 
 PAGE = 32
 PUT_OK = PutMessageStatus.PUT_OK
@@ -70,7 +70,7 @@ def _read_pages(store: MessageStore, queues: int, pages_per_queue: int, pages: i
     read = 0
     for i in range(pages):
         offset = i // queues % pages_per_queue * PAGE
-        page = get_raw(TOPIC, queue_id=i % queues, offset=offset, max_messages=PAGE)
+        page = get_raw(TOPIC, i % queues, offset, PAGE)
         if page.status is not found:
             raise AssertionError(f"get gave {page.status}")
         read += page.message_count
@@ -80,17 +80,17 @@ def _read_pages(store: MessageStore, queues: int, pages_per_queue: int, pages: i
 def bench_query(spec: dict[str, Any], path: Path) -> dict[str, Any]:
     """Query one key at a time, at random; every key has at least one message."""
     with _filled(spec, path) as store:
-        _query_keys(store, spec, spec["warmUpQueries"])
+        _query_keys(store, spec, spec["warmUpQueries"], seed=1)
         gc.collect()
-        nanos = sorted(_query_keys(store, spec, spec["queries"]))
+        nanos = sorted(_query_keys(store, spec, spec["queries"], seed=2))
     return {
         "p50Microseconds": nanos[len(nanos) // 2] / 1e3,
         "p99Microseconds": nanos[len(nanos) * 99 // 100] / 1e3,
     }
 
 
-def _query_keys(store: MessageStore, spec: dict[str, Any], queries: int) -> list[int]:
-    chosen = random.Random(7)
+def _query_keys(store: MessageStore, spec: dict[str, Any], queries: int, *, seed: int) -> list[int]:
+    chosen = random.Random(seed)
     nanos = []
     for _ in range(queries):
         wanted = key(chosen.randrange(min(POOL_SIZE, spec["messages"])))

@@ -160,8 +160,9 @@ final class Bench {
         DefaultMessageStore store = open(spec, path);
         putAll(store, messages, spec);
         GenuineStore.waitDispatched(store);
-        queryKeys(store, messages.keyCount(), spec.getIntValue("warmUpQueries"));
-        long[] nanos = queryKeys(store, messages.keyCount(), spec.getIntValue("queries"));
+        queryKeys(store, new Random(1), messages.keyCount(), spec.getIntValue("warmUpQueries"));
+        long[] nanos =
+            queryKeys(store, new Random(2), messages.keyCount(), spec.getIntValue("queries"));
         Arrays.sort(nanos);
         store.shutdown();
         JSONObject answer = new JSONObject(true);
@@ -170,8 +171,7 @@ final class Bench {
         return answer;
     }
 
-    private static long[] queryKeys(DefaultMessageStore store, int keys, int queries) {
-        Random random = new Random(7);
+    private static long[] queryKeys(DefaultMessageStore store, Random random, int keys, int queries) {
         long[] nanos = new long[queries];
         for (int i = 0; i < queries; i++) {
             String key = BenchMessages.key(random.nextInt(keys));
