@@ -1,0 +1,94 @@
+"""Stores that the genuine store wrote, opened for writing by us: appended to and recovered."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from rocketstore import MessageStore
+from rocketstore.storage.read_only import ReadOnlyStore
+from support.both_sides import (
+    all_of_java,
+    all_of_ours,
+    assert_equal_messages,
+    assert_same_answers,
+    assert_same_store,
+    put_java,
+    put_ours,
+    sample_messages,
+    small_config,
+)
+from support.java_store import SMALL_FILES, JavaStore, require_java
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = [pytest.mark.java, pytest.mark.xdist_group("java")]
+
+MESSAGES = sample_messages(400)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _java() -> None:
+    require_java()
+
+
+def test_a_store_that_java_closed_opens_with_every_message(tmp_path: Path) -> None:
+    with JavaStore(tmp_path, SMALL_FILES) as java:
+        put_java(java, MESSAGES)
+        java.wait_dispatched()
+        expected, limits = all_of_java(java), java.positions()
+    with MessageStore.open(tmp_path, small_config()) as ours:
+        assert_equal_messages(all_of_ours(ours), expected)
+        assert (ours.min_physical_offset, ours.max_physical_offset) == limits
+
+
+def test_we_append_to_a_java_store_and_java_reads_on(tmp_path: Path) -> None:
+    with JavaStore(tmp_path, SMALL_FILES) as java:
+        put_java(java, MESSAGES[:200])
+        java.wait_dispatched()
+    with MessageStore.open(tmp_path, small_config()) as ours:
+        put_ours(ours, MESSAGES[200:])
+    with JavaStore(tmp_path, SMALL_FILES) as java, ReadOnlyStore.open(tmp_path) as reader:
+        assert_same_store(reader, java, len(MESSAGES))
+        assert_same_answers(reader, java, MESSAGES[::9], "orders")
+
+
+def test_sizes_of_a_java_store_are_learnt(tmp_path: Path) -> None:
+    with JavaStore(tmp_path, SMALL_FILES) as java:
+        put_java(java, MESSAGES[:10])
+        java.wait_dispatched()
+        expected = all_of_java(java)
+    with MessageStore.open(tmp_path) as ours:
+        put_ours(ours, MESSAGES[10:100])
+    with JavaStore(tmp_path, SMALL_FILES) as java:
+        found = all_of_java(java)
+        assert sum(map(len, found.values())) == 100
+        assert found["orders", 0][: len(expected["orders", 0])] == expected["orders", 0]
+
+
+@pytest.mark.parametrize("policy", ["salvage", "compatible"])
+@pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
+def test_a_halted_java_store_is_recovered_whole(tmp_path: Path, flush: str, policy: str) -> None:
+    java = JavaStore(tmp_path, {**SMALL_FILES, "flushDiskType": flush})
+    put_java(java, MESSAGES)
+    java.wait_dispatched()
+    expected = all_of_java(java)
+    java.halt()
+    assert (tmp_path / "abort").exists()
+    with MessageStore.open(tmp_path, small_config(recoveryPolicy=policy)) as ours:
+        assert_equal_messages(all_of_ours(ours), expected)
+        put_ours(ours, sample_messages(50, first=1000))
+    with JavaStore(tmp_path, SMALL_FILES) as again, ReadOnlyStore.open(tmp_path) as reader:
+        assert_same_store(reader, again, len(MESSAGES) + 50)
+        assert_same_answers(reader, again, MESSAGES[::9], "orders")
+
+
+def test_a_java_store_halted_before_its_dispatch_is_recovered_whole(tmp_path: Path) -> None:
+    java = JavaStore(tmp_path, SMALL_FILES)
+    put_java(java, MESSAGES)
+    java.halt()
+    with MessageStore.open(tmp_path, small_config()) as ours:
+        ours.wait_dispatched()
+        assert sum(map(len, all_of_ours(ours).values())) == len(MESSAGES)
