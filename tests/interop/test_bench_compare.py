@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from support.java_store import require_java
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -71,9 +72,9 @@ def test_both_sides_run_the_scenarios(tmp_path: Path) -> None:
         "query_key",
         "restart_crash_1k",
     ]
+    command = str(ROOT / "bench" / "compare")
     result = subprocess.run(
-        [sys.executable, str(ROOT / "bench" / "compare"), "--smoke", "--directory", str(tmp_path)]
-        + names,
+        [sys.executable, command, "--smoke", "--directory", str(tmp_path), *names],
         check=False,
         capture_output=True,
         text=True,
