@@ -15,12 +15,12 @@ import pytest
 
 from rocketstore.config import RecoveryPolicy, StoreConfig
 from rocketstore.storage.log_survey import chain_records, survey_log
-from rocketstore.storage.queue_audit import QueueAudit, UnbackedKind
+from rocketstore.storage.queue_audit import LogBounds, QueueAudit, UnbackedKind
 from rocketstore.storage.queue_expectation import expected_entries
 from rocketstore.storage.queue_numbers import QueueNumbers
 from rocketstore.storage.recovery import RecoveryParts, RecoveryReport, recover
 from support.golden import CRASH_CASES, golden_case, manifest
-from support.store_parts import QUEUE_FILE_BYTES, load_parts
+from support.store_parts import LOG_FILE_BYTES, QUEUE_FILE_BYTES, load_parts
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -111,10 +111,11 @@ def test_salvage_lets_queues_and_log_agree(case: str, tmp_path: Path) -> None:
     ):
         for columns in chain_records(file, chain.start, chain.stop):
             audit.compare(expected_entries(columns, numbers, np.zeros(0, np.int64)), numbers.keys())
+    bounds = LogBounds(0, report.end, parts.log.files[-1].base + LOG_FILE_BYTES)
     holes = 0
     for queue in audit.queues.values():
         assert not list(queue.truly_missing())
-        for run in audit.unbacked(queue, log_min=0, log_end=report.end, lost=survey.lost_ranges()):
+        for run in audit.unbacked(queue, log=bounds, lost=survey.lost_ranges()):
             assert run.kind is UnbackedKind.LOST
             holes += run.stop - run.start
     assert holes == (case == "bitflip_middle_last_file")

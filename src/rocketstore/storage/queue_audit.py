@@ -56,9 +56,24 @@ class UnbackedKind(Enum):
     UNWRITTEN = "unwritten"
     """Zeros between entries; 4.9 takes them for the queue's end."""
     STALE = "stale"
-    """They point at or behind the log's end, or at a leftover."""
+    """They point at or behind the log's end."""
+    BEYOND = "beyond"
+    """They point behind the last log file: a file is gone, or was never seen again."""
     WRONG = "wrong"
     """They point at something else: another queue's record, or no record's start."""
+
+    @property
+    def is_hole(self) -> bool:
+        """Whether such an entry may stay: it keeps a place."""
+        return self in {UnbackedKind.FILLER, UnbackedKind.LOST}
+
+
+class LogBounds(NamedTuple):
+    """Physical offsets: the first file's start, the log's end, the last file's stop."""
+
+    min: int
+    end: int
+    files_stop: int
 
 
 class Unbacked(NamedTuple):
@@ -172,8 +187,15 @@ class QueueAudit:
         """Let go of the files."""
         self._open_files.close()
 
-    def compare(self, expected: ExpectedEntries, keys: Sequence[QueueKey]) -> None:
-        """Compare a batch of expected entries with what stands in the queues."""
+    def compare(self, expected: ExpectedEntries, keys: Sequence[QueueKey]) -> int:
+        """Compare a batch of expected entries with what stands in the queues.
+
+        Returns
+        -------
+        int
+            End of the last record whose entry agrees; 0 when none does.
+        """
+        end = 0
         for number, batch in expected.by_queue():
             key = keys[number]
             queue = self.queues.get(key)
@@ -184,9 +206,10 @@ class QueueAudit:
                     self.without_queue[key] = self.without_queue.get(key, 0) + len(batch.entries)
                     continue
                 queue = self._add(key)
-            self._compare(queue, batch)
+            end = max(end, self._compare(queue, batch))
+        return end
 
-    def _compare(self, queue: AuditedQueue, batch: ExpectedEntries) -> None:
+    def _compare(self, queue: AuditedQueue, batch: ExpectedEntries) -> int:
         offsets = batch.queue_offset
         found = _gather(queue, offsets)
         agrees = (found["physical_offset"] == batch.entries["physical_offset"]) & (
@@ -195,9 +218,11 @@ class QueueAudit:
         agrees &= _tags_agree(found["tags_code"], batch)
         queue.backed.add_numbers(offsets[agrees])
         queue.missing.add_numbers(offsets[~agrees & ~batch.is_extra])
+        stops = batch.entries["physical_offset"] + batch.entries["record_size"]
+        return int(stops[agrees].max(initial=0))
 
     def unbacked(
-        self, queue: AuditedQueue, *, log_min: int, log_end: int, lost: Sequence[ByteRange]
+        self, queue: AuditedQueue, *, log: LogBounds, lost: Sequence[ByteRange]
     ) -> list[Unbacked]:
         """Return the entries of a queue that no intact record backs, in runs of one kind.
 
@@ -205,7 +230,7 @@ class QueueAudit:
         ----------
         queue
             After all records were compared.
-        log_min, log_end
+        log
             Physical offsets of the log.
         lost
             Ranges of the log that hold no kept record, in order.
@@ -215,7 +240,7 @@ class QueueAudit:
         for first, behind in queue.backed.gaps(queue.first_offset, end):
             for start in range(first, behind, _CHUNK_ENTRIES):
                 stop = min(behind, start + _CHUNK_ENTRIES)
-                kinds = _kinds(queue.read(start, stop - start), log_min, log_end, lost)
+                kinds = _kinds(queue.read(start, stop - start), log, lost)
                 runs += _runs_of_kinds(kinds, start)
         return _with_tails(_merged(runs), max(end, queue.missing.stop), queue)
 
@@ -249,7 +274,7 @@ def _tags_agree(tags_code: Int64Array, batch: ExpectedEntries) -> BoolArray:
 
 
 def _kinds(
-    entries: EntryArray, log_min: int, log_end: int, lost: Sequence[ByteRange]
+    entries: EntryArray, log: LogBounds, lost: Sequence[ByteRange]
 ) -> npt.NDArray[np.object_]:
     offsets = entries["physical_offset"].astype(np.int64)
     kinds = np.full(len(entries), UnbackedKind.WRONG, dtype=object)
@@ -258,8 +283,9 @@ def _kinds(
         stops = np.array([place.stop for place in lost], dtype=np.int64)
         at = np.searchsorted(starts, offsets, side="right") - 1
         kinds[(at >= 0) & (offsets < stops[np.maximum(at, 0)])] = UnbackedKind.LOST
-    kinds[offsets >= log_end] = UnbackedKind.STALE
-    kinds[offsets < log_min] = UnbackedKind.EXPIRED
+    kinds[offsets >= log.end] = UnbackedKind.STALE
+    kinds[offsets >= log.files_stop] = UnbackedKind.BEYOND
+    kinds[offsets < log.min] = UnbackedKind.EXPIRED
     kinds[~written_mask(entries)] = UnbackedKind.WRONG
     kinds[filler_mask(entries)] = UnbackedKind.FILLER
     kinds[~entries.view(np.uint8).reshape(-1, ENTRY_SIZE_BYTES).any(axis=1)] = (
@@ -303,7 +329,9 @@ def _with_tails(runs: list[Unbacked], end: int, queue: AuditedQueue) -> list[Unb
     return marked
 
 
-TAIL_KINDS: Final = frozenset({UnbackedKind.STALE, UnbackedKind.WRONG, UnbackedKind.UNWRITTEN})
+TAIL_KINDS: Final = frozenset(
+    {UnbackedKind.STALE, UnbackedKind.BEYOND, UnbackedKind.WRONG, UnbackedKind.UNWRITTEN}
+)
 
 
 def listed_queues(directory: Path) -> list[QueueKey]:
