@@ -23,8 +23,10 @@ class RunningFlag(enum.IntFlag):
     QUEUE_DISK_FULL = 64
 
 
-_STOPS_PUTS = ~RunningFlag.NOT_READABLE
-_STOPS_DISPATCH = (
+STOPS_PUTS = ~int(RunningFlag.NOT_READABLE)
+"""Any of these bits refuses puts."""
+
+_STOPS_DISPATCH = int(
     RunningFlag.NOT_WRITEABLE | RunningFlag.QUEUE_WRITE_ERROR | RunningFlag.INDEX_ERROR
 )
 
@@ -63,12 +65,12 @@ class RunningFlags:
     @property
     def is_readable(self) -> bool:
         """Whether gets are answered."""
-        return not self.bits & RunningFlag.NOT_READABLE
+        return not self.bits & 1
 
     @property
     def is_writeable(self) -> bool:
         """Whether puts are taken."""
-        return not self.bits & _STOPS_PUTS
+        return not self.bits & STOPS_PUTS
 
     @property
     def is_queue_writeable(self) -> bool:

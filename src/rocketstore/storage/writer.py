@@ -28,7 +28,7 @@ from rocketstore.storage.prepared import (
     refuse_transaction,
 )
 from rocketstore.storage.results import PutMessageStatus, PutResult
-from rocketstore.storage.running_flags import RunningFlag
+from rocketstore.storage.running_flags import STOPS_PUTS
 from rocketstore.storage.topic_name import check_queue_id, check_topic_characters
 from rocketstore.units import QueueKey
 
@@ -117,7 +117,7 @@ class StoreWriter:
         began_ns = monotonic_ns()
         log = self._log
         if self._never or self._flags.bits or log.locked_since_ms:
-            refused = self._refusal()
+            refused = self.refusal()
             if refused is not None:
                 return refused
         try:
@@ -129,7 +129,7 @@ class StoreWriter:
             cell = made
         body = message.body
         if type(body) is not bytes:
-            body = _as_bytes(body)
+            body = body_bytes(body)
         waits = message.wait_flush
         if message.properties:
             refuse_special(message.properties)
@@ -154,7 +154,7 @@ class StoreWriter:
                 born_host, message.reconsume_times, message.prepared_transaction_offset,
             )  # fmt: skip
         except (StoreError, OSError) as error:
-            return self._failed(error)
+            return self.failed(error)
         status = self._flushed(offset + size, waits) if self._waits else _OK
         if self._wakes:
             self._flusher.wake()
@@ -170,7 +170,7 @@ class StoreWriter:
         began_ns = monotonic_ns()
         log = self._log
         if self._never or self._flags.bits or log.locked_since_ms:
-            refused = self._refusal()
+            refused = self.refusal()
             if refused is not None:
                 return refused
         try:
@@ -183,7 +183,7 @@ class StoreWriter:
         if body is None:
             body = prepared.body
         if type(body) is not bytes:
-            body = _as_bytes(body)
+            body = body_bytes(body)
         properties = prepared.properties
         if len(body) > self._easy_body or len(properties) > PROPERTIES_SIZE_MAX:
             refused = self._size_refusal(cell, body, properties)
@@ -196,7 +196,7 @@ class StoreWriter:
                 prepared.prepared_transaction_offset,
             )  # fmt: skip
         except (StoreError, OSError) as error:
-            return self._failed(error)
+            return self.failed(error)
         status = self._flushed(offset + size, prepared.wait_flush) if self._waits else _OK
         if self._wakes:
             self._flusher.wake()
@@ -207,17 +207,14 @@ class StoreWriter:
 
     # --- what can be wrong ----------------------------------------------------------------------
 
-    def check(self) -> PutResult | None:
-        """Return why no put would be taken now, or None (checkStoreStatus, spec B3.1).
+    def refusal(self) -> PutResult | None:
+        """Return why no put is taken now, or None (checkStoreStatus, spec B3.1).
 
         Raises
         ------
         FlushFailedError
             A sync failed earlier; this writer takes nothing any more.
         """
-        return self._refusal()
-
-    def _refusal(self) -> PutResult | None:
         failure = self._flusher.failure
         if failure is not None:
             raise FlushFailedError(failure.message, hint=failure.hint)
@@ -225,7 +222,7 @@ class StoreWriter:
             return self._unavailable("the store was closed")
         if self._is_slave:
             return self._unavailable("brokerRole is SLAVE: messages come from its master only")
-        if self._flags.bits & ~RunningFlag.NOT_READABLE:
+        if self._flags.bits & STOPS_PUTS:
             return self._unavailable("; ".join(self._flags.reasons))
         self._statistics.note_writeable()
         since = self._log.locked_since_ms
@@ -294,7 +291,7 @@ class StoreWriter:
             f"which holds {room}",
         )
 
-    def _failed(self, error: StoreError | OSError) -> PutResult:
+    def failed(self, error: StoreError | OSError) -> PutResult:
         """Return the status of an append that raised, or raise what has no status."""
         if isinstance(error, (RefusedMessageError, FlushFailedError)):
             self._raise(error)
@@ -308,7 +305,15 @@ class StoreWriter:
 
     # --- durability -----------------------------------------------------------------------------
 
-    def _flushed(self, offset: int, waits: bool) -> PutMessageStatus:  # noqa: FBT001
+    def acknowledge(self, offset: int, *, waits: bool) -> PutMessageStatus:
+        """Do what the flush mode promises before all up to `offset` is acknowledged."""
+        if self._waits:
+            return self._flushed(offset, waits)
+        if self._wakes:
+            self._flusher.wake()
+        return _OK
+
+    def _flushed(self, offset: int, waits: bool) -> PutMessageStatus:  # noqa: FBT001 - hot path
         """Wait until all before `offset` is on the disk, if the message asks for that."""
         if not waits:
             self._flusher.wake()
@@ -333,7 +338,7 @@ def properties_refusal(properties: bytes) -> tuple[PutMessageStatus, str]:
     return PutMessageStatus.PROPERTIES_SIZE_EXCEEDED, detail
 
 
-def _as_bytes(body: Any) -> bytes:
+def body_bytes(body: Any) -> bytes:
     """Return a body as bytes, if it is some kind of bytes."""
     if isinstance(body, (bytes, bytearray, memoryview)):
         return bytes(body)

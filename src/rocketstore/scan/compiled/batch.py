@@ -58,13 +58,14 @@ _TOPIC_MAX: Final = 127
 _INT32_MAX: Final = 0x7FFFFFFF
 
 
-@kernel(types.int64(BYTES, COLUMNS))
-def client_batch_table(batch: Any, table: Any) -> Any:
-    """Fill flag, body and properties of one row per message of a client's batch.
+@kernel(types.int64(BYTES, COLUMNS, types.UniTuple(types.int64, 4)))
+def client_batch_table(batch: Any, table: Any, common: Any) -> Any:
+    """Fill one row per message of a client's batch.
 
-    Returns how many messages there are, also when `table` has fewer rows and only those were
-    filled; ``-1 - position`` of the message that is cut off or has a negative length. Total size,
-    magic and CRC of each message are not looked at, as in 4.9.
+    `common` is what all messages share: sysFlag, born timestamp in ms, place of the born host,
+    reconsume times. Returns how many messages there are, also when `table` has fewer rows and only
+    those were filled; ``-1 - position`` of the message that is cut off or has a negative length.
+    Total size, magic and CRC of each message are not looked at, as in 4.9.
     """
     at = 0
     count = 0
@@ -80,6 +81,11 @@ def client_batch_table(batch: Any, table: Any) -> Any:
         if properties_size < 0 or properties_size > room - body_size:
             return -1 - at
         if count < table.shape[0]:
+            table[count, _SYS_FLAG] = common[0]
+            table[count, _BORN] = common[1]
+            table[count, _HOST_AT] = common[2]
+            table[count, _RECONSUME] = common[3]
+            table[count, _PREPARED] = 0
             table[count, _FLAG] = load_i32(batch, at + 12)
             table[count, _BODY_AT] = at + 20
             table[count, _BODY_SIZE] = body_size

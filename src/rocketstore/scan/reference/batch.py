@@ -28,8 +28,8 @@ _PROPERTIES_MAX = 32767
 _SEPARATOR = b"\x02"
 
 
-def client_batch_table(batch: ByteArray, table: Table) -> int:
-    """Fill flag, body and properties of one row per message; as the compiled kernel."""
+def client_batch_table(batch: ByteArray, table: Table, common: tuple[int, int, int, int]) -> int:
+    """Fill one row per message of a client's batch; as the compiled kernel."""
     at = count = 0
     messages = decode_client_batch(batch.tobytes())
     while True:
@@ -42,6 +42,11 @@ def client_batch_table(batch: ByteArray, table: Table) -> int:
         properties_at = at + MESSAGE_FIXED_SIZE + len(message.body)
         if count < len(table):
             row = table[count]
+            row[BatchColumn.SYS_FLAG] = common[0]
+            row[BatchColumn.BORN_TIMESTAMP] = common[1]
+            row[BatchColumn.BORN_HOST_AT] = common[2]
+            row[BatchColumn.RECONSUME_TIMES] = common[3]
+            row[BatchColumn.PREPARED_OFFSET] = 0
             row[BatchColumn.FLAG] = message.flag
             row[BatchColumn.BODY_AT] = at + 20
             row[BatchColumn.BODY_SIZE] = len(message.body)
