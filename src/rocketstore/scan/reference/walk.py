@@ -194,13 +194,17 @@ def walk(  # noqa: PLR0913, PLR0917 - the arguments of the compiled twin
     view = buffer.data
     position = max(position, 0)
     stop = min(stop, file_size, len(buffer))
-    count, row_count = 0, cols.shape[0]
-    while position < stop and count < row_count:
+    rows: list[list[int]] = []
+    row_count = cols.shape[0]
+    reason = StopReason.END
+    while position < stop and len(rows) < row_count:
         found = check_record(view, position, base, file_size, check_crc=check_crc)
         if isinstance(found, StopReason):
-            return count, position, int(found)
+            reason = found
+            break
         row = _row(view, position, base, found)
-        cols[count] = row
+        rows.append(row)
         position += row[Column.SIZE]
-        count += 1
-    return count, position, int(StopReason.END)
+    if rows:
+        cols[: len(rows)] = rows
+    return len(rows), position, int(reason)
