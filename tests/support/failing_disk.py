@@ -1,0 +1,70 @@
+"""A disk whose calls a test can count and fail."""
+
+from __future__ import annotations
+
+import errno
+import os
+from typing import TYPE_CHECKING
+
+from rocketstore.storage.disk import Disk, no_space_error
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class FailingDisk(Disk):
+    """The real disk, until told otherwise.
+
+    Attributes
+    ----------
+    calls
+        (what, name of the file) of every call that makes something durable or takes it away.
+    fails_sync
+        Names of files whose ``fdatasync`` fails; ``*`` is every file.
+    is_full
+        No file gets room.
+    is_sparse
+        The file system cannot allocate ahead.
+    """
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, str]] = []
+        self.fails_sync: set[str] = set()
+        self.is_full = False
+        self.is_sparse = False
+
+    def count(self, what: str) -> int:
+        return sum(call[0] == what for call in self.calls)
+
+    def allocate(self, descriptor: int, path: Path, size: int) -> bool:
+        self.calls.append(("allocate", path.name))
+        if self.is_full:
+            raise no_space_error(path, size)
+        if self.is_sparse:
+            os.ftruncate(descriptor, size)
+            return False
+        return super().allocate(descriptor, path, size)
+
+    def write_at(self, descriptor: int, path: Path, position: int, data: bytes) -> None:
+        self.calls.append(("write", path.name))
+        if self.is_full:
+            raise no_space_error(path, len(data))
+        super().write_at(descriptor, path, position, data)
+
+    def fdatasync(self, descriptor: int, path: Path) -> None:
+        if path.name in self.fails_sync or "*" in self.fails_sync:
+            raise OSError(errno.EIO, "Input/output error")
+        self.calls.append(("fdatasync", path.name))
+        super().fdatasync(descriptor, path)
+
+    def fsync_directory(self, directory: Path) -> None:
+        self.calls.append(("fsync_directory", directory.name))
+        super().fsync_directory(directory)
+
+    def unlink(self, path: Path) -> None:
+        self.calls.append(("unlink", path.name))
+        super().unlink(path)
+
+    def replace(self, source: Path, target: Path) -> None:
+        self.calls.append(("replace", target.name))
+        super().replace(source, target)
