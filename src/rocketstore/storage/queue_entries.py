@@ -144,14 +144,13 @@ class QueueEntries:
         file = self.files.find(at)
         if file is None:
             return None
-        if file.is_mapped:
-            values = ENTRY_STRUCT.unpack_from(file.mapping, at - file.base)
-        else:
+        try:
+            if file.is_mapped:
+                return QueueEntry._make(ENTRY_STRUCT.unpack_from(file.mapping, at - file.base))
             raw = self._mappings.read(file, at - file.base, ENTRY_SIZE_BYTES)
-            if len(raw) < ENTRY_SIZE_BYTES:
-                return None
-            values = ENTRY_STRUCT.unpack(raw)
-        return QueueEntry._make(values)
+        except FileNotFoundError:  # retention was faster
+            return None
+        return QueueEntry._make(ENTRY_STRUCT.unpack(raw)) if len(raw) == ENTRY_SIZE_BYTES else None
 
     def entry_bytes(self, start: int, limit: int) -> memoryview | None:
         """Return up to `limit` entries from queue offset `start`, within one file; None for none.
@@ -166,7 +165,10 @@ class QueueEntries:
         if file is None:
             return None
         stop = min(at + limit * ENTRY_SIZE_BYTES, file.base + file.size, stop)
-        mapping = file.mapping if file.is_mapped else self._mappings.admit(file)
+        try:
+            mapping = file.mapping if file.is_mapped else self._mappings.admit(file)
+        except FileNotFoundError:  # retention was faster
+            return None
         return memoryview(mapping)[at - file.base : stop - file.base]
 
     def entries(self, start: int, limit: int) -> EntryArray:
@@ -178,10 +180,14 @@ class QueueEntries:
         file = self.files.find(position)
         if file is None:
             return None
-        if not file.is_mapped:
-            self._mappings.admit(file)
+        try:
+            if not file.is_mapped:
+                self._mappings.admit(file)
+            array = file.array
+        except FileNotFoundError:  # retention was faster
+            return None
         readable = min(max(self.next_position - file.base, 0), file.size)
-        return MappedWindow(file.array, file.base, readable)
+        return MappedWindow(array, file.base, readable)
 
     def last_message(self) -> tuple[int, QueueEntry] | None:
         """Return queue offset and entry of the last message, fillers passed over."""
