@@ -183,7 +183,7 @@ class BatchWriter:
         self,
         topic: str,
         queue_id: int,
-        batch: bytes,
+        batch: bytes | bytearray | memoryview,
         *,
         properties: Mapping[str, str] | bytes = b"",
         sys_flag: int = 0,

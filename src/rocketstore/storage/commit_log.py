@@ -140,8 +140,8 @@ class CommitLog:
 
     @property
     def min_offset(self) -> int:
-        """Physical offset of the first byte that is still there; -1 without files."""
-        return self.files.min_offset
+        """Physical offset of the first byte that is still there; 0 without files."""
+        return max(self.files.min_offset, 0)
 
     @property
     def readable_limit(self) -> int:

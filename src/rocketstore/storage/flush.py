@@ -171,6 +171,9 @@ class CommitLogFlusher:
         deadline = None
         while log.flushed_offset < offset:
             self._raise_failure()
+            if self._thread is None:
+                self.flush()
+                continue
             now = time.monotonic()
             deadline = now + timeout_s if deadline is None else deadline
             if now >= deadline:

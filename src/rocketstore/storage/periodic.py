@@ -1,0 +1,53 @@
+"""A thread that does one thing again and again."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_log: Final = structlog.get_logger(__name__)
+
+
+class Periodic:
+    """Calls a job at an interval until it is stopped; an error is logged and the next turn comes.
+
+    Parameters
+    ----------
+    name
+        Of the thread.
+    job
+        What is done.
+    interval_s
+        Pause before each turn.
+    """
+
+    def __init__(self, name: str, job: Callable[[], object], interval_s: float) -> None:
+        self._name = name
+        self._job = job
+        self._interval_s = interval_s
+        self._stopping = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop the thread after the turn it is in."""
+        self._stopping.set()
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+
+    def _run(self) -> None:
+        while not self._stopping.wait(self._interval_s):
+            try:
+                self._job()
+            except Exception:  # noqa: BLE001 - one bad turn does not end the service (K-R4)
+                _log.exception("service.failed", service=self._name)

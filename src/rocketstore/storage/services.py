@@ -1,0 +1,227 @@
+"""Everything that works while a store is open: its writer, its threads, and their order.
+
+Law: threads start from the disk upwards (files, flush, dispatch, retention) and stop the other way
+round, each after the one that gives it work. What is left to do at the end is done on the closing
+thread, so that an orderly end does not depend on a thread that died.
+
+How derived: DefaultMessageStore.start and shutdown of 4.9 (spec B1).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from rocketstore.errors import FlushFailedError, RocketStoreError
+from rocketstore.storage.batch_writer import BatchWriter
+from rocketstore.storage.dispatch_service import DispatchService
+from rocketstore.storage.flush import CommitLogFlusher
+from rocketstore.storage.periodic import Periodic
+from rocketstore.storage.queue_flush import QueueFlusher
+from rocketstore.storage.retention_service import RetentionService
+from rocketstore.storage.running_flags import RunningFlag
+from rocketstore.storage.statistics import PutTotals, StoreStatistics
+from rocketstore.storage.writer import StoreWriter
+from rocketstore.units import QueueKey
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from rocketstore.storage.opening import StoreParts
+
+SAMPLE_INTERVAL_S: Final = 1.0
+DISPATCH_ERROR_AFTER_MS: Final = 30_000
+"""Dispatch may fail so long before puts are refused (30 tries a second apart in 4.9, B12)."""
+
+CATCH_UP_TIMEOUT_S: Final = 5.0
+"""Longest wait for dispatch to get any further while the store closes (B1, shutdown)."""
+
+_log: Final = structlog.get_logger(__name__)
+
+
+class StoreServices:
+    """The working parts of an open store.
+
+    Parameters
+    ----------
+    parts
+        The store, recovered.
+    threads
+        False runs nothing in the background.
+    """
+
+    def __init__(self, parts: StoreParts, *, threads: bool) -> None:
+        self._parts = parts
+        self._threads = threads
+        config, clock, log = parts.config, parts.clock, parts.log
+        self.flusher = CommitLogFlusher(
+            log, checkpoint=parts.checkpoint, config=config, clock=clock
+        )
+        self.statistics = StoreStatistics(clock, self._put_totals)
+        self.writer = StoreWriter(
+            log,
+            flusher=self.flusher,
+            flags=parts.flags,
+            statistics=self.statistics,
+            config=config,
+            clock=clock,
+        )
+        self.flusher.on_failure = self.writer.fail
+        self.batches = BatchWriter(self.writer, log, statistics=self.statistics, config=config)
+        self.dispatch = DispatchService(parts.dispatcher, clock=clock)
+        self.queue_flusher = QueueFlusher(
+            parts.queues,
+            parts.index,
+            checkpoint=parts.checkpoint,
+            dispatched_timestamp=lambda: parts.dispatcher.last_store_timestamp_ms,
+            config=config,
+            clock=clock,
+        )
+        self._sampler = Periodic("rocketstore-statistics", self._sample, SAMPLE_INTERVAL_S)
+        self._retention = RetentionService(
+            parts.retention, interval_s=config.clean_resource_interval / 1000
+        )
+
+    def start(self) -> None:
+        """Start the threads."""
+        if not self._threads:
+            return
+        self._parts.preallocator.start()
+        last = self._parts.log.files.last()
+        if last is not None:
+            self._parts.preallocator.request(last.base)
+        self.flusher.start()
+        self.dispatch.start()
+        self.queue_flusher.start()
+        self._sampler.start()
+        if self._parts.config.retention:
+            self._retention.start()
+
+    # --- waiting and flushing -------------------------------------------------------------------
+
+    def wait_dispatched(self, physical_offset: int, timeout_s: float | None) -> bool:
+        """Wait until everything before an offset is dispatched."""
+        if self._parts.log.readable_limit < physical_offset:
+            # Only flushed messages are dispatched, and one that waits for no flush asks for none.
+            self.flusher.wake()
+        if self._threads:
+            return self.dispatch.wait_dispatched(physical_offset, timeout_s)
+        self.flusher.flush()
+        self._catch_up()
+        return self._parts.dispatcher.dispatched_offset >= physical_offset
+
+    def wait_until(self, is_true: Callable[[], bool], timeout_s: float) -> bool:
+        """Wait until something becomes true that dispatch makes true."""
+        if not self._threads:
+            self.flusher.flush()
+            self._catch_up()
+        return self.dispatch.wait_until(is_true, timeout_s if self._threads else 0.0)
+
+    def flush(self) -> None:
+        """Make log, queues, index and checkpoint durable."""
+        self.flusher.flush()
+        self.wait_dispatched(self._parts.log.max_offset, CATCH_UP_TIMEOUT_S)
+        self.queue_flusher.flush_all()
+
+    def _catch_up(self) -> None:
+        while self._parts.dispatcher.run_once():
+            pass
+
+    # --- the end --------------------------------------------------------------------------------
+
+    def stop(self) -> bool:
+        """Stop everything and flush; return whether the store ends in order.
+
+        Raises
+        ------
+        FlushFailedError
+            The CommitLog is not wholly on the disk. All threads have stopped nevertheless.
+        """
+        self.writer.stop()
+        # A put that is in the log's lock ends first.
+        with self._parts.log.lock:
+            pass
+        failure: FlushFailedError | None = None
+        if self._threads:
+            self._retention.stop()
+            self._sampler.stop()
+        try:
+            self.flusher.close()
+        except FlushFailedError as error:
+            failure = error
+        if self._threads:
+            self._wait_for_dispatch()
+        self.dispatch.stop()
+        self.queue_flusher.stop()
+        is_in_order = failure is None and self._finish()
+        if failure is not None:
+            raise failure
+        return is_in_order
+
+    def _wait_for_dispatch(self) -> None:
+        """Wait as long as dispatch gets on."""
+        dispatcher, wanted = self._parts.dispatcher, self._parts.log.readable_limit
+        reached = -1
+        while dispatcher.dispatched_offset != reached:
+            reached = dispatcher.dispatched_offset
+            if self.dispatch.wait_dispatched(wanted, CATCH_UP_TIMEOUT_S):
+                return
+
+    def _finish(self) -> bool:
+        """Dispatch and flush what is left, on this thread."""
+        try:
+            self._catch_up()
+            is_durable = self.queue_flusher.flush_all()
+            self._parts.checkpoint.flush()
+        except (RocketStoreError, OSError) as error:
+            # Queues and index can be built anew; the next open does so.
+            _log.error("store.close_incomplete", error=str(error))
+            return False
+        return is_durable and self._parts.dispatcher.dispatched_offset >= self._parts.log.max_offset
+
+    # --- telling --------------------------------------------------------------------------------
+
+    def _put_totals(self) -> Iterator[tuple[str, PutTotals]]:
+        for cell in list(self._parts.log.cells.values()):
+            yield (
+                cell.key.topic,
+                PutTotals(cell.next_offset - cell.first_offset, cell.stored_bytes),
+            )
+
+    def _sample(self) -> None:
+        self.statistics.sample()
+        self.statistics.note_dispatch_backlog(self._parts.dispatcher.behind_bytes)
+        self.watch_dispatch()
+
+    def watch_dispatch(self) -> None:
+        """Refuse puts while dispatch has failed for long, and take them again when it works."""
+        health, flags = self.dispatch.health, self._parts.flags
+        failed_ms = 0 if health.is_well else self._parts.clock() - health.since_ms
+        if failed_ms >= DISPATCH_ERROR_AFTER_MS:
+            flags.set(
+                RunningFlag.QUEUE_WRITE_ERROR,
+                f"dispatch has failed for {failed_ms // 1000} s: {health.error}",
+            )
+        elif health.is_well:
+            flags.clear(RunningFlag.QUEUE_WRITE_ERROR)
+
+    def next_queue_offset(self, topic: str, queue_id: int) -> int:
+        """Return the queue offset that the next message of a queue will get."""
+        return self._parts.log.next_queue_offset(QueueKey(topic, queue_id))
+
+    def runtime_info(self) -> dict[str, str]:
+        """Return the runtime information of 4.9."""
+        parts = self._parts
+        info = self.statistics.runtime_info()
+        ratios = {path: parts.disk.used_ratio(path) for path in parts.layout.commit_log_directories}
+        known = [ratio for ratio in ratios.values() if ratio is not None]
+        info["commitLogDiskRatio"] = str(min(known) if known else -1)
+        for path, ratio in ratios.items():
+            info[f"commitLogDiskRatio_{path}"] = str(-1 if ratio is None else ratio)
+        queues = parts.disk.used_ratio(parts.layout.consume_queue)
+        info["consumeQueueDiskRatio"] = str(-1 if queues is None else queues)
+        info["commitLogMinOffset"] = str(parts.log.min_offset)
+        info["commitLogMaxOffset"] = str(parts.log.max_offset)
+        info["storeTimeStepsBack"] = str(parts.log.clock_steps_back)
+        return info

@@ -1,0 +1,464 @@
+"""MessageStore: a store directory, open for writing and reading.
+
+Law: one `MessageStore` per directory and machine writes, held by the lock of `storage.lock`. After
+`close` returned without an error everything is on the disk, and the next open has nothing to
+recover.
+
+How derived: DefaultMessageStore of 4.9 (spec B1), whose order of start and shutdown this follows.
+Reading is `storage.reader`, which this class extends; putting is `storage.writer`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from time import monotonic_ns
+from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, Self, overload
+
+import structlog
+
+from rocketstore.config import StoreConfig
+from rocketstore.errors import FlushFailedError, RefusedMessageError, StoreClosedError
+from rocketstore.message import DEFAULT_HOST
+from rocketstore.storage.disk import Disk
+from rocketstore.storage.get_page import PageLimits
+from rocketstore.storage.layout import StoreLayout
+from rocketstore.storage.opening import open_parts
+from rocketstore.storage.prepared import PreparedMessage
+from rocketstore.storage.read_only import ReadOnlyStore, physical_memory_bytes
+from rocketstore.storage.reader import Reader
+from rocketstore.storage.results import GetMessageStatus
+from rocketstore.storage.services import StoreServices
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+    from types import TracebackType
+
+    from rocketstore.config import RecoveryPolicy
+    from rocketstore.message import Message
+    from rocketstore.storage.arrival import ArrivalListener
+    from rocketstore.storage.dispatch_service import DispatchHealth
+    from rocketstore.storage.mapped_file_queue import FileProblem
+    from rocketstore.storage.opening import StoreParts
+    from rocketstore.storage.recovery import RecoveryReport
+    from rocketstore.storage.results import GetRawResult, GetResult, PutResult
+    from rocketstore.storage.running_flags import RunningFlags
+    from rocketstore.storage.statistics import StoreStatistics
+
+_NANOS_PER_MS: Final = 1_000_000
+_log: Final = structlog.get_logger(__name__)
+
+
+def system_clock_ms() -> int:
+    """Return the system's time in ms, which is the default clock of a store."""
+    return time.time_ns() // _NANOS_PER_MS
+
+
+class MessageStore(Reader):
+    """A store that this process writes; made by `MessageStore.open`, a context manager.
+
+    Attributes
+    ----------
+    config, layout
+        Its settings and paths.
+    recovery
+        What recovery found and did when the store was opened.
+    problems
+        Files met at opening that are not what they should be.
+    statistics
+        Counters (spec B20).
+    running_flags
+        Why puts or gets are refused at the moment (spec B2).
+    """
+
+    def __init__(self, parts: StoreParts, *, threads: bool = True) -> None:
+        limits = PageLimits.from_config(parts.config, physical_memory_bytes=physical_memory_bytes())
+        super().__init__(parts.log, parts.queues, parts.index, limits)
+        self._parts = parts
+        self._services = StoreServices(parts, threads=threads)
+        self._writer = self._services.writer
+        self._batches = self._services.batches
+        self._is_closed = False
+        self.config: StoreConfig = parts.config
+        self.layout: StoreLayout = parts.layout
+        self.recovery: RecoveryReport = parts.recovery
+        self.problems: list[FileProblem] = parts.problems
+        self.statistics: StoreStatistics = self._services.statistics
+        self.running_flags: RunningFlags = parts.flags
+
+    @overload
+    @classmethod
+    def open(
+        cls,
+        path: str | Path,
+        config: StoreConfig | None = None,
+        *,
+        read_only: Literal[False] = False,
+        clock: Callable[[], int] = system_clock_ms,
+        disk: Disk | None = None,
+        policy: RecoveryPolicy | None = None,
+        threads: bool = True,
+    ) -> Self: ...
+
+    @overload
+    @classmethod
+    def open(
+        cls, path: str | Path, config: StoreConfig | None = None, *, read_only: Literal[True]
+    ) -> ReadOnlyStore: ...
+
+    @classmethod
+    def open(  # noqa: PLR0913 - settings by name, all with defaults
+        cls,
+        path: str | Path,
+        config: StoreConfig | None = None,
+        *,
+        read_only: bool = False,
+        clock: Callable[[], int] = system_clock_ms,
+        disk: Disk | None = None,
+        policy: RecoveryPolicy | None = None,
+        threads: bool = True,
+    ) -> Self | ReadOnlyStore:
+        """Open the store at `path`, recover it, and make it when there is none.
+
+        Parameters
+        ----------
+        path
+            The store's root directory.
+        config
+            Settings; file sizes left unset are learnt from the files.
+        read_only
+            Take no lock, start no thread, write no byte; for a store that somebody else writes.
+        clock
+            The time in ms; a test passes its own.
+        disk
+            The calls that make things durable; a test passes its own.
+        policy
+            What a recovery keeps; None takes the one of the settings.
+        threads
+            False runs nothing in the background: puts flush, and `wait_dispatched` dispatches, on
+            the calling thread. For tests that must not depend on time.
+
+        Raises
+        ------
+        StoreLockedError
+            Another process writes to it, or this one does already.
+        ConfigError
+            A size that is set differs from the files, or cannot be learnt from them.
+        NotAStoreError, StoreDamagedError
+            With `read_only` there is no store; or it needs a repair first.
+        StoreFullError
+            No room to recover it.
+        """
+        config = StoreConfig() if config is None else config
+        if read_only:
+            return ReadOnlyStore.open(path, config)
+        parts = open_parts(
+            StoreLayout.of(path, config),
+            config,
+            disk=Disk() if disk is None else disk,
+            clock=clock,
+            policy=policy,
+        )
+        try:
+            store = cls(parts, threads=threads)
+            store._services.start()
+        except BaseException:
+            parts.drop()
+            raise
+        return store
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if error is None:
+            self.close()
+            return
+        # What ended the block is more telling than what a failed flush adds to it.
+        with contextlib.suppress(FlushFailedError):
+            self.close()
+
+    def __repr__(self) -> str:
+        state = "closed" if self._is_closed else "open"
+        return f"MessageStore({self.layout.root}, {state})"
+
+    # --- put ------------------------------------------------------------------------------------
+
+    def put(self, message: Message, queue_id: int = 0) -> PutResult:
+        """Store a message at the end of a queue.
+
+        Parameters
+        ----------
+        message
+            What to store; nothing is added to it.
+        queue_id
+            Queue of its topic, from 0; a queue comes into being with its first message.
+
+        Returns
+        -------
+        PutResult
+            With status ``PUT_OK`` it is stored as the flush mode promises: with SYNC_FLUSH it is on
+            the disk, with ASYNC_FLUSH it survives the death of this process.
+
+        Raises
+        ------
+        InvalidNameError
+            The topic or queue id cannot be the name of a directory.
+        RefusedMessageError
+            Something that has no status in 4.9: separators in properties, a number that does not
+            fit, a body that is not bytes, a delay, a transaction.
+        FlushFailedError
+            A sync failed, now or earlier; this store takes no message any more.
+        """
+        return self._writer.put(message, queue_id)
+
+    def prepare(self, message: Message) -> PreparedMessage:
+        """Encode topic and properties once, for `put_prepared`.
+
+        Raises
+        ------
+        RefusedMessageError
+            As `put`.
+        """
+        return PreparedMessage.of(message)
+
+    def put_prepared(
+        self, prepared: PreparedMessage, body: bytes | None = None, queue_id: int = 0
+    ) -> PutResult:
+        """Store a prepared message, with its own body or another one; otherwise as `put`."""
+        return self._writer.put_prepared(prepared, body, queue_id)
+
+    def put_batch(  # noqa: PLR0913 - all but one belong to a client's batch and have defaults
+        self,
+        messages: Sequence[Message] | bytes,
+        queue_id: int = 0,
+        *,
+        topic: str | None = None,
+        properties: Mapping[str, str] | bytes = b"",
+        sys_flag: int = 0,
+        born_timestamp_ms: int | None = None,
+        born_host: str = DEFAULT_HOST,
+        reconsume_times: int = 0,
+        wait_flush: bool = True,
+    ) -> PutResult:
+        """Store messages of one topic at once: all with consecutive queue offsets, or none.
+
+        Parameters
+        ----------
+        messages
+            Messages of one topic, or the bytes of a batch as a producer encodes it (spec F15); the
+            other parameters are for the latter only.
+        topic
+            Of the client's batch.
+        properties
+            Added to those of every message.
+
+        Returns
+        -------
+        PutResult
+            Offsets of the first message, `message_count`, and the ids of all in `message_id`.
+
+        Raises
+        ------
+        InvalidNameError, RefusedMessageError, FlushFailedError
+            As `put`; a batch that is empty or cut off is refused as well.
+        """
+        if not isinstance(messages, (bytes, bytearray, memoryview)):
+            return self._batches.put_messages(messages, queue_id)
+        if topic is None:
+            raise RefusedMessageError("a client's batch needs a topic", hint="pass topic=…")
+        return self._batches.put_client_batch(
+            topic,
+            queue_id,
+            messages,
+            properties=properties,
+            sys_flag=sys_flag,
+            born_timestamp_ms=born_timestamp_ms,
+            born_host=born_host,
+            reconsume_times=reconsume_times,
+            wait_flush=wait_flush,
+        )
+
+    # --- get ------------------------------------------------------------------------------------
+
+    def get(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        max_messages: int = 32,
+        tags: str | None = None,
+    ) -> GetResult:
+        """Return messages of one queue, in queue order; see `Reader.get`."""
+        began_ns = monotonic_ns()
+        result = super().get(topic, queue_id, offset, max_messages, tags)
+        self._note_get(result.status, len(result.messages), began_ns)
+        return result
+
+    def get_raw(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        max_messages: int = 32,
+        tags: str | None = None,
+    ) -> GetRawResult:
+        """Return raw records of one queue in one buffer; see `Reader.get_raw`."""
+        began_ns = monotonic_ns()
+        result = super().get_raw(topic, queue_id, offset, max_messages, tags)
+        self._note_get(result.status, result.message_count, began_ns)
+        return result
+
+    def _note_get(self, status: GetMessageStatus, count: int, began_ns: int) -> None:
+        self.statistics.note_get(
+            found=status is GetMessageStatus.FOUND,
+            message_count=count,
+            elapsed_ms=(monotonic_ns() - began_ns) // _NANOS_PER_MS,
+        )
+
+    # --- waiting --------------------------------------------------------------------------------
+
+    def wait_dispatched(
+        self, physical_offset: int | None = None, timeout_s: float | None = None
+    ) -> bool:
+        """Wait until messages can be read; False when that takes too long.
+
+        Parameters
+        ----------
+        physical_offset
+            Up to which offset; None for everything put so far.
+        timeout_s
+            None waits as long as it takes.
+        """
+        self._check_open()
+        wanted = self._parts.log.max_offset if physical_offset is None else physical_offset
+        return self._services.wait_dispatched(wanted, timeout_s)
+
+    def wait_for(self, topic: str, queue_id: int, offset: int, timeout_s: float = 1.0) -> bool:
+        """Wait until a queue offset can be read; False when the time is over.
+
+        Notes
+        -----
+        Source: PullRequestHoldService and NotifyMessageArrivingListener (spec B11).
+        """
+        self._check_open()
+        return self._services.wait_until(
+            lambda: self.max_offset(topic, queue_id) > offset, timeout_s
+        )
+
+    def add_listener(self, listener: ArrivalListener) -> None:
+        """Call `listener` with an `Arrival` for every message that can be read from now on."""
+        self._parts.dispatcher.board.add_listener(listener)
+
+    def remove_listener(self, listener: ArrivalListener) -> None:
+        """Stop calling `listener`."""
+        self._parts.dispatcher.board.remove_listener(listener)
+
+    # --- durability -----------------------------------------------------------------------------
+
+    def flush(self) -> None:
+        """Put everything on the disk: log, queues, index and checkpoint.
+
+        Raises
+        ------
+        FlushFailedError
+            Not everything is there, and this store takes no message any more.
+        """
+        self._check_open()
+        self._services.flush()
+
+    def close(self) -> None:
+        """Flush everything, say in the store that it ended in order, and let go of it.
+
+        A second call does nothing. After an error the marker ``abort`` stays, so that the next open
+        checks what is there.
+
+        Raises
+        ------
+        FlushFailedError
+            Not everything is on the disk. The store is closed nevertheless.
+        """
+        if self._is_closed:
+            return
+        self._is_closed = True
+        try:
+            is_in_order = self._services.stop()
+            if is_in_order:
+                self._parts.disk.unlink(self.layout.abort)
+                self._parts.disk.fsync_directory(self.layout.root)
+            else:
+                _log.warning("store.abort_stays", root=str(self.layout.root))
+        finally:
+            closed: Any = _Closed(self.layout.root)
+            self._log = self._queues = self._index = self._raw_pages = closed
+            self._parts.drop()
+
+    # --- about the store ------------------------------------------------------------------------
+
+    @property
+    def is_read_only(self) -> bool:
+        """False."""
+        return False
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._is_closed
+
+    @property
+    def min_physical_offset(self) -> int:
+        """Physical offset of the first byte of the CommitLog."""
+        return self._parts.log.min_offset
+
+    @property
+    def max_physical_offset(self) -> int:
+        """Physical offset behind the last record."""
+        return self._parts.log.max_offset
+
+    @property
+    def flushed_physical_offset(self) -> int:
+        """Physical offset up to which the CommitLog is known to be on the disk."""
+        return self._parts.log.flushed_offset
+
+    @property
+    def dispatched_physical_offset(self) -> int:
+        """Physical offset up to which messages can be read."""
+        return self._parts.dispatcher.dispatched_offset
+
+    @property
+    def dispatch_health(self) -> DispatchHealth:
+        """Whether dispatch works, and what keeps it from working."""
+        return self._services.dispatch.health
+
+    def next_queue_offset(self, topic: str, queue_id: int) -> int:
+        """Return the queue offset that the next message of a queue will get."""
+        return self._services.next_queue_offset(topic, queue_id)
+
+    def delete_expired_files(self) -> None:
+        """Let retention delete expired files at any hour for its next rounds."""
+        self._parts.retention.delete_manually()
+
+    def runtime_info(self) -> dict[str, str]:
+        """Return what 4.9 tells of a running store, under its names (spec B14, B20)."""
+        self._check_open()
+        return self._services.runtime_info()
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise StoreClosedError(f"{self.layout.root} was closed", hint="open it again")
+
+
+class _Closed:
+    """What a closed store reads from."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise StoreClosedError(f"{self._root} was closed", hint="open it again")
