@@ -213,8 +213,10 @@ class PreadFiles:
             if inodes.get(old.path) != old.inode:
                 self._open_files.forget(old.path)
                 self.is_replaced |= old.path in inodes
-        self.files, self.file_size, self.findings = files, file_size, findings
-        self._bases = [file.base for file in files]
+        self.file_size, self.findings = file_size, findings
+        if changed:  # so that who holds the list can tell by its identity
+            self._bases = [file.base for file in files]
+            self.files = files
         return changed
 
     def find(self, offset: int) -> LogFile | None:

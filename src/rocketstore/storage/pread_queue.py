@@ -127,7 +127,9 @@ class PreadQueue:
     def written_end(self) -> int:
         """One past the last entry that is on disk, whatever it points at."""
         if not self._is_end_known:
-            self._written_end = self._advance(self._search_end(), CHUNK_BYTES)
+            # One entry back, so that the last one is looked at twice.
+            found = max(self._search_end() - 1, self.first_offset)
+            self._written_end = self._advance(found, CHUNK_BYTES)
             self._is_end_known = True
         else:
             self._written_end = self._advance(max(self._written_end, self.first_offset))

@@ -55,9 +55,13 @@ POLL_INTERVAL_S: Final = 0.02
 class PreadLog:
     """The CommitLog, read with ``pread``."""
 
-    def __init__(self, files: PreadFiles, find_end: Callable[[], int]) -> None:
+    def __init__(
+        self, files: PreadFiles, find_end: Callable[[], int], dispatched_end: Callable[[], int]
+    ) -> None:
         self.parts = files
         self._find_end = find_end
+        self._dispatched_end = dispatched_end
+        self._end_of: tuple[list[LogFile], int] = ([], 0)
 
     @property
     def min_offset(self) -> int:
@@ -66,8 +70,14 @@ class PreadLog:
 
     @property
     def max_offset(self) -> int:
-        """End of the last file, which is written up to somewhere."""
-        return self.parts.max_offset
+        """End of the last dispatched record when the present files were first seen.
+
+        So it is at most one file behind, which is near enough to tell old records from new ones.
+        """
+        files = self.parts.files
+        if self._end_of[0] is not files:
+            self._end_of = (files, self._dispatched_end())
+        return self._end_of[1]
 
     @property
     def readable_limit(self) -> int:
@@ -131,7 +141,7 @@ class ReadOnlyStore(Reader):
         self._pread_index = PreadIndex(
             self.layout.index, self._open_files, layout=self._index_layout()
         )
-        log = PreadLog(self._files, self._find_end)
+        log = PreadLog(self._files, self._find_end, lambda: self._dispatched_end()[0])
         limits = PageLimits.from_config(self.config, physical_memory_bytes=physical_memory_bytes())
         super().__init__(log, self._pread_queues, self._pread_index, limits)
 
@@ -281,8 +291,7 @@ class ReadOnlyStore(Reader):
         return entry.physical_offset >= end
 
     def _is_intact(self, entry: QueueEntry) -> bool:
-        log = PreadLog(self._files, lambda: 0)
-        return message_at(log, entry.physical_offset, entry.record_size) is not None
+        return message_at(self._log, entry.physical_offset, entry.record_size) is not None
 
     def _is_visible(self, stop: int) -> bool:
         if stop > self._known_end:
@@ -294,7 +303,7 @@ class ReadOnlyStore(Reader):
 
         A blank leads to the next file if there is one (CommitLog.recoverNormally).
         """
-        log = PreadLog(self._files, lambda: 0)
+        log = self._log
         at = start
         while True:
             size = record_size_at(log, at)

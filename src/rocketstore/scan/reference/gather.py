@@ -8,7 +8,6 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Final
 
-from rocketstore.format.properties import TAGS, decode_properties
 from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES, ENTRY_STRUCT, FILLER_SIZE
 from rocketstore.format.queue_entry import MAX_EXT_ADDRESS as _MAX_EXT_ADDRESS
 from rocketstore.format.record import (
@@ -73,7 +72,7 @@ class _Wanted:
             numbers[n : n + NUMBERS_PER_TAG] for n in range(PlanColumn.TAGS, stop, NUMBERS_PER_TAG)
         ]
         self.codes = {code for code, _, _ in rows}
-        self.tags = {text[at : at + size].decode("utf-8", "replace") for _, at, size in rows}
+        self.tags = {text[at : at + size] for _, at, size in rows}
 
     def is_full(self, count: int, written: int, size: int, *, is_in_disk: bool) -> bool:
         bytes_limit, count_limit = self.disk if is_in_disk else self.memory
@@ -83,7 +82,14 @@ class _Wanted:
         return bool(self.tags) and code & _LOW_32_BITS not in self.codes and code > _MAX_EXT_ADDRESS
 
     def is_unwanted(self, properties: memoryview) -> bool:
-        return bool(self.tags) and decode_properties(bytes(properties)).get(TAGS) not in self.tags
+        if not self.tags:
+            return False
+        value = None
+        for part in bytes(properties).split(b"\x02"):
+            name, _, text = part.partition(b"\x01")
+            if name == b"TAGS" and text:
+                value = text  # a later one wins
+        return value not in self.tags
 
 
 def gather(  # noqa: C901, PLR0913, PLR0917 - the kernel's signature and its one loop

@@ -1,0 +1,399 @@
+"""A store read beside its writer: nothing changed, nothing taken, everything dispatched seen."""
+
+from __future__ import annotations
+
+import builtins
+import os
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+
+from rocketstore.config import StoreConfig
+from rocketstore.errors import (
+    ConfigError,
+    FormatError,
+    NotAStoreError,
+    StoreClosedError,
+    StoreReadOnlyError,
+)
+from rocketstore.format.file_name import file_name
+from rocketstore.message import Message
+from rocketstore.storage.pread_files import FileProblem
+from rocketstore.storage.read_only import ReadOnlyStore
+from rocketstore.storage.results import GetMessageStatus
+from rocketstore.units import QueueKey
+from support.store_files import StoreFiles
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+QUEUE = QueueKey("TopicTest", 0)
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> StoreFiles:
+    return StoreFiles(tmp_path / "store")
+
+
+def snapshot(root: Path) -> dict[str, tuple[int, int, bytes]]:
+    """Everything of a directory that a reader must not change, access times aside."""
+    found = {}
+    for path in sorted(root.rglob("*")):
+        status = path.stat()
+        content = path.read_bytes() if path.is_file() else b""
+        found[str(path)] = (status.st_mtime_ns, status.st_size, content)
+    return found
+
+
+def bodies(store: ReadOnlyStore, offset: int = 0) -> list[bytes]:
+    return [message.body for message in store.get(*QUEUE, offset).messages]
+
+
+# --- it only reads --------------------------------------------------------------------------------
+
+
+def test_reading_everything_changes_no_byte_and_no_name(files: StoreFiles) -> None:
+    for number in range(20):
+        files.put(body=b"%d" % number * 100, keys=f"k{number}", tags="t")
+    (files.root / "abort").touch()
+    before = snapshot(files.root)
+    with ReadOnlyStore(files.root) as store:
+        for key in store.queues():
+            list(store.queue_entries(*key))
+            store.get(*key, 0)
+            store.get_raw(*key, 0, 5, "t")
+            store.offset_at(*key, 0)
+        store.get("absent", 0, 0)
+        store.find("TopicTest", "k1")
+        store.by_id("0" * 32)
+        assert store.findings == []
+        assert store.checkpoint() is None
+    assert snapshot(files.root) == before
+
+
+def test_files_are_opened_for_reading_only_and_never_locked_or_mapped(
+    files: StoreFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files.put()
+    real_open = os.open
+    opened: list[tuple[str, int]] = []
+
+    def watched(path: str, flags: int, *rest: int, **options: int) -> int:
+        opened.append((str(path), flags))
+        return real_open(path, flags, *rest, **options)
+
+    def refused(*_: object, **__: object) -> None:
+        raise AssertionError("a reader maps nothing and locks nothing")
+
+    monkeypatch.setattr(os, "open", watched)
+    monkeypatch.setattr("mmap.mmap", refused)
+    monkeypatch.setattr("fcntl.lockf", refused)
+    real_builtin = builtins.open
+    monkeypatch.setattr(
+        builtins,
+        "open",
+        lambda path, mode="r", *rest, **options: (
+            real_builtin(path, mode, *rest, **options) if "r" in mode else refused()
+        ),
+    )
+    store = ReadOnlyStore(files.root)
+    assert bodies(store) == [b"body"]
+    assert store.get_raw(*QUEUE, 0).message_count == 1
+    assert opened
+    assert all(flags & os.O_ACCMODE == os.O_RDONLY for _, flags in opened)
+    assert not [path for path, _ in opened if path.endswith("/lock")]
+    assert threading.active_count() == 1
+
+
+def test_writing_is_refused_with_a_typed_error(files: StoreFiles) -> None:
+    files.put()
+    store = ReadOnlyStore(files.root)
+    for write in (
+        lambda: store.put(Message(topic="TopicTest"), queue_id=0),
+        lambda: store.put_batch([Message(topic="TopicTest")], queue_id=0),
+        store.flush,
+    ):
+        with pytest.raises(StoreReadOnlyError, match="read-only"):
+            write()
+    assert store.is_read_only
+
+
+def test_a_closed_store_says_so(files: StoreFiles) -> None:
+    files.put()
+    store = ReadOnlyStore(files.root)
+    store.close()
+    store.close()
+    for question in (
+        lambda: store.get(*QUEUE, 0),
+        lambda: store.get_raw(*QUEUE, 0),
+        lambda: store.find("TopicTest", "k"),
+        lambda: store.by_id("0" * 32),
+        store.queues,
+    ):
+        with pytest.raises(StoreClosedError):
+            question()
+
+
+# --- opening --------------------------------------------------------------------------------------
+
+
+def test_a_directory_without_a_log_is_no_store(tmp_path: Path) -> None:
+    with pytest.raises(NotAStoreError, match="has no CommitLog"):
+        ReadOnlyStore(tmp_path)
+    with pytest.raises(NotAStoreError, match="has no CommitLog"):
+        ReadOnlyStore(tmp_path / "absent")
+
+
+def test_queues_without_a_log_are_no_store(files: StoreFiles) -> None:
+    files.put()
+    files.log_path(0).unlink()
+    with pytest.raises(NotAStoreError, match="queues but no CommitLog file"):
+        ReadOnlyStore(files.root)
+
+
+def test_a_store_without_a_message_is_empty(files: StoreFiles) -> None:
+    store = ReadOnlyStore(files.root)
+    assert store.queues() == store.topics() == []
+    assert store.max_physical_offset == store.min_physical_offset == 0
+    assert store.get(*QUEUE, 0).status is GetMessageStatus.NO_MATCHED_LOGIC_QUEUE
+    assert store.find("TopicTest", "k") == []
+
+
+def test_a_size_that_is_set_and_differs_from_the_files_is_an_error(files: StoreFiles) -> None:
+    files.put()
+    with pytest.raises(ConfigError, match="mappedFileSizeCommitLog"):
+        ReadOnlyStore(files.root, StoreConfig(mapped_file_size_commit_log=8192))
+    ReadOnlyStore(files.root, StoreConfig(mapped_file_size_commit_log=4096))
+
+
+def test_an_index_of_another_ratio_needs_its_layout_and_names_the_file(files: StoreFiles) -> None:
+    files.put(keys="k")
+    (files.root / "index").mkdir()
+    (files.root / "index" / "20240101000000000").write_bytes(bytes(40 + 4 * 10 + 20 * 30))
+    with pytest.raises(FormatError, match=r"20240101000000000.*maxHashSlotNum"):
+        ReadOnlyStore(files.root).find("TopicTest", "k")
+    store = ReadOnlyStore(files.root, StoreConfig(max_hash_slot_num=10, max_index_num=30))
+    assert store.find("TopicTest", "k") == []
+
+
+# --- beside a writer ------------------------------------------------------------------------------
+
+
+def test_messages_that_the_writer_adds_are_seen_by_the_next_question(files: StoreFiles) -> None:
+    (files.root / "abort").touch()
+    files.put(body=b"0")
+    store = ReadOnlyStore(files.root)
+    assert bodies(store) == [b"0"]
+    expected = [b"0"]
+    for number in range(1, 60):  # log and queue roll several times
+        files.put(body=b"%d" % number * 100)
+        expected.append(b"%d" % number * 100)
+        assert store.max_offset(*QUEUE) == number + 1
+        assert bodies(store, number) == [expected[-1]]
+    files.put(queue_id=7)
+    assert store.max_offset("TopicTest", 7) == 1
+    assert store.queues() == [QUEUE, QueueKey("TopicTest", 7)]
+
+
+def test_a_record_that_is_not_dispatched_yet_is_not_seen_while_a_writer_runs(
+    files: StoreFiles,
+) -> None:
+    (files.root / "abort").touch()
+    files.put(body=b"0")
+    end = files.end
+    offset = files.put(body=b"1", dispatch=False)
+    store = ReadOnlyStore(files.root)
+    assert store.max_physical_offset == end
+    assert store.at_physical_offset(offset) is None
+    assert store.max_offset(*QUEUE) == 1
+    (files.root / "abort").unlink()
+    at_rest = ReadOnlyStore(files.root)
+    assert at_rest.max_physical_offset == files.end
+    assert at_rest.at_physical_offset(offset) is not None
+
+
+def test_without_queues_the_end_is_found_by_following_the_records(files: StoreFiles) -> None:
+    offsets = [files.put(body=b"x" * 500, dispatch=False) for _ in range(20)]
+    (files.root / "abort").touch()
+    store = ReadOnlyStore(files.root)
+    assert store.max_physical_offset == files.end
+    assert store.at_physical_offset(offsets[-1]) is not None
+
+
+def test_files_that_the_writer_deletes_move_the_minimum(files: StoreFiles) -> None:
+    for number in range(40):
+        files.put(body=b"%d" % number * 300)
+    store = ReadOnlyStore(files.root)
+    assert bodies(store, 0)
+    files.log_path(0).unlink()
+    assert store.min_physical_offset == 4096
+    minimum = store.min_offset(*QUEUE)
+    assert minimum > 0
+    page = store.get(*QUEUE, 0)
+    assert (page.status, page.next_offset) == (GetMessageStatus.OFFSET_TOO_SMALL, minimum)
+    assert bodies(store, minimum)[0] == b"%d" % minimum * 300
+    (files.queue_directory(QUEUE) / file_name(0)).unlink()
+    assert store.min_offset(*QUEUE) == max(minimum, 10)
+    assert bodies(store, 30)
+
+
+def test_when_every_message_has_expired_the_minimum_is_the_maximum(files: StoreFiles) -> None:
+    for _ in range(12):
+        files.put(body=b"x" * 300)
+    for _ in range(30):
+        files.put(queue_id=1, body=b"y" * 300)
+    files.log_path(0).unlink()
+    files.log_path(4096).unlink()
+    store = ReadOnlyStore(files.root)
+    assert store.min_offset(*QUEUE) == store.max_offset(*QUEUE) == 12
+    assert store.get(*QUEUE, 0).next_offset == 12
+    assert store.offset_at(*QUEUE, 0) == 12
+    assert store.earliest_timestamp(*QUEUE) is None
+
+
+def test_a_queue_that_is_deleted_and_made_anew_starts_again(files: StoreFiles) -> None:
+    for _ in range(5):
+        files.put(body=b"old")
+    store = ReadOnlyStore(files.root)
+    assert store.max_offset(*QUEUE) == 5
+    path = files.queue_directory(QUEUE) / file_name(0)
+    path.rename(files.root / "away")
+    assert store.max_offset(*QUEUE) == 0
+    files.next_offsets.clear()
+    files.put(body=b"new")
+    assert store.max_offset(*QUEUE) == 1
+    assert bodies(store) == [b"new"]
+
+
+@pytest.mark.parametrize("is_open_before", [True, False])
+def test_a_half_written_entry_is_not_seen(
+    files: StoreFiles, monkeypatch: pytest.MonkeyPatch, *, is_open_before: bool
+) -> None:
+    (files.root / "abort").touch()
+    files.put(body=b"0", tags="t")
+    store = ReadOnlyStore(files.root)
+    if is_open_before:
+        assert store.max_offset(*QUEUE) == 1
+    files.put(body=b"1", tags="t")
+    real_pread = os.pread
+    torn_reads = 0
+    smallest = 20 if is_open_before else 21  # an open queue looks at one entry, a new one at many
+
+    def torn(fd: int, count: int, position: int) -> bytes:
+        nonlocal torn_reads
+        data = real_pread(fd, count, position)
+        if count >= smallest and position == 20 and not torn_reads:  # its tags code not yet written
+            torn_reads += 1
+            return data[:12] + bytes(8) + data[20:]
+        return data
+
+    monkeypatch.setattr(os, "pread", torn)
+    assert store.max_offset(*QUEUE) == 1
+    assert torn_reads
+    monkeypatch.undo()
+    assert store.max_offset(*QUEUE) == 2
+    assert len(store.get(*QUEUE, 0, tags="t").messages) == 2
+
+
+def test_entries_behind_the_end_of_the_log_do_not_count(files: StoreFiles) -> None:
+    files.put(body=b"0")
+    files.put(body=b"1")
+    torn = files.put(body=b"2")
+    files.write_log(torn + 60, bytes(40))  # half of the last record was never written
+    files.put("Other", body=b"never", dispatch=False)
+    files.enter(QUEUE, 3 * 4096, 100, 0)
+    store = ReadOnlyStore(files.root)
+    assert store.max_offset(*QUEUE) == 2
+    assert store.get(*QUEUE, 2).status is GetMessageStatus.OFFSET_OVERFLOW_ONE
+    assert len(list(store.queue_entries(*QUEUE))) == 2
+
+
+def test_a_lost_last_message_keeps_its_place_where_the_log_goes_on(files: StoreFiles) -> None:
+    lost = files.put(body=b"0")
+    files.put(queue_id=1, body=b"1")
+    files.write_log(lost + 4, bytes(4))
+    store = ReadOnlyStore(files.root)
+    assert store.max_offset(*QUEUE) == 1
+    page = store.get(*QUEUE, 0)
+    assert (page.status, page.skipped_entries) == (GetMessageStatus.MESSAGE_WAS_REMOVING, 1)
+    assert page.next_offset == 1
+
+
+def test_an_unwritten_page_in_a_queue_does_not_end_it(files: StoreFiles) -> None:
+    wide = StoreFiles(files.root.parent / "wide", queue_file_size=1000 * 20)
+    for number in range(600):
+        wide.put(body=b"%d" % number)
+    for number in range(100, 305):
+        wide.write_entry(QUEUE, number, 0, 0)
+    store = ReadOnlyStore(wide.root)
+    assert store.max_offset(*QUEUE) == 600
+    assert bodies(store, 599) == [b"599"]
+
+
+def test_waiting_looks_again_until_the_time_is_over(files: StoreFiles) -> None:
+    files.put(body=b"0")
+    now = 0.0
+
+    def sleep(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+        if now > 0.1 and files.next_offsets[QUEUE] == 1:
+            files.put(body=b"1")
+
+    store = ReadOnlyStore(files.root, sleep=sleep, monotonic=lambda: now)
+    assert store.wait_for(*QUEUE, 0)
+    assert now == 0
+    assert store.wait_for(*QUEUE, 1, timeout_s=1.0)
+    assert 0.1 < now < 0.2
+    assert not store.wait_for(*QUEUE, 2, timeout_s=1.0)
+    assert now == pytest.approx(1.12, abs=0.05)
+
+
+# --- files that are not as they should be ---------------------------------------------------------
+
+
+def test_strange_files_are_named_and_do_not_stop_a_reader(files: StoreFiles) -> None:
+    for number in range(30):
+        files.put(body=b"%d" % number * 300)
+    (files.root / "commitlog" / "notes.txt").write_text("mine")
+    (files.root / "commitlog" / file_name(1 << 20)).touch()
+    os.truncate(files.log_path(4096), 1000)
+    (files.queue_directory(QUEUE) / "core").touch()
+    (files.root / "consumequeue" / "TopicTest" / "x").mkdir()
+    store = ReadOnlyStore(files.root)
+    assert store.max_offset(*QUEUE) == 30
+    assert store.queues() == [QUEUE]
+    found = {(finding.path.name, finding.problem) for finding in store.findings}
+    assert found == {
+        ("notes.txt", FileProblem.WRONG_NAME),
+        (file_name(1 << 20), FileProblem.EMPTY),
+        (file_name(4096), FileProblem.WRONG_SIZE),
+        ("core", FileProblem.WRONG_NAME),
+    }
+    assert [hole.start for hole in store.holes] == [5096]
+    skipped = read = offset = 0
+    while offset < 30:
+        page = store.get(*QUEUE, offset)
+        skipped, read = skipped + page.skipped_entries, read + len(page.messages)
+        offset = page.next_offset
+    assert (read + skipped, skipped > 0) == (30, True)
+
+
+def test_a_missing_log_file_is_reported_as_a_hole(files: StoreFiles) -> None:
+    for number in range(40):
+        files.put(body=b"%d" % number * 300)
+    files.log_path(4096).unlink()
+    store = ReadOnlyStore(files.root)
+    assert [(hole.start, hole.stop) for hole in store.holes] == [(4096, 8192)]
+    assert [finding.problem for finding in store.findings] == [FileProblem.MISSING]
+    assert store.max_offset(*QUEUE) == 40
+
+
+def test_a_short_last_queue_file_is_read_as_far_as_it_goes(files: StoreFiles) -> None:
+    for number in range(15):
+        files.put(body=b"%d" % number)
+    os.truncate(files.queue_directory(QUEUE) / file_name(200), 3 * 20 + 7)
+    store = ReadOnlyStore(files.root)
+    assert store.max_offset(*QUEUE) == 13
+    assert bodies(store, 10) == [b"10", b"11", b"12"]
