@@ -1,0 +1,350 @@
+"""Retention: which file goes when, and by which rule; and the flags of a full disk."""
+
+from __future__ import annotations
+
+import os
+from datetime import UTC
+
+import pytest
+from structlog.testing import capture_logs
+
+from rocketstore.config import StoreConfig
+from rocketstore.storage.retention import (
+    HOUR_MS,
+    MANUAL_ROUNDS,
+    DeletedFile,
+    DiskUsage,
+    Retention,
+    RetentionRule,
+    StorePlaces,
+)
+from rocketstore.storage.retention_service import RetentionService
+from rocketstore.storage.running_flags import RunningFlag, RunningFlags
+from support.dispatch_parts import DispatchParts
+
+FOUR_O_CLOCK = 1_700_020_800_000
+"""2023-11-15 04:00 UTC."""
+NOON = FOUR_O_CLOCK + 8 * HOUR_MS
+OLD = FOUR_O_CLOCK - 100 * HOUR_MS
+YOUNG = FOUR_O_CLOCK - 71 * HOUR_MS
+
+
+class Bench:
+    """A store of log files with 10 records each, and a retention whose world is settable."""
+
+    def __init__(self, root, **settings):
+        self.parts = DispatchParts(root)
+        self.parts.clock.now_ms = FOUR_O_CLOCK
+        self.log_ratio = 0.1
+        self.queue_ratio = 0.1
+        self.flags = RunningFlags()
+        self.pauses = []
+        self.places = StorePlaces([root / "commitlog"], root / "consumequeue")
+        self.dispatched = None
+        self.retention = Retention(
+            self.parts.log,
+            self.parts.table,
+            self.parts.index,
+            config=StoreConfig(**settings),
+            places=self.places,
+            used_ratio=lambda path: (
+                self.log_ratio if path == self.places.log[0] else self.queue_ratio
+            ),
+            flags=self.flags,
+            dispatched_offset=lambda: (
+                self.parts.dispatcher.dispatched_offset
+                if self.dispatched is None
+                else self.dispatched
+            ),
+            clock=self.parts.clock,
+            tz=UTC,
+            pause=self.pauses.append,
+        )
+
+    def fill(self, *times):
+        """One log file per store time."""
+        for stored in times:
+            self.parts.append(10, body=b"x" * 290, properties=b"KEYS\x01k", store_timestamp=stored)
+        assert len(self.parts.log.files) == len(times)
+        self.parts.run()
+        return self
+
+    def run(self):
+        return self.retention.run_once()
+
+    def log_rules(self):
+        """Rules of the log files that go in one round."""
+        return [rule for path, rule in self.run() if path.parent.name == "commitlog"]
+
+
+@pytest.fixture
+def bench(tmp_path):
+    return Bench(tmp_path)
+
+
+# --- age and hour ---------------------------------------------------------------------------------
+
+
+def test_expired_files_go_in_the_right_hour(bench):
+    bench.fill(OLD, OLD, YOUNG, YOUNG)
+    assert bench.log_rules() == [RetentionRule.EXPIRED_AT_HOUR] * 2
+    assert [file.base for file in bench.parts.log.files] == [8192, 12288]
+    assert bench.log_rules() == []
+
+
+def test_expired_files_stay_at_other_hours(bench):
+    bench.fill(OLD, OLD, OLD)
+    bench.parts.clock.now_ms = NOON
+    assert bench.run() == []
+    assert len(bench.parts.log.files) == 3
+
+
+def test_several_hours_may_be_given(tmp_path):
+    bench = Bench(tmp_path, delete_when="01;12").fill(OLD, OLD)
+    assert bench.log_rules() == []
+    bench.parts.clock.now_ms = NOON
+    assert bench.log_rules() == [RetentionRule.EXPIRED_AT_HOUR]
+
+
+def test_age_is_that_of_the_last_record_and_not_of_the_file(bench):
+    """K-E1: a copy or a restore makes every file look new, or old."""
+    bench.fill(YOUNG, OLD, OLD)
+    for file in bench.parts.log.files:
+        os.utime(file.path, (0, 0))
+    assert bench.log_rules() == []
+    first, second, _ = bench.parts.log.files
+    assert bench.retention.last_store_timestamp(first) == YOUNG
+    assert bench.retention.last_store_timestamp(second) == OLD
+
+
+def test_one_damaged_header_does_not_make_a_file_look_old(bench):
+    bench.fill(YOUNG, YOUNG)
+    file = bench.parts.log.files[0]
+    last = bench.parts.entries()[9][0]
+    file.write_bytes(last + 56, bytes(8))
+    assert bench.retention.last_store_timestamp(file) == YOUNG
+
+
+def test_a_store_time_in_the_future_says_nothing_about_age(bench):
+    bench.fill(OLD, OLD)
+    file = bench.parts.log.files[0]
+    last = bench.parts.entries()[9][0]
+    file.write_bytes(last + 56, b"\x7f" * 8)
+    assert bench.log_rules() == [RetentionRule.EXPIRED_AT_HOUR]
+
+
+def test_a_file_without_a_readable_record_does_not_expire(bench):
+    bench.fill(OLD, OLD)
+    bench.parts.log.files[0].write_bytes(0, bytes(4096))
+    assert bench.log_rules() == []
+
+
+def test_the_newest_log_file_is_never_deleted(bench):
+    bench.fill(OLD, OLD)
+    bench.log_ratio = 0.99
+    for _ in range(3):
+        bench.run()
+    assert len(bench.parts.log.files) == 1
+
+
+def test_a_file_that_is_not_wholly_dispatched_stays(bench):
+    bench.fill(OLD, OLD, OLD)
+    bench.dispatched = 4096 + 10
+    assert bench.log_rules() == [RetentionRule.EXPIRED_AT_HOUR]
+
+
+def test_switched_off_retention_deletes_nothing_but_watches_the_disk(tmp_path):
+    bench = Bench(tmp_path, retention=False).fill(OLD, OLD)
+    bench.log_ratio = 0.95
+    assert bench.run() == []
+    assert bench.flags.bits == RunningFlag.DISK_FULL
+
+
+# --- space ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("ratio", "rule"),
+    [(0.75, None), (0.76, RetentionRule.EXPIRED_DISK_FILLING)],
+)
+def test_above_75_percent_expired_files_go_at_any_hour(bench, ratio, rule):
+    bench.fill(OLD, OLD, YOUNG)
+    bench.parts.clock.now_ms = NOON
+    bench.queue_ratio = ratio
+    assert bench.log_rules() == ([] if rule is None else [rule] * 2)
+
+
+@pytest.mark.parametrize(
+    ("ratio", "count"),
+    [(0.85, 0), (0.86, 2)],
+)
+def test_above_85_percent_files_go_before_their_time(bench, ratio, count):
+    bench.fill(YOUNG, YOUNG, YOUNG)
+    bench.log_ratio = ratio
+    with capture_logs() as logs:
+        assert bench.log_rules() == [RetentionRule.FORCED] * count
+    said = [log for log in logs if log["event"] == "retention.deleted"]
+    assert [log["log_level"] for log in said[:count]] == ["warning"] * count
+
+
+def test_forced_deletion_can_be_forbidden_and_is_then_missed_aloud(tmp_path):
+    """K-E5"""
+    bench = Bench(tmp_path, clean_file_forcibly_enable=False).fill(YOUNG, YOUNG)
+    bench.log_ratio = 0.95
+    with capture_logs() as logs:
+        assert bench.run() == []
+    assert "retention.nothing_to_delete" in [log["event"] for log in logs]
+
+
+def test_above_90_percent_puts_stop_until_there_is_room(bench):
+    bench.fill(OLD)
+    bench.log_ratio = 0.90
+    assert bench.retention.check_disk() == DiskUsage(0.90, 0.1)
+    assert bench.flags.is_writeable
+    bench.log_ratio = 0.91
+    bench.retention.check_disk()
+    assert not bench.flags.is_writeable
+    assert "91%" in bench.flags.reasons[0]
+    bench.log_ratio = 0.5
+    bench.retention.check_disk()
+    assert bench.flags.is_writeable
+
+
+def test_the_two_partitions_have_a_flag_each(bench):
+    """K-E4: in Java the check of one disk clears the flag of the other."""
+    bench.fill(OLD)
+    bench.queue_ratio = 0.95
+    bench.retention.check_disk()
+    assert bench.flags.bits == RunningFlag.QUEUE_DISK_FULL
+    bench.log_ratio, bench.queue_ratio = 0.95, 0.1
+    bench.retention.check_disk()
+    assert bench.flags.bits == RunningFlag.DISK_FULL
+
+
+def test_an_unknown_fullness_is_not_full(bench):
+    """K-E8: Java takes -1 for a full disk and deletes."""
+    bench.fill(OLD, OLD)
+    bench.parts.clock.now_ms = NOON
+    bench.log_ratio = bench.queue_ratio = None
+    assert bench.run() == []
+    assert bench.flags.bits == 0
+    assert bench.retention.check_disk().highest == 0.0
+
+
+def test_of_several_log_directories_the_emptiest_counts(tmp_path):
+    bench = Bench(tmp_path).fill(OLD, OLD)
+    one, other = tmp_path / "commitlog", tmp_path / "more"
+    bench.retention._places = StorePlaces([one, other], tmp_path / "consumequeue")
+    bench.log_ratio, bench.queue_ratio = 0.95, 0.3
+    assert bench.retention.check_disk().log == 0.3
+    assert bench.retention.full_directories == {one}
+    assert bench.flags.bits == 0
+
+
+# --- how ------------------------------------------------------------------------------------------
+
+
+def test_ten_files_go_per_round_with_pauses_between(bench):
+    bench.fill(*[OLD] * 14)
+    assert len(bench.log_rules()) == 10
+    assert bench.pauses[:9] == [0.1] * 9
+    assert len(bench.log_rules()) == 3
+    assert len(bench.parts.log.files) == 1
+
+
+def test_a_manual_request_lasts_for_its_rounds(bench):
+    bench.fill(*[OLD] * 14)
+    bench.parts.clock.now_ms = NOON
+    bench.retention.delete_manually()
+    assert bench.log_rules() == [RetentionRule.EXPIRED_MANUALLY] * 10
+    assert bench.retention.manual_rounds_left == MANUAL_ROUNDS - 1
+    assert bench.log_rules() == [RetentionRule.EXPIRED_MANUALLY] * 3
+    assert bench.log_rules() == []
+    assert bench.retention.manual_rounds_left == 0, "K-E10: nothing left to do"
+
+
+def test_a_held_file_blocks_until_its_reader_lets_go(bench):
+    bench.fill(OLD, OLD, OLD)
+    first = bench.parts.log.files[0]
+    first.hold()
+    assert bench.log_rules() == []
+    assert bench.parts.log.min_offset == 4096, "no new reader gets it"
+    first.release()
+    assert bench.log_rules() == [RetentionRule.EXPIRED_AT_HOUR] * 2
+
+
+def test_a_file_held_for_too_long_goes_and_its_reader_keeps_its_bytes(bench):
+    bench.fill(OLD, OLD)
+    first = bench.parts.log.files[0]
+    first.hold()
+    view = first.slice(0, 100)
+    before = bytes(view)
+    assert bench.log_rules() == []
+    bench.parts.clock.now_ms += 119_999
+    assert bench.log_rules() == []
+    bench.parts.clock.now_ms += 1
+    assert bench.log_rules() == [RetentionRule.EXPIRED_AT_HOUR]
+    assert bytes(view) == before
+    assert not first.path.exists()
+
+
+def test_a_hung_file_is_tried_again_at_other_hours(bench):
+    bench.fill(OLD, OLD)
+    first = bench.parts.log.files[0]
+    first.hold()
+    assert bench.log_rules() == []
+    first.release()
+    bench.parts.clock.now_ms = FOUR_O_CLOCK + HOUR_MS
+    assert bench.run()[0] == DeletedFile(first.path, RetentionRule.HUNG)
+
+
+# --- queues and index follow ----------------------------------------------------------------------
+
+
+def test_queue_and_index_files_follow_the_log(bench):
+    bench.fill(OLD, OLD, YOUNG, YOUNG)
+    queue = bench.parts.queue()
+    with capture_logs() as logs:
+        deleted = bench.run()
+    kinds = [path.parent.name for path, _ in deleted]
+    assert kinds.count("commitlog") == 2
+    assert queue.first_offset == 20
+    assert queue.min_offset == 20
+    assert kinds.count("0") == 4
+    assert kinds.count("index") == 2
+    assert all(rule is RetentionRule.BELOW_LOG for _, rule in deleted[2:])
+    said = [(log["path"], log["rule"]) for log in logs if log["event"] == "retention.deleted"]
+    assert said == [(str(path), rule.name) for path, rule in deleted]
+    assert bench.run() == []
+
+
+def test_a_queue_of_expired_messages_keeps_its_number(bench):
+    """K-C4"""
+    bench.parts.append(3, topic=b"Rare", store_timestamp=OLD)
+    bench.parts.append(40, body=b"x" * 290, store_timestamp=OLD)
+    bench.parts.run()
+    bench.run()
+    rare = bench.parts.queue("Rare")
+    assert (rare.min_offset, rare.max_offset) == (3, 3)
+    bench.parts.append(topic=b"Rare")
+    bench.parts.run()
+    assert (rare.min_offset, rare.max_offset) == (3, 4)
+
+
+def test_a_held_queue_file_is_tried_again_in_the_next_round(bench):
+    bench.fill(OLD, OLD, YOUNG)
+    first = bench.parts.queue().files.files[0]
+    first.hold()
+    bench.run()
+    assert first.path.exists()
+    first.release()
+    bench.parts.clock.now_ms = NOON
+    assert first.path in [path for path, _ in bench.run()]
+
+
+def test_the_service_starts_and_stops(bench):
+    bench.fill(OLD)
+    service = RetentionService(bench.retention, interval_s=10.0)
+    service.start()
+    service.stop()
+    assert len(bench.parts.log.files) == 1
