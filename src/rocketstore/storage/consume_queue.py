@@ -16,7 +16,7 @@ import contextlib
 import os
 import threading
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from rocketstore.format.queue_entry import (
     ENTRY_SIZE_BYTES,
@@ -34,6 +34,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from rocketstore.storage.mapped_file import MappedFile
+
+
+_ZEROS: Final = bytes(CHUNK_BYTES)
 
 
 class PutEntry(Enum):
@@ -373,7 +376,7 @@ def _has_data(file: MappedFile, start: int) -> bool:
                 raw = os.pread(descriptor, min(CHUNK_BYTES, hole - at), at)
                 if not raw:
                     return False
-                if raw.count(0) != len(raw):
+                if raw != _ZEROS[: len(raw)]:
                     return True
                 at += len(raw)
     return False

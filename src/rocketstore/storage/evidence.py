@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from rocketstore.storage.disk import Disk
     from rocketstore.storage.layout import StoreLayout
 
-_PIECE_BYTES: Final = 4 * MiB
+_PIECE_BYTES: Final = MiB
+_ZEROS: Final = bytes(_PIECE_BYTES)
 _log: Final = structlog.get_logger(__name__)
 
 
@@ -173,7 +174,7 @@ def _nonzero_pieces(descriptor: int, start: int, stop: int) -> Iterator[tuple[in
             piece = os.pread(descriptor, min(_PIECE_BYTES, end - position), position)
             if not piece:
                 return
-            if piece.count(0) != len(piece):
+            if piece != _ZEROS[: len(piece)]:  # one memcmp, where counting would take tenfold
                 yield position, piece
             position += len(piece)
 
