@@ -92,6 +92,7 @@ class StoreWriter:
         self._is_slave = config.broker_role is BrokerRole.SLAVE
         self._is_closed = False
         self._never = self._is_slave
+        self._end_at_refusal = -1
         self._host_bits = host_flags(b"", log.store_host)
         self._default_born_host = encoded_born_host(DEFAULT_HOST)
         self._max_body = config.max_message_size
@@ -237,6 +238,11 @@ class StoreWriter:
         return None
 
     def _unavailable(self, why: str) -> PutResult:
+        end = self._log.max_offset
+        if end != self._end_at_refusal:
+            # A put was taken since, which looked at nothing: it is the next refusal that says so.
+            self._end_at_refusal = end
+            self._statistics.note_writeable()
         self._statistics.note_unavailable(why)
         return self.refuse(PutMessageStatus.SERVICE_NOT_AVAILABLE, why)
 

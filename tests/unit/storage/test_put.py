@@ -1,0 +1,434 @@
+"""Putting single messages: what is stored where, and every way of being refused (spec B3)."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+
+import pytest
+
+from rocketstore import (
+    BrokerRole,
+    InvalidNameError,
+    Message,
+    PutMessageStatus,
+    RefusedMessageError,
+)
+from rocketstore.format.blank import encode_blank
+from rocketstore.format.message_id import decode_message_id
+from rocketstore.format.record import decode_record, record_size
+from rocketstore.storage.running_flags import RunningFlag
+from support.failing_disk import FailingDisk
+from support.small_store import LOG_FILE_BYTES, START_MS, Clock, open_small
+
+OK = PutMessageStatus.PUT_OK
+ILLEGAL = PutMessageStatus.MESSAGE_ILLEGAL
+UNAVAILABLE = PutMessageStatus.SERVICE_NOT_AVAILABLE
+TOPIC = "TopicTest"
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def disk():
+    return FailingDisk()
+
+
+@pytest.fixture
+def store(tmp_path, clock, disk):
+    with open_small(tmp_path / "store", clock, disk=disk) as opened:
+        yield opened
+
+
+def log_bytes(store, base=0):
+    return (store.layout.commit_log_directories[0] / f"{base:020d}").read_bytes()
+
+
+def plain_size(body, properties=0):
+    return record_size(
+        body_size=len(body), topic_size=len(TOPIC), properties_size=properties, sys_flag=0
+    )
+
+
+# --- what is stored -------------------------------------------------------------------------------
+
+
+def test_a_record_holds_what_was_put_and_where_it_stands(store):
+    message = Message(
+        topic=TOPIC, body=b"Hello", tags="TagA", keys=("k1", "k2"), properties={"a": "b"},
+        unique_key="U1", flag=7, sys_flag=0x1 | 0x2, born_timestamp_ms=5, born_host="10.0.0.1:1234",
+        reconsume_times=3, prepared_transaction_offset=99,
+    )  # fmt: skip
+    result = store.put(message, queue_id=4)
+    stored = decode_record(memoryview(log_bytes(store)), result.physical_offset, base=0)
+    assert (stored.topic, stored.queue_id, stored.raw_body) == (TOPIC, 4, b"Hello")
+    assert stored.raw_properties == b"a\x01b\x02KEYS\x01k1 k2\x02UNIQ_KEY\x01U1\x02TAGS\x01TagA"
+    assert (stored.flag, stored.sys_flag, stored.reconsume_times) == (7, 0x3, 3)
+    assert (stored.born_timestamp_ms, stored.born_host) == (5, "10.0.0.1:1234")
+    assert (stored.store_timestamp_ms, stored.store_host) == (START_MS, "127.0.0.1:10911")
+    assert stored.prepared_transaction_offset == 99
+    assert (stored.queue_offset, stored.physical_offset) == (0, result.physical_offset)
+
+
+def test_the_result_says_where_when_and_how_large(store):
+    store.put(Message(topic=TOPIC, body=b"first"))
+    result = store.put(Message(topic=TOPIC, body=b"second"))
+    assert (result.status, result.is_stored, result.message_count) == (OK, True, 1)
+    assert result.physical_offset == plain_size(b"first")
+    assert result.size == plain_size(b"second")
+    assert (result.queue_offset, result.store_timestamp_ms) == (1, START_MS)
+    assert decode_message_id(result.message_id) == ("127.0.0.1:10911", result.physical_offset)
+
+
+def test_nothing_is_added_to_a_message(store):
+    result = store.put(Message(topic=TOPIC, body=b"x"))
+    stored = store.at_physical_offset(result.physical_offset)
+    assert (stored.raw_properties, stored.properties) == (b"", {})
+
+
+def test_an_absent_born_time_is_the_store_time_and_an_absent_count_is_0(store):
+    result = store.put(Message(topic=TOPIC, body=b"x"))
+    stored = store.at_physical_offset(result.physical_offset)
+    assert (stored.born_timestamp_ms, stored.reconsume_times) == (START_MS, 0)
+
+
+def test_an_empty_body_is_stored_with_length_0_and_checksum_0(store):
+    result = store.put(Message(topic=TOPIC))
+    stored = store.at_physical_offset(result.physical_offset)
+    assert (stored.raw_body, stored.body_crc, result.size) == (b"", 0, plain_size(b""))
+
+
+def test_each_queue_counts_its_own_messages_from_0(store):
+    offsets = [
+        store.put(Message(topic=topic, body=b"x"), queue_id).queue_offset
+        for topic, queue_id in [("a", 0), ("b", 0), ("a", 0), ("a", 1), ("b", 0), ("a", 0)]
+    ]
+    assert offsets == [0, 0, 1, 0, 1, 2]
+    assert store.next_queue_offset("a", 0) == 3
+
+
+def test_all_topics_share_one_log_without_gaps(store):
+    results = [store.put(Message(topic=f"t{n % 3}", body=bytes(n))) for n in range(20)]
+    assert [r.physical_offset for r in results[1:]] == [
+        r.physical_offset + r.size for r in results[:-1]
+    ]
+    assert store.max_physical_offset == results[-1].physical_offset + results[-1].size
+
+
+def test_retry_and_dead_letter_topics_are_topics_like_others(store):
+    message = Message(
+        topic="%RETRY%group_a", body=b"again", reconsume_times=2,
+        properties={"RETRY_TOPIC": TOPIC, "ORIGIN_MESSAGE_ID": "C0A82A83"},
+    )  # fmt: skip
+    store.put(message)
+    store.put(Message(topic="%DLQ%group_a", body=b"given up"))
+    store.wait_dispatched()
+    (again,) = store.get("%RETRY%group_a", 0, 0).messages
+    assert (again.reconsume_times, again.properties["RETRY_TOPIC"]) == (2, TOPIC)
+    assert store.get("%DLQ%group_a", 0, 0).messages[0].body == b"given up"
+
+
+def test_hosts_of_ipv6_set_their_flags_and_take_20_bytes(tmp_path):
+    with open_small(tmp_path / "v6", store_host="[2001:db8::1]:10911") as store:
+        result = store.put(Message(topic=TOPIC, body=b"x", born_host="[2001:db8::2]:4"))
+        stored = store.at_physical_offset(result.physical_offset)
+    assert stored.sys_flag == 0x10 | 0x20
+    assert (stored.born_host, stored.store_host) == ("[2001:db8::2]:4", "[2001:db8::1]:10911")
+    assert result.size == plain_size(b"x") + 24
+    assert len(result.message_id) == 56
+
+
+# --- time -----------------------------------------------------------------------------------------
+
+
+def test_store_times_follow_the_clock_and_never_go_back(store, clock):
+    times = []
+    for now_ms in (START_MS, START_MS + 5, START_MS - 60_000, START_MS + 6):
+        clock.now_ms = now_ms
+        times.append(store.put(Message(topic=TOPIC, body=b"x")).store_timestamp_ms)
+    assert times == [START_MS, START_MS + 5, START_MS + 5, START_MS + 6]
+    assert store.runtime_info()["storeTimeStepsBack"] == "1"
+
+
+# --- the end of a file ----------------------------------------------------------------------------
+
+
+def fill_to(store, free):
+    """Put messages until exactly `free` bytes are left in the first file."""
+    while (left := LOG_FILE_BYTES - store.max_physical_offset - free) > 30_000:
+        store.put(Message(topic=TOPIC, body=bytes(20_000)))
+    store.put(Message(topic=TOPIC, body=bytes(left - plain_size(b""))))
+    assert store.max_physical_offset == LOG_FILE_BYTES - free
+
+
+def test_a_record_that_leaves_8_bytes_still_fits(store):
+    fill_to(store, plain_size(b"x") + 8)
+    result = store.put(Message(topic=TOPIC, body=b"x"))
+    assert result.physical_offset + result.size == LOG_FILE_BYTES - 8
+
+
+def test_a_record_that_would_leave_7_bytes_goes_to_the_next_file_behind_a_blank(store):
+    free = plain_size(b"x") + 7
+    fill_to(store, free)
+    result = store.put(Message(topic=TOPIC, body=b"x"))
+    assert (result.status, result.physical_offset) == (OK, LOG_FILE_BYTES)
+    first = log_bytes(store)
+    assert first[-free:] == encode_blank(free) + bytes(free - 8)
+    assert log_bytes(store, LOG_FILE_BYTES)[: result.size] == bytes(
+        store._log.slice(LOG_FILE_BYTES, result.size)
+    )
+
+
+def test_the_smallest_blank_is_its_own_8_bytes(store):
+    fill_to(store, 8)
+    assert store.put(Message(topic=TOPIC, body=b"x")).physical_offset == LOG_FILE_BYTES
+    assert log_bytes(store)[-8:] == encode_blank(8)
+
+
+def test_queue_offsets_go_on_over_files(store):
+    results = [store.put(Message(topic=TOPIC, body=bytes(9000))) for _ in range(30)]
+    assert [r.queue_offset for r in results] == list(range(30))
+    assert {r.physical_offset // LOG_FILE_BYTES for r in results} == {0, 1, 2, 3, 4}
+
+
+def test_without_room_for_the_next_file_the_put_says_so_and_a_smaller_one_still_fits(store, disk):
+    fill_to(store, 200)
+    disk.is_full = True
+    refused = store.put(Message(topic=TOPIC, body=bytes(100)))
+    assert refused.status is PutMessageStatus.CREATE_MAPEDFILE_FAILED
+    assert not refused.is_stored
+    assert "no room" in refused.detail
+    small = store.put(Message(topic=TOPIC, body=b"x"))
+    assert small.status is OK
+    disk.is_full = False
+    assert store.put(Message(topic=TOPIC, body=bytes(100))).physical_offset == LOG_FILE_BYTES
+
+
+def test_the_first_file_without_room_is_a_status_too(tmp_path, disk):
+    with open_small(tmp_path / "store", disk=disk) as store:
+        disk.is_full = True
+        result = store.put(Message(topic=TOPIC, body=b"x"))
+        assert result.status is PutMessageStatus.CREATE_MAPEDFILE_FAILED
+        disk.is_full = False
+        assert store.put(Message(topic=TOPIC, body=b"x")).queue_offset == 0
+
+
+def test_what_the_system_refuses_otherwise_is_an_unknown_error(store):
+    shutil.rmtree(store.layout.commit_log_directories[0], ignore_errors=True)
+    store.layout.commit_log_directories[0].write_text("no directory any more")
+    result = store.put(Message(topic=TOPIC, body=b"x"))
+    assert result.status in {
+        PutMessageStatus.UNKNOWN_ERROR,
+        PutMessageStatus.CREATE_MAPEDFILE_FAILED,
+    }
+    assert not result.is_stored
+    store.layout.commit_log_directories[0].unlink()
+
+
+# --- limits ---------------------------------------------------------------------------------------
+
+
+def test_a_body_of_the_limit_is_stored_and_one_byte_more_is_illegal(tmp_path):
+    with open_small(tmp_path / "store", max_message_size=1000) as store:
+        assert store.put(Message(topic=TOPIC, body=bytes(1000))).status is OK
+        refused = store.put(Message(topic=TOPIC, body=bytes(1001)))
+    assert refused.status is ILLEGAL
+    assert refused.detail == "body of 1001 bytes exceeds maxMessageSize of 1000"
+
+
+def test_properties_do_not_count_against_the_limit_of_the_body(tmp_path):
+    with open_small(tmp_path / "store", max_message_size=1000) as store:
+        message = Message(topic=TOPIC, body=bytes(1000), properties={"a": "x" * 5000})
+        assert store.put(message).status is OK
+
+
+def test_a_record_larger_than_a_file_is_illegal(store):
+    refused = store.put(Message(topic=TOPIC, body=bytes(LOG_FILE_BYTES)))
+    assert refused.status is ILLEGAL
+    assert f"do not fit a CommitLog file of {LOG_FILE_BYTES} bytes" in refused.detail
+
+
+def test_a_topic_of_127_bytes_is_stored_and_128_are_illegal(store):
+    assert store.put(Message(topic="t" * 127, body=b"x")).status is OK
+    refused = store.put(Message(topic="t" * 128, body=b"x"))
+    assert refused.status is ILLEGAL
+    assert refused.detail == "topic of 128 bytes exceeds the limit of 127"
+
+
+def test_properties_of_32767_bytes_are_stored_and_one_more_is_illegal(store):
+    value = "v" * (32_767 - len("a\x01"))
+    assert store.put(Message(topic=TOPIC, properties={"a": value})).status is OK
+    refused = store.put(Message(topic=TOPIC, properties={"a": value + "v"}))
+    assert refused.status is ILLEGAL
+    assert "properties of 32768 bytes exceed the limit of 32767" in refused.detail
+
+
+def test_properties_too_long_only_as_utf8_have_their_own_status(store):
+    refused = store.put(Message(topic=TOPIC, properties={"a": "é" * 20_000}))
+    assert refused.status is PutMessageStatus.PROPERTIES_SIZE_EXCEEDED
+
+
+@pytest.mark.parametrize("topic", ["", "..", ".", "a/b", "../../x", "a\0b", "a b", "日本", "a.b"])
+def test_a_topic_that_is_no_name_is_refused_before_any_path_is_made(store, topic):
+    with pytest.raises(InvalidNameError):
+        store.put(Message(topic=topic, body=b"x"))
+    store.wait_dispatched()
+    assert not store.layout.consume_queue.exists()
+    assert store.max_physical_offset == 0
+
+
+@pytest.mark.parametrize("queue_id", [-1, 2**31, "0", 1.5, True, None])
+def test_a_queue_id_that_is_no_number_of_a_queue_is_refused(store, queue_id):
+    with pytest.raises(InvalidNameError):
+        store.put(Message(topic=TOPIC, body=b"x"), queue_id)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"properties": {"DELAY": "3"}},
+        {"properties": {"INNER_MULTI_DISPATCH": "a,b"}},
+        {"sys_flag": 0x4},
+        {"sys_flag": 0x8},
+        {"sys_flag": 0xC},
+    ],
+    ids=str,
+)
+def test_what_would_be_delivered_wrongly_is_refused_and_not_stored(store, fields):
+    message = Message(topic=TOPIC, body=b"x", **fields)
+    with pytest.raises(RefusedMessageError, match="does not take them yet"):
+        store.put(message)
+    with pytest.raises(RefusedMessageError, match="does not take them yet"):
+        store.put_prepared(store.prepare(message))
+    assert store.max_physical_offset == 0
+
+
+def test_a_delay_of_0_is_no_delay(store):
+    assert store.put(Message(topic=TOPIC, body=b"x", properties={"DELAY": "0"})).status is OK
+
+
+@pytest.mark.parametrize("properties", [{"a\x01": "b"}, {"a": "b\x02"}, {"": "b"}])
+def test_separators_inside_properties_are_refused(store, properties):
+    with pytest.raises(RefusedMessageError):
+        store.put(Message(topic=TOPIC, body=b"x", properties=properties))
+    assert store.max_physical_offset == 0
+
+
+@pytest.mark.parametrize(
+    "fields", [{"flag": 2**31}, {"reconsume_times": -(2**31) - 1}, {"born_timestamp_ms": 2**63}]
+)
+def test_a_number_that_does_not_fit_is_refused_and_leaves_no_byte(store, fields):
+    before = store.put(Message(topic=TOPIC, body=b"x"))
+    with pytest.raises(RefusedMessageError, match="does not fit"):
+        store.put(Message(topic=TOPIC, body=b"y", **fields))
+    end = before.physical_offset + before.size
+    assert log_bytes(store)[end:] == bytes(LOG_FILE_BYTES - end)
+    assert store.put(Message(topic=TOPIC, body=b"z")).queue_offset == 1
+
+
+# --- states of the store --------------------------------------------------------------------------
+
+
+def test_a_slave_takes_no_messages_of_its_own(tmp_path):
+    with open_small(tmp_path / "store", broker_role=BrokerRole.SLAVE) as store:
+        result = store.put(Message(topic=TOPIC, body=b"x"))
+    assert result.status is UNAVAILABLE
+    assert "SLAVE" in result.detail
+
+
+@pytest.mark.parametrize(
+    "flag",
+    [flag for flag in RunningFlag if flag is not RunningFlag.NOT_READABLE],
+    ids=lambda flag: flag.name,
+)
+def test_any_flag_against_writing_refuses_puts_until_it_goes(store, flag):
+    store.running_flags.set(flag, "because the test says so")
+    refused = store.put(Message(topic=TOPIC, body=b"x"))
+    assert refused.status is UNAVAILABLE
+    assert "because the test says so" in refused.detail
+    store.running_flags.clear(flag)
+    assert store.put(Message(topic=TOPIC, body=b"x")).status is OK
+
+
+def test_refusals_are_logged_once_in_50_000_and_counted_anew_when_puts_are_taken(
+    store, monkeypatch
+):
+    logged = []
+    monkeypatch.setattr(
+        "rocketstore.storage.statistics._log.warning",
+        lambda event, **fields: logged.append((event, fields["count"])),
+        raising=False,
+    )
+    message = Message(topic=TOPIC, body=b"x")
+    store.running_flags.set(RunningFlag.DISK_FULL, "full")
+    for _ in range(50_001):
+        store.put(message)
+    assert logged == [("put.refused", 1), ("put.refused", 50_001)]
+    store.running_flags.clear(RunningFlag.DISK_FULL)
+    store.put(message)
+    store.running_flags.set(RunningFlag.DISK_FULL, "full again")
+    store.put(message)
+    assert logged[2:] == [("put.refused", 1)]
+
+
+@pytest.mark.parametrize(
+    ("held_ms", "busy"),
+    [(1000, False), (1001, True), (9_999_999, True), (10_000_000, False)],
+)
+def test_a_lock_held_for_a_second_is_a_busy_page_cache_and_for_hours_a_moved_clock(
+    store, clock, held_ms, busy
+):
+    store._parts.log.locked_since_ms = clock.now_ms
+    clock.now_ms += held_ms
+    result = store.put(Message(topic=TOPIC, body=b"x"))
+    assert result.status is (PutMessageStatus.OS_PAGECACHE_BUSY if busy else OK)
+    if busy:
+        assert f"held for {held_ms} ms, more than 1000 ms" in result.detail
+
+
+def test_the_lock_is_free_after_any_failure(store, disk):
+    for fields in ({"flag": 2**40}, {"body": bytes(100)}):
+        with contextlib.suppress(RefusedMessageError):
+            store.put(Message(topic=TOPIC, **fields))
+        assert store._parts.log.locked_since_ms == 0
+        assert not store._parts.log.lock.locked()
+
+
+def test_a_closed_store_takes_nothing(tmp_path):
+    store = open_small(tmp_path / "store")
+    store.close()
+    result = store.put(Message(topic=TOPIC, body=b"x"))
+    assert result.status is UNAVAILABLE
+    assert result.detail == "the store was closed"
+
+
+def test_the_state_of_the_store_is_looked_at_before_the_message(tmp_path):
+    with open_small(tmp_path / "store", broker_role=BrokerRole.SLAVE) as store:
+        assert store.put(Message(topic="t" * 200, body=b"x")).status is UNAVAILABLE
+
+
+# --- prepared messages, waiting -------------------------------------------------------------------
+
+
+def test_a_prepared_message_is_stored_byte_for_byte_like_the_message(tmp_path):
+    message = Message(topic=TOPIC, body=b"x", tags="t", keys=("a", "b"), flag=3, reconsume_times=1)
+    logs = []
+    for name in ("plain", "prepared"):
+        with open_small(tmp_path / name) as store:
+            if name == "plain":
+                store.put(message)
+            else:
+                store.put_prepared(store.prepare(message))
+            logs.append(log_bytes(store))
+    assert logs[0] == logs[1]
+
+
+def test_a_prepared_message_may_have_another_body_at_each_put(store):
+    prepared = store.prepare(Message(topic=TOPIC, body=b"default"))
+    store.put_prepared(prepared)
+    store.put_prepared(prepared, b"other")
+    store.wait_dispatched()
+    assert [m.body for m in store.get(TOPIC, 0, 0).messages] == [b"default", b"other"]
