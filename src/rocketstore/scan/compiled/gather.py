@@ -190,7 +190,7 @@ def _is_full(plan: Any, count: Any, written: Any, size: Any, is_in_disk: Any) ->
         WRITABLE_BYTES, types.int64, types.int64,
     )
 )  # fmt: skip
-def gather(  # noqa: C901, PLR0911, PLR0912, PLR0913, PLR0917 - one loop, one page
+def gather(
     log: Any, base: Any, readable: Any, log_min: Any,
     entries: Any, first: Any, stop: Any,
     plan: Any, names: Any, max_messages: Any, in_disk_below: Any,

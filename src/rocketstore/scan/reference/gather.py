@@ -92,7 +92,7 @@ class _Wanted:
         return value not in self.tags
 
 
-def gather(  # noqa: C901, PLR0913, PLR0917 - the kernel's signature and its one loop
+def gather(
     log: ByteArray,
     base: int,
     readable: int,
