@@ -11,6 +11,7 @@ import cyclopts
 from cyclopts import App
 
 from rocketstore.cli import demo, index, message, queue, settings, store, warm
+from rocketstore.cli.options import STANDARD_INPUT
 from rocketstore.errors import RocketStoreError
 
 EXIT_USAGE: Final = 2
@@ -39,6 +40,8 @@ def main(arguments: list[str] | None = None) -> NoReturn:
 
 def run(arguments: list[str]) -> int:
     """Run one command and return its exit code; no stack trace for what a user can mend."""
+    # The parser takes a lone dash for an option; here, as everywhere, it is standard input.
+    arguments = [STANDARD_INPUT if argument == "-" else argument for argument in arguments]
     try:
         outcome = app(
             arguments, exit_on_error=False, print_error=True, result_action="return_value"

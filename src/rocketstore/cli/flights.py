@@ -25,6 +25,7 @@ FLIGHT_COUNT: Final = 336_776
 FLIGHT_QUEUES: Final = 4
 """Queues of each airport's topic; a flight number always goes to the same one."""
 
+_MISSING: Final = frozenset({"", "NA"})
 _TEXT_COLUMNS: Final = frozenset({"carrier", "tailnum", "origin", "dest", "time_hour"})
 
 
@@ -57,7 +58,7 @@ def read_flights(path: Path) -> Iterator[dict[str, Any]]:
         is_text = [column in _TEXT_COLUMNS for column in header]
         for row in rows:
             yield {
-                name: (value if textual else int(value)) if value else None
+                name: (value if textual else int(value)) if value not in _MISSING else None
                 for name, value, textual in zip(header, row, is_text, strict=True)
             }
 

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from rocketstore.cli.options import STANDARD_INPUT
 from rocketstore.errors import ConfigError, RefusedMessageError
 from rocketstore.message import Message
 from rocketstore.storage.results import PutMessageStatus
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import BinaryIO
 
+    from rocketstore.storage.results import PutResult
     from rocketstore.storage.store import MessageStore
 
 BATCH_MESSAGES: Final = 256
@@ -76,28 +78,37 @@ def import_lines(
     Raises
     ------
     RefusedMessageError
-        The store refused a batch; the lines before it are stored.
+        The store refused a line; the lines before it are stored.
     """
     count = 0
     source = iter(lines)
     while batch := list(islice(source, BATCH_MESSAGES)):
         messages = [line_message(line.rstrip(b"\r\n"), target) for line in batch]
         result = store.put_batch(messages, queue_id=target.queue_id)
-        if result.status is not PutMessageStatus.PUT_OK:
-            raise RefusedMessageError(
-                f"lines {count + 1} to {count + len(batch)}: {result.status.value}"
-                f"{'' if result.detail is None else ': ' + result.detail}",
-                hint=f"the {count} lines before them are stored",
-            )
+        if result.status is PutMessageStatus.MESSAGE_ILLEGAL:
+            # A batch has the size limit of one message: singly they may fit, or one is named.
+            for number, message in enumerate(messages, start=count + 1):
+                _check(store.put(message, target.queue_id), number)
+        else:
+            _check(result, count + 1)
         count += len(batch)
         advance(sum(map(len, batch)))
     return count
 
 
+def _check(result: PutResult, number: int) -> None:
+    if result.status is not PutMessageStatus.PUT_OK:
+        detail = "" if result.detail is None else f": {result.detail}"
+        raise RefusedMessageError(
+            f"line {number} was not stored: {result.status.value}{detail}",
+            hint=f"the {number - 1} lines before it are",
+        )
+
+
 @contextmanager
 def open_input(path: Path) -> Iterator[BinaryIO]:
-    """Open a file of lines; ``-`` is standard input."""
-    if str(path) == "-":
+    """Open a file of lines, or standard input."""
+    if str(path) == STANDARD_INPUT:
         yield sys.stdin.buffer
         return
     with path.open("rb") as stream:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from cyclopts import Parameter
 
 from rocketstore.config import LoadedConfig, StoreConfig, load_config
+
+STANDARD_INPUT: Final = "/dev/stdin"
+"""What a lone dash stands for."""
 
 Output = Literal["table", "json", "jsonl"]
 """How results are printed: a table for people, a JSON array or JSON lines for programs."""

@@ -8,7 +8,12 @@ from typing import Annotated, Literal
 
 from cyclopts import App, Parameter
 
-from rocketstore.cli.options import OutputOption, StoreArgument, StoreSettings
+from rocketstore.cli.options import (
+    STANDARD_INPUT,
+    OutputOption,
+    StoreArgument,
+    StoreSettings,
+)
 from rocketstore.cli.output import print_object, print_rows
 
 app = App(name="store", help="Inspect, verify, repair and fill a store.")
@@ -178,12 +183,15 @@ def import_(
     )
     from rocketstore.cli.progress import progress
     from rocketstore.storage.store import MessageStore
+    from rocketstore.storage.topic_name import check_queue_id, check_topic
 
-    target = ImportTarget(topic, queue, tags, compile_key_pattern(key_pattern))
+    target = ImportTarget(
+        check_topic(topic), check_queue_id(queue), tags, compile_key_pattern(key_pattern)
+    )
     for path in files:
-        if str(path) != "-" and not path.is_file():
+        if not path.is_file() and str(path) != STANDARD_INPUT:
             raise FileNotFoundError(f"{path}: no such file")
-    total = sum(path.stat().st_size for path in files if str(path) != "-") or None
+    total = sum(path.stat().st_size for path in files if str(path) != STANDARD_INPUT) or None
     config = (settings or StoreSettings()).load()
     started = time.monotonic()
     count = 0

@@ -1,0 +1,118 @@
+"""``rocketstore store import``: a line, a message."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from rocketstore import MessageStore, StoreConfig
+from rocketstore.cli.application import run
+
+SMALL = ["mappedFileSizeCommitLog=65536", "mappedFileSizeConsumeQueue=2000",
+         "maxHashSlotNum=500", "maxIndexNum=2000"]  # fmt: skip
+SMALL_OPTIONS = [part for setting in SMALL for part in ("--set", setting)]
+
+
+def import_file(store: Path, source: Path | str, *options: str) -> int:
+    command = ["store", "import", str(store), str(source), "--topic", "lines"]
+    return run([*command, *SMALL_OPTIONS, *options])
+
+
+def stored(store: Path, queue_id: int = 0) -> list[bytes]:
+    with MessageStore.open(store, read_only=True) as reader:
+        bodies: list[bytes] = []
+        while page := reader.get("lines", queue_id, len(bodies)).messages:
+            bodies += [message.body for message in page]
+    return bodies
+
+
+def test_every_line_becomes_a_message_in_order(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = tmp_path / "lines.txt"
+    lines = [f"line {number}".encode() for number in range(1000)]
+    source.write_bytes(b"\n".join(lines) + b"\n")
+    assert import_file(tmp_path / "store", source) == 0
+    assert "1,000 messages imported" in capsys.readouterr().out
+    assert stored(tmp_path / "store") == lines
+
+
+def test_line_ends_of_windows_empty_lines_and_a_last_line_without_end(tmp_path: Path) -> None:
+    source = tmp_path / "lines.txt"
+    source.write_bytes(b"one\r\n\r\ntwo")
+    assert import_file(tmp_path / "store", source) == 0
+    assert stored(tmp_path / "store") == [b"one", b"", b"two"]
+
+
+def test_groups_of_the_key_pattern_become_keys(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = tmp_path / "access.log"
+    source.write_text("GET /orders/17 user=ann\nGET /orders/18 user=bob\n")
+    pattern = r"/orders/(\d+) user=(\w+)"
+    options = ["--key-pattern", pattern, "--tags", "GET", "--queue", "3"]
+    assert import_file(tmp_path / "store", source, *options) == 0
+    capsys.readouterr()
+    command = ["message", "find", str(tmp_path / "store"), "--topic", "lines", "--key", "bob"]
+    assert run([*command, "--output", "jsonl"]) == 0
+    [row] = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert (row["keys"], row["tags"], row["queueId"]) == (["18", "bob"], "GET", 3)
+
+
+def test_standard_input_is_a_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"a\nb\n")))
+    assert import_file(tmp_path / "store", "-") == 0
+    assert stored(tmp_path / "store") == [b"a", b"b"]
+
+
+def test_a_second_import_goes_on_behind_the_first(tmp_path: Path) -> None:
+    source = tmp_path / "lines.txt"
+    source.write_bytes(b"a\nb\n")
+    assert import_file(tmp_path / "store", source) == 0
+    assert import_file(tmp_path / "store", source) == 0
+    assert stored(tmp_path / "store") == [b"a", b"b", b"a", b"b"]
+
+
+def test_a_missing_file_makes_no_store(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert import_file(tmp_path / "store", tmp_path / "nothing.txt") == 1
+    assert "nothing.txt" in capsys.readouterr().err
+    assert not (tmp_path / "store").exists()
+
+
+@pytest.mark.parametrize("topic", ["..", "a/b", "", "x" * 128, "ü", "a\0b"])
+def test_a_topic_that_is_no_name_is_refused_before_any_path_is_made(
+    topic: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = tmp_path / "lines.txt"
+    source.write_bytes(b"a\n")
+    command = ["store", "import", str(tmp_path / "store"), str(source), "--topic", topic]
+    assert run([*command, *SMALL_OPTIONS]) == 2
+    assert "topic" in capsys.readouterr().err
+    assert not (tmp_path / "store").exists()
+
+
+def test_a_line_over_the_limit_is_named_and_the_lines_before_are_stored(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = tmp_path / "lines.txt"
+    source.write_bytes(b"".join(b"%d\n" % number for number in range(300)) + b"x" * 2000 + b"\n")
+    assert import_file(tmp_path / "store", source, "--set", "maxMessageSize=1000") == 1
+    error = capsys.readouterr().err
+    assert "line 301 " in error
+    assert "1000" in error
+    assert stored(tmp_path / "store") == [b"%d" % number for number in range(300)]
+
+
+def test_a_store_with_a_writer_exits_5_with_its_pid(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = tmp_path / "lines.txt"
+    source.write_bytes(b"a\n")
+    config = StoreConfig(mapped_file_size_commit_log=65536, mapped_file_size_consume_queue=2000,
+                         max_hash_slot_num=500, max_index_num=2000)  # fmt: skip
+    with MessageStore.open(tmp_path / "store", config):
+        assert import_file(tmp_path / "store", source) == 5
+    assert "this process" in capsys.readouterr().err
