@@ -113,7 +113,8 @@ def _find_by_key(store: MessageStore) -> None:
     flights = store.find(topic, key=tail_number)
     micros = (time.perf_counter() - started) * 1e6
     print(
-        f"by key     plane {tail_number} left {topic} at least {len(flights)} times ({micros:,.0f} µs)"
+        f"by key     plane {tail_number} left {topic} {len(flights)} times ({micros:,.0f} µs); "
+        "two of them:"
     )
     for message in flights[:2]:
         print(f"           {message.body.decode()}")
