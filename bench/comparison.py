@@ -121,6 +121,8 @@ class Outcome:
 
     scenario: Scenario
     measure: Measure
+    counts: bool = True
+    """False in a short run, whose figures reach or miss nothing."""
     figures: dict[str, list[float]] = field(default_factory=dict)
 
     @property
@@ -140,8 +142,10 @@ class Outcome:
     @property
     def judged(self) -> bool:
         """Whether there is a target, and both figures that it takes."""
-        return self.measure.target is not None and (
-            not self.measure.verdict.compares or bool(self.figures.get(JAVA))
+        return (
+            self.counts
+            and self.measure.target is not None
+            and (not self.measure.verdict.compares or bool(self.figures.get(JAVA)))
         )
 
     @property
@@ -176,7 +180,7 @@ def run(scenario: Scenario, sides: Sides, *, rounds: int, smoke: bool) -> list[O
     spec = scenario.specification(smoke=smoke)
     names = sides.names(scenario)
     restarts = scenario.command == "restart"
-    outcomes = [Outcome(scenario, measure, {}) for measure in scenario.measures]
+    outcomes = [Outcome(scenario, measure, counts=not smoke) for measure in scenario.measures]
     with contextlib.ExitStack() as stack:
         sources: dict[str, Path | None] = dict.fromkeys(names)
         workers: dict[str, LineProcess] = {}

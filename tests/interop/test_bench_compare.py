@@ -27,7 +27,7 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> Any:
 def _outcome(bench: Any, verdict: str, target: float, ours: list[float], java: list[float]) -> Any:
     measure = bench.scenario.Measure("m", "seconds", "s", bench.scenario.Verdict[verdict], target)
     scenario = bench.scenario.SCENARIOS["query_key"]
-    return bench.comparison.Outcome(scenario, measure, {"ours": ours, "java": java})
+    return bench.comparison.Outcome(scenario, measure, figures={"ours": ours, "java": java})
 
 
 def test_a_rate_is_met_when_the_median_round_reaches_it(bench: Any) -> None:
