@@ -1,0 +1,191 @@
+"""Batches: all messages with consecutive offsets, or none (spec B3.6, F15)."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+
+from rocketstore import Message, PutMessageStatus, RefusedMessageError
+from rocketstore.format.blank import encode_blank
+from rocketstore.format.client_batch import encode_client_batch
+from support.small_store import LOG_FILE_BYTES, START_MS, open_small
+
+OK = PutMessageStatus.PUT_OK
+TOPIC = "TopicTest"
+
+
+@pytest.fixture
+def store(tmp_path):
+    with open_small(tmp_path / "store") as opened:
+        yield opened
+
+
+def messages(count, size=10):
+    return [Message(topic=TOPIC, body=bytes([n]) * size, keys=f"k{n}") for n in range(count)]
+
+
+def read(store, count):
+    store.wait_dispatched()
+    return store.get(TOPIC, 0, 0, count).messages
+
+
+def test_messages_of_a_batch_follow_each_other_in_queue_and_log(store):
+    store.put(Message(topic=TOPIC, body=b"before"))
+    result = store.put_batch(messages(5))
+    stored = read(store, 10)[1:]
+    assert (result.status, result.message_count) == (OK, 5)
+    assert [m.queue_offset for m in stored] == [1, 2, 3, 4, 5]
+    assert result.queue_offset == 1
+    assert [m.physical_offset for m in stored] == result.record_offsets
+    assert sum(m.size for m in stored) == result.size
+    assert [m.body for m in stored] == [bytes([n]) * 10 for n in range(5)]
+    assert store.put(Message(topic=TOPIC, body=b"after")).queue_offset == 6
+
+
+def test_all_messages_of_a_batch_have_one_store_time(store):
+    store.put_batch(messages(3))
+    assert {m.store_timestamp_ms for m in read(store, 3)} == {START_MS}
+
+
+def test_the_id_of_a_batch_is_the_list_of_its_messages_ids(store):
+    result = store.put_batch(messages(3))
+    assert result.message_id == ",".join(m.message_id for m in read(store, 3))
+
+
+def test_empty_bodies_are_messages_in_a_batch(store):
+    store.put_batch([Message(topic=TOPIC, body=b"1"), Message(topic=TOPIC, body=b"")])
+    assert [m.body for m in read(store, 2)] == [b"1", b""]
+
+
+def test_a_batch_is_stored_byte_for_byte_like_its_messages_one_by_one(tmp_path):
+    logs = []
+    for name in ("single", "batch"):
+        with open_small(tmp_path / name) as store:
+            if name == "batch":
+                store.put_batch(messages(7))
+            else:
+                for message in messages(7):
+                    store.put(message)
+            logs.append(bytes(store._log.slice(0, store.max_physical_offset)))
+    assert logs[0] == logs[1]
+
+
+def test_a_batch_that_does_not_fit_goes_to_the_next_file_as_a_whole(store):
+    store.put(Message(topic=TOPIC, body=bytes(LOG_FILE_BYTES - 3000)))
+    end = store.max_physical_offset
+    result = store.put_batch(messages(20, size=100))
+    assert result.physical_offset == LOG_FILE_BYTES
+    first = (store.layout.commit_log_directories[0] / f"{0:020d}").read_bytes()
+    free = LOG_FILE_BYTES - end
+    assert first[end:] == encode_blank(free) + bytes(free - 8)
+    assert [m.queue_offset for m in read(store, 32)] == list(range(21))
+
+
+def test_a_batch_larger_than_the_limit_is_a_status_and_no_exception(tmp_path):
+    with open_small(tmp_path / "store", max_message_size=1000) as store:
+        refused = store.put_batch(messages(11, size=100))
+        assert refused.status is PutMessageStatus.MESSAGE_ILLEGAL
+        assert "exceeds maxMessageSize of 1000" in refused.detail
+        assert store.max_physical_offset == 0
+
+
+def test_a_batch_that_fits_no_file_is_illegal(store):
+    refused = store.put_batch(messages(7, size=10_000))
+    assert refused.status is PutMessageStatus.MESSAGE_ILLEGAL
+    assert store.next_queue_offset(TOPIC, 0) == 0
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"properties": {"DELAY": "1"}},
+        {"properties": {"INNER_MULTI_DISPATCH": "q"}},
+        {"sys_flag": 4},
+        {"flag": 2**31},
+        {"topic": "Other"},
+        {"body": "text"},
+    ],
+    ids=str,
+)
+def test_one_message_that_is_refused_refuses_the_whole_batch(store, odd):
+    batch = [*messages(3), Message(**({"topic": TOPIC, "body": b"x"} | odd))]
+    with pytest.raises(RefusedMessageError):
+        store.put_batch(batch)
+    assert (store.max_physical_offset, store.next_queue_offset(TOPIC, 0)) == (0, 0)
+
+
+def test_a_batch_of_nothing_is_refused(store):
+    for nothing in ([], b""):
+        with pytest.raises(RefusedMessageError, match="at least one message"):
+            store.put_batch(nothing, topic=TOPIC)
+
+
+# --- as a client encodes it -----------------------------------------------------------------------
+
+
+def encoded(*parts):
+    return encode_client_batch(parts)
+
+
+def test_a_client_s_batch_becomes_records_with_their_own_checksum(store):
+    batch = bytearray(encoded((7, b"a", b"K\x01v"), (8, b"bb", b"")))
+    # What a client writes as total size, magic and CRC of a message is not believed.
+    struct.pack_into(">ii", batch, 4, 123, 456)
+    result = store.put_client_batch(
+        TOPIC, 0, bytes(batch), born_host="10.0.0.9:1", born_timestamp_ms=3, reconsume_times=2
+    )
+    one, two = read(store, 2)
+    assert (result.message_count, result.status) == (2, OK)
+    assert (one.body, one.flag, one.properties) == (b"a", 7, {"K": "v"})
+    assert (two.body, two.flag, two.properties) == (b"bb", 8, {})
+    assert {(m.born_host, m.born_timestamp_ms, m.reconsume_times) for m in (one, two)} == {
+        ("10.0.0.9:1", 3, 2)
+    }
+
+
+def test_properties_of_the_batch_are_added_behind_one_separator(store):
+    store.put_batch(
+        encoded((0, b"a", b"K\x01v"), (0, b"b", b"K\x01v\x02"), (0, b"c", b"")),
+        topic=TOPIC,
+        properties={"CLUSTER": "c1"},
+    )
+    assert [m.raw_properties for m in read(store, 3)] == [
+        b"K\x01v\x02CLUSTER\x01c1",
+        b"K\x01v\x02CLUSTER\x01c1",
+        b"CLUSTER\x01c1",
+    ]
+
+
+def test_properties_too_long_together_are_a_status(store):
+    refused = store.put_batch(
+        encoded((0, b"a", b"K\x01" + b"v" * 20_000)),
+        topic=TOPIC,
+        properties=b"C\x01" + b"w" * 20_000,
+    )
+    assert refused.status is PutMessageStatus.PROPERTIES_SIZE_EXCEEDED
+    assert store.max_physical_offset == 0
+
+
+def test_a_batch_that_is_cut_off_is_refused_with_its_place(store):
+    batch = encoded((0, b"a", b""), (0, b"b", b""))
+    with pytest.raises(RefusedMessageError, match="ends inside the message at byte 23"):
+        store.put_batch(batch[:-1], topic=TOPIC)
+    assert store.max_physical_offset == 0
+
+
+@pytest.mark.parametrize(
+    ("properties", "fields"),
+    [(b"DELAY\x012", {}), (b"", {"sys_flag": 0x8}), (b"", {"properties": {"DELAY": "2"}})],
+    ids=["message", "transaction", "batch"],
+)
+def test_a_client_s_batch_with_delay_or_transaction_is_refused(store, properties, fields):
+    with pytest.raises(RefusedMessageError):
+        store.put_client_batch(TOPIC, 0, encoded((0, b"a", properties)), **fields)
+    assert store.max_physical_offset == 0
+
+
+def test_messages_of_a_batch_are_counted_one_by_one(store):
+    store.put_batch(messages(5))
+    store.put_batch(encoded((0, b"a", b""), (0, b"b", b"")), topic=TOPIC)
+    assert store.statistics.total_put().messages == 7
