@@ -235,7 +235,7 @@ class MessageStore(Reader):
 
     def put_batch(
         self,
-        messages: Sequence[Message] | bytes,
+        messages: Sequence[Message] | bytes | memoryview,
         queue_id: int = 0,
         *,
         topic: str | None = None,
@@ -274,7 +274,7 @@ class MessageStore(Reader):
         self,
         topic: str,
         queue_id: int,
-        batch: bytes,
+        batch: bytes | memoryview,
         *,
         properties: Mapping[str, str] | bytes = b"",
         sys_flag: int = 0,

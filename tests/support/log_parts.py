@@ -1,0 +1,85 @@
+"""A CommitLog with its flusher and its writer, without queues, for tests of putting."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rocketstore.config import StoreConfig
+from rocketstore.format.host import encode_host
+from rocketstore.storage.batch_writer import BatchWriter
+from rocketstore.storage.checkpoint import StoreCheckpoint
+from rocketstore.storage.commit_log import CommitLog
+from rocketstore.storage.disk import Disk
+from rocketstore.storage.flush import CommitLogFlusher
+from rocketstore.storage.mapped_file_queue import MappedFileQueue
+from rocketstore.storage.preallocate import Preallocator
+from rocketstore.storage.running_flags import RunningFlags
+from rocketstore.storage.statistics import PutTotals, StoreStatistics
+from rocketstore.storage.writer import StoreWriter
+
+LOG_FILE_BYTES = 4096
+
+
+class SettableClock:
+    """A clock that a test moves."""
+
+    def __init__(self, now_ms: int = 1_700_000_000_000) -> None:
+        self.now_ms = now_ms
+
+    def __call__(self) -> int:
+        return self.now_ms
+
+
+@dataclass
+class LogParts:
+    """Everything between a message and the disk."""
+
+    root: Path
+    config: StoreConfig = field(default_factory=StoreConfig)
+    disk: Disk = field(default_factory=Disk)
+    clock: SettableClock = field(default_factory=SettableClock)
+    log_file_bytes: int = LOG_FILE_BYTES
+
+    def __post_init__(self) -> None:
+        directory = self.root / "commitlog"
+        self.files = MappedFileQueue(directory, self.log_file_bytes, disk=self.disk)
+        self.files.load()
+        self.preallocator = Preallocator(
+            lambda _base: directory, self.log_file_bytes, disk=self.disk
+        )
+        self.log = CommitLog(
+            self.files,
+            preallocator=self.preallocator,
+            clock=self.clock,
+            store_host=encode_host(self.config.store_host),
+            sync_flush=self.config.is_sync_flush,
+        )
+        self.checkpoint = StoreCheckpoint(self.root / "checkpoint", disk=self.disk)
+        self.flusher = CommitLogFlusher(
+            self.log, checkpoint=self.checkpoint, config=self.config, clock=self.clock
+        )
+        self.flags = RunningFlags()
+        self.statistics = StoreStatistics(
+            self.clock,
+            lambda: [
+                (cell.key.topic, PutTotals(cell.next_offset, cell.stored_bytes))
+                for cell in self.log.cells.values()
+            ],
+        )
+        self.writer = StoreWriter(
+            self.log,
+            flusher=self.flusher,
+            flags=self.flags,
+            statistics=self.statistics,
+            config=self.config,
+            clock=self.clock,
+        )
+        self.flusher.on_failure = self.writer.fail
+        self.batches = BatchWriter(
+            self.writer, self.log, statistics=self.statistics, config=self.config
+        )
+
+    def written(self) -> bytes:
+        """Return the log's bytes as its files hold them, the last one up to its end."""
+        return b"".join(file.read_at(0, file.write_position) for file in self.files.files)

@@ -1,0 +1,64 @@
+"""Where everything lies, and in which directory the next log file goes."""
+
+from pathlib import Path
+
+import pytest
+
+from rocketstore.config import StoreConfig
+from rocketstore.errors import ConfigError
+from rocketstore.storage.layout import StoreLayout, log_file_path, log_file_placement
+from rocketstore.units import QueueKey
+
+SIZE = 1000
+
+
+def test_everything_lies_where_4_9_puts_it() -> None:
+    layout = StoreLayout.of("data/store")
+    root = Path("data/store")
+    assert layout.commit_log_directories == (root / "commitlog",)
+    assert layout.queue_directory(QueueKey("orders", 3)) == root / "consumequeue/orders/3"
+    assert layout.consume_queue_ext == root / "consumequeue_ext"
+    assert (layout.index, layout.config) == (root / "index", root / "config")
+    assert (layout.checkpoint, layout.abort, layout.lock) == (
+        root / "checkpoint",
+        root / "abort",
+        root / "lock",
+    )
+    assert layout.repair == root / "repair"
+
+
+def test_several_log_paths_are_several_directories_not_one_named_after_all() -> None:
+    layout = StoreLayout.of("s", StoreConfig(store_path_commit_log="/a, /b"))
+    assert layout.commit_log_directories == (Path("/a"), Path("/b"))
+
+
+def test_read_only_log_paths_are_never_written() -> None:
+    config = StoreConfig(store_path_commit_log="/a,/b", read_only_commit_log_store_paths="/b")
+    layout = StoreLayout.of("s", config)
+    assert layout.commit_log_directories == (Path("/a"),)
+    assert layout.read_only_directories == (Path("/b"),)
+
+
+def test_a_log_without_a_writable_path_is_refused() -> None:
+    config = StoreConfig(store_path_commit_log="/a", read_only_commit_log_store_paths="/a")
+    with pytest.raises(ConfigError, match="read-only"):
+        StoreLayout.of("s", config)
+
+
+def test_files_go_round_the_directories_in_order_of_their_names() -> None:
+    layout = StoreLayout.of("s", StoreConfig(store_path_commit_log="/b,/a"))
+    place = log_file_placement(layout, SIZE, lambda: ())
+    assert [str(place(base)) for base in (0, SIZE, 2 * SIZE)] == ["/a", "/b", "/a"]
+    assert log_file_path(place, SIZE) == Path("/b/00000000000000001000")
+
+
+def test_a_full_directory_gets_no_file_while_another_has_room() -> None:
+    layout = StoreLayout.of("s", StoreConfig(store_path_commit_log="/a,/b,/c"))
+    place = log_file_placement(layout, SIZE, lambda: {Path("/b")})
+    assert [str(place(base)) for base in (0, SIZE, 2 * SIZE)] == ["/a", "/c", "/a"]
+
+
+def test_when_all_directories_are_full_files_go_on_all() -> None:
+    layout = StoreLayout.of("s", StoreConfig(store_path_commit_log="/a,/b"))
+    place = log_file_placement(layout, SIZE, lambda: {Path("/a"), Path("/b")})
+    assert [str(place(base)) for base in (0, SIZE)] == ["/a", "/b"]
