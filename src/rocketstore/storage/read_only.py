@@ -125,7 +125,8 @@ class ReadOnlyStore(Reader):
         self._known_end = 0
         self._open_files = OpenFiles()
         directories = (*self.layout.commit_log_directories, *self.layout.read_only_directories)
-        if not any(directory.is_dir() for directory in directories):
+        # A writer that has just begun makes its first file with its first message.
+        if not self.has_abort_file and not any(path.is_dir() for path in directories):
             raise NotAStoreError(
                 f"{self.layout.root} has no CommitLog: {directories[0]} is no directory",
                 hint="give the directory that holds commitlog, consumequeue and index",

@@ -22,6 +22,7 @@ from rocketstore.storage.raw_page import RawPages, raw_view
 from rocketstore.storage.record_access import (
     belongs_to,
     message_at,
+    record_size_at,
     store_timestamp_at,
 )
 from rocketstore.storage.results import GetRawResult, GetResult, GetViewsResult
@@ -290,6 +291,25 @@ class Reader:
         """Return the store time of a queue's first readable message, None when it has none."""
         queue = self._queues.get(QueueKey(topic, queue_id))
         return None if queue is None else time_search.earliest_timestamp(self._log, queue)
+
+    def earliest_log_timestamp(self) -> int | None:
+        """Return the store time of the oldest readable message of all, None without one.
+
+        That is the message the log begins with; where it cannot be read, the oldest of those that
+        the queues begin with.
+
+        Notes
+        -----
+        Java reads up to 8 MiB at once there, and fails where the file has less left (K-T5).
+        Source: DefaultMessageStore.getEarliestMessageTime.
+        """
+        start = self._log.min_offset
+        size = record_size_at(self._log, start)
+        stored = None if size is None else store_timestamp_at(self._log, start, size)
+        if stored is not None:
+            return stored
+        firsts = (self.earliest_timestamp(*key) for key in self.queues())
+        return min((first for first in firsts if first is not None), default=None)
 
     def store_timestamp(self, topic: str, queue_id: int, offset: int) -> int | None:
         """Return the store time of one queue offset, None when its record cannot be read."""

@@ -145,6 +145,15 @@ def test_a_directory_without_a_log_is_no_store(tmp_path: Path) -> None:
         ReadOnlyStore(tmp_path / "absent")
 
 
+def test_a_writer_that_has_not_put_anything_yet_can_be_read(tmp_path: Path) -> None:
+    (tmp_path / "abort").touch()
+    store = ReadOnlyStore(tmp_path)
+    assert store.queues() == []
+    files = StoreFiles(tmp_path)
+    files.put(body=b"first")
+    assert bodies(store) == [b"first"]
+
+
 def test_queues_without_a_log_are_no_store(files: StoreFiles) -> None:
     files.put()
     files.log_path(0).unlink()

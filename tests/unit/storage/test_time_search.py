@@ -117,6 +117,20 @@ def test_every_message_of_one_millisecond_is_after_the_answer(tmp_path: Path) ->
         assert reader.earliest_timestamp(*QUEUE) == 10
 
 
+def test_k_t5_the_oldest_message_has_a_time_however_little_follows_it(tmp_path: Path) -> None:
+    files = StoreFiles(tmp_path / "store")
+    for reader in (ReadOnlyStore(files.root),):
+        assert reader.earliest_log_timestamp() is None
+    first = files.put(store_timestamp_ms=70)
+    files.put(store_timestamp_ms=80, queue_id=3)
+    files.put(store_timestamp_ms=90)
+    for reader in (mapped_reader(files.root, end=files.end), ReadOnlyStore(files.root)):
+        assert reader.earliest_log_timestamp() == 70  # Java: -1, the file has no 8 MiB left
+    files.write_log(first, bytes(50))
+    for reader in (mapped_reader(files.root, end=files.end), ReadOnlyStore(files.root)):
+        assert reader.earliest_log_timestamp() == 80
+
+
 def test_file_times_do_not_matter(tmp_path: Path) -> None:
     files = StoreFiles(tmp_path / "store")
     for number in range(25):
