@@ -27,8 +27,11 @@ if TYPE_CHECKING:
 _log: Final = structlog.get_logger(__name__)
 
 _LEAST_FILES: Final = 64
-_READER_LIMIT: Final = 256
-"""Files that are open only because somebody read them."""
+_MANY_DESCRIPTORS: Final = 1 << 20
+"""What no limit counts as."""
+
+_MOST_READER_FILES: Final = 256
+"""Files that are open only because somebody read them; fewer where descriptors are scarce."""
 
 
 class QueueMappings:
@@ -53,6 +56,7 @@ class QueueMappings:
         self._rows = rows
         self._may_raise = writer_limit is None
         self._writer_limit = _half_of_descriptors() if writer_limit is None else writer_limit
+        self._reader_limit = min(_MOST_READER_FILES, max(_soft_limit() // 8, 8))
         self._writers: OrderedDict[int, MappedFile] = OrderedDict()
         self._readers: OrderedDict[MappedFile, None] = OrderedDict()
         self._lock = threading.Lock()
@@ -77,7 +81,7 @@ class QueueMappings:
         with self._lock:
             self._readers[file] = None
             self._readers.move_to_end(file)
-            while len(self._readers) > _READER_LIMIT:
+            while len(self._readers) > self._reader_limit:
                 oldest, _ = self._readers.popitem(last=False)
                 if oldest not in self._writers.values():
                     oldest.drop()
@@ -130,4 +134,9 @@ class QueueMappings:
 
 
 def _half_of_descriptors() -> int:
-    return max(resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2, _LEAST_FILES)
+    return max(_soft_limit() // 2, _LEAST_FILES)
+
+
+def _soft_limit() -> int:
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return _MANY_DESCRIPTORS if limit == resource.RLIM_INFINITY else limit
