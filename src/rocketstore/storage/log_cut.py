@@ -13,7 +13,7 @@ from rocketstore.storage.evidence import has_data
 from rocketstore.storage.findings import Finding, Severity
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from rocketstore.storage.evidence import Evidence
@@ -22,7 +22,14 @@ if TYPE_CHECKING:
     from rocketstore.units import ByteRange
 
 
-def cut_log(log: MappedFileQueue, end: int, *, evidence: Evidence, now_ms: int) -> list[Finding]:
+def cut_log(
+    log: MappedFileQueue,
+    end: int,
+    *,
+    evidence: Evidence,
+    now_ms: int,
+    data_stop: Callable[[int], int] | None = None,
+) -> list[Finding]:
     """Make `end` the end of the log; say what was cut.
 
     Parameters
@@ -35,12 +42,18 @@ def cut_log(log: MappedFileQueue, end: int, *, evidence: Evidence, now_ms: int) 
         Keeps copies.
     now_ms
         The time.
+    data_stop
+        Tells of the file that begins at an offset behind which position it is zeros.
     """
+
+    def stop_of(file: MappedFile) -> int:
+        return file.size if data_stop is None else data_stop(file.base)
+
     findings = []
     for file in reversed([file for file in log.files if file.base >= end and file.writable]):
         if file.base == end and file.base == log.files[0].base:
             continue  # an empty log keeps its first file
-        if has_data(file.fd, 0, file.size):
+        if has_data(file.fd, 0, stop_of(file)):
             file.close_descriptor()
             evidence.take_file(file.path)
             findings.append(_cut(file, 0, file.size, "the whole file lies behind the log's end"))
@@ -48,7 +61,7 @@ def cut_log(log: MappedFileQueue, end: int, *, evidence: Evidence, now_ms: int) 
     last = log.find(end) or (log.last() if log.max_offset == end else None)
     if last is not None and last.writable and last.base <= end < last.base + last.size:
         start = end - last.base
-        size = evidence.cut_range(last.path, start, last.size)
+        size = evidence.cut_range(last.path, start, stop_of(last))
         if size:
             findings.append(_cut(last, start, size, "bytes behind the log's last record"))
     log.truncate_after(end, now_ms=now_ms)

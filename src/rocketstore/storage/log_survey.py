@@ -13,12 +13,12 @@ only where records stand behind a break.
 from __future__ import annotations
 
 import itertools
-import os
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
 from rocketstore.scan.scanner import scan_segment
+from rocketstore.storage.evidence import data_extents
 from rocketstore.storage.leftovers import (
     EVIDENCE_RECORD_LIMIT,
     Judgement,
@@ -190,20 +190,7 @@ def survey_log(
 
 def written_stop(file: LogBytes, descriptor: int) -> int:
     """Return the position behind which the file system knows that `file` has only zeros."""
-    stop = 0
-    try:
-        while stop < file.size:
-            data = os.lseek(descriptor, stop, os.SEEK_DATA)
-            stop = os.lseek(descriptor, data, os.SEEK_HOLE)
-    except OSError:
-        # ENXIO: no data behind; anything else: the file system cannot tell.
-        return stop or _zero_or_all(descriptor, file)
-    return min(stop, file.size)
-
-
-def _zero_or_all(descriptor: int, file: LogBytes) -> int:
-    """Tell a file without any data from a file system without SEEK_DATA."""
-    return 0 if os.fstat(descriptor).st_blocks == 0 else file.size
+    return max((stop for _, stop in data_extents(descriptor, 0, file.size)), default=0)
 
 
 def _survey_file(file: LogBytes, start: int, stop: int) -> FileSurvey:

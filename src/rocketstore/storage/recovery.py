@@ -30,7 +30,6 @@ import structlog
 
 from rocketstore.config import RecoveryPolicy
 from rocketstore.errors import StoreDamagedError
-from rocketstore.format.checkpoint import Checkpoint
 from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES, FILLER
 from rocketstore.scan.resync import find_record
 from rocketstore.storage.evidence import Evidence
@@ -49,6 +48,7 @@ from rocketstore.units import ByteRange, MiB
 
 if TYPE_CHECKING:
     from rocketstore.config import StoreConfig
+    from rocketstore.format.checkpoint import Checkpoint
     from rocketstore.storage.consume_queue import ConsumeQueue
     from rocketstore.storage.disk import Disk
     from rocketstore.storage.dispatch import Dispatcher, SteppedOver
@@ -179,6 +179,9 @@ class _Recovery:
         self.findings: list[Finding] = []
         self.evidence = Evidence(parts.layout, parts.disk, now_ms)
         self._stops: dict[int, int] = {}
+        if parts.log.files:
+            # Before anything is mapped: reading a hole through a map makes it look like data.
+            self._last_with_data()
 
     def last_store_timestamp_ms(self) -> int:
         """Return the newest store time; one far from now is a damaged header and would stay."""
@@ -215,7 +218,13 @@ class _Recovery:
     def _cut(self, end: int) -> None:
         """Let log, queues and index end at `end`."""
         parts = self.parts
-        self.findings += cut_log(parts.log, end, evidence=self.evidence, now_ms=self.now_ms)
+        self.findings += cut_log(
+            parts.log,
+            end,
+            evidence=self.evidence,
+            now_ms=self.now_ms,
+            data_stop=self._stop,
+        )
         parts.queues.truncate_to_physical(end, now_ms=self.now_ms)
         if parts.index.files and parts.index.end_physical_offset >= end:
             self._truncate_index(end)
@@ -261,7 +270,6 @@ class _Recovery:
             self._cut(survey.end)
             self.findings += cut_leftovers(parts.log, inside, evidence=self.evidence)
             self._truncate_index(start)
-            self._stops.clear()
             self._dispatch(start, survey.end)
         return survey.end
 
@@ -322,8 +330,9 @@ class _Recovery:
 
     def _crash_start(self) -> int:
         parts = self.parts
+        last = self._last_with_data()
         return crash_start(
-            parts.log.files,
+            [file for file in parts.log.files if file.base <= last.base],
             parts.checkpoint,
             index_enabled=parts.config.message_index_enable,
             has_index=bool(parts.index.files),
