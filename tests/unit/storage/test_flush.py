@@ -1,287 +1,243 @@
-"""What "stored" means in each flush mode, and what a failed sync stops (spec B9.1, B9.2)."""
-
-from __future__ import annotations
+"""Flush: nothing is acknowledged before its sync, one sync serves many, one failure ends it all."""
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
-from rocketstore import FlushDiskType, FlushFailedError, Message, PutMessageStatus, StoreConfig
-from rocketstore.storage.checkpoint import read_checkpoint
-from rocketstore.storage.flush import CommitLogFlusher
+from rocketstore.config import FlushDiskType, StoreConfig
+from rocketstore.errors import FlushFailedError
+from rocketstore.message import Message
+from rocketstore.storage.results import PutMessageStatus
+from rocketstore.units import OS_PAGE_SIZE_BYTES
 from support.failing_disk import FailingDisk
-from support.small_store import LOG_FILE_BYTES, START_MS, Clock, open_small
+from support.log_parts import LOG_FILE_BYTES, LogParts
 
-SYNC = FlushDiskType.SYNC_FLUSH
-WAIT_S = 30
-PAGE = 4096
+SYNC = StoreConfig(flush_disk_type=FlushDiskType.SYNC_FLUSH)
+MESSAGE = Message(topic="orders", body=b"x" * 100)
 
 
 class GatedDisk(FailingDisk):
-    """Lets a test hold back the syncs of the CommitLog."""
+    """Lets each sync of a log file wait until the test opens the gate."""
 
     def __init__(self) -> None:
         super().__init__()
         self.gate = threading.Event()
         self.gate.set()
-        self.entered = threading.Semaphore(0)
+        self.is_syncing = threading.Event()
 
-    def fdatasync(self, descriptor, path):
-        if path.parent.name == "commitlog":
-            self.entered.release()
-            self.gate.wait(WAIT_S)
+    def fdatasync(self, descriptor: int, path: Path) -> None:
+        self.is_syncing.set()
+        self.gate.wait(30)
         super().fdatasync(descriptor, path)
 
 
 @pytest.fixture
-def clock():
-    return Clock()
+def sync_parts(tmp_path):
+    parts = LogParts(tmp_path, SYNC, disk=GatedDisk(), log_file_bytes=65_536)
+    parts.writer.put(MESSAGE)  # makes the file, whose creation syncs it
+    parts.flusher.start()
+    yield parts
+    parts.disk.gate.set()
+    if parts.flusher.failure is None:
+        parts.flusher.close()
 
 
-@pytest.fixture
-def disk():
-    return GatedDisk()
-
-
-@pytest.fixture
-def sync_store(tmp_path, clock, disk):
-    with open_small(
-        tmp_path / "store", clock, disk=disk, threads=True, flush_disk_type=SYNC
-    ) as store:
-        yield store
-
-
-def message(size=1, **fields):
-    return Message(topic="TopicTest", body=bytes(size), **fields)
-
-
-def log_syncs(disk):
-    return sum(
-        what == "fdatasync" and name.isdigit() and len(name) == 20 for what, name in disk.calls
-    )
-
-
-# --- SYNC_FLUSH -----------------------------------------------------------------------------------
-
-
-def test_a_put_is_acknowledged_only_after_its_bytes_are_synced(sync_store, disk):
-    sync_store.put(message())  # makes the file
-    disk.gate.clear()
-    while disk.entered.acquire(blocking=False):
-        pass
-    results = []
-    putter = threading.Thread(target=lambda: results.append(sync_store.put(message())))
-    putter.start()
-    assert disk.entered.acquire(timeout=WAIT_S)
-    assert results == []
-    disk.gate.set()
-    putter.join(WAIT_S)
-    (result,) = results
+def test_a_sync_put_returns_after_its_bytes_are_on_the_disk(sync_parts):
+    result = sync_parts.writer.put(MESSAGE)
     assert result.status is PutMessageStatus.PUT_OK
-    assert sync_store.flushed_physical_offset >= result.physical_offset + result.size
+    assert sync_parts.log.flushed_offset >= result.physical_offset + result.size
 
 
-def test_one_sync_serves_all_puts_that_came_meanwhile(sync_store, disk):
-    sync_store.put(message())
+def test_a_sync_put_waits_while_the_disk_does(sync_parts):
+    disk = sync_parts.disk
     disk.gate.clear()
-    putters = [threading.Thread(target=sync_store.put, args=(message(),)) for _ in range(16)]
-    first = putters[0]
-    first.start()
-    disk.entered.acquire(timeout=WAIT_S)
-    for putter in putters[1:]:
-        putter.start()
-    while sync_store.next_queue_offset("TopicTest", 0) < 17:
-        pass
-    before = log_syncs(disk)
-    disk.gate.set()
-    for putter in putters:
-        putter.join(WAIT_S)
-    assert log_syncs(disk) - before <= 3
-
-
-def test_a_put_that_is_not_synced_in_time_is_stored_and_says_so(tmp_path, disk):
-    with open_small(
-        tmp_path / "store", disk=disk, threads=True, flush_disk_type=SYNC, sync_flush_timeout=200
-    ) as store:
-        store.put(message())  # makes the file
-        disk.gate.clear()
-        result = store.put(message())
-        assert result.status is PutMessageStatus.FLUSH_DISK_TIMEOUT
-        assert result.is_stored
-        assert result.message_id
+    disk.is_syncing.clear()
+    with ThreadPoolExecutor(1) as pool:
+        future = pool.submit(sync_parts.writer.put, MESSAGE)
+        assert disk.is_syncing.wait(10)
+        assert not future.done()
+        assert sync_parts.log.flushed_offset < sync_parts.log.max_offset
         disk.gate.set()
-        assert store.wait_dispatched(timeout_s=WAIT_S)
-        assert len(store.get("TopicTest", 0, 0).messages) == 2
+        assert future.result(10).status is PutMessageStatus.PUT_OK
 
 
-@pytest.mark.parametrize(
-    "fields", [{"wait_flush": False}, {"properties": {"WAIT": "false"}}], ids=["field", "property"]
-)
-def test_a_put_that_does_not_ask_to_wait_does_not(sync_store, disk, fields):
-    sync_store.put(message())
+def test_one_sync_serves_all_puts_that_came_during_the_one_before(sync_parts):
+    disk = sync_parts.disk
     disk.gate.clear()
-    result = sync_store.put(message(**fields))
+    disk.is_syncing.clear()
+    with ThreadPoolExecutor(20) as pool:
+        first = pool.submit(sync_parts.writer.put, MESSAGE)
+        assert disk.is_syncing.wait(10)
+        before = disk.count("fdatasync")
+        others = [pool.submit(sync_parts.writer.put, MESSAGE) for _ in range(16)]
+        while len(sync_parts.flusher._waiters) < 16:
+            pass
+        disk.gate.set()
+        assert {future.result(10).status for future in [first, *others]} == {
+            PutMessageStatus.PUT_OK
+        }
+    assert disk.count("fdatasync") - before == 2
+
+
+def test_a_put_that_waits_for_no_flush_is_flushed_all_the_same(sync_parts):
+    result = sync_parts.writer.put(Message(topic="orders", wait_flush=False))
     assert result.status is PutMessageStatus.PUT_OK
-    assert sync_store.flushed_physical_offset < result.physical_offset + result.size
-    disk.gate.set()
-    assert sync_store.wait_dispatched(timeout_s=WAIT_S)
+    assert sync_parts.flusher.wait_flushed(result.physical_offset + result.size, 10)
 
 
-def test_messages_over_several_files_are_one_wait(sync_store):
-    for _ in range(5):
-        result = sync_store.put_batch([message(9000) for _ in range(6)])
-        assert result.status is PutMessageStatus.PUT_OK
-    assert sync_store.max_physical_offset > 3 * LOG_FILE_BYTES
-    assert sync_store.flushed_physical_offset == sync_store.max_physical_offset
-
-
-def test_consumers_see_only_what_is_synced(sync_store, disk):
-    sync_store.put(message())
-    assert sync_store.wait_dispatched(timeout_s=WAIT_S)
+@pytest.mark.parametrize(("wait", "waits"), [("true", True), ("TRUE", True), ("no", False)])
+def test_the_property_wait_is_java_s_boolean(sync_parts, wait, waits):
+    disk = sync_parts.disk
     disk.gate.clear()
-    result = sync_store.put(message(wait_flush=False))
-    assert not sync_store.wait_for("TopicTest", 0, 1, timeout_s=0.05)
-    assert sync_store.max_offset("TopicTest", 0) == 1
-    assert sync_store.by_id(result.message_id) is None
-    disk.gate.set()
-    assert sync_store.wait_for("TopicTest", 0, 1, timeout_s=WAIT_S)
-    assert sync_store.by_id(result.message_id) is not None
+    with ThreadPoolExecutor(1) as pool:
+        message = Message(topic="orders", properties={"WAIT": wait})
+        future = pool.submit(sync_parts.writer.put, message)
+        if waits:
+            while not sync_parts.flusher._waiters and not disk.is_syncing.is_set():
+                pass
+            assert not future.done()
+        else:
+            assert future.result(10).status is PutMessageStatus.PUT_OK
+        disk.gate.set()
 
 
-# --- a sync that fails ----------------------------------------------------------------------------
+def test_a_flush_that_takes_too_long_is_a_status_and_the_message_is_stored(tmp_path):
+    config = StoreConfig(flush_disk_type=FlushDiskType.SYNC_FLUSH, sync_flush_timeout=20)
+    parts = LogParts(tmp_path, config, disk=GatedDisk())
+    parts.writer.put(MESSAGE)
+    parts.flusher.start()
+    parts.disk.gate.clear()
+    result = parts.writer.put(MESSAGE)
+    assert result.status is PutMessageStatus.FLUSH_DISK_TIMEOUT
+    assert result.is_stored
+    assert result.queue_offset == 1
+    assert result.message_id
+    parts.disk.gate.set()
+    assert parts.writer.put(MESSAGE).status is PutMessageStatus.PUT_OK
+    parts.flusher.close()
 
 
-def test_a_failed_sync_fails_the_put_and_every_later_one(tmp_path, disk):
-    store = open_small(tmp_path / "store", disk=disk, threads=True, flush_disk_type=SYNC)
-    good = store.put(message())
+def test_a_failed_sync_fails_the_waiting_put_and_every_one_after(sync_parts):
+    disk, writer = sync_parts.disk, sync_parts.writer
+    flushed = sync_parts.log.flushed_offset
     disk.fails_sync = {"*"}
     with pytest.raises(FlushFailedError, match="fdatasync"):
-        store.put(message())
+        writer.put(MESSAGE)
     disk.fails_sync = set()
-    # A later sync may succeed although pages are gone: nothing is acknowledged any more.
+    end = sync_parts.log.max_offset
+    for _ in range(2):
+        with pytest.raises(FlushFailedError):
+            writer.put(MESSAGE)
     with pytest.raises(FlushFailedError):
-        store.put(message())
-    assert store.flushed_physical_offset == good.physical_offset + good.size
+        sync_parts.batches.put_messages([MESSAGE])
     with pytest.raises(FlushFailedError):
-        store.close()
-    assert store.layout.abort.exists()
+        sync_parts.flusher.flush()
+    with pytest.raises(FlushFailedError):
+        sync_parts.flusher.wait_flushed(end, 1)
+    assert sync_parts.log.flushed_offset == flushed
+    assert sync_parts.log.max_offset == end
+    assert sync_parts.log.readable_limit == flushed
 
 
-def test_a_failed_background_sync_stops_puts_of_async_flush_too(tmp_path, disk):
-    store = open_small(tmp_path / "store", disk=disk)
-    store.put(message())
+def test_a_failed_sync_fails_all_puts_that_wait_for_it(sync_parts):
+    disk = sync_parts.disk
+    disk.gate.clear()
+    disk.is_syncing.clear()
     disk.fails_sync = {"*"}
+    with ThreadPoolExecutor(4) as pool:
+        futures = [pool.submit(sync_parts.writer.put, MESSAGE) for _ in range(4)]
+        assert disk.is_syncing.wait(10)
+        disk.gate.set()
+        errors = [future.exception(10) for future in futures]
+    assert {type(error) for error in errors} == {FlushFailedError}
+
+
+def test_a_failed_background_sync_stops_the_writer_of_an_async_store(tmp_path):
+    parts = LogParts(tmp_path, disk=FailingDisk())
+    assert parts.writer.put(MESSAGE).status is PutMessageStatus.PUT_OK
+    parts.disk.fails_sync = {"*"}
+    parts.clock.now_ms += 10_000
     with pytest.raises(FlushFailedError):
-        store.flush()
+        parts.flusher.run_once(parts.clock.now_ms)
     with pytest.raises(FlushFailedError):
-        store.put(message())
-    with pytest.raises(FlushFailedError):
-        store.close()
+        parts.writer.put(MESSAGE)
 
 
-# --- ASYNC_FLUSH ----------------------------------------------------------------------------------
+def test_the_asynchronous_flush_leaves_few_pages_until_the_thorough_one(tmp_path):
+    parts = LogParts(tmp_path, disk=FailingDisk(), log_file_bytes=65_536)
+    parts.flusher._last_thorough_ms = parts.clock.now_ms
+    parts.writer.put(Message(topic="orders", body=bytes(4 * OS_PAGE_SIZE_BYTES - 200)))
+    assert parts.flusher.run_once(parts.clock.now_ms + 500) == 0
+    parts.writer.put(MESSAGE)
+    assert parts.flusher.run_once(parts.clock.now_ms + 1000) == parts.log.max_offset
+    parts.writer.put(MESSAGE)
+    assert parts.flusher.run_once(parts.clock.now_ms + 9_999) < parts.log.max_offset
+    assert parts.flusher.run_once(parts.clock.now_ms + 10_000) == parts.log.max_offset
 
 
-@pytest.fixture
-def async_store(tmp_path, clock, disk):
-    with open_small(tmp_path / "store", clock, disk=disk) as store:
-        yield store
-
-
-def flusher_of(store, **settings) -> CommitLogFlusher:
-    parts = store._parts
-    flusher = CommitLogFlusher(
-        parts.log, checkpoint=parts.checkpoint, config=StoreConfig(**settings), clock=parts.clock
+def test_a_flush_goes_through_every_file_that_was_filled_since(tmp_path):
+    parts = LogParts(tmp_path, disk=FailingDisk())
+    for _ in range(100):
+        parts.writer.put(MESSAGE)
+    assert len(parts.files.files) > 3
+    assert parts.flusher.flush() == parts.log.max_offset
+    assert [file.flushed_position for file in parts.files.files[:-1]] == [LOG_FILE_BYTES] * (
+        len(parts.files.files) - 1
     )
-    flusher._last_thorough_ms = parts.clock()
-    return flusher
 
 
-def test_the_defaults_are_those_of_4_9():
-    config = StoreConfig()
-    assert config.flush_interval_commit_log == 500
-    assert config.flush_commit_log_least_pages == 4
-    assert config.flush_commit_log_thorough_interval == 10_000
-    assert config.flush_commit_log_timed
-    assert config.sync_flush_timeout == 5000
+def test_the_flushed_offset_stops_before_the_file_that_fails(tmp_path):
+    parts = LogParts(tmp_path, disk=FailingDisk())
+    for _ in range(100):
+        parts.writer.put(MESSAGE)
+    parts.disk.fails_sync = {f"{2 * LOG_FILE_BYTES:020d}"}
+    with pytest.raises(FlushFailedError):
+        parts.flusher.flush()
+    assert parts.log.flushed_offset == 2 * LOG_FILE_BYTES
 
 
-def test_an_asynchronous_put_does_not_sync(async_store, disk):
-    async_store.put(message())  # makes the file
-    before = log_syncs(disk)
-    result = async_store.put(message())
-    assert result.status is PutMessageStatus.PUT_OK
-    assert log_syncs(disk) == before
-    assert async_store.flushed_physical_offset == 0
+def test_the_checkpoint_learns_the_time_of_the_last_message_on_the_disk(tmp_path):
+    parts = LogParts(tmp_path, log_file_bytes=65_536)
+    parts.writer.put(MESSAGE)
+    parts.clock.now_ms += 50
+    parts.writer.put(MESSAGE)
+    assert parts.checkpoint.times.physic_ms == 0
+    parts.flusher.flush(least_pages=4)
+    assert parts.checkpoint.times.physic_ms == 0
+    parts.flusher.flush()
+    assert parts.checkpoint.times.physic_ms == parts.clock.now_ms
 
 
-def test_a_turn_leaves_fewer_than_four_new_pages_for_later(async_store, clock):
-    flusher = flusher_of(async_store)
-    async_store.put(message(3 * PAGE))
-    assert flusher.run_once(clock.now_ms + 500) == 0
-    async_store.put(message(PAGE))
-    assert flusher.run_once(clock.now_ms + 1000) == async_store.max_physical_offset
+def test_somebody_may_wait_for_an_asynchronous_flush_too(tmp_path):
+    config = StoreConfig(flush_interval_commit_log=3_600_000)
+    parts = LogParts(tmp_path, config)
+    parts.flusher.start()
+    result = parts.writer.put(MESSAGE)
+    assert parts.flusher.wait_flushed(result.size, 10)
+    parts.flusher.close()
 
 
-def test_after_ten_seconds_a_turn_flushes_every_byte(async_store, clock):
-    flusher = flusher_of(async_store)
-    async_store.put(message())
-    assert flusher.run_once(clock.now_ms + 9_999) == 0
-    assert flusher.run_once(clock.now_ms + 10_000) == async_store.max_physical_offset
-    async_store.put(message())
-    assert flusher.run_once(clock.now_ms + 19_999) < async_store.max_physical_offset
-
-
-def test_the_checkpoint_learns_the_time_of_the_last_message_that_is_on_disk(async_store, clock):
-    flusher = flusher_of(async_store)
-    async_store.put(message())
-    clock.now_ms += 7
-    async_store.put(message())
-    assert async_store._parts.checkpoint.times.physic_ms == 0
-    flusher.flush()
-    assert async_store._parts.checkpoint.times.physic_ms == START_MS + 7
-
-
-def test_the_background_thread_flushes_by_itself(tmp_path):
-    with open_small(
-        tmp_path / "store",
-        threads=True,
-        flush_interval_commit_log=1,
-        flush_commit_log_thorough_interval=0,
-    ) as store:
-        result = store.put(message())
-        flusher = store._services.flusher
-        assert flusher.wait_flushed(result.physical_offset + result.size, WAIT_S)
-
-
-def test_without_the_timer_a_put_wakes_the_flush(tmp_path):
-    with open_small(
-        tmp_path / "store",
-        threads=True,
-        flush_interval_commit_log=3_600_000,
+def test_an_untimed_flush_is_woken_by_a_put(tmp_path):
+    config = StoreConfig(
         flush_commit_log_timed=False,
+        flush_interval_commit_log=3_600_000,
         flush_commit_log_least_pages=0,
-    ) as store:
-        end = store.put(message()).size
-        flushed = threading.Event()
-        store._services.flusher.on_flushed = flushed.set
-        while store.flushed_physical_offset < end and flushed.wait(WAIT_S):
-            flushed.clear()
-        assert store.flushed_physical_offset >= end
+    )
+    parts = LogParts(tmp_path, config)
+    flushed = threading.Event()
+    parts.flusher.on_flushed = flushed.set
+    parts.flusher.start()
+    parts.writer.put(MESSAGE)
+    assert flushed.wait(10)
+    parts.flusher.close()
 
 
-def test_an_orderly_close_flushes_everything_and_writes_the_checkpoint(tmp_path):
-    with open_small(tmp_path / "store") as store:
-        store.put(message())
-        root = store.layout
-    times = read_checkpoint(root.checkpoint)
-    assert (times.physic_ms, times.logics_ms, times.index_ms) == (START_MS,) * 3
-    assert not root.abort.exists()
-
-
-def test_flush_makes_everything_durable_at_once(async_store):
-    async_store.put(message(keys="k"))
-    async_store.flush()
-    times = read_checkpoint(async_store.layout.checkpoint)
-    assert (times.physic_ms, times.logics_ms, times.index_ms) == (START_MS,) * 3
-    assert async_store.flushed_physical_offset == async_store.max_physical_offset
+def test_closing_flushes_what_is_left(tmp_path):
+    parts = LogParts(tmp_path, StoreConfig(flush_interval_commit_log=3_600_000))
+    parts.flusher.start()
+    parts.writer.put(MESSAGE)
+    parts.flusher.close()
+    assert parts.log.flushed_offset == parts.log.max_offset
+    assert parts.checkpoint.times.physic_ms == parts.clock.now_ms

@@ -1,0 +1,194 @@
+"""What a store counts, under 4.9's names; and the flags that stop it."""
+
+import pytest
+
+from rocketstore.config import StoreConfig
+from rocketstore.message import Message
+from rocketstore.storage.results import PutMessageStatus
+from rocketstore.storage.running_flags import RunningFlag, RunningFlags
+from rocketstore.storage.statistics import BUCKET_NAMES, PutTotals, StoreStatistics
+from support.log_parts import LogParts, SettableClock
+
+
+class Totals:
+    """Put totals that a test sets."""
+
+    def __init__(self) -> None:
+        self.by_queue: list[tuple[str, PutTotals]] = []
+
+    def __call__(self) -> list[tuple[str, PutTotals]]:
+        return self.by_queue
+
+
+@pytest.fixture
+def totals() -> Totals:
+    return Totals()
+
+
+@pytest.fixture
+def clock() -> SettableClock:
+    return SettableClock()
+
+
+@pytest.fixture
+def statistics(clock, totals) -> StoreStatistics:
+    return StoreStatistics(clock, totals)
+
+
+def test_puts_are_counted_by_topic_with_their_bytes(tmp_path):
+    parts = LogParts(tmp_path)
+    sizes = [parts.writer.put(Message(topic="orders"), queue).size for queue in (0, 1, 1)]
+    other = parts.writer.put(Message(topic="payments", body=b"12345")).size
+    assert parts.statistics.put_by_topic() == {
+        "orders": PutTotals(3, sum(sizes)),
+        "payments": PutTotals(1, other),
+    }
+    assert parts.statistics.total_put() == PutTotals(4, sum(sizes) + other)
+
+
+def test_a_batch_counts_each_of_its_messages(tmp_path):
+    parts = LogParts(tmp_path)
+    parts.batches.put_messages([Message(topic="orders")] * 5)
+    assert parts.statistics.total_put().messages == 5
+
+
+def test_refused_puts_are_counted_apart(tmp_path):
+    parts = LogParts(tmp_path)
+    result = parts.writer.put(Message(topic="x" * 128))
+    assert result.status is PutMessageStatus.MESSAGE_ILLEGAL
+    assert parts.statistics.failed_puts == 1
+    assert parts.statistics.total_put().messages == 0
+
+
+@pytest.mark.parametrize(
+    ("elapsed_ms", "bucket"),
+    [
+        (0, "[<=0ms]"), (1, "[0~10ms]"), (9, "[0~10ms]"), (10, "[10~50ms]"), (49, "[10~50ms]"),
+        (50, "[50~100ms]"), (100, "[100~200ms]"), (200, "[200~500ms]"), (500, "[500ms~1s]"),
+        (1000, "[1~2s]"), (2000, "[2~3s]"), (3000, "[3~4s]"), (4000, "[4~5s]"), (5000, "[5~10s]"),
+        (9999, "[5~10s]"), (10_000, "[10s~]"),
+    ],
+)  # fmt: skip
+def test_put_times_fall_into_13_buckets(statistics, totals, elapsed_ms, bucket):
+    totals.by_queue = [("orders", PutTotals(1, 100))]
+    if elapsed_ms:
+        statistics.note_slow_put(elapsed_ms)
+    histogram = statistics.put_time_histogram()
+    assert len(histogram) == 13
+    assert [name for name, count in histogram.items() if count] == [bucket]
+    assert statistics.put_time_max_ms == elapsed_ms
+
+
+def test_the_histogram_is_printed_as_what_came_since_the_last_time(statistics, totals):
+    totals.by_queue = [("orders", PutTotals(10, 100))]
+    statistics.note_slow_put(3)
+    assert statistics.rotate_put_times()["[<=0ms]"] == 9
+    totals.by_queue = [("orders", PutTotals(12, 120))]
+    fresh = statistics.rotate_put_times()
+    assert (fresh["[<=0ms]"], fresh["[0~10ms]"]) == (2, 0)
+
+
+def test_rates_need_as_many_samples_as_their_span(statistics, totals, clock):
+    for second in range(61):
+        totals.by_queue = [("orders", PutTotals(second * 7, 0))]
+        statistics.sample()
+        clock.now_ms += 1000
+    assert statistics.rates("put") == [7.0, 7.0, 0.0]
+
+
+def test_601_samples_are_kept(statistics, totals, clock):
+    for second in range(700):
+        totals.by_queue = [("orders", PutTotals(second * 3, 0))]
+        statistics.sample()
+        clock.now_ms += 1000
+    assert len(statistics._samples) == 601
+    assert statistics.rates("put")[2] == 3.0
+
+
+def test_gets_are_counted_as_found_or_missed(statistics, clock):
+    statistics.sample()
+    for _ in range(10):
+        clock.now_ms += 1000
+        statistics.note_get(32, 4)
+        statistics.note_get(0, 1)
+        statistics.sample()
+    assert (statistics.get_found, statistics.get_miss, statistics.get_time_max_ms) == (10, 10, 4)
+    info = statistics.runtime_info()
+    assert info["getFoundTps"].split()[0] == "1.0"
+    assert info["getMissTps"].split()[0] == "1.0"
+    assert info["getTotalTps"].split()[0] == "2.0"
+    assert info["getTransferedTps"].split()[0] == "32.0"
+
+
+def test_runtime_info_has_the_keys_of_4_9(statistics, totals, clock):
+    totals.by_queue = [("orders", PutTotals(4, 1000))]
+    statistics.note_dispatch_backlog(17)
+    clock.now_ms += ((2 * 24 + 3) * 60 + 4) * 60_000 + 5_000
+    info = statistics.runtime_info()
+    assert list(info) == [
+        "bootTimestamp", "runtime", "putMessageEntireTimeMax", "putMessageTimesTotal",
+        "putMessageFailedTimes", "putMessageSizeTotal", "putMessageDistributeTime",
+        "putMessageAverageSize", "dispatchMaxBuffer", "getMessageEntireTimeMax", "putTps",
+        "getFoundTps", "getMissTps", "getTotalTps", "getTransferedTps",
+    ]  # fmt: skip
+    assert info["runtime"] == "[ 2 days, 3 hours, 4 minutes, 5 seconds ]"
+    assert info["putMessageAverageSize"] == "250.0"
+    assert info["dispatchMaxBuffer"] == "17"
+    assert info["putMessageDistributeTime"].startswith("[<=0ms]:4 ")
+    assert len(BUCKET_NAMES) == 13
+
+
+def test_no_put_at_all_is_reported_as_one(statistics):
+    assert statistics.runtime_info()["putMessageTimesTotal"] == "1"
+
+
+def test_one_in_50_000_refusals_is_logged_and_taking_puts_begins_anew(statistics, caplog):
+    for _ in range(3):
+        statistics.note_unavailable("disk full")
+    assert statistics._unavailable_count == 3
+    statistics.note_writeable()
+    assert statistics._unavailable_count == 0
+
+
+# --- running flags -------------------------------------------------------------------------------
+
+
+def test_flags_have_the_bits_of_4_9():
+    assert [flag.value for flag in RunningFlag] == [1, 2, 4, 8, 16, 64]
+
+
+def test_not_readable_alone_does_not_stop_puts():
+    flags = RunningFlags()
+    flags.set(RunningFlag.NOT_READABLE, "asked for")
+    assert not flags.is_readable
+    assert flags.is_writeable
+
+
+@pytest.mark.parametrize("flag", list(RunningFlag)[1:])
+def test_every_other_flag_stops_puts_until_it_is_cleared(tmp_path, flag):
+    parts = LogParts(tmp_path, StoreConfig())
+    assert parts.flags.set(flag, "for a test")
+    assert not parts.flags.set(flag, "for a test")
+    result = parts.writer.put(Message(topic="orders"))
+    assert result.status is PutMessageStatus.SERVICE_NOT_AVAILABLE
+    assert result.detail == f"{flag.name}: for a test"
+    assert parts.flags.clear(flag)
+    assert not parts.flags.clear(flag)
+    assert parts.writer.put(Message(topic="orders")).status is PutMessageStatus.PUT_OK
+
+
+def test_a_full_disk_does_not_stop_dispatch():
+    flags = RunningFlags()
+    flags.set(RunningFlag.DISK_FULL, "")
+    assert flags.is_queue_writeable
+    assert not flags.is_writeable
+    flags.set(RunningFlag.QUEUE_WRITE_ERROR, "")
+    assert not flags.is_queue_writeable
+
+
+def test_two_full_disks_are_two_causes():
+    flags = RunningFlags()
+    flags.set(RunningFlag.DISK_FULL, "log")
+    flags.set(RunningFlag.QUEUE_DISK_FULL, "queues")
+    flags.clear(RunningFlag.DISK_FULL)
+    assert not flags.is_writeable
