@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 import structlog
 
-from rocketstore.errors import FlushFailedError
+from rocketstore.errors import FlushFailedError, StoreFullError
 from rocketstore.format.index_file import (
     FIRST_ITEM,
     IndexHeader,
@@ -173,13 +173,22 @@ class IndexService:
     def _take_newest(self) -> None:
         """Let the kernel put into the newest file."""
         self.kernel_state[IndexColumn.ITEMS_AT_END] = self._count_items_at_end()
-        if not self.files:
-            self.kernel_file = np.zeros(0, np.uint8)
-            return
+        self.kernel_file = np.zeros(0, np.uint8)
+        if self.files and self.kernel_state[IndexColumn.ENABLED]:
+            try:
+                self._give_newest()
+            except StoreFullError as error:
+                # No reason to refuse the store: dispatch asks again, and says what is wrong.
+                _log.warning("index.no_room", error=str(error))
+
+    def _give_newest(self) -> None:
+        """Let the kernel put into the newest file, once all its blocks exist.
+
+        A file that Java made is sparse, and a page that finds no room would end the process.
+        """
         newest = self.files[-1].file
-        if self.kernel_state[IndexColumn.ENABLED]:
-            newest.reserve(newest.size)
-            newest.close_descriptor()
+        newest.reserve(newest.size)
+        newest.close_descriptor()
         self.kernel_file = newest.array
 
     def _count_items_at_end(self) -> int:
@@ -200,6 +209,8 @@ class IndexService:
     def roll(self) -> IndexFile:
         """Make the next file and let the kernel put into it.
 
+        When the newest file only lacked room on the disk, it is that one.
+
         Raises
         ------
         StoreFullError
@@ -209,6 +220,9 @@ class IndexService:
         -----
         Source: IndexService.getAndCreateLastIndexFile.
         """
+        if self.files and not self.kernel_file.size and not self.files[-1].is_full:
+            self._give_newest()
+            return self.files[-1]
         self._disk.make_directory(self.directory)
         name = next_index_file_name(self._clock(), self._tz, self._newest_name)
         path = self.directory / name

@@ -232,7 +232,10 @@ class MappedFile:
         """
         if position < 0 or size < 0 or position + size > self.write_position:
             return None
-        return memoryview(self.mapping)[position : position + size]
+        try:
+            return memoryview(self.mapping)[position : position + size]
+        except FileNotFoundError:  # retention was faster than this reader
+            return None
 
     def read_at(self, position: int, size: int) -> bytes:
         """Return a copy of up to `size` bytes by `pread`, without mapping the file."""

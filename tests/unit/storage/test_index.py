@@ -218,6 +218,34 @@ def test_a_file_that_cannot_be_made_leaves_nothing_behind(tmp_path):
     assert index.files == ()
 
 
+def test_a_sparse_file_of_java_is_used_when_the_disk_has_room_again(tmp_path):
+    """Opening does not fail on a full disk, and nothing is written into a hole of the file."""
+
+    class FillingDisk(Disk):
+        is_full = True
+
+        def allocate(self, descriptor, path, size):
+            if self.is_full:
+                raise StoreFullError(f"no room for {path}")
+            return super().allocate(descriptor, path, size)
+
+    path = tmp_path / "index" / "20261121045310987"
+    path.parent.mkdir()
+    with path.open("wb") as file:
+        file.truncate(IndexLayout(500, 2000).size_bytes)
+    disk = FillingDisk()
+    parts = DispatchParts(tmp_path, disk=disk, index_layout=IndexLayout(500, 2000))
+    disk.is_full = False
+    parts.append(3, properties=b"KEYS\x01k")
+    disk.is_full = True
+    with pytest.raises(StoreFullError):
+        parts.run()
+    disk.is_full = False
+    parts.run()
+    assert [file.name for file in parts.index.files] == [path.name]
+    assert len(find(parts.index, "k")) == 3
+
+
 def test_strange_files_are_passed_over_and_a_half_made_one_is_finished(tmp_path):
     index, _ = open_index(tmp_path)
     put(index, "k", 5, 1000)
