@@ -25,18 +25,18 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-import numpy as np
 import structlog
 
 from rocketstore.config import RecoveryPolicy
 from rocketstore.errors import StoreDamagedError
-from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES, FILLER
+from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES
 from rocketstore.scan.resync import find_record
 from rocketstore.storage.evidence import Evidence
 from rocketstore.storage.findings import Finding, Severity
 from rocketstore.storage.leftovers import CLOCK_TOLERANCE_MS
 from rocketstore.storage.log_cut import cut_leftovers, cut_log, relative_name
 from rocketstore.storage.log_survey import LogSurvey, survey_log, written_stop
+from rocketstore.storage.queue_recovery import CheckedLog, QueueRecovery
 from rocketstore.storage.recovery_compatible import (
     compatible_queue_end,
     find_compatible_end,
@@ -49,7 +49,6 @@ from rocketstore.units import ByteRange, MiB
 if TYPE_CHECKING:
     from rocketstore.config import StoreConfig
     from rocketstore.format.checkpoint import Checkpoint
-    from rocketstore.storage.consume_queue import ConsumeQueue
     from rocketstore.storage.disk import Disk
     from rocketstore.storage.dispatch import Dispatcher, SteppedOver
     from rocketstore.storage.index import IndexService
@@ -178,6 +177,8 @@ class _Recovery:
         self.now_ms = now_ms
         self.findings: list[Finding] = []
         self.evidence = Evidence(parts.layout, parts.disk, now_ms)
+        self.queues = QueueRecovery(parts.log, parts.queues, now_ms=now_ms)
+        self._damaged: list[ByteRange] = []
         self._stops: dict[int, int] = {}
         if parts.log.files:
             # Before anything is mapped: reading a hole through a map makes it look like data.
@@ -196,10 +197,10 @@ class _Recovery:
         start = self._clean_start() if self.clean else self._crash_start()
         known = parts.queues.next_offsets()
         end = self._salvage_from(start)
-        if start > parts.log.min_offset and self._has_gap(known):
+        if start > parts.log.min_offset and self.queues.has_gap(known):
             start = parts.log.min_offset
             self._note_rebuild()
-            self._drop_late_queues(known)
+            self.queues.drop_late(known)
             end = self._salvage_from(start)
         return start, end
 
@@ -208,11 +209,13 @@ class _Recovery:
         if not self.clean:
             self._truncate_index(start)
         stepped = self._dispatch(start, limit)
+        self._damaged = [over.range for over in stepped]
         end = self._plain_end(stepped, limit)
         if end is None:
             end = self._judged_end(start)
         self._cut(end)
-        self._fill_unwritten(start)
+        self.queues.drop_stale_ends(CheckedLog(start, end, self._damaged))
+        self.queues.fill_unwritten(start)
         return end
 
     def _cut(self, end: int) -> None:
@@ -225,7 +228,7 @@ class _Recovery:
             now_ms=self.now_ms,
             data_stop=self._stop,
         )
-        parts.queues.truncate_to_physical(end, now_ms=self.now_ms)
+        self.queues.end_at(end, clean_behind=not self.clean)
         if parts.index.files and parts.index.end_physical_offset >= end:
             self._truncate_index(end)
 
@@ -271,6 +274,8 @@ class _Recovery:
             self.findings += cut_leftovers(parts.log, inside, evidence=self.evidence)
             self._truncate_index(start)
             self._dispatch(start, survey.end)
+        # What an old log left was never a record of this one, so it is no damage.
+        self._damaged = [damage.range for damage in survey.damage_before_end()] + survey.holes
         return survey.end
 
     def _report(self, survey: LogSurvey) -> None:
@@ -343,22 +348,6 @@ class _Recovery:
         file = self.parts.log.find(physical_offset)
         return None if file is None else store_time_at(file, physical_offset - file.base)
 
-    # --- gaps in queues -------------------------------------------------------------------------
-
-    def _has_gap(self, known: dict[QueueKey, int]) -> bool:
-        """Whether a queue misses entries that the log before should have given it."""
-        return any(self._begins_late(queue, known) for queue in self.parts.queues.all())
-
-    @staticmethod
-    def _begins_late(queue: ConsumeQueue, known: dict[QueueKey, int]) -> bool:
-        before = known.get(queue.key)
-        if before is None:
-            first = queue.entry(queue.first_offset)
-            return queue.first_offset > 0 or (first is not None and not first.is_message)
-        # Fillers behind the old end stand for entries that were expected there.
-        entry = queue.entry(before)
-        return entry is not None and entry.is_filler
-
     def _note_rebuild(self) -> None:
         self.findings.append(
             Finding(
@@ -371,40 +360,6 @@ class _Recovery:
                 "the whole log is dispatched again",
             )
         )
-
-    def _drop_late_queues(self, known: dict[QueueKey, int]) -> None:
-        """Empty the queues that were made in the middle of their life, to make them anew."""
-        queues = self.parts.queues
-        for queue in queues.all():
-            if queue.key not in known and queue.files.files:
-                queue.unmap_writer()
-                queue.files.remove(queue.files.files, now_ms=self.now_ms)
-                queue.find_end()
-
-    def _fill_unwritten(self, start: int) -> None:
-        """Put fillers where a queue has zeros between entries: 4.9 would end the queue there."""
-        for queue in self.parts.queues.all():
-            first = self._first_entry_from(queue, start)
-            while first < queue.max_offset:
-                entries = queue.entries(first, queue.max_offset - first)
-                if not len(entries):
-                    break
-                empty = ~entries.view(np.uint8).reshape(-1, ENTRY_SIZE_BYTES).any(axis=1)
-                for row in np.flatnonzero(empty).tolist():
-                    queue.put(first + row, FILLER, overwrite=True)
-                first += len(entries)
-
-    @staticmethod
-    def _first_entry_from(queue: ConsumeQueue, physical_offset: int) -> int:
-        low, high = queue.first_offset, queue.max_offset
-        while low < high:
-            middle = (low + high) // 2
-            entry = queue.entry(middle)
-            if entry is not None and entry.is_written and entry.physical_offset < physical_offset:
-                low = middle + 1
-            else:
-                high = middle
-        return low
 
     # --- compatible -----------------------------------------------------------------------------
 
