@@ -215,8 +215,8 @@ class Retention:
         deleted += self._retry_hung()
         deleted += self._follow_log()
         for path, rule in deleted:
-            # Messages that somebody may still want go only with a warning (K-E5).
-            say = _log.warning if rule is RetentionRule.FORCED else _log.info
+            # That messages go is said aloud; queue and index files can be built anew.
+            say = _log.info if rule is RetentionRule.BELOW_LOG else _log.warning
             say("retention.deleted", path=str(path), rule=rule.name, why=rule.value)
         return deleted
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from datetime import UTC
 
 import pytest
+import structlog
 from structlog.testing import capture_logs
 
 from rocketstore.config import StoreConfig
@@ -80,6 +82,15 @@ class Bench:
 @pytest.fixture
 def bench(tmp_path):
     return Bench(tmp_path)
+
+
+@pytest.fixture
+def every_level():
+    """Let `capture_logs` see informational events too, which are silent by default."""
+    before = structlog.get_config()
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.NOTSET))
+    yield
+    structlog.configure(**before)
 
 
 # --- age and hour ---------------------------------------------------------------------------------
@@ -301,7 +312,7 @@ def test_a_hung_file_is_tried_again_at_other_hours(bench):
 # --- queues and index follow ----------------------------------------------------------------------
 
 
-def test_queue_and_index_files_follow_the_log(bench):
+def test_queue_and_index_files_follow_the_log(bench, every_level):
     bench.fill(OLD, OLD, YOUNG, YOUNG)
     queue = bench.parts.queue()
     with capture_logs() as logs:
