@@ -81,7 +81,7 @@ def find(
     key: str,
     begin: int = 0,
     end: int | None = None,
-    max_: Annotated[int, Parameter(name="--max")] = 64,
+    max_: Annotated[int | None, Parameter(name="--max")] = None,
     settings: StoreSettings | None = None,
     output: OutputOption = "table",
 ) -> int:

@@ -44,6 +44,13 @@ class LaterOptions(msgspec.Struct, frozen=True, kw_only=True, rename=broker_conf
     commit_commit_log_thorough_interval: Annotated[
         int, Option(_G.LATER, "After this time everything is committed.", "ms", 0)
     ] = 200
+    disk_fall_recorded: Annotated[
+        bool, Option(_G.LATER, "Count how far behind the log's end each get was.")
+    ] = True
+    default_query_max_num: Annotated[
+        int,
+        Option(_G.LATER, "Most messages of a query by unique key at a broker.", "count", 1),
+    ] = 32
     message_delay_level: Annotated[
         str, Option(_G.LATER, "Delays of the levels 1, 2, …: numbers with s, m, h or d.")
     ] = DEFAULT_DELAY_LEVELS

@@ -255,9 +255,6 @@ class StoreConfig(LaterOptions, frozen=True, kw_only=True, rename=broker_conf_ke
             100,
         ),
     ] = 40
-    disk_fall_recorded: Annotated[
-        bool, Option(_G.READING, "Count how far behind the log's end each get was.")
-    ] = True
 
     # --- index ----------------------------------------------------------------------------------
     message_index_enable: Annotated[
@@ -265,12 +262,8 @@ class StoreConfig(LaterOptions, frozen=True, kw_only=True, rename=broker_conf_ke
         Option(_G.INDEX, "Index messages by key; false saves disk and makes find answer nothing."),
     ] = True
     max_msgs_num_batch: Annotated[
-        int, Option(_G.INDEX, "Most messages that one find returns.", "count", 1)
+        int, Option(_G.INDEX, "Messages that one find returns unless told otherwise.", "count", 1)
     ] = 64
-    default_query_max_num: Annotated[
-        int,
-        Option(_G.INDEX, "Most messages of a query by unique key at a broker.", "count", 1),
-    ] = 32
     message_index_safe: Annotated[
         bool,
         Option(

@@ -145,6 +145,7 @@ class ReadOnlyStore(Reader):
         log = PreadLog(self._files, self._find_end, lambda: self._dispatched_end()[0])
         limits = PageLimits.from_config(self.config, physical_memory_bytes=physical_memory_bytes())
         super().__init__(log, self._pread_queues, self._pread_index, limits)
+        self.find_limit = self.config.max_msgs_num_batch
 
     @classmethod
     def open(cls, path: str | Path, config: StoreConfig | None = None, **options: Any) -> Self:

@@ -50,6 +50,9 @@ class Reader:
         How large a page may become.
     """
 
+    find_limit: int = 64
+    """Messages that `find` returns unless told otherwise (``maxMsgsNumBatch``)."""
+
     def __init__(
         self,
         log: LogSource,
@@ -215,7 +218,7 @@ class Reader:
         *,
         begin_ms: int = 0,
         end_ms: int | None = None,
-        max_messages: int = 64,
+        max_messages: int | None = None,
     ) -> list[StoredMessage]:
         """Return the messages of a topic that carry a key, newest first.
 
@@ -226,7 +229,7 @@ class Reader:
         begin_ms, end_ms
             Range of store times, both included.
         max_messages
-            Most messages to return.
+            Most messages to return; None takes the setting ``maxMsgsNumBatch``, 64 by default.
 
         Notes
         -----
@@ -241,7 +244,7 @@ class Reader:
             key,
             begin_ms=begin_ms,
             end_ms=end_ms,
-            max_messages=max_messages,
+            max_messages=self.find_limit if max_messages is None else max_messages,
         )
 
     def by_id(self, message_id: str) -> StoredMessage | None:

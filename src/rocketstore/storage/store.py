@@ -74,6 +74,7 @@ class MessageStore(Reader):
     def __init__(self, parts: StoreParts, *, threads: bool = True) -> None:
         limits = PageLimits.from_config(parts.config, physical_memory_bytes=physical_memory_bytes())
         super().__init__(parts.log, parts.queues, parts.index, limits)
+        self.find_limit = parts.config.max_msgs_num_batch
         self._parts = parts
         self._services = StoreServices(parts, threads=threads)
         self._writer = self._services.writer
