@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import zipfile
 from pathlib import Path
 
 import pytest
+
 from rocketstore import MessageStore
 from rocketstore.cli.application import run
 from rocketstore.cli.flights import FLIGHT_COUNT, read_flights
@@ -37,8 +39,6 @@ def test_demo_touches_no_directory_that_it_did_not_make(
 
 
 def test_missing_values_of_the_data_set_become_null(tmp_path: Path) -> None:
-    import zipfile
-
     with zipfile.ZipFile(tmp_path / "flights.csv.zip", "w") as archive:
         archive.writestr("flights.csv", "year,tailnum,dep_time\n2013,NA,\n2013,N1,517\n")
     assert list(read_flights(tmp_path / "flights.csv.zip")) == [

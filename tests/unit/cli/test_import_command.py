@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from rocketstore import MessageStore, StoreConfig
 from rocketstore.cli.application import run
 
