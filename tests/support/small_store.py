@@ -1,17 +1,30 @@
-"""A store of small files for tests, with a clock that the test moves and without threads."""
+"""Small stores for tests of recovery, repair and verify: written by our writer, without threads."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import shutil
+from typing import TYPE_CHECKING
 
-from rocketstore import MessageStore, StoreConfig
+from rocketstore import Message, MessageStore, StoreConfig
+from rocketstore.format.file_name import file_name
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
-LOG_FILE_BYTES = 64 * 1024
-QUEUE_FILE_BYTES = 2000
-START_MS = 1_600_000_000_000
+    from rocketstore.storage.disk import Disk
+
+LOG_FILE_BYTES = 16_384
+QUEUE_FILE_BYTES = 2_000
+START_MS = 1_700_000_000_000
+
+CONFIG = StoreConfig(
+    mapped_file_size_commit_log=LOG_FILE_BYTES,
+    mapped_file_size_consume_queue=QUEUE_FILE_BYTES,
+    max_hash_slot_num=100,
+    max_index_num=400,
+    retention=False,
+)
 
 
 class Clock:
@@ -24,25 +37,77 @@ class Clock:
         return self.now_ms
 
 
-def small_config(**settings: Any) -> StoreConfig:
-    sizes: dict[str, Any] = {
-        "mapped_file_size_commit_log": LOG_FILE_BYTES,
-        "mapped_file_size_consume_queue": QUEUE_FILE_BYTES,
-        "max_hash_slot_num": 500,
-        "max_index_num": 2000,
-        "retention": False,
-    }
-    return StoreConfig(**(sizes | settings))
+def messages(count: int, *, first: int = 0, body_size: int = 200) -> list[Message]:
+    """Return messages whose content follows from their number."""
+    return [
+        Message(
+            topic=f"Topic{number % 2}",
+            body=(f"{number:06d}-" * (body_size // 7 + 1))[:body_size].encode(),
+            keys=(f"key-{number}",),
+            tags=f"Tag{number % 3}",
+        )
+        for number in range(first, first + count)
+    ]
 
 
-def open_small(
-    root: Path,
-    clock: Clock | None = None,
-    *,
-    disk: Any = None,
-    threads: bool = False,
-    **settings: Any,
-) -> MessageStore:
-    return MessageStore.open(
-        root, small_config(**settings), clock=clock or Clock(), disk=disk, threads=threads
-    )
+def open_store(root: Path, clock: Clock, *, disk: Disk | None = None) -> MessageStore:
+    """Open without threads; everything happens on the calling thread."""
+    return MessageStore.open(root, CONFIG, clock=clock, disk=disk, threads=False)
+
+
+def put_all(store: MessageStore, wanted: Iterable[Message], clock: Clock) -> list[int]:
+    """Put messages, a millisecond apart, and return their physical offsets."""
+    offsets = []
+    for message in wanted:
+        clock.now_ms += 1
+        offsets.append(store.put(message, queue_id=0).physical_offset)
+    assert store.wait_dispatched()
+    return offsets
+
+
+def build_store(root: Path, count: int, clock: Clock, *, body_size: int = 200) -> list[int]:
+    """Make a store with `count` messages and stop it in order; return their offsets."""
+    with open_store(root, clock) as store:
+        return put_all(store, messages(count, body_size=body_size), clock)
+
+
+def crashed(root: Path) -> None:
+    """Make a stopped store look as if its writer had been killed."""
+    (root / "abort").touch()
+
+
+def log_path(root: Path, physical_offset: int) -> Path:
+    """Return the log file that holds an offset."""
+    return root / "commitlog" / file_name(physical_offset // LOG_FILE_BYTES * LOG_FILE_BYTES)
+
+
+def overwrite(root: Path, physical_offset: int, content: bytes) -> None:
+    """Damage the log in place."""
+    with log_path(root, physical_offset).open("r+b") as file:
+        file.seek(physical_offset % LOG_FILE_BYTES)
+        file.write(content)
+
+
+def read_log(root: Path, physical_offset: int, size: int) -> bytes:
+    """Return bytes of one log file."""
+    with log_path(root, physical_offset).open("rb") as file:
+        file.seek(physical_offset % LOG_FILE_BYTES)
+        return file.read(size)
+
+
+def bodies(store: MessageStore, topic: str) -> dict[int, bytes]:
+    """Return body by queue offset of everything that a consumer gets from queue 0."""
+    found: dict[int, bytes] = {}
+    offset = store.min_offset(topic, 0)
+    while offset < store.max_offset(topic, 0):
+        page = store.get(topic, queue_id=0, offset=offset, max_messages=32)
+        found |= {message.queue_offset: message.body for message in page.messages}
+        assert page.next_offset > offset
+        offset = page.next_offset
+    return found
+
+
+def copy_store(source: Path, target: Path) -> Path:
+    """Copy a store that nobody has open."""
+    shutil.copytree(source, target)
+    return target

@@ -53,7 +53,8 @@ def cut_log(
     for file in reversed([file for file in log.files if file.base >= end and file.writable]):
         if file.base == end and file.base == log.files[0].base:
             continue  # an empty log keeps its first file
-        if has_data(file.fd, 0, stop_of(file)):
+        stop = stop_of(file)  # may close the descriptor, so it is asked first
+        if has_data(file.fd, 0, stop):
             file.close_descriptor()
             evidence.take_file(file.path)
             findings.append(_cut(file, 0, file.size, "the whole file lies behind the log's end"))
