@@ -17,14 +17,13 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 
 from rocketstore.errors import RefusedMessageError, StoreError
-from rocketstore.format.blank import END_FILE_MIN_BLANK_SIZE
 from rocketstore.format.client_batch import decode_client_batch
 from rocketstore.format.properties import (
     PROPERTIES_SIZE_MAX,
     encode_properties,
     message_properties,
 )
-from rocketstore.format.record import fixed_size, host_flags
+from rocketstore.format.record import host_flags
 from rocketstore.message import DEFAULT_HOST
 from rocketstore.scan import kernels
 from rocketstore.scan.batch_state import (
@@ -33,6 +32,7 @@ from rocketstore.scan.batch_state import (
     NO_TIMESTAMP,
     BatchColumn,
 )
+from rocketstore.storage.commit_log import BatchTooLargeError
 from rocketstore.storage.prepared import (
     HOST_BITS,
     encoded_born_host,
@@ -86,7 +86,6 @@ class _Batch(NamedTuple):
     """What `BatchWriter._append` needs to know besides the table."""
 
     message_count: int
-    payload_bytes: int
     more: ByteArray
     waits: bool
     began_ns: int
@@ -149,9 +148,7 @@ class BatchWriter:
             waits = all(_waits(message) for message in messages)
             hosts = self._enter_details(messages, table)
         source = np.frombuffer(b"".join([*bodies, *blocks, *hosts]), np.uint8)
-        return self._append(
-            cell, source, table, _Batch(len(messages), payload, _NOTHING, waits, began_ns)
-        )
+        return self._append(cell, source, table, _Batch(len(messages), _NOTHING, waits, began_ns))
 
     def _enter_details(self, messages: Sequence[Message], table: Table) -> list[bytes]:
         """Enter what is not the same for all messages; return their born hosts."""
@@ -224,7 +221,7 @@ class BatchWriter:
         source = np.frombuffer(batch + host, np.uint8)
         waits = wait_flush and waits_for_flush(more)
         added = np.frombuffer(more, np.uint8) if more else _NOTHING
-        return self._append(cell, source, table, _Batch(count, len(batch), added, waits, began_ns))
+        return self._append(cell, source, table, _Batch(count, added, waits, began_ns))
 
     # --- both -----------------------------------------------------------------------------------
 
@@ -237,12 +234,7 @@ class BatchWriter:
         )
 
     def _append(self, cell: QueueCell, source: ByteArray, table: Table, batch: _Batch) -> PutResult:
-        count, payload, more, waits, began_ns = batch
-        most = payload + (fixed_size(HOST_BITS) + cell.topic_size + len(more) + 1) * count
-        if most + END_FILE_MIN_BLANK_SIZE > self._log.file_size:
-            refused = self._writer.file_refusal(most)
-            if refused is not None:
-                return refused
+        count, more, waits, began_ns = batch
         if len(more):
             longest = int(table[:count, _C.PROPERTIES_SIZE].max()) + 1 + len(more)
             if longest > PROPERTIES_SIZE_MAX:
@@ -255,6 +247,8 @@ class BatchWriter:
             offset, size, queue_offset, timestamp = self._log.append_batch(
                 cell, source, table, count, more
             )
+        except BatchTooLargeError as error:
+            return self._writer.file_refusal(error.size)
         except (StoreError, OSError) as error:
             return self._writer.failed(error)
         status = self._writer.acknowledge(offset + size, waits=waits)

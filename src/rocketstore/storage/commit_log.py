@@ -312,8 +312,8 @@ class CommitLog:
 
         Raises
         ------
-        RefusedMessageError
-            Properties are too long, or the records do not fit a file.
+        BatchTooLargeError, RefusedMessageError
+            The records do not fit a file, or properties are too long.
         StoreFullError, StoreError
             A file was needed and could not be made; nothing was stored.
         """
@@ -332,14 +332,14 @@ class CommitLog:
                 if size == BatchRefusal.NO_ROOM:
                     needed = int(table[:count, _RECORD_SIZE].sum())
                     if needed + END_FILE_MIN_BLANK_SIZE > self.file_size:
-                        raise _refused_batch(size, self.file_size)
+                        raise BatchTooLargeError(needed)
                     position = self._make_room(needed)
                     numbers = (count, cell.queue_id, cell.next_offset, now, self._base)
                     size = kernels.write_batch(
                         source, table, common, numbers, self._target, position
                     )
                 if size < 0:
-                    raise _refused_batch(size, self.file_size)
+                    raise _refused_batch(size)
                 offset = self._base + position
                 queue_offset = cell.next_offset
                 self._file.write_position = self._position = position + size
@@ -418,11 +418,23 @@ class CommitLog:
         self._use(file)
 
 
-def _refused_batch(refusal: int, file_size: int) -> RefusedMessageError:
+class BatchTooLargeError(RefusedMessageError):
+    """The records of a batch do not fit one file of the log.
+
+    Attributes
+    ----------
+    size
+        Bytes of all records together.
+    """
+
+    def __init__(self, size: int) -> None:
+        super().__init__(f"the records of a batch have {size} bytes, more than a file holds")
+        self.size = size
+
+
+def _refused_batch(refusal: int) -> RefusedMessageError:
     if refusal == BatchRefusal.PROPERTIES_TOO_LONG:
         return RefusedMessageError(
             "properties of a message and of its batch together exceed 32767 bytes"
         )
-    if refusal == BatchRefusal.NO_ROOM:
-        return RefusedMessageError(f"the batch does not fit a file of {file_size} bytes")
     return RefusedMessageError("the batch table does not describe its source")

@@ -136,10 +136,6 @@ class StoreWriter:
             refuse_special(message.properties)
             waits = waits and is_true(message.properties.get("WAIT"))
         properties = message_properties(message)
-        if len(body) > self._easy_body or len(properties) > PROPERTIES_SIZE_MAX:
-            refused = self._size_refusal(cell, body, properties)
-            if refused is not None:
-                return refused
         sys_flag = self._host_bits
         if message.sys_flag:
             refuse_transaction(message.sys_flag)
@@ -149,6 +145,10 @@ class StoreWriter:
         else:
             born_host = encoded_born_host(message.born_host)
             sys_flag |= host_flags(born_host, b"")
+        if len(body) > self._easy_body or len(properties) > PROPERTIES_SIZE_MAX:
+            refused = self._size_refusal(cell, body, properties, sys_flag)
+            if refused is not None:
+                return refused
         try:
             offset, size, queue_offset, timestamp = log.append(
                 cell, body, properties, message.flag, sys_flag, message.born_timestamp_ms,
@@ -186,13 +186,14 @@ class StoreWriter:
         if type(body) is not bytes:
             body = body_bytes(body)
         properties = prepared.properties
+        sys_flag = prepared.sys_flag | self._host_bits
         if len(body) > self._easy_body or len(properties) > PROPERTIES_SIZE_MAX:
-            refused = self._size_refusal(cell, body, properties)
+            refused = self._size_refusal(cell, body, properties, sys_flag)
             if refused is not None:
                 return refused
         try:
             offset, size, queue_offset, timestamp = log.append(
-                cell, body, properties, prepared.flag, prepared.sys_flag | self._host_bits,
+                cell, body, properties, prepared.flag, sys_flag,
                 prepared.born_timestamp_ms, prepared.born_host, prepared.reconsume_times,
                 prepared.prepared_transaction_offset,
             )  # fmt: skip
@@ -269,7 +270,9 @@ class StoreWriter:
         except (KeyError, TypeError):
             return self._new_cell(topic, queue_id)
 
-    def _size_refusal(self, cell: QueueCell, body: bytes, properties: bytes) -> PutResult | None:
+    def _size_refusal(
+        self, cell: QueueCell, body: bytes, properties: bytes, sys_flag: int
+    ) -> PutResult | None:
         """Return why a message is too large, or None (spec F3, B3.2; disagreement D1)."""
         if len(properties) > PROPERTIES_SIZE_MAX:
             return self.refuse(*properties_refusal(properties))
@@ -282,19 +285,18 @@ class StoreWriter:
             body_size=len(body),
             topic_size=cell.topic_size,
             properties_size=len(properties),
-            sys_flag=HOST_BITS,
+            sys_flag=sys_flag,
         )
-        return self.file_refusal(size)
+        is_fit = size + END_FILE_MIN_BLANK_SIZE <= self._log.file_size
+        return None if is_fit else self.file_refusal(size)
 
-    def file_refusal(self, size: int) -> PutResult | None:
-        """Return why `size` bytes fit no CommitLog file, or None."""
-        room = self._log.file_size - END_FILE_MIN_BLANK_SIZE
-        if size <= room:
-            return None
+    def file_refusal(self, size: int) -> PutResult:
+        """Return the result of a put whose `size` bytes fit no CommitLog file."""
+        file_size = self._log.file_size
         return self.refuse(
             PutMessageStatus.MESSAGE_ILLEGAL,
-            f"{size} bytes do not fit a CommitLog file of {self._log.file_size} bytes, "
-            f"which holds {room}",
+            f"{size} bytes do not fit a CommitLog file of {file_size} bytes, "
+            f"which holds {file_size - END_FILE_MIN_BLANK_SIZE}",
         )
 
     def failed(self, error: StoreError | OSError) -> PutResult:

@@ -1,0 +1,156 @@
+"""The same puts at the same times leave the same bytes that the genuine store left."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rocketstore.config import StoreConfig
+from rocketstore.errors import RefusedMessageError
+from rocketstore.format.client_batch import encode_client_batch
+from rocketstore.format.host import encode_host
+from rocketstore.format.record import decode_record, host_flags
+from rocketstore.message import Message, StoredMessage
+from rocketstore.storage.prepared import PreparedMessage
+from rocketstore.storage.results import PutResult
+from rocketstore.storage.store import MessageStore
+from support.golden_stores import golden_store
+from support.log_parts import SettableClock
+
+LOG_FILE_BYTES = 65_536
+SMALL = StoreConfig(
+    mapped_file_size_commit_log=LOG_FILE_BYTES,
+    mapped_file_size_consume_queue=2000,
+    max_hash_slot_num=500,
+    max_index_num=2000,
+    retention=False,
+)
+
+
+class Replay:
+    """Puts the messages of a golden store again."""
+
+    def __init__(self, root: Path, golden: Path, records: list[dict[str, Any]]) -> None:
+        self.messages = [
+            golden_message(golden, record["phy"]) for record in records if record["type"] == "msg"
+        ]
+        self.clock = SettableClock(0)
+        self.store = MessageStore.open(root, SMALL, clock=self.clock, threads=False)
+
+    def put_all(self, puts: list[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], PutResult]]:
+        """Yield each put of the manifest that stored something, with our result of the same."""
+        at = 0
+        for put in puts:
+            if put.get("append") != "PUT_OK":
+                continue
+            messages = self.messages[at : at + put["msgNum"]]
+            at += put["msgNum"]
+            self._prepare_for(messages[0])
+            yield put, self._put_batch(messages) if len(messages) > 1 else self._put(messages[0])
+        assert at == len(self.messages)
+
+    def _prepare_for(self, message: StoredMessage) -> None:
+        self.clock.now_ms = message.store_timestamp_ms
+        # A 4.9 store takes its host from each message, ours from its settings.
+        host = encode_host(message.store_host)
+        self.store._parts.log.store_host = host
+        self.store._writer._host_bits = host_flags(b"", host)
+        self.store._batches._store_bits = host_flags(b"", host)
+
+    def _put(self, message: StoredMessage) -> PutResult:
+        prepared = PreparedMessage(
+            message.topic,
+            message.raw_body,
+            message.raw_properties,
+            flag=message.flag,
+            sys_flag=message.sys_flag,
+            born_timestamp_ms=message.born_timestamp_ms,
+            born_host=message.born_host,
+            reconsume_times=message.reconsume_times,
+            prepared_transaction_offset=message.prepared_transaction_offset,
+        )
+        return self.store.put_prepared(prepared, queue_id=message.queue_id)
+
+    def _put_batch(self, messages: list[StoredMessage]) -> PutResult:
+        first = messages[0]
+        batch = encode_client_batch(
+            (message.flag, message.raw_body, message.raw_properties) for message in messages
+        )
+        return self.store.put_client_batch(
+            first.topic,
+            first.queue_id,
+            batch,
+            sys_flag=first.sys_flag,
+            born_timestamp_ms=first.born_timestamp_ms,
+            born_host=first.born_host,
+            reconsume_times=first.reconsume_times,
+        )
+
+
+def golden_message(golden: Path, physical_offset: int) -> StoredMessage:
+    """Return what stands in the genuine store's log; the manifest has no large bodies."""
+    base = physical_offset - physical_offset % LOG_FILE_BYTES
+    content = _content(golden / "commitlog" / f"{base:020d}")
+    return decode_record(content, physical_offset - base, base=base)
+
+
+@functools.cache
+def _content(path: Path) -> bytes:
+    return path.read_bytes()
+
+
+@pytest.mark.parametrize("case", ["basic", "ipv6", "batch", "expired/base"])
+def test_the_same_puts_leave_the_same_log_queues_and_results(tmp_path, case):
+    golden, facts = golden_store(case)
+    replay = Replay(tmp_path, golden, facts["records"])
+    puts = facts.get("puts") or single_puts(facts["records"])
+    for theirs, ours in replay.put_all(puts):
+        assert ours.physical_offset == theirs["wroteOffset"]
+        assert ours.size == theirs["wroteBytes"]
+        assert ours.queue_offset == theirs["queueOffset"]
+        assert ours.message_id == theirs["msgId"]
+        assert ours.message_count == theirs["msgNum"]
+    replay.store.close()
+    assert_same_files(tmp_path, golden, "commitlog")
+    assert_same_files(tmp_path, golden, "consumequeue")
+
+
+def single_puts(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return what each put must have answered, for a case that does not say."""
+    return [
+        {
+            "append": "PUT_OK",
+            "msgNum": 1,
+            "wroteOffset": record["phy"],
+            "wroteBytes": record["size"],
+            "queueOffset": record["queueOffset"],
+            "msgId": record["msgId"],
+        }
+        for record in records
+        if record["type"] == "msg"
+    ]
+
+
+def assert_same_files(ours: Path, theirs: Path, directory: str) -> None:
+    names = [
+        {path.relative_to(root): path for path in (root / directory).rglob("*") if path.is_file()}
+        for root in (ours, theirs)
+    ]
+    assert set(names[0]) == set(names[1])
+    for name, path in names[0].items():
+        assert path.read_bytes() == names[1][name].read_bytes(), name
+
+
+def test_what_the_genuine_store_refuses_in_a_batch_is_refused(tmp_path):
+    with MessageStore.open(tmp_path, SMALL, threads=False) as store:
+        for special in ({"DELAY": "3"}, {"INNER_MULTI_DISPATCH": "a,b"}):
+            message = Message(topic="orders", properties=special)
+            with pytest.raises(RefusedMessageError):
+                store.put_batch([message, message])
+        with pytest.raises(RefusedMessageError):
+            store.put_client_batch("orders", 0, encode_client_batch([(0, b"", b"")]), sys_flag=4)
+        assert store.max_physical_offset == 0
