@@ -19,6 +19,7 @@ import statistics
 import tempfile
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -28,8 +29,10 @@ from rocketstore.scan import kernels
 from rocketstore.storage.disk import Disk
 from rocketstore.storage.dispatch import Dispatcher
 from rocketstore.storage.index import IndexService
-from rocketstore.storage.mapped_file_queue import MappedFileQueue
 from rocketstore.storage.queue_table import ConsumeQueueTable
+
+if TYPE_CHECKING:
+    from rocketstore.storage.mapped_file_queue import MappedFileQueue
 
 TOPICS, QUEUES = 20, 8
 BODY_SIZES = (100, 1024, 4096)

@@ -20,12 +20,6 @@ import numpy.typing as npt
 Int64Array = npt.NDArray[np.int64]
 ByteArray = npt.NDArray[np.uint8]
 
-ENTRY_SIZE_BYTES: Final = 20
-"""One ConsumeQueue entry (spec F6); equal to ``format.queue_entry.ENTRY_SIZE_BYTES``."""
-
-FILLER_SIZE: Final = 0x7FFFFFFF
-"""Record size that marks a filler entry (spec F6)."""
-
 NO_LEVEL_DELAY_MS: Final = 1000
 """Delay of a level that the table of levels does not have (spec F5)."""
 

@@ -23,7 +23,13 @@ import structlog
 
 from rocketstore.scan import kernels
 from rocketstore.scan.columns import Column, RecordColumns, StopReason, new_columns
-from rocketstore.scan.dispatch_state import STATE_COUNT, DispatchStop, State, Step
+from rocketstore.scan.dispatch_state import (
+    NO_LEVEL_DELAY_MS,
+    STATE_COUNT,
+    DispatchStop,
+    State,
+    Step,
+)
 from rocketstore.storage.arrival import Arrival, ArrivalBoard
 from rocketstore.storage.entry_decisions import PREPARED_BIT, EntryDecisions
 from rocketstore.units import ByteRange
@@ -372,7 +378,7 @@ class Dispatcher:
 
 def _level_array(delays_ms: Mapping[int, int]) -> Int64Array:
     """Return the delays by level; a level that is missing waits a second (spec F5)."""
-    delays = np.full(max(delays_ms, default=0) + 1, 1000, np.int64)
+    delays = np.full(max(delays_ms, default=0) + 1, NO_LEVEL_DELAY_MS, np.int64)
     for level, delay_ms in delays_ms.items():
         delays[level] = delay_ms
     return delays

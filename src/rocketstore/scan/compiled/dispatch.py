@@ -22,6 +22,7 @@ from typing import Any, Final
 import numpy as np
 from numba import types
 
+from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES, FILLER_SIZE
 from rocketstore.scan.columns import Column, StopReason
 from rocketstore.scan.compiled import BYTES, COLUMNS, NUMBERS, WRITABLE_BYTES, inner, kernel
 from rocketstore.scan.compiled.index import positive_hash, put_item
@@ -36,8 +37,6 @@ from rocketstore.scan.compiled.memory import (
 )
 from rocketstore.scan.compiled.walk import walk
 from rocketstore.scan.dispatch_state import (
-    ENTRY_SIZE_BYTES,
-    FILLER_SIZE,
     QUEUE_COLUMN_COUNT,
     DispatchStop,
     IndexColumn,

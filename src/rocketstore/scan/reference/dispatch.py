@@ -9,10 +9,9 @@ import ctypes
 import struct
 from typing import TYPE_CHECKING, Final
 
+from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES, FILLER_SIZE
 from rocketstore.scan.columns import Column, StopReason
 from rocketstore.scan.dispatch_state import (
-    ENTRY_SIZE_BYTES,
-    FILLER_SIZE,
     DispatchStop,
     IndexColumn,
     QueueColumn,
@@ -40,7 +39,7 @@ _END_OFFSET: Final = struct.Struct(">q")
 class _Pass:
     """The arrays of one call."""
 
-    def __init__(  # noqa: PLR0913 - the kernel's arrays
+    def __init__(
         self,
         buffer: ByteArray,
         slots: Int64Array,
@@ -212,7 +211,7 @@ class _Pass:
         return DispatchStop.DONE
 
 
-def follow(  # noqa: PLR0913 - the kernel's signature
+def follow(
     buffer: ByteArray,
     stop: int,
     base: int,

@@ -30,7 +30,7 @@ def positive_hash(value: int) -> int:
     return 0x100000000 - low if low > 0x80000000 else low
 
 
-def put_item(  # noqa: PLR0913 - the kernel's signature
+def put_item(
     index_file: ByteArray,
     slot_limit: int,
     item_limit: int,
@@ -69,7 +69,7 @@ def put_item(  # noqa: PLR0913 - the kernel's signature
     return True
 
 
-def find_items(  # noqa: PLR0913 - the kernel's signature
+def find_items(
     index_file: ByteArray,
     slot_limit: int,
     item_limit: int,
