@@ -63,6 +63,17 @@ class LogScan:
             for batch in scan_segment(content, base=file.base, file_size=file.size):
                 yield from self._batch_rows(batch, file, content, damage_only=damage_only)
 
+    def count(self) -> tuple[int, int]:
+        """Scan without making rows; return how many records there are and the bytes scanned."""
+        records = size = 0
+        for file in self.files.files:
+            content = _read(file)
+            size += len(content)
+            for batch in scan_segment(content, base=file.base, file_size=file.size):
+                records += len(batch.columns)
+                self.damaged_bytes += sum(damage.range.size for damage in batch.damage)
+        return records, size
+
     def _batch_rows(
         self,
         batch: ScanBatch,

@@ -1,0 +1,187 @@
+"""``rocketstore bench``: what this machine and this disk give, in a store made for the purpose."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+from cyclopts import App, Parameter
+
+from rocketstore.cli.options import OutputOption, StoreArgument, StoreSettings
+from rocketstore.cli.output import print_object
+from rocketstore.errors import StoreError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from rocketstore.storage.store import MessageStore
+
+app = App(name="bench", help="Measure puts, gets and scans on this machine.")
+
+QUEUES: Final = 8
+PAGE_MESSAGES: Final = 32
+
+DirectoryOption = Annotated[
+    Path | None, Parameter(name="--dir", help="Disk to measure; a temporary store is made below.")
+]
+
+
+@app.command
+def put(
+    *,
+    messages: int = 200_000,
+    body_size: int = 1024,
+    directory: DirectoryOption = None,
+    settings: StoreSettings | None = None,
+    output: OutputOption = "table",
+) -> int:
+    """Put messages one by one, from one thread.
+
+    Parameters
+    ----------
+    messages
+        How many.
+    body_size
+        Bytes of each body.
+    directory
+        Disk to measure; a temporary store is made below it and removed.
+    settings
+        For example --set flushDiskType=SYNC_FLUSH.
+    output
+        How to print.
+    """
+    with _temporary_store(directory, settings) as store:
+        took, latencies = _fill(store, messages, body_size)
+    latencies.sort()
+    print_object(
+        {
+            "messages": messages,
+            "bodySize": body_size,
+            "messagesPerSecond": round(messages / took),
+            "p50Micros": round(latencies[messages // 2] / 1000, 1),
+            "p99Micros": round(latencies[messages * 99 // 100] / 1000, 1),
+            "maxMicros": round(latencies[-1] / 1000, 1),
+        },
+        output,
+    )
+    return 0
+
+
+@app.command
+def get(
+    *,
+    messages: int = 200_000,
+    body_size: int = 1024,
+    directory: DirectoryOption = None,
+    settings: StoreSettings | None = None,
+    output: OutputOption = "table",
+) -> int:
+    """Read pages of 32 raw records from a store just written.
+
+    Parameters
+    ----------
+    messages
+        How many.
+    body_size
+        Bytes of each body.
+    directory
+        Disk to measure; a temporary store is made below it and removed.
+    settings
+        Where settings come from.
+    output
+        How to print.
+    """
+    with _temporary_store(directory, settings) as store:
+        _fill(store, messages, body_size)
+        store.wait_dispatched()
+        started = time.perf_counter()
+        count = size = 0
+        for queue_id in range(QUEUES):
+            offset = 0
+            while (page := store.get_raw("bench", queue_id, offset, PAGE_MESSAGES)).message_count:
+                count += page.message_count
+                size += len(page.records)
+                offset = page.next_offset
+        took = time.perf_counter() - started
+    if count != messages:
+        raise StoreError(f"read {count} of {messages} messages")
+    print_object(
+        {
+            "messages": count,
+            "bodySize": body_size,
+            "messagesPerSecond": round(count / took),
+            "megabytesPerSecond": round(size / took / 1e6),
+        },
+        output,
+    )
+    return 0
+
+
+@app.command
+def scan(
+    store: StoreArgument,
+    /,
+    *,
+    settings: StoreSettings | None = None,
+    output: OutputOption = "table",
+) -> int:
+    """Scan a store's CommitLog with checksums, twice: the second time its files are in memory."""
+    from rocketstore.cli.log_scan import LogScan
+
+    rates = []
+    for _ in range(2):
+        log = LogScan(store, (settings or StoreSettings()).load(), None, None)
+        started = time.perf_counter()
+        records, size = log.count()
+        rates.append(size / (time.perf_counter() - started) / 1e9)
+    print_object(
+        {
+            "records": records,
+            "bytes": size,
+            "damagedBytes": log.damaged_bytes,
+            "firstGigabytesPerSecond": round(rates[0], 2),
+            "secondGigabytesPerSecond": round(rates[1], 2),
+        },
+        output,
+    )
+    return 0
+
+
+@contextmanager
+def _temporary_store(
+    directory: Path | None, settings: StoreSettings | None
+) -> Iterator[MessageStore]:
+    from rocketstore.scan import kernels
+    from rocketstore.storage.store import MessageStore
+
+    config = (settings or StoreSettings()).load()
+    kernels.warm()
+    root = Path(tempfile.mkdtemp(prefix="rocketstore-bench-", dir=directory))
+    try:
+        with MessageStore.open(root, config) as store:
+            yield store
+    finally:
+        shutil.rmtree(root, ignore_errors=True)
+
+
+def _fill(store: MessageStore, count: int, body_size: int) -> tuple[float, list[int]]:
+    """Put `count` messages; return the seconds it took and each put's nanoseconds."""
+    from rocketstore.message import Message
+    from rocketstore.storage.results import PutMessageStatus
+
+    body = b"x" * body_size
+    latencies = []
+    clock = time.perf_counter_ns
+    started = clock()
+    for number in range(count):
+        message = Message(topic="bench", body=body, tags="TagA", keys=f"key{number}")
+        before = clock()
+        result = store.put(message, number % QUEUES)
+        latencies.append(clock() - before)
+        if result.status is not PutMessageStatus.PUT_OK:
+            raise StoreError(f"message {number} was not stored: {result.status.value}")
+    return (clock() - started) / 1e9, latencies

@@ -1,0 +1,32 @@
+"""``rocketstore bench``: it counts what it measures and leaves nothing behind."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from rocketstore.cli.application import run
+from support.golden import golden_case
+
+SMALL = ["--set", "mappedFileSizeCommitLog=1048576", "--set", "maxHashSlotNum=500",
+         "--set", "maxIndexNum=2000"]  # fmt: skip
+
+
+@pytest.mark.parametrize("what", ["put", "get"])
+def test_bench_handles_every_message_and_removes_its_store(
+    what: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["bench", what, "--messages", "500", "--body-size", "10", "--dir", str(tmp_path)]
+    assert run([*command, *SMALL, "--output", "json"]) == 0
+    figures = json.loads(capsys.readouterr().out)
+    assert figures["messages"] == 500
+    assert figures["messagesPerSecond"] > 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_bench_scan_counts_the_records_of_the_log(capsys: pytest.CaptureFixture[str]) -> None:
+    store = golden_case("basic") / "store"
+    assert run(["bench", "scan", str(store), "--output", "json"]) == 0
+    figures = json.loads(capsys.readouterr().out)
+    assert (figures["records"], figures["damagedBytes"]) == (1489, 0)
