@@ -22,7 +22,10 @@ if TYPE_CHECKING:
     from rocketstore.storage.queue_audit import AuditedQueue, Unbacked
     from rocketstore.storage.store_audit import StoreAudit
 
-_ENTRY = 20
+_ENTRY: Final = 20
+
+_LOOKED_AT_BYTES: Final = 256
+"""More than a header; a record's last bytes may well be zeros."""
 
 _QUEUE_REASONS: Final = {
     UnbackedKind.LOST: (
@@ -62,6 +65,15 @@ _QUEUE_REASONS: Final = {
         "nothing to do",
     ),
 }
+
+
+_FILLED_HOLE: Final = (
+    Severity.DAMAGE,
+    "queue-hole",
+    "fillers that keep the places of lost records",
+    "they keep their places; a get steps over them",
+)
+"""Fillers behind a message; those in front of a queue's first message are its normal beginning."""
 
 
 def audit_findings(audit: StoreAudit, *, is_live: bool = False) -> list[Finding]:
@@ -117,11 +129,11 @@ def _weight_of_log_file(found: FileFinding, *, is_last: bool) -> tuple[Severity,
 
 
 def _ends_in_bytes(path: Path) -> bool:
-    """Whether a file's last byte is not zero: then it was cut off inside its records."""
+    """Whether a file's last bytes are not zeros: then it was cut off inside its records."""
     with path.open("rb") as file:
         size = file.seek(0, os.SEEK_END)
-        file.seek(max(0, size - 1))
-        return file.read(1) not in {b"", b"\0"}
+        file.seek(max(0, size - _LOOKED_AT_BYTES))
+        return any(file.read())
 
 
 def _log_findings(audit: StoreAudit, *, is_live: bool) -> Iterator[Finding]:
@@ -172,6 +184,8 @@ def _queue_findings(audit: StoreAudit, *, is_live: bool) -> Iterator[Finding]:
         for run in runs:
             if run.kind in _QUEUE_REASONS and not (is_live and _is_in_motion(run)):
                 severity, kind, reason, action = _QUEUE_REASONS[run.kind]
+                if run.kind is UnbackedKind.FILLER and run.start - 1 in queue.backed:
+                    severity, kind, reason, action = _FILLED_HOLE
                 if run.is_tail and run.kind is UnbackedKind.WRONG:
                     severity = Severity.WARNING
                 count = run.stop - run.start

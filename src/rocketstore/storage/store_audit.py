@@ -191,10 +191,12 @@ def find_places(root: Path, config: StoreConfig) -> StorePlaces:
         for path in _offset_files(queue)
     ]
     index = [path for path in _files(layout.index) if is_index_file_name(path.name)]
+    # What is set is not compared with the files: a file of another length is a finding.
+    has_layout = config.max_hash_slot_num is not None and config.max_index_num is not None
     observed = ObservedSizes(
         commit_log=None if config.mapped_file_size_commit_log else _commonest(log),
         consume_queue=None if config.mapped_file_size_consume_queue else _commonest(queues, 20),
-        index_file=_commonest(index),
+        index_file=None if has_layout else _commonest(index),
     )
     return StorePlaces(layout, resolve_sizes(config, observed))
 

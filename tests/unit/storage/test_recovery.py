@@ -9,9 +9,9 @@ import pytest
 
 from rocketstore.config import RecoveryPolicy
 from rocketstore.errors import StoreDamagedError
-from rocketstore.storage.disk import Disk
 from rocketstore.storage.store import MessageStore
 from rocketstore.storage.verify import verify_store
+from support.dying_disk import DyingDisk, KilledError
 from support.small_store import (
     CONFIG,
     LOG_FILE_BYTES,
@@ -270,46 +270,6 @@ def test_records_of_an_earlier_longer_log_do_not_come_back(
     report = verify_store(root, CONFIG, now_ms=clock())
     assert report.findings == []
     assert report.counts.message_count == 110
-
-
-class KilledError(Exception):
-    """The process would be gone now."""
-
-
-class DyingDisk(Disk):
-    """Fails every call from the n-th on, as if the process had been killed there."""
-
-    def __init__(self, calls: int) -> None:
-        self.left = calls
-
-    def _call(self) -> None:
-        self.left -= 1
-        if self.left < 0:
-            raise KilledError
-
-    def write_at(self, descriptor, path, position, data):
-        self._call()
-        super().write_at(descriptor, path, position, data)
-
-    def zero_range(self, descriptor, path, start, stop):
-        self._call()
-        super().zero_range(descriptor, path, start, stop)
-
-    def fdatasync(self, descriptor, path):
-        self._call()
-        super().fdatasync(descriptor, path)
-
-    def replace(self, source, target):
-        self._call()
-        super().replace(source, target)
-
-    def unlink(self, path):
-        self._call()
-        super().unlink(path)
-
-    def create_file(self, path):
-        self._call()
-        return super().create_file(path)
 
 
 @pytest.mark.parametrize("calls", range(0, 24, 2))
