@@ -103,6 +103,8 @@ def test_runs_start_exactly_behind_damage(log):
 def test_a_healthy_log_is_all_records(fields, base):
     log = SyntheticLog(base)
     for one in fields:
+        # Zeros in texts may look like a sector that was never written.
+        one.update({name: one[name].replace(b"\0", b"0") for name in ("topic", "properties")})
         log.add(**one)
     log.blank(64)
     (batch,) = scan_segment(bytes(log.data), base=base)

@@ -27,6 +27,7 @@ from rocketstore.format.record import (
     decode_record,
 )
 from rocketstore.message import BORN_HOST_V6_FLAG, STORE_HOST_V6_FLAG
+from rocketstore.scan.columns import SECTOR_SIZE_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -81,7 +82,22 @@ def message_at(
         message = decode_record(view, 0, base=physical_offset)
     except FormatError:
         return None
-    return message if message.size == size else None
+    if message.size != size or _has_empty_sector(message, view):
+        return None
+    return message
+
+
+def _has_empty_sector(message: StoredMessage, view: memoryview | bytes) -> bool:
+    """Whether a sector of topic or properties was never written, as a power cut leaves it."""
+    if b"\0" not in message.raw_properties and "\0" not in message.topic:
+        return False
+    stop = message.size
+    text_at = stop - len(message.raw_properties) - 2 - len(message.topic.encode())
+    if not message.raw_properties:
+        stop -= 2
+    first_edge = text_at + -(message.physical_offset + text_at) % SECTOR_SIZE_BYTES
+    edges = range(first_edge, stop, SECTOR_SIZE_BYTES)
+    return any(not any(view[edge : min(edge + SECTOR_SIZE_BYTES, stop)]) for edge in edges)
 
 
 def record_size_at(log: LogSource, physical_offset: int) -> int | None:

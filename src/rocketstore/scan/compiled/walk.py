@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from rocketstore.scan.columns import COLUMN_COUNT, Column, StopReason
+from rocketstore.scan.columns import COLUMN_COUNT, SECTOR_SIZE_BYTES, Column, StopReason
 from rocketstore.scan.compiled import BYTES, COLUMNS, inner, kernel, types
 from rocketstore.scan.compiled.crc import body_crc_unchecked
 from rocketstore.scan.compiled.java_hash import java_hash_unchecked
@@ -37,6 +37,7 @@ _FIXED_V2: Final = 92
 """Bytes of a record with IPv4 hosts that are neither body, topic nor properties."""
 
 _V6_EXTRA: Final = 12
+_SECTOR: Final = SECTOR_SIZE_BYTES
 
 _END: Final = int(StopReason.END)
 _BLANK: Final = int(StopReason.BLANK)
@@ -114,9 +115,31 @@ def check_record(  # noqa: C901, PLR0911 - one return per witness, in the order 
     room -= body_size + topic_size
     if topic_size < 0 or room < 0 or load_i16(buffer, topic_at + topic_size) != room:
         return _BAD_FIELDS
+    # The length of properties that there are none of is zeros, wherever an edge may be.
+    text_end = position + total if room else topic_at + topic_size
+    if _has_empty_sector(buffer, topic_at, text_end, base):
+        return _BAD_FIELDS
     if check_crc and not _crc_agrees(buffer, position, body_at, body_size):
         return _BAD_CRC
     return _END
+
+
+@inner
+def _has_empty_sector(buffer: Any, position: Any, end: Any, base: Any) -> Any:
+    """Tell whether text turns to zeros at a sector's edge, and stays so up to the next or the end.
+
+    A power cut leaves a sector unwritten, and no checksum covers topic and properties.
+    """
+    edge = position + (-(base + position) & (_SECTOR - 1))
+    while edge < end:
+        at = edge
+        stop = min(edge + _SECTOR, end)
+        while at < stop and load_u8(buffer, at) == 0:
+            at += 1
+        if at == stop:
+            return True
+        edge += _SECTOR
+    return False
 
 
 @inner
@@ -138,7 +161,7 @@ def _crc_agrees(buffer: Any, position: Any, body_at: Any, body_size: Any) -> Any
 
 
 @inner
-def _find_value_end(buffer: Any, position: Any, end: Any) -> Any:
+def find_value_end(buffer: Any, position: Any, end: Any) -> Any:
     """Return the place of the next value separator, `end` when there is none."""
     while position + 8 <= end:
         word = load_word(buffer, position) ^ _EACH_VALUE_END
@@ -212,7 +235,7 @@ def _read_properties(buffer: Any, position: Any, end: Any, row: Any) -> None:
         if byte == _VALUE_END:
             position = name_end + 1
             continue
-        value_end = _find_value_end(buffer, name_end + 1, end)
+        value_end = find_value_end(buffer, name_end + 1, end)
         if name_end > position and value_end > name_end + 1:
             _note_property(buffer, position, name_end, value_end, row)
         position = value_end + 1

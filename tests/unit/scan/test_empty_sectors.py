@@ -1,0 +1,75 @@
+"""Records of which a power cut left a sector unwritten: no checksum covers topic and properties."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from rocketstore.scan.columns import COLUMN_COUNT, SECTOR_SIZE_BYTES, StopReason
+from rocketstore.scan.compiled import walk as compiled
+from rocketstore.scan.reference import walk as reference
+from support.synthetic_log import SyntheticLog
+
+BASE = 1 << 20
+BODY = b"b" * 300
+
+
+def walk(log, flavour):
+    data = np.frombuffer(bytes(log.data), np.uint8)
+    cols = np.empty((8, COLUMN_COUNT), np.int64)
+    count, _, reason = flavour.walk(data, 0, len(data), BASE, len(data), True, cols)  # noqa: FBT003
+    return count, StopReason(reason)
+
+
+def torn(*, topic=b"orders", properties=b"TAGS\x01created", body=BODY, from_sector=1, to_sector=99):
+    """Return a log of one record whose sectors from one to another are zeros."""
+    log = SyntheticLog(BASE)
+    log.add(topic=topic, properties=properties, body=body)
+    start = from_sector * SECTOR_SIZE_BYTES
+    stop = min(to_sector * SECTOR_SIZE_BYTES, len(log.data))
+    log.data[start:stop] = bytes(stop - start)
+    return log
+
+
+def body_up_to(edge, *, before=91 + 6, properties=b""):
+    """Return a body with which the properties' byte number `edge` is the first of a sector."""
+    return b"b" * (SECTOR_SIZE_BYTES - before - edge)
+
+
+@pytest.mark.parametrize("flavour", [compiled, reference])
+class TestEmptySectors:
+    def test_properties_that_end_in_an_empty_sector_are_damage(self, flavour):
+        log = torn(body=body_up_to(9))
+        assert walk(log, flavour) == (0, StopReason.BAD_FIELDS)
+
+    def test_one_byte_in_an_empty_sector_is_damage(self, flavour):
+        log = torn(body=body_up_to(11))
+        assert len(log.data) == SECTOR_SIZE_BYTES + 1
+        assert walk(log, flavour) == (0, StopReason.BAD_FIELDS)
+
+    def test_an_empty_sector_between_written_ones_is_damage(self, flavour):
+        properties = b"padding\x01" + b"p" * 2000
+        log = torn(properties=properties, from_sector=2, to_sector=3)
+        assert walk(log, flavour) == (0, StopReason.BAD_FIELDS)
+
+    def test_a_topic_that_turns_to_zeros_is_damage_although_lengths_add_up(self, flavour):
+        log = torn(body=b"b" * (SECTOR_SIZE_BYTES - 89 - 3), properties=b"")
+        assert walk(log, flavour) == (0, StopReason.BAD_FIELDS)
+
+    def test_zeros_that_begin_inside_a_sector_are_somebodys_value(self, flavour):
+        log = SyntheticLog(BASE)
+        log.add(properties=b"TAGS\x01" + bytes(60), body=b"b")
+        log.add(properties=b"a\x01" + bytes(500) + b"z", body=b"")
+        assert walk(log, flavour) == (2, StopReason.END)
+
+    @pytest.mark.parametrize("edge", range(-8, 2))
+    def test_no_properties_are_no_empty_sector(self, flavour, edge):
+        log = SyntheticLog(BASE)
+        log.add(topic=b"orders", body=b"b" * (SECTOR_SIZE_BYTES - 97 - edge))
+        log.add(topic=b"orders", body=b"")
+        assert walk(log, flavour) == (2, StopReason.END)
+
+    def test_zeros_of_a_body_are_a_body(self, flavour):
+        log = SyntheticLog(BASE)
+        log.add(body=bytes(3000), properties=b"TAGS\x01created")
+        assert walk(log, flavour) == (1, StopReason.END)
