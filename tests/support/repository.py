@@ -10,8 +10,12 @@ import functools
 import os
 import subprocess
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -60,12 +64,21 @@ def module_ast(path: Path) -> ast.Module:
 
 
 @functools.cache
-def test_ids() -> frozenset[str]:
-    """Return ``path::name`` of every test function, found without importing any."""
+def known_tests() -> frozenset[str]:
+    """Return ``path::name`` of every test function, as pytest names it, without importing any."""
     return frozenset(
-        f"{path}::{node.name}"
+        f"{path}::{name}"
         for path in files_with(".py", under=("tests",))
-        for node in ast.walk(module_ast(path))
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
-        and node.name.startswith("test_")
+        for name in _tests_in(module_ast(path).body)
     )
+
+
+def _tests_in(body: list[ast.stmt]) -> Iterator[str]:
+    for node in body:
+        if isinstance(node, ast.ClassDef) and node.name.startswith("Test"):
+            yield from (f"{node.name}::{name}" for name in _tests_in(node.body))
+        elif isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
+            yield node.name
+        elif isinstance(node, ast.Assign) and ast.unparse(node.value).endswith(".TestCase"):
+            # How a state machine of hypothesis becomes a test.
+            yield f"{ast.unparse(node.targets[0])}::runTest"

@@ -9,7 +9,7 @@ import pytest
 from rocketstore import Message, PutMessageStatus, RefusedMessageError
 from rocketstore.format.blank import encode_blank
 from rocketstore.format.client_batch import encode_client_batch
-from support.small_store import LOG_FILE_BYTES, START_MS, open_small
+from support.configured_store import LOG_FILE_BYTES, START_MS, open_small
 
 OK = PutMessageStatus.PUT_OK
 TOPIC = "TopicTest"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+import threading
+from itertools import pairwise
 
 import pytest
 
@@ -18,8 +20,8 @@ from rocketstore.format.blank import encode_blank
 from rocketstore.format.message_id import decode_message_id
 from rocketstore.format.record import decode_record, record_size
 from rocketstore.storage.running_flags import RunningFlag
+from support.configured_store import LOG_FILE_BYTES, START_MS, Clock, open_small
 from support.failing_disk import FailingDisk
-from support.small_store import LOG_FILE_BYTES, START_MS, Clock, open_small
 
 OK = PutMessageStatus.PUT_OK
 ILLEGAL = PutMessageStatus.MESSAGE_ILLEGAL
@@ -139,6 +141,33 @@ def test_hosts_of_ipv6_set_their_flags_and_take_20_bytes(tmp_path):
     assert (stored.born_host, stored.store_host) == ("[2001:db8::2]:4", "[2001:db8::1]:10911")
     assert result.size == plain_size(b"x") + 24
     assert len(result.message_id) == 56
+
+
+def test_puts_of_many_threads_are_one_row_of_records(store):
+    def put_some(number):
+        for _ in range(200):
+            store.put(Message(topic=f"t{number % 2}", body=bytes([number]) * number), number % 3)
+
+    threads = [threading.Thread(target=put_some, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    store.wait_dispatched()
+    stored = [
+        message
+        for key in store.queues()
+        for message in (
+            store.at_physical_offset(entry.physical_offset)
+            for _, entry in store.queue_entries(key.topic, key.queue_id)
+        )
+    ]
+    assert len(stored) == 1600
+    for key in store.queues():
+        offsets = [m.queue_offset for m in stored if (m.topic, m.queue_id) == key]
+        assert offsets == list(range(len(offsets)))
+    in_order = sorted(stored, key=lambda m: m.physical_offset)
+    assert all(a.physical_offset + a.size <= b.physical_offset for a, b in pairwise(in_order))
 
 
 # --- time -----------------------------------------------------------------------------------------
@@ -271,7 +300,9 @@ def test_properties_too_long_only_as_utf8_have_their_own_status(store):
     assert refused.status is PutMessageStatus.PROPERTIES_SIZE_EXCEEDED
 
 
-@pytest.mark.parametrize("topic", ["", "..", ".", "a/b", "../../x", "a\0b", "a b", "日本", "a.b"])
+@pytest.mark.parametrize(
+    "topic", ["", "..", ".", "a/b", "../../x", "a\0b", "a b", "日本", "a.b", "a#b"]
+)
 def test_a_topic_that_is_no_name_is_refused_before_any_path_is_made(store, topic):
     with pytest.raises(InvalidNameError):
         store.put(Message(topic=topic, body=b"x"))

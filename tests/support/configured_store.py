@@ -1,0 +1,48 @@
+"""A store of small files for tests, with a clock that the test moves and without threads."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from rocketstore import MessageStore, StoreConfig
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+LOG_FILE_BYTES = 64 * 1024
+QUEUE_FILE_BYTES = 2000
+START_MS = 1_600_000_000_000
+
+
+class Clock:
+    """A clock that a test moves."""
+
+    def __init__(self, now_ms: int = START_MS) -> None:
+        self.now_ms = now_ms
+
+    def __call__(self) -> int:
+        return self.now_ms
+
+
+def small_config(**settings: Any) -> StoreConfig:
+    sizes: dict[str, Any] = {
+        "mapped_file_size_commit_log": LOG_FILE_BYTES,
+        "mapped_file_size_consume_queue": QUEUE_FILE_BYTES,
+        "max_hash_slot_num": 500,
+        "max_index_num": 2000,
+        "retention": False,
+    }
+    return StoreConfig(**(sizes | settings))
+
+
+def open_small(
+    root: Path,
+    clock: Clock | None = None,
+    *,
+    disk: Any = None,
+    threads: bool = False,
+    **settings: Any,
+) -> MessageStore:
+    return MessageStore.open(
+        root, small_config(**settings), clock=clock or Clock(), disk=disk, threads=threads
+    )
