@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Final
 
+from rocketstore.format.file_name import parse_file_name
 from rocketstore.storage.findings import Finding, Severity
 from rocketstore.storage.index_audit import NEEDS_REBUILD
 from rocketstore.storage.pread_files import FileProblem
@@ -104,9 +105,11 @@ def place_in_log(audit: StoreAudit, physical_offset: int) -> tuple[str, int]:
 
 
 def _log_file_findings(audit: StoreAudit) -> Iterator[Finding]:
-    last = audit.log_files[-1].path if audit.log_files else None
+    last = audit.log_files[-1].base if audit.log_files else 0
     for found in audit.log_findings:
-        severity, action = _weight_of_log_file(found, is_last=found.path == last)
+        severity, action = _weight_of_log_file(
+            found, is_last=(parse_file_name(found.path.name) or 0) >= last
+        )
         if found.problem is FileProblem.MISSING:
             continue  # reported with its range as a hole of the log
         kind = f"log-file-{found.problem.name.lower().replace('_', '-')}"
