@@ -312,7 +312,7 @@ class CommitLog:
 
         Raises
         ------
-        BatchTooLargeError, RefusedMessageError
+        RefusedMessageError
             The records do not fit a file, or properties are too long.
         StoreFullError, StoreError
             A file was needed and could not be made; nothing was stored.

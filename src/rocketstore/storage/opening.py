@@ -33,6 +33,7 @@ from rocketstore.format.index_file import IndexLayout, is_index_file_name
 from rocketstore.storage.checkpoint import StoreCheckpoint
 from rocketstore.storage.commit_log import CommitLog
 from rocketstore.storage.dispatch import Dispatcher
+from rocketstore.storage.evidence import has_data
 from rocketstore.storage.index import IndexService
 from rocketstore.storage.layout import StoreLayout, log_file_placement
 from rocketstore.storage.lock import StoreLock
@@ -112,128 +113,139 @@ def open_parts(
     except OSError as error:
         raise StoreError(f"cannot make {layout.root}: {error.strerror}") from error
     lock = StoreLock.acquire(layout.lock)
-    preallocator = None
+    opening = None
     try:
         sizes = resolve_sizes(config, observed_sizes(layout, config))
-        retention_holder: list[Retention] = []
-        place = log_file_placement(
-            layout,
-            sizes.commit_log_file_bytes,
-            lambda: retention_holder[0].full_directories if retention_holder else (),
-        )
-        preallocator = _preallocator(config, sizes, place, disk)
-        parts = _load(layout, config, sizes, lock, preallocator, place, disk, clock, policy)
-        retention_holder.append(parts.retention)
+        opening = _Opening(layout, config, sizes, disk, clock)
+        return opening.finish(lock, policy)
     except BaseException:
-        if preallocator is not None:
-            preallocator.close()
+        if opening is not None:
+            opening.preallocator.close()
         lock.release()
         raise
-    return parts
 
 
-def _preallocator(
-    config: StoreConfig, sizes: StoreSizes, place: Callable[[int], Path], disk: Disk
-) -> Preallocator:
-    warm_up = None
-    if config.warm_mapped_file_enable:
-        warm_up = WarmUp(
+class _Opening:
+    """The parts of a store that is being opened, in the order in which they come to life."""
+
+    def __init__(
+        self,
+        layout: StoreLayout,
+        config: StoreConfig,
+        sizes: StoreSizes,
+        disk: Disk,
+        clock: Callable[[], int],
+    ) -> None:
+        self.layout = layout
+        self.config = config
+        self.sizes = sizes
+        self.disk = disk
+        self.clock = clock
+        self.retention: Retention | None = None
+        self.place = log_file_placement(layout, sizes.commit_log_file_bytes, self._full_directories)
+        self.preallocator = Preallocator(
+            self.place, sizes.commit_log_file_bytes, disk=disk, warm_up=self._warm_up()
+        )
+
+    def _full_directories(self) -> frozenset[Path]:
+        return frozenset() if self.retention is None else self.retention.full_directories
+
+    def _warm_up(self) -> WarmUp | None:
+        config = self.config
+        if not config.warm_mapped_file_enable:
+            return None
+        return WarmUp(
             flush_every_pages=config.flush_least_pages_when_warm_mapped_file,
             flush=config.is_sync_flush,
         )
-    return Preallocator(place, sizes.commit_log_file_bytes, disk=disk, warm_up=warm_up)
 
+    def finish(self, lock: StoreLock, policy: RecoveryPolicy | None) -> StoreParts:
+        """Load, recover, and mark the store as being written."""
+        was_clean = not self.layout.abort.exists()
+        files, queues, problems = self._load_files()
+        index = self._load_index(problems)
+        checkpoint = StoreCheckpoint(self.layout.checkpoint, disk=self.disk)
+        log = CommitLog(
+            files,
+            preallocator=self.preallocator,
+            clock=self.clock,
+            store_host=encode_host(self.config.store_host),
+            sync_flush=self.config.is_sync_flush,
+        )
+        dispatcher = self._dispatcher(log, queues, index)
+        report = recover(
+            RecoveryParts(
+                layout=self.layout, config=self.config, log=files, queues=queues, index=index,
+                dispatcher=dispatcher, checkpoint=checkpoint.times, disk=self.disk,
+            ),
+            clean=was_clean,
+            now_ms=self.clock(),
+            policy=policy,
+        )  # fmt: skip
+        if not was_clean:
+            _sync_recovered(files, report)
+        log.seed(report.queue_offsets, last_store_timestamp_ms=report.last_store_timestamp_ms)
+        flags = RunningFlags()
+        self.retention = Retention(
+            files,
+            queues,
+            index,
+            config=self.config,
+            places=StorePlaces(self.layout.commit_log_directories, self.layout.consume_queue),
+            used_ratio=self.disk.used_ratio,
+            flags=flags,
+            dispatched_offset=lambda: min(dispatcher.dispatched_offset, log.flushed_offset),
+            clock=self.clock,
+        )
+        _mark_in_use(self.layout.abort, self.disk)
+        return StoreParts(
+            layout=self.layout, config=self.config, sizes=self.sizes, disk=self.disk,
+            clock=self.clock, lock=lock, log=log, preallocator=self.preallocator, queues=queues,
+            index=index, checkpoint=checkpoint, dispatcher=dispatcher, retention=self.retention,
+            flags=flags, problems=problems, recovery=report,
+        )  # fmt: skip
 
-def _load(  # noqa: PLR0913, PLR0917 - everything a store is made of
-    layout: StoreLayout,
-    config: StoreConfig,
-    sizes: StoreSizes,
-    lock: StoreLock,
-    preallocator: Preallocator,
-    place: Callable[[int], Path],
-    disk: Disk,
-    clock: Callable[[], int],
-    policy: RecoveryPolicy | None,
-) -> StoreParts:
-    clean = not layout.abort.exists()
-    files = MappedFileQueue(
-        layout.commit_log_directories,
-        sizes.commit_log_file_bytes,
-        disk=disk,
-        read_only_directories=layout.read_only_directories,
-        place=place,
-    )
-    problems = files.load()
-    queues = ConsumeQueueTable(
-        layout.consume_queue,
-        sizes.consume_queue_file_bytes,
-        disk=disk,
-        log_min_offset=lambda: files.min_offset,
-    )
-    problems += queues.load()
-    checkpoint = StoreCheckpoint(layout.checkpoint, disk=disk)
-    index = IndexService(
-        layout.index,
-        IndexLayout(sizes.hash_slot_count, sizes.index_item_count),
-        disk=disk,
-        clock=clock,
-        enabled=config.message_index_enable,
-    )
-    for problem in [*problems, *index.load()]:
-        _log.warning("file.problem", problem=str(problem))
-    log = CommitLog(
-        files,
-        preallocator=preallocator,
-        clock=clock,
-        store_host=encode_host(config.store_host),
-        sync_flush=config.is_sync_flush,
-    )
-    dispatcher = Dispatcher(
-        files,
-        queues,
-        index,
-        readable_limit=lambda: log.readable_limit,
-        delays_ms=parse_delay_levels(config.message_delay_level),
-        multi_dispatch=config.enable_multi_dispatch,
-        lmq=config.enable_lmq,
-    )
-    report = recover(
-        RecoveryParts(
-            layout=layout,
-            config=config,
-            log=files,
-            queues=queues,
-            index=index,
-            dispatcher=dispatcher,
-            checkpoint=checkpoint.times,
-            disk=disk,
-        ),
-        clean=clean,
-        now_ms=clock(),
-        policy=policy,
-    )
-    if not clean:
-        _sync_recovered(files, report)
-    log.seed(report.queue_offsets, last_store_timestamp_ms=report.last_store_timestamp_ms)
-    flags = RunningFlags()
-    retention = Retention(
-        files,
-        queues,
-        index,
-        config=config,
-        places=StorePlaces(layout.commit_log_directories, layout.consume_queue),
-        used_ratio=disk.used_ratio,
-        flags=flags,
-        dispatched_offset=lambda: min(dispatcher.dispatched_offset, log.flushed_offset),
-        clock=clock,
-    )
-    _mark_in_use(layout.abort, disk)
-    return StoreParts(
-        layout=layout, config=config, sizes=sizes, disk=disk, clock=clock, lock=lock, log=log,
-        preallocator=preallocator, queues=queues, index=index, checkpoint=checkpoint,
-        dispatcher=dispatcher, retention=retention, flags=flags, problems=problems,
-        recovery=report,
-    )  # fmt: skip
+    def _load_files(self) -> tuple[MappedFileQueue, ConsumeQueueTable, list[FileProblem]]:
+        files = MappedFileQueue(
+            self.layout.commit_log_directories,
+            self.sizes.commit_log_file_bytes,
+            disk=self.disk,
+            read_only_directories=self.layout.read_only_directories,
+            place=self.place,
+        )
+        problems = files.load()
+        queues = ConsumeQueueTable(
+            self.layout.consume_queue,
+            self.sizes.consume_queue_file_bytes,
+            disk=self.disk,
+            log_min_offset=lambda: files.min_offset,
+        )
+        return files, queues, problems + queues.load()
+
+    def _load_index(self, problems: list[FileProblem]) -> IndexService:
+        index = IndexService(
+            self.layout.index,
+            IndexLayout(self.sizes.hash_slot_count, self.sizes.index_item_count),
+            disk=self.disk,
+            clock=self.clock,
+            enabled=self.config.message_index_enable,
+        )
+        for problem in [*problems, *index.load()]:
+            _log.warning("file.problem", problem=str(problem))
+        return index
+
+    def _dispatcher(
+        self, log: CommitLog, queues: ConsumeQueueTable, index: IndexService
+    ) -> Dispatcher:
+        return Dispatcher(
+            log.files,
+            queues,
+            index,
+            readable_limit=lambda: log.readable_limit,
+            delays_ms=parse_delay_levels(self.config.message_delay_level),
+            multi_dispatch=self.config.enable_multi_dispatch,
+            lmq=self.config.enable_lmq,
+        )
 
 
 def _sync_recovered(files: MappedFileQueue, report: RecoveryReport) -> None:
@@ -256,26 +268,49 @@ def _mark_in_use(abort: Path, disk: Disk) -> None:
 def observed_sizes(layout: StoreLayout, config: StoreConfig) -> ObservedSizes:
     """Return a file of the commonest length of each family that the store has."""
     directories = (*layout.commit_log_directories, *layout.read_only_directories)
+    slots, items = config.max_hash_slot_num, config.max_index_num
     return ObservedSizes(
-        commit_log=_commonest(file for path in directories for file in _offset_files(path)),
-        consume_queue=_commonest(_some_queue_files(layout.consume_queue)),
+        commit_log=_commonest(
+            (file for path in directories for file in _offset_files(path)),
+            config.mapped_file_size_commit_log,
+        ),
+        consume_queue=_commonest(
+            _some_queue_files(layout.consume_queue), config.mapped_file_size_consume_queue
+        ),
         consume_queue_ext=_commonest(_some_queue_files(layout.consume_queue_ext))
         if config.enable_consume_queue_ext
         else None,
         index_file=_commonest(
-            path for path in _entries(layout.index) if is_index_file_name(path.name)
+            (path for path in _entries(layout.index) if is_index_file_name(path.name)),
+            None if slots is None or items is None else IndexLayout(slots, items).size_bytes,
         ),
     )
 
 
-def _commonest(paths: Iterable[Path]) -> FileObservation | None:
-    """Return a file of the length that most have; a crash may have left one short or empty."""
-    sizes = {path: path.stat().st_size for path in paths}
+def _commonest(paths: Iterable[Path], wanted: int | None = None) -> FileObservation | None:
+    """Return a file of the length that most have; a crash may have left one short or empty.
+
+    A file of zeros that is shorter than what is set was being made when the power went: it tells
+    nothing, also when it is the only one.
+    """
+    sizes = {
+        path: size
+        for path in paths
+        if (size := path.stat().st_size) >= (wanted or 0) or not _is_zeros(path)
+    }
     counted = Counter(size for size in sizes.values() if size)
     if not counted:
         return None
     size = max(counted, key=lambda size: (counted[size], size))
     return FileObservation(next(path for path, found in sizes.items() if found == size), size)
+
+
+def _is_zeros(path: Path) -> bool:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return not has_data(descriptor, 0, os.fstat(descriptor).st_size)
+    finally:
+        os.close(descriptor)
 
 
 def _some_queue_files(directory: Path) -> Iterator[Path]:
