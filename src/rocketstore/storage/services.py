@@ -28,6 +28,7 @@ from rocketstore.units import QueueKey
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from rocketstore.storage.mapped_file import MappedFile
     from rocketstore.storage.opening import StoreParts
 
 SAMPLE_INTERVAL_S: Final = 1.0
@@ -224,4 +225,15 @@ class StoreServices:
         info["commitLogMinOffset"] = str(parts.log.min_offset)
         info["commitLogMaxOffset"] = str(parts.log.max_offset)
         info["storeTimeStepsBack"] = str(parts.log.clock_steps_back)
+        mapped = [file.size for file in self._files() if file.is_mapped]
+        info["totalMappedFiles"] = str(len(mapped))
+        info["totalMappedVirtualMemory"] = str(sum(mapped))
         return info
+
+    def _files(self) -> Iterator[MappedFile]:
+        """Yield every file of log, queues and index."""
+        yield from self._parts.log.files.files
+        for queue in self._parts.queues.all():
+            yield from queue.files.files
+        for index_file in self._parts.index.files:
+            yield index_file.file

@@ -1,0 +1,166 @@
+"""A store from open to close: its threads, its markers, and what is left (spec B1, F12)."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from rocketstore import Message, MessageStore, StoreClosedError, StoreLockedError
+from support.configured_store import LOG_FILE_BYTES, QUEUE_FILE_BYTES, open_small, small_config
+from support.failing_disk import FailingDisk
+
+TOPIC = "TopicTest"
+WAIT_S = 30
+
+
+def our_threads():
+    return {
+        thread.name for thread in threading.enumerate() if thread.name.startswith("rocketstore-")
+    }
+
+
+def put(store, count=1):
+    for number in range(count):
+        store.put(Message(topic=TOPIC, body=b"x", keys=f"k{number}"))
+
+
+def test_open_starts_the_services_and_close_ends_them(tmp_path):
+    with open_small(tmp_path / "store", threads=True, retention=True):
+        assert our_threads() == {
+            "rocketstore-preallocate",
+            "rocketstore-flush",
+            "rocketstore-dispatch",
+            "rocketstore-queue-flush",
+            "rocketstore-statistics",
+            "rocketstore-disk-check",
+            "rocketstore-retention",
+        }
+    assert our_threads() == set()
+
+
+def test_without_retention_no_thread_deletes_or_looks_at_the_disk(tmp_path):
+    with open_small(tmp_path / "store", threads=True, retention=False):
+        assert not our_threads() & {"rocketstore-disk-check", "rocketstore-retention"}
+
+
+def test_a_store_is_made_where_there_is_none(tmp_path):
+    with open_small(tmp_path / "a" / "b" / "store") as store:
+        put(store)
+        store.wait_dispatched()
+    names = {path.name for path in (tmp_path / "a" / "b" / "store").iterdir()}
+    assert names == {"commitlog", "consumequeue", "index", "checkpoint", "lock"}
+
+
+def test_abort_is_there_as_long_as_the_store_is_open(tmp_path):
+    with open_small(tmp_path / "store") as store:
+        assert store.layout.abort.read_bytes() == b""
+    assert not store.layout.abort.exists()
+
+
+def test_close_dispatches_what_is_left(tmp_path):
+    with open_small(tmp_path / "store") as store:
+        put(store, 5)
+        assert store.dispatched_physical_offset == 0
+    with MessageStore.open(tmp_path / "store", small_config(), read_only=True) as reader:
+        assert reader.max_offset(TOPIC, 0) == 5
+        assert len(reader.find(TOPIC, "k3")) == 1
+
+
+def test_abort_stays_when_not_everything_could_be_dispatched(tmp_path):
+    disk = FailingDisk()
+    store = open_small(tmp_path / "store", disk=disk)
+    put(store)
+    disk.is_full = True
+    store.close()
+    assert store.layout.abort.exists()
+    with open_small(tmp_path / "store") as again:
+        assert not again.recovery.was_clean
+        assert len(again.get(TOPIC, 0, 0).messages) == 1
+
+
+def test_files_made_ahead_are_gone_after_close(tmp_path):
+    with open_small(tmp_path / "store", threads=True) as store:
+        put(store)
+        store._parts.preallocator.wait_idle(WAIT_S)
+        assert len(list(store.layout.commit_log_directories[0].iterdir())) == 3
+    assert len(list(store.layout.commit_log_directories[0].iterdir())) == 1
+
+
+def test_offsets_go_on_where_the_store_was_closed(tmp_path):
+    for expected in (0, 3, 6):
+        with open_small(tmp_path / "store") as store:
+            assert store.next_queue_offset(TOPIC, 0) == expected
+            put(store, 3)
+
+
+def test_a_closed_store_answers_with_an_error_that_names_it(tmp_path):
+    store = open_small(tmp_path / "store")
+    store.close()
+    store.close()
+    assert store.is_closed
+    for ask in (
+        lambda: store.get(TOPIC, 0, 0),
+        lambda: store.find(TOPIC, "k"),
+        store.flush,
+        store.wait_dispatched,
+        store.runtime_info,
+    ):
+        with pytest.raises(StoreClosedError, match="store was closed"):
+            ask()
+
+
+def test_a_second_open_in_the_same_process_is_refused(tmp_path):
+    with open_small(tmp_path / "store"), pytest.raises(StoreLockedError, match="this process"):
+        open_small(tmp_path / "store")
+    open_small(tmp_path / "store").close()
+
+
+def test_an_error_inside_the_block_closes_the_store_and_is_what_is_seen(tmp_path):
+    store = open_small(tmp_path / "store", threads=True)
+
+    def fail():
+        with store:
+            put(store)
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fail()
+    assert store.is_closed
+    assert our_threads() == set()
+
+
+def test_mapped_files_and_their_bytes_are_counted(tmp_path):
+    with open_small(tmp_path / "store", message_index_enable=False) as store:
+        assert store.runtime_info()["totalMappedFiles"] == "0"
+        put(store)
+        store.wait_dispatched()
+        info = store.runtime_info()
+    assert info["totalMappedFiles"] == "2"
+    assert info["totalMappedVirtualMemory"] == str(LOG_FILE_BYTES + QUEUE_FILE_BYTES)
+
+
+def test_a_wait_ends_when_the_message_can_be_read_and_not_before_the_time_is_over(tmp_path):
+    with open_small(tmp_path / "store", threads=True) as store:
+        assert not store.wait_for(TOPIC, 0, 0, timeout_s=0.01)
+        arrived = []
+        waiter = threading.Thread(
+            target=lambda: arrived.append(store.wait_for(TOPIC, 0, 0, timeout_s=WAIT_S))
+        )
+        waiter.start()
+        put(store)
+        waiter.join(WAIT_S)
+        assert arrived == [True]
+        assert len(store.get(TOPIC, 0, 0).messages) == 1
+
+
+def test_listeners_hear_of_messages_until_they_are_removed(tmp_path):
+    heard = []
+    with open_small(tmp_path / "store") as store:
+        store.add_listener(heard.append)
+        put(store, 2)
+        store.wait_dispatched()
+        store.remove_listener(heard.append)
+        put(store)
+        store.wait_dispatched()
+    assert [(a.topic, a.queue_id, a.next_offset) for a in heard] == [(TOPIC, 0, 1), (TOPIC, 0, 2)]
