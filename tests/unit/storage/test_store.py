@@ -1,0 +1,338 @@
+"""A store as a whole: opened, used, closed, opened again; and what stays when something fails."""
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from rocketstore.config import FlushDiskType, StoreConfig
+from rocketstore.errors import (
+    ConfigError,
+    FlushFailedError,
+    StoreClosedError,
+    StoreError,
+    StoreLockedError,
+)
+from rocketstore.message import Message
+from rocketstore.storage.dispatch_service import DispatchHealth
+from rocketstore.storage.read_only import ReadOnlyStore
+from rocketstore.storage.results import PutMessageStatus
+from rocketstore.storage.running_flags import RunningFlag
+from rocketstore.storage.services import DISPATCH_ERROR_AFTER_MS
+from rocketstore.storage.store import MessageStore
+from support.failing_disk import FailingDisk
+from support.log_parts import SettableClock
+
+SMALL = StoreConfig(
+    mapped_file_size_commit_log=16_384,
+    mapped_file_size_consume_queue=2000,
+    max_hash_slot_num=50,
+    max_index_num=200,
+)
+SYNC = StoreConfig(
+    mapped_file_size_commit_log=16_384,
+    mapped_file_size_consume_queue=2000,
+    max_hash_slot_num=50,
+    max_index_num=200,
+    flush_disk_type=FlushDiskType.SYNC_FLUSH,
+)
+MESSAGE = Message(topic="orders", body=b"x" * 100, keys="k", tags="t")
+
+
+class RecordingDisk(FailingDisk):
+    """Knows which files were synced since it was asked last."""
+
+    def synced_names(self) -> list[str]:
+        names = [name for what, name in self.calls if what == "fdatasync"]
+        self.calls.clear()
+        return names
+
+
+def test_a_store_is_made_where_there_is_none(tmp_path):
+    with MessageStore.open(str(tmp_path / "a" / "b"), SMALL) as store:
+        assert store.put(MESSAGE).status is PutMessageStatus.PUT_OK
+        assert store.recovery.was_clean
+    assert sorted(path.name for path in (tmp_path / "a" / "b").iterdir()) == [
+        "checkpoint",
+        "commitlog",
+        "consumequeue",
+        "index",
+        "lock",
+    ]
+
+
+def test_the_mark_of_a_writer_is_there_while_it_works_and_gone_after_an_orderly_end(tmp_path):
+    with MessageStore.open(tmp_path, SMALL) as store:
+        assert (tmp_path / "abort").read_bytes() == b""
+        store.put(MESSAGE)
+    assert not (tmp_path / "abort").exists()
+
+
+def test_files_made_ahead_are_gone_after_an_orderly_end(tmp_path):
+    with MessageStore.open(tmp_path, SMALL) as store:
+        store.put(MESSAGE)
+        store._parts.preallocator.wait_idle(10)
+        assert len(list((tmp_path / "commitlog").iterdir())) == 3
+    assert len(list((tmp_path / "commitlog").iterdir())) == 1
+
+
+def test_what_was_put_is_there_after_the_next_open(tmp_path):
+    with MessageStore.open(tmp_path, SMALL) as store:
+        ids = [store.put(MESSAGE, number % 3).message_id for number in range(300)]
+        end = store.max_physical_offset
+    with MessageStore.open(tmp_path) as store:
+        assert store.recovery.was_clean
+        assert store.recovery.findings == []
+        assert store.max_physical_offset == end
+        assert [store.max_offset("orders", number) for number in range(3)] == [100] * 3
+        assert [store.by_id(one).message_id for one in ids] == ids
+        assert store.put(MESSAGE).queue_offset == 100
+        assert store.next_queue_offset("orders", 0) == 101
+
+
+def test_a_store_left_open_is_recovered_with_everything(tmp_path):
+    store = MessageStore.open(tmp_path, SMALL, threads=False)
+    for number in range(300):
+        store.put(MESSAGE, number % 3)
+    end = store.max_physical_offset
+    store._parts.lock.release()  # as the system does for a process that dies
+    with MessageStore.open(tmp_path, SMALL) as again:
+        assert not again.recovery.was_clean
+        assert again.max_physical_offset == end
+        assert [again.max_offset("orders", number) for number in range(3)] == [100] * 3
+
+
+def test_what_a_dead_writer_left_in_the_page_cache_is_synced_before_it_is_read(tmp_path):
+    store = MessageStore.open(tmp_path, SMALL, threads=False)
+    for _ in range(200):
+        store.put(MESSAGE)
+    store._parts.lock.release()
+    disk = RecordingDisk()
+    with MessageStore.open(tmp_path, SMALL, disk=disk, threads=False) as again:
+        synced = disk.synced_names()
+        files = [file.path.name for file in again._parts.log.files.files]
+        assert set(files) <= set(synced)
+        assert len(files) > 1
+        assert again.flushed_physical_offset == again.max_physical_offset
+
+
+def test_a_second_open_is_refused_until_the_first_is_closed(tmp_path):
+    store = MessageStore.open(tmp_path, SMALL)
+    with pytest.raises(StoreLockedError):
+        MessageStore.open(tmp_path, SMALL)
+    assert store.put(MESSAGE).status is PutMessageStatus.PUT_OK
+    store.close()
+    MessageStore.open(tmp_path, SMALL).close()
+
+
+def test_an_open_that_fails_leaves_no_lock_no_thread_and_no_mark(tmp_path):
+    MessageStore.open(tmp_path, SMALL).close()
+    with MessageStore.open(tmp_path, SMALL) as store:
+        store.put(MESSAGE)
+    threads = threading.active_count()
+    for _ in range(2):
+        with pytest.raises(ConfigError, match="mappedFileSizeCommitLog"):
+            MessageStore.open(tmp_path, StoreConfig(mapped_file_size_commit_log=32_768))
+    assert threading.active_count() == threads
+    assert not (tmp_path / "abort").exists()
+    MessageStore.open(tmp_path, SMALL).close()
+
+
+def test_no_thread_outlives_its_store(tmp_path):
+    threads = threading.active_count()
+    store = MessageStore.open(tmp_path, SMALL)
+    assert threading.active_count() > threads
+    store.close()
+    assert threading.active_count() == threads
+
+
+def test_a_path_that_cannot_be_a_store_is_an_error_of_the_store(tmp_path):
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(StoreError):
+        MessageStore.open(tmp_path / "file" / "store")
+
+
+def test_a_closed_store_refuses_puts_by_status_and_reads_by_error(tmp_path):
+    store = MessageStore.open(tmp_path, SMALL)
+    store.put(MESSAGE)
+    store.close()
+    store.close()
+    assert store.is_closed
+    assert store.put(MESSAGE).status is PutMessageStatus.SERVICE_NOT_AVAILABLE
+    for read in (
+        lambda: store.get("orders", 0, 0),
+        lambda: store.max_offset("orders", 0),
+        store.wait_dispatched,
+        store.flush,
+        store.runtime_info,
+    ):
+        with pytest.raises(StoreClosedError):
+            read()
+
+
+def test_read_only_takes_no_lock_and_writes_no_byte(tmp_path):
+    with MessageStore.open(tmp_path, SMALL) as store:
+        store.put(MESSAGE)
+        store.wait_dispatched()
+        reader = MessageStore.open(tmp_path, SMALL, read_only=True)
+        assert isinstance(reader, ReadOnlyStore)
+        assert reader.is_read_only
+        assert not store.is_read_only
+        assert reader.get("orders", 0, 0).messages == store.get("orders", 0, 0).messages
+        reader.close()
+
+
+def test_without_threads_everything_happens_when_it_is_asked_for(tmp_path):
+    threads = threading.active_count()
+    with MessageStore.open(tmp_path, SYNC, threads=False) as store:
+        assert store.put(MESSAGE).status is PutMessageStatus.PUT_OK
+        assert store.flushed_physical_offset == store.max_physical_offset
+        assert store.max_offset("orders", 0) == 0
+        assert store.wait_dispatched()
+        assert store.max_offset("orders", 0) == 1
+        assert threading.active_count() == threads
+        assert not store.wait_for("orders", 0, offset=1, timeout_s=60)
+
+
+def test_consumers_of_a_sync_store_never_see_what_is_not_on_the_disk(tmp_path):
+    gate, disk = threading.Event(), FailingDisk()
+    gate.set()
+
+    def fdatasync(descriptor: int, path: Path) -> None:
+        gate.wait(30)
+        FailingDisk.fdatasync(disk, descriptor, path)
+
+    with MessageStore.open(tmp_path, SYNC, disk=disk) as store:
+        first = store.put(MESSAGE)
+        disk.fdatasync = fdatasync
+        gate.clear()
+        second = store.put(Message(topic="orders", wait_flush=False))
+        assert second.status is PutMessageStatus.PUT_OK
+        assert not store.wait_dispatched(timeout_s=0.05)
+        assert store.max_offset("orders", 0) == 1
+        assert store.by_id(first.message_id) is not None
+        assert store.by_id(second.message_id) is None
+        gate.set()
+        assert store.wait_dispatched(timeout_s=10)
+        assert store.max_offset("orders", 0) == 2
+        assert store.by_id(second.message_id) is not None
+
+
+def test_waiting_for_an_offset_ends_when_it_can_be_read(tmp_path):
+    with MessageStore.open(tmp_path, SMALL) as store:
+        assert not store.wait_for("orders", 0, offset=0, timeout_s=0.01)
+        timer = threading.Timer(0.05, store.put, [MESSAGE])
+        timer.start()
+        assert store.wait_for("orders", 0, offset=0, timeout_s=10)
+        timer.join()
+
+
+def test_a_listener_hears_of_every_message_until_it_is_taken_away(tmp_path):
+    heard = []
+    with MessageStore.open(tmp_path, SMALL, threads=False) as store:
+        store.add_listener(heard.append)
+        store.put(MESSAGE, 1)
+        store.wait_dispatched()
+        assert [(a.topic, a.queue_id, a.next_offset) for a in heard] == [("orders", 1, 1)]
+        store.remove_listener(heard.append)
+        store.put(MESSAGE, 1)
+        store.wait_dispatched()
+        assert len(heard) == 1
+
+
+def test_a_flush_puts_log_queues_index_and_checkpoint_on_the_disk(tmp_path):
+    disk = RecordingDisk()
+    clock = SettableClock()
+    with MessageStore.open(tmp_path, SMALL, disk=disk, clock=clock, threads=False) as store:
+        store.put(MESSAGE)
+        disk.synced_names()
+        store.flush()
+        synced = disk.synced_names()
+        assert synced.count("00000000000000000000") == 2  # log and queue
+        assert "checkpoint" in synced
+        assert any(name.startswith("20") for name in synced)
+        assert store._parts.checkpoint.times == (clock.now_ms,) * 3
+
+
+def test_a_failed_sync_at_the_end_is_raised_and_leaves_the_mark(tmp_path):
+    disk = FailingDisk()
+    store = MessageStore.open(tmp_path, SMALL, disk=disk)
+    store.put(MESSAGE)
+    disk.fails_sync = {"*"}
+    with pytest.raises(FlushFailedError):
+        store.close()
+    assert (tmp_path / "abort").exists()
+    with MessageStore.open(tmp_path, SMALL) as again:
+        assert not again.recovery.was_clean
+        assert again.max_offset("orders", 0) == 1
+
+
+def test_an_error_inside_the_block_is_not_hidden_by_one_of_the_end(tmp_path):
+    disk = FailingDisk()
+
+    def work() -> None:
+        with MessageStore.open(tmp_path, SMALL, disk=disk) as store:
+            store.put(MESSAGE)
+            disk.fails_sync = {"*"}
+            raise KeyError("the reason")
+
+    with pytest.raises(KeyError, match="the reason"):
+        work()
+    MessageStore.open(tmp_path, SMALL).close()
+
+
+def test_dispatch_that_fails_for_30_s_refuses_puts_until_it_works(tmp_path):
+    clock = SettableClock()
+    with MessageStore.open(tmp_path, SMALL, clock=clock, threads=False) as store:
+        services = store._services
+        services.dispatch.health = DispatchHealth(3, OSError("no"), clock.now_ms)
+        services.watch_dispatch()
+        assert store.put(MESSAGE).status is PutMessageStatus.PUT_OK
+        clock.now_ms += DISPATCH_ERROR_AFTER_MS
+        services.watch_dispatch()
+        result = store.put(MESSAGE)
+        assert result.status is PutMessageStatus.SERVICE_NOT_AVAILABLE
+        assert "dispatch has failed for 30 s" in (result.detail or "")
+        services.dispatch.health = DispatchHealth()
+        services.watch_dispatch()
+        assert store.put(MESSAGE).status is PutMessageStatus.PUT_OK
+
+
+def test_the_runtime_information_has_the_keys_of_4_9(tmp_path):
+    with MessageStore.open(tmp_path, SMALL) as store:
+        size = store.put(MESSAGE).size
+        info = store.runtime_info()
+    assert info["commitLogMinOffset"] == "0"
+    assert info["commitLogMaxOffset"] == str(size)
+    assert 0 <= float(info["commitLogDiskRatio"]) <= 1
+    assert f"commitLogDiskRatio_{tmp_path / 'commitlog'}" in info
+    assert "consumeQueueDiskRatio" in info
+    assert info["putMessageTimesTotal"] == "1"
+
+
+def test_gets_are_counted(tmp_path):
+    with MessageStore.open(tmp_path, SMALL) as store:
+        store.put(MESSAGE)
+        store.wait_dispatched()
+        store.get("orders", 0, 0)
+        store.get_raw("orders", 0, 0)
+        store.get("orders", 0, 1)
+        statistics = store.statistics
+        assert (statistics.get_found, statistics.get_miss) == (2, 1)
+        assert statistics.get_transferred_messages == 2
+
+
+def test_flags_say_why_a_store_takes_nothing(tmp_path):
+    with MessageStore.open(tmp_path, SMALL) as store:
+        store.running_flags.set(RunningFlag.DISK_FULL, "95 % used")
+        assert store.put(MESSAGE).detail == "DISK_FULL: 95 % used"
+
+
+def test_a_store_says_what_it_is(tmp_path):
+    store = MessageStore.open(tmp_path, SMALL)
+    assert repr(store) == f"MessageStore({tmp_path}, open)"
+    assert store.dispatch_health.is_well
+    assert store.dispatched_physical_offset == 0
+    assert store.min_physical_offset == 0
+    store.close()
+    assert repr(store) == f"MessageStore({tmp_path}, closed)"
