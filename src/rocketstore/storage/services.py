@@ -38,6 +38,8 @@ DISPATCH_ERROR_AFTER_MS: Final = 30_000
 CATCH_UP_TIMEOUT_S: Final = 5.0
 """Longest wait for dispatch to get any further while the store closes (B1, shutdown)."""
 
+_CATCH_UP_TURN_S: Final = 0.1
+
 _log: Final = structlog.get_logger(__name__)
 
 
@@ -161,13 +163,14 @@ class StoreServices:
         return is_in_order
 
     def _wait_for_dispatch(self) -> None:
-        """Wait as long as dispatch gets on."""
+        """Wait as long as dispatch gets on, or tries to."""
         dispatcher, wanted = self._parts.dispatcher, self._parts.log.readable_limit
-        reached = -1
-        while dispatcher.dispatched_offset != reached:
-            reached = dispatcher.dispatched_offset
-            if self.dispatch.wait_dispatched(wanted, CATCH_UP_TIMEOUT_S):
+        reached, idle_turns = -1, 0
+        while idle_turns * _CATCH_UP_TURN_S < CATCH_UP_TIMEOUT_S and self.dispatch.health.is_well:
+            if self.dispatch.wait_dispatched(wanted, _CATCH_UP_TURN_S):
                 return
+            idle_turns = idle_turns + 1 if dispatcher.dispatched_offset == reached else 0
+            reached = dispatcher.dispatched_offset
 
     def _finish(self) -> bool:
         """Dispatch and flush what is left, on this thread."""
