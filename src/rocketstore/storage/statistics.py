@@ -40,6 +40,9 @@ BUCKET_NAMES: Final = (
 )
 """Names as StoreStatsService prints them."""
 
+_SLOW_PUT_MS: Final = 500
+"""A put that takes longer is worth a line (DefaultMessageStore.putMessage)."""
+
 _LOG_EVERY: Final = 50_000
 """One in so many refused puts is logged (DefaultMessageStore.printTimes)."""
 
@@ -100,6 +103,8 @@ class StoreStatistics:
         with self._lock:
             self._slow_puts[_bucket(elapsed_ms)] += 1
             self.put_time_max_ms = max(self.put_time_max_ms, elapsed_ms)
+        if elapsed_ms > _SLOW_PUT_MS:
+            _log.warning("put.slow", took_ms=elapsed_ms)
 
     def note_failed_put(self) -> None:
         """Count a put that was not taken."""

@@ -97,7 +97,9 @@ class StoreWriter:
         self._default_born_host = encoded_born_host(DEFAULT_HOST)
         self._max_body = config.max_message_size
         self._easy_body = min(self._max_body, log.file_size - _LARGEST_REST)
-        self._waits = config.is_sync_flush
+        self._syncs = config.is_sync_flush
+        self._needs_replica = config.broker_role is BrokerRole.SYNC_MASTER
+        self._waits = self._syncs or self._needs_replica
         self._wakes = not config.is_sync_flush and not config.flush_commit_log_timed
         self._flush_timeout_s = config.sync_flush_timeout / 1000
 
@@ -326,9 +328,12 @@ class StoreWriter:
         if not waits:
             self._flusher.wake()
             return _OK
-        if self._flusher.wait_flushed(offset, self._flush_timeout_s):
-            return _OK
-        return PutMessageStatus.FLUSH_DISK_TIMEOUT
+        is_flushed = not self._syncs or self._flusher.wait_flushed(offset, self._flush_timeout_s)
+        if self._needs_replica:
+            # Compatible: no replica is connected, as there is no replication yet, and what is said
+            # of the replica counts for more than what is said of the flush (CommitLog.handleHA).
+            return PutMessageStatus.SLAVE_NOT_AVAILABLE
+        return _OK if is_flushed else PutMessageStatus.FLUSH_DISK_TIMEOUT
 
 
 def properties_refusal(properties: bytes) -> tuple[PutMessageStatus, str]:

@@ -370,6 +370,18 @@ def test_a_slave_takes_no_messages_of_its_own(tmp_path):
     assert "SLAVE" in result.detail
 
 
+def test_a_synchronous_master_stores_and_says_that_no_replica_has_it(tmp_path):
+    with open_small(tmp_path / "store", broker_role=BrokerRole.SYNC_MASTER) as store:
+        result = store.put(Message(topic=TOPIC, body=b"x"))
+        batch = store.put_batch([Message(topic=TOPIC, body=b"y")])
+        unasked = store.put(Message(topic=TOPIC, body=b"z", wait_flush=False))
+        store.wait_dispatched()
+        assert [m.body for m in store.get(TOPIC, 0, 0).messages] == [b"x", b"y", b"z"]
+    assert result.status is batch.status is PutMessageStatus.SLAVE_NOT_AVAILABLE
+    assert result.is_stored
+    assert unasked.status is OK
+
+
 @pytest.mark.parametrize(
     "flag",
     [flag for flag in RunningFlag if flag is not RunningFlag.NOT_READABLE],
@@ -403,6 +415,21 @@ def test_refusals_are_logged_once_in_50_000_and_counted_anew_when_puts_are_taken
     store.running_flags.set(RunningFlag.DISK_FULL, "full again")
     store.put(message)
     assert logged[2:] == [("put.refused", 1)]
+
+
+def test_a_put_of_more_than_half_a_second_is_logged(store, monkeypatch):
+    logged = []
+    monkeypatch.setattr(
+        "rocketstore.storage.statistics._log.warning",
+        lambda event, **fields: logged.append((event, fields)),
+        raising=False,
+    )
+    times = iter([0, 500_000_000, 0, 501_000_000])
+    monkeypatch.setattr("rocketstore.storage.writer.monotonic_ns", lambda: next(times))
+    store.put(Message(topic=TOPIC, body=b"x"))
+    assert logged == []
+    store.put(Message(topic=TOPIC, body=b"x"))
+    assert logged == [("put.slow", {"took_ms": 501})]
 
 
 @pytest.mark.parametrize(

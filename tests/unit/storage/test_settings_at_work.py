@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rocketstore import ConfigError, Message, MessageStore, StoreConfig
+from rocketstore.config import load_config
 from support.configured_store import LOG_FILE_BYTES, open_small
 
 TOPIC = "TopicTest"
@@ -74,3 +75,17 @@ def test_a_pool_option_is_accepted_and_messages_are_in_the_page_cache_all_the_sa
 def test_raft_logs_are_refused():
     with pytest.raises(ConfigError, match="enableDLegerCommitLog"):
         StoreConfig(enable_d_ledger_commit_log=True)
+
+
+def test_with_several_queues_on_a_message_without_properties_is_dispatched_like_any_other(tmp_path):
+    with open_small(tmp_path / "store", enable_multi_dispatch=True, enable_lmq=True) as store:
+        store.put(Message(topic=TOPIC, body=b"without"))
+        store.put(Message(topic=TOPIC, body=b"with", keys="k"))
+        store.wait_dispatched()
+        assert [m.body for m in store.get(TOPIC, 0, 0).messages] == [b"without", b"with"]
+    assert not store.layout.abort.exists()
+
+
+def test_a_spelling_of_older_versions_is_answered_with_the_present_one():
+    with pytest.raises(ConfigError, match=r"mapedFileSizeCommitLog.*mappedFileSizeCommitLog"):
+        load_config(overrides=["mapedFileSizeCommitLog=1048576"])
