@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from cyclopts import App
 
 from rocketstore.cli.options import OutputOption, StoreArgument, StoreSettings
@@ -48,3 +50,24 @@ def list_files(
             ),
         )
     return 0
+
+
+@app.command
+def rebuild(
+    store: StoreArgument,
+    /,
+    *,
+    settings: StoreSettings | None = None,
+    output: OutputOption = "table",
+) -> int:
+    """Make the index anew from the CommitLog of a store that nobody writes to.
+
+    What was there is kept in repair/ inside the store; whatever else is wrong is repaired too.
+    """
+    from rocketstore.cli.findings import print_repair
+    from rocketstore.storage.repair import rebuild_store
+
+    config = (settings or StoreSettings()).load()
+    now_ms = time.time_ns() // 1_000_000
+    report = rebuild_store(store, what="index", now_ms=now_ms, config=config)
+    return print_repair(report, output)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Annotated
 
 from cyclopts import App, Parameter
@@ -85,3 +86,24 @@ def show(
         )
         print_rows(rows, output, columns=("queueOffset", "physicalOffset", "size", "tagsCode"))
     return 0
+
+
+@app.command
+def rebuild(
+    store: StoreArgument,
+    /,
+    *,
+    settings: StoreSettings | None = None,
+    output: OutputOption = "table",
+) -> int:
+    """Make the queues anew from the CommitLog of a store that nobody writes to.
+
+    What was there is kept in repair/ inside the store; whatever else is wrong is repaired too.
+    """
+    from rocketstore.cli.findings import print_repair
+    from rocketstore.storage.repair import rebuild_store
+
+    config = (settings or StoreSettings()).load()
+    now_ms = time.time_ns() // 1_000_000
+    report = rebuild_store(store, what="queues", now_ms=now_ms, config=config)
+    return print_repair(report, output)

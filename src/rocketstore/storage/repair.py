@@ -64,6 +64,29 @@ _MOST_ROUNDS: Final = 4
 """A round may uncover what the one before hid, such as places between rebuilt entries."""
 
 
+def rebuild_store(
+    path: str | Path,
+    *,
+    what: Literal["queues", "index"],
+    now_ms: int,
+    config: StoreConfig | None = None,
+    disk: Disk | None = None,
+) -> RepairReport:
+    """Make queues or index anew from the CommitLog; what was there is kept in ``repair/<time>/``.
+
+    Entries of records that are no longer in the log become fillers, so queue offsets stay; the
+    index begins anew at the first record left. Whatever else is wrong is repaired as by
+    `repair_store`, whose errors these are.
+    """
+    repair = _Repair(Path(path), config or StoreConfig(), disk or Disk(), now_ms, "salvage")
+    lock = StoreLock.acquire(repair.layout.lock)
+    try:
+        repair.set_aside(repair.layout.consume_queue if what == "queues" else repair.layout.index)
+        return repair.report(dry_run=False)
+    finally:
+        lock.release()
+
+
 def repair_store(
     path: str | Path,
     *,
@@ -127,6 +150,13 @@ class _Repair:
         self.places: StorePlaces = find_places(root, config)
         self.layout = self.places.layout
         self.evidence = Evidence(self.layout, disk, now_ms)
+
+    def set_aside(self, directory: Path) -> None:
+        """Move every file below `directory` to the copies; without a log nothing is moved."""
+        self._refuse_lost_log(self._audit())
+        for path in sorted(directory.rglob("*")):
+            if path.is_file():
+                self.evidence.take_file(path)
 
     def report(self, *, dry_run: bool) -> RepairReport:
         """Plan, and unless it is a dry run, act; say what was found, done and left."""

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+
 from rocketstore.cli.application import run
 from support.golden import golden_case
 

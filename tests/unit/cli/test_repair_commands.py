@@ -1,0 +1,126 @@
+"""``store verify``, ``store repair``, ``queue rebuild``, ``index rebuild``: what they say and do."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rocketstore import MessageStore
+from rocketstore.cli.application import run
+from support.golden import golden_case
+
+
+@pytest.fixture
+def basic(tmp_path: Path) -> Path:
+    return Path(shutil.copytree(golden_case("basic") / "store", tmp_path / "store"))
+
+
+@pytest.fixture
+def flipped(tmp_path: Path) -> Path:
+    source = golden_case("crash") / "bitflip_middle_last_file" / "in"
+    return Path(shutil.copytree(source, tmp_path / "store"))
+
+
+def digest(directory: Path) -> dict[str, str]:
+    return {
+        str(path.relative_to(directory)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(directory.rglob("*"))
+        if path.is_file()
+    }
+
+
+def run_json(capsys: pytest.CaptureFixture[str], *command: str) -> tuple[int, dict[str, Any]]:
+    code = run([*command, "--output", "json"])
+    return code, json.loads(capsys.readouterr().out)
+
+
+def test_verify_of_a_healthy_store_exits_0(basic: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, report = run_json(capsys, "store", "verify", str(basic))
+    assert code == 0
+    assert report["counts"]["messageCount"] == 1489
+    assert [f for f in report["findings"] if f["severity"] != "note"] == []
+
+
+def test_verify_of_a_flipped_bit_exits_4_and_names_the_place(
+    flipped: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, report = run_json(capsys, "store", "verify", str(flipped))
+    assert code == 4
+    [damage] = [f for f in report["findings"] if f["kind"] == "log-damage"]
+    assert damage["file"].endswith("00000000000000524288")
+    assert damage["offset"] == 526666 - 524288
+
+
+def test_a_dry_run_says_what_it_would_do_and_changes_nothing(
+    flipped: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = digest(flipped)
+    _, report = run_json(capsys, "store", "repair", str(flipped), "--dry-run")
+    assert report["dryRun"] is True
+    assert report["actions"]
+    assert digest(flipped) == before
+
+
+def test_salvage_keeps_every_record_around_a_flipped_bit_and_says_what_a_broker_loses(
+    flipped: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, report = run_json(capsys, "store", "repair", str(flipped))
+    assert code == 4  # the damage in the middle stays, and is in the store now
+    assert report["counts"]["messageCount"] == 1099
+    assert sum(lost["recordCount"] for lost in report["lostForBroker"]) > 0
+    code, again = run_json(capsys, "store", "repair", str(flipped))
+    assert (code, again["actions"]) == (4, [])
+
+
+def test_compatible_ends_where_the_java_store_ends(
+    flipped: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, report = run_json(capsys, "store", "repair", str(flipped), "--policy", "compatible")
+    assert code == 1
+    assert report["counts"]["maxPhysicalOffset"] == 526666
+    assert (flipped / report["evidence"]).is_dir()
+    assert report["lostForBroker"] == []
+
+
+@pytest.mark.parametrize(("noun", "directory"), [("queue", "consumequeue"), ("index", "index")])
+def test_rebuild_gives_what_was_there_and_keeps_the_old_files(
+    noun: str, directory: str, basic: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = digest(basic / directory)
+    code, report = run_json(capsys, noun, "rebuild", str(basic))
+    assert code == 1
+    assert digest(basic / report["evidence"] / directory) == before
+    after = digest(basic / directory)
+    # Index files are named by the time they were made; everything else is the same bytes.
+    assert after == before if noun == "queue" else len(after) == len(before)
+    assert run(["store", "verify", str(basic)]) == 0
+
+
+def test_rebuild_brings_back_queues_that_were_lost(
+    basic: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = digest(basic / "consumequeue")
+    shutil.rmtree(basic / "consumequeue")
+    # No queue file is left to learn the size from.
+    size = ["--set", "mappedFileSizeConsumeQueue=2000"]
+    assert run(["queue", "rebuild", str(basic), *size]) == 1
+    assert digest(basic / "consumequeue") == before
+    capsys.readouterr()
+
+
+def test_repair_refuses_a_store_with_a_writer(
+    basic: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with MessageStore.open(basic):
+        for command in (
+            ["store", "repair", str(basic)],
+            ["store", "repair", str(basic), "--dry-run"],
+            ["queue", "rebuild", str(basic)],
+        ):
+            assert run(command) == 5
+    assert capsys.readouterr().err.count("in use") == 3
