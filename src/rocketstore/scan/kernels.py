@@ -38,6 +38,7 @@ KERNELS: Final[dict[str, str]] = {
     "find_items": "index",
     "rebuild_slots": "index",
     "gather": "gather",
+    "find_hits": "hits",
     "client_batch_table": "batch",
     "write_batch": "batch",
 }

@@ -19,7 +19,12 @@ from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES, ENTRY_STRUCT
 from rocketstore.scan import kernels
 from rocketstore.scan.gather_plan import GatherStop, GatherView, gather_plan
 from rocketstore.storage.get_page import FILTER_WINDOW_BYTES, PageRequest, Rejection, read_page
-from rocketstore.storage.record_access import belongs_to, locate, raw_properties, raw_record_at
+from rocketstore.storage.record_access import (
+    belongs_to,
+    locate_record,
+    raw_properties,
+    raw_record_at,
+)
 from rocketstore.storage.results import GetMessageStatus, GetRawResult
 from rocketstore.storage.tag_filter import parse_tags, tag_code
 from rocketstore.units import KiB, QueueKey
@@ -253,7 +258,7 @@ def raw_view(
 ) -> memoryview | Rejection:
     """Return a view of the record that an entry of a queue points at, or why there is none."""
     view = raw_record_at(log, physical_offset, size)
-    place = None if view is None else locate(view)
+    place = None if view is None else locate_record(view, physical_offset)
     if view is None or place is None:
         return Rejection.LOST
     topic = place.topic.decode("utf-8", "replace")

@@ -166,7 +166,7 @@ class ReadOnlyStore(Reader):
     def close(self) -> None:
         """Let go of all files; may be called twice."""
         closed: Any = _Closed(self.layout.root)
-        self._log = self._queues = self._index = self._raw_pages = closed
+        self._log = self._queues = self._key_search = self._raw_pages = closed
         self._open_files.close()
 
     # --- about the store ------------------------------------------------------------------------

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
+    from rocketstore.format.index_file import IndexLayout
     from rocketstore.units import QueueKey
 
     ByteArray = npt.NDArray[np.uint8]
@@ -98,6 +99,27 @@ class IndexSource(Protocol):
 
         The range of store times is a hint: more may come than lies in it, never less.
         """
+        ...
+
+
+class MappedIndexPart(Protocol):
+    """One index file that lies in a memory map."""
+
+    @property
+    def array(self) -> ByteArray:
+        """All its bytes."""
+        ...
+
+
+class MappedIndexSource(IndexSource, Protocol):
+    """An index whose files are memory maps, so that a kernel can search them."""
+
+    layout: IndexLayout
+    """Slots and items of each file."""
+
+    @property
+    def files(self) -> Sequence[MappedIndexPart]:
+        """All, oldest first; replaced as a whole when a file comes or goes."""
         ...
 
 

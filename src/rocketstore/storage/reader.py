@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Final
 
 from rocketstore.format.message_id import decode_message_id
 from rocketstore.format.queue_entry import ENTRY_STRUCT, QueueEntry
-from rocketstore.storage import key_search, time_search
+from rocketstore.storage import time_search
 from rocketstore.storage.get_page import PageRequest, Rejection, read_page
+from rocketstore.storage.key_search import KeySearch
 from rocketstore.storage.raw_page import RawPages, raw_view
 from rocketstore.storage.record_access import (
     belongs_to,
@@ -62,7 +63,7 @@ class Reader:
     ) -> None:
         self._log = log
         self._queues = queues
-        self._index = index
+        self._key_search = None if index is None else KeySearch(log, index)
         self._limits = limits
         self._raw_pages = RawPages(log, limits)
 
@@ -235,16 +236,11 @@ class Reader:
         -----
         Source: DefaultMessageStore.queryMessage (spec B14).
         """
-        if self._index is None:
+        if self._key_search is None:
             return []
-        return key_search.find_messages(
-            self._log,
-            self._index,
-            topic,
-            key,
-            begin_ms=begin_ms,
-            end_ms=end_ms,
-            max_messages=self.find_limit if max_messages is None else max_messages,
+        limit = self.find_limit if max_messages is None else max_messages
+        return self._key_search.find(
+            topic, key, begin_ms=begin_ms, end_ms=end_ms, max_messages=limit
         )
 
     def by_id(self, message_id: str) -> StoredMessage | None:

@@ -58,6 +58,7 @@ class RecordPlace(NamedTuple):
 
     topic: bytes
     queue_id: int
+    topic_at: int
     properties_at: int
 
 
@@ -82,22 +83,25 @@ def message_at(
         message = decode_record(view, 0, base=physical_offset)
     except FormatError:
         return None
-    if message.size != size or _has_empty_sector(message, view):
+    if message.size != size:
         return None
+    if b"\0" in message.raw_properties or "\0" in message.topic:
+        place = locate(view)
+        if place is None or _has_empty_sector(view, place.topic_at, physical_offset):
+            return None
     return message
 
 
-def _has_empty_sector(message: StoredMessage, view: memoryview | bytes) -> bool:
-    """Whether a sector of topic or properties was never written, as a power cut leaves it."""
-    if b"\0" not in message.raw_properties and "\0" not in message.topic:
+def _has_empty_sector(view: memoryview | bytes, text_at: int, physical_offset: int) -> bool:
+    """Whether a sector of topic or properties was never written, as a power cut leaves it.
+
+    `text_at` is the topic's place in the record `view`.
+    """
+    if b"\0" not in bytes(view[text_at:]):
         return False
-    stop = message.size
-    text_at = stop - len(message.raw_properties) - 2 - len(message.topic.encode())
-    if not message.raw_properties:
-        stop -= 2
-    first_edge = text_at + -(message.physical_offset + text_at) % SECTOR_SIZE_BYTES
-    edges = range(first_edge, stop, SECTOR_SIZE_BYTES)
-    return any(not any(view[edge : min(edge + SECTOR_SIZE_BYTES, stop)]) for edge in edges)
+    first = text_at + -(physical_offset + text_at) % SECTOR_SIZE_BYTES
+    edges = range(first, len(view), SECTOR_SIZE_BYTES)
+    return any(not any(view[edge : edge + SECTOR_SIZE_BYTES]) for edge in edges)
 
 
 def record_size_at(log: LogSource, physical_offset: int) -> int | None:
@@ -137,7 +141,7 @@ def _is_head(view: memoryview | bytes, physical_offset: int, size: int) -> bool:
 def raw_record_at(log: LogSource, physical_offset: int, size: int) -> memoryview | bytes | None:
     """Return the bytes of a record with the right magic, address and length; no checksum is made.
 
-    The lengths inside are checked by `locate`, which every user of the bytes calls.
+    The lengths inside are checked by `locate_record`, which every user of the bytes calls.
     """
     if size < FIXED_SIZE:
         return None
@@ -166,7 +170,16 @@ def locate(view: memoryview | bytes) -> RecordPlace | None:
     properties_size = int.from_bytes(view[properties_at - 2 : properties_at], "big", signed=True)
     if properties_at + properties_size != end:
         return None
-    return RecordPlace(bytes(view[topic_at : topic_at + topic_size]), queue_id, properties_at)
+    topic = bytes(view[topic_at : topic_at + topic_size])
+    return RecordPlace(topic, queue_id, topic_at, properties_at)
+
+
+def locate_record(view: memoryview | bytes, physical_offset: int) -> RecordPlace | None:
+    """Return what `locate` does, None also where a power cut left topic or properties unwritten."""
+    place = locate(view)
+    if place is None or _has_empty_sector(view, place.topic_at, physical_offset):
+        return None
+    return place
 
 
 def raw_properties(view: memoryview | bytes, place: RecordPlace) -> dict[str, str]:

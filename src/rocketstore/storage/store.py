@@ -422,7 +422,7 @@ class MessageStore(Reader):
                 _log.warning("store.abort_stays", root=str(self.layout.root))
         finally:
             closed: Any = _Closed(self.layout.root)
-            self._log = self._queues = self._index = self._raw_pages = closed
+            self._log = self._queues = self._key_search = self._raw_pages = closed
             self._parts.drop()
 
     # --- about the store ------------------------------------------------------------------------

@@ -437,3 +437,17 @@ def test_entries_are_listed_as_stored_and_bounded(
     assert reader.store_timestamp(*QUEUE, 2) == 1000
     assert reader.store_timestamp(*QUEUE, 0) is None
     assert reader.store_timestamp(*QUEUE, 99) is None
+
+
+def test_a_record_whose_properties_a_power_cut_left_unwritten_is_no_message(
+    files: StoreFiles, open_reader: OpenReader
+) -> None:
+    # No checksum covers topic and properties: a sector of zeros is all that tells.
+    wide = {"filling": "x" * 1500}
+    offsets = [files.put(body=b"%d" % number, properties=wide) for number in range(2)]
+    sector = (offsets[0] + 200) // 512 * 512 + 512
+    files.write_log(sector, bytes(512))
+    reader = open_reader()
+    assert bodies(reader, 0) == [b"1"]
+    assert reader.get(*QUEUE, 0).skipped_entries == 1
+    assert reader.at_physical_offset(offsets[0]) is None

@@ -5,9 +5,9 @@ One call serves one page out of one CommitLog file: it decides entry by entry as
 the bytes at hand (another file, a record of another queue) ends the call; Python deals with that
 entry and calls again.
 
-Law: nothing is read outside ``log[:readable]`` and nothing is copied whose magic number, address,
-length and inner lengths do not agree, or whose topic and queue are not the ones asked for. Body
-checksums are not computed here: a consumer compares them.
+Law: nothing is read outside ``log[:readable]`` and nothing is copied that the walk would not take
+for a record, or whose topic and queue are not the ones asked for. Body checksums are not computed
+here: a consumer compares them.
 
 Source: DefaultMessageStore.getMessage of 4.9 (spec B13).
 """
@@ -20,14 +20,21 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
+from rocketstore.format.record import FIXED_SIZE
+from rocketstore.scan.columns import StopReason
 from rocketstore.scan.compiled import BYTES, NUMBERS, WRITABLE_BYTES, inner, kernel
 from rocketstore.scan.compiled.memory import (
     copy_bytes,
-    load_i16,
     load_i32,
     load_i64,
     load_u8,
     load_u32,
+)
+from rocketstore.scan.compiled.walk import (
+    check_record,
+    find_value_end,
+    topic_place,
+    v6_extra_bytes,
 )
 
 _ENTRY_SIZE = 20
@@ -35,11 +42,7 @@ _FILLER_SIZE = 0x7FFFFFFF
 _MAX_EXT_ADDRESS = -(2**31) - 1
 _LOW_32_BITS = 0xFFFFFFFF
 
-_MAGIC_V1 = 0xDAA320A7
-_MAGIC_V2 = 0xDAA320AB
-_FIXED_SIZE = 91
-_BORN_V6 = 0x10
-_STORE_V6 = 0x20
+_INTACT = int(StopReason.END)
 
 # PlanColumn, GatherStop and GatherView as plain numbers, which Numba freezes.
 _QUEUE_ID, _TOPIC_SIZE = 0, 1
@@ -50,7 +53,7 @@ _NONE, _LOST, _UNWANTED = 0, 1, 2
 
 
 _PREFETCH_ENTRIES = 8
-_PREFETCH_BYTES = 512
+_PREFETCH_BYTES = 1280
 _CACHE_LINE = 64
 
 
@@ -83,12 +86,22 @@ def _prefetch_record(log: Any, base: Any, entries: Any, entry: Any) -> None:
 
 
 @inner
-def _equal(first: Any, first_at: Any, second: Any, second_at: Any, size: Any) -> Any:
+def texts_equal(first: Any, first_at: Any, second: Any, second_at: Any, size: Any) -> Any:
     """Return whether two runs of bytes are the same; both lie inside their arrays."""
     for i in range(size):  # noqa: SIM110 - Numba compiles no generator
         if load_u8(first, first_at + i) != load_u8(second, second_at + i):
             return False
     return True
+
+
+@inner
+def topic_of(log: Any, at: Any) -> Any:
+    """Return place and size of the topic of a record that `check_record` found intact."""
+    born_extra, store_extra = v6_extra_bytes(load_u32(log, at + 36))
+    body_at = at + 88 + born_extra + store_extra
+    length_at = body_at + load_i32(log, body_at - 4)
+    size, topic_at = topic_place(log, length_at, load_u32(log, at + 4))
+    return topic_at, size
 
 
 @inner
@@ -108,9 +121,7 @@ def _tags_match(log: Any, properties_at: Any, stop: Any, plan: Any, names: Any) 
     value_size = 0
     at = properties_at
     while at < stop:
-        end = at
-        while end < stop and load_u8(log, end) != 2:
-            end += 1
+        end = find_value_end(log, at, stop)
         # "TAGS" and 0x01, and at least one byte of value
         if end - at >= 6 and load_u32(log, at) == 0x54414753 and load_u8(log, at + 4) == 1:
             value_at = at + 5
@@ -120,59 +131,10 @@ def _tags_match(log: Any, properties_at: Any, stop: Any, plan: Any, names: Any) 
         return False
     for n in range(plan[_TAG_COUNT]):
         size = plan[_TAGS + 3 * n + 2]
-        if size == value_size and _equal(log, value_at, names, plan[_TAGS + 3 * n + 1], size):
+        tag_at = plan[_TAGS + 3 * n + 1]
+        if size == value_size and texts_equal(log, value_at, names, tag_at, size):
             return True
     return False
-
-
-@inner
-def _topic_at(log: Any, at: Any, size: Any) -> Any:
-    """Return where the topic of the record starts, or -1 when its lengths do not agree."""
-    sys_flag = load_i32(log, at + 36)
-    body_size_at = at + 84
-    if sys_flag & _BORN_V6:
-        body_size_at += 12
-    if sys_flag & _STORE_V6:
-        body_size_at += 12
-    stop = at + size
-    length_size = 1
-    if load_u32(log, at + 4) == _MAGIC_V2:
-        length_size = 2
-    if body_size_at + 4 + length_size + 2 > stop:
-        return -1
-    body_size = load_i32(log, body_size_at)
-    if body_size < 0 or body_size > stop - body_size_at - 4 - length_size - 2:
-        return -1
-    topic_at = body_size_at + 4 + body_size + length_size
-    topic_size = _topic_size(log, at, topic_at)
-    if topic_size < 0 or topic_size > stop - topic_at - 2:
-        return -1
-    properties_size = load_i16(log, topic_at + topic_size)
-    if properties_size < 0 or topic_at + topic_size + 2 + properties_size != stop:
-        return -1
-    return topic_at
-
-
-@inner
-def _topic_size(log: Any, at: Any, topic_at: Any) -> Any:
-    """Return the topic's length; negative where its sign bit is set."""
-    if load_u32(log, at + 4) == _MAGIC_V2:
-        return load_i16(log, topic_at - 2)
-    size = load_u8(log, topic_at - 1)
-    if size > 127:
-        return -1
-    return size
-
-
-@inner
-def _is_record(log: Any, at: Any, offset: Any, size: Any) -> Any:
-    """Return whether a message's head at `at` states this address and length."""
-    magic = load_u32(log, at + 4)
-    return (
-        magic in (_MAGIC_V1, _MAGIC_V2)
-        and load_i32(log, at) == size
-        and load_i64(log, at + 28) == offset
-    )
 
 
 @inner
@@ -226,7 +188,6 @@ def gather(
     view = _NONE
     readable = min(readable, log.shape[0])
     stop = min(stop, entries.shape[0] // _ENTRY_SIZE)
-    topic_size = plan[_TOPIC_SIZE]
     if first < 0:
         return _END, first, count, written, skipped, view
     for entry in range(first, min(stop, first + _PREFETCH_ENTRIES)):
@@ -256,17 +217,20 @@ def gather(
         at = offset - base
         if at < 0 or at >= log.shape[0]:
             return _ELSEWHERE, entry, count, written, skipped, view
-        topic_at = -1
-        if _FIXED_SIZE <= size <= readable - at and _is_record(log, at, offset, size):
-            topic_at = _topic_at(log, at, size)
-        if topic_at < 0:
+        if (
+            size < FIXED_SIZE
+            or at + size > readable
+            or load_i32(log, at) != size
+            or check_record(log, at, base, readable, check_crc=False) != _INTACT
+        ):
             skipped += 1
             view = _LOST
             continue
+        topic_at, topic_size = topic_of(log, at)
         if (
             load_i32(log, at + 12) != plan[_QUEUE_ID]
-            or _topic_size(log, at, topic_at) != topic_size
-            or not _equal(log, topic_at, names, 0, topic_size)
+            or topic_size != plan[_TOPIC_SIZE]
+            or not texts_equal(log, topic_at, names, 0, topic_size)
         ):
             return _DOUBTFUL, entry, count, written, skipped, view
         if plan[_TAG_COUNT] > 0 and not _tags_match(

@@ -10,52 +10,17 @@ from typing import TYPE_CHECKING, Final
 
 from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES, ENTRY_STRUCT, FILLER_SIZE
 from rocketstore.format.queue_entry import MAX_EXT_ADDRESS as _MAX_EXT_ADDRESS
-from rocketstore.format.record import (
-    FIXED_SIZE,
-    HOST_V6_EXTRA_SIZE,
-    MESSAGE_MAGIC_V1,
-    MESSAGE_MAGIC_V2,
-)
-from rocketstore.message import BORN_HOST_V6_FLAG, STORE_HOST_V6_FLAG
+from rocketstore.format.record import FIXED_SIZE
+from rocketstore.scan.columns import StopReason
 from rocketstore.scan.gather_plan import NUMBERS_PER_TAG, GatherStop, GatherView, PlanColumn
+from rocketstore.scan.reference.walk import check_record
 
 if TYPE_CHECKING:
     from rocketstore.scan.dispatch_state import ByteArray, Int64Array
 
-_HEAD: Final = struct.Struct(">iIiiiqqi")
 _INT32: Final = struct.Struct(">i")
-_INT16: Final = struct.Struct(">h")
-_BODY_SIZE_AT: Final = 84
+_QUEUE_ID_AT: Final = 12
 _LOW_32_BITS: Final = 0xFFFFFFFF
-
-_Place = tuple[int, int, int]
-"""Where topic starts and ends, and the queue id."""
-
-
-def _place(record: memoryview, offset: int, size: int) -> _Place | None:
-    """Return where the topic of a record is, None where no message of this size stands."""
-    stated, magic, _, queue_id, _, _, address, sys_flag = _HEAD.unpack_from(record)
-    if magic not in (MESSAGE_MAGIC_V1, MESSAGE_MAGIC_V2) or (stated, address) != (size, offset):
-        return None
-    body_size_at = _BODY_SIZE_AT
-    body_size_at += HOST_V6_EXTRA_SIZE if sys_flag & BORN_HOST_V6_FLAG else 0
-    body_size_at += HOST_V6_EXTRA_SIZE if sys_flag & STORE_HOST_V6_FLAG else 0
-    length_size = 2 if magic == MESSAGE_MAGIC_V2 else 1
-    body_at = body_size_at + 4
-    if body_at + length_size + 2 > size:
-        return None
-    (body_size,) = _INT32.unpack_from(record, body_size_at)
-    topic_at = body_at + body_size + length_size
-    if body_size < 0 or topic_at + 2 > size:
-        return None
-    topic_size = int.from_bytes(record[topic_at - length_size : topic_at], "big", signed=True)
-    topic_end = topic_at + topic_size
-    if topic_size < 0 or topic_end + 2 > size:
-        return None
-    (properties_size,) = _INT16.unpack_from(record, topic_end)
-    if properties_size < 0 or topic_end + 2 + properties_size != size:
-        return None
-    return topic_at, topic_end, queue_id
 
 
 class _Wanted:
@@ -132,18 +97,23 @@ def gather(
         if offset >= log_min and not 0 <= at < log.shape[0]:
             why = GatherStop.ELSEWHERE
             break
-        place = None
-        if offset >= log_min and FIXED_SIZE <= size <= readable - at:
-            place = _place(bytes_of_log[at : at + size], offset, size)
-        if place is None:
+        places = None
+        if (
+            offset >= log_min
+            and FIXED_SIZE <= size <= readable - at
+            and _INT32.unpack_from(bytes_of_log, at)[0] == size
+        ):
+            places = check_record(bytes_of_log, at, base, readable, check_crc=False)
+        if places is None or isinstance(places, StopReason):
             skipped, view, entry = skipped + 1, GatherView.LOST, entry + 1
             continue
-        topic_at, topic_end, queue_id = place
-        topic = bytes(bytes_of_log[at + topic_at : at + topic_end])
+        topic_end = places.topic_at + places.topic_size
+        (queue_id,) = _INT32.unpack_from(bytes_of_log, at + _QUEUE_ID_AT)
+        topic = bytes(bytes_of_log[places.topic_at : topic_end])
         if (topic, queue_id) != (wanted.topic, wanted.queue_id):
             why = GatherStop.DOUBTFUL
             break
-        if wanted.is_unwanted(bytes_of_log[at + topic_end + 2 : at + size]):
+        if wanted.is_unwanted(bytes_of_log[topic_end + 2 : at + size]):
             view, entry = GatherView.UNWANTED, entry + 1
             continue
         if size > out.shape[0] - written:
