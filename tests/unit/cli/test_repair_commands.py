@@ -1,4 +1,4 @@
-"""``store verify``, ``store repair``, ``queue rebuild``, ``index rebuild``: what they say and do."""
+"""What ``store verify``, ``store repair`` and the rebuild commands say and do."""
 
 from __future__ import annotations
 
