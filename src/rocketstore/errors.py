@@ -180,3 +180,9 @@ class ConfigError(RocketStoreError):
         super().__init__(message, hint=hint)
         self.key = key
         self.value = value
+
+
+class UnsupportedEnvironmentError(RocketStoreError):
+    """Something outside this package is missing or of a version that does not work."""
+
+    exit_code = 3

@@ -328,6 +328,8 @@ class _WindowScan:
 
     def anchor(self, start: int, lookback_bytes: int) -> int:
         """Return the position to follow the chain from: a believable record, or the first one."""
+        # Only zeros stand behind the data, so what reaches into the range begins before them.
+        start = min(start, self.data_stop)
         while lookback_bytes < start:
             found = self.find(start - lookback_bytes, start)
             if found is not None:

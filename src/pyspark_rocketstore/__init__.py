@@ -1,0 +1,5 @@
+"""Lets Spark find ``format("rocketstore")`` by itself: it looks for modules named ``pyspark_…``."""
+
+from rocketstore.pipeline.source import StoreDataSource as DefaultSource
+
+__all__ = ["DefaultSource"]

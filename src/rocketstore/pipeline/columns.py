@@ -1,0 +1,106 @@
+"""Tables, their columns and types: what a query sees of a store.
+
+Names follow rocketmq-spark first, then Spark's Kafka source. This module is loaded by every process
+that plans a query, so it imports nothing but the standard library.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from rocketstore.errors import ConfigError
+
+BODY: Final = "body"
+PROPERTIES: Final = "properties"
+BROKER_NAME: Final = "brokerName"
+
+_RECORD: Final = {
+    "topic": "STRING",
+    "flag": "INT",
+    "body": "BINARY",
+    "properties": "MAP<STRING,STRING>",
+    "brokerName": "STRING",
+    "queueId": "INT",
+    "queueOffset": "BIGINT",
+    "bornTimestamp": "TIMESTAMP",
+    "storeTimestamp": "TIMESTAMP",
+    "tags": "STRING",
+    "keys": "ARRAY<STRING>",
+    "uniqKey": "STRING",
+    "physicalOffset": "BIGINT",
+    "size": "BIGINT",
+    "sysFlag": "INT",
+    "bornHost": "STRING",
+    "storeHost": "STRING",
+    "reconsumeTimes": "INT",
+    "preparedTransactionOffset": "BIGINT",
+    "bodyCRC": "INT",
+    "msgId": "STRING",
+}
+
+TABLES: Final[dict[str, dict[str, str]]] = {
+    "messages": _RECORD,
+    "commitlog": {name: kind for name, kind in _RECORD.items() if name != BODY},
+    "consumequeue": {
+        "topic": "STRING",
+        "queueId": "INT",
+        "queueOffset": "BIGINT",
+        "physicalOffset": "BIGINT",
+        "size": "INT",
+        "tagsCode": "BIGINT",
+        "brokerName": "STRING",
+    },
+    "index": {
+        "keyHash": "INT",
+        "physicalOffset": "BIGINT",
+        "storeTimestamp": "TIMESTAMP",
+        "itemNumber": "INT",
+        "previousItem": "INT",
+        "slot": "INT",
+        "file": "STRING",
+        "brokerName": "STRING",
+    },
+    "segments": {
+        "physicalOffset": "BIGINT",
+        "size": "BIGINT",
+        "firstStoreTimestamp": "TIMESTAMP",
+        "state": "STRING",
+        "file": "STRING",
+        "brokerName": "STRING",
+    },
+    "damage": {
+        "physicalOffset": "BIGINT",
+        "size": "BIGINT",
+        "reason": "STRING",
+        "evidence": "STRING",
+        "file": "STRING",
+        "brokerName": "STRING",
+    },
+}
+"""Table, its columns in default order, and their types in Spark's DDL."""
+
+RECORD_TABLES: Final = frozenset({"messages", "commitlog"})
+
+
+def column_type(table: str, name: str) -> str:
+    """Return the type of a column.
+
+    Raises
+    ------
+    ConfigError
+        The table has no such column.
+    """
+    columns = TABLES[table]
+    if name not in columns:
+        raise ConfigError(
+            f"table {table} has no column {name!r}",
+            key="columns",
+            value=name,
+            hint=f"its columns are {', '.join(columns)}",
+        )
+    return columns[name]
+
+
+def table_ddl(table: str, names: tuple[str, ...]) -> str:
+    """Return the schema of some columns of a table, as DDL."""
+    return ", ".join(f"`{name}` {column_type(table, name)}" for name in names)

@@ -1,0 +1,130 @@
+"""What has to be there for Spark to run: Java, and versions that work together.
+
+Law: what is missing is one sentence that says what to install, before Spark says it in a hundred.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from importlib import metadata
+from typing import TYPE_CHECKING, Any, Final
+
+from rocketstore.errors import UnsupportedEnvironmentError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+INSTALL: Final = "pip install 'rocketstore[pipeline]'"
+JAVA_MIN: Final = 17
+SPARK: Final = (4, 3)
+PANDAS_MIN: Final = (2, 2)
+PANDAS_BELOW: Final = (3,)
+
+LOCAL_SETTINGS: Final[dict[str, str]] = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+}
+"""Of a session on this machine; anything given to `session` wins."""
+
+
+def check_versions() -> None:
+    """Check the versions of PySpark and pandas, without importing them.
+
+    Raises
+    ------
+    UnsupportedEnvironmentError
+        One is missing or not among those that are tested.
+    """
+    spark = _version("pyspark")
+    if spark[:2] != SPARK:
+        raise UnsupportedEnvironmentError(
+            f"PySpark {_text(spark)} is not supported: expected {_text(SPARK)}", hint=INSTALL
+        )
+    pandas = _version("pandas")
+    if not PANDAS_MIN <= pandas < PANDAS_BELOW:
+        raise UnsupportedEnvironmentError(
+            f"pandas {_text(pandas)} is not supported: PySpark {_text(SPARK)} works with "
+            f"{_text(PANDAS_MIN)} or newer, below {_text(PANDAS_BELOW)}",
+            hint=INSTALL,
+        )
+
+
+def check_java(environment: Mapping[str, str] = os.environ) -> None:
+    """Check that there is a Java that Spark runs on.
+
+    Raises
+    ------
+    UnsupportedEnvironmentError
+        There is none, or it is too old.
+    """
+    hint = f"install a JDK {JAVA_MIN} or newer, or set JAVA_HOME to one"
+    home = environment.get("JAVA_HOME")
+    java = f"{home}/bin/java" if home else shutil.which("java", path=environment.get("PATH"))
+    if java is None or not os.access(java, os.X_OK):
+        where = f"in JAVA_HOME {home}" if home else "on the PATH"
+        raise UnsupportedEnvironmentError(f"Spark needs Java, and there is none {where}", hint=hint)
+    told = subprocess.run(  # noqa: S603 - the program that Spark will run
+        [java, "-version"], capture_output=True, text=True, check=False, timeout=60
+    ).stderr
+    match = re.search(r'version "(\d+)', told)
+    if match is None or int(match[1]) < JAVA_MIN:
+        found = match[1] if match else told.strip()[:80] or "no version"
+        raise UnsupportedEnvironmentError(
+            f"Spark needs Java {JAVA_MIN} or newer, and {java} is {found}", hint=hint
+        )
+
+
+def session(master: str = "local[*]", **settings: str) -> Any:
+    """Return a Spark session on this machine with the data source registered.
+
+    Parameters
+    ----------
+    master
+        Where Spark runs.
+    settings
+        Spark's settings, with ``__`` for each dot: ``spark__driver__memory="2g"``.
+
+    Raises
+    ------
+    UnsupportedEnvironmentError
+        Java, PySpark or pandas is missing or of a version that does not work.
+
+    Notes
+    -----
+    Spark's workers run the interpreter that this process runs (``PYSPARK_PYTHON`` is set unless it
+    is already), since the ``python3`` of the PATH may lack this package.
+    """
+    check_versions()
+    check_java()
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    from pyspark.sql import SparkSession  # noqa: PLC0415 - only once it is known to work
+
+    from rocketstore.pipeline import register  # noqa: PLC0415 - which imports this module
+
+    builder: Any = SparkSession.builder
+    builder = builder.master(master).appName("rocketstore")
+    given = {name.replace("__", "."): value for name, value in settings.items()}
+    for name, value in (LOCAL_SETTINGS | given).items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
+    register(spark)
+    return spark
+
+
+def _version(package: str) -> tuple[int, ...]:
+    try:
+        text = metadata.version(package)
+    except metadata.PackageNotFoundError:
+        raise UnsupportedEnvironmentError(f"{package} is not installed", hint=INSTALL) from None
+    return tuple(int(part) for part in re.findall(r"\d+", text)[:3])
+
+
+def _text(version: tuple[int, ...]) -> str:
+    return ".".join(map(str, version))

@@ -1,0 +1,215 @@
+"""Plan a read of the CommitLog: which byte ranges hold what a query asks for, and who reads them.
+
+Left out without being read: stores of another name, files whose store times or offsets lie outside
+the asked range, ranges that hold no record of the asked queues.
+
+Law: pruning never loses a row. Store times are believed with a margin, queue entries only after
+their record was looked at (`queues`).
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from rocketstore.errors import StoreDamagedError
+from rocketstore.pipeline.files import files_at, opened
+from rocketstore.pipeline.pushdown import bounds_of
+from rocketstore.pipeline.queue_range import QueueRange, queue_ranges, wanted_spans
+from rocketstore.pipeline.stores import (
+    SegmentState,
+    find_stores,
+    first_store_timestamp_ms,
+    list_segments,
+)
+from rocketstore.scan.split import SegmentFile, plan_splits
+from rocketstore.units import ByteRange
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from rocketstore.pipeline.options import ReadOptions
+    from rocketstore.pipeline.pushdown import Comparison
+    from rocketstore.pipeline.stores import Segment, StorePlace
+
+CLOCK_MARGIN_MS: Final = 600_000
+"""How far a broker's clock may have been set back inside a file: ten minutes."""
+
+
+class SplitTask(NamedTuple):
+    """A byte range of one CommitLog file.
+
+    Attributes
+    ----------
+    start, stop
+        Positions in the file.
+    queue_ranges
+        The wanted range of each queue that has one.
+    """
+
+    store: StorePlace
+    segment: Segment
+    start: int
+    stop: int
+    queue_ranges: tuple[QueueRange, ...]
+
+    @property
+    def byte_count(self) -> int:
+        """Bytes to read."""
+        return self.stop - self.start
+
+
+def plan_log(
+    options: ReadOptions, comparisons: Sequence[Comparison]
+) -> list[tuple[SplitTask, ...]]:
+    """Return the tasks of a read, each a row of byte ranges.
+
+    Raises
+    ------
+    StoreDamagedError
+        Files are missing between others, and `failOnDataLoss` is set.
+    StoreError
+        Something cannot be read, or an offset is not there.
+    """
+    pieces: list[SplitTask] = []
+    for store in find_stores(options):
+        if not _is_wanted(store.broker_name, comparisons):
+            continue
+        segments = list_segments(store.location)
+        if options.fail_on_data_loss and options.table != "damage":
+            _refuse_holes(segments)
+        present = [one for one in segments if one.state is not SegmentState.MISSING]
+        pieces += _plan_store(store, present, options, comparisons)
+    return _grouped(pieces, options)
+
+
+def _plan_store(
+    store: StorePlace,
+    segments: Sequence[Segment],
+    options: ReadOptions,
+    comparisons: Sequence[Comparison],
+) -> list[SplitTask]:
+    if not segments:
+        return []
+    low, high = bounds_of(comparisons, "physicalOffset")
+    wanted = ByteRange(
+        segments[0].base if low is None else low,
+        segments[-1].base + segments[-1].size if high is None else high + 1,
+    )
+    ranges: tuple[QueueRange, ...] = ()
+    spans = None
+    if options.has_offsets:
+        ranges = queue_ranges(store, segments, options)
+        spans = wanted_spans(store, segments, options, ranges)
+    pieces = []
+    for segment in _in_time(store, segments, options, comparisons):
+        start = max(0, wanted.start - segment.base)
+        stop = min(_data_stop(store, segment), wanted.stop - segment.base)
+        if start < stop:
+            pieces.append(SplitTask(store, segment, start, stop, ranges))
+    split = itertools.chain.from_iterable(_split(one, options.max_split_bytes) for one in pieces)
+    return [one for one in split if spans is None or spans.touch(_physical(one))]
+
+
+def _data_stop(store: StorePlace, segment: Segment) -> int:
+    """Return where tasks need not look any further: files are made long before they are full."""
+    if not segment.is_last:
+        return segment.size
+    files, _ = files_at(store.location)
+    with opened(files, segment.path) as file:
+        return file.data_stop(segment.size)
+
+
+def _physical(task: SplitTask) -> ByteRange:
+    return ByteRange(task.segment.base + task.start, task.segment.base + task.stop)
+
+
+def _split(task: SplitTask, max_split_bytes: int) -> list[SplitTask]:
+    # Cut where the whole file would be cut, so that the cuts do not depend on the filters.
+    file = SegmentFile(task.segment.path, task.segment.base, task.segment.size)
+    parts = []
+    for part in plan_splits([file], max_split_bytes):
+        start, stop = max(part.start, task.start), min(part.stop, task.stop)
+        if start < stop:
+            parts.append(task._replace(start=start, stop=stop))
+    return parts
+
+
+def _is_wanted(broker_name: str, comparisons: Iterable[Comparison]) -> bool:
+    return all(broker_name in one.values for one in comparisons if one.column == "brokerName")
+
+
+def _refuse_holes(segments: Sequence[Segment]) -> None:
+    for segment in segments:
+        if segment.state is SegmentState.MISSING:
+            raise StoreDamagedError(
+                f"{segment.path} is missing: {segment.size} bytes of the log from physical offset "
+                f"{segment.base} on",
+                hint='to read what is there: option("failOnDataLoss", "false")',
+            )
+
+
+# --- time ---------------------------------------------------------------------------------------
+
+
+def _in_time(
+    store: StorePlace,
+    segments: Sequence[Segment],
+    options: ReadOptions,
+    comparisons: Sequence[Comparison],
+) -> list[Segment]:
+    """Leave out files whose records were all stored before or behind the asked time."""
+    low_us, high_us = bounds_of(comparisons, "storeTimestamp")
+    lows = [options.starting_timestamp_ms, None if low_us is None else low_us // 1000]
+    highs = [options.ending_timestamp_ms, None if high_us is None else high_us // 1000]
+    low = max((one for one in lows if one is not None), default=None)
+    high = min((one for one in highs if one is not None), default=None)
+    if low is None and high is None:
+        return list(segments)
+    firsts = [first_store_timestamp_ms(store.location, segment) for segment in segments]
+    known = [first for first in firsts if first is not None]
+    if known != sorted(known):
+        # A clock was set back by more than a file is long: times say nothing about places.
+        return list(segments)
+    kept = []
+    for number, segment in enumerate(segments):
+        # Of times that are not known, the nearest known ones on either side are bounds.
+        first = next((one for one in reversed(firsts[: number + 1]) if one is not None), None)
+        next_first = next((one for one in firsts[number + 1 :] if one is not None), None)
+        is_before = _is_before(next_first, low, CLOCK_MARGIN_MS)
+        is_behind = _is_before(high, first, CLOCK_MARGIN_MS)
+        if not is_before and not is_behind:
+            kept.append(segment)
+    return kept
+
+
+def _is_before(earlier: int | None, later: int | None, margin: int) -> bool:
+    return earlier is not None and later is not None and earlier + margin < later
+
+
+# --- tasks --------------------------------------------------------------------------------------
+
+
+def _grouped(pieces: list[SplitTask], options: ReadOptions) -> list[tuple[SplitTask, ...]]:
+    """Put small neighbours into one task, and cut further where more tasks are wanted."""
+    total = sum(piece.byte_count for piece in pieces)
+    limit = options.max_split_bytes
+    if options.min_partitions > 1:
+        limit = max(1, min(limit, -(-total // options.min_partitions)))
+        pieces = [part for piece in pieces for part in _cut(piece, limit)]
+    tasks: list[tuple[SplitTask, ...]] = []
+    group: list[SplitTask] = []
+    size = 0
+    for piece in pieces:
+        if group and size + piece.byte_count > limit:
+            tasks.append(tuple(group))
+            group, size = [], 0
+        group.append(piece)
+        size += piece.byte_count
+    return [*tasks, tuple(group)] if group else tasks
+
+
+def _cut(task: SplitTask, limit: int) -> list[SplitTask]:
+    count = -(-task.byte_count // limit)
+    edges = [task.start + task.byte_count * part // count for part in range(count + 1)]
+    return [task._replace(start=a, stop=b) for a, b in itertools.pairwise(edges)]

@@ -1,0 +1,141 @@
+"""ConsumeQueues as the planner of a query reads them: bounds and entries, by a few small reads.
+
+Law: an entry is a hint for pruning, never an answer. A range of the log is left out only because of
+entries whose record was looked at; where a queue is missing, damaged or behind, more is read.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from rocketstore.format.file_name import parse_file_name
+from rocketstore.format.markers import CONSUME_QUEUE_DIRECTORY
+from rocketstore.format.queue_entry import (
+    ENTRY_SIZE_BYTES,
+    QueueEntry,
+    decode_entry,
+    entry_array,
+    written_mask,
+)
+from rocketstore.pipeline.files import files_at, opened
+from rocketstore.units import QueueKey
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from rocketstore.pipeline.files import Files
+
+CHUNK_ENTRIES: Final = 65_536
+
+
+class QueueFile(NamedTuple):
+    """One file of a queue; `first` is the queue offset of its first entry."""
+
+    path: str
+    first: int
+    entry_count: int
+
+
+class QueueFiles:
+    """The files of one queue.
+
+    Attributes
+    ----------
+    files
+        In order; between two of them entries may be missing.
+    """
+
+    def __init__(self, system: Files, key: QueueKey, directory: str) -> None:
+        self.system = system
+        self.key = key
+        self.files = sorted(
+            (
+                QueueFile(entry.path, base // ENTRY_SIZE_BYTES, entry.size // ENTRY_SIZE_BYTES)
+                for entry in system.list(directory)
+                if (base := parse_file_name(entry.name)) is not None and not entry.is_directory
+            ),
+            key=lambda file: file.first,
+        )
+
+    @property
+    def first_offset(self) -> int:
+        """Queue offset of the first entry on disk, fillers and expired ones included."""
+        return self.files[0].first if self.files else 0
+
+    def entry(self, queue_offset: int) -> QueueEntry | None:
+        """Return an entry; None where there is none, written or not."""
+        for file in self.files:
+            at = queue_offset - file.first
+            if 0 <= at < file.entry_count:
+                with opened(self.system, file.path) as opened_file:
+                    raw = opened_file.read(at * ENTRY_SIZE_BYTES, ENTRY_SIZE_BYTES)
+                entry = decode_entry(raw) if len(raw) == ENTRY_SIZE_BYTES else None
+                return entry if entry is not None and entry.is_written else None
+        return None
+
+    def written_stop(self) -> int:
+        """Return the queue offset behind the last written entry."""
+        for file in reversed(self.files):
+            low, high = 0, file.entry_count
+            with opened(self.system, file.path) as opened_file:
+                while low < high:
+                    middle = (low + high) // 2
+                    raw = opened_file.read(middle * ENTRY_SIZE_BYTES, ENTRY_SIZE_BYTES)
+                    is_written = len(raw) == ENTRY_SIZE_BYTES and decode_entry(raw).is_written
+                    low, high = (middle + 1, high) if is_written else (low, middle)
+            if low:
+                return file.first + low
+        return self.first_offset
+
+    def min_offset(self, log_min: int) -> int:
+        """Return the first queue offset whose record the log may still have."""
+        low, high = self.first_offset, self.written_stop()
+        while low < high:
+            middle = (low + high) // 2
+            entry = self.entry(middle)
+            # Fillers stand in front of the first message only.
+            is_gone = entry is None or entry.is_filler or entry.physical_offset < log_min
+            low, high = (middle + 1, high) if is_gone else (low, middle)
+        return low
+
+    def physical_offsets(self, start: int, stop: int) -> npt.NDArray[np.int64] | None:
+        """Return where the records of some entries are; None unless each is written."""
+        import numpy as np  # noqa: PLC0415 - planning a query without offsets needs none
+
+        parts = []
+        for file in self.files:
+            first, last = max(start, file.first), min(stop, file.first + file.entry_count)
+            if first >= last:
+                continue
+            position, size = (first - file.first), (last - first)
+            with opened(self.system, file.path) as opened_file:
+                raw = opened_file.read(position * ENTRY_SIZE_BYTES, size * ENTRY_SIZE_BYTES)
+            entries = entry_array(raw[: len(raw) - len(raw) % ENTRY_SIZE_BYTES])
+            if not written_mask(entries).all():
+                return None
+            parts.append(entries["physical_offset"].astype(np.int64))
+        found = np.concatenate(parts) if parts else np.empty(0, np.int64)
+        # A log only grows, so where the numbers do not, the entries are not to be believed.
+        return found if len(found) == stop - start and bool((np.diff(found) > 0).all()) else None
+
+
+def list_queues(location: str) -> list[QueueKey]:
+    """Return the queues that have a directory, by topic and number."""
+    files, root = files_at(location)
+    topics = [
+        entry for entry in files.list(f"{root}/{CONSUME_QUEUE_DIRECTORY}") if entry.is_directory
+    ]
+    return [
+        QueueKey(topic.name, int(entry.name))
+        for topic in topics
+        for entry in sorted(files.list(topic.path), key=lambda one: one.name.zfill(20))
+        if entry.is_directory and entry.name.isascii() and entry.name.isdigit()
+    ]
+
+
+def queue_files(location: str, key: QueueKey) -> QueueFiles:
+    """Return the files of a queue; none when there is no such queue."""
+    files, root = files_at(location)
+    directory = f"{root}/{CONSUME_QUEUE_DIRECTORY}/{key.topic}/{key.queue_id}"
+    return QueueFiles(files, key, directory)

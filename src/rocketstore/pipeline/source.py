@@ -1,0 +1,158 @@
+"""``format("rocketstore")``: the store as a Spark data source, by the Python Data Source API.
+
+Spark makes these objects in several processes: where a query is planned (schema, partitions) and on
+executors (read). A reader is pickled before its ``partitions`` is called, so what a task needs to
+know travels in its partition. Spark looks this module up by ``pyspark_rocketstore``, so what it
+imports at the top is paid by every session: a heavy library is loaded by the method that uses it.
+
+Law: nothing here, nor what it loads, imports ``rocketstore.storage``.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+
+from rocketstore.errors import ConfigError, RocketStoreError
+from rocketstore.pipeline.columns import column_type, table_ddl
+from rocketstore.pipeline.environment import check_versions
+from rocketstore.pipeline.options import ReadOptions, parse_options
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import FrameType
+
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+    from rocketstore.pipeline.pushdown import Comparison
+
+NAME: Final = "rocketstore"
+
+_PUSHDOWN_PLANNER: Final = "data_source_pushdown_filters.py"
+"""File of PySpark's process that plans a read with filters."""
+
+_HIDE_TRACEBACK: Final = "SPARK_HIDE_TRACEBACK"
+
+
+class TaskPartition(InputPartition):
+    """What one task reads."""
+
+
+class StoreDataSource(DataSource):
+    """A RocketMQ store as tables; see ``docs/guide/spark.md``."""
+
+    def __init__(self, options: Any) -> None:
+        super().__init__(options)
+        with plain_errors():
+            check_versions()
+            self.read_options: ReadOptions = parse_options(dict(options))
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the name that ``format`` takes."""
+        return NAME
+
+    def schema(self) -> str:
+        """Return the columns of the table, and refuse a place that is no store at once."""
+        from rocketstore.pipeline.stores import find_stores  # noqa: PLC0415 - see the module's head
+
+        with plain_errors():
+            find_stores(self.read_options)
+            return table_ddl(self.read_options.table, self.read_options.columns)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Return a reader of the columns in `schema`, which the user may have given."""
+        with plain_errors():
+            _check_schema(self.read_options.table, schema)
+        # A class that has `pushFilters` fails every query while Spark's setting for it is off,
+        # which is the default. So only the process that will call it sees such a class.
+        is_planner = _is_called_from(_PUSHDOWN_PLANNER)
+        reader = PushdownStoreReader if is_planner else StoreReader
+        return reader(self.read_options, schema)
+
+
+class StoreReader(DataSourceReader):
+    """Reads a table without filters of Spark."""
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        self.read_options = options
+        self.row_schema = schema
+        self.comparisons: tuple[Comparison, ...] = ()
+
+    def partitions(self) -> list[InputPartition]:
+        """Return the tasks; of an empty list Spark would make one whose value is None."""
+        from rocketstore.pipeline.tables import table_named  # noqa: PLC0415 - as above
+
+        with plain_errors():
+            table = table_named(self.read_options.table)
+            tasks = table.plan(self.read_options, self.comparisons)
+        return [TaskPartition(task) for task in tasks]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of one task."""
+        from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415 - as above
+
+        from rocketstore.pipeline.tables import table_named  # noqa: PLC0415 - as above
+
+        if partition.value is None:
+            return
+        table = table_named(self.read_options.table)
+        schema = to_arrow_schema(self.row_schema, timezone="UTC")
+        with plain_errors():
+            yield from table.read(partition.value, self.read_options, self.comparisons, schema)
+
+
+class PushdownStoreReader(StoreReader):
+    """Reads a table and uses what it can of Spark's filters."""
+
+    def pushFilters(self, filters: list[Any]) -> Iterator[Any]:  # noqa: N802 - Spark's name
+        """Note the filters and hand every one back; deterministic, as Spark may replay it."""
+        from rocketstore.pipeline.pushdown import comparisons_of  # noqa: PLC0415 - as above
+
+        self.comparisons = comparisons_of(filters)
+        return iter(filters)
+
+
+def _is_called_from(file_name: str) -> bool:
+    """Whether a function of such a file is among the callers; renamed, it merely never is."""
+    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 - the documented way to callers
+    while frame is not None:
+        if frame.f_code.co_filename.endswith(file_name):
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _check_schema(table: str, schema: StructType) -> None:
+    for field in schema.fields:
+        wanted = column_type(table, field.name).lower()
+        found = field.dataType.simpleString().lower()
+        if found != wanted:
+            raise ConfigError(
+                f"column {field.name} of table {table} is {wanted}, the schema asks for {found}",
+                key="schema",
+                value=field.name,
+                hint="read it as it is and cast it",
+            )
+
+
+@contextmanager
+def plain_errors() -> Iterator[None]:
+    """Let an error that is meant for people reach them without Python's traceback.
+
+    A worker process of Spark ends with the error it reports, so it may be told in its environment
+    to leave the traceback out. Any other process is left as it is.
+    """
+    try:
+        yield
+    except RocketStoreError:
+        main = sys.modules.get("__main__")
+        spec = getattr(main, "__spec__", None)
+        if spec is not None and spec.name.startswith("pyspark."):
+            os.environ[_HIDE_TRACEBACK] = "1"
+        raise

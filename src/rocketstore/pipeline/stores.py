@@ -1,0 +1,222 @@
+"""Find stores below a location, and the CommitLog files of a store.
+
+Law: what is missing is a value: a file that is not there, or is shorter than its neighbours, is a
+`Segment` that says so. Only a place that holds no store at all is an error.
+"""
+
+from __future__ import annotations
+
+import itertools
+from enum import Enum
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from rocketstore.errors import ConfigError, NotAStoreError
+from rocketstore.format.file_name import file_name, parse_file_name
+from rocketstore.format.markers import (
+    ABORT_FILE_NAME,
+    CHECKPOINT_FILE_NAME,
+    COMMIT_LOG_DIRECTORY,
+    CONSUME_QUEUE_DIRECTORY,
+    LOCK_FILE_NAME,
+)
+from rocketstore.pipeline.files import files_at, opened
+
+if TYPE_CHECKING:
+    from rocketstore.pipeline.files import FileEntry, Files
+    from rocketstore.pipeline.options import ReadOptions
+
+_SIGNS_OF_A_STORE: Final = frozenset(
+    {CHECKPOINT_FILE_NAME, LOCK_FILE_NAME, ABORT_FILE_NAME, CONSUME_QUEUE_DIRECTORY}
+)
+"""One of them beside an empty ``commitlog`` makes it a store that holds nothing yet."""
+
+_HEAD_BYTES: Final = 128
+_MAGICS: Final = (b"\xda\xa3\x20\xa7", b"\xda\xa3\x20\xab")
+_BORN_HOST_V6: Final = 0x10
+
+
+class SegmentState(Enum):
+    """What can be said of a CommitLog file without scanning it."""
+
+    WHOLE = "whole"
+    """As long as its neighbours."""
+    TRUNCATED = "truncated"
+    """Shorter than its neighbours."""
+    MISSING = "missing"
+    """Its neighbours are there, it is not."""
+    UNWRITTEN = "unwritten"
+    """Made in advance: it begins with zeros, and no file with messages follows."""
+
+
+class Segment(NamedTuple):
+    """A CommitLog file, or the hole where one should be.
+
+    Attributes
+    ----------
+    base
+        Physical offset of its first byte.
+    size
+        Bytes it has; of a hole, bytes missing.
+    file_size
+        Bytes it should have.
+    is_last
+        Nothing written follows, so its tail of zeros is no damage.
+    """
+
+    path: str
+    base: int
+    size: int
+    file_size: int
+    state: SegmentState
+    is_last: bool
+
+
+class StorePlace(NamedTuple):
+    """A store: where it is and what it is called.
+
+    Attributes
+    ----------
+    location
+        Path or URI.
+    is_open
+        Its last writer has not ended in order, or still runs (a file ``abort`` is there).
+    """
+
+    location: str
+    broker_name: str
+    is_open: bool
+
+
+def find_stores(options: ReadOptions) -> list[StorePlace]:
+    """Return the stores that the locations of a query name, in order.
+
+    Raises
+    ------
+    NotAStoreError
+        A location is neither a store nor a directory of stores.
+    ConfigError
+        Names were given, but not one per store.
+    StoreError
+        A directory cannot be read.
+    """
+    found = [place for location in options.locations for place in _stores_at(location)]
+    if not options.broker_names:
+        return found
+    if len(options.broker_names) != len(found):
+        raise ConfigError(
+            f"option brokerName has {len(options.broker_names)} names for {len(found)} stores",
+            key="brokerName",
+            value=",".join(options.broker_names),
+            hint=f"give one name per store: {', '.join(place.location for place in found)}",
+        )
+    return [
+        place._replace(broker_name=name)
+        for place, name in zip(found, options.broker_names, strict=True)
+    ]
+
+
+def _stores_at(location: str) -> list[StorePlace]:
+    files, root = files_at(location)
+    entries = files.list(root)
+    place = _store_of(files, entries, location.rstrip("/"))
+    if place is not None:
+        return [place]
+    inner = [
+        _store_of(files, files.list(entry.path), f"{location.rstrip('/')}/{entry.name}")
+        for entry in entries
+        if entry.is_directory
+    ]
+    found = [one for one in inner if one is not None]
+    if found:
+        return found
+    what = "is empty or not there" if not entries else "holds no commitlog, nor do its directories"
+    raise NotAStoreError(
+        f"{location} is no store: it {what}",
+        hint="name the directory that holds commitlog/ (storePathRootDir), or one whose "
+        "directories do",
+    )
+
+
+def _store_of(files: Files, entries: list[FileEntry], location: str) -> StorePlace | None:
+    names = {entry.name for entry in entries}
+    log = next((e for e in entries if e.name == COMMIT_LOG_DIRECTORY and e.is_directory), None)
+    if log is None:
+        return None
+    has_files = any(parse_file_name(entry.name) is not None for entry in files.list(log.path))
+    if not has_files and not names & _SIGNS_OF_A_STORE:
+        return None
+    name = location.replace("://", "/").rpartition("/")[2]
+    return StorePlace(location, name, ABORT_FILE_NAME in names)
+
+
+def list_segments(location: str) -> list[Segment]:
+    """Return the CommitLog files of a store, holes between them included, in order.
+
+    Raises
+    ------
+    StoreError
+        A directory or file cannot be read.
+    """
+    files, root = files_at(location)
+    entries = [
+        (base, entry)
+        for entry in files.list(f"{root}/{COMMIT_LOG_DIRECTORY}")
+        if (base := parse_file_name(entry.name)) is not None and not entry.is_directory
+    ]
+    entries.sort()
+    if not entries:
+        return []
+    sizes = [entry.size for _, entry in entries]
+    file_size = _nominal_size([base for base, _ in entries], sizes)
+    last = len(entries) - 1
+    while last and not any(_head(files, entries[last][1])):
+        last -= 1
+    segments: list[Segment] = []
+    reached = entries[0][0]
+    for number, (base, entry) in enumerate(entries):
+        if base > reached:
+            hole = f"{entry.path.rpartition('/')[0]}/{file_name(reached)}"
+            segments.append(
+                Segment(
+                    hole, reached, base - reached, file_size, SegmentState.MISSING, is_last=False
+                )
+            )
+        state = SegmentState.WHOLE if entry.size >= file_size else SegmentState.TRUNCATED
+        if number > last:
+            state = SegmentState.UNWRITTEN
+        segments.append(
+            Segment(entry.path, base, entry.size, file_size, state, is_last=number >= last)
+        )
+        reached = base + file_size
+    return segments
+
+
+def _nominal_size(bases: list[int], sizes: list[int]) -> int:
+    """Return how long a file of this log should be."""
+    longest = max(sizes)
+    steps = [after - before for before, after in itertools.pairwise(bases)]
+    # Names are multiples of the size. Where they are none of the longest file's, all were cut off.
+    return longest if not steps or min(steps) % longest == 0 else min(steps)
+
+
+def _head(files: Files, entry: FileEntry) -> bytes:
+    with opened(files, entry.path) as file:
+        return file.read(0, 8)
+
+
+def first_store_timestamp_ms(location: str, segment: Segment) -> int | None:
+    """Return when the first record of a file was stored; None when no record stands there.
+
+    Only the record's own address vouches for it: enough to leave a file out with a margin.
+    """
+    if segment.state is SegmentState.MISSING:
+        return None
+    files, _ = files_at(location)
+    with opened(files, segment.path) as file:
+        head = file.read(0, _HEAD_BYTES)
+    if len(head) < _HEAD_BYTES or head[4:8] not in _MAGICS:
+        return None
+    if int.from_bytes(head[28:36], "big") != segment.base:
+        return None
+    at = 68 if int.from_bytes(head[36:40], "big") & _BORN_HOST_V6 else 56
+    return int.from_bytes(head[at : at + 8], "big", signed=True)

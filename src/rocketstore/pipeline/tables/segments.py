@@ -1,0 +1,55 @@
+"""Table ``segments``: the CommitLog files of a store, without scanning them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rocketstore.pipeline.projection import (
+    FIRST_TIMESTAMP_MS,
+    LAST_TIMESTAMP_MS,
+    batch_of,
+    pa,
+)
+from rocketstore.pipeline.stores import (
+    StorePlace,
+    find_stores,
+    first_store_timestamp_ms,
+    list_segments,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from pyarrow import RecordBatch, Schema
+
+    from rocketstore.pipeline.options import ReadOptions
+    from rocketstore.pipeline.pushdown import Comparison
+
+
+def plan(options: ReadOptions, comparisons: Sequence[Comparison]) -> list[StorePlace]:  # noqa: ARG001
+    """Return one task per store."""
+    return find_stores(options)
+
+
+def read(
+    task: StorePlace,
+    options: ReadOptions,  # noqa: ARG001 - every table's signature
+    comparisons: Sequence[Comparison],  # noqa: ARG001
+    schema: Schema,
+) -> Iterator[RecordBatch]:
+    """Yield the files of a store, missing ones included."""
+    segments = list_segments(task.location)
+    if not segments:
+        return
+    firsts = [first_store_timestamp_ms(task.location, segment) for segment in segments]
+    is_date = [one is not None and FIRST_TIMESTAMP_MS <= one <= LAST_TIMESTAMP_MS for one in firsts]
+    times = [one if good else None for one, good in zip(firsts, is_date, strict=True)]
+    arrays = {
+        "physicalOffset": pa.array([one.base for one in segments], pa.int64()),
+        "size": pa.array([one.size for one in segments], pa.int64()),
+        "firstStoreTimestamp": pa.array(times, pa.timestamp("ms", "UTC")),
+        "state": pa.array([one.state.value for one in segments], pa.string()),
+        "file": pa.array([one.path for one in segments], pa.string()),
+        "brokerName": pa.array([task.broker_name] * len(segments), pa.string()),
+    }
+    yield batch_of(arrays, schema)

@@ -1,0 +1,59 @@
+"""Read a table of the data source without Spark: plan, pickle as Spark does, read, collect."""
+
+from __future__ import annotations
+
+import pickle
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from rocketstore.pipeline.columns import TABLES
+from rocketstore.pipeline.options import parse_options
+from rocketstore.pipeline.tables import table_named
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from rocketstore.pipeline.pushdown import Comparison
+
+ARROW_TYPES = {
+    "STRING": pa.string(),
+    "INT": pa.int32(),
+    "BIGINT": pa.int64(),
+    "BINARY": pa.binary(),
+    "TIMESTAMP": pa.timestamp("us", "UTC"),
+    "ARRAY<STRING>": pa.list_(pa.field("element", pa.string())),
+    "MAP<STRING,STRING>": pa.map_(pa.string(), pa.string()),
+}
+
+
+def plan_table(
+    path: str | Path, comparisons: Sequence[Comparison] = (), **options: Any
+) -> list[Any]:
+    """Return the tasks of a read as an executor gets them."""
+    parsed = parse_options({"path": str(path), **_texts(options)})
+    return pickle.loads(pickle.dumps(table_named(parsed.table).plan(parsed, comparisons)))  # noqa: S301
+
+
+def read_table(
+    path: str | Path, comparisons: Sequence[Comparison] = (), **options: Any
+) -> list[dict[str, Any]]:
+    """Return the rows of a table in the order of its tasks."""
+    parsed = parse_options({"path": str(path), **_texts(options)})
+    table = table_named(parsed.table)
+    schema = pa.schema([(name, ARROW_TYPES[TABLES[parsed.table][name]]) for name in parsed.columns])
+    batches = []
+    for task in plan_table(path, comparisons, **options):
+        for batch in table.read(task, parsed, comparisons, schema):
+            batch.validate(full=True)
+            assert batch.schema.equals(schema)
+            batches.append(batch)
+    return pa.Table.from_batches(batches, schema=schema).to_pylist()
+
+
+def _texts(options: dict[str, Any]) -> dict[str, str]:
+    return {
+        name: str(value).lower() if isinstance(value, bool) else str(value)
+        for name, value in options.items()
+    }
