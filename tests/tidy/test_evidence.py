@@ -1,0 +1,120 @@
+"""The pages that say what is proved: each test exists, no line of the specification is left out.
+
+The specification lies outside the repository, in ``../shared/spec``; where it is missing, only the
+tests named are checked, except in CI.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+
+import pytest
+
+from support.repository import ROOT, known_tests
+
+SPEC = ROOT.parent / "shared" / "spec"
+COVERAGE = "coverage.md"
+COMPATIBILITY = "compatibility.md"
+
+ID = re.compile(r"\b(?:S\d-\d+(?:…\d+)?|D\d+|K-[A-Z]+\d+b?)(?![\w…])")
+TEST = re.compile(r"`(tests/[\w/.-]+::[\w:]+)`")
+SEED_LINE = re.compile(r"^- \[.\] (S\d-\d+(?:…\d+)?) ", re.MULTILINE)
+DISAGREEMENT = re.compile(r"^\| (D\d+) \|", re.MULTILINE)
+DEFECT = re.compile(r"^\| (K-\w+) \|", re.MULTILINE)
+
+LATER_SECTIONS = re.compile(r"\b(?:B8|B9\.3|B10|B18|B19|B21|B22|B24|F7|F8|F9)\b|5\.x")
+
+
+def page(name: str) -> str:
+    return (ROOT / "docs" / name).read_text("utf-8")
+
+
+def specification(name: str) -> str:
+    path = SPEC / name
+    if not path.is_file():
+        reason = "the specification (../shared/spec) is not here"
+        if os.environ.get("CI"):
+            pytest.fail(reason)
+        pytest.skip(reason)
+    return path.read_text("utf-8")
+
+
+def rows(name: str) -> list[tuple[str, str, list[str]]]:
+    """Return (heading, first cell, tests named) of every table row of a page."""
+    heading, found = "", []
+    for line in page(name).splitlines():
+        if line.startswith("## "):
+            heading = line[3:]
+        elif line.startswith("|") and set(line) - set("|-: "):
+            found.append((heading, line.split("|")[1].strip(), TEST.findall(line)))
+    return found
+
+
+@pytest.mark.parametrize("name", [COVERAGE, COMPATIBILITY])
+def test_every_test_that_a_page_names_exists(name):
+    named = set(TEST.findall(page(name)))
+    assert named
+    assert sorted(named - known_tests()) == []
+
+
+def test_coverage_has_every_line_of_the_specification():
+    text = specification("seed-map.md")
+    wanted = {*SEED_LINE.findall(text), *DISAGREEMENT.findall(text)}
+    assert len(wanted) > 300
+    listed = {line for _, cell, _ in rows(COVERAGE) for line in ID.findall(cell)}
+    assert sorted(wanted - listed) == []
+    assert sorted(listed - wanted) == []
+
+
+def test_every_line_that_is_no_background_and_not_later_has_a_test():
+    without = [
+        cell
+        for heading, cell, tests in rows(COVERAGE)
+        if ID.search(cell) and heading not in {"Background", "Later"} and not tests
+    ]
+    assert without == []
+
+
+def test_only_lines_of_later_parts_are_put_off():
+    sections = {
+        match[1]: line
+        for line in specification("seed-map.md").splitlines()
+        if (match := re.match(r"(?:- \[.\]|\|) ([SD][\d…-]+) ", line))
+    }
+    proved = {
+        line
+        for heading, cell, tests in rows(COVERAGE)
+        if heading != "Later" and tests
+        for line in ID.findall(cell)
+    }
+    put_off = {
+        line
+        for heading, cell, _ in rows(COVERAGE)
+        if heading == "Later"
+        for line in ID.findall(cell)
+    }
+    early = {
+        line
+        for line in put_off - proved
+        if line.startswith("S") and not LATER_SECTIONS.search(sections[line])
+    }
+    assert sorted(early) == []
+
+
+def test_compatibility_has_a_row_for_every_known_defect():
+    wanted = set(DEFECT.findall(specification("known-bugs.md")))
+    assert len(wanted) > 80
+    listed = [line for _, cell, _ in rows(COMPATIBILITY) for line in ID.findall(cell)]
+    assert sorted(wanted - set(listed)) == []
+    assert sorted(line for line in set(listed) if listed.count(line) > 1) == []
+
+
+def test_every_defect_that_is_called_fixed_or_kept_has_a_test():
+    states = {"fixed", "partly", "kept"}
+    without = []
+    for line in page(COMPATIBILITY).splitlines():
+        cells = [cell.strip() for cell in line.split("|")]
+        if line.startswith("| K-") and states & set(cells) and not TEST.search(line):
+            without.append(cells[1])
+    assert without == []
