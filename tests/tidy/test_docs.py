@@ -1,0 +1,110 @@
+"""The pages lead somewhere: links resolve, commands and make targets exist."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from rocketstore.cli.application import app
+from support.repository import ROOT, files_with
+
+PAGES = files_with(".md")
+
+LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")
+FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
+COMMAND = re.compile(r"\brocketstore ((?:[a-z]+(?:\|[a-z]+)*)(?: (?:[a-z]+(?:\|[a-z]+)*))?)")
+CODE = re.compile(r"```.*?```|`[^`\n]+`", re.DOTALL)
+
+
+def text_of(path: Path) -> str:
+    return (ROOT / path).read_text("utf-8")
+
+
+def anchors(path: Path) -> set[str]:
+    """Return the anchors of a page's headings, as code hosts make them."""
+    headings = re.findall(r"^#+ (.*)$", FENCE.sub("", text_of(path)), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=str)
+def test_every_link_resolves(page):
+    broken = []
+    for target in LINK.findall(FENCE.sub("", text_of(page))):
+        if re.match(r"[a-z]+:", target):
+            continue
+        name, _, anchor = target.partition("#")
+        file = (ROOT / page.parent / name).resolve() if name else ROOT / page
+        if not file.exists() or (anchor and anchor not in anchors(file.relative_to(ROOT))):
+            broken.append(target)
+    assert not broken
+
+
+def test_every_page_is_reached_from_the_index():
+    index = Path("docs/README.md")
+    reached = {
+        (ROOT / index.parent / target.partition("#")[0]).resolve()
+        for target in LINK.findall(text_of(index))
+    }
+    inside = [page for page in PAGES if page.parts[0] == "docs" and page != index]
+    decisions = ROOT / "docs" / "decisions" / "README.md"
+    reached |= {
+        (decisions.parent / target).resolve() for target in LINK.findall(decisions.read_text())
+    }
+    assert not [str(page) for page in inside if (ROOT / page).resolve() not in reached]
+
+
+def words_of(command: str) -> list[list[str]]:
+    """Return the ways to read ``store info|scan STORE``."""
+    noun, *verbs = command.split()
+    nouns = noun.split("|")
+    ways = [[verb] for verb in verbs[0].split("|")] if verbs else [[]]
+    return [[one, *way] for one in nouns for way in ways]
+
+
+def exists(words: list[str]) -> bool:
+    here = app
+    for word in words:
+        if word not in here:
+            # Words behind a command that has no commands below it are its arguments.
+            return here is not app and not any(name[0] != "-" for name in here)
+        here = here[word]
+    return True
+
+
+@pytest.mark.parametrize("page", PAGES, ids=str)
+def test_every_command_in_the_pages_exists(page):
+    missing = [
+        " ".join(words)
+        for code in CODE.findall(text_of(page))
+        for command in COMMAND.findall(code)
+        for words in words_of(command)
+        if words[0] != "import" and not exists(words)
+    ]
+    assert not missing
+
+
+def test_the_readme_names_every_command():
+    readme = text_of(Path("README.md"))
+    named = {
+        " ".join(words)
+        for code in CODE.findall(readme)
+        for command in COMMAND.findall(code)
+        for words in words_of(command)
+    } | {f"make {target}" for target in re.findall(r"make (\w+)", readme)}
+    for noun in (name for name in app if name[0] != "-"):
+        verbs = [name for name in app[noun] if name[0] != "-"]
+        for verb in verbs:
+            assert f"{noun} {verb}" in named
+
+
+def test_every_make_target_in_the_pages_exists():
+    targets = set(re.findall(r"^([a-z-]+):", text_of(Path("Makefile")), re.MULTILINE))
+    named = {
+        target
+        for page in PAGES
+        for code in CODE.findall(text_of(page))
+        for target in re.findall(r"\bmake ([a-z-]+)", code)
+    }
+    assert named <= targets
