@@ -50,6 +50,8 @@ _MEMORY_BYTES, _MEMORY_COUNT, _DISK_BYTES, _DISK_COUNT = 2, 3, 4, 5
 _TAG_COUNT, _TAGS = 6, 7
 _END, _FULL, _ELSEWHERE, _DOUBTFUL, _NO_ROOM = 0, 1, 2, 3, 4
 _NONE, _LOST, _UNWANTED = 0, 1, 2
+_OTHERS, _TAKE = 3, 4
+"""Further verdicts on a record: another queue's; wanted."""
 
 
 _PREFETCH_ENTRIES = 8
@@ -144,6 +146,24 @@ def _is_full(plan: Any, count: Any, written: Any, size: Any, is_in_disk: Any) ->
     return written + size > plan[_MEMORY_BYTES] or count >= plan[_MEMORY_COUNT]
 
 
+@inner
+def _verdict(log: Any, at: Any, base: Any, readable: Any, size: Any, plan: Any, names: Any) -> Any:
+    """Judge the record that an entry says stands at `at` with a length of `size`."""
+    if size < FIXED_SIZE or at + size > readable or load_i32(log, at) != size:
+        return _LOST
+    if check_record(log, at, base, readable, check_crc=False) != _INTACT:
+        return _LOST
+    topic_at, topic_size = topic_of(log, at)
+    if load_i32(log, at + 12) != plan[_QUEUE_ID] or topic_size != plan[_TOPIC_SIZE]:
+        return _OTHERS
+    if not texts_equal(log, topic_at, names, 0, topic_size):
+        return _OTHERS
+    properties_at = topic_at + topic_size + 2
+    if plan[_TAG_COUNT] > 0 and not _tags_match(log, properties_at, at + size, plan, names):
+        return _UNWANTED
+    return _TAKE
+
+
 @kernel(
     types.UniTuple(types.int64, 6)(  # type: ignore[no-untyped-call]
         BYTES, types.int64, types.int64, types.int64,
@@ -217,26 +237,12 @@ def gather(
         at = offset - base
         if at < 0 or at >= log.shape[0]:
             return _ELSEWHERE, entry, count, written, skipped, view
-        if (
-            size < FIXED_SIZE
-            or at + size > readable
-            or load_i32(log, at) != size
-            or check_record(log, at, base, readable, check_crc=False) != _INTACT
-        ):
-            skipped += 1
-            view = _LOST
-            continue
-        topic_at, topic_size = topic_of(log, at)
-        if (
-            load_i32(log, at + 12) != plan[_QUEUE_ID]
-            or topic_size != plan[_TOPIC_SIZE]
-            or not texts_equal(log, topic_at, names, 0, topic_size)
-        ):
+        verdict = _verdict(log, at, base, readable, size, plan, names)
+        if verdict == _OTHERS:
             return _DOUBTFUL, entry, count, written, skipped, view
-        if plan[_TAG_COUNT] > 0 and not _tags_match(
-            log, topic_at + topic_size + 2, at + size, plan, names
-        ):
-            view = _UNWANTED
+        if verdict != _TAKE:
+            skipped += verdict == _LOST
+            view = verdict
             continue
         if size > out.shape[0] - written:
             return _NO_ROOM, entry, count, written, skipped, view

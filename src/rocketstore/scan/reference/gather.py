@@ -6,6 +6,7 @@ The twin of ``rocketstore.scan.compiled.gather``, which explains the rules.
 from __future__ import annotations
 
 import struct
+from enum import Enum
 from typing import TYPE_CHECKING, Final
 
 from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES, ENTRY_STRUCT, FILLER_SIZE
@@ -21,6 +22,15 @@ if TYPE_CHECKING:
 _INT32: Final = struct.Struct(">i")
 _QUEUE_ID_AT: Final = 12
 _LOW_32_BITS: Final = 0xFFFFFFFF
+
+
+class _Verdict(Enum):
+    """What a record is to a page."""
+
+    TAKE = 0
+    LOST = 1
+    UNWANTED = 2
+    OTHERS = 3
 
 
 class _Wanted:
@@ -46,15 +56,30 @@ class _Wanted:
     def is_unwanted_code(self, code: int) -> bool:
         return bool(self.tags) and code & _LOW_32_BITS not in self.codes and code > _MAX_EXT_ADDRESS
 
-    def is_unwanted(self, properties: memoryview) -> bool:
+    def judge(self, log: memoryview, place: tuple[int, int], base: int, readable: int) -> _Verdict:
+        """Judge the record that an entry says stands at a place with a size."""
+        at, size = place
+        if not FIXED_SIZE <= size <= readable - at or _INT32.unpack_from(log, at)[0] != size:
+            return _Verdict.LOST
+        places = check_record(log, at, base, readable, check_crc=False)
+        if isinstance(places, StopReason):
+            return _Verdict.LOST
+        topic_end = places.topic_at + places.topic_size
+        (queue_id,) = _INT32.unpack_from(log, at + _QUEUE_ID_AT)
+        if (bytes(log[places.topic_at : topic_end]), queue_id) != (self.topic, self.queue_id):
+            return _Verdict.OTHERS
+        properties = log[topic_end + 2 : at + size]
+        return _Verdict.TAKE if self._has_wanted_tag(properties) else _Verdict.UNWANTED
+
+    def _has_wanted_tag(self, properties: memoryview) -> bool:
         if not self.tags:
-            return False
+            return True
         value = None
         for part in bytes(properties).split(b"\x02"):
             name, _, text = part.partition(b"\x01")
             if name == b"TAGS" and text:
                 value = text  # a later one wins
-        return value not in self.tags
+        return value in self.tags
 
 
 def gather(
@@ -97,24 +122,14 @@ def gather(
         if offset >= log_min and not 0 <= at < log.shape[0]:
             why = GatherStop.ELSEWHERE
             break
-        places = None
-        if (
-            offset >= log_min
-            and FIXED_SIZE <= size <= readable - at
-            and _INT32.unpack_from(bytes_of_log, at)[0] == size
-        ):
-            places = check_record(bytes_of_log, at, base, readable, check_crc=False)
-        if places is None or isinstance(places, StopReason):
-            skipped, view, entry = skipped + 1, GatherView.LOST, entry + 1
-            continue
-        topic_end = places.topic_at + places.topic_size
-        (queue_id,) = _INT32.unpack_from(bytes_of_log, at + _QUEUE_ID_AT)
-        topic = bytes(bytes_of_log[places.topic_at : topic_end])
-        if (topic, queue_id) != (wanted.topic, wanted.queue_id):
+        verdict = wanted.judge(bytes_of_log, (at, size), base, readable if offset >= log_min else 0)
+        if verdict is _Verdict.OTHERS:
             why = GatherStop.DOUBTFUL
             break
-        if wanted.is_unwanted(bytes_of_log[topic_end + 2 : at + size]):
-            view, entry = GatherView.UNWANTED, entry + 1
+        if verdict is not _Verdict.TAKE:
+            is_lost = verdict is _Verdict.LOST
+            skipped, entry = skipped + is_lost, entry + 1
+            view = GatherView.LOST if is_lost else GatherView.UNWANTED
             continue
         if size > out.shape[0] - written:
             why = GatherStop.NO_ROOM
