@@ -358,6 +358,17 @@ class ConsumeQueue(QueueEntries):
             self._unflushed = tuple(file for file in self._unflushed if file not in done)
         return True
 
+    def count_as_unflushed(self, queue_offset: int) -> None:
+        """Let the next flush cover all entries from `queue_offset` on, written by us or before."""
+        start = queue_offset * ENTRY_SIZE_BYTES
+        files = [file for file in self.files.files if file.base + file.size > start]
+        for file in files:
+            file.count_as_unflushed()
+        with self._lock:
+            known = self._unflushed
+            self._unflushed = (*known, *(file for file in files if file not in known))
+        self._note_changes(1)
+
     def drop(self) -> None:
         """Let go of all files."""
         self.unmap_writer()

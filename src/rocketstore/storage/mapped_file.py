@@ -298,6 +298,11 @@ class MappedFile:
         self.write_position = position
         self.flushed_position = position
 
+    def count_as_unflushed(self) -> None:
+        """Take bytes and name for not durable: who wrote them died before it could say so."""
+        self.flushed_position = 0
+        self._directory_synced = False
+
     def zero_tail(self, position: int) -> None:
         """Make all bytes behind `position` zero, durably, so that none is taken for a record."""
         self._disk.zero_range(self.fd, self.path, position, self.size)

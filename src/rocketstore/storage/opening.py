@@ -30,7 +30,7 @@ from rocketstore.errors import StoreError
 from rocketstore.format.file_name import parse_file_name
 from rocketstore.format.host import encode_host
 from rocketstore.format.index_file import IndexLayout, is_index_file_name
-from rocketstore.storage.checkpoint import StoreCheckpoint
+from rocketstore.storage.checkpoint import StoreCheckpoint, read_checkpoint
 from rocketstore.storage.commit_log import CommitLog
 from rocketstore.storage.dispatch import Dispatcher
 from rocketstore.storage.evidence import has_data
@@ -164,7 +164,6 @@ class _Opening:
         was_clean = not self.layout.abort.exists()
         files, queues, problems = self._load_files()
         index = self._load_index(problems)
-        checkpoint = StoreCheckpoint(self.layout.checkpoint, disk=self.disk)
         log = CommitLog(
             files,
             preallocator=self.preallocator,
@@ -176,7 +175,8 @@ class _Opening:
         report = recover(
             RecoveryParts(
                 layout=self.layout, config=self.config, log=files, queues=queues, index=index,
-                dispatcher=dispatcher, checkpoint=checkpoint.times, disk=self.disk,
+                dispatcher=dispatcher, checkpoint=read_checkpoint(self.layout.checkpoint),
+                disk=self.disk,
             ),
             clean=was_clean,
             now_ms=self.clock(),
@@ -184,6 +184,9 @@ class _Opening:
         )  # fmt: skip
         if not was_clean:
             _sync_recovered(files, report)
+            _sync_names(self.layout, queues, self.disk)
+        # Read after recovery, which may have withdrawn it.
+        checkpoint = StoreCheckpoint(self.layout.checkpoint, disk=self.disk)
         log.seed(report.queue_offsets, last_store_timestamp_ms=report.last_store_timestamp_ms)
         flags = RunningFlags()
         self.retention = Retention(
@@ -253,6 +256,18 @@ def _sync_recovered(files: MappedFileQueue, report: RecoveryReport) -> None:
     for file in files.files:
         if file.base + file.size > report.start and file.base < report.end and file.writable:
             file.sync()
+
+
+def _sync_names(layout: StoreLayout, queues: ConsumeQueueTable, disk: Disk) -> None:
+    """Make names durable that the last writer may have made and not synced before it died.
+
+    Those of queue files are synced with their entries.
+    """
+    topics = [layout.consume_queue / topic for topic in queues.topics()]
+    own = (layout.root, layout.index, layout.consume_queue)
+    for directory in (*own, *layout.commit_log_directories, *topics):
+        if directory.is_dir():
+            disk.fsync_directory(directory)
 
 
 def _mark_in_use(abort: Path, disk: Disk) -> None:

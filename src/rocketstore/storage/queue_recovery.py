@@ -124,6 +124,15 @@ class QueueRecovery:
             and record.bytes_of(0, Column.TOPIC_AT, Column.TOPIC_SIZE) == queue.key.topic.encode()
         )
 
+    def distrust(self, physical_offset: int) -> None:
+        """Let the next flush cover the entries of records from an offset on, whoever wrote them.
+
+        Those that the last writer left may be in the page cache only, and dispatch, which found
+        them right, did not touch them: the checkpoint must not pass them unsynced (K-R7).
+        """
+        for queue in self._queues.all():
+            queue.count_as_unflushed(_first_entry_from(queue, physical_offset))
+
     # --- gaps -----------------------------------------------------------------------------------
 
     def has_gap(self, known: dict[QueueKey, int]) -> bool:

@@ -29,8 +29,10 @@ import structlog
 
 from rocketstore.config import RecoveryPolicy
 from rocketstore.errors import StoreDamagedError
+from rocketstore.format.checkpoint import Checkpoint
 from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES
 from rocketstore.scan.resync import find_record
+from rocketstore.storage.checkpoint import StoreCheckpoint
 from rocketstore.storage.evidence import Evidence
 from rocketstore.storage.findings import Finding, Severity
 from rocketstore.storage.leftovers import CLOCK_TOLERANCE_MS
@@ -48,7 +50,6 @@ from rocketstore.units import ByteRange, MiB
 
 if TYPE_CHECKING:
     from rocketstore.config import StoreConfig
-    from rocketstore.format.checkpoint import Checkpoint
     from rocketstore.storage.disk import Disk
     from rocketstore.storage.dispatch import Dispatcher, SteppedOver
     from rocketstore.storage.index import IndexService
@@ -139,6 +140,8 @@ def recover(
         start, end = recovery.compatible()
     else:
         start, end = recovery.salvage()
+    if not clean:
+        recovery.queues.distrust(start)
     report = RecoveryReport(
         policy,
         clean,
@@ -200,6 +203,7 @@ class _Recovery:
         if start > parts.log.min_offset and self.queues.has_gap(known):
             start = parts.log.min_offset
             self._note_rebuild()
+            self._withdraw_checkpoint()
             self.queues.drop_late(known)
             end = self._salvage_from(start)
         return start, end
@@ -347,6 +351,12 @@ class _Recovery:
     def _store_time_of(self, physical_offset: int) -> int | None:
         file = self.parts.log.find(physical_offset)
         return None if file is None else store_time_at(file, physical_offset - file.base)
+
+    def _withdraw_checkpoint(self) -> None:
+        """Promise nothing while what was promised is made anew: this may be interrupted."""
+        checkpoint = StoreCheckpoint(self.parts.layout.checkpoint, disk=self.parts.disk)
+        checkpoint.reset(Checkpoint())
+        checkpoint.flush()
 
     def _note_rebuild(self) -> None:
         self.findings.append(
