@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
-from rocketstore.scan.scanner import scan_segment
+from rocketstore.scan.scanner import Damage, DamageReason, scan_segment
 from rocketstore.storage.evidence import data_extents
 from rocketstore.storage.leftovers import (
     EVIDENCE_RECORD_LIMIT,
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from rocketstore.scan.columns import RecordColumns
-    from rocketstore.scan.scanner import Damage, ScanBatch
+    from rocketstore.scan.scanner import ScanBatch
 
     ByteArray: TypeAlias = npt.NDArray[np.uint8]
 
@@ -185,7 +185,9 @@ def survey_log(
             advance(file.size)
     if needs_judgement(surveys):
         surveys = _judge(files, surveys, now_ms)
-    return LogSurvey(surveys, _holes(surveys), _end(surveys))
+    end = _end(surveys)
+    surveys = [_with_unwritten_end(survey, start or 0, end) for survey in surveys]
+    return LogSurvey(surveys, _holes(surveys), end)
 
 
 def written_stop(file: LogBytes, descriptor: int) -> int:
@@ -337,6 +339,25 @@ def _end(surveys: Sequence[FileSurvey]) -> int:
             ):
                 end = chain.stop
     return end
+
+
+def _with_unwritten_end(survey: FileSurvey, start: int, end: int) -> FileSurvey:
+    """Call a file's unwritten end damage where the log goes on in a later file.
+
+    Every full file ends in a BLANK, so what should be there was lost: records, or at least that.
+    """
+    stop = survey.base + survey.size
+    stops = [chain.stop for chain in survey.chains]
+    stops += [damage.range.stop for damage in survey.damage]
+    covered = max(survey.base, start, *stops)
+    if covered >= stop or end <= stop:
+        return survey
+    lost = Damage(
+        ByteRange(covered, stop),
+        DamageReason.UNWRITTEN_HOLE,
+        "zeros up to the file's end, where a BLANK should be; the log goes on in the next file",
+    )
+    return survey._replace(damage=[*survey.damage, lost])
 
 
 def _holes(surveys: Sequence[FileSurvey]) -> list[ByteRange]:
