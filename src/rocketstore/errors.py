@@ -72,7 +72,9 @@ class FormatError(RocketStoreError):
     ) -> None:
         where = "" if path is None else f" in {path}"
         at = "" if offset is None else f" at offset {offset}"
-        versus = "" if expected is None and found is None else f": expected {expected}, found {found}"
+        versus = (
+            "" if expected is None and found is None else f": expected {expected}, found {found}"
+        )
         super().__init__(f"{message}{where}{at}{versus}", hint=hint)
         self.path = path
         self.offset = offset
