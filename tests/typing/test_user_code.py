@@ -1,0 +1,40 @@
+"""Code as users write it passes mypy --strict, and their mistakes do not."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from support.repository import ROOT, files_with
+
+HERE = Path(__file__).parent
+EXAMPLES = sorted(path for path in HERE.glob("*.py") if not path.name.startswith("test_"))
+PYTHON_BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+
+def check(paths: list[Path]) -> str:
+    """Return what mypy has against some files, nothing when they are fine."""
+    mypy = pytest.importorskip("mypy.api", reason="mypy is a tool of development")
+    cache = ROOT / ".mypy_cache" / "user-code"
+    output, errors, code = mypy.run(
+        ["--strict", "--config-file=", f"--cache-dir={cache}", *map(str, paths)]
+    )
+    return errors or (output if code else "")
+
+
+def test_user_code_passes_a_strict_type_checker():
+    assert len(EXAMPLES) == 4
+    assert check(EXAMPLES) == ""
+
+
+def test_python_in_the_pages_passes_a_strict_type_checker(tmp_path):
+    written = []
+    for page in files_with(".md"):
+        for number, code in enumerate(PYTHON_BLOCK.findall((ROOT / page).read_text("utf-8"))):
+            path = tmp_path / f"{page.stem.lower().replace('-', '_')}_{number}.py"
+            path.write_text(code)
+            written.append(path)
+    assert written
+    assert check(written) == ""
