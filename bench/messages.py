@@ -6,6 +6,7 @@ the clock sees is the way from those strings to the stored record.
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, Any
 
 from rocketstore import Message
@@ -13,6 +14,8 @@ from rocketstore.format.client_batch import encode_client_batch
 from rocketstore.format.properties import message_properties
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from rocketstore import MessageStore
 
 TOPIC = "BenchTopic"
@@ -35,43 +38,47 @@ class BenchMessages:
     def __init__(self, spec: dict[str, Any]) -> None:
         self.queues: int = spec["queues"]
         self.batch: int = max(1, spec.get("batch", 1))
-        pool = min(POOL_SIZE, spec["messages"])
-        self.keys = [key(i) for i in range(pool)]
-        self.unique_keys = [f"7F0000012A9F{i:020X}" for i in range(pool)]
-        size = spec["bodySize"]
-        self.bodies = [_body(size, i) for i in range(BODY_POOL_SIZE)]
+        self.cycle = min(POOL_SIZE, spec["messages"])
+        self.bodies = [_body(spec["bodySize"], i) for i in range(BODY_POOL_SIZE)]
+        self._parts = [
+            (self.bodies[i % BODY_POOL_SIZE], TAGS[i % 4], key(i), f"7F0000012A9F{i:020X}")
+            for i in range(self.cycle)
+        ]
 
-    def single(self, i: int) -> Message:
-        """Return message `i`."""
-        pool = len(self.keys)
-        return Message(
-            topic=TOPIC,
-            body=self.bodies[i % BODY_POOL_SIZE],
-            tags=TAGS[i % 4],
-            keys=self.keys[i % pool],
-            unique_key=self.unique_keys[i % pool],
-            born_host=HOST,
+    def parts(self, first: int = 0) -> Iterator[tuple[bytes, str, str, str]]:
+        """Yield body, tag, key and unique key of message `first` and all that follow, for ever."""
+        start = first % self.cycle
+        return itertools.chain(
+            itertools.islice(self._parts, start, None), itertools.cycle(self._parts)
         )
 
-    def many(self, first: int) -> list[Message]:
-        """Return the messages of the batch that begins with message `first`."""
-        return [self.single(i) for i in range(first, first + self.batch)]
+    def singles(self, first: int = 0) -> Iterator[Message]:
+        """Yield message `first` and all that follow, for ever."""
+        for body, tag, key_text, unique_key in self.parts(first):
+            yield Message(
+                topic=TOPIC,
+                body=body,
+                tags=tag,
+                keys=key_text,
+                unique_key=unique_key,
+                born_host=HOST,
+            )
 
     def prepared(self, store: MessageStore) -> list[Any]:
         """Return messages whose topic and properties are encoded."""
-        return [
-            store.prepare(self.single(i)) for i in range(min(PREPARED_POOL_SIZE, len(self.keys)))
-        ]
+        count = min(PREPARED_POOL_SIZE, self.cycle)
+        return [store.prepare(message) for message in itertools.islice(self.singles(), count)]
 
     def encoded_batches(self) -> list[bytes]:
         """Return batches as a client sends them."""
-        count = max(1, min(BATCH_POOL_SIZE, len(self.keys) // self.batch))
+        count = max(1, min(BATCH_POOL_SIZE, self.cycle // self.batch))
+        messages = self.singles()
         return [
             encode_client_batch(
                 (0, message.body, message_properties(message))
-                for message in self.many(number * self.batch)
+                for message in itertools.islice(messages, self.batch)
             )
-            for number in range(count)
+            for _ in range(count)
         ]
 
 

@@ -7,6 +7,7 @@ the store holds; a wrong count is an error, not a figure. Kernels are compiled b
 from __future__ import annotations
 
 import gc
+import itertools
 import json
 import os
 import random
@@ -16,15 +17,18 @@ import threading
 import time
 import traceback
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from bench.messages import HOST, POOL_SIZE, TOPIC, BenchMessages, key
-from rocketstore import GetMessageStatus, MessageStore, PutMessageStatus
+from rocketstore import GetMessageStatus, Message, MessageStore, PutMessageStatus
 from rocketstore.config import from_properties
 from rocketstore.scan import kernels
 from rocketstore.scan.scanner import scan_segment
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 PAGE = 32
 PUT_OK = PutMessageStatus.PUT_OK
@@ -197,53 +201,74 @@ def _filled(spec: dict[str, Any], path: Path) -> MessageStore:
     return store
 
 
-def _put_all(store: MessageStore, messages: BenchMessages, spec: dict[str, Any]) -> Any:
+def _put_all(
+    store: MessageStore, messages: BenchMessages, spec: dict[str, Any]
+) -> Callable[[], None]:
     """Return the function to time; what is encoded once is encoded here."""
-    count, queues = spec["messages"], messages.queues
-    encoded, batch, threads = spec.get("encoded"), messages.batch, spec.get("threads", 1)
-    if batch > 1 and encoded:
-        return _client_batches(store, messages, count)
-    if batch > 1:
-        return lambda: _check_all(
-            store.put_batch(messages.many(first), queue_id=first // batch % queues).status
-            for first in range(0, count, batch)
-        )
+    count, encoded, threads = spec["messages"], spec.get("encoded"), spec.get("threads", 1)
+    if messages.batch > 1:
+        return (_client_batches if encoded else _batches)(store, messages, count)
     if encoded:
         return _prepared(store, messages, count)
     if threads > 1:
         return lambda: _from_threads(store, messages, count, threads)
-    put, single = store.put, messages.single
-
-    def put_singles() -> None:
-        for i in range(count):
-            if put(single(i), queue_id=i % queues).status is not PUT_OK:
-                raise AssertionError("a put failed")
-
-    return put_singles
+    return lambda: _put_singles(store, messages, range(count))
 
 
-def _prepared(store: MessageStore, messages: BenchMessages, count: int) -> Any:
-    prepared = messages.prepared(store)
-    put, queues, bodies = store.put_prepared, messages.queues, messages.bodies
-    prepared_count, body_count = len(prepared), len(bodies)
+def _put_singles(store: MessageStore, messages: BenchMessages, numbers: range) -> None:
+    """Put the messages of some numbers; the loop is inlined, as a program's own would be."""
+    put = store.put
+    parts = itertools.islice(messages.parts(), numbers.start, None, numbers.step)
+    queues = itertools.islice(
+        itertools.cycle(range(messages.queues)), numbers.start, None, numbers.step
+    )
+    for _, (body, tag, key_text, unique_key), queue_id in zip(numbers, parts, queues, strict=False):
+        message = Message(
+            topic=TOPIC,
+            body=body,
+            tags=tag,
+            keys=key_text,
+            unique_key=unique_key,
+            born_host=HOST,
+        )
+        status = put(message, queue_id).status
+        if status is not PUT_OK:
+            raise AssertionError(f"put gave {status}")
+
+
+def _prepared(store: MessageStore, messages: BenchMessages, count: int) -> Callable[[], None]:
+    prepared, put = messages.prepared(store), store.put_prepared
 
     def put_prepared() -> None:
-        for i in range(count):
-            result = put(
-                prepared[i % prepared_count], body=bodies[i % body_count], queue_id=i % queues
-            )
-            if result.status is not PUT_OK:
-                raise AssertionError("a put failed")
+        pool, bodies = itertools.cycle(prepared), itertools.cycle(messages.bodies)
+        queues = itertools.cycle(range(messages.queues))
+        for _, message, body, queue_id in zip(range(count), pool, bodies, queues, strict=False):
+            status = put(message, body, queue_id).status
+            if status is not PUT_OK:
+                raise AssertionError(f"put gave {status}")
 
     return put_prepared
 
 
-def _client_batches(store: MessageStore, messages: BenchMessages, count: int) -> Any:
+def _batches(store: MessageStore, messages: BenchMessages, count: int) -> Callable[[], None]:
+    size, queues = messages.batch, messages.queues
+
+    def put_batches() -> None:
+        singles = messages.singles()
+        _check_all(
+            store.put_batch(list(itertools.islice(singles, size)), number % queues).status
+            for number in range(count // size)
+        )
+
+    return put_batches
+
+
+def _client_batches(store: MessageStore, messages: BenchMessages, count: int) -> Callable[[], None]:
     batches = messages.encoded_batches()
     size, queues = messages.batch, messages.queues
     return lambda: _check_all(
-        store.put_batch(
-            batches[number % len(batches)], topic=TOPIC, queue_id=number % queues, born_host=HOST
+        store.put_client_batch(
+            TOPIC, number % queues, batches[number % len(batches)], born_host=HOST
         ).status
         for number in range(count // size)
     )
@@ -254,10 +279,7 @@ def _from_threads(store: MessageStore, messages: BenchMessages, count: int, thre
 
     def put_every(first: int) -> None:
         try:
-            _check_all(
-                store.put(messages.single(i), queue_id=i % messages.queues).status
-                for i in range(first, count, threads)
-            )
+            _put_singles(store, messages, range(first, count, threads))
         except BaseException as failure:  # noqa: BLE001 - handed to the caller's thread
             failures.append(failure)
 
