@@ -1,0 +1,70 @@
+"""What is missing is one sentence that says what to install."""
+
+from __future__ import annotations
+
+import stat
+from importlib import metadata
+
+import pytest
+
+from rocketstore.errors import UnsupportedEnvironmentError
+from rocketstore.pipeline import environment
+
+
+def with_versions(monkeypatch, **versions):
+    def version(package):
+        if versions.get(package) is None:
+            raise metadata.PackageNotFoundError(package)
+        return versions[package]
+
+    monkeypatch.setattr(environment.metadata, "version", version)
+
+
+def test_the_versions_here_are_supported():
+    environment.check_versions()
+
+
+@pytest.mark.parametrize(
+    ("spark", "pandas", "message"),
+    [
+        ("3.5.1", "2.2.0", "PySpark 3.5.1 is not supported: expected 4.3"),
+        ("5.0.0", "2.2.0", "PySpark 5.0.0 is not supported"),
+        (None, "2.2.0", "pyspark is not installed"),
+        ("4.3.0", "3.0.0", "pandas 3.0.0 is not supported"),
+        ("4.3.0", "2.1.4", "2.2 or newer, below 3"),
+        ("4.3.0", None, "pandas is not installed"),
+    ],
+)
+def test_other_versions_are_one_error(monkeypatch, spark, pandas, message):
+    with_versions(monkeypatch, pyspark=spark, pandas=pandas)
+    with pytest.raises(UnsupportedEnvironmentError, match=message) as caught:
+        environment.check_versions()
+    assert "pip install 'rocketstore[pipeline]'" in str(caught.value)
+
+
+def test_no_java_is_one_error(tmp_path):
+    with pytest.raises(UnsupportedEnvironmentError, match="there is none on the PATH; install"):
+        environment.check_java({"PATH": str(tmp_path)})
+    with pytest.raises(UnsupportedEnvironmentError, match="none in JAVA_HOME"):
+        environment.check_java({"JAVA_HOME": str(tmp_path)})
+
+
+@pytest.mark.parametrize(
+    ("told", "message"),
+    [
+        ('openjdk version "11.0.2" 2019-01-15', "is 11"),
+        ('java version "1.8.0_291"', "is 1"),
+        ("nothing", "is nothing"),
+        ('openjdk version "17.0.15"', None),
+        ('openjdk version "21" 2023-09-19', None),
+    ],
+)
+def test_an_old_java_is_one_error(tmp_path, told, message):
+    java = tmp_path / "java"
+    java.write_text(f"#!/bin/sh\necho '{told}' >&2\n")
+    java.chmod(java.stat().st_mode | stat.S_IXUSR)
+    if message is None:
+        environment.check_java({"PATH": str(tmp_path)})
+        return
+    with pytest.raises(UnsupportedEnvironmentError, match=message):
+        environment.check_java({"PATH": str(tmp_path)})

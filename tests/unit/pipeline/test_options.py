@@ -1,0 +1,185 @@
+"""Options of the data source are taken at their word or refused by name."""
+
+from __future__ import annotations
+
+import pytest
+
+from rocketstore.errors import ConfigError
+from rocketstore.pipeline.columns import TABLES, table_ddl
+from rocketstore.pipeline.offsets import QueuePlace
+from rocketstore.pipeline.options import OPTIONS, parse_options
+from support.page_tables import table_with
+
+
+def parse(**given):
+    return parse_options({"path": "/data/store", **given})
+
+
+def refused(**given):
+    with pytest.raises(ConfigError) as caught:
+        parse(**given)
+    return caught.value
+
+
+def test_defaults_read_every_message_and_stop_at_damage():
+    options = parse()
+    assert options.table == "messages"
+    assert options.columns == tuple(TABLES["messages"])
+    assert options.damage == "fail"
+    assert options.fail_on_data_loss
+    assert options.max_split_bytes == 256 * 1024 * 1024
+    assert not options.has_topic_choice
+    assert not options.has_offsets
+
+
+def test_an_unknown_option_is_named_with_the_nearest_known_one():
+    error = refused(startingOffset="earliest")
+    assert error.key == "startingoffset"
+    assert "did you mean startingOffsets" in str(error)
+
+
+@pytest.mark.parametrize("option", [option for option in OPTIONS if option.tables != set(TABLES)])
+def test_an_option_is_refused_by_name_where_it_means_nothing(option):
+    (table, *_) = set(TABLES) - option.tables
+    error = refused(table=table, **{option.name: "1"})
+    assert error.key == option.name
+    assert table in str(error)
+
+
+def test_names_are_matched_without_regard_to_case():
+    assert parse(TABLE="Segments").table == "segments"
+    assert parse(MAXSPLITBYTES="64M").max_split_bytes == 64 << 20
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("table", "tables"),
+        ("damage", "ignore"),
+        ("includeBody", "yes"),
+        ("failOnDataLoss", ""),
+        ("maxSplitBytes", "0"),
+        ("maxSplitBytes", "-5"),
+        ("maxSplitBytes", "many"),
+        ("minPartitions", "0"),
+        ("startingTimestamp", "2026-01-01"),
+        ("endingTimestamp", "-1"),
+        ("columns", ","),
+        ("columns", "topic,topic"),
+        ("columns", "topic,nothing"),
+        ("subscribe", " , "),
+        ("subscribePattern", "("),
+        ("assign", "orders"),
+        ("assign", '{"orders":{"broker-a":0}}'),
+        ("assign", '{"orders":["0"]}'),
+        ("subExpression", "||"),
+    ],
+)
+def test_a_malformed_value_is_refused_with_the_option_s_name(name, value):
+    error = refused(**{name: value})
+    assert error.key == name
+    assert name in str(error)
+
+
+def test_no_path_is_an_error_that_says_where_it_goes():
+    with pytest.raises(ConfigError, match=r"give its directory to load\(\)"):
+        parse_options({})
+
+
+def test_several_paths_come_with_commas_or_as_spark_s_array():
+    assert parse_options({"path": "/a, /b"}).locations == ("/a", "/b")
+    assert parse_options({"paths": '["/a","/b,c"]'}).locations == ("/a", "/b,c")
+    with pytest.raises(ConfigError):
+        parse_options({"paths": "/a"})
+
+
+def test_columns_keep_the_order_that_was_asked_for():
+    assert parse(columns="topic, physicalOffset").columns == ("topic", "physicalOffset")
+    assert table_ddl("messages", ("topic", "properties")) == (
+        "`topic` STRING, `properties` MAP<STRING,STRING>"
+    )
+
+
+def test_bodies_and_properties_can_be_left_out():
+    columns = parse(includeBody="false", includeProperties="false").columns
+    assert set(TABLES["messages"]) - set(columns) == {"body", "properties"}
+    assert refused(includeBody="false", columns="topic,body").key == "columns"
+
+
+def test_only_one_way_to_choose_topics():
+    assert "subscribe" in str(refused(subscribe="a", assign='{"a":[0]}'))
+    assert parse(subscribe="a, b").topics == {"a", "b"}
+    assert parse(topic="a").topics == {"a"}
+    assert parse(assign='{"a":[0,2]}').queues == {QueuePlace("a", "", 0), QueuePlace("a", "", 2)}
+    assert parse(assign='{"a":{"b1":[1]}}').queues == {QueuePlace("a", "b1", 1)}
+
+
+def test_a_pattern_matches_whole_topics():
+    options = parse(subscribePattern="order.*")
+    assert options.wants_topic("orders")
+    assert not options.wants_topic("my-orders")
+
+
+def test_offsets_are_given_for_two_or_three_levels():
+    two = parse(subscribe="t", startingOffsets='{"t":{"0":23,"1":-2}}')
+    assert two.starting_offsets == {QueuePlace("t", "", 0): 23, QueuePlace("t", "", 1): -2}
+    three = parse(subscribe="t", endingOffsets='{"t":{"b":{"0":23,"1":-1}}}')
+    assert three.ending_offsets == {QueuePlace("t", "b", 0): 23, QueuePlace("t", "b", 1): -1}
+    assert not parse(subscribe="t", startingOffsets="earliest", endingOffsets="LATEST").has_offsets
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("startingOffsets", "latest"),
+        ("startingOffsets", '{"t":{"0":-1}}'),
+        ("startingOffsets", '{"t":{"0":-3}}'),
+        ("startingOffsets", '{"t":{"0":1.5}}'),
+        ("startingOffsets", '{"t":{"0":true}}'),
+        ("startingOffsets", '{"t":{"x":1}}'),
+        ("startingOffsets", '{"t":5}'),
+        ("startingOffsets", '{"t":{'),
+        ("startingOffsets", "[]"),
+        ("startingOffsets", '{"other":{"0":1}}'),
+        ("endingOffsets", "earliest"),
+        ("endingOffsets", '{"t":{"0":-2}}'),
+    ],
+)
+def test_offsets_that_cannot_be_meant_are_refused(name, value):
+    assert refused(subscribe="t", **{name: value}).key == name
+
+
+def test_offsets_need_topics():
+    assert "subscribe" in str(refused(startingOffsets='{"t":{"0":1}}'))
+
+
+def test_tags_are_an_expression():
+    assert parse(subExpression="created || paid").tags == {"created", "paid"}
+    assert parse(subExpression=" * ").tags is None
+
+
+def test_slots_and_items_come_together():
+    assert parse(table="index", maxHashSlotNum="5", maxIndexNum="20").layout == (5, 20)
+    assert refused(table="index", maxHashSlotNum="5").key == "maxHashSlotNum"
+
+
+def test_the_page_has_every_option_with_its_tables_default_and_meaning():
+    rows = table_with("reference/spark-options.md", "option", "tables", "default", "meaning")
+    page = [(row["option"], row["tables"], row["default"], row["meaning"]) for row in rows]
+    assert page == [
+        (
+            f"`{option.name}`",
+            "all" if option.tables == set(TABLES) else ", ".join(sorted(option.tables)),
+            option.default,
+            option.meaning,
+        )
+        for option in OPTIONS
+    ]
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_the_page_has_every_column_with_its_type(table):
+    page = table_with("reference/spark-tables.md", f"column of {table}", "type", "meaning")
+    columns = {row[f"column of {table}"].strip("`"): row["type"].strip("`") for row in page}
+    assert columns == TABLES[table]
+    assert list(columns) == list(TABLES[table])

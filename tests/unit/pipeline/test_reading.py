@@ -1,0 +1,492 @@
+"""What is read and what is not: selection, pruning, damage, loss."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+
+import pytest
+
+from rocketstore.errors import ConfigError, NotAStoreError, StoreDamagedError, StoreError
+from rocketstore.pipeline import files
+from rocketstore.pipeline.pushdown import Comparison
+from support.golden import golden_case
+from support.golden_stores import golden_store
+from support.pipeline_tables import plan_table, read_table
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@pytest.fixture
+def basic():
+    return golden_store("basic")[0]
+
+
+@pytest.fixture
+def copy(tmp_path, basic):
+    """A store that a test may damage."""
+    target = tmp_path / "store"
+    shutil.copytree(basic, target)
+    return target
+
+
+def milliseconds(moment):
+    return (moment - EPOCH) // timedelta(milliseconds=1)
+
+
+def microseconds(moment):
+    return (moment - EPOCH) // timedelta(microseconds=1)
+
+
+def planned_bytes(path, comparisons=(), **options):
+    return sum(
+        part.byte_count for task in plan_table(path, comparisons, **options) for part in task
+    )
+
+
+def offsets_of(rows):
+    return [row["physicalOffset"] for row in rows]
+
+
+def flip_a_body_of_the_second_file(path):
+    """Flip a bit that a checksum covers, and return the record's physical offset."""
+    rows = [row for row in read_table(path) if row["physicalOffset"] > 70_000]
+    offset = next(row["physicalOffset"] for row in rows if len(row["body"]) > 20)
+    file = path / "commitlog" / "00000000000000065536"
+    data = bytearray(file.read_bytes())
+    data[offset - 65_536 + 100] ^= 1
+    file.write_bytes(data)
+    return offset
+
+
+# --- what the options choose --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "wanted"),
+    [
+        ({"subscribe": "TopicA"}, lambda row: row["topic"] == "TopicA"),
+        ({"topic": "TopicA, TopicB"}, lambda row: row["topic"] in ("TopicA", "TopicB")),
+        ({"subscribePattern": "Topic[-C].*"}, lambda row: row["topic"] == "Topic-C_1"),
+        ({"subscribe": "nobody"}, lambda _: False),
+        (
+            {"assign": '{"TopicA":[0,3]}'},
+            lambda row: row["topic"] == "TopicA" and row["queueId"] in (0, 3),
+        ),
+        (
+            {"assign": '{"TopicA":{"store":[1],"other":[2]}}'},
+            lambda row: (row["topic"], row["queueId"]) == ("TopicA", 1),
+        ),
+        ({"subExpression": "TagA || TagB"}, lambda row: row["tags"] in ("TagA", "TagB")),
+        (
+            {"subExpression": "TagA", "subscribe": "TopicB"},
+            lambda row: row["tags"] == "TagA" and row["topic"] == "TopicB",
+        ),
+        (
+            {
+                "subscribe": "TopicA",
+                "startingOffsets": '{"TopicA":{"0":10,"1":-2}}',
+                "endingOffsets": '{"TopicA":{"0":20}}',
+            },
+            lambda row: (
+                row["topic"] == "TopicA" and (row["queueId"] != 0 or 10 <= row["queueOffset"] < 20)
+            ),
+        ),
+        (
+            {"assign": '{"TopicA":[2]}', "startingOffsets": '{"TopicA":{"store":{"2":150}}}'},
+            lambda row: (
+                (row["topic"], row["queueId"]) == ("TopicA", 2) and row["queueOffset"] >= 150
+            ),
+        ),
+    ],
+)
+@pytest.mark.parametrize("max_split_bytes", ["1g", "5000"])
+def test_options_choose_rows(basic, options, wanted, max_split_bytes):
+    everything = read_table(basic)
+    chosen = read_table(basic, maxSplitBytes=max_split_bytes, **options)
+    assert chosen == [row for row in everything if wanted(row)]
+
+
+def test_times_are_from_and_before(basic):
+    rows = read_table(basic)
+    times = sorted({row["storeTimestamp"] for row in rows})
+    low, high = times[len(times) // 3], times[2 * len(times) // 3]
+    chosen = read_table(
+        basic, startingTimestamp=milliseconds(low), endingTimestamp=milliseconds(high)
+    )
+    assert chosen == [row for row in rows if low <= row["storeTimestamp"] < high]
+    assert chosen
+
+
+def test_offsets_leave_out_what_has_no_place_in_a_queue():
+    store, _ = golden_store("transactions")
+    half = "RMQ_SYS_TRANS_HALF_TOPIC"
+    rows = read_table(store)
+    assert any(row["sysFlag"] & 0xC == 0xC for row in rows)
+    topics = ",".join(sorted({row["topic"] for row in rows}))
+    chosen = read_table(store, subscribe=topics, startingOffsets=json.dumps({half: {"0": 0}}))
+    assert chosen == [row for row in rows if row["sysFlag"] & 0xC in (0, 8)]
+
+
+def test_an_empty_range_is_no_row_and_no_error(basic):
+    same = '{"TopicA":{"0":10,"1":10,"2":10,"3":10}}'
+    assert read_table(basic, subscribe="TopicA", startingOffsets=same, endingOffsets=same) == []
+    assert plan_table(basic, subscribe="TopicA", startingOffsets=same, endingOffsets=same) == []
+    assert read_table(basic, startingTimestamp=5, endingTimestamp=5) == []
+    nothing = {"assign": '{"TopicA":[0]}', "endingOffsets": '{"TopicA":{"0":0}}'}
+    assert read_table(basic, table="consumequeue", **nothing) == []
+
+
+# --- what is not read ---------------------------------------------------------------------------
+
+
+def test_files_outside_the_asked_time_are_not_read(tmp_path):
+    store = widely_spaced_store(tmp_path)
+    rows = read_table(store)
+    low, high = rows[25]["storeTimestamp"], rows[29]["storeTimestamp"]
+    window = {"startingTimestamp": milliseconds(low), "endingTimestamp": milliseconds(high)}
+    # The third file of five, and the second because a clock may have been set back a little.
+    assert planned_bytes(store, **window) == 2 * 4096
+    assert read_table(store, **window) == [
+        row for row in rows if low <= row["storeTimestamp"] < high
+    ]
+
+
+def test_a_clock_that_went_back_loses_no_row(tmp_path):
+    store = widely_spaced_store(tmp_path, order=(0, 3, 1, 2, 4))
+    rows = read_table(store)
+    for row in rows[:: len(rows) // 7]:
+        at = row["storeTimestamp"]
+        found = read_table(
+            store, startingTimestamp=milliseconds(at), endingTimestamp=milliseconds(at) + 1
+        )
+        assert found == [one for one in rows if one["storeTimestamp"] == at]
+
+
+def widely_spaced_store(tmp_path, order=(0, 1, 2, 3, 4)):
+    """A log of five files, each an hour after the one before, in any order of hours."""
+    from support.synthetic_log import SyntheticLog  # noqa: PLC0415 - only two tests need it
+
+    directory = tmp_path / "store" / "commitlog"
+    directory.mkdir(parents=True)
+    for number, hour in enumerate(order):
+        log = SyntheticLog(number * 4096)
+        for record in range(10):
+            log.add(store_timestamp=1_700_000_000_000 + hour * 3_600_000 + record * 1000)
+        log.blank(4096 - len(log.data))
+        (directory / f"{number * 4096:020d}").write_bytes(log.data)
+    return tmp_path / "store"
+
+
+def test_only_files_with_records_of_the_asked_queues_are_read(basic):
+    entries = read_table(basic, table="consumequeue", assign='{"Topic-C_1":[0]}')
+    assert len(entries) > 2
+    middle = entries[len(entries) // 2]
+    given = json.dumps({"Topic-C_1": {"0": middle["queueOffset"]}})
+    behind = json.dumps({"Topic-C_1": {"0": middle["queueOffset"] + 1}})
+    options = {"assign": '{"Topic-C_1":[0]}', "startingOffsets": given, "endingOffsets": behind}
+    assert offsets_of(read_table(basic, maxSplitBytes="4096", **options)) == [
+        middle["physicalOffset"]
+    ]
+    assert planned_bytes(basic, maxSplitBytes="4096", **options) <= 4096
+
+
+def test_queue_entries_that_lie_lose_no_row(copy):
+    options = {"subscribe": "TopicA", "startingOffsets": '{"TopicA":{"0":40}}'}
+    wanted = read_table(copy, **options)
+    queue = copy / "consumequeue" / "TopicA" / "0"
+    for file in queue.iterdir():
+        file.write_bytes(bytes(20) * (file.stat().st_size // 20))
+    assert read_table(copy, failOnDataLoss=False, **options) == wanted
+    shutil.rmtree(queue)
+    assert read_table(copy, failOnDataLoss=False, **options) == wanted
+
+
+def test_small_files_share_a_task_and_more_tasks_can_be_asked_for(basic):
+    assert len(plan_table(basic)) == 1
+    assert len(plan_table(basic, maxSplitBytes="128k")) == 10
+    for wanted in (2, 5, 40):
+        tasks = plan_table(basic, minPartitions=wanted)
+        assert wanted <= len(tasks) <= wanted + 20
+        assert read_table(basic, minPartitions=wanted) == read_table(basic)
+
+
+# --- filters of Spark ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("comparison", "wanted"),
+    [
+        (Comparison("topic", "=", ("TopicA",)), lambda row: row["topic"] == "TopicA"),
+        (Comparison("topic", "in", ("TopicA", "x")), lambda row: row["topic"] == "TopicA"),
+        (Comparison("tags", "=", ("TagB",)), lambda row: row["tags"] == "TagB"),
+        (Comparison("queueId", ">=", (2,)), lambda row: row["queueId"] >= 2),
+        (Comparison("queueOffset", "<", (7,)), lambda row: row["queueOffset"] < 7),
+        (Comparison("queueOffset", "in", (7, 9)), lambda row: row["queueOffset"] in (7, 9)),
+        (Comparison("physicalOffset", "<=", (70_000,)), lambda row: row["physicalOffset"] <= 70e3),
+        (Comparison("physicalOffset", ">", (70_000,)), lambda row: row["physicalOffset"] > 70e3),
+        (Comparison("brokerName", "=", ("store",)), lambda _: True),
+        (Comparison("brokerName", "in", ("other",)), lambda _: False),
+        (Comparison("queueId", "in", ()), lambda _: False),
+    ],
+)
+def test_a_filter_takes_away_what_spark_would_take_away(basic, comparison, wanted):
+    rows = read_table(basic, maxSplitBytes="9000")
+    assert read_table(basic, [comparison], maxSplitBytes="9000") == [
+        row for row in rows if wanted(row)
+    ]
+
+
+@pytest.mark.parametrize("operator", ["<", "<=", ">", ">=", "="])
+@pytest.mark.parametrize("shift", [-1, 0, 1])
+def test_times_are_compared_in_microseconds(basic, operator, shift):
+    rows = read_table(basic)
+    moment = microseconds(rows[500]["storeTimestamp"]) + shift
+    test = {"<": int.__lt__, "<=": int.__le__, ">": int.__gt__, ">=": int.__ge__, "=": int.__eq__}
+    chosen = read_table(basic, [Comparison("storeTimestamp", operator, (moment,))])
+    assert chosen == [
+        row for row in rows if test[operator](microseconds(row["storeTimestamp"]), moment)
+    ]
+
+
+def test_a_filter_on_the_address_reads_only_its_files(basic):
+    low, high = (
+        Comparison("physicalOffset", ">=", (70_000,)),
+        Comparison("physicalOffset", "<", (80_000,)),
+    )
+    assert planned_bytes(basic, [low, high]) <= 10_001  # fmt: skip
+
+
+# --- damage -------------------------------------------------------------------------------------
+
+
+def test_damage_fails_the_read_with_its_place_and_the_way_on(copy):
+    offset = flip_a_body_of_the_second_file(copy)
+    with pytest.raises(StoreDamagedError) as caught:
+        read_table(copy)
+    message = str(caught.value)
+    assert f"bad crc in {copy}/commitlog/00000000000000065536" in message
+    assert f"position {offset - 65_536} (physical offset {offset})" in message
+    assert 'option("damage", "skip")' in message
+
+
+@pytest.mark.parametrize("policy", ["skip", "report"])
+def test_damage_is_skipped_and_counted(copy, caplog, policy):
+    everything = offsets_of(read_table(copy))
+    lost = flip_a_body_of_the_second_file(copy)
+    kept = offsets_of(read_table(copy, damage=policy))
+    assert set(everything) - set(kept) == {lost}
+    assert "skipped 1 damaged ranges" in caplog.text
+    assert (f"physical offset {lost}" in caplog.text) == (policy == "report")
+    (row,) = read_table(copy, table="damage")
+    assert row["physicalOffset"] == lost
+    assert row["physicalOffset"] + row["size"] == everything[everything.index(lost) + 1]
+
+
+@pytest.mark.parametrize("max_split_bytes", ["700", "9000", "1g"])
+def test_damage_is_listed_once_however_the_files_are_cut(copy, max_split_bytes):
+    file = copy / "commitlog" / "00000000000000131072"
+    data = bytearray(file.read_bytes())
+    data[5000:25_000] = os.urandom(20_000)
+    data[40_000] ^= 1
+    data[60_000:] = bytes(5536)
+    file.write_bytes(data)
+    rows = read_table(copy, table="damage")
+    assert read_table(copy, table="damage", maxSplitBytes=max_split_bytes) == rows
+    # The random bytes, the flipped one, the record that the zeros cut, and the zeros.
+    assert len(rows) == 4
+    assert rows[-1]["physicalOffset"] + rows[-1]["size"] == 131_072 + 65_536
+    kept = read_table(copy, damage="skip", maxSplitBytes=max_split_bytes)
+    assert kept == read_table(copy, damage="skip")
+
+
+def test_zeros_at_the_end_of_a_file_that_another_follows_are_damage(copy):
+    file = copy / "commitlog" / "00000000000000131072"
+    records = [row["physicalOffset"] for row in read_table(copy)]
+    cut = next(offset for offset in records if offset > 131_072 + 40_000)
+    data = bytearray(file.read_bytes())
+    data[cut - 131_072 :] = bytes(len(data) - cut + 131_072)
+    file.write_bytes(data)
+    with pytest.raises(StoreDamagedError, match="another one follows"):
+        read_table(copy)
+    (row,) = read_table(copy, table="damage", maxSplitBytes="10k")
+    assert (row["physicalOffset"], row["size"]) == (cut, 131_072 + 65_536 - cut)
+
+
+def test_a_torn_end_is_the_end_of_a_store_that_is_open_and_damage_of_a_closed_one(copy):
+    last = copy / "commitlog" / "00000000000001179648"
+    data = bytearray(last.read_bytes())
+    data[194 : 194 + 60] = b"\0\0\0\x99\xda\xa3\x20\xa7" + b"\1" * 52
+    last.write_bytes(data)
+    with pytest.raises(StoreDamagedError):
+        read_table(copy)
+    (copy / "abort").touch()
+    assert len(read_table(copy)) == 1489
+    (row,) = read_table(copy, table="damage")
+    assert row["physicalOffset"] == 1_179_842
+
+
+def test_a_truncated_file_is_damage_and_listed_with_what_it_lacks(copy):
+    file = copy / "commitlog" / "00000000000000131072"
+    os.truncate(file, 30_000)
+    with pytest.raises(StoreDamagedError):
+        read_table(copy)
+    rows = read_table(copy, table="damage", maxSplitBytes="8k")
+    assert rows == read_table(copy, table="damage")
+    assert rows[-1]["physicalOffset"] + rows[-1]["size"] == 131_072 + 65_536
+    assert sum(row["size"] for row in rows) >= 65_536 - 30_000
+    (state,) = [row["state"] for row in read_table(copy, table="segments")
+                if row["physicalOffset"] == 131_072]  # fmt: skip
+    assert state == "truncated"
+
+
+def test_a_missing_file_is_loss_and_listed(copy):
+    everything = read_table(copy)
+    (copy / "commitlog" / "00000000000000131072").unlink()
+    with pytest.raises(StoreDamagedError, match="00000000000000131072 is missing"):
+        read_table(copy)
+    (row,) = read_table(copy, table="damage")
+    assert (row["physicalOffset"], row["size"], row["reason"]) == (131_072, 65_536, "missing file")
+    kept = read_table(copy, failOnDataLoss=False)
+    assert kept == [row for row in everything if row["physicalOffset"] // 65_536 != 2]
+    states = [row["state"] for row in read_table(copy, table="segments")]
+    assert states[2] == "missing"
+    assert set(states) == {"missing", "whole"}
+
+
+def test_a_file_made_in_advance_is_no_damage(copy):
+    (copy / "commitlog" / "00000000000001245184").write_bytes(bytes(65_536))
+    assert len(read_table(copy)) == 1489
+    assert read_table(copy, table="damage") == []
+    assert [row["state"] for row in read_table(copy, table="segments")][-1] == "unwritten"
+
+
+def test_a_file_that_retention_deleted_after_planning_is_loss(copy, monkeypatch):
+    real = files.LocalFiles.open
+
+    def vanished(self, path):
+        if path.endswith("00000000000000065536"):
+            raise files.unreadable(path, FileNotFoundError(2, "No such file or directory")) from (
+                FileNotFoundError(2, "No such file or directory")
+            )
+        return real(self, path)
+
+    everything = read_table(copy)
+    monkeypatch.setattr(files.LocalFiles, "open", vanished)
+    with pytest.raises(StoreError, match="retention may have deleted it"):
+        read_table(copy)
+    kept = read_table(copy, failOnDataLoss=False)
+    assert kept == [row for row in everything if row["physicalOffset"] // 65_536 != 1]
+
+
+# --- loss of offsets ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"startingOffsets": '{"TopicA":{"0":5000}}'}, "asks for 5000, there are 0 to"),
+        ({"endingOffsets": '{"TopicA":{"0":5000}}'}, "asks for 5000, the queue ends at"),
+        ({"endingOffsets": '{"TopicA":{"77":1}}'}, "no queue TopicA/77"),
+    ],
+)
+def test_offsets_that_are_not_there_are_loss(basic, options, message):
+    with pytest.raises(StoreError, match=message):
+        read_table(basic, subscribe="TopicA", **options)
+    rows = read_table(basic, subscribe="TopicA", failOnDataLoss=False, **options)
+    starts_behind = "startingOffsets" in options
+    assert rows == [
+        row for row in read_table(basic, subscribe="TopicA")
+        if not (starts_behind and row["queueId"] == 0)
+    ]  # fmt: skip
+
+
+def test_expired_offsets_are_loss():
+    store, manifest = golden_store("expired/deleted_by_store")
+    topic, queues = next(iter(manifest["consumeQueues"].items()))
+    queue_id, queue = next((n, q) for n, q in queues.items() if q["minOffset"] > 0)
+    given = {topic: {queue_id: queue["minOffset"] - 1}}
+    with pytest.raises(StoreError, match=f"there are {queue['minOffset']} to {queue['maxOffset']}"):
+        read_table(store, subscribe=topic, startingOffsets=json.dumps(given))
+    given = {topic: {queue_id: queue["minOffset"]}}
+    rows = read_table(store, subscribe=topic, startingOffsets=json.dumps(given))
+    found = [row["queueOffset"] for row in rows if row["queueId"] == int(queue_id)]
+    assert found == list(range(queue["minOffset"], queue["maxOffset"]))
+
+
+# --- places that are no store -------------------------------------------------------------------
+
+
+def test_a_place_that_is_no_store_is_named(tmp_path):
+    for place in (tmp_path / "nothing", tmp_path):
+        with pytest.raises(NotAStoreError, match="is no store") as caught:
+            read_table(place)
+        assert str(place) in str(caught.value)
+    (tmp_path / "commitlog").mkdir()
+    with pytest.raises(NotAStoreError):
+        read_table(tmp_path)
+
+
+@pytest.mark.parametrize("table", ["messages", "consumequeue", "index", "segments", "damage"])
+def test_a_store_that_holds_nothing_yet_has_no_rows(tmp_path, table):
+    (tmp_path / "commitlog").mkdir()
+    (tmp_path / "lock").write_bytes(b"lock")
+    assert read_table(tmp_path, table=table) == []
+
+
+def test_a_directory_that_may_not_be_read_is_named(basic, monkeypatch):
+    def denied(path):
+        raise PermissionError(13, "Permission denied", path)
+
+    monkeypatch.setattr(files.os, "scandir", denied)
+    with pytest.raises(StoreError, match=r"Permission denied; let the user"):
+        read_table(basic)
+
+
+def test_names_must_be_one_per_store(basic):
+    with pytest.raises(ConfigError, match="2 names for 1 stores"):
+        read_table(basic, brokerName="a,b")
+
+
+def test_a_store_is_read_alike_through_pyarrow_s_file_systems(basic, monkeypatch):
+    from pyarrow import fs  # noqa: PLC0415 - only this test needs it
+
+    def elsewhere(location):
+        return files.ArrowFiles(fs.LocalFileSystem()), str(location)
+
+    here = {
+        table: read_table(basic, table=table) for table in ("messages", "consumequeue", "index")
+    }
+    for module in ("stores", "queues", "planning", "log_read", "queue_range",
+                   "tables.consumequeue", "tables.index"):  # fmt: skip
+        monkeypatch.setattr(f"rocketstore.pipeline.{module}.files_at", elsewhere)
+    for table, rows in here.items():
+        assert read_table(basic, table=table, maxSplitBytes="100k") == rows
+    offsets = {"subscribe": "TopicA", "startingOffsets": '{"TopicA":{"0":40}}'}
+    assert read_table(basic, **offsets)
+
+
+def test_a_file_uri_is_a_path(basic):
+    assert len(read_table(basic.as_uri())) == 1489
+    with pytest.raises(StoreError, match="cannot be reached"):
+        read_table("nowhere://bucket/store")
+
+
+def test_edges_of_tasks_meet(basic):
+    tasks = plan_table(basic, maxSplitBytes="10k")
+    parts = [part for task in tasks for part in task]
+    for before, after in pairwise(parts):
+        if before.segment == after.segment:
+            assert before.stop == after.start
+        else:
+            assert (before.stop, after.start) == (before.segment.size, 0)
+
+
+def test_golden_expired_stores_begin_where_retention_left_them():
+    directory = golden_case("expired")
+    rows = read_table(directory / "files_removed", table="segments")
+    assert rows[0]["physicalOffset"] > 0
+    assert {row["state"] for row in rows} == {"whole"}
