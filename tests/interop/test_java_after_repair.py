@@ -1,0 +1,136 @@
+"""What repair says that a 4.9 broker loses is what the genuine 4.9.8 store does lose."""
+
+from __future__ import annotations
+
+import base64
+import shutil
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+
+from rocketstore.config import RecoveryPolicy
+from rocketstore.storage.repair import repair_store
+from rocketstore.storage.store import MessageStore
+from support.java_store import JavaStore, require_java
+from support.small_store import (
+    CONFIG,
+    LOG_FILE_BYTES,
+    QUEUE_FILE_BYTES,
+    START_MS,
+    Clock,
+    build_store,
+    crashed,
+    messages,
+    overwrite,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = [pytest.mark.java, pytest.mark.xdist_group("java")]
+
+COUNT = 200
+NOW_MS = START_MS + 3_600_000
+SIZES = {
+    "mappedFileSizeCommitLog": LOG_FILE_BYTES,
+    "mappedFileSizeConsumeQueue": QUEUE_FILE_BYTES,
+    "maxHashSlotNum": 100,
+    "maxIndexNum": 400,
+}
+
+
+@pytest.fixture(autouse=True)
+def _java() -> None:
+    require_java()
+
+
+def served(root: Path) -> tuple[int, set[int]]:
+    """Return where Java ends the log, and the numbers of the messages that it serves whole."""
+    with JavaStore(root, SIZES) as store:
+        store.wait_dispatched()
+        _, end = store.positions()
+        numbers = set()
+        for topic in (0, 1):
+            for message in store.read_queue(f"Topic{topic}"):
+                number = 2 * message["queueOffset"] + topic
+                wanted = messages(1, first=number)[0].body
+                if message["body"] == base64.b64encode(wanted).decode("ascii"):
+                    numbers.add(number)
+    return end, numbers
+
+
+def test_java_serves_everything_of_a_store_that_needed_no_cut(tmp_path: Path) -> None:
+    build_store(tmp_path, COUNT, Clock())
+    shutil.rmtree(tmp_path / "consumequeue")
+    shutil.rmtree(tmp_path / "index")
+    report = repair_store(tmp_path, config=CONFIG, now_ms=NOW_MS)
+    assert report.lost_for_broker == []
+    assert served(tmp_path) == (report.counts.max_physical_offset, set(range(COUNT)))
+
+
+def test_java_drops_what_repair_says_that_it_drops(tmp_path: Path) -> None:
+    offsets = build_store(tmp_path, COUNT, Clock())
+    broken = COUNT - 30
+    overwrite(tmp_path, offsets[broken] + 120, b"\xff" * 8)
+    crashed(tmp_path)
+    (lost,) = repair_store(tmp_path, config=CONFIG, now_ms=NOW_MS).lost_for_broker
+    assert (lost.verb, lost.start, lost.record_count) == ("drop", offsets[broken], 29)
+    assert served(tmp_path) == (lost.start, set(range(broken)))
+
+
+def test_java_serves_what_stands_behind_damage_in_old_files(tmp_path: Path) -> None:
+    offsets = build_store(tmp_path, COUNT, Clock())
+    overwrite(tmp_path, offsets[7] + 120, b"\xff" * 8)
+    report = repair_store(tmp_path, config=CONFIG, now_ms=NOW_MS)
+    assert report.lost_for_broker == []
+    end, numbers = served(tmp_path)
+    assert end == report.counts.max_physical_offset
+    # Java serves the damaged record too: it checks no checksum on reads (K-D9).
+    assert numbers == set(range(COUNT)) - {7}
+
+
+def test_java_skips_what_repair_says_that_it_skips(tmp_path: Path) -> None:
+    offsets = build_store(tmp_path, COUNT, Clock())
+    overwrite(tmp_path, offsets[10] + 120, b"\xff" * 8)
+    queue = tmp_path / "consumequeue" / "Topic0" / "0" / f"{0:020d}"
+    content = queue.read_bytes()
+    queue.write_bytes(content[:100] + bytes(20) + content[120:])
+    (lost,) = repair_store(tmp_path, config=CONFIG, now_ms=NOW_MS).lost_for_broker
+    assert lost.verb == "skip"
+    passed = {
+        number
+        for number in range(12, COUNT, 2)
+        if lost.start <= offsets[number] <= lost.stop and offsets[number] < LOG_FILE_BYTES
+    }
+    assert len(passed) == lost.record_count
+    _, numbers = served(tmp_path)
+    assert numbers == set(range(COUNT)) - {10} - passed
+
+
+def test_a_compatible_repair_leaves_java_nothing_to_lose(tmp_path: Path) -> None:
+    offsets = build_store(tmp_path, COUNT, Clock())
+    overwrite(tmp_path, offsets[COUNT - 30] + 120, b"\xff" * 8)
+    crashed(tmp_path)
+    report = repair_store(tmp_path, policy="compatible", config=CONFIG, now_ms=NOW_MS)
+    assert report.lost_for_broker == []
+    assert served(tmp_path) == (offsets[COUNT - 30], set(range(COUNT - 30)))
+
+
+@pytest.mark.parametrize("broken", [3, 90, COUNT - 30])
+def test_java_recovers_a_damaged_store_to_what_compatible_recovery_gives(
+    broken: int, tmp_path: Path
+) -> None:
+    ours, theirs = tmp_path / "ours", tmp_path / "theirs"
+    offsets = build_store(ours, COUNT, Clock())
+    overwrite(ours, offsets[broken] + 120, b"\xff" * 8)
+    crashed(ours)
+    shutil.copytree(ours, theirs)
+    config = msgspec.structs.replace(CONFIG, recovery_policy=RecoveryPolicy.COMPATIBLE)
+    with MessageStore.open(ours, config, clock=Clock(NOW_MS), threads=False) as store:
+        end = store.recovery.end
+        assert end == offsets[broken]
+        entries = {key: store.max_offset(*key) for key in store.queues()}
+    with JavaStore(theirs, SIZES) as java:
+        assert java.positions() == (0, end)
+        assert {key: offset[1] for key, offset in java.queues().items()} == entries
