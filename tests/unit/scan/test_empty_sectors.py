@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 from rocketstore.scan.columns import COLUMN_COUNT, SECTOR_SIZE_BYTES, StopReason
+from rocketstore.scan.compiled import index as compiled_index
 from rocketstore.scan.compiled import walk as compiled
+from rocketstore.scan.reference import index as reference_index
 from rocketstore.scan.reference import walk as reference
 from support.synthetic_log import SyntheticLog
 
@@ -73,3 +75,46 @@ class TestEmptySectors:
         log = SyntheticLog(BASE)
         log.add(body=bytes(3000), properties=b"TAGS\x01created")
         assert walk(log, flavour) == (1, StopReason.END)
+
+
+SLOTS, ITEMS = 16, 64
+ITEMS_AT = 40 + 4 * SLOTS
+
+
+def index_of(count, *, first_offset=70_000):
+    data = np.zeros(ITEMS_AT + 20 * ITEMS, np.uint8)
+    for number in range(count):
+        offset = first_offset + 300 * number
+        reference_index.put_item(data, SLOTS, ITEMS, 1000 + number, offset, 5000 + 2000 * number)
+    return data
+
+
+def offsets_of(data, count):
+    items = [bytes(data[ITEMS_AT + 20 * n : ITEMS_AT + 20 * n + 20]) for n in range(1, count)]
+    return [int.from_bytes(item[4:12], "big") for item in items]
+
+
+@pytest.mark.parametrize("flavour", [compiled_index, reference_index])
+class TestEmptySectorsOfTheIndex:
+    def test_an_item_whose_offset_was_cut_off_is_dropped_with_those_behind_it(self, flavour):
+        # Item 20 begins 8 bytes before a sector's edge: half of its offset is behind it.
+        assert (ITEMS_AT + 20 * 20) % SECTOR_SIZE_BYTES == SECTOR_SIZE_BYTES - 8
+        data = index_of(30)
+        data[SECTOR_SIZE_BYTES:] = 0
+        kept = flavour.rebuild_slots(data, SLOTS, ITEMS, 1 << 40)
+        assert kept == 20
+        assert offsets_of(data, kept) == [70_000 + 300 * number for number in range(19)]
+
+    def test_it_is_dropped_also_where_later_items_were_written(self, flavour):
+        data = index_of(60)
+        data[SECTOR_SIZE_BYTES : 2 * SECTOR_SIZE_BYTES] = 0
+        kept = flavour.rebuild_slots(data, SLOTS, ITEMS, 1 << 40)
+        offsets = offsets_of(data, kept)
+        assert set(offsets) < {70_000 + 300 * number for number in range(60)}
+        assert len(offsets) >= 60 - 27
+
+    def test_the_item_of_a_logs_first_record_may_end_in_zeros(self, flavour):
+        slots = (SECTOR_SIZE_BYTES - 60 - 4) // 4
+        data = np.zeros(40 + 4 * slots + 20 * 8, np.uint8)
+        reference_index.put_item(data, slots, 8, 1000, 0, 5000)
+        assert flavour.rebuild_slots(data, slots, 8, 100) == 2

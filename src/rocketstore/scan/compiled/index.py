@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from numba import types
 
+from rocketstore.scan.columns import SECTOR_SIZE_BYTES
 from rocketstore.scan.compiled import BYTES, NUMBERS, WRITABLE_BYTES, inner, kernel
 from rocketstore.scan.compiled.memory import load_i32, load_i64, store_i32, store_i64
 
@@ -155,13 +156,29 @@ def find_items(
     return 0
 
 
+@inner
+def _is_torn(index_file: Any, at: Any, items_end: Any) -> Any:
+    """Tell whether a power cut took the sector in which the item at `at` goes on.
+
+    Its offset, or part of it, is zeros from the sector's edge on, and the next item is all zeros.
+    """
+    edge = (at // SECTOR_SIZE_BYTES + 1) * SECTOR_SIZE_BYTES
+    if edge >= at + 12:
+        return False
+    for position in range(edge, min(at + 2 * _ITEM_SIZE, items_end)):
+        if index_file[position] != 0:
+            return False
+    return True
+
+
 @kernel(types.int64(WRITABLE_BYTES, types.int64, types.int64, types.int64))
 def rebuild_slots(index_file: Any, slot_limit: Any, item_limit: Any, physical_limit: Any) -> Any:
     """Drop items of records at or behind an offset, and chain the others anew.
 
     Items stay in their order and move together where one before them went. Dropped are items whose
-    offset is `physical_limit` or more, that are all zero, or whose offset or hash goes backwards
-    out of order or below zero: bytes that a power cut left. The header's count, slot count and end
+    offset is `physical_limit` or more, that are all zero or from a sector's edge on, or whose
+    offset or hash goes backwards out of order or below zero: bytes that a power cut left. The
+    header's count, slot count and end
     offset are set; its times are the caller's matter.
 
     Returns
@@ -188,7 +205,11 @@ def rebuild_slots(index_file: Any, slot_limit: Any, item_limit: Any, physical_li
         )
         if key_hash < 0 or offset >= physical_limit or offset < last_offset:
             continue
-        if is_blank and (number > 1 or begins_behind_zero):
+        # Only the first item of the first record of a log may be zeros, or end in them.
+        may_end_in_zeros = number == 1 and not begins_behind_zero
+        if not may_end_in_zeros and (
+            is_blank or _is_torn(index_file, at, items_at + count * _ITEM_SIZE)
+        ):
             continue
         slot_at = _HEADER_SIZE + (key_hash % slot_limit) * _SLOT_SIZE
         older = load_i32(index_file, slot_at)

@@ -8,6 +8,8 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Final
 
+from rocketstore.scan.columns import SECTOR_SIZE_BYTES
+
 if TYPE_CHECKING:
     from rocketstore.scan.dispatch_state import ByteArray, Int64Array
 
@@ -119,6 +121,17 @@ def find_items(
     return 0
 
 
+def _is_torn(index_file: ByteArray, at: int, items_end: int) -> bool:
+    """Tell whether a power cut took the sector in which the item at `at` goes on.
+
+    Its offset, or part of it, is zeros from the sector's edge on, and the next item is all zeros.
+    """
+    edge = (at // SECTOR_SIZE_BYTES + 1) * SECTOR_SIZE_BYTES
+    if edge >= at + 12:
+        return False
+    return not index_file[edge : min(at + 2 * _ITEM_SIZE, items_end)].any()
+
+
 def rebuild_slots(
     index_file: ByteArray, slot_limit: int, item_limit: int, physical_limit: int
 ) -> int:
@@ -136,7 +149,10 @@ def rebuild_slots(
         key_hash, offset, difference, _ = item
         if key_hash < 0 or offset >= physical_limit or offset < last_offset:
             continue
-        if item == (0, 0, 0, 0) and (number > 1 or begin_physical > 0):
+        # Only the first item of the first record of a log may be zeros, or end in them.
+        may_end_in_zeros = number == 1 and begin_physical <= 0
+        items_end, at = items_at + count * _ITEM_SIZE, items_at + number * _ITEM_SIZE
+        if not may_end_in_zeros and (item == (0, 0, 0, 0) or _is_torn(index_file, at, items_end)):
             continue
         slot_at = _HEADER_SIZE + (key_hash % slot_limit) * _SLOT_SIZE
         (older,) = _NUMBER.unpack_from(view, slot_at)
