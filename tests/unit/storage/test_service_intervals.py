@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from datetime import UTC
+
 import pytest
 
 from rocketstore import StoreConfig
 from rocketstore.storage.periodic import Periodic
 from rocketstore.storage.queue_flush import QueueFlusher
+from rocketstore.storage.retention import HOUR_MS, Retention, StorePlaces
 from rocketstore.storage.retention_service import RetentionService
+from rocketstore.storage.running_flags import RunningFlags
 from support.configured_store import open_small
+from support.dispatch_parts import DispatchParts, SettableClock
 
 TURNS = 3
 
@@ -109,3 +114,37 @@ def test_a_turn_that_fails_is_not_the_last():
     periodic._stopping = Waits()
     periodic._run()
     assert len(turns) == TURNS
+
+
+def test_pauses_between_deletions_are_those_of_the_settings(tmp_path):
+    old_ms = SettableClock().now_ms - 100 * HOUR_MS
+    parts = DispatchParts(tmp_path)
+    for topic in (b"One", b"Two"):
+        parts.append(22, topic=topic, body=b"x" * 290, store_timestamp=old_ms)
+    parts.run()
+    pauses: list[float] = []
+    retention = Retention(
+        parts.log,
+        parts.table,
+        parts.index,
+        config=StoreConfig(
+            delete_commit_log_files_interval=30,
+            delete_consume_queue_files_interval=70,
+            delete_when=";".join(f"{hour:02d}" for hour in range(24)),
+        ),
+        places=StorePlaces([tmp_path], tmp_path),
+        used_ratio=lambda _path: 0.1,
+        flags=RunningFlags(),
+        dispatched_offset=lambda: parts.dispatcher.dispatched_offset,
+        clock=parts.clock,
+        tz=UTC,
+        pause=pauses.append,
+    )
+    deleted = [path.parent.parent.name for path, _ in retention.run_once()]
+    log_files = deleted.count(tmp_path.name)
+    assert log_files == 4
+    assert {"One", "Two"} <= set(deleted)
+    # One pause between two log files, one after each queue that lost files.
+    assert pauses == [0.03] * (log_files - 1) + [0.07] * 2
+    assert retention.run_once() == []
+    assert len(pauses) == log_files + 1
