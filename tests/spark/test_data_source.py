@@ -1,0 +1,275 @@
+"""``format("rocketstore")`` through Spark itself: rows, types, SQL, filters, errors."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections import Counter
+
+import pytest
+
+from rocketstore.pipeline import FILTER_PUSHDOWN
+from support.golden_stores import STORES, golden_store
+from support.pipeline_tables import read_table
+
+pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
+
+HEALTHY = [name for name in STORES if not name.startswith("crash/")]
+
+
+@pytest.fixture(scope="module")
+def basic():
+    return golden_store("basic")[0]
+
+
+@pytest.fixture
+def copy(tmp_path, basic):
+    target = tmp_path / "store"
+    shutil.copytree(basic, target)
+    return target
+
+
+def load(spark, path, **options):
+    texts = {
+        name: str(value).lower() if isinstance(value, bool) else str(value)
+        for name, value in options.items()
+    }
+    return spark.read.format("rocketstore").options(**texts).load(str(path))
+
+
+def rows_of(frame):
+    """Return rows as ``read_table`` does; Spark's rows keep no order of a map's entries."""
+    found = []
+    for row in frame.collect():
+        values = row.asDict()
+        for name, value in values.items():
+            if isinstance(value, dict):
+                values[name] = sorted(value.items())
+            elif isinstance(value, bytearray):
+                values[name] = bytes(value)
+        found.append(values)
+    return found
+
+
+def as_spark(rows):
+    """Spark gives times without a zone, in the session's, which is UTC here."""
+    for row in rows:
+        if "properties" in row:
+            row["properties"].sort()
+        for name in ("bornTimestamp", "storeTimestamp", "firstStoreTimestamp"):
+            if row.get(name) is not None:
+                row[name] = row[name].replace(tzinfo=None)
+    return rows
+
+
+def by_offset(rows):
+    return sorted(rows, key=lambda row: row["physicalOffset"])
+
+
+# --- rows ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", HEALTHY)
+def test_messages_equal_the_manifest(spark, name):
+    store, manifest = golden_store(name)
+    java = [record for record in manifest["records"] if record["type"] == "msg"]
+    found = by_offset(rows_of(load(spark, store, brokerName="broker-a")))
+    assert [
+        (row["physicalOffset"], row["topic"], row["queueId"], row["queueOffset"], row["size"],
+         row["bodyCRC"], row["msgId"], dict(row["properties"]), row["brokerName"])
+        for row in found
+    ] == [
+        (one["phy"], one["topic"], one["queueId"], one["queueOffset"], one["size"],
+         one["bodyCRC"], one["msgId"], one["properties"], "broker-a")
+        for one in java
+    ]  # fmt: skip
+    assert found == as_spark(read_table(store, brokerName="broker-a"))
+
+
+@pytest.mark.parametrize("split", ["30k", "1m", "7m"])
+def test_splits_of_any_size_agree(spark, basic, split):
+    frame = load(spark, basic, maxSplitBytes=split)
+    assert by_offset(rows_of(frame)) == as_spark(read_table(basic))
+
+
+@pytest.mark.parametrize("table", ["commitlog", "consumequeue", "index", "segments", "damage"])
+def test_every_table_is_what_its_reader_gives(spark, basic, table):
+    def sorted_rows(rows):
+        return sorted(as_spark(rows), key=str)
+
+    found = rows_of(load(spark, basic, table=table))
+    assert sorted_rows(found) == sorted_rows(read_table(basic, table=table))
+
+
+def test_columns_have_the_types_of_the_page(spark, basic):
+    types = dict(load(spark, basic).dtypes)
+    assert types["bornTimestamp"] == types["storeTimestamp"] == "timestamp"
+    assert types["queueOffset"] == types["physicalOffset"] == types["size"] == "bigint"
+    numbers = ("queueId", "flag", "sysFlag", "reconsumeTimes", "bodyCRC")
+    assert {types[name] for name in numbers} == {"int"}
+    assert types["body"] == "binary"
+    assert types["properties"] == "map<string,string>"
+    assert types["keys"] == "array<string>"
+
+
+def test_columns_can_be_chosen_by_option_or_by_schema(spark, basic):
+    chosen = load(spark, basic, columns="queueOffset,topic,properties")
+    assert chosen.columns == ["queueOffset", "topic", "properties"]
+    reader = spark.read.format("rocketstore").schema("topic string, `keys` array<string>")
+    assert by_topic(reader.load(str(basic)).collect()) == by_topic(chosen.collect())
+
+
+def by_topic(rows):
+    return Counter(row["topic"] for row in rows)
+
+
+def test_several_stores_are_read_as_one(spark):
+    stores = [golden_store(name)[0] for name in ("basic", "ipv6")]
+    names = Counter(basic=1489, ipv6=624)
+    listed = load(spark, ",".join(map(str, stores)), brokerName="basic,ipv6", columns="brokerName")
+    assert Counter(row[0] for row in listed.collect()) == names
+    both = spark.read.format("rocketstore").option("brokerName", "basic,ipv6")
+    frame = both.load([str(store) for store in stores])
+    counted = frame.groupBy("brokerName").count().collect()
+    assert {row["brokerName"]: row["count"] for row in counted} == names
+
+
+def test_an_empty_range_is_an_empty_frame(spark, basic):
+    same = json.dumps({"TopicA": {str(queue): 5 for queue in range(4)}})
+    frame = load(spark, basic, subscribe="TopicA", startingOffsets=same, endingOffsets=same)
+    assert frame.collect() == []
+    assert load(spark, basic, subscribe="nobody").count() == 0
+
+
+# --- SQL and filters ----------------------------------------------------------------------------
+
+
+def test_a_view_answers_sql(spark, basic):
+    spark.sql(
+        "CREATE OR REPLACE TEMPORARY VIEW log USING rocketstore "
+        f"OPTIONS (path '{basic}', table 'commitlog')"
+    )
+    found = spark.sql(
+        "SELECT topic, count(*) AS n, max(queueOffset) AS last FROM log "
+        "WHERE size > 100 AND properties['TAGS'] = 'TagA' GROUP BY topic ORDER BY topic"
+    ).collect()
+    rows = [row for row in read_table(basic) if row["size"] > 100 and row["tags"] == "TagA"]
+    expected = Counter(row["topic"] for row in rows)
+    assert {row["topic"]: row["n"] for row in found} == expected
+    assert found
+
+
+FILTERS = (
+    "topic = 'TopicA'",
+    "topic IN ('TopicB', 'Topic-C_1') AND queueId >= 1",
+    "topic = 'TopicA' OR tags = 'TagB'",
+    "tags IS NULL",
+    "NOT topic LIKE 'Topic%'",
+    "storeTimestamp >= '2026-11-21 04:53:11.5' AND storeTimestamp < '2026-11-21 04:53:12'",
+    "physicalOffset BETWEEN 100000 AND 200000",
+    "queueOffset <=> 7 AND brokerName = 'store'",
+    "cast(storeTimestamp AS date) = '2026-11-21' AND queueId = 3",
+    "size + 1 > 300",
+)
+
+
+@pytest.fixture
+def pushdown_off(spark):
+    spark.conf.set(FILTER_PUSHDOWN, "false")
+    yield
+    spark.conf.set(FILTER_PUSHDOWN, "true")
+
+
+FILTER_COLUMNS = "topic,tags,queueId,queueOffset,physicalOffset,size,storeTimestamp,brokerName"
+
+
+@pytest.fixture(scope="module")
+def unfiltered(spark, basic):
+    """What Spark finds in rows that it already has."""
+    rows = load(spark, basic, table="commitlog", columns=FILTER_COLUMNS).collect()
+    frame = spark.createDataFrame(rows)
+    return [by_offset(rows_of(frame.filter(one))) for one in FILTERS]
+
+
+@pytest.mark.parametrize("number", range(len(FILTERS)), ids=FILTERS)
+def test_a_filter_gives_the_same_rows_with_pushdown(spark, basic, unfiltered, number):
+    frame = load(spark, basic, table="commitlog", columns=FILTER_COLUMNS)
+    assert by_offset(rows_of(frame.filter(FILTERS[number]))) == unfiltered[number]
+
+
+@pytest.mark.parametrize("number", [0, 2, 5])
+def test_a_filter_gives_the_same_rows_under_spark_s_defaults(
+    spark, basic, unfiltered, pushdown_off, number
+):
+    frame = load(spark, basic, table="commitlog", columns=FILTER_COLUMNS)
+    assert by_offset(rows_of(frame.filter(FILTERS[number]))) == unfiltered[number]
+
+
+def test_filters_reach_the_source_and_are_kept_by_spark(spark, basic, copy):
+    # A file that nobody may need is broken, so that reading it would fail the query.
+    (copy / "commitlog" / "00000000000000655360").write_bytes(b"\xff" * 65_536)
+    frame = load(spark, copy, table="commitlog").filter("physicalOffset < 600000")
+    whole = load(spark, basic, table="commitlog").filter("physicalOffset < 600000")
+    assert frame.count() == whole.count() > 0
+    plan = frame._jdf.queryExecution().executedPlan().toString()
+    assert "Filter" in plan
+
+
+# --- damage and other trouble -------------------------------------------------------------------
+
+
+def test_damage_stops_a_query_with_one_plain_sentence(spark, copy):
+    (copy / "commitlog" / "00000000000000655360").write_bytes(b"\xff" * 65_536)
+    with pytest.raises(Exception, match="StoreDamagedError") as caught:
+        load(spark, copy, table="commitlog").count()
+    message = str(caught.value)
+    assert "00000000000000655360" in message
+    assert 'option("damage", "skip")' in message
+    assert "Traceback (most recent call last)" not in message
+    intact = load(spark, copy, table="commitlog", damage="skip").count()
+    lost = load(spark, copy, table="damage").collect()
+    assert 0 < intact < 1489
+    assert sum(row["size"] for row in lost) >= 65_536
+
+
+@pytest.mark.parametrize(
+    ("options", "path", "message"),
+    [
+        ({"tabel": "x"}, None, "option tabel is unknown, found 'x'; did you mean table"),
+        ({"table": "index", "topic": "a"}, None, "option topic does not apply to table index"),
+        ({}, "/nowhere/at/all", "is no store"),
+        ({"columns": "nothing"}, None, "table messages has no column 'nothing'"),
+    ],
+)
+def test_load_refuses_what_it_cannot_mean_with_one_plain_sentence(
+    spark, basic, options, path, message
+):
+    with pytest.raises(Exception, match="PYTHON_DATA_SOURCE_ERROR") as caught:
+        load(spark, path or basic, **options)
+    told = str(caught.value)
+    assert message in told
+    assert "Traceback" not in told
+
+
+def test_a_schema_of_other_types_is_refused(spark, basic):
+    reader = spark.read.format("rocketstore").schema("topic string, queueId string")
+    with pytest.raises(Exception, match="column queueId of table messages is int"):
+        reader.load(str(basic)).collect()
+
+
+def test_spark_finds_the_source_by_itself():
+    from pyspark_rocketstore import DefaultSource  # noqa: PLC0415 - the module under test
+    from rocketstore.pipeline.source import StoreDataSource  # noqa: PLC0415 - as above
+
+    assert DefaultSource is StoreDataSource
+    assert DefaultSource.name() == "rocketstore"
+
+
+def test_frames_are_written_and_joined_like_any_other(spark, basic, tmp_path):
+    frame = load(spark, basic, table="commitlog")
+    frame.write.parquet(str(tmp_path / "out"))
+    back = spark.read.parquet(str(tmp_path / "out"))
+    assert back.count() == 1489
+    entries = load(spark, basic, table="consumequeue")
+    joined = back.join(entries, ["topic", "queueId", "queueOffset", "physicalOffset", "size"])
+    assert joined.count() == 1489
