@@ -109,6 +109,14 @@ class FieldRangeError(FormatError):
     """A length, id or time outside its limits."""
 
 
+class CompressedBodyError(FormatError):
+    """A body that sysFlag calls compressed is no zlib stream, or only the beginning of one."""
+
+
+class BodyTooLargeError(FormatError, ValueError):
+    """A compressed body would inflate to more than the limit."""
+
+
 # --- the store ----------------------------------------------------------------------------------
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from rocketstore.errors import BodyTooLargeError, CompressedBodyError
 from rocketstore.units import MiB
 
 if TYPE_CHECKING:
@@ -36,10 +37,6 @@ STORE_HOST_V6_FLAG: Final = 0x20
 COMPRESSION_TYPE_MASK: Final = 0x700
 COMPRESSION_TYPE_ZLIB: Final = 0x300
 """Bits of sysFlag (MessageSysFlag; spec F4). A compression type of 0 means zlib, as in 4.x."""
-
-
-class BodyTooLargeError(ValueError):
-    """The inflated body would exceed ``INFLATED_BODY_LIMIT_BYTES``."""
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True):
@@ -139,21 +136,37 @@ class StoredMessage(msgspec.Struct, frozen=True, kw_only=True):
         ------
         BodyTooLargeError
             Inflating would give more than ``INFLATED_BODY_LIMIT_BYTES``.
-        zlib.error
-            The stored bytes are no zlib stream although sysFlag says so.
+        CompressedBodyError
+            The stored bytes are no whole zlib stream although sysFlag says so.
         """
-        if not self.is_compressed:
+        if not self.is_compressed or not self.raw_body:
             return self.raw_body
         if self.sys_flag & COMPRESSION_TYPE_MASK not in (0, COMPRESSION_TYPE_ZLIB):
             return self.raw_body
         inflater = zlib.decompressobj()
-        body = inflater.decompress(self.raw_body, INFLATED_BODY_LIMIT_BYTES)
-        if inflater.unconsumed_tail:
+        try:
+            body = inflater.decompress(self.raw_body, INFLATED_BODY_LIMIT_BYTES + 1)
+        except zlib.error as error:
+            raise CompressedBodyError(
+                f"body of message {self.message_id} does not inflate ({error})",
+                field="body",
+                hint="raw_body holds it as stored",
+            ) from error
+        if len(body) > INFLATED_BODY_LIMIT_BYTES:
             raise BodyTooLargeError(
                 f"body of message {self.message_id} inflates to more than "
-                f"{INFLATED_BODY_LIMIT_BYTES} bytes; read raw_body and inflate it in pieces"
+                f"{INFLATED_BODY_LIMIT_BYTES} bytes",
+                field="body",
+                hint="read raw_body and inflate it in pieces",
             )
-        return body
+        if inflater.eof:
+            return body
+        raise CompressedBodyError(
+            f"compressed body of message {self.message_id} is cut off behind "
+            f"{len(self.raw_body)} bytes",
+            field="body",
+            hint="raw_body holds it as stored",
+        )
 
     @property
     def tags(self) -> str | None:

@@ -130,6 +130,8 @@ def message_properties(message: Message) -> bytes:
 
 def _joined_keys(keys: tuple[str, ...]) -> str:
     """Return the value of ``KEYS`` for several keys."""
+    if not isinstance(keys, (tuple, list)) or not all(isinstance(key, str) for key in keys):
+        raise _refused("keys are one text, or several in a tuple", KEYS, keys)
     if any(KEY_SEPARATOR in key for key in keys):
         raise _refused("a key contains a blank, the separator of keys", KEYS, keys)
     return KEY_SEPARATOR.join(keys)

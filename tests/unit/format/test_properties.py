@@ -164,6 +164,12 @@ def test_several_keys_in_one_text_stay_several():
     assert message_properties(Message(topic="t", keys="a b")) == b"KEYS\x01a b"
 
 
+@pytest.mark.parametrize("keys", [5, (5,), ("a", None), {"a": "b"}])
+def test_keys_that_are_no_text_are_refused(keys):
+    with pytest.raises(RefusedMessageError, match="keys are one text"):
+        message_properties(Message(topic="t", body=b"", keys=keys))
+
+
 def test_a_blank_inside_one_of_several_keys_is_refused():
     with pytest.raises(RefusedMessageError, match="a key contains a blank"):
         message_properties(Message(topic="t", keys=("a b",)))

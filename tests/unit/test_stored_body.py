@@ -1,0 +1,65 @@
+"""``StoredMessage.body``: inflated whole, or a typed error."""
+
+from __future__ import annotations
+
+import zlib
+
+import msgspec
+import pytest
+
+from rocketstore.errors import BodyTooLargeError, CompressedBodyError, FormatError
+from rocketstore.format.record import decode_record, encode_record
+
+PLAIN = b"hello" * 100
+
+
+def stored(body: bytes, sys_flag: int):
+    record = encode_record(
+        body=body,
+        topic=b"t",
+        properties=b"",
+        queue_id=0,
+        flag=0,
+        queue_offset=0,
+        physical_offset=0,
+        sys_flag=sys_flag,
+        born_timestamp_ms=1,
+        born_host=bytes(8),
+        store_timestamp_ms=2,
+        store_host=bytes(8),
+    )
+    return decode_record(record, 0, base=0)
+
+
+def test_a_compressed_body_is_inflated_and_kept_as_stored():
+    message = stored(zlib.compress(PLAIN), 0x1)
+    assert message.body == PLAIN
+    assert message.raw_body == zlib.compress(PLAIN)
+
+
+@pytest.mark.parametrize(
+    "body", [b"no zlib stream", zlib.compress(PLAIN)[:-5], zlib.compress(PLAIN)[:4]]
+)
+def test_a_body_that_does_not_inflate_whole_is_a_typed_error(body):
+    message = stored(body, 0x1)
+    with pytest.raises(CompressedBodyError, match=message.message_id):
+        _ = message.body
+    assert message.raw_body == body
+    assert msgspec.json.encode(message.to_dict())
+
+
+def test_an_empty_body_is_empty_whatever_its_flags_say():
+    assert stored(b"", 0x1).body == b""
+
+
+def test_a_body_that_inflates_beyond_the_limit_is_a_typed_error(monkeypatch):
+    monkeypatch.setattr("rocketstore.message.INFLATED_BODY_LIMIT_BYTES", len(PLAIN) - 1)
+    with pytest.raises(BodyTooLargeError) as caught:
+        _ = stored(zlib.compress(PLAIN), 0x1).body
+    assert isinstance(caught.value, FormatError)
+    assert isinstance(caught.value, ValueError)
+
+
+def test_a_body_of_exactly_the_limit_is_inflated(monkeypatch):
+    monkeypatch.setattr("rocketstore.message.INFLATED_BODY_LIMIT_BYTES", len(PLAIN))
+    assert stored(zlib.compress(PLAIN), 0x1).body == PLAIN
