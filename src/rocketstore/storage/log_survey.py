@@ -13,11 +13,12 @@ only where records stand behind a break.
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias, cast
 
 import numpy as np
 
-from rocketstore.scan.scanner import Damage, DamageReason, scan_segment
+from rocketstore.scan.scanner import BATCH_RECORDS, Damage, DamageReason, scan_segment
+from rocketstore.scan.window import scan_window
 from rocketstore.storage.evidence import data_extents
 from rocketstore.storage.leftovers import (
     EVIDENCE_RECORD_LIMIT,
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 
     from rocketstore.scan.columns import RecordColumns
     from rocketstore.scan.scanner import ScanBatch
+    from rocketstore.scan.window import ByteSource
 
     ByteArray: TypeAlias = npt.NDArray[np.uint8]
 
@@ -198,12 +200,45 @@ def written_stop(file: LogBytes, descriptor: int) -> int:
 def _survey_file(file: LogBytes, start: int, stop: int) -> FileSurvey:
     chains: list[Chain] = []
     damage: list[Damage] = []
-    for batch in scan_segment(
-        file.array, base=file.base, start=start, stop=stop, file_size=file.size
-    ):
+    for batch in _scan(file, start, file.size, data_stop=stop, check_crc=True):
         _extend_chains(chains, batch)
         damage += batch.damage
     return FileSurvey(file.base, file.size, chains, damage, file.base + stop)
+
+
+def _scan(
+    file: LogBytes,
+    start: int,
+    stop: int,
+    *,
+    data_stop: int,
+    check_crc: bool,
+    batch_records: int = BATCH_RECORDS,
+) -> Iterator[ScanBatch]:
+    """Scan positions of a file, which holds zeros from `data_stop` on."""
+    # A file that is read, not mapped, is never held as a whole.
+    if hasattr(type(file), "read_into"):
+        return scan_window(
+            cast("ByteSource", file),
+            base=file.base,
+            size=file.size,
+            start=start,
+            stop=stop,
+            data_stop=data_stop,
+            check_crc=check_crc,
+            batch_records=batch_records,
+            lookback_bytes=1,
+            whole_damage=True,
+        )
+    return scan_segment(
+        file.array,
+        base=file.base,
+        start=start,
+        stop=min(stop, data_stop),
+        file_size=file.size,
+        check_crc=check_crc,
+        batch_records=batch_records,
+    )
 
 
 def _extend_chains(chains: list[Chain], batch: ScanBatch) -> None:
@@ -311,12 +346,11 @@ def chain_records(
     file: LogBytes, start: int, stop: int, *, batch_records: int = 65_536
 ) -> Iterator[RecordColumns]:
     """Yield the records of a chain that a survey found, without checking bodies again."""
-    for batch in scan_segment(
-        file.array,
-        base=file.base,
-        start=start - file.base,
-        stop=stop - file.base,
-        file_size=file.size,
+    for batch in _scan(
+        file,
+        start - file.base,
+        stop - file.base,
+        data_stop=file.size,
         check_crc=False,
         batch_records=batch_records,
     ):

@@ -42,6 +42,8 @@ BLANK_MAGIC: Final = -875286124
 
 SCHEDULE_TOPIC: Final = b"SCHEDULE_TOPIC_XXXX"
 _BATCH_RECORDS: Final = 8192
+_HEAD_BYTES: Final = 80
+"""Up to and including the store time, with an IPv6 born host."""
 _INT32_MAX: Final = 2**31 - 1
 
 
@@ -99,20 +101,29 @@ def start_after_crash(
     """
     limit = checkpoint.min_timestamp_index if index_counts else checkpoint.min_timestamp
     for number in range(len(files) - 1, -1, -1):
-        timestamp = first_store_timestamp(files[number].array)
+        timestamp = first_store_timestamp(files[number])
         if timestamp is not None and timestamp != 0 and timestamp <= limit:
             return number
     return 0
 
 
-def first_store_timestamp(array: ByteArray) -> int | None:
+def first_store_timestamp(file: LogFile) -> int | None:
     """Return the store time that a file's first record states; None when none begins there."""
-    head = array[:80].tobytes()
-    if len(head) < 80 or int.from_bytes(head[4:8], "big", signed=True) != MESSAGE_MAGIC:
+    head = _head(file)
+    if len(head) < _HEAD_BYTES or int.from_bytes(head[4:8], "big", signed=True) != MESSAGE_MAGIC:
         return None
     flags = int.from_bytes(head[36:40], "big")
     at = 68 if flags & 0x10 else 56
     return int.from_bytes(head[at : at + 8], "big", signed=True)
+
+
+def _head(file: LogFile) -> bytes:
+    read_into = getattr(file, "read_into", None)
+    if read_into is None:
+        return file.array[:_HEAD_BYTES].tobytes()
+    head = bytearray(min(_HEAD_BYTES, file.size))
+    read_into(0, memoryview(head))  # such a file is read piece by piece, never as a whole
+    return bytes(head)
 
 
 def find_compatible_end(

@@ -4,7 +4,7 @@ Verify reports what the pass found; repair plans from it, and runs it again to s
 
 Law: nothing is written, mapped or locked; files are read with ``pread``, so that a writer may work
 on. Only the log tells what is true: queues and index are compared with it, never the other way.
-Cost: the log twice (once with checksums), one file of it in memory at a time.
+Cost: the log twice (once with checksums), a window of some megabytes in memory at a time.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
@@ -51,25 +51,39 @@ if TYPE_CHECKING:
     ByteArray: TypeAlias = npt.NDArray[np.uint8]
     Int64Array: TypeAlias = npt.NDArray[np.int64]
 
-_READ_BYTES: Final = 8 * 1024 * 1024
-
 
 class ReadLogFile:
-    """One CommitLog file, read into memory while it is looked at.
+    """One CommitLog file, read piece by piece; a file cut short ends in zeros."""
 
-    Only what the file system holds bytes for is read; a file cut short ends in zeros.
-    """
-
-    def __init__(self, file: LogFile, size: int, shared: _OneFile) -> None:
+    def __init__(self, file: LogFile, size: int) -> None:
         self.base = file.base
         self.size = size
         self.path = file.path
-        self._shared = shared
+
+    def read_into(self, position: int, view: memoryview) -> int:
+        """Fill `view` with the bytes from `position` on; return how many there were.
+
+        Only what the file system holds bytes for is read.
+        """
+        view[:] = bytes(len(view))
+        try:
+            descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:  # deleted by retention meanwhile
+            return len(view)
+        try:
+            stop = min(position + len(view), _size_of(descriptor))
+            for begin, end in data_extents(descriptor, position, stop):
+                _read_extent(descriptor, begin, end, view[begin - position : end - position])
+        finally:
+            os.close(descriptor)
+        return len(view)
 
     @property
     def array(self) -> ByteArray:
-        """All bytes of the file."""
-        return self._shared.of(self)
+        """All bytes of the file, read anew each time."""
+        array = np.zeros(self.size, np.uint8)
+        self.read_into(0, array.data)
+        return array
 
     def data_stop(self) -> int:
         """Return the position behind which the file holds no byte."""
@@ -81,39 +95,14 @@ class ReadLogFile:
         return extents[-1][1] if extents else 0
 
 
-class _OneFile:
-    """Keeps the bytes of the file that was asked for last."""
-
-    def __init__(self) -> None:
-        self._path: Path | None = None
-        self._array: ByteArray = np.zeros(0, np.uint8)
-
-    def of(self, file: ReadLogFile) -> ByteArray:
-        if self._path != file.path:
-            self._path, self._array = None, np.zeros(0, np.uint8)
-            self._array = _read_whole(file.path, file.size)
-            self._path = file.path
-        return self._array
-
-
-def _read_whole(path: Path, size: int) -> ByteArray:
-    array = np.zeros(size, np.uint8)
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:  # deleted by retention meanwhile
-        return array
-    try:
-        for begin, end in data_extents(descriptor, 0, min(size, _size_of(descriptor))):
-            position = begin
-            while position < end:
-                stop = min(end, position + _READ_BYTES)
-                count = os.preadv(descriptor, [array[position:stop].data], position)
-                if not count:
-                    break
-                position += count
-    finally:
-        os.close(descriptor)
-    return array
+def _read_extent(descriptor: int, position: int, stop: int, view: memoryview) -> None:
+    at = 0
+    while position < stop:
+        count = os.preadv(descriptor, [view[at:]], position)
+        if not count:
+            return
+        at += count
+        position += count
 
 
 def _size_of(descriptor: int) -> int:
@@ -253,9 +242,8 @@ def audit_store(
         Told how many bytes of the log were surveyed.
     """
     log = PreadFiles(places.log_directories, file_size=places.sizes.commit_log_file_bytes)
-    shared = _OneFile()
     size = places.sizes.commit_log_file_bytes
-    files = [ReadLogFile(file, size, shared) for file in log.files]
+    files = [ReadLogFile(file, size) for file in log.files]
     survey = survey_log(files, now_ms=now_ms, data_stop=_data_stop, advance=advance)
     end = survey.end if end_of is None else end_of(files)
     queues = QueueAudit(places.layout.consume_queue, places.sizes.consume_queue_file_bytes)
