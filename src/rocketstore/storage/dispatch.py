@@ -330,7 +330,11 @@ class Dispatcher:
         if self._decisions.forced_range is not None or len(self.stepped_over) < _LISTED_DAMAGE:
             self.stepped_over.append(SteppedOver(ByteRange(start, stop), reason))
         what = "file missing" if reason is None else reason.name
-        _log.warning("dispatch.stepped_over", start=start, stop=stop, reason=what)
+        if self._decisions.forced_range is None:
+            _log.warning("dispatch.stepped_over", start=start, stop=stop, reason=what)
+        else:
+            # The unwritten tail is among them; recovery says which of them are damage.
+            _log.debug("dispatch.stepped_over", start=start, stop=stop, reason=what)
 
     # --- the kernel's questions -----------------------------------------------------------------
 

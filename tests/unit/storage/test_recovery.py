@@ -6,6 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 import pytest
+from structlog.testing import capture_logs
 
 from rocketstore.config import RecoveryPolicy
 from rocketstore.errors import StoreDamagedError
@@ -53,10 +54,11 @@ def assert_all_there(store: MessageStore, *, without: tuple[int, ...] = ()) -> N
 def test_a_clean_stop_leaves_nothing_to_recover(tmp_path: Path) -> None:
     clock = Clock()
     build_store(tmp_path, COUNT, clock)
-    with open_store(tmp_path, clock) as store:
+    with capture_logs() as logs, open_store(tmp_path, clock) as store:
         assert store.recovery.was_clean
         assert store.recovery.findings == []
         assert_all_there(store)
+    assert [entry for entry in logs if entry["log_level"] == "warning"] == []
 
 
 def test_a_crash_without_damage_loses_nothing(tmp_path: Path) -> None:
