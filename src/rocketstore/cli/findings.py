@@ -51,7 +51,7 @@ def verification_summary(report: VerifyReport) -> str:
 
 
 def print_repair(report: RepairReport, output: Output) -> int:
-    """Print what repair did and return the exit code: 0, 1 for changes, 4 for damage left."""
+    """Print what repair did; return 0, 1 for changes or warnings that stay, 4 for damage left."""
     if output != "table":
         print_object(report.to_dict(), output)
     else:
@@ -63,7 +63,7 @@ def print_repair(report: RepairReport, output: Output) -> int:
             _print_findings(report.remaining)
     if report.is_damaged:
         return EXIT_DAMAGED
-    return EXIT_FOUND if report.is_changed else EXIT_FINE
+    return EXIT_FOUND if report.is_changed or report.remaining else EXIT_FINE
 
 
 def _print_findings(findings: Sequence[Finding]) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rocketstore.storage.findings import LostForBroker
+from rocketstore.storage.log_survey import chain_records
 from rocketstore.storage.queue_audit import UnbackedKind
 from rocketstore.storage.recovery_compatible import find_compatible_end, start_after_clean_stop
 
@@ -50,16 +51,18 @@ def _before_end(audit: StoreAudit) -> Sequence[ReadLogFile]:
 
 
 def _records_between(audit: StoreAudit, start: int, stop: int) -> int:
+    """Count kept records; a BLANK, which 4.9 writes anew, is none."""
     count = 0
-    for chain in audit.survey.chains():
-        if not chain.is_kept or chain.stop <= start or chain.start >= stop:
-            continue
-        if chain.start < start:
+    for file, found in zip(audit.log_files, audit.survey.files, strict=True):
+        for chain in found.chains:
+            if not chain.is_kept or chain.stop <= start or chain.start >= stop:
+                continue
+            if chain.start >= start:
+                count += chain.record_count
+                continue
             # 4.9 refuses in the middle of what we read as one chain.
-            share = (chain.stop - start) / (chain.stop - chain.start)
-            count += max(1, round(chain.record_count * share))
-        else:
-            count += chain.record_count
+            for columns in chain_records(file, chain.start, chain.stop):
+                count += int((columns.physical_offset >= start).sum())
     return count
 
 

@@ -44,7 +44,12 @@ from rocketstore.storage.recovery_compatible import (
     start_after_clean_stop,
     start_after_crash,
 )
-from rocketstore.storage.repair_files import FileFix, apply_file_fixes, file_fixes
+from rocketstore.storage.repair_files import (
+    FileFix,
+    apply_file_fixes,
+    file_fixes,
+    log_file_fixes,
+)
 from rocketstore.storage.repair_plan import RepairPlan, plan_repair
 from rocketstore.storage.store_audit import (
     StoreAudit,
@@ -167,6 +172,8 @@ class _Repair:
         findings = [*audit_findings(audit), *self._other_findings()]
         plan = plan_repair(audit, has_abort=self.layout.abort.exists())
         actions += plan.actions()
+        if self._has_bad_checkpoint():
+            actions.append("checkpoint: move it to repair/ and write it anew")
         if not dry_run:
             apply_file_fixes(fixes, disk=self.disk, evidence=self.evidence)
             if fixes:
@@ -188,6 +195,11 @@ class _Repair:
             audit.counts,
             self.evidence.directory,
         )
+
+    def _has_bad_checkpoint(self) -> bool:
+        """Whether the checkpoint says what cannot be; that there is none is no fault."""
+        found = checkpoint_findings(self.layout, self.now_ms)
+        return any(finding.severity is not Severity.NOTE for finding in found)
 
     def _other_findings(self) -> list[Finding]:
         return [*checkpoint_findings(self.layout, self.now_ms), *table_findings(self.layout)]
@@ -221,7 +233,7 @@ class _Repair:
     def _file_fixes(self) -> list[FileFix]:
         sizes = self.places.sizes
         log = PreadFiles(self.layout.commit_log_directories, file_size=sizes.commit_log_file_bytes)
-        fixes = file_fixes(log.findings, sizes.commit_log_file_bytes)
+        fixes = log_file_fixes(log)
         queues = QueueAudit(self.layout.consume_queue, sizes.consume_queue_file_bytes)
         for queue in queues.queues.values():
             fixes += file_fixes(queue.files.findings, sizes.consume_queue_file_bytes)
@@ -242,7 +254,7 @@ class _Repair:
             # `abort` is still there: a compatible end is looked for from the same file again.
             audit = self._audit()
             plan = plan_repair(audit, has_abort=self.layout.abort.exists())
-        if plan.remove_abort or self.evidence.kept:
+        if plan.remove_abort or self.evidence.kept or self._has_bad_checkpoint():
             self._mark_clean(audit)
         return audit
 
@@ -320,10 +332,15 @@ class _Repair:
     def _mark_clean(self, audit: StoreAudit) -> None:
         """Say that everything is on the disk, so that the next opening need not recover."""
         newest = audit.last_store_timestamp_ms
-        if newest <= self.now_ms + CLOCK_TOLERANCE_MS:
-            checkpoint = StoreCheckpoint(self.layout.checkpoint, disk=self.disk)
-            checkpoint.reset(Checkpoint(newest, newest, newest))
-            checkpoint.flush()
+        if newest > self.now_ms + CLOCK_TOLERANCE_MS:
+            # Said by a damaged record, or a clock that went ahead: an earlier time is always true.
+            newest = self.now_ms
+        newest = max(newest, 0)
+        if self._has_bad_checkpoint():
+            self.evidence.take_file(self.layout.checkpoint)
+        checkpoint = StoreCheckpoint(self.layout.checkpoint, disk=self.disk)
+        checkpoint.reset(Checkpoint(newest, newest, newest))
+        checkpoint.flush()
         if self.layout.abort.exists():
             self.disk.unlink(self.layout.abort)
             self.disk.fsync_directory(self.layout.root)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, NamedTuple
 
-from rocketstore.storage.pread_files import FileFinding, FileProblem
+from rocketstore.storage.pread_files import FileFinding, FileProblem, PreadFiles
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -24,13 +24,17 @@ if TYPE_CHECKING:
 _PIECE_BYTES = 4 * 1024 * 1024
 
 
+_LENGTHS = {FileProblem.EMPTY, FileProblem.WRONG_SIZE}
+
+
 class FileFix(NamedTuple):
     """What is done to one file."""
 
     path: Path
-    problem: FileProblem
     size: int
     """Length it should have."""
+    moves: bool
+    """It belongs nowhere."""
 
     @property
     def grows(self) -> bool:
@@ -40,7 +44,7 @@ class FileFix(NamedTuple):
     def action(self, root: Path) -> str:
         """Return what is done, in words."""
         shown = str(self.path).removeprefix(f"{root}/")
-        if self.problem not in {FileProblem.EMPTY, FileProblem.WRONG_SIZE}:
+        if self.moves:
             return f"{shown}: move it to repair/"
         if self.grows:
             return f"{shown}: let it grow to {self.size} bytes with zeros"
@@ -50,16 +54,30 @@ class FileFix(NamedTuple):
 def file_fixes(findings: Iterable[FileFinding], size: int) -> list[FileFix]:
     """Return what the files of one directory need; a missing file cannot be helped."""
     return [
-        FileFix(found.path, found.problem, size)
+        FileFix(found.path, size, found.problem not in _LENGTHS)
         for found in findings
         if found.problem is not FileProblem.MISSING and found.path.is_file()
+    ]
+
+
+def log_file_fixes(log: PreadFiles) -> list[FileFix]:
+    """Return what the files of the CommitLog need.
+
+    An empty file in front of all others holds nothing and is moved away: as zeros it would be where
+    4.9 begins to look, and where it ends.
+    """
+    empty = {found.path for found in log.findings if found.problem is FileProblem.EMPTY}
+    begin = log.files[0].base if log.files else 0
+    return [
+        fix._replace(moves=True) if fix.path in empty and int(fix.path.name) < begin else fix
+        for fix in file_fixes(log.findings, log.file_size)
     ]
 
 
 def apply_file_fixes(fixes: Iterable[FileFix], *, disk: Disk, evidence: Evidence) -> None:
     """Do it, durably; doing it again finds nothing to do."""
     for fix in fixes:
-        if fix.problem not in {FileProblem.EMPTY, FileProblem.WRONG_SIZE}:
+        if fix.moves:
             evidence.take_file(fix.path)
         elif fix.grows:
             _grow(fix, disk)

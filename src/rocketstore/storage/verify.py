@@ -116,7 +116,7 @@ def checkpoint_findings(layout: StoreLayout, now_ms: int) -> Iterator[Finding]:
             offset,
             0,
             reason,
-            "recovery goes back further instead",
+            "repair writes it anew; until then recovery goes back further",
         )
 
     try:

@@ -56,6 +56,18 @@ def test_verify_of_a_flipped_bit_exits_4_and_names_the_place(
     assert damage["offset"] == 526666 - 524288
 
 
+def test_repair_exits_1_for_what_it_finds_and_leaves(
+    basic: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (basic / "config").mkdir(exist_ok=True)
+    (basic / "config" / "topics.json").write_text('{"topicConfigTable":{}}')
+    (basic / "config" / "topics.json.bak").write_text("{")
+    verified, _ = run_json(capsys, "store", "verify", str(basic))
+    repaired, report = run_json(capsys, "store", "repair", str(basic))
+    assert [finding["kind"] for finding in report["remaining"]] == ["table"]
+    assert (verified, repaired) == (1, 1)
+
+
 def test_a_dry_run_says_what_it_would_do_and_changes_nothing(
     flipped: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
