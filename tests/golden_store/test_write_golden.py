@@ -59,7 +59,7 @@ class Replay:
         host = encode_host(message.store_host)
         self.store._parts.log.store_host = host
         self.store._writer._host_bits = host_flags(b"", host)
-        self.store._batches._store_bits = host_flags(b"", host)
+        self.store._writer._born_hosts.clear()
 
     def _put(self, message: StoredMessage) -> PutResult:
         prepared = PreparedMessage(

@@ -39,7 +39,6 @@ KERNELS: Final[dict[str, str]] = {
     "rebuild_slots": "index",
     "gather": "gather",
     "find_hits": "hits",
-    "client_batch_table": "batch",
     "write_batch": "batch",
 }
 """Every kernel and the module it lives in."""

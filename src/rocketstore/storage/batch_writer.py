@@ -5,15 +5,16 @@ a consumer sees them one by one, like any others.
 
 How derived: MessageExtBatch, MessageExtEncoder.encode and the batch callback of 4.9.8 (spec B3.6,
 F15). What 4.9 answers by an exception is a status here (K-P7), and the last file is looked up under
-the lock (K-P3). Cost: messages become rows of a table, and one kernel writes all records.
+the lock (K-P3). Cost: messages become rows of a table, and one kernel writes all records; what the
+interpreter does per message is done by column, for all messages at once.
 """
 
 from __future__ import annotations
 
-from operator import attrgetter
 from time import monotonic_ns
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
 import numpy as np
 
 from rocketstore.errors import RefusedMessageError, StoreError
@@ -23,21 +24,17 @@ from rocketstore.format.properties import (
     encode_properties,
     message_properties,
 )
-from rocketstore.format.record import host_flags
 from rocketstore.message import DEFAULT_HOST
-from rocketstore.scan import kernels
 from rocketstore.scan.batch_state import (
     BATCH_COLUMN_COUNT,
     MESSAGE_FIXED_SIZE,
     NO_TIMESTAMP,
     BatchColumn,
+    BatchRefusal,
 )
-from rocketstore.storage.commit_log import BatchTooLargeError
 from rocketstore.storage.prepared import (
     HOST_BITS,
-    encoded_born_host,
     is_true,
-    may_be_special,
     refuse_special,
     refuse_special_block,
     refuse_transaction,
@@ -53,6 +50,7 @@ if TYPE_CHECKING:
 
     from rocketstore.config import StoreConfig
     from rocketstore.message import Message
+    from rocketstore.scan.batch_state import Plan
     from rocketstore.storage.commit_log import CommitLog, QueueCell
     from rocketstore.storage.statistics import StoreStatistics
     from rocketstore.storage.writer import StoreWriter
@@ -61,34 +59,17 @@ if TYPE_CHECKING:
     Table = npt.NDArray[np.int64]
 
 _C: Final = BatchColumn
-_PLACES: Final = slice(int(_C.BODY_AT), int(_C.PROPERTIES_AT) + 1, 2)
-_SIZES: Final = slice(int(_C.BODY_SIZE), int(_C.PROPERTIES_SIZE) + 1, 2)
+_FLAG: Final = int(_C.FLAG)
 _SYS_FLAG: Final = int(_C.SYS_FLAG)
 _BORN: Final = int(_C.BORN_TIMESTAMP)
 _HOST_AT: Final = int(_C.BORN_HOST_AT)
-_RECORD_SIZE: Final = int(_C.RECORD_SIZE)
-_DEFAULT_HOST: Final = encoded_born_host(DEFAULT_HOST)
-_GUESSED_MESSAGE_BYTES: Final = 128
+_RECONSUME: Final = int(_C.RECONSUME_TIMES)
+_PREPARED: Final = int(_C.PREPARED_OFFSET)
+_PLACES: Final = slice(int(_C.BODY_AT), int(_C.PROPERTIES_AT) + 1, 2)
+_SIZES: Final = slice(int(_C.BODY_SIZE), int(_C.PROPERTIES_SIZE) + 1, 2)
 _SLOW_NS: Final = 1_000_000
-_NOTHING: Final = np.zeros(0, np.uint8)
 _INT32: Final = range(-(2**31), 2**31)
 _INT64: Final = range(-(2**63), 2**63)
-
-_details: Final = attrgetter(
-    "flag", "sys_flag", "born_timestamp_ms", "born_host", "reconsume_times",
-    "prepared_transaction_offset", "wait_flush", "properties",
-)  # fmt: skip
-_NO_DETAILS: Final[tuple[object, ...]] = (0, 0, None, DEFAULT_HOST, 0, 0, True, {})
-"""`_details` of a message that has nothing but topic, body, keys and tags."""
-
-
-class _Batch(NamedTuple):
-    """What `BatchWriter._append` needs to know besides the table."""
-
-    message_count: int
-    more: ByteArray
-    waits: bool
-    began_ns: int
 
 
 class BatchWriter:
@@ -106,73 +87,90 @@ class BatchWriter:
         self._log = log
         self._statistics = statistics
         self._max_body = config.max_message_size
-        self._store_bits = host_flags(b"", log.store_host)
 
     # --- messages of our own --------------------------------------------------------------------
 
     def put_messages(self, messages: Sequence[Message], queue_id: int = 0) -> PutResult:
         """Store messages of one topic; see `MessageStore.put_batch`."""
         began_ns = monotonic_ns()
-        if not messages:
-            raise RefusedMessageError("a batch has at least one message")
+        count = len(messages)
+        if not count:
+            raise _empty()
         refused = self._writer.refusal()
         if refused is not None:
             return refused
-        topic = messages[0].topic
-        cell = self._writer.cell_of(topic, queue_id)
+        (
+            topics, body_column, tags, keys, properties, unique_keys, flags, sys_flags, born_times,
+            hosts, reconsume_times, prepared_offsets, waits,
+        ) = zip(*map(msgspec.structs.astuple, messages), strict=True)  # fmt: skip
+        cell = self._writer.cell_of(topics[0], queue_id)
         if isinstance(cell, PutResult):
             return cell
-        if [message.topic for message in messages].count(topic) != len(messages):
-            raise RefusedMessageError(
-                f"a batch has one topic, {topic!r:.130}, but others were given"
-            )
-        bodies = [message.body for message in messages]
+        if topics.count(topics[0]) != count:
+            raise RefusedMessageError(f"a batch has one topic, but others than {topics[0]} came")
+        bodies = body_column
         if set(map(type, bodies)) != {bytes}:
-            bodies = [body_bytes(body) for body in bodies]
-        blocks = list(map(message_properties, messages))
-        sizes, block_sizes = list(map(len, bodies)), list(map(len, blocks))
-        payload = sum(sizes) + sum(block_sizes)
-        longest = max(block_sizes)
-        if longest > PROPERTIES_SIZE_MAX:
-            return self._writer.refuse(
-                *properties_refusal(next(block for block in blocks if len(block) == longest))
-            )
-        refused = self._body_refusal(payload + MESSAGE_FIXED_SIZE * len(messages))
+            bodies = tuple(body_bytes(body) for body in bodies)
+        wait_flush = waits.count(True) == count
+        if any(properties):
+            wait_flush = all(map(_may_wait, properties)) and wait_flush
+            blocks, block_sizes = _encoded(messages)
+        else:
+            blocks, block_sizes = _encoded_simply(messages, keys, unique_keys, tags)
+        sizes = list(map(len, bodies))
+        payload = sum(sizes) + len(blocks)
+        refused = self._properties_refusal(messages, max(block_sizes))
+        refused = refused or self._body_refusal(payload + MESSAGE_FIXED_SIZE * count)
         if refused is not None:
             return refused
-        table, host = _table_of(sizes, block_sizes, self._store_bits)
-        details = list(map(_details, messages))
-        waits = True
-        hosts = [host]
-        if details.count(_NO_DETAILS) != len(details):
-            waits = all(_waits(message) for message in messages)
-            hosts = self._enter_details(messages, table)
-        source = np.frombuffer(b"".join([*bodies, *blocks, *hosts]), np.uint8)
-        return self._append(cell, source, table, _Batch(len(messages), _NOTHING, waits, began_ns))
+        table = _placed(sizes, block_sizes)
+        columns = table.T
+        born_hosts = self._enter_hosts(columns, hosts, sys_flags, payload)
+        _enter(columns, _FLAG, "flag", flags, _INT32)
+        _enter(columns, _RECONSUME, "reconsume times", reconsume_times, _INT32)
+        _enter(columns, _PREPARED, "prepared transaction offset", prepared_offsets, _INT64)
+        if born_times.count(None) != count:
+            # -1 stands for "the store's time" in the table; as a time of its own it means nothing.
+            times = [NO_TIMESTAMP if time is None else time for time in born_times]
+            _enter(columns, _BORN, "born time", times, _INT64)
+        else:
+            columns[_BORN] = NO_TIMESTAMP
+        host, topic, at = self._log.store_host, cell.topic, payload + len(born_hosts)
+        source = np.frombuffer(b"".join((*bodies, blocks, born_hosts, host, topic)), np.uint8)
+        plan = (
+            count, 0, 1, 0, 0, 0, 0, at, len(host), at + len(host), len(topic), 0, 0,
+        )  # fmt: skip
+        return self._append(cell, source, table, plan, waits=wait_flush, began_ns=began_ns)
 
-    def _enter_details(self, messages: Sequence[Message], table: Table) -> list[bytes]:
-        """Enter what is not the same for all messages; return their born hosts."""
-        hosts = []
-        host_at = int(table[0, _C.BORN_HOST_AT])
-        for row, message in zip(table, messages, strict=True):
-            refuse_special(message.properties)
-            refuse_transaction(_checked("sys_flag", message.sys_flag, _INT32))
-            host = encoded_born_host(message.born_host)
-            hosts.append(host)
-            row[_C.FLAG] = _checked("flag", message.flag, _INT32)
-            row[_C.SYS_FLAG] = (
-                message.sys_flag & ~HOST_BITS | self._store_bits | host_flags(host, b"")
-            )
-            row[_C.BORN_HOST_AT] = host_at
-            if message.born_timestamp_ms is not None:
-                # -1 stands for "the store's time" in the table, as an own time it means nothing.
-                row[_C.BORN_TIMESTAMP] = _checked("born time", message.born_timestamp_ms, _INT64)
-            row[_C.RECONSUME_TIMES] = _checked("reconsume times", message.reconsume_times, _INT32)
-            row[_C.PREPARED_OFFSET] = _checked(
-                "prepared transaction offset", message.prepared_transaction_offset, _INT64
-            )
-            host_at += len(host)
-        return hosts
+    def _properties_refusal(self, messages: Sequence[Message], longest: int) -> PutResult | None:
+        if longest <= PROPERTIES_SIZE_MAX:
+            return None
+        blocks = map(message_properties, messages)
+        refused = next(block for block in blocks if len(block) == longest)
+        return self._writer.refuse(*properties_refusal(refused))
+
+    def _enter_hosts(
+        self, columns: Table, hosts: Sequence[str], sys_flags: Sequence[int], at: int
+    ) -> bytes:
+        """Enter sysFlags and places of the born hosts, which are returned back to back."""
+        count = len(hosts)
+        known = self._writer.born_host
+        if hosts.count(hosts[0]) == count and sys_flags.count(0) == count:
+            host, bits = known(hosts[0])
+            columns[_SYS_FLAG] = bits
+            columns[_HOST_AT] = at
+            return host
+        parts, flags, places = [], [], []
+        for text, sys_flag in zip(hosts, sys_flags, strict=True):
+            refuse_transaction(_checked("sysFlag", sys_flag, _INT32))
+            host, bits = known(text)
+            parts.append(host)
+            flags.append(sys_flag & ~HOST_BITS | bits)
+            places.append(at)
+            at += len(host)
+        columns[_SYS_FLAG] = flags
+        columns[_HOST_AT] = places
+        return b"".join(parts)
 
     # --- a client's batch -----------------------------------------------------------------------
 
@@ -197,31 +195,38 @@ class BatchWriter:
         cell = self._writer.cell_of(topic, queue_id)
         if isinstance(cell, PutResult):
             return cell
-        refuse_transaction(_checked("sys_flag", sys_flag, _INT32))
-        more = properties if isinstance(properties, bytes) else encode_properties(properties)
-        refuse_special_block(more)
-        batch = body_bytes(batch)
-        if may_be_special(batch):
-            _refuse_special_messages(batch)
-        if len(more) > PROPERTIES_SIZE_MAX:
-            return self._writer.refuse(*properties_refusal(more))
-        refused = self._body_refusal(len(batch))
+        host, bits = self._writer.born_host(born_host)
+        if sys_flag:
+            refuse_transaction(_checked("sysFlag", sys_flag, _INT32))
+            bits |= sys_flag & ~HOST_BITS
+        more = properties if type(properties) is bytes else _encoded_more(properties)
+        if more:
+            refuse_special_block(more)
+            wait_flush = wait_flush and waits_for_flush(more)
+            if len(more) > PROPERTIES_SIZE_MAX:
+                return self._writer.refuse(*properties_refusal(more))
+        if type(batch) is not bytes:
+            batch = body_bytes(batch)
+        size = len(batch)
+        refused = self._body_refusal(size)
         if refused is not None:
             return refused
-        host = encoded_born_host(born_host)
-        common = (
-            sys_flag & ~HOST_BITS | self._store_bits | host_flags(host, b""),
-            NO_TIMESTAMP
-            if born_timestamp_ms is None
-            else _checked("born time", born_timestamp_ms, _INT64),
-            len(batch),
-            _checked("reconsume times", reconsume_times, _INT32),
-        )
-        table, count = _parsed(batch, common)
-        source = np.frombuffer(batch + host, np.uint8)
-        waits = wait_flush and waits_for_flush(more)
-        added = np.frombuffer(more, np.uint8) if more else _NOTHING
-        return self._append(cell, source, table, _Batch(count, added, waits, began_ns))
+        if reconsume_times:
+            _checked("reconsume times", reconsume_times, _INT32)
+        if born_timestamp_ms is None:
+            born_timestamp_ms = NO_TIMESTAMP
+        else:
+            _checked("born time", born_timestamp_ms, _INT64)
+        store_host, name = self._log.store_host, cell.topic
+        store_host_at = size + len(host)
+        topic_at = store_host_at + len(store_host)
+        source = np.frombuffer(b"".join((batch, host, store_host, name, more)), np.uint8)
+        plan = (
+            -1, size, 0, bits, born_timestamp_ms, size, reconsume_times, store_host_at,
+            len(store_host), topic_at, len(name), topic_at + len(name), len(more),
+        )  # fmt: skip
+        table = np.empty((size // MESSAGE_FIXED_SIZE + 1, BATCH_COLUMN_COUNT), np.int64)
+        return self._append(cell, source, table, plan, waits=wait_flush, began_ns=began_ns)
 
     # --- both -----------------------------------------------------------------------------------
 
@@ -233,77 +238,120 @@ class BatchWriter:
             f"batch of {size} bytes exceeds maxMessageSize of {self._max_body}",
         )
 
-    def _append(self, cell: QueueCell, source: ByteArray, table: Table, batch: _Batch) -> PutResult:
-        count, more, waits, began_ns = batch
-        if len(more):
-            longest = int(table[:count, _C.PROPERTIES_SIZE].max()) + 1 + len(more)
-            if longest > PROPERTIES_SIZE_MAX:
-                return self._writer.refuse(
-                    PutMessageStatus.PROPERTIES_SIZE_EXCEEDED,
-                    f"properties of a message and of its batch, {longest} bytes, exceed the limit "
-                    f"of {PROPERTIES_SIZE_MAX}",
-                )
+    def _append(
+        self,
+        cell: QueueCell,
+        source: ByteArray,
+        table: Table,
+        plan: Plan,
+        *,
+        waits: bool,
+        began_ns: int,
+    ) -> PutResult:
+        log = self._log
         try:
-            offset, size, queue_offset, timestamp = self._log.append_batch(
-                cell, source, table, count, more
-            )
-        except BatchTooLargeError as error:
-            return self._writer.file_refusal(error.size)
+            done = log.append_batch(cell, source, table, plan)
+            if done == BatchRefusal.SPECIAL:
+                _refuse_special_messages(source[: plan[1]].tobytes())
+                plan = (*plan[:2], 1, *plan[3:])
+                done = log.append_batch(cell, source, table, plan)
         except (StoreError, OSError) as error:
             return self._writer.failed(error)
+        if isinstance(done, int):
+            return self._refused(done, plan[1])
+        offset, size, queue_offset, timestamp, count = done
         status = self._writer.acknowledge(offset + size, waits=waits)
         elapsed_ns = monotonic_ns() - began_ns
         if elapsed_ns >= _SLOW_NS:
             self._statistics.note_slow_put(elapsed_ns // _SLOW_NS)
         return PutResult(
-            status, offset, queue_offset, size, timestamp, self._log.store_host, count, None,
-            tuple(table[:count, _RECORD_SIZE].tolist()),
+            status, offset, queue_offset, size, timestamp, log.store_host, count, None,
+            table[:count].tobytes(),
         )  # fmt: skip
 
+    def _refused(self, refusal: int, batch_size: int) -> PutResult:
+        """Return the status of a batch that was not appended, or raise what has none."""
+        if refusal <= BatchRefusal.NO_ROOM:
+            return self._writer.file_refusal(BatchRefusal.NO_ROOM - refusal)
+        if refusal == BatchRefusal.PROPERTIES_TOO_LONG:
+            return self._writer.refuse(
+                PutMessageStatus.PROPERTIES_SIZE_EXCEEDED,
+                "properties of a message and of its batch together exceed the limit of "
+                f"{PROPERTIES_SIZE_MAX} bytes",
+            )
+        if refusal == BatchRefusal.EMPTY:
+            raise _empty()
+        if refusal <= BatchRefusal.CUT_OFF:
+            raise RefusedMessageError(
+                f"batch of {batch_size} bytes ends inside the message at byte "
+                f"{BatchRefusal.CUT_OFF - refusal}"
+            )
+        raise RefusedMessageError("the batch cannot be written as it is")
 
-def _waits(message: Message) -> bool:
-    """Return whether a message asks to wait for its flush."""
-    return message.wait_flush and is_true(message.properties.get("WAIT"))
+
+def _empty() -> RefusedMessageError:
+    return RefusedMessageError("a batch has at least one message")
 
 
-def _table_of(sizes: list[int], block_sizes: list[int], store_bits: int) -> tuple[Table, bytes]:
-    """Return the table of plain messages whose bodies, then properties, stand back to back."""
+def _encoded_more(properties: Any) -> bytes:
+    """Return properties of a batch as bytes."""
+    if isinstance(properties, (bytearray, memoryview)):
+        return bytes(properties)
+    return encode_properties(properties)
+
+
+def _may_wait(properties: Mapping[str, str]) -> bool:
+    """Return whether properties let a put wait for its flush; raise for what is refused."""
+    refuse_special(properties)
+    return is_true(properties.get("WAIT"))
+
+
+def _encoded(messages: Sequence[Message]) -> tuple[bytes, list[int]]:
+    """Return the properties of all messages back to back, and their sizes."""
+    blocks = list(map(message_properties, messages))
+    return b"".join(blocks), list(map(len, blocks))
+
+
+def _encoded_simply(
+    messages: Sequence[Message],
+    keys: Sequence[Any],
+    unique_keys: Sequence[str | None],
+    tags: Sequence[str | None],
+) -> tuple[bytes, list[int]]:
+    """Do as `_encoded` for messages that have keys, unique key and tags, and nothing else.
+
+    All texts are checked as one: each has its own separators, so any further one shows in the sum.
+    """
+    if all(keys) and all(unique_keys) and all(tags) and set(map(type, keys)) == {str}:
+        texts = [
+            f"KEYS\x01{key}\x02UNIQ_KEY\x01{unique_key}\x02TAGS\x01{tag}"
+            for key, unique_key, tag in zip(keys, unique_keys, tags, strict=True)
+        ]
+        text = "".join(texts)
+        count = len(texts)
+        if text.isascii() and text.count("\x01") == 3 * count and text.count("\x02") == 2 * count:
+            return text.encode("ascii"), list(map(len, texts))
+    return _encoded(messages)
+
+
+def _placed(sizes: list[int], block_sizes: list[int]) -> Table:
+    """Return a table of bodies, then properties, that stand back to back."""
     count = len(sizes)
-    table = np.zeros((count, BATCH_COLUMN_COUNT), np.int64)
+    table = np.empty((count, BATCH_COLUMN_COUNT), np.int64)
     columns = table.T
     both = np.array(sizes + block_sizes, np.int64)
-    stops = both.cumsum()
     # Two by two: body and properties have their place and size side by side.
-    columns[_PLACES] = (stops - both).reshape(2, count)
+    columns[_PLACES] = (both.cumsum() - both).reshape(2, count)
     columns[_SIZES] = both.reshape(2, count)
-    columns[_SYS_FLAG] = store_bits
-    columns[_BORN] = NO_TIMESTAMP
-    columns[_HOST_AT] = stops[-1]
-    return table, _DEFAULT_HOST
+    return table
 
 
-def _parsed(batch: bytes, common: tuple[int, int, int, int]) -> tuple[Table, int]:
-    """Return a table with the places of a client's messages, and how many there are.
-
-    Raises
-    ------
-    RefusedMessageError
-        The batch is empty, or is cut off inside a message.
-    """
-    raw = np.frombuffer(batch, np.uint8)
-    rows = max(len(batch) // _GUESSED_MESSAGE_BYTES, 16)
-    table = np.empty((rows, BATCH_COLUMN_COUNT), np.int64)
-    count = kernels.client_batch_table(raw, table, common)
-    if count > rows:
-        table = np.empty((count, BATCH_COLUMN_COUNT), np.int64)
-        count = kernels.client_batch_table(raw, table, common)
-    if count < 0:
-        raise RefusedMessageError(
-            f"batch of {len(batch)} bytes ends inside the message at byte {-1 - count}"
-        )
-    if count == 0:
-        raise RefusedMessageError("a batch has at least one message")
-    return table, count
+def _enter(columns: Table, column: int, name: str, values: Sequence[int], limits: range) -> None:
+    """Enter the values of a column, each of which fits its field."""
+    if values.count(0) == len(values):
+        columns[column] = 0
+    else:
+        columns[column] = [_checked(name, value, limits) for value in values]
 
 
 def _refuse_special_messages(batch: bytes) -> None:

@@ -16,21 +16,21 @@ import struct
 import threading
 from typing import TYPE_CHECKING, Final, cast
 
-import numpy as np
-
 from rocketstore.errors import RefusedMessageError
 from rocketstore.format.blank import END_FILE_MIN_BLANK_SIZE, encode_blank
 from rocketstore.format.record import MESSAGE_MAGIC_V1_SIGNED, body_crc, record_struct
 from rocketstore.message import TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
 from rocketstore.scan import kernels
-from rocketstore.scan.batch_state import BatchColumn, BatchRefusal
+from rocketstore.scan.batch_state import COUNT_SHIFT, BatchRefusal
 
 if TYPE_CHECKING:
     import mmap
     from collections.abc import Callable, Mapping
 
+    import numpy as np
     import numpy.typing as npt
 
+    from rocketstore.scan.batch_state import Plan
     from rocketstore.storage.mapped_file import MappedFile
     from rocketstore.storage.mapped_file_queue import MappedFileQueue
     from rocketstore.storage.preallocate import Preallocator
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     Table = npt.NDArray[np.int64]
 
 _CACHED_PACKERS: Final = 8192
-_RECORD_SIZE: Final = int(BatchColumn.RECORD_SIZE)
+_SIZE_MASK: Final = (1 << COUNT_SHIFT) - 1
 _OUTSIDE_QUEUES: Final = frozenset({TRANSACTION_PREPARED, TRANSACTION_ROLLBACK})
 """Transaction types whose records have queue offset 0 and no queue entry."""
 
@@ -290,70 +290,66 @@ class CommitLog:
         return offset, size, queue_offset, now
 
     def append_batch(
-        self, cell: QueueCell, source: ByteArray, table: Table, count: int, more: ByteArray
-    ) -> tuple[int, int, int, int]:
-        """Append the first `count` rows of a batch table as consecutive records, all or none.
+        self, cell: QueueCell, source: ByteArray, table: Table, plan: Plan
+    ) -> tuple[int, int, int, int, int] | int:
+        """Append a batch as consecutive records, all or none.
 
         Parameters
         ----------
         cell
-            Their queue.
-        source
-            Holds bodies, properties and born hosts.
-        table
-            Columns of `scan.batch_state.BatchColumn`; gets the records' sizes.
-        more
-            Properties added to those of each message.
+            Its queue.
+        source, table, plan
+            As of the kernel `scan.compiled.batch.write_batch`.
 
         Returns
         -------
         tuple
-            As of `append`, for the first message; the size is that of all.
+            As of `append`, for the first message; the size is that of all; then how many they are.
+        int
+            A `BatchRefusal`; nothing was stored. NO_ROOM: all records do not fit one file.
 
         Raises
         ------
-        RefusedMessageError
-            The records do not fit a file, or properties are too long.
         StoreFullError, StoreError
             A file was needed and could not be made; nothing was stored.
         """
-        common = (self._array_of(cell.topic), self._array_of(self.store_host), more)
-        with self.lock:
-            try:
-                now = self._clock()
-                self.locked_since_ms = now
-                if now < self.last_store_timestamp_ms:
-                    now = self._clamped()
-                if self._limit < 0:
-                    self._make_room(0)
-                numbers = (count, cell.queue_id, cell.next_offset, now, self._base)
-                position = self._position
-                size = kernels.write_batch(source, table, common, numbers, self._target, position)
-                if size == BatchRefusal.NO_ROOM:
-                    needed = int(table[:count, _RECORD_SIZE].sum())
-                    if needed + END_FILE_MIN_BLANK_SIZE > self.file_size:
-                        raise BatchTooLargeError(needed)
-                    position = self._make_room(needed)
-                    numbers = (count, cell.queue_id, cell.next_offset, now, self._base)
-                    size = kernels.write_batch(
-                        source, table, common, numbers, self._target, position
-                    )
-                if size < 0:
-                    raise _refused_batch(size)
-                offset = self._base + position
-                queue_offset = cell.next_offset
-                self._file.write_position = self._position = position + size
-                self.last_store_timestamp_ms = now
-                self.max_offset = offset + size
-                cell.next_offset = queue_offset + count
-                cell.stored_bytes += size
-            finally:
-                self.locked_since_ms = 0
-        return offset, size, queue_offset, now
+        self.lock.acquire()
+        try:
+            now = self._clock()
+            self.locked_since_ms = now
+            if now < self.last_store_timestamp_ms:
+                now = self._clamped()
+            if self._limit < 0:
+                self._make_room(0)
+            done = self._write_batch(cell, source, table, plan, now)
+            if done <= BatchRefusal.NO_ROOM:
+                needed = BatchRefusal.NO_ROOM - done
+                if needed + END_FILE_MIN_BLANK_SIZE > self.file_size:
+                    return done
+                self._make_room(needed)
+                done = self._write_batch(cell, source, table, plan, now)
+            if done < 0:
+                return done
+            count, size = done >> COUNT_SHIFT, done & _SIZE_MASK
+            position = self._position
+            offset = self._base + position
+            queue_offset = cell.next_offset
+            self._file.write_position = self._position = position + size
+            self.last_store_timestamp_ms = now
+            self.max_offset = offset + size
+            cell.next_offset = queue_offset + count
+            cell.stored_bytes += size
+        finally:
+            self.locked_since_ms = 0
+            self.lock.release()
+        return offset, size, queue_offset, now, count
 
-    @staticmethod
-    def _array_of(data: bytes) -> ByteArray:
-        return np.frombuffer(data, np.uint8)
+    def _write_batch(
+        self, cell: QueueCell, source: ByteArray, table: Table, plan: Plan, now_ms: int
+    ) -> int:
+        numbers = (cell.queue_id, cell.next_offset, now_ms, self._base)
+        done: int = kernels.write_batch(source, table, plan, numbers, self._target, self._position)
+        return done
 
     def _packer(self, body_size: int, topic_size: int, properties_size: int) -> Callable[..., None]:
         """Return `pack_into` for a record with IPv4 hosts, keeping a bounded number of them."""
@@ -416,25 +412,3 @@ class CommitLog:
         self.files.adopt(file)
         file.reserve(min(size + END_FILE_MIN_BLANK_SIZE, file.size))
         self._use(file)
-
-
-class BatchTooLargeError(RefusedMessageError):
-    """The records of a batch do not fit one file of the log.
-
-    Attributes
-    ----------
-    size
-        Bytes of all records together.
-    """
-
-    def __init__(self, size: int) -> None:
-        super().__init__(f"the records of a batch have {size} bytes, more than a file holds")
-        self.size = size
-
-
-def _refused_batch(refusal: int) -> RefusedMessageError:
-    if refusal == BatchRefusal.PROPERTIES_TOO_LONG:
-        return RefusedMessageError(
-            "properties of a message and of its batch together exceed 32767 bytes"
-        )
-    return RefusedMessageError("the batch table does not describe its source")

@@ -128,6 +128,8 @@ def encoded_born_host(host: str) -> bytes:
 
 def refuse_transaction(sys_flag: int) -> None:
     """Raise where a message has transaction bits, which need a transaction service."""
+    if not isinstance(sys_flag, int):
+        raise RefusedMessageError(f"sysFlag is a number, not {sys_flag!r:.40}")
     if sys_flag & TRANSACTION_MASK:
         raise RefusedMessageError(
             f"sysFlag {sys_flag:#x} has transaction bits (mask 0xC)",
@@ -157,12 +159,6 @@ def refuse_special_block(block: bytes) -> None:
     """Do as `refuse_special` for encoded properties; costs a search when there is nothing."""
     if _MARKED_DELAY in block or _MARKED_DISPATCH in block:
         refuse_special(decode_properties(block))
-
-
-def may_be_special(data: bytes | bytearray | memoryview) -> bool:
-    """Return whether `refuse_special_block` might refuse some part of `data`."""
-    raw = bytes(data)
-    return _MARKED_DELAY in raw or _MARKED_DISPATCH in raw
 
 
 def waits_for_flush(block: bytes) -> bool:

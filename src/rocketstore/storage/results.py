@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from rocketstore.message import StoredMessage  # noqa: TC001 - fields of NamedTuples
+from rocketstore.scan.batch_state import BATCH_COLUMN_COUNT, BatchColumn
 
 
 class PutMessageStatus(Enum):
@@ -63,8 +64,8 @@ class PutResult(msgspec.Struct, frozen=True, gc=False):
         1, or how many messages a batch had.
     detail
         What was refused and why, for a status that is not ``PUT_OK``.
-    record_sizes
-        Bytes of each record of a batch; they stand one behind the other.
+    batch_table
+        Of a batch, the rows of `scan.batch_state.BatchColumn`; `record_sizes` reads them.
     """
 
     status: PutMessageStatus
@@ -75,7 +76,7 @@ class PutResult(msgspec.Struct, frozen=True, gc=False):
     store_host: bytes = b""
     message_count: int = 1
     detail: str | None = None
-    record_sizes: tuple[int, ...] = ()
+    batch_table: bytes = b""
 
     @property
     def is_stored(self) -> bool:
@@ -93,11 +94,17 @@ class PutResult(msgspec.Struct, frozen=True, gc=False):
         )
 
     @property
-    def record_offsets(self) -> list[int]:
-        """Physical offset of each record stored."""
+    def record_sizes(self) -> list[int]:
+        """Bytes of each record stored; they stand one behind the other."""
         if self.physical_offset < 0:
             return []
-        return list(accumulate(self.record_sizes[:-1], initial=self.physical_offset))
+        numbers = memoryview(self.batch_table).cast("q").tolist()
+        return numbers[BatchColumn.RECORD_SIZE :: BATCH_COLUMN_COUNT] or [self.size]
+
+    @property
+    def record_offsets(self) -> list[int]:
+        """Physical offset of each record stored."""
+        return list(accumulate(self.record_sizes, initial=self.physical_offset))[:-1]
 
 
 class GetMessageStatus(Enum):

@@ -18,7 +18,6 @@ from rocketstore.errors import FlushFailedError, RefusedMessageError, StoreError
 from rocketstore.format.blank import END_FILE_MIN_BLANK_SIZE
 from rocketstore.format.properties import PROPERTIES_SIZE_MAX, message_properties
 from rocketstore.format.record import TOPIC_SIZE_MAX, host_flags, record_size
-from rocketstore.message import DEFAULT_HOST
 from rocketstore.storage.prepared import (
     HOST_BITS,
     PreparedMessage,
@@ -45,6 +44,9 @@ if TYPE_CHECKING:
 _OK: Final = PutMessageStatus.PUT_OK
 _SLOW_NS: Final = 1_000_000
 """Only puts of a millisecond and more are entered in the histogram one by one."""
+
+_KNOWN_HOSTS: Final = 4096
+"""Most born hosts that are kept encoded."""
 
 _BUSY_LIMIT_MS: Final = 10_000_000
 """A lock that seems to be held for longer is a clock that moved (isOSPageCacheBusy)."""
@@ -94,7 +96,7 @@ class StoreWriter:
         self._never = self._is_slave
         self._end_at_refusal = -1
         self._host_bits = host_flags(b"", log.store_host)
-        self._default_born_host = encoded_born_host(DEFAULT_HOST)
+        self._born_hosts: dict[str, tuple[bytes, int]] = {}
         self._max_body = config.max_message_size
         self._easy_body = min(self._max_body, log.file_size - _LARGEST_REST)
         self._syncs = config.is_sync_flush
@@ -138,15 +140,13 @@ class StoreWriter:
             refuse_special(message.properties)
             waits = waits and is_true(message.properties.get("WAIT"))
         properties = message_properties(message)
-        sys_flag = self._host_bits
+        try:
+            born_host, sys_flag = self._born_hosts[message.born_host]
+        except (KeyError, TypeError):
+            born_host, sys_flag = self.born_host(message.born_host)
         if message.sys_flag:
             refuse_transaction(message.sys_flag)
             sys_flag |= message.sys_flag & ~HOST_BITS
-        if message.born_host == DEFAULT_HOST:
-            born_host = self._default_born_host
-        else:
-            born_host = encoded_born_host(message.born_host)
-            sys_flag |= host_flags(born_host, b"")
         if len(body) > self._easy_body or len(properties) > PROPERTIES_SIZE_MAX:
             refused = self._size_refusal(cell, body, properties, sys_flag)
             if refused is not None:
@@ -271,6 +271,23 @@ class StoreWriter:
             return self._cells[topic, queue_id]  # type: ignore[index]  # any object may be asked
         except (KeyError, TypeError):
             return self._new_cell(topic, queue_id)
+
+    def born_host(self, host: str) -> tuple[bytes, int]:
+        """Return a producer's host as a record holds it, and the host bits of the record's sysFlag.
+
+        Raises
+        ------
+        RefusedMessageError
+            It is no address with a port.
+        """
+        known = self._born_hosts.get(host) if isinstance(host, str) else None
+        if known is None:
+            encoded = encoded_born_host(host)
+            known = (encoded, host_flags(encoded, self._log.store_host))
+            if len(self._born_hosts) >= _KNOWN_HOSTS:
+                self._born_hosts.clear()
+            self._born_hosts[host] = known
+        return known
 
     def _size_refusal(
         self, cell: QueueCell, body: bytes, properties: bytes, sys_flag: int

@@ -11,11 +11,15 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+import numpy as np
+
 from rocketstore.scan.batch_state import (
     BATCH_COLUMN_COUNT,
+    COUNT_SHIFT,
     MESSAGE_FIXED_SIZE,
     NO_TIMESTAMP,
     BatchColumn,
+    BatchPlan,
     BatchRefusal,
 )
 from rocketstore.scan.compiled import BYTES, COLUMNS, WRITABLE_BYTES, inner, kernel, types
@@ -24,10 +28,13 @@ from rocketstore.scan.compiled.memory import (
     copy_bytes,
     load_i16,
     load_i32,
+    load_i64,
     load_u8,
+    load_word,
     store_i16,
     store_i32,
     store_i64,
+    trailing_zeros,
 )
 
 _FLAG: Final = int(BatchColumn.FLAG)
@@ -44,6 +51,14 @@ _RECORD_SIZE: Final = int(BatchColumn.RECORD_SIZE)
 _NO_ROOM: Final = int(BatchRefusal.NO_ROOM)
 _BAD_TABLE: Final = int(BatchRefusal.BAD_TABLE)
 _TOO_LONG: Final = int(BatchRefusal.PROPERTIES_TOO_LONG)
+_SPECIAL: Final = int(BatchRefusal.SPECIAL)
+_EMPTY: Final = int(BatchRefusal.EMPTY)
+_CUT_OFF: Final = int(BatchRefusal.CUT_OFF)
+_SHIFT: Final = COUNT_SHIFT
+_COUNT: Final = int(BatchPlan.MESSAGE_COUNT)
+_STORE_HOST_SIZE: Final = int(BatchPlan.STORE_HOST_SIZE)
+_TOPIC_SIZE: Final = int(BatchPlan.TOPIC_SIZE)
+_MORE_SIZE: Final = int(BatchPlan.MORE_SIZE)
 
 _MAGIC: Final = 0xDAA320A7
 _SEPARATOR: Final = 2
@@ -57,43 +72,13 @@ _PROPERTIES_MAX: Final = 32767
 _TOPIC_MAX: Final = 127
 _INT32_MAX: Final = 0x7FFFFFFF
 
-
-@kernel(types.int64(BYTES, COLUMNS, types.UniTuple(types.int64, 4)))
-def client_batch_table(batch: Any, table: Any, common: Any) -> Any:
-    """Fill one row per message of a client's batch.
-
-    `common` is what all messages share: sysFlag, born timestamp in ms, place of the born host,
-    reconsume times. Returns how many messages there are, also when `table` has fewer rows and only
-    those were filled; ``-1 - position`` of the message that is cut off or has a negative length.
-    Total size, magic and CRC of each message are not looked at, as in 4.9.
-    """
-    at = 0
-    count = 0
-    end = len(batch)
-    while at < end:
-        if end - at < MESSAGE_FIXED_SIZE:
-            return -1 - at
-        body_size = load_i32(batch, at + 16)
-        room = end - at - MESSAGE_FIXED_SIZE
-        if body_size < 0 or body_size > room:
-            return -1 - at
-        properties_size = load_i16(batch, at + 20 + body_size)
-        if properties_size < 0 or properties_size > room - body_size:
-            return -1 - at
-        if count < table.shape[0]:
-            table[count, _SYS_FLAG] = common[0]
-            table[count, _BORN] = common[1]
-            table[count, _HOST_AT] = common[2]
-            table[count, _RECONSUME] = common[3]
-            table[count, _PREPARED] = 0
-            table[count, _FLAG] = load_i32(batch, at + 12)
-            table[count, _BODY_AT] = at + 20
-            table[count, _BODY_SIZE] = body_size
-            table[count, _PROPERTIES_AT] = at + MESSAGE_FIXED_SIZE + body_size
-            table[count, _PROPERTIES_SIZE] = properties_size
-        count += 1
-        at += MESSAGE_FIXED_SIZE + body_size + properties_size
-    return count
+# The name DELAY with what ends it, and the start of INNER_MULTI_DISPATCH, as loads see them.
+_DELA: Final = int.from_bytes(b"DELA", "big")
+_Y_END: Final = int.from_bytes(b"Y\x01", "big")
+_INNER_MU: Final = int.from_bytes(b"INNER_MU", "big")
+_TWOS: Final = np.uint64(0x0202020202020202)
+_ONES: Final = np.uint64(0x0101010101010101)
+_TOPS: Final = np.uint64(0x8080808080808080)
 
 
 @inner
@@ -147,7 +132,7 @@ def _measure(source: Any, table: Any, count: Any, topic_size: Any, more_size: An
 def _write_head(source: Any, row: Any, queue: Any, store: Any, target: Any, at: Any) -> Any:
     """Write magic to body size of one record; return where its body begins."""
     queue_id, queue_offset, physical_offset = queue
-    timestamp, store_host = store
+    timestamp, store_host_at, store_host_size = store
     sys_flag = row[_SYS_FLAG]
     born = row[_BORN]
     store_i32(target, at + 4, _MAGIC)
@@ -162,79 +147,178 @@ def _write_head(source: Any, row: Any, queue: Any, store: Any, target: Any, at: 
     copy_bytes(target, at + 48, source, row[_HOST_AT], host_size)
     at += 48 + host_size
     store_i64(target, at, timestamp)
-    copy_bytes(target, at + 8, store_host, 0, len(store_host))
-    at += 8 + len(store_host)
+    copy_bytes(target, at + 8, source, store_host_at, store_host_size)
+    at += 8 + store_host_size
     store_i32(target, at, row[_RECONSUME])
     store_i64(target, at + 4, row[_PREPARED])
     store_i32(target, at + 12, row[_BODY_SIZE])
     return at + 16
 
 
+@inner
+def _may_be_special(source: Any, at: Any, size: Any) -> Any:
+    """Whether a property that begins like DELAY or INNER_MULTI_DISPATCH stands in a block."""
+    end = at + size
+    while end - at >= 6:
+        if load_i32(source, at) == _DELA and load_i16(source, at + 4) == _Y_END:
+            return True
+        if end - at >= 8 and load_i64(source, at) == _INNER_MU:
+            return True
+        # Eight bytes at a time to the separator; the usual test for a zero byte in a word.
+        while end - at >= 8:
+            word = load_word(source, at) ^ _TWOS
+            found = (word - _ONES) & ~word & _TOPS
+            if found != 0:
+                at += trailing_zeros(found) >> 3
+                break
+            at += 8
+        while at < end and load_u8(source, at) != _SEPARATOR:
+            at += 1
+        at += 1
+    return False
+
+
+@inner
+def _parse(source: Any, table: Any, plan: Any) -> Any:
+    """Fill one row per message of a client's batch; return how many, or why not.
+
+    Total size, magic and CRC of each message are not looked at, as in 4.9.
+    """
+    _, end, is_checked, sys_flag, born, host_at, reconsume_times, _, _, _, _, _, _ = plan
+    at = 0
+    count = 0
+    while at < end:
+        room = end - at - MESSAGE_FIXED_SIZE
+        if room < 0:
+            return _CUT_OFF - at
+        body_size = load_i32(source, at + 16)
+        if body_size < 0 or body_size > room:
+            return _CUT_OFF - at
+        properties_size = load_i16(source, at + 20 + body_size)
+        if properties_size < 0 or properties_size > room - body_size:
+            return _CUT_OFF - at
+        if count == table.shape[0]:
+            return _BAD_TABLE
+        properties_at = at + MESSAGE_FIXED_SIZE + body_size
+        if is_checked == 0 and _may_be_special(source, properties_at, properties_size):
+            return _SPECIAL
+        table[count, _FLAG] = load_i32(source, at + 12)
+        table[count, _SYS_FLAG] = sys_flag
+        table[count, _BORN] = born
+        table[count, _HOST_AT] = host_at
+        table[count, _RECONSUME] = reconsume_times
+        table[count, _PREPARED] = 0
+        table[count, _BODY_AT] = at + 20
+        table[count, _BODY_SIZE] = body_size
+        table[count, _PROPERTIES_AT] = properties_at
+        table[count, _PROPERTIES_SIZE] = properties_size
+        count += 1
+        at = properties_at + properties_size
+    return count
+
+
+@inner
+def _is_possible(source: Any, table: Any, plan: Any) -> Any:
+    """Whether the plan's places are inside the source, and its sizes those of a record."""
+    count, batch_size, _, _, _, _, _, host_at, host_size, topic_at, topic_size, more_at, more = plan
+    end = len(source)
+    return (
+        -1 <= count <= table.shape[0]
+        and table.shape[1] == BATCH_COLUMN_COUNT
+        and 0 <= batch_size <= end
+        and (host_size in (8, 20))
+        and topic_size <= _TOPIC_MAX
+        and _is_inside(host_at, host_size, end)
+        and _is_inside(topic_at, topic_size, end)
+        and _is_inside(more_at, more, end)
+    )
+
+
+@inner
+def _write_record(source: Any, row: Any, plan: Any, queue: Any, timestamp: Any, target: Any) -> Any:
+    """Write one record, its length last."""
+    _, _, _, _, _, _, _, host_at, host_size, topic_at, topic_size, more_at, more_size = plan
+    queue_id, queue_offset, base, at = queue
+    body_at = _write_head(
+        source,
+        row,
+        (queue_id, queue_offset, base + at),
+        (timestamp, host_at, host_size),
+        target,
+        at,
+    )
+    copy_bytes(target, body_at, source, row[_BODY_AT], row[_BODY_SIZE])
+    tail = body_at + row[_BODY_SIZE]
+    target[tail] = topic_size
+    copy_bytes(target, tail + 1, source, topic_at, topic_size)
+    tail += 1 + topic_size
+    properties_at = row[_PROPERTIES_AT]
+    size = row[_PROPERTIES_SIZE]
+    joint = _joint_size(source, properties_at, size, more_size)
+    store_i16(target, tail, joint)
+    copy_bytes(target, tail + 2, source, properties_at, size)
+    if joint > size + more_size:
+        target[tail + 2 + size] = _SEPARATOR
+    copy_bytes(target, tail + 2 + joint - more_size, source, more_at, more_size)
+    store_i32(target, at, row[_RECORD_SIZE])
+
+
 @kernel(
     types.int64(
         BYTES,
         COLUMNS,
-        types.UniTuple(BYTES, 3),
-        types.UniTuple(types.int64, 5),
+        types.UniTuple(types.int64, len(BatchPlan)),
+        types.UniTuple(types.int64, 4),
         WRITABLE_BYTES,
         types.int64,
     )
 )
 def write_batch(
-    source: Any, table: Any, common: Any, numbers: Any, target: Any, position: Any
+    source: Any, table: Any, plan: Any, numbers: Any, target: Any, position: Any
 ) -> Any:
-    """Write the first rows of `table` as consecutive records at `position` of `target`.
+    """Write a batch as consecutive records at `position` of `target`.
 
     Parameters
     ----------
     source
-        Holds bodies, properties and born hosts.
-    common
-        Topic, store host, and properties that are added to those of every message.
+        Holds everything that is copied: a client's batch or bodies and properties, born hosts, and
+        what the plan names.
+    table
+        Rows, filled; or room for as many as the client's batch may have.
+    plan
+        Numbers by `BatchPlan`.
     numbers
-        How many rows, queue id, queue offset of the first message, store timestamp in ms, and the
-        physical offset of ``target[0]``.
+        Queue id, queue offset of the first message, store timestamp in ms, and the physical offset
+        of ``target[0]``.
     target, position
         The mapped file, and where its free part begins.
 
     Returns
     -------
     int
-        Bytes written, or a `BatchRefusal`.
+        ``count << 32 | bytes written``, or a `BatchRefusal`.
     """
-    topic, store_host, more = common
-    count, queue_id, queue_offset, timestamp, base = numbers
-    if count < 0 or count > table.shape[0] or table.shape[1] != BATCH_COLUMN_COUNT:
+    queue_id, queue_offset, timestamp, base = numbers
+    if not _is_possible(source, table, plan):
         return _BAD_TABLE
-    if len(topic) > _TOPIC_MAX:
-        return _BAD_TABLE
+    count = plan[_COUNT]
+    if count < 0:
+        count = _parse(source, table, plan)
+    if count < 0:
+        return count
+    if count == 0:
+        return _EMPTY
     for row in range(count):
-        if len(store_host) != _host_size(table[row, _SYS_FLAG], _STORE_V6):
+        if _host_size(table[row, _SYS_FLAG], _STORE_V6) != plan[_STORE_HOST_SIZE]:
             return _BAD_TABLE
-    total = _measure(source, table, count, len(topic), len(more))
+    total = _measure(source, table, count, plan[_TOPIC_SIZE], plan[_MORE_SIZE])
     if total < 0:
         return total
     if position < 0 or total > len(target) - _CLOSING_SIZE - position:
-        return _NO_ROOM
+        return _NO_ROOM - total
     at = position
     for index in range(count):
-        row = table[index]
-        queue = (queue_id, queue_offset + index, base + at)
-        body_at = _write_head(source, row, queue, (timestamp, store_host), target, at)
-        body_size = row[_BODY_SIZE]
-        copy_bytes(target, body_at, source, row[_BODY_AT], body_size)
-        tail = body_at + body_size
-        target[tail] = len(topic)
-        copy_bytes(target, tail + 1, topic, 0, len(topic))
-        tail += 1 + len(topic)
-        properties_at = row[_PROPERTIES_AT]
-        size = row[_PROPERTIES_SIZE]
-        joint = _joint_size(source, properties_at, size, len(more))
-        store_i16(target, tail, joint)
-        copy_bytes(target, tail + 2, source, properties_at, size)
-        if joint > size + len(more):
-            target[tail + 2 + size] = _SEPARATOR
-        copy_bytes(target, tail + 2 + joint - len(more), more, 0, len(more))
-        store_i32(target, at, row[_RECORD_SIZE])
-        at += row[_RECORD_SIZE]
-    return total
+        queue = (queue_id, queue_offset + index, base, at)
+        _write_record(source, table[index], plan, queue, timestamp, target)
+        at += table[index, _RECORD_SIZE]
+    return (count << _SHIFT) | total
