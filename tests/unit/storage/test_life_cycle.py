@@ -7,6 +7,7 @@ import threading
 import pytest
 
 from rocketstore import Message, MessageStore, StoreClosedError, StoreLockedError
+from rocketstore.storage.checkpoint import read_checkpoint
 from support.configured_store import LOG_FILE_BYTES, QUEUE_FILE_BYTES, open_small, small_config
 from support.failing_disk import FailingDisk
 
@@ -164,3 +165,32 @@ def test_listeners_hear_of_messages_until_they_are_removed(tmp_path):
         put(store)
         store.wait_dispatched()
     assert [(a.topic, a.queue_id, a.next_offset) for a in heard] == [(TOPIC, 0, 1), (TOPIC, 0, 2)]
+
+
+@pytest.mark.parametrize("end", [MessageStore.flush, MessageStore.close])
+def test_flush_and_close_put_log_queues_and_index_on_the_disk(tmp_path, end):
+    disk = FailingDisk()
+    with open_small(tmp_path / "store", disk=disk) as store:
+        put(store)
+        store.wait_dispatched()
+        (index_file,) = (path.name for path in store.layout.index.iterdir())
+        disk.calls.clear()
+        put(store)
+        store.wait_dispatched()
+        end(store)
+        synced = [name for what, name in disk.calls if what == "fdatasync"]
+    # The log's file and the queue's have the same name; the index is flushed long before full.
+    assert sorted(set(synced)) == [f"{0:020d}", index_file, "checkpoint"]
+    assert synced.count(f"{0:020d}") == 2
+    assert synced[-1] == "checkpoint"
+
+
+def test_the_checkpoint_does_not_move_when_the_index_could_not_be_synced(tmp_path):
+    disk = FailingDisk()
+    store = open_small(tmp_path / "store", disk=disk)
+    put(store)
+    store.wait_dispatched()
+    disk.fails_sync = {path.name for path in store.layout.index.iterdir()}
+    store.close()
+    assert read_checkpoint(store.layout.checkpoint).index_ms == 0
+    assert store.layout.abort.exists()

@@ -11,6 +11,7 @@ import pytest
 
 from rocketstore import (
     BrokerRole,
+    FlushDiskType,
     InvalidNameError,
     Message,
     PutMessageStatus,
@@ -368,6 +369,15 @@ def test_a_slave_takes_no_messages_of_its_own(tmp_path):
         result = store.put(Message(topic=TOPIC, body=b"x"))
     assert result.status is UNAVAILABLE
     assert "SLAVE" in result.detail
+
+
+def test_a_put_that_does_not_wait_for_the_flush_wakes_it(tmp_path, monkeypatch):
+    with open_small(tmp_path / "store", flush_disk_type=FlushDiskType.SYNC_FLUSH) as store:
+        woken = []
+        monkeypatch.setattr(store._services.flusher, "wake", lambda: woken.append(None))
+        assert store.put(Message(topic=TOPIC, body=b"x", wait_flush=False)).status is OK
+        assert len(woken) == 1
+        assert store.flushed_physical_offset == 0
 
 
 def test_a_synchronous_master_stores_and_says_that_no_replica_has_it(tmp_path):
