@@ -9,9 +9,9 @@ import tempfile
 from pathlib import Path
 
 from bench import machine, report
-from bench.comparison import Memory, Sides, run
-from bench.scenario import SCENARIOS, select
-from support.java_store import JavaBuildError, java_command
+from bench.comparison import Memory, Outcome, Sides, run
+from bench.scenario import SCENARIOS, Scenario, select
+from support.java_store import CommandFailedError, JavaBuildError, java_command
 
 RESULTS = Path(__file__).resolve().parent / "results"
 JVM_OPTIONS = ("-Xms1g", "-Xmx1g", "-XX:+UseG1GC")
@@ -49,21 +49,38 @@ def main(*, with_java: bool) -> int:
         "memory": options.memory,
     }
     memory = Memory.ANY if options.smoke else Memory(options.memory)
-    sides = Sides(directory, java, memory=memory, shared=options.smoke)
-    outcomes = []
-    with sides:
-        for scenario in scenarios:
-            print(f"{scenario.name}: {scenario.claim} …", file=sys.stderr, flush=True)
-            for outcome in run(scenario, sides, rounds=rounds, smoke=options.smoke):
-                outcomes.append(outcome)
-                print(f"  {report.one_line(outcome)}", file=sys.stderr, flush=True)
+    with Sides(directory, java, memory=memory, shared=options.smoke) as sides:
+        outcomes, failed = _run_all(scenarios, sides, rounds=rounds, smoke=options.smoke)
     title = "smoke run: the figures mean nothing" if options.smoke else json.dumps(about["machine"])
     report.print_table(outcomes, title=title, with_java=with_java)
     if options.save and not options.smoke:
         path = RESULTS / report.default_name(options.memory)
         report.save(outcomes, path, about=about)
         print(f"written to {path}")
-    return 0
+    if failed:
+        print(f"failed: {', '.join(failed)}", file=sys.stderr)
+    return 1 if failed else 0
+
+
+def _run_all(
+    scenarios: list[Scenario], sides: Sides, *, rounds: int, smoke: bool
+) -> tuple[list[Outcome], list[str]]:
+    """Return what was measured, and the names of the scenarios that failed."""
+    outcomes: list[Outcome] = []
+    failed: list[str] = []
+    for scenario in scenarios:
+        print(f"{scenario.name}: {scenario.claim} …", file=sys.stderr, flush=True)
+        try:
+            measured = run(scenario, sides, rounds=rounds, smoke=smoke)
+        except CommandFailedError as failure:
+            # The figures of the other scenarios are worth having all the same.
+            failed.append(scenario.name)
+            print(f"  FAILED: {failure}", file=sys.stderr, flush=True)
+            continue
+        outcomes += measured
+        for outcome in measured:
+            print(f"  {report.one_line(outcome)}", file=sys.stderr, flush=True)
+    return outcomes, failed
 
 
 def _parser(*, with_java: bool) -> argparse.ArgumentParser:
