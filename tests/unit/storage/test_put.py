@@ -121,6 +121,15 @@ def test_all_topics_share_one_log_without_gaps(store):
     assert store.max_physical_offset == results[-1].physical_offset + results[-1].size
 
 
+def test_puts_and_their_bytes_are_counted_by_topic(store):
+    one = store.put(Message(topic="a", body=b"x"))
+    two = store.put(Message(topic="a", body=b"yy"), 1)
+    batch = store.put_batch([Message(topic="b", body=b"z")] * 3)
+    store.put(Message(topic="t" * 200))
+    assert store.statistics.put_by_topic() == {"a": (2, one.size + two.size), "b": (3, batch.size)}
+    assert store.statistics.failed_puts == 1
+
+
 def test_retry_and_dead_letter_topics_are_topics_like_others(store):
     message = Message(
         topic="%RETRY%group_a", body=b"again", reconsume_times=2,
