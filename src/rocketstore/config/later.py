@@ -78,7 +78,11 @@ class LaterOptions(msgspec.Struct, frozen=True, kw_only=True, rename=broker_conf
     ] = 20_000
     broker_role: Annotated[
         BrokerRole,
-        Option(_G.LATER, "Part in replication; a SLAVE refuses puts of its own."),
+        Option(
+            _G.LATER,
+            "Part in replication; a SLAVE refuses puts of its own, a SYNC_MASTER says of each put "
+            "that no replica has it.",
+        ),
     ] = BrokerRole.ASYNC_MASTER
     slave_timeout: Annotated[
         int, Option(_G.LATER, "Longest wait of a SYNC_MASTER put for its slave.", "ms", 1)
