@@ -23,6 +23,7 @@ from rocketstore.format.queue_entry import (
     filler_mask,
     written_mask,
 )
+from rocketstore.scan import kernels
 from rocketstore.storage.intervals import Intervals
 from rocketstore.storage.pread_files import OpenFiles, PreadFiles
 from rocketstore.storage.queue_table import is_directory_name
@@ -140,10 +141,10 @@ class AuditedQueue:
         stop = self.place_count
         while stop > self.first_offset:
             start = max(self.first_offset, stop - _CHUNK_ENTRIES)
-            entries = self.read(start, stop - start)
-            used = np.flatnonzero(entries.view(np.uint8).reshape(-1, ENTRY_SIZE_BYTES).any(axis=1))
-            if used.size:
-                return start + int(used[-1]) + 1
+            content = self.read(start, stop - start).view(np.uint8)
+            last = int(kernels.last_nonzero(content, 0, content.size))
+            if last >= 0:
+                return start + last // ENTRY_SIZE_BYTES + 1
             stop = start
         return stop
 
@@ -288,10 +289,18 @@ def _kinds(
     kinds[offsets < log.min] = UnbackedKind.EXPIRED
     kinds[~written_mask(entries)] = UnbackedKind.WRONG
     kinds[filler_mask(entries)] = UnbackedKind.FILLER
-    kinds[~entries.view(np.uint8).reshape(-1, ENTRY_SIZE_BYTES).any(axis=1)] = (
-        UnbackedKind.UNWRITTEN
-    )
+    kinds[empty_mask(entries)] = UnbackedKind.UNWRITTEN
     return kinds
+
+
+def empty_mask(entries: EntryArray) -> BoolArray:
+    """Return which entries are zeros throughout."""
+    mask: BoolArray = (
+        (entries["physical_offset"] == 0)
+        & (entries["record_size"] == 0)
+        & (entries["tags_code"] == 0)
+    )
+    return mask
 
 
 def _runs_of_kinds(kinds: npt.NDArray[np.object_], first: int) -> list[Unbacked]:

@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES, FILLER, QueueEntry
+from rocketstore.format.queue_entry import FILLER, QueueEntry
 from rocketstore.scan import kernels
 from rocketstore.scan.columns import Column, RecordColumns, new_columns
 from rocketstore.storage.leftovers import normal_mask
+from rocketstore.storage.queue_audit import empty_mask
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -164,8 +165,7 @@ class QueueRecovery:
                 entries = queue.entries(first, queue.max_offset - first)
                 if not len(entries):
                     break
-                empty = ~entries.view(np.uint8).reshape(-1, ENTRY_SIZE_BYTES).any(axis=1)
-                for row in np.flatnonzero(empty).tolist():
+                for row in np.flatnonzero(empty_mask(entries)).tolist():
                     queue.put(first + row, FILLER, overwrite=True)
                 first += len(entries)
 
