@@ -22,6 +22,7 @@ from rocketstore.format.record import MESSAGE_MAGIC_V1_SIGNED, body_crc, record_
 from rocketstore.message import TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
 from rocketstore.scan import kernels
 from rocketstore.scan.batch_state import COUNT_SHIFT, BatchRefusal
+from rocketstore.storage.touch_ahead import FAST_WINDOW_MS, WINDOW_BYTES, WINDOWS_AHEAD
 
 if TYPE_CHECKING:
     import mmap
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from rocketstore.storage.mapped_file import MappedFile
     from rocketstore.storage.mapped_file_queue import MappedFileQueue
     from rocketstore.storage.preallocate import Preallocator
+    from rocketstore.storage.touch_ahead import TouchAhead
     from rocketstore.units import QueueKey
 
     ByteArray = npt.NDArray[np.uint8]
@@ -93,6 +95,8 @@ class CommitLog:
         This store's address as records hold it.
     sync_flush
         Whether readers see flushed bytes only.
+    touch_ahead
+        Faults pages in ahead of a fast writer; None leaves that to the writer.
 
     Attributes
     ----------
@@ -114,6 +118,7 @@ class CommitLog:
         clock: Callable[[], int],
         store_host: bytes,
         sync_flush: bool = False,
+        touch_ahead: TouchAhead | None = None,
     ) -> None:
         self.files = files
         self.store_host = store_host
@@ -126,6 +131,8 @@ class CommitLog:
         self.lock = threading.Lock()
         self._preallocator = preallocator
         self._clock = clock
+        self._touch_ahead = touch_ahead
+        self._window_entered_ms = 0
         self._cells: dict[tuple[str, int], QueueCell] = {}
         self._packers: dict[tuple[int, int, int], Callable[..., None]] = {}
         # Set by the first append, which finds no room below a limit of -1.
@@ -370,22 +377,33 @@ class CommitLog:
         if file is not None:
             end = file.write_position + size + END_FILE_MIN_BLANK_SIZE
             if end <= file.size:
-                # The first append, or a sparse file whose next pages must be probed.
+                # The first append, the next window, or a sparse file whose pages must be probed.
                 file.reserve(end)
-                self._use(file)
+                self._use(file, end)
                 return self._position
         self._roll(file, size)
         return self._position
 
-    def _use(self, file: MappedFile) -> None:
-        """Make `file` the one that is written."""
+    def _use(self, file: MappedFile, end: int) -> None:
+        """Make `file` the one that is written, up to the end of the window that holds `end`."""
         self._file = file
         self._base = file.base
         self._position = file.write_position
         self._mapping = file.mapping
         writable = min(file.size, file.backed_position)
+        if self._touch_ahead is not None:
+            window_stop = end + -end % WINDOW_BYTES
+            if window_stop < writable:
+                self._touch(file, window_stop)
+                writable = window_stop
         self._target = file.array[:writable]
         self._limit = writable - END_FILE_MIN_BLANK_SIZE
+
+    def _touch(self, file: MappedFile, start: int) -> None:
+        """Have the next windows touched, if the last one was filled fast."""
+        entered_ms, self._window_entered_ms = self._window_entered_ms, self.locked_since_ms
+        if self._touch_ahead is not None and self.locked_since_ms - entered_ms < FAST_WINDOW_MS:
+            self._touch_ahead.request(file, start, start + WINDOWS_AHEAD * WINDOW_BYTES)
 
     def _roll(self, full: MappedFile | None, size: int) -> None:
         """Go on in the next file, closing the full one; nothing changes if there is no next one.
@@ -410,5 +428,6 @@ class CommitLog:
             self.max_offset = full.base + full.size
             self._preallocator.retire(full)
         self.files.adopt(file)
-        file.reserve(min(size + END_FILE_MIN_BLANK_SIZE, file.size))
-        self._use(file)
+        end = min(size + END_FILE_MIN_BLANK_SIZE, file.size)
+        file.reserve(end)
+        self._use(file, end)

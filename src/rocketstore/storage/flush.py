@@ -11,7 +11,6 @@ and not the waiting put itself: docs/decisions/0003-group-commit.md.
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import time
 from typing import TYPE_CHECKING, Final
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from rocketstore.errors import FlushFailedError
+from rocketstore.storage.bell import Bell
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,21 +32,6 @@ _SLOW_FLUSH_S: Final = 0.5
 """A flush that takes longer is worth a line (FlushRealTimeService, 500 ms)."""
 
 _log: Final = structlog.get_logger(__name__)
-
-
-class _Bell:
-    """Wakes one thread; rings while it is awake count as one (``threading.Event`` costs more)."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._lock.acquire()
-
-    def ring(self) -> None:
-        with contextlib.suppress(RuntimeError):  # rung already
-            self._lock.release()
-
-    def wait(self, timeout_s: float = -1) -> None:
-        self._lock.acquire(timeout=timeout_s)
 
 
 class CommitLogFlusher:
@@ -91,7 +76,7 @@ class CommitLogFlusher:
         self._flushing = threading.Lock()
         self._waiters: list[threading.Lock] = []
         self._waiting = threading.Lock()
-        self._bell = _Bell()
+        self._bell = Bell()
         self._stopping = False
         self._last_thorough_ms = 0
         self._thread: threading.Thread | None = None

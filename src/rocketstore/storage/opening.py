@@ -43,6 +43,7 @@ from rocketstore.storage.queue_table import ConsumeQueueTable
 from rocketstore.storage.recovery import RecoveryParts, RecoveryReport, recover
 from rocketstore.storage.retention import Retention, StorePlaces
 from rocketstore.storage.running_flags import RunningFlags
+from rocketstore.storage.touch_ahead import TouchAhead
 from rocketstore.storage.warm_up import WarmUp
 
 if TYPE_CHECKING:
@@ -71,6 +72,7 @@ class StoreParts:
     lock: StoreLock
     log: CommitLog
     preallocator: Preallocator
+    touch_ahead: TouchAhead | None
     queues: ConsumeQueueTable
     index: IndexService
     checkpoint: StoreCheckpoint
@@ -142,6 +144,9 @@ class _Opening:
         self.disk = disk
         self.clock = clock
         self.retention: Retention | None = None
+        # A sync would write touched pages out at once; a warmed file has none to touch.
+        touches = not (config.is_sync_flush or config.warm_mapped_file_enable)
+        self.touch_ahead = TouchAhead() if touches else None
         self.place = log_file_placement(layout, sizes.commit_log_file_bytes, self._full_directories)
         self.preallocator = Preallocator(
             self.place, sizes.commit_log_file_bytes, disk=disk, warm_up=self._warm_up()
@@ -170,6 +175,7 @@ class _Opening:
             clock=self.clock,
             store_host=encode_host(self.config.store_host),
             sync_flush=self.config.is_sync_flush,
+            touch_ahead=self.touch_ahead,
         )
         dispatcher = self._dispatcher(log, queues, index)
         report = recover(
@@ -203,9 +209,10 @@ class _Opening:
         _mark_in_use(self.layout.abort, self.disk)
         return StoreParts(
             layout=self.layout, config=self.config, sizes=self.sizes, disk=self.disk,
-            clock=self.clock, lock=lock, log=log, preallocator=self.preallocator, queues=queues,
-            index=index, checkpoint=checkpoint, dispatcher=dispatcher, retention=self.retention,
-            flags=flags, problems=problems, recovery=report,
+            clock=self.clock, lock=lock, log=log, preallocator=self.preallocator,
+            touch_ahead=self.touch_ahead, queues=queues, index=index, checkpoint=checkpoint,
+            dispatcher=dispatcher, retention=self.retention, flags=flags, problems=problems,
+            recovery=report,
         )  # fmt: skip
 
     def _load_files(self) -> tuple[MappedFileQueue, ConsumeQueueTable, list[FileProblem]]:

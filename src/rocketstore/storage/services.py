@@ -91,6 +91,8 @@ class StoreServices:
         if not self._threads:
             return
         self._parts.preallocator.start()
+        if self._parts.touch_ahead is not None:
+            self._parts.touch_ahead.start()
         last = self._parts.log.files.last()
         if last is not None:
             self._parts.preallocator.request(last.base)
@@ -146,6 +148,8 @@ class StoreServices:
         with self._parts.log.lock:
             pass
         failure: FlushFailedError | None = None
+        if self._parts.touch_ahead is not None:
+            self._parts.touch_ahead.stop()
         if self._threads:
             self._retention.stop()
             self._sampler.stop()
