@@ -35,7 +35,7 @@ answer = {
     "chosen": frame.filter("topic = 'TopicA' and queueId = 0").count(),
 }
 try:
-    spark.read.format("rocketstore").option("tabel", "x").load(sys.argv[1]).count()
+    spark.read.format("rocketstore").option("includeBodies", "x").load(sys.argv[1]).count()
 except Exception as error:
     answer["error"] = str(error)
 print("ANSWER " + json.dumps(answer))
@@ -75,4 +75,4 @@ def test_the_source_answers_on_spark_connect(tmp_path):
     assert "connect" in answer["kind"]
     assert answer["rows"] == 1489
     assert 0 < answer["chosen"] < 730
-    assert "option tabel is unknown" in answer["error"]
+    assert "option includebodies is unknown" in answer["error"]

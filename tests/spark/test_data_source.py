@@ -235,7 +235,7 @@ def test_damage_stops_a_query_with_one_plain_sentence(spark, copy):
 @pytest.mark.parametrize(
     ("options", "path", "message"),
     [
-        ({"tabel": "x"}, None, "option tabel is unknown, found 'x'; did you mean table"),
+        ({"startOffsets": "x"}, None, "is unknown, found 'x'; did you mean startingOffsets"),
         ({"table": "index", "topic": "a"}, None, "option topic does not apply to table index"),
         ({}, "/nowhere/at/all", "is no store"),
         ({"columns": "nothing"}, None, "table messages has no column 'nothing'"),

@@ -62,7 +62,7 @@ OPTIONS: Final = (
     Option("endingOffsets", _QUEUES, "latest", "queue offset behind the last, JSON"),
     Option("startingTimestamp", RECORD_TABLES, "-", "store time in ms, from which on"),
     Option("endingTimestamp", RECORD_TABLES, "-", "store time in ms, before which"),
-    Option("subExpression", RECORD_TABLES, "*", "tags: `created || paid`"),
+    Option("subExpression", RECORD_TABLES, "*", "tags, with two bars between several"),
     Option("maxSplitBytes", _CUT, "256 MiB", "most bytes of one task; `64m`, `1g` are understood"),
     Option("minPartitions", _CUT, "1", "least tasks, as far as there are bytes"),
     Option("failOnDataLoss", _QUEUES, "true", "whether missing files or offsets are an error"),

@@ -139,15 +139,15 @@ def _zlib_rows(columns: RecordColumns) -> list[int]:
 
 
 def _inflated(columns: RecordColumns, row: int) -> bytes:
-    """Return an inflated body; as stored when it is no zlib stream or inflates without end."""
+    """Return an inflated body; as stored when it is no whole zlib stream or inflates too far."""
     stored = columns.bytes_of(row, Column.BODY_AT, Column.BODY_SIZE)
     inflater = zlib.decompressobj()
     try:
-        body = inflater.decompress(stored, INFLATED_BODY_LIMIT_BYTES)
+        body = inflater.decompress(stored, INFLATED_BODY_LIMIT_BYTES + 1)
     except zlib.error:
         # The CRC agrees, so this is what its producer sent.
         return stored
-    return stored if inflater.unconsumed_tail else body
+    return body if inflater.eof and len(body) <= INFLATED_BODY_LIMIT_BYTES else stored
 
 
 def _spliced(stored: Any, begin: int, end: int, inflated: Mapping[int, bytes]) -> Any:

@@ -117,6 +117,9 @@ def find_stores(options: ReadOptions) -> list[StorePlace]:
 
 def _stores_at(location: str) -> list[StorePlace]:
     files, root = files_at(location)
+    if "://" not in location:
+        # Executors may stand in another directory.
+        location = root
     entries = files.list(root)
     place = _store_of(files, entries, location.rstrip("/"))
     if place is not None:

@@ -62,7 +62,7 @@ def plain_body(stored, sys_flag):
     if not sys_flag & COMPRESSED_FLAG or sys_flag & 0x700 not in (0, 0x300):
         return stored
     try:
-        return zlib.decompressobj().decompress(stored)
+        return zlib.decompress(stored)
     except zlib.error:
         return stored
 

@@ -75,11 +75,12 @@ def test_only_bodies_that_say_zlib_are_inflated():
     log.add(body=packed, sys_flag=0)
     log.add(body=b"no zlib at all", sys_flag=1)
     log.add(body=b"", sys_flag=1)
+    log.add(body=packed[:-1], sys_flag=1)
     inflated, _ = bodies(log)
     hello = b"hello" * 50
-    assert inflated == [hello, b"plain", hello, other, packed, b"no zlib at all", b""]
+    assert inflated == [hello, b"plain", hello, other, packed, b"no zlib at all", b"", packed[:-1]]
     stored, _ = bodies(log, decompress=False)
-    assert stored == [packed, b"plain", packed, other, packed, b"no zlib at all", b""]
+    assert stored == [packed, b"plain", packed, other, packed, b"no zlib at all", b"", packed[:-1]]
 
 
 def test_inflated_bodies_end_a_batch_before_it_grows_too_large(monkeypatch):
