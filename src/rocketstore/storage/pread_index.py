@@ -14,8 +14,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections import Counter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from rocketstore.config import FileObservation
 from rocketstore.errors import FormatError
 from rocketstore.format.index_file import (
     FIRST_ITEM,
@@ -28,6 +30,7 @@ from rocketstore.format.index_file import (
     IndexHeader,
     IndexLayout,
     decode_header,
+    is_index_file_name,
     layout_of,
 )
 from rocketstore.format.java_hash import key_hash
@@ -78,7 +81,7 @@ class PreadIndex:
         FormatError
             Slots and items of a file cannot be learnt from its length.
         """
-        found: list[PreadIndexFile] = []
+        sizes: dict[Path, int] = {}
         findings: list[FileFinding] = []
         names: list[str] = []
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
@@ -95,7 +98,18 @@ class PreadIndex:
             if size == 0:
                 findings.append(FileFinding(path, FileProblem.EMPTY, "an index file", "0 bytes"))
                 continue
-            found.append(PreadIndexFile(path, self._layout_of(path, size)))
+            sizes[path] = size
+        layout = self._layout
+        if layout is None and sizes:
+            layout = _commonest_layout(sizes)
+        found: list[PreadIndexFile] = []
+        for path, size in sizes.items():
+            assert layout is not None
+            if self._layout is None and size != layout.size_bytes:
+                expected, seen = f"{layout.size_bytes} bytes", f"{size} bytes"
+                findings.append(FileFinding(path, FileProblem.WRONG_SIZE, expected, seen))
+                continue
+            found.append(PreadIndexFile(path, layout))
         self.findings = findings
         return found
 
@@ -121,19 +135,6 @@ class PreadIndex:
             if header.end_timestamp_ms < begin_ms:
                 continue
             yield from self._walk(file, header, hashed, begin_ms, end_ms)
-
-    def _layout_of(self, path: Path, size: int) -> IndexLayout:
-        layout = self._layout
-        try:
-            return layout_of(size) if layout is None else layout
-        except FormatError as error:
-            raise FormatError(
-                "cannot learn the layout of an index file",
-                path=path,
-                expected="a length with four items per slot",
-                found=f"{size} bytes",
-                hint=error.hint,
-            ) from error
 
     def _header(self, file: PreadIndexFile) -> IndexHeader | None:
         raw = self._open_files.read(file.path, 0, INDEX_HEADER_SIZE)
@@ -169,3 +170,34 @@ class PreadIndex:
             if item_hash == hashed and is_in_range:
                 yield physical_offset
             stop, number = number, older
+
+
+def _commonest_layout(sizes: dict[Path, int]) -> IndexLayout:
+    """Return the layout that most files have; a file that was cut off does not hide the others'."""
+    counted = Counter(sizes.values())
+    error: FormatError | None = None
+    for size in sorted(counted, key=lambda size: (counted[size], size), reverse=True):
+        try:
+            return layout_of(size)
+        except FormatError as found:
+            error = error or found
+    assert error is not None
+    path, size = next(iter(sizes.items()))
+    raise FormatError(
+        "cannot learn the layout of an index file",
+        path=path,
+        expected="a length with four items per slot",
+        found=f"{size} bytes",
+        hint=error.hint,
+    ) from error
+
+
+def index_observations(directory: Path) -> list[FileObservation]:
+    """Return path and length of every index file that is not empty."""
+    found = []
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        for path in sorted(directory.iterdir()):
+            with contextlib.suppress(FileNotFoundError):
+                if is_index_file_name(path.name) and (size := path.stat().st_size):
+                    found.append(FileObservation(path, size))
+    return found

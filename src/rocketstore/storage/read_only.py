@@ -17,6 +17,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections import Counter
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Self
 
 from rocketstore.config import (
@@ -29,16 +30,17 @@ from rocketstore.errors import NotAStoreError, StoreClosedError, StoreReadOnlyEr
 from rocketstore.format.blank import END_FILE_MIN_BLANK_SIZE, encode_blank
 from rocketstore.format.checkpoint import decode_checkpoint
 from rocketstore.format.index_file import IndexLayout
+from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES
 from rocketstore.storage.get_page import PageLimits
 from rocketstore.storage.layout import StoreLayout
 from rocketstore.storage.pread_files import OpenFiles, PreadFiles
-from rocketstore.storage.pread_index import PreadIndex
+from rocketstore.storage.pread_index import PreadIndex, index_observations
 from rocketstore.storage.pread_queue import PreadQueues
 from rocketstore.storage.reader import Reader
 from rocketstore.storage.record_access import message_at, record_size_at
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
     from types import TracebackType
 
@@ -47,6 +49,9 @@ if TYPE_CHECKING:
     from rocketstore.format.queue_entry import QueueEntry
     from rocketstore.storage.pread_files import FileFinding, LogFile
     from rocketstore.units import ByteRange, QueueKey
+
+_QUEUES_LOOKED_AT: Final = 64
+"""Queues whose files are looked at to learn the size of a queue file."""
 
 POLL_INTERVAL_S: Final = 0.02
 """How often `ReadOnlyStore.wait_for` looks, because no writer tells a reader of another process."""
@@ -327,24 +332,36 @@ class ReadOnlyStore(Reader):
 
     def _check_files(self) -> None:
         """Hold the files against what is set, and refuse a store that lost its log."""
-        keys = self._pread_queues.keys()
-        queue = next((queue for key in keys if (queue := self._pread_queues.get(key))), None)
-        if not self._files.files and queue is not None and queue.files.files:
+        queues = [
+            queue.files
+            for key in self._pread_queues.keys()[:_QUEUES_LOOKED_AT]
+            if (queue := self._pread_queues.get(key)) is not None
+        ]
+        if not self._files.files and any(files.files for files in queues):
             raise NotAStoreError(
                 f"{self.layout.root} has queues but no CommitLog file",
                 hint="put the CommitLog files back; their queues can be rebuilt, not the reverse",
             )
-        resolve_sizes(
+        entries = [
+            found
+            for files in queues
+            if (found := _observation(files)) and found.size_bytes % ENTRY_SIZE_BYTES == 0
+        ]
+        is_set = self.config.max_hash_slot_num or self.config.max_index_num
+        self._sizes = resolve_sizes(
             self.config,
             ObservedSizes(
                 commit_log=_observation(self._files),
-                consume_queue=None if queue is None else _observation(queue.files),
+                consume_queue=_commonest(entries),
+                index_file=_commonest(index_observations(self.layout.index)) if is_set else None,
             ),
         )
 
     def _index_layout(self) -> IndexLayout | None:
-        slots, items = self.config.max_hash_slot_num, self.config.max_index_num
-        return None if slots is None or items is None else IndexLayout(slots, items)
+        """Return the layout that is set; where one number is, the files gave the other."""
+        if not (self.config.max_hash_slot_num or self.config.max_index_num):
+            return None
+        return IndexLayout(self._sizes.hash_slot_count, self._sizes.index_item_count)
 
 
 class _Closed:
@@ -363,6 +380,12 @@ def _observation(files: PreadFiles) -> FileObservation | None:
         if file.size == files.file_size:
             return FileObservation(file.path, file.size)
     return None
+
+
+def _commonest(found: Sequence[FileObservation]) -> FileObservation | None:
+    """Return one of those of the size that most have; a file that was cut off tells nothing."""
+    counted = Counter(one.size_bytes for one in found)
+    return max(found, key=lambda one: (counted[one.size_bytes], one.size_bytes), default=None)
 
 
 def physical_memory_bytes() -> int:

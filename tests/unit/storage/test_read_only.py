@@ -23,7 +23,7 @@ from rocketstore.storage.pread_files import FileProblem
 from rocketstore.storage.read_only import ReadOnlyStore
 from rocketstore.storage.results import GetMessageStatus
 from rocketstore.units import QueueKey
-from support.store_files import StoreFiles
+from support.store_files import INDEX_LAYOUT, StoreFiles
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -184,6 +184,62 @@ def test_an_index_of_another_ratio_needs_its_layout_and_names_the_file(files: St
         ReadOnlyStore(files.root).find("TopicTest", "k")
     store = ReadOnlyStore(files.root, StoreConfig(max_hash_slot_num=10, max_index_num=30))
     assert store.find("TopicTest", "k") == []
+
+
+def index_of(files: StoreFiles) -> None:
+    items = [("TopicTest", "k", 0, 1_000)]
+    files.index("20240101000000000", items, begin_ms=1_000, end_ms=1_000)
+
+
+def test_an_index_file_that_was_cut_off_does_not_hide_the_others(files: StoreFiles) -> None:
+    files.put(keys="k")
+    index_of(files)
+    whole = next((files.root / "index").iterdir())
+    cut = whole.with_name("20990101000000000")
+    cut.write_bytes(whole.read_bytes()[:100])
+    store = ReadOnlyStore(files.root)
+    assert [message.keys for message in store.find("TopicTest", "k")] == [("k",)]
+    assert (cut, FileProblem.WRONG_SIZE) in {
+        (finding.path, finding.problem) for finding in store.findings
+    }
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        {"max_hash_slot_num": INDEX_LAYOUT.slot_count + 1},
+        {
+            "max_hash_slot_num": INDEX_LAYOUT.slot_count,
+            "max_index_num": INDEX_LAYOUT.item_count + 1,
+        },
+    ],
+)
+def test_an_index_layout_that_is_set_and_differs_from_the_files_is_an_error(
+    files: StoreFiles, setting: dict[str, int]
+) -> None:
+    files.put(keys="k")
+    index_of(files)
+    with pytest.raises(ConfigError, match="maxHashSlotNum"):
+        ReadOnlyStore(files.root, StoreConfig(**setting))
+
+
+def test_one_number_of_an_index_layout_gives_the_other(files: StoreFiles) -> None:
+    files.put(keys="k")
+    index_of(files)
+    config = StoreConfig(max_index_num=INDEX_LAYOUT.item_count)
+    assert len(ReadOnlyStore(files.root, config).find("TopicTest", "k")) == 1
+
+
+def test_a_queue_file_that_was_cut_off_does_not_keep_a_store_from_being_read(
+    files: StoreFiles,
+) -> None:
+    for queue_id in range(3):
+        files.put(queue_id=queue_id)
+    first = next((files.root / "consumequeue" / "TopicTest" / "0").iterdir())
+    os.truncate(first, 33)
+    store = ReadOnlyStore(files.root)
+    assert store.get("TopicTest", 1, 0).status is GetMessageStatus.FOUND
+    assert store.get("TopicTest", 0, 0).status is GetMessageStatus.FOUND
 
 
 # --- beside a writer ------------------------------------------------------------------------------
