@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import traceback
+from pathlib import Path
 from typing import Final, NoReturn
 
 import cyclopts
@@ -23,6 +24,7 @@ app = App(
     help="Read, write, verify and repair Apache RocketMQ 4.9 message stores.",
     version_flags=["--version"],
     help_on_error=False,
+    suppress_keyboard_interrupt=False,
 )
 app.command(store.app)
 app.command(message.app)
@@ -36,6 +38,9 @@ app.command(demo.demo)
 
 def main(arguments: list[str] | None = None) -> NoReturn:
     """Run one command and end the process with its exit code."""
+    if sys.stderr is None:
+        # Started with stderr closed: what is said there goes nowhere, least of all to stdout.
+        sys.stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - until the end
     sys.exit(run(sys.argv[1:] if arguments is None else arguments))
 
 
@@ -54,7 +59,7 @@ def run(arguments: list[str]) -> int:
         print(f"rocketstore: {error}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
-        print("rocketstore: interrupted; nothing more was written", file=sys.stderr)
+        print("rocketstore: interrupted; what was stored before stays", file=sys.stderr)
         return EXIT_INTERRUPTED
     except BrokenPipeError:
         # The reader of our output has left (`| head`): nobody is there to be told.

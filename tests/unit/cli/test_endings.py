@@ -1,0 +1,61 @@
+"""How a command ends: interrupted, or without the streams that it usually has."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+from rocketstore.cli.application import run
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pytest
+
+
+class InterruptedInput:
+    """Standard input at which the user presses Ctrl-C behind the first line."""
+
+    @property
+    def buffer(self) -> InterruptedInput:
+        return self
+
+    def __iter__(self):
+        yield b"first\n"
+        raise KeyboardInterrupt
+
+    def readline(self, *_: int) -> bytes:
+        raise KeyboardInterrupt
+
+    read = readinto = read1 = readline
+
+
+def test_an_interrupted_import_says_so_and_exits_130(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", InterruptedInput())
+    command = ["store", "import", str(tmp_path / "store"), "-", "--topic", "t"]
+    sizes = ["mappedFileSizeCommitLog=65536", "maxHashSlotNum=10", "maxIndexNum=40"]
+    code = run([*command, *(part for size in sizes for part in ("--set", size))])
+    captured = capsys.readouterr()
+    assert code == 130
+    assert captured.err == "rocketstore: interrupted; what was stored before stays\n"
+    assert not (tmp_path / "store" / "abort").exists()
+
+
+def test_a_closed_stderr_keeps_no_command_from_its_work(tmp_path: Path) -> None:
+    (tmp_path / "commitlog").mkdir()
+
+    def command(*arguments: str) -> subprocess.CompletedProcess[bytes]:
+        return subprocess.run(
+            [sys.executable, "-m", "rocketstore.cli", *arguments],
+            stdout=subprocess.PIPE,
+            preexec_fn=lambda: os.close(2),
+            check=False,
+        )
+
+    assert command("store", "verify", str(tmp_path)).returncode == 0
+    missing = command("store", "verify", str(tmp_path / "none"))
+    assert (missing.returncode, missing.stdout) == (4, b"")
