@@ -20,6 +20,8 @@ from rocketstore.message import (
     INFLATED_BODY_LIMIT_BYTES,
 )
 from rocketstore.pipeline.columns import BODY, BROKER_NAME, PROPERTIES
+from rocketstore.scan import kernels
+from rocketstore.scan.arrow import text_slices
 from rocketstore.scan.columns import Column, RecordColumns
 from rocketstore.units import MiB
 
@@ -178,32 +180,21 @@ def _key_lists(columns: RecordColumns) -> Any:
 
 def property_maps(columns: RecordColumns) -> Any:
     """Return the properties of each record as a map, by the rule of ``decode_properties``."""
-    texts = _property_texts(columns)
-    parts, offsets = _flat(pc.split_pattern(texts, "\x02"))
-    names_at = pc.find_substring(parts, "\x01").to_numpy(zero_copy_only=False)
-    sizes = pc.binary_length(parts).to_numpy(zero_copy_only=False)
-    # Something has to stand before the first separator and behind it.
-    is_pair = (names_at > 0) & (names_at + 1 < sizes)
-    if not is_pair.all():
-        kept = pa.array(is_pair)
-        offsets, parts = _kept_offsets(offsets, kept), parts.filter(kept)
-    pairs = pc.split_pattern(parts, "\x01", max_splits=1).flatten()
-    names, values = pairs.take(_every_other(0, len(parts))), pairs.take(_every_other(1, len(parts)))
-    return _last_wins(names, values, offsets)
-
-
-def _property_texts(columns: RecordColumns) -> Any:
-    """Return the stored blocks as texts; what is no UTF-8 is replaced as Java does."""
-    blocks: Any = columns.to_arrow([PROPERTIES]).column(0)
-    try:
-        return blocks.cast(pa.string())
-    except pa.ArrowInvalid:
-        texts = [block.decode("utf-8", "replace") for block in blocks.to_pylist()]
-        return pa.array(texts, type=pa.string())
-
-
-def _every_other(first: int, count: int) -> Any:
-    return pa.array(np.arange(first, 2 * count, 2, dtype=np.int32))
+    count = len(columns)
+    # A part has a name, a value and their separator, and all but the last one more separator.
+    room = int(columns.properties_size.sum()) // 4 + count
+    parts = np.empty((room, 4), dtype=np.int64)
+    ends = np.empty(count, dtype=np.int64)
+    found, may_repeat = kernels.split_properties(
+        columns.buffer, columns.properties_at, columns.properties_size, ends, parts
+    )
+    offsets = np.zeros(count + 1, dtype=np.int32)
+    offsets[1:] = ends
+    names = text_slices(columns, parts[:found, 0], parts[:found, 1], PROPERTIES)
+    values = text_slices(columns, parts[:found, 2], parts[:found, 3], PROPERTIES)
+    if may_repeat:
+        return _last_wins(names, values, offsets)
+    return pa.MapArray.from_arrays(offsets, names, values)
 
 
 def _flat(lists: Any) -> tuple[Any, npt.NDArray[np.int32]]:

@@ -157,6 +157,19 @@ def _text(array: Any) -> Any:
         return _each_distinct(array, lambda value: value.decode("utf-8", "replace"))
 
 
+def text_slices(
+    columns: RecordColumns, at: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64], name: str
+) -> Any:
+    """Return slices of the scanned buffer as strings; `name` is what an error calls them.
+
+    Raises
+    ------
+    FieldRangeError
+        A slice is not inside the buffer, or they are too long together.
+    """
+    return _text(_binary(columns, at, sizes, name))
+
+
 def _each_distinct(array: Any, text_of: Callable[[bytes], str]) -> Any:
     """Turn binary values into strings, each distinct value once."""
     encoded = array.dictionary_encode()

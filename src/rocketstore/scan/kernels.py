@@ -34,6 +34,7 @@ KERNELS: Final[dict[str, str]] = {
     "resync": "resync",
     "last_nonzero": "resync",
     "copy_slices": "slices",
+    "split_properties": "properties",
     "follow": "dispatch",
     "find_items": "index",
     "rebuild_slots": "index",
