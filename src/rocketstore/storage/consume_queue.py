@@ -340,7 +340,8 @@ class ConsumeQueue(QueueEntries):
         following = self.next_position
         appended = (following - self._flushed_next) // ENTRY_SIZE_BYTES
         is_rewritten = changes - self._flushed_changes > appended
-        files = self._unflushed
+        # Retention may have deleted some since.
+        files = tuple(file for file in self._unflushed if file.is_available)
         for file in files:
             written = min(max(following - file.base, 0), file.size)
             file.write_position = written
@@ -355,7 +356,9 @@ class ConsumeQueue(QueueEntries):
         current = self._rows.value(self.row, QueueColumn.FILE_START)
         done = {file for file in files if file.base != current}
         with self._lock:
-            self._unflushed = tuple(file for file in self._unflushed if file not in done)
+            self._unflushed = tuple(
+                file for file in self._unflushed if file not in done and file.is_available
+            )
         return True
 
     def count_as_unflushed(self, queue_offset: int) -> None:

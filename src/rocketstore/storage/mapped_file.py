@@ -11,6 +11,7 @@ it holds the interpreter's lock; mappings go away when their last view dies.
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import threading
@@ -25,6 +26,7 @@ from rocketstore.storage.disk import Disk, has_all_blocks, probe_pages
 from rocketstore.units import OS_PAGE_SIZE_BYTES, MiB
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     import numpy.typing as npt
@@ -63,9 +65,11 @@ class MappedFile:
         "__weakref__",
         "_array",
         "_backed_position",
+        "_borrowers",
         "_descriptor",
         "_directory_synced",
         "_disk",
+        "_is_closing",
         "_lock",
         "_mapping",
         "_references",
@@ -96,6 +100,8 @@ class MappedFile:
         self.flushed_position = 0
         self._disk = disk
         self._descriptor = descriptor
+        self._borrowers = 0
+        self._is_closing = False
         self._mapping: mmap.mmap | None = None
         self._array: npt.NDArray[np.uint8] | None = None
         self._backed_position = 0
@@ -202,15 +208,40 @@ class MappedFile:
 
     @property
     def fd(self) -> int:
-        """A descriptor of the file, opened at first use and again after `close_descriptor`."""
-        descriptor = self._descriptor
-        if descriptor is None:
+        """A descriptor of the file, opened at first use and again after `close_descriptor`.
+
+        Only for who is alone with the file; beside other threads `descriptor` lends one.
+        """
+        with self._lock:
+            return self._opened()
+
+    def _opened(self) -> int:
+        if self._descriptor is None:
+            self._descriptor = self._disk.open_file(self.path, writable=self.writable)
+        return self._descriptor
+
+    @contextlib.contextmanager
+    def descriptor(self) -> Iterator[int]:
+        """Lend a descriptor, which stays open until it is given back, whoever closes it meanwhile.
+
+        A closed number is soon that of another file, which would be read, mapped or synced instead.
+        """
+        with self._lock:
+            descriptor = self._opened()
+            self._borrowers += 1
+        try:
+            yield descriptor
+        finally:
             with self._lock:
-                descriptor = self._descriptor
-                if descriptor is None:
-                    descriptor = self._disk.open_file(self.path, writable=self.writable)
-                    self._descriptor = descriptor
-        return descriptor
+                self._borrowers -= 1
+                if self._is_closing and not self._borrowers:
+                    self._close()
+
+    def _close(self) -> None:
+        """Close the descriptor; the lock is held."""
+        descriptor, self._descriptor, self._is_closing = self._descriptor, None, False
+        if descriptor is not None:
+            os.close(descriptor)
 
     @property
     def is_mapped(self) -> bool:
@@ -218,11 +249,10 @@ class MappedFile:
         return self._mapping is not None
 
     def _map(self) -> mmap.mmap:
-        descriptor = self.fd
         access = mmap.PROT_READ | mmap.PROT_WRITE if self.writable else mmap.PROT_READ
         with self._lock:
             if self._mapping is None:
-                self._mapping = mmap.mmap(descriptor, self.size, mmap.MAP_SHARED, access)
+                self._mapping = mmap.mmap(self._opened(), self.size, mmap.MAP_SHARED, access)
             return self._mapping
 
     def slice(self, position: int, size: int) -> memoryview | None:
@@ -239,7 +269,8 @@ class MappedFile:
 
     def read_at(self, position: int, size: int) -> bytes:
         """Return a copy of up to `size` bytes by `pread`, without mapping the file."""
-        return os.pread(self.fd, size, position)
+        with self.descriptor() as descriptor:
+            return os.pread(descriptor, size, position)
 
     def reserve(self, stop: int) -> None:
         """Make sure that bytes before position `stop` have room on the disk.
@@ -254,15 +285,15 @@ class MappedFile:
         """
         if stop <= self._backed_position:
             return
-        descriptor = self.fd
-        if self._backed_position == 0 and (
-            has_all_blocks(descriptor, self.size)
-            or self._disk.allocate(descriptor, self.path, self.size)
-        ):
-            self._backed_position = self.size
-            return
-        probed = min(max(stop, self._backed_position + _PROBE_AHEAD_BYTES), self.size)
-        probe_pages(self._disk, descriptor, self.path, self._backed_position, probed)
+        with self.descriptor() as descriptor:
+            if self._backed_position == 0 and (
+                has_all_blocks(descriptor, self.size)
+                or self._disk.allocate(descriptor, self.path, self.size)
+            ):
+                self._backed_position = self.size
+                return
+            probed = min(max(stop, self._backed_position + _PROBE_AHEAD_BYTES), self.size)
+            probe_pages(self._disk, descriptor, self.path, self._backed_position, probed)
         self._backed_position = probed
 
     @property
@@ -305,7 +336,8 @@ class MappedFile:
 
     def zero_tail(self, position: int) -> None:
         """Make all bytes behind `position` zero, durably, so that none is taken for a record."""
-        self._disk.zero_range(self.fd, self.path, position, self.size)
+        with self.descriptor() as descriptor:
+            self._disk.zero_range(descriptor, self.path, position, self.size)
         self.sync()
 
     # --- durability -----------------------------------------------------------------------------
@@ -344,13 +376,19 @@ class MappedFile:
         return self.flushed_position
 
     def sync(self) -> None:
-        """Call `fdatasync`, whatever is written; raises `FlushFailedError`."""
+        """Call `fdatasync`, whatever is written; raises `FlushFailedError`.
+
+        A file that retention deletes at that moment has nothing to keep.
+        """
         try:
-            self._disk.fdatasync(self.fd, self.path)
+            with self.descriptor() as descriptor:
+                self._disk.fdatasync(descriptor, self.path)
             if not self._directory_synced:
                 self._disk.fsync_directory(self.path.parent)
                 self._directory_synced = True
         except OSError as error:
+            if isinstance(error, FileNotFoundError) and not self.is_available:
+                return
             raise FlushFailedError(
                 f"fdatasync of {self.path} failed: {error}",
                 hint="check the disk, then open the store again; recovery keeps what is intact",
@@ -415,11 +453,15 @@ class MappedFile:
         return True
 
     def close_descriptor(self) -> None:
-        """Give the descriptor back; the mapping keeps its own, and `fd` opens a new one."""
+        """Give the descriptor back; the mapping keeps its own, and later uses open a new one.
+
+        A descriptor that is lent stays until it is given back.
+        """
         with self._lock:
-            descriptor, self._descriptor = self._descriptor, None
-        if descriptor is not None:
-            os.close(descriptor)
+            if self._borrowers:
+                self._is_closing = True
+            else:
+                self._close()
 
     def drop(self) -> None:
         """Let go of mapping and descriptor; views that readers still have stay valid."""

@@ -1,0 +1,147 @@
+"""A descriptor is lent: closed by another thread, its number may be another file's at once."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from rocketstore.errors import FlushFailedError
+from rocketstore.format.queue_entry import QueueEntry
+from rocketstore.storage.disk import Disk
+from rocketstore.storage.mapped_file import MappedFile
+from rocketstore.storage.queue_table import ConsumeQueueTable
+from rocketstore.units import QueueKey
+
+SIZE = 8192
+
+
+def create(directory: Path, disk: Disk | None = None) -> MappedFile:
+    return MappedFile.create(directory, base=0, size=SIZE, disk=disk or Disk())
+
+
+def open_descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+
+
+def test_a_lent_descriptor_stays_open_when_another_thread_closes_it(tmp_path: Path) -> None:
+    before = open_descriptors()
+    file = create(tmp_path)
+    with file.descriptor() as descriptor:
+        file.close_descriptor()
+        with file.descriptor() as second:
+            assert os.fstat(second).st_size == os.fstat(descriptor).st_size == SIZE
+        assert os.fstat(descriptor).st_size == SIZE
+    assert open_descriptors() == before
+
+
+def test_a_descriptor_that_nobody_borrowed_is_closed_at_once(tmp_path: Path) -> None:
+    before = open_descriptors()
+    file = create(tmp_path)
+    file.close_descriptor()
+    assert open_descriptors() == before
+    assert file.read_at(0, 4) == bytes(4)
+    file.drop()
+    assert open_descriptors() == before
+
+
+class SlowSync(Disk):
+    """Stops inside `fdatasync` until told to go on, and says what file it was given then."""
+
+    def __init__(self) -> None:
+        self.entered = threading.Event()
+        self.go_on = threading.Event()
+        self.synced: list[Path] = []
+
+    def fdatasync(self, descriptor: int, path: Path) -> None:
+        if self.entered.is_set():
+            assert self.go_on.wait(30)
+            self.synced.append(Path(f"/proc/self/fd/{descriptor}").readlink())
+        super().fdatasync(descriptor, path)
+
+
+def test_a_sync_never_syncs_the_file_that_got_the_number_meanwhile(tmp_path: Path) -> None:
+    disk = SlowSync()
+    file = create(tmp_path, disk)
+    file.append_bytes(b"abc")
+    disk.entered.set()
+    flush = threading.Thread(target=file.flush)
+    flush.start()
+    # A reader gives the descriptor back, and whoever comes next gets its number.
+    file.close_descriptor()
+    with (tmp_path / "other").open("wb"):
+        disk.go_on.set()
+        flush.join()
+    assert disk.synced == [file.path]
+    assert file.flushed_position == 3
+
+
+def test_reading_beside_somebody_who_closes_always_reads_this_file(tmp_path: Path) -> None:
+    file = create(tmp_path)
+    file.append_bytes(b"mine" * 100)
+    stop = threading.Event()
+
+    def close_and_take_its_number() -> None:
+        while not stop.is_set():
+            file.close_descriptor()
+            os.close(os.open("/dev/zero", os.O_RDONLY))
+
+    closer = threading.Thread(target=close_and_take_its_number)
+    closer.start()
+    try:
+        assert {file.read_at(4 * (n % 100), 4) for n in range(3000)} == {b"mine"}
+    finally:
+        stop.set()
+        closer.join()
+
+
+def test_a_file_that_retention_deleted_needs_no_sync(tmp_path: Path) -> None:
+    file = create(tmp_path)
+    file.append_bytes(b"abc")
+    file.destroy(0, now_ms=0)
+    file.sync()
+
+
+def test_a_file_that_somebody_else_deleted_fails_its_sync(tmp_path: Path) -> None:
+    file = create(tmp_path)
+    file.append_bytes(b"abc")
+    file.close_descriptor()
+    file.path.unlink()
+    with pytest.raises(FlushFailedError, match="No such file"):
+        file.sync()
+
+
+def test_a_queue_whose_first_file_expired_is_flushed_without_it(tmp_path: Path) -> None:
+    table = ConsumeQueueTable(tmp_path, 200, disk=Disk(), log_min_offset=lambda: 0)
+    queue = table.get_or_create(QueueKey("orders", 0))
+    assert queue is not None
+    for number in range(25):
+        queue.put(number, QueueEntry(100 * number, 100, 7))
+    queue.count_as_unflushed(0)
+    gone, is_done = queue.delete_expired(1500, force_after_ms=0, now_ms=0)
+    assert len(gone) == 1
+    assert is_done
+    assert table.flush()
+    assert not queue.is_dirty
+
+
+def test_a_mapping_beside_somebody_who_closes_is_of_this_file(tmp_path: Path) -> None:
+    file = create(tmp_path)
+    file.append_bytes(b"mine")
+    stop = threading.Event()
+
+    def close_and_take_its_number() -> None:
+        while not stop.is_set():
+            file.drop()
+            os.close(os.open("/dev/zero", os.O_RDONLY))
+
+    closer = threading.Thread(target=close_and_take_its_number)
+    closer.start()
+    try:
+        for _ in range(2000):
+            assert file.mapping[:4] == b"mine"
+    finally:
+        stop.set()
+        closer.join()
