@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from rocketstore.format.properties import decode_properties
 from rocketstore.scan.compiled import properties as compiled
 from rocketstore.scan.reference import properties as reference
+from support.guarded_memory import guarded
 from support.scan_strategies import properties_blocks
 
 BOTH = pytest.mark.parametrize("module", [compiled, reference], ids=["compiled", "reference"])
@@ -47,6 +48,17 @@ def test_parts_are_what_the_codec_decodes(module, blocks):
         repeated |= len({data[name : name + n] for name, n, _, _ in parts[begin:end]}) < end - begin
         begin = end
     assert bool(doubtful) == repeated
+
+
+@pytest.mark.parametrize("at_end", [True, False])
+@given(blocks=st.lists(properties_blocks() | st.binary(max_size=30), min_size=1, max_size=5))
+def test_no_byte_outside_the_buffer_is_touched(at_end, blocks):
+    buffer = guarded(b"".join(blocks) or b"#", at_end=at_end)
+    size = np.array([len(block) for block in blocks], dtype=np.int64)
+    ends = np.zeros(len(blocks), dtype=np.int64)
+    parts = np.zeros((len(buffer) + 1, 4), dtype=np.int64)
+    count, _ = compiled.split_properties(buffer, np.cumsum(size) - size, size, ends, parts)
+    assert count == sum(len(reference._pairs(block, 0)) for block in blocks)
 
 
 @BOTH

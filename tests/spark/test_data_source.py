@@ -8,7 +8,7 @@ from collections import Counter
 
 import pytest
 
-from rocketstore.pipeline import FILTER_PUSHDOWN
+from rocketstore.pipeline import FILTER_PUSHDOWN, session
 from support.golden_stores import STORES, golden_store
 from support.pipeline_tables import read_table
 
@@ -263,6 +263,12 @@ def test_spark_finds_the_source_by_itself():
 
     assert DefaultSource is StoreDataSource
     assert DefaultSource.name() == "rocketstore"
+
+
+def test_a_session_of_this_package_has_the_source(spark, basic):
+    here = session(master="local[2]")
+    assert here.conf.get(FILTER_PUSHDOWN) == "true"
+    assert load(here, basic, table="segments").count() == 19
 
 
 def test_frames_are_written_and_joined_like_any_other(spark, basic, tmp_path):

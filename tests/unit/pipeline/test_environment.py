@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import stat
+import subprocess
+import sys
 from importlib import metadata
 
 import pytest
@@ -68,3 +70,9 @@ def test_an_old_java_is_one_error(tmp_path, told, message):
         return
     with pytest.raises(UnsupportedEnvironmentError, match=message):
         environment.check_java({"PATH": str(tmp_path)})
+
+
+def test_import_loads_neither_spark_nor_arrow():
+    code = "import rocketstore.pipeline, sys; print(sorted({'pyspark', 'pyarrow', 'pandas', 'numba'} & set(sys.modules)))"  # noqa: E501
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import threading
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 
 import pytest
 
+from rocketstore import Message, MessageStore, StoreConfig
 from rocketstore.errors import ConfigError, NotAStoreError, StoreDamagedError, StoreError
 from rocketstore.pipeline import files
 from rocketstore.pipeline.pushdown import Comparison
@@ -490,3 +492,49 @@ def test_golden_expired_stores_begin_where_retention_left_them():
     rows = read_table(directory / "files_removed", table="segments")
     assert rows[0]["physicalOffset"] > 0
     assert {row["state"] for row in rows} == {"whole"}
+
+
+# --- a store that is being written --------------------------------------------------------------
+
+
+def test_a_store_is_read_while_it_is_written(tmp_path):
+    config = StoreConfig(mapped_file_size_commit_log=64 * 1024)
+    with MessageStore.open(tmp_path / "store", config) as store:
+        done = threading.Event()
+
+        def write():
+            for number in range(1500):
+                store.put(Message(topic="live", body=b"%d" % number * 50, keys=f"k{number}"))
+            done.set()
+
+        writer = threading.Thread(target=write)
+        writer.start()
+        seen = []
+        while True:
+            is_done = done.is_set()
+            rows = read_table(tmp_path / "store", columns="queueOffset,physicalOffset,size")
+            seen.append(len(rows))
+            assert [row["queueOffset"] for row in rows] == list(range(len(rows)))
+            if is_done:
+                break
+        writer.join()
+        assert seen == sorted(seen)
+        assert seen[-1] == 1500
+    rows = read_table(tmp_path / "store", brokerName="b")
+    assert [row["body"] for row in rows] == [b"%d" % number * 50 for number in range(1500)]
+    assert read_table(tmp_path / "store", table="damage") == []
+
+
+# --- an index that cannot be read ---------------------------------------------------------------
+
+
+def test_an_index_file_of_an_unknown_layout_asks_for_it(copy):
+    file = next((copy / "index").iterdir())
+    os.truncate(file, 42_000)
+    with pytest.raises(ConfigError, match="give the options maxHashSlotNum and maxIndexNum"):
+        read_table(copy, table="index")
+    rows = read_table(copy, table="index", maxHashSlotNum=500, maxIndexNum=2000)
+    assert len(rows) == 3269 - 2
+    os.truncate(file, 10)
+    with pytest.raises(StoreError, match="is no index file: it has 10 bytes"):
+        read_table(copy, table="index", maxHashSlotNum=500, maxIndexNum=2000)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from rocketstore.errors import ConfigError, FormatError, StoreError
 from rocketstore.format.index_file import (
     FIRST_ITEM,
     INDEX_HEADER_SIZE,
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
     from pyarrow import RecordBatch, Schema
 
+    from rocketstore.pipeline.files import FileEntry
     from rocketstore.pipeline.options import ReadOptions
     from rocketstore.pipeline.pushdown import Comparison
 
@@ -67,11 +69,35 @@ def _files(store: StorePlace, options: ReadOptions) -> Iterator[ItemTask]:
     for entry in files.list(f"{root}/{INDEX_DIRECTORY}"):
         if entry.is_directory or not is_index_file_name(entry.name):
             continue
-        layout = layout_of(entry.size) if options.layout is None else IndexLayout(*options.layout)
         with opened(files, entry.path) as file:
-            header = decode_header(file.read(0, INDEX_HEADER_SIZE))
+            head = file.read(0, INDEX_HEADER_SIZE)
+        layout = _layout(entry, options)
+        header = _header(entry, head)
         last = used_item_count(header, layout)
         yield ItemTask(store, entry.path, layout, header, FIRST_ITEM, last)
+
+
+def _layout(entry: FileEntry, options: ReadOptions) -> IndexLayout:
+    if options.layout is not None:
+        return IndexLayout(*options.layout)
+    try:
+        return layout_of(entry.size)
+    except FormatError as error:
+        raise ConfigError(
+            f"{entry.path} has {entry.size} bytes: slots and items cannot be learnt from that",
+            key="maxHashSlotNum",
+            hint="give the options maxHashSlotNum and maxIndexNum as in the store's broker.conf",
+        ) from error
+
+
+def _header(entry: FileEntry, head: bytes) -> IndexHeader:
+    try:
+        return decode_header(head)
+    except FormatError as error:
+        raise StoreError(
+            f"{entry.path} is no index file: it has {entry.size} bytes",
+            hint="move it away; `rocketstore index rebuild` makes the index anew",
+        ) from error
 
 
 def read(
