@@ -234,11 +234,9 @@ class EntryDecisions:
         if count == 0:
             return False
         row = cols[0].tolist()
-        topic = RecordColumns(file.array, cols, file.base).bytes_of(
-            0, Column.TOPIC_AT, Column.TOPIC_SIZE
-        )
+        topic = RecordColumns(file.array, cols, file.base).topic(0)
         found = (row[Column.SIZE], row[Column.QUEUE_ID], row[Column.QUEUE_OFFSET], topic)
-        expected = (entry.record_size, key.queue_id, queue_offset, key.topic.encode())
+        expected = (entry.record_size, key.queue_id, queue_offset, key.topic)
         return found == expected and not row[Column.SYS_FLAG] & PREPARED_BIT
 
     def _enter_extra(self, row: list[int], name: str, text: str, properties: bytes) -> None:

@@ -20,7 +20,7 @@ import numpy as np
 
 from rocketstore.format.queue_entry import FILLER, QueueEntry
 from rocketstore.scan import kernels
-from rocketstore.scan.columns import Column, RecordColumns, new_columns
+from rocketstore.scan.columns import RecordColumns, new_columns
 from rocketstore.storage.leftovers import normal_mask
 from rocketstore.storage.queue_audit import empty_mask
 
@@ -122,7 +122,7 @@ class QueueRecovery:
             and int(record.queue_id[0]) == queue.key.queue_id
             and int(record.queue_offset[0]) == queue_offset
             and bool(normal_mask(record.sys_flag)[0])
-            and record.bytes_of(0, Column.TOPIC_AT, Column.TOPIC_SIZE) == queue.key.topic.encode()
+            and record.topic(0) == queue.key.topic
         )
 
     def distrust(self, physical_offset: int) -> None:

@@ -437,3 +437,17 @@ def test_a_damaged_store_time_does_not_get_into_the_checkpoint(
     crashed(root)
     repair(root)
     assert_repaired(root)
+
+
+def test_the_queue_of_a_topic_that_is_no_utf_8_stays_when_the_store_is_opened(
+    store: tuple[Path, list[int]],
+) -> None:
+    root, offsets = store
+    content = log_path(root, 0).read_bytes()
+    body_size = int.from_bytes(content[84:88], "big")
+    overwrite(root, offsets[0] + 88 + body_size + 1, b"\x8b")
+    repair(root)
+    assert_repaired(root)
+    with open_store(root, Clock(NOW_MS)) as opened:
+        assert len(bodies(opened, "\ufffdopic0")) == 1
+    assert_repaired(root)
