@@ -6,7 +6,8 @@ queue and offset, or to keep the place of a lost one, and the index is made anew
 is wrong.
 
 Law: nothing is cut before its copy is durable; each step can be repeated, so a repair that was
-killed is finished by running it again. A dry run writes nothing, and says what would be done.
+killed is finished by running it again, one under ``salvage`` also by opening the store. A dry run
+writes nothing, and says what would be done.
 
 How derived: spec B16 and K-R5, K-R10, K-R11, K-R13, K-I1; see docs/guide/repair.md. Cost: two
 passes over the log before, two after, one more where queues or index are written.
@@ -14,6 +15,7 @@ passes over the log before, two after, one more where queues or index are writte
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -86,6 +88,8 @@ def rebuild_store(
     repair = _Repair(Path(path), config or StoreConfig(), disk or Disk(), now_ms, "salvage")
     lock = StoreLock.acquire(repair.layout.lock)
     try:
+        repair.refuse_lost_log()
+        repair.begin()
         repair.set_aside(repair.layout.consume_queue if what == "queues" else repair.layout.index)
         return repair.report(dry_run=False)
     finally:
@@ -156,9 +160,26 @@ class _Repair:
         self.layout = self.places.layout
         self.evidence = Evidence(self.layout, disk, now_ms)
 
+    def begin(self) -> None:
+        """Let an opening after an interrupted repair check and rebuild everything.
+
+        Without this it would take half of the queues, or of the index, for all of it. A compatible
+        end depends on what this changes, so such a repair has to be started again instead.
+        """
+        if self.policy != "salvage":
+            return
+        if not self.layout.abort.exists():
+            os.close(self.disk.create_file(self.layout.abort))
+        self.disk.fsync_directory(self.layout.root)
+        if self._has_bad_checkpoint():
+            self.evidence.take_file(self.layout.checkpoint)
+        elif self.layout.checkpoint.exists():
+            checkpoint = StoreCheckpoint(self.layout.checkpoint, disk=self.disk)
+            checkpoint.reset(Checkpoint())
+            checkpoint.flush()
+
     def set_aside(self, directory: Path) -> None:
-        """Move every file below `directory` to the copies; without a log nothing is moved."""
-        self._refuse_lost_log(self._audit())
+        """Move every file below `directory` to the copies."""
         for path in sorted(directory.rglob("*")):
             if path.is_file():
                 self.evidence.take_file(path)
@@ -175,6 +196,8 @@ class _Repair:
         if self._has_bad_checkpoint():
             actions.append("checkpoint: move it to repair/ and write it anew")
         if not dry_run:
+            if fixes or plan.changes_content:
+                self.begin()
             apply_file_fixes(fixes, disk=self.disk, evidence=self.evidence)
             if fixes:
                 audit = self._audit()
@@ -219,6 +242,10 @@ class _Repair:
             start = start_after_clean_stop(len(files))
         check_crc = self.config.check_crc_on_recover
         return find_compatible_end(files, start, check_crc=check_crc).end
+
+    def refuse_lost_log(self) -> None:
+        """Raise where there is nothing to rebuild from."""
+        self._refuse_lost_log(self._audit())
 
     def _refuse_lost_log(self, audit: StoreAudit) -> None:
         entries = sum(queue.end() - queue.first_offset for queue in audit.unbacked)
@@ -336,6 +363,7 @@ class _Repair:
             # Said by a damaged record, or a clock that went ahead: an earlier time is always true.
             newest = self.now_ms
         newest = max(newest, 0)
+        self._sync_everything()
         if self._has_bad_checkpoint():
             self.evidence.take_file(self.layout.checkpoint)
         checkpoint = StoreCheckpoint(self.layout.checkpoint, disk=self.disk)
@@ -344,6 +372,22 @@ class _Repair:
         if self.layout.abort.exists():
             self.disk.unlink(self.layout.abort)
             self.disk.fsync_directory(self.layout.root)
+
+
+    def _sync_everything(self) -> None:
+        """Make durable what a dead writer may have left in the page cache: audits read that."""
+        layout = self.layout
+        tops = (*layout.commit_log_directories, layout.consume_queue, layout.index)
+        paths = [path for top in tops if top.is_dir() for path in (top, *top.rglob("*"))]
+        for path in [layout.root, *paths]:
+            if path.is_dir():
+                self.disk.fsync_directory(path)
+                continue
+            descriptor = self.disk.open_file(path, writable=True)
+            try:
+                self.disk.fdatasync(descriptor, path)
+            finally:
+                os.close(descriptor)
 
 
 _STAYING_KINDS: Final = frozenset(

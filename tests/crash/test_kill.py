@@ -1,0 +1,109 @@
+"""SIGKILL at any moment: nothing that was acknowledged or seen is lost, in either flush mode."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from rocketstore import MessageStore
+from rocketstore.config import FlushDiskType
+from rocketstore.storage.verify import verify_store
+from support.crash_writer import CYCLE_MS, CrashWriter, writer_config
+from support.fault_settings import base_seed, kill_count
+from support.fault_workload import (
+    INDEX_SLOTS,
+    LOG_FILE_BYTES,
+    Label,
+    check_reading,
+    check_true,
+    step_of,
+)
+from support.store_oracle import check_agreement
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+CYCLES = 10
+"""Kills that one store survives, one after the other."""
+
+STORES = range(max(1, -(-kill_count() // (2 * CYCLES))))
+
+
+@pytest.fixture(scope="module")
+def writer() -> Iterator[CrashWriter]:
+    with CrashWriter() as process:
+        yield process
+
+
+class Witness:
+    """What a store's writers said over several lives."""
+
+    def __init__(self) -> None:
+        self.tried: set[Label] = set()
+        self.acknowledged: dict[Label, tuple[int, int]] = {}
+        self.seen: dict[Label, int] = {}
+
+    def hear(self, lines: list[dict]) -> None:
+        reached: dict[tuple[int, int], int] = {}
+        for line in lines:
+            if "seen" in line:
+                self.seen[Label.parse(line["seen"])] = line["at"]
+                continue
+            run, thread, step = line["put"]
+            reached[run, thread] = step
+            for part, offset in enumerate(line["at"]):
+                label = Label(run, thread, step, part)
+                self.acknowledged[label] = offset, line["queue_offset"] + part
+        self._note_tried(lines, reached)
+
+    def _note_tried(self, lines: list[dict], reached: dict[tuple[int, int], int]) -> None:
+        runs = {line["put"][0] for line in lines if "put" in line}
+        for run in runs or set():
+            for thread in range(3):
+                self.try_up_to(run, thread, reached.get((run, thread), 0) + 1)
+
+    def try_up_to(self, run: int, thread: int, step: int) -> None:
+        """All steps up to this one may be in the store: each thread has one call under way."""
+        for number in range(1, step + 1):
+            for part in range(len(step_of(run, thread, number).messages)):
+                self.tried.add(Label(run, thread, number, part))
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("flush", [flush.value for flush in FlushDiskType])
+@pytest.mark.parametrize("number", STORES)
+def test_a_store_survives_kill_after_kill(
+    writer: CrashWriter, tmp_path: Path, flush: str, number: int
+) -> None:
+    seed = base_seed() + number
+    witness = Witness()
+    for cycle in range(CYCLES):
+        said = writer.run(tmp_path, flush, seed=seed, cycle=cycle)
+        for thread in range(3):
+            witness.try_up_to(seed * 1000 + cycle, thread, 1)
+        witness.hear(said["lines"])
+        check_store(tmp_path, flush, witness, now_ms=1_700_000_000_000 + (cycle + 1) * CYCLE_MS)
+    report = verify_store(tmp_path, writer_config(flush))
+    bad = [finding for finding in report.findings if finding.severity.value != "note"]
+    assert not bad, bad
+
+
+def check_store(root: Path, flush: str, witness: Witness, *, now_ms: int) -> None:
+    """Open the store as the next writer would, and compare it with what was said."""
+    with MessageStore.open(root, writer_config(flush), clock=lambda: now_ms) as store:
+        assert store.wait_dispatched(timeout_s=30)
+        content = check_agreement(
+            root, log_file_bytes=LOG_FILE_BYTES, slot_count=INDEX_SLOTS, lost=[]
+        )
+        assert content.damage == []
+        found = check_true(content.records, witness.tried)
+        for label, place in witness.acknowledged.items():
+            assert label in found, f"lost {label}, acknowledged at {place}"
+            record = found[label]
+            assert (record.physical_offset, record.queue_offset) == place, label
+        for label, offset in witness.seen.items():
+            assert label in found, f"lost {label}, which a consumer saw"
+            assert found[label].physical_offset == offset
+        check_reading(store, found)

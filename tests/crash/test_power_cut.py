@@ -1,0 +1,91 @@
+"""The power goes at any moment: what was promised is there, nothing false is, and all agree.
+
+A failing seed is replayed by the command that its failure shows.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from rocketstore.errors import RocketStoreError
+from support.fault_settings import power_cut_seeds
+from support.power_cut import Trial
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    Forgets = Callable[[str, Path], bool]
+
+SEEDS_PER_TEST = 10
+SEEDS = power_cut_seeds()
+BATCHES = [SEEDS[first : first + SEEDS_PER_TEST] for first in range(0, len(SEEDS), SEEDS_PER_TEST)]
+
+
+def run(directory: Path, seed: int, **options: Forgets) -> None:
+    directory.mkdir()
+    trial = Trial(directory, seed, **options)
+    try:
+        trial.run()
+    except BaseException as error:
+        command = "pytest tests/crash/test_power_cut.py -k promised"
+        error.add_note(f"{trial.flush.value}, life {trial.life}: {'; '.join(trial.history)}")
+        error.add_note(f"replay: ROCKETSTORE_POWER_CUT_SEEDS={seed}:{seed + 1} {command}")
+        raise
+
+
+@pytest.mark.parametrize("seeds", BATCHES, ids=lambda seeds: f"seeds-{seeds[0]}-to-{seeds[-1]}")
+def test_what_was_promised_outlives_the_power(tmp_path: Path, seeds: range) -> None:
+    for seed in seeds:
+        run(tmp_path / str(seed), seed)
+
+
+def below(directory: str) -> Forgets:
+    return lambda call, path: call == "fdatasync" and directory in path.parts
+
+
+def names_in(directory: str) -> Forgets:
+    return lambda call, path: call == "fsync_directory" and path.name == directory
+
+
+def queue_names(call: str, path: Path) -> bool:
+    return call == "fsync_directory" and "consumequeue" in path.parts
+
+
+def root_names(call: str, path: Path) -> bool:
+    return call == "fsync_directory" and path.name.startswith("life-")
+
+
+SYNCS = {
+    "bytes-of-the-log": below("commitlog"),
+    "names-of-log-files": names_in("commitlog"),
+    "bytes-of-queues": below("consumequeue"),
+    "names-of-queue-files": queue_names,
+    "bytes-of-the-index": below("index"),
+    "names-of-index-files": names_in("index"),
+    "bytes-of-tables": below("config"),
+    "names-of-tables": names_in("config"),
+    "names-in-the-root": root_names,
+}
+
+
+@pytest.mark.parametrize("sync", SYNCS)
+def test_without_this_sync_some_cut_loses_something(tmp_path: Path, sync: str) -> None:
+    for seed in range(60):
+        try:
+            run(tmp_path / str(seed), seed, forgets=SYNCS[sync])
+        except (AssertionError, RocketStoreError):
+            return
+    pytest.fail("60 seeds noticed nothing: either the sync is not needed, or the test is blind")
+
+
+def test_the_checkpoint_needs_no_sync_of_its_own_because_an_older_one_is_as_true(
+    tmp_path: Path,
+) -> None:
+    def forgets(call: str, path: Path) -> bool:
+        return call == "fdatasync" and path.name == "checkpoint"
+
+    for seed in range(10):
+        run(tmp_path / str(seed), seed, forgets=forgets)

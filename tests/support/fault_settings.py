@@ -1,0 +1,46 @@
+"""How much the fault tests do: named settings of the environment, with what CI does by default.
+
+========================================  ==========================  ========================
+variable                                  default                     with kernels switched off
+========================================  ==========================  ========================
+``ROCKETSTORE_KILLS``                     100                         24
+``ROCKETSTORE_POWER_CUT_SEEDS``           200 (or ``17:18``: a range)  40
+``ROCKETSTORE_MACHINE_EXAMPLES``          40                          10
+``ROCKETSTORE_FAULT_SEED``                0                           0
+========================================  ==========================  ========================
+
+``ROCKETSTORE_FAULT_SEED`` is added to every seed, so that a long search never repeats itself.
+"""
+
+from __future__ import annotations
+
+import os
+
+from rocketstore.scan import kernels
+
+
+def kill_count() -> int:
+    """Return how many processes are killed."""
+    return _number("ROCKETSTORE_KILLS", 100, 24)
+
+
+def machine_example_count() -> int:
+    """Return how many programs the state machine runs."""
+    return _number("ROCKETSTORE_MACHINE_EXAMPLES", 40, 10)
+
+
+def base_seed() -> int:
+    """Return what is added to seeds."""
+    return _number("ROCKETSTORE_FAULT_SEED", 0, 0)
+
+
+def power_cut_seeds() -> range:
+    """Return the seeds of the simulated power cuts."""
+    text = os.environ.get("ROCKETSTORE_POWER_CUT_SEEDS", "200" if kernels.is_compiled() else "40")
+    first, _, last = text.rpartition(":")
+    start = int(first) if first else base_seed()
+    return range(start, int(last) if first else start + int(last))
+
+
+def _number(name: str, default: int, without_kernels: int) -> int:
+    return int(os.environ.get(name, default if kernels.is_compiled() else without_kernels))

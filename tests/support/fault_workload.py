@@ -1,0 +1,174 @@
+"""What the fault tests put into a store: messages that say who they are and can be made again.
+
+A step is one call of the store, decided by its run, its thread and its number alone. Each message
+of it carries a label in a property, from which everything else about it follows; so whoever finds
+a message can tell whether it is whole, and where it belongs.
+"""
+
+from __future__ import annotations
+
+import functools
+import random
+from typing import TYPE_CHECKING, NamedTuple
+
+from rocketstore.config import FlushDiskType, StoreConfig
+from rocketstore.format.client_batch import encode_client_batch
+from rocketstore.format.properties import decode_properties, message_properties
+from rocketstore.message import Message, StoredMessage
+from rocketstore.units import KiB, QueueKey
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from rocketstore import MessageStore
+    from rocketstore.storage.results import PutResult
+    from support.store_oracle import LogRecord
+
+LABEL = "label"
+TOPICS = ("orders", "payments", "a%b|c-d_E")
+QUEUE_COUNT = 3
+TAGS = (None, "created", "paid", "größe")
+SHARED_KEYS = 7
+
+LOG_FILE_BYTES = 32 * KiB
+QUEUE_FILE_BYTES = 20 * 60
+INDEX_SLOTS, INDEX_ITEMS = 50, 200
+
+KINDS = ("put", "put", "put", "put_prepared", "put_batch", "put_client_batch")
+
+
+class Label(NamedTuple):
+    """Which message: the `part`-th of the `step`-th call of a thread in a run."""
+
+    run: int
+    thread: int
+    step: int
+    part: int
+
+    def __str__(self) -> str:
+        return ".".join(map(str, self))
+
+    @classmethod
+    def parse(cls, text: str) -> Label:
+        run, thread, step, part = map(int, text.split("."))
+        return cls(run, thread, step, part)
+
+
+class Step(NamedTuple):
+    """One call of the store."""
+
+    kind: str
+    queue: QueueKey
+    messages: tuple[Message, ...]
+    waits: bool
+    """Whether it waits for the flush in SYNC_FLUSH."""
+
+    def do(self, store: MessageStore) -> PutResult:
+        """Make the call."""
+        topic, queue_id = self.queue
+        if self.kind == "put":
+            return store.put(self.messages[0], queue_id=queue_id)
+        if self.kind == "put_prepared":
+            return store.put_prepared(store.prepare(self.messages[0]), queue_id=queue_id)
+        if self.kind == "put_batch":
+            return store.put_batch(list(self.messages), queue_id=queue_id)
+        batch = encode_client_batch(
+            (message.flag, message.body, message_properties(message)) for message in self.messages
+        )
+        return store.put_client_batch(topic, queue_id, batch, wait_flush=self.waits)
+
+
+def small_files(flush: FlushDiskType | str, **settings: object) -> StoreConfig:
+    """Return settings with files so small that every kind of file rolls within a hundred puts."""
+    options = {
+        "flush_disk_type": FlushDiskType(flush),
+        "mapped_file_size_commit_log": LOG_FILE_BYTES,
+        "mapped_file_size_consume_queue": QUEUE_FILE_BYTES,
+        "max_hash_slot_num": INDEX_SLOTS,
+        "max_index_num": INDEX_ITEMS,
+        "retention": False,
+    }
+    return StoreConfig(**{**options, **settings})  # type: ignore[arg-type]
+
+
+@functools.lru_cache(maxsize=1 << 14)
+def step_of(run: int, thread: int, number: int) -> Step:
+    """Return the call that a thread makes at its turn `number`."""
+    chance = random.Random(f"{run}/{thread}/{number}")
+    kind = chance.choice(KINDS)
+    queue = QueueKey(chance.choice(TOPICS), chance.randrange(QUEUE_COUNT))
+    count = 1 if kind in {"put", "put_prepared"} else chance.randint(1, 12)
+    waits = chance.random() < 0.9
+    messages = tuple(
+        _message(Label(run, thread, number, part), queue, chance, count, waits=waits)
+        for part in range(count)
+    )
+    return Step(kind, queue, messages, waits)
+
+
+def _message(
+    label: Label, queue: QueueKey, chance: random.Random, count: int, *, waits: bool
+) -> Message:
+    longest = chance.choice((0, 30, 300, 3000, 6000)) // (1 if count == 1 else 4)
+    keys = (f"k-{label}", f"shared-{label.step % SHARED_KEYS}")[: chance.randrange(3)]
+    return Message(
+        topic=queue.topic,
+        body=chance.randbytes(chance.randint(0, longest)),
+        tags=chance.choice(TAGS),
+        keys=keys,
+        properties={LABEL: str(label), "padding": "p" * chance.choice((1, 1, 40, 700))},
+        unique_key=f"u-{label}" if chance.random() < 0.3 else None,
+        flag=chance.randint(-5, 5),
+        wait_flush=waits,
+    )
+
+
+def check_true(records: list[LogRecord], tried: set[Label]) -> dict[Label, LogRecord]:
+    """Assert that each record is a message that was put, whole and once; return them by label."""
+    found: dict[Label, LogRecord] = {}
+    for record in records:
+        text = record.properties.get(LABEL)
+        assert text is not None, f"a record without its label: {record}"
+        label = Label.parse(text)
+        assert label in tried, f"{label} was never put: {record}"
+        assert label not in found, f"{label} twice: {found[label]} and {record}"
+        found[label] = record
+        step = step_of(*label[:3])
+        wanted = step.messages[label.part]
+        assert record.queue == step.queue, f"{label} in {record.queue}, not in {step.queue}"
+        assert (record.body, record.flag) == (wanted.body, wanted.flag), f"{label} differs"
+        properties = decode_properties(message_properties(wanted))
+        assert record.properties == properties, f"{label}: {record.properties} is not {properties}"
+    return found
+
+
+def all_messages(store: MessageStore, queue: QueueKey) -> Iterator[StoredMessage]:
+    """Yield what a consumer of a queue gets."""
+    offset = store.min_offset(*queue)
+    while offset < store.max_offset(*queue):
+        page = store.get(queue.topic, queue.queue_id, offset)
+        assert page.next_offset > offset, page
+        yield from page.messages
+        offset = page.next_offset
+
+
+def check_reading(store: MessageStore, found: dict[Label, LogRecord]) -> None:
+    """Assert that readers get exactly what is in the log: by queue, by id, by key."""
+    seen = {}
+    for queue in store.queues():
+        numbers = []
+        for message in all_messages(store, queue):
+            label = Label.parse(message.properties[LABEL])
+            record = found[label]
+            assert (message.physical_offset, message.queue_offset, message.body) == (
+                record.physical_offset, record.queue_offset, record.body,
+            )  # fmt: skip
+            assert store.by_id(message.message_id) == message
+            seen[label] = message
+            numbers.append(message.queue_offset)
+        assert numbers == sorted(set(numbers)), queue
+    assert set(seen) == set(found), set(seen) ^ set(found)
+    for label, record in list(found.items())[::7]:
+        for key in record.keys:
+            hits = store.find(record.queue.topic, key, max_messages=1000)
+            assert seen[label] in hits, f"{label} is not found by {key}"

@@ -1,0 +1,357 @@
+"""One trial of the power cut: a store works on a shadow disk until the power goes, then is opened.
+
+Everything is decided by the seed: what is put, when the clock moves, which flush runs when, where
+the power goes (between two calls of the store, or at the n-th call of the disk, also inside
+recovery), and what outlives it. A trial has several lives; a message that was promised once must be
+there in all later ones.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+from rocketstore import MessageStore
+from rocketstore.config import FlushDiskType
+from rocketstore.format.metadata_json import ConsumerOffsets, decode_table, encode_table
+from rocketstore.storage.metadata_file import read_with_backup, write_atomically
+from rocketstore.storage.results import PutMessageStatus
+from rocketstore.storage.verify import verify_store
+from rocketstore.units import ByteRange, QueueKey
+from support.fault_workload import (
+    INDEX_SLOTS,
+    LABEL,
+    LOG_FILE_BYTES,
+    Label,
+    all_messages,
+    check_reading,
+    check_true,
+    small_files,
+    step_of,
+)
+from support.shadow_disk import ShadowDisk
+from support.store_oracle import LogContent, check_agreement
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from support.store_oracle import LogRecord
+
+START_MS = 1_700_000_000_000
+MOST_STEPS = 70
+MOST_CALLS = 260
+MOST_CALLS_OF_RECOVERY = 40
+LIVES = 3
+
+TOLERATED_FINDINGS = frozenset({"log-damage", "queue-hole", "queue-filler", "log-doubtful"})
+"""What may be wrong where records were lost that nobody was promised."""
+
+
+class PowerCutError(BaseException):
+    """The power went."""
+
+
+class Place(NamedTuple):
+    """Where a message stands."""
+
+    physical_offset: int
+    queue: QueueKey
+    queue_offset: int
+
+
+@dataclass
+class Promises:
+    """What must not be lost.
+
+    Attributes
+    ----------
+    tried
+        Every message that was given to the store.
+    pending
+        Put and acknowledged, but not yet promised to outlive a power cut.
+    safe
+        Promised.
+    lost
+        Ranges of the log in which records may have been lost.
+    """
+
+    tried: set[Label] = field(default_factory=set)
+    pending: dict[Label, Place] = field(default_factory=dict)
+    safe: dict[Label, Place] = field(default_factory=dict)
+    lost: list[ByteRange] = field(default_factory=list)
+
+    def promise(self, label: Label, place: Place) -> None:
+        self.pending.pop(label, None)
+        before = self.safe.setdefault(label, place)
+        assert before == place, f"{label} moved from {before} to {place}"
+
+    def promise_before(self, physical_offset: int) -> None:
+        """Everything that ends before an offset is flushed."""
+        for label, place in list(self.pending.items()):
+            if place.physical_offset < physical_offset:
+                self.promise(label, place)
+
+    def check(self, found: dict[Label, LogRecord], *, also_pending: bool = False) -> None:
+        """Assert that everything promised was found where it was."""
+        wanted = {**self.safe, **self.pending} if also_pending else self.safe
+        for label, place in wanted.items():
+            record = found.get(label)
+            assert record is not None, f"lost {label}, promised at {place}"
+            there = Place(record.physical_offset, record.queue, record.queue_offset)
+            assert there == place, f"{label} is at {there}, was at {place}"
+
+
+class Trial:
+    """One seed.
+
+    Parameters
+    ----------
+    directory
+        Empty.
+    seed
+        Decides everything.
+    forgets
+        Syncs that are only pretended, as in `ShadowDisk`.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        seed: int,
+        *,
+        forgets: Callable[[str, Path], bool] = lambda _call, _path: False,
+    ) -> None:
+        self.chance = random.Random(seed)
+        self.directory = directory
+        self.flush = list(FlushDiskType)[seed % 2]
+        self.promises = Promises()
+        self.now_ms = START_MS
+        self.run_number = seed
+        self.step = 0
+        self.life = 0
+        self.table = 0
+        self.tables_possible = {0}
+        self._forgets = forgets
+        self.history: list[str] = []
+
+    @property
+    def is_sync(self) -> bool:
+        return self.flush is FlushDiskType.SYNC_FLUSH
+
+    def run(self) -> None:
+        """Live, lose power, look what is left; several times."""
+        root = self.directory / "life-0"
+        root.mkdir()
+        for life in range(LIVES):
+            self.life = life
+            after = self.directory / f"life-{life + 1}"
+            after.mkdir()
+            self._live(root, after)
+            root = after
+        self._end_well(root)
+
+    # --- a life ---------------------------------------------------------------------------------
+
+    def _live(self, root: Path, after: Path) -> None:
+        chance = self.chance
+        disk = ShadowDisk(root, forgets=self._forgets)
+        calls_left = chance.choice((
+            chance.randrange(MOST_CALLS), chance.randrange(MOST_CALLS_OF_RECOVERY), 1 << 30
+        ))  # fmt: skip
+
+        def count(call: str, path: Path) -> None:
+            nonlocal calls_left
+            calls_left -= 1
+            if calls_left < 0:
+                self.history.append(f"cut before {call} {path.relative_to(root)}")
+                raise PowerCutError
+
+        disk.hook = count
+        steps = chance.randrange(1, MOST_STEPS)
+        store = None
+        try:
+            store = self._open(root, disk)
+            for _ in range(steps):
+                self._act(store, disk)
+                action = chance.random()
+                if action < 0.02:
+                    store.close()
+                    self.history.append("closed in order")
+                    store = self._open(root, disk)
+                elif action < 0.04:
+                    abandon(store)
+                    self.history.append("the process died")
+                    store = self._open(root, disk, after_crash=True)
+            self.history.append("cut between steps")
+        except PowerCutError:
+            pass
+        if store is not None:
+            end = store._parts.log.max_offset
+            flushed = store._parts.log.flushed_offset
+            self.promises.promise_before(flushed)
+            self.promises.lost.append(ByteRange(flushed, max(end, flushed) + LOG_FILE_BYTES))
+            abandon(store)
+        disk.hook = lambda _call, _path: None
+        disk.cut(after, chance)
+        self.promises.pending.clear()
+
+    def _open(self, root: Path, disk: ShadowDisk, *, after_crash: bool = False) -> MessageStore:
+        self.now_ms += self.chance.choice((0, 5, 5000, 100_000))
+        self._check_table(root)
+        store = MessageStore.open(
+            root,
+            small_files(self.flush, max_message_size=20_000),
+            clock=lambda: self.now_ms,
+            disk=disk,
+            threads=False,
+        )
+        try:
+            self._look_around(store, also_pending=after_crash)
+        except BaseException:
+            abandon(store)
+            raise
+        return store
+
+    # --- steps ----------------------------------------------------------------------------------
+
+    def _act(self, store: MessageStore, disk: ShadowDisk) -> None:
+        chance = self.chance
+        self.now_ms += chance.choice((0, 1, 300, 1500, 1500, 4000, 11_000, 61_000))
+        actions = (
+            (self._put, 10),
+            (self._consume, 2),
+            (self._flush_by_the_clock, 3),
+            (self._flush, 1),
+            (self._write_table, 1),
+        )
+        act = chance.choices([a for a, _ in actions], [weight for _, weight in actions])[0]
+        if act == self._write_table:
+            self._write_table(store, disk)
+        else:
+            act(store)
+        if chance.random() < 0.1:
+            disk.write_back(chance)
+        self.promises.promise_before(store.flushed_physical_offset)
+
+    def _put(self, store: MessageStore) -> None:
+        self.step += 1
+        step = step_of(self.run_number, self.life, self.step)
+        labels = [
+            Label(self.run_number, self.life, self.step, part) for part in range(len(step.messages))
+        ]
+        self.promises.tried.update(labels)
+        result = step.do(store)
+        assert result.status is PutMessageStatus.PUT_OK, result
+        for part, (label, offset) in enumerate(
+            zip(labels, result.record_offsets or [result.physical_offset], strict=True)
+        ):
+            place = Place(offset, step.queue, result.queue_offset + part)
+            self.promises.pending[label] = place
+            if self.is_sync and step.waits:
+                self.promises.promise(label, place)
+
+    def _consume(self, store: MessageStore) -> None:
+        if self.chance.random() < 0.5:
+            while store._parts.dispatcher.run_once():
+                pass
+        self._look_around(store)
+
+    def _look_around(self, store: MessageStore, *, also_pending: bool = False) -> None:
+        """Read all queues as a consumer; in SYNC_FLUSH what it saw must stay."""
+        seen: dict[Label, Place] = {}
+        for queue in store.queues():
+            for message in all_messages(store, queue):
+                label = Label.parse(message.properties[LABEL])
+                seen[label] = Place(message.physical_offset, queue, message.queue_offset)
+        if self.is_sync:
+            for label, place in seen.items():
+                self.promises.promise(label, place)
+        if also_pending:
+            for label, place in self.promises.pending.items():
+                assert seen.get(label) == place, f"{label}: {seen.get(label)}, was at {place}"
+
+    def _flush_by_the_clock(self, store: MessageStore) -> None:
+        services = store._services
+        if self.is_sync:
+            services.flusher.flush()
+        else:
+            services.flusher.run_once(self.now_ms)
+        while self.chance.random() < 0.7 and store._parts.dispatcher.run_once():
+            pass
+        services.queue_flusher.run_once()
+
+    def _flush(self, store: MessageStore) -> None:
+        store.flush()
+        self.promises.promise_before(store.max_physical_offset)
+
+    # --- tables ---------------------------------------------------------------------------------
+
+    def _write_table(self, store: MessageStore, disk: ShadowDisk) -> None:
+        number = self.table + 1
+        self.tables_possible = {self.table, number}
+        path = store.layout.config / "consumerOffset.json"
+        content = encode_table(ConsumerOffsets(offset_table={"orders@all": {0: number}}))
+        write_atomically(path, content.encode(), disk=disk, decode=_decode_offsets)
+        self.table = number
+        self.tables_possible = {number}
+
+    def _check_table(self, root: Path) -> None:
+        found = read_with_backup(root / "config" / "consumerOffset.json", _decode_offsets)
+        number = 0 if found is None else found.offset_table["orders@all"][0]
+        assert number in self.tables_possible, f"table {number}, not {self.tables_possible}"
+        self.table, self.tables_possible = number, {number}
+
+    # --- the end --------------------------------------------------------------------------------
+
+    def _end_well(self, root: Path) -> None:
+        """Open the store on a disk that works, compare everything, go on, and close."""
+        disk = ShadowDisk(root)
+        store = self._open(root, disk)
+        found = self._compare(store)
+        first_free = {key: store.next_queue_offset(*key) for key in store.queues()}
+        for label, record in found.items():
+            assert record.queue_offset < first_free[record.queue], label
+        for _ in range(5):
+            self._put(store)
+        store.close()
+        content = self._check_files(root)
+        check_true(content.records, self.promises.tried)
+        report = verify_store(root, small_files(self.flush), now_ms=self.now_ms)
+        bad = [f for f in report.findings if f.severity.value != "note"]
+        assert all(f.kind in TOLERATED_FINDINGS for f in bad), bad
+
+    def _compare(self, store: MessageStore) -> dict[Label, LogRecord]:
+        store.wait_dispatched()
+        content = self._check_files(store.layout.root)
+        found = check_true(content.records, self.promises.tried)
+        self.promises.check(found)
+        check_reading(store, found)
+        return found
+
+    def _check_files(self, root: Path) -> LogContent:
+        content = check_agreement(
+            root,
+            log_file_bytes=LOG_FILE_BYTES,
+            slot_count=INDEX_SLOTS,
+            lost=self.promises.lost,
+        )
+        for damage in content.damage:
+            assert any(
+                lost.start <= damage.start and damage.stop <= lost.stop
+                for lost in self.promises.lost
+            ), f"damage at {damage}, but losses only at {self.promises.lost}"
+        return content
+
+
+def _decode_offsets(content: bytes) -> ConsumerOffsets:
+    return decode_table(content, ConsumerOffsets)
+
+
+def abandon(store: MessageStore) -> None:
+    """Drop a store as the death of its process does: nothing is written, nothing is synced."""
+    parts = store._parts
+    for part in (parts.log.files, parts.queues, parts.index):
+        part.drop()
+    parts.lock.release()

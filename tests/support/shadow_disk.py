@@ -1,0 +1,294 @@
+"""A disk that loses power: files as they are, and a shadow of what a power cut would leave of them.
+
+What the shadow holds is what is promised: the bytes of a file at its last `fdatasync`, the names of
+a directory at its last `fsync_directory`. What was written since may survive or not: page by page
+(or, torn, sector by sector), name by name. A cut may also come in the middle of something: `hook`
+is called before each call of the disk.
+
+The model is stricter than ext4 or xfs are: syncing a file does not make its name durable, and no
+page waits for another. Only a rename is one step, as every journal makes it.
+
+Not simulated: bytes that change by themselves, a disk that lies about a sync. The other tests of
+tests/faults and tests/machine do that.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rocketstore.storage.disk import Disk
+from rocketstore.units import OS_PAGE_SIZE_BYTES
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Callable, Iterator
+
+    Hook = Callable[[str, Path], None]
+    """Told the name of a call and the path it is about."""
+
+SECTOR_SIZE_BYTES = 512
+
+NO_HOOK: Hook = lambda _call, _path: None  # noqa: E731 - a default, not a function of its own
+
+
+@dataclass(eq=False)
+class ShadowFile:
+    """One file, whatever its name is.
+
+    Attributes
+    ----------
+    durable
+        Its bytes at the last sync.
+    last
+        Its bytes when it lost its name; None while it has one.
+    """
+
+    durable: bytes = b""
+    last: bytes | None = None
+
+
+@dataclass(eq=False)
+class _Change:
+    """A change of names that is not durable: a file or (None) a directory comes, or a name goes."""
+
+    gone: Path | None = None
+    come: Path | None = None
+    file: ShadowFile | None = None
+
+    def touches(self, directory: Path) -> bool:
+        return any(path.parent == directory for path in (self.gone, self.come) if path is not None)
+
+    def apply(self, names: dict[Path, ShadowFile | None]) -> None:
+        if self.gone is not None:
+            names.pop(self.gone, None)
+        if self.come is not None:
+            names[self.come] = self.file
+
+
+@dataclass
+class Survival:
+    """How much of what was not synced outlives a cut.
+
+    Attributes
+    ----------
+    pages, names
+        Share of the pages and of the changes of names that do.
+    in_order
+        Names survive up to some change and not after it, as a journal does it.
+    torn
+        A page may survive in part.
+    """
+
+    pages: float
+    names: float
+    in_order: bool
+    torn: bool
+
+    @classmethod
+    def drawn(cls, chance: random.Random) -> Survival:
+        """Draw one; all and nothing are as likely as anything between."""
+        shares = (0.0, 1.0, chance.random(), chance.random())
+        return cls(
+            chance.choice(shares),
+            chance.choice(shares),
+            chance.random() < 0.5,
+            chance.random() < 0.3,
+        )
+
+
+@dataclass
+class ShadowDisk(Disk):
+    """The files below `root`, and their shadow; all that is there at the start is durable.
+
+    Attributes
+    ----------
+    hook
+        Called before each call that changes or syncs something.
+    forgets
+        Whether a sync of this kind and path is only pretended: to show that it is needed.
+    """
+
+    root: Path
+    hook: Hook = NO_HOOK
+    forgets: Callable[[str, Path], bool] = lambda _call, _path: False
+    _names: dict[Path, ShadowFile | None] = field(default_factory=dict)
+    _durable_names: dict[Path, ShadowFile | None] = field(default_factory=dict)
+    _pending: list[_Change] = field(default_factory=list)
+    _lock: threading.RLock = field(default_factory=threading.RLock)
+
+    def __post_init__(self) -> None:
+        for path in sorted(self.root.rglob("*")):
+            self._names[path] = None if path.is_dir() else ShadowFile(path.read_bytes())
+        self._durable_names = dict(self._names)
+
+    # --- the disk's calls -----------------------------------------------------------------------
+
+    def create_file(self, path: Path) -> int:
+        with self._call("create_file", path):
+            descriptor = super().create_file(path)
+            self._change(come=path, file=ShadowFile())
+            return descriptor
+
+    def allocate(self, descriptor: int, path: Path, size: int) -> bool:
+        with self._call("allocate", path):
+            return super().allocate(descriptor, path, size)
+
+    def write_at(self, descriptor: int, path: Path, position: int, data: bytes) -> None:
+        with self._call("write_at", path):
+            super().write_at(descriptor, path, position, data)
+
+    def zero_range(self, descriptor: int, path: Path, start: int, stop: int) -> None:
+        with self._call("zero_range", path):
+            super().zero_range(descriptor, path, start, stop)
+
+    def fdatasync(self, descriptor: int, path: Path) -> None:
+        with self._call("fdatasync", path):
+            if path not in self._names:
+                self._take_in_strangers(path.parent)
+            file = self._names.get(path)
+            if file is not None and not self.forgets("fdatasync", path):
+                file.durable = path.read_bytes()
+
+    def fsync_directory(self, directory: Path) -> None:
+        with self._call("fsync_directory", directory):
+            self._take_in_strangers(directory)
+            if not self.forgets("fsync_directory", directory):
+                for change in [c for c in self._pending if c.touches(directory)]:
+                    change.apply(self._durable_names)
+                    self._pending.remove(change)
+
+    def make_directory(self, directory: Path) -> None:
+        missing = []
+        while not directory.is_dir():
+            missing.append(directory)
+            directory = directory.parent
+        for path in reversed(missing):
+            with self._call("make_directory", path):
+                path.mkdir(exist_ok=True)
+                self._change(come=path)
+            self.fsync_directory(path.parent)
+
+    def replace(self, source: Path, target: Path) -> None:
+        with self._call("replace", source):
+            self._take_in_strangers(source.parent)
+            self._note_last(target)
+            super().replace(source, target)
+            self._change(gone=source, come=target, file=self._names[source])
+
+    def unlink(self, path: Path) -> None:
+        with self._call("unlink", path):
+            if path.exists():
+                self._take_in_strangers(path.parent)
+                self._note_last(path)
+                super().unlink(path)
+                self._change(gone=path)
+
+    def remove_directory(self, directory: Path) -> None:
+        with self._call("remove_directory", directory):
+            super().remove_directory(directory)
+            if not directory.exists():
+                self._change(gone=directory)
+
+    # --- what happens by itself -----------------------------------------------------------------
+
+    def write_back(self, chance: random.Random, share: float = 0.5) -> None:
+        """Let the system write some dirty pages, as it does at any time: they are durable then."""
+        with self._lock:
+            for path, file in self._names.items():
+                if file is not None and path.is_file():
+                    file.durable = _mixed(
+                        file.durable, path.read_bytes(), chance, share, torn=False
+                    )
+
+    def cut(self, target: Path, chance: random.Random, survival: Survival | None = None) -> None:
+        """Make at `target`, an empty directory, what a machine finds after the power came back."""
+        how = survival or Survival.drawn(chance)
+        with self._lock:
+            for directory, _, _ in os.walk(self.root):
+                self._take_in_strangers(Path(directory))
+            current = {
+                file: path.read_bytes() for path, file in self._names.items() if file is not None
+            }
+            for path, file in self._surviving_names(chance, how):
+                here = target / path.relative_to(self.root)
+                if file is None:
+                    here.mkdir()
+                    continue
+                now = current[file] if file.last is None else file.last
+                content = _mixed(file.durable, now, chance, how.pages, torn=how.torn)
+                _write_sparse(here, content)
+
+    def _surviving_names(
+        self, chance: random.Random, how: Survival
+    ) -> Iterator[tuple[Path, ShadowFile | None]]:
+        names = dict(self._durable_names)
+        kept = round(how.names * len(self._pending))
+        for number, change in enumerate(self._pending):
+            if number < kept if how.in_order else chance.random() < how.names:
+                change.apply(names)
+        directories = {self.root}
+        for path in sorted(names):
+            if path.parent in directories:
+                if names[path] is None:
+                    directories.add(path)
+                yield path, names[path]
+
+    # --- names ----------------------------------------------------------------------------------
+
+    def _call(self, call: str, path: Path) -> threading.RLock:
+        self.hook(call, path)
+        return self._lock
+
+    def _change(
+        self, *, gone: Path | None = None, come: Path | None = None, file: ShadowFile | None = None
+    ) -> None:
+        change = _Change(gone, come, file)
+        change.apply(self._names)
+        self._pending.append(change)
+
+    def _note_last(self, path: Path) -> None:
+        file = self._names.get(path)
+        if file is not None:
+            file.last = path.read_bytes()
+
+    def _take_in_strangers(self, directory: Path) -> None:
+        """Note files and directories that were made without this disk, like the lock."""
+        for path in sorted(directory.iterdir()):
+            if path not in self._names:
+                self._change(come=path, file=None if path.is_dir() else ShadowFile())
+
+
+def _mixed(
+    durable: bytes, current: bytes, chance: random.Random, share: float, *, torn: bool
+) -> bytes:
+    """Return `durable` with a share of the pages that differ taken from `current`."""
+    if durable == current:
+        return durable
+    size = len(durable)
+    if len(current) > size:
+        # The length is metadata: the old one, the new one, or that after some block between.
+        block = chance.randrange(size, len(current) + 1) // OS_PAGE_SIZE_BYTES * OS_PAGE_SIZE_BYTES
+        longer = chance.choice((len(current), len(current), max(size, block)))
+        size = longer if chance.random() < share else size
+    mixed = bytearray(durable[:size].ljust(size, b"\0"))
+    step = SECTOR_SIZE_BYTES if torn else OS_PAGE_SIZE_BYTES
+    for at in range(0, size, step):
+        piece = current[at : min(at + step, size)]
+        if mixed[at : at + len(piece)] != piece and chance.random() < share:
+            mixed[at : at + len(piece)] = piece
+    return bytes(mixed)
+
+
+def _write_sparse(path: Path, content: bytes) -> None:
+    """Write a file with holes where it is zero."""
+    with path.open("wb") as file:
+        file.truncate(len(content))
+        for at in range(0, len(content), OS_PAGE_SIZE_BYTES):
+            piece = content[at : at + OS_PAGE_SIZE_BYTES]
+            if piece.count(0) != len(piece):
+                file.seek(at)
+                file.write(piece)

@@ -1,0 +1,243 @@
+"""What is in a store's files, told without the code that writes, recovers or reads stores.
+
+The log is walked with the plain reference scanner; queue entries and index items are computed from
+its records here, and compared with the bytes of the files. `check_agreement` is the claim of the
+fault tests: queues and index agree with the CommitLog, and nothing in it is a false message.
+"""
+
+from __future__ import annotations
+
+import itertools
+import struct
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from rocketstore.format.file_name import parse_file_name
+from rocketstore.format.java_hash import string_hash
+from rocketstore.format.properties import decode_properties
+from rocketstore.scan.columns import COLUMN_COUNT, Column, RecordColumns, StopReason
+from rocketstore.scan.reference.resync import resync
+from rocketstore.scan.reference.walk import walk
+from rocketstore.units import ByteRange, QueueKey
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    Entry = tuple[int, int, int]
+
+_ENTRY = struct.Struct(">qiq")
+_ITEM = struct.Struct(">iqii")
+_HEADER = struct.Struct(">qqqqii")
+FILLER = (0, 0x7FFFFFFF, 0)
+ZEROS = (0, 0, 0)
+
+
+class LogRecord(NamedTuple):
+    """One intact record of the log."""
+
+    physical_offset: int
+    size: int
+    queue: QueueKey
+    queue_offset: int
+    flag: int
+    store_timestamp_ms: int
+    body: bytes
+    properties: dict[str, str]
+
+    @property
+    def stop(self) -> int:
+        return self.physical_offset + self.size
+
+    @property
+    def entry(self) -> Entry:
+        """Its entry in its queue."""
+        tags = self.properties.get("TAGS")
+        return self.physical_offset, self.size, string_hash(tags) if tags else 0
+
+    @property
+    def keys(self) -> list[str]:
+        """What it is found by."""
+        keys = [key for key in self.properties.get("KEYS", "").split(" ") if key]
+        unique = self.properties.get("UNIQ_KEY")
+        return [unique, *keys] if unique else keys
+
+
+@dataclass
+class LogContent:
+    """The records of a log, and the ranges before its last record that are neither."""
+
+    records: list[LogRecord] = field(default_factory=list)
+    damage: list[ByteRange] = field(default_factory=list)
+
+    @property
+    def end(self) -> int:
+        return self.records[-1].stop if self.records else 0
+
+
+def read_log(directory: Path, file_size: int) -> LogContent:
+    """Walk every file of a log; files that are missing between others are damage."""
+    content = LogContent()
+    pending: list[ByteRange] = []
+    expected = None
+    for path in sorted(directory.glob("*")):
+        if parse_file_name(path.name) is None:
+            continue
+        base = int(path.name)
+        if expected is not None and base > expected:
+            pending.append(ByteRange(expected, base))
+        expected = base + file_size
+        buffer = np.frombuffer(path.read_bytes().ljust(file_size, b"\0"), np.uint8)
+        _read_file(buffer, base, content, pending)
+    return content
+
+
+def _read_file(
+    buffer: np.ndarray, base: int, content: LogContent, pending: list[ByteRange]
+) -> None:
+    size = len(buffer)
+    cols = np.empty((size // 91 + 1, COLUMN_COUNT), np.int64)
+    position = 0
+    while position < size:
+        count, stopped, reason = walk(buffer, position, size, base, size, True, cols)  # noqa: FBT003
+        if count:
+            content.damage += pending
+            pending.clear()
+            content.records += _records(RecordColumns(buffer, cols[:count], base))
+        if reason in {StopReason.BLANK, StopReason.END}:
+            return
+        found = resync(buffer, stopped + 1, size, base, size)
+        following = size if found < 0 else found
+        pending.append(ByteRange(base + stopped, base + following))
+        position = following
+
+
+def _records(columns: RecordColumns) -> Iterable[LogRecord]:
+    for row, numbers in enumerate(columns.cols.tolist()):
+        yield LogRecord(
+            numbers[Column.PHYSICAL_OFFSET],
+            numbers[Column.SIZE],
+            QueueKey(columns.topic(row), numbers[Column.QUEUE_ID]),
+            numbers[Column.QUEUE_OFFSET],
+            numbers[Column.FLAG],
+            numbers[Column.STORE_TIMESTAMP],
+            columns.body(row),
+            decode_properties(columns.properties(row)),
+        )
+
+
+# --- queues -------------------------------------------------------------------------------------
+
+
+def read_queues(directory: Path) -> dict[QueueKey, dict[int, Entry]]:
+    """Return every entry that is not zero, of every queue, by queue offset."""
+    queues: dict[QueueKey, dict[int, Entry]] = {}
+    for path in sorted(directory.glob("*/*/*")):
+        if parse_file_name(path.name) is None:
+            continue
+        key = QueueKey(path.parent.parent.name, int(path.parent.name))
+        entries = queues.setdefault(key, {})
+        raw = path.read_bytes()
+        for number, entry in enumerate(_ENTRY.iter_unpack(raw[: len(raw) // 20 * 20])):
+            if entry != ZEROS:
+                entries[int(path.name) // 20 + number] = entry
+    return queues
+
+
+def check_queues(
+    records: list[LogRecord], queues: dict[QueueKey, dict[int, Entry]], lost: list[ByteRange]
+) -> None:
+    """Assert that each record has its entry, and each entry its record.
+
+    Parameters
+    ----------
+    lost
+        Where records may have been once: entries that point there keep places.
+    """
+    at = {record.physical_offset: record for record in records}
+    places = {(record.queue, record.queue_offset): record for record in records}
+    assert len(places) == len(records), _repeated(records)
+    for (key, number), record in places.items():
+        entry = queues.get(key, {}).get(number)
+        assert entry == record.entry, f"{key}@{number}: entry {entry}, record {record.entry}"
+    for key, entries in queues.items():
+        numbers = sorted(entries)
+        gaps = [(a, b) for a, b in itertools.pairwise(numbers) if b != a + 1]
+        assert not gaps, f"{key}: zeros between entries {gaps}"
+        for number, entry in entries.items():
+            if (key, number) in places or entry == FILLER:
+                continue
+            assert entry[0] not in at, f"{key}@{number} points at {at[entry[0]]}"
+            assert any(start <= entry[0] < stop for start, stop in lost), (
+                f"{key}@{number}: {entry} points at no record, lost are {lost}"
+            )
+
+
+def _repeated(records: list[LogRecord]) -> str:
+    seen: dict[tuple[QueueKey, int], LogRecord] = {}
+    for record in records:
+        before = seen.setdefault((record.queue, record.queue_offset), record)
+        if before is not record:
+            return f"two records for one place: {before} and {record}"
+    return "no repetition"
+
+
+# --- index --------------------------------------------------------------------------------------
+
+
+def key_hash(topic: str, key: str) -> int:
+    """Return the hash that index items hold (IndexFile.indexKeyHashMethod)."""
+    hashed = string_hash(f"{topic}#{key}")
+    return 0 if hashed == -(2**31) else abs(hashed)
+
+
+def read_index(directory: Path, slot_count: int) -> list[Entry]:
+    """Return (hash, physical offset, file number) of every item that its slot's chain reaches."""
+    found: list[Entry] = []
+    if not directory.is_dir():
+        return found
+    for number, path in enumerate(sorted(directory.iterdir())):
+        raw = path.read_bytes()
+        count = _HEADER.unpack_from(raw)[5]
+        chained = 0
+        for slot in range(slot_count):
+            (item,) = struct.unpack_from(">i", raw, 40 + 4 * slot)
+            before = count or 1
+            while 0 < item < before:
+                before = item
+                hashed, offset, _, item = _ITEM.unpack_from(raw, 40 + 4 * slot_count + 20 * item)
+                assert hashed % slot_count == slot, f"{path.name}: item {before} in slot {slot}"
+                found.append((hashed, offset, number))
+                chained += 1
+        assert chained == max(count - 1, 0), f"{path.name}: {chained} of {count - 1} items chained"
+    return found
+
+
+def check_index(records: list[LogRecord], items: list[Entry], lost: list[ByteRange]) -> None:
+    """Assert that each key of each record has one item, and each item its record."""
+    wanted = {
+        (key_hash(record.queue.topic, key), record.physical_offset)
+        for record in records
+        for key in record.keys
+    }
+    found = [(hashed, offset) for hashed, offset, _ in items]
+    missing = sorted(wanted - set(found), key=lambda item: item[1])
+    assert not missing, f"index lacks {len(missing)} items, first {missing[0]}"
+    strange = [
+        item
+        for item in set(found) - wanted
+        if not any(start <= item[1] < stop for start, stop in lost)
+    ]
+    assert not strange, f"index has {len(strange)} items of no record, such as {strange[0]}"
+
+
+def check_agreement(
+    root: Path, *, log_file_bytes: int, slot_count: int, lost: list[ByteRange]
+) -> LogContent:
+    """Assert that queues and index agree with the log; return what is in the log."""
+    content = read_log(root / "commitlog", log_file_bytes)
+    check_queues(content.records, read_queues(root / "consumequeue"), lost)
+    check_index(content.records, read_index(root / "index", slot_count), lost)
+    return content
