@@ -9,13 +9,16 @@ from __future__ import annotations
 import contextlib
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 from urllib.parse import unquote, urlsplit
 
 from rocketstore.errors import StoreError
+from rocketstore.units import KiB
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+_CHUNK_BYTES: Final = 64 * KiB
 
 
 class FileEntry(NamedTuple):
@@ -162,7 +165,23 @@ class LocalFile:
             raise unreadable(self.path, error) from error
 
     def data_stop(self, size: int) -> int:
-        """Return a position behind which the file is known to be zeros: its last hole's start."""
+        """Return a position behind which the file is known to be zeros.
+
+        That is where its last hole begins. A file without a hole there, because its pages were
+        written ahead, is read backwards as far as it is zeros.
+        """
+        return self._last_written(min(self._last_hole(size), size))
+
+    def _last_written(self, stop: int) -> int:
+        """Return a position up to a chunk behind the last byte before `stop` that is not zero."""
+        while stop > 0:
+            begin = max(0, stop - _CHUNK_BYTES)
+            if self.read(begin, stop - begin).strip(b"\0"):
+                break
+            stop = begin
+        return stop
+
+    def _last_hole(self, size: int) -> int:
         stop = 0
         try:
             while stop < size:
@@ -172,7 +191,7 @@ class LocalFile:
             # ENXIO: no data behind. A file system that cannot tell says so at once, with stop 0.
             if stop == 0 and os.fstat(self.descriptor).st_blocks:
                 return size
-        return min(stop, size)
+        return stop
 
     def close(self) -> None:
         """Let go of the file."""

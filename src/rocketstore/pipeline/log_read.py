@@ -22,6 +22,7 @@ from rocketstore.units import ByteRange
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from rocketstore.pipeline.files import OpenFile
     from rocketstore.pipeline.options import ReadOptions
     from rocketstore.pipeline.planning import SplitTask
 
@@ -46,6 +47,8 @@ def read_split(task: SplitTask) -> Iterator[tuple[RecordColumns, list[FoundDamag
     segment = task.segment
     files, _ = files_at(task.store.location)
     with opened(files, segment.path) as file:
+        if _was_begun_since(task, file):
+            return
         batches = scan_window(
             file,
             base=segment.base,
@@ -60,6 +63,16 @@ def read_split(task: SplitTask) -> Iterator[tuple[RecordColumns, list[FoundDamag
             yield batch.columns, _damage_of(task, batch)
     if _has_missing_end(task):
         yield RecordColumns(np.empty(0, dtype=np.uint8), new_columns(0), 0), [_missing_end(task)]
+
+
+def _was_begun_since(task: SplitTask, file: OpenFile) -> bool:
+    """Whether a writer has reached a file that was made in advance after the read was planned.
+
+    The file before it may have been read before it was full, so this one's records would be rows
+    behind a gap.
+    """
+    is_ahead = task.segment.state is SegmentState.UNWRITTEN and task.store.is_open
+    return is_ahead and file.read(0, 8).strip(b"\0") != b""
 
 
 def _damage_of(task: SplitTask, batch: ScanBatch) -> list[FoundDamage]:

@@ -14,7 +14,9 @@ import pytest
 from rocketstore import Message, MessageStore, StoreConfig
 from rocketstore.errors import ConfigError, NotAStoreError, StoreDamagedError, StoreError
 from rocketstore.pipeline import files
+from rocketstore.pipeline.log_read import read_split
 from rocketstore.pipeline.pushdown import Comparison
+from rocketstore.pipeline.stores import SegmentState
 from support.golden import golden_case
 from support.golden_stores import golden_store
 from support.pipeline_tables import plan_table, read_table
@@ -523,6 +525,32 @@ def test_a_store_is_read_while_it_is_written(tmp_path):
     rows = read_table(tmp_path / "store", brokerName="b")
     assert [row["body"] for row in rows] == [b"%d" % number * 50 for number in range(1500)]
     assert read_table(tmp_path / "store", table="damage") == []
+
+
+def test_a_file_that_was_begun_after_planning_is_left_for_the_next_read(tmp_path):
+    config = StoreConfig(mapped_file_size_commit_log=64 * 1024)
+    with MessageStore.open(tmp_path / "store", config) as store:
+        store.put(Message(topic="t", body=bytes(30_000)))
+        ahead = tmp_path / "store" / "commitlog" / f"{64 * 1024:020d}"
+        ahead.touch()
+        os.truncate(ahead, 64 * 1024)
+        (tasks,) = plan_table(tmp_path / "store", maxSplitBytes="1g")
+        assert {part.segment.base for part in tasks} == {0}
+        (part,) = (one for one in tasks if one.segment.is_last)
+        begun = part._replace(
+            segment=part.segment._replace(state=SegmentState.UNWRITTEN), start=0, stop=part.stop
+        )
+        assert list(read_split(begun)) == []
+
+
+def test_pages_that_were_written_ahead_are_not_data(tmp_path):
+    path = tmp_path / "file"
+    path.write_bytes(b"x" * 100_000 + bytes(900_000))
+    with files.opened(files.LocalFiles(), str(path)) as file:
+        assert 100_000 <= file.data_stop(1_000_000) < 100_000 + 64 * 1024
+    path.write_bytes(bytes(500_000))
+    with files.opened(files.LocalFiles(), str(path)) as file:
+        assert file.data_stop(500_000) == 0
 
 
 # --- an index that cannot be read ---------------------------------------------------------------
