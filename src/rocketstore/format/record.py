@@ -36,6 +36,9 @@ try:
 except ImportError:  # the extra "fast" is not installed
     from zlib import crc32 as _crc32
 
+crc32: Final = _crc32
+"""The fastest CRC-32 at hand; all give the same numbers."""
+
 RecordBuffer: TypeAlias = bytes | bytearray | memoryview | mmap.mmap
 """Bytes to decode from; a memoryview must be one of bytes (format ``B``)."""
 
@@ -109,7 +112,7 @@ def body_crc(body: bytes | bytearray | memoryview) -> int:
     >>> body_crc(b"Hello RocketMQ 0")
     613185359
     """
-    return _crc32(body) & BODY_CRC_MASK
+    return crc32(body) & BODY_CRC_MASK
 
 
 def host_flags(born_host: bytes, store_host: bytes) -> int:
@@ -340,7 +343,7 @@ def decode_record(
     body, topic, raw_properties = _variable_parts(
         view, position, base, (head_size, body_size, topic_at, total_size)
     )
-    if check_crc and body and _crc32(body) & BODY_CRC_MASK != stored_crc:
+    if check_crc and body and crc32(body) & BODY_CRC_MASK != stored_crc:
         raise _bad_crc(stored_crc, body_crc(body), position, base)
     return StoredMessage(
         topic=_topic_text(topic),

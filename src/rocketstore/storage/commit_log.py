@@ -18,14 +18,15 @@ from typing import TYPE_CHECKING, Final, cast
 
 from rocketstore.errors import RefusedMessageError
 from rocketstore.format.blank import END_FILE_MIN_BLANK_SIZE, encode_blank
-from rocketstore.format.record import MESSAGE_MAGIC_V1_SIGNED, body_crc, record_struct
+from rocketstore.format.record import MESSAGE_MAGIC_V1_SIGNED, body_crc, crc32, record_struct
 from rocketstore.message import TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
 from rocketstore.scan import kernels
 from rocketstore.scan.batch_state import COUNT_SHIFT, BatchRefusal
+from rocketstore.storage.append_state import IS_COMPILED, AppendState, QueueCell
+from rocketstore.storage.clock import system_clock_ms
 from rocketstore.storage.touch_ahead import FAST_WINDOW_MS, WINDOW_BYTES, WINDOWS_AHEAD
 
 if TYPE_CHECKING:
-    import mmap
     from collections.abc import Callable, Mapping
 
     import numpy as np
@@ -47,40 +48,7 @@ _OUTSIDE_QUEUES: Final = frozenset({TRANSACTION_PREPARED, TRANSACTION_ROLLBACK})
 """Transaction types whose records have queue offset 0 and no queue entry."""
 
 
-class QueueCell:
-    """The next offset of one queue, and what every record of it repeats.
-
-    Attributes
-    ----------
-    next_offset
-        Queue offset of the next message.
-    first_offset
-        `next_offset` when the store was opened; the difference is the number of messages put.
-    stored_bytes
-        Bytes of all records put since.
-    """
-
-    __slots__ = (
-        "first_offset",
-        "key",
-        "next_offset",
-        "queue_id",
-        "stored_bytes",
-        "topic",
-        "topic_size",
-    )
-
-    def __init__(self, key: QueueKey, next_offset: int) -> None:
-        self.key = key
-        self.queue_id = key.queue_id
-        self.topic = key.topic.encode("utf-8")
-        self.topic_size = len(self.topic)
-        self.next_offset = next_offset
-        self.first_offset = next_offset
-        self.stored_bytes = 0
-
-
-class CommitLog:
+class CommitLog(AppendState):
     """The log of a store that is open for writing.
 
     Parameters
@@ -120,28 +88,20 @@ class CommitLog:
         sync_flush: bool = False,
         touch_ahead: TouchAhead | None = None,
     ) -> None:
+        super().__init__(clock, clock is system_clock_ms, crc32, store_host)
         self.files = files
-        self.store_host = store_host
         self.sync_flush = sync_flush
         self.max_offset = files.max_offset
         self.flushed_offset = files.max_offset
-        self.last_store_timestamp_ms = 0
         self.clock_steps_back = 0
         self.locked_since_ms = 0
         self.lock = threading.Lock()
         self._preallocator = preallocator
-        self._clock = clock
         self._touch_ahead = touch_ahead
         self._window_entered_ms = 0
         self._cells: dict[tuple[str, int], QueueCell] = {}
         self._packers: dict[tuple[int, int, int], Callable[..., None]] = {}
-        # Set by the first append, which finds no room below a limit of -1.
-        self._file = cast("MappedFile", None)
-        self._mapping = cast("mmap.mmap", None)
         self._target = cast("ByteArray", None)
-        self._base = 0
-        self._position = 0
-        self._limit = -1
 
     # --- what readers ask -----------------------------------------------------------------------
 
@@ -181,7 +141,7 @@ class CommitLog:
         -----
         Source: DefaultMessageStore.recoverTopicQueueTable (spec B16.4).
         """
-        self._cells = {key: QueueCell(key, offset) for key, offset in queue_offsets.items()}
+        self._cells = {key: _cell(key, offset) for key, offset in queue_offsets.items()}
         self.last_store_timestamp_ms = last_store_timestamp_ms
         self.max_offset = self.flushed_offset = self.files.max_offset
         self._file = cast("MappedFile", None)
@@ -189,7 +149,7 @@ class CommitLog:
 
     def cell(self, key: QueueKey) -> QueueCell:
         """Return the cell of a queue, a new one with offset 0 if need be; the name was checked."""
-        return self._cells.setdefault(key, QueueCell(key, 0))
+        return self._cells.setdefault(key, _cell(key, 0))
 
     @property
     def cells(self) -> dict[tuple[str, int], QueueCell]:
@@ -207,7 +167,7 @@ class CommitLog:
 
     # --- append ---------------------------------------------------------------------------------
 
-    def append(  # noqa: PLR0913, PLR0917 - the fields of a record, positional on the hot path
+    def append_plainly(  # noqa: PLR0913, PLR0917 - a record's fields, positional on the hot path
         self,
         cell: QueueCell,
         body: bytes,
@@ -219,7 +179,7 @@ class CommitLog:
         reconsume_times: int,
         prepared_transaction_offset: int,
     ) -> tuple[int, int, int, int]:
-        """Append one record whose sizes are within their limits.
+        """Append one record whose sizes are within their limits; `append` may be compiled.
 
         Parameters
         ----------
@@ -263,6 +223,7 @@ class CommitLog:
         lock = self.lock
         lock.acquire()
         try:
+            self._busy = 1
             now = self._clock()
             self.locked_since_ms = now
             if now < self.last_store_timestamp_ms:
@@ -292,9 +253,12 @@ class CommitLog:
                 cell.next_offset = queue_offset + 1
             cell.stored_bytes += size
         finally:
-            self.locked_since_ms = 0
+            self.locked_since_ms = self._busy = 0
             lock.release()
         return offset, size, queue_offset, now
+
+    if TYPE_CHECKING or not IS_COMPILED:
+        append = append_plainly
 
     def append_batch(
         self, cell: QueueCell, source: ByteArray, table: Table, plan: Plan
@@ -322,6 +286,7 @@ class CommitLog:
         """
         self.lock.acquire()
         try:
+            self._busy = 1
             now = self._clock()
             self.locked_since_ms = now
             if now < self.last_store_timestamp_ms:
@@ -347,7 +312,7 @@ class CommitLog:
             cell.next_offset = queue_offset + count
             cell.stored_bytes += size
         finally:
-            self.locked_since_ms = 0
+            self.locked_since_ms = self._busy = 0
             self.lock.release()
         return offset, size, queue_offset, now, count
 
@@ -431,3 +396,7 @@ class CommitLog:
         end = min(size + END_FILE_MIN_BLANK_SIZE, file.size)
         file.reserve(end)
         self._use(file, end)
+
+
+def _cell(key: QueueKey, next_offset: int) -> QueueCell:
+    return QueueCell(key, key.topic.encode("utf-8"), key.queue_id, next_offset)

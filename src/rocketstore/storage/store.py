@@ -11,7 +11,6 @@ Reading is `storage.reader`, which this class extends; putting is `storage.write
 from __future__ import annotations
 
 import contextlib
-import time
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, Self, overload
 
@@ -20,6 +19,7 @@ import structlog
 from rocketstore.config import StoreConfig
 from rocketstore.errors import FlushFailedError, RefusedMessageError, StoreClosedError
 from rocketstore.message import DEFAULT_HOST
+from rocketstore.storage.clock import system_clock_ms
 from rocketstore.storage.disk import Disk
 from rocketstore.storage.get_page import PageLimits
 from rocketstore.storage.layout import StoreLayout
@@ -47,11 +47,6 @@ if TYPE_CHECKING:
 
 _NANOS_PER_MS: Final = 1_000_000
 _log: Final = structlog.get_logger(__name__)
-
-
-def system_clock_ms() -> int:
-    """Return the system's time in ms, which is the default clock of a store."""
-    return time.time_ns() // _NANOS_PER_MS
 
 
 class MessageStore(Reader):

@@ -30,6 +30,7 @@ def test_open_starts_the_services_and_close_ends_them(tmp_path):
     with open_small(tmp_path / "store", threads=True, retention=True):
         assert our_threads() == {
             "rocketstore-preallocate",
+            "rocketstore-touch",
             "rocketstore-flush",
             "rocketstore-dispatch",
             "rocketstore-queue-flush",

@@ -1,0 +1,69 @@
+"""Build the optional compiled append (``src/rocketstore/storage/_append.c``) with the package.
+
+Where there is no C compiler, or no Python headers, the package is built without it: everything
+works, a put of a single message takes about twice as long. ``python hatch_build.py`` builds it in
+place.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+from typing import Any
+
+SOURCE = Path("src/rocketstore/storage/_append.c")
+SWITCH = "ROCKETSTORE_BUILD_ACCELERATOR"
+"""Environment variable; ``off`` builds without, ``require`` fails where it cannot be built."""
+
+
+def build(root: Path) -> Path | None:
+    """Compile in place and return the module; None where that cannot be done."""
+    wish = os.environ.get(SWITCH, "on").lower()
+    if wish == "off" or not sys.platform.startswith("linux"):
+        return None
+    source = root / SOURCE
+    target = source.with_name(source.stem + str(sysconfig.get_config_var("EXT_SUFFIX")))
+    compiler = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc")
+    command = [
+        *compiler, "-O2", "-fPIC", "-shared", "-fno-strict-aliasing",
+        f"-I{sysconfig.get_paths()['include']}", str(source), "-o", str(target),
+    ]  # fmt: skip
+    try:
+        subprocess.run(command, check=True, capture_output=True, text=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        reason = getattr(error, "stderr", "") or str(error)
+        if wish == "require":
+            raise RuntimeError(f"cannot build {SOURCE}: {reason}") from error
+        print(f"building without {SOURCE}: {reason.splitlines()[-1]}", file=sys.stderr)
+        return None
+    return target
+
+
+try:
+    from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+except ImportError:  # run by hand, outside a build
+    BuildHookInterface = None  # type: ignore[assignment, misc]
+
+if BuildHookInterface is not None:
+
+    class AcceleratorHook(BuildHookInterface):  # type: ignore[type-arg]
+        """Puts the compiled module into the wheel, whose tag then names platform and Python."""
+
+        PLUGIN_NAME = "custom"
+
+        def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+            """Compile before the files are collected."""
+            del version
+            built = build(Path(self.root))
+            if built is not None:
+                build_data["pure_python"] = False
+                build_data["infer_tag"] = True
+                build_data["artifacts"].append(str(built.relative_to(self.root)))
+
+
+if __name__ == "__main__":
+    print(build(Path(__file__).resolve().parent))
