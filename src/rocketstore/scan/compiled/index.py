@@ -157,18 +157,27 @@ def find_items(
 
 
 @inner
-def _is_torn(index_file: Any, at: Any, items_end: Any) -> Any:
-    """Tell whether a power cut took the sector in which the item at `at` goes on.
+def _is_zeros(index_file: Any, start: Any, stop: Any) -> Any:
+    while start < stop and index_file[start] == 0:
+        start += 1
+    return start == stop
 
-    Its offset, or part of it, is zeros from the sector's edge on, and the next item is all zeros.
+
+@inner
+def _is_torn(index_file: Any, at: Any, items_at: Any, items_end: Any) -> Any:
+    """Tell whether a power cut took the sector in which the item at `at` begins, or goes on.
+
+    Then it is zeros on that side of the sector's edge, and so is the whole item next to it.
     """
     edge = (at // SECTOR_SIZE_BYTES + 1) * SECTOR_SIZE_BYTES
-    if edge >= at + 12:
+    if edge >= at + _ITEM_SIZE:
         return False
-    for position in range(edge, min(at + 2 * _ITEM_SIZE, items_end)):
-        if index_file[position] != 0:
-            return False
-    return True
+    # Zeros in the last eight bytes are an item's first in its chain and its second.
+    if edge < at + 12 and _is_zeros(index_file, edge, min(at + 2 * _ITEM_SIZE, items_end)):
+        return True
+    # Item 0 is never used: its zeros say nothing.
+    before = at - _ITEM_SIZE
+    return before > items_at and _is_zeros(index_file, before, edge)
 
 
 @kernel(types.int64(WRITABLE_BYTES, types.int64, types.int64, types.int64))
@@ -200,15 +209,15 @@ def rebuild_slots(index_file: Any, slot_limit: Any, item_limit: Any, physical_li
         key_hash = load_i32(index_file, at)
         offset = load_i64(index_file, at + 4)
         difference = load_i32(index_file, at + 12)
-        is_blank = (
-            key_hash == 0 and offset == 0 and difference == 0 and load_i32(index_file, at + 16) == 0
-        )
         if key_hash < 0 or offset >= physical_limit or offset < last_offset:
             continue
-        # Only the first item of the first record of a log may be zeros, or end in them.
-        may_end_in_zeros = number == 1 and not begins_behind_zero
-        if not may_end_in_zeros and (
-            is_blank or _is_torn(index_file, at, items_at + count * _ITEM_SIZE)
+        # Offset 0 is the log's first record's, which only the first file has items of.
+        if offset == 0 and begins_behind_zero:
+            continue
+        if number > 1 and _is_zeros(index_file, at, at + _ITEM_SIZE):
+            continue
+        if (number > 1 or begins_behind_zero) and _is_torn(
+            index_file, at, items_at, items_at + count * _ITEM_SIZE
         ):
             continue
         slot_at = _HEADER_SIZE + (key_hash % slot_limit) * _SLOT_SIZE

@@ -121,15 +121,20 @@ def find_items(
     return 0
 
 
-def _is_torn(index_file: ByteArray, at: int, items_end: int) -> bool:
-    """Tell whether a power cut took the sector in which the item at `at` goes on.
+def _is_torn(index_file: ByteArray, at: int, items_at: int, items_end: int) -> bool:
+    """Tell whether a power cut took the sector in which the item at `at` begins, or goes on.
 
-    Its offset, or part of it, is zeros from the sector's edge on, and the next item is all zeros.
+    Then it is zeros on that side of the sector's edge, and so is the whole item next to it.
     """
     edge = (at // SECTOR_SIZE_BYTES + 1) * SECTOR_SIZE_BYTES
-    if edge >= at + 12:
+    if edge >= at + _ITEM_SIZE:
         return False
-    return not index_file[edge : min(at + 2 * _ITEM_SIZE, items_end)].any()
+    # Zeros in the last eight bytes are an item's first in its chain and its second.
+    if edge < at + 12 and not index_file[edge : min(at + 2 * _ITEM_SIZE, items_end)].any():
+        return True
+    # Item 0 is never used: its zeros say nothing.
+    before = at - _ITEM_SIZE
+    return before > items_at and not index_file[before:edge].any()
 
 
 def rebuild_slots(
@@ -149,10 +154,13 @@ def rebuild_slots(
         key_hash, offset, difference, _ = item
         if key_hash < 0 or offset >= physical_limit or offset < last_offset:
             continue
-        # Only the first item of the first record of a log may be zeros, or end in them.
-        may_end_in_zeros = number == 1 and begin_physical <= 0
+        # Offset 0 is the log's first record's, which only the first file has items of.
+        if offset == 0 and begin_physical > 0:
+            continue
+        if number > 1 and item == (0, 0, 0, 0):
+            continue
         items_end, at = items_at + count * _ITEM_SIZE, items_at + number * _ITEM_SIZE
-        if not may_end_in_zeros and (item == (0, 0, 0, 0) or _is_torn(index_file, at, items_end)):
+        if (number > 1 or begin_physical > 0) and _is_torn(index_file, at, items_at, items_end):
             continue
         slot_at = _HEADER_SIZE + (key_hash % slot_limit) * _SLOT_SIZE
         (older,) = _NUMBER.unpack_from(view, slot_at)
