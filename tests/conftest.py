@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 from hypothesis import settings
+
 from support.golden import unpacked_directories
 
 # The first example compiles kernels and a busy machine stalls others: time is pytest-timeout's job.

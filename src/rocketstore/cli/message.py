@@ -25,8 +25,6 @@ MESSAGE_COLUMNS = (
 )
 """What a table shows of a message; JSON has every field."""
 
-NOTHING_FOUND = 1
-
 
 @app.command
 def get(
@@ -68,8 +66,8 @@ def get(
         rows = (
             message.to_dict() for message in read_queue(reader, topic, queue, offset, max_, tags)
         )
-        found = print_rows(rows, output, columns=MESSAGE_COLUMNS)
-    return 0 if found else NOTHING_FOUND
+        print_rows(rows, output, columns=MESSAGE_COLUMNS)
+    return 0
 
 
 @app.command
@@ -108,10 +106,8 @@ def find(
 
     with open_for_reading(store, settings) as reader:
         messages = reader.find(topic, key, begin_ms=begin, end_ms=end, max_messages=max_)
-        found = print_rows(
-            (message.to_dict() for message in messages), output, columns=MESSAGE_COLUMNS
-        )
-    return 0 if found else NOTHING_FOUND
+        print_rows((message.to_dict() for message in messages), output, columns=MESSAGE_COLUMNS)
+    return 0
 
 
 @app.command(name="id")
@@ -135,5 +131,5 @@ def by_id(
     with open_for_reading(store, settings) as reader:
         message = reader.by_id(message_id)
     rows = [] if message is None else [message.to_dict()]
-    found = print_rows(rows, output, columns=MESSAGE_COLUMNS)
-    return 0 if found else NOTHING_FOUND
+    print_rows(rows, output, columns=MESSAGE_COLUMNS)
+    return 0

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+import msgspec
+
 from rocketstore.errors import ConfigError, FormatError
 from rocketstore.format.index_file import (
     DEFAULT_ITEM_COUNT,
@@ -65,6 +67,17 @@ class StoreSizes(NamedTuple):
     def entries_per_file(self) -> int:
         """Entries of a ConsumeQueue file."""
         return self.consume_queue_file_bytes // ENTRY_SIZE_BYTES
+
+    def fill_in(self, config: StoreConfig) -> StoreConfig:
+        """Return the settings of a store with these sizes: nothing is left to be learnt."""
+        return msgspec.structs.replace(
+            config,
+            mapped_file_size_commit_log=self.commit_log_file_bytes,
+            mapped_file_size_consume_queue=self.consume_queue_file_bytes,
+            mapped_file_size_consume_queue_ext=self.consume_queue_ext_file_bytes,
+            max_hash_slot_num=self.hash_slot_count,
+            max_index_num=self.index_item_count,
+        )
 
 
 def resolve_sizes(config: StoreConfig, observed: ObservedSizes | None = None) -> StoreSizes:

@@ -118,7 +118,7 @@ def open_parts(
     opening = None
     try:
         sizes = resolve_sizes(config, observed_sizes(layout, config))
-        opening = _Opening(layout, config, sizes, disk, clock)
+        opening = _Opening(layout, sizes.fill_in(config), sizes, disk, clock)
         return opening.finish(lock, policy)
     except BaseException:
         if opening is not None:

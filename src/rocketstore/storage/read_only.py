@@ -20,6 +20,8 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Self
 
+import msgspec
+
 from rocketstore.config import (
     FileObservation,
     ObservedSizes,
@@ -355,6 +357,12 @@ class ReadOnlyStore(Reader):
                 consume_queue=_commonest(entries),
                 index_file=_commonest(index_observations(self.layout.index)) if is_set else None,
             ),
+        )
+        # Each index file tells its own layout where none is set, so none is filled in.
+        self.config = msgspec.structs.replace(
+            self.config,
+            mapped_file_size_commit_log=self._sizes.commit_log_file_bytes,
+            mapped_file_size_consume_queue=self._sizes.consume_queue_file_bytes,
         )
 
     def _index_layout(self) -> IndexLayout | None:

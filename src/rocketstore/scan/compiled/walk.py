@@ -79,7 +79,7 @@ def _check_tail(buffer: Any, position: Any, file_size: Any) -> Any:
 
 
 @inner
-def check_record(  # noqa: C901, PLR0911 - one return per witness, in the order they are heard
+def check_record(
     buffer: Any, position: Any, base: Any, file_size: Any, check_crc: Any
 ) -> Any:
     """Judge what stands at `position`: END means an intact record, BLANK a believable BLANK.
@@ -290,7 +290,7 @@ def read_record(buffer: Any, position: Any, base: Any, row: Any) -> Any:
         BYTES, types.int64, types.int64, types.int64, types.int64, types.boolean, COLUMNS
     )
 )
-def walk(  # noqa: PLR0913, PLR0917 - a kernel's arguments are its whole world
+def walk(
     buffer: Any,
     position: Any,
     stop: Any,

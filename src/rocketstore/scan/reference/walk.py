@@ -95,7 +95,7 @@ def _judge_blank_or_other(total: int, magic: int, remaining: int) -> StopReason:
     return StopReason.UNWRITTEN if total == 0 and magic == 0 else StopReason.BAD_MAGIC
 
 
-def check_record(  # noqa: PLR0911 - one return per witness, in the order they are heard
+def check_record(
     view: memoryview, position: int, base: int, file_size: int, *, check_crc: bool
 ) -> StopReason | _Places:
     """Judge what stands at `position`: the places of an intact record, or why it is none."""
@@ -196,7 +196,7 @@ def _row(view: memoryview, position: int, base: int, places: _Places) -> list[in
     ]
 
 
-def walk(  # noqa: PLR0913, PLR0917 - the arguments of the compiled twin
+def walk(
     buffer: npt.NDArray[np.uint8],
     position: int,
     stop: int,
