@@ -373,7 +373,6 @@ class _Repair:
             self.disk.unlink(self.layout.abort)
             self.disk.fsync_directory(self.layout.root)
 
-
     def _sync_everything(self) -> None:
         """Make durable what a dead writer may have left in the page cache: audits read that."""
         layout = self.layout

@@ -79,9 +79,7 @@ def _check_tail(buffer: Any, position: Any, file_size: Any) -> Any:
 
 
 @inner
-def check_record(
-    buffer: Any, position: Any, base: Any, file_size: Any, check_crc: Any
-) -> Any:
+def check_record(buffer: Any, position: Any, base: Any, file_size: Any, check_crc: Any) -> Any:
     """Judge what stands at `position`: END means an intact record, BLANK a believable BLANK.
 
     ``0 <= position < min(len(buffer), file_size)`` is the caller's promise, nothing else.
