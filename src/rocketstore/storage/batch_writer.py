@@ -51,7 +51,8 @@ if TYPE_CHECKING:
     from rocketstore.config import StoreConfig
     from rocketstore.message import Message
     from rocketstore.scan.batch_state import Plan
-    from rocketstore.storage.commit_log import CommitLog, QueueCell
+    from rocketstore.storage.append_state import QueueCell
+    from rocketstore.storage.commit_log import CommitLog
     from rocketstore.storage.statistics import StoreStatistics
     from rocketstore.storage.writer import StoreWriter
 

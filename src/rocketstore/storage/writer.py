@@ -36,7 +36,8 @@ if TYPE_CHECKING:
 
     from rocketstore.config import StoreConfig
     from rocketstore.message import Message
-    from rocketstore.storage.commit_log import CommitLog, QueueCell
+    from rocketstore.storage.append_state import QueueCell
+    from rocketstore.storage.commit_log import CommitLog
     from rocketstore.storage.flush import CommitLogFlusher
     from rocketstore.storage.running_flags import RunningFlags
     from rocketstore.storage.statistics import StoreStatistics
