@@ -323,10 +323,12 @@ typedef struct {
     uint32_t size;
 } Record;
 
+/* The length, without which there is no record, comes last: a process that is killed in the middle
+ * leaves nothing that could be taken for a message. */
 static void
-write_record(unsigned char *at, const Record *record, const Cell *cell)
+write_record(unsigned char *start, const Record *record, const Cell *cell)
 {
-    at = put32(at, record->size);
+    unsigned char *at = start + sizeof record->size;
     at = put32(at, MAGIC);
     at = put32(at, record->crc);
     at = put32(at, (uint32_t)cell->queue_id);
@@ -346,6 +348,8 @@ write_record(unsigned char *at, const Record *record, const Cell *cell)
     at = put_bytes(at, cell->topic);
     at = put16(at, (uint16_t)PyBytes_GET_SIZE(record->properties));
     put_bytes(at, record->properties);
+    __atomic_signal_fence(__ATOMIC_SEQ_CST);
+    put32(start, record->size);
 }
 
 /* Fill everything of `record` that needs no look at the log; 0 when this is not the common case. */
