@@ -34,7 +34,7 @@ from rocketstore.storage.checkpoint import StoreCheckpoint, read_checkpoint
 from rocketstore.storage.commit_log import CommitLog
 from rocketstore.storage.dispatch import Dispatcher
 from rocketstore.storage.evidence import has_data
-from rocketstore.storage.index import IndexService
+from rocketstore.storage.index import IndexProblem, IndexService
 from rocketstore.storage.layout import StoreLayout, log_file_placement
 from rocketstore.storage.lock import StoreLock
 from rocketstore.storage.mapped_file_queue import MappedFileQueue
@@ -79,7 +79,7 @@ class StoreParts:
     dispatcher: Dispatcher
     retention: Retention
     flags: RunningFlags
-    problems: list[FileProblem]
+    problems: list[FileProblem | IndexProblem]
     recovery: RecoveryReport
 
     def drop(self) -> None:
@@ -168,7 +168,9 @@ class _Opening:
         """Load, recover, and mark the store as being written."""
         was_clean = not self.layout.abort.exists()
         files, queues, problems = self._load_files()
-        index = self._load_index(problems)
+        index, index_problems = self._load_index()
+        for problem in [*problems, *index_problems]:
+            _log.warning("file.problem", problem=str(problem))
         log = CommitLog(
             files,
             preallocator=self.preallocator,
@@ -211,8 +213,8 @@ class _Opening:
             layout=self.layout, config=self.config, sizes=self.sizes, disk=self.disk,
             clock=self.clock, lock=lock, log=log, preallocator=self.preallocator,
             touch_ahead=self.touch_ahead, queues=queues, index=index, checkpoint=checkpoint,
-            dispatcher=dispatcher, retention=self.retention, flags=flags, problems=problems,
-            recovery=report,
+            dispatcher=dispatcher, retention=self.retention, flags=flags,
+            problems=[*problems, *index_problems], recovery=report,
         )  # fmt: skip
 
     def _load_files(self) -> tuple[MappedFileQueue, ConsumeQueueTable, list[FileProblem]]:
@@ -232,7 +234,7 @@ class _Opening:
         )
         return files, queues, problems + queues.load()
 
-    def _load_index(self, problems: list[FileProblem]) -> IndexService:
+    def _load_index(self) -> tuple[IndexService, list[IndexProblem]]:
         index = IndexService(
             self.layout.index,
             IndexLayout(self.sizes.hash_slot_count, self.sizes.index_item_count),
@@ -240,9 +242,7 @@ class _Opening:
             clock=self.clock,
             enabled=self.config.message_index_enable,
         )
-        for problem in [*problems, *index.load()]:
-            _log.warning("file.problem", problem=str(problem))
-        return index
+        return index, index.load()
 
     def _dispatcher(
         self, log: CommitLog, queues: ConsumeQueueTable, index: IndexService
@@ -303,7 +303,7 @@ def observed_sizes(layout: StoreLayout, config: StoreConfig) -> ObservedSizes:
         if config.enable_consume_queue_ext
         else None,
         index_file=_commonest(
-            (path for path in _entries(layout.index) if is_index_file_name(path.name)),
+            (p for p in _entries(layout.index) if is_index_file_name(p.name) and p.is_file()),
             None if slots is None or items is None else IndexLayout(slots, items).size_bytes,
         ),
     )
@@ -348,7 +348,11 @@ def _some_queue_files(directory: Path) -> Iterator[Path]:
 
 
 def _offset_files(directory: Path) -> list[Path]:
-    return [path for path in _entries(directory) if parse_file_name(path.name) is not None]
+    return [
+        path
+        for path in _entries(directory)
+        if parse_file_name(path.name) is not None and path.is_file()
+    ]
 
 
 def _entries(directory: Path) -> list[Path]:

@@ -17,6 +17,7 @@ from __future__ import annotations
 import bisect
 import contextlib
 import os
+import stat
 from collections import Counter, OrderedDict
 from enum import Enum
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -38,6 +39,8 @@ class FileProblem(Enum):
 
     WRONG_NAME = "WRONG_NAME"
     """Its name is not an offset in 20 digits."""
+    NOT_A_FILE = "NOT_A_FILE"
+    """A directory, or something else that is no file, has such a name."""
     EMPTY = "EMPTY"
     """It has no bytes."""
     WRONG_SIZE = "WRONG_SIZE"
@@ -275,6 +278,10 @@ class PreadFiles:
                     continue
                 with contextlib.suppress(FileNotFoundError):  # deleted since it was listed
                     status = path.stat()
+                    if not stat.S_ISREG(status.st_mode):
+                        problem = FileProblem.NOT_A_FILE
+                        findings.append(FileFinding(path, problem, "a file", "something else"))
+                        continue
                     found.append(LogFile(base, status.st_size, path, status.st_ino))
         found.sort()
         return found, findings

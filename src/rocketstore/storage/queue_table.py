@@ -18,7 +18,7 @@ import structlog
 
 from rocketstore.errors import FlushFailedError
 from rocketstore.storage.consume_queue import ConsumeQueue
-from rocketstore.storage.mapped_file_queue import MappedFileQueue
+from rocketstore.storage.mapped_file_queue import FileProblemReason, MappedFileQueue
 from rocketstore.storage.queue_mappings import QueueMappings
 from rocketstore.storage.queue_rows import QueueRows
 from rocketstore.units import QueueKey
@@ -54,6 +54,13 @@ class ConsumeQueueTable:
         Returns the CommitLog's minimum offset; a queue's minimum follows it.
     writer_limit
         Most queue files mapped for writing at a time; None decides by the process's limits.
+
+    Attributes
+    ----------
+    has_short_files
+        Whether the last file of some queue was cut short when it was loaded.
+    is_flush_broken
+        Whether a sync failed.
     """
 
     def __init__(
@@ -70,6 +77,7 @@ class ConsumeQueueTable:
         self.rows = QueueRows()
         self.mappings = QueueMappings(self.rows, writer_limit=writer_limit)
         self.is_flush_broken = False
+        self.has_short_files = False
         self._disk = disk
         self._log_min_offset = log_min_offset
         self._queues: dict[QueueKey, ConsumeQueue] = {}
@@ -162,6 +170,9 @@ class ConsumeQueueTable:
             queue = self._add(key)
             problems += queue.files.load()
             queue.find_end()
+        self.has_short_files = any(
+            problem.reason is FileProblemReason.SHORT_LAST for problem in problems
+        )
         return problems
 
     def _listed(self) -> Iterator[QueueKey]:

@@ -199,7 +199,13 @@ class _Recovery:
         parts = self.parts
         start = self._clean_start() if self.clean else self._crash_start()
         known = parts.queues.next_offsets()
+        known_end = parts.queues.max_physical_offset
         end = self._salvage_from(start)
+        if self.clean and known_end > end:
+            self._note_lost_end(end, f"queues knew records up to {known_end}")
+        promised_ms = parts.checkpoint.physic_ms
+        if 0 < parts.dispatcher.last_store_timestamp_ms < promised_ms <= self.now_ms:
+            self._note_lost_end(end, f"the checkpoint knew a record of {promised_ms} ms")
         if start > parts.log.min_offset and self.queues.has_gap(known):
             start = parts.log.min_offset
             self._note_rebuild()
@@ -323,6 +329,10 @@ class _Recovery:
     def _clean_start(self) -> int:
         """Return a record's start close to the end of the log."""
         parts = self.parts
+        if parts.queues.has_short_files:
+            # No crash did that: entries of any record may be gone.
+            self._note_rebuild()
+            return parts.log.min_offset
         last = self._last_with_data()
         known = parts.queues.max_physical_offset
         if known < last.base:
@@ -357,6 +367,18 @@ class _Recovery:
         checkpoint = StoreCheckpoint(self.parts.layout.checkpoint, disk=self.parts.disk)
         checkpoint.reset(Checkpoint())
         checkpoint.flush()
+
+    def _note_lost_end(self, end: int, witness: str) -> None:
+        """Say that the log was longer once than it is now."""
+        self.findings.append(
+            self._finding(
+                Severity.WARNING,
+                "log-end-lost",
+                ByteRange(end, end),
+                f"{witness}, but the log ends here",
+                "entries behind are dropped, and their queue offsets given again",
+            )
+        )
 
     def _note_rebuild(self) -> None:
         self.findings.append(

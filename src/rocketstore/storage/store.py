@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from rocketstore.message import Message
     from rocketstore.storage.arrival import ArrivalListener
     from rocketstore.storage.dispatch_service import DispatchHealth
+    from rocketstore.storage.index import IndexProblem
     from rocketstore.storage.mapped_file_queue import FileProblem
     from rocketstore.storage.opening import StoreParts
     from rocketstore.storage.recovery import RecoveryReport
@@ -78,7 +79,7 @@ class MessageStore(Reader):
         self.config: StoreConfig = parts.config
         self.layout: StoreLayout = parts.layout
         self.recovery: RecoveryReport = parts.recovery
-        self.problems: list[FileProblem] = parts.problems
+        self.problems: list[FileProblem | IndexProblem] = parts.problems
         self.statistics: StoreStatistics = self._services.statistics
         self.running_flags: RunningFlags = parts.flags
 
