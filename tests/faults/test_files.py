@@ -1,0 +1,452 @@
+"""Files that are cut short, empty, too long, missing or too many: named, and never waited on."""
+
+from __future__ import annotations
+
+import shutil
+from typing import TYPE_CHECKING, NamedTuple
+
+import pytest
+
+from rocketstore import MessageStore, StoreConfig, StoreDamagedError
+from rocketstore.storage.repair import repair_store
+from rocketstore.storage.verify import verify_store
+from support.fault_workload import (
+    INDEX_ITEMS,
+    INDEX_SLOTS,
+    LABEL,
+    LOG_FILE_BYTES,
+    QUEUE_FILE_BYTES,
+    Label,
+    all_messages,
+    check_true,
+    small_files,
+    step_of,
+)
+from support.store_oracle import read_log
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from rocketstore.storage.findings import Finding
+
+NOW_MS = 1_700_000_000_000
+STEPS = 120
+CONFIG = small_files("ASYNC_FLUSH", max_msgs_num_batch=1000)
+LONG_QUEUE = ("a%b|c-d_E", 1)
+"""A queue of two files."""
+
+
+class Built(NamedTuple):
+    """A healthy store and what is in it."""
+
+    root: Path
+    labels: dict[Label, int]
+    """Physical offset of each message."""
+
+
+@pytest.fixture(scope="module")
+def healthy(tmp_path_factory: pytest.TempPathFactory) -> Built:
+    root = tmp_path_factory.mktemp("healthy") / "store"
+    now_ms = NOW_MS - 1_000_000
+
+    def clock() -> int:
+        nonlocal now_ms
+        now_ms += 500
+        return now_ms
+
+    with MessageStore.open(root, CONFIG, clock=clock, threads=False) as store:
+        for step in range(1, STEPS + 1):
+            step_of(7, 0, step).do(store)
+    tried = {
+        Label(7, 0, step, part)
+        for step in range(1, STEPS + 1)
+        for part in range(len(step_of(7, 0, step).messages))
+    }
+    found = check_true(read_log(root / "commitlog", LOG_FILE_BYTES).records, tried)
+    assert len(list((root / "commitlog").iterdir())) > 5
+    assert len(list((root / "index").iterdir())) >= 3
+    assert len(list((root / "consumequeue").joinpath(*map(str, LONG_QUEUE)).iterdir())) == 2
+    return Built(root, {label: record.physical_offset for label, record in found.items()})
+
+
+@pytest.fixture
+def store(healthy: Built, tmp_path: Path) -> Path:
+    return shutil.copytree(healthy.root, tmp_path / "store")
+
+
+def verify(root: Path) -> list[Finding]:
+    report = verify_store(root, CONFIG, now_ms=NOW_MS)
+    return [finding for finding in report.findings if finding.severity.value != "note"]
+
+
+def opened(root: Path, config: StoreConfig = CONFIG) -> MessageStore:
+    return MessageStore.open(root, config, clock=lambda: NOW_MS, threads=False)
+
+
+def labels_in(store: MessageStore) -> set[Label]:
+    """Return every message that a consumer gets."""
+    return {
+        Label.parse(message.properties[LABEL])
+        for queue in store.queues()
+        for message in all_messages(store, queue)
+    }
+
+
+def nth_file(directory: Path, number: int) -> Path:
+    return sorted(directory.iterdir())[number]
+
+
+def log_file(root: Path, number: int) -> Path:
+    return nth_file(root / "commitlog", number)
+
+
+def queue_file(root: Path, number: int) -> Path:
+    return nth_file((root / "consumequeue").joinpath(*map(str, LONG_QUEUE)), number)
+
+
+def index_file(root: Path, number: int) -> Path:
+    return nth_file(root / "index", number)
+
+
+def cut_short(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2 + 7])
+
+
+def empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def make_longer(path: Path) -> None:
+    path.write_bytes(path.read_bytes() + b"x" * 100)
+
+
+def delete(path: Path) -> None:
+    path.unlink()
+
+
+WRONG_SIZES = (cut_short, empty, make_longer)
+
+
+# --- the CommitLog ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", [0, 4, -1])
+@pytest.mark.parametrize("fault", WRONG_SIZES)
+def test_verify_names_a_log_file_of_a_wrong_size(
+    store: Path, fault: Callable[[Path], None], number: int
+) -> None:
+    path = log_file(store, number)
+    fault(path)
+    kinds = {"log-file-empty", "log-file-wrong-size"}
+    named = [finding for finding in verify(store) if finding.kind in kinds]
+    assert [finding.file for finding in named] == [f"commitlog/{path.name}"]
+
+
+@pytest.mark.parametrize("number", [0, 4, -1])
+@pytest.mark.parametrize("fault", WRONG_SIZES)
+@pytest.mark.parametrize("config", [CONFIG, StoreConfig(retention=False)])
+def test_open_names_a_log_file_of_a_wrong_size(
+    store: Path, fault: Callable[[Path], None], number: int, config: StoreConfig
+) -> None:
+    path = log_file(store, number)
+    fault(path)
+    if number == -1 and fault is not make_longer:
+        with opened(store, config) as it:
+            assert [problem.path for problem in it.problems] == [path]
+        # It got its length, unless nothing was left in it.
+        assert not path.exists() or path.stat().st_size == LOG_FILE_BYTES
+        return
+    with pytest.raises(StoreDamagedError, match=str(path.name)):
+        opened(store, config)
+    repair_store(store, now_ms=NOW_MS, config=CONFIG)
+    with opened(store, config) as it:
+        assert labels_in(it)
+
+
+def test_a_missing_log_file_in_the_middle_is_a_hole_that_nobody_waits_for(
+    store: Path, healthy: Built
+) -> None:
+    path = log_file(store, 4)
+    base = int(path.name)
+    path.unlink()
+    (hole,) = [finding for finding in verify(store) if finding.kind == "log-hole"]
+    assert (hole.file, hole.offset, hole.size) == ("commitlog", base, LOG_FILE_BYTES)
+    with opened(store) as it:
+        (problem,) = it.problems
+        assert (problem.expected, problem.found) == (base, base + LOG_FILE_BYTES)
+        gone = {
+            label
+            for label, offset in healthy.labels.items()
+            if base <= offset < base + LOG_FILE_BYTES
+        }
+        assert gone
+        assert labels_in(it) == set(healthy.labels) - gone
+        result = step_of(8, 0, 1).do(it)
+        assert result.is_stored
+        assert it.wait_dispatched()
+
+
+def test_missing_first_log_files_are_as_if_retention_had_taken_them(
+    store: Path, healthy: Built
+) -> None:
+    log_file(store, 0).unlink()
+    log_file(store, 0).unlink()
+    assert verify(store) == []
+    with opened(store) as it:
+        assert it.min_physical_offset == 2 * LOG_FILE_BYTES
+        expected = {
+            label for label, offset in healthy.labels.items() if offset >= 2 * LOG_FILE_BYTES
+        }
+        assert labels_in(it) == expected
+
+
+@pytest.mark.parametrize("is_crashed", [False, True])
+def test_a_missing_last_log_file_is_told_by_what_knew_its_records(
+    store: Path, healthy: Built, *, is_crashed: bool
+) -> None:
+    path = log_file(store, -1)
+    path.unlink()
+    if is_crashed:
+        (store / "abort").touch()
+    assert {finding.kind for finding in verify(store)} == {"queue-beyond-log", "index-stale"}
+    with opened(store) as it:
+        kinds = {finding.kind for finding in it.recovery.findings}
+        assert "log-end-lost" in kinds
+        last = {
+            label: offset for label, offset in healthy.labels.items() if offset < int(path.name)
+        }
+        assert labels_in(it) == set(last)
+    assert verify(store) == []
+
+
+@pytest.mark.parametrize("is_crashed", [False, True])
+def test_a_log_without_any_file_is_refused_while_queues_know_messages(
+    store: Path, *, is_crashed: bool
+) -> None:
+    for path in (store / "commitlog").iterdir():
+        path.unlink()
+    if is_crashed:
+        (store / "abort").touch()
+    before = sorted(path.name for path in (store / "consumequeue").rglob("*"))
+    assert "log-empty" in {finding.kind for finding in verify(store)}
+    with pytest.raises(StoreDamagedError, match="no CommitLog file"):
+        opened(store)
+    assert sorted(path.name for path in (store / "consumequeue").rglob("*")) == before
+
+
+def note(directory: Path) -> Path:
+    path = directory / "notes.txt"
+    path.write_text("not ours")
+    return path
+
+
+def misplaced(directory: Path) -> Path:
+    first = nth_file(directory, 0)
+    return shutil.copy(first, directory / f"{int(first.name) + 17:020}")
+
+
+def subdirectory(directory: Path) -> Path:
+    path = directory / f"{1 << 40:020}"
+    path.mkdir()
+    return path
+
+
+@pytest.mark.parametrize("extra", [note, misplaced, subdirectory])
+@pytest.mark.parametrize("place", ["commitlog", "consumequeue"])
+def test_a_file_that_does_not_belong_is_named_and_left_alone(
+    store: Path, healthy: Built, extra: Callable[[Path], Path], place: str
+) -> None:
+    directory = store / place
+    if place == "consumequeue":
+        directory = directory.joinpath(*map(str, LONG_QUEUE))
+    path = extra(directory)
+    (named,) = verify(store)
+    assert named.file == path.relative_to(store).as_posix()
+    with opened(store) as it:
+        assert [problem.path for problem in it.problems] == [path]
+        assert labels_in(it) == set(healthy.labels)
+    assert path.exists()
+
+
+def test_a_copy_of_a_log_file_behind_the_end_is_cut_after_a_copy_was_kept(
+    store: Path, healthy: Built
+) -> None:
+    last = log_file(store, -1)
+    extra = shutil.copy(last, last.with_name(f"{int(last.name) + LOG_FILE_BYTES:020}"))
+    content = extra.read_bytes()
+    (named,) = verify(store)
+    assert (named.kind, named.file) == ("log-tail", f"commitlog/{extra.name}")
+    with opened(store) as it:
+        assert [finding.kind for finding in it.recovery.findings] == ["log-cut"]
+        assert labels_in(it) == set(healthy.labels)
+    (kept,) = (store / "repair").rglob(extra.name)
+    assert kept.read_bytes() == content
+
+
+# --- queues -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_crashed", [False, True])
+@pytest.mark.parametrize("fault", [cut_short, empty])
+def test_the_last_queue_file_cut_short_is_named_and_filled_from_the_log(
+    store: Path, healthy: Built, fault: Callable[[Path], None], *, is_crashed: bool
+) -> None:
+    path = queue_file(store, -1)
+    fault(path)
+    if is_crashed:
+        (store / "abort").touch()
+    assert any(finding.file == path.relative_to(store).as_posix() for finding in verify(store))
+    with opened(store) as it:
+        assert [problem.path for problem in it.problems] == [path]
+        assert labels_in(it) == set(healthy.labels)
+    assert path.stat().st_size == QUEUE_FILE_BYTES
+    assert verify(store) == []
+
+
+def test_every_queue_file_empty_is_filled_from_the_log(store: Path, healthy: Built) -> None:
+    for path in (store / "consumequeue").glob("*/*/*"):
+        if path.name == "0" * 20 and len(list(path.parent.iterdir())) == 1:
+            empty(path)
+    with opened(store) as it:
+        assert labels_in(it) == set(healthy.labels)
+    assert verify(store) == []
+
+
+@pytest.mark.parametrize(
+    ("fault", "number"), [(cut_short, 0), (empty, 0), (make_longer, 0), (make_longer, -1)]
+)
+def test_a_queue_file_of_a_length_that_no_offset_survives_is_refused_by_name_and_repaired(
+    store: Path, healthy: Built, fault: Callable[[Path], None], number: int
+) -> None:
+    path = queue_file(store, number)
+    fault(path)
+    assert any(finding.file == path.relative_to(store).as_posix() for finding in verify(store))
+    with pytest.raises(StoreDamagedError, match=f"{path.parent.name}/{path.name}"):
+        opened(store)
+    repair_store(store, now_ms=NOW_MS, config=CONFIG)
+    with opened(store) as it:
+        assert labels_in(it) == set(healthy.labels)
+    assert verify(store) == []
+
+
+@pytest.mark.parametrize("number", [0, -1])
+def test_a_missing_queue_file_is_named_by_its_queue_and_made_anew_by_a_repair(
+    store: Path, healthy: Built, number: int
+) -> None:
+    path = queue_file(store, number)
+    path.unlink()
+    directory = path.parent.relative_to(store).as_posix()
+    assert any(
+        finding.kind == "queue-missing" and finding.file == directory for finding in verify(store)
+    )
+    repair_store(store, now_ms=NOW_MS, config=CONFIG)
+    with opened(store) as it:
+        assert labels_in(it) == set(healthy.labels)
+    assert verify(store) == []
+
+
+# --- index --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", [0, 1, -1])
+@pytest.mark.parametrize("fault", WRONG_SIZES)
+def test_an_index_file_of_a_wrong_size_is_named_and_made_anew_by_a_repair(
+    store: Path, fault: Callable[[Path], None], number: int
+) -> None:
+    path = index_file(store, number)
+    fault(path)
+    assert f"index/{path.name}" in {finding.file for finding in verify(store)}
+    with opened(store) as it:
+        assert path in {problem.path for problem in it.problems}
+    repair_store(store, now_ms=NOW_MS, config=CONFIG)
+    assert verify(store) == []
+
+
+@pytest.mark.parametrize("number", [0, 1, -1])
+def test_a_missing_index_file_is_a_warning_and_made_anew_by_a_repair(
+    store: Path, number: int
+) -> None:
+    index_file(store, number).unlink()
+    assert {finding.kind for finding in verify(store)} == {"index-missing"}
+    with opened(store):
+        pass
+    repair_store(store, now_ms=NOW_MS, config=CONFIG)
+    assert verify(store) == []
+
+
+@pytest.mark.parametrize("extra", [note, subdirectory])
+def test_a_strange_file_beside_the_index_is_named(
+    store: Path, healthy: Built, extra: Callable[[Path], Path]
+) -> None:
+    path = extra(store / "index")
+    (named,) = verify(store)
+    assert named.file == f"index/{path.name}"
+    with opened(store) as it:
+        assert path in {problem.path for problem in it.problems}
+        assert labels_in(it) == set(healthy.labels)
+
+
+# --- checkpoint, abort, sizes -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_crashed", [False, True])
+@pytest.mark.parametrize("fault", [*WRONG_SIZES, delete])
+def test_a_broken_checkpoint_is_named_and_loses_nothing(
+    store: Path, healthy: Built, fault: Callable[[Path], None], *, is_crashed: bool
+) -> None:
+    path = store / "checkpoint"
+    fault(path)
+    if is_crashed:
+        (store / "abort").touch()
+    report = verify_store(store, CONFIG, now_ms=NOW_MS)
+    assert "checkpoint" in {finding.file for finding in report.findings}
+    with opened(store) as it:
+        assert labels_in(it) == set(healthy.labels)
+
+
+@pytest.mark.parametrize("content", [b"", b"12345", b"\xff" * 400])
+def test_a_stale_abort_of_any_content_only_costs_a_recovery(
+    store: Path, healthy: Built, content: bytes
+) -> None:
+    (store / "abort").write_bytes(content)
+    with opened(store) as it:
+        assert not it.recovery.was_clean
+        assert labels_in(it) == set(healthy.labels)
+    assert not (store / "abort").exists()
+
+
+@pytest.mark.parametrize("content", [b"", b"lock", b"\0" * 500])
+def test_a_stale_lock_file_is_no_lock(store: Path, healthy: Built, content: bytes) -> None:
+    (store / "lock").write_bytes(content)
+    with opened(store) as it:
+        assert labels_in(it) == set(healthy.labels)
+
+
+@pytest.mark.parametrize("length", [0, 4096, 12288])
+def test_a_first_log_file_that_was_being_made_when_the_power_went_is_made_whole(
+    tmp_path: Path, length: int
+) -> None:
+    (tmp_path / "commitlog").mkdir()
+    path = tmp_path / "commitlog" / ("0" * 20)
+    path.write_bytes(bytes(length))
+    (tmp_path / "abort").touch()
+    with opened(tmp_path) as it:
+        assert step_of(7, 0, 1).do(it).is_stored
+    assert path.stat().st_size == LOG_FILE_BYTES
+
+
+def test_a_first_index_file_that_was_being_made_when_the_power_went_is_made_whole(
+    store: Path,
+) -> None:
+    for path in (store / "index").iterdir():
+        path.unlink()
+    path = store / "index" / "20231114221320000"
+    path.write_bytes(bytes(1024))
+    (store / "abort").touch()
+    (store / "checkpoint").unlink()
+    with opened(store):
+        pass
+    sizes = {path.stat().st_size for path in (store / "index").iterdir()}
+    assert sizes == {40 + 4 * INDEX_SLOTS + 20 * INDEX_ITEMS}
+    assert verify(store) == []
