@@ -1,0 +1,272 @@
+"""A store against a model that is a list, through every order of calls and of accidents.
+
+The rules put, read, close, reopen, kill the process (its memory is dropped, its files stay), flip
+bits in records, tear the end of the log off, delete queues, delete the index, and repair. After
+each opening every message that no accident hit is where it was, none is there that was not put, and
+a message that was hit is a place that a get steps over.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from rocketstore import Message, MessageStore, PutMessageStatus, QueueKey, StoreConfig
+from rocketstore.format.client_batch import encode_client_batch
+from rocketstore.format.file_name import file_name
+from rocketstore.storage.repair import repair_store
+from rocketstore.storage.verify import verify_store
+from support.power_cut import abandon
+
+LOG_FILE_BYTES = 4096
+CONFIG = StoreConfig(
+    mapped_file_size_commit_log=LOG_FILE_BYTES,
+    mapped_file_size_consume_queue=200,
+    max_hash_slot_num=16,
+    max_index_num=64,
+    retention=False,
+)
+QUEUES = (QueueKey("orders", 0), QueueKey("orders", 1), QueueKey("%RETRY%g", 0))
+BORN_MS = 1_700_000_000_000
+BODY_CRC_AT = 8
+PHYSICAL_OFFSET_AT = 28
+
+queues = st.sampled_from(QUEUES)
+bodies = st.binary(max_size=300)
+tags = st.sampled_from([None, "a", "b"])
+
+
+@dataclass
+class Put:
+    """A message of the model."""
+
+    body: bytes
+    key: str
+    tags: str | None
+    physical_offset: int
+    size: int
+    is_hit: bool = False
+
+
+class StoreMachine(RuleBasedStateMachine):
+    """See the module."""
+
+    @initialize()
+    def begin(self) -> None:
+        self.root = Path(tempfile.mkdtemp(prefix="rocketstore-machine-"))
+        self.now_ms = BORN_MS
+        self.number = 0
+        self.model: dict[QueueKey, list[Put]] = {queue: [] for queue in QUEUES}
+        self.store: MessageStore | None = None
+        self.open()
+
+    def teardown(self) -> None:
+        if self.store is not None:
+            self.store.close()
+        shutil.rmtree(self.root, ignore_errors=True)
+
+    def clock(self) -> int:
+        self.now_ms += 1
+        return self.now_ms
+
+    def message(self, queue: QueueKey, body: bytes, tag: str | None) -> Message:
+        self.number += 1
+        return Message(topic=queue.topic, body=body, tags=tag, keys=f"k{self.number}")
+
+    # --- what a program does --------------------------------------------------------------------
+
+    @precondition(lambda self: self.store is not None)
+    @rule(queue=queues, body=bodies, tag=tags)
+    def put(self, queue: QueueKey, body: bytes, tag: str | None) -> None:
+        message = self.message(queue, body, tag)
+        result = self.store.put(message, queue.queue_id)
+        self.note(queue, [message], result.status, result.queue_offset, result.physical_offset)
+
+    @precondition(lambda self: self.store is not None)
+    @rule(queue=queues, some=st.lists(bodies, min_size=1, max_size=5))
+    def put_batch(self, queue: QueueKey, some: list[bytes]) -> None:
+        messages = [self.message(queue, body, "a") for body in some]
+        result = self.store.put_batch(messages, queue.queue_id)
+        self.note(queue, messages, result.status, result.queue_offset, result.physical_offset)
+
+    @precondition(lambda self: self.store is not None)
+    @rule(queue=queues, some=st.lists(bodies, min_size=1, max_size=5))
+    def put_client_batch(self, queue: QueueKey, some: list[bytes]) -> None:
+        messages = [self.message(queue, body, None) for body in some]
+        batch = encode_client_batch(
+            (0, message.body, b"KEYS\x01" + str(message.keys).encode()) for message in messages
+        )
+        result = self.store.put_batch(batch, queue.queue_id, topic=queue.topic)
+        self.note(queue, messages, result.status, result.queue_offset, result.physical_offset)
+
+    def note(
+        self,
+        queue: QueueKey,
+        messages: list[Message],
+        status: PutMessageStatus,
+        queue_offset: int,
+        physical_offset: int,
+    ) -> None:
+        assert status is PutMessageStatus.PUT_OK
+        assert queue_offset == len(self.model[queue])
+        self.store.wait_dispatched()
+        for number, message in enumerate(messages):
+            [(_, entry)] = self.store.queue_entries(*queue, queue_offset + number, 1)
+            assert number or entry.physical_offset == physical_offset
+            place = (entry.physical_offset, entry.record_size)
+            self.model[queue].append(Put(message.body, str(message.keys), message.tags, *place))
+
+    @precondition(lambda self: self.store is not None)
+    @rule()
+    def close(self) -> None:
+        self.store.close()
+        self.store = None
+
+    @precondition(lambda self: self.store is None)
+    @rule()
+    def open(self) -> None:
+        self.store = MessageStore.open(self.root, CONFIG, clock=self.clock, threads=False)
+        self.store.wait_dispatched()
+        for queue, puts in self.model.items():
+            while len(puts) > self.store.max_offset(*queue):
+                assert puts.pop().is_hit, f"{queue} lost its last message"
+            assert self.store.max_offset(*queue) == len(puts)
+
+    # --- accidents ------------------------------------------------------------------------------
+
+    @precondition(lambda self: self.store is not None)
+    @rule()
+    def kill(self) -> None:
+        abandon(self.store)
+        self.store = None
+
+    def unhit(self) -> list[Put]:
+        return [put for puts in self.model.values() for put in puts if not put.is_hit]
+
+    def log_file(self, physical_offset: int) -> tuple[Path, int]:
+        base = physical_offset - physical_offset % LOG_FILE_BYTES
+        return self.root / "commitlog" / file_name(base), physical_offset - base
+
+    @precondition(lambda self: self.store is None and self.unhit())
+    @rule(data=st.data())
+    def flip_a_bit(self, data: st.DataObject) -> None:
+        put = data.draw(st.sampled_from(self.unhit()))
+        # Bytes that something vouches for: length, magic, checksum, address, body.
+        places = [*range(BODY_CRC_AT + 4), *range(PHYSICAL_OFFSET_AT, PHYSICAL_OFFSET_AT + 8)]
+        if put.body:
+            places += range(88, 88 + len(put.body))
+        else:
+            places = [place for place in places if not BODY_CRC_AT <= place < BODY_CRC_AT + 4]
+        place = data.draw(st.sampled_from(places))
+        # The highest bit of a checksum is not stored, so it must be 0 and is compared as such.
+        bit = data.draw(st.integers(0, 7))
+        path, position = self.log_file(put.physical_offset)
+        with path.open("r+b") as file:
+            file.seek(position + place)
+            [byte] = file.read(1)
+            file.seek(position + place)
+            file.write(bytes([byte ^ (1 << bit)]))
+        put.is_hit = True
+
+    @precondition(lambda self: self.store is None and self.unhit())
+    @rule(share=st.floats(0, 0.99))
+    def tear_the_last_record(self, share: float) -> None:
+        last = max(
+            (put for puts in self.model.values() for put in puts),
+            key=lambda put: put.physical_offset,
+        )
+        path, position = self.log_file(last.physical_offset)
+        kept = min(int(last.size * share), last.size - 1)
+        with path.open("r+b") as file:
+            file.seek(position + kept)
+            torn = file.read(last.size - kept)
+            if not any(torn):
+                return
+            file.seek(position + kept)
+            file.write(bytes(last.size - kept))
+        last.is_hit = True
+        (self.root / "abort").touch()
+
+    @precondition(lambda self: self.store is None)
+    @rule(queue=queues)
+    def delete_a_queue(self, queue: QueueKey) -> None:
+        shutil.rmtree(
+            self.root / "consumequeue" / queue.topic / str(queue.queue_id), ignore_errors=True
+        )
+        (self.root / "abort").touch()
+
+    @precondition(lambda self: self.store is None)
+    @rule()
+    def delete_the_index(self) -> None:
+        shutil.rmtree(self.root / "index", ignore_errors=True)
+        self.repair()
+
+    @precondition(lambda self: self.store is None)
+    @rule()
+    def leave_an_old_abort_file(self) -> None:
+        (self.root / "abort").touch()
+
+    @precondition(lambda self: self.store is None and any((self.root / "commitlog").glob("*")))
+    @rule()
+    def repair(self) -> None:
+        if not any((self.root / "commitlog").glob("*")):
+            return
+        repair_store(self.root, now_ms=self.clock(), config=CONFIG)
+        again = repair_store(self.root, now_ms=self.clock(), config=CONFIG)
+        assert again.actions == []
+
+    # --- what must hold -------------------------------------------------------------------------
+
+    @invariant()
+    def every_message_that_was_not_hit_is_read_and_nothing_else(self) -> None:
+        if self.store is None:
+            return
+        for queue, puts in self.model.items():
+            found: dict[int, bytes] = {}
+            offset = 0
+            while offset < len(puts):
+                page = self.store.get(*queue, offset)
+                found |= {message.queue_offset: message.body for message in page.messages}
+                assert page.next_offset > offset
+                offset = page.next_offset
+            expected = {n: put.body for n, put in enumerate(puts) if not put.is_hit}
+            assert found == expected, queue
+
+    @precondition(lambda self: self.store is not None and self.unhit())
+    @rule(data=st.data())
+    def find_a_message_by_key_and_by_id(self, data: st.DataObject) -> None:
+        put = data.draw(st.sampled_from(self.unhit()))
+        queue = next(queue for queue, puts in self.model.items() if put in puts)
+        found = self.store.find(queue.topic, put.key)
+        assert [message.physical_offset for message in found] == [put.physical_offset]
+        by_id = self.store.by_id(found[0].message_id)
+        assert by_id is not None
+        assert (by_id.body, by_id.tags) == (put.body, put.tags)
+
+    @precondition(lambda self: self.store is None and not self.hit_any())
+    @rule()
+    def verify_finds_nothing_wrong_after_a_repair(self) -> None:
+        if not any((self.root / "commitlog").glob("*")):
+            return
+        self.repair()
+        report = verify_store(self.root, CONFIG)
+        assert not report.has_warnings, report.findings
+
+    def hit_any(self) -> bool:
+        return any(put.is_hit for puts in self.model.values() for put in puts)
+
+
+TestStoreMachine = StoreMachine.TestCase
+TestStoreMachine.settings = settings(
+    max_examples=60,
+    stateful_step_count=40,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=list(HealthCheck),
+)
