@@ -504,10 +504,15 @@ def test_a_store_is_read_while_it_is_written(tmp_path):
     with MessageStore.open(tmp_path / "store", config) as store:
         done = threading.Event()
 
+        def put(number):
+            store.put(Message(topic="live", body=b"%d" % number * 50, keys=f"k{number}"))
+
         def write():
-            for number in range(1500):
-                store.put(Message(topic="live", body=b"%d" % number * 50, keys=f"k{number}"))
+            for number in range(1, 1500):
+                put(number)
             done.set()
+
+        put(0)  # a store without a file is none yet
 
         writer = threading.Thread(target=write)
         writer.start()

@@ -118,11 +118,14 @@ def gather(
         if wanted.is_unwanted_code(code):
             view, entry = GatherView.UNWANTED, entry + 1
             continue
+        if offset < log_min:
+            skipped, view, entry = skipped + 1, GatherView.LOST, entry + 1
+            continue
         at = offset - base
-        if offset >= log_min and not 0 <= at < log.shape[0]:
+        if not 0 <= at < log.shape[0]:
             why = GatherStop.ELSEWHERE
             break
-        verdict = wanted.judge(bytes_of_log, (at, size), base, readable if offset >= log_min else 0)
+        verdict = wanted.judge(bytes_of_log, (at, size), base, readable)
         if verdict is _Verdict.OTHERS:
             why = GatherStop.DOUBTFUL
             break
