@@ -6,7 +6,7 @@ kernel may have dropped the pages it could not write, so a later success would p
 
 How derived: GroupCommitService, FlushDiskWatcher and FlushRealTimeService of 4.9 (spec B9.1, B9.2).
 One thread syncs for all puts that came meanwhile; each waits for a lock of its own. Why a thread
-and not the waiting put itself: docs/decisions/0003-group-commit.md.
+and not the waiting put itself: docs/decisions/0002-group-commit.md.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ The same relation can come about honestly (a topic deleted and made anew restart
   that the log went on there; then older times alone are a doubt, which is kept and reported.
 
 Law: pure functions over numpy columns; no file is read here. The reasons, case by case, are in
-docs/decisions/0012-leftovers.md.
+docs/decisions/0004-leftovers.md.
 """
 
 from __future__ import annotations
