@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from rocketstore.storage.findings import Finding
 
 NOW_MS = 1_700_000_000_000
-STEPS = 120
+STEPS = 150
 CONFIG = small_files("ASYNC_FLUSH", max_msgs_num_batch=1000)
-LONG_QUEUE = ("a%b|c-d_E", 1)
+LONG_QUEUE = ("payments", 2)
 """A queue of two files."""
 
 
@@ -57,11 +57,11 @@ def healthy(tmp_path_factory: pytest.TempPathFactory) -> Built:
 
     with MessageStore.open(root, CONFIG, clock=clock, threads=False) as store:
         for step in range(1, STEPS + 1):
-            step_of(7, 0, step).do(store)
+            step_of(10, 0, step).do(store)
     tried = {
-        Label(7, 0, step, part)
+        Label(10, 0, step, part)
         for step in range(1, STEPS + 1)
-        for part in range(len(step_of(7, 0, step).messages))
+        for part in range(len(step_of(10, 0, step).messages))
     }
     found = check_true(read_log(root / "commitlog", LOG_FILE_BYTES).records, tried)
     assert len(list((root / "commitlog").iterdir())) > 5
@@ -182,7 +182,7 @@ def test_a_missing_log_file_in_the_middle_is_a_hole_that_nobody_waits_for(
         }
         assert gone
         assert labels_in(it) == set(healthy.labels) - gone
-        result = step_of(8, 0, 1).do(it)
+        result = step_of(9, 0, 1).do(it)
         assert result.is_stored
         assert it.wait_dispatched()
 
@@ -432,8 +432,33 @@ def test_a_first_log_file_that_was_being_made_when_the_power_went_is_made_whole(
     path.write_bytes(bytes(length))
     (tmp_path / "abort").touch()
     with opened(tmp_path) as it:
-        assert step_of(7, 0, 1).do(it).is_stored
+        assert step_of(9, 0, 1).do(it).is_stored
     assert path.stat().st_size == LOG_FILE_BYTES
+
+
+@pytest.mark.parametrize("length", [0, 4096])
+def test_a_log_file_that_was_being_made_behind_one_made_ahead_is_no_damage(
+    store: Path, healthy: Built, length: int
+) -> None:
+    """Two files may be made at once: one by the put that needs it, one ahead of it."""
+    last = int(log_file(store, -1).name)
+    for number, size in ((1, length), (2, LOG_FILE_BYTES)):
+        path = store / "commitlog" / f"{last + number * LOG_FILE_BYTES:020}"
+        path.write_bytes(bytes(size))
+    (store / "abort").touch()
+    with opened(store) as it:
+        assert labels_in(it) == set(healthy.labels)
+    assert verify(store) == []
+
+
+def test_a_queue_file_that_lost_its_length_in_a_power_cut_is_written_anew(
+    store: Path, healthy: Built
+) -> None:
+    empty(queue_file(store, 0))
+    (store / "abort").touch()
+    with opened(store) as it:
+        assert labels_in(it) == set(healthy.labels)
+    assert verify(store) == []
 
 
 def test_a_first_index_file_that_was_being_made_when_the_power_went_is_made_whole(

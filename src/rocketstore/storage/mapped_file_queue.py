@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from rocketstore.errors import StoreDamagedError
 from rocketstore.format.file_name import parse_file_name
+from rocketstore.storage.evidence import has_data
 from rocketstore.storage.mapped_file import MappedFile
 from rocketstore.units import ByteRange
 
@@ -36,6 +37,7 @@ class FileProblemReason(Enum):
     MISPLACED = "offset in the name is no multiple of the file size"
     DUPLICATE = "the same offset exists in another directory"
     SHORT_LAST = "the last file is shorter than it should be"
+    SHORT = "shorter than it should be, with more behind it"
     WRONG_LENGTH = "length differs from the file size"
     GAP = "the file before it is missing"
 
@@ -98,14 +100,18 @@ class MappedFileQueue:
 
     # --- loading --------------------------------------------------------------------------------
 
-    def load(self, *, grow_short_last: bool = True) -> list[FileProblem]:
+    def load(self, *, grow_short_last: bool = True, after_crash: bool = False) -> list[FileProblem]:
         """Take in the files that exist, in order; nothing is mapped yet.
 
         Parameters
         ----------
         grow_short_last
             Let a short last file, as a crash or a copy leaves it, reach its size with zeros. A file
-            never shrinks, and no byte of it changes.
+            never shrinks, and no byte of it changes. Files behind it that hold nothing were made
+            ahead, and count as if they were not there.
+        after_crash
+            Likewise a short file that others with content follow: after a power cut the length of a
+            file may be lost, and the caller writes anew what was in it.
 
         Returns
         -------
@@ -124,13 +130,12 @@ class MappedFileQueue:
         bases = sorted(found)
         for base in bases:
             path, length = found[base]
-            is_last = base == bases[-1]
             if length != self.file_size:
-                if length > self.file_size or not is_last:
+                is_last = not any(_holds_data(found[later][0]) for later in bases if later > base)
+                if length > self.file_size or not (is_last or after_crash):
                     raise _wrong_length(path, self.file_size, length)
-                problems.append(
-                    FileProblem(path, FileProblemReason.SHORT_LAST, self.file_size, length)
-                )
+                reason = FileProblemReason.SHORT_LAST if is_last else FileProblemReason.SHORT
+                problems.append(FileProblem(path, reason, self.file_size, length))
                 if not (grow_short_last and self.writable):
                     continue
                 self._grow(path)
@@ -352,6 +357,15 @@ class MappedFileQueue:
         """Let go of all mappings and descriptors."""
         for file in self.files:
             file.drop()
+
+
+def _holds_data(path: Path) -> bool:
+    """Whether a file holds any byte that is not zero."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return has_data(descriptor, 0, os.fstat(descriptor).st_size)
+    finally:
+        os.close(descriptor)
 
 
 def _wrong_length(path: Path, expected: int, found: int) -> StoreDamagedError:

@@ -167,7 +167,7 @@ class _Opening:
     def finish(self, lock: StoreLock, policy: RecoveryPolicy | None) -> StoreParts:
         """Load, recover, and mark the store as being written."""
         was_clean = not self.layout.abort.exists()
-        files, queues, problems = self._load_files()
+        files, queues, problems = self._load_files(after_crash=not was_clean)
         index, index_problems = self._load_index()
         for problem in [*problems, *index_problems]:
             _log.warning("file.problem", problem=str(problem))
@@ -217,7 +217,9 @@ class _Opening:
             problems=[*problems, *index_problems], recovery=report,
         )  # fmt: skip
 
-    def _load_files(self) -> tuple[MappedFileQueue, ConsumeQueueTable, list[FileProblem]]:
+    def _load_files(
+        self, *, after_crash: bool
+    ) -> tuple[MappedFileQueue, ConsumeQueueTable, list[FileProblem]]:
         files = MappedFileQueue(
             self.layout.commit_log_directories,
             self.sizes.commit_log_file_bytes,
@@ -232,7 +234,7 @@ class _Opening:
             disk=self.disk,
             log_min_offset=lambda: files.min_offset,
         )
-        return files, queues, problems + queues.load()
+        return files, queues, problems + queues.load(after_crash=after_crash)
 
     def _load_index(self) -> tuple[IndexService, list[IndexProblem]]:
         index = IndexService(

@@ -58,7 +58,7 @@ class ConsumeQueueTable:
     Attributes
     ----------
     has_short_files
-        Whether the last file of some queue was cut short when it was loaded.
+        Whether entries may be gone that were promised once, because a file was cut short.
     is_flush_broken
         Whether a sync failed.
     """
@@ -152,8 +152,13 @@ class ConsumeQueueTable:
 
     # --- opening and closing --------------------------------------------------------------------
 
-    def load(self) -> list[FileProblem]:
+    def load(self, *, after_crash: bool = False) -> list[FileProblem]:
         """Take in the queues on disk and find where each ends.
+
+        Parameters
+        ----------
+        after_crash
+            Let any short file reach its size; recovery writes its entries anew.
 
         Returns
         -------
@@ -168,10 +173,12 @@ class ConsumeQueueTable:
         problems: list[FileProblem] = []
         for key in self._listed():
             queue = self._add(key)
-            problems += queue.files.load()
+            problems += queue.files.load(after_crash=after_crash)
             queue.find_end()
-        self.has_short_files = any(
-            problem.reason is FileProblemReason.SHORT_LAST for problem in problems
+        reasons = {problem.reason for problem in problems}
+        # After a crash a short last file is new: nothing promised was in it.
+        self.has_short_files = FileProblemReason.SHORT in reasons or (
+            FileProblemReason.SHORT_LAST in reasons and not after_crash
         )
         return problems
 

@@ -197,7 +197,12 @@ class _Recovery:
     def salvage(self) -> tuple[int, int]:
         """Recover keeping every intact record; return where it began and where the log ends."""
         parts = self.parts
-        start = self._clean_start() if self.clean else self._crash_start()
+        if parts.queues.has_short_files:
+            self._note_rebuild()
+            self._withdraw_checkpoint()
+            start = parts.log.min_offset
+        else:
+            start = self._clean_start() if self.clean else self._crash_start()
         known = parts.queues.next_offsets()
         known_end = parts.queues.max_physical_offset
         end = self._salvage_from(start)
@@ -329,10 +334,6 @@ class _Recovery:
     def _clean_start(self) -> int:
         """Return a record's start close to the end of the log."""
         parts = self.parts
-        if parts.queues.has_short_files:
-            # No crash did that: entries of any record may be gone.
-            self._note_rebuild()
-            return parts.log.min_offset
         last = self._last_with_data()
         known = parts.queues.max_physical_offset
         if known < last.base:
