@@ -1,95 +1,216 @@
-"""A disk that is really full: a status or a typed error, no signal, and nothing acknowledged lost.
-
-A small tmpfs is filled by a process of its own, because the fault that must not happen, SIGBUS,
-would take the test with it. Single calls that find no room are in ``tests/unit/storage``
-(``test_put.py``, ``test_preallocate.py``).
-"""
+"""A full disk is a status or an error, never a dead process, and loses no acknowledged message."""
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from rocketstore import MessageStore
-from rocketstore.storage.verify import verify_store
+from rocketstore import MessageStore, RocketStoreError, StoreFullError
+from rocketstore.config import FlushDiskType
+from rocketstore.storage.results import PutMessageStatus
+from support import disk_filler
+from support.fault_workload import (
+    INDEX_SLOTS,
+    LOG_FILE_BYTES,
+    Label,
+    check_reading,
+    check_true,
+    small_files,
+    step_of,
+)
+from support.faulty_disk import FaultyDisk, nth, once
+from support.power_cut import abandon
+from support.store_oracle import check_agreement
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-DISK_BYTES = 3 * 1024 * 1024
+SIZE_KIB = 1024
+BALLASTS_KIB = (0, 3, 40, 111, 260)
+"""How much is taken away before, so that the disk gets full at different files."""
 
-WRITER = """
-import json, sys
-from rocketstore import FlushDiskType, Message, MessageStore, RocketStoreError, StoreConfig
-
-config = StoreConfig(
-    mapped_file_size_commit_log=262144, mapped_file_size_consume_queue=20000,
-    max_hash_slot_num=1000, max_index_num=4000, retention=False,
-    flush_disk_type=FlushDiskType(sys.argv[2]),
-)
-acknowledged, refused = 0, []
-with MessageStore.open(sys.argv[1], config) as store:
-    for number in range(20000):
-        message = Message(topic="full", body=b"%06d" % number + b"x" * 1000, keys=f"k{number}")
-        result = store.put(message)
-        if result.status.value == "PUT_OK":
-            acknowledged += 1
-        else:
-            refused.append((result.status.value, result.detail))
-        if len(refused) == 5:
-            break
-print(json.dumps({"acknowledged": acknowledged, "refused": refused}))
-"""
+FLUSH_MODES = [flush.value for flush in FlushDiskType]
 
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of one MiB; needs the right to mount."""
     if os.geteuid() != 0:
-        pytest.skip("mounting a small tmpfs needs root")
-    mount = tmp_path / "disk"
-    mount.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(mount)]
-    mounted = subprocess.run(command, capture_output=True, text=True, check=False)
-    if mounted.returncode:
-        pytest.skip(f"a tmpfs cannot be mounted here: {mounted.stderr.strip()}")
-    try:
-        yield mount
-    finally:
-        subprocess.run(["umount", "--lazy", str(mount)], check=True)
+        pytest.skip("only root can mount a small file system")
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", f"size={SIZE_KIB}k", "tmpfs", str(disk)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        reason = f"root, but not allowed to mount a tmpfs here: {done.stderr.strip()}"
+        if os.environ.get("CI"):
+            pytest.fail(reason)
+        pytest.skip(reason)
+    yield disk
+    # Lazily: a map that lives as long as its object may still be there.
+    subprocess.run(["umount", "-l", str(disk)], check=True)
 
 
-@pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
-def test_a_full_disk_is_a_status_and_every_acknowledged_message_is_there_afterwards(
-    small_disk: Path, flush: str
+class Filled:
+    """What a process that filled a store said."""
+
+    def __init__(self, root: Path, flush: str, run: int) -> None:
+        done = subprocess.run(
+            [sys.executable, disk_filler.__file__, str(root), flush, str(run)],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=200,
+        )
+        # -7 would be SIGBUS.
+        assert done.returncode == 0, (done.returncode, done.stderr[-3000:])
+        *puts, self.end = [json.loads(line) for line in done.stdout.splitlines()]
+        self.acknowledged: dict[Label, tuple[int, int]] = {}
+        for put in puts:
+            for part, offset in enumerate(put["at"]):
+                label = Label(run, 0, put["step"], part)
+                self.acknowledged[label] = offset, put["offset"] + part
+        self.tried = {
+            Label(run, 0, step, part)
+            for step in range(1, self.end["steps"] + 1)
+            for part in range(len(step_of(run, 0, step).messages))
+        }
+
+
+def check_store(store: MessageStore, acknowledged: dict[Label, Any], tried: set[Label]) -> None:
+    assert store.wait_dispatched(timeout_s=30)
+    content = check_agreement(
+        store.layout.root, log_file_bytes=LOG_FILE_BYTES, slot_count=INDEX_SLOTS, lost=[]
+    )
+    assert content.damage == []
+    found = check_true(content.records, tried)
+    for label, place in acknowledged.items():
+        assert label in found, f"lost {label}, acknowledged at {place}"
+        assert (found[label].physical_offset, found[label].queue_offset) == place
+    check_reading(store, found)
+
+
+@pytest.mark.parametrize("ballast_kib", BALLASTS_KIB)
+@pytest.mark.parametrize("flush", FLUSH_MODES)
+def test_a_full_disk_refuses_puts_and_keeps_what_was_acknowledged(
+    small_disk: Path, flush: str, ballast_kib: int
 ) -> None:
+    ballast = small_disk / "ballast"
+    ballast.write_bytes(b"b" * (ballast_kib * 1024))
+    reserve = small_disk / "reserve"
+    reserve.write_bytes(b"r" * 200_000)
     root = small_disk / "store"
-    command = [sys.executable, "-W", "ignore", "-c", WRITER, str(root), flush]
-    written = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
-    assert written.returncode == 0, (written.returncode, written.stderr)
-    outcome = json.loads(written.stdout)
-    assert outcome["acknowledged"] > 100
-    assert len(outcome["refused"]) == 5
-    assert {status for status, _ in outcome["refused"]} == {"CREATE_MAPEDFILE_FAILED"}
-    assert "no room" in outcome["refused"][0][1]
-    with MessageStore.open(root, read_only=True) as store:
-        numbers = []
-        while page := store.get("full", 0, len(numbers)).messages:
-            numbers += [int(message.body[:6]) for message in page]
-    assert numbers == list(range(outcome["acknowledged"]))
-    assert not verify_store(root).is_damaged
+    filled = Filled(root, flush, run=100 + ballast_kib)
+    assert filled.acknowledged
+    assert len(filled.end["refused"]) == disk_filler.REFUSALS
+    assert {text.split(":")[0] for text in filled.end["refused"]} <= {
+        PutMessageStatus.CREATE_MAPEDFILE_FAILED.value,
+        PutMessageStatus.SERVICE_NOT_AVAILABLE.value,
+    }
+    # Still full: it opens, or says that it is full.
+    with contextlib.suppress(StoreFullError):
+        MessageStore.open(root, small_files(flush)).close()
+    reserve.unlink()
+    with MessageStore.open(root, small_files(flush, max_msgs_num_batch=1000)) as store:
+        check_store(store, filled.acknowledged, filled.tried)
+        result = step_of(99, 0, 1).do(store)
+        assert result.status is PutMessageStatus.PUT_OK
+        filled.tried.update(Label(99, 0, 1, part) for part in range(12))
+        check_store(store, filled.acknowledged, filled.tried)
 
 
-def test_a_store_opens_for_writing_on_the_disk_that_it_filled(small_disk: Path) -> None:
-    root = small_disk / "store"
-    command = [sys.executable, "-W", "ignore", "-c", WRITER, str(root), "ASYNC_FLUSH"]
-    written = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
-    count = json.loads(written.stdout)["acknowledged"]
-    with MessageStore.open(root) as store:
-        assert store.max_offset("full", 0) == count
-        assert [m.queue_offset for m in store.find("full", key=f"k{count - 1}")] == [count - 1]
+def test_a_store_that_has_no_room_to_begin_with_says_so(small_disk: Path) -> None:
+    (small_disk / "ballast").write_bytes(b"b" * ((SIZE_KIB - 16) * 1024))
+    filled = Filled(small_disk / "store", "SYNC_FLUSH", run=5)
+    assert filled.acknowledged == {}
+    assert all("CREATE_MAPEDFILE_FAILED" in text for text in filled.end["refused"])
+    (small_disk / "ballast").unlink()
+    with MessageStore.open(small_disk / "store", small_files("SYNC_FLUSH")) as store:
+        assert step_of(5, 0, 1).do(store).status is PutMessageStatus.PUT_OK
+
+
+# --- every single allocation, without a file system ---------------------------------------------
+
+
+@pytest.mark.parametrize("lasting", [True, False], ids=["for-good", "once"])
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
+@pytest.mark.parametrize("number", range(14))
+def test_any_allocation_may_find_no_room(
+    tmp_path: Path, number: int, code: int, *, lasting: bool
+) -> None:
+    fault = nth("allocate", number, code)
+    disk = FaultyDisk(fault if lasting else once(fault))
+    acknowledged: dict[Label, tuple[int, int]] = {}
+    tried: set[Label] = set()
+    statuses = set()
+    now_ms = 1_700_000_000_000
+
+    def clock() -> int:
+        nonlocal now_ms
+        now_ms += 200
+        return now_ms
+
+    config = small_files("ASYNC_FLUSH", max_msgs_num_batch=1000)
+    store = MessageStore.open(tmp_path, config, clock=clock, disk=disk, threads=False)
+    for number_of_step in range(1, 60):
+        step = step_of(21, 0, number_of_step)
+        labels = [Label(21, 0, number_of_step, part) for part in range(len(step.messages))]
+        tried.update(labels)
+        result = step.do(store)
+        statuses.add(result.status)
+        if result.status is PutMessageStatus.PUT_OK:
+            for part, offset in enumerate(result.record_offsets):
+                acknowledged[labels[part]] = offset, result.queue_offset + part
+        elif result.status is not PutMessageStatus.CREATE_MAPEDFILE_FAILED:
+            pytest.fail(str(result))
+        if number_of_step % 5 == 0:
+            with contextlib.suppress(StoreFullError):
+                store.wait_dispatched()
+    assert disk.failures, "nothing failed: more allocations than there are"
+    disk.fails = lambda _call, _path, _number: None
+    check_store(store, acknowledged, tried)
+    if number % 2:
+        store.close()
+    else:
+        abandon(store)
+    with MessageStore.open(tmp_path, config, clock=clock, threads=False) as again:
+        check_store(again, acknowledged, tried)
+
+
+@pytest.mark.parametrize("number", range(8))
+def test_no_room_while_recovering_is_said_and_costs_nothing(tmp_path: Path, number: int) -> None:
+    acknowledged: dict[Label, tuple[int, int]] = {}
+    config = small_files("ASYNC_FLUSH", max_msgs_num_batch=1000)
+
+    def clock() -> int:
+        return 1_700_000_000_000
+
+    store = MessageStore.open(tmp_path, config, clock=clock, threads=False)
+    for number_of_step in range(1, 60):
+        step = step_of(22, 0, number_of_step)
+        result = step.do(store)
+        for part, offset in enumerate(result.record_offsets):
+            acknowledged[Label(22, 0, number_of_step, part)] = offset, result.queue_offset + part
+    abandon(store)
+    descriptors = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+    disk = FaultyDisk(nth("allocate", number, errno.ENOSPC))
+    with pytest.raises(StoreFullError, match="no room"):
+        MessageStore.open(tmp_path, config, clock=clock, disk=disk, threads=False)
+    assert len(os.listdir("/proc/self/fd")) == descriptors  # noqa: PTH208
+    with MessageStore.open(tmp_path, config, clock=clock, threads=False) as again:
+        check_store(again, acknowledged, set(acknowledged))
+
+
+def test_an_open_that_fails_lets_go_of_the_lock(tmp_path: Path) -> None:
+    disk = FaultyDisk(nth("create_file", 0, errno.EACCES))
+    with pytest.raises((RocketStoreError, OSError)):
+        MessageStore.open(tmp_path, small_files("ASYNC_FLUSH"), disk=disk)
+    MessageStore.open(tmp_path, small_files("ASYNC_FLUSH")).close()

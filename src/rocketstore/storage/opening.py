@@ -122,7 +122,7 @@ def open_parts(
         return opening.finish(lock, policy)
     except BaseException:
         if opening is not None:
-            opening.preallocator.close()
+            opening.drop()
         lock.release()
         raise
 
@@ -144,6 +144,7 @@ class _Opening:
         self.disk = disk
         self.clock = clock
         self.retention: Retention | None = None
+        self._loaded: list[MappedFileQueue | ConsumeQueueTable | IndexService] = []
         # A sync would write touched pages out at once; a warmed file has none to touch.
         touches = not (config.is_sync_flush or config.warm_mapped_file_enable)
         self.touch_ahead = TouchAhead() if touches else None
@@ -151,6 +152,12 @@ class _Opening:
         self.preallocator = Preallocator(
             self.place, sizes.commit_log_file_bytes, disk=disk, warm_up=self._warm_up()
         )
+
+    def drop(self) -> None:
+        """Let go of the files that were loaded before something failed."""
+        self.preallocator.close()
+        for part in self._loaded:
+            part.drop()
 
     def _full_directories(self) -> frozenset[Path]:
         return frozenset() if self.retention is None else self.retention.full_directories
@@ -227,6 +234,7 @@ class _Opening:
             read_only_directories=self.layout.read_only_directories,
             place=self.place,
         )
+        self._loaded.append(files)
         problems = files.load()
         queues = ConsumeQueueTable(
             self.layout.consume_queue,
@@ -234,6 +242,7 @@ class _Opening:
             disk=self.disk,
             log_min_offset=lambda: files.min_offset,
         )
+        self._loaded.append(queues)
         return files, queues, problems + queues.load(after_crash=after_crash)
 
     def _load_index(self) -> tuple[IndexService, list[IndexProblem]]:
@@ -244,6 +253,7 @@ class _Opening:
             clock=self.clock,
             enabled=self.config.message_index_enable,
         )
+        self._loaded.append(index)
         return index, index.load()
 
     def _dispatcher(
