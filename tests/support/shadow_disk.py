@@ -170,7 +170,11 @@ class ShadowDisk(Disk):
             with self._call("make_directory", path):
                 path.mkdir(exist_ok=True)
                 self._change(come=path)
-            self.fsync_directory(path.parent)
+            try:
+                self.fsync_directory(path.parent)
+            except OSError:
+                self.remove_directory(path)
+                raise
 
     def replace(self, source: Path, target: Path) -> None:
         with self._call("replace", source):

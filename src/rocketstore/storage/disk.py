@@ -116,7 +116,12 @@ class Disk:
             directory = directory.parent
         for path in reversed(missing):
             path.mkdir(exist_ok=True)
-            self.fsync_directory(path.parent)
+            try:
+                self.fsync_directory(path.parent)
+            except BaseException:
+                # Else the next try would find it there, and never sync its name.
+                self.remove_directory(path)
+                raise
 
     def replace(self, source: Path, target: Path) -> None:
         """Rename `source` over `target` in one step; durable after `fsync_directory`."""
