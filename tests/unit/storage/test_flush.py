@@ -115,7 +115,7 @@ def test_a_flush_that_takes_too_long_is_a_status_and_the_message_is_stored(tmp_p
     assert result.queue_offset == 1
     assert result.message_id
     parts.disk.gate.set()
-    assert parts.writer.put(MESSAGE).status is PutMessageStatus.PUT_OK
+    assert parts.flusher.wait_flushed(parts.log.max_offset, 60)
     parts.flusher.close()
 
 
