@@ -123,6 +123,8 @@ class Outcome:
     measure: Measure
     counts: bool = True
     """False in a short run, whose figures reach or miss nothing."""
+    load_before: float = field(default_factory=lambda: os.getloadavg()[0])
+    """Load average of the machine when the scenario began; its own part of it is about 2."""
     figures: dict[str, list[float]] = field(default_factory=dict)
 
     @property
@@ -171,6 +173,7 @@ class Outcome:
             "median": round(self.median, 3),
             "max": round(max(judged), 3),
             "target": self.measure.target,
+            "loadAverageBefore": round(self.load_before, 2),
             "met": self.met,
         }
 

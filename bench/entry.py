@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import sys
 import tempfile
 from pathlib import Path
@@ -16,6 +17,8 @@ from support.java_store import CommandFailedError, JavaBuildError, java_command
 RESULTS = Path(__file__).resolve().parent / "results"
 JVM_OPTIONS = ("-Xms1g", "-Xmx1g", "-XX:+UseG1GC")
 DEFAULT_ROUNDS = 5
+BUSY_LOAD = 3.5
+"""Load average above which somebody else must be at work too."""
 
 
 def main(*, with_java: bool) -> int:
@@ -48,11 +51,16 @@ def main(*, with_java: bool) -> int:
         "rounds": rounds,
         "memory": options.memory,
     }
+    # Ended from outside, the stores in the temporary directory must go all the same.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     memory = Memory.ANY if options.smoke else Memory(options.memory)
     with Sides(directory, java, memory=memory, shared=options.smoke) as sides:
         outcomes, failed = _run_all(scenarios, sides, rounds=rounds, smoke=options.smoke)
     title = "smoke run: the figures mean nothing" if options.smoke else json.dumps(about["machine"])
     report.print_table(outcomes, title=title, with_java=with_java)
+    busiest = max((outcome.load_before for outcome in outcomes), default=0.0)
+    if busiest > BUSY_LOAD and not options.smoke:
+        print(f"the machine was busy (load {busiest:.1f}): measure again", file=sys.stderr)
     if options.save and not options.smoke:
         path = RESULTS / report.default_name(options.memory)
         report.save(outcomes, path, about=about)
