@@ -215,6 +215,9 @@ class _Opening:
             dispatched_offset=lambda: min(dispatcher.dispatched_offset, log.flushed_offset),
             clock=self.clock,
         )
+        # As 4.9 does, so that a store without a message is one all the same.
+        for directory in self.layout.commit_log_directories:
+            self.disk.make_directory(directory)
         _mark_in_use(self.layout.abort, self.disk)
         return StoreParts(
             layout=self.layout, config=self.config, sizes=self.sizes, disk=self.disk,
