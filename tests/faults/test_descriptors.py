@@ -14,6 +14,7 @@ from rocketstore.storage.disk import Disk
 from rocketstore.storage.mapped_file import MappedFile
 from rocketstore.storage.queue_table import ConsumeQueueTable
 from rocketstore.units import QueueKey
+from support.descriptors import open_descriptors
 
 SIZE = 8192
 
@@ -22,29 +23,25 @@ def create(directory: Path, disk: Disk | None = None) -> MappedFile:
     return MappedFile.create(directory, base=0, size=SIZE, disk=disk or Disk())
 
 
-def open_descriptors() -> int:
-    return len(os.listdir("/proc/self/fd"))  # noqa: PTH208
-
-
 def test_a_lent_descriptor_stays_open_when_another_thread_closes_it(tmp_path: Path) -> None:
-    before = open_descriptors()
+    before = open_descriptors(tmp_path)
     file = create(tmp_path)
     with file.descriptor() as descriptor:
         file.close_descriptor()
         with file.descriptor() as second:
             assert os.fstat(second).st_size == os.fstat(descriptor).st_size == SIZE
         assert os.fstat(descriptor).st_size == SIZE
-    assert open_descriptors() == before
+    assert open_descriptors(tmp_path) == before
 
 
 def test_a_descriptor_that_nobody_borrowed_is_closed_at_once(tmp_path: Path) -> None:
-    before = open_descriptors()
+    before = open_descriptors(tmp_path)
     file = create(tmp_path)
     file.close_descriptor()
-    assert open_descriptors() == before
+    assert open_descriptors(tmp_path) == before
     assert file.read_at(0, 4) == bytes(4)
     file.drop()
-    assert open_descriptors() == before
+    assert open_descriptors(tmp_path) == before
 
 
 class SlowSync(Disk):

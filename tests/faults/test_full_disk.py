@@ -17,6 +17,7 @@ from rocketstore import MessageStore, RocketStoreError, StoreFullError
 from rocketstore.config import FlushDiskType
 from rocketstore.storage.results import PutMessageStatus
 from support import disk_filler
+from support.descriptors import open_descriptors
 from support.fault_workload import (
     INDEX_SLOTS,
     LOG_FILE_BYTES,
@@ -200,7 +201,7 @@ def test_no_room_while_recovering_is_said_and_costs_nothing(tmp_path: Path, numb
         for part, offset in enumerate(result.record_offsets):
             acknowledged[Label(22, 0, number_of_step, part)] = offset, result.queue_offset + part
     abandon(store)
-    descriptors = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+    descriptors = open_descriptors(tmp_path)
     disk = FaultyDisk(nth("allocate", number, errno.ENOSPC))
     with pytest.raises(StoreFullError, match="no room"):
         MessageStore.open(tmp_path, config, clock=clock, disk=disk, threads=False)

@@ -16,6 +16,7 @@ from rocketstore.storage.consume_queue import PutEntry
 from rocketstore.storage.disk import Disk
 from rocketstore.storage.queue_table import ConsumeQueueTable
 from rocketstore.units import QueueKey
+from support.descriptors import open_descriptors
 from support.golden_stores import golden_store
 
 KEY = QueueKey("TopicTest", 0)
@@ -368,20 +369,16 @@ def test_a_thousand_queues_open_quickly_and_without_mapping(tmp_path, log_min):
     (directory / "Topic0" / "not-a-number").mkdir()
     (directory / "Topic0" / "007").mkdir()
     gc.collect()
-    before, descriptors_before = _anonymous_bytes(), len(_open_descriptors())
+    before, descriptors_before = _anonymous_bytes(), open_descriptors(tmp_path)
     began = time.perf_counter()
     table = open_table(tmp_path, log_min)
     took_s = time.perf_counter() - began
     assert len(table) == 1000
     assert all(queue.max_offset == 3 for queue in table.all())
     assert not any(file.is_mapped for queue in table.all() for file in queue.files.files)
-    assert len(_open_descriptors()) - descriptors_before < 10
+    assert open_descriptors(tmp_path) - descriptors_before < 10
     assert _anonymous_bytes() - before < 50 * 2**20
     assert took_s < 60, "loose, for busy machines; the promise is in bench/"
-
-
-def _open_descriptors():
-    return list(Path("/proc/self/fd").iterdir())
 
 
 def _anonymous_bytes():

@@ -8,6 +8,7 @@ import pytest
 
 from rocketstore.errors import FlushFailedError, FormatError, StoreFullError
 from rocketstore.storage.mapped_file import MappedFile
+from support.descriptors import open_descriptors
 from support.failing_disk import FailingDisk
 
 SIZE = 16384
@@ -220,7 +221,7 @@ def test_a_held_file_goes_by_force_after_its_time_and_views_stay_valid(tmp_path,
 
 
 def test_dropping_a_file_gives_its_descriptors_back(tmp_path, disk):
-    before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+    before = open_descriptors(tmp_path)
     file = create(tmp_path, disk)
     array = file.array
     view = file.slice(0, 0)

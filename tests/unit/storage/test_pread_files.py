@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from rocketstore.errors import StoreError
 from rocketstore.format.file_name import file_name
 from rocketstore.storage.pread_files import FileProblem, OpenFiles, PreadFiles
 from rocketstore.units import ByteRange
+from support.descriptors import open_descriptors
 
 SIZE = 100
 
@@ -24,15 +24,6 @@ def make(directory: Path, *bases: int, size: int = SIZE) -> None:
 
 def problems(files: PreadFiles) -> dict[str, FileProblem]:
     return {finding.path.name: finding.problem for finding in files.findings}
-
-
-def open_descriptors(directory: Path) -> int:
-    """Return how many descriptors of files below `directory` this process has."""
-    links = []
-    for entry in Path("/proc/self/fd").iterdir():
-        with contextlib.suppress(OSError):  # the one that lists, or another thread's
-            links.append(str(entry.readlink()))
-    return sum(link.startswith(f"{directory}/") for link in links)
 
 
 def test_bytes_come_from_the_file_that_holds_them(tmp_path: Path) -> None:

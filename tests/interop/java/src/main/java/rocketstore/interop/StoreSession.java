@@ -102,7 +102,7 @@ final class StoreSession {
     private JSONObject put(JSONArray messages) throws Exception {
         JSONArray results = new JSONArray();
         for (int i = 0; i < messages.size(); i++) {
-            results.add(putResult(
+            results.add(putResult(store,
                 store.putMessage(MessageJson.inner(messages.getJSONObject(i)))));
         }
         return single("results", results);
@@ -111,10 +111,10 @@ final class StoreSession {
     private JSONObject putBatch(JSONObject command) throws Exception {
         MessageExtBatch batch = MessageJson.batch(
             command.getJSONObject("envelope"), command.getJSONArray("messages"));
-        return putResult(store.putMessages(batch));
+        return putResult(store, store.putMessages(batch));
     }
 
-    private static JSONObject putResult(PutMessageResult result) {
+    private static JSONObject putResult(DefaultMessageStore store, PutMessageResult result) {
         JSONObject json = new JSONObject(true);
         json.put("status", result.getPutMessageStatus().name());
         AppendMessageResult appended = result.getAppendMessageResult();
@@ -125,6 +125,8 @@ final class StoreSession {
             json.put("storeTimestamp", appended.getStoreTimestamp());
             json.put("messageCount", appended.getMsgNum());
             json.put("msgId", appended.getMsgId());
+        } else {
+            json.put("runningFlags", store.getRunningFlags().getFlagBits());
         }
         return json;
     }
