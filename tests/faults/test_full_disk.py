@@ -205,7 +205,7 @@ def test_no_room_while_recovering_is_said_and_costs_nothing(tmp_path: Path, numb
     disk = FaultyDisk(nth("allocate", number, errno.ENOSPC))
     with pytest.raises(StoreFullError, match="no room"):
         MessageStore.open(tmp_path, config, clock=clock, disk=disk, threads=False)
-    assert len(os.listdir("/proc/self/fd")) == descriptors  # noqa: PTH208
+    assert open_descriptors(tmp_path) == descriptors
     with MessageStore.open(tmp_path, config, clock=clock, threads=False) as again:
         check_store(again, acknowledged, set(acknowledged))
 

@@ -42,6 +42,10 @@ class DyingDisk(Disk):
         self._call()
         super().unlink(*arguments)
 
+    def give_name(self, *arguments: Any) -> None:
+        self._call()
+        super().give_name(*arguments)
+
     def create_file(self, *arguments: Any) -> int:
         self._call()
         return super().create_file(*arguments)

@@ -43,6 +43,14 @@ class FaultyDisk(Disk):
         self._may_fail("create_file", path)
         return super().create_file(path)
 
+    def create_unnamed(self, path: Path) -> int | None:
+        self._may_fail("create_file", path)
+        return super().create_unnamed(path)
+
+    def give_name(self, descriptor: int, path: Path) -> None:
+        self._may_fail("give_name", path)
+        super().give_name(descriptor, path)
+
     def allocate(self, descriptor: int, path: Path, size: int) -> bool:
         self._may_fail("allocate", path)
         return super().allocate(descriptor, path, size)

@@ -116,6 +116,7 @@ class ShadowDisk(Disk):
     hook: Hook = NO_HOOK
     forgets: Callable[[str, Path], bool] = lambda _call, _path: False
     _names: dict[Path, ShadowFile | None] = field(default_factory=dict)
+    _unnamed: dict[Path, ShadowFile] = field(default_factory=dict)
     _durable_names: dict[Path, ShadowFile | None] = field(default_factory=dict)
     _pending: list[_Change] = field(default_factory=list)
     _lock: threading.RLock = field(default_factory=threading.RLock)
@@ -133,6 +134,18 @@ class ShadowDisk(Disk):
             self._change(come=path, file=ShadowFile())
             return descriptor
 
+    def create_unnamed(self, path: Path) -> int | None:
+        with self._call("create_file", path):
+            descriptor = super().create_unnamed(path)
+            if descriptor is not None:
+                self._unnamed[path] = ShadowFile()
+            return descriptor
+
+    def give_name(self, descriptor: int, path: Path) -> None:
+        with self._call("give_name", path):
+            super().give_name(descriptor, path)
+            self._change(come=path, file=self._unnamed.pop(path))
+
     def allocate(self, descriptor: int, path: Path, size: int) -> bool:
         with self._call("allocate", path):
             return super().allocate(descriptor, path, size)
@@ -147,11 +160,11 @@ class ShadowDisk(Disk):
 
     def fdatasync(self, descriptor: int, path: Path) -> None:
         with self._call("fdatasync", path):
-            if path not in self._names:
+            if path not in self._names and path not in self._unnamed:
                 self._take_in_strangers(path.parent)
-            file = self._names.get(path)
+            file = self._unnamed.get(path) or self._names.get(path)
             if file is not None and not self.forgets("fdatasync", path):
-                file.durable = path.read_bytes()
+                file.durable = _content(descriptor)
 
     def fsync_directory(self, directory: Path) -> None:
         with self._call("fsync_directory", directory):
@@ -285,6 +298,10 @@ def _mixed(
         if mixed[at : at + len(piece)] != piece and chance.random() < share:
             mixed[at : at + len(piece)] = piece
     return bytes(mixed)
+
+
+def _content(descriptor: int) -> bytes:
+    return os.pread(descriptor, os.fstat(descriptor).st_size, 0)
 
 
 def _write_sparse(path: Path, content: bytes) -> None:

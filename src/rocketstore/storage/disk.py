@@ -17,13 +17,11 @@ import ctypes
 import errno
 import functools
 import os
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
 from rocketstore.errors import StoreFullError
 from rocketstore.units import OS_PAGE_SIZE_BYTES, MiB
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 NO_SPACE_ERRORS: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 """What the system answers when there is no room: a full file system, or a used-up quota."""
@@ -31,6 +29,7 @@ NO_SPACE_ERRORS: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 _NOT_SUPPORTED_ERRORS: Final = frozenset(
     {errno.EOPNOTSUPP, errno.ENOTSUP, errno.EINVAL, errno.ENOSYS}
 )
+_OWN_DESCRIPTORS: Final = Path("/proc/self/fd")
 _FALLOC_FL_KEEP_SIZE: Final = 0x01
 _FALLOC_FL_ZERO_RANGE: Final = 0x10
 _ZEROS: Final = bytes(MiB)
@@ -42,6 +41,35 @@ class Disk:
     def create_file(self, path: Path) -> int:
         """Create the file, which must not exist, and return a descriptor open for both ways."""
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+
+    def create_unnamed(self, path: Path) -> int | None:
+        """Create a file without a name on the file system of `path`, which `give_name` names.
+
+        It is gone with its last descriptor, also when the process is killed. None where the file
+        system, or a system without ``/proc``, cannot do it.
+        """
+        if not hasattr(os, "O_TMPFILE") or not _OWN_DESCRIPTORS.is_dir():
+            return None
+        try:
+            return os.open(path.parent, os.O_RDWR | os.O_TMPFILE | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            if error.errno in _NOT_SUPPORTED_ERRORS | {errno.EISDIR}:
+                return None
+            raise
+
+    def give_name(self, descriptor: int, path: Path) -> None:
+        """Name a file of `create_unnamed`; nothing of that name may exist."""
+        directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            # A directory's descriptor makes Python follow the link in /proc to the file itself.
+            os.link(
+                _OWN_DESCRIPTORS / str(descriptor),
+                path.name,
+                src_dir_fd=directory,
+                dst_dir_fd=directory,
+            )
+        finally:
+            os.close(directory)
 
     def open_file(self, path: Path, *, writable: bool) -> int:
         """Return a descriptor of an existing file."""

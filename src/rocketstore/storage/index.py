@@ -32,6 +32,7 @@ from rocketstore.scan import kernels
 from rocketstore.scan.dispatch_state import INDEX_COLUMN_COUNT, IndexColumn
 from rocketstore.storage.index_file import IndexFile
 from rocketstore.storage.mapped_file import MappedFile
+from rocketstore.storage.new_file import make_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -227,15 +228,7 @@ class IndexService:
         name = next_index_file_name(self._clock(), self._tz, self._newest_name)
         path = self.directory / name
         size = self.layout.size_bytes
-        descriptor = self._disk.create_file(path)
-        try:
-            self._disk.allocate(descriptor, path, size)
-            self._disk.fdatasync(descriptor, path)
-            self._disk.fsync_directory(self.directory)
-        except BaseException:
-            os.close(descriptor)
-            self._disk.unlink(path)
-            raise
+        descriptor, _ = make_file(path, size, disk=self._disk)
         mapped = MappedFile(
             path, base=0, size=size, disk=self._disk, writable=True, descriptor=descriptor
         )

@@ -23,6 +23,7 @@ import structlog
 from rocketstore.errors import FlushFailedError, FormatError
 from rocketstore.format.file_name import file_name
 from rocketstore.storage.disk import Disk, has_all_blocks, probe_pages
+from rocketstore.storage.new_file import make_file
 from rocketstore.units import OS_PAGE_SIZE_BYTES, MiB
 
 if TYPE_CHECKING:
@@ -135,19 +136,7 @@ class MappedFile:
             There is no room; nothing is left behind.
         """
         path = directory / file_name(base)
-        descriptor = disk.create_file(path)
-        try:
-            backed = disk.allocate(descriptor, path, size)
-            if sync:
-                # Size and blocks first: a name that survives alone is an empty file.
-                disk.fdatasync(descriptor, path)
-                disk.fsync_directory(directory)
-        except BaseException:
-            os.close(descriptor)
-            disk.unlink(path)
-            raise
-        if not backed:
-            _log.warning("file.sparse", path=str(path), why="the file system has no fallocate")
+        descriptor, backed = make_file(path, size, disk=disk, sync=sync)
         file = cls(path, base=base, size=size, disk=disk, writable=True, descriptor=descriptor)
         file._backed_position = size if backed else 0
         file._directory_synced = sync

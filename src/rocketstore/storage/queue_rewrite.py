@@ -15,6 +15,7 @@ import numpy as np
 from rocketstore.format.file_name import file_name, parse_file_name
 from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES, FILLER_BYTES
 from rocketstore.storage.intervals import Intervals
+from rocketstore.storage.new_file import make_file
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -147,10 +148,10 @@ class QueueRewrite:
         is_new = not path.exists()
         if is_new:
             self._disk.make_directory(path.parent)
-            descriptor = self._disk.create_file(path)
+            descriptor, _ = make_file(path, self._file_size, disk=self._disk, sync=False)
         else:
             descriptor = self._disk.open_file(path, writable=True)
-        self._disk.allocate(descriptor, path, self._file_size)
+            self._disk.allocate(descriptor, path, self._file_size)
         if is_new:
             # Spec F6: a queue's first file is filled up to its first entry; a later one has none
             # missing in front, because its places are written in order.
