@@ -1,4 +1,4 @@
-"""Build the optional compiled append (``src/rocketstore/storage/_append.c``) with the package.
+"""Build the optional compiled append (``src/rocketstore/storage/log/_append.c``) with the package.
 
 Where there is no C compiler, or no Python headers, the package is built without it: everything
 works, a put of a single message takes about twice as long. ``python hatch_build.py`` builds it in
@@ -15,7 +15,7 @@ import sysconfig
 from pathlib import Path
 from typing import Any
 
-SOURCE = Path("src/rocketstore/storage/_append.c")
+SOURCE = Path("src/rocketstore/storage/log/_append.c")
 SWITCH = "ROCKETSTORE_BUILD_ACCELERATOR"
 """Environment variable; ``off`` builds without, ``require`` fails where it cannot be built."""
 

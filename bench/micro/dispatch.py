@@ -26,13 +26,13 @@ import structlog
 from rocketstore import Message, MessageStore, StoreConfig
 from rocketstore.format.index_file import IndexLayout
 from rocketstore.scan import kernels
-from rocketstore.storage.disk import Disk
-from rocketstore.storage.dispatch import Dispatcher
-from rocketstore.storage.index import IndexService
-from rocketstore.storage.queue_table import ConsumeQueueTable
+from rocketstore.storage.dispatch.dispatcher import Dispatcher
+from rocketstore.storage.files.disk import Disk
+from rocketstore.storage.index.index_service import IndexService
+from rocketstore.storage.queues.queue_table import ConsumeQueueTable
 
 if TYPE_CHECKING:
-    from rocketstore.storage.mapped_file_queue import MappedFileQueue
+    from rocketstore.storage.files.mapped_file_queue import MappedFileQueue
 
 TOPICS, QUEUES = 20, 8
 BODY_SIZES = (100, 1024, 4096)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
         StoreLockedError,
     )
     from rocketstore.message import Message, StoredMessage
-    from rocketstore.storage.prepared import PreparedMessage
+    from rocketstore.storage.log.prepared import PreparedMessage
     from rocketstore.storage.read_only import ReadOnlyStore
     from rocketstore.storage.results import (
         GetMessageStatus,
@@ -72,7 +72,7 @@ _PLACES: Final = {
     "config": ("BrokerRole", "FlushDiskType", "RecoveryPolicy", "StoreConfig"),
     "errors": tuple(name for name in __all__ if name.endswith("Error")),
     "message": ("Message", "StoredMessage"),
-    "storage.prepared": ("PreparedMessage",),
+    "storage.log.prepared": ("PreparedMessage",),
     "storage.read_only": ("ReadOnlyStore",),
     "storage.results": (
         "GetMessageStatus",

@@ -8,7 +8,7 @@ import pytest
 
 from rocketstore import MessageStore
 from rocketstore.config import FlushDiskType
-from rocketstore.storage.verify import verify_store
+from rocketstore.storage.audit.verify import verify_store
 from support.crash_writer import CYCLE_MS, CrashWriter, writer_config
 from support.fault_settings import base_seed, kill_count
 from support.fault_workload import (

@@ -10,9 +10,9 @@ import pytest
 
 from rocketstore.errors import FlushFailedError
 from rocketstore.format.queue_entry import QueueEntry
-from rocketstore.storage.disk import Disk
-from rocketstore.storage.mapped_file import MappedFile
-from rocketstore.storage.queue_table import ConsumeQueueTable
+from rocketstore.storage.files.disk import Disk
+from rocketstore.storage.files.mapped_file import MappedFile
+from rocketstore.storage.queues.queue_table import ConsumeQueueTable
 from rocketstore.units import QueueKey
 from support.descriptors import open_descriptors
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import pytest
 
 from rocketstore import MessageStore, StoreConfig, StoreDamagedError
-from rocketstore.storage.repair import repair_store
-from rocketstore.storage.verify import verify_store
+from rocketstore.storage.audit.verify import verify_store
+from rocketstore.storage.recovery.repair import repair_store
 from support.fault_workload import (
     INDEX_ITEMS,
     INDEX_SLOTS,
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from rocketstore.storage.findings import Finding
+    from rocketstore.storage.audit.findings import Finding
 
 NOW_MS = 1_700_000_000_000
 STEPS = 150

@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 
 from rocketstore.config import RecoveryPolicy, StoreConfig
-from rocketstore.storage.log_survey import chain_records, survey_log
-from rocketstore.storage.queue_audit import LogBounds, QueueAudit, UnbackedKind
-from rocketstore.storage.queue_expectation import expected_entries
-from rocketstore.storage.queue_numbers import QueueNumbers
-from rocketstore.storage.recovery import RecoveryParts, RecoveryReport, recover
+from rocketstore.storage.audit.queue_audit import LogBounds, QueueAudit, UnbackedKind
+from rocketstore.storage.audit.queue_expectation import expected_entries
+from rocketstore.storage.recovery.log_survey import chain_records, survey_log
+from rocketstore.storage.recovery.queue_numbers import QueueNumbers
+from rocketstore.storage.recovery.recover import RecoveryParts, RecoveryReport, recover
 from rocketstore.storage.store import MessageStore
 from support.golden import CRASH_CASES, golden_case, manifest
 from support.store_parts import INDEX_LAYOUT, LOG_FILE_BYTES, QUEUE_FILE_BYTES, load_parts

@@ -23,7 +23,7 @@ from support.mapped_reader import mapped_reader
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from rocketstore.storage.reader import Reader
+    from rocketstore.storage.reading.reader import Reader
 
 PLAIN = (
     "basic", "batch", "broker", "cqext", "delay", "ipv6", "multidispatch", "transactions",

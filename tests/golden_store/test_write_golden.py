@@ -15,7 +15,7 @@ from rocketstore.format.client_batch import encode_client_batch
 from rocketstore.format.host import encode_host
 from rocketstore.format.record import decode_record, host_flags
 from rocketstore.message import Message, StoredMessage
-from rocketstore.storage.prepared import PreparedMessage
+from rocketstore.storage.log.prepared import PreparedMessage
 from rocketstore.storage.results import PutResult
 from rocketstore.storage.store import MessageStore
 from support.golden_stores import golden_store

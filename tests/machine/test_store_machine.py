@@ -20,8 +20,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from rocketstore import Message, MessageStore, PutMessageStatus, QueueKey, StoreConfig
 from rocketstore.format.client_batch import encode_client_batch
 from rocketstore.format.file_name import file_name
-from rocketstore.storage.repair import repair_store
-from rocketstore.storage.verify import verify_store
+from rocketstore.storage.audit.verify import verify_store
+from rocketstore.storage.recovery.repair import repair_store
 from support.power_cut import abandon
 
 LOG_FILE_BYTES = 4096

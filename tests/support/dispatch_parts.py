@@ -7,11 +7,11 @@ from datetime import UTC
 from pathlib import Path
 
 from rocketstore.format.index_file import IndexLayout
-from rocketstore.storage.disk import Disk
-from rocketstore.storage.dispatch import Dispatcher
-from rocketstore.storage.index import IndexService
-from rocketstore.storage.mapped_file_queue import MappedFileQueue
-from rocketstore.storage.queue_table import ConsumeQueueTable
+from rocketstore.storage.dispatch.dispatcher import Dispatcher
+from rocketstore.storage.files.disk import Disk
+from rocketstore.storage.files.mapped_file_queue import MappedFileQueue
+from rocketstore.storage.index.index_service import IndexService
+from rocketstore.storage.queues.queue_table import ConsumeQueueTable
 from rocketstore.units import QueueKey
 from support.synthetic_log import blank_bytes, record_bytes
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rocketstore.storage.disk import Disk
+from rocketstore.storage.files.disk import Disk
 
 
 class KilledError(Exception):

@@ -6,7 +6,7 @@ import errno
 import os
 from typing import TYPE_CHECKING
 
-from rocketstore.storage.disk import Disk, no_space_error
+from rocketstore.storage.files.disk import Disk, no_space_error
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,16 +7,16 @@ from pathlib import Path
 
 from rocketstore.config import StoreConfig
 from rocketstore.format.host import encode_host
-from rocketstore.storage.batch_writer import BatchWriter
 from rocketstore.storage.checkpoint import StoreCheckpoint
-from rocketstore.storage.commit_log import CommitLog
-from rocketstore.storage.disk import Disk
-from rocketstore.storage.flush import CommitLogFlusher
-from rocketstore.storage.mapped_file_queue import MappedFileQueue
-from rocketstore.storage.preallocate import Preallocator
+from rocketstore.storage.files.disk import Disk
+from rocketstore.storage.files.mapped_file_queue import MappedFileQueue
+from rocketstore.storage.files.preallocate import Preallocator
+from rocketstore.storage.log.batch_writer import BatchWriter
+from rocketstore.storage.log.commit_log import CommitLog
+from rocketstore.storage.log.flush import CommitLogFlusher
+from rocketstore.storage.log.writer import StoreWriter
 from rocketstore.storage.running_flags import RunningFlags
 from rocketstore.storage.statistics import PutTotals, StoreStatistics
-from rocketstore.storage.writer import StoreWriter
 
 LOG_FILE_BYTES = 4096
 

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 from rocketstore.config import StoreConfig
 from rocketstore.format.index_file import layout_of
-from rocketstore.storage.disk import Disk
-from rocketstore.storage.get_page import PageLimits
-from rocketstore.storage.index import IndexService
-from rocketstore.storage.mapped_file_queue import MappedFileQueue
-from rocketstore.storage.queue_table import ConsumeQueueTable
+from rocketstore.storage.files.disk import Disk
+from rocketstore.storage.files.mapped_file_queue import MappedFileQueue
+from rocketstore.storage.index.index_service import IndexService
+from rocketstore.storage.queues.queue_table import ConsumeQueueTable
 from rocketstore.storage.read_only import physical_memory_bytes
-from rocketstore.storage.reader import Reader
+from rocketstore.storage.reading.get_page import PageLimits
+from rocketstore.storage.reading.reader import Reader
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rocketstore.storage.disk import Disk
+from rocketstore.storage.files.disk import Disk
 from rocketstore.units import OS_PAGE_SIZE_BYTES
 
 if TYPE_CHECKING:

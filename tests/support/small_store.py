@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-    from rocketstore.storage.disk import Disk
+    from rocketstore.storage.files.disk import Disk
 
 LOG_FILE_BYTES = 16_384
 QUEUE_FILE_BYTES = 2_000

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 from rocketstore.config import StoreConfig, parse_delay_levels
 from rocketstore.format.index_file import IndexLayout
 from rocketstore.storage.checkpoint import read_checkpoint
-from rocketstore.storage.disk import Disk
-from rocketstore.storage.dispatch import Dispatcher
-from rocketstore.storage.index import IndexService
+from rocketstore.storage.dispatch.dispatcher import Dispatcher
+from rocketstore.storage.files.disk import Disk
+from rocketstore.storage.files.mapped_file_queue import MappedFileQueue
+from rocketstore.storage.index.index_service import IndexService
 from rocketstore.storage.layout import StoreLayout
-from rocketstore.storage.mapped_file_queue import MappedFileQueue
-from rocketstore.storage.queue_table import ConsumeQueueTable
-from rocketstore.storage.recovery import RecoveryParts
+from rocketstore.storage.queues.queue_table import ConsumeQueueTable
+from rocketstore.storage.recovery.recover import RecoveryParts
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -14,7 +14,7 @@ FILE_LIMIT_BYTES = 1024 * 1024
 
 LONGER_MODULES: dict[str, str] = {}
 LONGER_FUNCTIONS: dict[str, str] = {
-    "src/rocketstore/storage/commit_log.py::append_plainly": (
+    "src/rocketstore/storage/log/commit_log.py::append_plainly": (
         "the hot path of every put: a call per part would cost a tenth of the throughput"
     ),
     "src/rocketstore/scan/compiled/gather.py::gather": (

@@ -2,8 +2,8 @@
 
 A dispatch kernel runs outside the interpreter over whole files, so everything it needs or changes
 lies in int64 arrays: which queues there are, where their open files are mapped, how far dispatch
-has come. This module names the columns of those arrays and nothing else; ``storage.dispatch`` and
-``storage.consume_queue`` fill them.
+has come. This module names the columns of those arrays and nothing else;
+``storage.dispatch.dispatcher`` and ``storage.queues.consume_queue`` fill them.
 
 Law: only the dispatching thread writes these arrays, and only while no kernel runs; other threads
 may read single numbers of them at any time.

@@ -25,7 +25,7 @@ from rocketstore.format.checkpoint import (
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from rocketstore.storage.disk import Disk
+    from rocketstore.storage.files.disk import Disk
 
 
 class StoreCheckpoint:

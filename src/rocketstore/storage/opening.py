@@ -31,28 +31,28 @@ from rocketstore.format.file_name import parse_file_name
 from rocketstore.format.host import encode_host
 from rocketstore.format.index_file import IndexLayout, is_index_file_name
 from rocketstore.storage.checkpoint import StoreCheckpoint, read_checkpoint
-from rocketstore.storage.commit_log import CommitLog
-from rocketstore.storage.dispatch import Dispatcher
-from rocketstore.storage.evidence import has_data
-from rocketstore.storage.index import IndexProblem, IndexService
+from rocketstore.storage.dispatch.dispatcher import Dispatcher
+from rocketstore.storage.files.lock import StoreLock
+from rocketstore.storage.files.mapped_file_queue import MappedFileQueue
+from rocketstore.storage.files.preallocate import Preallocator
+from rocketstore.storage.files.touch_ahead import TouchAhead
+from rocketstore.storage.files.warm_up import WarmUp
+from rocketstore.storage.index.index_service import IndexProblem, IndexService
 from rocketstore.storage.layout import StoreLayout, log_file_placement
-from rocketstore.storage.lock import StoreLock
-from rocketstore.storage.mapped_file_queue import MappedFileQueue
-from rocketstore.storage.preallocate import Preallocator
-from rocketstore.storage.queue_table import ConsumeQueueTable
-from rocketstore.storage.recovery import RecoveryParts, RecoveryReport, recover
+from rocketstore.storage.log.commit_log import CommitLog
+from rocketstore.storage.queues.queue_table import ConsumeQueueTable
+from rocketstore.storage.recovery.evidence import has_data
+from rocketstore.storage.recovery.recover import RecoveryParts, RecoveryReport, recover
 from rocketstore.storage.retention import Retention, StorePlaces
 from rocketstore.storage.running_flags import RunningFlags
-from rocketstore.storage.touch_ahead import TouchAhead
-from rocketstore.storage.warm_up import WarmUp
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
     from rocketstore.config import RecoveryPolicy, StoreConfig
-    from rocketstore.storage.disk import Disk
-    from rocketstore.storage.mapped_file_queue import FileProblem
+    from rocketstore.storage.files.disk import Disk
+    from rocketstore.storage.files.mapped_file_queue import FileProblem
 
 _LOOKED_AT_QUEUES = 16
 """Queues whose files are looked at to learn the size of a queue file."""

@@ -33,13 +33,13 @@ from rocketstore.format.blank import END_FILE_MIN_BLANK_SIZE, encode_blank
 from rocketstore.format.checkpoint import decode_checkpoint
 from rocketstore.format.index_file import IndexLayout
 from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES
-from rocketstore.storage.get_page import PageLimits
+from rocketstore.storage.files.pread_files import OpenFiles, PreadFiles
+from rocketstore.storage.index.pread_index import PreadIndex, index_observations
 from rocketstore.storage.layout import StoreLayout
-from rocketstore.storage.pread_files import OpenFiles, PreadFiles
-from rocketstore.storage.pread_index import PreadIndex, index_observations
-from rocketstore.storage.pread_queue import PreadQueues
-from rocketstore.storage.reader import Reader
-from rocketstore.storage.record_access import message_at, record_size_at
+from rocketstore.storage.queues.pread_queue import PreadQueues
+from rocketstore.storage.reading.get_page import PageLimits
+from rocketstore.storage.reading.reader import Reader
+from rocketstore.storage.reading.record_access import message_at, record_size_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from rocketstore.format.checkpoint import Checkpoint
     from rocketstore.format.index_file import IndexHeader
     from rocketstore.format.queue_entry import QueueEntry
-    from rocketstore.storage.pread_files import FileFinding, LogFile
+    from rocketstore.storage.files.pread_files import FileFinding, LogFile
     from rocketstore.units import ByteRange, QueueKey
 
 _QUEUES_LOOKED_AT: Final = 64

@@ -34,10 +34,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from rocketstore.config import StoreConfig
-    from rocketstore.storage.index import IndexService
-    from rocketstore.storage.mapped_file import MappedFile
-    from rocketstore.storage.mapped_file_queue import MappedFileQueue
-    from rocketstore.storage.queue_table import ConsumeQueueTable
+    from rocketstore.storage.files.mapped_file import MappedFile
+    from rocketstore.storage.files.mapped_file_queue import MappedFileQueue
+    from rocketstore.storage.index.index_service import IndexService
+    from rocketstore.storage.queues.queue_table import ConsumeQueueTable
     from rocketstore.storage.running_flags import RunningFlags
 
 _log: Final = structlog.get_logger(__name__)

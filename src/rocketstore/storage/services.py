@@ -14,21 +14,21 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from rocketstore.errors import FlushFailedError, RocketStoreError
-from rocketstore.storage.batch_writer import BatchWriter
-from rocketstore.storage.dispatch_service import DispatchService
-from rocketstore.storage.flush import CommitLogFlusher
+from rocketstore.storage.dispatch.dispatch_service import DispatchService
+from rocketstore.storage.log.batch_writer import BatchWriter
+from rocketstore.storage.log.flush import CommitLogFlusher
+from rocketstore.storage.log.writer import StoreWriter
 from rocketstore.storage.periodic import Periodic
-from rocketstore.storage.queue_flush import QueueFlusher
+from rocketstore.storage.queues.queue_flush import QueueFlusher
 from rocketstore.storage.retention_service import RetentionService
 from rocketstore.storage.running_flags import RunningFlag
 from rocketstore.storage.statistics import PutTotals, StoreStatistics
-from rocketstore.storage.writer import StoreWriter
 from rocketstore.units import QueueKey
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from rocketstore.storage.mapped_file import MappedFile
+    from rocketstore.storage.files.mapped_file import MappedFile
     from rocketstore.storage.opening import StoreParts
 
 SAMPLE_INTERVAL_S: Final = 1.0

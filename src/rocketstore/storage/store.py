@@ -1,11 +1,11 @@
 """MessageStore: a store directory, open for writing and reading.
 
-Law: one `MessageStore` per directory and machine writes, held by the lock of `storage.lock`. After
-`close` returned without an error everything is on the disk, and the next open has nothing to
-recover.
+Law: one `MessageStore` per directory and machine writes, held by the lock of
+`storage.files.lock`. After `close` returned without an error everything is on the disk, and the
+next open has nothing to recover.
 
 How derived: DefaultMessageStore of 4.9 (spec B1), whose order of start and shutdown this follows.
-Reading is `storage.reader`, which this class extends; putting is `storage.writer`.
+Reading is `storage.reading.reader`, which this class extends; putting is `storage.log.writer`.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from rocketstore.config import StoreConfig
 from rocketstore.errors import FlushFailedError, RefusedMessageError, StoreClosedError
 from rocketstore.message import DEFAULT_HOST
 from rocketstore.storage.clock import system_clock_ms
-from rocketstore.storage.disk import Disk
-from rocketstore.storage.get_page import PageLimits
+from rocketstore.storage.files.disk import Disk
 from rocketstore.storage.layout import StoreLayout
+from rocketstore.storage.log.prepared import PreparedMessage
 from rocketstore.storage.opening import open_parts
-from rocketstore.storage.prepared import PreparedMessage
 from rocketstore.storage.read_only import ReadOnlyStore, physical_memory_bytes
-from rocketstore.storage.reader import Reader
+from rocketstore.storage.reading.get_page import PageLimits
+from rocketstore.storage.reading.reader import Reader
 from rocketstore.storage.services import StoreServices
 
 if TYPE_CHECKING:
@@ -36,12 +36,12 @@ if TYPE_CHECKING:
 
     from rocketstore.config import RecoveryPolicy
     from rocketstore.message import Message
-    from rocketstore.storage.arrival import ArrivalListener
-    from rocketstore.storage.dispatch_service import DispatchHealth
-    from rocketstore.storage.index import IndexProblem
-    from rocketstore.storage.mapped_file_queue import FileProblem
+    from rocketstore.storage.dispatch.arrival import ArrivalListener
+    from rocketstore.storage.dispatch.dispatch_service import DispatchHealth
+    from rocketstore.storage.files.mapped_file_queue import FileProblem
+    from rocketstore.storage.index.index_service import IndexProblem
     from rocketstore.storage.opening import StoreParts
-    from rocketstore.storage.recovery import RecoveryReport
+    from rocketstore.storage.recovery.recover import RecoveryReport
     from rocketstore.storage.results import GetRawResult, GetResult, PutResult
     from rocketstore.storage.running_flags import RunningFlags
     from rocketstore.storage.statistics import StoreStatistics

@@ -19,7 +19,7 @@ from rocketstore.errors import (
 )
 from rocketstore.format.file_name import file_name
 from rocketstore.message import Message
-from rocketstore.storage.pread_files import FileProblem
+from rocketstore.storage.files.pread_files import FileProblem
 from rocketstore.storage.read_only import ReadOnlyStore
 from rocketstore.storage.results import GetMessageStatus
 from rocketstore.units import QueueKey

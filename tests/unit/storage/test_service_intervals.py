@@ -8,7 +8,7 @@ import pytest
 
 from rocketstore import StoreConfig
 from rocketstore.storage.periodic import Periodic
-from rocketstore.storage.queue_flush import QueueFlusher
+from rocketstore.storage.queues.queue_flush import QueueFlusher
 from rocketstore.storage.retention import HOUR_MS, Retention, StorePlaces
 from rocketstore.storage.retention_service import RetentionService
 from rocketstore.storage.running_flags import RunningFlags

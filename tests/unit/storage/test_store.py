@@ -14,7 +14,7 @@ from rocketstore.errors import (
     StoreLockedError,
 )
 from rocketstore.message import Message
-from rocketstore.storage.dispatch_service import DispatchHealth
+from rocketstore.storage.dispatch.dispatch_service import DispatchHealth
 from rocketstore.storage.read_only import ReadOnlyStore
 from rocketstore.storage.results import PutMessageStatus
 from rocketstore.storage.running_flags import RunningFlag

@@ -1,9 +1,9 @@
 """Compiled: copy the records of queue entries into one buffer, as a pull response carries them.
 
 One call serves one page out of one CommitLog file: it decides entry by entry as
-``storage.get_page`` does, compares each record with its entry, and copies. Whatever needs more than
-the bytes at hand (another file, a record of another queue) ends the call; Python deals with that
-entry and calls again.
+``storage.reading.get_page`` does, compares each record with its entry, and copies. Whatever needs
+more than the bytes at hand (another file, a record of another queue) ends the call; Python deals
+with that entry and calls again.
 
 Law: nothing is read outside ``log[:readable]`` and nothing is copied that the walk would not take
 for a record, or whose topic and queue are not the ones asked for. Body checksums are not computed

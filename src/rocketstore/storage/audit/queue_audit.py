@@ -1,0 +1,359 @@
+"""Compare ConsumeQueues with what the log calls for, without holding either in memory.
+
+Records come in log order; each batch asks its queues for the entries at the records' queue offsets
+and compares. What remains of a queue, entries that no record called for, is judged at the end:
+places of lost records, entries that point behind the log or at something else.
+
+Law: nothing is written, and a queue offset is never moved: the answer is always "what should stand
+at this place of this queue".
+"""
+
+from __future__ import annotations
+
+import itertools
+from enum import Enum
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+
+import numpy as np
+
+from rocketstore.format.queue_entry import (
+    ENTRY_SIZE_BYTES,
+    MAX_EXT_ADDRESS,
+    entry_array,
+    filler_mask,
+    written_mask,
+)
+from rocketstore.scan import kernels
+from rocketstore.storage.audit.intervals import Intervals
+from rocketstore.storage.files.pread_files import OpenFiles, PreadFiles
+from rocketstore.storage.queues.queue_table import is_directory_name
+from rocketstore.units import QueueKey
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    import numpy.typing as npt
+
+    from rocketstore.format.queue_entry import EntryArray
+    from rocketstore.storage.audit.queue_expectation import ExpectedEntries
+    from rocketstore.units import ByteRange
+
+    Int64Array: TypeAlias = npt.NDArray[np.int64]
+    BoolArray: TypeAlias = npt.NDArray[np.bool_]
+
+_CHUNK_ENTRIES: Final = 65_536
+
+
+class UnbackedKind(Enum):
+    """What entries without an intact record are."""
+
+    EXPIRED = "expired"
+    """Their records were deleted with old log files."""
+    FILLER = "filler"
+    """Fillers in front of the first message, or kept places."""
+    LOST = "lost"
+    """They point into damage: the places of lost records."""
+    UNWRITTEN = "unwritten"
+    """Zeros between entries; 4.9 takes them for the queue's end."""
+    STALE = "stale"
+    """They point at or behind the log's end."""
+    BEYOND = "beyond"
+    """They point behind the last log file: a file is gone, or was never seen again."""
+    WRONG = "wrong"
+    """They point at something else: another queue's record, or no record's start."""
+
+    @property
+    def is_hole(self) -> bool:
+        """Whether such an entry may stay: it keeps a place."""
+        return self in {UnbackedKind.FILLER, UnbackedKind.LOST}
+
+
+class LogBounds(NamedTuple):
+    """Physical offsets: the first file's start, the log's end, the last file's stop."""
+
+    min: int
+    end: int
+    files_stop: int
+
+
+class Unbacked(NamedTuple):
+    """Neighbouring entries without an intact record."""
+
+    kind: UnbackedKind
+    start: int
+    stop: int
+    """Queue offsets."""
+    is_tail: bool
+    """Nothing that stays comes behind them."""
+
+
+class AuditedQueue:
+    """One queue: its files, and which of its entries have a record.
+
+    Attributes
+    ----------
+    backed
+        Queue offsets whose entry agrees with an intact record.
+    missing
+        Queue offsets of records whose entry is absent or says something else, `backed` ones
+        included: two records may claim one place.
+    """
+
+    def __init__(self, key: QueueKey, files: PreadFiles) -> None:
+        self.key = key
+        self.files = files
+        self.backed = Intervals()
+        self.missing = Intervals()
+
+    @property
+    def first_offset(self) -> int:
+        """Queue offset of the first place on disk."""
+        return max(0, self.files.min_offset) // ENTRY_SIZE_BYTES
+
+    @property
+    def place_count(self) -> int:
+        """One past the last place on disk, used or not."""
+        return self.files.max_offset // ENTRY_SIZE_BYTES
+
+    def read(self, start: int, count: int) -> EntryArray:
+        """Return entries from queue offset `start`, zeros where no file or byte is."""
+        content = bytearray(count * ENTRY_SIZE_BYTES)
+        at, stop = start * ENTRY_SIZE_BYTES, (start + count) * ENTRY_SIZE_BYTES
+        begin = at
+        while at < stop:
+            file = self.files.find(at)
+            if file is None:
+                following = self.files.next_file(at)
+                if following is None or following.base >= stop:
+                    break
+                at = following.base
+                continue
+            piece = self.files.read(at, min(stop, file.range.stop) - at)
+            if not piece:
+                break
+            content[at - begin : at - begin + len(piece)] = piece
+            at += len(piece)
+        return entry_array(content)
+
+    def end(self) -> int:
+        """Return one past the last entry that is not zeros."""
+        stop = self.place_count
+        while stop > self.first_offset:
+            start = max(self.first_offset, stop - _CHUNK_ENTRIES)
+            content = self.read(start, stop - start).view(np.uint8)
+            last = int(kernels.last_nonzero(content, 0, content.size))
+            if last >= 0:
+                return start + last // ENTRY_SIZE_BYTES + 1
+            stop = start
+        return stop
+
+    def truly_missing(self) -> Iterator[tuple[int, int]]:
+        """Yield the runs of queue offsets that need an entry and have none that agrees."""
+        for start, stop in self.missing:
+            yield from self.backed.gaps(start, stop)
+
+
+class QueueAudit:
+    """All queues of a store.
+
+    Parameters
+    ----------
+    directory
+        ``consumequeue`` of the store.
+    file_size
+        Bytes of a queue file.
+    """
+
+    def __init__(self, directory: Path, file_size: int) -> None:
+        self._directory = directory
+        self._file_size = file_size
+        self._open_files = OpenFiles()
+        self.queues: dict[QueueKey, AuditedQueue] = {}
+        self.without_queue: dict[QueueKey, int] = {}
+        """Records whose topic cannot be a directory."""
+        for key in listed_queues(directory):
+            self._add(key)
+
+    def _add(self, key: QueueKey) -> AuditedQueue:
+        files = PreadFiles(
+            (self._directory / key.topic / str(key.queue_id),),
+            open_files=self._open_files,
+            file_size=self._file_size,
+        )
+        queue = self.queues[key] = AuditedQueue(key, files)
+        return queue
+
+    def close(self) -> None:
+        """Let go of the files."""
+        self._open_files.close()
+
+    def compare(self, expected: ExpectedEntries, keys: Sequence[QueueKey]) -> int:
+        """Compare a batch of expected entries with what stands in the queues.
+
+        Returns
+        -------
+        int
+            End of the last record whose entry agrees; 0 when none does.
+        """
+        end = 0
+        for number, batch in expected.by_queue():
+            key = keys[number]
+            queue = self.queues.get(key)
+            if queue is None:
+                if batch.is_extra.all():
+                    continue  # 4.9 writes extra queues only when that is switched on
+                if not is_directory_name(key.topic):
+                    self.without_queue[key] = self.without_queue.get(key, 0) + len(batch.entries)
+                    continue
+                queue = self._add(key)
+            end = max(end, self._compare(queue, batch))
+        return end
+
+    def _compare(self, queue: AuditedQueue, batch: ExpectedEntries) -> int:
+        offsets = batch.queue_offset
+        found = _gather(queue, offsets)
+        agrees = (found["physical_offset"] == batch.entries["physical_offset"]) & (
+            found["record_size"] == batch.entries["record_size"]
+        )
+        agrees &= _tags_agree(found["tags_code"], batch)
+        queue.backed.add_numbers(offsets[agrees])
+        queue.missing.add_numbers(offsets[~agrees & ~batch.is_extra])
+        stops = batch.entries["physical_offset"] + batch.entries["record_size"]
+        return int(stops[agrees].max(initial=0))
+
+    def unbacked(
+        self, queue: AuditedQueue, *, log: LogBounds, lost: Sequence[ByteRange]
+    ) -> list[Unbacked]:
+        """Return the entries of a queue that no intact record backs, in runs of one kind.
+
+        Parameters
+        ----------
+        queue
+            After all records were compared.
+        log
+            Physical offsets of the log.
+        lost
+            Ranges of the log that hold no kept record, in order.
+        """
+        end = max(queue.end(), queue.backed.stop)
+        runs: list[Unbacked] = []
+        for first, behind in queue.backed.gaps(queue.first_offset, end):
+            for start in range(first, behind, _CHUNK_ENTRIES):
+                stop = min(behind, start + _CHUNK_ENTRIES)
+                kinds = _kinds(queue.read(start, stop - start), log, lost)
+                runs += _runs_of_kinds(kinds, start)
+        return _with_tails(_merged(runs), max(end, queue.missing.stop), queue)
+
+
+def _gather(queue: AuditedQueue, offsets: Int64Array) -> EntryArray:
+    """Return the entries at some queue offsets, reading neighbours at once."""
+    order = np.argsort(offsets, kind="stable")
+    ordered = offsets[order]
+    found = np.zeros(len(offsets), dtype=entry_array(b"").dtype)
+    breaks = np.flatnonzero(np.diff(ordered) > _CHUNK_ENTRIES) + 1
+    bounds = [0, *breaks.tolist(), len(ordered)]
+    for begin, behind in itertools.pairwise(bounds):
+        start = int(ordered[begin])
+        # One flipped offset must not make this read a whole disk of nothing.
+        stop = min(int(ordered[behind - 1]) + 1, max(queue.place_count, start))
+        entries = queue.read(start, stop - start)
+        rows = order[begin:behind]
+        inside = offsets[rows] < stop
+        found[rows[inside]] = entries[offsets[rows[inside]] - start]
+    return found
+
+
+def _tags_agree(tags_code: Int64Array, batch: ExpectedEntries) -> BoolArray:
+    agrees = tags_code == batch.entries["tags_code"]
+    # The real tags stand in the extension file then (spec F7).
+    agrees |= tags_code <= MAX_EXT_ADDRESS
+    # A deliver time follows the levels set when it was dispatched; a hash is smaller (K-S1).
+    agrees |= ~batch.is_exact & (tags_code >= batch.store_timestamp)
+    mask: BoolArray = agrees
+    return mask
+
+
+def _kinds(
+    entries: EntryArray, log: LogBounds, lost: Sequence[ByteRange]
+) -> npt.NDArray[np.object_]:
+    offsets = entries["physical_offset"].astype(np.int64)
+    kinds = np.full(len(entries), UnbackedKind.WRONG, dtype=object)
+    if lost:
+        starts = np.array([place.start for place in lost], dtype=np.int64)
+        stops = np.array([place.stop for place in lost], dtype=np.int64)
+        at = np.searchsorted(starts, offsets, side="right") - 1
+        kinds[(at >= 0) & (offsets < stops[np.maximum(at, 0)])] = UnbackedKind.LOST
+    kinds[offsets >= log.end] = UnbackedKind.STALE
+    kinds[offsets >= log.files_stop] = UnbackedKind.BEYOND
+    kinds[offsets < log.min] = UnbackedKind.EXPIRED
+    kinds[~written_mask(entries)] = UnbackedKind.WRONG
+    kinds[filler_mask(entries)] = UnbackedKind.FILLER
+    kinds[empty_mask(entries)] = UnbackedKind.UNWRITTEN
+    return kinds
+
+
+def empty_mask(entries: EntryArray) -> BoolArray:
+    """Return which entries are zeros throughout."""
+    mask: BoolArray = (
+        (entries["physical_offset"] == 0)
+        & (entries["record_size"] == 0)
+        & (entries["tags_code"] == 0)
+    )
+    return mask
+
+
+def _runs_of_kinds(kinds: npt.NDArray[np.object_], first: int) -> list[Unbacked]:
+    if not kinds.size:
+        return []
+    breaks = np.flatnonzero(kinds[1:] != kinds[:-1]) + 1
+    bounds = [0, *breaks.tolist(), kinds.size]
+    return [
+        Unbacked(kinds[begin], first + begin, first + behind, is_tail=False)
+        for begin, behind in itertools.pairwise(bounds)
+    ]
+
+
+def _merged(runs: list[Unbacked]) -> list[Unbacked]:
+    merged: list[Unbacked] = []
+    for run in runs:
+        if merged and merged[-1].stop == run.start and merged[-1].kind is run.kind:
+            merged[-1] = merged[-1]._replace(stop=run.stop)
+        else:
+            merged.append(run)
+    return merged
+
+
+def _with_tails(runs: list[Unbacked], end: int, queue: AuditedQueue) -> list[Unbacked]:
+    """Mark stale, wrong and unwritten runs that nothing kept follows: those are cut, not filled."""
+    missing_stop = max((stop for _, stop in queue.truly_missing()), default=0)
+    marked = list(runs)
+    at = len(marked) - 1
+    while at >= 0 and marked[at].stop == end and marked[at].start >= missing_stop:
+        if marked[at].kind not in TAIL_KINDS:
+            break
+        marked[at] = marked[at]._replace(is_tail=True)
+        end = marked[at].start
+        at -= 1
+    return marked
+
+
+TAIL_KINDS: Final = frozenset(
+    {UnbackedKind.STALE, UnbackedKind.BEYOND, UnbackedKind.WRONG, UnbackedKind.UNWRITTEN}
+)
+
+
+def listed_queues(directory: Path) -> list[QueueKey]:
+    """Return the queues that have a directory; as in 4.9, a name must be a number to count."""
+    return [
+        QueueKey(topic, int(name))
+        for topic in _subdirectories(directory)
+        for name in _subdirectories(directory / topic)
+        if name.isascii() and name.isdigit() and str(int(name)) == name
+    ]
+
+
+def _subdirectories(directory: Path) -> list[str]:
+    if not directory.is_dir():
+        return []
+    return sorted(path.name for path in directory.iterdir() if path.is_dir())

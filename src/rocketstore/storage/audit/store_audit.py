@@ -1,0 +1,343 @@
+"""One full pass over a store: log, queues and index against each other, beside a writer or not.
+
+Verify reports what the pass found; repair plans from it, and runs it again to say what is left.
+
+Law: nothing is written, mapped or locked; files are read with ``pread``, so that a writer may work
+on. Only the log tells what is true: queues and index are compared with it, never the other way.
+Cost: the log twice (once with checksums), a window of some megabytes in memory at a time.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+
+from rocketstore.config import (
+    FileObservation,
+    ObservedSizes,
+    StoreConfig,
+    StoreSizes,
+    commit_log_directories,
+    parse_delay_levels,
+    resolve_sizes,
+)
+from rocketstore.errors import NotAStoreError
+from rocketstore.format.file_name import parse_file_name
+from rocketstore.format.index_file import IndexLayout, is_index_file_name
+from rocketstore.storage.audit.findings import StoreCounts
+from rocketstore.storage.audit.index_audit import IndexAudit, IndexTrouble
+from rocketstore.storage.audit.index_expectation import expected_items
+from rocketstore.storage.audit.queue_audit import AuditedQueue, LogBounds, QueueAudit, Unbacked
+from rocketstore.storage.audit.queue_expectation import expected_entries
+from rocketstore.storage.files.pread_files import FileFinding, PreadFiles
+from rocketstore.storage.layout import StoreLayout
+from rocketstore.storage.recovery.evidence import data_extents
+from rocketstore.storage.recovery.log_survey import LogSurvey, chain_records, survey_log
+from rocketstore.storage.recovery.queue_numbers import QueueNumbers
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+    from pathlib import Path
+
+    import numpy.typing as npt
+
+    from rocketstore.scan.columns import RecordColumns
+    from rocketstore.storage.files.pread_files import LogFile
+
+    ByteArray: TypeAlias = npt.NDArray[np.uint8]
+    Int64Array: TypeAlias = npt.NDArray[np.int64]
+
+
+class ReadLogFile:
+    """One CommitLog file, read piece by piece; a file cut short ends in zeros."""
+
+    def __init__(self, file: LogFile, size: int) -> None:
+        self.base = file.base
+        self.size = size
+        self.path = file.path
+
+    def read_into(self, position: int, view: memoryview) -> int:
+        """Fill `view` with the bytes from `position` on; return how many there were.
+
+        Only what the file system holds bytes for is read.
+        """
+        view[:] = bytes(len(view))
+        try:
+            descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:  # deleted by retention meanwhile
+            return len(view)
+        try:
+            stop = min(position + len(view), _size_of(descriptor))
+            for begin, end in data_extents(descriptor, position, stop):
+                _read_extent(descriptor, begin, end, view[begin - position : end - position])
+        finally:
+            os.close(descriptor)
+        return len(view)
+
+    @property
+    def array(self) -> ByteArray:
+        """All bytes of the file, read anew each time."""
+        array = np.zeros(self.size, np.uint8)
+        self.read_into(0, array.data)
+        return array
+
+    def data_stop(self) -> int:
+        """Return the position behind which the file holds no byte."""
+        descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            extents = list(data_extents(descriptor, 0, min(self.size, _size_of(descriptor))))
+        finally:
+            os.close(descriptor)
+        return extents[-1][1] if extents else 0
+
+
+def _read_extent(descriptor: int, position: int, stop: int, view: memoryview) -> None:
+    at = 0
+    while position < stop:
+        count = os.preadv(descriptor, [view[at:]], position)
+        if not count:
+            return
+        at += count
+        position += count
+
+
+def _size_of(descriptor: int) -> int:
+    return os.fstat(descriptor).st_size
+
+
+@dataclass(frozen=True, slots=True)
+class StorePlaces:
+    """Where a store's parts are, and how long its files should be."""
+
+    layout: StoreLayout
+    sizes: StoreSizes
+
+    @property
+    def log_directories(self) -> tuple[Path, ...]:
+        """Every directory with CommitLog files."""
+        return self.layout.commit_log_directories + self.layout.read_only_directories
+
+    @property
+    def index_layout(self) -> IndexLayout:
+        """Slots and items of each index file."""
+        return IndexLayout(self.sizes.hash_slot_count, self.sizes.index_item_count)
+
+
+@dataclass(slots=True)
+class StoreAudit:
+    """What a pass found.
+
+    Attributes
+    ----------
+    log_end
+        The end that queues were compared with: the survey's, unless the caller chose another.
+    unbacked
+        For each queue, entries without an intact record.
+    file_findings
+        Files of the log and of queues that are not what they should be, with their directory.
+    """
+
+    places: StorePlaces
+    log_files: list[ReadLogFile]
+    survey: LogSurvey
+    log_end: int
+    queues: QueueAudit
+    unbacked: dict[AuditedQueue, list[Unbacked]]
+    index_troubles: list[IndexTrouble]
+    counts: StoreCounts
+    log_findings: list[FileFinding] = field(default_factory=list)
+    dispatched_end: int = 0
+    """End of the last record that some queue has an entry for."""
+    last_store_timestamp_ms: int = 0
+
+
+def find_places(root: Path, config: StoreConfig) -> StorePlaces:
+    """Find a store's directories and learn the sizes of its files: set, or the commonest.
+
+    Raises
+    ------
+    NotAStoreError
+        There is no CommitLog directory.
+    ConfigError
+        Slots and items of the index cannot be learnt.
+    """
+    directories = commit_log_directories(config, root)
+    layout = StoreLayout(root, directories.writable, directories.read_only)
+    if not any(path.is_dir() for path in directories.all):
+        raise NotAStoreError(
+            f"{root} is no store: it has no commitlog directory",
+            hint="give the directory that holds commitlog, consumequeue and index",
+        )
+    log = [path for directory in directories.all for path in _offset_files(directory)]
+    queues = [
+        path
+        for topic in _directories(layout.consume_queue)
+        for queue in _directories(topic)
+        for path in _offset_files(queue)
+    ]
+    index = [path for path in _files(layout.index) if is_index_file_name(path.name)]
+    # What is set is not compared with the files: a file of another length is a finding.
+    has_layout = config.max_hash_slot_num is not None and config.max_index_num is not None
+    observed = ObservedSizes(
+        commit_log=None if config.mapped_file_size_commit_log else _commonest(log),
+        consume_queue=None if config.mapped_file_size_consume_queue else _commonest(queues, 20),
+        index_file=None if has_layout else _commonest(index),
+    )
+    return StorePlaces(layout, resolve_sizes(config, observed))
+
+
+def _commonest(paths: Iterable[Path], multiple_of: int = 1) -> FileObservation | None:
+    sizes = {path: path.stat().st_size for path in paths}
+    counted = Counter(size for size in sizes.values() if size and size % multiple_of == 0)
+    if not counted:
+        return None
+    size = max(counted, key=lambda size: (counted[size], size))
+    return FileObservation(next(path for path, found in sizes.items() if found == size), size)
+
+
+def _files(directory: Path) -> list[Path]:
+    if not directory.is_dir():
+        return []
+    return sorted(path for path in directory.iterdir() if path.is_file())
+
+
+def _offset_files(directory: Path) -> list[Path]:
+    return [path for path in _files(directory) if parse_file_name(path.name) is not None]
+
+
+def _directories(directory: Path) -> list[Path]:
+    if not directory.is_dir():
+        return []
+    return sorted(path for path in directory.iterdir() if path.is_dir())
+
+
+def audit_store(
+    places: StorePlaces,
+    config: StoreConfig,
+    *,
+    now_ms: int,
+    is_live: bool = False,
+    end_of: Callable[[Sequence[ReadLogFile]], int] | None = None,
+    advance: Callable[[int], None] | None = None,
+) -> StoreAudit:
+    """Survey the log, then compare queues and index with its records.
+
+    Parameters
+    ----------
+    places
+        As `find_places` found them.
+    config
+        For the delay levels and whether there is an index.
+    now_ms
+        The time.
+    is_live
+        Whether a writer works on the store: what it has not dispatched yet is no fault.
+    end_of
+        Chooses another end of the log than the end of the last intact record.
+    advance
+        Told how many bytes of the log were surveyed.
+    """
+    log = PreadFiles(places.log_directories, file_size=places.sizes.commit_log_file_bytes)
+    size = places.sizes.commit_log_file_bytes
+    files = [ReadLogFile(file, size) for file in log.files]
+    survey = survey_log(files, now_ms=now_ms, data_stop=_data_stop, advance=advance)
+    end = survey.end if end_of is None else end_of(files)
+    queues = QueueAudit(places.layout.consume_queue, places.sizes.consume_queue_file_bytes)
+    index = IndexAudit(places.layout.index, places.index_layout, is_live=is_live)
+    tally = _Tally(queues, index, config)
+    for file, found in zip(files, survey.files, strict=True):
+        for chain in found.chains:
+            if chain.record_count and chain.is_kept and chain.start < end:
+                for columns in chain_records(file, chain.start, min(chain.stop, end)):
+                    tally.take(columns)
+    log_min = files[0].base if files else 0
+    bounds = LogBounds(log_min, end, files[-1].base + size if files else 0)
+    lost = survey.lost_ranges()
+    unbacked = {
+        queue: queues.unbacked(queue, log=bounds, lost=lost) for queue in queues.queues.values()
+    }
+    troubles = index.finish(log_min=log_min, log_end=end) if config.message_index_enable else []
+    queues.close()
+    return StoreAudit(
+        places,
+        files,
+        survey,
+        end,
+        queues,
+        unbacked,
+        troubles,
+        tally.counts(survey, unbacked, log_min, end),
+        log.findings,
+        tally.dispatched_end,
+        tally.last_store_timestamp_ms,
+    )
+
+
+def _data_stop(file: object) -> int:
+    assert isinstance(file, ReadLogFile)
+    return file.data_stop()
+
+
+class _Tally:
+    """Compares and counts records as they come."""
+
+    def __init__(self, queues: QueueAudit, index: IndexAudit, config: StoreConfig) -> None:
+        self._queues = queues
+        self._index = index
+        self._has_index = config.message_index_enable
+        self._delays = delay_array(config)
+        self._numbers = QueueNumbers()
+        self._records = self._bytes = self._bodies = 0
+        self.dispatched_end = 0
+        self.last_store_timestamp_ms = 0
+
+    def take(self, columns: RecordColumns) -> None:
+        self._records += len(columns)
+        self.last_store_timestamp_ms = int(columns.store_timestamp[-1])
+        self._bytes += int(columns.size.sum())
+        self._bodies += int(columns.body_size.sum())
+        expected = expected_entries(columns, self._numbers, self._delays)
+        agreeing_end = self._queues.compare(expected, self._numbers.keys())
+        self.dispatched_end = max(self.dispatched_end, agreeing_end)
+        if self._has_index:
+            self._index.compare(expected_items(columns))
+
+    def counts(
+        self,
+        survey: LogSurvey,
+        unbacked: dict[AuditedQueue, list[Unbacked]],
+        log_min: int,
+        log_end: int,
+    ) -> StoreCounts:
+        return StoreCounts(
+            message_count=self._records,
+            message_bytes=self._bytes,
+            unwitnessed_bytes=self._bytes - self._bodies,
+            damaged_bytes=sum(d.range.size for d in survey.damage_before_end())
+            + sum(hole.size for hole in survey.holes if hole.start < survey.end),
+            leftover_count=sum(chain.record_count for chain in survey.leftovers),
+            queue_count=len(unbacked),
+            entry_count=sum(queue.backed.count for queue in unbacked),
+            hole_count=sum(
+                run.stop - run.start
+                for runs in unbacked.values()
+                for run in runs
+                if run.kind.is_hole
+            ),
+            index_item_count=self._index.item_count,
+            min_physical_offset=log_min,
+            max_physical_offset=log_end,
+        )
+
+
+def delay_array(config: StoreConfig) -> Int64Array:
+    """Return the delay of each level, from index 1."""
+    levels = parse_delay_levels(config.message_delay_level)
+    delays = np.zeros(max(levels, default=0) + 1, dtype=np.int64)
+    for level, delay_ms in levels.items():
+        delays[level] = delay_ms
+    return delays

@@ -1,0 +1,1 @@
+"""From the CommitLog into queues and index, and telling who waits."""

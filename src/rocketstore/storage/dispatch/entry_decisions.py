@@ -1,0 +1,287 @@
+"""What dispatch decides about a record's queue entry when the kernel cannot.
+
+The kernel enters the common case by itself. It asks about a queue it does not know, a queue file
+that is not mapped, a gap, another entry in the record's place, and extra queues. Each answer leaves
+the kernel's state so that it goes on: with the same step, or behind it.
+
+Law: a record's header has no checksum, so its topic, queue id and queue offset are believed only as
+far as they harm nobody: a name that is no directory, or a gap that cannot be, gives no entry.
+
+How derived: ConsumeQueue.putMessagePositionInfo and multiDispatchLmqQueue of 4.9 (spec B12, F8).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from rocketstore.format.properties import decode_properties
+from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES, QueueEntry
+from rocketstore.scan import kernels
+from rocketstore.scan.columns import Column, RecordColumns, new_columns
+from rocketstore.scan.dispatch_state import QueueColumn, State, Step
+from rocketstore.storage.dispatch.arrival import Arrival
+from rocketstore.storage.queues.consume_queue import PutEntry
+from rocketstore.storage.reading.record_access import LMQ_PREFIX
+from rocketstore.units import QueueKey
+
+if TYPE_CHECKING:
+    from rocketstore.scan.dispatch_state import Int64Array
+    from rocketstore.storage.files.mapped_file_queue import MappedFileQueue
+    from rocketstore.storage.queues.consume_queue import ConsumeQueue
+    from rocketstore.storage.queues.queue_table import ConsumeQueueTable
+
+_log: Final = structlog.get_logger(__name__)
+
+SMALLEST_RECORD_BYTES: Final = 91
+"""A record without body, topic and properties (spec F3)."""
+
+PREPARED_BIT: Final = 0x4
+"""Set in prepared and in rollback records, which have no queue entry."""
+
+_CHECK_CRC: Final = True
+_OUTCOMES: Final = {
+    PutEntry.WRITTEN: State.ENTRIES_WRITTEN,
+    PutEntry.REPEATED: State.ENTRIES_REPEATED,
+    PutEntry.REFUSED: State.ENTRIES_REFUSED,
+}
+
+
+class EntryDecisions:
+    """Answers about the record at the kernel's cursor.
+
+    Parameters
+    ----------
+    log_files
+        The files of the CommitLog.
+    table
+        The queues.
+    state
+        The kernel's ``State`` numbers.
+    delays_ms
+        Delay of each level, from index 1.
+    lmq
+        Whether names that begin with ``%LMQ%`` are queue 0 of themselves.
+
+    Attributes
+    ----------
+    columns
+        The rows that are being dispatched.
+    forced_range
+        Where a forced pass began and ends; None outside one.
+    extra_arrivals
+        Messages entered into extra queues since somebody took the list.
+    """
+
+    def __init__(
+        self,
+        log_files: MappedFileQueue,
+        table: ConsumeQueueTable,
+        *,
+        state: Int64Array,
+        delays_ms: Int64Array,
+        lmq: bool,
+    ) -> None:
+        self.columns: RecordColumns | None = None
+        self.forced_range: tuple[int, int] | None = None
+        self.extra_arrivals: list[Arrival] = []
+        self._files = log_files
+        self._table = table
+        self._state = state
+        self._delays = delays_ms
+        self._lmq = lmq
+
+    # --- the kernel's questions -----------------------------------------------------------------
+
+    def on_unknown_queue(self) -> None:
+        """Take in the queue of a record."""
+        key = self._key_of(self._cursor)
+        if key is None or self._table.get(key) is not None:
+            self._refuse("its topic is no text")
+        elif self._table.get_or_create(key) is None:
+            self._refuse("topic or queue id cannot name a directory")
+
+    def on_queue_roll(self) -> None:
+        """Give the kernel the queue file of a record, making the next one if need be."""
+        queue = self._queue_at_cursor()
+        if not queue.map_for_write(self._row()[Column.QUEUE_OFFSET] * ENTRY_SIZE_BYTES):
+            self._refuse("it belongs before the queue's first file, or into a missing one")
+
+    def on_queue_gap(self) -> None:
+        """Fill the queue up to a record with fillers (K-C1)."""
+        queue = self._queue_at_cursor()
+        row = self._row()
+        offset = row[Column.QUEUE_OFFSET]
+        if not self._is_plausible_gap(queue, offset, row[Column.PHYSICAL_OFFSET]):
+            self._refuse("so many messages cannot be missing before it")
+            return
+        if queue.files.files:
+            _log.warning(
+                "dispatch.gap",
+                queue=str(queue.key),
+                missing=offset - queue.max_offset,
+                physical_offset=row[Column.PHYSICAL_OFFSET],
+            )
+        queue.fill_to(offset * ENTRY_SIZE_BYTES)
+
+    def on_queue_conflict(self) -> None:
+        """Decide between a record and the entry that stands in its place, in a forced pass.
+
+        The entry stays when it points at an intact record of this queue and number that lies before
+        this one; else it is replaced. So a queue ends up as if built from nothing, where the first
+        record of a number gets it.
+        """
+        queue = self._queue_at_cursor()
+        row = self._row()
+        offset = row[Column.QUEUE_OFFSET]
+        old = queue.entry(offset)
+        if (
+            old is not None
+            and old.physical_offset < row[Column.PHYSICAL_OFFSET]
+            and self._is_intact(old, queue.key, offset)
+        ):
+            self._refuse("an earlier record has its place")
+            return
+        queue.put(offset, self.entry_of(row, queue), overwrite=True)
+        self._state[State.ENTRIES_WRITTEN] += 1
+        self._state[State.STEP] = Step.ENTERED
+
+    def on_multi_dispatch(self) -> None:
+        """Enter a record into its extra queues (spec F8)."""
+        columns = self._rows()
+        properties = columns.properties(self._cursor)
+        values = decode_properties(properties)
+        names = values.get("INNER_MULTI_DISPATCH", "").split(",")
+        offsets = values.get("INNER_MULTI_QUEUE_OFFSET", "").split(",")
+        row = self._row()
+        if len(names) == len(offsets):
+            for name, text in zip(names, offsets, strict=True):
+                self._enter_extra(row, name, text, properties)
+        else:
+            _log.warning(
+                "dispatch.multi_mismatch",
+                names=len(names),
+                offsets=len(offsets),
+                physical_offset=row[Column.PHYSICAL_OFFSET],
+            )
+        self._state[State.STEP] = Step.MULTI_DISPATCHED
+
+    # --- what the answers rest on ---------------------------------------------------------------
+
+    @property
+    def _cursor(self) -> int:
+        return int(self._state[State.CURSOR])
+
+    def _rows(self) -> RecordColumns:
+        assert self.columns is not None
+        return self.columns
+
+    def _row(self) -> list[int]:
+        row: list[int] = self._rows().cols[self._cursor].tolist()
+        return row
+
+    def _key_of(self, number: int) -> QueueKey | None:
+        """Return the queue of a record, None when its topic is no text."""
+        columns = self._rows()
+        name = columns.bytes_of(number, Column.TOPIC_AT, Column.TOPIC_SIZE)
+        try:
+            return QueueKey(name.decode(), int(columns.cols[number, Column.QUEUE_ID]))
+        except UnicodeDecodeError:
+            return None
+
+    def queue_of(self, number: int) -> ConsumeQueue | None:
+        """Return the queue of a record that was dispatched, None when it has none."""
+        key = self._key_of(number)
+        return None if key is None else self._table.get(key)
+
+    def _queue_at_cursor(self) -> ConsumeQueue:
+        queue = self.queue_of(self._cursor)
+        assert queue is not None, "the kernel knew this queue"
+        return queue
+
+    def entry_of(self, row: list[int], queue: ConsumeQueue) -> QueueEntry:
+        """Return the entry that the kernel writes for a record."""
+        tags_code = row[Column.TAGS_CODE]
+        level = row[Column.DELAY_LEVEL]
+        last_level = len(self._delays) - 1
+        is_delay = self._table.rows.value(queue.row, QueueColumn.IS_DELAY)
+        if is_delay and level > 0 and last_level > 0:
+            tags_code = row[Column.STORE_TIMESTAMP] + int(self._delays[min(level, last_level)])
+        return QueueEntry(row[Column.PHYSICAL_OFFSET], row[Column.SIZE], tags_code)
+
+    def _is_plausible_gap(self, queue: ConsumeQueue, offset: int, physical_offset: int) -> bool:
+        """Whether so many records of the queue fit between its last one and this one."""
+        if not 0 <= offset < 2**58:
+            return False
+        if not queue.files.files:
+            return True  # it begins here; one file is made
+        before = queue.max_physical_offset
+        if before > physical_offset:
+            before = 0 if self.forced_range is None else self.forced_range[0]
+        room = max(physical_offset - before, 0) // SMALLEST_RECORD_BYTES
+        return offset - queue.max_offset <= room
+
+    def _is_intact(self, entry: QueueEntry, key: QueueKey, queue_offset: int) -> bool:
+        """Whether an entry points at an intact record of its queue and number."""
+        file = self._files.find(entry.physical_offset)
+        stop = entry.physical_offset + entry.record_size
+        if file is None or (self.forced_range is not None and stop > self.forced_range[1]):
+            return False
+        cols = new_columns(1)
+        at = entry.physical_offset - file.base
+        count, _, _ = kernels.walk(file.array, at, at + 1, file.base, file.size, _CHECK_CRC, cols)
+        if count == 0:
+            return False
+        row = cols[0].tolist()
+        topic = RecordColumns(file.array, cols, file.base).topic(0)
+        found = (row[Column.SIZE], row[Column.QUEUE_ID], row[Column.QUEUE_OFFSET], topic)
+        expected = (entry.record_size, key.queue_id, queue_offset, key.topic)
+        return found == expected and not row[Column.SYS_FLAG] & PREPARED_BIT
+
+    def _enter_extra(self, row: list[int], name: str, text: str, properties: bytes) -> None:
+        key = QueueKey(name, row[Column.QUEUE_ID])
+        if self._lmq and name.startswith(LMQ_PREFIX):
+            key = QueueKey(name, 0)
+        # Compatible: an extra queue keeps the tags code, also where the first one has another.
+        entry = QueueEntry(row[Column.PHYSICAL_OFFSET], row[Column.SIZE], row[Column.TAGS_CODE])
+        offset = int(text) if text.isascii() and text.isdigit() else -1
+        outcome = self._put_extra(key, offset, entry)
+        self._state[_OUTCOMES[outcome]] += 1
+        self.extra_arrivals.append(
+            Arrival(
+                key.topic,
+                key.queue_id,
+                offset + 1,
+                entry.tags_code,
+                row[Column.STORE_TIMESTAMP],
+                entry.physical_offset,
+                properties,
+            )
+        )
+
+    def _put_extra(self, key: QueueKey, offset: int, entry: QueueEntry) -> PutEntry:
+        queue = self._table.get_or_create(key)
+        if queue is None or offset < 0:
+            return PutEntry.REFUSED
+        if offset > queue.max_offset and not self._is_plausible_gap(
+            queue, offset, entry.physical_offset
+        ):
+            return PutEntry.REFUSED
+        old = queue.entry(offset)
+        # The record that has the place cannot be asked: it knows the number in its first queue.
+        is_later = old is not None and old.physical_offset > entry.physical_offset
+        return queue.put(offset, entry, overwrite=self.forced_range is not None and is_later)
+
+    def _refuse(self, why: str) -> None:
+        """Leave the record at the cursor without a queue entry and go on with its index items."""
+        row = self._row()
+        self._state[State.ENTRIES_REFUSED] += 1
+        self._state[State.STEP] = Step.ENTERED
+        _log.warning(
+            "dispatch.refused",
+            why=why,
+            physical_offset=row[Column.PHYSICAL_OFFSET],
+            queue_id=row[Column.QUEUE_ID],
+            queue_offset=row[Column.QUEUE_OFFSET],
+        )

@@ -1,0 +1,375 @@
+"""A row of equally long files, each named by the offset of its first byte.
+
+Law: the files are in order of their offsets and none overlaps another; `files` is replaced as a
+whole, never changed in place, so a reader that took it needs no lock; one thread may append files
+while another removes the first. Files are deleted whole or not at all, and every creation and
+deletion is followed by a sync of the directory.
+
+How derived: MappedFileQueue and MultiPathMappedFileQueue of 4.9 (spec B6, F1.1, F2).
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from bisect import bisect_right
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from rocketstore.errors import StoreDamagedError
+from rocketstore.format.file_name import parse_file_name
+from rocketstore.storage.files.mapped_file import MappedFile
+from rocketstore.storage.recovery.evidence import has_data
+from rocketstore.units import ByteRange
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from rocketstore.storage.files.disk import Disk
+
+
+class FileProblemReason(Enum):
+    """Why a directory entry is not the file that should be there."""
+
+    STRANGE_NAME = "name is no offset of 20 digits"
+    NOT_A_FILE = "not a regular file"
+    MISPLACED = "offset in the name is no multiple of the file size"
+    DUPLICATE = "the same offset exists in another directory"
+    SHORT_LAST = "the last file is shorter than it should be"
+    SHORT = "shorter than it should be, with more behind it"
+    WRONG_LENGTH = "length differs from the file size"
+    GAP = "the file before it is missing"
+
+
+class FileProblem(NamedTuple):
+    """Something about a file that `MappedFileQueue.load` met; a value, for the caller to judge."""
+
+    path: Path
+    reason: FileProblemReason
+    expected: int | None = None
+    found: int | None = None
+
+    def __str__(self) -> str:
+        versus = "" if self.expected is None else f": expected {self.expected}, found {self.found}"
+        return f"{self.path}: {self.reason.value}{versus}"
+
+
+class MappedFileQueue:
+    """Files of one CommitLog or one ConsumeQueue.
+
+    Parameters
+    ----------
+    directories
+        Where files are; the first is where new ones are made unless `place` says otherwise.
+    file_size
+        Bytes of each file.
+    disk
+        How files are made, synced and deleted.
+    read_only_directories
+        Files there are read, never written, never deleted.
+    place
+        Chooses the directory of the file that begins at an offset.
+    writable
+        False maps files read-only and refuses to create.
+    """
+
+    def __init__(
+        self,
+        directories: Path | Sequence[Path],
+        file_size: int,
+        *,
+        disk: Disk,
+        read_only_directories: Sequence[Path] = (),
+        place: Callable[[int], Path] | None = None,
+        writable: bool = True,
+    ) -> None:
+        listed = [directories] if isinstance(directories, Path) else list(directories)
+        self.directories = listed
+        self.read_only_directories = list(read_only_directories)
+        self.file_size = file_size
+        self.files: tuple[MappedFile, ...] = ()
+        self.writable = writable
+        self._bases: tuple[int, ...] = ()
+        self._changing = threading.Lock()
+        self._disk = disk
+        self._place = place if place is not None else lambda _base: listed[0]
+
+    def __repr__(self) -> str:
+        return f"MappedFileQueue({self.directories[0]}, files={len(self.files)})"
+
+    # --- loading --------------------------------------------------------------------------------
+
+    def load(self, *, grow_short_last: bool = True, after_crash: bool = False) -> list[FileProblem]:
+        """Take in the files that exist, in order; nothing is mapped yet.
+
+        Parameters
+        ----------
+        grow_short_last
+            Let a short last file, as a crash or a copy leaves it, reach its size with zeros. A file
+            never shrinks, and no byte of it changes. Files behind it that hold nothing were made
+            ahead, and count as if they were not there.
+        after_crash
+            Likewise a short file that others with content follow: after a power cut the length of a
+            file may be lost, and the caller writes anew what was in it.
+
+        Returns
+        -------
+        list
+            What was met and passed over, or tolerated.
+
+        Raises
+        ------
+        StoreDamagedError
+            A file in the middle is shorter than it should be, or any is longer: offsets behind it
+            cannot be trusted.
+        """
+        problems: list[FileProblem] = []
+        found = self._listed(problems)
+        files: list[MappedFile] = []
+        bases = sorted(found)
+        for base in bases:
+            path, length = found[base]
+            if length != self.file_size:
+                is_last = not any(_holds_data(found[later][0]) for later in bases if later > base)
+                if length > self.file_size or not (is_last or after_crash):
+                    raise _wrong_length(path, self.file_size, length)
+                reason = FileProblemReason.SHORT_LAST if is_last else FileProblemReason.SHORT
+                problems.append(FileProblem(path, reason, self.file_size, length))
+                if not (grow_short_last and self.writable):
+                    continue
+                self._grow(path)
+            if files and files[-1].base + self.file_size != base:
+                problems.append(
+                    FileProblem(path, FileProblemReason.GAP, files[-1].base + self.file_size, base)
+                )
+            files.append(self._opened(path, base))
+        self._replace(files)
+        return problems
+
+    def _listed(self, problems: list[FileProblem]) -> dict[int, tuple[Path, int]]:
+        """Return path and length by offset of every file whose name is an offset."""
+        found: dict[int, tuple[Path, int]] = {}
+        for directory in [*self.directories, *self.read_only_directories]:
+            if not directory.is_dir():
+                continue
+            for path in sorted(directory.iterdir()):
+                base = parse_file_name(path.name)
+                if base is None:
+                    problems.append(FileProblem(path, FileProblemReason.STRANGE_NAME))
+                elif not path.is_file():
+                    problems.append(FileProblem(path, FileProblemReason.NOT_A_FILE))
+                elif base % self.file_size:
+                    problems.append(FileProblem(path, FileProblemReason.MISPLACED))
+                elif base in found:
+                    problems.append(FileProblem(path, FileProblemReason.DUPLICATE))
+                else:
+                    found[base] = (path, path.stat().st_size)
+        return found
+
+    def _opened(self, path: Path, base: int) -> MappedFile:
+        writable = self.writable and path.parent not in self.read_only_directories
+        return MappedFile.open(
+            path, base=base, size=self.file_size, disk=self._disk, writable=writable
+        )
+
+    def _grow(self, path: Path) -> None:
+        descriptor = self._disk.open_file(path, writable=True)
+        try:
+            self._disk.allocate(descriptor, path, self.file_size)
+            self._disk.fdatasync(descriptor, path)
+        finally:
+            os.close(descriptor)
+
+    def _replace(self, files: Sequence[MappedFile]) -> None:
+        # A reader that sees the new files with the old bases finds nothing, never a wrong file.
+        self._bases = tuple(file.base for file in files)
+        self.files = tuple(files)
+
+    # --- reading --------------------------------------------------------------------------------
+
+    @property
+    def min_offset(self) -> int:
+        """Offset of the first byte that may be read; -1 without files."""
+        for file in self.files:
+            if file.is_available:
+                return file.base
+        files = self.files
+        return files[-1].base + self.file_size if files else -1
+
+    @property
+    def max_offset(self) -> int:
+        """Offset behind the last written byte; 0 without files."""
+        files = self.files
+        return files[-1].end if files else 0
+
+    @property
+    def flushed_offset(self) -> int:
+        """Offset up to which every byte is known to be on the disk."""
+        files = self.files
+        for file in files:
+            if file.flushed_position < file.write_position or not file.is_full:
+                return file.base + file.flushed_position
+        return files[-1].end if files else 0
+
+    @property
+    def file_ranges(self) -> list[ByteRange]:
+        """Offsets that each file covers, written or not."""
+        return [ByteRange(file.base, file.base + file.size) for file in self.files]
+
+    def last(self) -> MappedFile | None:
+        """Return the last file."""
+        files = self.files
+        return files[-1] if files else None
+
+    def find(self, offset: int) -> MappedFile | None:
+        """Return the file that covers `offset`."""
+        files = self.files
+        if not files:
+            return None
+        index = (offset - files[0].base) // self.file_size
+        if 0 <= index < len(files):
+            file = files[index]
+            if file.base <= offset < file.base + file.size:
+                return file
+        # Only a row with a gap comes here.
+        index = bisect_right([file.base for file in files], offset) - 1
+        if index >= 0 and offset < files[index].base + files[index].size:
+            return files[index]
+        return None
+
+    def slice(self, offset: int, size: int) -> memoryview | None:
+        """Return a view of written bytes; None where they are not, or cross into the next file."""
+        file = self.find(offset)
+        return None if file is None else file.slice(offset - file.base, size)
+
+    def roll_next(self, offset: int) -> int:
+        """Return where the file behind the one of `offset` begins (rollNextFile)."""
+        return offset + self.file_size - offset % self.file_size
+
+    # --- creating and deleting ------------------------------------------------------------------
+
+    def directory_of(self, base: int) -> Path:
+        """Return the directory in which the file that begins at `base` is to be made."""
+        return self._place(base)
+
+    def create(self, base: int, *, sync: bool = True) -> MappedFile:
+        """Make the file that begins at `base`, behind all others, and take it in.
+
+        Raises
+        ------
+        StoreFullError
+            There is no room.
+        """
+        directory = self._place(base)
+        self._disk.make_directory(directory)
+        file = MappedFile.create(
+            directory, base=base, size=self.file_size, disk=self._disk, sync=sync
+        )
+        self.adopt(file)
+        return file
+
+    def adopt(self, file: MappedFile) -> None:
+        """Take in a file that was made ahead of time."""
+        with self._changing:
+            files = self.files
+            if files and file.base < files[-1].base + self.file_size:
+                raise ValueError(f"{file.path} does not come behind {files[-1].path}")
+            self._replace([*files, file])
+
+    def truncate_after(self, offset: int, *, now_ms: int) -> list[Path]:
+        """Say that written bytes end at `offset`; delete the files that begin behind it.
+
+        Parameters
+        ----------
+        offset
+            The end. The file that covers it gets it as its write and flushed position; the bytes
+            behind are left to the caller, who may want a copy before `MappedFile.zero_tail`.
+        now_ms
+            The time.
+
+        Returns
+        -------
+        list of Path
+            The files deleted.
+
+        Notes
+        -----
+        Source: MappedFileQueue.truncateDirtyFiles.
+        """
+        kept: list[MappedFile] = []
+        behind: list[MappedFile] = []
+        for file in self.files:
+            if file.base + file.size <= offset:
+                kept.append(file)
+            elif file.base <= offset:
+                file.set_end(offset - file.base)
+                kept.append(file)
+            else:
+                behind.append(file)
+        self._replace(kept)
+        return self._destroy(behind, now_ms)
+
+    def remove(self, files: Sequence[MappedFile], *, now_ms: int) -> list[Path]:
+        """Delete the given files in spite of their readers, and forget them."""
+        gone = {id(file) for file in files}
+        self._replace([file for file in self.files if id(file) not in gone])
+        return self._destroy(files, now_ms)
+
+    def remove_first(self, *, force_after_ms: int, now_ms: int) -> Path | None:
+        """Delete the first file unless a reader holds it; None when it has to stay for now."""
+        files = self.files
+        if not files or not files[0].writable:
+            return None
+        first = files[0]
+        if not first.destroy(force_after_ms, now_ms=now_ms):
+            return None
+        with self._changing:
+            self._replace([file for file in self.files if file is not first])
+        self._disk.fsync_directory(first.path.parent)
+        return first.path
+
+    def _destroy(self, files: Sequence[MappedFile], now_ms: int) -> list[Path]:
+        for file in files:
+            file.destroy(0, now_ms=now_ms)
+        for directory in {file.path.parent for file in files}:
+            self._disk.fsync_directory(directory)
+        return [file.path for file in files]
+
+    # --- durability -----------------------------------------------------------------------------
+
+    def flush(self, least_pages: int = 0) -> int:
+        """Flush every file that has something to flush; return the flushed offset.
+
+        Unlike 4.9, which flushes one file per call (K-D5), this goes on to the last.
+
+        Raises
+        ------
+        FlushFailedError
+            Of the first file that fails; the flushed offset ends before it.
+        """
+        for file in self.files:
+            if file.flushed_position < file.write_position:
+                file.flush(least_pages)
+        return self.flushed_offset
+
+    def drop(self) -> None:
+        """Let go of all mappings and descriptors."""
+        for file in self.files:
+            file.drop()
+
+
+def _holds_data(path: Path) -> bool:
+    """Whether a file holds any byte that is not zero."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return has_data(descriptor, 0, os.fstat(descriptor).st_size)
+    finally:
+        os.close(descriptor)
+
+
+def _wrong_length(path: Path, expected: int, found: int) -> StoreDamagedError:
+    return StoreDamagedError(
+        f"{path} has a wrong length: expected {expected} bytes, found {found} bytes",
+        hint="set the file size the store was written with, or move the file away and repair",
+    )

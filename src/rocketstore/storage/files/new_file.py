@@ -1,0 +1,77 @@
+"""Make a file that has its full size from the moment it has its name.
+
+A writer that is killed between a file's name and its size leaves an empty file behind, and the Java
+store refuses to load a CommitLog or a ConsumeQueue with a file of another size
+(MappedFileQueue.doLoad). So the blocks come first, while the file has no name; where the file
+system knows no unnamed files (NFS, some overlays), name and size come apart as in 4.9.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import structlog
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from rocketstore.storage.files.disk import Disk
+
+__all__ = ["make_file"]
+
+_log = structlog.get_logger(__name__)
+
+
+def make_file(path: Path, size: int, *, disk: Disk, sync: bool = True) -> tuple[int, bool]:
+    """Make a file of `size` zero bytes, with all its blocks.
+
+    Parameters
+    ----------
+    path
+        Must not exist; its directory must.
+    size
+        In bytes.
+    disk
+        Where to make it.
+    sync
+        Return only when bytes and name are durable.
+
+    Returns
+    -------
+    descriptor, backed
+        A descriptor open for both ways, and whether the file owns all its blocks (see
+        `Disk.allocate`).
+
+    Raises
+    ------
+    StoreFullError
+        There is no room; nothing is left behind.
+    """
+    descriptor = disk.create_unnamed(path)
+    is_named = descriptor is None
+    if descriptor is None:
+        descriptor = disk.create_file(path)
+    try:
+        backed = disk.allocate(descriptor, path, size)
+        if sync:
+            # Size and blocks first: a name that survives a power cut alone is an empty file.
+            disk.fdatasync(descriptor, path)
+        if not is_named:
+            disk.give_name(descriptor, path)
+            is_named = True
+            # Opened anew, or the tools of the system would list the file as "(deleted)".
+            os.close(descriptor)
+            descriptor = -1
+            descriptor = disk.open_file(path, writable=True)
+        if sync:
+            disk.fsync_directory(path.parent)
+    except BaseException:
+        if descriptor >= 0:
+            os.close(descriptor)
+        if is_named:
+            disk.unlink(path)
+        raise
+    if not backed:
+        _log.warning("file.sparse", path=str(path), why="the file system has no fallocate")
+    return descriptor, backed

@@ -1,0 +1,210 @@
+"""Have the next files of the CommitLog ready before a put needs them.
+
+Law: a file handed out is complete: all its blocks, its name durable, all zeros. Files that nobody
+took are deleted at an orderly close; after a crash they stay and recovery deletes them, because
+they begin behind the end of the log.
+
+How derived: AllocateMappedFileService of 4.9 (spec B7). A put does not fail because a file is still
+being made (K-P9): it waits for the one under way, and makes the file itself when none is. Files are
+not made ahead when they would take the last room of a disk.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from rocketstore.errors import StoreError, StoreFullError
+from rocketstore.storage.files.mapped_file import MappedFile
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from rocketstore.storage.files.disk import Disk
+    from rocketstore.storage.files.warm_up import WarmUp
+
+FILES_AHEAD: Final = 2
+"""Most files made ahead of the one in use (AllocateMappedFileService, "canSubmitRequests")."""
+
+ROOM_FACTOR: Final = 2
+"""Room for so many files must be free for one to be made ahead."""
+
+TAKE_TIMEOUT_S: Final = 5.0
+"""Longest wait for a file that is being made (AllocateMappedFileService.waitTimeOut)."""
+
+_log: Final = structlog.get_logger(__name__)
+
+
+class Preallocator:
+    """Makes files in a thread of its own.
+
+    Parameters
+    ----------
+    place
+        Directory of the file that begins at an offset.
+    file_size
+        Bytes of each file.
+    disk
+        How files are made.
+    warm_up
+        What is done to a new file; None leaves it cold.
+    files_ahead
+        How many files are kept ready; 0 makes each when it is asked for.
+    """
+
+    def __init__(
+        self,
+        place: Callable[[int], Path],
+        file_size: int,
+        *,
+        disk: Disk,
+        warm_up: WarmUp | None = None,
+        files_ahead: int = FILES_AHEAD,
+    ) -> None:
+        self._place = place
+        self._file_size = file_size
+        self._disk = disk
+        self._warm_up = warm_up
+        self._files_ahead = files_ahead
+        self._changed = threading.Condition()
+        self._wanted: list[int] = []
+        self._under_way: int | None = None
+        self._ready: dict[int, MappedFile] = {}
+        self._retired: list[MappedFile] = []
+        self._closing = False
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Start the thread; without it every file is made when it is asked for."""
+        if self._thread is None and self._files_ahead > 0:
+            self._thread = threading.Thread(
+                target=self._run, name="rocketstore-preallocate", daemon=True
+            )
+            self._thread.start()
+
+    def request(self, base: int) -> None:
+        """Ask for the files behind the one that begins at `base`, which is in use."""
+        if self._thread is None:
+            return
+        with self._changed:
+            for ahead in range(1, self._files_ahead + 1):
+                wanted = base + ahead * self._file_size
+                if wanted not in (self._under_way, *self._ready, *self._wanted):
+                    self._wanted.append(wanted)
+            self._changed.notify_all()
+
+    def take(self, base: int) -> MappedFile:
+        """Return the file that begins at `base`, and ask for those behind it.
+
+        Raises
+        ------
+        StoreFullError
+            There is no room for it.
+        StoreError
+            It could not be made, or not in time; the same call may succeed later.
+        """
+        with self._changed:
+            if self._under_way == base and not self._changed.wait_for(
+                lambda: self._under_way != base, TAKE_TIMEOUT_S
+            ):
+                raise StoreError(
+                    f"the file at {base} was not made within {TAKE_TIMEOUT_S} s",
+                    hint="the disk is slow; put again",
+                )
+            file = self._ready.pop(base, None)
+            if base in self._wanted:
+                self._wanted.remove(base)
+        if file is None:
+            file = self._make(base)
+        self.request(base)
+        return file
+
+    def retire(self, file: MappedFile) -> None:
+        """Take note that `file` is full: what warming locked in memory is let go."""
+        if self._warm_up is None or self._thread is None:
+            return
+        with self._changed:
+            self._retired.append(file)
+            self._changed.notify_all()
+
+    @property
+    def ready_count(self) -> int:
+        """Files that are made and not yet taken."""
+        return len(self._ready)
+
+    def wait_idle(self, timeout_s: float) -> bool:
+        """Wait until all files asked for are made or given up."""
+        with self._changed:
+            return self._changed.wait_for(
+                lambda: not self._wanted and self._under_way is None, timeout_s
+            )
+
+    def close(self) -> None:
+        """Stop the thread and delete the files that nobody took."""
+        with self._changed:
+            self._closing = True
+            self._wanted.clear()
+            self._changed.notify_all()
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        unused = list(self._ready.values())
+        self._ready.clear()
+        for file in unused:
+            file.destroy(0, now_ms=0)
+        for directory in {file.path.parent for file in unused}:
+            self._disk.fsync_directory(directory)
+
+    # --- the thread -----------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._closing or self._wanted or self._retired)
+                if self._closing:
+                    return
+                retired, self._retired = self._retired, []
+                base = self._under_way = self._wanted.pop(0) if self._wanted else None
+            if self._warm_up is not None:
+                for full in retired:
+                    self._warm_up.release(full)
+            if base is not None:
+                self._make_ahead(base)
+
+    def _make_ahead(self, base: int) -> None:
+        file = None
+        try:
+            if self._has_room(base):
+                file = self._make(base)
+        except (StoreError, OSError) as error:
+            # The put that needs the file makes it, or fails with this very error.
+            _log.warning("file.not_preallocated", base=base, error=str(error))
+        finally:
+            with self._changed:
+                if file is not None:
+                    self._ready[base] = file
+                self._under_way = None
+                self._changed.notify_all()
+
+    def _has_room(self, base: int) -> bool:
+        directory = self._place(base)
+        free = self._disk.free_bytes(directory)
+        return free is None or free >= ROOM_FACTOR * self._file_size
+
+    def _make(self, base: int) -> MappedFile:
+        directory = self._place(base)
+        try:
+            self._disk.make_directory(directory)
+            file = MappedFile.create(directory, base=base, size=self._file_size, disk=self._disk)
+        except OSError as error:
+            raise StoreError(f"cannot make the file at {base} in {directory}: {error}") from error
+        try:
+            if self._warm_up is not None:
+                self._warm_up.warm(file)
+        except StoreFullError:
+            file.destroy(0, now_ms=0)
+            raise
+        return file

@@ -1,0 +1,92 @@
+"""Make a new file's pages present before a put needs them.
+
+Law: only a file that nobody writes yet is warmed, because warming writes a zero to every page; a
+failure to lock memory is a log line, never an error.
+
+How derived: MappedFile.warmMappedFile, mlock and munlock of 4.9 (spec B7). One system call
+(``MADV_POPULATE_WRITE``, Linux 5.14) does what 4.9's loop over the pages does, without holding the
+interpreter's lock; a file is unlocked as soon as it is full, while its mapping is known to live
+(K-M6).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import time
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from rocketstore.units import OS_PAGE_SIZE_BYTES
+
+if TYPE_CHECKING:
+    from rocketstore.storage.files.mapped_file import MappedFile
+
+_MADV_WILLNEED: Final = 3
+_MADV_POPULATE_WRITE: Final = 23
+_YIELD_EVERY_PAGES: Final = 1000
+"""Pages of the slow loop after which other threads get a turn (MappedFile.warmMappedFile)."""
+
+_log: Final = structlog.get_logger(__name__)
+
+
+class WarmUp:
+    """How new files are warmed.
+
+    Parameters
+    ----------
+    flush_every_pages
+        ``flushLeastPagesWhenWarmMapedFile``: pages between two flushes.
+    flush
+        Whether to flush at all; 4.9 does so with SYNC_FLUSH only.
+    lock
+        Whether to keep the pages out of swap.
+    """
+
+    def __init__(self, *, flush_every_pages: int, flush: bool, lock: bool = True) -> None:
+        self._piece_bytes = flush_every_pages * OS_PAGE_SIZE_BYTES
+        self._flush = flush
+        self._lock = lock
+
+    def warm(self, file: MappedFile) -> None:
+        """Touch every page of `file`, flush as configured, lock it and ask for read-ahead."""
+        file.reserve(file.size)
+        address = _address(file)
+        for start in range(0, file.size, self._piece_bytes):
+            size = min(self._piece_bytes, file.size - start)
+            if _libc().madvise(address + start, size, _MADV_POPULATE_WRITE) != 0:
+                _touch(file, start, start + size)
+            if self._flush:
+                file.sync()
+        if self._lock and _libc().mlock(address, file.size) != 0:
+            _log.warning(
+                "file.not_locked", path=str(file.path), errno=ctypes.get_errno(), call="mlock"
+            )
+        _libc().madvise(address, file.size, _MADV_WILLNEED)
+
+    def release(self, file: MappedFile) -> None:
+        """Let the pages of a file that is full be swapped again."""
+        if self._lock and file.is_mapped:
+            _libc().munlock(_address(file), file.size)
+
+
+def _touch(file: MappedFile, start: int, stop: int) -> None:
+    mapping = file.mapping
+    for count, position in enumerate(range(start, stop, OS_PAGE_SIZE_BYTES), 1):
+        mapping[position] = 0
+        if count % _YIELD_EVERY_PAGES == 0:
+            time.sleep(0)
+
+
+def _address(file: MappedFile) -> int:
+    return int(file.array.ctypes.data)
+
+
+@functools.cache
+def _libc() -> ctypes.CDLL:
+    library = ctypes.CDLL(None, use_errno=True)
+    for name in ("mlock", "munlock"):
+        getattr(library, name).argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+    library.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+    return library

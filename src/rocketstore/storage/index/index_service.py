@@ -1,0 +1,439 @@
+"""The index: from a key of a topic, and a time, to places in the CommitLog.
+
+A row of index files, the newest of which takes new items. The dispatch kernel puts items; this
+class makes files, finds candidates, makes items durable, and cuts them back for recovery.
+
+Law: an answer of `find` is a candidate: files hold hashes, so the caller compares topic and key
+with the record (K-Q1). Names of files rise, whatever the clock says (K-I4), and a file that could
+not be made whole leaves nothing behind (K-I7).
+
+How derived: IndexService and IndexFile of 4.9 (spec F10, B15) without K-I1, K-I2, K-I5, K-I6, K-I8.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
+import structlog
+
+from rocketstore.errors import FlushFailedError, StoreFullError
+from rocketstore.format.index_file import (
+    FIRST_ITEM,
+    IndexHeader,
+    IndexLayout,
+    is_index_file_name,
+    item_array,
+    next_index_file_name,
+)
+from rocketstore.format.java_hash import key_hash
+from rocketstore.scan import kernels
+from rocketstore.scan.dispatch_state import INDEX_COLUMN_COUNT, IndexColumn
+from rocketstore.storage.files.mapped_file import MappedFile
+from rocketstore.storage.files.new_file import make_file
+from rocketstore.storage.index.index_file import IndexFile
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from datetime import tzinfo
+    from pathlib import Path
+
+    from rocketstore.scan.dispatch_state import ByteArray, Int64Array
+    from rocketstore.storage.files.disk import Disk
+
+_log: Final = structlog.get_logger(__name__)
+
+_NO_END_MS: Final = 2**63 - 1
+_CANDIDATES_PER_CALL: Final = 64
+_FORCE_DELETE_AFTER_MS: Final = 3000
+"""How long an expired file waits for its readers (IndexService.deleteExpiredFile)."""
+
+
+class IndexProblem(NamedTuple):
+    """Something in the index directory that `IndexService.load` passed over or tolerated."""
+
+    path: Path
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.reason}"
+
+
+class IndexService:
+    """All index files of a store.
+
+    Parameters
+    ----------
+    directory
+        ``index`` of the store; need not exist.
+    layout
+        Slots and items of each file.
+    disk
+        How files are made, synced and deleted.
+    clock
+        Returns the time in ms, for the names of new files.
+    enabled
+        False puts no items (``messageIndexEnable``); what is there is still found.
+    tz
+        Zone of the names; None is the zone of this process, as in Java.
+
+    Attributes
+    ----------
+    files
+        Oldest first; replaced as a whole, never changed in place.
+    kernel_file, kernel_state
+        What the dispatch kernel needs: the newest file's bytes, empty without one, and
+        ``IndexColumn`` numbers.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        layout: IndexLayout,
+        *,
+        disk: Disk,
+        clock: Callable[[], int],
+        enabled: bool = True,
+        tz: tzinfo | None = None,
+    ) -> None:
+        self.directory = directory
+        self.layout = layout
+        self.files: tuple[IndexFile, ...] = ()
+        self.is_flush_broken = False
+        self.kernel_file: ByteArray = np.zeros(0, np.uint8)
+        self.kernel_state: Int64Array = np.zeros(INDEX_COLUMN_COUNT, np.int64)
+        self.kernel_state[IndexColumn.ENABLED] = enabled
+        self.kernel_state[IndexColumn.SLOT_LIMIT] = layout.slot_count
+        self.kernel_state[IndexColumn.ITEM_LIMIT] = layout.item_count
+        self._disk = disk
+        self._clock = clock
+        self._tz = tz
+        self._newest_name: str | None = None
+
+    def __repr__(self) -> str:
+        return f"IndexService({self.directory}, files={len(self.files)})"
+
+    # --- opening --------------------------------------------------------------------------------
+
+    def load(self) -> list[IndexProblem]:
+        """Take in the files on disk; none is deleted, also not after a crash (K-I1).
+
+        Returns
+        -------
+        list
+            What was passed over: strange names and wrong lengths. A last file that a crash left
+            short, because it was being made, gets its length.
+        """
+        problems: list[IndexProblem] = []
+        files: list[IndexFile] = []
+        names = self._listed(problems)
+        for name in names:
+            path = self.directory / name
+            length = path.stat().st_size
+            if length < self.layout.size_bytes and name == names[-1]:
+                problems.append(IndexProblem(path, f"was being made: {length} bytes"))
+                self._grow(path)
+                length = self.layout.size_bytes
+            if length != self.layout.size_bytes:
+                problems.append(
+                    IndexProblem(
+                        path, f"length: expected {self.layout.size_bytes} bytes, found {length}"
+                    )
+                )
+                continue
+            file = MappedFile.open(path, base=0, size=length, disk=self._disk)
+            files.append(IndexFile(file, self.layout))
+            file.close_descriptor()
+        self._newest_name = names[-1] if names else None
+        self.files = tuple(files)
+        if len(files) > 1 and files[-1].header == IndexHeader(index_count=0):
+            files[-1].preset(files[-2].header)
+        self._take_newest()
+        return problems
+
+    def _listed(self, problems: list[IndexProblem]) -> list[str]:
+        if not self.directory.is_dir():
+            return []
+        names = []
+        for entry in sorted(os.scandir(self.directory), key=lambda entry: entry.name):
+            if entry.is_file() and is_index_file_name(entry.name):
+                names.append(entry.name)
+            else:
+                problems.append(IndexProblem(self.directory / entry.name, "no index file's name"))
+        return names
+
+    def _grow(self, path: Path) -> None:
+        descriptor = self._disk.open_file(path, writable=True)
+        try:
+            self._disk.allocate(descriptor, path, self.layout.size_bytes)
+            self._disk.fdatasync(descriptor, path)
+        finally:
+            os.close(descriptor)
+
+    def _take_newest(self) -> None:
+        """Let the kernel put into the newest file."""
+        self.kernel_state[IndexColumn.ITEMS_AT_END] = self._count_items_at_end()
+        self.kernel_file = np.zeros(0, np.uint8)
+        if self.files and self.kernel_state[IndexColumn.ENABLED]:
+            try:
+                self._give_newest()
+            except StoreFullError as error:
+                # No reason to refuse the store: dispatch asks again, and says what is wrong.
+                _log.warning("index.no_room", error=str(error))
+
+    def _give_newest(self) -> None:
+        """Let the kernel put into the newest file, once all its blocks exist.
+
+        A file that Java made is sparse, and a page that finds no room would end the process.
+        """
+        newest = self.files[-1].file
+        newest.reserve(newest.size)
+        newest.close_descriptor()
+        self.kernel_file = newest.array
+
+    def _count_items_at_end(self) -> int:
+        """Return how many items the last indexed record has, over all files (K-I8)."""
+        if not self.files:
+            return 0
+        end = self.files[-1].header.end_physical_offset
+        count = 0
+        for file in reversed(self.files):
+            for offset in file.last_offsets():
+                if offset != end:
+                    return count
+                count += 1
+        return count
+
+    # --- new files ------------------------------------------------------------------------------
+
+    def roll(self) -> IndexFile:
+        """Make the next file and let the kernel put into it.
+
+        When the newest file only lacked room on the disk, it is that one.
+
+        Raises
+        ------
+        StoreFullError
+            There is no room; nothing is left behind.
+
+        Notes
+        -----
+        Source: IndexService.getAndCreateLastIndexFile.
+        """
+        if self.files and not self.kernel_file.size and not self.files[-1].is_full:
+            self._give_newest()
+            return self.files[-1]
+        self._disk.make_directory(self.directory)
+        name = next_index_file_name(self._clock(), self._tz, self._newest_name)
+        path = self.directory / name
+        size = self.layout.size_bytes
+        descriptor, _ = make_file(path, size, disk=self._disk)
+        mapped = MappedFile(
+            path, base=0, size=size, disk=self._disk, writable=True, descriptor=descriptor
+        )
+        mapped.write_position = size
+        file = IndexFile(mapped, self.layout)
+        mapped.reserve(size)
+        if self.files:
+            file.preset(self.files[-1].header)
+        mapped.close_descriptor()
+        self._newest_name = name
+        self.files = (*self.files, file)
+        self.kernel_file = mapped.array
+        _log.info("index.rolled", path=str(path))
+        return file
+
+    # --- finding --------------------------------------------------------------------------------
+
+    def candidates(
+        self, topic: str, key: str, *, begin_ms: int = 0, end_ms: int | None = None
+    ) -> Iterator[int]:
+        """Yield physical offsets of possible hits, newest first.
+
+        Parameters
+        ----------
+        topic, key
+            What to look for; only their hash is compared.
+        begin_ms, end_ms
+            Store times, both included; None is no end. The index knows whole seconds, so hits up
+            to a second outside come too (K-I6).
+        """
+        wanted = key_hash(topic, key)
+        end = _NO_END_MS if end_ms is None else end_ms
+        offsets = np.zeros(_CANDIDATES_PER_CALL + 1, np.int64)
+        for file in reversed(self.files):
+            header = file.header
+            if header.begin_timestamp_ms > end or header.end_timestamp_ms < begin_ms:
+                continue
+            number = 0
+            while True:
+                number = kernels.find_items(
+                    file.array,
+                    self.layout.slot_count,
+                    self.layout.item_count,
+                    wanted,
+                    begin_ms,
+                    end,
+                    number,
+                    offsets,
+                )
+                yield from offsets[: offsets[-1]].tolist()
+                if number == 0:
+                    break
+
+    def find(
+        self,
+        topic: str,
+        key: str,
+        *,
+        max_count: int,
+        begin_ms: int = 0,
+        end_ms: int | None = None,
+    ) -> list[int]:
+        """Return physical offsets of possible hits, newest first, at most `max_count`.
+
+        Notes
+        -----
+        Source: IndexService.queryOffset (spec B15.4).
+        """
+        found: list[int] = []
+        for offset in self.candidates(topic, key, begin_ms=begin_ms, end_ms=end_ms):
+            if len(found) >= max_count:
+                break
+            found.append(offset)
+        return found
+
+    @property
+    def end_timestamp_ms(self) -> int:
+        """Store time of the last indexed message; 0 when there is none."""
+        return self.files[-1].header.end_timestamp_ms if self.files else 0
+
+    @property
+    def end_physical_offset(self) -> int:
+        """Physical offset of the last indexed message; 0 when there is none."""
+        return self.files[-1].header.end_physical_offset if self.files else 0
+
+    @property
+    def item_count(self) -> int:
+        """Items of all files."""
+        return sum(file.item_count for file in self.files)
+
+    # --- durability, deletion -------------------------------------------------------------------
+
+    def flush(self) -> bool:
+        """Make all items durable that were put before the call (K-I2).
+
+        Raises
+        ------
+        FlushFailedError
+            The disk refused; from then on `is_flush_broken` is true.
+        """
+        try:
+            for file in self.files:
+                file.flush()
+        except FlushFailedError:
+            self.is_flush_broken = True
+            raise
+        return not self.is_flush_broken
+
+    def delete_expired(self, log_min_offset: int, *, now_ms: int) -> list[Path]:
+        """Delete leading files that know only expired records; the newest stays.
+
+        Notes
+        -----
+        Compatible: the newest file is never deleted (K-I10): it takes the next item.
+        Source: IndexService.deleteExpiredFile.
+        """
+        gone: list[Path] = []
+        while len(self.files) > 1:
+            first = self.files[0]
+            if first.header.end_physical_offset >= log_min_offset:
+                break
+            if not first.file.destroy(_FORCE_DELETE_AFTER_MS, now_ms=now_ms):
+                break
+            self.files = self.files[1:]
+            gone.append(first.file.path)
+        if gone:
+            self._disk.fsync_directory(self.directory)
+        return gone
+
+    def truncate_to(
+        self,
+        physical_offset: int,
+        *,
+        now_ms: int,
+        store_time_of: Callable[[int], int | None] = lambda _offset: None,
+    ) -> int:
+        """Drop the items of records at or behind an offset, and chain what stays anew.
+
+        Parameters
+        ----------
+        physical_offset
+            Items before it stay; recovery dispatches from there on.
+        now_ms
+            The time.
+        store_time_of
+            Returns the store time of the record at an offset, for the new end of the header; items
+            know it to the second only.
+
+        Returns
+        -------
+        int
+            How many items went.
+
+        Notes
+        -----
+        After a crash slots may name items that never reached the disk, so slots are rebuilt in
+        every file that may have been written lately: all but full ones that end before the offset.
+        """
+        dropped = 0
+        kept: list[IndexFile] = []
+        for file in self.files:
+            header = file.header
+            if file.is_full and header.end_physical_offset < physical_offset:
+                kept.append(file)
+                continue
+            before = file.item_count
+            after = self._rebuild(file, physical_offset, store_time_of)
+            dropped += before - after
+            if after:
+                kept.append(file)
+            else:
+                file.file.destroy(0, now_ms=now_ms)
+        if len(kept) < len(self.files):
+            self._disk.fsync_directory(self.directory)
+        self.files = tuple(kept)
+        self._take_newest()
+        if dropped:
+            _log.info("index.truncated", physical_offset=physical_offset, items=dropped)
+        return dropped
+
+    def _rebuild(
+        self,
+        file: IndexFile,
+        physical_offset: int,
+        store_time_of: Callable[[int], int | None],
+    ) -> int:
+        """Rebuild one file's slots and return how many items it keeps."""
+        file.file.reserve(file.file.size)
+        old_end = file.header.end_physical_offset
+        kernels.rebuild_slots(
+            file.array, self.layout.slot_count, self.layout.item_count, physical_offset
+        )
+        file.is_rewritten = True
+        header = file.header
+        if header.index_count > FIRST_ITEM and header.end_physical_offset != old_end:
+            end = store_time_of(header.end_physical_offset)
+            if end is None:
+                item = item_array(file.array, self.layout)[header.index_count - 1]
+                end = header.begin_timestamp_ms + int(item["time_difference_s"]) * 1000
+            file.set_header(header._replace(end_timestamp_ms=end))
+        file.file.close_descriptor()
+        return file.item_count
+
+    def drop(self) -> None:
+        """Let go of all files."""
+        self.kernel_file = np.zeros(0, np.uint8)
+        for file in self.files:
+            file.file.drop()

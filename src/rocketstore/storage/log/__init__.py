@@ -1,0 +1,1 @@
+"""The CommitLog: how a message is checked, appended and made durable."""

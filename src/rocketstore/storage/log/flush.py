@@ -1,0 +1,261 @@
+"""What "stored" means: when bytes of the CommitLog are on the disk, and who waits for it.
+
+Law: `CommitLog.flushed_offset` moves only after `fdatasync` of every byte before it returned
+without an error, file after file. After the first failed sync nothing is acknowledged any more: the
+kernel may have dropped the pages it could not write, so a later success would prove nothing (K-D1).
+
+How derived: GroupCommitService, FlushDiskWatcher and FlushRealTimeService of 4.9 (spec B9.1, B9.2).
+One thread syncs for all puts that came meanwhile; each waits for a lock of its own. Why a thread
+and not the waiting put itself: docs/decisions/0002-group-commit.md.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from rocketstore.errors import FlushFailedError
+from rocketstore.storage.bell import Bell
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rocketstore.config import StoreConfig
+    from rocketstore.storage.checkpoint import StoreCheckpoint
+    from rocketstore.storage.files.mapped_file import MappedFile
+    from rocketstore.storage.log.commit_log import CommitLog
+
+_SLOW_FLUSH_S: Final = 0.5
+"""A flush that takes longer is worth a line (FlushRealTimeService, 500 ms)."""
+
+_log: Final = structlog.get_logger(__name__)
+
+
+class CommitLogFlusher:
+    """Flushes a CommitLog, on demand and in the background.
+
+    Parameters
+    ----------
+    log
+        What is flushed.
+    checkpoint
+        Learns the store time up to which the log is durable.
+    config
+        Flush mode and intervals.
+    clock
+        The time in ms.
+    on_failure
+        Called once, with the error, when a sync failed.
+
+    Attributes
+    ----------
+    failure
+        The error of the first sync that failed.
+    on_flushed
+        Called after every flush, without an argument.
+    """
+
+    def __init__(
+        self,
+        log: CommitLog,
+        *,
+        checkpoint: StoreCheckpoint,
+        config: StoreConfig,
+        clock: Callable[[], int],
+        on_failure: Callable[[FlushFailedError], None] | None = None,
+    ) -> None:
+        self._log = log
+        self._checkpoint = checkpoint
+        self._config = config
+        self._clock = clock
+        self.on_failure = on_failure
+        self.failure: FlushFailedError | None = None
+        self._flushing = threading.Lock()
+        self._waiters: list[threading.Lock] = []
+        self._waiting = threading.Lock()
+        self._bell = Bell()
+        self._stopping = False
+        self._last_thorough_ms = 0
+        self._thread: threading.Thread | None = None
+        self.on_flushed: Callable[[], None] | None = None
+
+    # --- flushing -------------------------------------------------------------------------------
+
+    def flush(self, least_pages: int = 0) -> int:
+        """Flush what is written; return the flushed offset.
+
+        Parameters
+        ----------
+        least_pages
+            Leave fewer dirty pages than that in the last file alone; 0 flushes every byte.
+
+        Raises
+        ------
+        FlushFailedError
+            This sync failed, or an earlier one did.
+        """
+        log = self._log
+        with self._flushing:
+            self._raise_failure()
+            # Read before the files: a message of this time is behind none of their positions.
+            timestamp = log.last_store_timestamp_ms
+            written = log.max_offset
+            began = time.monotonic()
+            try:
+                for file in self._dirty_files():
+                    flushed = file.flush(least_pages)
+                    log.flushed_offset = file.base + flushed
+                    if flushed == file.size:
+                        file.close_descriptor()
+            except FlushFailedError as error:
+                self._fail(error)
+                raise
+            if log.flushed_offset >= written:
+                self._checkpoint.advance(physic_ms=timestamp)
+        if time.monotonic() - began > _SLOW_FLUSH_S:
+            _log.warning("log.flush_slow", took_ms=round((time.monotonic() - began) * 1000))
+        if self.on_flushed is not None:
+            self.on_flushed()
+        return log.flushed_offset
+
+    def _dirty_files(self) -> list[MappedFile]:
+        """Return the files that hold bytes behind the flushed offset, in order."""
+        flushed = self._log.flushed_offset
+        dirty: list[MappedFile] = []
+        for file in reversed(self._log.files.files):
+            if file.base + file.size <= flushed:
+                break
+            dirty.append(file)
+        dirty.reverse()
+        return dirty
+
+    def _fail(self, error: FlushFailedError) -> None:
+        self.failure = error
+        _log.error("log.flush_failed", error=str(error))
+        if self.on_failure is not None:
+            self.on_failure(error)
+
+    def _raise_failure(self) -> None:
+        if self.failure is not None:
+            raise FlushFailedError(self.failure.message, hint=self.failure.hint)
+
+    # --- waiting --------------------------------------------------------------------------------
+
+    def wait_flushed(self, offset: int, timeout_s: float) -> bool:
+        """Wait until all bytes before `offset` are durable; False when that takes too long.
+
+        Raises
+        ------
+        FlushFailedError
+            A sync failed before that.
+        """
+        log = self._log
+        deadline = None
+        while log.flushed_offset < offset:
+            self._raise_failure()
+            if self._thread is None:
+                self.flush()
+                continue
+            now = time.monotonic()
+            deadline = now + timeout_s if deadline is None else deadline
+            if now >= deadline:
+                return False
+            woken = threading.Lock()
+            woken.acquire()
+            with self._waiting:
+                self._waiters.append(woken)
+                is_first = len(self._waiters) == 1
+            # A failure between the first look and now has released the others without us.
+            self._raise_failure()
+            if is_first:
+                self._bell.ring()
+            woken.acquire(timeout=deadline - now)
+        return True
+
+    def wake(self) -> None:
+        """Let the background thread flush now instead of at its next turn."""
+        self._bell.ring()
+
+    # --- the thread -----------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start flushing in the background, by the mode of the settings."""
+        self._last_thorough_ms = self._clock()
+        run = self._run_sync if self._config.is_sync_flush else self._run_async
+        self._thread = threading.Thread(target=run, name="rocketstore-flush", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop the thread and flush what is left.
+
+        Raises
+        ------
+        FlushFailedError
+            Not everything is on the disk.
+        """
+        self._stopping = True
+        self._bell.ring()
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        try:
+            self.flush()
+        finally:
+            self._release_waiters()
+
+    def _run_sync(self) -> None:
+        """Sync whenever somebody waits; whoever comes during a sync is served by the next."""
+        while not self._stopping:
+            self._bell.wait()
+            if not self._serve(self.flush):
+                return
+
+    def _run_async(self) -> None:
+        """Sync by the clock, and at once when somebody waits or wakes the thread."""
+        interval_s = self._config.flush_interval_commit_log / 1000
+        while not self._stopping:
+            self._bell.wait(interval_s)
+            if not self._serve(self.flush if self._waiters else self._run_now):
+                return
+
+    def _run_now(self) -> int:
+        return self.run_once(self._clock())
+
+    def _serve(self, flush: Callable[[], int]) -> bool:
+        """Flush for everybody who waits by now; False when that failed, for good."""
+        with self._waiting:
+            waiters, self._waiters = self._waiters, []
+        try:
+            flush()
+        except FlushFailedError:
+            self._release(waiters)
+            self._release_waiters()
+            return False
+        self._release(waiters)
+        return True
+
+    def run_once(self, now_ms: int) -> int:
+        """Do one turn of the asynchronous flush; return the flushed offset.
+
+        Notes
+        -----
+        Source: CommitLog.FlushRealTimeService.run.
+        """
+        least_pages = self._config.flush_commit_log_least_pages
+        if now_ms >= self._last_thorough_ms + self._config.flush_commit_log_thorough_interval:
+            self._last_thorough_ms = now_ms
+            least_pages = 0
+        return self.flush(least_pages)
+
+    def _release_waiters(self) -> None:
+        with self._waiting:
+            waiters, self._waiters = self._waiters, []
+        self._release(waiters)
+
+    @staticmethod
+    def _release(waiters: list[threading.Lock]) -> None:
+        for waiter in waiters:
+            waiter.release()

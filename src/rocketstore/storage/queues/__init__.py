@@ -1,0 +1,1 @@
+"""ConsumeQueues: written by dispatch, read by consumers."""

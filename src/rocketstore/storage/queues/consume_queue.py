@@ -1,0 +1,397 @@
+"""One ConsumeQueue that is written: entries put, gaps filled, ends cut, files made durable.
+
+Entry n stands at byte ``20 n`` of the queue's files, so a queue offset never moves: an entry is
+written where its record says it belongs, a gap before it is filled with fillers (K-C1), and what
+stands there already stays. The dispatch kernel writes the common case straight into the mapped
+file; this class does what needs a file or a decision.
+
+Law: only the dispatching thread writes entries, and recovery before that thread runs.
+
+How derived: ConsumeQueue of 4.9 (spec F6, B12, B16.1, B16.5) without K-C1 and K-C4.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Final
+
+from rocketstore.format.queue_entry import (
+    ENTRY_SIZE_BYTES,
+    ENTRY_STRUCT,
+    FILLER_BYTES,
+    QueueEntry,
+    encode_entry,
+    entry_array,
+    is_written,
+)
+from rocketstore.scan.dispatch_state import QueueColumn
+from rocketstore.storage.queues.queue_entries import CHUNK_BYTES, QueueEntries, message_places
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from rocketstore.storage.files.mapped_file import MappedFile
+
+
+_ZEROS: Final = bytes(CHUNK_BYTES)
+
+
+class PutEntry(Enum):
+    """What became of an entry that was put."""
+
+    WRITTEN = "written"
+    REPEATED = "repeated"
+    """The same entry stands there already."""
+    REFUSED = "refused"
+    """Another entry stands there already, or the place cannot be reached."""
+
+
+class ConsumeQueue(QueueEntries):
+    """The entries of one queue, to be read and written; parameters as `QueueEntries`."""
+
+    def __init__(self, *arguments: Any, **keywords: Any) -> None:
+        super().__init__(*arguments, **keywords)
+        self._unflushed: tuple[MappedFile, ...] = ()
+        self._flushed_changes = 0
+        self._flushed_next = 0
+        self._lock = threading.Lock()
+
+    # --- loading --------------------------------------------------------------------------------
+
+    def find_end(self) -> None:
+        """Take the end of the entries that are on disk as the end of the queue.
+
+        Notes
+        -----
+        Bisection: entries stand without a gap from the first one of a file on. Recovery takes care
+        of what a crash left otherwise. Source: ConsumeQueue.recover.
+        """
+        position = max(self.files.min_offset, 0)
+        for file in reversed(self.files.files):
+            count = self._count_entries(file)
+            if count:
+                position = file.base + count * ENTRY_SIZE_BYTES
+                break
+        for file in self.files.files:
+            file.set_end(min(max(position - file.base, 0), file.size))
+        self._flushed_next = position
+        self._rows.set(self.row, QueueColumn.NEXT, position)
+        self._set_max_physical()
+        for file in self.files.files:
+            file.close_descriptor()
+
+    def _count_entries(self, file: MappedFile) -> int:
+        low, high = 0, file.size // ENTRY_SIZE_BYTES
+        while low < high:
+            middle = (low + high) // 2
+            raw = self._mappings.read(file, middle * ENTRY_SIZE_BYTES, ENTRY_SIZE_BYTES)
+            if len(raw) == ENTRY_SIZE_BYTES and is_written(*ENTRY_STRUCT.unpack(raw)[:2]):
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def _set_max_physical(self) -> None:
+        last = self.last_message()
+        end = 0 if last is None else last[1].physical_offset + last[1].record_size
+        self._rows.set(self.row, QueueColumn.MAX_PHYSICAL, end)
+
+    # --- writing (the dispatching thread, or recovery before it runs) ----------------------------
+
+    def map_for_write(self, position: int) -> bool:
+        """Give the kernels the file that holds byte `position`, making it when it is the next one.
+
+        Returns
+        -------
+        bool
+            False when that file is neither there nor the next to be made.
+
+        Raises
+        ------
+        StoreFullError
+            There is no room for a new file.
+        """
+        file = self.files.find(position)
+        if file is None:
+            file = self._create(position)
+            if file is None:
+                return False
+        # A file that Java made is sparse: its blocks must exist before a kernel writes.
+        file.reserve(file.size)
+        self._mappings.admit_writer(self.row, file)
+        with self._lock:
+            if file not in self._unflushed:
+                self._unflushed = (*self._unflushed, file)
+        rows = self._rows
+        rows.set(self.row, QueueColumn.ADDRESS, int(file.array.ctypes.data))
+        rows.set(self.row, QueueColumn.FILE_START, file.base)
+        rows.set(self.row, QueueColumn.FILE_STOP, file.base + file.size)
+        return True
+
+    def _create(self, position: int) -> MappedFile | None:
+        file_size = self.files.file_size
+        base = position - position % file_size
+        with self._mappings.files_lock:
+            last = self.files.last()
+            if last is not None and base != last.base + file_size:
+                return None
+            file = self.files.create(base, sync=False)
+        if last is None and position > base:
+            # Spec F6: the first file of a queue is filled up to its first entry.
+            file.write_bytes(0, FILLER_BYTES * ((position - base) // ENTRY_SIZE_BYTES))
+        return file
+
+    def fill_to(self, position: int) -> None:
+        """Fill the queue with fillers up to byte `position` (K-C1).
+
+        A queue without files begins in the file of `position`, as in 4.9; nothing before that file
+        is made.
+        """
+        rows = self._rows
+        if not self.files.files:
+            self.map_for_write(position)
+            self._flushed_next = position - position % self.files.file_size
+            self._note_changes((position - self._flushed_next) // ENTRY_SIZE_BYTES)
+            rows.set(self.row, QueueColumn.NEXT, position)
+            self._min_for = -1
+            return
+        at = self.next_position
+        while at < position:
+            if not self.map_for_write(at):
+                raise ValueError(f"{self.key}: no file for position {at}")
+            file = self.files.find(at)
+            assert file is not None
+            stop = min(position, file.base + file.size)
+            count = (stop - at) // ENTRY_SIZE_BYTES
+            file.write_bytes(at - file.base, FILLER_BYTES * count)
+            self._note_changes(count)
+            rows.set(self.row, QueueColumn.NEXT, stop)
+            at = stop
+
+    def _note_changes(self, count: int) -> None:
+        self._rows.queues[self.row, QueueColumn.CHANGES] += count
+
+    def put(self, queue_offset: int, entry: QueueEntry, *, overwrite: bool = False) -> PutEntry:
+        """Put one entry where it belongs, as the kernel does.
+
+        Parameters
+        ----------
+        queue_offset
+            Its number in the queue; a gap before it is filled with fillers.
+        entry
+            What to write.
+        overwrite
+            Replace another message's entry that stands there.
+        """
+        position = queue_offset * ENTRY_SIZE_BYTES
+        following = self.next_position
+        if position > following:
+            self.fill_to(position)
+            following = position
+        elif position < following:
+            old = self.entry(queue_offset)
+            if old is None and self.files.find(position) is None:
+                return PutEntry.REFUSED
+            if old == entry:
+                return PutEntry.REPEATED
+            if old is not None and old.is_message and not overwrite:
+                return PutEntry.REFUSED
+        if not self.map_for_write(position):
+            return PutEntry.REFUSED
+        file = self.files.find(position)
+        assert file is not None
+        file.write_bytes(position - file.base, encode_entry(*entry))
+        rows = self._rows
+        self._note_changes(1)
+        if entry.is_message:  # a filler's size is no record's (K-C2)
+            stop = entry.physical_offset + entry.record_size
+            rows.set(self.row, QueueColumn.MAX_PHYSICAL, max(self.max_physical_offset, stop))
+        if position == following:
+            rows.set(self.row, QueueColumn.NEXT, position + ENTRY_SIZE_BYTES)
+        return PutEntry.WRITTEN
+
+    def unmap_writer(self) -> None:
+        """Take the file away from the kernels; the next entry asks for it again."""
+        rows = self._rows
+        for column in (QueueColumn.FILE_STOP, QueueColumn.FILE_START, QueueColumn.ADDRESS):
+            rows.set(self.row, column, 0)
+
+    # --- cutting --------------------------------------------------------------------------------
+
+    def truncate(self, max_offset: int, *, now_ms: int) -> bool:
+        """Let the queue end before `max_offset`; what stands behind becomes zeros.
+
+        Returns
+        -------
+        bool
+            Whether a byte or a file changed.
+
+        Notes
+        -----
+        4.9 only moves positions, so its next start takes the old entries for new ones (K-R5).
+        Source: ConsumeQueue.truncateDirtyLogicFiles, MappedFileQueue.truncateDirtyFiles.
+        """
+        position = min(max_offset * ENTRY_SIZE_BYTES, self.next_position)
+        self.unmap_writer()
+        with self._mappings.files_lock:
+            behind = self.files.truncate_after(position, now_ms=now_ms)
+        file = self.files.find(position)
+        changed = bool(behind)
+        if file is not None:
+            start = position - file.base
+            if _has_data(file, start):
+                file.zero_tail(start)
+                changed = True
+            file.close_descriptor()
+        self._rows.set(self.row, QueueColumn.NEXT, position)
+        self._flushed_next = position
+        with self._lock:
+            self._unflushed = tuple(f for f in self._unflushed if f in self.files.files)
+        self._set_max_physical()
+        return changed
+
+    def truncate_to_physical(self, physical_limit: int, *, now_ms: int) -> bool:
+        """Drop the entries at the end whose record does not end before `physical_limit`.
+
+        Also cleans the file behind the last entry. Returns whether anything changed.
+        """
+        low, high = self.first_offset, self.max_offset
+        while low < high:
+            middle = (low + high) // 2
+            at, entry = self._next_message(middle, high)
+            if entry is None or entry.physical_offset + entry.record_size > physical_limit:
+                high = middle
+            else:
+                low = at + 1
+        return self.truncate(low, now_ms=now_ms)
+
+    def delete_expired(
+        self, log_min_offset: int, *, force_after_ms: int, now_ms: int
+    ) -> tuple[list[Path], bool]:
+        """Delete leading files whose every record has expired, never the last file (K-C4).
+
+        Returns
+        -------
+        paths, is_done
+            The files that went; false when a reader kept one that should go too.
+
+        Notes
+        -----
+        Source: ConsumeQueue.deleteExpiredFile, MappedFileQueue.deleteExpiredFileByOffset.
+        """
+        gone: list[Path] = []
+        while len(self.files.files) > 1:
+            first, second = self.files.files[:2]
+            if second.base > self.next_position:
+                break
+            if first.is_available and self._may_be_needed(first, log_min_offset):
+                break
+            with self._mappings.files_lock:
+                path = self.files.remove_first(force_after_ms=force_after_ms, now_ms=now_ms)
+            if path is None:
+                return gone, False
+            self._mappings.forget(first)
+            gone.append(path)
+        return gone, True
+
+    def _may_be_needed(self, file: MappedFile, log_min_offset: int) -> bool:
+        """Whether the last message of a file is still in the CommitLog."""
+        start = file.base // ENTRY_SIZE_BYTES
+        stop = (file.base + file.size) // ENTRY_SIZE_BYTES
+        while stop > start:
+            chunk_start = max(stop - CHUNK_BYTES // ENTRY_SIZE_BYTES, start)
+            raw = self._mappings.read(
+                file,
+                chunk_start * ENTRY_SIZE_BYTES - file.base,
+                (stop - chunk_start) * ENTRY_SIZE_BYTES,
+            )
+            entries = entry_array(raw[: len(raw) - len(raw) % ENTRY_SIZE_BYTES])
+            if found := message_places(entries):
+                return int(entries["physical_offset"][found[-1]]) >= log_min_offset
+            stop = chunk_start
+        return False
+
+    # --- durability -----------------------------------------------------------------------------
+
+    @property
+    def is_dirty(self) -> bool:
+        """Whether entries were written that no flush has covered."""
+        return self._rows.value(self.row, QueueColumn.CHANGES) != self._flushed_changes
+
+    def flush(self, least_pages: int = 0) -> bool:
+        """Make entries durable; return whether everything written before the call is.
+
+        Parameters
+        ----------
+        least_pages
+            Leave files with fewer new whole pages for later; 0 flushes every byte.
+
+        Raises
+        ------
+        FlushFailedError
+            The disk refused.
+        """
+        changes = self._rows.value(self.row, QueueColumn.CHANGES)
+        if changes == self._flushed_changes:
+            return True
+        following = self.next_position
+        appended = (following - self._flushed_next) // ENTRY_SIZE_BYTES
+        is_rewritten = changes - self._flushed_changes > appended
+        # Retention may have deleted some since.
+        files = tuple(file for file in self._unflushed if file.is_available)
+        for file in files:
+            written = min(max(following - file.base, 0), file.size)
+            file.write_position = written
+            if is_rewritten or written < file.flushed_position:
+                # Entries before the end were written too: the position alone does not tell.
+                file.flushed_position = 0
+            file.flush(0 if is_rewritten else least_pages)
+            file.close_descriptor()
+        if any(file.flushed_position < file.write_position for file in files):
+            return False
+        self._flushed_changes, self._flushed_next = changes, following
+        current = self._rows.value(self.row, QueueColumn.FILE_START)
+        done = {file for file in files if file.base != current}
+        with self._lock:
+            self._unflushed = tuple(
+                file for file in self._unflushed if file not in done and file.is_available
+            )
+        return True
+
+    def count_as_unflushed(self, queue_offset: int) -> None:
+        """Let the next flush cover all entries from `queue_offset` on, written by us or before."""
+        start = queue_offset * ENTRY_SIZE_BYTES
+        files = [file for file in self.files.files if file.base + file.size > start]
+        for file in files:
+            file.count_as_unflushed()
+        with self._lock:
+            known = self._unflushed
+            self._unflushed = (*known, *(file for file in files if file not in known))
+        self._note_changes(1)
+
+    def drop(self) -> None:
+        """Let go of all files."""
+        self.unmap_writer()
+        self.files.drop()
+
+
+def _has_data(file: MappedFile, start: int) -> bool:
+    """Whether a byte behind `start` is not zero; holes are passed over without reading."""
+    descriptor = file.fd
+    at = start
+    with contextlib.suppress(OSError):  # ENXIO: no data behind
+        while at < file.size:
+            data = os.lseek(descriptor, at, os.SEEK_DATA)
+            hole = min(os.lseek(descriptor, data, os.SEEK_HOLE), file.size)
+            at = max(data, at)
+            while at < hole:
+                raw = os.pread(descriptor, min(CHUNK_BYTES, hole - at), at)
+                if not raw:
+                    return False
+                if raw != _ZEROS[: len(raw)]:
+                    return True
+                at += len(raw)
+    return False

@@ -1,0 +1,275 @@
+"""ConsumeQueues of a store that this process does not own, read with ``pread``.
+
+A queue's end is not written anywhere: it is where the entries stop. The last file that has a first
+entry is searched for it by bisection, and from then on the end only moves forward, entry by entry,
+as the writer adds them.
+
+Law: an entry that is still being written is not seen. The writer's 20 bytes do not appear at once,
+so the newest entry counts only when a second look finds the same bytes, and entries at the end
+whose records are not there (torn away by a crash, or left over from a longer log) do not count.
+
+How derived: ConsumeQueue.recover, correctMinOffset and getIndexBuffer of 4.9 (spec B12, B16).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from typing import TYPE_CHECKING, Final
+
+from rocketstore.format.queue_entry import (
+    ENTRY_SIZE_BYTES,
+    ENTRY_STRUCT,
+    FILLER_SIZE,
+    QueueEntry,
+    decode_entry,
+    entry_array,
+    is_written,
+    written_mask,
+)
+from rocketstore.storage.files.pread_files import FileFinding, OpenFiles, PreadFiles
+from rocketstore.units import KiB, QueueKey
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+CHUNK_BYTES: Final = 3276 * ENTRY_SIZE_BYTES
+"""About 64 KiB, a whole number of entries."""
+assert 64 * KiB >= CHUNK_BYTES
+
+
+class PreadQueue:
+    """One queue.
+
+    Parameters
+    ----------
+    key
+        Topic and queue id.
+    directory
+        Where its files lie.
+    open_files
+        Cache of descriptors of the store.
+    log_min_offset
+        Returns the CommitLog's minimum offset.
+    is_beyond_log
+        Tells of an entry whether the log ends before its record does.
+    """
+
+    def __init__(
+        self,
+        key: QueueKey,
+        directory: Path,
+        open_files: OpenFiles,
+        *,
+        log_min_offset: Callable[[], int],
+        is_beyond_log: Callable[[QueueKey, QueueEntry], bool],
+    ) -> None:
+        self.key = key
+        self.files = PreadFiles((directory,), open_files=open_files)
+        self._log_min_offset = log_min_offset
+        self._is_beyond_log = is_beyond_log
+        self._written_end = 0
+        self._is_end_known = False
+        self._confirmed = 0
+        self._min_hint = 0
+        self._min_for = -1
+        self._lock = threading.Lock()
+
+    @property
+    def entries_per_file(self) -> int:
+        """How many entries one file holds; at least 1."""
+        return max(1, self.files.file_size // ENTRY_SIZE_BYTES)
+
+    @property
+    def first_offset(self) -> int:
+        """Queue offset of the first entry on disk, expired and filler entries included."""
+        return max(0, self.files.min_offset) // ENTRY_SIZE_BYTES
+
+    @property
+    def max_offset(self) -> int:
+        """One past the last entry whose record the log has, or had before it expired."""
+        with self._lock:
+            end = self.written_end
+            while end > self._confirmed:
+                entry = self.entry(end - 1)
+                if entry is None or not self._is_beyond_log(self.key, entry):
+                    break
+                end -= 1
+            self._confirmed = end
+            return end
+
+    @property
+    def min_offset(self) -> int:
+        """First queue offset whose record has not expired; the maximum when all have.
+
+        Source: ConsumeQueue.correctMinOffset, with fillers never counted (K-C2) and the case that
+        nothing is left handled (K-C3).
+        """
+        log_min = self._log_min_offset()
+        first = self.first_offset
+        if log_min == self._min_for and self._min_hint >= first:
+            return min(self._min_hint, self.max_offset)
+        end = self.max_offset
+        low, high = max(first, self._min_hint if log_min >= self._min_for else first), end
+        while low < high:
+            middle = (low + high) // 2
+            at, entry = self._next_real(middle, high)
+            if entry is not None and entry.physical_offset < log_min:
+                low = at + 1
+            else:  # fillers count with what follows them
+                high = middle
+        self._min_for, self._min_hint = log_min, self._next_real(low, end)[0]
+        return self._min_hint
+
+    @property
+    def written_end(self) -> int:
+        """One past the last entry that is on disk, whatever it points at."""
+        if not self._is_end_known:
+            # One entry back, so that the last one is looked at twice.
+            found = max(self._search_end() - 1, self.first_offset)
+            self._written_end = self._advance(found, CHUNK_BYTES)
+            self._is_end_known = True
+        else:
+            self._written_end = self._advance(max(self._written_end, self.first_offset))
+        return self._written_end
+
+    def entry(self, queue_offset: int) -> QueueEntry | None:
+        """Return one entry as stored, None where nothing is written or the file is missing."""
+        raw = self.files.slice(queue_offset * ENTRY_SIZE_BYTES, ENTRY_SIZE_BYTES)
+        if raw is None:
+            return None
+        entry = decode_entry(raw)
+        return entry if entry.is_written else None
+
+    def entry_bytes(self, start: int, limit: int) -> bytes | None:
+        """Return up to `limit` entries from `start`, within one file and before the end."""
+        limit = min(limit, self.max_offset - start)
+        if start < 0 or limit <= 0:
+            return None
+        raw = self.files.read(start * ENTRY_SIZE_BYTES, limit * ENTRY_SIZE_BYTES)
+        if not raw:
+            return None
+        return raw[: len(raw) - len(raw) % ENTRY_SIZE_BYTES]
+
+    def _search_end(self) -> int:
+        """Return the end of the entries in the last file that has any."""
+        for file in reversed(self.files.files):
+            low, high = 0, file.size // ENTRY_SIZE_BYTES
+            base = file.base // ENTRY_SIZE_BYTES
+            while low < high:
+                middle = (low + high) // 2
+                if self.entry(base + middle) is None:
+                    high = middle
+                else:
+                    low = middle + 1
+            if low:
+                return base + low
+        return self.first_offset
+
+    def _advance(self, end: int, size: int = ENTRY_SIZE_BYTES) -> int:
+        """Return the end of the entries that are on disk now, starting from an earlier end.
+
+        A chunk is looked through as a whole, so that an unwritten page in front of written ones
+        (a page that a power cut lost) does not end the queue.
+        """
+        while raw := self.files.read(end * ENTRY_SIZE_BYTES, size):
+            size = CHUNK_BYTES
+            whole = raw[: len(raw) - len(raw) % ENTRY_SIZE_BYTES]
+            if not whole.strip(b"\0"):
+                return end
+            written = written_mask(entry_array(whole)).nonzero()[0]
+            if not written.size:
+                return end
+            last = end + int(written[-1])
+            if self.entry(last) != decode_entry(whole, (last - end) * ENTRY_SIZE_BYTES):
+                return last  # it was being written
+            end = last + 1
+        return end
+
+    def _next_real(self, start: int, stop: int) -> tuple[int, QueueEntry | None]:
+        """Return the first entry in [start, stop) that is written and no filler."""
+        at = start
+        while at < stop:
+            # One entry first: it is nearly always the answer.
+            size = ENTRY_SIZE_BYTES if at == start else CHUNK_BYTES
+            raw = self.files.read(at * ENTRY_SIZE_BYTES, min(size, (stop - at) * ENTRY_SIZE_BYTES))
+            count = len(raw) // ENTRY_SIZE_BYTES if raw else 0
+            if not raw or not count:
+                following = self.files.next_file(at * ENTRY_SIZE_BYTES + 1)
+                if following is None:
+                    break
+                at = following.base // ENTRY_SIZE_BYTES
+                continue
+            for n, values in enumerate(ENTRY_STRUCT.iter_unpack(raw[: count * ENTRY_SIZE_BYTES])):
+                if is_written(values[0], values[1]) and values[1] != FILLER_SIZE and at + n < stop:
+                    return at + n, QueueEntry._make(values)
+            at += count
+        return stop, None
+
+
+class PreadQueues:
+    """All queues below ``consumequeue``; objects appear when asked for, directories never."""
+
+    def __init__(
+        self,
+        root: Path,
+        open_files: OpenFiles,
+        *,
+        log_min_offset: Callable[[], int],
+        is_beyond_log: Callable[[QueueKey, QueueEntry], bool],
+    ) -> None:
+        self._root = root
+        self._open_files = open_files
+        self._log_min_offset = log_min_offset
+        self._is_beyond_log = is_beyond_log
+        self._queues: dict[QueueKey, PreadQueue] = {}
+
+    def get(self, key: QueueKey) -> PreadQueue | None:
+        """Return a queue that has a directory, None for any other."""
+        queue = self._queues.get(key)
+        if queue is not None and queue.files.min_offset >= 0 and not queue.files.is_replaced:
+            return queue
+        topic, queue_id = key = QueueKey._make(key)
+        if queue_id < 0 or not _is_plain_name(topic):
+            return None
+        directory = self._root / topic / str(queue_id)
+        if not directory.is_dir():
+            self._queues.pop(key, None)
+            return None
+        queue = PreadQueue(
+            key,
+            directory,
+            self._open_files,
+            log_min_offset=self._log_min_offset,
+            is_beyond_log=self._is_beyond_log,
+        )
+        self._queues[key] = queue
+        return queue
+
+    def keys(self) -> list[QueueKey]:
+        """Return every queue that has a directory, in order."""
+        return sorted(
+            QueueKey(topic.name, int(queue.name))
+            for topic in _directories(self._root)
+            for queue in _directories(topic.path)
+            if queue.name.isascii() and queue.name.isdigit() and str(int(queue.name)) == queue.name
+        )
+
+    def topics(self) -> list[str]:
+        """Return every topic that has a directory, in order."""
+        return sorted(topic.name for topic in _directories(self._root))
+
+    def findings(self) -> list[FileFinding]:
+        """Return what is wrong with the files of the queues opened so far."""
+        return [finding for queue in self._queues.values() for finding in queue.files.findings]
+
+
+def _directories(path: Path | str) -> Iterator[os.DirEntry[str]]:
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(path) as entries:
+        yield from (entry for entry in entries if entry.is_dir())
+
+
+def _is_plain_name(topic: str) -> bool:
+    return bool(topic) and "/" not in topic and "\0" not in topic and topic not in (".", "..")

@@ -1,0 +1,137 @@
+"""Making queue entries and index items durable, and saying in the checkpoint how far they are.
+
+Every second the files with enough new pages are flushed, every minute all of them; only then, and
+only when nothing was left over, does the checkpoint move, to the store time that had been
+dispatched when the flush began (K-R7). The index is flushed with the queues, full or not (K-I2).
+
+Law: after a failed sync nothing here is promised any more while the store is open: the system may
+have dropped the pages it could not write, so a later success proves nothing. Entries and items can
+be built anew from the CommitLog; the next start does so from the checkpoint on.
+
+How derived: FlushConsumeQueueService of 4.9 (spec B9.4, B9.5).
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from rocketstore.errors import RocketStoreError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rocketstore.config import StoreConfig
+    from rocketstore.storage.checkpoint import StoreCheckpoint
+    from rocketstore.storage.index.index_service import IndexService
+    from rocketstore.storage.queues.queue_table import ConsumeQueueTable
+
+_log: Final = structlog.get_logger(__name__)
+
+
+class QueueFlusher:
+    """Flushes queues and index in the background.
+
+    Parameters
+    ----------
+    table, index
+        What is flushed.
+    checkpoint
+        Learns how far it is durable.
+    dispatched_timestamp
+        Returns the store time of the newest record dispatched.
+    config
+        Intervals.
+    clock
+        Returns the time in ms.
+    """
+
+    def __init__(
+        self,
+        table: ConsumeQueueTable,
+        index: IndexService,
+        *,
+        checkpoint: StoreCheckpoint,
+        dispatched_timestamp: Callable[[], int],
+        config: StoreConfig,
+        clock: Callable[[], int],
+    ) -> None:
+        self.failure: Exception | None = None
+        self._table = table
+        self._index = index
+        self._checkpoint = checkpoint
+        self._dispatched_timestamp = dispatched_timestamp
+        self._interval_s = config.flush_interval_consume_queue / 1000
+        self._least_pages = config.flush_consume_queue_least_pages
+        self._thorough_interval_ms = config.flush_consume_queue_thorough_interval
+        self._clock = clock
+        self._last_thorough_ms = clock()
+        self._flushing = threading.Lock()
+        self._stopping = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether a sync failed, so that the files on the disk cannot be trusted."""
+        return self._table.is_flush_broken or self._index.is_flush_broken
+
+    def run_once(self) -> bool:
+        """Do one turn; return whether it was a thorough one.
+
+        Raises
+        ------
+        FlushFailedError, OSError
+            A sync failed; the checkpoint does not move any more.
+        """
+        now_ms = self._clock()
+        if now_ms < self._last_thorough_ms + self._thorough_interval_ms:
+            with self._flushing:
+                self._table.flush(self._least_pages)
+            return False
+        self._last_thorough_ms = now_ms
+        self.flush_all()
+        return True
+
+    def flush_all(self) -> bool:
+        """Flush everything dispatched so far and move the checkpoint; return whether it moved.
+
+        Raises
+        ------
+        FlushFailedError, OSError
+            A sync failed; the checkpoint does not move any more.
+        """
+        with self._flushing:
+            # Read first: entries of later records may or may not be in what is flushed.
+            timestamp = self._dispatched_timestamp()
+            queues_done = self._table.flush()
+            index_done = self._index.flush()
+            if not queues_done or not index_done:
+                return False
+            self._checkpoint.advance(logics_ms=timestamp, index_ms=timestamp)
+            self._checkpoint.flush()
+            return True
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._stopping.clear()
+        self._thread = threading.Thread(
+            target=self._run, name="rocketstore-queue-flush", daemon=True
+        )
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop the thread; what is left to flush is the caller's decision."""
+        self._stopping.set()
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+
+    def _run(self) -> None:
+        while not self._stopping.wait(self._interval_s):
+            try:
+                self.run_once()
+            except (RocketStoreError, OSError) as error:
+                self.failure = error
+                _log.error("queues.flush_failed", error=str(error))

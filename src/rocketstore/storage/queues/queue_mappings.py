@@ -1,0 +1,142 @@
+"""Which queue files are open: few descriptors for many queues.
+
+A memory map keeps a descriptor of its own, so a thousand queues that are written need a thousand
+descriptors, and the many more files that are only read now and then must not need any for long.
+
+Law: a file that a kernel writes to is let go only after its address was taken out of the kernels'
+table; letting go never unmaps under a reader, because a map lives as long as a view of it.
+"""
+
+from __future__ import annotations
+
+import resource
+import threading
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from rocketstore.scan.dispatch_state import QueueColumn
+
+if TYPE_CHECKING:
+    import mmap
+
+    from rocketstore.storage.files.mapped_file import MappedFile
+    from rocketstore.storage.queues.queue_rows import QueueRows
+
+_log: Final = structlog.get_logger(__name__)
+
+_LEAST_FILES: Final = 64
+_MANY_DESCRIPTORS: Final = 1 << 20
+"""What no limit counts as."""
+
+_MOST_READER_FILES: Final = 256
+"""Files that are open only because somebody read them; fewer where descriptors are scarce."""
+
+
+class QueueMappings:
+    """The open files of all queues of a store.
+
+    Parameters
+    ----------
+    rows
+        The kernels' table.
+    writer_limit
+        Most files mapped for writing at a time; None takes half of the process's descriptors, and
+        asks the system for more, up to the hard limit, when that is not enough.
+
+    Attributes
+    ----------
+    files_lock
+        Held while files of a queue are made or deleted: dispatch and retention do both.
+    """
+
+    def __init__(self, rows: QueueRows, *, writer_limit: int | None = None) -> None:
+        self.files_lock = threading.Lock()
+        self._rows = rows
+        self._may_raise = writer_limit is None
+        self._writer_limit = _half_of_descriptors() if writer_limit is None else writer_limit
+        self._reader_limit = min(_MOST_READER_FILES, max(_soft_limit() // 8, 8))
+        self._writers: OrderedDict[int, MappedFile] = OrderedDict()
+        self._readers: OrderedDict[MappedFile, None] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return len(self._writers) + len(self._readers)
+
+    def admit(self, file: MappedFile) -> mmap.mmap:
+        """Map a file for reading; the one read longest ago may go."""
+        mapping = file.mapping
+        file.close_descriptor()
+        self._note_reader(file)
+        return mapping
+
+    def read(self, file: MappedFile, position: int, size: int) -> bytes:
+        """Return up to `size` bytes of a file without mapping it."""
+        raw = file.read_at(position, size)
+        self._note_reader(file)
+        return raw
+
+    def _note_reader(self, file: MappedFile) -> None:
+        with self._lock:
+            self._readers[file] = None
+            self._readers.move_to_end(file)
+            while len(self._readers) > self._reader_limit:
+                oldest, _ = self._readers.popitem(last=False)
+                if oldest not in self._writers.values():
+                    oldest.drop()
+
+    def admit_writer(self, row: int, file: MappedFile) -> None:
+        """Map a file that the kernels write to; only for the dispatching thread.
+
+        The file that was mapped longest ago may be taken away from its queue, which then asks
+        again with its next entry.
+        """
+        _ = file.array
+        file.close_descriptor()
+        with self._lock:
+            self._readers.pop(file, None)
+            before = self._writers.pop(row, None)
+            self._writers[row] = file
+            if before is not None and before is not file:
+                self._readers[before] = None
+            if len(self._writers) > self._writer_limit and not self._raise_limit():
+                oldest_row, oldest = self._writers.popitem(last=False)
+                for column in (QueueColumn.FILE_STOP, QueueColumn.FILE_START, QueueColumn.ADDRESS):
+                    self._rows.set(oldest_row, column, 0)
+                oldest.drop()
+
+    def forget(self, file: MappedFile) -> None:
+        """Let go of a deleted file."""
+        with self._lock:
+            self._readers.pop(file, None)
+        file.drop()
+
+    def _raise_limit(self) -> bool:
+        """Ask the system for more descriptors, as a Java VM does at its start."""
+        if not self._may_raise:
+            return False
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        wanted = 4 * soft if hard == resource.RLIM_INFINITY else min(4 * soft, hard)
+        if wanted > soft:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+            self._writer_limit = _half_of_descriptors()
+            _log.info("descriptors.raised", soft_limit=wanted, before=soft)
+            return True
+        self._may_raise = False
+        _log.warning(
+            "descriptors.short",
+            soft_limit=soft,
+            mapped_queues=self._writer_limit,
+            why="more queues are written than files can be open; raise the limit (ulimit -n)",
+        )
+        return False
+
+
+def _half_of_descriptors() -> int:
+    return max(_soft_limit() // 2, _LEAST_FILES)
+
+
+def _soft_limit() -> int:
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return _MANY_DESCRIPTORS if limit == resource.RLIM_INFINITY else limit

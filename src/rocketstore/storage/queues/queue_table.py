@@ -1,0 +1,258 @@
+"""All ConsumeQueues of a store.
+
+Law: asking for a queue never makes one (K-C5); only dispatch does, when a record needs it. Opening
+lists directories and looks at the end of each queue's last file; nothing is mapped until an entry
+is read or written, so a thousand queues open in a moment.
+
+How derived: DefaultMessageStore.loadConsumeQueue, findConsumeQueue, recoverTopicQueueTable of 4.9
+(spec B1, B12, B16.4).
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from rocketstore.errors import FlushFailedError
+from rocketstore.storage.files.mapped_file_queue import FileProblemReason, MappedFileQueue
+from rocketstore.storage.queues.consume_queue import ConsumeQueue
+from rocketstore.storage.queues.queue_mappings import QueueMappings
+from rocketstore.storage.queues.queue_rows import QueueRows
+from rocketstore.units import QueueKey
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from rocketstore.storage.files.disk import Disk
+    from rocketstore.storage.files.mapped_file_queue import FileProblem
+
+_log: Final = structlog.get_logger(__name__)
+
+DELAY_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
+"""The topic whose entries keep a deliver time instead of a tags code (spec F5)."""
+
+MAX_NAME_BYTES: Final = 255
+"""Longest name of a directory; a topic in a log that somebody else wrote may be anything."""
+
+
+class ConsumeQueueTable:
+    """The queues below one directory.
+
+    Parameters
+    ----------
+    directory
+        ``consumequeue`` of the store; need not exist.
+    file_size
+        Bytes of a queue file, a multiple of 20.
+    disk
+        How files are made, synced and deleted.
+    log_min_offset
+        Returns the CommitLog's minimum offset; a queue's minimum follows it.
+    writer_limit
+        Most queue files mapped for writing at a time; None decides by the process's limits.
+
+    Attributes
+    ----------
+    has_short_files
+        Whether entries may be gone that were promised once, because a file was cut short.
+    is_flush_broken
+        Whether a sync failed.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        file_size: int,
+        *,
+        disk: Disk,
+        log_min_offset: Callable[[], int],
+        writer_limit: int | None = None,
+    ) -> None:
+        self.directory = directory
+        self.file_size = file_size
+        self.rows = QueueRows()
+        self.mappings = QueueMappings(self.rows, writer_limit=writer_limit)
+        self.is_flush_broken = False
+        self.has_short_files = False
+        self._disk = disk
+        self._log_min_offset = log_min_offset
+        self._queues: dict[QueueKey, ConsumeQueue] = {}
+        self._by_row: list[ConsumeQueue] = []
+        self._create_lock = threading.Lock()
+
+    def __repr__(self) -> str:
+        return f"ConsumeQueueTable({self.directory}, queues={len(self._queues)})"
+
+    def __len__(self) -> int:
+        return len(self._queues)
+
+    # --- finding --------------------------------------------------------------------------------
+
+    def get(self, key: QueueKey) -> ConsumeQueue | None:
+        """Return a queue that exists, else None."""
+        return self._queues.get(key)
+
+    def get_or_create(self, key: QueueKey) -> ConsumeQueue | None:
+        """Return a queue, taking it in when it is new; only for the dispatching thread.
+
+        Nothing is made on disk before the first entry. None when the topic or the number cannot be
+        the name of a directory: such a record has no queue.
+        """
+        queue = self._queues.get(key)
+        if queue is None and is_directory_name(key.topic) and 0 <= key.queue_id < 2**31:
+            queue = self._add(key)
+        return queue
+
+    def by_row(self, row: int) -> ConsumeQueue:
+        """Return the queue of a row of the kernels' table."""
+        return self._by_row[row]
+
+    def keys(self) -> list[QueueKey]:
+        """Return every queue, in order."""
+        return sorted(self._queues)
+
+    def all(self) -> list[ConsumeQueue]:
+        """Return every queue, in no order."""
+        return list(self._by_row)
+
+    def topics(self) -> list[str]:
+        """Return every topic, in order."""
+        return sorted({key.topic for key in list(self._queues)})
+
+    def next_offsets(self) -> dict[QueueKey, int]:
+        """Return the queue offset of each queue's next message (recoverTopicQueueTable)."""
+        return {queue.key: queue.max_offset for queue in self.all()}
+
+    @property
+    def max_physical_offset(self) -> int:
+        """End of the last record that has an entry in any queue; 0 without entries."""
+        return max((queue.max_physical_offset for queue in self.all()), default=0)
+
+    def _add(self, key: QueueKey) -> ConsumeQueue:
+        with self._create_lock:
+            row = self.rows.add(key.topic, key.queue_id, is_delay=key.topic == DELAY_TOPIC)
+            files = MappedFileQueue(
+                self.directory / key.topic / str(key.queue_id), self.file_size, disk=self._disk
+            )
+            queue = ConsumeQueue(
+                key,
+                files,
+                rows=self.rows,
+                row=row,
+                mappings=self.mappings,
+                log_min_offset=self._log_min_offset,
+            )
+            self._by_row.append(queue)
+            self._queues[key] = queue
+        return queue
+
+    # --- opening and closing --------------------------------------------------------------------
+
+    def load(self, *, after_crash: bool = False) -> list[FileProblem]:
+        """Take in the queues on disk and find where each ends.
+
+        Parameters
+        ----------
+        after_crash
+            Let any short file reach its size; recovery writes its entries anew.
+
+        Returns
+        -------
+        list
+            What was met and passed over, or tolerated.
+
+        Raises
+        ------
+        StoreDamagedError
+            A queue file has a length that no entry's place survives.
+        """
+        problems: list[FileProblem] = []
+        for key in self._listed():
+            queue = self._add(key)
+            problems += queue.files.load(after_crash=after_crash)
+            queue.find_end()
+        reasons = {problem.reason for problem in problems}
+        # After a crash a short last file is new: nothing promised was in it.
+        self.has_short_files = FileProblemReason.SHORT in reasons or (
+            FileProblemReason.SHORT_LAST in reasons and not after_crash
+        )
+        return problems
+
+    def _listed(self) -> Iterator[QueueKey]:
+        for topic in _subdirectories(self.directory):
+            for name in _subdirectories(self.directory / topic):
+                # Compatible: a directory whose name is no number is passed over.
+                if name.isascii() and name.isdigit() and str(int(name)) == name:
+                    yield QueueKey(topic, int(name))
+
+    def drop(self) -> None:
+        """Let go of all files."""
+        for queue in self.all():
+            queue.drop()
+
+    # --- durability -----------------------------------------------------------------------------
+
+    def flush(self, least_pages: int = 0) -> bool:
+        """Make entries durable; return whether all that were written before the call are.
+
+        Raises
+        ------
+        FlushFailedError
+            Of the first queue that failed, after all were tried. From then on `is_flush_broken` is
+            true: pages the system gave up are not written later, so nothing may count on them.
+        """
+        failure: FlushFailedError | None = None
+        is_complete = True
+        for queue in self.all():
+            try:
+                is_complete &= queue.flush(least_pages)
+            except FlushFailedError as error:
+                failure = failure or error
+        if failure is not None:
+            self.is_flush_broken = True
+            raise failure
+        return is_complete and not self.is_flush_broken
+
+    # --- cutting --------------------------------------------------------------------------------
+
+    def truncate_to_physical(self, physical_limit: int, *, now_ms: int) -> list[QueueKey]:
+        """Drop entries at the queues' ends whose records do not end before an offset.
+
+        Returns
+        -------
+        list
+            The queues that changed.
+        """
+        changed = [
+            queue.key
+            for queue in self.all()
+            if queue.truncate_to_physical(physical_limit, now_ms=now_ms)
+        ]
+        if changed:
+            _log.info("queues.truncated", physical_limit=physical_limit, queues=len(changed))
+        return changed
+
+
+def is_directory_name(name: str) -> bool:
+    """Whether a topic can be the name of a directory below ``consumequeue``.
+
+    Wider than what a put accepts: a log that a Java program wrote is read as it is.
+    """
+    return (
+        name not in {"", ".", ".."}
+        and "/" not in name
+        and "\0" not in name
+        and len(name.encode("utf-8", "surrogatepass")) <= MAX_NAME_BYTES
+    )
+
+
+def _subdirectories(directory: Path) -> list[str]:
+    try:
+        with os.scandir(directory) as entries:
+            return sorted(entry.name for entry in entries if entry.is_dir())
+    except FileNotFoundError:
+        return []

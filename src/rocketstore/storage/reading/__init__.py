@@ -1,0 +1,1 @@
+"""Everything that reads messages, over any store."""

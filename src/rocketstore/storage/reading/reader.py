@@ -1,0 +1,320 @@
+"""Everything that reads messages, over any store: by queue, by key, by id, by time.
+
+`Reader` answers from a log, a table of queues and an index (``storage.reading.read_sources``). The
+store that writes hands it memory maps, the read-only store hands it files read with ``pread``.
+
+Law: what is not there, or not intact, is not returned; no question changes a byte or creates a
+queue; an answer that is an expected outcome is a value, and only a malformed question is an error.
+
+How derived: DefaultMessageStore of 4.9 (spec B13, B14); what is answered differently, and why, is
+in docs/how-it-works/reading.md.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from rocketstore.format.message_id import decode_message_id
+from rocketstore.format.queue_entry import ENTRY_STRUCT, QueueEntry
+from rocketstore.storage.reading import time_search
+from rocketstore.storage.reading.get_page import PageRequest, Rejection, read_page
+from rocketstore.storage.reading.key_search import KeySearch
+from rocketstore.storage.reading.raw_page import RawPages, raw_view
+from rocketstore.storage.reading.record_access import (
+    belongs_to,
+    message_at,
+    record_size_at,
+    store_timestamp_at,
+)
+from rocketstore.storage.reading.tag_filter import parse_tags
+from rocketstore.storage.results import GetRawResult, GetResult, GetViewsResult
+from rocketstore.units import QueueKey
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from rocketstore.message import StoredMessage
+    from rocketstore.storage.reading.get_page import PageLimits
+    from rocketstore.storage.reading.read_sources import IndexSource, LogSource, QueueSources
+
+_ENTRIES_AT_A_TIME: Final = 4096
+
+
+class Reader:
+    """Answers questions about the messages of one store.
+
+    Parameters
+    ----------
+    log, queues, index
+        Where to read from; without an index, no key finds anything.
+    limits
+        How large a page may become.
+    """
+
+    find_limit: int = 64
+    """Messages that `find` returns unless told otherwise (``maxMsgsNumBatch``)."""
+
+    def __init__(
+        self,
+        log: LogSource,
+        queues: QueueSources,
+        index: IndexSource | None,
+        limits: PageLimits,
+    ) -> None:
+        self._log = log
+        self._queues = queues
+        self._key_search = None if index is None else KeySearch(log, index)
+        self._limits = limits
+        self._raw_pages = RawPages(log, limits)
+
+    # --- by queue -------------------------------------------------------------------------------
+
+    def get(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        max_messages: int = 32,
+        tags: str | None = None,
+    ) -> GetResult:
+        """Return messages of one queue, in queue order.
+
+        Parameters
+        ----------
+        topic, queue_id
+            The queue.
+        offset
+            Queue offset to begin with.
+        max_messages
+            Most messages to return. A page also ends at the limits of 4.9: by default 32 messages
+            or 256 KiB, of old messages 8 or 64 KiB, and 800 entries looked at; the first message
+            is always returned. Go on from `next_offset`.
+        tags
+            Tags wanted, joined by ``||``; None or ``*`` for all. Compared exactly.
+
+        Raises
+        ------
+        ConfigError
+            `tags` names no tag.
+
+        Notes
+        -----
+        Source: DefaultMessageStore.getMessage (spec B13).
+        """
+        request = PageRequest(topic, queue_id, offset, max_messages, parse_tags(tags))
+        key = QueueKey(topic, queue_id)
+        log, wanted = self._log, request.tag_filter
+
+        def take(physical_offset: int, size: int) -> StoredMessage | Rejection:
+            message = message_at(log, physical_offset, size)
+            if message is None or not belongs_to(
+                message.topic, message.queue_id, message.properties, key
+            ):
+                return Rejection.LOST
+            if wanted is not None and not wanted.matches(message.properties):
+                return Rejection.UNWANTED
+            return message
+
+        page = read_page(request, self._queues.get(key), self._limits, log.max_offset, take)
+        return GetResult(*page)
+
+    def get_views(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        max_messages: int = 32,
+        tags: str | None = None,
+    ) -> GetViewsResult:
+        """Return views of raw records of one queue: nothing is copied where the log is mapped.
+
+        A view keeps the map of its file alive, also when the file is deleted. Body checksums are
+        not compared. Parameters as `get`.
+        """
+        request = PageRequest(topic, queue_id, offset, max_messages, parse_tags(tags))
+        key = QueueKey(topic, queue_id)
+
+        def take(physical_offset: int, size: int) -> memoryview | Rejection:
+            return raw_view(self._log, physical_offset, size, key, request.tag_filter)
+
+        page = read_page(request, self._queues.get(key), self._limits, self._log.max_offset, take)
+        return GetViewsResult(*page)
+
+    def get_raw(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        max_messages: int = 32,
+        tags: str | None = None,
+    ) -> GetRawResult:
+        """Return raw records of one queue, copied back to back into one buffer.
+
+        That is the body of a pull response. Body checksums are not compared. Parameters as `get`.
+        """
+        queue = self._queues.get((topic, queue_id))  # type: ignore[arg-type] # equal to a QueueKey
+        return self._raw_pages.read(queue, topic, queue_id, offset, max_messages, tags)
+
+    def min_offset(self, topic: str, queue_id: int) -> int:
+        """Return the first queue offset that can be read, 0 for an unknown queue."""
+        queue = self._queues.get(QueueKey(topic, queue_id))
+        return 0 if queue is None else queue.min_offset
+
+    def max_offset(self, topic: str, queue_id: int) -> int:
+        """Return one past the last queue offset, 0 for an unknown queue."""
+        queue = self._queues.get(QueueKey(topic, queue_id))
+        return 0 if queue is None else queue.max_offset
+
+    def message_count(self, topic: str, queue_id: int) -> int:
+        """Return how many entries of a queue can be read, lost ones included.
+
+        Source: DefaultMessageStore.getMessageTotalInQueue.
+        """
+        queue = self._queues.get(QueueKey(topic, queue_id))
+        return 0 if queue is None else max(0, queue.max_offset - queue.min_offset)
+
+    def queues(self) -> list[QueueKey]:
+        """Return every queue, in order."""
+        return sorted(self._queues.keys())
+
+    def topics(self) -> list[str]:
+        """Return every topic that has a queue, in order."""
+        keys = self._queues.keys()
+        return sorted({key.topic for key in keys})
+
+    def queue_entries(
+        self, topic: str, queue_id: int, offset: int | None = None, max_entries: int | None = None
+    ) -> Iterator[tuple[int, QueueEntry]]:
+        """Yield queue offset and entry as stored, fillers and expired entries included.
+
+        Parameters
+        ----------
+        offset
+            First queue offset; None begins with the first entry on disk.
+        max_entries
+            Most entries; None yields all.
+        """
+        queue = self._queues.get(QueueKey(topic, queue_id))
+        if queue is None:
+            return
+        at = queue.first_offset if offset is None else max(offset, queue.first_offset)
+        stop = queue.max_offset
+        if max_entries is not None:
+            stop = min(stop, at + max(max_entries, 0))
+        while at < stop:
+            entries = queue.entry_bytes(at, min(_ENTRIES_AT_A_TIME, stop - at))
+            if not entries:  # a missing file
+                at += queue.entries_per_file - at % queue.entries_per_file
+                continue
+            for values in ENTRY_STRUCT.iter_unpack(entries):
+                yield at, QueueEntry._make(values)
+                at += 1
+
+    # --- by key, by id --------------------------------------------------------------------------
+
+    def find(
+        self,
+        topic: str,
+        key: str,
+        *,
+        begin_ms: int = 0,
+        end_ms: int | None = None,
+        max_messages: int | None = None,
+    ) -> list[StoredMessage]:
+        """Return the messages of a topic that carry a key, newest first.
+
+        Parameters
+        ----------
+        key
+            One of a message's keys, or its unique key; compared exactly.
+        begin_ms, end_ms
+            Range of store times, both included.
+        max_messages
+            Most messages to return; None takes the setting ``maxMsgsNumBatch``, 64 by default.
+
+        Notes
+        -----
+        Source: DefaultMessageStore.queryMessage (spec B14).
+        """
+        if self._key_search is None:
+            return []
+        limit = self.find_limit if max_messages is None else max_messages
+        return self._key_search.find(
+            topic, key, begin_ms=begin_ms, end_ms=end_ms, max_messages=limit
+        )
+
+    def by_id(self, message_id: str) -> StoredMessage | None:
+        """Return the message that an id names, None when no intact record stands there.
+
+        Only the offset in the id counts; its host may be another, as after a move of the store.
+
+        Raises
+        ------
+        FieldRangeError
+            `message_id` is not 32 or 56 hexadecimal digits.
+
+        Notes
+        -----
+        Source: MQAdminImpl.viewMessage, DefaultMessageStore.lookMessageByOffset.
+        """
+        return self.at_physical_offset(decode_message_id(message_id)[1])
+
+    def at_physical_offset(self, physical_offset: int) -> StoredMessage | None:
+        """Return the message whose record starts at an offset, None when none does."""
+        if physical_offset < 0:
+            return None
+        message = message_at(self._log, physical_offset)
+        if message is None or not self._is_visible(physical_offset + message.size):
+            return None
+        return message
+
+    def _is_visible(self, stop: int) -> bool:
+        """Return whether readers may see the log up to an offset (K-D2)."""
+        return stop <= self._log.readable_limit
+
+    # --- by time --------------------------------------------------------------------------------
+
+    def offset_at(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
+        """Return the queue offset of the first message stored at or after a moment.
+
+        The maximum offset when there is none, 0 for an unknown queue.
+
+        Notes
+        -----
+        Source: DefaultMessageStore.getOffsetInQueueByTime (spec B14).
+        """
+        queue = self._queues.get(QueueKey(topic, queue_id))
+        return 0 if queue is None else time_search.offset_at(self._log, queue, timestamp_ms)
+
+    def earliest_timestamp(self, topic: str, queue_id: int) -> int | None:
+        """Return the store time of a queue's first readable message, None when it has none."""
+        queue = self._queues.get(QueueKey(topic, queue_id))
+        return None if queue is None else time_search.earliest_timestamp(self._log, queue)
+
+    def earliest_log_timestamp(self) -> int | None:
+        """Return the store time of the oldest readable message of all, None without one.
+
+        That is the message the log begins with; where it cannot be read, the oldest of those that
+        the queues begin with.
+
+        Notes
+        -----
+        Java reads up to 8 MiB at once there, and fails where the file has less left (K-T5).
+        Source: DefaultMessageStore.getEarliestMessageTime.
+        """
+        start = self._log.min_offset
+        size = record_size_at(self._log, start)
+        stored = None if size is None else store_timestamp_at(self._log, start, size)
+        if stored is not None:
+            return stored
+        firsts = (self.earliest_timestamp(*key) for key in self.queues())
+        return min((first for first in firsts if first is not None), default=None)
+
+    def store_timestamp(self, topic: str, queue_id: int, offset: int) -> int | None:
+        """Return the store time of one queue offset, None when its record cannot be read."""
+        queue = self._queues.get(QueueKey(topic, queue_id))
+        entry = None if queue is None or offset < 0 else queue.entry_bytes(offset, 1)
+        if not entry:
+            return None
+        physical_offset, size, _ = ENTRY_STRUCT.unpack(entry)
+        return store_timestamp_at(self._log, physical_offset, size)

@@ -1,0 +1,105 @@
+"""What a 4.9 broker would not serve when it opens a store: dropped or skipped records.
+
+A store that salvage repaired can hold more than 4.9 reads: it stops at the first damaged record of
+the last three log files and cuts off all that follows, and it loses its place behind a filler.
+
+Law: nothing is written; the answer is about the files as they are, opened after a clean stop.
+How derived: CommitLog.recoverNormally, DefaultMessageStore.getMessage of 4.9 (spec B16.2, B13).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rocketstore.storage.audit.findings import LostForBroker
+from rocketstore.storage.audit.queue_audit import UnbackedKind
+from rocketstore.storage.recovery.log_survey import chain_records
+from rocketstore.storage.recovery.recovery_compatible import (
+    find_compatible_end,
+    start_after_clean_stop,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from rocketstore.storage.audit.queue_audit import AuditedQueue, Unbacked
+    from rocketstore.storage.audit.store_audit import ReadLogFile, StoreAudit
+
+
+def lost_for_broker(audit: StoreAudit, *, check_crc: bool = True) -> list[LostForBroker]:
+    """Return what a 4.9 broker drops or skips of an audited store."""
+    return [*_dropped(audit, check_crc=check_crc), *_skipped(audit)]
+
+
+def _dropped(audit: StoreAudit, *, check_crc: bool) -> Iterator[LostForBroker]:
+    files = _before_end(audit)
+    if not files:
+        return
+    found = find_compatible_end(files, start_after_clean_stop(len(files)), check_crc=check_crc)
+    if found.end >= audit.log_end:
+        return
+    count = _records_between(audit, found.end, audit.log_end)
+    if count:
+        yield LostForBroker(
+            "drop",
+            found.end,
+            audit.log_end,
+            count,
+            f"recovery ends at the first damage of the last three files: {found.reason}",
+        )
+
+
+def _before_end(audit: StoreAudit) -> Sequence[ReadLogFile]:
+    return [file for file in audit.log_files if file.base < max(audit.log_end, 1)]
+
+
+def _records_between(audit: StoreAudit, start: int, stop: int) -> int:
+    """Count kept records; a BLANK, which 4.9 writes anew, is none."""
+    count = 0
+    for file, found in zip(audit.log_files, audit.survey.files, strict=True):
+        for chain in found.chains:
+            if not chain.is_kept or chain.stop <= start or chain.start >= stop:
+                continue
+            if chain.start >= start:
+                count += chain.record_count
+                continue
+            # 4.9 refuses in the middle of what we read as one chain.
+            for columns in chain_records(file, chain.start, chain.stop):
+                count += int((columns.physical_offset >= start).sum())
+    return count
+
+
+def _skipped(audit: StoreAudit) -> Iterator[LostForBroker]:
+    """Yield the entries that a get of 4.9 passes over behind a filler.
+
+    Reading the filler fails, and 4.9 then wants to go on in the next log file, which for the
+    filler's physical offset 0 is the second: entries that point into the first one are passed over.
+    """
+    if not audit.log_files:
+        return
+    first = audit.log_files[0]
+    if first.base:
+        return
+    for queue, runs in audit.unbacked.items():
+        for run in runs:
+            if run.kind is UnbackedKind.FILLER and run.start > queue.first_offset:
+                yield from _behind_filler(queue, run, first.size)
+
+
+_SCANNED_ENTRIES = 800
+"""Entries that one get of 4.9 looks at, at most."""
+
+
+def _behind_filler(queue: AuditedQueue, run: Unbacked, limit: int) -> Iterator[LostForBroker]:
+    entries = queue.read(run.stop, _SCANNED_ENTRIES)
+    offsets = entries["physical_offset"]
+    passed = offsets[(entries["record_size"] > 0) & (offsets > 0) & (offsets < limit)]
+    if passed.size:
+        yield LostForBroker(
+            "skip",
+            int(passed.min()),
+            int(passed.max()),
+            int(passed.size),
+            f"queue {queue.key}: a get of 4.9 that meets the fillers at {run.start} to "
+            f"{run.stop - 1} passes over what follows in the first log file",
+        )

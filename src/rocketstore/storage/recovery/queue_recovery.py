@@ -1,0 +1,200 @@
+"""Bring the ends of ConsumeQueues into agreement with a log that was just recovered.
+
+A crash, a power cut or a careless broker leaves entries that point behind the log, entries of an
+earlier log behind the real ones, zeros between entries, and queues that begin in the middle because
+their files are gone. Dispatch has rewritten what the records call for; this is the rest.
+
+Law: an entry goes only from a queue's end, and only if its record cannot be there: it points behind
+the log, at another record, or into a part of the log that was checked and has no damage. A place in
+front of a kept entry stays, filled if it is empty.
+
+How derived: ConsumeQueue.recover, truncateDirtyLogicFiles and correctMinOffset of 4.9 (spec B16)
+without K-R2, K-R5, K-C2.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from rocketstore.format.queue_entry import FILLER, QueueEntry
+from rocketstore.scan import kernels
+from rocketstore.scan.columns import RecordColumns, new_columns
+from rocketstore.storage.audit.queue_audit import empty_mask
+from rocketstore.storage.recovery.leftovers import normal_mask
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rocketstore.storage.files.mapped_file_queue import MappedFileQueue
+    from rocketstore.storage.queues.consume_queue import ConsumeQueue
+    from rocketstore.storage.queues.queue_table import ConsumeQueueTable
+    from rocketstore.units import ByteRange, QueueKey
+
+_MULTI_DISPATCH = b"INNER_MULTI_DISPATCH\x01"
+
+
+class CheckedLog(NamedTuple):
+    """The part of the log that recovery walked through.
+
+    Attributes
+    ----------
+    start, end
+        Physical offsets; `end` is the log's.
+    damaged
+        What was stepped over inside; records may be lost there.
+    """
+
+    start: int
+    end: int
+    damaged: Sequence[ByteRange]
+
+    def has_no_record_at(self, physical_offset: int) -> bool:
+        """Whether no record can have been at an offset where none can be read."""
+        if not self.start <= physical_offset < self.end:
+            return False
+        return not any(place.start <= physical_offset < place.stop for place in self.damaged)
+
+
+class QueueRecovery:
+    """The queues of a store that is being opened.
+
+    Parameters
+    ----------
+    log
+        The files of the log.
+    queues
+        Loaded; nothing runs.
+    now_ms
+        The time.
+    """
+
+    def __init__(self, log: MappedFileQueue, queues: ConsumeQueueTable, *, now_ms: int) -> None:
+        self._log = log
+        self._queues = queues
+        self._now_ms = now_ms
+        self._cols = new_columns(1)
+
+    # --- ends -----------------------------------------------------------------------------------
+
+    def end_at(self, log_end: int, *, clean_behind: bool) -> None:
+        """Drop the entries at the queues' ends whose records do not end before the log does.
+
+        Parameters
+        ----------
+        clean_behind
+            Also make sure that only zeros follow each queue's end, as after a crash.
+        """
+        for queue in self._queues.all():
+            if clean_behind or queue.max_physical_offset > log_end:
+                queue.truncate_to_physical(log_end, now_ms=self._now_ms)
+
+    def drop_stale_ends(self, checked: CheckedLog) -> None:
+        """Drop entries at the queues' ends that an earlier log left there."""
+        for queue in self._queues.all():
+            last = queue.last_message()
+            cut = None
+            while last is not None and self._is_stale(queue, *last, checked):
+                cut = last[0]
+                last = _message_before(queue, cut)
+            if cut is not None:
+                queue.truncate(cut, now_ms=self._now_ms)
+
+    def _is_stale(
+        self, queue: ConsumeQueue, queue_offset: int, entry: QueueEntry, checked: CheckedLog
+    ) -> bool:
+        file = self._log.find(entry.physical_offset)
+        if file is None or entry.physical_offset < self._log.min_offset:
+            return False
+        at = entry.physical_offset - file.base
+        check_crc = True
+        count, _, _ = kernels.walk(
+            file.array, at, at + 1, file.base, file.size, check_crc, self._cols
+        )
+        if not count:
+            return checked.has_no_record_at(entry.physical_offset)
+        record = RecordColumns(file.array, self._cols, file.base)
+        if _MULTI_DISPATCH in record.properties(0):
+            return False
+        return not (
+            int(record.size[0]) == entry.record_size
+            and int(record.queue_id[0]) == queue.key.queue_id
+            and int(record.queue_offset[0]) == queue_offset
+            and bool(normal_mask(record.sys_flag)[0])
+            and record.topic(0) == queue.key.topic
+        )
+
+    def distrust(self, physical_offset: int) -> None:
+        """Let the next flush cover the entries of records from an offset on, whoever wrote them.
+
+        Those that the last writer left may be in the page cache only, and dispatch, which found
+        them right, did not touch them: the checkpoint must not pass them unsynced (K-R7).
+        """
+        for queue in self._queues.all():
+            queue.count_as_unflushed(_first_entry_from(queue, physical_offset))
+
+    # --- gaps -----------------------------------------------------------------------------------
+
+    def has_gap(self, known: dict[QueueKey, int]) -> bool:
+        """Whether dispatch had to leave out places that the log before should have filled.
+
+        Parameters
+        ----------
+        known
+            One past the last entry of each queue that existed before.
+        """
+        return any(_begins_late(queue, known) for queue in self._queues.all())
+
+    def drop_late(self, known: dict[QueueKey, int]) -> None:
+        """Empty the queues that did not exist before, to make them from their first record on."""
+        for queue in self._queues.all():
+            if queue.key not in known and queue.files.files:
+                queue.unmap_writer()
+                queue.files.remove(queue.files.files, now_ms=self._now_ms)
+                queue.find_end()
+
+    def fill_unwritten(self, physical_offset: int) -> None:
+        """Put fillers where a queue has zeros between entries: 4.9 would end the queue there.
+
+        Entries of records before `physical_offset` are known to be whole.
+        """
+        for queue in self._queues.all():
+            first = _first_entry_from(queue, physical_offset)
+            while first < queue.max_offset:
+                entries = queue.entries(first, queue.max_offset - first)
+                if not len(entries):
+                    break
+                for row in np.flatnonzero(empty_mask(entries)).tolist():
+                    queue.put(first + row, FILLER, overwrite=True)
+                first += len(entries)
+
+
+def _begins_late(queue: ConsumeQueue, known: dict[QueueKey, int]) -> bool:
+    before = known.get(queue.key)
+    if before is None:
+        first = queue.entry(queue.first_offset)
+        return queue.first_offset > 0 or (first is not None and not first.is_message)
+    # A filler behind the old end stands for an entry that was expected there.
+    entry = queue.entry(before)
+    return entry is not None and entry.is_filler
+
+
+def _message_before(queue: ConsumeQueue, queue_offset: int) -> tuple[int, QueueEntry] | None:
+    for at in range(queue_offset - 1, queue.first_offset - 1, -1):
+        entry = queue.entry(at)
+        if entry is not None and entry.is_message:
+            return at, entry
+    return None
+
+
+def _first_entry_from(queue: ConsumeQueue, physical_offset: int) -> int:
+    low, high = queue.first_offset, queue.max_offset
+    while low < high:
+        middle = (low + high) // 2
+        entry = queue.entry(middle)
+        if entry is not None and entry.is_written and entry.physical_offset < physical_offset:
+            low = middle + 1
+        else:
+            high = middle
+    return low

@@ -1,0 +1,269 @@
+"""Verify: every kind of fault is named with its place, and not a byte is changed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from typing import TYPE_CHECKING
+
+import pytest
+
+from rocketstore.config import StoreConfig
+from rocketstore.errors import NotAStoreError
+from rocketstore.storage.audit.findings import Finding, Severity, VerifyReport
+from rocketstore.storage.audit.verify import verify_store
+from support.golden import CASES, golden_case, manifest
+from support.small_store import (
+    CONFIG,
+    LOG_FILE_BYTES,
+    START_MS,
+    Clock,
+    build_store,
+    crashed,
+    log_path,
+    messages,
+    open_store,
+    overwrite,
+    put_all,
+    read_log,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+COUNT = 200
+NOW_MS = START_MS + 3_600_000
+GOLDEN_NOW_MS = 1_795_300_000_000
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> tuple[Path, list[int]]:
+    """A store of 200 messages over several log files."""
+    root = tmp_path / "store"
+    return root, build_store(root, COUNT, Clock())
+
+
+def verify(root: Path) -> VerifyReport:
+    return verify_store(root, CONFIG, now_ms=NOW_MS)
+
+
+def only(report: VerifyReport, kind: str) -> Finding:
+    (found,) = [finding for finding in report.findings if finding.kind == kind]
+    return found
+
+
+def golden_stores() -> list[tuple[str, str]]:
+    inner = {
+        "broker": ["store", "store_live_before_shutdown"],
+        "expired": ["base", "files_removed", "files_and_cq_removed", "deleted_by_store"],
+    }
+    return [(case, name) for case in CASES for name in inner.get(case, ["store"])]
+
+
+@pytest.mark.parametrize(("case", "name"), golden_stores())
+def test_a_store_that_java_wrote_verifies(case: str, name: str) -> None:
+    root = golden_case(case) / name
+    slots = StoreConfig(max_hash_slot_num=500, max_index_num=2000)
+    report = verify_store(root, slots, now_ms=GOLDEN_NOW_MS)
+    assert not report.is_damaged
+    assert not report.has_warnings
+    assert report.counts.message_count > 0
+    described = golden_case(case)
+    if (described / "manifest.json").exists() and name == "store":
+        records = manifest(described)["records"]
+        assert report.counts.message_count == sum(r["type"] == "msg" for r in records)
+        assert report.counts.message_bytes == sum(r["size"] for r in records if r["type"] == "msg")
+        assert report.counts.unwitnessed_bytes == sum(
+            r["size"] - r["bodyLen"] for r in records if r["type"] == "msg"
+        )
+
+
+def test_a_healthy_store_is_counted_and_nothing_is_changed(
+    store: tuple[Path, list[int]],
+) -> None:
+    root, _ = store
+    before = {p: (p.stat().st_mtime_ns, p.read_bytes()) for p in root.rglob("*") if p.is_file()}
+    report = verify(root)
+    assert report.findings == []
+    assert report.counts.message_count == COUNT
+    assert report.counts.entry_count == COUNT
+    assert report.counts.queue_count == 2
+    assert report.counts.index_item_count == COUNT
+    after = {p: (p.stat().st_mtime_ns, p.read_bytes()) for p in root.rglob("*") if p.is_file()}
+    assert after == before
+
+
+def test_a_broken_body_is_named_with_file_offset_and_reason(
+    store: tuple[Path, list[int]],
+) -> None:
+    root, offsets = store
+    broken = next(n for n, offset in enumerate(offsets) if offset > LOG_FILE_BYTES)
+    overwrite(root, offsets[broken] + 120, b"\xff" * 8)
+    report = verify(root)
+    found = only(report, "log-damage")
+    assert found.severity is Severity.DAMAGE
+    assert found.file == f"commitlog/{LOG_FILE_BYTES:020d}"
+    assert found.offset == offsets[broken] - LOG_FILE_BYTES
+    assert found.size == offsets[broken + 1] - offsets[broken]
+    assert found.reason.startswith("bad crc: body CRC: expected")
+    assert only(report, "queue-hole").offset == broken // 2 * 20
+    assert report.counts.damaged_bytes == found.size
+
+
+def test_a_hole_in_the_log_is_named(store: tuple[Path, list[int]]) -> None:
+    root, _ = store
+    log_path(root, LOG_FILE_BYTES).unlink()
+    found = only(verify(root), "log-hole")
+    assert (found.severity, found.offset, found.size) == (
+        Severity.DAMAGE,
+        LOG_FILE_BYTES,
+        LOG_FILE_BYTES,
+    )
+
+
+def test_a_missing_last_file_is_told_by_the_queues(store: tuple[Path, list[int]]) -> None:
+    root, offsets = store
+    log_path(root, offsets[-1]).unlink()
+    report = verify(root)
+    assert {f.kind for f in report.findings if f.severity is Severity.DAMAGE} == {
+        "queue-beyond-log"
+    }
+
+
+def test_queue_faults_are_told_apart(store: tuple[Path, list[int]]) -> None:
+    root, _ = store
+    queue = root / "consumequeue" / "Topic0" / "0" / "00000000000000000000"
+    content = bytearray(queue.read_bytes())
+    content[200:220] = content[400:420]
+    content[99 * 20 : 100 * 20] = bytes(20)
+    queue.write_bytes(content)
+    other = root / "consumequeue" / "Topic1" / "0"
+    shutil.rmtree(other)
+    report = verify(root)
+    missing = [f for f in report.findings if f.kind == "queue-missing"]
+    assert [(f.file, f.offset, f.size) for f in missing] == [
+        ("consumequeue/Topic0/0", 200, 20),
+        ("consumequeue/Topic0/0", 1980, 20),
+        ("consumequeue/Topic1/0", 0, 2000),
+    ]
+    assert only(report, "queue-wrong").offset == 200
+    assert report.is_damaged
+
+
+@pytest.mark.parametrize(
+    ("position", "content", "kind"),
+    [
+        (36, b"\x7f\xff\xff\xff", "index-header"),
+        (40, b"\x00\x00\x01\x00", "index-slot"),
+        (40 + 400 + 20, b"\x00\x00\x00\x07", "index-wrong"),
+        (40 + 400 + 20 + 16, b"\x00\x00\x00\x63", "index-chain"),
+    ],
+)
+def test_index_faults_are_told_apart(
+    position: int, content: bytes, kind: str, store: tuple[Path, list[int]]
+) -> None:
+    root, _ = store
+    (path,) = (root / "index").iterdir()
+    with path.open("r+b") as file:
+        file.seek(position)
+        file.write(content)
+    found = {finding.kind for finding in verify(root).findings}
+    assert kind in found
+
+
+def test_lost_keys_are_a_warning_because_lookups_stay_right(
+    store: tuple[Path, list[int]],
+) -> None:
+    root, _ = store
+    shutil.rmtree(root / "index")
+    report = verify(root)
+    assert only(report, "index-missing").severity is Severity.WARNING
+    assert not report.is_damaged
+
+
+def test_a_torn_tail_is_a_warning_until_somebody_opens_the_store(
+    store: tuple[Path, list[int]],
+) -> None:
+    root, offsets = store
+    overwrite(root, offsets[-1] + 150, bytes(200))
+    crashed(root)
+    report = verify(root)
+    assert not report.is_damaged
+    assert {f.kind for f in report.findings} == {"log-tail", "queue-stale", "index-stale", "abort"}
+
+
+@pytest.mark.parametrize(
+    ("content", "severity"),
+    [
+        (b"short", Severity.WARNING),
+        (b"\x7f" * 4096, Severity.WARNING),
+        (None, Severity.NOTE),
+    ],
+)
+def test_a_broken_checkpoint_is_named(
+    content: bytes | None, severity: Severity, store: tuple[Path, list[int]]
+) -> None:
+    root, _ = store
+    path = root / "checkpoint"
+    path.unlink() if content is None else path.write_bytes(content)
+    findings = [f for f in verify(root).findings if f.kind == "checkpoint"]
+    assert findings
+    assert {f.severity for f in findings} == {severity}
+
+
+@pytest.mark.parametrize(
+    ("main", "backup", "severity"),
+    [
+        (b"{", b'{"offsetTable":{}}', Severity.WARNING),
+        (b"", b"{", Severity.DAMAGE),
+        (b'{"offsetTable":{}}', b"{", Severity.WARNING),
+        (b"{", None, Severity.DAMAGE),
+        (None, b'{"offsetTable":{}}', Severity.WARNING),
+        (b'{"offsetTable":{"t@g":{0:5}}}', None, None),
+    ],
+)
+def test_broken_tables_and_backups_are_named(
+    main: bytes | None,
+    backup: bytes | None,
+    severity: Severity | None,
+    store: tuple[Path, list[int]],
+) -> None:
+    root, _ = store
+    (root / "config").mkdir(exist_ok=True)
+    for name, content in (("consumerOffset.json", main), ("consumerOffset.json.bak", backup)):
+        if content is not None:
+            (root / "config" / name).write_bytes(content)
+    found = [f.severity for f in verify(root).findings if f.kind == "table"]
+    assert found == ([] if severity is None else [severity])
+
+
+def test_a_live_writer_is_no_fault(store: tuple[Path, list[int]]) -> None:
+    root, _ = store
+    clock = Clock(NOW_MS)
+    with open_store(root, clock) as opened:
+        put_all(opened, messages(10, first=COUNT), clock)
+        opened.put(messages(1)[0], queue_id=0)
+        assert [f for f in verify(root).findings if f.severity is not Severity.NOTE] == []
+
+
+def test_a_record_that_claims_the_place_of_another_is_told(
+    store: tuple[Path, list[int]],
+) -> None:
+    root, offsets = store
+    claimed = read_log(root, offsets[20] + 20, 8)
+    overwrite(root, offsets[40] + 20, claimed)
+    report = verify(root)
+    assert only(report, "queue-conflict").file == "consumequeue/Topic0/0"
+
+
+def test_a_directory_without_a_log_is_no_store(tmp_path: Path) -> None:
+    with pytest.raises(NotAStoreError):
+        verify_store(tmp_path, CONFIG, now_ms=NOW_MS)
+
+
+def test_an_empty_file_is_named(store: tuple[Path, list[int]]) -> None:
+    root, offsets = store
+    last = offsets[-1] // LOG_FILE_BYTES * LOG_FILE_BYTES
+    path = root / "commitlog" / f"{last + LOG_FILE_BYTES:020d}"
+    os.close(os.open(path, os.O_CREAT | os.O_WRONLY))
+    assert only(verify(root), "log-file-empty").severity is Severity.WARNING

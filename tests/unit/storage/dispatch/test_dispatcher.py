@@ -1,0 +1,475 @@
+"""Dispatch: from records to queue entries and index items."""
+
+from __future__ import annotations
+
+import errno
+import shutil
+import threading
+
+import numpy as np
+import pytest
+
+from rocketstore.config import StoreConfig, parse_delay_levels
+from rocketstore.errors import StoreFullError
+from rocketstore.format.index_file import IndexLayout
+from rocketstore.format.java_hash import tags_code
+from rocketstore.format.queue_entry import FILLER, QueueEntry
+from rocketstore.scan.columns import StopReason
+from rocketstore.scan.scanner import scan_segment
+from rocketstore.storage.dispatch.dispatch_service import DispatchService
+from rocketstore.storage.dispatch.dispatcher import Dispatcher
+from rocketstore.storage.files.disk import Disk
+from rocketstore.storage.files.mapped_file_queue import MappedFileQueue
+from rocketstore.storage.index.index_service import IndexService
+from rocketstore.storage.queues.queue_table import ConsumeQueueTable
+from rocketstore.units import ByteRange, QueueKey
+from support.dispatch_parts import DispatchParts, SettableClock
+from support.golden_stores import golden_store
+
+
+@pytest.fixture
+def parts(tmp_path):
+    return DispatchParts(tmp_path)
+
+
+# --- the files of Java ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["basic", "batch", "ipv6", "expired/base", "delay", "transactions", "multidispatch"],
+)
+def test_dispatching_a_log_of_java_gives_the_queue_and_index_bytes_of_java(name, tmp_path):
+    store, _ = golden_store(name)
+    shutil.copytree(store / "commitlog", tmp_path / "commitlog")
+    disk = Disk()
+    log = MappedFileQueue(tmp_path / "commitlog", 65_536, disk=disk)
+    log.load()
+    end = max(batch.end_of_data for f in log.files for batch in scan_segment(f.array, base=f.base))
+    table = ConsumeQueueTable(
+        tmp_path / "consumequeue", 2000, disk=disk, log_min_offset=lambda: log.min_offset
+    )
+    index = IndexService(
+        tmp_path / "index", IndexLayout(500, 2000), disk=disk, clock=SettableClock()
+    )
+    dispatcher = Dispatcher(
+        log, table, index, readable_limit=lambda: end,
+        delays_ms=parse_delay_levels(StoreConfig().message_delay_level),
+        multi_dispatch=name == "multidispatch", lmq=True,
+    )  # fmt: skip
+    dispatcher.start_at(log.min_offset)
+    dispatcher.run_once()
+    assert dispatcher.dispatched_offset == end
+    assert _bytes_below(tmp_path / "consumequeue") == _bytes_below(store / "consumequeue")
+    assert _in_order(tmp_path / "index") == _in_order(store / "index")
+
+
+def _bytes_below(directory):
+    files = [path for path in directory.rglob("*") if path.is_file()]
+    return {str(path.relative_to(directory)): path.read_bytes() for path in files}
+
+
+def _in_order(directory):
+    return [path.read_bytes() for path in sorted(directory.iterdir())]
+
+
+def test_an_expired_log_without_queues_gives_javas_fillers(tmp_path):
+    store, _ = golden_store("expired/files_and_cq_removed")
+    shutil.copytree(store / "commitlog", tmp_path / "commitlog")
+    disk = Disk()
+    log = MappedFileQueue(tmp_path / "commitlog", 65_536, disk=disk)
+    log.load()
+    table = ConsumeQueueTable(
+        tmp_path / "consumequeue", 2000, disk=disk, log_min_offset=lambda: log.min_offset
+    )
+    index = IndexService(
+        tmp_path / "index", IndexLayout(500, 2000), disk=disk, clock=SettableClock(), enabled=False
+    )
+    end = max(batch.end_of_data for f in log.files for batch in scan_segment(f.array, base=f.base))
+    dispatcher = Dispatcher(log, table, index, readable_limit=lambda: end, delays_ms={})
+    dispatcher.start_at(log.min_offset)
+    dispatcher.run_once()
+    ours, java = _bytes_below(tmp_path / "consumequeue"), _bytes_below(store / "consumequeue")
+    assert ours == {name: java[name] for name in ours}
+    assert any(bytes(8) + b"\x7f\xff\xff\xff" in data for data in ours.values())
+
+
+# --- entries --------------------------------------------------------------------------------------
+
+
+def test_a_record_becomes_the_entry_of_its_number(parts):
+    [first] = parts.append(properties=b"TAGS\x01TagA")
+    [second] = parts.append(properties=b"TAGS\x01TagB")
+    parts.run()
+    assert parts.entries() == [
+        (first, second - first, tags_code("TagA")),
+        (second, parts.end - second, tags_code("TagB")),
+    ]
+    assert parts.queue().max_physical_offset == parts.end
+
+
+def test_nothing_behind_the_readable_limit_is_dispatched(parts):
+    [first, second] = parts.append(2)
+    limit = second
+    dispatcher = Dispatcher(
+        parts.log, parts.table, parts.index, readable_limit=lambda: limit, delays_ms={}
+    )
+    dispatcher.run_once()
+    assert [entry[0] for entry in parts.entries()] == [first]
+    assert dispatcher.dispatched_offset == second
+
+
+def test_queue_files_roll_and_every_entry_is_there(parts):
+    placed = parts.append(23)
+    parts.run()
+    assert [entry[0] for entry in parts.entries()] == placed
+    assert [file.base for file in parts.queue().files.files] == [0, 100, 200, 300, 400]
+
+
+def test_log_files_roll_without_a_gap(parts):
+    placed = parts.append(100, body=b"x" * 100)
+    parts.run()
+    assert len(parts.log.files) > 2
+    assert [entry[0] for entry in parts.entries()] == placed
+    assert parts.dispatcher.behind_bytes == 0
+
+
+def test_prepared_and_rollback_records_have_no_entry_and_rollback_no_item(parts):
+    parts.append(properties=b"KEYS\x01a", sys_flag=0x4)
+    parts.append(properties=b"KEYS\x01b", sys_flag=0xC)
+    parts.append(properties=b"KEYS\x01c", sys_flag=0x8, queue_offset=0)
+    parts.run()
+    assert len(parts.entries()) == 1
+    assert parts.dispatcher.counts.without_entry == 2
+    assert [len(parts.index.find("TopicTest", key, max_count=9)) for key in "abc"] == [1, 0, 1]
+
+
+def test_the_first_entry_of_a_new_queue_may_have_a_late_number(parts):
+    """F6: fillers from the start of the file that holds it; nothing before that file (as 4.9)."""
+    parts.append(queue_offset=12)
+    parts.run()
+    assert [file.base for file in parts.queue().files.files] == [200]
+    assert parts.entries()[:2] == [tuple(FILLER)] * 2
+    assert (parts.queue().min_offset, parts.queue().max_offset) == (12, 13)
+
+
+def test_a_gap_is_filled_with_fillers_and_no_number_shifts(parts):
+    """K-C1: Java writes entry 7 at place 1."""
+    parts.append(30, topic=b"Other")
+    parts.append(queue_offset=0)
+    parts.append(30, topic=b"Other")
+    [late] = parts.append(queue_offset=7)
+    parts.run()
+    assert parts.entries()[1:7] == [tuple(FILLER)] * 6
+    assert parts.entries()[7][0] == late
+
+
+def test_an_impossible_gap_does_not_fill_the_disk(parts):
+    parts.append()
+    parts.append(queue_offset=10**12)
+    [after] = parts.append(queue_offset=1)
+    parts.run()
+    assert [entry[0] for entry in parts.entries()] == [0, after]
+    assert parts.dispatcher.counts.entries_refused == 1
+
+
+@pytest.mark.parametrize("topic", [b"..", b"a/b", b"", b"\xff\xfe", b"x" * 127])
+def test_a_topic_that_names_no_directory_gets_no_queue(parts, topic):
+    parts.append(topic=topic, properties=b"KEYS\x01k")
+    parts.append()
+    parts.run()
+    expected = 1 if topic == b"x" * 127 else 0
+    assert len(parts.table) == 1 + expected
+    assert parts.dispatcher.counts.entries_refused == 1 - expected
+    assert not (parts.root / "b").exists()
+
+
+def test_the_first_record_of_a_number_keeps_it(parts):
+    [first] = parts.append(queue_offset=0)
+    parts.append(queue_offset=0)
+    parts.run()
+    assert [entry[0] for entry in parts.entries()] == [first]
+    assert parts.dispatcher.counts.entries_refused == 1
+
+
+def test_topics_with_the_same_hash_have_their_own_queues(parts):
+    assert tags_code("AaTopic") == tags_code("BBTopic")
+    [one] = parts.append(topic=b"AaTopic")
+    [two] = parts.append(topic=b"BBTopic")
+    parts.run()
+    assert (parts.entries("AaTopic")[0][0], parts.entries("BBTopic")[0][0]) == (one, two)
+
+
+def test_more_queues_than_the_first_tables_hold(parts):
+    for number in range(300):
+        parts.append(topic=f"Topic{number % 100}".encode(), queue_id=number // 100)
+    parts.run()
+    assert len(parts.table) == 300
+    assert all(len(parts.entries(*queue.key)) == 1 for queue in parts.table.all())
+
+
+def test_entries_of_the_delay_topic_keep_the_deliver_time(parts):
+    """F5; levels are known before recovery dispatches (K-S1)."""
+    topic, stored = b"SCHEDULE_TOPIC_XXXX", 1_600_000_000_123
+    parts.append(topic=topic, properties=b"TAGS\x01t\x02DELAY\x012")
+    parts.append(topic=topic, properties=b"TAGS\x01t\x02DELAY\x0199")
+    parts.append(topic=topic, properties=b"TAGS\x01t")
+    parts.run()
+    codes = [entry[2] for entry in parts.entries("SCHEDULE_TOPIC_XXXX")]
+    assert codes == [stored + 5000, stored + 5000, tags_code("t")]
+
+
+def test_extra_queues_are_entered_only_when_multi_dispatch_is_on(tmp_path):
+    properties = b"INNER_MULTI_DISPATCH\x01%LMQ%a,Other\x02INNER_MULTI_QUEUE_OFFSET\x010,0"
+    for is_on in (False, True):
+        parts = DispatchParts(tmp_path / str(is_on), multi_dispatch=is_on)
+        parts.append(queue_id=3, properties=properties)
+        parts.run()
+        extra = [QueueKey("%LMQ%a", 0), QueueKey("Other", 3)] if is_on else []
+        assert parts.table.keys() == sorted([*extra, QueueKey("TopicTest", 3)])
+
+
+# --- again, and by force --------------------------------------------------------------------------
+
+
+def fill(parts):
+    for number in range(40):
+        parts.append(
+            topic=(b"TopicA", b"TopicB")[number % 2],
+            queue_id=number % 3,
+            properties=b"KEYS\x01k%d all\x02UNIQ_KEY\x01u%d\x02TAGS\x01t" % (number % 5, number),
+        )
+
+
+def test_dispatching_again_by_force_changes_no_byte(parts):
+    fill(parts)
+    parts.run()
+    before = parts.bytes_on_disk()
+    counts = parts.dispatcher.dispatch_range(0, parts.end)
+    assert counts.entries_repeated == 40
+    assert counts.entries_written == counts.entries_refused == counts.index_items == 0
+    assert parts.bytes_on_disk() == before
+
+
+def test_a_forced_pass_repairs_zeroed_and_wrong_entries(parts):
+    fill(parts)
+    parts.run()
+    before = parts.bytes_on_disk()
+    queue = parts.queue("TopicA", 0)
+    queue.put(1, QueueEntry(7, 120, 5), overwrite=True)
+    queue.put(2, QueueEntry(parts.end + 1000, 120, 5), overwrite=True)
+    file = queue.files.find(60)
+    file.write_bytes(60 - file.base, bytes(20))
+    counts = parts.dispatcher.dispatch_range(0, parts.end)
+    assert counts.entries_written == 3
+    assert parts.bytes_on_disk() == before
+
+
+def test_a_forced_pass_keeps_an_earlier_intact_record_in_its_place(parts):
+    [first] = parts.append(queue_offset=0)
+    [second] = parts.append(queue_offset=0)
+    parts.run()
+    parts.dispatcher.dispatch_range(second, parts.end)
+    assert parts.entries()[0][0] == first
+
+
+def test_a_forced_pass_gives_a_number_back_to_the_earlier_record(parts):
+    [first] = parts.append(queue_offset=0)
+    [second] = parts.append(queue_offset=0)
+    parts.dispatcher.start_at(second)
+    parts.run()
+    assert parts.entries()[0][0] == second
+    parts.dispatcher.dispatch_range(0, parts.end)
+    assert parts.entries()[0][0] == first
+
+
+def test_a_forced_pass_after_a_cut_of_the_index_gives_the_same_bytes(parts):
+    fill(parts)
+    parts.run()
+    before = parts.bytes_on_disk()
+    cut = parts.entries("TopicA", 0)[3][0]
+    for target in (cut, 0):
+        parts.index.truncate_to(target, now_ms=0, store_time_of=lambda _: 1_600_000_000_123)
+        parts.dispatcher.dispatch_range(target, parts.end)
+        assert parts.bytes_on_disk() == before
+    assert len(parts.index.files) > 3
+
+
+# --- damage ---------------------------------------------------------------------------------------
+
+
+def test_dispatch_goes_on_behind_damage(parts):
+    """K-R3: Java skips all that follows in the file."""
+    [first, second, third] = parts.append(3)
+    file = parts.log.files[0]
+    file.write_bytes(second + 4, b"\x00\x00\x00\x00")
+    parts.run()
+    assert [entry[0] for entry in parts.entries()] == [first, 0, third]
+    assert parts.entries()[1] == tuple(FILLER)
+    [stepped] = parts.dispatcher.stepped_over
+    assert stepped == (ByteRange(second, third), StopReason.BAD_MAGIC)
+    assert parts.dispatcher.counts.stepped_over_bytes == third - second
+
+
+def test_a_missing_log_file_is_stepped_over_and_not_waited_for(parts):
+    placed = parts.append(100, body=b"x" * 100)
+    gone = parts.log.files[1]
+    parts.log.remove([gone], now_ms=0)
+    parts.run()
+    expected = [at for at in placed if not gone.base <= at < gone.base + gone.size]
+    found = [entry[0] for entry in parts.entries() if entry != tuple(FILLER)]
+    assert found == expected
+    assert parts.dispatcher.stepped_over == [(ByteRange(gone.base, gone.base + gone.size), None)]
+
+
+def test_a_wrong_checksum_is_damage_only_when_asked(parts):
+    parts.append()
+    parts.append(crc=1)
+    assert parts.dispatcher.dispatch_range(0, parts.end, check_crc=True).records == 1
+    assert parts.dispatcher.dispatch_range(0, parts.end).records == 2
+
+
+# --- trouble, listeners, waiting ------------------------------------------------------------------
+
+
+class FullDisk(Disk):
+    """A disk on which nothing can be allocated while `is_full`."""
+
+    is_full = True
+
+    def allocate(self, descriptor, path, size):
+        if self.is_full and "consumequeue" in str(path):
+            raise StoreFullError(f"no room for {path}")
+        if self.is_full and "index" in str(path):
+            raise OSError(errno.EIO, "broken")
+        return super().allocate(descriptor, path, size)
+
+
+@pytest.mark.parametrize("index_enabled", [True, False])
+def test_no_record_is_skipped_while_the_disk_is_full(tmp_path, index_enabled):
+    """K-C6: Java drops entries and stays read-only; K-I7: it leaves files behind."""
+    disk = FullDisk()
+    parts = DispatchParts(tmp_path, disk=disk, index_enabled=index_enabled)
+    fill_count = 7
+    parts.disk.is_full = False
+    placed = parts.append(fill_count, properties=b"KEYS\x01k")
+    parts.disk.is_full = True
+    told = []
+    service = DispatchService(
+        parts.dispatcher, clock=parts.clock, on_health=told.append, pause=lambda _: None
+    )
+    for _ in range(3):
+        assert service.run_once() is None
+    assert service.health.failure_count == 3
+    assert not list((tmp_path / "index").glob("*"))
+    assert not [path for path in (tmp_path / "consumequeue").rglob("*") if path.is_file()]
+    disk.is_full = False
+    assert service.run_once() is True
+    assert [entry[0] for entry in parts.entries()] == placed
+    assert [health.is_well for health in told] == [False, True]
+
+
+def test_whatever_a_round_raises_is_tried_again(parts, monkeypatch):
+    """K-R4: an Error ends Java's thread silently."""
+    parts.append()
+    calls = []
+
+    def broken(*_arguments):
+        calls.append(1)
+        if len(calls) < 3:
+            raise MemoryError("none left")
+        monkeypatch.undo()
+        return 0
+
+    monkeypatch.setattr("rocketstore.storage.dispatch.dispatcher.Dispatcher._call_kernel", broken)
+    pauses = []
+    service = DispatchService(parts.dispatcher, clock=parts.clock, pause=pauses.append)
+    for _ in range(2):
+        service._pause_after(service.run_once())
+    assert isinstance(service.health.error, MemoryError)
+    assert pauses == [0.01, 0.02]
+
+
+def test_listeners_hear_of_every_message_in_order(parts):
+    heard = []
+    parts.append(properties=b"TAGS\x01before")
+    parts.run()
+    parts.dispatcher.board.add_listener(heard.append)
+    parts.append(sys_flag=0x4)
+    for number in range(1500):
+        parts.append(properties=b"TAGS\x01t%d" % number)
+    parts.run()
+    assert [arrival.next_offset for arrival in heard] == list(range(2, 1502))
+    assert heard[0].properties == b"TAGS\x01t0"
+    assert heard[0].tags_code == tags_code("t0")
+    parts.dispatcher.board.remove_listener(heard.append)
+    parts.append()
+    parts.run()
+    assert len(heard) == 1500
+
+
+def test_listeners_hear_of_extra_queues(tmp_path):
+    parts = DispatchParts(tmp_path, multi_dispatch=True)
+    heard = []
+    parts.dispatcher.board.add_listener(heard.append)
+    parts.append(properties=b"INNER_MULTI_DISPATCH\x01%LMQ%a\x02INNER_MULTI_QUEUE_OFFSET\x010")
+    parts.run()
+    assert {(a.topic, a.queue_id, a.next_offset) for a in heard} == {
+        ("%LMQ%a", 0, 1), ("TopicTest", 0, 1)
+    }  # fmt: skip
+
+
+def test_a_listener_that_raises_stops_nothing(parts):
+    heard = []
+    parts.dispatcher.board.add_listener(lambda arrival: 1 / 0)
+    parts.dispatcher.board.add_listener(heard.append)
+    parts.append(3)
+    parts.run()
+    assert len(heard) == len(parts.entries()) == 3
+
+
+def test_waiters_are_woken_by_the_thread(parts):
+    service = DispatchService(parts.dispatcher, clock=parts.clock)
+    service.start()
+    try:
+        assert not service.wait_until(lambda: parts.queue() is not None, timeout_s=0.01)
+        woken = threading.Event()
+
+        def wait():
+            if service.wait_until(lambda: parts.queue() and parts.queue().max_offset >= 50, 60):
+                woken.set()
+
+        waiter = threading.Thread(target=wait)
+        waiter.start()
+        for _ in range(50):
+            parts.append()
+        waiter.join()
+        assert woken.is_set()
+        assert service.wait_dispatched(parts.end, timeout_s=60)
+        assert service.health.is_well
+    finally:
+        service.stop()
+    assert not service.is_running
+
+
+def test_stopping_lets_waiters_go(parts):
+    service = DispatchService(parts.dispatcher, clock=parts.clock)
+    service.start()
+    results = []
+    waiter = threading.Thread(
+        target=lambda: results.append(service.wait_dispatched(10**9, timeout_s=60))
+    )
+    waiter.start()
+    service.stop()
+    waiter.join()
+    assert results == [False]
+
+
+def test_counts_and_times_are_those_of_the_records(parts):
+    parts.append(3, store_timestamp=5000)
+    parts.append(store_timestamp=7000, sys_flag=0x4, properties=b"KEYS\x01a b")
+    parts.run()
+    counts = parts.dispatcher.counts
+    assert (counts.records, counts.entries_written, counts.index_items) == (4, 3, 2)
+    assert parts.dispatcher.last_store_timestamp_ms == 7000
+    assert isinstance(parts.table.rows.queues, np.ndarray)

@@ -1,0 +1,127 @@
+"""One writer per store: the lock that Java takes, and who is said to hold it."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rocketstore.errors import StoreError, StoreLockedError
+from rocketstore.storage.files.lock import StoreLock
+
+HOLDER = """
+import sys
+from pathlib import Path
+from rocketstore.storage.files.lock import StoreLock
+lock = StoreLock.acquire(Path(sys.argv[1]))
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+TAKER = """
+import sys
+from pathlib import Path
+from rocketstore.errors import StoreLockedError
+from rocketstore.storage.files.lock import StoreLock
+try:
+    StoreLock.acquire(Path(sys.argv[1])).release()
+    print("free")
+except StoreLockedError as error:
+    print(error.owner_pid)
+"""
+
+
+def other_process_finds(path: Path) -> str:
+    command = [sys.executable, "-c", TAKER, str(path)]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def test_the_file_holds_the_text_lock_and_stays(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    StoreLock.acquire(path).release()
+    assert path.read_bytes() == b"lock"
+
+
+def test_what_stands_behind_the_text_is_not_cut(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    path.write_bytes(b"lock and more")
+    StoreLock.acquire(path).release()
+    assert path.read_bytes() == b"lock and more"
+
+
+def test_another_process_is_refused_and_learns_our_pid(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    lock = StoreLock.acquire(path)
+    try:
+        assert other_process_finds(path) == str(os.getpid())
+    finally:
+        lock.release()
+    assert other_process_finds(path) == "free"
+
+
+def test_we_learn_the_pid_of_another_holder(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    command = [sys.executable, "-c", HOLDER, str(path)]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as holder:
+        assert holder.stdin is not None
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        with pytest.raises(StoreLockedError, match=f"process {holder.pid}") as caught:
+            StoreLock.acquire(path)
+        assert caught.value.owner_pid == holder.pid
+        assert caught.value.exit_code == 5
+        holder.stdin.close()
+    StoreLock.acquire(path).release()
+
+
+def test_a_second_open_in_this_process_is_refused_and_does_not_drop_the_lock(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "lock"
+    lock = StoreLock.acquire(path)
+    with pytest.raises(StoreLockedError, match="this process") as caught:
+        StoreLock.acquire(path)
+    assert caught.value.owner_pid == os.getpid()
+    assert other_process_finds(path) == str(os.getpid())
+    lock.release()
+
+
+def test_another_name_of_the_same_file_is_refused_too(tmp_path: Path) -> None:
+    lock = StoreLock.acquire(tmp_path / "lock")
+    (tmp_path / "other").symlink_to(tmp_path)
+    with pytest.raises(StoreLockedError):
+        StoreLock.acquire(tmp_path / "other" / "lock")
+    lock.release()
+
+
+def test_released_twice_is_released_once(tmp_path: Path) -> None:
+    lock = StoreLock.acquire(tmp_path / "lock")
+    assert lock.is_held
+    lock.release()
+    again = StoreLock.acquire(tmp_path / "lock")
+    lock.release()
+    assert not lock.is_held
+    assert other_process_finds(tmp_path / "lock") == str(os.getpid())
+    again.release()
+
+
+def test_a_child_does_not_believe_that_it_holds_its_parents_lock(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    lock = StoreLock.acquire(path)
+    child = os.fork()
+    if child == 0:
+        try:
+            StoreLock.acquire(path)
+        except StoreLockedError as error:
+            os._exit(0 if error.owner_pid == os.getppid() else 2)
+        os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    lock.release()
+
+
+def test_a_file_that_cannot_be_made_is_an_error_of_the_store(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="cannot open"):
+        StoreLock.acquire(tmp_path / "missing" / "lock")

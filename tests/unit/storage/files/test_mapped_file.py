@@ -1,0 +1,237 @@
+"""One mapped file: room before bytes, positions that follow the truth, readers that keep it."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rocketstore.errors import FlushFailedError, FormatError, StoreFullError
+from rocketstore.storage.files.mapped_file import MappedFile
+from support.descriptors import open_descriptors
+from support.failing_disk import FailingDisk
+
+SIZE = 16384
+
+
+@pytest.fixture
+def disk() -> FailingDisk:
+    return FailingDisk()
+
+
+def create(directory: Path, disk: FailingDisk, **options: bool) -> MappedFile:
+    return MappedFile.create(directory, base=SIZE, size=SIZE, disk=disk, **options)
+
+
+def test_a_new_file_has_its_name_its_size_and_only_zeros(tmp_path, disk):
+    file = create(tmp_path, disk)
+    assert file.path.name == "00000000000000016384"
+    assert file.path.read_bytes() == bytes(SIZE)
+    assert (file.base, file.size, file.write_position, file.flushed_position) == (SIZE, SIZE, 0, 0)
+    assert file.path.stat().st_blocks * 512 >= SIZE
+
+
+def test_a_new_file_is_durable_before_anybody_writes_to_it(tmp_path, disk):
+    create(tmp_path, disk)
+    name = "00000000000000016384"
+    assert disk.calls == [
+        ("allocate", name),
+        ("fdatasync", name),
+        ("fsync_directory", tmp_path.name),
+    ]
+
+
+def test_a_file_whose_sync_was_put_off_gets_its_name_synced_by_the_first_flush(tmp_path, disk):
+    file = create(tmp_path, disk, sync=False)
+    assert disk.count("fsync_directory") == 0
+    file.append_bytes(b"x")
+    file.flush()
+    assert disk.count("fsync_directory") == 1
+    file.append_bytes(b"x")
+    file.flush()
+    assert disk.count("fsync_directory") == 1
+
+
+def test_a_full_disk_is_an_error_and_leaves_no_file(tmp_path, disk):
+    disk.is_full = True
+    with pytest.raises(StoreFullError, match="no room"):
+        create(tmp_path, disk)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_existing_file_is_never_overwritten(tmp_path, disk):
+    create(tmp_path, disk)
+    with pytest.raises(FileExistsError):
+        create(tmp_path, disk)
+
+
+def test_bytes_are_appended_until_they_do_not_fit(tmp_path, disk):
+    file = create(tmp_path, disk)
+    assert file.append_bytes(b"abc")
+    assert file.append_bytes(bytes(SIZE - 3))
+    assert file.is_full
+    assert not file.append_bytes(b"x")
+    assert file.write_position == SIZE
+    assert file.end == 2 * SIZE
+
+
+def test_a_failed_copy_does_not_move_the_position(tmp_path, disk):
+    file = create(tmp_path, disk)
+    with pytest.raises((TypeError, ValueError, BufferError, IndexError)):
+        file.append_bytes("text")  # type: ignore[arg-type]
+    assert file.write_position == 0
+
+
+def test_readers_see_written_bytes_only(tmp_path, disk):
+    file = create(tmp_path, disk)
+    file.append_bytes(b"abcdef")
+    view = file.slice(2, 4)
+    assert view is not None
+    assert bytes(view) == b"cdef"
+    for position, size in ((2, 5), (-1, 2), (0, -1), (SIZE, 1)):
+        assert file.slice(position, size) is None
+    assert file.read_at(0, 6) == b"abcdef"
+
+
+def test_an_old_file_counts_as_full_and_flushed(tmp_path, disk):
+    create(tmp_path, disk)
+    file = MappedFile.open(tmp_path / "00000000000000016384", base=SIZE, size=SIZE, disk=disk)
+    assert (file.write_position, file.flushed_position) == (SIZE, SIZE)
+    assert not file.is_mapped
+    assert len(file.array) == SIZE
+    assert file.is_mapped
+
+
+def test_an_old_file_of_another_length_is_refused_by_name(tmp_path, disk):
+    path = tmp_path / "00000000000000000000"
+    path.write_bytes(b"short")
+    with pytest.raises(FormatError, match=r"expected 16384 bytes, found 5 bytes") as caught:
+        MappedFile.open(path, base=0, size=SIZE, disk=disk)
+    assert caught.value.path == path
+
+
+def test_a_file_opened_for_reading_cannot_be_written(tmp_path, disk):
+    create(tmp_path, disk)
+    path = tmp_path / "00000000000000016384"
+    file = MappedFile.open(path, base=SIZE, size=SIZE, disk=disk, writable=False)
+    with pytest.raises(TypeError):
+        file.mapping[0] = 1
+    assert not file.array.flags.writeable
+
+
+def test_a_sparse_file_of_java_gets_blocks_before_it_is_written(tmp_path, disk):
+    path = tmp_path / "00000000000000000000"
+    with path.open("wb") as stream:
+        stream.truncate(SIZE)
+    file = MappedFile.open(path, base=0, size=SIZE, disk=disk)
+    file.set_end(100)
+    file.reserve(101)
+    assert file.backed_position == SIZE
+    assert path.stat().st_blocks * 512 >= SIZE
+
+
+def test_without_fallocate_each_page_is_written_by_the_system_before_the_mapping(tmp_path, disk):
+    disk.is_sparse = True
+    size = 4 * 1024 * 1024
+    file = MappedFile.create(tmp_path, base=0, size=size, disk=disk)
+    assert file.backed_position == 0
+    file.append_bytes(b"abc")
+    assert 3 <= file.backed_position < size
+    probed = file.backed_position
+    disk.is_full = True
+    file.set_end(probed)
+    with pytest.raises(StoreFullError):
+        file.append_bytes(b"behind")
+    assert file.write_position == probed
+
+
+def test_probing_a_page_keeps_what_stands_in_it(tmp_path, disk):
+    disk.is_sparse = True
+    path = tmp_path / "00000000000000000000"
+    with path.open("wb") as stream:
+        stream.write(b"old bytes")
+        stream.truncate(SIZE)
+    file = MappedFile.open(path, base=0, size=SIZE, disk=disk)
+    file.set_end(9)
+    file.append_bytes(b", new bytes")
+    assert path.read_bytes()[:20] == b"old bytes, new bytes"
+
+
+def test_flush_moves_the_flushed_position_and_does_nothing_twice(tmp_path, disk):
+    file = create(tmp_path, disk)
+    syncs = disk.count("fdatasync")
+    file.append_bytes(b"abc")
+    assert file.flush() == 3
+    assert file.flush() == 3
+    assert disk.count("fdatasync") == syncs + 1
+
+
+def test_flush_waits_for_enough_pages_unless_the_file_is_full(tmp_path, disk):
+    file = create(tmp_path, disk)
+    file.append_bytes(bytes(2 * 4096 - 1))
+    assert file.flush(least_pages=2) == 0
+    file.append_bytes(b"x")
+    assert file.flush(least_pages=2) == 2 * 4096
+    file.append_bytes(b"x")
+    assert file.flush(least_pages=2) == 2 * 4096
+    file.append_bytes(bytes(SIZE - file.write_position))
+    assert file.flush(least_pages=100) == SIZE
+
+
+def test_a_failed_flush_raises_and_moves_nothing(tmp_path, disk):
+    file = create(tmp_path, disk)
+    file.append_bytes(b"abc")
+    disk.fails_sync = {"*"}
+    with pytest.raises(FlushFailedError, match="fdatasync"):
+        file.flush()
+    assert file.flushed_position == 0
+
+
+def test_zeroing_the_tail_keeps_the_size_and_the_bytes_before(tmp_path, disk):
+    file = create(tmp_path, disk)
+    file.append_bytes(b"x" * SIZE)
+    file.zero_tail(5000)
+    assert file.path.read_bytes() == b"x" * 5000 + bytes(SIZE - 5000)
+
+
+def test_a_held_file_stays_until_its_readers_let_go(tmp_path, disk):
+    file = create(tmp_path, disk)
+    assert file.hold()
+    assert file.reference_count == 2
+    assert not file.destroy(1000, now_ms=0)
+    assert not file.is_available
+    assert not file.hold()
+    assert file.path.exists()
+    file.release()
+    assert file.destroy(1000, now_ms=1)
+    assert not file.path.exists()
+
+
+def test_a_held_file_goes_by_force_after_its_time_and_views_stay_valid(tmp_path, disk):
+    file = create(tmp_path, disk)
+    file.append_bytes(b"abc")
+    view = file.slice(0, 3)
+    assert view is not None
+    file.hold()
+    assert not file.destroy(1000, now_ms=0)
+    assert not file.destroy(1000, now_ms=999)
+    assert file.destroy(1000, now_ms=1000)
+    assert not file.path.exists()
+    assert bytes(view) == b"abc"
+
+
+def test_dropping_a_file_gives_its_descriptors_back(tmp_path, disk):
+    before = open_descriptors(tmp_path)
+    file = create(tmp_path, disk)
+    array = file.array
+    view = file.slice(0, 0)
+    file.drop()
+    assert array[0] == 0
+    del array, view
+    assert open_descriptors(tmp_path) == before
+
+
+def test_array_and_mapping_are_the_same_bytes(tmp_path, disk):
+    file = create(tmp_path, disk)
+    file.array[3] = 7
+    assert file.mapping[3] == 7
+    assert isinstance(file.array, np.ndarray)

@@ -1,0 +1,203 @@
+"""A row of files: loaded in order, judged by name and length, found by offset, cut and deleted."""
+
+from pathlib import Path
+
+import pytest
+
+from rocketstore.errors import FlushFailedError, StoreDamagedError
+from rocketstore.storage.files.mapped_file_queue import FileProblemReason, MappedFileQueue
+from rocketstore.units import ByteRange
+from support.failing_disk import FailingDisk
+
+SIZE = 4096
+
+
+@pytest.fixture
+def disk() -> FailingDisk:
+    return FailingDisk()
+
+
+def queue(directory: Path, disk: FailingDisk, **options) -> MappedFileQueue:
+    return MappedFileQueue(directory, SIZE, disk=disk, **options)
+
+
+def make(directory: Path, *bases: int, length: int = SIZE) -> None:
+    directory.mkdir(parents=True, exist_ok=True)
+    for base in bases:
+        (directory / f"{base:020d}").write_bytes(b"x" * length)
+
+
+def test_a_missing_directory_is_an_empty_row(tmp_path, disk):
+    files = queue(tmp_path / "none", disk)
+    assert files.load() == []
+    assert (files.min_offset, files.max_offset, files.flushed_offset) == (-1, 0, 0)
+    assert files.last() is None
+    assert files.find(0) is None
+
+
+def test_files_are_loaded_in_the_order_of_their_offsets(tmp_path, disk):
+    make(tmp_path, 2 * SIZE, SIZE, 3 * SIZE)
+    files = queue(tmp_path, disk)
+    assert files.load() == []
+    assert [file.base for file in files.files] == [SIZE, 2 * SIZE, 3 * SIZE]
+    assert (files.min_offset, files.max_offset) == (SIZE, 4 * SIZE)
+    assert files.file_ranges[0] == ByteRange(SIZE, 2 * SIZE)
+
+
+def test_strange_entries_are_named_and_left_alone(tmp_path, disk):
+    make(tmp_path, 0)
+    (tmp_path / "notes.txt").write_bytes(b"mine")
+    (tmp_path / f"{17:020d}").write_bytes(b"x" * SIZE)
+    (tmp_path / f"{SIZE:020d}").mkdir()
+    files = queue(tmp_path, disk)
+    problems = {(problem.path.name, problem.reason) for problem in files.load()}
+    assert problems == {
+        ("notes.txt", FileProblemReason.STRANGE_NAME),
+        (f"{17:020d}", FileProblemReason.MISPLACED),
+        (f"{SIZE:020d}", FileProblemReason.NOT_A_FILE),
+    }
+    assert len(files.files) == 1
+
+
+def test_a_gap_is_named(tmp_path, disk):
+    make(tmp_path, 0, 3 * SIZE)
+    files = queue(tmp_path, disk)
+    (problem,) = files.load()
+    assert problem.reason is FileProblemReason.GAP
+    assert (problem.expected, problem.found) == (SIZE, 3 * SIZE)
+    assert files.find(SIZE) is None
+    found = files.find(3 * SIZE + 5)
+    assert found is not None
+    assert found.base == 3 * SIZE
+
+
+def test_a_short_last_file_gets_its_length_with_zeros(tmp_path, disk):
+    make(tmp_path, 0)
+    make(tmp_path, SIZE, length=100)
+    files = queue(tmp_path, disk)
+    (problem,) = files.load()
+    assert problem.reason is FileProblemReason.SHORT_LAST
+    assert (tmp_path / f"{SIZE:020d}").read_bytes() == b"x" * 100 + bytes(SIZE - 100)
+    assert len(files.files) == 2
+
+
+def test_an_empty_last_file_gets_its_length_too(tmp_path, disk):
+    make(tmp_path, 0, length=0)
+    files = queue(tmp_path, disk)
+    files.load()
+    assert (tmp_path / f"{0:020d}").read_bytes() == bytes(SIZE)
+
+
+@pytest.mark.parametrize("length", [100, SIZE + 1])
+def test_a_wrong_length_elsewhere_is_an_error_that_names_the_file(tmp_path, disk, length):
+    make(tmp_path, 0, length=length)
+    make(tmp_path, SIZE)
+    with pytest.raises(StoreDamagedError, match=rf"expected 4096 bytes, found {length} bytes"):
+        queue(tmp_path, disk).load()
+
+
+def test_files_of_several_directories_are_one_row(tmp_path, disk):
+    make(tmp_path / "a", 0, 2 * SIZE)
+    make(tmp_path / "b", SIZE)
+    files = queue([tmp_path / "a"], disk, read_only_directories=[tmp_path / "b"])
+    assert files.load() == []
+    assert [file.writable for file in files.files] == [True, False, True]
+
+
+def test_the_same_offset_in_two_directories_is_named(tmp_path, disk):
+    make(tmp_path / "a", 0)
+    make(tmp_path / "b", 0)
+    files = queue([tmp_path / "a", tmp_path / "b"], disk)
+    (problem,) = files.load()
+    assert problem.reason is FileProblemReason.DUPLICATE
+
+
+def test_the_placement_chooses_the_directory_of_a_new_file(tmp_path, disk):
+    places = [tmp_path / "a", tmp_path / "b"]
+    files = queue(places, disk, place=lambda base: places[base // SIZE % 2])
+    files.create(0)
+    assert files.create(SIZE).path.parent == tmp_path / "b"
+    assert files.directory_of(2 * SIZE) == tmp_path / "a"
+
+
+def test_views_do_not_cross_files_or_the_end(tmp_path, disk):
+    files = queue(tmp_path / "q", disk)
+    files.create(0).append_bytes(b"a" * SIZE)
+    files.create(SIZE).append_bytes(b"bc")
+    assert bytes(files.slice(SIZE, 2) or b"") == b"bc"
+    assert files.slice(SIZE - 1, 2) is None
+    assert files.slice(SIZE, 3) is None
+    assert files.slice(5 * SIZE, 1) is None
+    assert files.max_offset == SIZE + 2
+    assert files.roll_next(SIZE + 2) == 2 * SIZE
+
+
+def test_a_new_file_comes_behind_all_others(tmp_path, disk):
+    files = queue(tmp_path / "q", disk)
+    files.create(SIZE)
+    with pytest.raises(ValueError, match="does not come behind"):
+        files.create(0)
+
+
+def test_truncating_sets_the_end_and_deletes_what_begins_behind_it(tmp_path, disk):
+    make(tmp_path, 0, SIZE, 2 * SIZE, 3 * SIZE)
+    files = queue(tmp_path, disk)
+    files.load()
+    gone = files.truncate_after(SIZE + 10, now_ms=0)
+    assert [path.name for path in gone] == [f"{2 * SIZE:020d}", f"{3 * SIZE:020d}"]
+    assert (files.max_offset, files.flushed_offset) == (SIZE + 10, SIZE + 10)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [f"{0:020d}", f"{SIZE:020d}"]
+    # What lies behind the end in the last file is the caller's business.
+    assert (tmp_path / f"{SIZE:020d}").read_bytes() == b"x" * SIZE
+    assert disk.count("fsync_directory") == 1
+
+
+def test_truncating_at_a_file_boundary_keeps_the_full_file_only(tmp_path, disk):
+    make(tmp_path, 0, SIZE)
+    files = queue(tmp_path, disk)
+    files.load()
+    files.truncate_after(SIZE, now_ms=0)
+    assert files.max_offset == SIZE
+    second = files.last()
+    assert second is not None
+    # The file that begins exactly there is kept, empty.
+    assert (second.base, second.write_position) == (SIZE, 0)
+
+
+def test_the_first_file_is_deleted_unless_a_reader_holds_it(tmp_path, disk):
+    make(tmp_path, 0, SIZE)
+    files = queue(tmp_path, disk)
+    files.load()
+    files.files[0].hold()
+    assert files.remove_first(force_after_ms=10, now_ms=0) is None
+    assert files.min_offset == SIZE
+    assert files.remove_first(force_after_ms=10, now_ms=10) == tmp_path / f"{0:020d}"
+    assert len(files.files) == 1
+    assert disk.count("fsync_directory") == 1
+
+
+def test_a_read_only_file_is_never_deleted(tmp_path, disk):
+    make(tmp_path / "b", 0)
+    files = queue(tmp_path / "a", disk, read_only_directories=[tmp_path / "b"])
+    files.load()
+    assert files.remove_first(force_after_ms=0, now_ms=0) is None
+    assert (tmp_path / "b" / f"{0:020d}").exists()
+
+
+def test_flush_goes_through_all_files(tmp_path, disk):
+    files = queue(tmp_path / "q", disk)
+    files.create(0).append_bytes(b"a" * SIZE)
+    files.create(SIZE).append_bytes(b"b" * SIZE)
+    files.create(2 * SIZE).append_bytes(b"c")
+    assert files.flushed_offset == 0
+    assert files.flush() == 2 * SIZE + 1
+
+
+def test_the_flushed_offset_stays_before_the_first_file_that_fails(tmp_path, disk):
+    files = queue(tmp_path / "q", disk)
+    files.create(0).append_bytes(b"a" * SIZE)
+    files.create(SIZE).append_bytes(b"b" * SIZE)
+    disk.fails_sync = {f"{SIZE:020d}"}
+    with pytest.raises(FlushFailedError):
+        files.flush()
+    assert files.flushed_offset == SIZE

@@ -1,0 +1,87 @@
+"""Making a file: no moment shows a name without its size."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from rocketstore.errors import StoreFullError
+from rocketstore.storage.files.disk import Disk
+from rocketstore.storage.files.new_file import make_file
+from support.descriptors import open_descriptors
+from support.dying_disk import DyingDisk, KilledError
+from support.faulty_disk import FaultyDisk, nth
+
+SIZE = 3 * 4096
+
+
+class NoUnnamedFiles(Disk):
+    """A file system like NFS."""
+
+    def create_unnamed(self, path: Path) -> int | None:
+        return None
+
+
+@pytest.mark.parametrize("disk", [Disk(), NoUnnamedFiles()], ids=["unnamed", "named at once"])
+def test_a_new_file_has_its_name_its_size_and_its_blocks(tmp_path: Path, disk: Disk) -> None:
+    path = tmp_path / "new"
+    descriptor, backed = make_file(path, SIZE, disk=disk)
+    try:
+        assert backed
+        assert path.read_bytes() == bytes(SIZE)
+        assert path.stat().st_blocks * 512 >= SIZE
+        assert os.path.samestat(os.fstat(descriptor), path.stat())
+        assert Path(f"/proc/self/fd/{descriptor}").readlink() == path, "lsof would say (deleted)"
+    finally:
+        os.close(descriptor)
+    assert open_descriptors(tmp_path) == 0
+
+
+def test_a_killed_writer_leaves_no_file_of_another_size(tmp_path: Path) -> None:
+    """The Java store would load neither a CommitLog nor a ConsumeQueue with one."""
+    names = []
+    for calls in range(3):
+        directory = tmp_path / str(calls)
+        directory.mkdir()
+        try:
+            make_file(directory / "new", SIZE, disk=DyingDisk(calls))
+        except KilledError:
+            # What is named by then stays there, as after a real kill.
+            names.append(sorted(path.name for path in directory.iterdir()))
+        assert all(path.stat().st_size == SIZE for path in directory.iterdir())
+    assert names == [[], []]
+
+
+@pytest.mark.parametrize("call", ["create_file", "allocate", "fdatasync", "give_name"])
+def test_a_fault_before_the_name_leaves_nothing(tmp_path: Path, call: str) -> None:
+    disk = FaultyDisk(nth(call, 0))
+    with pytest.raises(OSError, match="Input/output error"):
+        make_file(tmp_path / "new", SIZE, disk=disk)
+    assert disk.failures
+    assert list(tmp_path.iterdir()) == []
+    assert open_descriptors(tmp_path) == 0
+
+
+def test_a_fault_after_the_name_takes_it_back(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="Input/output error"):
+        make_file(tmp_path / "new", SIZE, disk=FaultyDisk(nth("fsync_directory", 0)))
+    assert list(tmp_path.iterdir()) == []
+    assert open_descriptors(tmp_path) == 0
+
+
+def test_no_room_leaves_nothing(tmp_path: Path) -> None:
+    with pytest.raises(StoreFullError, match="no room"):
+        make_file(tmp_path / "new", SIZE, disk=FaultyDisk(nth("allocate", 0, errno.ENOSPC)))
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("disk", [Disk(), NoUnnamedFiles()], ids=["unnamed", "named at once"])
+def test_a_file_that_is_there_is_not_touched(tmp_path: Path, disk: Disk) -> None:
+    path = tmp_path / "old"
+    path.write_bytes(b"kept")
+    with pytest.raises(FileExistsError):
+        make_file(path, SIZE, disk=disk)
+    assert path.read_bytes() == b"kept"

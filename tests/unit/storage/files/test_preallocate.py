@@ -1,0 +1,145 @@
+"""Files made ahead: ready when they are needed, never in the way of a put, gone at the end."""
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from rocketstore.errors import StoreError, StoreFullError
+from rocketstore.storage.files.mapped_file import MappedFile
+from rocketstore.storage.files.preallocate import Preallocator
+from rocketstore.storage.files.warm_up import WarmUp
+from support.failing_disk import FailingDisk
+
+SIZE = 16384
+
+
+class BlockingDisk(FailingDisk):
+    """Lets `allocate` wait until the test says go."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.may_go = threading.Event()
+        self.is_waiting = threading.Event()
+
+    def allocate(self, descriptor: int, path: Path, size: int) -> bool:
+        self.is_waiting.set()
+        self.may_go.wait(10)
+        return super().allocate(descriptor, path, size)
+
+
+def preallocator(directory: Path, disk: FailingDisk, **options) -> Preallocator:
+    return Preallocator(lambda _base: directory, SIZE, disk=disk, **options)
+
+
+def names(directory: Path) -> list[int]:
+    return sorted(int(path.name) for path in directory.iterdir())
+
+
+def test_without_its_thread_a_file_is_made_when_it_is_asked_for(tmp_path):
+    files = preallocator(tmp_path / "log", FailingDisk())
+    assert files.take(0).base == 0
+    assert names(tmp_path / "log") == [0]
+    files.close()
+
+
+def test_the_next_two_files_are_made_ahead(tmp_path):
+    files = preallocator(tmp_path, FailingDisk())
+    files.start()
+    files.take(0)
+    assert files.wait_idle(10)
+    assert names(tmp_path) == [0, SIZE, 2 * SIZE]
+    assert files.ready_count == 2
+    taken = files.take(SIZE)
+    assert (taken.base, taken.write_position) == (SIZE, 0)
+    assert files.wait_idle(10)
+    assert names(tmp_path) == [0, SIZE, 2 * SIZE, 3 * SIZE]
+    files.close()
+
+
+def test_closing_deletes_files_that_nobody_took(tmp_path):
+    disk = FailingDisk()
+    files = preallocator(tmp_path, disk)
+    files.start()
+    files.take(0)
+    files.wait_idle(10)
+    files.close()
+    assert names(tmp_path) == [0]
+    assert disk.calls[-1] == ("fsync_directory", tmp_path.name)
+
+
+def test_a_file_under_way_is_waited_for_not_made_twice(tmp_path):
+    disk = BlockingDisk()
+    files = preallocator(tmp_path, disk)
+    files.start()
+    files.request(-SIZE)
+    assert disk.is_waiting.wait(10)
+    threading.Timer(0.05, disk.may_go.set).start()
+    assert files.take(0).base == 0
+    files.close()
+    assert disk.count("allocate") >= 1
+    assert 0 in names(tmp_path)
+
+
+def test_a_full_disk_fails_the_put_that_needs_the_file_not_the_thread(tmp_path):
+    disk = FailingDisk()
+    files = preallocator(tmp_path, disk)
+    files.start()
+    disk.is_full = True
+    with pytest.raises(StoreFullError):
+        files.take(0)
+    files.request(0)
+    assert files.wait_idle(10)
+    assert names(tmp_path) == []
+    disk.is_full = False
+    assert files.take(0).base == 0
+    assert files.wait_idle(10)
+    assert files.ready_count == 2
+    files.close()
+
+
+def test_no_file_is_made_ahead_that_would_take_the_last_room(tmp_path):
+    disk = FailingDisk()
+    disk.free_bytes = lambda _path: 2 * SIZE - 1
+    files = preallocator(tmp_path, disk)
+    files.start()
+    files.take(0)
+    assert files.wait_idle(10)
+    assert names(tmp_path) == [0]
+    files.close()
+
+
+def test_what_the_system_refuses_is_an_error_of_the_store(tmp_path):
+    (tmp_path / "log").write_bytes(b"a file where the directory should be")
+    files = preallocator(tmp_path / "log", FailingDisk())
+    with pytest.raises(StoreError, match="cannot make the file at 0"):
+        files.take(0)
+
+
+class RecordingWarmUp(WarmUp):
+    def __init__(self) -> None:
+        super().__init__(flush_every_pages=2, flush=True)
+        self.released = threading.Event()
+
+    def release(self, file: MappedFile) -> None:
+        super().release(file)
+        self.released.set()
+
+
+def test_a_warmed_file_is_all_zeros_and_in_memory(tmp_path):
+    disk = FailingDisk()
+    files = preallocator(tmp_path, disk, warm_up=WarmUp(flush_every_pages=2, flush=True))
+    file = files.take(0)
+    assert file.path.read_bytes() == bytes(SIZE)
+    # Its blocks and its name, then every two pages.
+    assert disk.count("fdatasync") == 1 + SIZE // (2 * 4096)
+    files.close()
+
+
+def test_a_full_warmed_file_is_let_go_of_in_the_background(tmp_path):
+    warm_up = RecordingWarmUp()
+    files = preallocator(tmp_path, FailingDisk(), warm_up=warm_up, files_ahead=1)
+    files.start()
+    files.retire(files.take(0))
+    assert warm_up.released.wait(10)
+    files.close()

@@ -1,0 +1,109 @@
+"""Warming: every page present, locked and read ahead before a put needs the file (spec B7)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rocketstore.storage.files.mapped_file import MappedFile
+from rocketstore.storage.files.warm_up import WarmUp
+from support.failing_disk import FailingDisk
+
+SIZE = 16 * 4096
+
+
+@pytest.fixture
+def disk():
+    return FailingDisk()
+
+
+def resident_bytes(path) -> int:
+    """What of a file this process has mapped and present, by the kernel's own account."""
+    lines = Path("/proc/self/smaps").read_text("utf-8").splitlines()
+    for at, line in enumerate(lines):
+        if line.endswith(str(path)):
+            rss = next(below for below in lines[at:] if below.startswith("Rss:"))
+            return int(rss.split()[1]) * 1024
+    return 0
+
+
+@pytest.mark.parametrize(("flush", "syncs"), [(True, 4), (False, 0)])
+def test_warming_syncs_after_so_many_pages_only_with_sync_flush(tmp_path, disk, flush, syncs):
+    file = MappedFile.create(tmp_path, base=0, size=SIZE, disk=disk)
+    before = disk.calls.count(("fdatasync", file.path.name))
+    WarmUp(flush_every_pages=4, flush=flush, lock=False).warm(file)
+    assert disk.calls.count(("fdatasync", file.path.name)) == before + syncs
+
+
+def test_warming_leaves_a_file_of_zeros_with_every_page_present(tmp_path, disk):
+    file = MappedFile.create(tmp_path, base=0, size=SIZE, disk=disk)
+    WarmUp(flush_every_pages=4096, flush=False).warm(file)
+    assert file.path.read_bytes() == bytes(SIZE)
+    assert resident_bytes(file.path) == SIZE
+
+
+class Recorder:
+    """Stands for the C library and notes what it is asked."""
+
+    def __init__(self, *, populates: bool) -> None:
+        self.calls: list[tuple[str, int, int]] = []
+        self._populates = populates
+
+    def madvise(self, _address, size, advice):
+        self.calls.append(("madvise", size, advice))
+        return 0 if self._populates or advice != POPULATE_WRITE else -1
+
+    def mlock(self, _address, size):
+        self.calls.append(("mlock", size, 0))
+        return 0
+
+    def munlock(self, _address, size):
+        self.calls.append(("munlock", size, 0))
+        return 0
+
+
+POPULATE_WRITE, WILLNEED = 23, 3
+
+
+def test_after_its_pages_a_file_is_locked_whole_and_read_ahead_is_asked_for(
+    tmp_path, disk, monkeypatch
+):
+    library = Recorder(populates=True)
+    monkeypatch.setattr("rocketstore.storage.files.warm_up._libc", lambda: library)
+    file = MappedFile.create(tmp_path, base=0, size=SIZE, disk=disk)
+    warm_up = WarmUp(flush_every_pages=8, flush=False)
+    warm_up.warm(file)
+    half = SIZE // 2
+    assert library.calls == [
+        ("madvise", half, POPULATE_WRITE),
+        ("madvise", half, POPULATE_WRITE),
+        ("mlock", SIZE, 0),
+        ("madvise", SIZE, WILLNEED),
+    ]
+    warm_up.release(file)
+    assert library.calls[-1] == ("munlock", SIZE, 0)
+
+
+def test_where_the_kernel_cannot_every_page_is_written_and_others_get_a_turn(
+    tmp_path, disk, monkeypatch
+):
+    turns: list[float] = []
+    monkeypatch.setattr(
+        "rocketstore.storage.files.warm_up._libc", lambda: Recorder(populates=False)
+    )
+    monkeypatch.setattr("rocketstore.storage.files.warm_up.time.sleep", turns.append)
+    size = 2500 * 4096
+    file = MappedFile.create(tmp_path, base=0, size=size, disk=disk)
+    WarmUp(flush_every_pages=4096, flush=False).warm(file)
+    assert resident_bytes(file.path) == size
+    assert turns == [0, 0]
+
+
+def test_a_page_that_cannot_be_locked_is_no_error(tmp_path, disk, monkeypatch):
+    library = Recorder(populates=True)
+    library.mlock = lambda _address, _size: -1
+    monkeypatch.setattr("rocketstore.storage.files.warm_up._libc", lambda: library)
+    file = MappedFile.create(tmp_path, base=0, size=SIZE, disk=disk)
+    WarmUp(flush_every_pages=8, flush=False).warm(file)
+    assert library.calls[-1] == ("madvise", SIZE, WILLNEED)

@@ -1,0 +1,359 @@
+"""The index: candidates by key and time, new files, cutting back, durability."""
+
+from __future__ import annotations
+
+import shutil
+import struct
+from datetime import UTC
+
+import pytest
+
+from rocketstore.errors import FlushFailedError, StoreFullError
+from rocketstore.format.index_file import IndexLayout, decode_header, decode_item
+from rocketstore.format.java_hash import key_hash
+from rocketstore.scan import kernels
+from rocketstore.scan.reference.index import put_item
+from rocketstore.storage.files.disk import Disk
+from rocketstore.storage.index.index_service import IndexService
+from support.dispatch_parts import INDEX_LAYOUT, DispatchParts, SettableClock
+from support.golden_stores import golden_store
+
+LAYOUT = IndexLayout(5, 8)
+TOPIC = "TopicTest"
+
+
+def open_index(root, layout=LAYOUT, **options):
+    given = {"disk": Disk(), "clock": SettableClock(), "tz": UTC} | options
+    index = IndexService(root / "index", layout, **given)
+    problems = index.load()
+    return index, problems
+
+
+def put(index, key, physical_offset, stored_ms, topic=TOPIC):
+    """Put one item as the kernel does."""
+    while not index.files or not put_item(
+        index.kernel_file, index.layout.slot_count, index.layout.item_count,
+        key_hash(topic, key), physical_offset, stored_ms,
+    ):  # fmt: skip
+        index.roll()
+
+
+def find(index, key, **options):
+    return index.find(TOPIC, key, max_count=100, **options)
+
+
+@pytest.fixture
+def parts(tmp_path):
+    return DispatchParts(tmp_path)
+
+
+# --- finding --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["basic", "batch", "ipv6", "delay", "transactions", "multidispatch", "expired/base",
+     "expired/deleted_by_store"],
+)  # fmt: skip
+def test_candidates_in_files_of_java_are_its_answers(name, tmp_path):
+    store, manifest = golden_store(name)
+    shutil.copytree(store / "index", tmp_path / "index")
+    config = manifest["config"]
+    layout = IndexLayout(config["maxHashSlotNum"], config["maxIndexNum"])
+    index, problems = open_index(tmp_path, layout, enabled=False)
+    assert problems == []
+    for question, answer in manifest["index"].items():
+        topic, _, key = question.partition("#")
+        assert index.find(topic, key, max_count=64, end_ms=None) == answer
+    for topic, key, count, begin, end, answer in manifest["indexTimeQueries"]:
+        found = index.find(topic, key, max_count=10_000, begin_ms=begin, end_ms=end)
+        # Ours may have more: an item knows whole seconds, and the caller looks (K-I6).
+        assert set(answer) <= set(found)
+        assert len(answer) <= count
+
+
+def test_keys_are_found_newest_first_over_all_files(parts):
+    placed = parts.append(20, properties=b"KEYS\x01all k")
+    parts.run()
+    assert len(parts.index.files) > 2
+    assert find(parts.index, "all") == placed[::-1]
+    assert parts.index.find(TOPIC, "all", max_count=3) == placed[:-4:-1]
+    assert find(parts.index, "nothing") == []
+    assert parts.index.item_count == 40
+    assert parts.index.end_physical_offset == placed[-1]
+
+
+def test_hashes_that_collide_come_too_and_are_the_callers_matter(tmp_path):
+    index, _ = open_index(tmp_path)
+    put(index, "Aa", 10, 1000)
+    put(index, "BB", 20, 1000)
+    assert key_hash(TOPIC, "Aa") == key_hash(TOPIC, "BB")
+    assert find(index, "Aa") == [20, 10]
+
+
+def test_the_first_item_of_a_later_file_has_its_own_time(tmp_path):
+    """K-I5: Java counts it from the end of the file before."""
+    index, _ = open_index(tmp_path)
+    for number in range(7):
+        put(index, f"k{number}", number, 1_000_000)
+    put(index, "late", 100, 1_090_000)
+    second = index.files[1]
+    header = second.header
+    assert header.begin_timestamp_ms == 1_090_000
+    item = decode_item(bytes(second.array), LAYOUT.item_position(1))
+    java_value, our_value = 90, 0
+    assert item.time_difference_s == our_value
+    assert find(index, "late", begin_ms=1_090_000, end_ms=1_090_000) == [100]
+    # The same item as Java leaves it is found as well.
+    position = LAYOUT.item_position(1) + 12
+    second.file.write_bytes(position, struct.pack(">i", java_value))
+    assert find(index, "late", begin_ms=1_090_000, end_ms=1_090_000) == [100]
+
+
+def test_a_time_bound_does_not_lose_milliseconds(tmp_path):
+    """K-I6: an item knows whole seconds, rounded down."""
+    index, _ = open_index(tmp_path)
+    put(index, "first", 1, 1000)
+    put(index, "k", 2, 2900)
+    assert find(index, "k", begin_ms=2900, end_ms=3000) == [2]
+    assert find(index, "k", begin_ms=3000, end_ms=3000) == []
+    assert find(index, "k", begin_ms=0, end_ms=1999) == []
+
+
+def test_a_key_with_more_items_than_one_call_takes(tmp_path):
+    index, _ = open_index(tmp_path, IndexLayout(3, 1000))
+    for number in range(500):
+        put(index, "same", number, 1000 + number)
+    assert find(index, "same") == list(range(499, 399, -1))
+    assert len(index.find(TOPIC, "same", max_count=10_000)) == 500
+
+
+# --- items ----------------------------------------------------------------------------------------
+
+
+def test_a_record_seen_again_gets_no_second_item(parts):
+    """K-I8: Java's test lets the last record in twice; ours counts what it has."""
+    parts.append(3, properties=b"UNIQ_KEY\x01u\x02KEYS\x01a a b")
+    parts.run()
+    before = parts.bytes_on_disk()
+    java_items, our_items = 16, 12
+    assert parts.index.item_count == our_items < java_items
+    parts.open_derived()
+    last = parts.entries()[-1][0]
+    parts.dispatcher.dispatch_range(last, parts.end)
+    assert parts.bytes_on_disk() == before
+
+
+@pytest.mark.parametrize("item_count", range(3, 9))
+def test_a_record_whose_keys_span_two_files_is_finished_once(tmp_path, item_count):
+    parts = DispatchParts(tmp_path, index_layout=IndexLayout(3, item_count))
+    placed = parts.append(5, properties=b"UNIQ_KEY\x01u\x02KEYS\x01a b c d")
+    parts.run()
+    before = parts.bytes_on_disk()
+    for _ in range(2):
+        parts.open_derived()
+        parts.dispatcher.dispatch_range(placed[0], parts.end)
+        assert parts.bytes_on_disk() == before
+    assert [find(parts.index, key) for key in "uabcd"] == [placed[::-1]] * 5
+
+
+def test_half_a_records_items_are_completed(parts):
+    placed = parts.append(2, properties=b"KEYS\x01a b c")
+    parts.run()
+    before = parts.bytes_on_disk()
+    newest = parts.index.files[-1]
+    kernels.rebuild_slots(newest.array, LAYOUT.slot_count, LAYOUT.item_count, placed[1])
+    put(parts.index, "a", placed[1], 1_600_000_000_123)
+    parts.open_derived()
+    parts.dispatcher.dispatch_range(placed[1], parts.end)
+    assert parts.bytes_on_disk() == before
+
+
+def test_a_switched_off_index_takes_nothing_and_still_finds(tmp_path):
+    index, _ = open_index(tmp_path)
+    put(index, "old", 5, 1000)
+    parts = DispatchParts(tmp_path, index_enabled=False, index_layout=LAYOUT)
+    parts.append(3, properties=b"KEYS\x01new")
+    parts.run()
+    assert find(parts.index, "new") == []
+    assert find(parts.index, "old") == [5]
+
+
+def test_messages_without_keys_make_no_index_file(parts):
+    parts.append(5)
+    parts.append(properties=b"KEYS\x01 \x02UNIQ_KEY\x01")
+    parts.run()
+    assert parts.index.item_count == 0
+
+
+# --- files ----------------------------------------------------------------------------------------
+
+
+def test_names_rise_whatever_the_clock_says(tmp_path):
+    """K-I4: two files within a millisecond, or a clock set back."""
+    clock = SettableClock()
+    index, _ = open_index(tmp_path, clock=clock)
+    for step in (0, 0, -5000, 7):
+        clock.now_ms += step
+        index.roll()
+    names = [file.name for file in index.files]
+    assert names == sorted(set(names))
+    assert len(names) == 4
+    again, _ = open_index(tmp_path)
+    assert [file.name for file in again.files] == names
+
+
+class FullDisk(Disk):
+    def allocate(self, descriptor, path, size):
+        raise StoreFullError(f"no room for {path}")
+
+
+def test_a_file_that_cannot_be_made_leaves_nothing_behind(tmp_path):
+    """K-I7: Java leaves 420 MB behind at each attempt."""
+    index, _ = open_index(tmp_path, disk=FullDisk())
+    for _ in range(3):
+        with pytest.raises(StoreFullError):
+            index.roll()
+    assert list((tmp_path / "index").iterdir()) == []
+    assert index.files == ()
+
+
+def test_a_sparse_file_of_java_is_used_when_the_disk_has_room_again(tmp_path):
+    """Opening does not fail on a full disk, and nothing is written into a hole of the file."""
+
+    class FillingDisk(Disk):
+        is_full = True
+
+        def allocate(self, descriptor, path, size):
+            if self.is_full:
+                raise StoreFullError(f"no room for {path}")
+            return super().allocate(descriptor, path, size)
+
+    path = tmp_path / "index" / "20261121045310987"
+    path.parent.mkdir()
+    with path.open("wb") as file:
+        file.truncate(IndexLayout(500, 2000).size_bytes)
+    disk = FillingDisk()
+    parts = DispatchParts(tmp_path, disk=disk, index_layout=IndexLayout(500, 2000))
+    disk.is_full = False
+    parts.append(3, properties=b"KEYS\x01k")
+    disk.is_full = True
+    with pytest.raises(StoreFullError):
+        parts.run()
+    disk.is_full = False
+    parts.run()
+    assert [file.name for file in parts.index.files] == [path.name]
+    assert len(find(parts.index, "k")) == 3
+
+
+def test_strange_files_are_passed_over_and_a_half_made_one_is_finished(tmp_path):
+    index, _ = open_index(tmp_path)
+    put(index, "k", 5, 1000)
+    directory = tmp_path / "index"
+    (directory / "notes.txt").write_text("x")
+    (directory / "00000000000000001").write_bytes(b"short")
+    newest = directory / "29991231235959999"
+    newest.write_bytes(b"")
+    again, problems = open_index(tmp_path)
+    assert {problem.path.name for problem in problems} == {
+        "notes.txt", "00000000000000001", newest.name
+    }  # fmt: skip
+    assert [file.name for file in again.files] == [index.files[0].name, newest.name]
+    assert newest.stat().st_size == LAYOUT.size_bytes
+    assert again.files[-1].header.end_physical_offset == 5
+    assert find(again, "k") == [5]
+    assert str(problems[0]).startswith(str(problems[0].path))
+
+
+def test_files_that_know_only_expired_records_go_and_the_newest_stays(tmp_path):
+    """K-I10 is kept: the newest file takes the next item."""
+    index, _ = open_index(tmp_path)
+    for number in range(20):
+        put(index, "k", number, 1000)
+    assert len(index.files) == 3
+    assert index.delete_expired(6, now_ms=0) == []
+    [gone] = index.delete_expired(7, now_ms=0)
+    assert not gone.exists()
+    assert find(index, "k") == list(range(19, 6, -1))
+    assert len(index.delete_expired(10**9, now_ms=0)) == 1
+    assert len(index.files) == 1
+
+
+# --- cutting --------------------------------------------------------------------------------------
+
+
+def test_cutting_back_keeps_exactly_the_items_before_the_offset(tmp_path):
+    for target in range(22):
+        index, _ = open_index(tmp_path / str(target))
+        for number in range(20):
+            put(index, f"k{number % 3}", number, 1000 * number)
+        dropped = index.truncate_to(target, now_ms=0, store_time_of=lambda offset: 1000 * offset)
+        assert dropped == max(20 - target, 0)
+        kept = sorted(offset for n in range(3) for offset in find(index, f"k{n}"))
+        assert kept == list(range(min(target, 20)))
+        fresh, _ = open_index(tmp_path / f"fresh{target}")
+        for number in range(min(target, 20)):
+            put(fresh, f"k{number % 3}", number, 1000 * number)
+        assert [bytes(f.array) for f in index.files] == [bytes(f.array) for f in fresh.files]
+
+
+def test_slots_that_name_lost_items_are_rebuilt(tmp_path):
+    """A power cut may keep a slot and lose the item it names."""
+    index, _ = open_index(tmp_path)
+    for number in range(1, 6):
+        put(index, "k", number, 1000)
+    file = index.files[0]
+    file.file.write_bytes(LAYOUT.item_position(4), bytes(40))
+    index.truncate_to(4, now_ms=0)
+    assert find(index, "k") == [3, 2, 1]
+    assert decode_header(bytes(file.array[:40])).index_count == 4
+
+
+def test_without_store_times_the_end_is_known_to_the_second(tmp_path):
+    index, _ = open_index(tmp_path)
+    for number in range(4):
+        put(index, "k", number, 1000 + 1500 * number)
+    index.truncate_to(2, now_ms=0)
+    assert index.end_timestamp_ms == 1000 + 1000
+
+
+# --- durability -----------------------------------------------------------------------------------
+
+
+class RecordingDisk(Disk):
+    def __init__(self):
+        self.synced = []
+        self.fails = False
+
+    def fdatasync(self, descriptor, path):
+        if self.fails:
+            raise OSError(5, "broken")
+        self.synced.append(path.name)
+        super().fdatasync(descriptor, path)
+
+
+def test_a_flush_syncs_the_newest_file_long_before_it_is_full(tmp_path):
+    """K-I2: Java syncs a file only when it is full, and never the newest."""
+    disk = RecordingDisk()
+    index, _ = open_index(tmp_path, disk=disk)
+    put(index, "k", 1, 1000)
+    disk.synced.clear()
+    assert index.flush()
+    assert disk.synced == [index.files[0].name]
+    assert index.flush()
+    assert len(disk.synced) == 1
+    put(index, "k", 2, 1000)
+    index.flush()
+    assert len(disk.synced) == 2
+
+
+def test_after_a_failed_sync_nothing_is_promised_any_more(tmp_path):
+    disk = RecordingDisk()
+    index, _ = open_index(tmp_path, disk=disk)
+    put(index, "k", 1, 1000)
+    disk.fails = True
+    with pytest.raises(FlushFailedError):
+        index.flush()
+    disk.fails = False
+    assert not index.flush()
+    assert INDEX_LAYOUT == LAYOUT

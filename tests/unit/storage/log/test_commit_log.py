@@ -1,0 +1,244 @@
+"""Append: records one behind the other, files closed by a BLANK, offsets that never lie."""
+
+import struct
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rocketstore.config import FlushDiskType, StoreConfig
+from rocketstore.errors import RefusedMessageError, StoreFullError
+from rocketstore.format.blank import encode_blank
+from rocketstore.format.host import encode_host
+from rocketstore.format.record import decode_record, encode_record
+from rocketstore.message import (
+    TRANSACTION_COMMIT,
+    TRANSACTION_PREPARED,
+    TRANSACTION_ROLLBACK,
+)
+from rocketstore.units import QueueKey
+from support.failing_disk import FailingDisk
+from support.log_parts import LOG_FILE_BYTES, LogParts
+
+BORN = encode_host("10.0.0.1:1234")
+ORDERS = QueueKey("orders", 2)
+FIXED = 91 + len(ORDERS.topic)
+
+
+def append(parts: LogParts, body: bytes = b"body", *, sys_flag: int = 0, key: QueueKey = ORDERS):
+    cell = parts.log.cell(key)
+    return parts.log.append(cell, body, b"TAGS\x01a", 7, sys_flag, 5, BORN, 1, 9)
+
+
+def test_a_record_stands_as_the_format_says(tmp_path):
+    parts = LogParts(tmp_path)
+    offset, size, queue_offset, stored = append(parts)
+    expected = encode_record(
+        topic=b"orders", body=b"body", properties=b"TAGS\x01a", queue_id=2, queue_offset=0,
+        physical_offset=0, born_timestamp_ms=5, born_host=BORN,
+        store_timestamp_ms=parts.clock.now_ms, store_host=parts.log.store_host, flag=7,
+        reconsume_times=1, prepared_transaction_offset=9,
+    )  # fmt: skip
+    assert (offset, size, queue_offset, stored) == (0, len(expected), 0, parts.clock.now_ms)
+    assert parts.written() == expected
+
+
+def test_records_follow_each_other_and_each_queue_counts_for_itself(tmp_path):
+    parts = LogParts(tmp_path)
+    first = append(parts)
+    second = append(parts, b"longer body")
+    other = append(parts, key=QueueKey("orders", 3))
+    assert second[0] == first[1]
+    assert other[0] == second[0] + second[1]
+    assert [result[2] for result in (first, second, other)] == [0, 1, 0]
+    assert parts.log.max_offset == other[0] + other[1]
+    assert parts.log.next_queue_offset(ORDERS) == 2
+    assert parts.log.next_queue_offset(QueueKey("orders", 9)) == 0
+
+
+def test_without_a_born_time_a_message_is_born_when_it_is_stored(tmp_path):
+    parts = LogParts(tmp_path)
+    parts.log.append(parts.log.cell(ORDERS), b"", b"", 0, 0, None, BORN, 0, 0)
+    assert decode_record(parts.written(), 0, base=0).born_timestamp_ms == parts.clock.now_ms
+
+
+@pytest.mark.parametrize(("free", "fits"), [(8, True), (7, False)])
+def test_a_record_needs_8_bytes_more_than_its_length(tmp_path, free, fits):
+    parts = LogParts(tmp_path)
+    body = bytes(LOG_FILE_BYTES - FIXED - len(b"TAGS\x01a") - free)
+    first = append(parts, b"")
+    parts.files.files[0].set_end(0)
+    parts.log.seed({})
+    offset, size, _, _ = append(parts, body)
+    if fits:
+        assert (offset, size) == (0, LOG_FILE_BYTES - free)
+    else:
+        assert offset == LOG_FILE_BYTES
+    assert first[0] == 0
+
+
+def test_a_full_file_ends_in_a_blank_of_all_that_remains(tmp_path):
+    parts = LogParts(tmp_path)
+    last = append(parts, bytes(3000))
+    following = append(parts, bytes(2000))
+    assert following[0] == LOG_FILE_BYTES
+    remaining = LOG_FILE_BYTES - last[1]
+    first = parts.files.files[0].read_at(0, LOG_FILE_BYTES)
+    assert first[last[1] : last[1] + 8] == encode_blank(remaining)
+    # Only 8 bytes are written since 4.9.1; the rest of a new file is zero.
+    assert first[last[1] + 8 :] == bytes(remaining - 8)
+    assert parts.files.files[0].is_full
+
+
+def test_the_log_goes_on_where_recovery_found_its_end(tmp_path):
+    parts = LogParts(tmp_path)
+    end = append(parts)[1]
+    again = LogParts(tmp_path)
+    again.files.truncate_after(end, now_ms=0)
+    again.log.seed({ORDERS: 41}, last_store_timestamp_ms=5)
+    assert append(again)[::2] == (end, 41)
+
+
+def test_store_times_never_go_back_and_steps_back_are_counted(tmp_path):
+    parts = LogParts(tmp_path)
+    now_ms = parts.clock.now_ms
+    times = []
+    for step in (0, 10, -5, -5, 20):
+        parts.clock.now_ms += step
+        times.append(append(parts)[3])
+    assert times == [now_ms, now_ms + 10, now_ms + 10, now_ms + 10, now_ms + 20]
+    assert parts.log.clock_steps_back == 2
+
+
+def test_the_last_store_time_of_a_former_run_counts_too(tmp_path):
+    parts = LogParts(tmp_path)
+    parts.log.seed({}, last_store_timestamp_ms=parts.clock.now_ms + 1000)
+    assert append(parts)[3] == parts.clock.now_ms + 1000
+
+
+@pytest.mark.parametrize("kind", [TRANSACTION_PREPARED, TRANSACTION_ROLLBACK])
+def test_prepared_and_rollback_records_take_no_place_in_the_queue(tmp_path, kind):
+    parts = LogParts(tmp_path)
+    append(parts)
+    assert append(parts, sys_flag=kind)[2] == 0
+    assert append(parts, sys_flag=TRANSACTION_COMMIT)[2] == 1
+    assert append(parts)[2] == 2
+
+
+@pytest.mark.parametrize("position", [3, 5, 7, 8])
+def test_a_number_that_does_not_fit_is_refused_and_leaves_only_zeros(tmp_path, position):
+    parts = LogParts(tmp_path)
+    end = append(parts)[1]
+    fields = [parts.log.cell(ORDERS), b"body", b"", 0, 0, 0, BORN, 0, 0]
+    fields[position] = 2**63
+    with pytest.raises(RefusedMessageError, match="does not fit"):
+        parts.log.append(*fields)
+    assert parts.files.files[0].read_at(end, 500) == bytes(500)
+    assert append(parts)[::2] == (end, 1)
+    assert parts.log.locked_since_ms == 0
+
+
+def test_a_file_that_cannot_be_made_changes_nothing(tmp_path):
+    disk = FailingDisk()
+    parts = LogParts(tmp_path, disk=disk)
+    end = append(parts, bytes(3000))[1]
+    disk.is_full = True
+    with pytest.raises(StoreFullError):
+        append(parts, bytes(2000))
+    assert parts.log.max_offset == end
+    # A smaller message still fits the file, because no BLANK was written.
+    assert append(parts)[::2] == (end, 1)
+    disk.is_full = False
+    assert append(parts, bytes(2000))[0] == LOG_FILE_BYTES
+
+
+def test_the_lock_is_free_after_an_error(tmp_path):
+    disk = FailingDisk()
+    disk.is_full = True
+    parts = LogParts(tmp_path, disk=disk)
+    with pytest.raises(StoreFullError):
+        append(parts)
+    assert not parts.log.lock.locked()
+    assert parts.log.locked_since_ms == 0
+
+
+def test_a_sparse_file_is_written_page_by_page_after_probing(tmp_path):
+    disk = FailingDisk()
+    disk.is_sparse = True
+    parts = LogParts(tmp_path, disk=disk, log_file_bytes=4 * 1024 * 1024)
+    for _ in range(2000):
+        append(parts, bytes(1000))
+    file = parts.files.files[0]
+    assert file.backed_position >= file.write_position
+    disk.is_full = True
+    size = append(parts, bytes(1000))[1]
+    for _ in range((file.backed_position - 8 - file.write_position) // size):
+        append(parts, bytes(1000))
+    with pytest.raises(StoreFullError):
+        append(parts, bytes(1000))
+    position = 0
+    while position < file.write_position:
+        position += decode_record(file.mapping, position, base=0).size
+    assert position == file.write_position
+
+
+def test_dispatch_may_read_flushed_bytes_only_when_flushes_are_waited_for(tmp_path):
+    parts = LogParts(tmp_path, StoreConfig(flush_disk_type=FlushDiskType.SYNC_FLUSH))
+    offset, size, _, _ = append(parts)
+    assert parts.log.readable_limit == 0
+    assert parts.log.record_at(offset, size) is None
+    parts.flusher.flush()
+    assert parts.log.readable_limit == size
+    assert parts.log.record_at(offset, size) is not None
+
+
+def test_a_deleted_queue_begins_at_0_again(tmp_path):
+    parts = LogParts(tmp_path)
+    append(parts)
+    parts.log.forget_queue(ORDERS)
+    assert append(parts)[2] == 0
+
+
+def test_many_threads_leave_one_unbroken_row(tmp_path):
+    parts = LogParts(tmp_path, log_file_bytes=65_536)
+
+    def put_many(queue_id: int) -> None:
+        for number in range(200):
+            append(parts, bytes(number), key=QueueKey("orders", queue_id))
+
+    threads = [threading.Thread(target=put_many, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    counts = dict.fromkeys(range(4), 0)
+    for file in parts.files.files:
+        position = 0
+        while position < file.write_position:
+            size, magic = struct.unpack_from(">iI", file.mapping, position)
+            if magic == 0xCBD43194:
+                position += size
+                continue
+            message = decode_record(file.mapping, position, base=file.base)
+            assert message.queue_offset == counts[message.queue_id]
+            counts[message.queue_id] += 1
+            position += size
+    assert counts == dict.fromkeys(range(4), 200)
+
+
+def test_sizes_that_were_seen_before_are_packed_by_a_kept_struct(tmp_path, monkeypatch):
+    monkeypatch.setattr("rocketstore.storage.log.commit_log._CACHED_PACKERS", 3)
+    parts = LogParts(tmp_path)
+    for size in [*range(10), *range(10)]:
+        append(parts, bytes(size))
+    assert len(parts.log._packers) <= 3
+
+
+def test_the_log_tells_its_place(tmp_path: Path):
+    parts = LogParts(tmp_path)
+    assert (parts.log.min_offset, parts.log.max_offset) == (0, 0)
+    append(parts, b"abc")
+    assert bytes(parts.log.slice(88, 3) or b"") == b"abc"
+    assert parts.log.file_size == LOG_FILE_BYTES
+    assert isinstance(parts.files.files[0].array, np.ndarray)

@@ -1,0 +1,398 @@
+"""ConsumeQueues: reading, filling, cutting, flushing, and many of them at once."""
+
+from __future__ import annotations
+
+import gc
+import resource
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+
+from rocketstore.errors import FlushFailedError
+from rocketstore.format.queue_entry import FILLER, FILLER_BYTES, QueueEntry, encode_entry
+from rocketstore.storage.files.disk import Disk
+from rocketstore.storage.queues.consume_queue import PutEntry
+from rocketstore.storage.queues.queue_table import ConsumeQueueTable
+from rocketstore.units import QueueKey
+from support.descriptors import open_descriptors
+from support.golden_stores import golden_store
+
+KEY = QueueKey("TopicTest", 0)
+
+
+class RecordingDisk(Disk):
+    """Remembers which files were synced; fails when told to."""
+
+    def __init__(self):
+        self.synced = []
+        self.fails = False
+
+    def fdatasync(self, descriptor, path):
+        if self.fails:
+            raise OSError(5, "broken")
+        self.synced.append(path.name)
+        super().fdatasync(descriptor, path)
+
+
+class LogMin:
+    value = 0
+
+    def __call__(self):
+        return self.value
+
+
+@pytest.fixture
+def log_min():
+    return LogMin()
+
+
+@pytest.fixture
+def disk():
+    return RecordingDisk()
+
+
+def open_table(tmp_path, log_min, disk=None, **options):
+    table = ConsumeQueueTable(
+        tmp_path / "consumequeue", 100, disk=disk or Disk(), log_min_offset=log_min, **options
+    )
+    table.load()
+    return table
+
+
+def entry(number):
+    return QueueEntry(1000 + 100 * number, 100, number)
+
+
+def put(queue, numbers):
+    return [queue.put(number, entry(number)) for number in numbers]
+
+
+@pytest.fixture
+def table(tmp_path, log_min):
+    return open_table(tmp_path, log_min)
+
+
+@pytest.fixture
+def queue(table):
+    queue = table.get_or_create(KEY)
+    put(queue, range(12))
+    return queue
+
+
+# --- reading --------------------------------------------------------------------------------------
+
+
+def test_reading_never_creates_anything(table, tmp_path):
+    """K-C5"""
+    assert table.get(KEY) is None
+    assert table.get_or_create(QueueKey("..", 0)) is None
+    assert table.get_or_create(QueueKey("a/b", 0)) is None
+    assert table.get_or_create(QueueKey("a", -1)) is None
+    queue = table.get_or_create(KEY)
+    assert (queue.min_offset, queue.max_offset, queue.max_physical_offset) == (0, 0, 0)
+    assert queue.entry(0) is None
+    assert queue.entry_bytes(0, 10) is None
+    assert queue.window(0) is None
+    assert queue.last_message() is None
+    assert not (tmp_path / "consumequeue").exists()
+
+
+def test_entries_are_read_within_one_file_and_before_the_end(queue):
+    assert bytes(queue.entry_bytes(3, 10)) == encode_entry(*entry(3)) + encode_entry(*entry(4))
+    assert queue.entries(10, 10)["tags_code"].tolist() == [10, 11]
+    assert queue.entry_bytes(12, 1) is None
+    assert queue.entry_bytes(-1, 1) is None
+    assert queue.entry_bytes(0, 0) is None
+    assert queue.entry(11) == entry(11)
+    assert queue.entries_per_file == 5
+    window = queue.window(230)
+    assert (window.base, window.readable_bytes) == (200, 40)
+
+
+def test_the_end_is_found_again(queue, table, tmp_path, log_min):
+    table.flush()
+    for count in range(12, 25):
+        again = open_table(tmp_path, log_min).get(KEY)
+        assert again.max_offset == count
+        assert again.max_physical_offset == 1000 + 100 * count
+        put(queue, [count])
+
+
+@pytest.mark.parametrize("name", ["basic", "batch", "broker", "delay", "ipv6", "expired/base",
+                                  "expired/files_removed", "expired/files_and_cq_removed",
+                                  "expired/deleted_by_store"])  # fmt: skip
+def test_minimum_maximum_and_entries_are_those_that_java_reads(name, tmp_path):
+    store, manifest = golden_store(name)
+    shutil.copytree(store / "consumequeue", tmp_path / "consumequeue")
+    log_min = manifest["minPhyOffset"]
+    size = manifest["config"]["mappedFileSizeConsumeQueue"]
+    table = ConsumeQueueTable(
+        tmp_path / "consumequeue", size, disk=Disk(), log_min_offset=lambda: log_min
+    )
+    assert table.load() == []
+    described = {
+        (topic, int(queue_id)): q
+        for topic, queues in manifest["consumeQueues"].items()
+        for queue_id, q in queues.items()
+    }
+    assert {queue.key for queue in table.all() if queue.max_offset} == {
+        key for key, q in described.items() if q["maxOffset"]
+    }
+    for key, q in described.items():
+        queue = table.get(QueueKey(*key))
+        if queue is None:
+            assert q["maxOffset"] == 0
+            continue
+        assert queue.max_offset == q["maxOffset"]
+        entries = [list(queue.entry(n)) for n in range(queue.min_offset, queue.max_offset)]
+        assert entries == q["entries"]
+        if entries:
+            assert queue.min_offset == q["minOffset"]
+            # Java's lastOffset is the end of the last valid entry, fillers included (K-C2).
+            assert queue.max_physical_offset == q["maxPhysicOffset"]
+
+
+def test_the_minimum_follows_the_log_by_bisection(queue, log_min):
+    for number in range(13):
+        log_min.value = 1000 + 100 * number
+        assert queue.min_offset == number
+    log_min.value = 1050
+    assert queue.min_offset == 1
+    log_min.value = 10**9
+    assert queue.min_offset == 12, "K-C3: nothing left, so the minimum is the maximum"
+    put(queue, [12])
+    log_min.value = 2200
+    assert queue.min_offset == 12
+
+
+def test_fillers_are_no_messages(table, log_min):
+    """K-C2: in Java a queue that ends in fillers reaches to offset 2147483647."""
+    queue = table.get_or_create(KEY)
+    put(queue, [3, 4])
+    queue.fill_to(20 * 15)
+    assert queue.max_offset == 15
+    assert queue.max_physical_offset == 1500
+    assert queue.min_offset == 3
+    log_min.value = 1400
+    assert queue.min_offset == 4
+    log_min.value = 1401
+    assert queue.min_offset == 15
+    assert queue.last_message() == (4, entry(4))
+
+
+def test_fillers_beyond_a_chunk_are_passed_over(tmp_path, log_min):
+    table = ConsumeQueueTable(
+        tmp_path / "consumequeue", 200_000, disk=Disk(), log_min_offset=log_min
+    )
+    queue = table.get_or_create(KEY)
+    put(queue, [0])
+    queue.fill_to(20 * 9000)
+    put(queue, [9000])
+    log_min.value = 1001
+    assert queue.min_offset == 9000
+    queue.truncate(9000, now_ms=0)
+    assert queue.last_message() == (0, entry(0))
+
+
+# --- writing --------------------------------------------------------------------------------------
+
+
+def test_an_entry_is_put_once_and_keeps_its_place(queue):
+    assert put(queue, [5]) == [PutEntry.REPEATED]
+    assert queue.put(5, entry(6)) is PutEntry.REFUSED
+    assert queue.entry(5) == entry(5)
+    assert queue.put(5, entry(6), overwrite=True) is PutEntry.WRITTEN
+    assert queue.entry(5) == entry(6)
+
+
+def test_a_filler_gives_way_to_its_message(queue):
+    queue.put(20, entry(20))
+    assert queue.entry(15) == FILLER
+    assert put(queue, [15]) == [PutEntry.WRITTEN]
+    assert queue.entry(15) == entry(15)
+    assert queue.max_offset == 21
+
+
+def test_a_queue_that_begins_late_begins_in_the_middle_of_a_file(table, tmp_path):
+    """F6: byte for byte what ConsumeQueue.fillPreBlank writes."""
+    queue = table.get_or_create(KEY)
+    put(queue, [12])
+    [path] = (tmp_path / "consumequeue" / "TopicTest" / "0").iterdir()
+    assert path.name == "00000000000000000200"
+    assert path.read_bytes() == FILLER_BYTES * 2 + encode_entry(*entry(12)) + bytes(40)
+    assert put(queue, [3]) == [PutEntry.REFUSED]
+
+
+def test_few_files_may_be_mapped_and_all_queues_still_be_written(tmp_path, log_min):
+    table = open_table(tmp_path, log_min, writer_limit=3)
+    queues = [table.get_or_create(QueueKey("T", number)) for number in range(10)]
+    for number in range(12):
+        for queue in queues:
+            put(queue, [number])
+    assert len(table.mappings._writers) == 3
+    assert table.flush()
+    assert [queue.max_offset for queue in queues] == [12] * 10
+    again = open_table(tmp_path, log_min)
+    for number in range(10):
+        other = again.get(QueueKey("T", number))
+        assert [other.entry(n) for n in range(12)] == [entry(n) for n in range(12)]
+
+
+# --- cutting --------------------------------------------------------------------------------------
+
+
+def test_what_is_cut_off_is_zero_and_stays_gone(queue, table, tmp_path, log_min):
+    """K-R5: Java takes the old entries for new ones at its next start."""
+    queue.truncate_to_physical(1720, now_ms=0)
+    assert (queue.max_offset, queue.max_physical_offset) == (7, 1700)
+    assert [file.base for file in queue.files.files] == [0, 100]
+    directory = tmp_path / "consumequeue" / "TopicTest" / "0"
+    assert (directory / f"{100:020d}").read_bytes()[40:] == bytes(60)
+    assert open_table(tmp_path, log_min).get(KEY).max_offset == 7
+    assert put(queue, [7, 8]) == [PutEntry.WRITTEN] * 2
+    assert not queue.truncate_to_physical(10**9, now_ms=0), "nothing to cut"
+
+
+def test_bytes_behind_the_last_entry_are_cleaned(queue, table, tmp_path):
+    file = queue.files.files[-1]
+    file.write_bytes(60, encode_entry(*entry(99)))
+    assert queue.truncate_to_physical(10**9, now_ms=0)
+    assert bytes(file.mapping[40:]) == bytes(60)
+    assert table.truncate_to_physical(10**9, now_ms=0) == []
+
+
+def test_only_files_without_a_living_message_expire_and_the_last_never(queue, log_min):
+    """K-C4: a queue whose messages are all gone keeps its number."""
+    options = {"force_after_ms": 0, "now_ms": 0}
+    assert queue.delete_expired(1400, **options) == ([], True)
+    [gone], is_done = queue.delete_expired(1401, **options)
+    assert (gone.name, is_done) == (f"{0:020d}", True)
+    assert queue.first_offset == 5
+    log_min.value = 10**9
+    assert len(queue.delete_expired(10**9, **options)[0]) == 1
+    assert len(queue.files.files) == 1
+    assert (queue.min_offset, queue.max_offset) == (12, 12)
+    assert put(queue, [12]) == [PutEntry.WRITTEN]
+
+
+def test_a_file_that_ends_in_fillers_stays_while_a_message_of_it_lives(table):
+    queue = table.get_or_create(KEY)
+    put(queue, [0, 1])
+    queue.fill_to(200)
+    put(queue, [10, 11])
+    options = {"force_after_ms": 0, "now_ms": 0}
+    assert queue.delete_expired(1100, **options) == ([], True)
+    assert len(queue.delete_expired(1101, **options)[0]) == 2
+
+
+def test_a_held_file_is_deleted_when_its_reader_is_done(queue):
+    first = queue.files.files[0]
+    assert first.hold()
+    options = {"force_after_ms": 1000, "now_ms": 0}
+    assert queue.delete_expired(1401, **options) == ([], False)
+    first.release()
+    assert len(queue.delete_expired(1401, **options)[0]) == 1
+
+
+def test_views_outlive_the_file(queue):
+    view = queue.entry_bytes(0, 5)
+    queue.delete_expired(10**9, force_after_ms=0, now_ms=0)
+    assert bytes(view) == b"".join(encode_entry(*entry(n)) for n in range(5))
+
+
+# --- durability -----------------------------------------------------------------------------------
+
+
+def test_a_flush_syncs_what_changed_and_nothing_twice(tmp_path, log_min, disk):
+    table = open_table(tmp_path, log_min, disk)
+    queue = table.get_or_create(KEY)
+    put(queue, range(7))
+    disk.synced.clear()
+    assert table.flush()
+    assert disk.synced == [f"{0:020d}", f"{100:020d}"]
+    assert table.flush()
+    assert len(disk.synced) == 2
+    put(queue, [7])
+    assert queue.is_dirty
+    assert table.flush()
+    assert disk.synced[2:] == [f"{100:020d}"]
+
+
+def test_few_new_pages_wait_for_a_thorough_flush(tmp_path, log_min, disk):
+    table = ConsumeQueueTable(
+        tmp_path / "consumequeue", 20 * 4096, disk=disk, log_min_offset=log_min
+    )
+    queue = table.get_or_create(KEY)
+    put(queue, range(205))
+    disk.synced.clear()
+    assert not table.flush(least_pages=2)
+    assert disk.synced == []
+    put(queue, range(205, 410))
+    assert table.flush(least_pages=2)
+    assert len(disk.synced) == 1
+
+
+def test_an_entry_rewritten_before_the_end_is_flushed_too(tmp_path, log_min, disk):
+    table = open_table(tmp_path, log_min, disk)
+    queue = table.get_or_create(KEY)
+    put(queue, range(12))
+    table.flush()
+    disk.synced.clear()
+    queue.put(1, entry(50), overwrite=True)
+    assert table.flush()
+    assert f"{0:020d}" in disk.synced
+
+
+def test_after_a_failed_sync_nothing_is_promised_any_more(tmp_path, log_min, disk):
+    table = open_table(tmp_path, log_min, disk)
+    put(table.get_or_create(KEY), range(3))
+    disk.fails = True
+    with pytest.raises(FlushFailedError):
+        table.flush()
+    disk.fails = False
+    assert not table.flush()
+    assert table.is_flush_broken
+
+
+# --- many -----------------------------------------------------------------------------------------
+
+
+def test_a_thousand_queues_open_quickly_and_without_mapping(tmp_path, log_min):
+    directory = tmp_path / "consumequeue"
+    data = b"".join(encode_entry(*entry(n)) for n in range(3)) + bytes(40)
+    for number in range(1000):
+        queue = directory / f"Topic{number % 100}" / str(number // 100)
+        queue.mkdir(parents=True)
+        (queue / f"{0:020d}").write_bytes(data)
+    (directory / "Topic0" / "not-a-number").mkdir()
+    (directory / "Topic0" / "007").mkdir()
+    gc.collect()
+    before, descriptors_before = _anonymous_bytes(), open_descriptors(tmp_path)
+    began = time.perf_counter()
+    table = open_table(tmp_path, log_min)
+    took_s = time.perf_counter() - began
+    assert len(table) == 1000
+    assert all(queue.max_offset == 3 for queue in table.all())
+    assert not any(file.is_mapped for queue in table.all() for file in queue.files.files)
+    assert open_descriptors(tmp_path) - descriptors_before < 10
+    assert _anonymous_bytes() - before < 50 * 2**20
+    assert took_s < 60, "loose, for busy machines; the promise is in bench/"
+
+
+def _anonymous_bytes():
+    fields = dict(
+        line.split(":")
+        for line in Path("/proc/self/status").read_text().splitlines()
+        if ":" in line
+    )
+    return int(fields["RssAnon"].split()[0]) * 1024
+
+
+def test_the_table_lists_topics_and_next_offsets(table, queue):
+    table.get_or_create(QueueKey("Other", 2))
+    assert table.topics() == ["Other", "TopicTest"]
+    assert table.next_offsets() == {KEY: 12, QueueKey("Other", 2): 0}
+    assert table.max_physical_offset == 2200
+    assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] > 0

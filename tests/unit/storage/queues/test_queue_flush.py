@@ -1,0 +1,86 @@
+"""The checkpoint moves only to what queues and index really have on the disk."""
+
+from __future__ import annotations
+
+import pytest
+
+from rocketstore.config import StoreConfig
+from rocketstore.errors import FlushFailedError
+from rocketstore.storage.checkpoint import StoreCheckpoint, read_checkpoint
+from rocketstore.storage.files.disk import Disk
+from rocketstore.storage.queues.queue_flush import QueueFlusher
+from support.dispatch_parts import DispatchParts
+
+
+class FailingDisk(Disk):
+    fails = False
+
+    def fdatasync(self, descriptor, path):
+        if self.fails and "checkpoint" not in path.name:
+            raise OSError(5, "broken")
+        super().fdatasync(descriptor, path)
+
+
+@pytest.fixture
+def parts(tmp_path):
+    return DispatchParts(tmp_path, disk=FailingDisk())
+
+
+@pytest.fixture
+def flusher(parts):
+    return QueueFlusher(
+        parts.table, parts.index,
+        checkpoint=StoreCheckpoint(parts.root / "checkpoint", disk=parts.disk),
+        dispatched_timestamp=lambda: parts.dispatcher.last_store_timestamp_ms,
+        config=StoreConfig(), clock=parts.clock,
+    )  # fmt: skip
+
+
+def times(parts):
+    return tuple(read_checkpoint(parts.root / "checkpoint"))
+
+
+def dispatch(parts, stored):
+    parts.append(properties=b"KEYS\x01k", store_timestamp=stored)
+    parts.run()
+
+
+def test_only_a_thorough_flush_moves_the_checkpoint(parts, flusher):
+    """K-R7: Java's time is that of the last entry in memory."""
+    dispatch(parts, 5000)
+    assert flusher.run_once() is False
+    assert times(parts) == (0, 0, 0)
+    parts.clock.now_ms += 60_000
+    assert flusher.run_once() is True
+    assert times(parts) == (0, 5000, 5000)
+    assert not any(queue.is_dirty for queue in parts.table.all())
+
+
+def test_what_is_dispatched_during_the_flush_is_not_promised(parts, flusher, monkeypatch):
+    dispatch(parts, 5000)
+    real = parts.table.flush
+
+    def flush_while_dispatching(*arguments):
+        dispatch(parts, 9000)
+        return real(*arguments)
+
+    monkeypatch.setattr(parts.table, "flush", flush_while_dispatching)
+    assert flusher.flush_all()
+    assert times(parts) == (0, 5000, 5000)
+
+
+def test_after_a_failed_sync_the_checkpoint_stays(parts, flusher):
+    dispatch(parts, 5000)
+    parts.disk.fails = True
+    with pytest.raises(FlushFailedError):
+        flusher.flush_all()
+    parts.disk.fails = False
+    assert flusher.flush_all() is False
+    assert flusher.is_broken
+    assert times(parts) == (0, 0, 0)
+
+
+def test_the_thread_starts_and_stops(flusher):
+    flusher.start()
+    flusher.stop()
+    assert flusher.failure is None

@@ -1,0 +1,201 @@
+"""The leftovers test, on columns alone: who is kept, who is an old log's record."""
+
+from __future__ import annotations
+
+import struct
+
+import numpy as np
+import pytest
+
+from rocketstore.storage.recovery.leftovers import (
+    KeyColumns,
+    LeftoverJudge,
+    Stretch,
+    Verdict,
+    find_bridge,
+    present_life,
+)
+
+NOW_MS = 1_800_000_000_000
+MAGICS = frozenset({b"\xda\xa3\x20\xa7"})
+
+
+def keys(*rows: tuple[int, int, int], normal: bool = True) -> KeyColumns:
+    """Build columns of (queue, queue offset, store time)."""
+    columns = np.array(rows, dtype=np.int64).reshape(-1, 3)
+    return KeyColumns(
+        columns[:, 0], columns[:, 1], columns[:, 2], np.full(len(columns), normal, dtype=np.bool_)
+    )
+
+
+def run(queue: int, first: int, count: int, time_ms: int) -> KeyColumns:
+    return keys(*((queue, first + i, time_ms + i) for i in range(count)))
+
+
+def stretch(
+    records: KeyColumns, *, linked: bool = False, bridged: bool = False, same_file: bool = True
+) -> Stretch:
+    return Stretch(0, 0, linked, bridged, same_file, records, records)
+
+
+def judge_behind(trusted: KeyColumns) -> LeftoverJudge:
+    judge = LeftoverJudge(NOW_MS)
+    assert judge.decide(stretch(trusted)).verdict is Verdict.LOG
+    judge.trust(trusted)
+    return judge
+
+
+def test_records_behind_a_damaged_record_are_log() -> None:
+    judge = judge_behind(run(0, 0, 50, 1000))
+    assert judge.decide(stretch(run(0, 51, 50, 1060))).verdict is Verdict.LOG
+
+
+def test_repeated_queue_offsets_with_older_times_are_leftovers() -> None:
+    judge = judge_behind(run(0, 0, 60, 5000))
+    assert judge.decide(stretch(run(0, 55, 20, 2000))).verdict is Verdict.LEFTOVER
+
+
+def test_repeats_alone_are_leftovers_when_the_clock_stood_still() -> None:
+    trusted = keys(*((0, i, 5000) for i in range(60)))
+    judge = judge_behind(trusted)
+    old = keys(*((0, i, 5000) for i in range(59, 80)))
+    assert judge.decide(stretch(old)).verdict is Verdict.LEFTOVER
+
+
+def test_older_times_alone_are_leftovers_behind_an_unbridged_break() -> None:
+    judge = judge_behind(run(0, 0, 60, 5000))
+    assert judge.decide(stretch(run(0, 70, 20, 2000))).verdict is Verdict.LEFTOVER
+
+
+def test_older_times_behind_a_bridged_break_are_kept_and_doubtful() -> None:
+    judge = judge_behind(run(0, 0, 60, 5000))
+    judgement = judge.decide(stretch(run(0, 61, 20, 2000), bridged=True))
+    assert judgement.verdict is Verdict.DOUBTFUL
+    assert judgement.verdict.is_kept
+
+
+def test_a_clock_that_catches_up_again_convicts_nobody() -> None:
+    judge = judge_behind(run(0, 0, 60, 5000))
+    assert judge.decide(stretch(run(0, 61, 4000, 2000))).verdict is Verdict.LOG
+
+
+def test_an_unbroken_chain_is_never_tested() -> None:
+    judge = judge_behind(run(0, 0, 60, 5000))
+    assert judge.decide(stretch(run(0, 0, 60, 1000), linked=True)).verdict is Verdict.LOG
+
+
+def test_a_topic_made_anew_before_the_break_goes_on_behind_it() -> None:
+    trusted = KeyColumns.joined([run(0, 0, 60, 5000), run(0, 0, 10, 6000)])
+    judge = judge_behind(trusted)
+    assert judge.decide(stretch(run(0, 11, 30, 6100))).verdict is Verdict.LOG
+
+
+@pytest.mark.parametrize("flipped", [164, 37, 2**40])
+def test_a_flipped_queue_offset_in_a_trusted_record_convicts_nobody(flipped: int) -> None:
+    trusted = run(0, 0, 120, 5000)
+    trusted.queue_offset[100] = flipped
+    judge = judge_behind(trusted)
+    assert judge.decide(stretch(run(0, 121, 200, 6000))).verdict is Verdict.LOG
+
+
+def test_a_flipped_queue_offset_behind_the_break_convicts_nobody() -> None:
+    judge = judge_behind(run(0, 0, 120, 5000))
+    later = run(0, 121, 200, 6000)
+    later.queue_offset[0] = 17
+    later.queue_offset[50] = 23
+    assert judge.decide(stretch(later)).verdict is Verdict.LOG
+
+
+def test_a_flipped_store_time_convicts_nobody() -> None:
+    trusted = run(0, 0, 120, 5000)
+    trusted.store_timestamp_ms[-1] = 2**60
+    judge = judge_behind(trusted)
+    later = run(0, 121, 200, 6000)
+    later.store_timestamp_ms[-1] = 3
+    assert judge.decide(stretch(later)).verdict is Verdict.LOG
+
+
+def test_prepared_records_neither_testify_nor_are_judged() -> None:
+    prepared = keys(*((0, 0, 5000 + i) for i in range(10)), normal=False)
+    judge = judge_behind(KeyColumns.joined([run(0, 0, 3, 4000), prepared]))
+    behind = keys(*((0, 0, 6000 + i) for i in range(10)), normal=False)
+    assert judge.decide(stretch(behind)).verdict is Verdict.LOG
+    older = keys(*((0, 0, 100 + i) for i in range(10)), normal=False)
+    assert judge.decide(stretch(older)).verdict is Verdict.DOUBTFUL
+
+
+def test_an_earlier_log_over_several_files_is_a_leftover_in_each() -> None:
+    judge = judge_behind(run(0, 0, 60, 5000))
+    assert judge.decide(stretch(run(0, 58, 40, 2000))).verdict is Verdict.LEFTOVER
+    later_file = stretch(run(0, 98, 40, 2040), linked=True, same_file=False)
+    assert judge.decide(later_file).verdict is Verdict.LEFTOVER
+
+
+def test_a_leftover_that_goes_on_in_the_next_file_is_a_leftover_without_any_clock() -> None:
+    judge = judge_behind(keys(*((0, i, 5000) for i in range(60))))
+    first = keys(*((0, i, 5000) for i in range(58, 98)))
+    second = keys(*((0, i, 5000) for i in range(98, 140)))
+    assert judge.decide(stretch(first)).verdict is Verdict.LEFTOVER
+    assert judge.decide(stretch(second, linked=True, same_file=False)).verdict is Verdict.LEFTOVER
+
+
+def test_newer_records_behind_a_leftover_are_log() -> None:
+    # A power cut kept later pages and lost earlier ones, where old records still stand.
+    judge = judge_behind(run(0, 0, 60, 5000))
+    assert judge.decide(stretch(run(0, 58, 40, 2000))).verdict is Verdict.LEFTOVER
+    assert judge.decide(stretch(run(0, 90, 40, 5100))).verdict is Verdict.LOG
+
+
+def test_many_files_behind_damage_in_the_middle_are_log() -> None:
+    judge = judge_behind(run(0, 0, 60, 5000))
+    for number in range(5):
+        records = run(0, 100 + 50 * number, 50, 5100 + 50 * number)
+        linked = number > 0
+        assert judge.decide(stretch(records, linked=linked)).verdict is Verdict.LOG
+        judge.trust(records)
+
+
+def test_the_present_life_of_a_queue_begins_at_its_last_restart() -> None:
+    offsets = np.array([0, 1, 2, 3, 0, 1, 2], dtype=np.int64)
+    assert present_life(offsets).tolist() == [0, 1, 2]
+    flipped = np.array([0, 1, 0, 3, 4], dtype=np.int64)
+    assert present_life(flipped).tolist() == [0, 1, 3, 4]
+
+
+def record(offset: int, body: bytes = b"body", topic: bytes = b"t") -> bytearray:
+    size = 91 + len(body) + len(topic)
+    head = struct.pack(
+        ">iIiiiqqiq8sq8siqi", size, 0xDAA320A7, 0, 0, 0, 7, offset, 0, 0, bytes(8), 0, bytes(8),
+        0, 0, len(body),
+    )  # fmt: skip
+    return bytearray(head + body + bytes([len(topic)]) + topic + bytes(2))
+
+
+def test_a_broken_body_is_bridged_by_its_header() -> None:
+    view = memoryview(record(0) + record(96))
+    view[86] ^= 0xFF
+    assert find_bridge(view, base=0, start=0, stop=96, magics=MAGICS)
+
+
+def test_a_broken_length_is_bridged_by_the_lengths_inside() -> None:
+    view = memoryview(record(0) + record(96))
+    view[3] = 17
+    assert find_bridge(view, base=0, start=0, stop=96, magics=MAGICS)
+
+
+def test_two_broken_records_bridge_hand_over_hand() -> None:
+    view = memoryview(record(0) + record(96) + record(192))
+    view[86] ^= 0xFF
+    view[96 + 86] ^= 0xFF
+    assert find_bridge(view, base=0, start=0, stop=192, magics=MAGICS)
+
+
+def test_a_torn_record_over_an_old_one_is_no_bridge() -> None:
+    old = record(0, body=b"o" * 300) + record(396)
+    old[:90] = record(0, body=b"new" * 50)[:90]
+    assert not find_bridge(memoryview(old), base=0, start=0, stop=396, magics=MAGICS)
+
+
+def test_zeros_are_no_bridge() -> None:
+    view = memoryview(bytearray(96) + record(96))
+    assert not find_bridge(view, base=0, start=0, stop=96, magics=MAGICS)

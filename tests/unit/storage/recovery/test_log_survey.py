@@ -1,0 +1,78 @@
+"""A survey of a log: chains, damage and the end, mapped or read piece by piece."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from rocketstore.storage.audit.store_audit import ReadLogFile
+from rocketstore.storage.files.pread_files import PreadFiles
+from rocketstore.storage.recovery.log_survey import LogSurvey, survey_log
+from support.small_store import LOG_FILE_BYTES, START_MS, Clock, build_store, overwrite, read_log
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+NOW_MS = START_MS + 3_600_000
+COUNT = 120
+
+
+class WholeFile:
+    """A file whose bytes are all in memory, as a map gives them."""
+
+    def __init__(self, path: Path) -> None:
+        self.base = int(path.name)
+        self.array = np.fromfile(path, np.uint8)
+        self.size = len(self.array)
+
+
+def whole(root: Path) -> LogSurvey:
+    paths = sorted((root / "commitlog").iterdir())
+    return survey_log([WholeFile(path) for path in paths], now_ms=NOW_MS)
+
+
+def piecewise(root: Path) -> LogSurvey:
+    files = PreadFiles((root / "commitlog",), file_size=LOG_FILE_BYTES).files
+    return survey_log([ReadLogFile(file, LOG_FILE_BYTES) for file in files], now_ms=NOW_MS)
+
+
+def test_a_healthy_log_is_one_chain_per_file(tmp_path: Path) -> None:
+    offsets = build_store(tmp_path, COUNT, Clock())
+    survey = whole(tmp_path)
+    assert survey.record_count == COUNT
+    assert survey.end == offsets[-1] + int.from_bytes(read_log(tmp_path, offsets[-1], 4), "big")
+    assert all(len(file.chains) <= 1 and not file.damage for file in survey.files)
+    assert survey.lost_ranges() == []
+
+
+def test_the_end_is_behind_the_last_record_whatever_stands_in_front(tmp_path: Path) -> None:
+    offsets = build_store(tmp_path, COUNT, Clock())
+    end = whole(tmp_path).end
+    overwrite(tmp_path, offsets[3], b"\xff" * 400)
+    survey = whole(tmp_path)
+    assert survey.end == end
+    assert survey.record_count == COUNT - 2
+    (lost,) = survey.lost_ranges()
+    assert (lost.start, lost.stop) == (offsets[3], offsets[5])
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_reading_piece_by_piece_gives_the_survey_of_the_whole(seed: int, tmp_path: Path) -> None:
+    dice = random.Random(seed)
+    build_store(tmp_path, COUNT, Clock(), body_size=dice.choice([0, 40, 200, 3000]))
+    for _ in range(dice.randint(0, 8)):
+        path = dice.choice(sorted((tmp_path / "commitlog").iterdir()))
+        changed = bytearray(path.read_bytes())
+        at = dice.randrange(len(changed))
+        size = dice.choice([1, 4, 300, 5000])
+        fill = dice.choice([b"\0", dice.randbytes(1)])
+        changed[at : at + size] = (fill * size)[: len(changed) - at]
+        path.write_bytes(changed)
+    expected, found = whole(tmp_path), piecewise(tmp_path)
+    assert found.end == expected.end
+    assert list(found.chains()) == list(expected.chains())
+    assert [file.damage for file in found.files] == [file.damage for file in expected.files]
+    assert found.holes == expected.holes

@@ -1,0 +1,300 @@
+"""Recovery: what survives, what is cut, and what consumers see afterwards."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+from structlog.testing import capture_logs
+
+from rocketstore.config import RecoveryPolicy
+from rocketstore.errors import StoreDamagedError
+from rocketstore.storage.audit.verify import verify_store
+from rocketstore.storage.store import MessageStore
+from support.dying_disk import DyingDisk, KilledError
+from support.small_store import (
+    CONFIG,
+    LOG_FILE_BYTES,
+    QUEUE_FILE_BYTES,
+    Clock,
+    bodies,
+    build_store,
+    copy_store,
+    crashed,
+    log_path,
+    messages,
+    open_store,
+    overwrite,
+    put_all,
+    read_log,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+COUNT = 200
+
+
+def expected_bodies(topic: str, *, without: tuple[int, ...] = ()) -> dict[int, bytes]:
+    wanted = [message for message in messages(COUNT) if message.topic == topic]
+    return {
+        n: message.body for n, message in enumerate(wanted) if 2 * n + int(topic[-1]) not in without
+    }
+
+
+def assert_all_there(store: MessageStore, *, without: tuple[int, ...] = ()) -> None:
+    for topic in ("Topic0", "Topic1"):
+        assert bodies(store, topic) == expected_bodies(topic, without=without)
+    for number in range(COUNT):
+        found = store.find(f"Topic{number % 2}", key=f"key-{number}")
+        assert len(found) == (number not in without)
+
+
+def test_a_clean_stop_leaves_nothing_to_recover(tmp_path: Path) -> None:
+    clock = Clock()
+    build_store(tmp_path, COUNT, clock)
+    with capture_logs() as logs, open_store(tmp_path, clock) as store:
+        assert store.recovery.was_clean
+        assert store.recovery.findings == []
+        assert_all_there(store)
+    assert [entry for entry in logs if entry["log_level"] == "warning"] == []
+
+
+def test_a_crash_without_damage_loses_nothing(tmp_path: Path) -> None:
+    clock = Clock()
+    build_store(tmp_path, COUNT, clock)
+    crashed(tmp_path)
+    with open_store(tmp_path, clock) as store:
+        assert not store.recovery.was_clean
+        assert store.recovery.evidence is None
+        assert_all_there(store)
+
+
+def test_a_torn_last_record_is_cut_and_kept_as_evidence(tmp_path: Path) -> None:
+    clock = Clock()
+    offsets = build_store(tmp_path, COUNT, clock)
+    torn = read_log(tmp_path, offsets[-1], 100)
+    overwrite(tmp_path, offsets[-1] + 150, bytes(300))
+    crashed(tmp_path)
+    with open_store(tmp_path, clock) as store:
+        assert store.recovery.end == offsets[-1]
+        assert_all_there(store, without=(COUNT - 1,))
+        (kept,) = (tmp_path / str(store.recovery.evidence)).rglob("*@*")
+        assert torn in kept.read_bytes()
+        assert not any(read_log(tmp_path, offsets[-1], 1000))
+        put_all(store, messages(1, first=COUNT - 1), clock)
+        assert_all_there(store)
+
+
+def test_damage_in_the_middle_costs_only_its_record(tmp_path: Path) -> None:
+    clock = Clock()
+    offsets = build_store(tmp_path, COUNT, clock)
+    broken = offsets[10] + 120
+    before = read_log(tmp_path, broken, 8)
+    overwrite(tmp_path, broken, b"\xff" * 8)
+    crashed(tmp_path)
+    files = sorted(path.name for path in (tmp_path / "commitlog").iterdir())
+    with open_store(tmp_path, clock) as store:
+        assert store.recovery.start == 0
+        damage = [f for f in store.recovery.findings if f.kind == "log-damage"]
+        assert [(f.offset, f.size) for f in damage] == [(offsets[10], offsets[11] - offsets[10])]
+        assert bodies(store, "Topic0") == expected_bodies("Topic0", without=(10,))
+        assert bodies(store, "Topic1") == expected_bodies("Topic1")
+        page = store.get("Topic0", queue_id=0, offset=5, max_messages=1)
+        assert page.skipped_entries == 1
+        assert page.messages[0].queue_offset == 6
+        assert read_log(tmp_path, broken, 8) == b"\xff" * 8 != before
+    assert sorted(path.name for path in (tmp_path / "commitlog").iterdir()) == files
+
+
+def test_compatible_recovery_cuts_at_the_first_damage_and_keeps_copies(tmp_path: Path) -> None:
+    clock = Clock()
+    offsets = build_store(tmp_path, COUNT, clock)
+    overwrite(tmp_path, offsets[10] + 120, b"\xff" * 8)
+    crashed(tmp_path)
+    original = copy_store(tmp_path / "commitlog", tmp_path.with_name("original"))
+    with MessageStore.open(
+        tmp_path, CONFIG, clock=clock, threads=False, policy=RecoveryPolicy.COMPATIBLE
+    ) as store:
+        assert store.recovery.end == offsets[10]
+        assert set(bodies(store, "Topic0")) == set(range(5))
+        kept = tmp_path / str(store.recovery.evidence) / "commitlog"
+        for path in sorted(original.iterdir())[1:]:
+            if any(path.read_bytes()):
+                assert (kept / path.name).read_bytes() == path.read_bytes()
+
+
+def test_a_missing_log_file_is_reported_and_passed_over(tmp_path: Path) -> None:
+    clock = Clock()
+    offsets = build_store(tmp_path, COUNT, clock)
+    log_path(tmp_path, LOG_FILE_BYTES).unlink()
+    crashed(tmp_path)
+    lost = tuple(number for number, offset in enumerate(offsets) if offset // LOG_FILE_BYTES == 1)
+    with open_store(tmp_path, clock) as store:
+        reasons = [f.reason for f in store.recovery.findings if f.kind == "log-damage"]
+        assert any("missing file" in reason for reason in reasons)
+        assert store.recovery.end > offsets[-1]
+        assert bodies(store, "Topic0") == expected_bodies("Topic0", without=lost)
+        (offset,) = put_all(store, messages(1, first=COUNT), clock)
+        assert offset == store.recovery.end
+
+
+def test_deleted_queues_are_made_anew_from_the_first_file_on(tmp_path: Path) -> None:
+    clock = Clock()
+    build_store(tmp_path, COUNT, clock)
+    clock.now_ms += 10_000
+    with open_store(tmp_path, clock) as store:
+        put_all(store, messages(COUNT, first=COUNT), clock)
+    for path in sorted((tmp_path / "consumequeue").rglob("*"), reverse=True):
+        path.unlink() if path.is_file() else path.rmdir()
+    crashed(tmp_path)
+    with open_store(tmp_path, clock) as store:
+        assert store.max_offset("Topic0", 0) == COUNT
+        assert len(bodies(store, "Topic0")) == COUNT
+    assert verify_store(tmp_path, CONFIG, now_ms=clock()).findings == []
+
+
+def test_a_queue_that_lost_its_last_entries_gets_them_back_after_a_clean_stop(
+    tmp_path: Path,
+) -> None:
+    clock = Clock()
+    build_store(tmp_path, COUNT, clock)
+    queue = tmp_path / "consumequeue" / "Topic0" / "0" / "00000000000000000000"
+    with queue.open("r+b") as file:
+        file.seek(60 * 20)
+        file.write(bytes(40 * 20))
+    with open_store(tmp_path, clock) as store:
+        assert store.recovery.was_clean
+        assert_all_there(store)
+
+
+def test_a_lost_page_in_a_queue_is_written_again(tmp_path: Path) -> None:
+    clock = Clock()
+    build_store(tmp_path, COUNT, clock)
+    queue = tmp_path / "consumequeue" / "Topic1" / "0" / "00000000000000000000"
+    with queue.open("r+b") as file:
+        file.seek(30 * 20)
+        file.write(bytes(20 * 20))
+    crashed(tmp_path)
+    with open_store(tmp_path, clock) as store:
+        assert_all_there(store)
+
+
+def test_a_deleted_index_is_made_anew(tmp_path: Path) -> None:
+    clock = Clock()
+    build_store(tmp_path, COUNT, clock)
+    for path in (tmp_path / "index").iterdir():
+        path.unlink()
+    crashed(tmp_path)
+    with open_store(tmp_path, clock) as store:
+        assert_all_there(store)
+
+
+@pytest.mark.parametrize("content", [b"", b"\x7f" * 4096, bytes(4096), None])
+def test_a_broken_checkpoint_only_makes_recovery_go_back_further(
+    content: bytes | None, tmp_path: Path
+) -> None:
+    clock = Clock()
+    build_store(tmp_path, COUNT, clock)
+    checkpoint = tmp_path / "checkpoint"
+    checkpoint.unlink() if content is None else checkpoint.write_bytes(content)
+    for path in (tmp_path / "consumequeue").rglob("0000*"):
+        with path.open("r+b") as file:
+            file.write(bytes(QUEUE_FILE_BYTES))
+    crashed(tmp_path)
+    with open_store(tmp_path, clock) as store:
+        assert store.recovery.start == 0
+        assert_all_there(store)
+
+
+def test_a_store_time_far_in_the_future_does_not_stop_the_clock(tmp_path: Path) -> None:
+    clock = Clock()
+    offsets = build_store(tmp_path, COUNT, clock)
+    overwrite(tmp_path, offsets[-1] + 56, (2**62).to_bytes(8, "big"))
+    crashed(tmp_path)
+    with open_store(tmp_path, clock) as store:
+        assert store.recovery.last_store_timestamp_ms <= clock()
+        put_all(store, messages(1, first=COUNT), clock)
+        assert store.find("Topic0", key=f"key-{COUNT}")[0].store_timestamp_ms == clock()
+
+
+def test_queues_without_a_log_are_refused(tmp_path: Path) -> None:
+    clock = Clock()
+    build_store(tmp_path, COUNT, clock)
+    for path in (tmp_path / "commitlog").iterdir():
+        path.unlink()
+    with pytest.raises(StoreDamagedError, match="no CommitLog file"):
+        open_store(tmp_path, clock)
+
+
+def earlier_longer_log(tmp_path: Path, *, later_body_size: int) -> tuple[Path, int, Clock]:
+    """Return a store whose log was cut at 50 of 100 messages and went on with 20 others.
+
+    What follows the end is what the first 100 messages left there.
+    """
+    first_clock, second_clock = Clock(), Clock()
+    long_root, root = tmp_path / "long", tmp_path / "short"
+    with open_store(long_root, first_clock) as store:
+        put_all(store, messages(100), first_clock)
+    with open_store(root, second_clock) as store:
+        put_all(store, messages(50), second_clock)
+        second_clock.now_ms += 60_000
+        put_all(store, messages(20, first=50, body_size=later_body_size), second_clock)
+        end = store._parts.log.max_offset
+    for path in sorted((long_root / "commitlog").iterdir()):
+        base = int(path.name)
+        target = root / "commitlog" / path.name
+        old = path.read_bytes()
+        keep = min(max(end - base, 0), LOG_FILE_BYTES)
+        mine = target.read_bytes()[:keep] if target.exists() else b""
+        target.write_bytes(mine + old[len(mine) :])
+    return root, end, second_clock
+
+
+@pytest.mark.parametrize("later_body_size", [77, 133, 10])
+@pytest.mark.parametrize("how", ["stopped", "killed"])
+def test_records_of_an_earlier_longer_log_do_not_come_back(
+    later_body_size: int, how: str, tmp_path: Path
+) -> None:
+    root, end, clock = earlier_longer_log(tmp_path, later_body_size=later_body_size)
+    if how == "killed":
+        crashed(root)
+    with open_store(root, clock) as store:
+        assert store.recovery.end == end
+        assert [f.kind for f in store.recovery.findings if f.kind == "log-leftover"]
+        for topic in ("Topic0", "Topic1"):
+            found = bodies(store, topic)
+            assert sorted(found) == list(range(35))
+            assert len(found[30]) == later_body_size
+        put_all(store, messages(40, first=70), clock)
+        assert len(bodies(store, "Topic0")) == 55
+    report = verify_store(root, CONFIG, now_ms=clock())
+    assert report.findings == []
+    assert report.counts.message_count == 110
+
+
+@pytest.mark.parametrize("calls", range(0, 24, 2))
+def test_a_recovery_that_is_killed_is_finished_by_the_next(calls: int, tmp_path: Path) -> None:
+    root, end, clock = earlier_longer_log(tmp_path, later_body_size=77)
+    crashed(root)
+    try:
+        open_store(root, clock, disk=DyingDisk(calls)).close()
+    except KilledError:
+        crashed(root)
+    clock.now_ms += 1
+    with open_store(root, clock) as store:
+        assert store.recovery.end == end
+        assert sorted(bodies(store, "Topic0")) == list(range(35))
+    assert verify_store(root, CONFIG, now_ms=clock()).findings == []
+
+
+def test_an_empty_last_file_is_taken_for_new(tmp_path: Path) -> None:
+    clock = Clock()
+    build_store(tmp_path, COUNT, clock)
+    last = max(int(path.name) for path in (tmp_path / "commitlog").iterdir())
+    path = tmp_path / "commitlog" / f"{last + LOG_FILE_BYTES:020d}"
+    os.close(os.open(path, os.O_CREAT | os.O_WRONLY))
+    crashed(tmp_path)
+    with open_store(tmp_path, clock) as store:
+        assert_all_there(store)

@@ -1,0 +1,453 @@
+"""Repair: what it keeps, what it says, that it can be interrupted and repeated."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+from typing import TYPE_CHECKING, Literal
+
+import pytest
+
+from rocketstore.errors import NotAStoreError, StoreDamagedError, StoreLockedError
+from rocketstore.storage.audit.findings import Severity
+from rocketstore.storage.audit.verify import verify_store
+from rocketstore.storage.recovery.repair import repair_store
+from support.dying_disk import DyingDisk, KilledError
+from support.small_store import (
+    CONFIG,
+    LOG_FILE_BYTES,
+    QUEUE_FILE_BYTES,
+    START_MS,
+    Clock,
+    bodies,
+    build_store,
+    crashed,
+    log_path,
+    messages,
+    open_store,
+    overwrite,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from rocketstore.storage.audit.findings import RepairReport
+
+COUNT = 200
+NOW_MS = START_MS + 3_600_000
+
+
+def repair(
+    root: Path,
+    *,
+    policy: Literal["salvage", "compatible"] = "salvage",
+    dry_run: bool = False,
+    now_ms: int = NOW_MS,
+) -> RepairReport:
+    return repair_store(root, policy=policy, dry_run=dry_run, config=CONFIG, now_ms=now_ms)
+
+
+def content(root: Path) -> dict[str, bytes]:
+    """Return everything below a root except evidence."""
+    return {
+        str(path.relative_to(root)): path.read_bytes()
+        for path in sorted(root.rglob("*"))
+        if path.is_file() and "repair" not in path.relative_to(root).parts
+    }
+
+
+def assert_repaired(root: Path, *, remaining: set[str] = frozenset()) -> None:
+    """Claim that a store needs no repair and that verify finds nothing but `remaining`."""
+    before = content(root)
+    again = repair(root, now_ms=NOW_MS + 1)
+    assert again.actions == []
+    assert content(root) == before
+    assert {finding.kind for finding in again.remaining} == remaining
+    report = verify_store(root, CONFIG, now_ms=NOW_MS)
+    found = {finding.kind for finding in report.findings if finding.severity is not Severity.NOTE}
+    assert found == remaining
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> tuple[Path, list[int]]:
+    """A store of 200 messages over several log files."""
+    root = tmp_path / "store"
+    return root, build_store(root, COUNT, Clock())
+
+
+def test_a_healthy_store_needs_nothing(store: tuple[Path, list[int]]) -> None:
+    root, _ = store
+    before = content(root)
+    report = repair(root)
+    assert not report.is_changed
+    assert not report.is_damaged
+    assert report.findings == []
+    assert report.lost_for_broker == []
+    assert content(root) == before
+
+
+def test_a_dry_run_writes_nothing(store: tuple[Path, list[int]]) -> None:
+    root, offsets = store
+    overwrite(root, offsets[-1] + 100, b"\xff" * 50)
+    shutil.rmtree(root / "consumequeue")
+    (root / "lock").unlink()
+    before = content(root)
+    said = repair(root, dry_run=True)
+    assert content(root) == before
+    assert not (root / "repair").exists()
+    done = repair(root)
+    assert said.actions == done.actions != []
+
+
+def test_damage_in_the_middle_stays_and_is_reported_range_by_range(
+    store: tuple[Path, list[int]],
+) -> None:
+    root, offsets = store
+    for number in (10, 60, 61):
+        overwrite(root, offsets[number] + 120, b"\xff" * 8)
+    damaged = content(root)
+    report = repair(root)
+    ranges = [
+        (int(f.file[-20:]) + f.offset, f.size) for f in report.remaining if f.kind == "log-damage"
+    ]
+    assert ranges == [
+        (offsets[10], offsets[11] - offsets[10]),
+        (offsets[60], offsets[62] - offsets[60]),
+    ]
+    assert {n: b for n, b in content(root).items() if "commitlog" in n} == {
+        n: b for n, b in damaged.items() if "commitlog" in n
+    }
+    with open_store(root, Clock(NOW_MS)) as opened:
+        found = bodies(opened, "Topic0")
+    assert set(found) == set(range(100)) - {5, 30}
+    assert_repaired(root, remaining={"log-damage", "queue-hole"})
+
+
+def test_what_a_broker_would_drop_is_told(store: tuple[Path, list[int]]) -> None:
+    root, offsets = store
+    last_files = max(offsets) // LOG_FILE_BYTES * LOG_FILE_BYTES
+    broken = next(n for n, offset in enumerate(offsets) if offset > last_files)
+    overwrite(root, offsets[broken] + 120, b"\xff" * 8)
+    (lost,) = repair(root).lost_for_broker
+    assert (lost.verb, lost.start) == ("drop", offsets[broken])
+    assert lost.record_count == COUNT - broken - 1
+
+
+def test_damage_before_the_last_three_files_is_not_dropped_by_a_broker(
+    store: tuple[Path, list[int]],
+) -> None:
+    root, offsets = store
+    assert offsets[-1] // LOG_FILE_BYTES >= 3
+    overwrite(root, offsets[1] + 120, b"\xff" * 8)
+    assert repair(root).lost_for_broker == []
+
+
+def test_compatible_repair_ends_the_log_and_keeps_all_copies(
+    store: tuple[Path, list[int]],
+) -> None:
+    root, offsets = store
+    crashed(root)
+    overwrite(root, offsets[100] + 120, b"\xff" * 8)
+    (root / "checkpoint").write_bytes(bytes(4096))
+    damaged = content(root)
+    report = repair(root, policy="compatible")
+    assert report.counts.max_physical_offset == offsets[100]
+    assert report.counts.message_count == 100
+    kept = root / str(report.evidence)
+    for name, old in damaged.items():
+        if not name.startswith("commitlog"):
+            continue
+        base = int(name[-20:])
+        if base > offsets[100] and any(old):
+            assert (kept / name).read_bytes() == old
+    with open_store(root, Clock(NOW_MS)) as opened:
+        assert opened.max_offset("Topic0", 0) == 50
+
+
+@pytest.mark.parametrize("part", ["consumequeue", "index"])
+def test_a_deleted_part_is_made_anew(part: str, store: tuple[Path, list[int]]) -> None:
+    root, _ = store
+    before = content(root)
+    shutil.rmtree(root / part)
+    report = repair(root)
+    assert report.is_changed
+    assert not report.is_damaged
+    after = content(root)
+    queues = {n: b for n, b in before.items() if n.startswith("consumequeue")}
+    assert {n: b for n, b in after.items() if n.startswith("consumequeue")} == queues
+    assert_repaired(root)
+    with open_store(root, Clock(NOW_MS)) as opened:
+        assert all(
+            opened.find(f"Topic{n % 2}", key=f"key-{n}")[0].body == message.body
+            for n, message in enumerate(messages(COUNT))
+        )
+
+
+def test_entries_that_point_elsewhere_are_replaced(store: tuple[Path, list[int]]) -> None:
+    root, _ = store
+    queue = root / "consumequeue" / "Topic0" / "0" / "00000000000000000000"
+    good = queue.read_bytes()
+    wrong = bytearray(good)
+    wrong[200:220] = wrong[400:420]
+    wrong[600:620] = b"\xff" * 20
+    wrong[800:820] = bytes(20)
+    queue.write_bytes(wrong)
+    report = repair(root)
+    assert queue.read_bytes() == good
+    assert "queue Topic0/0: write 3 entries (10, 30, 40)" in report.actions
+    assert_repaired(root)
+
+
+def test_the_place_of_a_lost_record_keeps_its_entry_or_gets_a_filler(
+    store: tuple[Path, list[int]],
+) -> None:
+    root, offsets = store
+    overwrite(root, offsets[20] + 120, b"\xff" * 8)
+    overwrite(root, offsets[40] + 120, b"\xff" * 8)
+    queue = root / "consumequeue" / "Topic0" / "0" / "00000000000000000000"
+    good = queue.read_bytes()
+    queue.write_bytes(good[: 20 * 20] + bytes(20) + good[21 * 20 :])
+    repair(root)
+    repaired = queue.read_bytes()
+    assert repaired[10 * 20 : 11 * 20] == good[10 * 20 : 11 * 20]
+    assert repaired[20 * 20 : 21 * 20].hex() == "00000000000000007fffffff0000000000000000"
+    assert repaired[:400] == good[:400]
+    assert repaired[21 * 20 :] == good[21 * 20 :]
+
+
+def test_files_of_a_wrong_length_or_name_are_named_and_put_right(
+    store: tuple[Path, list[int]],
+) -> None:
+    root, _ = store
+    log = root / "commitlog"
+    second = log / f"{LOG_FILE_BYTES:020d}"
+    second.write_bytes(second.read_bytes() + b"more")
+    (log / "notes.txt").write_bytes(b"who put this here?")
+    (log / f"{LOG_FILE_BYTES // 2:020d}").write_bytes(b"x" * LOG_FILE_BYTES)
+    queue = root / "consumequeue" / "Topic1" / "0" / "00000000000000000000"
+    queue.write_bytes(queue.read_bytes()[:777])
+    report = repair(root)
+    kinds = {finding.kind: finding.file for finding in report.findings}
+    assert kinds["log-file-wrong-size"] == f"commitlog/{second.name}"
+    assert kinds["log-file-wrong-name"] == "commitlog/notes.txt"
+    assert kinds["log-file-misplaced"] == f"commitlog/{LOG_FILE_BYTES // 2:020d}"
+    assert kinds["queue-file-wrong-size"] == "consumequeue/Topic1/0/00000000000000000000"
+    assert not (log / "notes.txt").exists()
+    assert (root / str(report.evidence) / "commitlog" / "notes.txt").exists()
+    assert queue.stat().st_size == QUEUE_FILE_BYTES
+    assert_repaired(root)
+    with open_store(root, Clock(NOW_MS)) as opened:
+        assert len(bodies(opened, "Topic1")) == COUNT // 2
+
+
+def test_a_truncated_last_file_costs_only_what_was_cut_off(
+    store: tuple[Path, list[int]],
+) -> None:
+    root, offsets = store
+    last = log_path(root, offsets[-1])
+    cut_at = offsets[-5] + 50
+    last.write_bytes(last.read_bytes()[: cut_at % LOG_FILE_BYTES])
+    report = repair(root)
+    assert any(finding.severity is Severity.DAMAGE for finding in report.findings)
+    assert report.counts.message_count == COUNT - 5
+    assert last.stat().st_size == LOG_FILE_BYTES
+    assert_repaired(root)
+
+
+def test_a_missing_file_in_the_middle_is_a_hole(store: tuple[Path, list[int]]) -> None:
+    root, offsets = store
+    log_path(root, LOG_FILE_BYTES).unlink()
+    report = repair(root)
+    lost = sum(offset // LOG_FILE_BYTES == 1 for offset in offsets)
+    assert report.counts.message_count == COUNT - lost
+    assert report.counts.hole_count == lost
+    assert report.is_damaged
+    (hole,) = [finding for finding in report.remaining if finding.kind == "log-hole"]
+    assert (hole.offset, hole.size) == (LOG_FILE_BYTES, LOG_FILE_BYTES)
+
+
+def test_a_store_without_a_log_is_refused(store: tuple[Path, list[int]], tmp_path: Path) -> None:
+    root, _ = store
+    for path in (root / "commitlog").iterdir():
+        path.unlink()
+    with pytest.raises(StoreDamagedError):
+        repair(root)
+    with pytest.raises(NotAStoreError):
+        repair(tmp_path / "nothing")
+    assert not (tmp_path / "nothing").exists()
+
+
+def test_a_store_in_use_is_refused(store: tuple[Path, list[int]]) -> None:
+    root, _ = store
+    with open_store(root, Clock(NOW_MS)):
+        for dry_run in (True, False):
+            with pytest.raises(StoreLockedError):
+                repair(root, dry_run=dry_run)
+
+
+def damage_everything(root: Path, offsets: list[int]) -> None:
+    crashed(root)
+    overwrite(root, offsets[-1] + 100, b"\xff" * 60)
+    overwrite(root, offsets[33] + 130, b"\xff" * 8)
+    shutil.rmtree(root / "consumequeue" / "Topic1")
+    queue = root / "consumequeue" / "Topic0" / "0" / "00000000000000000000"
+    queue.write_bytes(queue.read_bytes()[:500] + b"\x11" * 1500)
+    for path in (root / "index").iterdir():
+        path.write_bytes(path.read_bytes()[:300])
+
+
+@pytest.mark.parametrize("calls", [0, 1, 2, 3, 5, 8, 13, 21, 27, 34])
+def test_a_repair_that_is_killed_is_finished_by_the_next(
+    calls: int, store: tuple[Path, list[int]], tmp_path: Path
+) -> None:
+    root, offsets = store
+    damage_everything(root, offsets)
+    twin = tmp_path / "twin"
+    shutil.copytree(root, twin)
+    repair(twin)
+    try:
+        repair_store(root, config=CONFIG, now_ms=NOW_MS - 1, disk=DyingDisk(calls))
+    except KilledError:
+        repair(root)
+    expected, found = content(twin), content(root)
+    drop = ("index/",)
+    assert {n: b for n, b in found.items() if not n.startswith(drop)} == {
+        n: b for n, b in expected.items() if not n.startswith(drop)
+    }
+    assert [b for n, b in found.items() if n.startswith(drop)] == [
+        b for n, b in expected.items() if n.startswith(drop)
+    ]
+    assert_repaired(root, remaining={"log-damage", "queue-hole"})
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_random_damage_never_costs_an_intact_record(
+    seed: int, store: tuple[Path, list[int]]
+) -> None:
+    root, offsets = store
+    dice = random.Random(seed)
+    originals = content(root)
+    for _ in range(dice.randint(1, 6)):
+        path = dice.choice(sorted(p for p in root.rglob("0000*") if p.is_file()))
+        changed = bytearray(path.read_bytes())
+        at = dice.randrange(len(changed))
+        size = dice.choice([1, 1, 8, 300, 4096])
+        fill = dice.choice([b"\0", b"\xff", dice.randbytes(1)])
+        changed[at : at + size] = (fill * size)[: len(changed) - at]
+        path.write_bytes(changed)
+    if dice.random() < 0.5:
+        crashed(root)
+    damaged = content(root)
+    report = repair(root)
+    intact = []
+    for number, offset in enumerate(offsets):
+        name = f"commitlog/{offset // LOG_FILE_BYTES * LOG_FILE_BYTES:020d}"
+        at = offset % LOG_FILE_BYTES
+        size = int.from_bytes(originals[name][at : at + 4], "big")
+        if originals[name][at : at + size] == damaged[name][at : at + size]:
+            intact.append(number)
+    with open_store(root, Clock(NOW_MS)) as opened:
+        for number in intact:
+            topic = f"Topic{number % 2}"
+            message = messages(1, first=number)[0]
+            (found,) = opened.find(topic, key=f"key-{number}")
+            assert found.body == message.body
+            page = opened.get(topic, queue_id=0, offset=number // 2, max_messages=1)
+            assert page.messages[0].physical_offset == offsets[number], report
+    assert repair(root, now_ms=NOW_MS + 1).actions == []
+
+
+def test_a_blank_behind_the_last_record_is_no_record_that_a_broker_drops(
+    store: tuple[Path, list[int]],
+) -> None:
+    root, offsets = store
+    last = max(offsets) // LOG_FILE_BYTES * LOG_FILE_BYTES
+    overwrite(root, last, bytes(LOG_FILE_BYTES))
+    assert repair(root).lost_for_broker == []
+
+
+def test_dropped_records_are_counted_one_by_one(store: tuple[Path, list[int]]) -> None:
+    root, offsets = store
+    last = max(offsets) // LOG_FILE_BYTES * LOG_FILE_BYTES
+    newest = [offset for offset in offsets if offset >= last]
+    assert len(newest) > 5
+    # Inside an unbroken chain for us: 4.9 does not read the magic of 5.x.
+    content = log_path(root, last).read_bytes()
+    start, stop = newest[2] - last, newest[3] - last
+    topic_at = start + 88 + int.from_bytes(content[start + 84 : start + 88], "big")
+    rest_at = topic_at + 1 + content[topic_at]
+    properties_size = int.from_bytes(content[rest_at : rest_at + 2], "big") - 1
+    as_v2 = (
+        content[start : start + 7]
+        + b"\xab"
+        + content[start + 8 : topic_at]
+        + b"\0"
+        + content[topic_at:rest_at]
+        + properties_size.to_bytes(2, "big")
+        + content[rest_at + 2 : stop - 1]
+    )
+    overwrite(root, newest[2], as_v2)
+    report = repair(root)
+    assert "log-damage" not in {finding.kind for finding in report.findings}
+    (lost,) = report.lost_for_broker
+    assert (lost.start, lost.record_count) == (newest[2], len(newest) - 2)
+
+
+def test_an_empty_file_in_front_of_the_log_is_moved_away(store: tuple[Path, list[int]]) -> None:
+    root, offsets = store
+    os.truncate(log_path(root, 0), 0)
+    planned = repair(root, dry_run=True)
+    report = repair(root)
+    assert not log_path(root, 0).exists()
+    assert planned.lost_for_broker == report.lost_for_broker == []
+    assert planned.actions == report.actions
+    with open_store(root, Clock(NOW_MS)) as opened:
+        found = bodies(opened, "Topic0")
+    kept = [number for number, offset in enumerate(offsets) if offset >= LOG_FILE_BYTES]
+    assert set(found) == {number // 2 for number in kept if number % 2 == 0}
+    assert_repaired(root)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", bytes(10), (2**62).to_bytes(8, "big") * 3 + bytes(4072), b"\xff" * 4096, bytes(5000)],
+)
+def test_a_checkpoint_that_cannot_be_true_is_kept_and_written_anew(
+    store: tuple[Path, list[int]], content: bytes
+) -> None:
+    root, _ = store
+    (root / "checkpoint").write_bytes(content)
+    before = repair(root, dry_run=True)
+    assert before.actions == ["checkpoint: move it to repair/ and write it anew"]
+    report = repair(root)
+    assert report.actions == before.actions
+    assert report.evidence is not None
+    assert [path.read_bytes() for path in (root / report.evidence).rglob("checkpoint*")] == [
+        content
+    ]
+    assert_repaired(root)
+
+
+def test_a_damaged_store_time_does_not_get_into_the_checkpoint(
+    store: tuple[Path, list[int]],
+) -> None:
+    root, offsets = store
+    overwrite(root, offsets[-1] + 56, b"\x81")
+    crashed(root)
+    repair(root)
+    assert_repaired(root)
+
+
+def test_the_queue_of_a_topic_that_is_no_utf_8_stays_when_the_store_is_opened(
+    store: tuple[Path, list[int]],
+) -> None:
+    root, offsets = store
+    content = log_path(root, 0).read_bytes()
+    body_size = int.from_bytes(content[84:88], "big")
+    overwrite(root, offsets[0] + 88 + body_size + 1, b"\x8b")
+    repair(root)
+    assert_repaired(root)
+    with open_store(root, Clock(NOW_MS)) as opened:
+        assert len(bodies(opened, "\ufffdopic0")) == 1
+    assert_repaired(root)
