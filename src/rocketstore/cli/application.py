@@ -11,7 +11,7 @@ from typing import Final, NoReturn
 import cyclopts
 from cyclopts import App
 
-from rocketstore.cli import bench, demo, index, message, queue, settings, store, warm
+from rocketstore.cli import bench, demo, index, message, pipeline, queue, settings, store, warm
 from rocketstore.cli.options import STANDARD_INPUT
 from rocketstore.errors import RocketStoreError
 
@@ -31,6 +31,7 @@ app.command(message.app)
 app.command(queue.app)
 app.command(index.app)
 app.command(settings.app)
+app.command(pipeline.app)
 app.command(bench.app)
 app.command(warm.warm)
 app.command(demo.demo)

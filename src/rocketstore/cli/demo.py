@@ -152,7 +152,7 @@ def _read_by_tag(store: MessageStore) -> None:
 
 def _verify(directory: Path) -> int:
     from rocketstore.cli.findings import verification_summary
-    from rocketstore.storage.verify import verify_store
+    from rocketstore.storage.audit.verify import verify_store
 
     started = time.perf_counter()
     report = verify_store(directory)

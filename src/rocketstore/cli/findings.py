@@ -10,7 +10,12 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from rocketstore.cli.options import Output
-    from rocketstore.storage.findings import Finding, LostForBroker, RepairReport, VerifyReport
+    from rocketstore.storage.audit.findings import (
+        Finding,
+        LostForBroker,
+        RepairReport,
+        VerifyReport,
+    )
 
 EXIT_FINE: Final = 0
 EXIT_FOUND: Final = 1

@@ -11,8 +11,8 @@ import numpy as np
 from rocketstore.errors import NotAStoreError
 from rocketstore.format.record import decode_record
 from rocketstore.scan.scanner import ScanBatch, scan_segment
+from rocketstore.storage.files.pread_files import LogFile, PreadFiles
 from rocketstore.storage.layout import StoreLayout
-from rocketstore.storage.pread_files import LogFile, PreadFiles
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

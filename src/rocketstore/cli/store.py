@@ -98,7 +98,7 @@ def verify(
     """Check every structure against the CommitLog; writes nothing, works beside a writer."""
     from rocketstore.cli.findings import print_verification
     from rocketstore.cli.progress import progress
-    from rocketstore.storage.verify import verify_store
+    from rocketstore.storage.audit.verify import verify_store
 
     config = (settings or StoreSettings()).load()
     with progress("verifying", total=None) as advance:
@@ -132,7 +132,7 @@ def repair(
         How to print.
     """
     from rocketstore.cli.findings import print_repair
-    from rocketstore.storage.repair import repair_store
+    from rocketstore.storage.recovery.repair import repair_store
 
     report = repair_store(
         store,

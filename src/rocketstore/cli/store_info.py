@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from rocketstore.storage.lock import writer_pid
+from rocketstore.storage.files.lock import writer_pid
 
 if TYPE_CHECKING:
     from rocketstore.storage.read_only import ReadOnlyStore

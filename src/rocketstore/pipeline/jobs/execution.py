@@ -1,0 +1,147 @@
+"""Spread tasks over Spark's workers and collect what each says.
+
+A task is any picklable value; the work on it is a function of this package, so that a worker finds
+it by name. Everything here runs on a classic session, on Spark Connect and on a cluster alike: no
+RDD, no ``sparkContext``.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final, TypeVar, cast
+
+from rocketstore import errors
+from rocketstore.errors import RocketStoreError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+__all__ = ["plain_failure", "run_tasks", "worker_error"]
+
+Task = TypeVar("Task")
+
+PROGRESS_STEPS: Final = 20
+"""Spark jobs that tasks are spread over when somebody watches: each that ends moves the bar."""
+
+_RAISED: Final = re.compile(r"^(?:\w+\.)*(\w+Error): (.+)", re.MULTILINE)
+"""The last line of a Python traceback, as Spark hands it on inside its own message."""
+
+
+def run_tasks(
+    spark: SparkSession,
+    tasks: Sequence[Task],
+    work: Callable[[Task], Iterator[pa.RecordBatch]],
+    schema: str,
+    *,
+    done: Callable[[Sequence[Task]], None] | None = None,
+) -> pa.Table:
+    """Run `work` on every task, each in a Spark task of its own, and return all rows it yields.
+
+    Parameters
+    ----------
+    spark
+        The session, classic or Connect.
+    tasks
+        What is to be done, in any order.
+    work
+        A module-level function of this package. It may run twice for one task (a retry, or
+        speculation), also at the same time; only one of the results is returned.
+    schema
+        The columns of the rows as Spark DDL. Rows are collected here: counts and places, no bodies.
+    done
+        Called with tasks that have ended.
+
+    Returns
+    -------
+    pyarrow.Table
+        Rows in no order.
+
+    Raises
+    ------
+    RocketStoreError
+        What a task raised, in its own words; of several the first.
+    """
+    import pyarrow as pa  # noqa: PLC0415 - an import of this package loads no Arrow
+    from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415 - as above
+    from pyspark.sql.types import StructType  # noqa: PLC0415 - as above
+
+    if not tasks:
+        fields = cast("StructType", StructType.fromDDL(schema))
+        return to_arrow_schema(fields, timezone="UTC").empty_table()
+    if done is None:
+        return _run(spark, tasks, work, schema)
+    tag = f"rocketstore-{uuid.uuid4().hex}"
+    step = -(-len(tasks) // PROGRESS_STEPS)
+    groups = [tasks[at : at + step] for at in range(0, len(tasks), step)]
+
+    def run_group(group: Sequence[Task]) -> pa.Table:
+        spark.addTag(tag)  # of this thread
+        return _run(spark, group, work, schema)
+
+    tables = []
+    with ThreadPoolExecutor(len(groups), thread_name_prefix="rocketstore-job") as pool:
+        running = {pool.submit(run_group, group): group for group in groups}
+        try:
+            for future in as_completed(running):
+                tables.append(future.result())
+                done(running[future])
+        except BaseException:
+            spark.interruptTag(tag)
+            raise
+    return pa.concat_tables(tables)
+
+
+def _run(
+    spark: SparkSession,
+    tasks: Sequence[Task],
+    work: Callable[[Task], Iterator[pa.RecordBatch]],
+    schema: str,
+) -> pa.Table:
+    from rocketstore.pipeline.source import plain_errors  # noqa: PLC0415 - needs PySpark
+
+    def apply(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for number in batch.column(0).to_numpy():
+                with plain_errors():
+                    yield from work(tasks[number])
+
+    # One number in each partition: every task is a task of Spark's too, and nothing is shuffled.
+    numbers = spark.range(0, len(tasks), 1, len(tasks))
+    with plain_failure():
+        return numbers.mapInArrow(apply, schema).toArrow()
+
+
+@contextmanager
+def plain_failure() -> Iterator[None]:
+    """Raise what a worker raised instead of what Spark wraps around it."""
+    from pyspark.errors import PySparkException  # noqa: PLC0415 - needs PySpark
+
+    try:
+        yield
+    except PySparkException as error:
+        found = worker_error(str(error))
+        if found is None:
+            raise
+        raise found from None
+
+
+def worker_error(text: str) -> RocketStoreError | None:
+    """Return the error of this package that Spark's message `text` tells of, if it does."""
+    for name, message in _RAISED.findall(text):
+        kind = getattr(errors, name, None)
+        if isinstance(kind, type) and issubclass(kind, RocketStoreError):
+            return _rebuilt(kind, message)
+    return None
+
+
+def _rebuilt(kind: type[RocketStoreError], message: str) -> RocketStoreError:
+    try:
+        return kind(message)
+    except TypeError:  # one that takes more than a message
+        return RocketStoreError(message)
