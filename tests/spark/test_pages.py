@@ -1,8 +1,9 @@
-"""The examples of the pages run as they stand."""
+"""The examples of the pages on Spark run as they stand."""
 
 from __future__ import annotations
 
 import re
+import shutil
 
 import pytest
 
@@ -12,19 +13,23 @@ from support.repository import ROOT
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
 
-PAGES = ("guide/spark.md", "reference/spark-tables.md", "reference/spark-options.md")
+EXAMPLE = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_every_example_runs(spark, page, monkeypatch, capsys):
-    # A relative path is seen from where Spark was started, which a test cannot move.
-    store = str(golden_case("broker") / "store")
+def pages_with_examples():
+    pages = sorted((ROOT / "docs").glob("*/spark*.md"))
+    return [page.relative_to(ROOT).as_posix() for page in pages if EXAMPLE.search(page.read_text())]
+
+
+@pytest.mark.parametrize("page", pages_with_examples())
+def test_every_example_runs(spark, page, monkeypatch, capsys, tmp_path):
+    """In the examples, `data/store` is a store, and anything below `data/` may be written."""
+    shutil.copytree(golden_case("broker") / "store", tmp_path / "data" / "store")
     # The one session there is; `getOrCreate` would return it with other settings.
-    monkeypatch.setattr(pipeline, "session", lambda: spark)
-    text = (ROOT / "docs" / page).read_text("utf-8")
-    examples = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
-    assert examples
+    monkeypatch.setattr(pipeline, "session", lambda *_, **__: spark)
     names = {"spark": spark}
-    for example in (one.replace("data/store", store) for one in examples):
-        exec(compile(example, f"docs/{page}", "exec"), names)  # noqa: S102 - our own pages
+    for written in EXAMPLE.findall((ROOT / page).read_text("utf-8")):
+        # A relative path is seen from where Spark was started, which a test cannot move.
+        example = re.sub(r"(?<=[\"'])data/", f"{tmp_path}/data/", written)
+        exec(compile(example, page, "exec"), names)  # noqa: S102 - our own pages
     assert capsys.readouterr().out
