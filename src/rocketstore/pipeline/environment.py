@@ -24,14 +24,18 @@ SPARK: Final = (4, 3)
 PANDAS_MIN: Final = (2, 2)
 PANDAS_BELOW: Final = (3,)
 
-LOCAL_SETTINGS: Final[dict[str, str]] = {
+SETTINGS: Final[dict[str, str]] = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.session.timeZone": "UTC",
+}
+"""Of a session that `session` starts; anything given to it wins."""
+
+LOCAL_SETTINGS: Final[dict[str, str]] = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
 }
-"""Of a session on this machine; anything given to `session` wins."""
+"""Where driver and workers are one process: no other machine has to find the driver."""
 
 
 def check_versions() -> None:
@@ -82,12 +86,12 @@ def check_java(environment: Mapping[str, str] = os.environ) -> None:
 
 
 def session(master: str = "local[*]", **settings: str) -> Any:
-    """Return a Spark session on this machine with the data source registered.
+    """Return a Spark session with the data source registered, on this machine unless told.
 
     Parameters
     ----------
     master
-        Where Spark runs.
+        Where Spark runs; see ``docs/guide/spark-cluster.md`` for others than ``local``.
     settings
         Spark's settings, with ``__`` for each dot: ``spark__driver__memory="2g"``.
 
@@ -111,7 +115,8 @@ def session(master: str = "local[*]", **settings: str) -> Any:
     builder: Any = SparkSession.builder
     builder = builder.master(master).appName("rocketstore")
     given = {name.replace("__", "."): value for name, value in settings.items()}
-    for name, value in (LOCAL_SETTINGS | given).items():
+    settled = SETTINGS | (LOCAL_SETTINGS if master.startswith("local") else {})
+    for name, value in (settled | given).items():
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
     register(spark)

@@ -68,12 +68,9 @@ def run_tasks(
         What a task raised, in its own words; of several the first.
     """
     import pyarrow as pa  # noqa: PLC0415 - an import of this package loads no Arrow
-    from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415 - as above
-    from pyspark.sql.types import StructType  # noqa: PLC0415 - as above
 
     if not tasks:
-        fields = cast("StructType", StructType.fromDDL(schema))
-        return to_arrow_schema(fields, timezone="UTC").empty_table()
+        return _arrow_schema(schema).empty_table()
     if done is None:
         return _run(spark, tasks, work, schema)
     tag = f"rocketstore-{uuid.uuid4().hex}"
@@ -105,16 +102,26 @@ def _run(
 ) -> pa.Table:
     from rocketstore.pipeline.source import plain_errors  # noqa: PLC0415 - needs PySpark
 
+    columns = _arrow_schema(schema)
+
     def apply(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for number in batch.column(0).to_numpy():
                 with plain_errors():
-                    yield from work(tasks[number])
+                    # Spark takes a batch for what the schema says, whatever its own types are.
+                    yield from (rows.cast(columns) for rows in work(tasks[number]))
 
     # One number in each partition: every task is a task of Spark's too, and nothing is shuffled.
     numbers = spark.range(0, len(tasks), 1, len(tasks))
     with plain_failure():
         return numbers.mapInArrow(apply, schema).toArrow()
+
+
+def _arrow_schema(schema: str) -> pa.Schema:
+    from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415 - needs PySpark
+    from pyspark.sql.types import StructType  # noqa: PLC0415 - as above
+
+    return to_arrow_schema(cast("StructType", StructType.fromDDL(schema)), timezone="UTC")
 
 
 @contextmanager

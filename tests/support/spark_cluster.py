@@ -1,0 +1,122 @@
+"""A real standalone cluster of Spark on this machine: a master and workers, from PySpark's jars.
+
+Each is a process of its own and talks over sockets, as on many machines; what is not the same is
+the disk, which they share.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+START_TIMEOUT_S = 90
+MASTER = "org.apache.spark.deploy.master.Master"
+WORKER = "org.apache.spark.deploy.worker.Worker"
+
+
+class SparkCluster:
+    """A master and `workers` workers of one core each; stopped at the end of a ``with`` block."""
+
+    def __init__(self, directory: Path, workers: int = 2) -> None:
+        self.directory = directory
+        self.url = ""
+        self.workers: list[subprocess.Popen[bytes]] = []
+        self._count = workers
+        self._master: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        try:
+            self._master = self._start("master", MASTER, "--port", "0")
+            self.url = self._said(self._master, "master", r"Starting Spark master at (spark://\S+)")
+            for number in range(self._count):
+                self.add_worker(number)
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def add_worker(self, number: int) -> None:
+        """Start a worker and wait until the master knows it."""
+        name = f"worker-{number}"
+        work = self.directory / name
+        size = ("--cores", "1", "--memory", "1g", "--work-dir", str(work))
+        worker = self._start(name, WORKER, "--port", "0", *size, self.url)
+        self.workers.append(worker)
+        self._said(worker, name, r"Successfully registered with master (\S+)")
+
+    def kill_worker(self, number: int) -> None:
+        """Kill a worker with its executors, as a machine that loses power."""
+        worker = self.workers[number]
+        for process in _descendants(worker.pid):
+            process.kill()
+        worker.kill()
+        worker.wait()
+
+    def __exit__(self, *_: object) -> None:
+        for process in [*self.workers, self._master]:
+            if process is not None and process.poll() is None:
+                for child in _descendants(process.pid):
+                    child.kill()
+                process.kill()
+                process.wait()
+
+    def environment(self) -> dict[str, str]:
+        """Return the environment of a driver that uses this cluster."""
+        return {
+            **os.environ,
+            "PYSPARK_PYTHON": sys.executable,
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            "SPARK_LOCAL_DIRS": str(self.directory / "local"),
+        }
+
+    def _start(self, name: str, kind: str, *arguments: str) -> subprocess.Popen[bytes]:
+        import pyspark  # noqa: PLC0415 - only where it is installed
+
+        # `spark-class` tells workers where the jars are, which a bare `java` would not.
+        command = [str(Path(pyspark.__file__).parent / "bin" / "spark-class"), kind]
+        command += ["--host", "127.0.0.1", "--webui-port", "0"]
+        with (self.directory / f"{name}.log").open("wb") as log:
+            return subprocess.Popen(
+                [*command, *arguments],
+                stdout=log,
+                stderr=log,
+                env={**self.environment(), "SPARK_DAEMON_MEMORY": "256m"},
+                cwd=self.directory,
+            )
+
+    def _said(self, process: subprocess.Popen[bytes], name: str, pattern: str) -> str:
+        log = self.directory / f"{name}.log"
+
+        def look() -> str | None:
+            found = re.search(pattern, log.read_text(errors="replace"))
+            return found[1] if found else None
+
+        return wait_for(look, lambda: process.poll() is None, log)
+
+
+def wait_for(look: Callable[[], str | None], is_alive: Callable[[], bool], log: Path) -> str:
+    """Return what `look` finds once it finds something; a dead process or a minute end the wait."""
+    end = time.monotonic() + START_TIMEOUT_S
+    while time.monotonic() < end and is_alive():
+        found = look()
+        if found is not None:
+            return found
+        time.sleep(0.05)  # between two looks; the result does not depend on it
+    raise AssertionError(f"{log.name}: {log.read_text(errors='replace')[-3000:]}")
+
+
+def _descendants(pid: int) -> list[object]:
+    import psutil  # noqa: PLC0415 - heavy
+
+    try:
+        return list(psutil.Process(pid).children(recursive=True))
+    except psutil.NoSuchProcess:
+        return []
