@@ -18,7 +18,7 @@ from rocketstore.units import KiB
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_CHUNK_BYTES: Final = 256 * KiB
+_CHUNK_BYTES: Final = 64 * KiB
 _ZEROS: Final = bytes(_CHUNK_BYTES)
 
 
