@@ -46,16 +46,38 @@ def parse_offsets(key: str, text: str, *, keyword: str) -> dict[QueuePlace, int]
     ConfigError
         Not that JSON, or an offset that this option may not have.
     """
-    stripped = text.strip()
-    if stripped.lower() == keyword:
+    if text.strip().lower() == keyword:
         return {}
-    if not stripped.startswith("{"):
-        raise _refused(key, text, f"{keyword} or JSON such as " + '{"topic":{"0":23}}')
     forbidden = LATEST if keyword == "earliest" else EARLIEST
+    places = parse_places(key, text, keyword=keyword)
+    if forbidden in places.values():
+        raise _refused(key, text, f"a queue offset, or {EARLIEST + LATEST - forbidden}")
+    return places
+
+
+def parse_places(key: str, text: str, *, keyword: str) -> dict[QueuePlace, int]:
+    """Return the offset, -2 or -1 that JSON gives each queue.
+
+    Parameters
+    ----------
+    key
+        Name of the option, for errors.
+    text
+        JSON.
+    keyword
+        What else the option may be, for errors.
+
+    Raises
+    ------
+    ConfigError
+        Not that JSON, or no offset.
+    """
+    if not text.strip().startswith("{"):
+        raise _refused(key, text, f"{keyword} or JSON such as " + '{"topic":{"0":23}}')
     found = {}
     for place, offset in _leaves(key, text).items():
-        if type(offset) is not int or offset < EARLIEST or offset == forbidden:
-            raise _refused(key, text, f"a queue offset, or {EARLIEST + LATEST - forbidden}")
+        if type(offset) is not int or offset < EARLIEST:
+            raise _refused(key, text, f"a queue offset, {EARLIEST} or {LATEST}")
         found[place] = offset
     return found
 

@@ -24,7 +24,7 @@ from rocketstore.pipeline.offsets import QueuePlace, parse_assignment, parse_off
 from rocketstore.units import MiB
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
 DEFAULT_SPLIT_BYTES: Final = 256 * MiB
 """A task costs about 0.1 s of processor time before it reads a byte, so it should have work."""
@@ -67,10 +67,15 @@ OPTIONS: Final = (
     Option("minPartitions", _CUT, "1", "least tasks, as far as there are bytes"),
     Option("failOnDataLoss", _QUEUES, "true", "whether missing files or offsets are an error"),
     Option("damage", RECORD_TABLES, "fail", "`fail`, `skip` or `report`"),
+    Option("maxOffsetsPerTrigger", RECORD_TABLES, "-", "streams: most records of a batch"),
+    Option("maxBytesPerTrigger", RECORD_TABLES, "-", "streams: most bytes of records of a batch"),
     Option("maxHashSlotNum", frozenset({"index"}), "learnt", "slots of an index file"),
     Option("maxIndexNum", frozenset({"index"}), "learnt", "items of an index file"),
 )
 """The page's table; names are matched without regard to case, as Spark's are."""
+
+STREAM_ONLY: Final = ("maxOffsetsPerTrigger", "maxBytesPerTrigger")
+"""Options that a batch query does not have."""
 
 _BY_KEY: Final = {option.name.lower(): option for option in OPTIONS}
 _TOPIC_CHOICES: Final = ("subscribe", "topic", "subscribePattern", "assign")
@@ -160,6 +165,9 @@ def parse_options(given: Mapping[str, str]) -> ReadOptions:
                 f"it belongs to {', '.join(sorted(option.tables))}",
             )
     values = {option.name: value for option, value in options.items()}
+    for name in STREAM_ONLY:
+        if name in values:
+            raise _error(name, values[name], "is one of streams", "read with spark.readStream")
     topics, pattern, queues = _topic_choice(values)
     starting = parse_offsets(
         "startingOffsets", values.get("startingOffsets", "earliest"), keyword="earliest"
@@ -177,16 +185,17 @@ def parse_options(given: Mapping[str, str]) -> ReadOptions:
         queues=queues,
         starting_offsets=starting,
         ending_offsets=ending,
-        starting_timestamp_ms=_integer(values, "startingTimestamp"),
-        ending_timestamp_ms=_integer(values, "endingTimestamp"),
+        starting_timestamp_ms=whole_number(values, "startingTimestamp"),
+        ending_timestamp_ms=whole_number(values, "endingTimestamp"),
         tags=None if tags is None else _tags(tags),
-        max_split_bytes=_byte_count(values, "maxSplitBytes", DEFAULT_SPLIT_BYTES),
-        min_partitions=_integer(values, "minPartitions", minimum=1) or 1,
+        max_split_bytes=byte_count(values, "maxSplitBytes") or DEFAULT_SPLIT_BYTES,
+        min_partitions=whole_number(values, "minPartitions", minimum=1) or 1,
         fail_on_data_loss=_boolean(values, "failOnDataLoss", default=True),
         damage=_one_of(options, "damage", DAMAGE_POLICIES, "fail"),
         layout=_layout(values),
     )
-    _check_offsets_are_of_chosen_topics(parsed)
+    check_offsets_are_of_chosen_topics(parsed, "startingOffsets", starting)
+    check_offsets_are_of_chosen_topics(parsed, "endingOffsets", ending)
     return parsed
 
 
@@ -266,25 +275,30 @@ def _topic_choice(
     return frozenset(topics), None, None
 
 
-def _check_offsets_are_of_chosen_topics(options: ReadOptions) -> None:
-    for key, places in (
-        ("startingOffsets", options.starting_offsets),
-        ("endingOffsets", options.ending_offsets),
-    ):
-        if places and not options.has_topic_choice:
+def check_offsets_are_of_chosen_topics(
+    options: ReadOptions, key: str, places: Iterable[QueuePlace]
+) -> None:
+    """Refuse offsets of topics that the query does not read.
+
+    Raises
+    ------
+    ConfigError
+        There is such an offset, or no topic was chosen at all.
+    """
+    for place in places:
+        if not options.has_topic_choice:
             raise ConfigError(
                 f"option {key} needs to know the topics",
                 key=key,
                 hint="give subscribe, subscribePattern or assign",
             )
-        for place in places:
-            if not options.wants_topic(place.topic):
-                raise ConfigError(
-                    f"option {key} names topic {place.topic!r}, which is not chosen",
-                    key=key,
-                    value=place.topic,
-                    hint="add it to subscribe or assign, or leave it out",
-                )
+        if not options.wants_topic(place.topic):
+            raise ConfigError(
+                f"option {key} names topic {place.topic!r}, which is not chosen",
+                key=key,
+                value=place.topic,
+                hint="add it to subscribe or assign, or leave it out",
+            )
 
 
 def _tags(expression: str) -> frozenset[str] | None:
@@ -298,8 +312,8 @@ def _tags(expression: str) -> frozenset[str] | None:
 
 
 def _layout(values: Mapping[str, str]) -> tuple[int, int] | None:
-    slots = _integer(values, "maxHashSlotNum", minimum=1)
-    items = _integer(values, "maxIndexNum", minimum=1)
+    slots = whole_number(values, "maxHashSlotNum", minimum=1)
+    items = whole_number(values, "maxIndexNum", minimum=1)
     if slots is None and items is None:
         return None
     if slots is None or items is None:
@@ -323,7 +337,14 @@ def _boolean(values: Mapping[str, str], name: str, *, default: bool) -> bool:
     return text == "true"
 
 
-def _integer(values: Mapping[str, str], name: str, *, minimum: int = 0) -> int | None:
+def whole_number(values: Mapping[str, str], name: str, *, minimum: int = 0) -> int | None:
+    """Return the number that an option has; None when it is not given.
+
+    Raises
+    ------
+    ConfigError
+        It is no number, or below `minimum`.
+    """
     if name not in values:
         return None
     text = values[name].strip()
@@ -332,9 +353,16 @@ def _integer(values: Mapping[str, str], name: str, *, minimum: int = 0) -> int |
     return int(text)
 
 
-def _byte_count(values: Mapping[str, str], name: str, default: int) -> int:
+def byte_count(values: Mapping[str, str], name: str) -> int | None:
+    """Return the bytes that an option has, such as ``64m``; None when it is not given.
+
+    Raises
+    ------
+    ConfigError
+        It is no number of bytes, or none at all.
+    """
     if name not in values:
-        return default
+        return None
     match = re.fullmatch(r"\s*(\d+)\s*([kmg]?)i?b?\s*", values[name], re.IGNORECASE | re.ASCII)
     count = int(match[1]) * _SIZE_UNITS[match[2].lower()] if match else 0
     if count < 1:

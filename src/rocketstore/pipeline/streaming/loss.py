@@ -1,0 +1,53 @@
+"""Data that was there when its offset was saved and is not there now: an error, or counted.
+
+Law: no loss is silent. ``failOnDataLoss`` decides between an error and a warning that says how much
+is gone and where the stream goes on.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final
+
+from rocketstore.errors import StoreError
+
+if TYPE_CHECKING:
+    from rocketstore.pipeline.options import ReadOptions
+
+_log = logging.getLogger("rocketstore.pipeline")
+
+HINT: Final = 'to go on with what is there: option("failOnDataLoss", "false")'
+
+
+class Losses:
+    """What one stream has lost.
+
+    Attributes
+    ----------
+    count
+        Losses that were accepted so far.
+    """
+
+    def __init__(self, options: ReadOptions) -> None:
+        self.is_error = options.fail_on_data_loss
+        self.count = 0
+
+    def report(self, what: str, then: str) -> None:
+        """Note a loss.
+
+        Parameters
+        ----------
+        what
+            Where, expected and found.
+        then
+            Where the stream goes on when the loss is accepted.
+
+        Raises
+        ------
+        StoreError
+            `failOnDataLoss` is set.
+        """
+        if self.is_error:
+            raise StoreError(f"data loss: {what}", hint=HINT)
+        self.count += 1
+        _log.warning("data loss %d of this stream: %s; %s", self.count, what, then)

@@ -1,0 +1,142 @@
+"""How far a stream has come, as Spark keeps it in its checkpoint.
+
+A place is the number of what comes next (a physical offset, or a queue offset) and the evidence of
+the record in front of it: where that record starts and the CRC-32 of all its bytes. Evidence of the
+record *at* the place would be impossible where a stream mostly stands, at the end of the log::
+
+    {"version": 1, "log": {"broker-a": {"offset": 4711, "record": 4500, "crc": 1234}}}
+    {"version": 1, "queues": {"broker-a": {"orders": {"0": {"offset": 23, "record": 4500, ...}}}}}
+
+A batch usually begins where the one before ended. Where it does not, the place has `since`: of the
+first batch, of a store or queue that appeared, and after a loss that was accepted. So a batch that
+Spark plans again after a restart is the same, although Spark asks for the initial offset anew.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+from rocketstore.errors import ConfigError
+
+VERSION: Final = 1
+LOG: Final = "log"
+QUEUES: Final = "queues"
+
+Key = tuple[str, ...]
+"""Of the log ``(broker,)``, of a queue ``(broker, topic, queue id)``."""
+
+
+class Evidence(NamedTuple):
+    """A record that was there when its offset was saved.
+
+    Attributes
+    ----------
+    record
+        Physical offset of its first byte.
+    crc
+        CRC-32 of all its bytes.
+    """
+
+    record: int
+    crc: int
+
+
+class Place(NamedTuple):
+    """What comes next in one log or queue.
+
+    Attributes
+    ----------
+    offset
+        Physical offset or queue offset of what comes next.
+    evidence
+        The record in front; None where none was there.
+    since
+        Where the batch that ends here begins, if not where the one before ended.
+    """
+
+    offset: int
+    evidence: Evidence | None = None
+    since: int | None = None
+
+
+@dataclass(frozen=True)
+class StreamOffset:
+    """How far a stream has come.
+
+    Attributes
+    ----------
+    kind
+        ``log`` or ``queues``.
+    is_initial
+        No batch ends here: a query that was never run begins here.
+    """
+
+    kind: str
+    places: dict[Key, Place] = field(default_factory=dict)
+    is_initial: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the offset as Spark keeps it; equal offsets give equal text."""
+        nested: dict[str, Any] = {}
+        for key in sorted(self.places, key=_order):
+            inner = nested
+            for part in key[:-1]:
+                inner = inner.setdefault(part, {})
+            inner[key[-1]] = _place_to_json(self.places[key])
+        head: dict[str, Any] = {"version": VERSION}
+        if self.is_initial:
+            head["initial"] = True
+        return {**head, self.kind: nested}
+
+
+def from_json(saved: dict[str, Any], kind: str) -> StreamOffset:
+    """Return an offset that a checkpoint holds.
+
+    Raises
+    ------
+    ConfigError
+        It is not one of ours, or one of a query with other options.
+    """
+    other = LOG if kind == QUEUES else QUEUES
+    if saved.get("version") != VERSION or (kind not in saved and other not in saved):
+        raise ConfigError(
+            f"the checkpoint's offset is not one of this version: {saved!r:.200}",
+            hint="give the query a checkpointLocation of its own",
+        )
+    if other in saved:
+        had, has = ("had no", "has one") if other == LOG else ("had a", "has none")
+        raise ConfigError(
+            f"the checkpoint is of a query that {had} subscribe, subscribePattern or assign, "
+            f"and this query {has}",
+            hint="give this query a checkpointLocation of its own",
+        )
+    places: dict[Key, Place] = {}
+    depth = 1 if kind == LOG else 3
+    try:
+        _collect(saved[kind], (), depth, places)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ConfigError(f"the checkpoint's offset is malformed: {saved!r:.200}") from error
+    return StreamOffset(kind, places, bool(saved.get("initial", False)))
+
+
+def _collect(nested: Any, key: Key, depth: int, places: dict[Key, Place]) -> None:
+    if depth:
+        for name, inner in nested.items():
+            _collect(inner, (*key, name), depth - 1, places)
+        return
+    evidence = Evidence(nested["record"], nested["crc"]) if "record" in nested else None
+    places[key] = Place(nested["offset"], evidence, nested.get("since"))
+
+
+def _place_to_json(place: Place) -> dict[str, int]:
+    found = {"offset": place.offset}
+    if place.evidence is not None:
+        found |= {"record": place.evidence.record, "crc": place.evidence.crc}
+    if place.since is not None:
+        found["since"] = place.since
+    return found
+
+
+def _order(key: Key) -> tuple[Any, ...]:
+    return (*key[:2], int(key[2])) if len(key) > 2 else key  # noqa: PLR2004 - a queue's number
