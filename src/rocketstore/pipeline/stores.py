@@ -160,6 +160,24 @@ def list_segments(location: str) -> list[Segment]:
     StoreError
         A directory or file cannot be read.
     """
+    segments = _listed(location)
+    holes = _holes(segments)
+    while holes:
+        # A listing is not of one moment: a file that a writer made meanwhile may be absent although
+        # one made after it is there. A hole is one that is seen twice.
+        segments = _listed(location)
+        again = _holes(segments)
+        if holes & again:
+            break
+        holes = again
+    return segments
+
+
+def _holes(segments: list[Segment]) -> set[int]:
+    return {one.base for one in segments if one.state is SegmentState.MISSING}
+
+
+def _listed(location: str) -> list[Segment]:
     files, root = files_at(location)
     entries = [
         (base, entry)

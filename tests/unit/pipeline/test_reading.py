@@ -532,6 +532,30 @@ def test_a_store_is_read_while_it_is_written(tmp_path):
     assert read_table(tmp_path / "store", table="damage") == []
 
 
+def test_a_file_that_one_listing_missed_is_no_hole(tmp_path, monkeypatch):
+    config = StoreConfig(mapped_file_size_commit_log=64 * 1024)
+    with MessageStore.open(tmp_path / "store", config) as store:
+        for _ in range(8):
+            store.put(Message(topic="t", body=bytes(30_000)))
+    listings = []
+    list_all = files.LocalFiles.list
+
+    def list_some(self, path):
+        entries = list_all(self, path)
+        if path.endswith("commitlog"):
+            listings.append(path)
+            if len(listings) == 1:
+                del entries[1]
+        return entries
+
+    monkeypatch.setattr(files.LocalFiles, "list", list_some)
+    assert len(read_table(tmp_path / "store", columns="size")) == 8
+    assert len(listings) > 1
+    (tmp_path / "store" / "commitlog" / f"{64 * 1024:020d}").unlink()
+    with pytest.raises(StoreDamagedError, match="is missing"):
+        read_table(tmp_path / "store", columns="size")
+
+
 def test_a_file_that_was_begun_after_planning_is_left_for_the_next_read(tmp_path):
     config = StoreConfig(mapped_file_size_commit_log=64 * 1024)
     with MessageStore.open(tmp_path / "store", config) as store:

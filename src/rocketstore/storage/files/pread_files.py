@@ -207,9 +207,16 @@ class PreadFiles:
 
     def refresh(self) -> bool:
         """List the directories again and return whether the files changed."""
-        found, findings = self._list()
-        file_size = self._given_size or _commonest_size(found)
-        files = _in_order(found, file_size, findings)
+        file_size, files, findings = self._look()
+        holes = _missing(findings)
+        while holes:
+            # A listing is not of one moment: a file that a writer made meanwhile may be absent
+            # although one made after it is there. A hole is one that is seen twice.
+            file_size, files, findings = self._look()
+            again = _missing(findings)
+            if holes & again:
+                break
+            holes = again
         changed = files != self.files
         inodes = {file.path: file.inode for file in files}
         for old in self.files:
@@ -260,6 +267,11 @@ class PreadFiles:
         """Whether a directory listing could tell more: behind the end, or in a file cut short."""
         return not self.files or offset >= self.files[-1].range.stop
 
+    def _look(self) -> tuple[int, list[LogFile], list[FileFinding]]:
+        found, findings = self._list()
+        file_size = self._given_size or _commonest_size(found)
+        return file_size, _in_order(found, file_size, findings), findings
+
     def _list(self) -> tuple[list[LogFile], list[FileFinding]]:
         found: list[LogFile] = []
         findings: list[FileFinding] = []
@@ -285,6 +297,10 @@ class PreadFiles:
                     found.append(LogFile(base, status.st_size, path, status.st_ino))
         found.sort()
         return found, findings
+
+
+def _missing(findings: list[FileFinding]) -> set[Path]:
+    return {one.path for one in findings if one.problem is FileProblem.MISSING}
 
 
 def _is_still(file: LogFile) -> bool:

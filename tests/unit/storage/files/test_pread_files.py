@@ -174,3 +174,23 @@ def test_bytes_that_the_disk_cannot_read_are_lost_and_no_error(
 
     monkeypatch.setattr(os, "pread", fail)
     assert files.slice(0, 1) is None
+
+
+def test_a_file_that_one_listing_missed_is_no_hole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A directory that a writer adds to is not listed at one moment."""
+    make(tmp_path, 0, 100, 200)
+    list_all, listings = os.listdir, []
+
+    def list_some(path: Path) -> list[str]:
+        listings.append(path)
+        return [name for name in list_all(path) if len(listings) > 1 or not name.endswith("100")]
+
+    monkeypatch.setattr(os, "listdir", list_some)
+    files = PreadFiles([tmp_path])
+    assert (files.holes, files.findings, len(listings)) == ([], [], 2)
+    (tmp_path / file_name(100)).unlink()
+    files.refresh()
+    assert files.holes == [ByteRange(100, 200)]
+    assert problems(files) == {file_name(100): FileProblem.MISSING}
