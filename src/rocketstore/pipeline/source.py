@@ -5,7 +5,7 @@ executors (read). A reader is pickled before its ``partitions`` is called, so wh
 know travels in its partition. Spark looks this module up by ``pyspark_rocketstore``, so what it
 imports at the top is paid by every session: a heavy library is loaded by the method that uses it.
 
-Law: nothing here, nor what it loads, imports ``rocketstore.storage``.
+Law: nothing here, nor what executors load, imports ``rocketstore.storage``.
 """
 
 from __future__ import annotations
@@ -13,9 +13,16 @@ from __future__ import annotations
 import os
 import sys
 from contextlib import contextmanager
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+    InputPartition,
+)
 
 from rocketstore.errors import ConfigError, RocketStoreError
 from rocketstore.pipeline.columns import column_type, table_ddl
@@ -50,7 +57,11 @@ class StoreDataSource(DataSource):
         super().__init__(options)
         with plain_errors():
             check_versions()
-            self.read_options: ReadOptions = parse_options(dict(options))
+
+    @cached_property
+    def read_options(self) -> ReadOptions:
+        """What a query asked for; a sink has options of its own."""
+        return parse_options(dict(self.options))
 
     @classmethod
     def name(cls) -> str:
@@ -74,6 +85,24 @@ class StoreDataSource(DataSource):
         is_planner = _is_called_from(_PUSHDOWN_PLANNER)
         reader = PushdownStoreReader if is_planner else StoreReader
         return reader(self.read_options, schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: FBT001 - Spark's
+        """Return the sink of ``df.write``; see ``docs/guide/spark-sink.md``."""
+        from rocketstore.pipeline.sink.writer import batch_writer  # noqa: PLC0415 - as above
+
+        with plain_errors():
+            return batch_writer(dict(self.options), schema, overwrite=overwrite)
+
+    def streamWriter(  # noqa: N802 - Spark's name
+        self,
+        schema: StructType,
+        overwrite: bool,  # noqa: FBT001 - Spark's
+    ) -> DataSourceStreamWriter:
+        """Return the sink of one micro-batch of ``df.writeStream``."""
+        from rocketstore.pipeline.sink.writer import stream_writer  # noqa: PLC0415 - as above
+
+        with plain_errors():
+            return stream_writer(dict(self.options), schema, overwrite=overwrite)
 
 
 class StoreReader(DataSourceReader):

@@ -23,6 +23,7 @@ from rocketstore.storage.clock import system_clock_ms
 from rocketstore.storage.files.disk import Disk
 from rocketstore.storage.layout import StoreLayout
 from rocketstore.storage.log.prepared import PreparedMessage
+from rocketstore.storage.log.record_log import RecordLog
 from rocketstore.storage.opening import open_parts
 from rocketstore.storage.read_only import ReadOnlyStore, physical_memory_bytes
 from rocketstore.storage.reading.get_page import PageLimits
@@ -461,6 +462,11 @@ class MessageStore(Reader):
     def next_queue_offset(self, topic: str, queue_id: int) -> int:
         """Return the queue offset that the next message of a queue will get."""
         return self._services.next_queue_offset(topic, queue_id)
+
+    @property
+    def records(self) -> RecordLog:
+        """The CommitLog's bytes, for whoever brings finished records (the sink of the pipeline)."""
+        return RecordLog(self._parts.log, self._writer)
 
     def delete_expired_files(self) -> None:
         """Let retention delete expired files at any hour for its next rounds."""

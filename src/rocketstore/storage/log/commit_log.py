@@ -16,7 +16,7 @@ import struct
 import threading
 from typing import TYPE_CHECKING, Final, cast
 
-from rocketstore.errors import RefusedMessageError
+from rocketstore.errors import RefusedMessageError, StoreError
 from rocketstore.format.blank import END_FILE_MIN_BLANK_SIZE, encode_blank
 from rocketstore.format.record import MESSAGE_MAGIC_V1_SIGNED, body_crc, crc32, record_struct
 from rocketstore.message import TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
@@ -92,7 +92,7 @@ class CommitLog(AppendState):
         self.files = files
         self.sync_flush = sync_flush
         self.max_offset = files.max_offset
-        self.flushed_offset = files.max_offset
+        self.flushed_offset = files.flushed_offset
         self.clock_steps_back = 0
         self.locked_since_ms = 0
         self.lock = threading.Lock()
@@ -143,7 +143,8 @@ class CommitLog(AppendState):
         """
         self._cells = {key: _cell(key, offset) for key, offset in queue_offsets.items()}
         self.last_store_timestamp_ms = last_store_timestamp_ms
-        self.max_offset = self.flushed_offset = self.files.max_offset
+        self.max_offset = self.files.max_offset
+        self.flushed_offset = self.files.flushed_offset
         self._file = cast("MappedFile", None)
         self._limit = -1
 
@@ -315,6 +316,52 @@ class CommitLog(AppendState):
             self.locked_since_ms = self._busy = 0
             self.lock.release()
         return offset, size, queue_offset, now, count
+
+    def append_placed(
+        self, offset: int, data: ByteArray, queues: Mapping[QueueKey, tuple[int, int]], now_ms: int
+    ) -> None:
+        """Append records that are complete and state the offsets they get here, all in one file.
+
+        Parameters
+        ----------
+        offset
+            Physical offset that the first states.
+        data
+            The records, one behind the other.
+        queues
+            Of each queue that has some: its next offset after them, and their bytes.
+        now_ms
+            Their store time, not before the last one.
+
+        Raises
+        ------
+        StoreError
+            The log does not go on there; nothing was stored.
+        StoreFullError
+            A file was needed and could not be made; nothing was stored.
+        """
+        self.lock.acquire()
+        try:
+            self._busy = 1
+            self.locked_since_ms = self._clock()
+            position = self._make_room(len(data))
+            if self._base + position != offset or now_ms < self.last_store_timestamp_ms:
+                raise StoreError(
+                    f"records for physical offset {offset} of {now_ms} ms cannot be appended at "
+                    f"{self._base + position}, behind one of {self.last_store_timestamp_ms} ms"
+                )
+            end = position + len(data)
+            self._target[position:end] = data
+            self._file.write_position = self._position = end
+            self.last_store_timestamp_ms = now_ms
+            self.max_offset = offset + len(data)
+            for key, (next_offset, size) in queues.items():
+                cell = self.cell(key)
+                cell.next_offset = next_offset
+                cell.stored_bytes += size
+        finally:
+            self.locked_since_ms = self._busy = 0
+            self.lock.release()
 
     def _write_batch(
         self, cell: QueueCell, source: ByteArray, table: Table, plan: Plan, now_ms: int

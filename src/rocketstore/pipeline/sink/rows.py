@@ -1,0 +1,383 @@
+"""Rows to records: whole CommitLog records that lack only what the commit gives them.
+
+Law: what is encoded here is what ``MessageStore.put`` would store for the same message, and what it
+would refuse is refused here, with the row and the reason, before anything is written to the store.
+Runs on executors, so it may not import the store; tests hold the two equal.
+
+Queue offset, physical offset and store time are zero until the commit; a missing bornTimestamp is
+`BORN_AT_STORE`.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from rocketstore.errors import ConfigError, FormatError, RefusedMessageError
+from rocketstore.format.blank import END_FILE_MIN_BLANK_SIZE
+from rocketstore.format.host import encode_host
+from rocketstore.format.java_hash import string_hash
+from rocketstore.format.properties import (
+    DELAY,
+    INNER_MULTI_DISPATCH,
+    KEY_SEPARATOR,
+    KEYS,
+    PROPERTIES_SIZE_MAX,
+    TAGS,
+    UNIQ_KEY,
+    encode_properties,
+)
+from rocketstore.format.record import (
+    MESSAGE_MAGIC_V1_SIGNED,
+    TOPIC_SIZE_MAX,
+    body_crc,
+    host_flags,
+    record_struct,
+)
+from rocketstore.message import (
+    BORN_HOST_V6_FLAG,
+    COMPRESSED_FLAG,
+    COMPRESSION_TYPE_MASK,
+    COMPRESSION_TYPE_ZLIB,
+    DEFAULT_HOST,
+    STORE_HOST_V6_FLAG,
+    TRANSACTION_MASK,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    import pyarrow as pa
+
+BORN_AT_STORE: Final = -(1 << 63)
+"""Stands for "the store time" in a staged record; as a time it would be before the dinosaurs."""
+
+QUEUE_ID_MAX: Final = 2**31 - 1
+
+COLUMNS: Final[dict[str, frozenset[str]]] = {
+    "body": frozenset({"binary", "string"}),
+    "topic": frozenset({"string"}),
+    "tags": frozenset({"string"}),
+    "keys": frozenset({"array<string>", "string"}),
+    "uniqKey": frozenset({"string"}),
+    "properties": frozenset({"map<string,string>"}),
+    "queueId": frozenset({"int", "bigint"}),
+    "flag": frozenset({"int"}),
+    "sysFlag": frozenset({"int"}),
+    "bornTimestamp": frozenset({"timestamp", "bigint"}),
+    "bornHost": frozenset({"string"}),
+    "reconsumeTimes": frozenset({"int"}),
+    "preparedTransactionOffset": frozenset({"bigint", "int"}),
+}
+"""Columns that become parts of a message, and the types they may have."""
+
+ASSIGNED_COLUMNS: Final = frozenset(
+    {
+        "brokerName",
+        "queueOffset",
+        "storeTimestamp",
+        "physicalOffset",
+        "size",
+        "storeHost",
+        "bodyCRC",
+        "msgId",
+    }
+)
+"""Columns of table ``messages`` that the store gives; of rows to be written they are left out."""
+
+_TOPIC: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
+_HOST_BITS: Final = BORN_HOST_V6_FLAG | STORE_HOST_V6_FLAG
+_ZLIB_METHOD: Final = 8
+
+
+class Queue(NamedTuple):
+    """Where a record goes."""
+
+    topic: str
+    queue_id: int
+
+
+class EncodedRow(NamedTuple):
+    """A record and its queue."""
+
+    queue: Queue
+    record: bytes
+
+
+@dataclass(frozen=True)
+class EncodeSettings:
+    """What encoding needs to know of the store.
+
+    Attributes
+    ----------
+    topic
+        Wins over the column.
+    file_size
+        Bytes of a CommitLog file.
+    store_host
+        As records hold it.
+    """
+
+    topic: str | None
+    queue_count: int
+    max_message_size: int
+    file_size: int
+    store_host: bytes
+
+
+def check_columns(types: Sequence[tuple[str, str]], topic: str | None) -> None:
+    """Check names and types of the columns to be written.
+
+    Parameters
+    ----------
+    types
+        Name and Spark's simple text of the type of each column.
+    topic
+        The option.
+
+    Raises
+    ------
+    ConfigError
+        A column is missing, unknown, there twice, or of a type that it may not have.
+    """
+    known = {name.lower(): name for name in COLUMNS}
+    assigned = {name.lower() for name in ASSIGNED_COLUMNS}
+    seen = set()
+    for given, kind in types:
+        if given.lower() in assigned:
+            continue
+        name = known.get(given.lower())
+        if name is None:
+            raise ConfigError(
+                f"a message has no column {given!r}",
+                key=given,
+                hint=f"its columns are {', '.join(COLUMNS)}; drop others or put them in properties",
+            )
+        if name in seen:
+            raise ConfigError(f"column {name} is there twice", key=name, hint="drop one")
+        seen.add(name)
+        if kind not in COLUMNS[name]:
+            raise ConfigError(
+                f"column {name} must be {' or '.join(sorted(COLUMNS[name]))}, found {kind}",
+                key=name,
+                value=kind,
+                hint="cast it",
+            )
+    if "body" not in seen:
+        raise ConfigError("there is no column body", key="body", hint="name the column so")
+    if topic is None and "topic" not in seen:
+        raise ConfigError(
+            "there is neither a column topic nor an option topic",
+            key="topic",
+            hint='give .option("topic", "...") or a column',
+        )
+    if topic is not None:
+        check_topic(topic)
+
+
+class RowEncoder:
+    """Encodes the rows of one task, in order.
+
+    Parameters
+    ----------
+    settings
+        Of the store.
+    partition_id
+        Of the task: where its round robin begins, and what errors name.
+    """
+
+    def __init__(self, settings: EncodeSettings, partition_id: int) -> None:
+        self._settings = settings
+        self._partition_id = partition_id
+        self._turn = partition_id
+        self._rows = 0
+        self._topics: dict[str, bytes] = {}
+
+    def encode(self, batch: pa.RecordBatch) -> Iterator[EncodedRow]:
+        """Yield the records of a batch.
+
+        Raises
+        ------
+        RefusedMessageError
+            A row is no message that the store takes; says which row, and why.
+        """
+        columns = _columns(batch)
+        names = list(columns)
+        for values in zip(*columns.values(), strict=True):
+            row = dict(zip(names, values, strict=True))
+            try:
+                yield self._encode_row(row)
+            except (RefusedMessageError, FormatError) as error:
+                topic = self._settings.topic or row.get("topic")
+                raise RefusedMessageError(
+                    f"row {self._rows} of task {self._partition_id} (topic {topic!r:.60}) cannot "
+                    f"be stored: {error.args[0]}",
+                    hint=error.hint or "mend or filter such rows; nothing was written",
+                ) from error
+            self._rows += 1
+
+    def _encode_row(self, row: dict[str, Any]) -> EncodedRow:
+        settings = self._settings
+        topic = settings.topic or row.get("topic")
+        encoded_topic = self._topics.get(topic)  # type: ignore[arg-type] # None is in no dict
+        if encoded_topic is None:
+            encoded_topic = self._topics[check_topic(topic)] = check_topic(topic).encode("ascii")
+        body = _body(row["body"], settings.max_message_size)
+        pairs = _properties(row)
+        properties = encode_properties(pairs) if pairs else b""
+        if len(properties) > PROPERTIES_SIZE_MAX:
+            raise RefusedMessageError(
+                f"properties of {len(properties)} bytes exceed the limit of {PROPERTIES_SIZE_MAX}"
+            )
+        born_host = _born_host(row.get("bornHost"))
+        sys_flag = _sys_flag(row.get("sysFlag"), body)
+        sys_flag |= host_flags(born_host, settings.store_host)
+        queue_id = self._queue_id(row.get("queueId"), pairs)
+        born = row.get("bornTimestamp")
+        layout = record_struct(
+            len(body), len(encoded_topic), len(properties), len(born_host), len(settings.store_host)
+        )
+        if layout.size + END_FILE_MIN_BLANK_SIZE > settings.file_size:
+            raise RefusedMessageError(
+                f"{layout.size} bytes do not fit a CommitLog file of {settings.file_size} bytes, "
+                f"which holds {settings.file_size - END_FILE_MIN_BLANK_SIZE}"
+            )
+        record = layout.pack(
+            layout.size, MESSAGE_MAGIC_V1_SIGNED, body_crc(body), queue_id, row.get("flag") or 0,
+            0, 0, sys_flag, BORN_AT_STORE if born is None else born, born_host, 0,
+            settings.store_host, row.get("reconsumeTimes") or 0,
+            row.get("preparedTransactionOffset") or 0, len(body), body, len(encoded_topic),
+            encoded_topic, len(properties), properties,
+        )  # fmt: skip
+        return EncodedRow(Queue(str(topic), queue_id), record)
+
+    def _queue_id(self, given: int | None, pairs: dict[str, str]) -> int:
+        """Return the queue given, else that of the keys, else the next in turn."""
+        if given is not None:
+            if not 0 <= given <= QUEUE_ID_MAX:
+                raise RefusedMessageError(f"queue id {given} is outside 0 to {QUEUE_ID_MAX}")
+            return given
+        count = self._settings.queue_count
+        keys = pairs.get(KEYS)
+        if keys:
+            # As SelectMessageQueueByHash of 4.9: Math.abs of the remainder that Java gives.
+            return abs(string_hash(keys)) % count
+        turn = self._turn % count
+        self._turn += 1
+        return turn
+
+
+def check_topic(topic: object) -> str:
+    """Return `topic` if the store takes it as a name; as ``storage.topic_name.check_topic``."""
+    if not isinstance(topic, str) or not topic:
+        raise RefusedMessageError("a row has no topic", hint="fill the column, or name a topic")
+    if _TOPIC.fullmatch(topic) is None:
+        raise RefusedMessageError(
+            f"topic {topic!r:.150} has characters outside %|a-zA-Z0-9_-",
+            hint="use letters, digits, %, |, _ and - only",
+        )
+    if len(topic) > TOPIC_SIZE_MAX:
+        raise RefusedMessageError(
+            f"topic of {len(topic)} bytes exceeds the limit of {TOPIC_SIZE_MAX}"
+        )
+    return topic
+
+
+def _columns(batch: pa.RecordBatch) -> dict[str, list[Any]]:
+    """Return the columns that make messages, under our names, as Python values."""
+    known = {name.lower(): name for name in COLUMNS}
+    columns = {}
+    for field, column in zip(batch.schema, batch.columns, strict=True):
+        name = known.get(field.name.lower())
+        if name is not None:
+            columns[name] = _born_ms(column) if name == "bornTimestamp" else column.to_pylist()
+    return columns
+
+
+def _born_ms(column: pa.Array[Any]) -> list[int | None]:
+    import pyarrow as pa  # noqa: PLC0415 - kept out of planning processes
+
+    if pa.types.is_timestamp(column.type):
+        column = column.cast(pa.timestamp("ms", column.type.tz), safe=False)
+    times: list[int | None] = column.cast(pa.int64()).to_pylist()
+    return times
+
+
+def _body(body: object, limit: int) -> bytes:
+    if isinstance(body, str):
+        body = body.encode()
+    if not isinstance(body, bytes):
+        raise RefusedMessageError("its body is null", hint="an empty body is b''; filter nulls")
+    if len(body) > limit:
+        raise RefusedMessageError(f"body of {len(body)} bytes exceeds maxMessageSize of {limit}")
+    return body
+
+
+def _properties(row: dict[str, Any]) -> dict[str, str]:
+    """Return the properties in stored order; a column wins over an entry of the same name."""
+    pairs = dict(row.get("properties") or ())
+    keys = row.get("keys")
+    if keys is not None and not isinstance(keys, str):
+        if any(key is None or KEY_SEPARATOR in key for key in keys):
+            raise RefusedMessageError("a key is null or contains a blank, the separator of keys")
+        # What a reader split, with blanks of its own, is not joined anew.
+        stored = (pairs.get(KEYS) or "").split(KEY_SEPARATOR)
+        keys = None if [key for key in stored if key] == keys else KEY_SEPARATOR.join(keys)
+    for name, value in ((KEYS, keys), (UNIQ_KEY, row.get("uniqKey")), (TAGS, row.get("tags"))):
+        if value:
+            pairs[name] = value  # noqa: PERF403 - two or three of them
+    for name, value in pairs.items():
+        if value is None:
+            raise RefusedMessageError(f"property {name!r:.60} is null", hint="leave it out")
+    if INNER_MULTI_DISPATCH in pairs:
+        raise RefusedMessageError(
+            f"property {INNER_MULTI_DISPATCH} asks for delivery to several queues"
+        )
+    delay = pairs.get(DELAY)
+    if delay is not None and not _is_no_delay(delay):
+        raise RefusedMessageError(
+            f"property {DELAY}={delay!r:.20} asks for a delayed delivery",
+            hint="take the property out, or put such messages through a broker",
+        )
+    return pairs
+
+
+def _is_no_delay(text: str) -> bool:
+    try:
+        return int(text) <= 0
+    except ValueError:
+        return False
+
+
+def _born_host(host: str | None) -> bytes:
+    try:
+        return encode_host(DEFAULT_HOST if host is None else host)
+    except FormatError as error:
+        raise RefusedMessageError(f"born host {host!r:.60} is not ip:port or [v6]:port") from error
+
+
+def _sys_flag(sys_flag: int | None, body: bytes) -> int:
+    """Return sysFlag without host bits, which follow from the hosts."""
+    if not sys_flag:
+        return 0
+    if sys_flag & TRANSACTION_MASK:
+        raise RefusedMessageError(
+            f"sysFlag {sys_flag:#x} has transaction bits (mask 0xC)",
+            hint="filter such rows: the store does not take transactional messages yet",
+        )
+    kind = sys_flag & COMPRESSION_TYPE_MASK
+    if sys_flag & COMPRESSED_FLAG and kind in (0, COMPRESSION_TYPE_ZLIB) and not _is_zlib(body):
+        raise RefusedMessageError(
+            f"sysFlag {sys_flag:#x} says that the body is compressed, and it is no zlib stream",
+            hint='read the source with .option("decompressBody", "false"), or leave sysFlag out',
+        )
+    return sys_flag & ~_HOST_BITS
+
+
+def _is_zlib(body: bytes) -> bool:
+    """Whether a body begins as a zlib stream does, or is empty, which nobody inflates."""
+    if not body:
+        return True
+    is_deflate = body[0] & 0xF == _ZLIB_METHOD
+    return len(body) > 2 and is_deflate and int.from_bytes(body[:2], "big") % 31 == 0
