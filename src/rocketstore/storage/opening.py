@@ -52,6 +52,7 @@ if TYPE_CHECKING:
 
     from rocketstore.config import RecoveryPolicy, StoreConfig
     from rocketstore.storage.files.disk import Disk
+    from rocketstore.storage.files.mapped_file import MappedFile
     from rocketstore.storage.files.mapped_file_queue import FileProblem
 
 _LOOKED_AT_QUEUES = 16
@@ -198,7 +199,10 @@ class _Opening:
             policy=policy,
         )  # fmt: skip
         if not was_clean:
-            _sync_recovered(files, report)
+            if self.config.is_sync_flush:
+                _sync_recovered(files, report)
+            else:
+                _leave_to_flush(files, report)
             _sync_names(self.layout, queues, self.disk)
         # Read after recovery, which may have withdrawn it.
         checkpoint = StoreCheckpoint(self.layout.checkpoint, disk=self.disk)
@@ -275,9 +279,27 @@ class _Opening:
 
 def _sync_recovered(files: MappedFileQueue, report: RecoveryReport) -> None:
     """Make durable what the last writer left in the page cache before anybody reads it (K-D2)."""
-    for file in files.files:
-        if file.base + file.size > report.start and file.base < report.end and file.writable:
-            file.sync()
+    for file in _recovered_files(files, report):
+        file.sync()
+
+
+def _leave_to_flush(files: MappedFileQueue, report: RecoveryReport) -> None:
+    """Let the first flush cover what the last writer left in the page cache.
+
+    Readers of an ASYNC_FLUSH store see messages that are not on the disk anyway; the checkpoint
+    passes them when they are. A sync of a gigabyte here would double the time to open.
+    """
+    for file in _recovered_files(files, report):
+        file.flushed_position = max(report.start - file.base, 0)
+
+
+def _recovered_files(files: MappedFileQueue, report: RecoveryReport) -> list[MappedFile]:
+    """Return the files whose records recovery read, of which nobody knows what is on the disk."""
+    return [
+        file
+        for file in files.files
+        if file.base + file.size > report.start and file.base < report.end and file.writable
+    ]
 
 
 def _sync_names(layout: StoreLayout, queues: ConsumeQueueTable, disk: Disk) -> None:

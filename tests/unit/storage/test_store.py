@@ -108,12 +108,31 @@ def test_what_a_dead_writer_left_in_the_page_cache_is_synced_before_it_is_read(t
         store.put(MESSAGE)
     store._parts.lock.release()
     disk = RecordingDisk()
-    with MessageStore.open(tmp_path, SMALL, disk=disk, threads=False) as again:
+    with MessageStore.open(tmp_path, SYNC, disk=disk, threads=False) as again:
         synced = disk.synced_names()
         files = [file.path.name for file in again._parts.log.files.files]
         assert set(files) <= set(synced)
         assert len(files) > 1
         assert again.flushed_physical_offset == again.max_physical_offset
+
+
+def test_without_sync_flush_the_first_flush_covers_what_a_dead_writer_left(tmp_path):
+    store = MessageStore.open(tmp_path, SMALL, threads=False)
+    for _ in range(200):
+        store.put(MESSAGE)
+    store._parts.lock.release()
+    disk = RecordingDisk()
+    with MessageStore.open(tmp_path, SMALL, disk=disk, threads=False) as again:
+        parts = again._parts
+        files = {file.path.name for file in parts.log.files.files}
+        assert len(files) > 1
+        assert not files & set(disk.synced_names())
+        assert again.flushed_physical_offset == again.recovery.start
+        assert parts.checkpoint.times.physic_ms == 0
+        again.flush()
+        assert files <= set(disk.synced_names())
+        assert again.flushed_physical_offset == again.max_physical_offset
+        assert parts.checkpoint.times.physic_ms > 0
 
 
 def test_a_second_open_is_refused_until_the_first_is_closed(tmp_path):

@@ -74,9 +74,8 @@ def _compiled(function: Callable[..., Any], signature: object) -> Any:
     # No kernel makes an array, and the caller holds those it passes: Numba need not count
     # references. The atomic counts of every row that is passed on were a third of dispatch.
     with _cache_directory(function.__module__) as is_cached:
-        decorate = numba.njit(
-            signature, nogil=True, error_model="numpy", cache=is_cached, _nrt=False
-        )
+        njit: Any = numba.njit  # its annotations know no _nrt
+        decorate = njit(signature, nogil=True, error_model="numpy", cache=is_cached, _nrt=False)
         return decorate(function)
 
 

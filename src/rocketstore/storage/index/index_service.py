@@ -395,7 +395,8 @@ class IndexService:
                 kept.append(file)
                 continue
             before = file.item_count
-            after = self._rebuild(file, physical_offset, store_time_of)
+            # From the log's first byte on, every item goes: no need to look at them.
+            after = self._rebuild(file, physical_offset, store_time_of) if physical_offset else 0
             dropped += before - after
             if after:
                 kept.append(file)
