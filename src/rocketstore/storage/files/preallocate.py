@@ -2,7 +2,8 @@
 
 Law: a file handed out is complete: all its blocks, its name durable, all zeros. Files that nobody
 took are deleted at an orderly close; after a crash they stay and recovery deletes them, because
-they begin behind the end of the log.
+they begin behind the end of the log. Names appear in the order of the log: while a put makes a file
+itself, none is made behind it, so that no reader sees a hole.
 
 How derived: AllocateMappedFileService of 4.9 (spec B7). A put does not fail because a file is still
 being made (K-P9): it waits for the one under way, and makes the file itself when none is. Files are
@@ -74,6 +75,7 @@ class Preallocator:
         self._under_way: int | None = None
         self._ready: dict[int, MappedFile] = {}
         self._retired: list[MappedFile] = []
+        self._put_makes = False
         self._closing = False
         self._thread: threading.Thread | None = None
 
@@ -117,8 +119,14 @@ class Preallocator:
             file = self._ready.pop(base, None)
             if base in self._wanted:
                 self._wanted.remove(base)
+            self._put_makes = file is None
         if file is None:
-            file = self._make(base)
+            try:
+                file = self._make(base)
+            finally:
+                with self._changed:
+                    self._put_makes = False
+                    self._changed.notify_all()
         self.request(base)
         return file
 
@@ -163,16 +171,21 @@ class Preallocator:
     def _run(self) -> None:
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._closing or self._wanted or self._retired)
+                self._changed.wait_for(lambda: self._closing or self._has_work())
                 if self._closing:
                     return
                 retired, self._retired = self._retired, []
-                base = self._under_way = self._wanted.pop(0) if self._wanted else None
+                base = self._under_way = None
+                if self._wanted and not self._put_makes:
+                    base = self._under_way = self._wanted.pop(0)
             if self._warm_up is not None:
                 for full in retired:
                     self._warm_up.release(full)
             if base is not None:
                 self._make_ahead(base)
+
+    def _has_work(self) -> bool:
+        return bool(self._retired or (self._wanted and not self._put_makes))
 
     def _make_ahead(self, base: int) -> None:
         file = None

@@ -81,6 +81,35 @@ def test_a_file_under_way_is_waited_for_not_made_twice(tmp_path):
     assert 0 in names(tmp_path)
 
 
+def test_no_file_is_made_behind_one_that_a_put_makes_itself(tmp_path):
+    """A reader would take the order of names for a hole in the log."""
+
+    class SlowFirst(BlockingDisk):
+        def give_name(self, descriptor: int, path: Path) -> None:
+            self.calls.append(("give_name", path.name))
+            super().give_name(descriptor, path)
+
+        def allocate(self, descriptor: int, path: Path, size: int) -> bool:
+            if int(path.name) == SIZE:
+                return super().allocate(descriptor, path, size)
+            return FailingDisk.allocate(self, descriptor, path, size)
+
+    disk = SlowFirst()
+    files = preallocator(tmp_path, disk)
+    files.start()
+    put = threading.Thread(target=files.take, args=(SIZE,))
+    put.start()
+    assert disk.is_waiting.wait(10)
+    files.request(SIZE)
+    assert not files.wait_idle(0.1)
+    disk.may_go.set()
+    put.join(10)
+    assert files.wait_idle(10)
+    named = [int(name) for call, name in disk.calls if call == "give_name"]
+    assert named == [SIZE, 2 * SIZE, 3 * SIZE]
+    files.close()
+
+
 def test_a_full_disk_fails_the_put_that_needs_the_file_not_the_thread(tmp_path):
     disk = FailingDisk()
     files = preallocator(tmp_path, disk)
