@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
+    DataSourceStreamReader,
     DataSourceStreamWriter,
     DataSourceWriter,
     InputPartition,
@@ -71,10 +72,14 @@ class StoreDataSource(DataSource):
     def schema(self) -> str:
         """Return the columns of the table, and refuse a place that is no store at once."""
         from rocketstore.pipeline.stores import find_stores  # noqa: PLC0415 - see the module's head
+        from rocketstore.pipeline.streaming.options import (  # noqa: PLC0415 - as above
+            read_options_of_either,
+        )
 
         with plain_errors():
-            find_stores(self.read_options)
-            return table_ddl(self.read_options.table, self.read_options.columns)
+            options = read_options_of_either(dict(self.options))
+            find_stores(options)
+            return table_ddl(options.table, options.columns)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return a reader of the columns in `schema`, which the user may have given."""
@@ -85,6 +90,18 @@ class StoreDataSource(DataSource):
         is_planner = _is_called_from(_PUSHDOWN_PLANNER)
         reader = PushdownStoreReader if is_planner else StoreReader
         return reader(self.read_options, schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
+        """Return a reader of what is being written; see ``docs/guide/spark-streaming.md``."""
+        from rocketstore.pipeline.streaming.options import (  # noqa: PLC0415 - as above
+            parse_stream_options,
+        )
+        from rocketstore.pipeline.streaming.reader import StoreStreamReader  # noqa: PLC0415 - above
+
+        with plain_errors():
+            options = parse_stream_options(dict(self.options))
+            _check_schema(options.read.table, schema)
+        return StoreStreamReader(options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: FBT001 - Spark's
         """Return the sink of ``df.write``; see ``docs/guide/spark-sink.md``."""

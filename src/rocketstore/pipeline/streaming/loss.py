@@ -31,6 +31,7 @@ class Losses:
     def __init__(self, options: ReadOptions) -> None:
         self.is_error = options.fail_on_data_loss
         self.count = 0
+        self.reported: set[str] = set()
 
     def report(self, what: str, then: str) -> None:
         """Note a loss.
@@ -49,5 +50,9 @@ class Losses:
         """
         if self.is_error:
             raise StoreError(f"data loss: {what}", hint=HINT)
+        if what in self.reported:
+            # Met again by the next batch, or by the plan of the same one.
+            return
+        self.reported.add(what)
         self.count += 1
         _log.warning("data loss %d of this stream: %s; %s", self.count, what, then)

@@ -139,4 +139,4 @@ def _place_to_json(place: Place) -> dict[str, int]:
 
 
 def _order(key: Key) -> tuple[Any, ...]:
-    return (*key[:2], int(key[2])) if len(key) > 2 else key  # noqa: PLR2004 - a queue's number
+    return (*key[:-1], int(key[-1])) if key[1:] else key

@@ -104,6 +104,25 @@ def parse_stream_options(given: Mapping[str, str]) -> StreamOptions:
     return _with_start(options, own.get("startingOffsets", "latest").strip())
 
 
+def read_options_of_either(given: Mapping[str, str]) -> ReadOptions:
+    """Return what a batch query or a stream reads; whoever reads it checks the options in full.
+
+    Raises
+    ------
+    ConfigError
+        Neither can have these options.
+    """
+    try:
+        return parse_options(given)
+    except ConfigError as batch_error:
+        try:
+            return parse_stream_options(given).read
+        except ConfigError as stream_error:
+            keys = {key.lower() for key in given}
+            is_stream = any(name.lower() in keys for name in STREAM_ONLY)
+            raise (stream_error if is_stream else batch_error) from None
+
+
 def _with_start(options: StreamOptions, text: str) -> StreamOptions:
     if text.lower() in _KEYWORDS:
         return replace(options, start=_KEYWORDS[text.lower()])
@@ -126,7 +145,7 @@ def _log_offsets(text: str) -> dict[str, int]:
     if not is_right or not isinstance(loaded, dict):
         raise ConfigError(
             "option startingOffsets: expected earliest, latest, or JSON of brokers and physical "
-            f"offsets such as {{\"broker-a\":4711}}, found {text!r:.200}",
+            f'offsets such as {{"broker-a":4711}}, found {text!r:.200}',
             key="startingOffsets", value=text,
             hint="queue offsets need subscribe, subscribePattern or assign",
         )  # fmt: skip

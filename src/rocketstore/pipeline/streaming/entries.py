@@ -1,0 +1,160 @@
+"""Entries of queues as a stream's planner reads them: in chunks, checked, in the log's order."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
+
+from rocketstore.errors import StoreDamagedError
+from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES, entry_array, written_mask
+from rocketstore.pipeline.files import opened
+from rocketstore.pipeline.queues import CHUNK_ENTRIES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    import numpy.typing as npt
+
+    from rocketstore.pipeline.queues import QueueFiles
+    from rocketstore.pipeline.streaming.limits import Limits
+    from rocketstore.pipeline.streaming.offsets import Key
+
+    Numbers = npt.NDArray[np.int64]
+
+_log = logging.getLogger("rocketstore.pipeline")
+
+LIMITED_ENTRIES: Final = 2_000_000
+"""Most entries that are held to find out which come first in the log: 32 MB."""
+
+
+class FoundEntries(NamedTuple):
+    """The entries ``[start, stop)`` of a queue.
+
+    Attributes
+    ----------
+    low, high
+        Physical offsets of the first and of the last record.
+    is_whole
+        Every entry is written, and each lies behind the one before.
+    """
+
+    files: QueueFiles
+    start: int
+    stop: int
+    low: int
+    high: int
+    is_whole: bool
+
+    def chunks(self) -> Iterator[tuple[Numbers, Numbers]]:
+        """Yield physical offsets and sizes of written entries."""
+        for _, physical, sizes in entry_chunks(self.files, self.start, self.stop):
+            yield physical, sizes
+
+
+def entry_chunks(
+    files: QueueFiles, start: int, stop: int
+) -> Iterator[tuple[Numbers, Numbers, Numbers]]:
+    """Yield queue offsets, physical offsets and sizes of the written entries of a range."""
+    for file in files.files:
+        first, last = max(start, file.first), min(stop, file.first + file.entry_count)
+        if first >= last:
+            continue
+        with opened(files.system, file.path) as opened_file:
+            for at in range(first, last, CHUNK_ENTRIES):
+                count = min(CHUNK_ENTRIES, last - at)
+                raw = opened_file.read(
+                    (at - file.first) * ENTRY_SIZE_BYTES, count * ENTRY_SIZE_BYTES
+                )
+                entries = entry_array(raw[: len(raw) - len(raw) % ENTRY_SIZE_BYTES])
+                written = written_mask(entries)
+                yield (
+                    at + np.flatnonzero(written),
+                    entries["physical_offset"][written].astype(np.int64),
+                    entries["record_size"][written].astype(np.int64),
+                )
+
+
+def read_entries(files: QueueFiles, start: int, stop: int, damage: str) -> FoundEntries | None:
+    """Return the entries of a range; None when not one of them is written.
+
+    Raises
+    ------
+    StoreDamagedError
+        Entries are missing between written ones, or point backwards, and `damage` is ``fail``.
+    """
+    low = high = -1
+    count = 0
+    is_rising = True
+    for numbers, physical, _ in entry_chunks(files, start, stop):
+        if not len(physical):
+            continue
+        is_rising = is_rising and bool((np.diff(physical) > 0).all()) and int(physical[0]) > high
+        low = int(physical.min()) if low < 0 else min(low, int(physical.min()))
+        high = max(high, int(physical.max()))
+        count += len(numbers)
+    is_whole = is_rising and count == stop - start
+    if not is_whole:
+        what = (
+            f"queue {files.key}: expected {stop - start} entries from offset {start} on, each "
+            f"behind the one before in the log, found {count}{'' if is_rising else ' in disorder'}"
+        )
+        if damage == "fail":
+            raise StoreDamagedError(
+                f"damage: {what}",
+                hint='to stream what the log has: option("damage", "skip"); to make the queue '
+                "anew from the log: rocketstore queue rebuild",
+            )
+        _log.warning("damage: %s", what)
+    return FoundEntries(files, start, stop, low, high, is_whole) if count else None
+
+
+def take_in_log_order(
+    ranges: Mapping[Key, tuple[QueueFiles, int, int]], limits: Limits
+) -> dict[Key, int]:
+    """Return how far each queue may go so that all together stay within the limits.
+
+    The messages that were stored first are taken, so no queue waits for another.
+
+    Parameters
+    ----------
+    ranges
+        Of each queue its files, the offset it stands at, and the one it may go to.
+    limits
+        Not unlimited.
+    """
+    if not ranges:
+        return {}
+    most = LIMITED_ENTRIES if limits.max_rows is None else min(limits.max_rows, LIMITED_ENTRIES)
+    room = max(1, min(most, LIMITED_ENTRIES // len(ranges)))
+    keys = list(ranges)
+    stops = {key: start for key, (_, start, _) in ranges.items()}
+    parts: list[tuple[Numbers, Numbers, Numbers, Numbers]] = []
+    frontier = np.iinfo(np.int64).max
+    for number, key in enumerate(keys):
+        files, start, stop = ranges[key]
+        seen_stop = min(stop, start + room)
+        last = -1
+        for offsets, physical, sizes in entry_chunks(files, start, seen_stop):
+            parts.append((np.full(len(offsets), number), offsets, physical, sizes))
+            last = int(physical[-1]) if len(physical) else last
+        if last < 0:
+            # A hole as far as was looked: the batch goes through it, and its plan reports it.
+            stops[key] = seen_stop
+        elif seen_stop < stop:
+            # Behind the last entry that was looked at, this queue may have earlier ones.
+            frontier = min(frontier, last)
+    numbers, offsets, physical, sizes = (np.concatenate(one) for one in zip(*parts, strict=True))
+    order = np.argsort(physical, kind="stable")
+    order = order[physical[order] <= frontier]
+    count = len(order) if limits.max_rows is None else min(len(order), limits.max_rows)
+    if limits.max_bytes is not None:
+        totals = np.cumsum(sizes[order])
+        count = min(count, int(totals.searchsorted(limits.max_bytes, side="right")))
+    taken = order[: max(count, 1)]
+    for number, key in enumerate(keys):
+        own = offsets[taken[numbers[taken] == number]]
+        if len(own):
+            stops[key] = int(own.max()) + 1
+    return stops

@@ -1,0 +1,212 @@
+"""Read one task of a stream's batch, on an executor.
+
+Law: the planner saw a record behind every byte of a task's range, so everything in it is a record,
+a filler, or damage. What is not there now (a file that was deleted, a log that was cut, a network
+mount that lags) is data loss; it never makes a batch quietly smaller.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from rocketstore.errors import StoreDamagedError, StoreError
+from rocketstore.message import TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
+from rocketstore.pipeline.files import files_at, opened
+from rocketstore.pipeline.projection import record_batches
+from rocketstore.pipeline.selection import select
+from rocketstore.pipeline.streaming.loss import Losses
+from rocketstore.scan.columns import RecordColumns
+from rocketstore.scan.scanner import Damage, DamageReason
+from rocketstore.scan.window import scan_window
+from rocketstore.units import ByteRange
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    import numpy.typing as npt
+    from pyarrow import RecordBatch, Schema
+
+    from rocketstore.pipeline.options import ReadOptions
+    from rocketstore.pipeline.streaming.tasks import QueueSpan, StreamTask
+
+    Mask = npt.NDArray[np.bool_]
+
+_log = logging.getLogger("rocketstore.pipeline")
+
+
+def read_tasks(
+    tasks: Sequence[StreamTask], options: ReadOptions, schema: Schema
+) -> Iterator[RecordBatch]:
+    """Yield the rows of a task.
+
+    Parameters
+    ----------
+    tasks
+        Byte ranges, in the order of the log.
+    options
+        What is asked of each record of the batch.
+    schema
+        Names and types of the wanted columns.
+
+    Raises
+    ------
+    StoreDamagedError
+        The range is damaged, and the policy is ``fail``.
+    StoreError
+        A record of the batch is not there, and `failOnDataLoss` is set.
+    """
+    for task in tasks:
+        broker = task.split.store.broker_name
+        for columns in _TaskRead(task, options).records():
+            wanted = select(columns, options, (), (), broker)
+            if len(wanted):
+                yield from record_batches(
+                    wanted, schema, broker=broker, decompress=options.decompress_body
+                )
+
+
+class _TaskRead:
+    """Reads one byte range and accounts for what is in it."""
+
+    def __init__(self, task: StreamTask, options: ReadOptions) -> None:
+        self.task = task
+        self.options = options
+        self.losses = Losses(options)
+        self.found = 0
+        self.damaged_ranges = 0
+        self.damaged_bytes = 0
+        self.is_short = False
+
+    def records(self) -> Iterator[RecordColumns]:
+        spans = None if self.task.spans is None else _SpanTable(self.task.spans)
+        try:
+            for columns in self._all_records():
+                wanted = columns if spans is None else spans.of(columns)
+                self.found += len(wanted)
+                if len(wanted):
+                    yield wanted
+        except StoreError as error:
+            if not isinstance(error.__cause__, FileNotFoundError):
+                raise
+            self._lose("the file is gone")
+        self._account()
+
+    def _all_records(self) -> Iterator[RecordColumns]:
+        split = self.task.split
+        segment = split.segment
+        files, _ = files_at(split.store.location)
+        with opened(files, segment.path) as file:
+            batches = scan_window(
+                file,
+                base=segment.base,
+                size=segment.size,
+                start=split.start,
+                stop=split.stop,
+                file_size=segment.file_size,
+                data_stop=file.data_stop(segment.size) if segment.is_last else None,
+                whole_damage=True,
+            )
+            for batch in batches:
+                for damage in batch.damage:
+                    self._note(damage)
+                if batch.unwritten_at is not None:
+                    self._end_at(batch.unwritten_at)
+                if len(batch.columns):
+                    yield batch.columns
+
+    def _end_at(self, unwritten_at: int) -> None:
+        """Deal with zeros where the planner saw something."""
+        split, base = self.task.split, self.task.split.segment.base
+        if unwritten_at >= base + split.stop:
+            return
+        if split.segment.is_last or self.task.spans is not None:
+            self._lose(f"expected records up to {base + split.stop}, found zeros at {unwritten_at}")
+        elif unwritten_at >= base + split.start and unwritten_at < base + split.segment.size:
+            extent = ByteRange(unwritten_at, base + split.segment.size)
+            evidence = "zeros up to the end of a file that another one follows"
+            self._note(Damage(extent, DamageReason.UNWRITTEN_HOLE, evidence))
+
+    def _note(self, damage: Damage) -> None:
+        what = (
+            f"{damage.reason.value} in {self.task.split.segment.path} at position "
+            f"{damage.range.start - self.task.split.segment.base} (physical offset "
+            f"{damage.range.start}), {damage.range.size} bytes: {damage.evidence}"
+        )
+        if self.options.damage == "fail":
+            raise StoreDamagedError(
+                f"damage: {what}",
+                hint='to stream the intact rest: option("damage", "skip"); to list all damage, '
+                'read it with option("table", "damage")',
+            )
+        self.damaged_ranges += 1
+        self.damaged_bytes += damage.range.size
+        if self.options.damage == "report":
+            _log.warning("skipped damage: %s", what)
+
+    def _lose(self, what: str) -> None:
+        self.is_short = True
+        split = self.task.split
+        where = f"{split.segment.path} from physical offset {split.segment.base + split.start} on"
+        self.losses.report(f"{where}: {what}", "the batch has what is there")
+
+    def _account(self) -> None:
+        path, expected = self.task.split.segment.path, self.task.expected
+        if self.damaged_ranges:
+            _log.warning(
+                "skipped %d damaged ranges of %d bytes in %s",
+                self.damaged_ranges, self.damaged_bytes, path,
+            )  # fmt: skip
+        if expected is None or self.found == expected or self.is_short:
+            return
+        if self.found < expected and self.damaged_ranges:
+            _log.warning("%d records of the batch were damaged", expected - self.found)
+            return
+        self._lose(f"expected {expected} records of the batch's queues, found {self.found}")
+
+
+class _SpanTable:
+    """The wanted queues, looked up for all records of a batch at once."""
+
+    def __init__(self, spans: Sequence[QueueSpan]) -> None:
+        self.topics = {topic: code for code, topic in enumerate({one.topic for one in spans})}
+        rows = sorted(
+            (self.topics[one.topic], one.queue_id, one.start, one.stop, one.low, one.high)
+            for one in spans
+        )
+        table = np.array(rows, dtype=np.int64)
+        self.keys = table[:, 0] << 32 | table[:, 1]
+        self.bounds = table[:, 2:]
+
+    def of(self, columns: RecordColumns) -> RecordColumns:
+        """Return the records that belong to a wanted queue's range."""
+        codes = self._topic_codes(columns)
+        keys = codes << 32 | (columns.queue_id & 0xFFFFFFFF)
+        at = np.minimum(np.searchsorted(self.keys, keys), len(self.keys) - 1)
+        start, stop, low, high = self.bounds[at].T
+        kind = columns.sys_flag & TRANSACTION_MASK
+        offset, physical = columns.queue_offset, columns.physical_offset
+        mask: Mask = (
+            (codes >= 0)
+            & (self.keys[at] == keys)
+            & (offset >= start)
+            & (offset < stop)
+            & (physical >= low)
+            & (physical <= high)
+            & (kind != TRANSACTION_PREPARED)
+            & (kind != TRANSACTION_ROLLBACK)
+        )
+        if mask.all():
+            return columns
+        return RecordColumns(columns.buffer, columns.cols[mask], columns.base)
+
+    def _topic_codes(self, columns: RecordColumns) -> npt.NDArray[np.int64]:
+        """Return the number of each record's topic, -1 of a topic that nobody asked for."""
+        texts: Any = columns.to_arrow(["topic"]).column(0)
+        encoded = texts.dictionary_encode()
+        codes = [self.topics.get(text, -1) for text in encoded.dictionary.to_pylist()]
+        numbers = encoded.indices.fill_null(len(codes)).to_numpy(zero_copy_only=False)
+        found: npt.NDArray[np.int64] = np.array([*codes, -1], dtype=np.int64)[numbers]
+        return found
