@@ -5,14 +5,22 @@ Needs the extra ``pipeline`` and a JDK. Importing this package loads neither PyS
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import importlib
+from typing import TYPE_CHECKING, Any, Final
 
 from rocketstore.pipeline.environment import check_versions, session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["register", "session"]
+    from rocketstore.pipeline.jobs.rebuild.job import rebuild
+
+__all__ = ["rebuild", "register", "session"]
+
+_JOBS: Final = {
+    "rebuild": "rocketstore.pipeline.jobs.rebuild.job",
+}
+"""Jobs and the modules they live in, which are loaded when they are first asked for."""
 
 FILTER_PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 """Spark's setting that lets Python data sources see filters; off unless somebody sets it."""
@@ -43,3 +51,9 @@ def register(spark: SparkSession, *, pushdown: bool = True) -> None:
     spark.dataSource.register(StoreDataSource)
     if pushdown:
         spark.conf.set(FILTER_PUSHDOWN, "true")
+
+
+def __getattr__(name: str) -> Any:
+    if name in _JOBS:
+        return getattr(importlib.import_module(_JOBS[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

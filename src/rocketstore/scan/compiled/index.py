@@ -80,6 +80,49 @@ def put_item(
     return True
 
 
+@kernel(types.int64(WRITABLE_BYTES, types.int64, types.int64, NUMBERS, NUMBERS, NUMBERS))
+def put_items(
+    index_file: Any,
+    slot_limit: Any,
+    item_limit: Any,
+    key_hashes: Any,
+    physical_offsets: Any,
+    store_timestamps: Any,
+) -> Any:
+    """Put items into an index file, as dispatch does one by one.
+
+    Parameters
+    ----------
+    index_file
+        The bytes of one index file.
+    slot_limit, item_limit
+        How many slots and items it has room for.
+    key_hashes, physical_offsets, store_timestamps
+        The items, in the order of the log; of equal length.
+
+    Returns
+    -------
+    int
+        How many were put; the file has no room for the others.
+    """
+    if index_file.shape[0] < _HEADER_SIZE + slot_limit * _SLOT_SIZE + item_limit * _ITEM_SIZE:
+        return 0
+    count = min(key_hashes.shape[0], physical_offsets.shape[0], store_timestamps.shape[0])
+    if slot_limit < 1:
+        return 0
+    for at in range(count):
+        if key_hashes[at] < 0 or not put_item(
+            index_file,
+            slot_limit,
+            item_limit,
+            key_hashes[at],
+            physical_offsets[at],
+            store_timestamps[at],
+        ):
+            return at
+    return count
+
+
 @kernel(
     types.int64(
         BYTES, types.int64, types.int64, types.int64, types.int64, types.int64, types.int64, NUMBERS

@@ -71,6 +71,27 @@ def put_item(
     return True
 
 
+def put_items(
+    index_file: ByteArray,
+    slot_limit: int,
+    item_limit: int,
+    key_hashes: Int64Array,
+    physical_offsets: Int64Array,
+    store_timestamps: Int64Array,
+) -> int:
+    """Put items into an index file, as dispatch does one by one; return how many had room."""
+    if index_file.shape[0] < _HEADER_SIZE + slot_limit * _SLOT_SIZE + item_limit * _ITEM_SIZE:
+        return 0
+    count = min(len(key_hashes), len(physical_offsets), len(store_timestamps))
+    if slot_limit < 1:
+        return 0
+    for at in range(count):
+        item = (int(key_hashes[at]), int(physical_offsets[at]), int(store_timestamps[at]))
+        if item[0] < 0 or not put_item(index_file, slot_limit, item_limit, *item):
+            return at
+    return count
+
+
 def find_items(
     index_file: ByteArray,
     slot_limit: int,

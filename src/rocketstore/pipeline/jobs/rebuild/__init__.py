@@ -1,0 +1,1 @@
+"""Queues and index made anew from the CommitLog: ``rocketstore pipeline rebuild``."""

@@ -1,0 +1,355 @@
+"""Rebuild the queues and the index of a store from its CommitLog, spread over Spark's workers.
+
+See ``docs/guide/spark-rebuild.md``. The log is read once: each split becomes a small part file, and
+from the parts' manifests the driver knows where every entry belongs.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import msgspec
+
+from rocketstore.config import StoreConfig
+from rocketstore.errors import NotAStoreError, StoreDamagedError
+from rocketstore.format.markers import CONSUME_QUEUE_DIRECTORY, INDEX_DIRECTORY
+from rocketstore.pipeline.files import LocalFiles, files_at
+from rocketstore.pipeline.jobs.execution import run_tasks
+from rocketstore.pipeline.jobs.rebuild import driver_commit
+from rocketstore.pipeline.jobs.rebuild.assembly import Assembly
+from rocketstore.pipeline.jobs.rebuild.parts import PartManifest
+from rocketstore.pipeline.jobs.rebuild.settings import RebuildSettings, learn_settings
+from rocketstore.pipeline.jobs.rebuild.tasks import (
+    PART_SCHEMA,
+    PLACE_SCHEMA,
+    LogTask,
+    place,
+    read_log,
+)
+from rocketstore.pipeline.options import DEFAULT_SPLIT_BYTES, parse_options
+from rocketstore.pipeline.planning import plan_log
+from rocketstore.pipeline.stores import SegmentState, list_segments
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from pyspark.sql import SparkSession
+
+    from rocketstore.pipeline.jobs.rebuild.parts import Broken
+    from rocketstore.pipeline.planning import SplitTask
+
+Plan = Literal["posix", "shuffle"]
+
+
+class RebuildReport(NamedTuple):
+    """What a rebuild found and made.
+
+    Attributes
+    ----------
+    refused_count
+        Records without an entry because another one has the place, or because topic, queue id or
+        queue offset cannot be true.
+    damage
+        Damaged ranges inside the log; records are missing there.
+    gone_queues
+        Queues that had entries before and have no record left in the log.
+    kept
+        Where the old queues and index are, relative to the store; None when there were none.
+    """
+
+    store: str
+    plan: Plan
+    record_count: int
+    entry_count: int
+    refused_count: int
+    queue_count: int
+    index_item_count: int
+    log_end: int
+    damage: list[Broken]
+    gone_queues: list[str]
+    kept: str | None
+    seconds: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as JSON has it."""
+        return {
+            "store": self.store,
+            "plan": self.plan,
+            "recordCount": self.record_count,
+            "entryCount": self.entry_count,
+            "refusedCount": self.refused_count,
+            "queueCount": self.queue_count,
+            "indexItemCount": self.index_item_count,
+            "logEnd": self.log_end,
+            "damage": [msgspec.structs.asdict(one) for one in self.damage],
+            "goneQueues": self.gone_queues,
+            "kept": self.kept,
+            "seconds": round(self.seconds, 3),
+        }
+
+
+class Built(NamedTuple):
+    """New queues and index that are whole, and what the log said."""
+
+    manifests: list[PartManifest]
+    assembly: Assembly
+    settings: RebuildSettings
+    entry_count: int
+    refused_count: int
+    index_item_count: int
+    log_end: int
+    damage: list[Broken]
+
+
+Runner = Any
+"""``run(tasks, work, schema)``: runs `work` on all tasks and returns a table of their rows."""
+
+
+def rebuild(
+    spark: SparkSession,
+    store: str | Path,
+    *,
+    plan: Plan = "posix",
+    config: StoreConfig | None = None,
+    max_split_bytes: int = DEFAULT_SPLIT_BYTES,
+    done: Callable[[Sequence[object]], None] | None = None,
+) -> RebuildReport:
+    """Make the queues and the index of a store anew from its CommitLog.
+
+    Parameters
+    ----------
+    spark
+        The session, classic or Connect; its workers see the store under the same path.
+    store
+        Directory of a store that nobody has open.
+    plan
+        ``posix``: workers write into files of the shared disk. ``shuffle``: Spark shuffles the
+        entries, and each file is written by one task. The bytes are the same.
+    config
+        Settings that the files do not tell: delay levels, ``enableMultiDispatch``.
+    max_split_bytes
+        Most bytes of the log that one task reads.
+    done
+        Called with tasks that have ended.
+
+    Returns
+    -------
+    RebuildReport
+        What was found and made.
+
+    Raises
+    ------
+    StoreLockedError
+        A writer has the store.
+    NotAStoreError
+        There is no CommitLog.
+    StoreDamagedError
+        There is no CommitLog file although queues have entries (K-R10).
+    """
+    runner = spark_runner(spark, done)
+    return rebuild_with(
+        runner, store, plan=plan, config=config, max_split_bytes=max_split_bytes, now_ms=_now_ms()
+    )
+
+
+def spark_runner(
+    spark: SparkSession, done: Callable[[Sequence[object]], None] | None = None
+) -> Runner:
+    """Return what runs tasks on Spark's workers."""
+
+    def run(tasks: Sequence[Any], work: Callable[[Any], Any], schema: str) -> Any:
+        return run_tasks(spark, tasks, work, schema, done=done)
+
+    run.spark = spark  # type: ignore[attr-defined]
+    return run
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def rebuild_with(  # noqa: PLR0913 - keywords, each a choice of the caller
+    run: Runner,
+    store: str | Path,
+    *,
+    plan: Plan = "posix",
+    config: StoreConfig | None = None,
+    max_split_bytes: int = DEFAULT_SPLIT_BYTES,
+    now_ms: int,
+    step: Callable[[str], None] = lambda _name: None,
+) -> RebuildReport:
+    """Rebuild with any way of running tasks; parameters as `rebuild`, and those of `commit`."""
+    began = time.perf_counter()
+    config = config or StoreConfig()
+    root = local_root(str(store))
+    with driver_commit.locked(root):
+        driver_commit.finish_interrupted(root)
+        directory = root / driver_commit.REBUILD_DIRECTORY / uuid.uuid4().hex
+        try:
+            staging = driver_commit.make_staging(directory)
+            built = build(
+                run, root, staging, config=config, max_split_bytes=max_split_bytes,
+                now_ms=now_ms,
+            )  # fmt: skip
+            gone = gone_queues(root, staging)
+            names = [CONSUME_QUEUE_DIRECTORY]
+            if built.settings.has_index:
+                names.append(INDEX_DIRECTORY)
+            step("built")
+            kept = driver_commit.commit(root, staging, names, now_ms=now_ms, step=step)
+        except Exception:
+            driver_commit.finish_interrupted(root)
+            raise
+    return RebuildReport(
+        str(root),
+        plan,
+        sum(one.record_count for one in built.manifests),
+        built.entry_count,
+        built.refused_count,
+        len(built.assembly.queues),
+        built.index_item_count,
+        built.log_end,
+        built.damage,
+        gone,
+        kept,
+        time.perf_counter() - began,
+    )
+
+
+def local_root(store: str) -> Path:
+    """Return the directory of a store on a disk that all workers see.
+
+    Raises
+    ------
+    NotAStoreError
+        It is no such store.
+    """
+    files, path = files_at(store)
+    if not isinstance(files, LocalFiles):
+        raise NotAStoreError(
+            f"{store} lies on no disk: its queues cannot be replaced in one step",
+            hint="rebuild the store where it is written, or a copy on a disk",
+        )
+    root = Path(path)
+    if not (root / "commitlog").is_dir():
+        raise NotAStoreError(
+            f"{store} is no store: it has no commitlog directory",
+            hint="give the directory that holds commitlog, consumequeue and index",
+        )
+    return root
+
+
+def build(
+    run: Runner,
+    root: Path,
+    staging: driver_commit.Staging,
+    *,
+    config: StoreConfig,
+    max_split_bytes: int,
+    now_ms: int,
+) -> Built:
+    """Make new queues and index below `staging`; nothing else is written."""
+    settings = learn_settings(str(root), config)
+    groups = _plan(root, max_split_bytes)
+    tasks = [
+        LogTask(number, splits, settings, (), str(staging.parts))
+        for number, splits in enumerate(groups)
+    ]
+    _refuse_lost_log(root)
+    manifests = _read(run, tasks)
+    if _needs_judgement(root, manifests):
+        verdict = driver_commit.judge_log(root, config, now_ms=now_ms)
+        again = [
+            task._replace(excluded=verdict.excluded)
+            for task in tasks
+            if any(_touches(split, verdict.excluded) for split in task.splits)
+        ]
+        manifests |= _read(run, again)
+    ordered = [manifests[number] for number in sorted(manifests)]
+    log_end = max((one.log_stop for one in ordered), default=0)
+    assembly = Assembly(
+        ordered,
+        settings,
+        queues_directory=str(staging.queues),
+        index_directory=str(staging.index_files),
+    )
+    assembly.begin_even_queues()
+    table = run(assembly.place_tasks(), place, PLACE_SCHEMA)
+    sums = {name: sum(table.column(name).to_pylist()) for name in ("entries", "refused", "items")}
+    return Built(
+        ordered,
+        assembly,
+        settings,
+        sums["entries"],
+        sums["refused"] + sum(one.refused_count for one in ordered),
+        sums["items"],
+        log_end,
+        [
+            one
+            for manifest in ordered
+            for one in manifest.broken
+            if one.start < log_end and not one.is_torn_tail
+        ],
+    )
+
+
+def _plan(root: Path, max_split_bytes: int) -> list[tuple[SplitTask, ...]]:
+    options = parse_options(
+        {
+            "path": str(root),
+            "table": "commitlog",
+            "maxSplitBytes": str(max_split_bytes),
+            "failOnDataLoss": "false",
+        }
+    )
+    return plan_log(options, [])
+
+
+def _read(run: Runner, tasks: Sequence[LogTask]) -> dict[int, PartManifest]:
+    table = run(tasks, read_log, PART_SCHEMA)
+    decoded = (
+        msgspec.msgpack.decode(one, type=PartManifest)
+        for one in table.column("manifest").to_pylist()
+    )
+    manifests = {one.number: one for one in decoded}
+    assert len(manifests) == len(tasks), "every task gave its manifest"
+    return manifests
+
+
+def _needs_judgement(root: Path, manifests: dict[int, PartManifest]) -> bool:
+    """Whether records may stand behind a break: then the whole log decides which are messages."""
+    if any(not broken.is_torn_tail for one in manifests.values() for broken in one.broken):
+        return True
+    states = {segment.state for segment in list_segments(str(root))}
+    return bool(states & {SegmentState.MISSING, SegmentState.TRUNCATED})
+
+
+def _touches(split: SplitTask, ranges: Sequence[tuple[int, int]]) -> bool:
+    start, stop = split.segment.base + split.start, split.segment.base + split.stop
+    return any(start < behind and first < stop for first, behind in ranges)
+
+
+def _refuse_lost_log(root: Path) -> None:
+    """Raise where the log is gone and the queues are not: those must stay (K-R10)."""
+    if list_segments(str(root)):
+        return
+    queues = root / CONSUME_QUEUE_DIRECTORY
+    if any(path.is_file() for path in queues.glob("*/*/*")):
+        raise StoreDamagedError(
+            f"{root} has no CommitLog file, but its queues have entries",
+            hint="bring the files back, or move consumequeue away to begin an empty store",
+        )
+
+
+def gone_queues(root: Path, staging: driver_commit.Staging) -> list[str]:
+    """Return the queues that are there and will not be: no record of theirs is left."""
+    old = {
+        path.relative_to(root / CONSUME_QUEUE_DIRECTORY).as_posix()
+        for path in (root / CONSUME_QUEUE_DIRECTORY).glob("*/*")
+        if path.is_dir() and any(path.iterdir())
+    }
+    new = {path.relative_to(staging.queues).as_posix() for path in staging.queues.glob("*/*")}
+    return sorted(old - new)

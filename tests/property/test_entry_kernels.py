@@ -1,0 +1,110 @@
+"""The kernels that list queues and index items say what dispatch writes, compiled or in Python."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rocketstore.format.index_file import IndexLayout
+from rocketstore.pipeline.jobs.rebuild.extraction import QueueNumbers, items_of
+from rocketstore.pipeline.jobs.rebuild.index_files import put_all
+from rocketstore.scan.columns import RecordColumns, new_columns
+from rocketstore.scan.reference import dispatch as reference_dispatch
+from rocketstore.scan.reference import entries as reference_entries
+from rocketstore.scan.reference import index as reference_index
+from rocketstore.scan.reference.walk import walk
+from support.memory_dispatch import MemoryDispatch
+from support.scan_strategies import damaged_logs
+from support.synthetic_log import SyntheticLog
+
+compiled_entries = pytest.importorskip("rocketstore.scan.compiled.entries")
+compiled_index = pytest.importorskip("rocketstore.scan.compiled.index")
+
+TOPICS = (b"TopicA", b"AaTopic", b"BBTopic", "Thema-ä".encode(), b"\xff\xfe")
+KEYS = st.lists(st.sampled_from([b"k1", b"Aa", b"BB", "schlüssel".encode(), b""]), max_size=4)
+
+
+@st.composite
+def keyed_logs(draw: st.DrawFn) -> SyntheticLog:
+    """Records of queues whose topics share hashes, with keys of all kinds."""
+    log = SyntheticLog(base=draw(st.sampled_from([0, 65536])))
+    for number in range(draw(st.integers(0, 30))):
+        parts = [b"KEYS\x01" + b" ".join(draw(KEYS))]
+        parts += draw(st.lists(st.sampled_from([b"UNIQ_KEY\x01u1", b"TAGS\x01t"]), max_size=2))
+        log.add(
+            topic=draw(st.sampled_from(TOPICS)),
+            queue_id=draw(st.integers(0, 1)),
+            queue_offset=number,
+            properties=b"\x02".join(draw(st.permutations(parts))),
+            sys_flag=draw(st.sampled_from([0, 0, 0, 0x4, 0x8, 0xC])),
+            store_timestamp=draw(st.sampled_from([0, 999, 20_500, 2**40])),
+            body=b"",
+        )
+    return log
+
+
+def columns_of(log):
+    buffer = np.frombuffer(bytes(log.data), np.uint8)
+    cols = new_columns(64)
+    count, _, _ = walk(buffer, 0, len(buffer), log.base, len(buffer), False, cols)  # noqa: FBT003
+    return RecordColumns(buffer, np.ascontiguousarray(cols[:count]), log.base)
+
+
+@settings(max_examples=200)
+@given(keyed_logs() | damaged_logs())
+def test_compiled_and_reference_list_the_same(log):
+    columns = columns_of(log)
+    numbers = QueueNumbers()
+    numbers.of(columns)
+    answers = []
+    for module in (compiled_entries, reference_entries):
+        found = np.full(len(columns), -7)
+        rows, hashes = np.zeros(200, np.int64), np.zeros(200, np.int64)
+        some = (columns.buffer, columns.cols)
+        reached = module.number_queues(*some, 0, numbers._slots, numbers._topics, found)
+        count = module.list_items(*some, rows, hashes)
+        few = module.list_items(*some, rows[:1].copy(), hashes[:1].copy())
+        answers.append(
+            (reached, found.tolist(), count, rows[:count].tolist(), hashes[:count].tolist(), few)
+        )
+    assert answers[0] == answers[1]
+
+
+@settings(max_examples=100)
+@given(keyed_logs())
+def test_a_number_is_one_queue_whatever_topics_share_a_hash(log):
+    columns = columns_of(log)
+    numbers = QueueNumbers()
+    for row, number in enumerate(numbers.of(columns).tolist()):
+        if int(columns.sys_flag[row]) & 0x4:
+            assert number == -1
+        else:
+            name = numbers.names[number]
+            assert name.queue_id == int(columns.queue_id[row])
+            assert name.topic.decode("utf-8", "replace") == columns.topic(row)
+
+
+@settings(max_examples=100)
+@given(keyed_logs())
+def test_listed_items_make_the_index_file_that_dispatch_makes(log):
+    run = MemoryDispatch(slots_per_file=7, items_per_file=300)
+    run.run(reference_dispatch.follow, bytes(log.data), log.base)
+    items = items_of(columns_of(log))
+    layout = IndexLayout(7, 300)
+    made = [np.zeros(layout.size_bytes, np.uint8) for _ in range(2)]
+    put_all(made[0], layout, [items])
+    reference_index.put_items(made[1], 7, 300, *items)
+    assert made[0].tobytes() == made[1].tobytes()
+    expected = run.index_files[0].tobytes() if run.index_files else bytes(layout.size_bytes)
+    assert made[0].tobytes() == expected
+
+
+@pytest.mark.parametrize("module", [compiled_index, reference_index])
+def test_a_full_index_file_takes_no_more(module):
+    made = np.zeros(IndexLayout(3, 4).size_bytes, np.uint8)
+    numbers = np.arange(10)
+    assert module.put_items(made, 3, 4, numbers, numbers, numbers) == 3
+    assert module.put_items(made[:-1].copy(), 3, 4, numbers, numbers, numbers) == 0
+    assert module.put_items(made, 3, 400, numbers, numbers, numbers) == 0

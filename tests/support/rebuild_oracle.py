@@ -1,0 +1,78 @@
+"""What dispatch writes into empty queues and an empty index: the bytes a rebuild has to equal."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from rocketstore.config import StoreConfig, parse_delay_levels
+from rocketstore.pipeline.jobs.rebuild.settings import learn_settings
+from rocketstore.storage.dispatch.dispatcher import Dispatcher
+from rocketstore.storage.files.disk import Disk
+from rocketstore.storage.files.mapped_file_queue import MappedFileQueue
+from rocketstore.storage.index.index_service import IndexService
+from rocketstore.storage.queues.queue_table import ConsumeQueueTable
+
+EMPTY = {
+    "manifest BINARY": pa.table({"manifest": pa.array([], pa.binary())}),
+}
+
+
+def run_here(tasks, work, schema):
+    """Run tasks in this process, in turn, as `run_tasks` does on Spark's workers."""
+    batches = [batch for task in tasks for batch in work(task)]
+    if batches:
+        return pa.Table.from_batches(batches)
+    names = [column.split()[0] for column in schema.split(", ")]
+    return pa.table({name: pa.array([], pa.int64()) for name in names})
+
+
+def tree(directory):
+    """Return the files below a directory and their bytes."""
+    return {
+        path.relative_to(directory).as_posix(): path.read_bytes()
+        for path in sorted(directory.rglob("*"))
+        if path.is_file()
+    }
+
+
+def dispatched(store, target, *, config=None, stop=None, skipped=()):
+    """Dispatch a store's log into empty directories below `target`; return queues and index.
+
+    The index comes as a list of files' bytes: their names follow the clock.
+    """
+    config = config or StoreConfig()
+    settings = learn_settings(str(store), config)
+    disk = Disk()
+    sizes = [path.stat().st_size for path in (store / "commitlog").iterdir() if path.is_file()]
+    log = MappedFileQueue(store / "commitlog", max(sizes, default=1024), disk=disk)
+    log.load()
+    queues = ConsumeQueueTable(
+        target / "consumequeue",
+        settings.queue_file_bytes,
+        disk=disk,
+        log_min_offset=lambda: log.min_offset,
+    )
+    index = IndexService(
+        target / "index", settings.layout, disk=disk, clock=lambda: 1_700_000_000_000,
+        enabled=config.message_index_enable,
+    )  # fmt: skip
+    dispatcher = Dispatcher(
+        log,
+        queues,
+        index,
+        readable_limit=lambda: log.max_offset,
+        delays_ms=parse_delay_levels(config.message_delay_level),
+        multi_dispatch=config.enable_multi_dispatch,
+        lmq=config.enable_lmq,
+    )
+    files_stop = log.files[-1].base + log.files[-1].size if log.files else 0
+    at = max(log.min_offset, 0)
+    for start, behind in [*skipped, (files_stop if stop is None else stop, None)]:
+        if at < start:
+            dispatcher.dispatch_range(at, start, force=False, check_crc=True)
+        at = behind
+    queues.flush()
+    index.flush()
+    for part in (log, queues, index):
+        part.drop()
+    return tree(target / "consumequeue"), list(tree(target / "index").values())

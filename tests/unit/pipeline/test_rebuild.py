@@ -1,0 +1,238 @@
+"""Queues and index made from the log alone, in parts, are byte for byte what dispatch writes."""
+
+from __future__ import annotations
+
+import os
+import shutil
+
+import pytest
+
+from rocketstore import StoreConfig
+from rocketstore.errors import NotAStoreError, StoreDamagedError, StoreError, StoreLockedError
+from rocketstore.format.index_file import index_file_name
+from rocketstore.pipeline.jobs.rebuild.job import rebuild_with
+from rocketstore.storage.audit.verify import verify_store
+from rocketstore.units import MiB
+from support.golden_stores import STORES, golden_store
+from support.rebuild_oracle import dispatched, run_here, tree
+from support.small_store import (
+    CONFIG,
+    START_MS,
+    Clock,
+    bodies,
+    build_store,
+    copy_store,
+    messages,
+    open_store,
+    overwrite,
+    put_all,
+)
+
+SPLITS = (1000, 7000, 64 * MiB)
+
+
+def rebuilt(store, **keywords):
+    return rebuild_with(run_here, store, now_ms=START_MS, **keywords)
+
+
+def queues_and_index(store):
+    return tree(store / "consumequeue"), list(tree(store / "index").values())
+
+
+@pytest.mark.parametrize("split", SPLITS)
+def test_queues_of_many_files_are_as_dispatch_wrote_them(tmp_path, split):
+    build_store(tmp_path / "store", 500, Clock())
+    before = queues_and_index(tmp_path / "store")
+    report = rebuilt(tmp_path / "store", max_split_bytes=split)
+    assert queues_and_index(tmp_path / "store") == before
+    assert (report.record_count, report.entry_count, report.index_item_count) == (500, 500, 500)
+    assert not (tmp_path / "store" / "rebuild").exists()
+
+
+@pytest.mark.parametrize("name", STORES)
+def test_every_golden_store_is_rebuilt_as_dispatch_would_write_it(tmp_path, name):
+    source, _ = golden_store(name)
+    expected = dispatched(source, tmp_path / "expected")
+    for split in SPLITS:
+        store = copy_store(source, tmp_path / f"store{split}")
+        rebuilt(store, max_split_bytes=split)
+        assert queues_and_index(store) == expected
+
+
+def java_queues(store):
+    """Return Java's queue files without what it made in advance."""
+    return {name: content for name, content in tree(store / "consumequeue").items() if any(content)}
+
+
+@pytest.mark.parametrize("name", ["basic", "batch", "broker", "delay", "ipv6", "transactions"])
+def test_queues_are_byte_for_byte_those_that_java_wrote(tmp_path, name):
+    source, _ = golden_store(name)
+    store = copy_store(source, tmp_path / "store")
+    expected = java_queues(store)
+    rebuilt(store, max_split_bytes=7000)
+    assert java_queues(store) == expected
+
+
+def test_index_files_are_named_after_the_first_store_time(tmp_path):
+    clock = Clock()
+    build_store(tmp_path / "store", 500, clock)
+    rebuilt(tmp_path / "store")
+    names = sorted(path.name for path in (tmp_path / "store" / "index").iterdir())
+    assert names == [index_file_name(START_MS + first, None) for first in (1, 400)]
+
+
+def test_extra_queues_are_made_where_multi_dispatch_is_on(tmp_path):
+    source, _ = golden_store("multidispatch")
+    config = StoreConfig(enable_multi_dispatch=True, enable_lmq=True)
+    expected = dispatched(source, tmp_path / "expected", config=config)
+    assert any(name.startswith("%LMQ%") for name in expected[0])
+    store = copy_store(source, tmp_path / "store")
+    java = java_queues(store)
+    rebuilt(store, config=config, max_split_bytes=1000)
+    assert queues_and_index(store) == expected
+    assert java_queues(store) == java
+
+
+def test_delay_levels_come_from_the_settings(tmp_path):
+    source, _ = golden_store("delay")
+    config = StoreConfig(message_delay_level="7s 9s")
+    expected = dispatched(source, tmp_path / "expected", config=config)
+    store = copy_store(source, tmp_path / "store")
+    rebuilt(store, config=config)
+    assert queues_and_index(store) == expected
+    assert expected != dispatched(source, tmp_path / "usual")
+
+
+def test_without_an_index_the_index_stays_as_it_is(tmp_path):
+    build_store(tmp_path / "store", 50, Clock())
+    (tmp_path / "store" / "index" / "20200101000000000").write_bytes(b"mine")
+    before = tree(tmp_path / "store" / "index")
+    config = StoreConfig(message_index_enable=False, max_hash_slot_num=100, max_index_num=400)
+    report = rebuilt(tmp_path / "store", config=config)
+    assert tree(tmp_path / "store" / "index") == before
+    assert report.index_item_count == 0
+
+
+def test_a_store_whose_front_has_expired_keeps_its_queue_offsets(tmp_path):
+    store = tmp_path / "store"
+    build_store(store, 500, Clock())
+    for path in sorted((store / "commitlog").iterdir())[:3]:
+        path.unlink()
+    expected = dispatched(store, tmp_path / "expected")
+    rebuilt(store, max_split_bytes=7000)
+    assert queues_and_index(store) == expected
+    with open_store(store, Clock(START_MS + 1000)) as opened:
+        found = bodies(opened, "Topic0")
+        assert opened.max_offset("Topic0", 0) == 250
+        assert min(found) == opened.min_offset("Topic0", 0) > 0
+        assert all(int(body[:6]) == 2 * offset for offset, body in found.items())
+
+
+def test_a_queue_without_a_record_in_the_log_is_named(tmp_path):
+    store = tmp_path / "store"
+    build_store(store, 500, Clock())
+    gone = store / "consumequeue" / "Gone" / "3"
+    gone.mkdir(parents=True)
+    (gone / "00000000000000000000").write_bytes(bytes(2000))
+    report = rebuilt(store)
+    assert report.gone_queues == ["Gone/3"]
+    assert (store / report.kept / "consumequeue" / "Gone" / "3").is_dir()
+
+
+@pytest.mark.parametrize("split", SPLITS)
+@pytest.mark.parametrize("places", [(5000,), (200, 17000, 40100), tuple(range(100, 160000, 9000))])
+def test_behind_damage_it_goes_on_as_dispatch_does(tmp_path, split, places):
+    store = tmp_path / "store"
+    build_store(store, 500, Clock())
+    for place in places:
+        overwrite(store, place, b"\xff" * 40)
+    expected = dispatched(store, tmp_path / "expected")
+    report = rebuilt(store, max_split_bytes=split)
+    assert queues_and_index(store) == expected
+    assert len(report.damage) == len(places)
+
+
+def test_records_that_an_earlier_log_left_are_not_entered(tmp_path):
+    store, clock = tmp_path / "store", Clock()
+    build_store(store, 300, clock)
+    # A later log, cut behind record 100 and written on with shorter records, up to the middle.
+    offsets = build_store(tmp_path / "other", 100, Clock())
+    other = tmp_path / "other"
+    with open_store(other, Clock(clock.now_ms + 10)) as opened:
+        offsets += put_all(opened, messages(20, first=100, body_size=70), Clock(clock.now_ms + 10))
+        end = offsets[-1] + 187
+    for path in sorted((other / "commitlog").iterdir()):
+        old = store / "commitlog" / path.name
+        content, stop = bytearray(old.read_bytes()), end - int(path.name)
+        if stop > 0:
+            content[:stop] = path.read_bytes()[:stop]
+            old.write_bytes(content)
+    report = rebuilt(store, max_split_bytes=1000)
+    expected = dispatched(store, tmp_path / "expected", stop=report.log_end)
+    assert report.record_count == 120
+    assert queues_and_index(store) == expected
+
+
+def test_afterwards_verify_is_clean_and_every_answer_is_the_same(tmp_path):
+    store, clock = tmp_path / "store", Clock()
+    build_store(store, 500, clock)
+    with open_store(store, clock) as opened:
+        before = {topic: bodies(opened, topic) for topic in ("Topic0", "Topic1")}
+        keys = [opened.find("Topic1", key=f"key-{n}")[0].body for n in range(1, 500, 50)]
+    checkpoint = (store / "checkpoint").read_bytes()
+    shutil.rmtree(store / "consumequeue")
+    shutil.rmtree(store / "index")
+    rebuilt(store, config=CONFIG)
+    assert (store / "checkpoint").read_bytes() == checkpoint
+    assert verify_store(store, now_ms=clock.now_ms, config=CONFIG).findings == []
+    with open_store(store, clock) as opened:
+        assert {topic: bodies(opened, topic) for topic in before} == before
+        assert [opened.find("Topic1", key=f"key-{n}")[0].body for n in range(1, 500, 50)] == keys
+        put_all(opened, messages(10, first=500), clock)
+        assert opened.max_offset("Topic0", 0) == 255
+    assert verify_store(store, now_ms=clock.now_ms, config=CONFIG).findings == []
+
+
+def test_a_store_in_use_is_refused_with_the_writers_pid(tmp_path):
+    clock = Clock()
+    build_store(tmp_path / "store", 10, clock)
+    before = tree(tmp_path / "store")
+    with open_store(tmp_path / "store", clock), pytest.raises(StoreLockedError) as caught:
+        rebuilt(tmp_path / "store")
+    assert caught.value.owner_pid == os.getpid()
+    assert tree(tmp_path / "store").keys() == before.keys()
+
+
+def test_a_lost_log_does_not_cost_the_queues(tmp_path):
+    build_store(tmp_path / "store", 100, Clock())
+    for path in (tmp_path / "store" / "commitlog").iterdir():
+        path.unlink()
+    before = tree(tmp_path / "store" / "consumequeue")
+    with pytest.raises(StoreDamagedError, match="no CommitLog file"):
+        rebuilt(tmp_path / "store")
+    assert tree(tmp_path / "store" / "consumequeue") == before
+    assert not (tmp_path / "store" / "rebuild").exists()
+
+
+def test_what_is_no_store_is_refused(tmp_path):
+    with pytest.raises(NotAStoreError, match="no commitlog directory"):
+        rebuilt(tmp_path)
+
+
+def test_an_empty_store_has_neither_queues_nor_index(tmp_path):
+    with open_store(tmp_path / "store", Clock()):
+        pass
+    report = rebuilt(tmp_path / "store")
+    assert (report.record_count, report.queue_count) == (0, 0)
+    assert queues_and_index(tmp_path / "store") == ({}, [])
+
+
+def test_a_link_is_not_replaced_by_a_directory(tmp_path):
+    store = tmp_path / "store"
+    build_store(store, 10, Clock())
+    (store / "consumequeue").rename(tmp_path / "elsewhere")
+    (store / "consumequeue").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(StoreError, match="is a link"):
+        rebuilt(store)
+    assert (store / "consumequeue").is_symlink()
+    assert not (store / "rebuild").exists()
