@@ -179,6 +179,16 @@ class InvalidNameError(RefusedMessageError):
     exit_code = 2
 
 
+class ArchiveError(RocketStoreError):
+    """An archive that cannot be written to, or does not belong to the store at hand."""
+
+
+class ArchiveDamagedError(ArchiveError):
+    """Files of an archive are missing, or are not what its manifests say."""
+
+    exit_code = 4
+
+
 class ConfigError(RocketStoreError):
     """A setting that is unknown, malformed, out of range, or at odds with the store's files."""
 

@@ -170,6 +170,19 @@ def text_slices(
     return _text(_binary(columns, at, sizes, name))
 
 
+def binary_slices(
+    columns: RecordColumns, at: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64], name: str
+) -> Any:
+    """Return slices of the scanned buffer as they are; `name` is what an error calls them.
+
+    Raises
+    ------
+    FieldRangeError
+        A slice is not inside the buffer, or they are too long together.
+    """
+    return _binary(columns, at, sizes, name)
+
+
 def _each_distinct(array: Any, text_of: Callable[[bytes], str]) -> Any:
     """Turn binary values into strings, each distinct value once."""
     encoded = array.dictionary_encode()

@@ -1,0 +1,270 @@
+"""``archive``: bring what a store's log has got since the last run into the archive."""
+
+from __future__ import annotations
+
+import shutil
+import zlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import msgspec
+
+from rocketstore.errors import ArchiveError, ConfigError
+from rocketstore.format.markers import CONFIG_DIRECTORY
+from rocketstore.pipeline.files import files_at, opened
+from rocketstore.pipeline.jobs.archive.commit import (
+    commit,
+    locked,
+    new_staging,
+    placed_extents,
+    placed_files,
+    plain_disk_errors,
+    sweep,
+)
+from rocketstore.pipeline.jobs.archive.layout import STAGING
+from rocketstore.pipeline.jobs.archive.manifest import (
+    FORMAT,
+    ConfigFile,
+    LogFile,
+    Manifest,
+    list_runs,
+    read_manifest,
+)
+from rocketstore.pipeline.jobs.archive.plan import plan_run, plan_tasks
+from rocketstore.pipeline.options import parse_options
+from rocketstore.pipeline.stores import find_stores
+from rocketstore.units import MiB
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from pyspark.sql import SparkSession
+
+    from rocketstore.pipeline.jobs.archive.plan import ArchiveTask, LogPlan
+    from rocketstore.pipeline.jobs.archive.task import TaskResult
+    from rocketstore.pipeline.stores import StorePlace
+
+MAX_SPLIT_BYTES: Final = 256 * MiB
+"""Of the log per task: tasks cost 0.1 s of processor time each, and hold about twice this."""
+
+
+class ArchiveResult(NamedTuple):
+    """What a call of `archive` did.
+
+    Attributes
+    ----------
+    run
+        Number of the run; None when the archive had everything already.
+    begin, end
+        The range of the log that was archived now, as physical offsets.
+    records, record_bytes
+        Archived now.
+    damaged_bytes
+        Kept as they are, no rows of ``messages``.
+    file_count, file_bytes
+        Parquet files of messages written now.
+    gap
+        Range of the log that was deleted before it could be archived.
+    is_compared
+        Whether the last archived record was compared with the log: it is not in a first run, nor
+        when its file was deleted since.
+    """
+
+    run: int | None
+    begin: int
+    end: int
+    records: int
+    record_bytes: int
+    damaged_bytes: int
+    file_count: int
+    file_bytes: int
+    gap: tuple[int, int] | None
+    is_compared: bool
+
+
+def archive(
+    spark: SparkSession,
+    store: str | Path,
+    target: str | Path,
+    *,
+    max_split_bytes: int = MAX_SPLIT_BYTES,
+    progress: Callable[[int, int], None] | None = None,
+) -> ArchiveResult:
+    """Archive what a store's CommitLog has got since the last run.
+
+    Parameters
+    ----------
+    spark
+        The session, classic or Connect.
+    store
+        Path or URI of a store, stopped or running.
+    target
+        Directory of the archive, on a disk that all workers see under this path; made if missing.
+    max_split_bytes
+        Bytes of the log per task, which holds about twice as much in memory.
+    progress
+        Called with bytes of the log that were archived, and with how many there are in all.
+
+    Raises
+    ------
+    NotAStoreError
+        `store` is none, or a directory of several.
+    ArchiveError
+        The store is not the one that was archived; or the archive is in use or cannot be written.
+    ArchiveDamagedError
+        The archive is not whole.
+    StoreFullError
+        The archive's disk is full.
+    """
+    from rocketstore.pipeline.jobs.archive.task import (  # noqa: PLC0415 - needs pyarrow
+        RESULT_SCHEMA,
+        TaskResult,
+        archive_task,
+    )
+    from rocketstore.pipeline.jobs.execution import run_tasks  # noqa: PLC0415 - as above
+
+    def run(tasks: Sequence[ArchiveTask]) -> list[TaskResult]:
+        total = sum(_byte_count(task) for task in tasks)
+
+        def done(ended: Sequence[ArchiveTask]) -> None:
+            if progress is not None:
+                progress(sum(map(_byte_count, ended)), total)
+
+        told = run_tasks(
+            spark,
+            tasks,
+            archive_task,
+            RESULT_SCHEMA,
+            done=None if progress is None else done,
+        )
+        texts = told.column("result").to_pylist()
+        return [msgspec.json.decode(str(text), type=TaskResult) for text in texts]
+
+    return archive_with(run, store, target, max_split_bytes=max_split_bytes)
+
+
+def _byte_count(task: ArchiveTask) -> int:
+    return sum(piece.stop - piece.start for piece in task.pieces)
+
+
+def archive_with(
+    run_all: Callable[[Sequence[ArchiveTask]], list[TaskResult]],
+    store: str | Path,
+    target: str | Path,
+    *,
+    max_split_bytes: int = MAX_SPLIT_BYTES,
+) -> ArchiveResult:
+    """Do what `archive` does, with any way to run the tasks.
+
+    Raises
+    ------
+    As `archive`.
+    """
+    if max_split_bytes < 1:
+        raise ConfigError(f"max_split_bytes: expected at least 1, found {max_split_bytes}")
+    place = _one_store(store)
+    directory = _local_directory(target)
+    with locked(directory), plain_disk_errors(directory):
+        runs = list_runs(directory)
+        last = read_manifest(directory, runs[-1]) if runs else None
+        sweep(directory, len(runs))
+        plan = plan_run(place, last)
+        try:
+            staging = new_staging(directory)
+            tasks = plan_tasks(place, plan, max_split_bytes, str(staging))
+            results = sorted(run_all(tasks), key=lambda one: one.part.task)
+            return _committed(directory, place, plan, last, results)
+        finally:
+            shutil.rmtree(directory / STAGING, ignore_errors=True)
+
+
+def _one_store(location: str | Path) -> StorePlace:
+    options = parse_options({"path": str(location)})
+    places = find_stores(options)
+    if len(places) != 1:
+        raise ConfigError(
+            f"{location} holds {len(places)} stores, and an archive is of one",
+            hint=f"archive each to a directory of its own, for example {places[0].location}",
+        )
+    return places[0]
+
+
+def _local_directory(target: str | Path) -> Path:
+    text = str(target)
+    if "://" in text and not text.startswith("file://"):
+        raise ConfigError(
+            f"{text}: an archive is committed by renaming a directory, which object stores lack",
+            hint="archive to a disk that all workers see, and copy the directory when it is done",
+        )
+    return Path(text.removeprefix("file://")).absolute()
+
+
+def _committed(
+    directory: Path,
+    place: StorePlace,
+    plan: LogPlan,
+    last: Manifest | None,
+    results: list[TaskResult],
+) -> ArchiveResult:
+    _check_coverage(place, plan, results)
+    files, file_paths = placed_files(file for one in results for file in one.files)
+    extents, extent_paths = placed_extents(
+        (one.part.task, file) for one in results for file in one.extents
+    )
+    config = _config_tables(place)
+    lasts = [one.last_record for one in results if one.last_record is not None]
+    manifest = Manifest(
+        format=FORMAT,
+        run=1 if last is None else last.run + 1,
+        broker_name=place.broker_name,
+        begin=plan.begin,
+        end=plan.end,
+        gap=plan.gap,
+        records=sum(one.part.records for one in results),
+        record_bytes=sum(one.part.record_bytes for one in results),
+        last_record=lasts[-1] if lasts else (None if last is None else last.last_record),
+        log_files=tuple(LogFile(one.base, one.size, one.file_size) for one in plan.segments),
+        parts=tuple(one.part for one in results if one.part.records),
+        files=files,
+        extents=extents,
+        config=tuple(
+            ConfigFile(name, len(content), zlib.crc32(content)) for name, content in config.items()
+        ),
+    )
+    is_new = manifest.has_news(last)
+    if is_new:
+        commit(directory, manifest, file_paths, extent_paths, config)
+    return ArchiveResult(
+        run=manifest.run if is_new else None,
+        begin=plan.begin,
+        end=plan.end,
+        records=manifest.records,
+        record_bytes=manifest.record_bytes,
+        damaged_bytes=sum(one.damaged_bytes for one in results),
+        file_count=len(files),
+        file_bytes=sum(file.size for file in files),
+        gap=plan.gap,
+        is_compared=plan.is_compared,
+    )
+
+
+def _check_coverage(place: StorePlace, plan: LogPlan, results: Sequence[TaskResult]) -> None:
+    """Compare what tasks found with what there is: every byte is a record or in an extent."""
+    found = sum(one.part.record_bytes + one.extent_bytes for one in results)
+    if found != plan.expected_bytes:
+        raise ArchiveError(
+            f"{place.location} changed while it was archived: expected {plan.expected_bytes} bytes "
+            f"from physical offset {plan.begin} to {plan.end}, found {found}; nothing was archived",
+            hint="run the archive again",
+        )
+
+
+def _config_tables(place: StorePlace) -> Mapping[str, bytes]:
+    """Return the files of the store's directory ``config`` by name."""
+    files, root = files_at(place.location)
+    tables = {}
+    for entry in files.list(f"{root}/{CONFIG_DIRECTORY}"):
+        if not entry.is_directory:
+            with opened(files, entry.path) as file:
+                tables[entry.name] = file.read(0, entry.size)
+    return tables
