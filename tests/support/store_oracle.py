@@ -33,6 +33,8 @@ _ITEM = struct.Struct(">iqii")
 _HEADER = struct.Struct(">qqqqii")
 FILLER = (0, 0x7FFFFFFF, 0)
 ZEROS = (0, 0, 0)
+KEPT = (2**63 - 1, 0, 0)
+"""A place behind a queue's end whose record is lost."""
 
 
 class LogRecord(NamedTuple):
@@ -168,6 +170,10 @@ def check_queues(
         assert not gaps, f"{key}: zeros between entries {gaps}"
         for number, entry in entries.items():
             if (key, number) in places or entry == FILLER:
+                continue
+            if entry == KEPT:
+                behind = {entries[at] for at in numbers if at > number}
+                assert behind <= {KEPT}, f"{key}@{number}: entries behind a kept place"
                 continue
             assert entry[0] not in at, f"{key}@{number} points at {at[entry[0]]}"
             assert any(start <= entry[0] < stop for start, stop in lost), (

@@ -77,6 +77,12 @@ class QueueEntry(NamedTuple):
 FILLER: Final = QueueEntry(0, FILLER_SIZE, 0)
 FILLER_BYTES: Final = ENTRY_STRUCT.pack(*FILLER)
 
+KEPT_PLACE: Final = QueueEntry(2**63 - 1, 0, 0)
+"""Behind a queue's last entry: this queue offset was given out, and its record is lost.
+
+4.9 has no such thing, and takes it for the queue's end, as it takes zeros (`is_written`)."""
+KEPT_PLACE_BYTES: Final = ENTRY_STRUCT.pack(*KEPT_PLACE)
+
 
 def is_written(physical_offset: int, record_size: int) -> bool:
     """Tell entry from unused tail by the test that 4.9 uses everywhere.
@@ -183,6 +189,16 @@ def filler_mask(array: EntryArray) -> npt.NDArray[np.bool_]:
     mask: npt.NDArray[np.bool_] = (
         (array["record_size"] == FILLER_SIZE)
         & (array["physical_offset"] == 0)
+        & (array["tags_code"] == 0)
+    )
+    return mask
+
+
+def kept_place_mask(array: EntryArray) -> npt.NDArray[np.bool_]:
+    """Return which rows of an `entry_array` are kept places."""
+    mask: npt.NDArray[np.bool_] = (
+        (array["physical_offset"] == KEPT_PLACE.physical_offset)
+        & (array["record_size"] == 0)
         & (array["tags_code"] == 0)
     )
     return mask

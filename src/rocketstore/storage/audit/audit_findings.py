@@ -42,16 +42,22 @@ _QUEUE_REASONS: Final = {
         "repair puts fillers there",
     ),
     UnbackedKind.STALE: (
-        Severity.WARNING,
+        Severity.DAMAGE,
         "queue-stale",
         "entries that point at or behind the end of the log",
-        "the next opening, or repair, drops them",
+        "the next opening, or repair, keeps their places and gives no number again",
     ),
     UnbackedKind.BEYOND: (
         Severity.DAMAGE,
         "queue-beyond-log",
         "entries that point behind the last CommitLog file: a file of messages is gone",
-        "bring the file back; else the next opening, or repair, drops them",
+        "bring the file back; else the next opening, or repair, keeps their places only",
+    ),
+    UnbackedKind.KEPT: (
+        Severity.DAMAGE,
+        "queue-kept",
+        "given out to messages that were lost with the end of the log",
+        "no number is given again; a get will step over them",
     ),
     UnbackedKind.WRONG: (
         Severity.DAMAGE,

@@ -73,6 +73,7 @@ class IndexAudit:
         self.troubles: list[IndexTrouble] = []
         self.item_count = 0
         self.missing_count = 0
+        self.expected_count = 0
         self._first_missing = -1
         self._files: list[_Items] = []
         if directory.is_dir():
@@ -175,6 +176,7 @@ class IndexAudit:
     def compare(self, expected: ExpectedItems) -> None:
         """Look for the items of a batch of records."""
         offsets, hashes = expected
+        self.expected_count += len(offsets)
         if not len(offsets):
             return
         found = np.zeros(len(offsets), dtype=np.bool_)

@@ -21,6 +21,7 @@ from rocketstore.format.queue_entry import (
     MAX_EXT_ADDRESS,
     entry_array,
     filler_mask,
+    kept_place_mask,
     written_mask,
 )
 from rocketstore.scan import kernels
@@ -56,6 +57,8 @@ class UnbackedKind(Enum):
     """They point into damage: the places of lost records."""
     UNWRITTEN = "unwritten"
     """Zeros between entries; 4.9 takes them for the queue's end."""
+    KEPT = "kept"
+    """Kept places: given out to records that were lost with the log's end."""
     STALE = "stale"
     """They point at or behind the log's end."""
     BEYOND = "beyond"
@@ -66,7 +69,7 @@ class UnbackedKind(Enum):
     @property
     def is_hole(self) -> bool:
         """Whether such an entry may stay: it keeps a place."""
-        return self in {UnbackedKind.FILLER, UnbackedKind.LOST}
+        return self in {UnbackedKind.FILLER, UnbackedKind.LOST, UnbackedKind.KEPT}
 
 
 class LogBounds(NamedTuple):
@@ -75,6 +78,8 @@ class LogBounds(NamedTuple):
     min: int
     end: int
     files_stop: int
+    old: Sequence[ByteRange] = ()
+    """What an earlier log left behind the end."""
 
 
 class Unbacked(NamedTuple):
@@ -286,8 +291,11 @@ def _kinds(
         kinds[(at >= 0) & (offsets < stops[np.maximum(at, 0)])] = UnbackedKind.LOST
     kinds[offsets >= log.end] = UnbackedKind.STALE
     kinds[offsets >= log.files_stop] = UnbackedKind.BEYOND
+    for place in log.old:
+        kinds[(offsets >= max(place.start, log.end)) & (offsets < place.stop)] = UnbackedKind.WRONG
     kinds[offsets < log.min] = UnbackedKind.EXPIRED
     kinds[~written_mask(entries)] = UnbackedKind.WRONG
+    kinds[kept_place_mask(entries)] = UnbackedKind.KEPT
     kinds[filler_mask(entries)] = UnbackedKind.FILLER
     kinds[empty_mask(entries)] = UnbackedKind.UNWRITTEN
     return kinds
@@ -325,7 +333,7 @@ def _merged(runs: list[Unbacked]) -> list[Unbacked]:
 
 
 def _with_tails(runs: list[Unbacked], end: int, queue: AuditedQueue) -> list[Unbacked]:
-    """Mark stale, wrong and unwritten runs that nothing kept follows: those are cut, not filled."""
+    """Mark runs that nothing follows: they are cut, or kept as places, but not filled."""
     missing_stop = max((stop for _, stop in queue.truly_missing()), default=0)
     marked = list(runs)
     at = len(marked) - 1
@@ -339,7 +347,13 @@ def _with_tails(runs: list[Unbacked], end: int, queue: AuditedQueue) -> list[Unb
 
 
 TAIL_KINDS: Final = frozenset(
-    {UnbackedKind.STALE, UnbackedKind.BEYOND, UnbackedKind.WRONG, UnbackedKind.UNWRITTEN}
+    {
+        UnbackedKind.KEPT,
+        UnbackedKind.STALE,
+        UnbackedKind.BEYOND,
+        UnbackedKind.WRONG,
+        UnbackedKind.UNWRITTEN,
+    }
 )
 
 

@@ -38,6 +38,7 @@ from rocketstore.storage.layout import StoreLayout
 from rocketstore.storage.recovery.evidence import data_extents
 from rocketstore.storage.recovery.log_survey import LogSurvey, chain_records, survey_log
 from rocketstore.storage.recovery.queue_numbers import QueueNumbers
+from rocketstore.units import ByteRange
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -55,10 +56,14 @@ if TYPE_CHECKING:
 class ReadLogFile:
     """One CommitLog file, read piece by piece; a file cut short ends in zeros."""
 
-    def __init__(self, file: LogFile, size: int) -> None:
+    def __init__(self, file: LogFile, size: int, zeroed: Sequence[ByteRange] = ()) -> None:
         self.base = file.base
         self.size = size
         self.path = file.path
+        self._zeroed = [
+            range(max(place.start - file.base, 0), min(place.stop - file.base, size))
+            for place in zeroed
+        ]
 
     def read_into(self, position: int, view: memoryview) -> int:
         """Fill `view` with the bytes from `position` on; return how many there were.
@@ -76,6 +81,10 @@ class ReadLogFile:
                 _read_extent(descriptor, begin, end, view[begin - position : end - position])
         finally:
             os.close(descriptor)
+        for place in self._zeroed:
+            start, stop = max(place.start - position, 0), min(place.stop - position, len(view))
+            if start < stop:
+                view[start:stop] = bytes(stop - start)
         return len(view)
 
     @property
@@ -149,6 +158,8 @@ class StoreAudit:
     unbacked: dict[AuditedQueue, list[Unbacked]]
     index_troubles: list[IndexTrouble]
     counts: StoreCounts
+    expected_item_count: int = 0
+    """Items that an index made from the log would have."""
     log_findings: list[FileFinding] = field(default_factory=list)
     dispatched_end: int = 0
     """End of the last record that some queue has an entry for."""
@@ -215,13 +226,14 @@ def _directories(directory: Path) -> list[Path]:
     return sorted(path for path in directory.iterdir() if path.is_dir())
 
 
-def audit_store(
+def audit_store(  # noqa: PLR0913 - where, how, when; the rest have defaults
     places: StorePlaces,
     config: StoreConfig,
     *,
     now_ms: int,
     is_live: bool = False,
     end_of: Callable[[Sequence[ReadLogFile]], int] | None = None,
+    zeroed: Sequence[ByteRange] = (),
     advance: Callable[[int], None] | None = None,
 ) -> StoreAudit:
     """Survey the log, then compare queues and index with its records.
@@ -238,12 +250,14 @@ def audit_store(
         Whether a writer works on the store: what it has not dispatched yet is no fault.
     end_of
         Chooses another end of the log than the end of the last intact record.
+    zeroed
+        Ranges of the log to be taken for zeros, whatever stands there.
     advance
         Told how many bytes of the log were surveyed.
     """
     log = PreadFiles(places.log_directories, file_size=places.sizes.commit_log_file_bytes)
     size = places.sizes.commit_log_file_bytes
-    files = [ReadLogFile(file, size) for file in log.files]
+    files = [ReadLogFile(file, size, zeroed) for file in log.files]
     survey = survey_log(files, now_ms=now_ms, data_stop=_data_stop, advance=advance)
     end = survey.end if end_of is None else end_of(files)
     queues = QueueAudit(places.layout.consume_queue, places.sizes.consume_queue_file_bytes)
@@ -255,7 +269,8 @@ def audit_store(
                 for columns in chain_records(file, chain.start, min(chain.stop, end)):
                     tally.take(columns)
     log_min = files[0].base if files else 0
-    bounds = LogBounds(log_min, end, files[-1].base + size if files else 0)
+    old = [ByteRange(chain.start, chain.stop) for chain in survey.leftovers]
+    bounds = LogBounds(log_min, end, files[-1].base + size if files else 0, old)
     lost = survey.lost_ranges()
     unbacked = {
         queue: queues.unbacked(queue, log=bounds, lost=lost) for queue in queues.queues.values()
@@ -271,6 +286,7 @@ def audit_store(
         unbacked,
         troubles,
         tally.counts(survey, unbacked, log_min, end),
+        index.expected_count,
         log.findings,
         tally.dispatched_end,
         tally.last_store_timestamp_ms,

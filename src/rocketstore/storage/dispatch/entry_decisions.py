@@ -220,7 +220,7 @@ class EntryDecisions:
         if before > physical_offset:
             before = 0 if self.forced_range is None else self.forced_range[0]
         room = max(physical_offset - before, 0) // SMALLEST_RECORD_BYTES
-        return offset - queue.max_offset <= room
+        return offset - max(queue.max_offset, min(queue.given_stop, offset)) <= room
 
     def _is_intact(self, entry: QueueEntry, key: QueueKey, queue_offset: int) -> bool:
         """Whether an entry points at an intact record of its queue and number."""

@@ -22,10 +22,12 @@ from rocketstore.format.queue_entry import (
     ENTRY_SIZE_BYTES,
     ENTRY_STRUCT,
     FILLER_BYTES,
+    KEPT_PLACE_BYTES,
     QueueEntry,
     encode_entry,
     entry_array,
     is_written,
+    kept_place_mask,
 )
 from rocketstore.scan.dispatch_state import QueueColumn
 from rocketstore.storage.queues.queue_entries import CHUNK_BYTES, QueueEntries, message_places
@@ -33,6 +35,7 @@ from rocketstore.storage.queues.queue_entries import CHUNK_BYTES, QueueEntries, 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from rocketstore.format.queue_entry import EntryArray
     from rocketstore.storage.files.mapped_file import MappedFile
 
 
@@ -57,6 +60,7 @@ class ConsumeQueue(QueueEntries):
         self._unflushed: tuple[MappedFile, ...] = ()
         self._flushed_changes = 0
         self._flushed_next = 0
+        self._kept_stop = 0
         self._lock = threading.Lock()
 
     # --- loading --------------------------------------------------------------------------------
@@ -80,8 +84,39 @@ class ConsumeQueue(QueueEntries):
         self._flushed_next = position
         self._rows.set(self.row, QueueColumn.NEXT, position)
         self._set_max_physical()
+        self._kept_stop = self._find_kept_stop(position)
         for file in self.files.files:
             file.close_descriptor()
+
+    @property
+    def given_stop(self) -> int:
+        """One past the last queue offset that was given out, whether its record is there or not."""
+        return max(self.max_offset, self._kept_stop // ENTRY_SIZE_BYTES)
+
+    def _find_kept_stop(self, position: int) -> int:
+        """Return where the kept places behind the last entry end."""
+        size = ENTRY_SIZE_BYTES  # most queues have none, as one entry tells
+        while (file := self.files.find(position)) is not None:
+            raw = self._mappings.read(file, position - file.base, size)
+            kept = kept_place_mask(entry_array(raw[: len(raw) - len(raw) % ENTRY_SIZE_BYTES]))
+            count = len(kept) if kept.all() else int(kept.argmin())
+            position += count * ENTRY_SIZE_BYTES
+            if count < len(kept) or not count:
+                break
+            size = CHUNK_BYTES
+        return position
+
+    def given_out(self, start: int) -> EntryArray:
+        """Return all places from queue offset `start` on, up to `given_stop`, as stored."""
+        at, stop = start * ENTRY_SIZE_BYTES, self.given_stop * ENTRY_SIZE_BYTES
+        content = bytearray()
+        while at < stop:
+            file = self.files.find(at)
+            size = min(stop, at - at % self.files.file_size + self.files.file_size) - at
+            raw = b"" if file is None else self._mappings.read(file, at - file.base, size)
+            content += bytes(raw).ljust(size, b"\0")
+            at += size
+        return entry_array(content)
 
     def _count_entries(self, file: MappedFile) -> int:
         low, high = 0, file.size // ENTRY_SIZE_BYTES
@@ -221,8 +256,17 @@ class ConsumeQueue(QueueEntries):
 
     # --- cutting --------------------------------------------------------------------------------
 
-    def truncate(self, max_offset: int, *, now_ms: int) -> bool:
+    def truncate(self, max_offset: int, *, now_ms: int, keep_to: int = 0) -> bool:
         """Let the queue end before `max_offset`; what stands behind becomes zeros.
+
+        Parameters
+        ----------
+        max_offset
+            Queue offset behind the last entry that stays.
+        now_ms
+            The time.
+        keep_to
+            Up to this queue offset numbers were given out: their places are kept.
 
         Returns
         -------
@@ -235,17 +279,24 @@ class ConsumeQueue(QueueEntries):
         Source: ConsumeQueue.truncateDirtyLogicFiles, MappedFileQueue.truncateDirtyFiles.
         """
         position = min(max_offset * ENTRY_SIZE_BYTES, self.next_position)
+        kept_stop = max(position, keep_to * ENTRY_SIZE_BYTES)
         self.unmap_writer()
+        # Kept places first: a crash in between must find either them or the old entries.
+        changed = self._keep_places(position, kept_stop)
         with self._mappings.files_lock:
-            behind = self.files.truncate_after(position, now_ms=now_ms)
-        file = self.files.find(position)
-        changed = bool(behind)
+            behind = self.files.truncate_after(kept_stop, now_ms=now_ms)
+        changed = changed or bool(behind)
+        file = self.files.find(kept_stop)
         if file is not None:
-            start = position - file.base
+            start = kept_stop - file.base
             if _has_data(file, start):
                 file.zero_tail(start)
                 changed = True
             file.close_descriptor()
+        for file in self.files.files:
+            if position < file.base + file.size and file.base <= kept_stop:
+                file.set_end(max(position - file.base, 0))
+        self._kept_stop = kept_stop
         self._rows.set(self.row, QueueColumn.NEXT, position)
         self._flushed_next = position
         with self._lock:
@@ -253,11 +304,31 @@ class ConsumeQueue(QueueEntries):
         self._set_max_physical()
         return changed
 
+    def _keep_places(self, position: int, stop: int) -> bool:
+        """Write kept places over bytes [position, stop); return whether a byte changed."""
+        changed = False
+        # From behind: written entries never follow a kept place.
+        for file in reversed(self.files.files):
+            first, behind = max(position, file.base), min(stop, file.base + file.size)
+            if first >= behind:
+                continue
+            content = KEPT_PLACE_BYTES * ((behind - first) // ENTRY_SIZE_BYTES)
+            if self._mappings.read(file, first - file.base, behind - first) != content:
+                file.write_bytes(first - file.base, content)
+                file.sync()
+                changed = True
+            file.close_descriptor()
+        return changed
+
     def truncate_to_physical(self, physical_limit: int, *, now_ms: int) -> bool:
         """Drop the entries at the end whose record does not end before `physical_limit`.
 
         Also cleans the file behind the last entry. Returns whether anything changed.
         """
+        return self.truncate(self.place_behind(physical_limit), now_ms=now_ms)
+
+    def place_behind(self, physical_limit: int) -> int:
+        """Return the queue offset behind the last entry whose record ends before an offset."""
         low, high = self.first_offset, self.max_offset
         while low < high:
             middle = (low + high) // 2
@@ -266,7 +337,7 @@ class ConsumeQueue(QueueEntries):
                 high = middle
             else:
                 low = at + 1
-        return self.truncate(low, now_ms=now_ms)
+        return low
 
     def delete_expired(
         self, log_min_offset: int, *, force_after_ms: int, now_ms: int

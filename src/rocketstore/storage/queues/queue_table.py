@@ -125,7 +125,7 @@ class ConsumeQueueTable:
 
     def next_offsets(self) -> dict[QueueKey, int]:
         """Return the queue offset of each queue's next message (recoverTopicQueueTable)."""
-        return {queue.key: queue.max_offset for queue in self.all()}
+        return {queue.key: queue.given_stop for queue in self.all()}
 
     @property
     def max_physical_offset(self) -> int:

@@ -18,7 +18,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from rocketstore.format.queue_entry import FILLER, QueueEntry
+from rocketstore.format.queue_entry import (
+    FILLER,
+    QueueEntry,
+    filler_mask,
+    kept_place_mask,
+    written_mask,
+)
 from rocketstore.scan import kernels
 from rocketstore.scan.columns import RecordColumns, new_columns
 from rocketstore.storage.audit.queue_audit import empty_mask
@@ -27,6 +33,7 @@ from rocketstore.storage.recovery.leftovers import normal_mask
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from rocketstore.format.queue_entry import EntryArray
     from rocketstore.storage.files.mapped_file_queue import MappedFileQueue
     from rocketstore.storage.queues.consume_queue import ConsumeQueue
     from rocketstore.storage.queues.queue_table import ConsumeQueueTable
@@ -90,6 +97,36 @@ class QueueRecovery:
             if clean_behind or queue.max_physical_offset > log_end:
                 queue.truncate_to_physical(log_end, now_ms=self._now_ms)
 
+    def keep_places_behind(
+        self, log_end: int, *, clean_behind: bool, old: Sequence[ByteRange]
+    ) -> dict[QueueKey, tuple[int, int]]:
+        """As `end_at`, but the places of the entries dropped are kept: nobody gets them again.
+
+        Parameters
+        ----------
+        log_end
+            Physical offset behind the last record.
+        clean_behind
+            As of `end_at`.
+        old
+            What an earlier log left: entries of such records gave out nothing.
+
+        Returns
+        -------
+        dict
+            First and one past the last queue offset kept, of each queue that has such.
+        """
+        kept = {}
+        for queue in self._queues.all():
+            if not (clean_behind or queue.max_physical_offset > log_end):
+                continue
+            first = queue.place_behind(log_end)
+            stop = first + _given_count(queue.given_out(first), old)
+            queue.truncate(first, now_ms=self._now_ms, keep_to=stop)
+            if stop > first:
+                kept[queue.key] = (first, stop)
+        return kept
+
     def drop_stale_ends(self, checked: CheckedLog) -> None:
         """Drop entries at the queues' ends that an earlier log left there."""
         for queue in self._queues.all():
@@ -99,7 +136,9 @@ class QueueRecovery:
                 cut = last[0]
                 last = _message_before(queue, cut)
             if cut is not None:
-                queue.truncate(cut, now_ms=self._now_ms)
+                # Kept places behind stay the queue's end.
+                keep_to = queue.given_stop if queue.given_stop > queue.max_offset else 0
+                queue.truncate(cut, now_ms=self._now_ms, keep_to=keep_to)
 
     def _is_stale(
         self, queue: ConsumeQueue, queue_offset: int, entry: QueueEntry, checked: CheckedLog
@@ -168,6 +207,17 @@ class QueueRecovery:
                 for row in np.flatnonzero(empty_mask(entries)).tolist():
                     queue.put(first + row, FILLER, overwrite=True)
                 first += len(entries)
+
+
+def _given_count(places: EntryArray, old: Sequence[ByteRange]) -> int:
+    """Return how many places, from the first on, were given out to records of this log."""
+    offsets = places["physical_offset"]
+    given = kept_place_mask(places)
+    given |= written_mask(places) & ~filler_mask(places)
+    for place in old:
+        given &= (offsets < place.start) | (offsets >= place.stop)
+    found = np.flatnonzero(given)
+    return int(found[-1]) + 1 if found.size else 0
 
 
 def _begins_late(queue: ConsumeQueue, known: dict[QueueKey, int]) -> bool:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 
 from rocketstore.format.file_name import file_name, parse_file_name
-from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES, FILLER_BYTES
+from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES, FILLER_BYTES, KEPT_PLACE_BYTES
 from rocketstore.storage.audit.intervals import Intervals
 from rocketstore.storage.files.new_file import make_file
 
@@ -77,7 +77,9 @@ class QueueRewrite:
         first, behind = base // ENTRY_SIZE_BYTES, (base + self._file_size) // ENTRY_SIZE_BYTES
         if plan.cut_from is not None and plan.cut_from < behind:
             return True
-        return any(start < behind and stop > first for start, stop in plan.fill + plan.write)
+        kept = [] if plan.keep is None else [plan.keep]
+        touched = plan.fill + plan.write + kept
+        return any(start < behind and stop > first for start, stop in touched)
 
     # --- writing --------------------------------------------------------------------------------
 
@@ -86,6 +88,9 @@ class QueueRewrite:
         for plan in self._plans.values():
             if plan.cut_from is not None:
                 self._cut(plan.key, plan.cut_from)
+            if plan.keep is not None:
+                start, stop = plan.keep
+                self._write(plan.key, start, KEPT_PLACE_BYTES * (stop - start))
             for start, stop in plan.fill:
                 self._write(plan.key, start, FILLER_BYTES * (stop - start))
 

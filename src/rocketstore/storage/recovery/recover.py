@@ -182,6 +182,8 @@ class _Recovery:
         self.evidence = Evidence(parts.layout, parts.disk, now_ms)
         self.queues = QueueRecovery(parts.log, parts.queues, now_ms=now_ms)
         self._damaged: list[ByteRange] = []
+        self._leftovers: list[ByteRange] = []
+        self._kept: dict[QueueKey, tuple[int, int]] = {}
         self._stops: dict[int, int] = {}
         if parts.log.files:
             # Before anything is mapped: reading a hole through a map makes it look like data.
@@ -217,6 +219,7 @@ class _Recovery:
             self._withdraw_checkpoint()
             self.queues.drop_late(known)
             end = self._salvage_from(start)
+        self._note_kept_places()
         return start, end
 
     def _salvage_from(self, start: int) -> int:
@@ -228,14 +231,21 @@ class _Recovery:
         end = self._plain_end(stepped, limit)
         if end is None:
             end = self._judged_end(start)
-        self._cut(end)
+        self._cut(end, keep_places=True)
         self.queues.drop_stale_ends(CheckedLog(start, end, self._damaged))
         self.queues.fill_unwritten(start)
         return end
 
-    def _cut(self, end: int) -> None:
+    def _cut(self, end: int, *, keep_places: bool) -> None:
         """Let log, queues and index end at `end`."""
         parts = self.parts
+        clean_behind = not self.clean
+        # Queues first: what shows that an entry is an earlier log's stands behind the end.
+        if keep_places:
+            old = self._leftovers
+            self._kept |= self.queues.keep_places_behind(end, clean_behind=clean_behind, old=old)
+        else:
+            self.queues.end_at(end, clean_behind=clean_behind)
         self.findings += cut_log(
             parts.log,
             end,
@@ -243,7 +253,6 @@ class _Recovery:
             now_ms=self.now_ms,
             data_stop=self._stop,
         )
-        self.queues.end_at(end, clean_behind=not self.clean)
         if parts.index.files and parts.index.end_physical_offset >= end:
             self._truncate_index(end)
 
@@ -285,7 +294,8 @@ class _Recovery:
         if leftovers:
             # Behind the end they go with the tail; their entries must go in either case.
             inside = [ByteRange(c.start, c.stop) for c in leftovers if c.start < survey.end]
-            self._cut(survey.end)
+            self._leftovers = [ByteRange(c.start, c.stop) for c in leftovers]
+            self._cut(survey.end, keep_places=True)
             self.findings += cut_leftovers(parts.log, inside, evidence=self.evidence)
             self._truncate_index(start)
             self._dispatch(start, survey.end)
@@ -377,9 +387,24 @@ class _Recovery:
                 "log-end-lost",
                 ByteRange(end, end),
                 f"{witness}, but the log ends here",
-                "entries behind are dropped, and their queue offsets given again",
+                "the numbers that queues gave out behind it are kept and not given again",
             )
         )
+
+    def _note_kept_places(self) -> None:
+        for key, (first, stop) in sorted(self._kept.items()):
+            self.findings.append(
+                Finding(
+                    Severity.DAMAGE,
+                    "queue-kept",
+                    f"{self.parts.queues.directory.name}/{key.topic}/{key.queue_id}",
+                    first * ENTRY_SIZE_BYTES,
+                    (stop - first) * ENTRY_SIZE_BYTES,
+                    f"queue offsets {first} to {stop - 1} were given out, but their records are "
+                    "lost behind the log's end",
+                    f"they stay as places of lost records; the next message gets {stop}",
+                )
+            )
 
     def _note_rebuild(self) -> None:
         self.findings.append(
@@ -408,7 +433,7 @@ class _Recovery:
             number = start_after_crash(files, parts.checkpoint, index_counts=counts)
         found = find_compatible_end(files, number, check_crc=parts.config.check_crc_on_recover)
         self._note_compatible_end(found.end, found.reason)
-        self._cut(found.end)
+        self._cut(found.end, keep_places=False)
         start = files[number].base
         if self.clean:
             start = min(max(parts.queues.max_physical_offset, parts.log.min_offset), found.end)

@@ -7,7 +7,7 @@ is wrong.
 
 Law: nothing is cut before its copy is durable; each step can be repeated, so a repair that was
 killed is finished by running it again, one under ``salvage`` also by opening the store. A dry run
-writes nothing, and says what would be done.
+repairs a stand-in (`rehearsal`), so that it reports what a repair would, and writes nothing.
 
 How derived: spec B16 and K-R5, K-R10, K-R11, K-R13, K-I1; see docs/guide/repair.md. Cost: two
 passes over the log before, two after, one more where queues or index are written.
@@ -54,6 +54,7 @@ from rocketstore.storage.recovery.recovery_compatible import (
     start_after_clean_stop,
     start_after_crash,
 )
+from rocketstore.storage.recovery.rehearsal import Rehearsal, RehearsalDisk, RehearsalEvidence
 from rocketstore.storage.recovery.repair_files import (
     FileFix,
     apply_file_fixes,
@@ -66,6 +67,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from rocketstore.storage.audit.store_audit import ReadLogFile
+    from rocketstore.units import ByteRange
 
 _MOST_ROUNDS: Final = 4
 """A round may uncover what the one before hid, such as places between rebuilt entries."""
@@ -85,13 +87,15 @@ def rebuild_store(
     index begins anew at the first record left. Whatever else is wrong is repaired as by
     `repair_store`, whose errors these are.
     """
-    repair = _Repair(Path(path), config or StoreConfig(), disk or Disk(), now_ms, "salvage")
+    config = config or StoreConfig()
+    places = find_places(Path(path), config)
+    repair = _Repair(places, config, disk or Disk(), now_ms, "salvage")
     lock = StoreLock.acquire(repair.layout.lock)
     try:
         repair.refuse_lost_log()
         repair.begin()
         repair.set_aside(repair.layout.consume_queue if what == "queues" else repair.layout.index)
-        return repair.report(dry_run=False)
+        return repair.report()
     finally:
         lock.release()
 
@@ -131,34 +135,55 @@ def repair_store(
     StoreDamagedError
         There is no CommitLog file although queues have entries (K-R10).
     """
-    repair = _Repair(Path(path), config or StoreConfig(), disk or Disk(), now_ms, policy)
+    config = config or StoreConfig()
+    places = find_places(Path(path), config)
     if dry_run:
-        owner = writer_pid(repair.places.layout.lock)
+        owner = writer_pid(places.layout.lock)
         if owner is not None:
             raise StoreLockedError(
                 f"{path} is in use by process {owner}", owner_pid=owner, hint="stop that writer"
             )
-        return repair.report(dry_run=True)
-    lock = StoreLock.acquire(repair.places.layout.lock)
+        return _rehearse(places, config, now_ms, policy)
+    lock = StoreLock.acquire(places.layout.lock)
     try:
-        return repair.report(dry_run=False)
+        return _Repair(places, config, disk or Disk(), now_ms, policy).report()
     finally:
         lock.release()
+
+
+def _rehearse(places: StorePlaces, config: StoreConfig, now_ms: int, policy: str) -> RepairReport:
+    """Repair a stand-in, and report what the store itself would get."""
+    with Rehearsal(places) as stand_in:
+        try:
+            report = _RehearsedRepair(
+                stand_in.places, config, RehearsalDisk(), now_ms, policy
+            ).report()
+        except StoreDamagedError as error:
+            raise StoreDamagedError(stand_in.real_text(error.message), hint=error.hint) from error
+        return report._replace(
+            dry_run=True,
+            findings=stand_in.real_findings(report.findings),
+            actions=[stand_in.real_text(action) for action in report.actions],
+            remaining=stand_in.real_findings(report.remaining),
+            lost_for_broker=stand_in.real_losses(report.lost_for_broker),
+            evidence=None,
+        )
 
 
 class _Repair:
     """One repair."""
 
     def __init__(
-        self, root: Path, config: StoreConfig, disk: Disk, now_ms: int, policy: str
+        self, places: StorePlaces, config: StoreConfig, disk: Disk, now_ms: int, policy: str
     ) -> None:
         self.config = config
         self.disk = disk
         self.now_ms = now_ms
         self.policy = policy
-        self.places: StorePlaces = find_places(root, config)
+        self.places = places
         self.layout = self.places.layout
         self.evidence = Evidence(self.layout, disk, now_ms)
+        self._zeroed: list[ByteRange] = []
 
     def begin(self) -> None:
         """Let an opening after an interrupted repair check and rebuild everything.
@@ -184,39 +209,41 @@ class _Repair:
             if path.is_file():
                 self.evidence.take_file(path)
 
-    def report(self, *, dry_run: bool) -> RepairReport:
-        """Plan, and unless it is a dry run, act; say what was found, done and left."""
+    def report(self) -> RepairReport:
+        """Plan, act, and say what was found, done and left."""
         fixes = self._file_fixes()
         actions = [fix.action(self.layout.root) for fix in fixes]
         audit = self._audit()
         self._refuse_lost_log(audit)
         findings = [*audit_findings(audit), *self._other_findings()]
-        plan = plan_repair(audit, has_abort=self.layout.abort.exists())
+        plan = self._plan(audit)
         actions += plan.actions()
         if self._has_bad_checkpoint():
             actions.append("checkpoint: move it to repair/ and write it anew")
-        if not dry_run:
-            if fixes or plan.changes_content:
-                self.begin()
-            apply_file_fixes(fixes, disk=self.disk, evidence=self.evidence)
-            if fixes:
-                audit = self._audit()
-                plan = plan_repair(audit, has_abort=self.layout.abort.exists())
-            audit = self._act(audit, plan)
-        remaining = (
-            [finding for finding in findings if finding.kind in _STAYING_KINDS]
-            if dry_run
-            else [*audit_findings(audit), *self._other_findings()]
-        )
+        if fixes or plan.changes_content:
+            self.begin()
+        apply_file_fixes(fixes, disk=self.disk, evidence=self.evidence)
+        if fixes:
+            audit = self._audit()
+            plan = self._plan(audit)
+        audit = self._act(audit, plan)
+        remaining = [*audit_findings(audit), *self._other_findings()]
         return RepairReport(
             self.policy,
-            dry_run,
+            False,  # noqa: FBT003 - a field of the report: this was done
             findings,
             actions,
             [finding for finding in remaining if finding.severity is not Severity.NOTE],
             lost_for_broker(audit, check_crc=self.config.check_crc_on_recover),
             audit.counts,
             self.evidence.directory,
+        )
+
+    def _plan(self, audit: StoreAudit) -> RepairPlan:
+        return plan_repair(
+            audit,
+            has_abort=self.layout.abort.exists(),
+            keeps_places=self.policy == "salvage",
         )
 
     def _has_bad_checkpoint(self) -> bool:
@@ -231,7 +258,13 @@ class _Repair:
         end_of: Callable[[Sequence[ReadLogFile]], int] | None = None
         if self.policy == "compatible":
             end_of = self._compatible_end
-        return audit_store(self.places, self.config, now_ms=self.now_ms, end_of=end_of)
+        return audit_store(
+            self.places,
+            self.config,
+            now_ms=self.now_ms,
+            end_of=end_of,
+            zeroed=self._zeroed,
+        )
 
     def _compatible_end(self, files: Sequence[ReadLogFile]) -> int:
         if self.layout.abort.exists():
@@ -280,7 +313,7 @@ class _Repair:
                 self._rebuild_index(plan.log_end)
             # `abort` is still there: a compatible end is looked for from the same file again.
             audit = self._audit()
-            plan = plan_repair(audit, has_abort=self.layout.abort.exists())
+            plan = self._plan(audit)
         if plan.remove_abort or self.evidence.kept or self._has_bad_checkpoint():
             self._mark_clean(audit)
         return audit
@@ -389,7 +422,38 @@ class _Repair:
                 os.close(descriptor)
 
 
-_STAYING_KINDS: Final = frozenset(
-    {"log-damage", "log-hole", "log-doubtful", "queue-hole", "queue-conflict", "table"}
-)
-"""Findings that no repair takes away."""
+class _RehearsedRepair(_Repair):
+    """A repair of a stand-in: log bytes are not zeroed, and no index is made, but taken for so."""
+
+    def __init__(
+        self, places: StorePlaces, config: StoreConfig, disk: Disk, now_ms: int, policy: str
+    ) -> None:
+        super().__init__(places, config, disk, now_ms, policy)
+        self.evidence = self._noted = RehearsalEvidence(self.layout, disk, now_ms)
+        self._has_new_index = False
+
+    def _audit(self) -> StoreAudit:
+        audit = super()._audit()
+        if self._has_new_index:
+            audit.index_troubles = []
+            audit.counts = audit.counts._replace(index_item_count=audit.expected_item_count)
+        return audit
+
+    def _cut_log(self, plan: RepairPlan) -> None:
+        for place in plan.tail + plan.leftovers:
+            self._zeroed.append(place)
+            self._noted.note_range(Path(self.layout.root), place.size)
+        log = PreadFiles(
+            self.layout.commit_log_directories,
+            file_size=self.places.sizes.commit_log_file_bytes,
+        )
+        for file in log.files:
+            if file.base >= plan.log_end and plan.tail and file.base > log.files[0].base:
+                self.disk.unlink(file.path)
+
+    def _rebuild_index(self, log_end: int) -> None:  # noqa: ARG002 - there is no log to end
+        self._has_new_index = True
+        self._noted.note_range(self.layout.index, 0)
+
+    def _sync_everything(self) -> None:
+        pass

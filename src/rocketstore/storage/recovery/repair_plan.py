@@ -18,9 +18,10 @@ if TYPE_CHECKING:
     from rocketstore.storage.audit.queue_audit import AuditedQueue, Unbacked
     from rocketstore.storage.audit.store_audit import StoreAudit
 
-_FILLED_KINDS = frozenset(
-    {UnbackedKind.STALE, UnbackedKind.BEYOND, UnbackedKind.WRONG, UnbackedKind.UNWRITTEN}
-)
+_GIVEN_KINDS = frozenset({UnbackedKind.KEPT, UnbackedKind.STALE, UnbackedKind.BEYOND})
+"""At a queue's end these numbers were given out, to records that are lost."""
+
+_FILLED_KINDS = _GIVEN_KINDS | {UnbackedKind.WRONG, UnbackedKind.UNWRITTEN}
 
 
 class QueuePlan(NamedTuple):
@@ -32,6 +33,8 @@ class QueuePlan(NamedTuple):
         Places of records whose entry is missing or wrong.
     fill
         Places that get a filler, because no record belongs there.
+    keep
+        Behind the last entry: places that were given out and stay so.
     cut_from
         From here on the queue is made zero; None leaves its end alone.
     """
@@ -39,6 +42,7 @@ class QueuePlan(NamedTuple):
     key: QueueKey
     write: list[tuple[int, int]]
     fill: list[tuple[int, int]]
+    keep: tuple[int, int] | None
     cut_from: int | None
 
     def actions(self) -> list[str]:
@@ -48,6 +52,10 @@ class QueuePlan(NamedTuple):
             said.append(f"write {_count(self.write)} entries ({_ranges(self.write)})")
         if self.fill:
             said.append(f"put fillers at {_count(self.fill)} places ({_ranges(self.fill)})")
+        if self.keep is not None:
+            said.append(
+                f"keep {_count([self.keep])} places behind its end ({_ranges([self.keep])})"
+            )
         if self.cut_from is not None:
             said.append(f"end the queue at {self.cut_from}")
         return [f"queue {self.key}: {what}" for what in said]
@@ -95,7 +103,13 @@ class RepairPlan(NamedTuple):
         return said
 
 
-def plan_repair(audit: StoreAudit, *, has_abort: bool, is_read_only: bool = False) -> RepairPlan:
+def plan_repair(
+    audit: StoreAudit,
+    *,
+    has_abort: bool,
+    is_read_only: bool = False,
+    keeps_places: bool = True,
+) -> RepairPlan:
     """Decide what a store needs.
 
     Parameters
@@ -106,6 +120,8 @@ def plan_repair(audit: StoreAudit, *, has_abort: bool, is_read_only: bool = Fals
         Whether the last writer did not end in order.
     is_read_only
         Log files of a read-only directory are never cut.
+    keeps_places
+        Whether numbers that were given out behind the end stay given; 4.9 gives them again.
     """
     tail = [] if is_read_only else _tail(audit)
     end = audit.log_end
@@ -114,7 +130,9 @@ def plan_repair(audit: StoreAudit, *, has_abort: bool, is_read_only: bool = Fals
         for chain in audit.survey.leftovers
         if chain.record_count and chain.start < end
     ]
-    plans = [plan_queue(queue, runs) for queue, runs in audit.unbacked.items()]
+    plans = [
+        plan_queue(queue, runs, keeps_places=keeps_places) for queue, runs in audit.unbacked.items()
+    ]
     needed = [trouble for trouble in audit.index_troubles if trouble.kind in NEEDS_REBUILD]
     reason = needed[0].reason if needed else None
     if needed and len(needed) > 1:
@@ -146,22 +164,35 @@ def _tail(audit: StoreAudit) -> list[ByteRange]:
     return ranges
 
 
-def plan_queue(queue: AuditedQueue, runs: list[Unbacked]) -> QueuePlan | None:
+def plan_queue(
+    queue: AuditedQueue, runs: list[Unbacked], *, keeps_places: bool = True
+) -> QueuePlan | None:
     """Decide what one queue needs; None when it is as it should be."""
     write = list(queue.truly_missing())
     missing = _Ranges(write)
     fill: list[tuple[int, int]] = []
-    cut_from = None
+    keep, cut_from = _end_of_queue([run for run in runs if run.is_tail], keeps_places=keeps_places)
     for run in runs:
-        if run.kind not in _FILLED_KINDS:
-            continue
-        if run.is_tail:
-            cut_from = run.start if cut_from is None else min(cut_from, run.start)
-        else:
+        if run.kind in _FILLED_KINDS and not run.is_tail:
             fill += missing.left_of(run.start, run.stop)
-    if not (write or fill or cut_from is not None):
+    if not (write or fill or keep is not None or cut_from is not None):
         return None
-    return QueuePlan(queue.key, write, fill, cut_from)
+    return QueuePlan(queue.key, write, fill, keep, cut_from)
+
+
+def _end_of_queue(
+    tail: list[Unbacked], *, keeps_places: bool
+) -> tuple[tuple[int, int] | None, int | None]:
+    """Return which places behind the last entry are kept, and where zeros begin."""
+    if not tail:
+        return None, None
+    start = tail[0].start
+    kept_stop = start
+    if keeps_places:
+        kept_stop = max((run.stop for run in tail if run.kind in _GIVEN_KINDS), default=start)
+    is_kept = all(run.kind is UnbackedKind.KEPT for run in tail if run.start < kept_stop)
+    keep = None if is_kept else (start, kept_stop)
+    return keep, kept_stop if kept_stop < tail[-1].stop else None
 
 
 class _Ranges:

@@ -181,15 +181,19 @@ def test_lost_keys_are_a_warning_because_lookups_stay_right(
     assert not report.is_damaged
 
 
-def test_a_torn_tail_is_a_warning_until_somebody_opens_the_store(
+def test_a_torn_record_that_a_queue_knew_is_damage_before_and_after_somebody_opens_the_store(
     store: tuple[Path, list[int]],
 ) -> None:
     root, offsets = store
     overwrite(root, offsets[-1] + 150, bytes(200))
     crashed(root)
     report = verify(root)
-    assert not report.is_damaged
+    assert report.is_damaged
     assert {f.kind for f in report.findings} == {"log-tail", "queue-stale", "index-stale", "abort"}
+    open_store(root, Clock(NOW_MS)).close()
+    report = verify(root)
+    assert report.is_damaged
+    assert {f.kind for f in report.findings} == {"queue-kept"}
 
 
 @pytest.mark.parametrize(

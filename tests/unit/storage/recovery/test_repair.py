@@ -252,7 +252,7 @@ def test_a_truncated_last_file_costs_only_what_was_cut_off(
     assert any(finding.severity is Severity.DAMAGE for finding in report.findings)
     assert report.counts.message_count == COUNT - 5
     assert last.stat().st_size == LOG_FILE_BYTES
-    assert_repaired(root)
+    assert_repaired(root, remaining={"queue-kept"})
 
 
 def test_a_missing_file_in_the_middle_is_a_hole(store: tuple[Path, list[int]]) -> None:
@@ -451,3 +451,38 @@ def test_the_queue_of_a_topic_that_is_no_utf_8_stays_when_the_store_is_opened(
     with open_store(root, Clock(NOW_MS)) as opened:
         assert len(bodies(opened, "\ufffdopic0")) == 1
     assert_repaired(root)
+
+
+def test_repair_gives_no_number_again_that_a_lost_end_of_the_log_had(
+    store: tuple[Path, list[int]],
+) -> None:
+    root, offsets = store
+    last = log_path(root, offsets[-1])
+    lost = sum(offset >= int(last.name) for offset in offsets)
+    last.unlink()
+    found = {finding.kind for finding in verify_store(root, CONFIG, now_ms=NOW_MS).findings}
+    assert "queue-beyond-log" in found
+    repaired = repair(root)
+    assert {finding.kind for finding in repaired.remaining} == {"queue-kept"}
+    assert repaired.counts.hole_count == lost
+    assert_repaired(root, remaining={"queue-kept"})
+    with open_store(root, Clock(NOW_MS)) as opened:
+        results = [opened.put(message, queue_id=0) for message in messages(2)]
+        assert [result.queue_offset for result in results] == [len(offsets) // 2] * 2
+        assert opened.wait_dispatched()
+    assert_repaired(root, remaining={"queue-hole"})
+
+
+def test_compatible_repair_gives_the_numbers_of_a_lost_end_again_as_java_does(
+    store: tuple[Path, list[int]],
+) -> None:
+    root, offsets = store
+    last = log_path(root, offsets[-1])
+    first_lost = sum(offset < int(last.name) for offset in offsets)
+    last.unlink()
+    repair(root, policy="compatible")
+    with open_store(root, Clock(NOW_MS)) as opened:
+        results = [opened.put(message, queue_id=0) for message in messages(2)]
+        assert [result.queue_offset for result in results] == [
+            first_lost - first_lost // 2, first_lost // 2,
+        ]  # fmt: skip

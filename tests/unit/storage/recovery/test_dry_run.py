@@ -1,0 +1,176 @@
+"""A dry run says exactly what the repair then does, and writes nothing."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from typing import TYPE_CHECKING, Literal
+
+import pytest
+
+from rocketstore.config import StoreConfig
+from rocketstore.storage.recovery.repair import repair_store
+from support.golden import CRASH_CASES, golden_case
+from support.small_store import (
+    CONFIG,
+    LOG_FILE_BYTES,
+    START_MS,
+    Clock,
+    build_store,
+    copy_store,
+    crashed,
+    log_path,
+    overwrite,
+)
+from support.store_parts import INDEX_LAYOUT
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from rocketstore.storage.audit.findings import RepairReport
+
+Policy = Literal["salvage", "compatible"]
+
+COUNT = 200
+NOW_MS = START_MS + 3_600_000
+GOLDEN_NOW_MS = 1_795_240_000_000
+SEEDS = range(24)
+
+
+def contents(root: Path) -> dict[str, bytes | None]:
+    return {
+        path.relative_to(root).as_posix(): path.read_bytes() if path.is_file() else None
+        for path in root.rglob("*")
+    }
+
+
+def assert_dry_run_is_true(root: Path, policy: Policy, config: StoreConfig, now_ms: int) -> None:
+    """Claim that a dry run changes nothing and tells what the repair then does."""
+    before = contents(root)
+    said = repair_store(root, policy=policy, dry_run=True, config=config, now_ms=now_ms)
+    assert contents(root) == before
+    done = repair_store(root, policy=policy, config=config, now_ms=now_ms)
+    assert said.dry_run
+    assert said.evidence is None
+    assert comparable(said) == comparable(done)
+
+
+def comparable(report: RepairReport) -> dict[str, object]:
+    fields = report._asdict()
+    del fields["dry_run"], fields["evidence"]
+    return fields
+
+
+@pytest.fixture(scope="module")
+def healthy(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[int]]:
+    root = tmp_path_factory.mktemp("healthy") / "store"
+    return root, build_store(root, COUNT, Clock())
+
+
+def flip(root: Path, offsets: list[int], chance: random.Random) -> None:
+    for _ in range(chance.randint(1, 4)):
+        at = chance.choice(offsets) + chance.randrange(300)
+        overwrite(root, min(at, offsets[-1] + 200), chance.randbytes(chance.randint(1, 40)))
+
+
+def tear(root: Path, offsets: list[int], chance: random.Random) -> None:
+    overwrite(root, offsets[-chance.randint(1, 20)] + chance.randrange(90), bytes(300))
+    crashed(root)
+
+
+def lose_log_file(root: Path, offsets: list[int], chance: random.Random) -> None:
+    log_path(root, chance.choice([offsets[COUNT // 2], offsets[-1]])).unlink()
+
+
+def misplace_log_bytes(root: Path, offsets: list[int], chance: random.Random) -> None:
+    path = log_path(root, chance.choice(offsets))
+    content = path.read_bytes()
+    how = chance.randrange(3)
+    if how == 0:
+        path.write_bytes(content[: chance.randrange(LOG_FILE_BYTES)])
+    elif how == 1:
+        path.write_bytes(content + chance.randbytes(100))
+    else:
+        path.with_name(f"{7 + int(path.name):020d}").write_bytes(content)
+
+
+def break_queues(root: Path, offsets: list[int], chance: random.Random) -> None:
+    for path in chance.sample(sorted((root / "consumequeue").glob("*/*/*")), 2):
+        how = chance.randrange(4)
+        content = bytearray(path.read_bytes())
+        at = chance.randrange(len(content) - 100)
+        if how == 0:
+            path.unlink()
+        elif how == 1:
+            path.write_bytes(content[: at + 1])
+        else:
+            content[at : at + 60] = chance.randbytes(60) if how == 2 else bytes(60)
+            path.write_bytes(content)
+
+
+def break_index(root: Path, offsets: list[int], chance: random.Random) -> None:
+    path = chance.choice(sorted((root / "index").iterdir()))
+    if chance.random() < 0.5:
+        path.unlink()
+    else:
+        content = bytearray(path.read_bytes())
+        at = chance.randrange(len(content) - 200)
+        content[at : at + 200] = chance.randbytes(200)
+        path.write_bytes(content)
+
+
+def break_checkpoint(root: Path, offsets: list[int], chance: random.Random) -> None:
+    (root / "checkpoint").write_bytes(chance.randbytes(chance.choice([5, 4096])))
+
+
+FAULTS = (
+    flip, tear, lose_log_file, misplace_log_bytes, break_queues, break_index, break_checkpoint,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("policy", ["salvage", "compatible"])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_dry_run_reports_what_the_repair_of_a_damaged_store_does(
+    seed: int, policy: Policy, healthy: tuple[Path, list[int]], tmp_path: Path
+) -> None:
+    chance = random.Random(seed)
+    root = copy_store(healthy[0], tmp_path / "store")
+    for fault in chance.sample(FAULTS, chance.randint(1, 3)):
+        try:
+            fault(root, healthy[1], chance)
+        except FileNotFoundError:  # an earlier fault took that file
+            continue
+    assert_dry_run_is_true(root, policy, CONFIG, NOW_MS)
+
+
+@pytest.mark.parametrize("policy", ["salvage", "compatible"])
+@pytest.mark.parametrize("case", CRASH_CASES)
+def test_a_dry_run_reports_what_the_repair_of_a_golden_crash_does(
+    case: str, policy: Policy, tmp_path: Path
+) -> None:
+    root = tmp_path / "store"
+    shutil.copytree(golden_case("crash") / case / "in", root)
+    config = StoreConfig(
+        max_hash_slot_num=INDEX_LAYOUT.slot_count, max_index_num=INDEX_LAYOUT.item_count
+    )
+    assert_dry_run_is_true(root, policy, config, GOLDEN_NOW_MS)
+
+
+def test_a_dry_run_names_files_of_a_log_outside_the_store_as_the_repair_does(
+    tmp_path: Path,
+) -> None:
+    root, log = tmp_path / "store", tmp_path / "log"
+    offsets = build_store(root, COUNT, Clock())
+    (root / "commitlog").rename(log)
+    path = log / log_path(root, offsets[-1]).name
+    path.write_bytes(path.read_bytes()[:5000] + b"\xff" * 100)
+    config = StoreConfig(
+        mapped_file_size_commit_log=LOG_FILE_BYTES,
+        mapped_file_size_consume_queue=2_000,
+        max_hash_slot_num=100,
+        max_index_num=400,
+        store_path_commit_log=str(log),
+    )
+    said = repair_store(root, dry_run=True, config=config, now_ms=NOW_MS)
+    assert any(str(log) in action for action in said.actions)
+    assert_dry_run_is_true(root, "salvage", config, NOW_MS)
