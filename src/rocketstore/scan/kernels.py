@@ -44,6 +44,8 @@ KERNELS: Final[dict[str, str]] = {
     "gather": "gather",
     "find_hits": "hits",
     "write_batch": "batch",
+    "list_extra_queues": "audit",
+    "follow_items": "audit",
 }
 """Every kernel and the module it lives in."""
 

@@ -1,0 +1,181 @@
+"""Where the parts of a store are, how long its files should be, and whether somebody writes to it.
+
+Law: nothing is opened for writing and no lock is taken or asked for on the lock file itself:
+closing a descriptor of it would drop the lock of a writer in this very process. The kernel's list
+of locks tells as well.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from rocketstore.config import (
+    FileObservation,
+    ObservedSizes,
+    StoreConfig,
+    StoreSizes,
+    commit_log_directories,
+    resolve_sizes,
+)
+from rocketstore.errors import NotAStoreError
+from rocketstore.format.index_file import IndexLayout, is_index_file_name
+from rocketstore.format.markers import (
+    ABORT_FILE_NAME,
+    CONSUME_QUEUE_DIRECTORY,
+    INDEX_DIRECTORY,
+    LOCK_FILE_NAME,
+)
+from rocketstore.pipeline.files import files_at
+from rocketstore.pipeline.jobs.audit.store_files import (
+    FileRow,
+    commonest_size,
+    file_row,
+    listed_queues,
+    offset_files,
+)
+
+if TYPE_CHECKING:
+    from rocketstore.pipeline.files import FileEntry, Files
+    from rocketstore.units import QueueKey
+
+_LOCKS: Final = Path("/proc/locks")
+
+
+@dataclass(frozen=True)
+class StorePlaces:
+    """A store's parts as they were found.
+
+    Attributes
+    ----------
+    location
+        Path or URI, as tasks open it.
+    root
+        The path inside its file system.
+    is_live
+        A writer works on it: what it has not dispatched yet is no fault.
+    was_closed
+        There is no file ``abort``.
+    """
+
+    location: str
+    files: Files
+    root: str
+    sizes: StoreSizes
+    log: FileRow
+    queue_keys: tuple[QueueKey, ...]
+    index_entries: tuple[FileEntry, ...]
+    is_live: bool
+    was_closed: bool
+
+    @property
+    def queue_directory(self) -> str:
+        """Path of ``consumequeue``."""
+        return f"{self.root}/{CONSUME_QUEUE_DIRECTORY}"
+
+    @property
+    def index_layout(self) -> IndexLayout:
+        """Slots and items of each index file."""
+        return IndexLayout(self.sizes.hash_slot_count, self.sizes.index_item_count)
+
+    def below_root(self, path: str) -> str:
+        """Return a path relative to the store where it lies there."""
+        return path.removeprefix(self.root + "/")
+
+    def place_in_log(self, physical_offset: int) -> tuple[str, int]:
+        """Return file and position of a physical offset, ("", offset) where no file is."""
+        size = self.sizes.commit_log_file_bytes
+        for file in self.log.files:
+            if file.base <= physical_offset < file.base + size:
+                return self.below_root(file.path), physical_offset - file.base
+        return "", physical_offset
+
+
+def find_places(location: str, config: StoreConfig) -> StorePlaces:
+    """Find a store's parts and learn the sizes of its files: set, or the commonest.
+
+    Raises
+    ------
+    NotAStoreError
+        There is no CommitLog directory.
+    ConfigError
+        A size cannot be learnt.
+    StoreError
+        Something cannot be read.
+    """
+    files, root = files_at(location)
+    root = root.rstrip("/")
+    directories = commit_log_directories(config, Path(root)).all
+    logs = [str(path) for path in directories]
+    if not any(_is_directory(files, path) for path in logs):
+        raise NotAStoreError(
+            f"{location} is no store: it has no commitlog directory",
+            hint="give the directory that holds commitlog, consumequeue and index",
+        )
+    queue_directory = f"{root}/{CONSUME_QUEUE_DIRECTORY}"
+    keys = listed_queues(files, queue_directory)
+    index = files.list(f"{root}/{INDEX_DIRECTORY}")
+    sizes = _sizes(files, config, logs, [f"{queue_directory}/{t}/{q}" for t, q in keys], index)
+    names = {entry.name for entry in files.list(root)}
+    return StorePlaces(
+        root if "://" not in location else location,
+        files,
+        root,
+        sizes,
+        file_row(files, logs, sizes.commit_log_file_bytes),
+        tuple(keys),
+        tuple(index),
+        _is_live(location, root, has_abort=ABORT_FILE_NAME in names),
+        ABORT_FILE_NAME not in names,
+    )
+
+
+def _is_directory(files: Files, path: str) -> bool:
+    parent, _, name = path.rpartition("/")
+    return any(one.name == name and one.is_directory for one in files.list(parent))
+
+
+def _sizes(
+    files: Files,
+    config: StoreConfig,
+    logs: list[str],
+    queues: list[str],
+    index: list[FileEntry],
+) -> StoreSizes:
+    # What is set is not compared with the files: a file of another length is a finding.
+    log_files = [one for path in logs for one in offset_files(files, path)]
+    queue_files = (
+        []
+        if config.mapped_file_size_consume_queue
+        else [one for path in queues for one in offset_files(files, path)]
+    )
+    index_files = [one for one in index if is_index_file_name(one.name)]
+    has_layout = config.max_hash_slot_num is not None and config.max_index_num is not None
+    observed = ObservedSizes(
+        commit_log=None
+        if config.mapped_file_size_commit_log
+        else _observed(commonest_size(log_files)),
+        consume_queue=_observed(commonest_size(queue_files, 20)),
+        index_file=None if has_layout else _observed(commonest_size(index_files)),
+    )
+    return resolve_sizes(config, observed)
+
+
+def _observed(entry: FileEntry | None) -> FileObservation | None:
+    return None if entry is None else FileObservation(Path(entry.path), entry.size)
+
+
+def _is_live(location: str, root: str, *, has_abort: bool) -> bool:
+    """Whether a writer works on the store."""
+    if "://" in location and not location.startswith("file:"):
+        return has_abort  # no lock reaches there
+    try:
+        status = os.stat(f"{root}/{LOCK_FILE_NAME}")  # noqa: PTH116 - as the rest: paths are texts
+        table = _LOCKS.read_text("ascii", "replace")
+    except FileNotFoundError:
+        # Without a lock file nobody writes; without the kernel's list only the marker tells.
+        return has_abort and not _LOCKS.exists()
+    device = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
+    return any(device in line.split() for line in table.splitlines() if " WRITE " in line)
