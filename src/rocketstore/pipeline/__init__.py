@@ -13,12 +13,18 @@ from rocketstore.pipeline.environment import check_versions, session
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from rocketstore.pipeline.jobs.archive.job import archive
+    from rocketstore.pipeline.jobs.archive.query import archived_messages
     from rocketstore.pipeline.jobs.rebuild.job import rebuild
+    from rocketstore.pipeline.jobs.restore.job import restore
 
-__all__ = ["rebuild", "register", "session"]
+__all__ = ["archive", "archived_messages", "rebuild", "register", "restore", "session"]
 
 _JOBS: Final = {
+    "archive": "rocketstore.pipeline.jobs.archive.job",
+    "archived_messages": "rocketstore.pipeline.jobs.archive.query",
     "rebuild": "rocketstore.pipeline.jobs.rebuild.job",
+    "restore": "rocketstore.pipeline.jobs.restore.job",
 }
 """Jobs and the modules they live in, which are loaded when they are first asked for."""
 

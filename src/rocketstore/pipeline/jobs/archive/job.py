@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import zlib
-from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
@@ -21,7 +20,7 @@ from rocketstore.pipeline.jobs.archive.commit import (
     plain_disk_errors,
     sweep,
 )
-from rocketstore.pipeline.jobs.archive.layout import STAGING
+from rocketstore.pipeline.jobs.archive.layout import STAGING, local_directory
 from rocketstore.pipeline.jobs.archive.manifest import (
     FORMAT,
     ConfigFile,
@@ -37,6 +36,7 @@ from rocketstore.units import MiB
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
 
     from pyspark.sql import SparkSession
 
@@ -163,7 +163,7 @@ def archive_with(
     if max_split_bytes < 1:
         raise ConfigError(f"max_split_bytes: expected at least 1, found {max_split_bytes}")
     place = _one_store(store)
-    directory = _local_directory(target)
+    directory = local_directory(target)
     with locked(directory), plain_disk_errors(directory):
         runs = list_runs(directory)
         last = read_manifest(directory, runs[-1]) if runs else None
@@ -187,16 +187,6 @@ def _one_store(location: str | Path) -> StorePlace:
             hint=f"archive each to a directory of its own, for example {places[0].location}",
         )
     return places[0]
-
-
-def _local_directory(target: str | Path) -> Path:
-    text = str(target)
-    if "://" in text and not text.startswith("file://"):
-        raise ConfigError(
-            f"{text}: an archive is committed by renaming a directory, which object stores lack",
-            hint="archive to a disk that all workers see, and copy the directory when it is done",
-        )
-    return Path(text.removeprefix("file://")).absolute()
 
 
 def _committed(

@@ -21,7 +21,10 @@ from __future__ import annotations
 import re
 import zlib
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Final
+
+from rocketstore.errors import ConfigError
 
 MESSAGES: Final = "messages"
 EXTENTS: Final = "extents"
@@ -39,6 +42,24 @@ _RUN: Final = re.compile(r"run=(\d{8,})")
 _ESCAPED: Final = re.compile("[\x00-\x1f\x7f\"#%'*/:=?\\\\{\\[\\]^]")
 _NAME_MAX_BYTES: Final = 200
 """File systems allow 255 bytes; a topic of 5.x may have more, so it is cut and told by a hash."""
+
+
+def local_directory(location: str | Path) -> Path:
+    """Return the directory of an archive, or of a store that is restored.
+
+    Raises
+    ------
+    ConfigError
+        It is somewhere else than on a disk that workers see.
+    """
+    text = str(location)
+    if "://" in text and not text.startswith("file://"):
+        raise ConfigError(
+            f"{text}: archives are written, and stores restored, by renaming a directory, which "
+            "object stores lack",
+            hint="name a directory on a disk that all workers see, and copy it when it is done",
+        )
+    return Path(text.removeprefix("file://")).absolute()
 
 
 def run_name(run: int) -> str:

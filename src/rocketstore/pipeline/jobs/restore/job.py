@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import zlib
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
-from rocketstore.errors import ArchiveDamagedError, ConfigError
+from rocketstore.errors import ArchiveDamagedError
 from rocketstore.format.markers import COMMIT_LOG_DIRECTORY
-from rocketstore.pipeline.jobs.archive.layout import CONFIG, MESSAGES, run_name
+from rocketstore.pipeline.jobs.archive.layout import CONFIG, MESSAGES, local_directory, run_name
 from rocketstore.pipeline.jobs.archive.manifest import read_manifests
 from rocketstore.pipeline.jobs.restore.plan import (
     Selection,
@@ -24,6 +23,7 @@ from rocketstore.pipeline.jobs.restore.plan import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
 
     import pyarrow as pa
     from pyspark.sql import SparkSession
@@ -148,23 +148,13 @@ def restore_with(
         staged,
     )
 
-    source, place = _directory(archive), _directory(target)
+    source, place = local_directory(archive), local_directory(target)
     check_target(place)
     manifests = read_manifests(source)
     with staged(place) as store:
         if selection.is_everything:
             return _restore_whole(run_all, source, manifests, (store, place))
         return _restore_selection(run_all, (source, selection), manifests, (store, place))
-
-
-def _directory(location: str | Path) -> Path:
-    text = str(location)
-    if "://" in text and not text.startswith("file://"):
-        raise ConfigError(
-            f"{text}: archives are read from, and stores restored to, directories",
-            hint="copy the archive to a disk that all workers see",
-        )
-    return Path(text.removeprefix("file://")).absolute()
 
 
 def _restore_whole(

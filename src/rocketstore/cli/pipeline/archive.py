@@ -1,0 +1,82 @@
+"""``rocketstore pipeline archive``: what a log has got since the last run, to Parquet, on Spark."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+
+from rocketstore.cli.options import OutputOption, StoreArgument, StoreSettings
+from rocketstore.cli.output import print_object
+from rocketstore.cli.progress import progress
+from rocketstore.units import MiB
+
+if TYPE_CHECKING:
+    from rocketstore.pipeline.jobs.archive.job import ArchiveResult
+
+
+def archive(
+    store: StoreArgument,
+    target: Annotated[Path, Parameter(name="ARCHIVE", help="Directory of the archive.")],
+    /,
+    *,
+    master: str = "local[*]",
+    split_mib: Annotated[int, Parameter(name="--split-mib")] = 256,
+    settings: StoreSettings | None = None,
+    output: OutputOption = "table",
+) -> int:
+    """Archive what a store's log has got since the last time, as Parquet by topic and day.
+
+    Parameters
+    ----------
+    store
+        Directory of the store; a broker may be writing to it.
+    target
+        Directory of the archive; made if missing.
+    master
+        Where Spark runs.
+    split_mib
+        Most MiB of the log that one task archives; it holds about twice as much in memory.
+    settings
+        Where settings come from; checked, though none of them concerns an archive.
+    output
+        How to print.
+    """
+    from rocketstore import pipeline
+
+    (settings or StoreSettings()).load()
+    spark = pipeline.session(master)
+    with progress("archiving", total=None) as advance:
+        result = pipeline.archive(
+            spark,
+            store,
+            target,
+            max_split_bytes=split_mib * MiB,
+            progress=lambda archived, _total: advance(archived),
+        )
+    _print_result(result, target, output)
+    return 0
+
+
+def _print_result(result: ArchiveResult, target: Path, output: str) -> None:
+    if result.gap is not None:
+        first, stop = result.gap
+        print(
+            f"rocketstore: {stop - first} bytes of the log, from physical offset {first} to {stop},"
+            " were deleted before they were archived",
+            file=sys.stderr,
+        )
+    if output != "table":
+        print_object(result._asdict(), "json")
+    elif result.run is None:
+        print(f"{target} has everything up to physical offset {result.end:,}")
+    else:
+        print(
+            f"run {result.run}: {result.records:,} records, {result.record_bytes:,} bytes of the "
+            f"log up to physical offset {result.end:,}, in {result.file_count:,} files of "
+            f"{result.file_bytes:,} bytes"
+        )
+        if result.damaged_bytes:
+            print(f"{result.damaged_bytes:,} damaged bytes are kept as they are")
