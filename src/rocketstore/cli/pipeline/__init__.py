@@ -4,4 +4,9 @@ from __future__ import annotations
 
 from cyclopts import App
 
+from rocketstore.cli.pipeline.archive import archive
+from rocketstore.cli.pipeline.restore import restore
+
 app = App(name="pipeline", help="Jobs over whole stores, on Spark: needs rocketstore[pipeline].")
+app.command(archive)
+app.command(restore)
