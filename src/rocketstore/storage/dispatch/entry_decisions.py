@@ -96,11 +96,13 @@ class EntryDecisions:
 
     def on_unknown_queue(self) -> None:
         """Take in the queue of a record."""
-        key = self._key_of(self._cursor)
-        if key is None or self._table.get(key) is not None:
-            self._refuse("its topic is no text")
-        elif self._table.get_or_create(key) is None:
+        name, key = self._name_of(self._cursor), self._key_of(self._cursor)
+        queue = self._table.get_or_create(key)
+        if queue is None:
             self._refuse("topic or queue id cannot name a directory")
+        elif name != key.topic.encode():
+            # No UTF-8: Java reads it as another name, which from now on these bytes have too.
+            self._table.rows.add_name(name, key.queue_id, queue.row)
 
     def on_queue_roll(self) -> None:
         """Give the kernel the queue file of a record, making the next one if need be."""
@@ -181,19 +183,17 @@ class EntryDecisions:
         row: list[int] = self._rows().cols[self._cursor].tolist()
         return row
 
-    def _key_of(self, number: int) -> QueueKey | None:
-        """Return the queue of a record, None when its topic is no text."""
-        columns = self._rows()
-        name = columns.bytes_of(number, Column.TOPIC_AT, Column.TOPIC_SIZE)
-        try:
-            return QueueKey(name.decode(), int(columns.cols[number, Column.QUEUE_ID]))
-        except UnicodeDecodeError:
-            return None
+    def _name_of(self, number: int) -> bytes:
+        return self._rows().bytes_of(number, Column.TOPIC_AT, Column.TOPIC_SIZE)
+
+    def _key_of(self, number: int) -> QueueKey:
+        """Return the queue of a record; a topic that is no UTF-8 is read as Java reads it."""
+        queue_id = int(self._rows().cols[number, Column.QUEUE_ID])
+        return QueueKey(self._name_of(number).decode("utf-8", "replace"), queue_id)
 
     def queue_of(self, number: int) -> ConsumeQueue | None:
         """Return the queue of a record that was dispatched, None when it has none."""
-        key = self._key_of(number)
-        return None if key is None else self._table.get(key)
+        return self._table.get(self._key_of(number))
 
     def _queue_at_cursor(self) -> ConsumeQueue:
         queue = self.queue_of(self._cursor)

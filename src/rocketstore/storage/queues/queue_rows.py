@@ -47,6 +47,7 @@ class QueueRows:
         self.slots: Int64Array = _empty_slots(2 * _FIRST_ROWS)
         self.topics: ByteArray = np.zeros(_FIRST_TOPIC_BYTES, np.uint8)
         self._count = 0
+        self._name_count = 0
         self._topic_bytes = 0
         self._topic_places: dict[bytes, int] = {}
 
@@ -60,18 +61,26 @@ class QueueRows:
             grown = np.zeros((2 * row, QUEUE_COLUMN_COUNT), np.int64)
             grown[:row] = self.queues
             self.queues = grown
-            self._grow_slots()
         self.queues[row, QueueColumn.IS_DELAY] = is_delay
-        name = topic.encode()
+        self._count = row + 1
+        self.add_name(topic.encode(), queue_id, row)
+        return row
+
+    def add_name(self, name: bytes, queue_id: int, row: int) -> None:
+        """Let records find a queue by these bytes of their topic.
+
+        Usually its own in UTF-8; bytes that are no UTF-8 lead where Java's reading of them leads.
+        """
+        if 2 * (self._name_count + 1) > len(self.slots):
+            self._grow_slots()
+        self._name_count += 1
         slot = np.zeros(SLOT_COLUMN_COUNT, np.int64)
-        slot[SlotColumn.TOPIC_HASH] = string_hash(topic)
+        slot[SlotColumn.TOPIC_HASH] = string_hash(name.decode("utf-8", "replace"))
         slot[SlotColumn.QUEUE_ID] = queue_id
         slot[SlotColumn.TOPIC_AT] = self._place_of(name)
         slot[SlotColumn.TOPIC_SIZE] = len(name)
         slot[SlotColumn.QUEUE] = row
         _insert(self.slots, slot)
-        self._count = row + 1
-        return row
 
     def value(self, row: int, column: QueueColumn) -> int:
         """Return one number; safe from any thread."""

@@ -173,7 +173,14 @@ def test_an_impossible_gap_does_not_fill_the_disk(parts):
     assert parts.dispatcher.counts.entries_refused == 1
 
 
-@pytest.mark.parametrize("topic", [b"..", b"a/b", b"", b"\xff\xfe", b"x" * 127])
+def test_a_topic_that_is_no_utf_8_gets_the_queue_that_java_reads(parts):
+    for topic in (b"\xffA", b"\xfeA", "\ufffdA".encode()):
+        parts.append(topic=topic)
+    parts.run()
+    assert [(key.topic, key.queue_id) for key in sorted(parts.table.next_offsets())] == [("\ufffdA", 0)]
+
+
+@pytest.mark.parametrize("topic", [b"..", b"a/b", b"", b"x" * 127])
 def test_a_topic_that_names_no_directory_gets_no_queue(parts, topic):
     parts.append(topic=topic, properties=b"KEYS\x01k")
     parts.append()

@@ -486,3 +486,24 @@ def test_compatible_repair_gives_the_numbers_of_a_lost_end_again_as_java_does(
         assert [result.queue_offset for result in results] == [
             first_lost - first_lost // 2, first_lost // 2,
         ]  # fmt: skip
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_records_whose_topic_is_no_utf_8_get_the_queue_entries_that_repair_writes(
+    count: int, store: tuple[Path, list[int]], tmp_path: Path
+) -> None:
+    root, offsets = store
+    content = log_path(root, 0).read_bytes()
+    body_size = int.from_bytes(content[84:88], "big")
+    # Two byte sequences that Java reads as one name, and the name itself.
+    for number, name in enumerate((b"\x8bopic0", b"\x9aopic0", b"\xfdopic0")[:count]):
+        overwrite(root, offsets[2 * number] + 88 + body_size + 1, name)
+    repaired = tmp_path / "repaired"
+    shutil.copytree(root, repaired)
+    repair(repaired)
+    shutil.rmtree(root / "consumequeue")
+    crashed(root)
+    with open_store(root, Clock(NOW_MS)) as opened:
+        assert len(bodies(opened, "\ufffdopic0")) == count
+    name = "consumequeue/\ufffdopic0/0/00000000000000000000"
+    assert (root / name).read_bytes() == (repaired / name).read_bytes()
