@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from rocketstore.config import StoreConfig
 from rocketstore.format.index_file import is_index_file_name
@@ -12,7 +12,7 @@ from rocketstore.pipeline.files import opened
 from rocketstore.pipeline.jobs.audit import conclusions, facts, runs, unbacked
 from rocketstore.pipeline.jobs.audit.conclusions import QueueState
 from rocketstore.pipeline.jobs.audit.entry_check import QueueEntries
-from rocketstore.pipeline.jobs.audit.findings import AuditCounts, Finding, Severity
+from rocketstore.pipeline.jobs.audit.findings import AuditCounts, Finding
 from rocketstore.pipeline.jobs.audit.index_check import (
     IndexPlace,
     IndexTask,
@@ -20,7 +20,7 @@ from rocketstore.pipeline.jobs.audit.index_check import (
     index_place,
 )
 from rocketstore.pipeline.jobs.audit.log_shape import LogShape, QueueSummary, shape_of, summaries
-from rocketstore.pipeline.jobs.audit.places import StorePlaces, find_places
+from rocketstore.pipeline.jobs.audit.places import StorePlaces, data_stop, find_places
 from rocketstore.pipeline.jobs.audit.report import (
     AuditReport,
     check_target,
@@ -208,8 +208,7 @@ def _splits(
 ) -> Iterator[SplitTask]:
     size = places.sizes.commit_log_file_bytes
     for file in places.log.files:
-        with opened(places.files, file.path) as opened_file:
-            stop = min(opened_file.data_stop(file.size), file.size)
+        stop = data_stop(places, file)
         # Cut where the whole file would be cut, however much of it is written.
         for cut in plan_splits([SegmentFile(file.path, file.base, size)], max_split_bytes):
             if cut.start < stop:
@@ -354,21 +353,4 @@ def _counts(shape: LogShape, queues: Sequence[QueueState], item_count: int) -> A
         index_item_count=item_count,
         min_physical_offset=shape.start,
         max_physical_offset=shape.end,
-    )
-
-
-def describe(report: AuditReport) -> str:
-    """Return in one line what was checked and what is wrong."""
-    counts = report.counts
-    state = "nothing wrong"
-    if report.is_damaged:
-        state = f"DAMAGED: {len(report.findings)} findings"
-    elif report.findings:
-        worst: Any = max(report.findings, key=lambda one: one.severity is Severity.WARNING)
-        state = f"{len(report.findings)} findings, none worse than a {worst.severity.value}"
-    return (
-        f"{counts.message_count:,} records ({counts.message_bytes:,} bytes, "
-        f"{counts.unwitnessed_bytes:,} of them unwitnessed), "
-        f"{counts.entry_count:,} entries in {counts.queue_count:,} queues, "
-        f"{counts.index_item_count:,} index items: {state}"
     )

@@ -28,9 +28,10 @@ from rocketstore.format.markers import (
     INDEX_DIRECTORY,
     LOCK_FILE_NAME,
 )
-from rocketstore.pipeline.files import files_at
+from rocketstore.pipeline.files import files_at, opened
 from rocketstore.pipeline.jobs.audit.store_files import (
     FileRow,
+    StoreFile,
     commonest_size,
     file_row,
     listed_queues,
@@ -130,6 +131,17 @@ def find_places(location: str, config: StoreConfig) -> StorePlaces:
         _is_live(location, root, has_abort=ABORT_FILE_NAME in names),
         ABORT_FILE_NAME not in names,
     )
+
+
+def data_stop(places: StorePlaces, file: StoreFile) -> int:
+    """Return a position behind which a file of the log is known to be zeros."""
+    with opened(places.files, file.path) as source:
+        return min(source.data_stop(file.size), file.size)
+
+
+def written_bytes(places: StorePlaces) -> int:
+    """Return how many bytes of the log there are to be read."""
+    return sum(data_stop(places, file) for file in places.log.files)
 
 
 def _is_directory(files: Files, path: str) -> bool:

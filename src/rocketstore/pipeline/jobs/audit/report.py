@@ -131,6 +131,22 @@ def queue_row(queue: QueueState) -> QueueRow:
     )
 
 
+def summary_line(report: AuditReport) -> str:
+    """Return in one line what was checked and what is wrong."""
+    counts = report.counts
+    state = "nothing wrong"
+    if report.is_damaged:
+        state = f"DAMAGED: {len(report.findings)} findings"
+    elif report.findings:
+        state = f"{len(report.findings)} findings, no damage"
+    return (
+        f"{counts.message_count:,} records ({counts.message_bytes:,} bytes, "
+        f"{counts.unwitnessed_bytes:,} of them unwitnessed), "
+        f"{counts.entry_count:,} entries in {counts.queue_count:,} queues, "
+        f"{counts.index_item_count:,} index items: {state}"
+    )
+
+
 # --- on disk ------------------------------------------------------------------------------------
 
 

@@ -1,0 +1,88 @@
+"""``rocketstore pipeline audit``: a whole store checked on Spark."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+
+from rocketstore.cli.options import OutputOption, StoreSettings
+from rocketstore.cli.output import print_object, print_rows
+from rocketstore.cli.progress import progress
+from rocketstore.units import MiB
+
+if TYPE_CHECKING:
+    from rocketstore.cli.options import Output
+    from rocketstore.pipeline.jobs.audit.report import AuditReport
+
+_COLUMNS = ("severity", "kind", "file", "offset", "size", "reason", "action")
+
+
+def audit(
+    store: Annotated[str, Parameter(name="STORE", help="Directory of the store, or its URI.")],
+    /,
+    *,
+    out: Path | None = None,
+    master: str = "local[*]",
+    split_mib: Annotated[int, Parameter(name="--split-mib")] = 256,
+    settings: StoreSettings | None = None,
+    output: OutputOption = "table",
+) -> int:
+    """Check every record, queue entry and index item against each other; writes nothing to a store.
+
+    Exits 0 when nothing is wrong, 1 for findings, 4 for damage. Works beside a writer.
+
+    Parameters
+    ----------
+    store
+        Directory of the store, or its URI.
+    out
+        Directory to be made: findings and queues as Parquet, findings as JSON lines, a manifest.
+    master
+        Where Spark runs.
+    split_mib
+        Most MiB of the log that one task reads.
+    settings
+        Where settings come from.
+    output
+        How to print.
+    """
+    from rocketstore import pipeline
+    from rocketstore.pipeline.jobs.audit.places import find_places, written_bytes
+    from rocketstore.pipeline.jobs.audit.report import check_target
+
+    config = (settings or StoreSettings()).load()
+    if out is not None:
+        check_target(out)
+    # What is wrong with the place is said before Spark is started, which takes seconds.
+    total = written_bytes(find_places(store, config))
+    spark = pipeline.session(master)
+    with progress("auditing", total=total) as advance:
+        report = pipeline.audit(
+            spark,
+            store,
+            out,
+            config=config,
+            max_split_bytes=max(1, split_mib) * MiB,
+            # Told nobody, Spark has one job to do instead of twenty.
+            progress=advance if sys.stderr.isatty() else None,
+        )
+    _print(report, output)
+    return report.exit_code
+
+
+def _print(report: AuditReport, output: Output) -> None:
+    from rocketstore.pipeline.jobs.audit.report import summary_line
+
+    if output == "json":
+        print_object(report.to_dict(), output)
+    elif output == "jsonl":
+        print_rows((finding.to_dict() for finding in report.findings), output, columns=())
+    else:
+        if report.findings:
+            rows = (finding.to_dict() for finding in report.findings)
+            print_rows(rows, "table", columns=_COLUMNS)
+            print()
+        print(summary_line(report))
