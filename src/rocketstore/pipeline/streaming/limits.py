@@ -16,10 +16,17 @@ if TYPE_CHECKING:
 
 
 class Limits(NamedTuple):
-    """Most records of a batch and most bytes of records; None is no limit."""
+    """Most records of a batch and most bytes of records; None is no limit.
+
+    Attributes
+    ----------
+    is_untouched
+        Nothing was taken yet, so the first record may weigh what it will.
+    """
 
     max_rows: int | None = None
     max_bytes: int | None = None
+    is_untouched: bool = True
 
     @property
     def is_unlimited(self) -> bool:
@@ -31,16 +38,22 @@ class Limits(NamedTuple):
         return Limits(
             None if self.max_rows is None else self.max_rows - rows,
             None if self.max_bytes is None else self.max_bytes - size_bytes,
+            self.is_untouched and rows == 0,
         )
 
     @property
     def is_used_up(self) -> bool:
         """Whether nothing more may be taken."""
-        return any(one is not None and one <= 0 for one in self)
+        return any(one is not None and one <= 0 for one in (self.max_rows, self.max_bytes))
 
     def share(self, parts: int) -> Limits:
         """Return one of so many equal parts, rounded up."""
-        return Limits(*(None if one is None else -(-one // parts) for one in self))
+        rows, size = self.max_rows, self.max_bytes
+        return Limits(
+            None if rows is None else -(-rows // parts),
+            None if size is None else -(-size // parts),
+            self.is_untouched,
+        )
 
 
 UNLIMITED = Limits()

@@ -158,7 +158,7 @@ class Walk:
         if left.max_bytes is not None:
             totals = np.cumsum(columns.size)
             count = min(count, int(totals.searchsorted(left.max_bytes, side="right")))
-        if not self.rows:
+        if left.is_untouched:
             # A record that is heavier than the limit is a batch by itself.
             count = max(count, 1)
         if count > 0:

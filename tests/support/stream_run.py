@@ -1,0 +1,127 @@
+"""Run a stream as Spark runs it, without Spark: offsets as JSON, a checkpoint, tasks pickled."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from rocketstore.pipeline.columns import TABLES
+from rocketstore.pipeline.streaming.limits import limits_of
+from rocketstore.pipeline.streaming.offsets import from_json
+from rocketstore.pipeline.streaming.options import parse_stream_options
+from rocketstore.pipeline.streaming.reader import stream_of
+from rocketstore.pipeline.streaming.task_read import read_tasks
+from support.pipeline_tables import ARROW_TYPES
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class ReadAllAvailable:
+    """Spark's, by its name."""
+
+
+class ReadMaxRows:
+    """Spark's, by its name."""
+
+    def __init__(self, max_rows: int) -> None:
+        self.max_rows = max_rows
+
+
+class Checkpoint:
+    """What Spark keeps: the offset each batch ends at, written before the batch is run."""
+
+    def __init__(self) -> None:
+        self.offsets: list[str] = []
+        self.committed = 0
+
+    def copy(self) -> Checkpoint:
+        other = Checkpoint()
+        other.offsets, other.committed = list(self.offsets), self.committed
+        return other
+
+
+class StreamRun:
+    """One run of a query, from its start to its stop or crash.
+
+    A batch whose offset was written but that was not committed is run again first, with the offset
+    as it was written, and Spark asks for the initial offset anew where no batch was committed.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        checkpoint: Checkpoint | None = None,
+        *,
+        available_now: bool = False,
+        **options: Any,
+    ) -> None:
+        given = {name: str(value) for name, value in options.items()}
+        self.options = parse_stream_options({"path": str(path), **given})
+        self.stream = stream_of(self.options)
+        self.checkpoint = Checkpoint() if checkpoint is None else checkpoint
+        self.target = self.stream.latest() if available_now else None
+        self.is_first_trigger = True
+
+    def start_text(self, number: int) -> str:
+        if number:
+            return self.checkpoint.offsets[number - 1]
+        return json.dumps(self.stream.initial().to_json())
+
+    def plan_next(self, limit: Any = None) -> bool:
+        """Write the next batch's offset; False when there is nothing to do."""
+        done = self.checkpoint.committed
+        if len(self.checkpoint.offsets) > done:
+            return True
+        text = self.start_text(done)
+        begin = from_json(json.loads(text), self.stream.kind)
+        limits = limits_of(limit, self.options)
+        end = self.stream.advance(begin, limits, self.target)
+        end_text = text if end is begin else json.dumps(end.to_json())
+        if done and end_text == text:
+            return False
+        self.checkpoint.offsets.append(end_text)
+        return True
+
+    def run_planned(self) -> list[dict[str, Any]]:
+        """Return the rows of the batch whose offset was written last, without committing it."""
+        number = self.checkpoint.committed
+        kind = self.stream.kind
+        start = from_json(json.loads(self.start_text(number)), kind)
+        end = from_json(json.loads(self.checkpoint.offsets[number]), kind)
+        tasks = pickle.loads(pickle.dumps(self.stream.plan(start, end)))  # noqa: S301
+        options = self.options.row_options
+        names = [(name, ARROW_TYPES[TABLES[options.table][name]]) for name in options.columns]
+        schema = pa.schema(names)
+        batches = [one for task in tasks for one in read_tasks(task, options, schema)]
+        return pa.Table.from_batches(batches, schema=schema).to_pylist()
+
+    def commit(self) -> None:
+        self.checkpoint.committed += 1
+
+    def batch(self, limit: Any = None) -> list[dict[str, Any]] | None:
+        """Run one whole batch; None when there is nothing to do."""
+        if not self.plan_next(limit):
+            return None
+        rows = self.run_planned()
+        self.commit()
+        return rows
+
+    def drain(self, limit: Any = None) -> list[list[dict[str, Any]]]:
+        """Run batches until there is nothing to do."""
+        found = []
+        while (rows := self.batch(limit)) is not None:
+            found.append(rows)
+            assert len(found) < 10_000
+        return found
+
+
+def places_of(rows: list[dict[str, Any]]) -> list[int]:
+    return [row["physicalOffset"] for row in rows]
+
+
+def flat(batches: list[list[dict[str, Any]]]) -> list[dict[str, Any]]:
+    return [row for rows in batches for row in rows]

@@ -1,0 +1,464 @@
+"""Every message of a store that is being written comes once, whatever is in between."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from rocketstore import Message, MessageStore
+from rocketstore.errors import ConfigError
+from support.golden_stores import STORES, golden_store
+from support.pipeline_tables import read_table
+from support.small_store import (
+    CONFIG,
+    LOG_FILE_BYTES,
+    Clock,
+    build_store,
+    messages,
+    open_store,
+    put_all,
+)
+from support.stream_run import ReadAllAvailable, ReadMaxRows, StreamRun, flat, places_of
+
+MODES: dict[str, dict[str, Any]] = {"log": {}, "queues": {"subscribePattern": "Topic.*"}}
+
+
+@pytest.fixture(params=MODES)
+def mode(request):
+    """Options of either way to follow a store."""
+    return MODES[request.param]
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def store(tmp_path, clock):
+    with open_store(tmp_path / "store", clock) as opened:
+        yield opened
+
+
+@pytest.fixture
+def root(tmp_path, store):
+    return tmp_path / "store"
+
+
+def sorted_places(batches):
+    return sorted(places_of(flat(batches)))
+
+
+# --- growth -------------------------------------------------------------------------------------
+
+
+def test_what_is_put_between_batches_is_in_the_next_one(root, store, clock, mode):
+    run = StreamRun(root, startingOffsets="earliest", **mode)
+    first = 0
+    for count in (1, 3, 80, 1, 200, 2):
+        put = put_all(store, messages(count, first=first), clock)
+        first += count
+        rows = run.batch()
+        assert sorted(places_of(rows)) == put
+        assert run.batch() is None
+
+
+def test_bodies_and_offsets_are_what_was_put(root, store, clock, mode):
+    wanted = messages(40)
+    put_all(store, wanted, clock)
+    rows = flat(StreamRun(root, startingOffsets="earliest", **mode).drain())
+    rows.sort(key=lambda row: row["physicalOffset"])
+    assert [(row["topic"], row["body"], row["tags"]) for row in rows] == [
+        (one.topic, one.body, one.tags) for one in wanted
+    ]
+    assert [row["queueOffset"] for row in rows if row["topic"] == "Topic1"] == list(range(20))
+
+
+def test_a_new_stream_begins_behind_what_is_there(root, store, clock, mode):
+    put_all(store, messages(30), clock)
+    run = StreamRun(root, **mode)
+    assert run.batch() == []
+    assert run.batch() is None
+    later = put_all(store, messages(5, first=30), clock)
+    assert sorted_places(run.drain()) == later
+
+
+def test_an_empty_store_may_get_its_first_message_later(root, store, clock, mode):
+    for start in ("earliest", "latest"):
+        run = StreamRun(root, startingOffsets=start, **mode)
+        assert run.batch() == []
+        assert run.batch() is None
+        put_all(store, messages(3), clock)
+        assert len(flat(run.drain())) in (3, 6)
+
+
+def test_the_rows_of_a_store_without_a_file_come_once_there_is_one(tmp_path, clock, mode):
+    root = tmp_path / "store"
+    (root / "commitlog").mkdir(parents=True)
+    (root / "lock").touch()
+    run = StreamRun(root, **mode)
+    assert run.batch() == []
+    with open_store(root, clock) as store:
+        put = put_all(store, messages(5), clock)
+        assert sorted_places(run.drain()) == put
+
+
+HEALTHY = [name for name in STORES if not name.startswith("crash/")]
+
+
+@pytest.mark.parametrize("name", HEALTHY)
+def test_a_stream_over_a_java_store_has_the_rows_of_a_query(name):
+    root = golden_store(name)[0]
+    rows = read_table(root)
+    stream = StreamRun(root, startingOffsets="earliest", maxOffsetsPerTrigger=100)
+    assert flat(stream.drain()) == rows
+    entries = {
+        (one["topic"], one["queueId"], one["queueOffset"])
+        for one in read_table(root, table="consumequeue")
+    }
+    queues = StreamRun(
+        root, startingOffsets="earliest", subscribePattern=".*", maxOffsetsPerTrigger=100
+    )
+    found = sorted(flat(queues.drain()), key=lambda row: row["physicalOffset"])
+    assert found == [
+        row for row in rows if (row["topic"], row["queueId"], row["queueOffset"]) in entries
+        and row["sysFlag"] & 0xC not in (0x4, 0xC)
+    ]  # fmt: skip
+
+
+# --- limits -------------------------------------------------------------------------------------
+
+
+def test_a_batch_has_as_many_records_as_it_may(root, store, clock, mode):
+    put = put_all(store, messages(100), clock)
+    run = StreamRun(root, startingOffsets="earliest", maxOffsetsPerTrigger=30, **mode)
+    batches = run.drain()
+    assert [len(rows) for rows in batches] == [30, 30, 30, 10]
+    assert [sorted(places_of(rows)) for rows in batches] == [
+        put[:30],
+        put[30:60],
+        put[60:90],
+        put[90:],
+    ]
+
+
+def test_a_batch_has_as_many_bytes_as_it_may(root, store, clock, mode):
+    put_all(store, messages(100), clock)
+    limit = 5_000
+    run = StreamRun(root, startingOffsets="earliest", maxBytesPerTrigger=limit, **mode)
+    sizes = [[row["size"] for row in rows] for rows in run.drain()]
+    assert sum(map(len, sizes)) == 100
+    assert all(sum(batch) <= limit for batch in sizes)
+    assert all(sum(batch) + 400 > limit for batch in sizes[:-1])
+
+
+@pytest.mark.parametrize(("rows", "size", "expected"), [(10, 1_000_000, 10), (50, 1_000, 3)])
+def test_the_smaller_of_two_limits_wins(tmp_path, mode, rows, size, expected):
+    root = tmp_path / "store"
+    build_store(root, 60, Clock())
+    run = StreamRun(
+        root, startingOffsets="earliest", maxOffsetsPerTrigger=rows, maxBytesPerTrigger=size, **mode
+    )
+    batches = run.drain(ReadMaxRows(rows))
+    assert {len(batch) for batch in batches[:-1]} == {expected}
+    assert len(flat(batches)) == 60
+
+
+def test_a_record_heavier_than_the_limit_is_a_batch_by_itself(root, store, clock, mode):
+    put_all(store, messages(3, body_size=2_000), clock)
+    run = StreamRun(root, startingOffsets="earliest", maxBytesPerTrigger=10, **mode)
+    assert [len(rows) for rows in run.drain()] == [1, 1, 1]
+
+
+def test_everything_at_once_when_spark_asks_for_it(root, store, clock, mode):
+    put_all(store, messages(60), clock)
+    run = StreamRun(root, startingOffsets="earliest", maxOffsetsPerTrigger=7, **mode)
+    assert len(run.batch(ReadAllAvailable())) == 60
+
+
+@pytest.mark.parametrize("split", [200, 5_000, "1g"])
+@pytest.mark.parametrize("parts", [1, 7])
+def test_batches_do_not_depend_on_how_they_are_cut(root, store, clock, mode, split, parts):
+    put = put_all(store, messages(120), clock)
+    run = StreamRun(
+        root, startingOffsets="earliest", maxOffsetsPerTrigger=50,
+        maxSplitBytes=split, minPartitions=parts, **mode,
+    )  # fmt: skip
+    assert sorted_places(run.drain()) == put
+
+
+def test_a_stream_through_many_files_loses_nothing_at_their_ends(root, store, clock, mode):
+    put = put_all(store, messages(300, body_size=700), clock)
+    assert put[-1] > 10 * LOG_FILE_BYTES
+    for limit in (1, 13, 1000):
+        run = StreamRun(root, startingOffsets="earliest", maxOffsetsPerTrigger=limit, **mode)
+        assert sorted_places(run.drain()) == put
+
+
+# --- available now ------------------------------------------------------------------------------
+
+
+def test_available_now_ends_where_the_log_was_when_it_began(root, store, clock, mode):
+    put = put_all(store, messages(50), clock)
+    run = StreamRun(
+        root, available_now=True, startingOffsets="earliest", maxOffsetsPerTrigger=20, **mode
+    )
+    batches = [run.batch()]
+    later = put_all(store, messages(50, first=50), clock)
+    batches += run.drain()
+    assert sorted_places(batches) == put
+    again = StreamRun(root, run.checkpoint, available_now=True, **mode)
+    assert sorted_places(again.drain()) == later
+    assert StreamRun(root, run.checkpoint, available_now=True, **mode).drain() == []
+
+
+def test_available_now_without_limits_ends_there_too(root, store, clock, mode):
+    put = put_all(store, messages(50), clock)
+    run = StreamRun(root, available_now=True, startingOffsets="earliest", **mode)
+    put_all(store, messages(50, first=50), clock)
+    assert sorted_places(run.drain()) == put
+
+
+def test_a_queue_made_after_available_now_began_is_for_the_next_run(root, store, clock):
+    put_all(store, messages(10), clock)
+    run = StreamRun(root, available_now=True, startingOffsets="earliest", subscribePattern=".*")
+    store.put(Message(topic="Late", body=b"x"), queue_id=0)
+    assert store.wait_dispatched()
+    assert {row["topic"] for row in flat(run.drain())} == {"Topic0", "Topic1"}
+    again = StreamRun(root, run.checkpoint, available_now=True, subscribePattern=".*")
+    assert [row["topic"] for row in flat(again.drain())] == ["Late"]
+
+
+# --- restarts -----------------------------------------------------------------------------------
+
+
+def test_a_restart_at_every_boundary_gives_the_same_batches(root, store, clock, mode):
+    options = {"startingOffsets": "earliest", "maxOffsetsPerTrigger": 17, **mode}
+    put_all(store, messages(100), clock)
+    run = StreamRun(root, **options)
+    whole = run.drain()
+    for boundary in range(len(whole) + 1):
+        for is_planned in (False, True):
+            for is_run in (False, True):
+                first = StreamRun(root, **options)
+                found = [first.batch() for _ in range(boundary)]
+                if is_planned:
+                    first.plan_next()
+                if is_planned and is_run and len(first.checkpoint.offsets) > boundary:
+                    first.run_planned()
+                second = StreamRun(root, first.checkpoint.copy(), **options)
+                found += second.drain()
+                assert found == whole
+
+
+@pytest.mark.parametrize("is_run", [False, True])
+def test_a_first_batch_from_the_latest_is_not_moved_by_a_restart(root, store, clock, mode, is_run):
+    put_all(store, messages(20), clock)
+    first = StreamRun(root, **mode)
+    first.plan_next()
+    if is_run:
+        assert first.run_planned() == []
+    later = put_all(store, messages(5, first=20), clock)
+    # Spark asks for the initial offset again, and now the log's end is elsewhere.
+    second = StreamRun(root, first.checkpoint, **mode)
+    assert second.batch() == []
+    assert sorted_places(second.drain()) == later
+
+
+def test_a_store_that_grew_during_a_restart_does_not_grow_the_batch(root, store, clock, mode):
+    put = put_all(store, messages(20), clock)
+    first = StreamRun(root, startingOffsets="earliest", **mode)
+    first.plan_next()
+    later = put_all(store, messages(30, first=20), clock)
+    second = StreamRun(root, first.checkpoint, startingOffsets="earliest", **mode)
+    assert sorted(places_of(second.batch())) == put
+    assert sorted_places(second.drain()) == later
+
+
+def test_start_options_mean_nothing_once_there_is_a_checkpoint(root, store, clock, mode):
+    put_all(store, messages(20), clock)
+    first = StreamRun(root, startingOffsets="earliest", **mode)
+    first.drain()
+    second = StreamRun(root, first.checkpoint, startingOffsets="latest", **mode)
+    later = put_all(store, messages(5, first=20), clock)
+    assert sorted_places(second.drain()) == later
+
+
+# --- beginnings ---------------------------------------------------------------------------------
+
+
+def test_a_stream_begins_at_a_time(root, store, clock, mode):
+    put = put_all(store, messages(100), clock)
+    since = clock.now_ms - 39
+    run = StreamRun(root, startingTimestamp=since, **mode)
+    assert sorted_places(run.drain()) == put[60:]
+    run = StreamRun(root, startingTimestamp=clock.now_ms + 1, **mode)
+    assert flat(run.drain()) == []
+    later = put_all(store, messages(3, first=100), clock)
+    assert sorted_places(run.drain()) == later
+
+
+def test_a_log_begins_at_a_physical_offset(root, store, clock):
+    put = put_all(store, messages(100), clock)
+    for row in (0, 37, 99):
+        run = StreamRun(root, startingOffsets=json.dumps({"store": put[row]}))
+        assert sorted_places(run.drain()) == put[row:]
+
+
+def test_queues_begin_at_their_offsets(root, store, clock):
+    put = put_all(store, messages(100), clock)
+    starts = json.dumps({"Topic0": {"store": {"0": 45}}, "Topic1": {"0": -1}})
+    run = StreamRun(root, subscribe="Topic0,Topic1", startingOffsets=starts)
+    assert sorted_places(run.drain()) == put[90::2]
+
+
+def test_a_store_that_is_not_there_is_named(root, store):
+    with pytest.raises(ConfigError, match=r"names store 'broker-z'.*the stores are store"):
+        StreamRun(root, startingOffsets='{"broker-z":5}').batch()
+
+
+# --- queues and stores --------------------------------------------------------------------------
+
+
+def test_a_queue_that_appears_later_begins_at_its_beginning(root, store, clock):
+    options = {"subscribePattern": ".*"}
+    put_all(store, messages(10), clock)
+    run = StreamRun(root, **options)
+    assert run.batch() == []
+    for number in range(4):
+        for queue_id in (0, number):
+            store.put(Message(topic="Late", body=b"%d" % number), queue_id=queue_id)
+    assert store.wait_dispatched()
+    run.plan_next()
+    # The batch with the new queues in it may be run again after a restart.
+    again = StreamRun(root, run.checkpoint, **options)
+    rows = flat(again.drain())
+    assert sorted((row["queueId"], row["queueOffset"]) for row in rows) == [
+        (0, 0), (0, 1), (0, 2), (0, 3), (0, 4), (1, 0), (2, 0), (3, 0),
+    ]  # fmt: skip
+
+
+def test_only_chosen_queues_are_streamed(root, store, clock):
+    for number in range(40):
+        store.put(Message(topic=f"Topic{number % 2}", body=b"x"), queue_id=number % 4)
+    assert store.wait_dispatched()
+    run = StreamRun(root, startingOffsets="earliest", assign='{"Topic0":[2]}')
+    rows = flat(run.drain())
+    assert {(row["topic"], row["queueId"]) for row in rows} == {("Topic0", 2)}
+    assert [row["queueOffset"] for row in rows] == list(range(10))
+
+
+def test_tags_choose_rows_and_not_batches(root, store, clock, mode):
+    put_all(store, messages(90), clock)
+    run = StreamRun(
+        root, startingOffsets="earliest", maxOffsetsPerTrigger=30, subExpression="Tag1", **mode
+    )
+    batches = run.drain()
+    assert [len(rows) for rows in batches] == [10, 10, 10]
+    assert {row["tags"] for row in flat(batches)} == {"Tag1"}
+
+
+def test_a_table_without_bodies_can_be_streamed(root, store, clock, mode):
+    put = put_all(store, messages(20), clock)
+    run = StreamRun(root, startingOffsets="earliest", table="commitlog", **mode)
+    rows = flat(run.drain())
+    assert sorted(places_of(rows)) == put
+    assert "body" not in rows[0]
+
+
+def open_both(tmp_path, clock):
+    return [open_store(tmp_path / "stores" / name, clock) for name in ("a", "b")]
+
+
+@pytest.mark.parametrize("limit", [1, 7, 1000])
+def test_several_stores_share_the_limits_and_none_starves(tmp_path, clock, mode, limit):
+    a, b = open_both(tmp_path, clock)
+    with a, b:
+        put_all(a, messages(100), clock)
+        put_all(b, messages(20), clock)
+        run = StreamRun(
+            tmp_path / "stores", startingOffsets="earliest", maxOffsetsPerTrigger=limit, **mode
+        )
+        batches = run.drain()
+    assert all(len(rows) <= limit for rows in batches)
+    assert len(flat(batches)) == 120
+    counts = {name: sum(row["brokerName"] == name for row in flat(batches)) for name in "ab"}
+    assert counts == {"a": 100, "b": 20}
+
+
+def test_one_busy_store_does_not_keep_another_waiting(tmp_path, clock):
+    a, b = open_both(tmp_path, clock)
+    with a, b:
+        put_all(a, messages(100), clock)
+        put_all(b, messages(20), clock)
+        run = StreamRun(tmp_path / "stores", startingOffsets="earliest", maxOffsetsPerTrigger=1)
+        names = [row["brokerName"] for _ in range(10) for row in run.batch()]
+    assert {"a", "b"} <= set(names)
+
+
+def test_a_store_that_appears_later_begins_at_its_beginning(tmp_path, clock, mode):
+    with open_store(tmp_path / "stores" / "a", clock) as a:
+        put_all(a, messages(10), clock)
+        run = StreamRun(tmp_path / "stores", **mode)
+        assert run.batch() == []
+        with open_store(tmp_path / "stores" / "b", clock) as b:
+            put_all(b, messages(7), clock)
+            run.plan_next()
+            put_all(b, messages(3, first=7), clock)
+            again = StreamRun(tmp_path / "stores", run.checkpoint, **mode)
+            rows = again.batch()
+            assert {row["brokerName"] for row in rows} == {"b"}
+            assert len(rows) == 7
+            assert len(flat(again.drain())) == 3
+
+
+def test_two_stores_of_one_name_are_refused(tmp_path, clock):
+    a, b = open_both(tmp_path, clock)
+    with a, b, pytest.raises(ConfigError, match="two stores are called same"):
+        StreamRun(tmp_path / "stores", brokerName="same,same").batch()
+
+
+# --- anything in any order ----------------------------------------------------------------------
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("put"), st.integers(1, 40)),
+        st.tuples(st.just("batch"), st.integers(1, 25)),
+        st.tuples(st.just("plan"), st.integers(1, 25)),
+        st.tuples(st.just("restart"), st.just(0)),
+        st.tuples(st.just("queue"), st.integers(0, 3)),
+    ),
+    max_size=25,
+)
+
+
+@pytest.mark.parametrize("name", MODES)
+@given(steps=STEPS, body_size=st.sampled_from([10, 900, 5_000]))
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_every_message_comes_once_whatever_happens(tmp_path_factory, name, steps, body_size):
+    mode = MODES[name]
+    root = tmp_path_factory.mktemp("any") / "store"
+    clock = Clock()
+    put, found = [], []
+    with MessageStore.open(root, CONFIG, clock=clock, threads=False) as store:
+        run = StreamRun(root, startingOffsets="earliest", **mode)
+        for step, number in steps:
+            if step == "put":
+                put += put_all(store, messages(number, first=len(put), body_size=body_size), clock)
+            elif step == "queue":
+                message = Message(topic="TopicLate", body=b"x" * body_size)
+                put.append(store.put(message, queue_id=number).physical_offset)
+                assert store.wait_dispatched()
+            elif step == "batch":
+                found += run.batch(ReadMaxRows(number)) or []
+            elif step == "plan":
+                run.plan_next(ReadMaxRows(number))
+            else:
+                run = StreamRun(root, run.checkpoint, startingOffsets="latest" if found else
+                                "earliest", **mode)  # fmt: skip
+        found += flat(run.drain())
+    assert sorted(places_of(found)) == put

@@ -1,0 +1,194 @@
+"""What a stream keeps in a checkpoint, what it may be asked for, and how much a batch may be."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadMaxBytes,
+    ReadMaxFiles,
+    ReadMaxRows,
+)
+
+from rocketstore.errors import ConfigError
+from rocketstore.pipeline.columns import TABLES
+from rocketstore.pipeline.offsets import EARLIEST, LATEST, QueuePlace
+from rocketstore.pipeline.streaming.limits import UNLIMITED, Limits, default_limit, limits_of
+from rocketstore.pipeline.streaming.offsets import (
+    LOG,
+    QUEUES,
+    Evidence,
+    Place,
+    StreamOffset,
+    from_json,
+)
+from rocketstore.pipeline.streaming.options import parse_stream_options, read_options_of_either
+
+NUMBERS = st.integers(0, 2**63 - 1)
+PLACES = st.builds(
+    Place,
+    NUMBERS,
+    st.none() | st.builds(Evidence, NUMBERS, st.integers(0, 2**32 - 1)),
+    st.none() | NUMBERS,
+)
+NAMES = st.text(min_size=1, max_size=5)
+LOGS = st.dictionaries(st.tuples(NAMES), PLACES)
+QUEUE_PLACES = st.dictionaries(st.tuples(NAMES, NAMES, st.integers(0, 9).map(str)), PLACES)
+OFFSETS = st.builds(StreamOffset, st.just(LOG), LOGS, st.booleans()) | st.builds(
+    StreamOffset, st.just(QUEUES), QUEUE_PLACES, st.booleans()
+)
+
+
+def parse(**given_options):
+    return parse_stream_options({"path": "/data/store", **given_options})
+
+
+def refused(**given_options):
+    with pytest.raises(ConfigError) as caught:
+        parse(**given_options)
+    return caught.value
+
+
+# --- offsets ------------------------------------------------------------------------------------
+
+
+@given(OFFSETS)
+def test_an_offset_comes_back_from_the_checkpoint_as_it_was(offset):
+    text = json.dumps(offset.to_json())
+    assert from_json(json.loads(text), offset.kind) == offset
+
+
+@given(OFFSETS)
+def test_equal_offsets_are_equal_text(offset):
+    turned = StreamOffset(offset.kind, dict(reversed(offset.places.items())), offset.is_initial)
+    assert json.dumps(turned.to_json()) == json.dumps(offset.to_json())
+
+
+def test_a_checkpoint_of_the_other_kind_is_refused_with_what_to_do():
+    saved = StreamOffset(LOG, {("a",): Place(1)}).to_json()
+    with pytest.raises(ConfigError, match=r"had no subscribe.*checkpointLocation of its own"):
+        from_json(saved, QUEUES)
+    with pytest.raises(ConfigError, match="had a subscribe"):
+        from_json(StreamOffset(QUEUES).to_json(), LOG)
+
+
+@pytest.mark.parametrize(
+    "saved",
+    [
+        {},
+        {"version": 2, "log": {}},
+        {"version": 1},
+        {"version": 1, "log": {"a": 5}},
+        {"version": 1, "log": {"a": {"record": 5}}},
+        {"version": 1, "log": {"a": {"offset": 5, "record": 5}}},
+        {"version": 1, "log": [1]},
+    ],
+)
+def test_what_is_no_offset_is_refused(saved):
+    with pytest.raises(ConfigError, match="offset is"):
+        from_json(saved, LOG)
+
+
+# --- options ------------------------------------------------------------------------------------
+
+
+def test_a_stream_begins_at_the_latest_message_unless_told_otherwise():
+    assert parse().start == LATEST
+    assert parse(startingOffsets="earliest").start == EARLIEST
+    assert parse(startingOffsets="-2").start == EARLIEST
+    assert parse(startingOffsets="-1").start == LATEST
+
+
+def test_queues_are_given_offsets_and_logs_physical_ones():
+    of_queues = parse(subscribe="t", startingOffsets='{"t":{"0":5,"1":-1}}')
+    assert of_queues.queue_offsets == {QueuePlace("t", "", 0): 5, QueuePlace("t", "", 1): LATEST}
+    assert of_queues.start == EARLIEST
+    of_logs = parse(startingOffsets='{"broker-a":4711,"b":-2}')
+    assert of_logs.log_offsets == {"broker-a": 4711, "b": EARLIEST}
+
+
+def test_limits_are_numbers_and_sizes():
+    options = parse(maxOffsetsPerTrigger="100", maxBytesPerTrigger="8m")
+    assert (options.max_offsets, options.max_bytes) == (100, 8 << 20)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("maxOffsetsPerTrigger", "0"),
+        ("maxOffsetsPerTrigger", "many"),
+        ("maxBytesPerTrigger", "0"),
+        ("maxBytesPerTrigger", "-1"),
+        ("endingOffsets", "latest"),
+        ("endingTimestamp", "5"),
+        ("startingTimestamp", "yesterday"),
+        ("startingOffsets", "soon"),
+        ("startingOffsets", '{"broker-a":"5"}'),
+        ("startingOffsets", '{"broker-a":-3}'),
+        ("startingOffsets", '{"t":{"0":5}}'),
+        ("startingOffsets", "[]"),
+        *(("table", table) for table in TABLES if table not in ("messages", "commitlog")),
+    ],
+)
+def test_an_option_that_a_stream_cannot_have_is_refused_by_name(name, value):
+    error = refused(**{name: value})
+    assert error.key == name
+    assert name in str(error)
+
+
+def test_there_is_one_beginning():
+    error = refused(startingOffsets="earliest", startingTimestamp="5")
+    assert "startingTimestamp excludes startingOffsets" in str(error)
+
+
+def test_offsets_of_topics_that_are_not_chosen_are_refused():
+    assert "not chosen" in str(refused(subscribe="t", startingOffsets='{"u":{"0":5}}'))
+
+
+def test_columns_are_the_same_for_a_query_and_for_a_stream():
+    path = {"path": "/data/store"}
+    assert read_options_of_either({**path, "endingTimestamp": "5"}).ending_timestamp_ms == 5
+    assert read_options_of_either({**path, "maxOffsetsPerTrigger": "5"}).table == "messages"
+    with pytest.raises(ConfigError, match="maxOffsetsPerTrigger must be a number"):
+        read_options_of_either({**path, "maxOffsetsPerTrigger": "x"})
+    with pytest.raises(ConfigError, match="did you mean"):
+        read_options_of_either({**path, "startingOffset": "x"})
+
+
+def test_a_query_has_no_limit_per_trigger():
+    from rocketstore.pipeline.options import parse_options  # noqa: PLC0415 - of the other kind
+
+    with pytest.raises(ConfigError, match="maxBytesPerTrigger is one of streams"):
+        parse_options({"path": "/data/store", "maxBytesPerTrigger": "5"})
+
+
+# --- limits -------------------------------------------------------------------------------------
+
+
+def test_both_limits_hold_although_spark_knows_one():
+    options = parse(maxOffsetsPerTrigger="100", maxBytesPerTrigger="8m")
+    limit = default_limit(options)
+    assert limit == ReadMaxRows(100)
+    assert limits_of(limit, options) == Limits(100, 8 << 20)
+
+
+def test_the_smaller_of_spark_s_limit_and_the_option_s_holds():
+    options = parse(maxOffsetsPerTrigger="100", maxBytesPerTrigger="1k")
+    assert limits_of(ReadMaxRows(7), options) == Limits(7, 1024)
+    assert limits_of(ReadMaxRows(700), options) == Limits(100, 1024)
+    assert limits_of(ReadMaxBytes(7), options) == Limits(100, 7)
+    assert limits_of(ReadMaxFiles(7), options) == Limits(100, 1024)
+
+
+def test_spark_s_wish_for_everything_switches_both_limits_off():
+    options = parse(maxOffsetsPerTrigger="100", maxBytesPerTrigger="1k")
+    assert limits_of(ReadAllAvailable(), options) == UNLIMITED
+
+
+def test_spark_is_told_the_limit_there_is():
+    assert default_limit(parse()) == ReadAllAvailable()
+    assert default_limit(parse(maxBytesPerTrigger="5")) == ReadMaxBytes(5)
