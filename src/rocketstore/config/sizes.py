@@ -183,5 +183,5 @@ def _learn_index(seen: FileObservation) -> tuple[int, int]:
             f"slots and items of {seen.path} cannot be learnt from its {seen.size_bytes} bytes, "
             "because they are not 1 : 4",
             key="maxHashSlotNum",
-            hint=error.hint,
+            hint=f"{error.hint}; if the file was cut short, repair the store",
         ) from error

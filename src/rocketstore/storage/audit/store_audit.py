@@ -34,6 +34,7 @@ from rocketstore.storage.audit.index_expectation import expected_items
 from rocketstore.storage.audit.queue_audit import AuditedQueue, LogBounds, QueueAudit, Unbacked
 from rocketstore.storage.audit.queue_expectation import expected_entries
 from rocketstore.storage.files.pread_files import FileFinding, PreadFiles
+from rocketstore.storage.index.layout_evidence import believable_index_file
 from rocketstore.storage.layout import StoreLayout
 from rocketstore.storage.recovery.evidence import data_extents
 from rocketstore.storage.recovery.log_survey import LogSurvey, chain_records, survey_log
@@ -196,9 +197,15 @@ def find_places(root: Path, config: StoreConfig) -> StorePlaces:
     observed = ObservedSizes(
         commit_log=None if config.mapped_file_size_commit_log else _commonest(log),
         consume_queue=None if config.mapped_file_size_consume_queue else _commonest(queues, 20),
-        index_file=None if has_layout else _commonest(index),
+        index_file=None if has_layout else _index_file(config, index),
     )
     return StorePlaces(layout, resolve_sizes(config, observed))
+
+
+def _index_file(config: StoreConfig, paths: list[Path]) -> FileObservation | None:
+    seen = _commonest(paths)
+    is_unset = config.max_hash_slot_num is None and config.max_index_num is None
+    return believable_index_file(seen) if is_unset else seen
 
 
 def _commonest(paths: Iterable[Path], multiple_of: int = 1) -> FileObservation | None:

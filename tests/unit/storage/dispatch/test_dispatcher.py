@@ -177,7 +177,7 @@ def test_a_topic_that_is_no_utf_8_gets_the_queue_that_java_reads(parts):
     for topic in (b"\xffA", b"\xfeA", "\ufffdA".encode()):
         parts.append(topic=topic)
     parts.run()
-    assert [(key.topic, key.queue_id) for key in sorted(parts.table.next_offsets())] == [("\ufffdA", 0)]
+    assert list(parts.table.next_offsets()) == [("\ufffdA", 0)]
 
 
 @pytest.mark.parametrize("topic", [b"..", b"a/b", b"", b"x" * 127])
