@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 from importlib import metadata
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from rocketstore.errors import UnsupportedEnvironmentError
@@ -28,6 +29,9 @@ SETTINGS: Final[dict[str, str]] = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.session.timeZone": "UTC",
+    "spark.driver.extraJavaOptions": (
+        f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties').as_uri()}"
+    ),
 }
 """Of a session that `session` starts; anything given to it wins."""
 
@@ -108,6 +112,8 @@ def session(master: str = "local[*]", **settings: str) -> Any:
     check_versions()
     check_java()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    if master.startswith("local"):
+        os.environ.setdefault("SPARK_LOCAL_IP", LOCAL_SETTINGS["spark.driver.host"])
     from pyspark.sql import SparkSession  # noqa: PLC0415 - only once it is known to work
 
     from rocketstore.pipeline import register  # noqa: PLC0415 - which imports this module
