@@ -1,8 +1,8 @@
-"""Build the optional compiled append (``src/rocketstore/storage/log/_append.c``) with the package.
+"""Build the optional compiled modules (``_append.c``, ``_decode.c``) with the package.
 
-Where there is no C compiler, or no Python headers, the package is built without it: everything
-works, a put of a single message takes about twice as long. ``python hatch_build.py`` builds it in
-place.
+Where there is no C compiler, or no Python headers, the package is built without them: everything
+works, a put of a single message takes about twice as long, and to decode one three times.
+``python hatch_build.py`` builds them in place.
 """
 
 from __future__ import annotations
@@ -15,17 +15,24 @@ import sysconfig
 from pathlib import Path
 from typing import Any
 
-SOURCE = Path("src/rocketstore/storage/log/_append.c")
+SOURCES = (
+    Path("src/rocketstore/storage/log/_append.c"),
+    Path("src/rocketstore/format/_decode.c"),
+)
 SWITCH = "ROCKETSTORE_BUILD_ACCELERATOR"
 """Environment variable; ``off`` builds without, ``require`` fails where it cannot be built."""
 
 
-def build(root: Path) -> Path | None:
-    """Compile in place and return the module; None where that cannot be done."""
+def build(root: Path) -> list[Path]:
+    """Compile in place and return the modules; those are left out where that cannot be done."""
     wish = os.environ.get(SWITCH, "on").lower()
     if wish == "off" or not sys.platform.startswith("linux"):
-        return None
-    source = root / SOURCE
+        return []
+    built = [_compile(root / source, is_required=wish == "require") for source in SOURCES]
+    return [target for target in built if target is not None]
+
+
+def _compile(source: Path, *, is_required: bool) -> Path | None:
     target = source.with_name(source.stem + str(sysconfig.get_config_var("EXT_SUFFIX")))
     compiler = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc")
     command = [
@@ -36,9 +43,9 @@ def build(root: Path) -> Path | None:
         subprocess.run(command, check=True, capture_output=True, text=True)
     except (OSError, subprocess.CalledProcessError) as error:
         reason = getattr(error, "stderr", "") or str(error)
-        if wish == "require":
-            raise RuntimeError(f"cannot build {SOURCE}: {reason}") from error
-        print(f"building without {SOURCE}: {reason.splitlines()[-1]}", file=sys.stderr)
+        if is_required:
+            raise RuntimeError(f"cannot build {source}: {reason}") from error
+        print(f"building without {source}: {reason.splitlines()[-1]}", file=sys.stderr)
         return None
     return target
 
@@ -59,11 +66,11 @@ if BuildHookInterface is not None:
             """Compile before the files are collected."""
             del version
             built = build(Path(self.root))
-            if built is not None:
+            if built:
                 build_data["pure_python"] = False
                 build_data["infer_tag"] = True
-                build_data["artifacts"].append(str(built.relative_to(self.root)))
+                build_data["artifacts"] += [str(path.relative_to(self.root)) for path in built]
 
 
 if __name__ == "__main__":
-    print(build(Path(__file__).resolve().parent))
+    print(*build(Path(__file__).resolve().parent), sep="\n")

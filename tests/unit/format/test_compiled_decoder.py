@@ -1,0 +1,178 @@
+"""The compiled decoder and the plain one: the same messages, None where the plain one raises."""
+
+from __future__ import annotations
+
+import gc
+import mmap
+import struct
+import sys
+import zlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rocketstore.errors import FormatError
+from rocketstore.format import record as record_module
+from rocketstore.format.compiled_decoder import compiled_decoder
+from rocketstore.format.host import encode_host
+from rocketstore.format.record import (
+    MESSAGE_MAGIC_V2,
+    crc32,
+    decode_plainly,
+    encode_record,
+    host_flags,
+)
+
+decode = record_module._decode_intact
+CHECKED, UNCHECKED = True, False
+
+pytestmark = pytest.mark.skipif(
+    decode is None,
+    reason="the compiled decoder is optional: switched off, or built without a C compiler",
+)
+
+HOSTS = [encode_host("10.0.0.1:1234"), encode_host("[2001:db8::1]:51111"), b"\xff" * 8]
+PIECES = [b"KEYS", b"TAGS", b"UNIQ_KEY", b"k1", b"\x01", b"\x02", b"\0", b"\xc3\xa9", b"\xe2\x82"]
+int32 = st.integers(-(1 << 31), (1 << 31) - 1)
+int64 = st.integers(-(1 << 63), (1 << 63) - 1)
+
+
+@st.composite
+def records(draw):
+    """Draw a record with any numbers, hosts, topic and properties, and its physical offset."""
+    born_host, store_host = draw(st.sampled_from(HOSTS)), draw(st.sampled_from(HOSTS))
+    offset = draw(st.integers(0, 1 << 62))
+    pieces = st.lists(st.sampled_from(PIECES) | st.binary(max_size=3), max_size=20)
+    record = encode_record(
+        topic=draw(st.sampled_from([b"orders", b"t" * 127, b""]) | st.binary(max_size=12)),
+        body=draw(st.binary(max_size=300)),
+        properties=b"".join(draw(pieces)),
+        queue_id=draw(int32),
+        queue_offset=draw(int64),
+        physical_offset=offset,
+        born_timestamp_ms=draw(int64),
+        born_host=born_host,
+        store_timestamp_ms=draw(int64),
+        store_host=store_host,
+        flag=draw(int32),
+        sys_flag=draw(int32) & ~0x30 | host_flags(born_host, store_host),
+        reconsume_times=draw(int32),
+        prepared_transaction_offset=draw(int64),
+    )
+    return offset, record
+
+
+def second_version(record: bytes) -> bytes:
+    """Return the same record as 5.x writes it, with two bytes for the length of the topic."""
+    hosts = sum(20 if struct.unpack_from(">i", record, 36)[0] & bit else 8 for bit in (0x10, 0x20))
+    at = 72 + hosts + struct.unpack_from(">i", record, 68 + hosts)[0]
+    start = struct.pack(">iI", len(record) + 1, MESSAGE_MAGIC_V2)
+    return start + record[8:at] + b"\0" + record[at:]
+
+
+def plainly(data, position, base, check_crc):
+    try:
+        return decode_plainly(data, position, base=base, check_crc=check_crc)
+    except FormatError:
+        return None
+
+
+def check_equal(data, position, base, check_crc):
+    expected = plainly(data, position, base, check_crc)
+    found = decode(data, position, base, check_crc)
+    assert found == expected
+    if found is not None:
+        assert list(found.properties.items()) == list(expected.properties.items())
+        assert repr(found) == repr(expected)
+        assert hash(found.message_id) == hash(expected.message_id)
+    return found
+
+
+@given(records(), st.binary(max_size=20), st.binary(max_size=20))
+def test_an_intact_record_gives_the_same_message(drawn, before, behind):
+    offset, record = drawn
+    if offset < len(before):
+        before = b""
+    for version in (record, second_version(record)):
+        data = before + version + behind
+        assert check_equal(data, len(before), offset - len(before), check_crc=True) is not None
+
+
+@given(records(), st.data())
+def test_a_changed_record_gives_the_same_message_or_none(drawn, data):
+    offset, record = drawn
+    changed = bytearray(data.draw(st.sampled_from([record, second_version(record)])))
+    for _ in range(data.draw(st.integers(1, 3))):
+        at = data.draw(st.integers(0, len(changed) - 1))
+        patch = data.draw(st.binary(min_size=1, max_size=4))
+        changed[at : at + len(patch)] = patch
+    stop = data.draw(st.just(len(changed)) | st.integers(0, len(changed)))
+    for check_crc in (CHECKED, UNCHECKED):
+        check_equal(bytes(changed[:stop]), 0, offset, check_crc)
+
+
+@given(st.binary(max_size=200), st.integers(-5, 250), int64 | st.just(1 << 70))
+def test_any_bytes_give_what_the_plain_way_gives(data, position, base):
+    check_equal(data, position, base, check_crc=True)
+
+
+def simple_record(body=b"hello", topic=b"orders") -> bytes:
+    return encode_record(
+        topic=topic, body=body, properties=b"KEYS\x01k1\x02TAGS\x01t", queue_id=1, queue_offset=2,
+        physical_offset=0, born_timestamp_ms=3, born_host=HOSTS[0], store_timestamp_ms=4,
+        store_host=HOSTS[0],
+    )  # fmt: skip
+
+
+def test_every_kind_of_buffer_is_read_and_given_back():
+    record = simple_record()
+    expected = decode_plainly(record, 0, base=0)
+    with mmap.mmap(-1, 4096) as mapping:
+        mapping[: len(record)] = record
+        grown = bytearray(record)
+        for data in (record, grown, memoryview(record), mapping, memoryview(mapping)):
+            assert decode(data, 0, 0, CHECKED) == expected
+        grown += b"x"  # a buffer that is still lent could not grow
+        del data
+    assert decode(memoryview(record * 2)[::2], 0, 0, CHECKED) is None
+    assert decode("text", 0, 0, CHECKED) is None
+    assert decode(record, "0", None, CHECKED) is None
+
+
+def test_what_checksum_and_other_functions_raise_is_raised():
+    def fail(_data):
+        raise MemoryError("no room")
+
+    failing = compiled_decoder(fail)
+    with pytest.raises(MemoryError, match="no room"):
+        failing(simple_record(), 0, 0, CHECKED)
+    assert failing(simple_record(), 0, 0, UNCHECKED) is not None
+    assert compiled_decoder(zlib.crc32)(simple_record(), 0, 0, CHECKED) is not None
+    with pytest.raises(TypeError, match="view, position, base"):
+        decode(b"")
+
+
+def test_decoding_leaves_nothing_behind():
+    intact = [simple_record(bytes([n]) * n, b"t%d" % n) for n in range(1, 50)]
+    broken = simple_record()[:-3] + b"abc"
+    fresh = compiled_decoder(crc32)
+
+    def decode_all():
+        for record in intact:
+            fresh(record, 0, 0, CHECKED)
+            fresh(record, 0, 1, CHECKED)
+            fresh(b"\0" + record, 1, 0, CHECKED)
+        fresh(broken, 0, 0, CHECKED)
+
+    decode_all()
+    gc.collect()
+    blocks = sys.getallocatedblocks()
+    for _ in range(50):
+        decode_all()
+    gc.collect()
+    assert sys.getallocatedblocks() - blocks < 50
+    body = intact[0]
+    counted = sys.getrefcount(body)
+    decode_all()
+    assert sys.getrefcount(body) == counted
