@@ -20,7 +20,7 @@ from rocketstore.pipeline.queues import list_queues, queue_files
 from rocketstore.pipeline.streaming.entries import FoundEntries, read_entries, take_in_log_order
 from rocketstore.pipeline.streaming.log_stream import Log, open_logs
 from rocketstore.pipeline.streaming.loss import Losses
-from rocketstore.pipeline.streaming.offsets import QUEUES, Key, Place, StreamOffset
+from rocketstore.pipeline.streaming.offsets import QUEUES, Evidence, Key, Place, StreamOffset
 from rocketstore.pipeline.streaming.records import evidence_of, record_at
 from rocketstore.pipeline.streaming.tasks import (
     QueueSpan,
@@ -92,6 +92,16 @@ class Queue:
                 high = middle
             else:
                 low = middle + 1
+        return low
+
+    def first_behind(self, physical_offset: int) -> int:
+        """Return the first queue offset whose record starts behind a physical offset."""
+        low, high = self.start, self.end
+        while low < high:
+            middle = (low + high) // 2
+            entry = self.files.entry(middle)
+            is_before = entry is None or entry.physical_offset <= physical_offset
+            low, high = (middle + 1, high) if is_before else (low, middle)
         return low
 
     def place(self, queue_offset: int) -> Place:
@@ -270,6 +280,9 @@ class QueueStream:
         if problem is None:
             return place.offset
         resumed = max(start, min(place.offset, queue.end))
+        if place.evidence is not None and _is_intact(queue, place.offset, place.evidence):
+            # Made anew: the records that were read are there, and so are all the others.
+            resumed = queue.first_behind(place.evidence.record)
         self.losses.report(
             f"{queue}: the checkpoint has offset {place.offset}: {problem}",
             f"the stream goes on at {resumed}",
@@ -380,13 +393,34 @@ def _problem_of(queue: Queue, place: Place) -> str | None:
     if evidence is None or evidence.record < queue.log.start:
         end = queue.files.written_stop()
         return None if offset <= end else f"expected at most {end}, the queue's end"
+    if _is_intact(queue, offset, evidence):
+        return _renumbered(queue, offset, evidence)
     seen = record_at(queue.log.store, queue.log.segments, evidence.record)
-    if seen.crc == evidence.crc and queue.is_record(seen, offset - 1):
-        # Should the queue end before it, its entries are behind the log; they come again.
-        return None
     return (
         f"expected in front of it, at physical offset {evidence.record}, a record with CRC "
         f"{evidence.crc:08x}, found {seen.what}: the log was cut and written anew, or damaged"
+    )
+
+
+def _is_intact(queue: Queue, offset: int, evidence: Evidence) -> bool:
+    seen = record_at(queue.log.store, queue.log.segments, evidence.record)
+    return seen.crc == evidence.crc and queue.is_record(seen, offset - 1)
+
+
+def _renumbered(queue: Queue, offset: int, evidence: Evidence) -> str | None:
+    """Say so if a queue whose records are all there counts them otherwise than it did."""
+    # A queue that ends before the offset may only be behind the log; its entries come again.
+    last = min(offset, queue.files.written_stop()) - 1
+    entry = queue.files.entry(last)
+    if entry is None or entry.is_filler:
+        return None
+    expected = evidence.record
+    is_behind = last < offset - 1 and entry.physical_offset < expected
+    if is_behind or (last == offset - 1 and entry.physical_offset == expected):
+        return None
+    return (
+        f"expected number {offset - 1} at physical offset {expected}, found number {last} at "
+        f"{entry.physical_offset}: the topic was deleted and made anew"
     )
 
 

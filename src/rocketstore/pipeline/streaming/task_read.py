@@ -76,6 +76,7 @@ class _TaskRead:
         self.options = options
         self.losses = Losses(options)
         self.found = 0
+        self.is_damaged = False
         self.damaged_ranges = 0
         self.damaged_bytes = 0
         self.is_short = False
@@ -107,7 +108,8 @@ class _TaskRead:
                 stop=split.stop,
                 file_size=segment.file_size,
                 data_stop=file.data_stop(segment.size) if segment.is_last else None,
-                whole_damage=True,
+                # A queue's batch may begin in the middle of a damaged range, a log's never does.
+                whole_damage=self.task.spans is None,
             )
             for batch in batches:
                 for damage in batch.damage:
@@ -122,9 +124,12 @@ class _TaskRead:
         split, base = self.task.split, self.task.split.segment.base
         if unwritten_at >= base + split.stop:
             return
-        if split.segment.is_last or self.task.spans is not None:
+        if split.segment.is_last:
             self._lose(f"expected records up to {base + split.stop}, found zeros at {unwritten_at}")
-        elif unwritten_at >= base + split.start and unwritten_at < base + split.segment.size:
+            return
+        # Another file follows, so the log did not end in this one: what is empty here was lost.
+        self.is_damaged = True
+        if base + split.start <= unwritten_at < base + split.segment.size:
             extent = ByteRange(unwritten_at, base + split.segment.size)
             evidence = "zeros up to the end of a file that another one follows"
             self._note(Damage(extent, DamageReason.UNWRITTEN_HOLE, evidence))
@@ -141,6 +146,7 @@ class _TaskRead:
                 hint='to stream the intact rest: option("damage", "skip"); to list all damage, '
                 'read it with option("table", "damage")',
             )
+        self.is_damaged = True
         self.damaged_ranges += 1
         self.damaged_bytes += damage.range.size
         if self.options.damage == "report":
@@ -161,7 +167,7 @@ class _TaskRead:
             )  # fmt: skip
         if expected is None or self.found == expected or self.is_short:
             return
-        if self.found < expected and self.damaged_ranges:
+        if self.found < expected and self.is_damaged:
             _log.warning("%d records of the batch were damaged", expected - self.found)
             return
         self._lose(f"expected {expected} records of the batch's queues, found {self.found}")

@@ -1,0 +1,534 @@
+"""A stream over a log that was cut, deleted, torn or damaged: an error or counted, never silent."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from typing import Any
+
+import pytest
+
+from rocketstore import Message
+from rocketstore.errors import StoreDamagedError, StoreError
+from rocketstore.pipeline import files
+from rocketstore.units import QueueKey
+from support.golden_stores import STORES, golden_store
+from support.pipeline_tables import read_table
+from support.small_store import (
+    LOG_FILE_BYTES,
+    Clock,
+    build_store,
+    crashed,
+    log_path,
+    messages,
+    open_store,
+    overwrite,
+    put_all,
+    read_log,
+)
+from support.store_files import StoreFiles
+from support.stream_run import StreamRun, flat, places_of
+
+MODES: dict[str, dict[str, Any]] = {"log": {}, "queues": {"subscribePattern": "Topic.*"}}
+ALL = {"startingOffsets": "earliest"}
+
+
+@pytest.fixture(params=MODES)
+def mode(request):
+    """Options of either way to follow a store."""
+    return MODES[request.param]
+
+
+@pytest.fixture
+def root(tmp_path):
+    return tmp_path / "store"
+
+
+def sorted_places(batches):
+    return sorted(places_of(flat(batches)))
+
+
+def tolerant(root, run, **options):
+    """Go on after a loss, as a user does who has read the error."""
+    return StreamRun(root, run.checkpoint.copy(), failOnDataLoss="false", **options)
+
+
+class CutLog:
+    """A log that is cut and written anew, as a 4.9 broker does after a crash."""
+
+    def __init__(self, root):
+        self.files = StoreFiles(root)
+        self.time_ms = 1_000
+        self.saved: tuple[int, dict[QueueKey, int]] = (0, {})
+
+    def put(self, count, body, *, topic="TopicA"):
+        self.time_ms += 10
+        return [
+            self.files.put(topic, b"%s-%d" % (body, number), store_timestamp_ms=self.time_ms)
+            for number in range(count)
+        ]
+
+    def mark(self):
+        self.saved = self.files.end, dict(self.files.next_offsets)
+
+    def cut(self, *, zero=True):
+        """Go back to the mark."""
+        end, offsets = self.saved
+        if zero:
+            self.files.write_log(end, bytes(self.files.log_file_size - end % 4096))
+        for key, stop in self.files.next_offsets.items():
+            for offset in range(offsets.get(key, 0), stop):
+                self.files.write_entry(key, offset, 0, 0)
+        self.files.end, self.files.next_offsets = end, dict(offsets)
+
+
+# --- a log that was cut and written anew --------------------------------------------------------
+
+
+@pytest.fixture
+def cut_log(root, mode):
+    """A log with 10 records that were read and 5 others in the place of the last 5."""
+    log = CutLog(root)
+    old = log.put(5, b"old")
+    log.mark()
+    old += log.put(5, b"gone")
+    run = StreamRun(root, **ALL, **mode)
+    assert sorted_places(run.drain()) == old
+    log.cut()
+    return log, run, old
+
+
+def test_a_log_that_was_written_anew_is_an_error_with_offset_expected_and_found(
+    root, mode, cut_log
+):
+    log, run, old = cut_log
+    log.put(8, b"other")
+    with pytest.raises(StoreError, match="data loss") as caught:
+        run.batch()
+    told = str(caught.value)
+    saved = json.loads(run.checkpoint.offsets[-1])
+    text = json.dumps(saved)
+    number = re.search(r'"offset": (\d+)', text)[1]
+    crc = int(re.search(r'"crc": (\d+)', text)[1])
+    assert f"offset {number}" in told
+    assert f"at physical offset {old[-1]}" in told or f"at {old[-1]}" in told
+    assert f"a record with CRC {crc:08x}, found" in told
+    assert 'option("failOnDataLoss", "false")' in told
+    assert run.checkpoint.committed == len(run.checkpoint.offsets)
+
+
+def test_an_accepted_loss_goes_on_behind_the_saved_offset_and_is_counted(
+    root, mode, cut_log, caplog
+):
+    log, run, old = cut_log
+    new = log.put(8, b"longer-than-before")
+    caplog.set_level(logging.WARNING)
+    again = tolerant(root, run, **mode)
+    rows = flat(again.drain())
+    if mode:
+        # Queue offsets 0 to 9 were read.
+        assert [row["queueOffset"] for row in rows] == [10, 11, 12]
+    else:
+        end = int(json.loads(run.checkpoint.offsets[-1])["log"]["store"]["offset"])
+        assert places_of(rows) == [at for at in new if at >= end]
+    assert rows
+    assert again.stream.losses.count == 1
+    assert "data loss 1 of this stream" in caplog.text
+    later = log.put(3, b"later")
+    assert sorted_places(again.drain()) == later
+    assert again.stream.losses.count == 1
+    assert old
+
+
+def test_a_log_that_is_shorter_than_the_saved_offset_goes_on_at_its_end(root, mode, cut_log):
+    log, run, _ = cut_log
+    with pytest.raises(StoreError, match="data loss"):
+        run.batch()
+    again = tolerant(root, run, **mode)
+    assert flat(again.drain()) == []
+    assert again.stream.losses.count == 1
+    later = log.put(3, b"later")
+    assert sorted_places(again.drain()) == later
+    # The loss is in the checkpoint's past: nothing is lost any more.
+    assert sorted_places([StreamRun(root, again.checkpoint, **mode).batch() or []]) == []
+
+
+def test_a_loss_that_was_accepted_is_not_moved_by_a_restart(root, mode, cut_log):
+    log, run, _ = cut_log
+    again = tolerant(root, run, **mode)
+    assert again.plan_next()
+    later = log.put(3, b"later")
+    third = tolerant(root, again, **mode)
+    assert sorted_places(third.drain()) == later
+
+
+def test_a_log_that_was_cut_where_the_stream_stands_has_lost_nothing(root, mode):
+    log = CutLog(root)
+    old = log.put(5, b"old")
+    log.mark()
+    run = StreamRun(root, **ALL, **mode)
+    assert sorted_places(run.drain()) == old
+    log.put(5, b"gone")
+    log.cut()
+    new = log.put(2, b"new")
+    assert sorted_places(run.drain()) == new
+
+
+def test_a_planned_batch_whose_end_was_cut_away_is_an_error_and_then_what_is_there(root, mode):
+    log = CutLog(root)
+    old = log.put(5, b"old")
+    log.mark()
+    log.put(5, b"gone")
+    run = StreamRun(root, **ALL, **mode)
+    run.plan_next()
+    log.cut()
+    with pytest.raises(StoreError, match=r"the batch ends at .*found"):
+        run.run_planned()
+    again = tolerant(root, run, **mode)
+    assert sorted(places_of(again.batch())) == old
+    new = log.put(3, b"new")
+    assert set(sorted_places(again.drain())) <= set(new)
+
+
+def test_a_crash_that_recovery_cut_is_noticed_through_our_own_store(root, mode):
+    clock = Clock()
+    offsets = build_store(root, 40, clock)
+    run = StreamRun(root, **ALL, **mode)
+    assert sorted_places(run.drain()) == offsets
+    crashed(root)
+    size = offsets[-1] - offsets[-2]
+    overwrite(root, offsets[-3], bytes(4 * size))
+    with open_store(root, clock) as store:
+        new = put_all(store, messages(6, first=100), clock)
+        assert new[0] == offsets[-3]
+        with pytest.raises(StoreError, match=r"data loss.*expected.*found"):
+            run.batch()
+        again = tolerant(root, run, **mode)
+        found = places_of(flat(again.drain()))
+        # Recovery may go on counting where the queue was, and then no number was given twice.
+        assert set(found) <= set(new)
+        assert mode or set(found) < set(new)
+        later = put_all(store, messages(6, first=200), clock)
+        assert sorted_places(again.drain()) == later
+
+
+# --- files that are gone ------------------------------------------------------------------------
+
+
+def test_retention_behind_the_stream_is_no_loss(root, mode):
+    clock = Clock()
+    with open_store(root, clock) as store:
+        put = put_all(store, messages(200), clock)
+        run = StreamRun(root, **ALL, **mode)
+        assert sorted_places(run.drain()) == put
+        for base in range(0, put[-1] - LOG_FILE_BYTES, LOG_FILE_BYTES):
+            log_path(root, base).unlink()
+        later = put_all(store, messages(60, first=200), clock)
+        assert sorted_places(run.drain()) == later
+
+
+def test_retention_up_to_the_very_place_of_the_stream_is_no_loss(root):
+    log = CutLog(root)
+    put = log.put(60, b"x" * 100)
+    second = next(at for at in put if at >= 4096)
+    count = put.index(second)
+    run = StreamRun(root, **ALL, maxOffsetsPerTrigger=count)
+    assert places_of(run.batch()) == put[:count]
+    log.files.log_path(0).unlink()
+    assert sorted_places(run.drain()) == put[count:]
+
+
+def test_retention_in_front_of_the_stream_is_a_loss(root, mode, caplog):
+    log = CutLog(root)
+    put = log.put(100, b"x" * 100)
+    run = StreamRun(root, **ALL, maxOffsetsPerTrigger=5, **mode)
+    run.batch()
+    log.files.log_path(0).unlink()
+    log.files.log_path(4096).unlink()
+    with pytest.raises(StoreError, match=r"data loss.*(deleted|gone)"):
+        run.batch()
+    caplog.set_level(logging.WARNING)
+    again = tolerant(root, run, **mode)
+    left = [at for at in put if at >= 8192]
+    assert sorted_places(again.drain()) == left
+    assert again.stream.losses.count == 1
+    lost = len(put) - len(left) - 5
+    if mode:
+        assert f"{lost} messages are gone" in caplog.text
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_file_deleted_between_plan_and_read_is_a_loss(root, mode, is_first):
+    log = CutLog(root)
+    put = log.put(100, b"x" * 100)
+    base = 0 if is_first else 4096
+    run = StreamRun(root, **ALL, **mode)
+    run.plan_next()
+    log.files.log_path(base).unlink()
+    with pytest.raises(StoreError, match="data loss"):
+        run.run_planned()
+    again = tolerant(root, run, **ALL, **mode)
+    left = [at for at in put if not base <= at < base + 4096]
+    assert sorted_places(again.drain()) == left
+
+
+def test_a_file_that_goes_while_a_task_runs_is_a_loss(root, mode, monkeypatch):
+    log = CutLog(root)
+    put = log.put(100, b"x" * 100)
+    for tolerance in ("true", "false"):
+        run = StreamRun(root, **ALL, failOnDataLoss=tolerance, maxSplitBytes=4096, **mode)
+        run.plan_next()
+        plan = run.stream.plan
+
+        def plan_and_delete(start, end, plan=plan):
+            tasks = plan(start, end)
+            log.files.log_path(4096).rename(root / "moved")
+            return tasks
+
+        monkeypatch.setattr(run.stream, "plan", plan_and_delete)
+        if tolerance == "true":
+            with pytest.raises(StoreError, match=r"data loss.*the file is gone"):
+                run.run_planned()
+            (root / "moved").rename(log.files.log_path(4096))
+        else:
+            assert sorted(places_of(run.run_planned())) == [
+                at for at in put if not 4096 <= at < 8192
+            ]
+
+
+@pytest.mark.parametrize("count", [3, 20, 40])
+def test_a_topic_that_was_deleted_and_made_anew_is_a_loss(root, count):
+    log = CutLog(root)
+    log.put(20, b"old")
+    run = StreamRun(root, **ALL, subscribe="TopicA")
+    run.drain()
+    key = QueueKey("TopicA", 0)
+    for path in log.files.queue_directory(key).iterdir():
+        path.unlink()
+    assert run.batch() is None
+    log.files.next_offsets.clear()
+    new = log.put(count, b"new")
+    with pytest.raises(StoreError, match=r"data loss.*expected number 19 at .*made anew"):
+        run.batch()
+    again = tolerant(root, run, subscribe="TopicA")
+    assert sorted_places(again.drain()) == new
+
+
+def test_a_store_that_is_not_there_any_more_is_named(tmp_path, mode):
+    for name in ("a", "b"):
+        CutLog(tmp_path / "stores" / name).put(3, b"x")
+    run = StreamRun(tmp_path / "stores", **ALL, **mode)
+    run.drain()
+    (tmp_path / "stores" / "b").rename(tmp_path / "elsewhere")
+    with pytest.raises(
+        StoreError, match=r"data loss: the checkpoint has (a store 'b'|queue .* of b)"
+    ):
+        run.batch()
+    again = tolerant(tmp_path / "stores", run, **mode)
+    assert again.batch() is None
+    (tmp_path / "elsewhere").rename(tmp_path / "stores" / "b")
+    assert again.batch() is None
+
+
+# --- the end of a live log ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("length", [4, 8, 60, 100, 140])
+def test_a_torn_tail_is_read_once_it_is_whole(root, length):
+    log = CutLog(root)
+    put = log.put(5, b"x" * 50)
+    (root / "abort").touch()
+    run = StreamRun(root, **ALL)
+    log.mark()
+    last = log.put(1, b"y" * 50)
+    whole = read_at(root, last[0], log.files.end - last[0])
+    log.files.write_log(last[0], whole[:length] + bytes(len(whole) - length))
+    assert sorted_places(run.drain()) == put
+    log.files.write_log(last[0], whole)
+    assert sorted_places(run.drain()) == last
+
+
+def read_at(root, offset, size):
+    data = (root / "commitlog" / f"{offset // 4096 * 4096:020}").read_bytes()
+    return data[offset % 4096 :][:size]
+
+
+@pytest.mark.parametrize("length", [8, 100])
+def test_an_entry_ahead_of_its_record_waits_for_it(root, length):
+    log = CutLog(root)
+    put = log.put(5, b"x" * 50)
+    run = StreamRun(root, **ALL, subscribe="TopicA")
+    last = log.put(3, b"y" * 50)
+    whole = read_at(root, last[1], log.files.end - last[1])
+    log.files.write_log(last[1], whole[:length] + bytes(len(whole) - length))
+    assert sorted_places(run.drain()) == [*put, last[0]]
+    log.files.write_log(last[1], whole)
+    assert sorted_places(run.drain()) == last[1:]
+
+
+def test_records_that_are_not_dispatched_yet_come_with_their_entries(root):
+    log = CutLog(root)
+    put = log.put(5, b"x")
+    key = QueueKey("TopicA", 0)
+    at = log.files.put("TopicA", b"late", dispatch=False, store_timestamp_ms=5_000)
+    run = StreamRun(root, **ALL, subscribe="TopicA")
+    assert sorted_places(run.drain()) == put
+    log.files.write_entry(key, 5, at, log.files.end - at)
+    assert sorted_places(run.drain()) == [at]
+
+
+def test_records_that_an_earlier_log_left_behind_are_not_read(root):
+    log = CutLog(root)
+    put = log.put(5, b"kept")
+    log.mark()
+    log.put(12, b"left behind by an earlier log")
+    log.cut(zero=False)
+    (root / "abort").touch()
+    new = log.put(3, b"n")
+    run = StreamRun(root, **ALL)
+    assert sorted_places(run.drain()) == put + new
+    for _ in range(30):
+        new = log.put(1, b"m")
+        assert sorted_places(run.drain()) == new
+
+
+def test_a_page_that_is_filled_while_it_is_copied_is_no_damage(root, monkeypatch):
+    log = CutLog(root)
+    put = log.put(20, b"x" * 50)
+    read_into = files.LocalFile.read_into
+    calls = []
+
+    def racing(self, position, view):
+        got = read_into(self, position, view)
+        if len(view) > 1000 and not calls:
+            # The first page was copied before the writer came, the second one after it.
+            calls.append(position)
+            hidden = max(0, put[11] - position)
+            view[hidden : hidden + 700] = bytes(700)
+        return got
+
+    monkeypatch.setattr(files.LocalFile, "read_into", racing)
+    run = StreamRun(root, **ALL)
+    assert sorted_places(run.drain()) == put
+    assert calls
+
+
+# --- damage -------------------------------------------------------------------------------------
+
+
+def flip(root, offset):
+    """Flip a bit that a checksum covers."""
+    byte = read_log(root, offset + 90, 1)
+    overwrite(root, offset + 90, bytes([byte[0] ^ 1]))
+
+
+@pytest.mark.parametrize("row", [30, 70, 199])
+def test_damage_is_an_error_or_left_out_as_asked(root, mode, row, caplog):
+    put = build_store(root, 200, Clock())
+    flip(root, put[row])
+    rest = [at for at in put if at != put[row]]
+    if row < 199:
+        with pytest.raises(StoreDamagedError, match=f"physical offset {put[row]}"):
+            StreamRun(root, **ALL, **mode).drain()
+    caplog.set_level(logging.WARNING)
+    for limit in (1000, 13, 1):
+        run = StreamRun(root, **ALL, damage="report", maxOffsetsPerTrigger=limit, **mode)
+        assert sorted_places(run.drain()) == rest
+    if row < 199:
+        assert f"(physical offset {put[row]})" in caplog.text
+
+
+def test_a_damaged_record_at_the_saved_place_is_told_from_nothing(root, mode):
+    clock = Clock()
+    put = build_store(root, 50, clock)
+    run = StreamRun(root, **ALL, **mode)
+    run.drain()
+    with open_store(root, clock) as store:
+        later = put_all(store, messages(20, first=50), clock)
+    flip(root, put[-1])
+    flip(root, put[-2])
+    with pytest.raises(StoreError, match=r"found no record \(body CRC"):
+        run.batch()
+    again = tolerant(root, run, **mode)
+    assert sorted_places(again.drain()) == later
+
+
+def test_a_whole_damaged_file_is_passed_when_damage_is_skipped(root, mode):
+    put = build_store(root, 250, Clock())
+    log_path(root, LOG_FILE_BYTES).write_bytes(b"\xff" * LOG_FILE_BYTES)
+    with pytest.raises(StoreDamagedError):
+        StreamRun(root, **ALL, **mode).drain()
+    rest = [at for at in put if not LOG_FILE_BYTES <= at < 2 * LOG_FILE_BYTES]
+    run = StreamRun(root, **ALL, damage="skip", maxOffsetsPerTrigger=20, **mode)
+    assert sorted_places(run.drain()) == rest
+
+
+def test_a_file_that_was_emptied_is_damage_and_not_the_end(root, mode):
+    put = build_store(root, 250, Clock())
+    middle = next(at for at in put if at > LOG_FILE_BYTES + 4000)
+    size = 2 * LOG_FILE_BYTES - middle
+    overwrite(root, middle, bytes(size))
+    with pytest.raises(StoreDamagedError):
+        StreamRun(root, **ALL, **mode).drain()
+    rest = [at for at in put if not middle <= at < middle + size]
+    run = StreamRun(root, **ALL, damage="skip", **mode)
+    assert sorted_places(run.drain()) == rest
+
+
+def test_entries_that_are_missing_are_damage_and_their_records_are_found(root):
+    log = CutLog(root)
+    put = log.put(40, b"x")
+    key = QueueKey("TopicA", 0)
+    for offset in (12, 13):
+        log.files.write_entry(key, offset, 0, 0)
+    run = StreamRun(root, **ALL, subscribe="TopicA")
+    with pytest.raises(StoreDamagedError, match=r"expected 40 entries from offset 0 on.*found 38"):
+        run.drain()
+    for limit in (100, 5, 1):
+        run = StreamRun(root, **ALL, subscribe="TopicA", damage="skip", maxOffsetsPerTrigger=limit)
+        found = sorted_places(run.drain())
+        assert set(put) - set(found) <= {put[12], put[13]}
+        assert len(found) == len(set(found))
+    assert StreamRun(root, **ALL, subscribe="TopicA", damage="skip").drain()
+
+
+def test_an_entry_that_points_elsewhere_is_told(root):
+    log = CutLog(root)
+    put = log.put(40, b"x")
+    key = QueueKey("TopicA", 0)
+    log.files.write_entry(key, 12, put[12] + 3, 100)
+    run = StreamRun(root, **ALL, subscribe="TopicA")
+    assert sorted_places(run.drain()) == put
+    log.files.write_entry(key, 12, put[30], 100)
+    with pytest.raises(StoreDamagedError, match="in disorder"):
+        StreamRun(root, **ALL, subscribe="TopicA").drain()
+
+
+@pytest.mark.parametrize("name", [name for name in STORES if name.startswith("crash/")])
+def test_a_stream_over_a_crashed_store_has_the_intact_rows(name):
+    root = golden_store(name)[0]
+    rows = read_table(root, damage="skip")
+    run = StreamRun(root, **ALL, damage="skip", maxOffsetsPerTrigger=50)
+    assert flat(run.drain()) == rows
+    assert rows
+
+
+def test_a_store_that_may_not_be_read_is_an_error(root, mode, monkeypatch):
+    build_store(root, 5, Clock())
+
+    def refuse(self, path):
+        raise files.unreadable(path, PermissionError(13, "Permission denied", path))
+
+    monkeypatch.setattr(files.LocalFiles, "open", refuse)
+    with pytest.raises(StoreError, match="cannot be read: Permission denied"):
+        StreamRun(root, **ALL, failOnDataLoss="false", **mode).batch()
+
+
+def test_a_message_that_is_put_twice_is_two_rows(root, mode):
+    clock = Clock()
+    with open_store(root, clock) as store:
+        same = Message(topic="Topic0", body=b"same")
+        put = [store.put(same, queue_id=0).physical_offset for _ in range(2)]
+        assert store.wait_dispatched()
+        assert sorted_places(StreamRun(root, **ALL, **mode).drain()) == put
