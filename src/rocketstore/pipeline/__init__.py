@@ -17,15 +17,26 @@ if TYPE_CHECKING:
     from rocketstore.pipeline.jobs.archive.query import archived_messages
     from rocketstore.pipeline.jobs.audit.job import audit
     from rocketstore.pipeline.jobs.rebuild.job import rebuild
+    from rocketstore.pipeline.jobs.report.job import report
     from rocketstore.pipeline.jobs.restore.job import restore
 
-__all__ = ["archive", "archived_messages", "audit", "rebuild", "register", "restore", "session"]
+__all__ = [
+    "archive",
+    "archived_messages",
+    "audit",
+    "rebuild",
+    "register",
+    "report",
+    "restore",
+    "session",
+]
 
 _JOBS: Final = {
     "archive": "rocketstore.pipeline.jobs.archive.job",
     "archived_messages": "rocketstore.pipeline.jobs.archive.query",
     "audit": "rocketstore.pipeline.jobs.audit.job",
     "rebuild": "rocketstore.pipeline.jobs.rebuild.job",
+    "report": "rocketstore.pipeline.jobs.report.job",
     "restore": "rocketstore.pipeline.jobs.restore.job",
 }
 """Jobs and the modules they live in, which are loaded when they are first asked for."""

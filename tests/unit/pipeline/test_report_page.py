@@ -1,0 +1,265 @@
+"""The page of a report: well-formed, complete in itself, and right for every kind of store."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import shutil
+
+import pytest
+
+from rocketstore.errors import NotAStoreError
+from rocketstore.pipeline.jobs.report.markup import visible
+from rocketstore.pipeline.jobs.report.wording import duration_text, share_text, size_text
+from support.busy_log import FILE_BYTES, NASTY, START_MS, busy_puts, write_log
+from support.golden_stores import STORES, golden_store
+from support.report_run import make_report, read_page, tables_of
+
+NOW_MS = START_MS + 3_600_000
+PUT = {"topic": "orders", "body": b"hello", "store_ms": START_MS, "latency_ms": 3}
+
+
+@pytest.fixture
+def store(tmp_path):
+    return tmp_path / "store"
+
+
+def report_of(store, puts=None):
+    if puts is not None:
+        write_log(store, puts)
+    return make_report(store, store.parent / "page.html", now_ms=NOW_MS)
+
+
+def damage(path, position, size):
+    content = bytearray(path.read_bytes())
+    content[position : position + size] = bytes(
+        byte ^ 0x5A for byte in content[position : position + size]
+    )
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("name", STORES)
+def test_a_page_is_well_formed_and_needs_nothing_else(name, tmp_path):
+    report = make_report(golden_store(name)[0], tmp_path / "page.html")
+    page = read_page(report)
+    assert not {"script", "link", "iframe", "img", "object", "embed", "base", "form"} & {
+        tag for tag, _ in page.elements
+    }
+    for _, values in page.elements:
+        assert not any(attribute.startswith("on") for attribute in values)
+        assert not {"src", "srcset", "data", "action", "xlink:href"} & set(values)
+        assert values.get("href", "#").startswith("#")
+    assert not re.search(r"url\(|@import|https?:|//\w", report.page.read_text("utf-8"))
+
+
+def test_every_link_leads_to_a_section(store):
+    page = read_page(report_of(store, busy_puts(500)))
+    targets = {values["href"][1:] for tag, values in page.elements if tag == "a"}
+    assert targets <= set(page.ids())
+    assert {"traffic", "topics", "tags", "keys", "sizes", "latency", "delays", "retries"} < targets
+
+
+def test_every_chart_has_a_title_and_a_text_for_who_cannot_see_it(store):
+    page = read_page(report_of(store, busy_puts(500)))
+    drawings = [values for tag, values in page.elements if tag == "svg"]
+    assert len(drawings) > 10
+    assert all(values["role"] == "img" and values["aria-label"] for values in drawings)
+    tags = [tag for tag, _ in page.elements]
+    followers = [b for a, b in itertools.pairwise(tags) if a == "svg"]
+    assert set(followers) == {"title"}
+    assert tags.count("figure") <= tags.count("details")
+
+
+def test_names_that_are_markup_or_turn_lines_around_stay_text(store):
+    report = report_of(store, busy_puts(500))
+    assert NASTY not in report.page.read_text("utf-8")
+    page = read_page(report)
+    assert '<script>alert("x")</script>&\\u202e' in page.text
+    assert "\u202e" not in report.page.read_text("utf-8")
+    assert visible("a\0b\ud800\u2028é✓") == "a\\u0000b\\ud800\\u2028é✓"
+
+
+def test_colours_follow_the_reader_and_a_phone_gets_its_own_layout(store):
+    text = report_of(store, [PUT]).page.read_text("utf-8")
+    assert "prefers-color-scheme: dark" in text
+    assert "max-width: 48rem" in text
+    assert 'name="viewport"' in text
+
+
+def colours(text, scheme):
+    part = text.split("prefers-color-scheme: dark")[scheme == "dark"]
+    return dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6});", part))
+
+
+def contrast(one, other):
+    def luminance(colour):
+        parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+        linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in parts]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_text_and_bars_have_the_contrast_that_wcag_asks_for(store, scheme):
+    found = colours(report_of(store, [PUT]).page.read_text("utf-8"), scheme)
+    for ground in ("paper", "card"):
+        for text in ("ink", "soft", "odd", "bad", "good", "data"):
+            assert contrast(found[text], found[ground]) >= 4.5, (text, ground)
+    assert contrast(found["ink"], found["data-soft"]) >= 4.5
+
+
+# --- stores of every kind -----------------------------------------------------------------------
+
+
+def test_an_empty_store_is_said_to_hold_nothing(store):
+    (store / "commitlog").mkdir(parents=True)
+    (store / "checkpoint").write_bytes(bytes(4096))
+    report = report_of(store)
+    assert "This store holds no messages." in read_page(report).text
+    assert report.summary["messages"] == 0
+    assert all(rows == [] for rows in tables_of(report).values())
+
+
+def test_a_store_of_unwritten_files_is_said_to_hold_nothing(store):
+    (store / "commitlog").mkdir(parents=True)
+    (store / "commitlog" / f"{0:020d}").write_bytes(bytes(FILE_BYTES))
+    text = read_page(report_of(store)).text
+    assert "This store holds no messages." in text
+    assert "No damage found." in text
+
+
+def test_one_message_without_tag_and_key_is_told_in_the_singular(store):
+    report = report_of(store, [PUT])
+    page = read_page(report)
+    assert "1 message of 1 topic in 1 queue, stored 2023-11-14 22:13:20 UTC." in page.text
+    assert not {"tags", "keys"} & set(page.ids())
+    assert "No message was delayed" in page.text
+    assert "No message came back" in page.text
+
+
+def test_messages_without_any_believable_time_have_no_traffic_and_no_latency(store):
+    report = report_of(store, [PUT | {"store_ms": -5, "latency_ms": 0}] * 3)
+    page = read_page(report)
+    assert not {"traffic", "latency"} & set(page.ids())
+    assert "3 messages state a store time before 1970" in page.text
+    assert report.summary["withoutStoreTime"] == 3
+
+
+def test_clocks_that_differ_are_told(store):
+    text = read_page(report_of(store, [PUT, PUT | {"latency_ms": -90_000}])).text
+    assert "1 message (50.0 %) state to be born after they were stored, by up to 1.5 min" in text
+
+
+def test_a_lone_message_years_away_does_not_squeeze_the_rest(store):
+    puts = [PUT | {"store_ms": START_MS + one * 1_000} for one in range(2_000)]
+    puts.append(PUT | {"store_ms": START_MS + 10**12})
+    text = read_page(report_of(store, puts)).text
+    assert "1 message stored far from all others" in text
+    assert "Messages per minute" in text
+
+
+def test_damage_is_on_the_page_first_and_by_file_and_place(store):
+    write_log(store, busy_puts(2_000))
+    logs = sorted((store / "commitlog").iterdir())
+    damage(logs[0], 100, 1)
+    damage(logs[1], 50_000, 9_000)
+    report = report_of(store)
+    page = read_page(report)
+    assert "Damage. 2 damaged ranges" in page.text
+    rows = tables_of(report)["damage"]
+    assert [row["file"] for row in rows] == [str(logs[0]), str(logs[1])]
+    assert rows[1]["position"] <= 50_000
+    assert rows[1]["position"] + rows[1]["size"] >= 59_000
+    lost = [values for tag, values in page.elements if values.get("class") == "lost"]
+    cell = int(50_000 / FILE_BYTES * 200)
+    assert {f"{cell}.00", "0.00"} <= {values["x"] for values in lost}
+
+
+def test_a_missing_file_and_a_cut_one_are_damage(store):
+    write_log(store, busy_puts(4_000))
+    logs = sorted((store / "commitlog").iterdir())
+    logs[1].unlink()
+    logs[3].write_bytes(logs[3].read_bytes()[:100_000])
+    report = report_of(store)
+    reasons = {row["reason"]: row["size"] for row in tables_of(report)["damage"]}
+    assert reasons["missing file"] == FILE_BYTES
+    assert reasons["truncated"] >= FILE_BYTES - 100_000
+    states = [row["state"] for row in tables_of(report)["files"]]
+    assert states[1] == "missing"
+    assert states[3] == "truncated"
+    assert "missing" in read_page(report).text
+
+
+@pytest.mark.parametrize("split_bytes", [20_000, 100_000])
+def test_damage_is_the_same_for_every_cut(store, tmp_path, split_bytes):
+    write_log(store, busy_puts(2_000))
+    logs = sorted((store / "commitlog").iterdir())
+    damage(logs[0], 30_000, 60_000)
+    damage(logs[1], 10, 200_000)
+    whole = report_of(store)
+    expected = whole.page.read_bytes(), whole.summary, tables_of(whole)
+    cut = make_report(store, tmp_path / "page.html", split_bytes=split_bytes, now_ms=NOW_MS)
+    assert (cut.page.read_bytes(), cut.summary, tables_of(cut)) == expected
+
+
+def test_a_torn_end_of_an_open_store_is_no_damage(store):
+    write_log(store, [PUT] * 10)
+    (log,) = (store / "commitlog").iterdir()
+    end = len(log.read_bytes().rstrip(b"\0"))
+    damage(log, end - 60, 50)
+    assert report_of(store).summary["damagedRanges"] == 1
+    (store / "abort").touch()
+    assert report_of(store).summary["damagedRanges"] == 0
+
+
+def test_stores_of_a_directory_are_reported_together(tmp_path):
+    both = tmp_path / "both"
+    for name in ("a", "b"):
+        write_log(both / name, [PUT] * 5)
+    report = make_report(both, tmp_path / "page.html", now_ms=NOW_MS)
+    assert report.summary["messages"] == 10
+    assert [row["brokerName"] for row in tables_of(report)["queues"]] == ["a", "b"]
+    assert "a, b" in read_page(report).text
+
+
+def test_a_directory_that_is_no_store_is_refused(tmp_path):
+    with pytest.raises(NotAStoreError, match="is no store"):
+        make_report(tmp_path, tmp_path / "page.html")
+    assert not (tmp_path / "page.html").exists()
+
+
+def test_a_delay_table_that_is_torn_gives_way_to_its_backup(store):
+    write_log(store, busy_puts(400))
+    (store / "config").mkdir()
+    (store / "config" / "delayOffset.json").write_text('{"offsetTable":{3:')
+    assert report_of(store).summary["stores"][0]["hasDelayOffsets"] is False
+    shutil.copy(store / "config" / "delayOffset.json", store / "config" / "delayOffset.json.bak")
+    (store / "config" / "delayOffset.json.bak").write_text('{"offsetTable":{3:1}}')
+    assert report_of(store).summary["stores"][0]["hasDelayOffsets"] is True
+
+
+# --- words --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [(0, "0 B"), (999, "999 B"), (1_000, "0.98 KiB"), (1_536, "1.5 KiB"), (2**60, "1 EiB")],
+)
+def test_sizes_are_written_in_powers_of_1024(size, text):
+    assert size_text(size) == text
+
+
+@pytest.mark.parametrize(
+    ("duration", "text"),
+    [(0, "0 ms"), (-3, "\u22123 ms"), (1_500, "1.5 s"), (90_000, "1.5 min"), (8.64e7, "1 d")],
+)
+def test_durations_are_written_in_one_unit(duration, text):
+    assert duration_text(duration) == text
+
+
+def test_a_share_is_never_rounded_to_nothing_or_to_all():
+    assert share_text(1, 10**6) == "< 0.1 %"
+    assert share_text(10**6 - 1, 10**6) == "> 99.9 %"
+    assert share_text(1, 3) == "33.3 %"
