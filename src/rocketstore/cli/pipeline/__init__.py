@@ -6,9 +6,11 @@ from cyclopts import App
 
 from rocketstore.cli.pipeline.archive import archive
 from rocketstore.cli.pipeline.audit import audit
+from rocketstore.cli.pipeline.report import report
 from rocketstore.cli.pipeline.restore import restore
 
 app = App(name="pipeline", help="Jobs over whole stores, on Spark: needs rocketstore[pipeline].")
 app.command(archive)
 app.command(audit)
+app.command(report)
 app.command(restore)
