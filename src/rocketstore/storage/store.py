@@ -422,6 +422,11 @@ class MessageStore(Reader):
             self._log = self._queues = self._key_search = self._raw_pages = closed
             self._parts.drop()
 
+    def abandon(self) -> None:
+        """Let go of a store without threads as a crash would; the next open recovers it."""
+        self._is_closed = True
+        self._parts.drop()
+
     # --- about the store ------------------------------------------------------------------------
 
     @property

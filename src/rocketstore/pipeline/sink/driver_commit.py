@@ -6,8 +6,9 @@ it at all. Whoever opens the store for the next batch settles an intent that was
 
 - its records are all there: the done mark is made up for;
 - none of them is there: the intent is undone, nothing has to be taken back;
-- some are there (a kill during the append, pages lost with the power): the batch is finished. The
-  rest is appended behind whatever the log ends with by now, under an intent of its own.
+- some are there: the batch is finished. Records that lost a page with the power get their bytes
+  back in place; the rest is appended behind whatever the log ends with by now, under an intent of
+  its own.
 
 Bytes that are messages already are never taken back: a consumer may have them. See
 docs/decisions/0008-spark-sink.md.
@@ -20,11 +21,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 import msgspec
-import numpy as np
 import structlog
 
 from rocketstore.config import StoreConfig, from_properties, load_broker_conf, resolve_sizes
 from rocketstore.errors import NotAStoreError, StoreDamagedError, StoreError, StoreLockedError
+from rocketstore.format.checkpoint import Checkpoint
 from rocketstore.format.host import encode_host
 from rocketstore.format.markers import (
     ABORT_FILE_NAME,
@@ -38,13 +39,12 @@ from rocketstore.pipeline.sink.intent import DoneMarks, Intent, done_path, inten
 from rocketstore.pipeline.sink.placement import (
     CommitClock,
     LogEnd,
-    PlacedRun,
-    numbers_outside,
     place_chunks,
     united,
     without_records,
 )
 from rocketstore.pipeline.sink.rows import EncodeSettings
+from rocketstore.pipeline.sink.settlement import Comparison, compare, parts_of
 from rocketstore.pipeline.sink.staging import (
     SINK_DIRECTORY,
     Chunk,
@@ -54,6 +54,7 @@ from rocketstore.pipeline.sink.staging import (
     staging_root,
     sweep_staging,
 )
+from rocketstore.storage.checkpoint import StoreCheckpoint
 from rocketstore.storage.clock import system_clock_ms
 from rocketstore.storage.files.disk import Disk
 from rocketstore.storage.files.lock import writer_pid
@@ -185,11 +186,12 @@ def sweep_job(options: SinkOptions, owner: JobOwner) -> None:
 class SinkStore:
     """A store that is open for a commit."""
 
-    def __init__(self, root: Path, store: MessageStore, disk: Disk, clock: CommitClock) -> None:
-        self._root = root
-        self._store = store
+    def __init__(self, options: SinkOptions, disk: Disk, clock: CommitClock) -> None:
+        self._options = options
+        self._root = Path(options.root)
         self._disk = disk
         self._clock = clock
+        self._store = _open(options, disk, clock)
 
     @classmethod
     def open(
@@ -200,13 +202,7 @@ class SinkStore:
         clock: Callable[[], int] = system_clock_ms,
     ) -> SinkStore:
         """Lock, recover and return the store, made where there is none."""
-        root = Path(options.root)
-        disk = Disk() if disk is None else disk
-        commit_clock = CommitClock(clock)
-        config = _config_of(options)
-        # Without threads: one commit is one row of steps, and retention deletes nothing.
-        store = MessageStore.open(root, config, disk=disk, clock=commit_clock, threads=False)
-        return cls(root, store, disk, commit_clock)
+        return cls(options, Disk() if disk is None else disk, CommitClock(clock))
 
     def __enter__(self) -> Self:
         self._store.__enter__()
@@ -229,13 +225,16 @@ class SinkStore:
             _log.info("sink.settled", batch=intent.title, found="whole")
             self._finish(intent)
             return
-        present = self._present_records(intent)
-        if not present and not intent.skipped:
+        found = self._compared(intent)
+        if found.has_parts:
+            self._complete(intent)
+            found = self._compared(intent)
+        if not found.present and not intent.skipped:
             _log.info("sink.settled", batch=intent.title, found="nothing")
             self._forget_intent()
             return
-        skipped = united(intent.skipped, present)
         _log.info("sink.settled", batch=intent.title, found="a part")
+        skipped = united(intent.skipped, found.present)
         self._append(intent.job, intent.files, (intent.sink_id, intent.batch_id), skipped)
 
     def _is_whole(self, intent: Intent) -> bool:
@@ -248,47 +247,37 @@ class SinkStore:
             checksum = crc32(found, checksum)
         return checksum == intent.crc
 
-    def _present_records(self, intent: Intent) -> list[tuple[int, int]]:
-        """Return which records of an intent are in the log, as ranges of numbers."""
-        first_offsets = {(topic, queue): offset for topic, queue, offset in intent.first_offsets}
-        end = LogEnd(
-            intent.start,
-            intent.file_start,
-            intent.file_size,
-            intent.store_timestamp_ms,
-            first_offsets.__getitem__,
-        )
-        numbers = numbers_outside(intent.skipped)
-        present: list[tuple[int, int]] = []
-        for run in place_chunks(self._chunks(intent.job, intent.files, intent.skipped), end):
-            self._refuse_deleted(intent, run)
-            for is_there in self._compared(run):
-                number = next(numbers)
-                if is_there:
-                    present.append((number, number + 1))
-        return united(present, ())
-
-    def _compared(self, run: PlacedRun) -> Iterator[bool]:
-        """Yield of each record of a run whether it is in the log."""
-        records = self._store.records
-        whole = records.slice(run.offset, len(run.data))
-        if whole is not None and np.array_equal(np.frombuffer(whole, np.uint8), run.data):
-            yield from [True] * len(run.sizes)
-            return
-        at = 0
-        for size in run.sizes.tolist():
-            found = records.slice(run.offset + at, size)
-            expected = run.data[at : at + size]
-            yield found is not None and np.array_equal(np.frombuffer(found, np.uint8), expected)
-            at += size
-
-    def _refuse_deleted(self, intent: Intent, run: PlacedRun) -> None:
-        if run.offset < self._store.min_physical_offset:
+    def _compared(self, intent: Intent) -> Comparison:
+        """Return how far the commit of an intent came."""
+        if intent.start < self._store.min_physical_offset:
             raise StoreError(
                 f"{intent.title} was interrupted at physical offset {intent.start}, and the log "
                 f"begins at {self._store.min_physical_offset} by now: what is missing is unknown",
                 hint=f"look at the messages, then move {intent_path(self._root)} away",
             )
+        chunks = self._chunks(intent.job, intent.files, intent.skipped)
+        return compare(intent, chunks, self._store.records.slice)
+
+    def _complete(self, intent: Intent) -> None:
+        """Give records their bytes that lost some with the power, and recover once more.
+
+        The first recovery has read them as they were, so their queue entries may be wrong. Whoever
+        opens the store next, be it after a kill in here, dispatches the whole batch anew: the
+        checkpoint promises nothing of its time any more, and the marker ``abort`` is there.
+        """
+        self._store.flush()
+        path = self._store.layout.checkpoint
+        checkpoint = StoreCheckpoint(path, disk=self._disk)
+        limit = intent.store_timestamp_ms - 1
+        checkpoint.reset(Checkpoint(*(min(time, limit) for time in checkpoint.times)))
+        checkpoint.flush()
+        log = self._store.records
+        chunks = self._chunks(intent.job, intent.files, intent.skipped)
+        log.rewrite(
+            (piece.offset, piece.data.tobytes()) for piece in parts_of(intent, chunks, log.slice)
+        )
+        self._store.abandon()
+        self._store = _open(self._options, self._disk, self._clock)
 
     # --- the batch ------------------------------------------------------------------------------
 
@@ -353,7 +342,7 @@ class SinkStore:
         self._write_intent(intent)
         for run in place_chunks(self._chunks(job, files, skipped), self._log_end(now_ms)):
             queues = {QueueKey(*queue): ends for queue, ends in run.queues.items()}
-            log.append(run.offset, run.data, queues, now_ms)
+            log.append(run.data, run.starts, run.offset, queues, now_ms)
         if self._store.max_physical_offset != planned.offset:
             raise StoreError(
                 f"{intent.title} ends at physical offset {self._store.max_physical_offset}, "
@@ -455,6 +444,13 @@ class SinkStore:
     def sweep(self, owner: JobOwner) -> None:
         """Take away what this job staged, and what dead ones left."""
         sweep_staging(self._root, self._disk, owner, kept=_job_of_intent(self._root))
+
+
+def _open(options: SinkOptions, disk: Disk, clock: CommitClock) -> MessageStore:
+    # Without threads: one commit is one row of steps, and retention deletes nothing.
+    return MessageStore.open(
+        options.root, _config_of(options), disk=disk, clock=clock, threads=False
+    )
 
 
 def read_intent(root: Path) -> Intent | None:

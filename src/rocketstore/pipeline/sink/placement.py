@@ -110,14 +110,15 @@ class PlacedRun(NamedTuple):
         Physical offset of the first.
     data
         Their bytes, complete.
-    sizes
-        Of each.
+    starts, sizes
+        Of each, in `data`.
     queues
         Next offset and bytes of each queue after them.
     """
 
     offset: int
     data: ByteArray
+    starts: Numbers
     sizes: Numbers
     queues: dict[tuple[str, int], tuple[int, int]]
 
@@ -145,9 +146,8 @@ def place_chunks(chunks: Iterable[Chunk], end: LogEnd) -> Iterator[PlacedRun]:
                 starts[part] - begin + end.offset,
             )
             data = chunk.records[begin : int(stops[stop - 1])]
-            yield PlacedRun(
-                end.offset, data, chunk.sizes[part], _queue_ends(chunk, queue_offsets, part)
-            )
+            queues = _queue_ends(chunk, queue_offsets, part)
+            yield PlacedRun(end.offset, data, starts[part] - begin, chunk.sizes[part], queues)
             end.offset += len(data)
             first = stop
 

@@ -202,17 +202,22 @@ class StagingWriter:
         self._held_bytes = 0
 
     def _create(self) -> int:
-        self._directory.mkdir(parents=True, exist_ok=True)
-        # The first task says whose directory it is; the others find it said.
+        while True:
+            self._directory.mkdir(parents=True, exist_ok=True)
+            # A sweep takes empty directories, so this one may be gone before it has a file.
+            with contextlib.suppress(FileNotFoundError):
+                self._note_owner()
+                return os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+
+    def _note_owner(self) -> None:
+        """Say whose directory it is, unless another task has said it."""
+        path = self._directory / OWNER_FILE_NAME
         with contextlib.suppress(FileExistsError):
-            descriptor = os.open(
-                self._directory / OWNER_FILE_NAME, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644
-            )
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
             try:
                 _write_all(descriptor, json.dumps(vars(self._owner)).encode())
             finally:
                 os.close(descriptor)
-        return os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
 
 
 @dataclass(slots=True)
@@ -285,9 +290,12 @@ def is_abandoned(directory: Path) -> bool:
     if gone is not None:
         return gone
     try:
-        changed = max(path.stat().st_mtime for path in (directory, *directory.iterdir()))
+        files = list(directory.iterdir())
+        changed = max(path.stat().st_mtime for path in (directory, *files))
     except OSError:
         return False
+    if not files:
+        return True
     return time.time() - changed > ABANDONED_AFTER_S
 
 

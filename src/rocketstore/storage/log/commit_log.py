@@ -16,6 +16,8 @@ import struct
 import threading
 from typing import TYPE_CHECKING, Final, cast
 
+import numpy as np
+
 from rocketstore.errors import RefusedMessageError, StoreError
 from rocketstore.format.blank import END_FILE_MIN_BLANK_SIZE, encode_blank
 from rocketstore.format.record import MESSAGE_MAGIC_V1_SIGNED, body_crc, crc32, record_struct
@@ -29,7 +31,6 @@ from rocketstore.storage.log.append_state import IS_COMPILED, AppendState, Queue
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    import numpy as np
     import numpy.typing as npt
 
     from rocketstore.scan.batch_state import Plan
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
 
 _CACHED_PACKERS: Final = 8192
 _SIZE_MASK: Final = (1 << COUNT_SHIFT) - 1
+_MAGIC_PLACES: Final = np.arange(4, 8)
 _OUTSIDE_QUEUES: Final = frozenset({TRANSACTION_PREPARED, TRANSACTION_ROLLBACK})
 """Transaction types whose records have queue offset 0 and no queue entry."""
 
@@ -318,16 +320,23 @@ class CommitLog(AppendState):
         return offset, size, queue_offset, now, count
 
     def append_placed(
-        self, offset: int, data: ByteArray, queues: Mapping[QueueKey, tuple[int, int]], now_ms: int
+        self,
+        data: ByteArray,
+        starts: Table,
+        offset: int,
+        queues: Mapping[QueueKey, tuple[int, int]],
+        now_ms: int,
     ) -> None:
         """Append records that are complete and state the offsets they get here, all in one file.
 
         Parameters
         ----------
+        data
+            The records, one behind the other; left without their magics.
+        starts
+            Where each begins in `data`.
         offset
             Physical offset that the first states.
-        data
-            The records, one behind the other.
         queues
             Of each queue that has some: its next offset after them, and their bytes.
         now_ms
@@ -351,7 +360,13 @@ class CommitLog(AppendState):
                     f"{self._base + position}, behind one of {self.last_store_timestamp_ms} ms"
                 )
             end = position + len(data)
+            # So many bytes take a while. Whoever is killed in it shall leave no record whose body
+            # is there and whose properties, which no checksum covers, are not: magics come last.
+            magics = starts[:, None] + _MAGIC_PLACES
+            kept = data[magics]
+            data[magics] = 0
             self._target[position:end] = data
+            self._target[position + magics] = kept
             self._file.write_position = self._position = end
             self.last_store_timestamp_ms = now_ms
             self.max_offset = offset + len(data)

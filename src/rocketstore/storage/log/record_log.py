@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from rocketstore.errors import StoreError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     import numpy as np
     import numpy.typing as npt
@@ -67,8 +67,9 @@ class RecordLog:
 
     def append(
         self,
-        offset: int,
         data: npt.NDArray[np.uint8],
+        starts: npt.NDArray[np.int64],
+        offset: int,
         queues: Mapping[QueueKey, tuple[int, int]],
         store_timestamp_ms: int,
     ) -> None:
@@ -84,4 +85,26 @@ class RecordLog:
         refused = self._writer.refusal()
         if refused is not None:
             raise StoreError(f"the store takes no messages: {refused.detail}")
-        self._log.append_placed(offset, data, queues, store_timestamp_ms)
+        self._log.append_placed(data, starts, offset, queues, store_timestamp_ms)
+
+    def rewrite(self, pieces: Iterable[tuple[int, bytes]]) -> None:
+        """Give written bytes at physical offsets another content, durably.
+
+        For records that a crash has left in part, and nothing else: what was dispatched stays.
+
+        Raises
+        ------
+        StoreError
+            A place is not written, or in a file that is only read.
+        FlushFailedError
+            Not all of it is on the disk.
+        """
+        files = {}
+        for offset, data in pieces:
+            file = self._log.files.find(offset)
+            if file is None or not file.writable or file.slice(offset - file.base, 1) is None:
+                raise StoreError(f"physical offset {offset} is not among the written bytes")
+            file.write_bytes(offset - file.base, data)
+            files[file.base] = file
+        for file in files.values():
+            file.sync()

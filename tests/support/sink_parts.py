@@ -1,0 +1,247 @@
+"""Batches for the sink without Spark: stage as tasks do, commit as the driver does, look at it."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from rocketstore import MessageStore, StoreConfig
+from rocketstore.pipeline.sink.driver_commit import encode_settings
+from rocketstore.pipeline.sink.options import parse_sink_options
+from rocketstore.pipeline.sink.rows import RowEncoder
+from rocketstore.pipeline.sink.staging import JobOwner, StagingWriter
+from rocketstore.storage.audit.verify import verify_store
+from rocketstore.storage.files.disk import Disk
+from rocketstore.storage.log.record_log import RecordLog
+from support.small_store import LOG_FILE_BYTES, QUEUE_FILE_BYTES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from rocketstore.pipeline.sink.options import SinkOptions
+    from rocketstore.pipeline.sink.staging import StagedFile
+
+SIZES = {
+    "mappedFileSizeCommitLog": str(LOG_FILE_BYTES),
+    "mappedFileSizeConsumeQueue": str(QUEUE_FILE_BYTES),
+    "maxHashSlotNum": "100",
+    "maxIndexNum": "400",
+}
+CONFIG = StoreConfig(
+    mapped_file_size_commit_log=LOG_FILE_BYTES,
+    mapped_file_size_consume_queue=QUEUE_FILE_BYTES,
+    max_hash_slot_num=100,
+    max_index_num=400,
+    retention=False,
+)
+
+
+def sink_options(root: Path, *, streaming: bool = True, **given: str) -> SinkOptions:
+    """Return options with small files; a stream's have a sinkId."""
+    texts = {"path": str(root), "chunkBytes": "3000", **SIZES, **given}
+    if streaming:
+        texts.setdefault("sinkId", "sink")
+    return parse_sink_options(texts, streaming=streaming)
+
+
+def rows(count: int, first: int = 0) -> list[dict[str, Any]]:
+    """Return rows whose content follows from their number."""
+    return [
+        {
+            "topic": f"Topic{number % 2}",
+            "body": b"%06d-" % number * (1 + number % 40),
+            "keys": [f"key-{number}"] if number % 3 else None,
+            "tags": f"Tag{number % 3}",
+            "queueId": number % 3 if number % 5 else None,
+        }
+        for number in range(first, first + count)
+    ]
+
+
+def stage(
+    options: SinkOptions, owner: JobOwner, tasks: Sequence[Sequence[dict[str, Any]]]
+) -> list[StagedFile]:
+    """Stage rows as so many tasks do."""
+    settings = encode_settings(options)
+    files = []
+    for partition_id, task in enumerate(tasks):
+        encoder = RowEncoder(settings, partition_id)
+        staged = StagingWriter(
+            options.root, owner, partition_id=partition_id, chunk_bytes=options.chunk_bytes
+        )
+        if task:
+            for row in encoder.encode(pa.RecordBatch.from_pylist(list(task), SCHEMA)):
+                staged.add(row)
+        file = staged.finish()
+        if file is not None:
+            files.append(file)
+    return files
+
+
+MAGIC_PLACES = np.arange(4, 8)
+SCHEMA = pa.schema(
+    [
+        ("topic", pa.string()),
+        ("body", pa.binary()),
+        ("keys", pa.list_(pa.string())),
+        ("tags", pa.string()),
+        ("queueId", pa.int32()),
+    ]
+)
+
+
+def new_owner(options: SinkOptions, *, streaming: bool = True) -> JobOwner:
+    """Return the owner of a new job."""
+    return JobOwner.new(options.sink_id, streaming=streaming)
+
+
+def stored_numbers(root: Path) -> list[int]:
+    """Return the numbers of all rows in the store, in the order of the log.
+
+    Opens it for writing first, as the next writer would, so that it is recovered.
+    """
+    numbers = []
+    with MessageStore.open(root, CONFIG, threads=False) as store:
+        for topic, queue_id in queues_of(root):
+            offset, stop = store.min_offset(topic, queue_id), store.max_offset(topic, queue_id)
+            while offset < stop:
+                page = store.get(topic, queue_id, offset)
+                assert [message.queue_offset for message in page.messages] == list(
+                    range(offset, offset + len(page.messages))
+                ), "queue offsets are contiguous"
+                assert page.messages
+                numbers += [
+                    (message.physical_offset, int(message.body[:6])) for message in page.messages
+                ]
+                offset = page.next_offset
+    return [number for _, number in sorted(numbers)]
+
+
+def queues_of(root: Path) -> list[tuple[str, int]]:
+    """Return every queue of the topics that `rows` name."""
+    return [
+        (path.parent.name, int(path.name)) for path in sorted((root / "consumequeue").glob("*/*"))
+    ]
+
+
+def check_whole(root: Path) -> None:
+    """Assert that a verification finds nothing and that nothing staged or intended is left."""
+    report = verify_store(root, CONFIG)
+    assert [str(finding) for finding in report.findings] == []
+    assert not (root / "abort").exists()
+    assert not (root / "sink" / "intent.json").exists()
+    assert list((root / "sink" / "staging").glob("*")) == []
+
+
+# --- kills ----------------------------------------------------------------------------------------
+
+
+class _KillPoints:
+    """Counts the places where a process may die, and kills this one at one of them."""
+
+    def __init__(self, wanted: int) -> None:
+        self.left = wanted
+
+    def passed(self) -> None:
+        self.left -= 1
+        if self.left < 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+class KillingDisk(Disk):
+    """Kills the process before a call that changes or syncs something, or in a write's middle."""
+
+    def __init__(self, points: _KillPoints) -> None:
+        self.points = points
+
+    def write_at(self, descriptor: int, path: Path, position: int, data: bytes) -> None:
+        self.points.passed()
+        half = len(data) // 2
+        super().write_at(descriptor, path, position, data[:half])
+        self.points.passed()
+        super().write_at(descriptor, path, position + half, data[half:])
+
+    def create_file(self, path: Path) -> int:
+        self.points.passed()
+        return super().create_file(path)
+
+    def give_name(self, descriptor: int, path: Path) -> None:
+        self.points.passed()
+        super().give_name(descriptor, path)
+
+    def zero_range(self, descriptor: int, path: Path, start: int, stop: int) -> None:
+        self.points.passed()
+        super().zero_range(descriptor, path, start, stop)
+
+    def fdatasync(self, descriptor: int, path: Path) -> None:
+        self.points.passed()
+        super().fdatasync(descriptor, path)
+
+    def fsync_directory(self, directory: Path) -> None:
+        self.points.passed()
+        super().fsync_directory(directory)
+
+    def make_directory(self, directory: Path) -> None:
+        self.points.passed()
+        super().make_directory(directory)
+
+    def replace(self, source: Path, target: Path) -> None:
+        self.points.passed()
+        super().replace(source, target)
+
+    def unlink(self, path: Path) -> None:
+        self.points.passed()
+        super().unlink(path)
+
+    def remove_directory(self, directory: Path) -> None:
+        self.points.passed()
+        super().remove_directory(directory)
+
+
+def killed_at(point: int, work: Callable[[Disk], object]) -> bool:
+    """Do `work` in a process that SIGKILL ends at a point; False when it ended before that.
+
+    Points are the calls of the disk, and for each run of records: before it, with half of its bytes
+    in the log, and with half of its magics, which come last.
+    """
+    pid = os.fork()
+    if pid == 0:
+        points = _KillPoints(point)
+        status = 1
+        try:
+            _tear_appends(points)
+            work(KillingDisk(points))
+            status = 0
+        finally:
+            os._exit(status)
+    _, status = os.waitpid(pid, 0)
+    if os.WIFSIGNALED(status):
+        assert os.WTERMSIG(status) == signal.SIGKILL
+        return True
+    assert os.WEXITSTATUS(status) == 0, "the commit failed by itself"
+    return False
+
+
+def _tear_appends(points: _KillPoints) -> None:
+    """Let every append of this process, which is about to die, be a place to die in."""
+    append = RecordLog.append
+
+    def torn(log: RecordLog, data: Any, starts: Any, *rest: Any) -> None:
+        points.passed()
+        bare, half = data.copy(), data.copy()
+        bare[starts[:, None] + MAGIC_PLACES] = 0
+        bare[len(data) // 2 :] = 0
+        half[starts[len(starts) // 2 :, None] + MAGIC_PLACES] = 0
+        for state in (bare, half):
+            points.left -= 1
+            if points.left < 0:
+                append(log, state, starts[:0], *rest)
+                os.kill(os.getpid(), signal.SIGKILL)
+        append(log, data, starts, *rest)
+
+    RecordLog.append = torn  # type: ignore[method-assign]

@@ -1,0 +1,216 @@
+"""A driver that is killed anywhere in a commit: the batch is there once, whatever comes next."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+
+import pytest
+
+from rocketstore import Message, MessageStore
+from rocketstore.errors import StoreDamagedError
+from rocketstore.pipeline.sink.driver_commit import check_target, commit_batch, read_intent
+from rocketstore.pipeline.sink.staging import staging_root
+from support.shadow_disk import ShadowDisk
+from support.sink_parts import (
+    CONFIG,
+    check_whole,
+    killed_at,
+    new_owner,
+    queues_of,
+    rows,
+    sink_options,
+    stage,
+    stored_numbers,
+)
+
+TASKS = (rows(45), rows(3, 45), [], rows(52, 48))
+"""Several chunks and CommitLog files."""
+
+BEFORE = rows(10, 900)
+POWER_SEEDS = range(int(os.environ.get("ROCKETSTORE_SINK_POWER_SEEDS", "25")))
+CALLS_OF_A_COMMIT = 62
+"""Calls of the disk; a cut at a later one would come too late."""
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+
+
+@pytest.fixture
+def root(tmp_path):
+    """A store with a first batch."""
+    root = tmp_path / "store"
+    commit(root, [BEFORE], 0)
+    return root
+
+
+def commit(root, tasks, batch_id, **disk):
+    options = sink_options(root)
+    owner = new_owner(options)
+    return commit_batch(options, owner, stage(options, owner, tasks), batch_id, **disk)
+
+
+def numbers(tasks):
+    return [int(row["body"][:6]) for task in tasks for row in task]
+
+
+EXPECTED = numbers([BEFORE, *TASKS])
+LABELS = sorted((int(row["body"][:6]), row["tags"]) for task in (BEFORE, *TASKS) for row in task)
+
+
+def labels(root):
+    """Return number and tags of every message: properties are under no checksum."""
+    found = []
+    with MessageStore.open(root, CONFIG, read_only=True) as store:
+        for topic, queue_id in queues_of(root):
+            page = store.get(topic, queue_id, 0, 1000)
+            found += [(int(message.body[:6]), message.tags) for message in page.messages]
+    return sorted(found)
+
+
+def trial(root, target, point):
+    """Kill the commit of batch 1 at a point; False when it came to its end before."""
+    shutil.copytree(root, target)
+    options = sink_options(target)
+    owner = new_owner(options)
+    files = stage(options, owner, TASKS)
+    return killed_at(point, lambda disk: commit_batch(options, owner, files, 1, disk=disk))
+
+
+def test_a_repeated_batch_is_there_once_wherever_its_first_commit_was_killed(root, tmp_path):
+    found = set()
+    point = 0
+    while trial(root, target := tmp_path / str(point), point):
+        intent = read_intent(target)
+        found.add(None if intent is None else len(stored_numbers(target)) - len(BEFORE))
+        outcome = commit(target, TASKS, 1)
+        assert stored_numbers(target) == EXPECTED, f"killed at point {point}, then {outcome}"
+        check_whole(target)
+        shutil.rmtree(target)
+        point += 1
+    assert point > 60
+    # The kills left no intent, one of nothing, of parts, and of the whole batch.
+    assert {None, 0, 100} < found
+    assert len(found) > 8
+
+
+def test_a_start_up_alone_leaves_all_of_a_killed_batch_or_nothing(root, tmp_path):
+    point, wholes = 0, 0
+    while trial(root, target := tmp_path / str(point), point):
+        check_target(sink_options(target))
+        assert not (target / "sink" / "intent.json").exists()
+        found = stored_numbers(target)
+        assert found in (numbers([BEFORE]), EXPECTED), f"killed at point {point}"
+        wholes += found == EXPECTED
+        shutil.rmtree(target)
+        point += 4
+    assert 0 < wholes < point / 4
+
+
+def test_a_settling_that_is_killed_too_is_settled_by_the_next(root, tmp_path):
+    chance = random.Random(4)
+    for number in range(40):
+        target = tmp_path / str(number)
+        assert trial(root, target, chance.randrange(60))
+        for _ in range(3):
+            options = sink_options(target)
+            owner = new_owner(options)
+            files = stage(options, owner, TASKS)
+            killed_at(
+                chance.randrange(70),
+                lambda disk, o=options, w=owner, f=files: commit_batch(o, w, f, 1, disk=disk),
+            )
+        commit(target, TASKS, 1)
+        assert sorted(stored_numbers(target)) == sorted(EXPECTED)
+        check_whole(target)
+        shutil.rmtree(target)
+
+
+def test_messages_that_others_put_meanwhile_stay_and_the_batch_is_finished_behind_them(
+    root, tmp_path
+):
+    finished = 0
+    for point in range(20, 60, 3):
+        target = tmp_path / str(point)
+        assert trial(root, target, point)
+        with MessageStore.open(target, CONFIG, threads=False) as store:
+            for number in range(700, 703):
+                store.put(Message(topic="Topic1", body=b"%06d" % number), 1)
+        before = stored_numbers(target)
+        commit(target, TASKS, 1)
+        found = stored_numbers(target)
+        assert found[: len(before)] == before
+        assert sorted(found) == sorted([*EXPECTED, 700, 701, 702])
+        finished += len(before) not in (13, 113)
+        check_whole(target)
+        shutil.rmtree(target)
+    assert finished > 3, "some kills were in the middle of the batch"
+
+
+class PowerCutError(Exception):
+    """The power is gone."""
+
+
+class CutDisk(ShadowDisk):
+    """Loses power at a call; what would be left of it is made at `target`."""
+
+    def arm(self, call, target, chance):
+        self.calls_left, self.target, self.chance = call, target, chance
+        self.hook = self.count
+
+    def count(self, _call, _path):
+        self.calls_left -= 1
+        if self.calls_left == 0:
+            self.cut(self.target, self.chance)
+        if self.calls_left <= 0:
+            raise PowerCutError
+
+
+@pytest.mark.parametrize("seed", POWER_SEEDS)
+def test_a_power_cut_in_a_commit_loses_and_repeats_nothing(root, tmp_path, seed):
+    chance = random.Random(seed)
+    options = sink_options(root)
+    owner = new_owner(options)
+    files = stage(options, owner, TASKS)
+    target = tmp_path / "after"
+    target.mkdir()
+    disk = CutDisk(root)
+    disk.arm(chance.randrange(8, CALLS_OF_A_COMMIT), target, chance)
+    with pytest.raises(PowerCutError):
+        commit_batch(options, owner, files, 1, disk=disk)
+    commit(target, TASKS, 1)
+    assert sorted(stored_numbers(target)) == sorted(EXPECTED), f"seed {seed}"
+    assert labels(target) == LABELS, f"seed {seed}"
+    commit(target, TASKS, 1)
+    assert len(stored_numbers(target)) == len(EXPECTED)
+
+
+def interrupted(root, tmp_path):
+    """Return a store whose commit was killed with a part of the batch in the log."""
+    for point in range(30, 80):
+        target = tmp_path / f"half-{point}"
+        trial(root, target, point)
+        if read_intent(target) and 10 < len(stored_numbers(target)) < 110:
+            return target
+        shutil.rmtree(target)
+    raise AssertionError
+
+
+def test_a_part_of_a_batch_whose_staged_files_are_gone_stops_every_commit(root, tmp_path):
+    target = interrupted(root, tmp_path)
+    intent = read_intent(target)
+    before = stored_numbers(target)
+    (staging_root(target) / intent.job / intent.files[0].name).unlink()
+    with pytest.raises(StoreDamagedError, match=r"staged file .* cannot be read"):
+        commit(target, TASKS, 2)
+    assert stored_numbers(target) == before
+
+
+def test_an_intent_that_cannot_be_trusted_stops_every_commit(root, tmp_path):
+    target = interrupted(root, tmp_path)
+    path = target / "sink" / "intent.json"
+    path.write_bytes(path.read_bytes().replace(b'"messages": 100', b'"messages": 101'))
+    before = stored_numbers(target)
+    with pytest.raises(StoreDamagedError, match=r"intent\.json cannot be trusted: checksum"):
+        commit(target, TASKS, 1)
+    assert stored_numbers(target) == before
