@@ -202,6 +202,12 @@ class ConfigError(RocketStoreError):
         self.value = value
 
 
+class InvalidFilterError(RocketStoreError):
+    """An expression that is to choose messages, such as tags, and chooses by nothing."""
+
+    exit_code = 2
+
+
 class UnsupportedEnvironmentError(RocketStoreError):
     """Something outside this package is missing or of a version that does not work."""
 

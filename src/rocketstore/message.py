@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import base64
 import zlib
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Mapping  # noqa: TC003 - inspect.signature(Message) resolves it
+from typing import Any, Final
 
 import msgspec
 
 from rocketstore.errors import BodyTooLargeError, CompressedBodyError
 from rocketstore.units import MiB
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 DEFAULT_HOST: Final = "127.0.0.1:0"
 """Born host of a message that names none."""

@@ -104,7 +104,7 @@ def _slot_count(descriptor: int, header: IndexHeader, size: int) -> int | None:
         if len(words) < 2 * _ITEM_WORDS:
             return None
         for at in _possible_places(words, header).tolist():
-            slots = (position + at * _WORD - INDEX_HEADER_SIZE) // SLOT_SIZE_BYTES
+            slots: int = (position + at * _WORD - INDEX_HEADER_SIZE) // SLOT_SIZE_BYTES
             if _agrees(descriptor, header, slots):
                 return slots
         position += (len(words) - 2 * _ITEM_WORDS + 1) * _WORD
@@ -139,6 +139,7 @@ def _agrees(descriptor: int, header: IndexHeader, slots: int) -> bool:
         if key_hash <= 0:
             return False
         position = INDEX_HEADER_SIZE + key_hash % slots * SLOT_SIZE_BYTES
+        item: int
         (item,) = SLOT_STRUCT.unpack(os.pread(descriptor, SLOT_SIZE_BYTES, position))
         if not FIRST_ITEM <= item < header.index_count:
             return False

@@ -11,6 +11,7 @@ interpreter does per message is done by column, for all messages at once.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, Final
 
@@ -24,7 +25,7 @@ from rocketstore.format.properties import (
     encode_properties,
     message_properties,
 )
-from rocketstore.message import DEFAULT_HOST
+from rocketstore.message import DEFAULT_HOST, Message
 from rocketstore.scan.batch_state import (
     BATCH_COLUMN_COUNT,
     MESSAGE_FIXED_SIZE,
@@ -35,6 +36,7 @@ from rocketstore.scan.batch_state import (
 from rocketstore.storage.log.prepared import (
     HOST_BITS,
     is_true,
+    refuse_other_types,
     refuse_special,
     refuse_special_block,
     refuse_transaction,
@@ -44,12 +46,11 @@ from rocketstore.storage.log.writer import body_bytes, properties_refusal
 from rocketstore.storage.results import PutMessageStatus, PutResult
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     import numpy.typing as npt
 
     from rocketstore.config import StoreConfig
-    from rocketstore.message import Message
     from rocketstore.scan.batch_state import Plan
     from rocketstore.storage.log.append_state import QueueCell
     from rocketstore.storage.log.commit_log import CommitLog
@@ -69,6 +70,7 @@ _PREPARED: Final = int(_C.PREPARED_OFFSET)
 _PLACES: Final = slice(int(_C.BODY_AT), int(_C.PROPERTIES_AT) + 1, 2)
 _SIZES: Final = slice(int(_C.BODY_SIZE), int(_C.PROPERTIES_SIZE) + 1, 2)
 _SLOW_NS: Final = 1_000_000
+_ONLY_MESSAGES: Final = {Message}
 _INT32: Final = range(-(2**31), 2**31)
 _INT64: Final = range(-(2**63), 2**63)
 
@@ -94,9 +96,7 @@ class BatchWriter:
     def put_messages(self, messages: Sequence[Message], queue_id: int = 0) -> PutResult:
         """Store messages of one topic; see `MessageStore.put_batch`."""
         began_ns = monotonic_ns()
-        count = len(messages)
-        if not count:
-            raise _empty()
+        count = _count_of(messages)
         refused = self._writer.refusal()
         if refused is not None:
             return refused
@@ -299,6 +299,19 @@ def _encoded_more(properties: Any) -> bytes:
     if isinstance(properties, (bytearray, memoryview)):
         return bytes(properties)
     return encode_properties(properties)
+
+
+def _count_of(messages: object) -> int:
+    """Return how many messages a batch has; raise where it is none."""
+    if not isinstance(messages, Sequence) or isinstance(messages, str):
+        raise RefusedMessageError(
+            f"a batch is a sequence of messages, or bytes, not {type(messages).__name__}"
+        )
+    if not messages:
+        raise _empty()
+    if set(map(type, messages)) != _ONLY_MESSAGES:
+        refuse_other_types(messages)
+    return len(messages)
 
 
 def _may_wait(properties: Mapping[str, str]) -> bool:

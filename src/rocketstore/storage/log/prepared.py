@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from rocketstore.errors import FormatError, RefusedMessageError
@@ -19,12 +20,11 @@ from rocketstore.message import (
     DEFAULT_HOST,
     STORE_HOST_V6_FLAG,
     TRANSACTION_MASK,
+    Message,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from rocketstore.message import Message
+    from collections.abc import Iterable
 
 HOST_BITS: Final = BORN_HOST_V6_FLAG | STORE_HOST_V6_FLAG
 _MARKED_DELAY: Final = f"{DELAY}\x01".encode()
@@ -101,6 +101,9 @@ class PreparedMessage:
     @classmethod
     def of(cls, message: Message) -> PreparedMessage:
         """Encode a message once."""
+        refuse_other_types((message,))
+        if message.properties:
+            refuse_special(message.properties)
         return cls(
             message.topic,
             message.body,
@@ -113,6 +116,16 @@ class PreparedMessage:
             prepared_transaction_offset=message.prepared_transaction_offset,
             wait_flush=message.wait_flush,
         )
+
+
+def refuse_other_types(messages: Iterable[object]) -> None:
+    """Raise where something that is no message is to be put."""
+    for message in messages:
+        if not isinstance(message, Message):
+            raise RefusedMessageError(
+                f"a message is a rocketstore.Message, not {type(message).__name__}",
+                hint="make one: Message(topic=…, body=…)",
+            )
 
 
 def encoded_born_host(host: str) -> bytes:
@@ -142,6 +155,10 @@ def refuse_special(properties: Mapping[str, str]) -> None:
 
     Stored as they are, such messages would be delivered at once, or not where they should be.
     """
+    if type(properties) is not dict and not isinstance(properties, Mapping):
+        raise RefusedMessageError(
+            f"properties are a mapping of names to texts, not {type(properties).__name__}"
+        )
     if INNER_MULTI_DISPATCH in properties:
         raise RefusedMessageError(
             f"property {INNER_MULTI_DISPATCH} asks for delivery to several queues",

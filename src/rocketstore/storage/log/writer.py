@@ -23,6 +23,7 @@ from rocketstore.storage.log.prepared import (
     PreparedMessage,
     encoded_born_host,
     is_true,
+    refuse_other_types,
     refuse_special,
     refuse_transaction,
 )
@@ -128,7 +129,8 @@ class StoreWriter:
                 return refused
         try:
             cell = self._cells[message.topic, queue_id]
-        except (KeyError, TypeError):
+        except (KeyError, TypeError, AttributeError):
+            refuse_other_types((message,))
             made = self._new_cell(message.topic, queue_id)
             if isinstance(made, PutResult):
                 return made

@@ -94,7 +94,7 @@ class Reader:
 
         Raises
         ------
-        ConfigError
+        InvalidFilterError
             `tags` names no tag.
 
         Notes

@@ -12,7 +12,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from rocketstore.errors import ConfigError
+from rocketstore.errors import InvalidFilterError
 from rocketstore.format.java_hash import tags_code
 from rocketstore.format.queue_entry import MAX_EXT_ADDRESS
 
@@ -50,7 +50,6 @@ class TagFilter(NamedTuple):
         return properties.get("TAGS") in self.tags
 
 
-@lru_cache(maxsize=1024)
 def parse_tags(expression: str | None) -> TagFilter | None:
     """Return the filter of an expression, None where it wants everything.
 
@@ -62,8 +61,8 @@ def parse_tags(expression: str | None) -> TagFilter | None:
 
     Raises
     ------
-    ConfigError
-        The expression has separators but names no tag, as in ``||``.
+    InvalidFilterError
+        The expression has separators but names no tag, as in ``||``; or it is no text.
 
     Examples
     --------
@@ -72,14 +71,24 @@ def parse_tags(expression: str | None) -> TagFilter | None:
     >>> parse_tags("*") is None
     True
     """
-    if expression is None or expression.strip() in ("", ALL_TAGS):
+    if expression is None:
+        return None
+    if not isinstance(expression, str):
+        raise InvalidFilterError(
+            f"a tag expression is a str, not {type(expression).__name__}",
+            hint="write 'a || b', or '*' for everything",
+        )
+    return _parsed(expression)
+
+
+@lru_cache(maxsize=1024)
+def _parsed(expression: str) -> TagFilter | None:
+    if expression.strip() in ("", ALL_TAGS):
         return None
     tags = tuple(dict.fromkeys(part.strip() for part in expression.split("||") if part.strip()))
     if not tags:
-        raise ConfigError(
+        raise InvalidFilterError(
             f"tag expression {expression!r} names no tag",
-            key="tags",
-            value=expression,
             hint="write 'a || b', or '*' for everything",
         )
     return TagFilter(tags, frozenset(tag_code(tag) for tag in tags))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from rocketstore.errors import ConfigError, FieldRangeError
+from rocketstore.errors import FieldRangeError, InvalidFilterError
 from rocketstore.format.file_name import file_name
 from rocketstore.format.message_id import encode_message_id
 from rocketstore.format.record import encode_record
@@ -217,7 +217,7 @@ def test_an_expression_without_a_tag_is_an_error(
     files: StoreFiles, open_reader: OpenReader
 ) -> None:
     files.put()
-    with pytest.raises(ConfigError, match="names no tag"):
+    with pytest.raises(InvalidFilterError, match="names no tag"):
         open_reader().get(*QUEUE, 0, 32, "||")
 
 

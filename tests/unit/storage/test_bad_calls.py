@@ -1,0 +1,60 @@
+"""Calls with something else than what is asked for end in a typed error that says so."""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from rocketstore import InvalidFilterError, Message, MessageStore, RefusedMessageError
+from support.small_store import Clock, open_store
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+MESSAGE = Message(topic="Topic", body=b"x")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[MessageStore]:
+    with open_store(tmp_path, Clock()) as opened:
+        yield opened
+
+
+@pytest.mark.parametrize("wrong", ["x", 5, None, b"x", ("Topic", b"x")])
+def test_what_is_no_message_is_refused_by_every_put(store: MessageStore, wrong: Any) -> None:
+    for call in (store.put, store.prepare):
+        with pytest.raises(RefusedMessageError, match=r"a message is a rocketstore\.Message"):
+            call(wrong)
+    for batch in ([wrong], [MESSAGE, wrong]):
+        with pytest.raises(RefusedMessageError, match=r"a message is a rocketstore\.Message"):
+            store.put_batch(batch)
+    assert store.max_offset("Topic", 0) == 0
+
+
+@pytest.mark.parametrize("wrong", [5, None, "abc", {}, MESSAGE, iter([MESSAGE])])
+def test_a_batch_that_is_no_sequence_is_refused(store: MessageStore, wrong: Any) -> None:
+    with pytest.raises(RefusedMessageError, match="a batch is a sequence of messages"):
+        store.put_batch(wrong)
+
+
+def test_properties_that_are_no_mapping_are_refused(store: MessageStore) -> None:
+    message = Message(topic="Topic", properties=5)
+    for call in (store.put, store.prepare, lambda it: store.put_batch([it])):
+        with pytest.raises(RefusedMessageError, match="a mapping"):
+            call(message)
+
+
+@pytest.mark.parametrize("wrong", ["||", " || || ", 5, ["a"], b"a"])
+def test_tags_that_choose_by_nothing_are_an_invalid_filter(store: MessageStore, wrong: Any) -> None:
+    with pytest.raises(InvalidFilterError, match="tag expression"):
+        store.get("Topic", 0, 0, tags=wrong)
+    assert InvalidFilterError.exit_code == 2
+
+
+def test_a_message_can_be_asked_for_its_fields() -> None:
+    assert list(inspect.signature(Message).parameters)[:2] == ["topic", "body"]
+    assert typing.get_type_hints(Message)["topic"] is str
