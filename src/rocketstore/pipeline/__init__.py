@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from rocketstore.pipeline.jobs.archive.query import archived_messages
     from rocketstore.pipeline.jobs.audit.job import audit
     from rocketstore.pipeline.jobs.rebuild.job import rebuild
+    from rocketstore.pipeline.jobs.rebuild.proving import prove_rebuild
     from rocketstore.pipeline.jobs.report.job import report
     from rocketstore.pipeline.jobs.restore.job import restore
 
@@ -24,6 +25,7 @@ __all__ = [
     "archive",
     "archived_messages",
     "audit",
+    "prove_rebuild",
     "rebuild",
     "register",
     "report",
@@ -35,6 +37,7 @@ _JOBS: Final = {
     "archive": "rocketstore.pipeline.jobs.archive.job",
     "archived_messages": "rocketstore.pipeline.jobs.archive.query",
     "audit": "rocketstore.pipeline.jobs.audit.job",
+    "prove_rebuild": "rocketstore.pipeline.jobs.rebuild.proving",
     "rebuild": "rocketstore.pipeline.jobs.rebuild.job",
     "report": "rocketstore.pipeline.jobs.report.job",
     "restore": "rocketstore.pipeline.jobs.restore.job",

@@ -14,7 +14,7 @@ from rocketstore.pipeline.jobs.rebuild.job import rebuild_with
 from rocketstore.storage.audit.verify import verify_store
 from rocketstore.units import MiB
 from support.golden_stores import STORES, golden_store
-from support.rebuild_oracle import dispatched, run_here, tree
+from support.rebuild_oracle import Here, dispatched, tree
 from support.small_store import (
     CONFIG,
     START_MS,
@@ -32,7 +32,7 @@ SPLITS = (1000, 7000, 64 * MiB)
 
 
 def rebuilt(store, **keywords):
-    return rebuild_with(run_here, store, now_ms=START_MS, **keywords)
+    return rebuild_with(Here(), store, now_ms=START_MS, **keywords)
 
 
 def queues_and_index(store):
@@ -53,10 +53,11 @@ def test_queues_of_many_files_are_as_dispatch_wrote_them(tmp_path, split):
 def test_every_golden_store_is_rebuilt_as_dispatch_would_write_it(tmp_path, name):
     source, _ = golden_store(name)
     expected = dispatched(source, tmp_path / "expected")
-    for split in SPLITS:
-        store = copy_store(source, tmp_path / f"store{split}")
-        rebuilt(store, max_split_bytes=split)
-        assert queues_and_index(store) == expected
+    for plan in ("posix", "shuffle"):
+        for split in SPLITS:
+            store = copy_store(source, tmp_path / f"{plan}{split}")
+            rebuilt(store, max_split_bytes=split, plan=plan)
+            assert queues_and_index(store) == expected
 
 
 def java_queues(store):

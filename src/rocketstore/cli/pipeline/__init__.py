@@ -6,11 +6,13 @@ from cyclopts import App
 
 from rocketstore.cli.pipeline.archive import archive
 from rocketstore.cli.pipeline.audit import audit
+from rocketstore.cli.pipeline.rebuild import rebuild
 from rocketstore.cli.pipeline.report import report
 from rocketstore.cli.pipeline.restore import restore
 
 app = App(name="pipeline", help="Jobs over whole stores, on Spark: needs rocketstore[pipeline].")
 app.command(archive)
 app.command(audit)
+app.command(rebuild)
 app.command(report)
 app.command(restore)

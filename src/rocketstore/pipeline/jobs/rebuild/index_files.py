@@ -99,10 +99,12 @@ def build_index_file(
 def _write(temporary: str, layout: IndexLayout, items: Iterable[Items], *, sync: bool) -> None:
     descriptor = open_whole(temporary, layout.size_bytes)
     try:
-        with mmap.mmap(descriptor, layout.size_bytes) as mapping:
-            put_all(np.frombuffer(mapping, np.uint8), layout, items)
-            if sync:
-                mapping.flush()
+        mapping = mmap.mmap(descriptor, layout.size_bytes)
+        put_all(np.frombuffer(mapping, np.uint8), layout, items)
+        if sync:
+            mapping.flush()
+        # Not after an error: what still holds the array would turn it into another one.
+        mapping.close()
         if sync:
             os.fdatasync(descriptor)
     finally:

@@ -6,22 +6,34 @@ from the parts' manifests the driver knows where every entry belongs.
 
 from __future__ import annotations
 
+import itertools
 import time
 import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import msgspec
+import numpy as np
 
 from rocketstore.config import StoreConfig
 from rocketstore.errors import NotAStoreError, StoreDamagedError
 from rocketstore.format.markers import CONSUME_QUEUE_DIRECTORY, INDEX_DIRECTORY
 from rocketstore.pipeline.files import LocalFiles, files_at
-from rocketstore.pipeline.jobs.execution import run_tasks
 from rocketstore.pipeline.jobs.rebuild import driver_commit
 from rocketstore.pipeline.jobs.rebuild.assembly import Assembly
+from rocketstore.pipeline.jobs.rebuild.index_files import index_names
 from rocketstore.pipeline.jobs.rebuild.parts import PartManifest
+from rocketstore.pipeline.jobs.rebuild.runner import SparkRunner
 from rocketstore.pipeline.jobs.rebuild.settings import RebuildSettings, learn_settings
+from rocketstore.pipeline.jobs.rebuild.shuffle import (
+    ROW_SCHEMA,
+    WRITTEN_SCHEMA,
+    FileWriting,
+    RowTask,
+    count_log,
+    emit_rows,
+    index_file_number,
+)
 from rocketstore.pipeline.jobs.rebuild.tasks import (
     PART_SCHEMA,
     PLACE_SCHEMA,
@@ -34,11 +46,13 @@ from rocketstore.pipeline.planning import plan_log
 from rocketstore.pipeline.stores import SegmentState, list_segments
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
+    import pyarrow as pa
     from pyspark.sql import SparkSession
 
     from rocketstore.pipeline.jobs.rebuild.parts import Broken
+    from rocketstore.pipeline.jobs.rebuild.runner import Runner
     from rocketstore.pipeline.planning import SplitTask
 
 Plan = Literal["posix", "shuffle"]
@@ -91,21 +105,25 @@ class RebuildReport(NamedTuple):
         }
 
 
+class BuildOptions(NamedTuple):
+    """How new queues and index are made."""
+
+    plan: Plan
+    config: StoreConfig
+    max_split_bytes: int
+    now_ms: int
+
+
 class Built(NamedTuple):
     """New queues and index that are whole, and what the log said."""
 
     manifests: list[PartManifest]
-    assembly: Assembly
     settings: RebuildSettings
     entry_count: int
     refused_count: int
     index_item_count: int
     log_end: int
     damage: list[Broken]
-
-
-Runner = Any
-"""``run(tasks, work, schema)``: runs `work` on all tasks and returns a table of their rows."""
 
 
 def rebuild(
@@ -149,22 +167,10 @@ def rebuild(
     StoreDamagedError
         There is no CommitLog file although queues have entries (K-R10).
     """
-    runner = spark_runner(spark, done)
+    runner = SparkRunner(spark, done)
     return rebuild_with(
         runner, store, plan=plan, config=config, max_split_bytes=max_split_bytes, now_ms=_now_ms()
     )
-
-
-def spark_runner(
-    spark: SparkSession, done: Callable[[Sequence[object]], None] | None = None
-) -> Runner:
-    """Return what runs tasks on Spark's workers."""
-
-    def run(tasks: Sequence[Any], work: Callable[[Any], Any], schema: str) -> Any:
-        return run_tasks(spark, tasks, work, schema, done=done)
-
-    run.spark = spark  # type: ignore[attr-defined]
-    return run
 
 
 def _now_ms() -> int:
@@ -172,7 +178,7 @@ def _now_ms() -> int:
 
 
 def rebuild_with(  # noqa: PLR0913 - keywords, each a choice of the caller
-    run: Runner,
+    runner: Runner,
     store: str | Path,
     *,
     plan: Plan = "posix",
@@ -183,18 +189,15 @@ def rebuild_with(  # noqa: PLR0913 - keywords, each a choice of the caller
 ) -> RebuildReport:
     """Rebuild with any way of running tasks; parameters as `rebuild`, and those of `commit`."""
     began = time.perf_counter()
-    config = config or StoreConfig()
     root = local_root(str(store))
     with driver_commit.locked(root):
         driver_commit.finish_interrupted(root)
         directory = root / driver_commit.REBUILD_DIRECTORY / uuid.uuid4().hex
         try:
             staging = driver_commit.make_staging(directory)
-            built = build(
-                run, root, staging, config=config, max_split_bytes=max_split_bytes,
-                now_ms=now_ms,
-            )  # fmt: skip
-            gone = gone_queues(root, staging)
+            options = BuildOptions(plan, config or StoreConfig(), max_split_bytes, now_ms)
+            built = build(runner, root, staging, options)
+            old, new = _queues_below(root / CONSUME_QUEUE_DIRECTORY), _queues_below(staging.queues)
             names = [CONSUME_QUEUE_DIRECTORY]
             if built.settings.has_index:
                 names.append(INDEX_DIRECTORY)
@@ -209,11 +212,11 @@ def rebuild_with(  # noqa: PLR0913 - keywords, each a choice of the caller
         sum(one.record_count for one in built.manifests),
         built.entry_count,
         built.refused_count,
-        len(built.assembly.queues),
+        len(new),
         built.index_item_count,
         built.log_end,
         built.damage,
-        gone,
+        sorted(old - new),
         kept,
         time.perf_counter() - began,
     )
@@ -243,49 +246,31 @@ def local_root(store: str) -> Path:
 
 
 def build(
-    run: Runner,
-    root: Path,
-    staging: driver_commit.Staging,
-    *,
-    config: StoreConfig,
-    max_split_bytes: int,
-    now_ms: int,
+    runner: Runner, root: Path, staging: driver_commit.Staging, options: BuildOptions
 ) -> Built:
     """Make new queues and index below `staging`; nothing else is written."""
-    settings = learn_settings(str(root), config)
-    groups = _plan(root, max_split_bytes)
+    settings = learn_settings(str(root), options.config)
+    _refuse_lost_log(root)
     tasks = [
         LogTask(number, splits, settings, (), str(staging.parts))
-        for number, splits in enumerate(groups)
+        for number, splits in enumerate(_plan(root, options.max_split_bytes))
     ]
-    _refuse_lost_log(root)
-    manifests = _read(run, tasks)
+    read = read_log if options.plan == "posix" else count_log
+    manifests = _read(runner, tasks, read)
     if _needs_judgement(root, manifests):
-        verdict = driver_commit.judge_log(root, config, now_ms=now_ms)
-        again = [
-            task._replace(excluded=verdict.excluded)
-            for task in tasks
-            if any(_touches(split, verdict.excluded) for split in task.splits)
-        ]
-        manifests |= _read(run, again)
+        verdict = driver_commit.judge_log(root, options.config, now_ms=options.now_ms)
+        tasks = [_without(task, verdict.excluded) for task in tasks]
+        manifests |= _read(runner, [task for task in tasks if task.excluded], read)
     ordered = [manifests[number] for number in sorted(manifests)]
+    write = _write_in_place if options.plan == "posix" else _write_whole_files
+    entry_count, refused_count, item_count = write(runner, tasks, ordered, settings, staging)
     log_end = max((one.log_stop for one in ordered), default=0)
-    assembly = Assembly(
-        ordered,
-        settings,
-        queues_directory=str(staging.queues),
-        index_directory=str(staging.index_files),
-    )
-    assembly.begin_even_queues()
-    table = run(assembly.place_tasks(), place, PLACE_SCHEMA)
-    sums = {name: sum(table.column(name).to_pylist()) for name in ("entries", "refused", "items")}
     return Built(
         ordered,
-        assembly,
         settings,
-        sums["entries"],
-        sums["refused"] + sum(one.refused_count for one in ordered),
-        sums["items"],
+        entry_count,
+        refused_count + sum(one.refused_count for one in ordered),
+        item_count,
         log_end,
         [
             one
@@ -294,6 +279,64 @@ def build(
             if one.start < log_end and not one.is_torn_tail
         ],
     )
+
+
+def _without(task: LogTask, excluded: tuple[tuple[int, int], ...]) -> LogTask:
+    """Return a task that leaves out the ranges that it reads some of."""
+    touched = tuple(
+        (first, behind)
+        for first, behind in excluded
+        if any(
+            split.segment.base + split.start < behind and first < split.segment.base + split.stop
+            for split in task.splits
+        )
+    )
+    return task._replace(excluded=touched)
+
+
+def _write_in_place(
+    runner: Runner,
+    _tasks: Sequence[LogTask],
+    manifests: Sequence[PartManifest],
+    settings: RebuildSettings,
+    staging: driver_commit.Staging,
+) -> tuple[int, int, int]:
+    """Write queues and index from parts; return entries, refused records, index items."""
+    assembly = Assembly(
+        manifests,
+        settings,
+        queues_directory=str(staging.queues),
+        index_directory=str(staging.index_files),
+    )
+    assembly.begin_even_queues()
+    table = runner.run(assembly.place_tasks(), place, PLACE_SCHEMA)
+    return _sum(table, "entries"), _sum(table, "refused"), _sum(table, "items")
+
+
+def _write_whole_files(
+    runner: Runner,
+    tasks: Sequence[LogTask],
+    manifests: Sequence[PartManifest],
+    settings: RebuildSettings,
+    staging: driver_commit.Staging,
+) -> tuple[int, int, int]:
+    """Write queues and index from shuffled rows; return as `_write_in_place`."""
+    counts = [one.item_count for one in manifests]
+    firsts = [0, *itertools.accumulate(counts)]
+    rows = [RowTask(task, first) for task, first in zip(tasks, firsts, strict=False)]
+    places = (str(staging.parts), str(staging.queues), str(staging.index_files))
+    writing = FileWriting(*places, settings)
+    table = runner.exchange(rows, emit_rows, ROW_SCHEMA, writing.write, WRITTEN_SCHEMA)
+    files = sorted(
+        (row["number"], row["timestamp"]) for row in table.to_pylist() if row["number"] >= 0
+    )
+    for (number, _), name in zip(files, index_names(at for _, at in files), strict=True):
+        (staging.index_files / index_file_number(number)).rename(staging.index_files / name)
+    return _sum(table, "entries"), _sum(table, "refused"), _sum(table, "items")
+
+
+def _sum(table: pa.Table, column: str) -> int:
+    return int(np.sum(table.column(column).to_numpy()))
 
 
 def _plan(root: Path, max_split_bytes: int) -> list[tuple[SplitTask, ...]]:
@@ -308,11 +351,13 @@ def _plan(root: Path, max_split_bytes: int) -> list[tuple[SplitTask, ...]]:
     return plan_log(options, [])
 
 
-def _read(run: Runner, tasks: Sequence[LogTask]) -> dict[int, PartManifest]:
-    table = run(tasks, read_log, PART_SCHEMA)
+def _read(
+    runner: Runner, tasks: Sequence[LogTask], read: Callable[[LogTask], Iterator[pa.RecordBatch]]
+) -> dict[int, PartManifest]:
+    table = runner.run(tasks, read, PART_SCHEMA)
     decoded = (
-        msgspec.msgpack.decode(one, type=PartManifest)
-        for one in table.column("manifest").to_pylist()
+        msgspec.msgpack.decode(one.as_buffer(), type=PartManifest)
+        for one in table.column("manifest")
     )
     manifests = {one.number: one for one in decoded}
     assert len(manifests) == len(tasks), "every task gave its manifest"
@@ -327,11 +372,6 @@ def _needs_judgement(root: Path, manifests: dict[int, PartManifest]) -> bool:
     return bool(states & {SegmentState.MISSING, SegmentState.TRUNCATED})
 
 
-def _touches(split: SplitTask, ranges: Sequence[tuple[int, int]]) -> bool:
-    start, stop = split.segment.base + split.start, split.segment.base + split.stop
-    return any(start < behind and first < stop for first, behind in ranges)
-
-
 def _refuse_lost_log(root: Path) -> None:
     """Raise where the log is gone and the queues are not: those must stay (K-R10)."""
     if list_segments(str(root)):
@@ -344,12 +384,10 @@ def _refuse_lost_log(root: Path) -> None:
         )
 
 
-def gone_queues(root: Path, staging: driver_commit.Staging) -> list[str]:
-    """Return the queues that are there and will not be: no record of theirs is left."""
-    old = {
-        path.relative_to(root / CONSUME_QUEUE_DIRECTORY).as_posix()
-        for path in (root / CONSUME_QUEUE_DIRECTORY).glob("*/*")
+def _queues_below(directory: Path) -> set[str]:
+    """Return the queues that have files, as topic and queue id."""
+    return {
+        path.relative_to(directory).as_posix()
+        for path in directory.glob("*/*")
         if path.is_dir() and any(path.iterdir())
     }
-    new = {path.relative_to(staging.queues).as_posix() for path in staging.queues.glob("*/*")}
-    return sorted(old - new)

@@ -71,6 +71,15 @@ class QueueFiles:
             finally:
                 os.close(descriptor)
 
+    def give_names(self, directory: str, root: str) -> None:
+        """Move the files of a queue to the same directory below another root, one by one."""
+        target = QueueFiles(root, self.file_bytes)
+        target._make_directory(directory)
+        for name in os.listdir(f"{self.root}/{directory}"):  # noqa: PTH208 - paths made of strings
+            os.replace(  # noqa: PTH105 - as above
+                f"{self.root}/{directory}/{name}", f"{root}/{directory}/{name}"
+            )
+
     def _descriptor(self, directory: str, base: int) -> int:
         path = f"{self.root}/{directory}/{file_name(base)}"
         descriptor = self._open.get(path)

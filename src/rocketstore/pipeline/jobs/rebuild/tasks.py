@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from rocketstore.format.index_file import IndexLayout
+    from rocketstore.pipeline.jobs.rebuild.parts import QueuePart
     from rocketstore.pipeline.jobs.rebuild.settings import RebuildSettings
     from rocketstore.pipeline.log_read import FoundDamage
     from rocketstore.pipeline.planning import SplitTask
@@ -70,14 +71,6 @@ class LogTask(NamedTuple):
 
 def read_log(task: LogTask) -> Iterator[pa.RecordBatch]:
     """Read the splits of a task into a part; yield its manifest."""
-    import pyarrow as pa  # noqa: PLC0415 - only where rows are made
-
-    manifest = msgspec.msgpack.encode(read_part(task))
-    yield pa.RecordBatch.from_arrays([pa.array([manifest], pa.binary())], names=["manifest"])
-
-
-def read_part(task: LogTask) -> PartManifest:
-    """Read the splits of a task into a part."""
     reading = LogReading(task.settings, task.excluded)
     entries: list[Entries] = []
     items: list[Items] = []
@@ -88,18 +81,36 @@ def read_part(task: LogTask) -> PartManifest:
     path, queues = write_part(
         task.parts_directory, task.number, reading.numbers.names, all_entries, all_items
     )
-    return PartManifest(
+    counts = {"entry_count": len(all_entries.numbers), "item_count": len(all_items.key_hashes)}
+    yield manifest_rows(task, reading, path=path, queues=queues, **counts)
+
+
+def manifest_rows(
+    task: LogTask,
+    reading: LogReading,
+    *,
+    entry_count: int,
+    item_count: int,
+    path: str = "",
+    queues: Sequence[QueuePart] = (),
+) -> pa.RecordBatch:
+    """Return what was read as a row of `PART_SCHEMA`."""
+    import pyarrow as pa  # noqa: PLC0415 - only where rows are made
+
+    manifest = PartManifest(
         task.number,
         path,
-        queues,
-        len(all_entries.numbers),
-        len(all_items.key_hashes),
+        list(queues),
+        entry_count,
+        item_count,
         reading.record_count,
         reading.refused_count,
         reading.log_stop,
         reading.newest_timestamp_ms,
         reading.broken,
     )
+    encoded = pa.array([msgspec.msgpack.encode(manifest)], pa.binary())
+    return pa.RecordBatch.from_arrays([encoded], names=["manifest"])
 
 
 class LogReading:

@@ -1,0 +1,128 @@
+"""``rocketstore pipeline rebuild``: queues and index anew from the CommitLog, on Spark."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+
+from cyclopts import Parameter
+
+from rocketstore.cli.findings import EXIT_DAMAGED, EXIT_FINE, EXIT_FOUND
+from rocketstore.cli.options import Output, OutputOption, StoreArgument, StoreSettings
+from rocketstore.cli.output import print_object, print_rows
+from rocketstore.cli.progress import progress
+from rocketstore.units import MiB
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rocketstore.pipeline.jobs.rebuild.job import RebuildReport
+    from rocketstore.pipeline.jobs.rebuild.parts import Broken
+    from rocketstore.pipeline.jobs.rebuild.proving import ProofReport
+
+_DIFFERENCE_COLUMNS: Final = ("area", "place", "kind", "first", "count", "explanation", "detail")
+
+
+def rebuild(
+    store: StoreArgument,
+    /,
+    *,
+    prove: bool = False,
+    plan: Literal["posix", "shuffle"] = "posix",
+    master: str = "local[*]",
+    split_mib: Annotated[int, Parameter(name="--split-mib")] = 256,
+    staging: str | None = None,
+    settings: StoreSettings | None = None,
+    output: OutputOption = "table",
+) -> int:
+    """Make queues and index anew from the CommitLog of a store that nobody has open.
+
+    What was there is kept in repair/ inside the store.
+
+    Parameters
+    ----------
+    store
+        Directory of the store.
+    prove
+        Change nothing: say where queues and index differ from what would be made, and why.
+    plan
+        posix: workers write into files of the shared disk; shuffle: Spark shuffles the entries, and
+        each file is written by one task. The bytes are the same.
+    master
+        Where Spark runs.
+    split_mib
+        Most MiB of the log that one task reads.
+    staging
+        With --prove: an empty directory that all workers see, for what is compared.
+    settings
+        Where settings come from, such as the delay levels.
+    output
+        How to print.
+    """
+    from rocketstore import pipeline
+    from rocketstore.pipeline.jobs.rebuild.job import rebuild as run_rebuild
+    from rocketstore.pipeline.jobs.rebuild.proving import prove_rebuild
+
+    config = (settings or StoreSettings()).load()
+    spark = pipeline.session(master)
+    with progress("prove" if prove else "rebuild", total=None, unit="tasks") as advance:
+        options: dict[str, Any] = {
+            "plan": plan,
+            "config": config,
+            "max_split_bytes": split_mib * MiB,
+            "done": lambda tasks: advance(len(tasks)),
+        }
+        if prove:
+            proof = prove_rebuild(spark, store, staging=staging, **options)
+        else:
+            report = run_rebuild(spark, store, **options)
+    if prove:
+        return _print_proof(proof, output)
+    _print_report(report, output)
+    return EXIT_FINE
+
+
+def _print_report(report: RebuildReport, output: Output) -> None:
+    if output != "table":
+        print_object(report.to_dict(), output)
+        return
+    print(
+        f"{report.record_count:,} records: {report.entry_count:,} entries in "
+        f"{report.queue_count:,} queues, {report.index_item_count:,} index items"
+    )
+    if report.kept is not None:
+        print(f"What was there is kept in {report.kept}")
+    if report.refused_count:
+        print(f"{report.refused_count:,} records have no entry: their place is taken or cannot be")
+    for queue in report.gone_queues:
+        print(f"No record of {queue} is left: the queue is gone", file=sys.stderr)
+    _print_damage(report.damage)
+
+
+def _print_proof(report: ProofReport, output: Output) -> int:
+    if output == "json":
+        print_object(report.to_dict(), output)
+    elif output == "jsonl" or report.differences:
+        rows = (one.to_dict() for one in report.differences)
+        print_rows(rows, output, columns=_DIFFERENCE_COLUMNS)
+    if output == "table":
+        print(
+            f"{report.record_count:,} records call for {report.entry_count:,} entries and "
+            f"{report.index_item_count:,} index items: "
+            + (
+                f"{len(report.differences)} differences, {len(report.findings)} without a reason"
+                if report.differences
+                else "the same"
+            )
+        )
+        _print_damage(report.damage)
+    if report.is_damaged:
+        return EXIT_DAMAGED
+    return EXIT_FOUND if report.findings else EXIT_FINE
+
+
+def _print_damage(damage: Sequence[Broken]) -> None:
+    for one in damage:
+        print(
+            f"Damage from {one.start} to {one.stop}: {one.reason}: {one.evidence}", file=sys.stderr
+        )
