@@ -74,10 +74,10 @@ class PageReader(HTMLParser):
         return [values["id"] for _, values in self.elements if values.get("id")]
 
 
-def read_page(report: Report) -> PageReader:
+def read_page(page: Path) -> PageReader:
     """Parse a page, which must be well-formed."""
     reader = PageReader()
-    content = report.page.read_text("utf-8")
+    content = page.read_text("utf-8")
     assert content.startswith("<!DOCTYPE html>")
     reader.feed(content)
     reader.close()

@@ -41,7 +41,7 @@ def damage(path, position, size):
 @pytest.mark.parametrize("name", STORES)
 def test_a_page_is_well_formed_and_needs_nothing_else(name, tmp_path):
     report = make_report(golden_store(name)[0], tmp_path / "page.html")
-    page = read_page(report)
+    page = read_page(report.page)
     assert not {"script", "link", "iframe", "img", "object", "embed", "base", "form"} & {
         tag for tag, _ in page.elements
     }
@@ -53,14 +53,14 @@ def test_a_page_is_well_formed_and_needs_nothing_else(name, tmp_path):
 
 
 def test_every_link_leads_to_a_section(store):
-    page = read_page(report_of(store, busy_puts(500)))
+    page = read_page(report_of(store, busy_puts(500)).page)
     targets = {values["href"][1:] for tag, values in page.elements if tag == "a"}
     assert targets <= set(page.ids())
     assert {"traffic", "topics", "tags", "keys", "sizes", "latency", "delays", "retries"} < targets
 
 
 def test_every_chart_has_a_title_and_a_text_for_who_cannot_see_it(store):
-    page = read_page(report_of(store, busy_puts(500)))
+    page = read_page(report_of(store, busy_puts(500)).page)
     drawings = [values for tag, values in page.elements if tag == "svg"]
     assert len(drawings) > 10
     assert all(values["role"] == "img" and values["aria-label"] for values in drawings)
@@ -73,7 +73,7 @@ def test_every_chart_has_a_title_and_a_text_for_who_cannot_see_it(store):
 def test_names_that_are_markup_or_turn_lines_around_stay_text(store):
     report = report_of(store, busy_puts(500))
     assert NASTY not in report.page.read_text("utf-8")
-    page = read_page(report)
+    page = read_page(report.page)
     assert '<script>alert("x")</script>&\\u202e' in page.text
     assert "\u202e" not in report.page.read_text("utf-8")
     assert visible("a\0b\ud800\u2028é✓") == "a\\u0000b\\ud800\\u2028é✓"
@@ -117,7 +117,7 @@ def test_an_empty_store_is_said_to_hold_nothing(store):
     (store / "commitlog").mkdir(parents=True)
     (store / "checkpoint").write_bytes(bytes(4096))
     report = report_of(store)
-    assert "This store holds no messages." in read_page(report).text
+    assert "This store holds no messages." in read_page(report.page).text
     assert report.summary["messages"] == 0
     assert all(rows == [] for rows in tables_of(report).values())
 
@@ -125,14 +125,14 @@ def test_an_empty_store_is_said_to_hold_nothing(store):
 def test_a_store_of_unwritten_files_is_said_to_hold_nothing(store):
     (store / "commitlog").mkdir(parents=True)
     (store / "commitlog" / f"{0:020d}").write_bytes(bytes(FILE_BYTES))
-    text = read_page(report_of(store)).text
+    text = read_page(report_of(store).page).text
     assert "This store holds no messages." in text
     assert "No damage found." in text
 
 
 def test_one_message_without_tag_and_key_is_told_in_the_singular(store):
     report = report_of(store, [PUT])
-    page = read_page(report)
+    page = read_page(report.page)
     assert "1 message of 1 topic in 1 queue, stored 2023-11-14 22:13:20 UTC." in page.text
     assert not {"tags", "keys"} & set(page.ids())
     assert "No message was delayed" in page.text
@@ -141,21 +141,21 @@ def test_one_message_without_tag_and_key_is_told_in_the_singular(store):
 
 def test_messages_without_any_believable_time_have_no_traffic_and_no_latency(store):
     report = report_of(store, [PUT | {"store_ms": -5, "latency_ms": 0}] * 3)
-    page = read_page(report)
+    page = read_page(report.page)
     assert not {"traffic", "latency"} & set(page.ids())
     assert "3 messages state a store time before 1970" in page.text
     assert report.summary["withoutStoreTime"] == 3
 
 
 def test_clocks_that_differ_are_told(store):
-    text = read_page(report_of(store, [PUT, PUT | {"latency_ms": -90_000}])).text
+    text = read_page(report_of(store, [PUT, PUT | {"latency_ms": -90_000}]).page).text
     assert "1 message (50.0 %) state to be born after they were stored, by up to 1.5 min" in text
 
 
 def test_a_lone_message_years_away_does_not_squeeze_the_rest(store):
     puts = [PUT | {"store_ms": START_MS + one * 1_000} for one in range(2_000)]
     puts.append(PUT | {"store_ms": START_MS + 10**12})
-    text = read_page(report_of(store, puts)).text
+    text = read_page(report_of(store, puts).page).text
     assert "1 message stored far from all others" in text
     assert "Messages per minute" in text
 
@@ -166,7 +166,7 @@ def test_damage_is_on_the_page_first_and_by_file_and_place(store):
     damage(logs[0], 100, 1)
     damage(logs[1], 50_000, 9_000)
     report = report_of(store)
-    page = read_page(report)
+    page = read_page(report.page)
     assert "Damage. 2 damaged ranges" in page.text
     rows = tables_of(report)["damage"]
     assert [row["file"] for row in rows] == [str(logs[0]), str(logs[1])]
@@ -189,7 +189,7 @@ def test_a_missing_file_and_a_cut_one_are_damage(store):
     states = [row["state"] for row in tables_of(report)["files"]]
     assert states[1] == "missing"
     assert states[3] == "truncated"
-    assert "missing" in read_page(report).text
+    assert "missing" in read_page(report.page).text
 
 
 @pytest.mark.parametrize("split_bytes", [20_000, 100_000])
@@ -221,7 +221,7 @@ def test_stores_of_a_directory_are_reported_together(tmp_path):
     report = make_report(both, tmp_path / "page.html", now_ms=NOW_MS)
     assert report.summary["messages"] == 10
     assert [row["brokerName"] for row in tables_of(report)["queues"]] == ["a", "b"]
-    assert "a, b" in read_page(report).text
+    assert "a, b" in read_page(report.page).text
 
 
 def test_a_directory_that_is_no_store_is_refused(tmp_path):

@@ -73,8 +73,9 @@ def _print_report(found: Report, output: Output) -> None:
         f"{summary['queues']:,} queues"
     )
     if summary["damagedRanges"]:
+        noun = "range" if summary["damagedRanges"] == 1 else "ranges"
         print(
-            f"{summary['damagedRanges']:,} damaged ranges of {summary['damagedBytes']:,} bytes in "
+            f"{summary['damagedRanges']:,} damaged {noun} of {summary['damagedBytes']:,} bytes in "
             f"{summary['damagedFiles']:,} of {summary['files']:,} files; the rest was counted"
         )
     print(f"page    {files['page']}\ntables  {files['tables']}\njson    {files['json']}")
