@@ -84,7 +84,7 @@ class StoreDataSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return a reader of the columns in `schema`, which the user may have given."""
         with plain_errors():
-            _check_schema(self.read_options.table, schema)
+            check_schema(self.read_options.table, schema)
         # A class that has `pushFilters` fails every query while Spark's setting for it is off,
         # which is the default. So only the process that will call it sees such a class.
         is_planner = _is_called_from(_PUSHDOWN_PLANNER)
@@ -93,15 +93,9 @@ class StoreDataSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         """Return a reader of what is being written; see ``docs/guide/spark-streaming.md``."""
-        from rocketstore.pipeline.streaming.options import (  # noqa: PLC0415 - as above
-            parse_stream_options,
-        )
         from rocketstore.pipeline.streaming.reader import StoreStreamReader  # noqa: PLC0415 - above
 
-        with plain_errors():
-            options = parse_stream_options(dict(self.options))
-            _check_schema(options.read.table, schema)
-        return StoreStreamReader(options, schema)
+        return StoreStreamReader(dict(self.options), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: FBT001 - Spark's
         """Return the sink of ``df.write``; see ``docs/guide/spark-sink.md``."""
@@ -174,7 +168,14 @@ def _is_called_from(file_name: str) -> bool:
     return False
 
 
-def _check_schema(table: str, schema: StructType) -> None:
+def check_schema(table: str, schema: StructType) -> None:
+    """Refuse a schema whose types are not the table's.
+
+    Raises
+    ------
+    ConfigError
+        A column has another type.
+    """
     for field in schema.fields:
         wanted = column_type(table, field.name).lower()
         found = field.dataType.simpleString().lower()

@@ -10,17 +10,19 @@ last one; nothing may hang on it.
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
 
-from rocketstore.pipeline.source import TaskPartition, plain_errors
+from rocketstore.pipeline.source import TaskPartition, check_schema, plain_errors
 from rocketstore.pipeline.streaming.limits import default_limit, limits_of
 from rocketstore.pipeline.streaming.offsets import StreamOffset, from_json
+from rocketstore.pipeline.streaming.options import parse_stream_options
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     import pyarrow as pa
     from pyspark.sql.streaming.datasource import ReadLimit
@@ -34,11 +36,19 @@ if TYPE_CHECKING:
 class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads a store as a stream; see ``docs/guide/spark-streaming.md``."""
 
-    def __init__(self, options: StreamOptions, schema: StructType) -> None:
-        self.stream_options = options
+    def __init__(self, given: Mapping[str, str], schema: StructType) -> None:
+        # Not parsed yet: where making a reader fails, PySpark 4.3 tells of a failure of its own.
+        self.given = dict(given)
         self.row_schema = schema
         self.target: StreamOffset | None = None
         self._stream: LogStream | QueueStream | None = None
+
+    @cached_property
+    def stream_options(self) -> StreamOptions:
+        """What the stream was asked for."""
+        options = parse_stream_options(self.given)
+        check_schema(options.read.table, self.row_schema)
+        return options
 
     @property
     def stream(self) -> LogStream | QueueStream:
@@ -54,8 +64,9 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """Return the limit that Spark hands to ``latestOffset``."""
-        limit: ReadLimit = default_limit(self.stream_options)
-        return limit
+        with plain_errors():
+            limit: ReadLimit = default_limit(self.stream_options)
+            return limit
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """Return the offset behind the next batch."""

@@ -1,0 +1,174 @@
+"""``readStream.format("rocketstore")`` through Spark itself: triggers, checkpoints, restarts."""
+
+from __future__ import annotations
+
+import functools
+import json
+
+import pytest
+
+from support.small_store import Clock, log_path, messages, open_store, put_all
+
+pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
+
+TIMEOUT_S = 120
+MODES = {"log": {}, "queues": {"subscribePattern": "Topic.*"}}
+
+
+LOG = {"log": {}}
+
+
+class Crash(Exception):  # noqa: N818 - what a test makes happen
+    """A driver that ends in the middle of a batch."""
+
+
+class Query:
+    """A streaming query with one checkpoint, run again and again.
+
+    It reads the store twice, as a log and by its queues: a query costs seconds, a source little.
+    """
+
+    def __init__(self, spark, directory, modes=MODES):
+        self.spark = spark
+        self.store = directory / "store"
+        self.checkpoint = directory / "checkpoint"
+        self.modes = modes
+        self.batches: dict[int, list[tuple[str, int, bytes]]] = {}
+
+    def run(self, *, crash_in=None, **options):
+        """Run everything there is; a batch that is run again replaces its first try."""
+
+        def collect(frame, number):
+            rows = [(row[0], row[1], bytes(row[2])) for row in frame.collect()]
+            self.batches[number] = sorted(rows)
+            if number == crash_in:
+                raise Crash
+
+        query = (
+            self.frame(**options)
+            .writeStream.foreachBatch(collect)
+            .option("checkpointLocation", str(self.checkpoint))
+            .trigger(availableNow=True)
+            .start()
+        )
+        try:
+            query.awaitTermination(TIMEOUT_S)
+        finally:
+            query.stop()
+
+    def frame(self, **options):
+        texts = {name: str(value).lower() for name, value in options.items()}
+        frames = []
+        for mode, choice in self.modes.items():
+            reader = self.spark.readStream.format("rocketstore").options(**choice, **texts)
+            frame = reader.option("columns", "physicalOffset,body").load(str(self.store))
+            frames.append(frame.selectExpr(f"'{mode}' AS mode", "*"))
+        return functools.reduce(lambda one, other: one.union(other), frames)
+
+    def rows(self, mode="log"):
+        batches = (self.batches[number] for number in sorted(self.batches))
+        return [row[1:] for batch in batches for row in batch if row[0] == mode]
+
+    def saved(self, number):
+        """Return the offset of each source as the checkpoint has it."""
+        lines = (self.checkpoint / "offsets" / str(number)).read_text().splitlines()
+        return [json.loads(line) for line in lines[2:]]
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+def put(store, clock, first, count):
+    wanted = messages(count, first=first)
+    places = put_all(store, wanted, clock)
+    return [(place, one.body) for place, one in zip(places, wanted, strict=True)]
+
+
+def test_every_message_is_in_one_batch_over_crashes_and_restarts(spark, tmp_path, clock):
+    query = Query(spark, tmp_path)
+    with open_store(query.store, clock) as store:
+        expected = put(store, clock, 0, 60)
+        with pytest.raises(Exception, match="FOREACH_BATCH_USER_FUNCTION_ERROR"):
+            query.run(crash_in=1, startingOffsets="earliest", maxOffsetsPerTrigger=40)
+        assert query.rows() == expected
+        # What is put meanwhile is not drawn into the batch that was planned.
+        expected += put(store, clock, 60, 30)
+        query.run(maxOffsetsPerTrigger=40)
+    for mode in MODES:
+        assert query.rows(mode) == expected
+    assert [len(query.batches[number]) for number in sorted(query.batches)] == [80, 40, 60]
+    assert [set(one) for one in query.saved(2)] == [{"version", "log"}, {"version", "queues"}]
+
+
+def test_a_running_query_shows_what_was_put_and_begins_at_the_end(spark, tmp_path, clock):
+    query = Query(spark, tmp_path, LOG)
+    with open_store(query.store, clock) as store:
+        put(store, clock, 0, 10)
+        running = (
+            query.frame().writeStream.format("memory").queryName("live")
+            .option("checkpointLocation", str(query.checkpoint)).start()
+        )  # fmt: skip
+        try:
+            running.processAllAvailable()
+            expected = []
+            for first in (10, 13, 14):
+                expected += put(store, clock, first, 3)
+                running.processAllAvailable()
+                rows = spark.table("live").collect()
+                assert sorted((row[1], bytes(row[2])) for row in rows) == expected
+        finally:
+            running.stop()
+
+
+def test_a_loss_ends_a_query_with_one_plain_sentence_unless_it_is_accepted(spark, tmp_path, clock):
+    query = Query(spark, tmp_path, LOG)
+    with open_store(query.store, clock) as store:
+        expected = put(store, clock, 0, 50)
+        query.run(startingOffsets="earliest")
+        assert query.rows() == expected
+        later = put(store, clock, 50, 150)
+    for base in (0, 16_384):
+        log_path(query.store, base).unlink()
+    with pytest.raises(Exception, match="data loss") as caught:
+        query.run()
+    told = str(caught.value)
+    (saved,) = query.saved(0)
+    saved = saved["log"]["store"]
+    assert f"the checkpoint has physical offset {saved['offset']}: expected" in told
+    assert "found that the log begins at 32768" in told
+    assert 'option("failOnDataLoss", "false")' in told
+    assert "Traceback" not in told
+    query.run(failOnDataLoss=False)
+    assert query.rows()[50:] == [row for row in later if row[0] >= 32_768]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"maxOffsetsPerTrigger": "many"}, "option maxOffsetsPerTrigger must be a number"),
+        ({"table": "index"}, "table index cannot be read as a stream"),
+        ({"endingOffsets": "latest"}, "option endingOffsets does not apply to a stream"),
+    ],
+)
+def test_a_stream_refuses_what_it_cannot_mean_with_one_plain_sentence(
+    spark, tmp_path, clock, options, message
+):
+    query = Query(spark, tmp_path, LOG)
+    with open_store(query.store, clock) as store:
+        put(store, clock, 0, 1)
+    reader = spark.readStream.format("rocketstore").options(**options)
+    with pytest.raises(Exception, match=message) as caught:  # noqa: PT012 - Spark may ask late
+        running = reader.load(str(query.store)).writeStream.format("noop").start()
+        running.awaitTermination(TIMEOUT_S)
+    assert "Traceback" not in str(caught.value)
+
+
+def test_a_query_refuses_a_limit_per_trigger(spark, tmp_path, clock):
+    query = Query(spark, tmp_path, LOG)
+    with open_store(query.store, clock) as store:
+        put(store, clock, 0, 1)
+    reader = spark.read.format("rocketstore").option("maxOffsetsPerTrigger", "5")
+    with pytest.raises(Exception, match="maxOffsetsPerTrigger is one of streams"):
+        reader.load(str(query.store)).count()
