@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -85,11 +86,12 @@ class StoreParts:
 
     def drop(self) -> None:
         """Let go of files and lock."""
-        self.preallocator.close()
-        self.log.files.drop()
-        self.queues.drop()
-        self.index.drop()
-        self.lock.release()
+        # In any case: what one of them cannot do must not keep the others, or the lock.
+        with ExitStack() as parts:
+            parts.callback(self.lock.release)
+            for part in (self.index, self.queues, self.log):
+                parts.callback(part.drop)
+            parts.callback(self.preallocator.close)
 
 
 def open_parts(
@@ -156,9 +158,10 @@ class _Opening:
 
     def drop(self) -> None:
         """Let go of the files that were loaded before something failed."""
-        self.preallocator.close()
-        for part in self._loaded:
-            part.drop()
+        with ExitStack() as parts:
+            for part in self._loaded:
+                parts.callback(part.drop)
+            parts.callback(self.preallocator.close)
 
     def _full_directories(self) -> frozenset[Path]:
         return frozenset() if self.retention is None else self.retention.full_directories

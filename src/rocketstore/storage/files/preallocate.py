@@ -13,6 +13,7 @@ not made ahead when they would take the last room of a disk.
 from __future__ import annotations
 
 import threading
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -161,10 +162,12 @@ class Preallocator:
             self._thread = None
         unused = list(self._ready.values())
         self._ready.clear()
-        for file in unused:
-            file.destroy(0, now_ms=0)
-        for directory in {file.path.parent for file in unused}:
-            self._disk.fsync_directory(directory)
+        with ExitStack() as rest:  # one that cannot be deleted does not keep the others
+            for directory in {file.path.parent for file in unused}:
+                rest.callback(self._disk.fsync_directory, directory)
+            for file in unused:
+                rest.callback(file.drop)
+                rest.callback(file.destroy, 0, now_ms=0)
 
     # --- the thread -----------------------------------------------------------------------------
 

@@ -29,6 +29,7 @@ from rocketstore.storage.files.touch_ahead import FAST_WINDOW_MS, WINDOW_BYTES, 
 from rocketstore.storage.log.append_state import IS_COMPILED, AppendState, QueueCell
 
 if TYPE_CHECKING:
+    import mmap
     from collections.abc import Callable, Mapping
 
     import numpy.typing as npt
@@ -104,6 +105,14 @@ class CommitLog(AppendState):
         self._cells: dict[tuple[str, int], QueueCell] = {}
         self._packers: dict[tuple[int, int, int], Callable[..., None]] = {}
         self._target = cast("ByteArray", None)
+
+    def drop(self) -> None:
+        """Let go of all files, and of what an append keeps of the last one."""
+        self._file = cast("MappedFile", None)
+        self._mapping = cast("mmap.mmap", None)
+        self._target = cast("ByteArray", None)
+        self._limit = -1
+        self.files.drop()
 
     # --- what readers ask -----------------------------------------------------------------------
 

@@ -1,0 +1,81 @@
+"""A close that fails lets go of everything all the same: files, maps, threads, and the lock."""
+
+from __future__ import annotations
+
+import errno
+import gc
+import threading
+from pathlib import Path
+
+import pytest
+
+from rocketstore import FlushDiskType, Message, MessageStore, StoreConfig
+from rocketstore.storage.files.disk import Disk
+from support.descriptors import open_descriptors
+
+
+class BreakingDisk(Disk):
+    """Fails every call that makes names or bytes durable, or takes them away, behind the n-th."""
+
+    def __init__(self) -> None:
+        self.calls_left: int | None = None
+
+    def _count(self) -> None:
+        if self.calls_left is not None:
+            self.calls_left -= 1
+            if self.calls_left < 0:
+                raise OSError(errno.EIO, "Input/output error")
+
+    def fdatasync(self, descriptor: int, path: Path) -> None:
+        self._count()
+        super().fdatasync(descriptor, path)
+
+    def fsync_directory(self, directory: Path) -> None:
+        self._count()
+        super().fsync_directory(directory)
+
+    def unlink(self, path: Path) -> None:
+        self._count()
+        super().unlink(path)
+
+
+def maps_of(root: Path) -> list[str]:
+    lines = Path("/proc/self/maps").read_text("utf-8").splitlines()
+    return [line for line in lines if f" {root}/" in line]
+
+
+@pytest.mark.parametrize("flush", list(FlushDiskType))
+@pytest.mark.parametrize("has_threads", [False, True])
+@pytest.mark.parametrize("calls", [0, 1, 3, 6, 10, 11, None])
+def test_a_close_keeps_nothing_whatever_fails_in_it(
+    calls: int | None, flush: FlushDiskType, tmp_path: Path, *, has_threads: bool
+) -> None:
+    config = StoreConfig(
+        mapped_file_size_commit_log=65_536,
+        mapped_file_size_consume_queue=2_000,
+        max_hash_slot_num=100,
+        max_index_num=400,
+        flush_disk_type=flush,
+    )
+    threads_before = threading.active_count()
+    disk = BreakingDisk()
+    gc.collect()
+    gc.disable()  # what is let go of must be so at once
+    try:
+        store = MessageStore.open(tmp_path, config, disk=disk, threads=has_threads)
+        for number in range(50):
+            store.put(Message(topic=f"Topic{number % 3}", body=b"x" * 100, keys=f"k{number}"))
+        assert store.wait_dispatched(timeout_s=30)
+        disk.calls_left = calls
+        try:
+            store.close()
+        except Exception:  # noqa: BLE001 - which one is told elsewhere
+            assert calls is not None
+        disk.calls_left = None
+        assert open_descriptors(tmp_path) == 0
+        assert maps_of(tmp_path) == []
+        assert threading.active_count() == threads_before
+    finally:
+        gc.enable()
+    with MessageStore.open(tmp_path, config) as store:  # not held by a lock either
+        assert sum(store.max_offset(f"Topic{number}", 0) for number in range(3)) == 50
