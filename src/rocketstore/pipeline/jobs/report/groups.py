@@ -17,6 +17,8 @@ from rocketstore.pipeline.jobs.report.buckets import next_width_ms
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    import numpy.typing as npt
+
 pa: Any = pyarrow
 pc: Any = pyarrow.compute
 
@@ -180,14 +182,22 @@ class FrequentGroups(Groups):
         rows = super().settle()
         if rows is None or rows.num_rows <= self.capacity:
             return rows
-        messages = rows["messages"].to_numpy()
+        kept, messages = self.frequent(rows["messages"].to_numpy())
+        at = rows.schema.get_field_index("messages")
+        self.replace(rows.take(pa.array(kept)).set_column(at, "messages", pa.array(messages)))
+        return self._parts[0]
+
+    def frequent(
+        self, messages: npt.NDArray[np.int64]
+    ) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.int64]]:
+        """Return which of some groups are kept, at most `capacity`, and their counts then."""
+        if len(messages) <= self.capacity:
+            return np.arange(len(messages)), messages
         position = len(messages) - self.capacity - 1
         surplus = int(np.partition(messages, position)[position])
         self.missed_at_most += surplus
-        at = rows.schema.get_field_index("messages")
-        rows = rows.set_column(at, "messages", pa.array(messages - surplus))
-        self.replace(rows.filter(pc.greater(rows["messages"], 0)).combine_chunks())
-        return self._parts[0]
+        kept = np.flatnonzero(messages > surplus)
+        return kept, messages[kept] - surplus
 
 
 def as_bytes(rows: Any) -> bytes:

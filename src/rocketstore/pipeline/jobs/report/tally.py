@@ -112,7 +112,7 @@ class Tally:
         self.delays = delays
         self.groups: dict[str, Groups] = {name: Groups(name) for name in SHAPES}
         self.groups["tags"] = FrequentGroups("tags", NAME_CAPACITY)
-        self.groups["keys"] = FrequentGroups("keys", NAME_CAPACITY)
+        self.groups["keys"] = self.frequent_keys = FrequentGroups("keys", NAME_CAPACITY)
         self.groups["seconds"] = TimeGroups("seconds", SECOND_MS, SECOND_ROWS)
         self.groups["minutes"] = TimeGroups("minutes", MINUTE_MS, TIME_ROWS)
         self.damage: list[tuple[Any, ...]] = []
@@ -128,7 +128,8 @@ class Tally:
         count = len(columns)
         if not count:
             return
-        self._numbers.append(columns.cols[:, _PICKED])
+        # Turned while the batch is in the processor's cache.
+        self._numbers.append(np.ascontiguousarray(columns.cols[:, _PICKED].T))
         self._topics.append(columns.to_arrow(["topic"]).column(0))
         self._tags.append(self._names(columns, "tags", columns.tags_size))
         self._keys.append(self._names(columns, "keys", columns.keys_size))
@@ -173,45 +174,49 @@ class Tally:
 
     # --- tables ---------------------------------------------------------------------------------
 
-    def _count(self, name: str, block: _Block, rows: dict[str, Any], chosen: Any = None) -> None:
-        """Group records by their topic's number and add the groups with its name."""
+    def _count(self, name: str, block: _Block, rows: dict[str, Any], chosen: Any = None) -> Any:
+        """Group records by their topic's number and return the groups with its name."""
         table = pa.table(rows | {"topic": block.topic_numbers})
         if chosen is not None:
             table = table.filter(pa.array(chosen))
-        groups = grouped(table, SHAPES[name])
-        numbers = groups["topic"].combine_chunks()
-        at = groups.schema.get_field_index("topic")
-        self.groups[name].add(groups.set_column(at, "topic", block.topics.take(numbers)))
+        shape = SHAPES[name]
+        # One store's records: its name would be hashed with each.
+        shape = shape._replace(keys=tuple(key for key in shape.keys if key != "brokerName"))
+        groups = grouped(table, shape)
+        if "brokerName" in SHAPES[name].keys:
+            groups = groups.add_column(0, "brokerName", [_constant(self.broker_name, groups)])
+        if "topic" in shape.keys:
+            groups = _with_names(groups, "topic", block.topics)
+        return groups
 
     def _count_queues(self, block: _Block) -> None:
         traffic = {"messages": block.ones, "bytes": block.size}
         offsets = pa.array(block.queue_offset)
-        self._count(
-            "queues",
-            block,
-            {
-                "brokerName": _constant(self.broker_name, traffic),
-                "queueId": block.queue_id,
-                "bodyBytes": block.body_size,
-                "minQueueOffset": offsets,
-                "maxQueueOffset": offsets,
-                "firstStoreMs": block.known_store_ms,
-                "lastStoreMs": block.known_store_ms,
-                **traffic,
-            },
-        )
-        self._count("tags", block, {"tags": block.tags, **traffic})
+        rows = {
+            "queueId": block.queue_id,
+            "bodyBytes": block.body_size,
+            "minQueueOffset": offsets,
+            "maxQueueOffset": offsets,
+            "firstStoreMs": block.known_store_ms,
+            "lastStoreMs": block.known_store_ms,
+        }
+        self.groups["queues"].add(self._count("queues", block, rows | traffic))
+        tags = self._count("tags", block, {"tags": block.tags.indices, **traffic})
+        self.groups["tags"].add(_with_names(tags, "tags", block.tags.dictionary))
 
     def _count_times(self, block: _Block) -> None:
         self.notes["timeless"] += len(block.ones) - int(block.has_store_time.sum())
-        for name in ("seconds", "minutes"):
-            groups = self.groups[name]
-            assert isinstance(groups, TimeGroups)
-            if name == "seconds" and groups.width_ms >= MINUTE_MS:
-                continue
-            starts = block.store_ms // groups.width_ms * groups.width_ms
-            rows = {"startMs": starts, "messages": block.ones, "bytes": block.size}
-            self._count(name, block, rows, block.has_store_time)
+        seconds, minutes = self.groups["seconds"], self.groups["minutes"]
+        assert isinstance(seconds, TimeGroups)
+        assert isinstance(minutes, TimeGroups)
+        has_seconds = seconds.width_ms < MINUTE_MS
+        width = seconds.width_ms if has_seconds else minutes.width_ms
+        starts = block.store_ms // width * width
+        rows = {"startMs": starts, "messages": block.ones, "bytes": block.size}
+        groups = self._count("minutes", block, rows, block.has_store_time)
+        minutes.add(groups)
+        if has_seconds:
+            seconds.add(groups)
 
     def _count_sizes(self, block: _Block) -> None:
         rows = {
@@ -220,7 +225,7 @@ class Tally:
             "leastBytes": block.body_size,
             "mostBytes": block.body_size,
         }
-        self._count("sizes", block, rows)
+        self.groups["sizes"].add(self._count("sizes", block, rows))
 
     def _count_latencies(self, block: _Block) -> None:
         known = block.has_store_time & block.has_born_time
@@ -233,7 +238,7 @@ class Tally:
             "leastMs": elapsed,
             "mostMs": elapsed,
         }
-        self._count("latencies", block, rows, known)
+        self.groups["latencies"].add(self._count("latencies", block, rows, known))
 
     def _count_delays(self, block: _Block) -> None:
         rows = block.rows_of(lambda topic: topic == DELAY_TOPIC)
@@ -275,7 +280,7 @@ class Tally:
             "firstStoreMs": block.known_store_ms,
             "lastStoreMs": block.known_store_ms,
         }
-        self._count("retries", block, rows, chosen)
+        self.groups["retries"].add(self._count("retries", block, rows, chosen))
 
     def _count_keys(self, block: _Block, texts: Any) -> None:
         """Count keys by topic: KEYS split at blanks, empty ones left out."""
@@ -297,26 +302,26 @@ class Tally:
             texts = self._cut(texts)
         self.notes["keys"] += len(texts)
         encoded = texts.dictionary_encode()
+        topic_count = len(block.topics)
+        codes = encoded.indices.to_numpy().astype(np.int64) * topic_count + topics.to_numpy()
+        present, messages = np.unique(codes, return_counts=True)
+        # Of unique keys none is left here, before it costs anything to put names together.
+        kept, messages = self.frequent_keys.frequent(messages)
         rows = pa.table(
             {
-                "topic": topics,
-                "key": encoded.indices,
-                "messages": np.ones(len(texts), dtype=np.int64),
+                "topic": block.topics.take(pa.array(present[kept] % topic_count)),
+                "key": encoded.dictionary.take(pa.array(present[kept] // topic_count)),
+                "messages": messages,
             }
         )
-        groups = grouped(rows, SHAPES["keys"])
-        topic_names = block.topics.take(groups["topic"].combine_chunks())
-        keys = encoded.dictionary.take(groups["key"].combine_chunks())
-        self.groups["keys"].add(
-            pa.table({"topic": topic_names, "key": keys, "messages": groups["messages"]})
-        )
+        self.frequent_keys.add(rows)
 
 
 class _Block:
     """The numbers and names of some ten thousand records, each column in one piece."""
 
     def __init__(self, numbers: list[Numbers], topics: list[Any], tags: list[Any]) -> None:
-        columns = np.ascontiguousarray(np.concatenate(numbers).T)
+        columns = np.concatenate(numbers, axis=1)
         self.size, self.queue_id, self.queue_offset = columns[0], columns[1], columns[2]
         self.sys_flag, self.born_ms, self.store_ms = columns[3], columns[4], columns[5]
         self.reconsume_times, self.body_size, self.delay_level = columns[6:9]
@@ -324,7 +329,7 @@ class _Block:
         encoded = pa.chunked_array(topics).combine_chunks().dictionary_encode()
         self.topics = encoded.dictionary
         self.topic_numbers = encoded.indices
-        self.tags = pa.chunked_array(tags).combine_chunks()
+        self.tags = pa.chunked_array(tags).combine_chunks().dictionary_encode()
         self.has_store_time = (self.store_ms >= 0) & (self.store_ms <= LAST_TIMESTAMP_MS)
         self.has_born_time = (self.born_ms > 0) & (self.born_ms <= LAST_TIMESTAMP_MS)
         self.known_store_ms = pa.array(self.store_ms, mask=~self.has_store_time)
@@ -349,8 +354,16 @@ class _Block:
         return ways
 
 
-def _constant(text: str, rows: dict[str, Any]) -> Any:
-    return pa.repeat(pa.scalar(text, pa.string()), len(next(iter(rows.values()))))
+def _constant(text: str, rows: Any) -> Any:
+    """Return a text for every row of a table or of a dict of columns."""
+    count = len(next(iter(rows.values()))) if isinstance(rows, dict) else rows.num_rows
+    return pa.repeat(pa.scalar(text, pa.string()), count)
+
+
+def _with_names(groups: Any, name: str, names: Any) -> Any:
+    """Return groups with the names that a column has the numbers of."""
+    at = groups.schema.get_field_index(name)
+    return groups.set_column(at, name, names.take(groups[name].combine_chunks()))
 
 
 def _delay_ms(delays: DelayFacts, level: int) -> int:
