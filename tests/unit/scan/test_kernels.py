@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import warnings
 from pathlib import Path
 
@@ -92,3 +93,26 @@ def test_no_usable_cache_is_one_warning_and_no_error(fresh_cache_root, monkeypat
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert fresh_cache_root() is None
+
+
+def test_threads_that_load_kernels_at_once_do_not_mix_up_their_caches(monkeypatch, tmp_path):
+    """Numba's setting is one for the process: mixed up, kernels went into the working directory."""
+    compiled = pytest.importorskip("rocketstore.scan.compiled")
+    numba = pytest.importorskip("numba")
+    monkeypatch.setattr(compiled, "cache_root", lambda: tmp_path)
+    seen: list[str] = []
+
+    def load(module: str) -> None:
+        with compiled._cache_directory(f"rocketstore.scan.compiled.{module}"):
+            seen.append(Path(numba.config.CACHE_DIR).name.partition("-")[0])
+
+    before = numba.config.CACHE_DIR
+    with compiled._cache_directory("rocketstore.scan.compiled.walk"):
+        other = threading.Thread(target=load, args=("index",))
+        other.start()
+        other.join(0.1)
+        assert Path(numba.config.CACHE_DIR).name.startswith("walk-")
+        assert not seen
+    other.join(10)
+    assert seen == ["index"]
+    assert before == numba.config.CACHE_DIR

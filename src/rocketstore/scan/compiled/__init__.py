@@ -17,6 +17,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import re
+import threading
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -79,6 +80,11 @@ def _compiled(function: Callable[..., Any], signature: object) -> Any:
         return decorate(function)
 
 
+_CACHE_SETTING: Final = threading.RLock()
+"""Held while Numba's setting is ours: it is one for the whole process, and two threads may load
+kernels at once."""
+
+
 @contextmanager
 def _cache_directory(module_name: str) -> Iterator[bool]:
     """Point Numba at the cache of this version of a module, and back afterwards.
@@ -91,13 +97,14 @@ def _cache_directory(module_name: str) -> Iterator[bool]:
         yield False
         return
     settings: Any = numba.config
-    before = settings.CACHE_DIR
     tail = module_name.rpartition(".")[2]
-    settings.CACHE_DIR = str(root / f"{tail}-{_source_digest(module_name)}")
-    try:
-        yield True
-    finally:
-        settings.CACHE_DIR = before
+    directory = str(root / f"{tail}-{_source_digest(module_name)}")
+    with _CACHE_SETTING:
+        before, settings.CACHE_DIR = settings.CACHE_DIR, directory
+        try:
+            yield True
+        finally:
+            settings.CACHE_DIR = before
 
 
 @functools.cache
