@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from rocketstore.format.java_hash import string_hash
 from rocketstore.format.properties import decode_properties
 from rocketstore.scan.columns import COLUMN_COUNT, Column, RecordColumns, StopReason, new_columns
+from rocketstore.scan.crc import SUM_BLOCK_BYTES
 from rocketstore.scan.reference import crc as reference_crc
 from rocketstore.scan.reference import java_hash as reference_hash
 from rocketstore.scan.reference import resync as reference_resync
@@ -97,6 +98,49 @@ def test_the_compiled_resync_is_the_reference_resync(log, data):
     )
     assert compiled == reference
     assert compiled == -1 or position <= compiled < stop
+
+
+@given(damaged_logs(), st.integers(0, 3000), st.data())
+def test_a_budget_changes_what_resync_costs_and_never_what_it_finds(log, budget, data):
+    array = as_array(log.data)
+    size = len(array)
+    position = data.draw(st.integers(0, size))
+    (found, spent), (expected, expected_spent) = (
+        module.resync_within(array, position, size, log.base, size, budget)
+        for module in (compiled_resync, reference_resync)
+    )
+    assert found == expected == compiled_resync.resync(array, position, size, log.base, size)
+    assert spent == expected_spent
+
+
+def forged_headers(size: int, step: int, *, last_is_true: bool) -> np.ndarray:
+    """Return garbage in which each header says that its body goes on to the end."""
+    content = bytearray(b"\x07" * size)
+    end = size - 5
+    content[end - 4 : end] = b"\x01T\x00\x00"  # topic, and no properties
+    starts = [*range(0, size // 2, step), size // 2]
+    for at in starts:
+        content[at : at + 8] = (end - at).to_bytes(4, "big") + b"\xda\xa3\x20\xa7"
+        content[at + 28 : at + 36] = at.to_bytes(8, "big")
+        content[at + 36 : at + 40] = bytes(4)
+        content[at + 84 : at + 88] = (end - 4 - at - 88).to_bytes(4, "big")
+    if last_is_true:
+        at = starts[-1]
+        crc = zlib.crc32(content[at + 88 : end - 4]) & 0x7FFFFFFF
+        content[at + 8 : at + 12] = crc.to_bytes(4, "big")
+    return np.frombuffer(bytes(content), np.uint8)
+
+
+@pytest.mark.parametrize("module", [compiled_resync, reference_resync])
+@pytest.mark.parametrize("last_is_true", [False, True])
+def test_forged_headers_with_long_bodies_cost_blocks_and_not_bodies(module, last_is_true):
+    size, step = 4 << 20, 500
+    buffer = forged_headers(size, step, last_is_true=last_is_true)
+    headers = size // 2 // step + 2
+    found, spent = module.resync_within(buffer, 0, size, 0, size, 1 << 20)
+    assert found == (size // 2 if last_is_true else -1)
+    bodies = headers * size * 3 // 4
+    assert spent <= (1 << 20) + size + headers * 2 * SUM_BLOCK_BYTES < bodies // 100
 
 
 @given(damaged_logs(), st.data())

@@ -43,6 +43,34 @@ def power_of_x(exponent: int) -> int:
     return remainder
 
 
+def multiplied(a: int, b: int) -> int:
+    """Return a times b mod P, all three reflected (lowest power in bit 31)."""
+    polynomial = reflected(POLYNOMIAL & 0xFFFFFFFF, 32)
+    product = 0
+    for bit in range(31, -1, -1):
+        if a >> bit & 1:
+            product ^= b
+        b = b >> 1 ^ (polynomial if b & 1 else 0)
+    return product
+
+
+SUM_BLOCK_BYTES: Final = 4096
+"""How far apart the checksums of a prefix stand that `resync` keeps (see ``compiled.resync``)."""
+
+CRC_BUDGET_BYTES: Final = 16 << 20
+"""What one `resync` spends on bodies before it keeps such checksums: 4 ms of work."""
+
+
+def block_shifts(count: int = 40) -> npt.NDArray[np.int64]:
+    """Return by what a CRC is multiplied when 1, 2, 4, … blocks of other bytes follow."""
+    shift = reflected(power_of_x(8 * SUM_BLOCK_BYTES), 32)
+    shifts = np.zeros(count, dtype=np.int64)
+    for number in range(count):
+        shifts[number] = shift
+        shift = multiplied(shift, shift)
+    return shifts
+
+
 def fold_constants(distance_bits: int) -> tuple[int, int]:
     """Return the multipliers of a lane's lower and upper half for a fold over that many bits."""
     lower = reflected(power_of_x(distance_bits + 32), 32) << 1

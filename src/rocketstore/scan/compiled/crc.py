@@ -165,6 +165,13 @@ def body_crc_unchecked(buffer: Any, position: Any, size: Any) -> Any:
     return np.int64(register ^ _ALL_ONES) & CRC_MASK
 
 
+@inner
+def crc_continued(buffer: Any, position: Any, end: Any, crc: Any) -> Any:
+    """Return the CRC-32 of bytes whose beginning has `crc` and whose rest is given, unmasked."""
+    register = _crc(buffer, position, end, np.uint64(crc) ^ _ALL_ONES)
+    return np.int64(register ^ _ALL_ONES)
+
+
 @kernel(types.int64(BYTES, types.int64, types.int64))
 def body_crc(buffer: Any, position: Any, size: Any) -> Any:
     """CRC-32 of ``buffer[position:position + size]`` as a record keeps it, masked to 31 bits."""

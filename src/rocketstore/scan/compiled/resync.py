@@ -1,19 +1,41 @@
 """Find the next believable record behind damage; see ``rocketstore.scan.resync``.
 
 Cost: words of zeros are skipped 64 bytes at a time, other words 8 at a time unless they hold a byte
-that a magic number starts with.
+that a magic number starts with. Bodies of candidates are checked as they are up to a budget; then
+checksums of the buffer's prefixes are kept, from which that of any range follows, so that a body
+costs two blocks at most, however long it says it is.
 """
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from rocketstore.scan.columns import StopReason
-from rocketstore.scan.compiled import BYTES, inner, kernel, types
-from rocketstore.scan.compiled.memory import load_u8, load_u32, load_word, trailing_zeros
-from rocketstore.scan.compiled.walk import check_record
+from rocketstore.scan.compiled import BYTES, NUMBERS, inner, kernel, types
+from rocketstore.scan.compiled.crc import crc_continued
+from rocketstore.scan.compiled.memory import (
+    load_i32,
+    load_u8,
+    load_u32,
+    load_word,
+    trailing_zeros,
+)
+from rocketstore.scan.compiled.walk import check_record, v6_extra_bytes
+from rocketstore.scan.crc import (
+    CRC_BUDGET_BYTES,
+    CRC_MASK,
+    POLYNOMIAL,
+    SUM_BLOCK_BYTES,
+    block_shifts,
+    reflected,
+)
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    ByteArray = npt.NDArray[np.uint8]
 
 _MAGIC_V1: Final = 0xDAA320A7
 _MAGIC_V2: Final = 0xDAA320AB
@@ -28,6 +50,8 @@ _EACH_BLANK_LEAD: Final = np.uint64(0xCBCBCBCBCBCBCBCB)
 
 _END: Final = int(StopReason.END)
 _BLANK: Final = int(StopReason.BLANK)
+_NOTHING: Final = -1
+_NO_SUMS: Final = np.zeros(0, np.int64)
 
 
 @inner
@@ -51,21 +75,93 @@ def _lead_bytes(word: Any) -> Any:
     return found & _EACH_TOP_BIT
 
 
+_SUM_BLOCK: Final = SUM_BLOCK_BYTES
+_SHIFTS: Final = block_shifts()
+_POLYNOMIAL: Final = reflected(POLYNOMIAL & 0xFFFFFFFF, 32)
+_OVER_BUDGET: Final = -2
+
+SPENT: Final = 0
+"""Bytes of bodies and blocks whose checksum was computed."""
+_BUDGET: Final = 1
+_ORIGIN: Final = 2
+_KNOWN: Final = 3
+_AT: Final = 4
+_WORK_SIZE: Final = 5
+
+
 @inner
-def _is_believable(buffer: Any, magic_at: Any, base: Any, file_size: Any) -> Any:
+def _shifted(crc: Any, blocks: Any) -> Any:
+    """Return what `crc` contributes when so many blocks follow: a product mod P, reflected."""
+    number = 0
+    while blocks:
+        if blocks & 1:
+            factor = _SHIFTS[number]
+            product = 0
+            for bit in range(31, -1, -1):
+                if (crc >> bit) & 1:
+                    product ^= factor
+                factor = (factor >> 1) ^ (_POLYNOMIAL if factor & 1 else 0)
+            crc = product
+        blocks >>= 1
+        number += 1
+    return crc
+
+
+@inner
+def _crc_of_range(buffer: Any, start: Any, stop: Any, work: Any, sums: Any) -> Any:
+    """Return the CRC-32 of a range, from the prefixes' where it spans whole blocks."""
+    origin = work[_ORIGIN]
+    first = -((origin - start) // _SUM_BLOCK)
+    last = (stop - origin) // _SUM_BLOCK
+    if first >= last:
+        work[SPENT] += stop - start
+        return crc_continued(buffer, start, stop, 0)
+    while work[_KNOWN] < last:
+        known = work[_KNOWN]
+        at = origin + known * _SUM_BLOCK
+        sums[known + 1] = crc_continued(buffer, at, at + _SUM_BLOCK, sums[known])
+        work[_KNOWN] = known + 1
+        work[SPENT] += _SUM_BLOCK
+    whole_at, rest_at = origin + first * _SUM_BLOCK, origin + last * _SUM_BLOCK
+    work[SPENT] += whole_at - start + stop - rest_at
+    head = crc_continued(buffer, start, whole_at, 0)
+    middle = _shifted(head ^ sums[first], last - first) ^ sums[last]
+    return crc_continued(buffer, rest_at, stop, middle)
+
+
+@inner
+def _believe(buffer: Any, magic_at: Any, base: Any, file_size: Any, work: Any, sums: Any) -> Any:
+    """Return END or BLANK for what can be believed; _OVER_BUDGET when a checksum costs too much."""
     magic = load_u32(buffer, magic_at)
     if magic not in (_MAGIC_V1, _MAGIC_V2, _MAGIC_BLANK):
-        return False
-    verdict = check_record(buffer, magic_at - 4, base, file_size, check_crc=True)
-    return verdict in (_END, _BLANK)
+        return _NOTHING
+    position = magic_at - 4
+    verdict = check_record(buffer, position, base, file_size, check_crc=False)
+    if verdict == _BLANK:
+        return _BLANK
+    if verdict != _END:
+        return _NOTHING
+    born_extra, store_extra = v6_extra_bytes(load_u32(buffer, position + 36))
+    body_at = position + 88 + born_extra + store_extra
+    size = load_i32(buffer, body_at - 4)
+    stored = load_i32(buffer, position + 8)
+    if size == 0 or stored < 0:
+        return _END if stored == 0 else _NOTHING
+    if len(sums) == 0:
+        if work[SPENT] + size > work[_BUDGET]:
+            return _OVER_BUDGET
+        work[SPENT] += size
+        crc = crc_continued(buffer, body_at, body_at + size, 0)
+    else:
+        crc = _crc_of_range(buffer, body_at, body_at + size, work, sums)
+    return _END if stored == crc & CRC_MASK else _NOTHING
 
 
-@kernel(types.int64(BYTES, types.int64, types.int64, types.int64, types.int64))
-def resync(buffer: Any, position: Any, stop: Any, base: Any, file_size: Any) -> Any:
-    """Return where the first believable record or BLANK in ``[position, stop)`` starts, else -1.
-
-    Parameters are those of ``walk``. The record may end behind `stop`.
-    """
+@kernel(types.int64(BYTES, types.int64, types.int64, types.int64, types.int64, NUMBERS, NUMBERS))
+def _resync(
+    buffer: Any, position: Any, stop: Any, base: Any, file_size: Any, work: Any, sums: Any
+) -> Any:
+    """Return where the first believable thing starts, else -1, or _OVER_BUDGET with its place."""
     limit = min(file_size, len(buffer))
     at = max(position, 0) + 4
     # `at` runs over the places of magic numbers, four behind those of records.
@@ -75,7 +171,11 @@ def resync(buffer: Any, position: Any, stop: Any, base: Any, file_size: Any) -> 
             at += 64
             continue
         if at + 8 > limit:
-            if _is_believable(buffer, at, base, file_size):
+            found = _believe(buffer, at, base, file_size, work, sums)
+            if found == _OVER_BUDGET:
+                work[_AT] = at - 4
+                return found
+            if found != _NOTHING:
                 return at - 4
             at += 1
             continue
@@ -84,11 +184,42 @@ def resync(buffer: Any, position: Any, stop: Any, base: Any, file_size: Any) -> 
             magic_at = at + (trailing_zeros(leads) >> 3)
             if magic_at >= magic_stop:
                 return -1
-            if _is_believable(buffer, magic_at, base, file_size):
+            found = _believe(buffer, magic_at, base, file_size, work, sums)
+            if found == _OVER_BUDGET:
+                work[_AT] = magic_at - 4
+                return found
+            if found != _NOTHING:
                 return magic_at - 4
             leads &= leads - _ONE
         at += 8
     return -1
+
+
+def resync_within(
+    buffer: ByteArray, position: int, stop: int, base: int, file_size: int, budget: int
+) -> tuple[int, int]:
+    """Do as `resync`; also return of how many bytes a checksum was computed.
+
+    Parameters are those of ``walk``, and how many bytes may be spent before prefixes are kept.
+    """
+    work = np.zeros(_WORK_SIZE, np.int64)
+    work[_BUDGET] = budget
+    found = int(_resync(buffer, position, stop, base, file_size, work, _NO_SUMS))
+    if found == _OVER_BUDGET:
+        start = int(work[_AT])
+        work[_ORIGIN] = start
+        blocks = max(min(file_size, len(buffer)) - start, 0) // _SUM_BLOCK
+        sums = np.zeros(blocks + 1, np.int64)
+        found = int(_resync(buffer, start, stop, base, file_size, work, sums))
+    return found, int(work[SPENT])
+
+
+def resync(buffer: ByteArray, position: int, stop: int, base: int, file_size: int) -> int:
+    """Return where the first believable record or BLANK in ``[position, stop)`` starts, else -1.
+
+    Parameters are those of ``walk``. The record may end behind `stop`.
+    """
+    return resync_within(buffer, position, stop, base, file_size, CRC_BUDGET_BYTES)[0]
 
 
 @kernel(types.int64(BYTES, types.int64, types.int64))
