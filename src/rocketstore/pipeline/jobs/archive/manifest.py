@@ -50,6 +50,8 @@ class DataFile(msgspec.Struct, rename="camel", frozen=True):
         As text; the stored bytes in base64 where they are no UTF-8.
     day
         Days since 1970-01-01, None when no calendar has the time.
+    footer_crc32
+        Of the file's footer, for which Parquet has no checksum of its own, as it has for pages.
     """
 
     path: str
@@ -59,6 +61,7 @@ class DataFile(msgspec.Struct, rename="camel", frozen=True):
     day: int | None
     rows: int
     size: int
+    footer_crc32: int
     record_bytes: int
     min_store_timestamp: int
     max_store_timestamp: int
@@ -88,6 +91,7 @@ class ExtentFile(msgspec.Struct, rename="camel", frozen=True):
     path: str
     rows: int
     size: int
+    footer_crc32: int
     is_tail: bool
     """Holds what stood behind the log's end, which only counts as long as no run follows."""
     crc32: int

@@ -16,7 +16,7 @@ import os
 import uuid
 import zlib
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, Self
 
 import msgspec
 import numpy as np
@@ -61,6 +61,8 @@ ROW_GROUP_ROWS: Final = 128 * 1024
 EXTENT_CHUNK_BYTES: Final = 4 * MiB
 """Content of one row of extents."""
 
+_FOOTER_END_BYTES: Final = 8
+"""Length of the metadata, and the magic number."""
 _EXTENT_ROWS: Final = 1024
 _DAMAGE: Final = frozenset({"damage", "unwritten"})
 _BESIDE: Final = frozenset({"tail", "excess"})
@@ -256,8 +258,8 @@ class _ExtentWriter:
             return
         self._writer.close()
         is_beside = bool(self.task.raw)
-        size = _synced_size(self.path)
-        done = ExtentFile(self.path.name, self._count, size, is_beside, self._crc)
+        size, footer = _finished(self.path)
+        done = ExtentFile(self.path.name, self._count, size, footer, is_beside, self._crc)
         self.files.append(done)
 
     def add(
@@ -342,6 +344,7 @@ def _write_files(
         path = staging / f"{prefix}-{number:05d}"
         _write_file(path, columns, rows, task.store.broker_name)
         day = int(sorted_days[begin])
+        size, footer = _finished(path)
         topic = names[sorted_topics[begin]]
         text = topic.decode("utf-8", "replace")
         offsets, stored = columns.physical_offset[rows], times[rows]
@@ -353,7 +356,8 @@ def _write_files(
                 raw_topic=None if text.encode() == topic else base64.b64encode(topic).decode(),
                 day=None if day == _NO_DAY else day,
                 rows=len(rows),
-                size=_synced_size(path),
+                size=size,
+                footer_crc32=footer,
                 record_bytes=int(columns.size[rows].sum()),
                 min_store_timestamp=int(stored.min()),
                 max_store_timestamp=int(stored.max()),
@@ -386,11 +390,18 @@ def row_groups(
         begin, done = end, int(ends[end - 1])
 
 
-def _synced_size(path: Path) -> int:
-    """Bring a file to the disk and return its size."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-        return os.fstat(descriptor).st_size
-    finally:
-        os.close(descriptor)
+def _finished(path: Path) -> tuple[int, int]:
+    """Bring a Parquet file to the disk; return its size and the CRC of its footer."""
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+        return os.fstat(file.fileno()).st_size, footer_crc(file)
+
+
+def footer_crc(file: BinaryIO) -> int:
+    """Return the CRC-32 of a Parquet file's footer: its metadata, their length, and ``PAR1``."""
+    size = file.seek(0, os.SEEK_END)
+    file.seek(max(0, size - _FOOTER_END_BYTES))
+    end = file.read()
+    length = int.from_bytes(end[:4], "little") + _FOOTER_END_BYTES
+    file.seek(max(0, size - length))
+    return zlib.crc32(file.read())

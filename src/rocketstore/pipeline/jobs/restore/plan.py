@@ -72,8 +72,8 @@ class SourceFile(NamedTuple):
 
     path: str
     size: int
+    footer_crc32: int
     topic: bytes
-    rows: int
 
 
 class Stretch(NamedTuple):
@@ -142,7 +142,7 @@ def _extent_task(
     archive: Path, manifest: Manifest, extents: ExtentFile, *, is_last: bool
 ) -> ExtentTask:
     path = archive / EXTENTS / run_name(manifest.run) / extents.path
-    file = SourceFile(str(path), extents.size, b"", extents.rows)
+    file = SourceFile(str(path), extents.size, extents.footer_crc32, b"")
     return ExtentTask(file, extents.crc32, is_last)
 
 
@@ -191,7 +191,9 @@ def _units(
         by_task: dict[int, list[SourceFile]] = {}
         for file in manifest.files:
             if selection.may_have(file):
-                source = SourceFile(str(root / file.path), file.size, file.topic_bytes, file.rows)
+                source = SourceFile(
+                    str(root / file.path), file.size, file.footer_crc32, file.topic_bytes
+                )
                 by_task.setdefault(file.task, []).append(source)
         units += [
             (tuple(by_task[part.task]), part) for part in manifest.parts if part.task in by_task

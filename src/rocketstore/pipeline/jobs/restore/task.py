@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 
 from rocketstore.errors import ArchiveDamagedError, StoreError, StoreFullError
 from rocketstore.format.file_name import file_name
-from rocketstore.pipeline.jobs.archive.task import row_groups
+from rocketstore.pipeline.jobs.archive.task import footer_crc, row_groups
 from rocketstore.pipeline.jobs.restore.encode import (
     COLUMNS,
     Topics,
@@ -107,22 +107,29 @@ def _opened(file: SourceFile) -> Iterator[Any]:
     """Open a Parquet file of the archive for the length of a ``with`` block."""
     path = Path(file.path)
     try:
-        found = path.stat().st_size
+        _check_file(path, file)
+        with pq.ParquetFile(path, page_checksum_verification=True) as opened:
+            yield opened
+    except FileNotFoundError:
+        raise ArchiveDamagedError(f"{path} is missing", hint=_FROM_BACKUP) from None
+    except (OSError, pa.ArrowException, MemoryError) as error:
+        raise ArchiveDamagedError(f"{path} cannot be read: {error}", hint=_FROM_BACKUP) from error
+
+
+def _check_file(path: Path, file: SourceFile) -> None:
+    """Compare what no checksum inside the file covers with the manifest."""
+    with path.open("rb") as opened:
+        found = os.fstat(opened.fileno()).st_size
         if found != file.size:
             raise ArchiveDamagedError(
                 f"{path} has {found} bytes: expected {file.size}", hint=_FROM_BACKUP
             )
-        with pq.ParquetFile(path, page_checksum_verification=True) as opened:
-            rows = opened.metadata.num_rows
-            if rows != file.rows:
-                raise ArchiveDamagedError(
-                    f"{path} has {rows} rows: expected {file.rows}", hint=_FROM_BACKUP
-                )
-            yield opened
-    except FileNotFoundError:
-        raise ArchiveDamagedError(f"{path} is missing", hint=_FROM_BACKUP) from None
-    except (OSError, pa.ArrowException) as error:
-        raise ArchiveDamagedError(f"{path} cannot be read: {error}", hint=_FROM_BACKUP) from error
+        footer = footer_crc(opened)
+    if footer != file.footer_crc32:
+        raise ArchiveDamagedError(
+            f"{path} has a footer with CRC {footer:08x}: expected {file.footer_crc32:08x}",
+            hint=_FROM_BACKUP,
+        )
 
 
 def _wanted_order(table: Any, selection: Selection) -> npt.NDArray[np.int64]:
