@@ -117,7 +117,7 @@ class QueueEntries:
                     written = source.read(begin, stop - begin).rstrip(b"\0")
                     if written:
                         last = file.base + begin + len(written) - 1
-                        return last // ENTRY_SIZE_BYTES + 1
+                        return min(last // ENTRY_SIZE_BYTES + 1, self.place_count)
                     stop = begin
         return self.first_offset
 

@@ -87,7 +87,7 @@ class StrayItems(msgspec.Struct, array_like=True):
     Attributes
     ----------
     beyond
-        They point at this physical offset or behind it; -1 where records stand behind them.
+        A physical offset that lies at or behind the log's end only if they point there.
     """
 
     file: str

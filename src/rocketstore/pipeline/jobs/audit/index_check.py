@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from rocketstore.pipeline.files import OpenFile
+    from rocketstore.pipeline.jobs.audit.runs import Runs
 
     Int64Array: TypeAlias = npt.NDArray[np.int64]
 
@@ -178,14 +179,16 @@ class _Uncovered:
             outside = np.flatnonzero((before < 0) | (offsets >= self._stops[before]))
         for group in np.unique(before[outside]).tolist():
             rows = outside[before[outside] == group]
-            known = self._found.setdefault(group, [0, number + int(rows[0])])
+            lowest = int(offsets[rows].min())
+            known = self._found.setdefault(group, [0, number + int(rows[0]), lowest])
             known[0] += rows.size
+            known[2] = min(known[2], lowest)
 
     def found(self, name: str) -> list[StrayItems]:
         # In front of the first range, which begins where the log does, are deleted records' items.
         return [
-            StrayItems(name, count, first, int(self._stops[group]) if group >= 0 else 0)
-            for group, (count, first) in self._found.items()
+            StrayItems(name, count, first, lowest)
+            for group, (count, first, lowest) in self._found.items()
             if group >= 0 or not self._stops.size
         ]
 
@@ -210,7 +213,7 @@ class RangeItems:
         self._files, _ = files_at(location)
         self._places = places
         self._next = [-1] * len(places)
-        self._start = start
+        self._begin = self._start = start
         self._stray: list[tuple[int, Int64Array, Int64Array]] = []
 
     def match(self, stop: int, offsets: Int64Array, hashes: Int64Array) -> Int64Array:
@@ -236,18 +239,35 @@ class RangeItems:
                 self._stray.append((at, numbers[rows], found_offsets[rows]))
         return offsets[~np.isin(expected_keys, found_keys)]
 
-    def stray(self, beyond: int) -> list[StrayItems]:
-        """Return items that no record calls for: those before the last record's end, and others."""
+    def stray(self, chains: Runs, reach: int) -> list[StrayItems]:
+        """Return items that no record calls for, by what stands in front of them.
+
+        Parameters
+        ----------
+        chains
+            Start and stop of each chain of records in the range.
+        reach
+            Where the last record that begins before the range ends.
+        """
         counted: dict[tuple[int, int], list[int]] = {}
         for at, numbers, offsets in self._stray:
-            for place, rows in ((-1, offsets < beyond), (beyond, offsets >= beyond)):
-                if rows.any():
-                    known = counted.setdefault((at, place), [0, int(numbers[rows][0])])
-                    known[0] += int(rows.sum())
+            beyond = self._beyond(offsets, chains, reach)
+            for place in np.unique(beyond).tolist():
+                rows = beyond == place
+                known = counted.setdefault((at, place), [0, int(numbers[rows][0])])
+                known[0] += int(rows.sum())
         return [
             StrayItems(self._places[at].name, count, first, place)
             for (at, place), (count, first) in counted.items()
         ]
+
+    def _beyond(self, offsets: Int64Array, chains: Runs, reach: int) -> Int64Array:
+        """Return a place that lies behind the log's end only if the item does."""
+        edges = np.concatenate(([[self._begin, max(reach, self._begin)]], chains))
+        chain = np.searchsorted(edges[:, 0], offsets, side="right") - 1
+        is_inside = offsets < edges[chain, 1]
+        beyond: Int64Array = np.where(is_inside, edges[chain, 0], edges[chain, 1])
+        return np.where((chain == 0) & ~is_inside, reach, beyond)
 
     def _take(self, at: int, start: int, stop: int) -> tuple[int, int, npt.NDArray[np.void]]:
         """Return the items from `start` up to `stop` of one file, and the first one's number."""

@@ -148,6 +148,7 @@ class _SplitCheck:
         self._row_count = 0
         self._items: list[tuple[Int64Array, Int64Array]] = []
         self._place = np.empty((2, 4096), dtype=np.int64)
+        self._reach: int | None = None
         start = task.file.base + task.start
         self._range = (
             None if task.indexes is None else RangeItems(task.location, task.indexes, start)
@@ -163,6 +164,9 @@ class _SplitCheck:
             self._damage.append(facts)
         if len(batch.columns):
             self._take_records(batch.columns)
+        elif not self._chains:
+            # Only records in front of the range so far.
+            self._reach = batch.end_of_data
         for blank in batch.blanks:
             chain = self._chain_at(blank.physical_offset)
             chain.facts.stop = blank.physical_offset + blank.size
@@ -193,10 +197,13 @@ class _SplitCheck:
             & (columns.queue_offset <= MAX_QUEUE_OFFSET)
             & (columns.queue_id >= 0)
         )
-        rows = np.empty((int(has_place.sum()), 8), dtype=np.int64)
-        rows[:, :_QUEUE] = columns.cols[has_place][:, _KEPT]
-        rows[:, _QUEUE] = numbers[has_place]
+        rows = np.empty((len(columns), 8), dtype=np.int64)
+        for at, column in enumerate(_KEPT):
+            rows[:, at] = columns.cols[:, column]
+        rows[:, _QUEUE] = numbers
         rows[:, _IS_EXTRA] = 0
+        if not has_place.all():
+            rows = rows[has_place]
         self._rows.append(rows)
         self._row_count += len(rows)
         self._take_extra_queues(columns, has_place)
@@ -317,8 +324,12 @@ class _SplitCheck:
         """Compare what is left and return everything."""
         task, base = self._task, self._task.file.base
         self._compare(base + task.stop)
-        ends = [chain.facts.stop for chain in self._chains if chain.facts.record_count]
-        beyond = max(ends, default=base + task.start)
+        extents = [(chain.facts.start, chain.facts.stop) for chain in self._chains]
+        chains = np.array(extents, dtype=np.int64).reshape(-1, 2)
+        # Without a batch of its own, the record in front ends where the first chain begins.
+        reach = self._reach
+        if reach is None:
+            reach = extents[0][0] if extents else base
         for chain in self._chains:
             chain.facts.queues = list(self._queue_facts(chain))
         return SplitFacts(
@@ -327,7 +338,7 @@ class _SplitCheck:
             base + task.stop,
             [chain.facts for chain in self._chains],
             self._damage,
-            [] if self._range is None else self._range.stray(beyond),
+            [] if self._range is None else self._range.stray(chains, reach),
         )
 
     def _queue_facts(self, chain: _Chain) -> Iterator[QueueFacts]:

@@ -1,0 +1,494 @@
+"""The audit finds what `store verify` finds, however the log is cut, and what only it looks at."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rocketstore.config import StoreConfig
+from rocketstore.errors import ConfigError, NotAStoreError, StoreError
+from rocketstore.format.file_name import file_name
+from rocketstore.pipeline import files as pipeline_files
+from rocketstore.pipeline.jobs.audit import job, split_check, unbacked
+from rocketstore.storage.audit.verify import verify_store
+from rocketstore.units import MiB
+from support.audit_runs import ONLY_HERE, OUT_OF_ORDER, audit_here, keys, kinds
+from support.golden_stores import STORES, golden_store
+from support.small_store import (
+    LOG_FILE_BYTES,
+    QUEUE_FILE_BYTES,
+    Clock,
+    build_store,
+    crashed,
+    log_path,
+    messages,
+    open_store,
+    overwrite,
+    put_all,
+    read_log,
+)
+
+SPLITS = (3_000, MiB, 7 * MiB, 256 * MiB)
+QUEUE = "consumequeue/Topic0/0/" + file_name(0)
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    root = tmp_path_factory.mktemp("audit") / "store"
+    return root, build_store(root, 240, Clock())
+
+
+@pytest.fixture
+def store(built, tmp_path):
+    """A store of five log files, two queues of two files, closed in order; and its offsets."""
+    root, offsets = built
+    target = tmp_path / "store"
+    shutil.copytree(root, target)
+    return target, offsets
+
+
+def patch(path, position, content):
+    with path.open("r+b") as file:
+        file.seek(position)
+        file.write(content)
+
+
+def index_file(root):
+    (path,) = (root / "index").iterdir()
+    return path
+
+
+# --- beside verify ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", STORES)
+def test_a_golden_store_is_judged_as_by_verify(name):
+    root, _ = golden_store(name)
+    report, verified = audit_here(root), verify_store(root)
+    assert keys(report.findings) == keys(verified.findings)
+    assert report.counts.to_dict() == verified.counts.to_dict()
+    assert (report.is_damaged, report.has_findings) == (
+        verified.is_damaged,
+        verified.has_warnings,
+    )
+
+
+@pytest.mark.parametrize("name", STORES)
+def test_the_cut_does_not_matter(name):
+    root, _ = golden_store(name)
+    reports = [audit_here(root, max_split_bytes=size) for size in SPLITS]
+    assert reports.count(reports[0]) == len(SPLITS)
+
+
+def flip_body(root, offsets):
+    overwrite(root, offsets[50] + 100, b"\0\0")
+
+
+def flip_queue_offset(root, offsets):
+    overwrite(root, offsets[50] + 20, struct.pack(">q", 25 + (1 << 20)))
+
+
+def flip_topic(root, offsets):
+    at = offsets[50] + 88 + int.from_bytes(read_log(root, offsets[50] + 84, 4), "big") + 1
+    overwrite(root, at, b"Xopic0")
+
+
+def zero_records(root, offsets):
+    overwrite(root, offsets[60], bytes(offsets[64] - offsets[60]))
+
+
+def break_file(root, offsets):
+    overwrite(root, LOG_FILE_BYTES, os.urandom(LOG_FILE_BYTES))
+
+
+def garbage_tail(root, offsets):
+    overwrite(root, offsets[-1] + 500, b"no record")
+
+
+def cut_last_record(root, offsets):
+    overwrite(root, offsets[-1] + 60, bytes(300))
+
+
+def lose_file(root, offsets):
+    log_path(root, LOG_FILE_BYTES).unlink()
+
+
+def lose_last_file(root, offsets):
+    log_path(root, offsets[-1]).unlink()
+
+
+def lose_first_file(root, offsets):
+    log_path(root, 0).unlink()
+
+
+def shorten_file(root, offsets):
+    os.truncate(log_path(root, LOG_FILE_BYTES), 5_000)
+
+
+def shorten_last_file(root, offsets):
+    os.truncate(log_path(root, offsets[-1]), offsets[-1] % LOG_FILE_BYTES + 40)
+
+
+def lengthen_file(root, offsets):
+    os.truncate(log_path(root, 0), LOG_FILE_BYTES + 4096)
+
+
+def empty_file(root, offsets):
+    os.truncate(log_path(root, offsets[-1]), 0)
+
+
+def strange_files(root, offsets):
+    (root / "commitlog" / "notes.txt").write_text("x")
+    (root / "commitlog" / file_name(LOG_FILE_BYTES * 50 + 1)).write_bytes(bytes(LOG_FILE_BYTES))
+    (root / "index" / "backup").write_text("x")
+
+
+def zero_entry(root, offsets):
+    patch(root / QUEUE, 20 * 7, bytes(20))
+
+
+def wrong_entry(root, offsets):
+    patch(root / QUEUE, 20 * 7, struct.pack(">qiq", offsets[1], 300, 5))
+
+
+def wrong_size_of_entry(root, offsets):
+    patch(root / QUEUE, 20 * 7 + 8, struct.pack(">i", 17))
+
+
+def wrong_tags(root, offsets):
+    patch(root / QUEUE, 20 * 7 + 12, struct.pack(">q", 17))
+
+
+def entry_behind_the_log(root, offsets):
+    last = root / "consumequeue/Topic0/0" / file_name(QUEUE_FILE_BYTES)
+    patch(last, 20 * 20, struct.pack(">qiq", offsets[-1] + 4_000, 300, 5))
+
+
+def entry_behind_the_files(root, offsets):
+    last = root / "consumequeue/Topic0/0" / file_name(QUEUE_FILE_BYTES)
+    patch(last, 20 * 20, struct.pack(">qiq", 1 << 40, 300, 5))
+
+
+def lose_queue(root, offsets):
+    shutil.rmtree(root / "consumequeue/Topic0")
+
+
+def lose_queue_file(root, offsets):
+    (root / QUEUE).unlink()
+
+
+def shorten_queue_file(root, offsets):
+    os.truncate(root / QUEUE, 33)
+
+
+def wrong_hash(root, offsets):
+    patch(index_file(root), 40 + 400 + 20 * 30, struct.pack(">i", 77))
+
+
+def wrong_link(root, offsets):
+    patch(index_file(root), 40 + 400 + 20 * 230 + 16, struct.pack(">i", 229))
+
+
+def wrong_slot(root, offsets):
+    patch(index_file(root), 40 + 4 * 3, struct.pack(">i", 1))
+
+
+def negative_hash(root, offsets):
+    patch(index_file(root), 40 + 400 + 20 * 30, struct.pack(">i", -77))
+
+
+def item_out_of_order(root, offsets):
+    patch(index_file(root), 40 + 400 + 20 * 30 + 4, struct.pack(">q", offsets[200]))
+
+
+def fewer_items(root, offsets):
+    patch(index_file(root), 36, struct.pack(">i", 100))
+
+
+def lose_index(root, offsets):
+    index_file(root).unlink()
+
+
+def broken_checkpoint(root, offsets):
+    (root / "checkpoint").write_bytes(b"short")
+
+
+def broken_table(root, offsets):
+    (root / "config").mkdir(exist_ok=True)
+    (root / "config" / "topics.json").write_text("{")
+
+
+def not_closed(root, offsets):
+    crashed(root)
+
+
+DAMAGES = {
+    flip_body: "log-damage",
+    flip_queue_offset: "queue-missing",
+    flip_topic: "queue-missing",
+    zero_records: "queue-hole",
+    break_file: "log-damage",
+    garbage_tail: "log-tail",
+    cut_last_record: "log-tail",
+    lose_file: "log-hole",
+    lose_last_file: "queue-beyond-log",
+    lose_first_file: None,
+    shorten_file: "log-file-wrong-size",
+    shorten_last_file: "log-file-wrong-size",
+    lengthen_file: "log-file-wrong-size",
+    empty_file: "log-file-empty",
+    strange_files: "log-file-wrong-name",
+    zero_entry: "queue-unwritten",
+    wrong_entry: "queue-wrong",
+    wrong_size_of_entry: "queue-wrong",
+    wrong_tags: "queue-wrong",
+    entry_behind_the_log: "queue-stale",
+    entry_behind_the_files: "queue-beyond-log",
+    lose_queue: "queue-missing",
+    lose_queue_file: "queue-missing",
+    shorten_queue_file: "queue-file-wrong-size",
+    wrong_hash: "index-wrong",
+    wrong_link: "index-chain",
+    wrong_slot: "index-slot",
+    negative_hash: "index-item",
+    item_out_of_order: "index-order",
+    fewer_items: "index-missing",
+    lose_index: "index-missing",
+    broken_checkpoint: "checkpoint",
+    broken_table: "table",
+    not_closed: "abort",
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
+def test_a_damaged_store_is_judged_as_by_verify(store, damage):
+    root, offsets = store
+    damage(root, offsets)
+    reports = [audit_here(root, max_split_bytes=size) for size in (2_500, 9_999, MiB)]
+    assert reports[0] == reports[1] == reports[2]
+    report, verified = reports[0], verify_store(root)
+    common = {key for key in keys(report.findings) if key[1] not in ONLY_HERE}
+    expected = keys(verified.findings)
+    if "index-order" in kinds(report.findings):
+        expected = {key for key in expected if key[1] not in OUT_OF_ORDER}
+    assert common == expected
+    assert report.counts.to_dict() == verified.counts.to_dict()
+    if DAMAGES[damage] is not None:
+        assert DAMAGES[damage] in kinds(report.findings)
+
+
+def test_blocks_and_tasks_of_other_sizes_find_the_same(store, monkeypatch):
+    root, offsets = store
+    for damage in (flip_body, zero_entry, wrong_hash, lose_first_file):
+        damage(root, offsets)
+    expected = audit_here(root)
+    monkeypatch.setattr(split_check, "BLOCK_RECORDS", 7)
+    monkeypatch.setattr(unbacked, "TASK_ENTRIES", 5)
+    monkeypatch.setattr(job, "LOCAL_GAP_ENTRIES", 0)
+    assert expected.findings
+    assert audit_here(root, max_split_bytes=20_000) == expected
+
+
+# --- places and numbers -------------------------------------------------------------------------
+
+
+def test_a_finding_names_its_place(store):
+    root, offsets = store
+    flip_body(root, offsets)
+    (damage,) = (f for f in audit_here(root).findings if f.kind == "log-damage")
+    path = root / damage.file
+    assert int(path.name) + damage.offset == damage.physical_offset == offsets[50]
+    assert damage.expected != damage.found
+    assert {damage.expected, damage.found} <= set(damage.reason.replace(",", "").split())
+    (hole,) = (f for f in audit_here(root).findings if f.kind == "queue-hole")
+    assert (hole.topic, hole.queue_id, hole.queue_offset) == ("Topic0", 0, 25)
+
+
+def test_queue_offsets_that_nobody_states_are_counted(store):
+    root, offsets = store
+    zero_records(root, offsets)
+    shutil.rmtree(root / "consumequeue")
+    report = audit_here(root)
+    gaps = [f for f in report.findings if f.kind == "queue-gap"]
+    assert [(f.topic, f.queue_offset, f.size // 20) for f in gaps] == [
+        ("Topic0", 30, 2),
+        ("Topic1", 30, 2),
+    ]
+    assert [row.gap_count for row in report.queues] == [2, 2]
+    assert [(row.record_count, row.first_offset, row.last_offset) for row in report.queues] == [
+        (118, 0, 119),
+        (118, 0, 119),
+    ]
+
+
+def test_unwitnessed_bytes_are_those_outside_bodies(built):
+    root, offsets = built
+    counts = audit_here(root).counts
+    assert counts.message_count == len(offsets)
+    assert counts.message_bytes - counts.unwitnessed_bytes == 200 * len(offsets)
+
+
+# --- consumers and checkpoint -------------------------------------------------------------------
+
+
+def put_offsets(root, name, table):
+    (root / "config").mkdir(exist_ok=True)
+    (root / "config" / name).write_text(json.dumps({"offsetTable": table}))
+
+
+def test_a_consumer_in_front_of_a_queues_end_is_found(store):
+    root, _ = store
+    put_offsets(root, "consumerOffset.json", {"Topic0@readers": {"0": 121}, "Topic1@r": {"0": 120}})
+    (found,) = audit_here(root).findings
+    assert (found.kind, found.severity.value) == ("consumer-ahead", "warning")
+    assert (found.topic, found.queue_id, found.queue_offset) == ("Topic0", 0, 121)
+    assert (found.expected, found.found) == ("0 to 120", "121")
+
+
+def test_a_consumer_whose_messages_expired_is_a_note(store):
+    root, offsets = store
+    lose_first_file(root, offsets)
+    put_offsets(root, "consumerOffset.json", {"Topic0@readers": {"0": 3}, "Gone@readers": {"0": 9}})
+    report = audit_here(root)
+    assert kinds(report.findings) == ["consumer-behind"]
+    assert report.exit_code == 0
+
+
+def test_a_queue_that_does_not_exist_has_no_offset(store):
+    root, _ = store
+    put_offsets(root, "consumerOffset.json", {"Topic0@readers": {"7": 1, "0": 0}})
+    assert kinds(audit_here(root).findings) == ["consumer-ahead"]
+
+
+def test_a_delay_level_in_front_of_its_queue_is_found(store):
+    root, _ = store
+    put_offsets(root, "delayOffset.json", {"3": 5})
+    (found,) = audit_here(root).findings
+    assert (found.kind, found.topic, found.queue_id) == ("consumer-ahead", "SCHEDULE_TOPIC_XXXX", 2)
+
+
+def test_a_checkpoint_of_messages_that_are_gone_is_found(store):
+    root, offsets = store
+    lose_last_file(root, offsets)
+    report = audit_here(root)
+    assert "checkpoint-ahead" in kinds(report.findings)
+    assert report.exit_code == 4
+
+
+# --- a store in use -----------------------------------------------------------------------------
+
+
+def test_what_a_writer_has_not_finished_is_no_finding(tmp_path):
+    root, clock = tmp_path / "store", Clock()
+    with open_store(root, clock) as writer:
+        put_all(writer, messages(100), clock)
+        for message in messages(5, first=100):
+            clock.now_ms += 1
+            writer.put(message, queue_id=0)  # not dispatched
+        assert (root / "abort").exists()
+        report = audit_here(root)
+        assert {finding.severity.value for finding in report.findings} <= {"note"}
+        assert report.counts.message_count == 105
+        assert is_locked(root)
+    assert audit_here(root).findings == []
+
+
+def is_locked(root):
+    """Whether another process finds the store locked: closing a descriptor would drop the lock."""
+    question = (
+        "import fcntl, sys\n"
+        "with open(sys.argv[1], 'r+b') as file:\n"
+        "    fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1)\n"
+    )
+    asked = subprocess.run(
+        [sys.executable, "-c", question, root / "lock"], capture_output=True, check=False
+    )
+    return asked.returncode != 0
+
+
+def test_a_file_that_retention_takes_meanwhile_is_no_finding(store, monkeypatch):
+    root, _ = store
+    real = job.check_split
+
+    def check_split(task):
+        if task.file.base == 0:
+            Path(task.file.path).unlink(missing_ok=True)
+        return real(task)
+
+    monkeypatch.setattr(job, "check_split", check_split)
+    report = audit_here(root)
+    assert report.findings == []
+    assert report.counts.min_physical_offset == LOG_FILE_BYTES
+
+
+# --- what an earlier log left -------------------------------------------------------------------
+
+
+def test_records_of_an_earlier_log_are_no_messages(store):
+    """The log was cut behind 200 records; behind zeros stand old ones that no queue knows."""
+    root, offsets = store
+    overwrite(root, offsets[200], bytes(offsets[201] - offsets[200]))
+    for number in range(200, 240):
+        queue_offset = number // 2
+        path = root / f"consumequeue/Topic{number % 2}/0" / file_name(0)
+        path = path.with_name(file_name(queue_offset * 20 // QUEUE_FILE_BYTES * QUEUE_FILE_BYTES))
+        patch(path, queue_offset * 20 % QUEUE_FILE_BYTES, bytes(20))
+    for number in range(201, 240):
+        overwrite(root, offsets[number] + 56, struct.pack(">q", 1_600_000_000_000))
+    reports = [audit_here(root, max_split_bytes=size) for size in SPLITS]
+    assert reports.count(reports[0]) == len(SPLITS)
+    assert set(kinds(reports[0].findings)) >= {"log-leftover", "log-tail"}
+    assert reports[0].counts.leftover_count == 39
+    assert reports[0].counts.message_count == 200
+    assert reports[0].counts.leftover_count == verify_store(root).counts.leftover_count
+
+
+# --- bad input ----------------------------------------------------------------------------------
+
+
+def test_no_store_is_said_in_one_sentence(tmp_path):
+    with pytest.raises(NotAStoreError, match="is no store: it has no commitlog directory"):
+        audit_here(tmp_path)
+    with pytest.raises(NotAStoreError, match="is no store"):
+        audit_here(tmp_path / "nowhere")
+
+
+def test_a_store_without_log_files_is_a_finding(store):
+    root, _ = store
+    for path in (root / "commitlog").iterdir():
+        path.unlink()
+    report = audit_here(root)
+    assert "log-empty" in kinds(report.findings)
+    assert report.exit_code == 4
+    assert keys(report.findings) == keys(verify_store(root).findings)
+
+
+def test_a_file_that_may_not_be_read_is_named(store, monkeypatch):
+    root, offsets = store
+    forbidden = str(log_path(root, offsets[-1]))
+    real = os.open
+
+    def refuse(path, *arguments, **options):
+        if str(path) == forbidden:
+            raise PermissionError(13, "Permission denied", path)
+        return real(path, *arguments, **options)
+
+    monkeypatch.setattr(pipeline_files.os, "open", refuse)
+    with pytest.raises(StoreError, match="cannot be read: Permission denied; let the user"):
+        audit_here(root)
+
+
+def test_an_index_of_a_length_that_no_store_has_is_said(store):
+    root, _ = store
+    os.truncate(index_file(root), 4_321)
+    with pytest.raises(ConfigError, match="cannot be learnt"):
+        audit_here(root)
+    told = StoreConfig(max_hash_slot_num=100, max_index_num=400)
+    assert "index-length" in kinds(audit_here(root, told).findings)
