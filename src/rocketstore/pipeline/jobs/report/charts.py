@@ -21,6 +21,9 @@ HEIGHT: Final = 100
 BAR_SHARE: Final = 0.86
 """Of the room a bar has; the rest keeps it apart from the next."""
 
+SEPARATE_BARS: Final = 64
+"""More bars stand without gaps: on a phone these would be less than a pixel."""
+
 LEAST_BAR: Final = 1.2
 """Of `HEIGHT`: what is there is seen."""
 
@@ -59,11 +62,14 @@ def time_chart(
     """Return bars over time with both axes, and their table."""
     most = max(values, default=0)
     top = nice_top(most, _unit(most, text_of))
-    bars = element("g", class_="bars")
+    is_close = axis.bar_count > SEPARATE_BARS
+    bars = element("g", class_="bars close" if is_close else "bars")
+    share = 1 if is_close else BAR_SHARE
     for number, value in enumerate(values):
         if value:
             start = moment(axis.start_ms + number * axis.width_ms)
-            bars.append(_bar(number, value / top, f"{start:%Y-%m-%d %H:%M:%S}: {text_of(value)}"))
+            hint = f"{start:%Y-%m-%d %H:%M:%S}: {text_of(value)}"
+            bars.append(_bar(number, value / top, hint, share=share))
     drawing = svg(
         element("title", caption),
         *_grid(axis.bar_count),
@@ -200,12 +206,14 @@ def _unit(value: float, text_of: Callable[[float], str]) -> float:
     return float(1024 ** max(1, math.floor(math.log(value / 1000, 1024)) + 1))
 
 
-def _bar(number: int, share: float, hint: str, kind: str | None = None) -> Element:
-    height = max(LEAST_BAR, HEIGHT * share) if share else 0
+def _bar(
+    number: int, level: float, hint: str, kind: str | None = None, share: float = BAR_SHARE
+) -> Element:
+    height = max(LEAST_BAR, HEIGHT * level) if level else 0
     bar = element("rect", element("title", hint), class_=kind)
-    bar.set("x", f"{number + (1 - BAR_SHARE) / 2:.2f}")
+    bar.set("x", f"{number + (1 - share) / 2:.2f}")
     bar.set("y", f"{HEIGHT - height:.2f}")
-    bar.set("width", f"{BAR_SHARE}")
+    bar.set("width", f"{share}")
     bar.set("height", f"{height:.2f}")
     return bar
 

@@ -145,7 +145,7 @@ def _times_chart(rows: list[Row]) -> Element | None:
     if len(times) < 2:
         return None
     bars = [
-        charts.HistogramBar(times.get(one, 0), str(one), f"{one} times")
+        charts.HistogramBar(times.get(one, 0), str(one), f"{one} times", is_middle=True)
         for one in range(min(times), max(times) + 1)
     ]
     return charts.histogram(
@@ -195,8 +195,8 @@ def _strip(row: Row, cells: list[Row]) -> Element:
         shapes.append(_block(0, MAP_CELLS, "lost"))
     else:
         shapes.append(_block(0, MAP_CELLS * min(row["dataEnd"], size) / size, "data"))
-        shapes += [_block(cell["cell"], 1, "lost") for cell in cells]
-    note = "missing" if is_missing else count_text(row["messages"])
+        shapes += [_block(start, count, "lost") for start, count in _runs(cells)]
+    note = "missing" if is_missing else plural(row["messages"], "message")
     if row["damagedRanges"] and not is_missing:
         note += f", {size_text(row['damagedBytes'])} damaged"
     drawing = svg(
@@ -211,14 +211,26 @@ def _strip(row: Row, cells: list[Row]) -> Element:
     )
 
 
+def _runs(cells: list[Row]) -> list[tuple[int, int]]:
+    """Return where runs of damaged cells begin, and how long they are."""
+    runs: list[tuple[int, int]] = []
+    for cell in sorted(row["cell"] for row in cells):
+        if runs and sum(runs[-1]) == cell:
+            runs[-1] = (runs[-1][0], runs[-1][1] + 1)
+        else:
+            runs.append((cell, 1))
+    return runs
+
+
 def _block(start: float, width: float, kind: str) -> Element:
     return element("rect", x=f"{start:.2f}", y=0, width=f"{width:.2f}", height=10, class_=kind)
 
 
 def _damage_table(ranges: list[Row], summary: Row) -> Element:
+    store_head = [("Store", False)] if len(summary["stores"]) > 1 else []
     heads = (
         ("File", False), ("Position", True), ("Bytes", True), ("Reason", False), ("Found", False),
-        ("Store", False),
+        *store_head,
     )  # fmt: skip
     lines = (
         (
@@ -227,7 +239,7 @@ def _damage_table(ranges: list[Row], summary: Row) -> Element:
             count_text(row["size"]),
             row["reason"],
             row["evidence"],
-            row["brokerName"],
+            *([row["brokerName"]] if store_head else []),
         )
         for row in ranges[:DAMAGE_ROWS]
     )

@@ -16,7 +16,6 @@ from rocketstore.pipeline.jobs.report.wording import (
     duration_text,
     moment_text,
     plural,
-    range_text,
     share_text,
     size_text,
 )
@@ -86,21 +85,39 @@ def _header(summary: dict[str, Any], name: str) -> list[Node]:
             f"{plural(summary['queues'], 'queue')}"
         )
         first, last = summary["firstStoreMs"], summary["lastStoreMs"]
-        if first is not None:
-            what += f", stored {range_text(first, last)}"
-            what += f" ({duration_text(last - first)})" if last > first else ""
-        lede = f"{what}."
+        lede = element("p", what, *_range(first, last), ".", class_="lede")
     else:
-        lede = "This store holds no messages."
+        lede = element("p", "This store holds no messages.", class_="lede")
     places = ", ".join(store["location"] for store in summary["stores"][:5])
     more = len(summary["stores"]) - 5
     return [
         element("p", "Message store report", class_="eyebrow"),
         element("h1", name),
-        element("p", lede, class_="lede"),
+        lede,
         _verdict(summary),
         element("p", places + (f" and {more} more" if more > 0 else ""), class_="place"),
     ]
+
+
+def _range(first_ms: int | None, last_ms: int | None) -> list[Node]:
+    """Return when messages were stored, each time on one line."""
+    if first_ms is None or last_ms is None:
+        return []
+    first, last = moment_text(first_ms), moment_text(last_ms)
+    if first == last:
+        return [", stored ", element("time", f"{first} UTC", datetime=_iso(first_ms))]
+    end = last.partition(" ")[2] if first[:10] == last[:10] else last
+    return [
+        ", stored ",
+        element("time", first, datetime=_iso(first_ms)),
+        " to ",
+        element("time", f"{end} UTC", datetime=_iso(last_ms)),
+        f" ({duration_text(last_ms - first_ms)})",
+    ]
+
+
+def _iso(timestamp_ms: int) -> str:
+    return moment_text(timestamp_ms).replace(" ", "T") + "Z"
 
 
 def _verdict(summary: dict[str, Any]) -> Element:

@@ -102,7 +102,7 @@ def by_topic(topics: list[Row], queues: list[Row], line: Timeline | None) -> Ele
         element("div", *cards, class_="cards"),
         element("p", f"{plural(more, 'more topic')} below.", class_="aside") if more > 0 else None,
         _topic_table(topics),
-        _queue_details(queues),
+        _queue_details(queues, has_stores=len({row["brokerName"] for row in queues}) > 1),
     )
 
 
@@ -180,15 +180,16 @@ def _topic_table(topics: list[Row]) -> Element:
     )
 
 
-def _queue_details(queues: list[Row]) -> Element:
+def _queue_details(queues: list[Row], *, has_stores: bool) -> Element:
+    store_head = [("Store", False)] if has_stores else []
     heads = (
-        ("Topic", False), ("Store", False), ("Queue", True), ("Messages", True), ("Log", True),
+        ("Topic", False), *store_head, ("Queue", True), ("Messages", True), ("Log", True),
         ("First offset", True), ("Last offset", True), ("Last stored (UTC)", True),
     )  # fmt: skip
     rows = (
         (
             element("bdi", row["topic"]),
-            row["brokerName"],
+            *([row["brokerName"]] if has_stores else []),
             str(row["queueId"]),
             count_text(row["messages"]),
             size_text(row["bytes"]),

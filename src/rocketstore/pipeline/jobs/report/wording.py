@@ -83,15 +83,6 @@ def moment_text(timestamp_ms: int | None, *, with_zone: bool = False) -> str:
     return moment(timestamp_ms).strftime("%Y-%m-%d %H:%M:%S") + (" UTC" if with_zone else "")
 
 
-def range_text(first_ms: int, last_ms: int) -> str:
-    """Return two times, the day once where it is the same."""
-    first, last = moment_text(first_ms), moment_text(last_ms)
-    if first == last:
-        return f"{first} UTC"
-    end = last.partition(" ")[2] if first[:10] == last[:10] else last
-    return f"{first} to {end} UTC"
-
-
 def moment(timestamp_ms: int) -> dt.datetime:
     """Return a time of the calendar, its first or last when there is none."""
     limit = 253_402_300_799_999
