@@ -287,6 +287,18 @@ class StoreConfig(LaterOptions, frozen=True, kw_only=True, rename=broker_conf_ke
         Option(_G.RECOVERY, "Compare each body with its CRC while recovering."),
     ] = True
 
+    scrub_bytes_per_second: Annotated[
+        int,
+        Option(
+            _G.RECOVERY,
+            "How much of the CommitLog files that are no longer written an open store checks in "
+            "the background, over and over; damage is logged and counted. 0 checks nothing.",
+            "bytes/s",
+            0,
+            ours=True,
+        ),
+    ] = 0
+
     # --- retention ------------------------------------------------------------------------------
     retention: Annotated[
         bool,

@@ -22,6 +22,7 @@ from rocketstore.storage.periodic import Periodic
 from rocketstore.storage.queues.queue_flush import QueueFlusher
 from rocketstore.storage.retention_service import RetentionService
 from rocketstore.storage.running_flags import RunningFlag
+from rocketstore.storage.scrub import TURN_INTERVAL_S, Scrubber
 from rocketstore.storage.statistics import PutTotals, StoreStatistics
 from rocketstore.units import QueueKey
 
@@ -82,6 +83,12 @@ class StoreServices:
             clock=clock,
         )
         self._sampler = Periodic("rocketstore-statistics", self._sample, SAMPLE_INTERVAL_S)
+        self.scrubber = Scrubber(
+            log.files,
+            bytes_per_turn=int(config.scrub_bytes_per_second * TURN_INTERVAL_S),
+            durable_offset=lambda: log.flushed_offset,
+        )
+        self._scrub = Periodic("rocketstore-scrub", self.scrubber.turn, TURN_INTERVAL_S)
         self._retention = RetentionService(
             parts.retention, interval_s=config.clean_resource_interval / 1000
         )
@@ -102,6 +109,8 @@ class StoreServices:
         self._sampler.start()
         if self._parts.config.retention:
             self._retention.start()
+        if self._parts.config.scrub_bytes_per_second:
+            self._scrub.start()
 
     # --- waiting and flushing -------------------------------------------------------------------
 
@@ -151,6 +160,7 @@ class StoreServices:
         if self._parts.touch_ahead is not None:
             self._parts.touch_ahead.stop()
         if self._threads:
+            self._scrub.stop()
             self._retention.stop()
             self._sampler.stop()
         try:
@@ -231,6 +241,10 @@ class StoreServices:
         info["consumeQueueDiskRatio"] = str(-1 if queues is None else queues)
         info["commitLogMinOffset"] = str(parts.log.min_offset)
         info["commitLogMaxOffset"] = str(parts.log.max_offset)
+        scrubbed = self.scrubber.counts
+        info["scrubPasses"] = str(scrubbed.passes)
+        info["scrubCheckedBytes"] = str(scrubbed.checked_bytes)
+        info["scrubDamagedRanges"] = str(scrubbed.damaged_ranges)
         info["storeTimeStepsBack"] = str(parts.log.clock_steps_back)
         mapped = [file.size for file in self._files() if file.is_mapped]
         info["totalMappedFiles"] = str(len(mapped))

@@ -40,6 +40,9 @@ BUCKET_NAMES: Final = (
 )
 """Names as StoreStatsService prints them."""
 
+PRINT_INTERVAL_MS: Final = 60_000
+"""How often rates and put times are logged (StoreStatsService.printTPSInterval)."""
+
 _SLOW_PUT_MS: Final = 500
 """A put that takes longer is worth a line (DefaultMessageStore.putMessage)."""
 
@@ -82,7 +85,7 @@ class StoreStatistics:
     ) -> None:
         self._clock = clock
         self._put_totals = put_totals
-        self._boot_ms = clock()
+        self._boot_ms = self._printed_ms = clock()
         self._lock = threading.Lock()
         self._samples: deque[_Sample] = deque(maxlen=SAMPLE_COUNT)
         self._slow_puts = [0] * len(BUCKET_NAMES)
@@ -144,7 +147,7 @@ class StoreStatistics:
         self.dispatch_max_buffer = max(self.dispatch_max_buffer, size)
 
     def sample(self) -> None:
-        """Take the sample of this second."""
+        """Take the sample of this second, and log the last minute when it is over."""
         totals = self.total_put()
         self._samples.append(
             _Sample(
@@ -154,6 +157,27 @@ class StoreStatistics:
                 self.get_miss,
                 self.get_transferred_messages,
             )
+        )
+        now_ms = self._samples[-1].at_ms
+        if not 0 <= now_ms - self._printed_ms < PRINT_INTERVAL_MS:
+            self._printed_ms = now_ms
+            self._print()
+
+    def _print(self) -> None:
+        """Log rates, and how long the puts since the last time took.
+
+        Source: StoreStatsService.printTps, without its zeros: a bucket is named when a put fell
+        into it.
+        """
+        rates = {field: self.rates(field)[1] for field in ("put", "get_found", "get_miss")}
+        put_times = {name: count for name, count in self.rotate_put_times().items() if count}
+        _log.info(
+            "store.statistics",
+            put_per_s=rates["put"],
+            get_found_per_s=rates["get_found"],
+            get_miss_per_s=rates["get_miss"],
+            puts=sum(put_times.values()),
+            put_times=put_times,
         )
 
     # --- asked by users -------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """What a store counts, under 4.9's names; and the flags that stop it."""
 
 import pytest
+from structlog.testing import CapturingLogger
 
 from rocketstore.config import StoreConfig
 from rocketstore.message import Message
@@ -192,3 +193,32 @@ def test_two_full_disks_are_two_causes():
     flags.set(RunningFlag.QUEUE_DISK_FULL, "queues")
     flags.clear(RunningFlag.DISK_FULL)
     assert not flags.is_writeable
+
+
+@pytest.fixture
+def logged(monkeypatch) -> CapturingLogger:
+    logger = CapturingLogger()
+    monkeypatch.setattr("rocketstore.storage.statistics._log", logger)
+    return logger
+
+
+def test_rates_and_put_times_are_logged_every_minute_and_counted_anew(
+    statistics, totals, clock, logged
+):
+    for minute in (1, 2):
+        totals.by_queue = [("orders", PutTotals(60 * minute, 6_000 * minute))]
+        statistics.note_slow_put(15 * minute)
+        for _ in range(60):
+            clock.now_ms += 1_000
+            statistics.sample()
+    assert [call.args for call in logged.calls] == [("store.statistics",)] * 2
+    assert [call.kwargs["puts"] for call in logged.calls] == [60, 60]
+    times = [call.kwargs["put_times"] for call in logged.calls]
+    assert times == [{"[<=0ms]": 59, "[10~50ms]": 1}] * 2
+
+
+def test_a_clock_that_is_set_back_does_not_silence_the_statistics(statistics, clock, logged):
+    for step_ms in (-3_600_000, 60_000):
+        clock.now_ms += step_ms
+        statistics.sample()
+    assert len(logged.calls) == 2

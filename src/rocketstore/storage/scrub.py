@@ -1,0 +1,177 @@
+"""Read old CommitLog files again and again, slowly, and say when a record in them has rotted.
+
+Recovery looks at the end of the log only, and a read at what is asked for. A bit that flips in a
+file that nobody reads is found when it is too late to fetch the message from anywhere else (K-R13).
+So an open store can check its cold files, all but the one that is written, a few bytes a second.
+
+Law: nothing is written, mapped or repaired, and no file is kept from retention. What is found is
+counted and logged, once for each place.
+Cost: the bytes a second that were set, and a window of memory while a turn lasts.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import structlog
+
+from rocketstore.scan.window import scan_window
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from rocketstore.scan.scanner import ScanBatch
+    from rocketstore.storage.files.mapped_file import MappedFile
+    from rocketstore.storage.files.mapped_file_queue import MappedFileQueue
+
+TURN_INTERVAL_S: Final = 1.0
+"""A turn a second: its share of the disk is spread, and a stop waits for one turn at most."""
+
+WINDOW_BYTES: Final = 1 << 20
+"""What a turn reads at a time."""
+
+BATCH_RECORDS: Final = 1024
+"""Records after which a turn looks at what it has spent."""
+
+_log: Final = structlog.get_logger(__name__)
+
+
+class ScrubCounts(NamedTuple):
+    """What was checked since the store was opened.
+
+    Attributes
+    ----------
+    passes
+        How often all cold files were gone through.
+    checked_bytes
+        Bytes of them, each pass counted.
+    damaged_ranges
+        Places that hold no intact record, each counted once.
+    """
+
+    passes: int = 0
+    checked_bytes: int = 0
+    damaged_ranges: int = 0
+
+
+class Scrubber:
+    """Checks the cold files of a log, some bytes a turn.
+
+    Parameters
+    ----------
+    files
+        The log; its last file is never looked at.
+    bytes_per_turn
+        What one turn checks, apart from the batch that it is in.
+    durable_offset
+        Tells up to which physical offset the log is on the disk; later bytes are not cold.
+    """
+
+    def __init__(
+        self,
+        files: MappedFileQueue,
+        *,
+        bytes_per_turn: int,
+        durable_offset: Callable[[], int],
+    ) -> None:
+        self.counts = ScrubCounts()
+        self._files = files
+        self._bytes_per_turn = bytes_per_turn
+        self._durable_offset = durable_offset
+        self._known: set[tuple[int, int]] = set()
+        self._next_base = -1
+        self._scan: Iterator[ScanBatch] | None = None
+        self._file: MappedFile | None = None
+        self._reached = 0
+
+    def turn(self) -> None:
+        """Check the next bytes; a whole pass ends a turn too."""
+        spent = 0
+        while spent < self._bytes_per_turn:
+            if self._scan is None and not self._take_next():
+                return
+            spent += self._step()
+
+    def _take_next(self) -> bool:
+        """Take the next cold file; False at the end of a pass."""
+        limit = self._durable_offset()
+        cold = [
+            file
+            for file in self._files.files[:-1]
+            if file.base >= self._next_base and file.base + file.size <= limit
+        ]
+        if not cold:
+            if self._next_base >= 0:
+                self.counts = self.counts._replace(passes=self.counts.passes + 1)
+            self._next_base = -1
+            return False
+        file = self._file = cold[0]
+        self._next_base = file.base + file.size
+        self._reached = file.base
+        self._scan = scan_window(
+            _FileBytes(file),
+            base=file.base,
+            size=file.size,
+            start=0,
+            stop=file.size,
+            batch_records=BATCH_RECORDS,
+            lookback_bytes=1,
+            window_bytes=WINDOW_BYTES,
+            whole_damage=True,
+        )
+        return True
+
+    def _step(self) -> int:
+        """Check one batch; return how many bytes further that is."""
+        assert self._scan is not None
+        assert self._file is not None
+        try:
+            batch = next(self._scan, None)
+        except FileNotFoundError:  # retention was faster
+            batch = None
+        if batch is None:
+            stop = self._file.base + self._file.size
+            self._scan = None
+        else:
+            stop = self._reached
+            if len(batch.columns):
+                last = len(batch.columns) - 1
+                stop = int(batch.columns.physical_offset[last] + batch.columns.size[last])
+            for damage in batch.damage:
+                stop = max(stop, damage.range.stop)
+                self._note(damage.range.start, damage.range.stop, damage.reason.value)
+        checked = max(stop - self._reached, 0)
+        self._reached = max(stop, self._reached)
+        self.counts = self.counts._replace(checked_bytes=self.counts.checked_bytes + checked)
+        return max(checked, 1)
+
+    def _note(self, start: int, stop: int, reason: str) -> None:
+        assert self._file is not None
+        if (start, stop) in self._known:
+            return
+        self._known.add((start, stop))
+        self.counts = self.counts._replace(damaged_ranges=len(self._known))
+        _log.warning(
+            "scrub.damage",
+            path=str(self._file.path),
+            offset=start - self._file.base,
+            size=stop - start,
+            reason=reason,
+            next="run `rocketstore store verify`; fetch the messages from another copy",
+        )
+
+
+class _FileBytes:
+    """Bytes of one file by `preadv`, whoever maps or closes it."""
+
+    def __init__(self, file: MappedFile) -> None:
+        self._file = file
+
+    def read_into(self, position: int, view: memoryview) -> int:
+        """Fill `view` with the bytes from `position` on; return how many there were."""
+        with self._file.descriptor() as descriptor:
+            count = os.preadv(descriptor, [view], position)
+        if not self._file.is_mapped:
+            self._file.close_descriptor()
+        return count
