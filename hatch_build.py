@@ -1,4 +1,4 @@
-"""Build the optional compiled modules (``_append.c``, ``_decode.c``) with the package.
+"""Build the optional compiled modules (the C files named in ``SOURCES``) with the package.
 
 Where there is no C compiler, or no Python headers, the package is built without them: everything
 works, a put of a single message takes about twice as long, and to decode one three times.
@@ -18,6 +18,7 @@ from typing import Any
 SOURCES = (
     Path("src/rocketstore/storage/log/_append.c"),
     Path("src/rocketstore/format/_decode.c"),
+    Path("src/rocketstore/format/_properties.c"),
 )
 SWITCH = "ROCKETSTORE_BUILD_ACCELERATOR"
 """Environment variable; ``off`` builds without, ``require`` fails where it cannot be built."""

@@ -101,7 +101,7 @@ class BatchWriter:
         if refused is not None:
             return refused
         (
-            topics, body_column, tags, keys, properties, unique_keys, flags, sys_flags, born_times,
+            topics, body_column, _, _, properties, _, flags, sys_flags, born_times,
             hosts, reconsume_times, prepared_offsets, waits,
         ) = zip(*map(msgspec.structs.astuple, messages), strict=True)  # fmt: skip
         cell = self._writer.cell_of(topics[0], queue_id)
@@ -115,12 +115,11 @@ class BatchWriter:
         wait_flush = waits.count(True) == count
         if any(properties):
             wait_flush = all(map(_may_wait, properties)) and wait_flush
-            blocks, block_sizes = _encoded(messages)
-        else:
-            blocks, block_sizes = _encoded_simply(messages, keys, unique_keys, tags)
+        blocks = list(map(message_properties, messages))
+        block_sizes = list(map(len, blocks))
         sizes = list(map(len, bodies))
-        payload = sum(sizes) + len(blocks)
-        refused = self._properties_refusal(messages, max(block_sizes))
+        payload = sum(sizes) + sum(block_sizes)
+        refused = self._properties_refusal(blocks, max(block_sizes))
         refused = refused or self._body_refusal(payload + MESSAGE_FIXED_SIZE * count)
         if refused is not None:
             return refused
@@ -137,16 +136,15 @@ class BatchWriter:
         else:
             columns[_BORN] = NO_TIMESTAMP
         host, topic, at = self._log.store_host, cell.topic, payload + len(born_hosts)
-        source = np.frombuffer(b"".join((*bodies, blocks, born_hosts, host, topic)), np.uint8)
+        source = np.frombuffer(b"".join((*bodies, *blocks, born_hosts, host, topic)), np.uint8)
         plan = (
             count, 0, 1, 0, 0, 0, 0, at, len(host), at + len(host), len(topic), 0, 0,
         )  # fmt: skip
         return self._append(cell, source, table, plan, waits=wait_flush, began_ns=began_ns)
 
-    def _properties_refusal(self, messages: Sequence[Message], longest: int) -> PutResult | None:
+    def _properties_refusal(self, blocks: Sequence[bytes], longest: int) -> PutResult | None:
         if longest <= PROPERTIES_SIZE_MAX:
             return None
-        blocks = map(message_properties, messages)
         refused = next(block for block in blocks if len(block) == longest)
         return self._writer.refuse(*properties_refusal(refused))
 
@@ -318,34 +316,6 @@ def _may_wait(properties: Mapping[str, str]) -> bool:
     """Return whether properties let a put wait for its flush; raise for what is refused."""
     refuse_special(properties)
     return is_true(properties.get("WAIT"))
-
-
-def _encoded(messages: Sequence[Message]) -> tuple[bytes, list[int]]:
-    """Return the properties of all messages back to back, and their sizes."""
-    blocks = list(map(message_properties, messages))
-    return b"".join(blocks), list(map(len, blocks))
-
-
-def _encoded_simply(
-    messages: Sequence[Message],
-    keys: Sequence[Any],
-    unique_keys: Sequence[str | None],
-    tags: Sequence[str | None],
-) -> tuple[bytes, list[int]]:
-    """Do as `_encoded` for messages that have keys, unique key and tags, and nothing else.
-
-    All texts are checked as one: each has its own separators, so any further one shows in the sum.
-    """
-    if all(keys) and all(unique_keys) and all(tags) and set(map(type, keys)) == {str}:
-        texts = [
-            f"KEYS\x01{key}\x02UNIQ_KEY\x01{unique_key}\x02TAGS\x01{tag}"
-            for key, unique_key, tag in zip(keys, unique_keys, tags, strict=True)
-        ]
-        text = "".join(texts)
-        count = len(texts)
-        if text.isascii() and text.count("\x01") == 3 * count and text.count("\x02") == 2 * count:
-            return text.encode("ascii"), list(map(len, texts))
-    return _encoded(messages)
 
 
 def _placed(sizes: list[int], block_sizes: list[int]) -> Table:

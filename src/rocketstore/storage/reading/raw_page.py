@@ -130,9 +130,10 @@ class RawPages:
         if not minimum <= offset < maximum:
             return self._read_slowly(queue, seat, offset, max_messages)
         # Spelled out: min() and max() take longer than all the rest of this.
-        limit = offset + (max(_LOOKED_AT, max_messages))
-        limit = min(limit, maximum)
-        stop = (min(stop, limit)) - base
+        limit = offset + (_LOOKED_AT if max_messages < _LOOKED_AT else max_messages)  # noqa: FURB136
+        if maximum < limit:  # noqa: PLR1730
+            limit = maximum
+        stop = (stop if stop < limit else limit) - base  # noqa: FURB136
         in_disk_below = self._log.max_offset - self._span_bytes
         try:
             buffer = self._buffers.pop()
