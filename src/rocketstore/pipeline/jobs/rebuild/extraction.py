@@ -46,12 +46,12 @@ _FIRST_SLOTS: Final = 256
 
 
 class QueueName(NamedTuple):
-    """A queue as records state it.
+    """A queue.
 
     Attributes
     ----------
     topic
-        Its bytes.
+        In UTF-8; other bytes are what Java reads in them.
     """
 
     topic: bytes
@@ -60,10 +60,6 @@ class QueueName(NamedTuple):
     @property
     def is_usable(self) -> bool:
         """Whether it can be a directory below ``consumequeue``; else it has no entries."""
-        try:
-            self.topic.decode()
-        except UnicodeDecodeError:
-            return False
         return (
             self.topic not in {b"", b".", b".."}
             and b"/" not in self.topic
@@ -87,6 +83,7 @@ class QueueNumbers:
         self.is_delay: BoolArray = np.zeros(0, np.bool_)
         self._known: dict[QueueName, int] = {}
         self._slots = _empty_slots(_FIRST_SLOTS)
+        self._slot_count = 0
         self._topics: ByteArray = np.zeros(0, np.uint8)
 
     def number_of(self, name: QueueName) -> int:
@@ -97,19 +94,21 @@ class QueueNumbers:
             self.names.append(name)
             self.is_usable = np.append(self.is_usable, name.is_usable)
             self.is_delay = np.append(self.is_delay, name.topic == DELAY_TOPIC)
-            if 2 * len(self.names) > len(self._slots):
-                self._slots = _grown(self._slots)
-            self._add(name, number)
+            self._add(name.topic, name.queue_id, number)
         return number
 
-    def _add(self, name: QueueName, number: int) -> None:
+    def _add(self, topic: bytes, queue_id: int, number: int) -> None:
+        """Let kernels find a queue by the bytes of its topic."""
+        self._slot_count += 1
+        if 2 * self._slot_count > len(self._slots):
+            self._slots = _grown(self._slots)
         slot = np.zeros(SLOT_COLUMN_COUNT, np.int64)
-        slot[SlotColumn.TOPIC_HASH] = string_hash(name.topic.decode("utf-8", "replace"))
-        slot[SlotColumn.QUEUE_ID] = name.queue_id
+        slot[SlotColumn.TOPIC_HASH] = string_hash(topic.decode("utf-8", "replace"))
+        slot[SlotColumn.QUEUE_ID] = queue_id
         slot[SlotColumn.TOPIC_AT] = len(self._topics)
-        slot[SlotColumn.TOPIC_SIZE] = len(name.topic)
+        slot[SlotColumn.TOPIC_SIZE] = len(topic)
         slot[SlotColumn.QUEUE] = number
-        self._topics = np.concatenate((self._topics, np.frombuffer(name.topic, np.uint8)))
+        self._topics = np.concatenate((self._topics, np.frombuffer(topic, np.uint8)))
         _insert(self._slots, slot)
 
     def of(self, columns: RecordColumns) -> Int64Array:
@@ -122,7 +121,12 @@ class QueueNumbers:
             if at == len(cols):
                 return numbers
             topic = columns.bytes_of(at, Column.TOPIC_AT, Column.TOPIC_SIZE)
-            self.number_of(QueueName(topic, int(cols[at, Column.QUEUE_ID])))
+            queue_id = int(cols[at, Column.QUEUE_ID])
+            read = topic.decode("utf-8", "replace").encode()
+            number = self.number_of(QueueName(read, queue_id))
+            if read != topic:
+                # No UTF-8: Java reads it as another name, which these bytes have too.
+                self._add(topic, queue_id, number)
 
 
 def _empty_slots(count: int) -> Int64Array:
