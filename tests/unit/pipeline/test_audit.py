@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from rocketstore import MessageStore, PutMessageStatus
 from rocketstore.config import StoreConfig
 from rocketstore.errors import ConfigError, NotAStoreError, StoreError
 from rocketstore.format.file_name import file_name
@@ -35,7 +36,7 @@ from support.small_store import (
     read_log,
 )
 
-SPLITS = (3_000, MiB, 7 * MiB, 256 * MiB)
+SPLITS = (3_000, 256 * MiB)
 QUEUE = "consumequeue/Topic0/0/" + file_name(0)
 
 
@@ -85,6 +86,28 @@ def test_the_cut_does_not_matter(name):
     root, _ = golden_store(name)
     reports = [audit_here(root, max_split_bytes=size) for size in SPLITS]
     assert reports.count(reports[0]) == len(SPLITS)
+
+
+def test_a_large_file_is_cut_into_splits_of_one_and_seven_mebibytes_or_not_at_all(tmp_path):
+    config = StoreConfig(
+        mapped_file_size_commit_log=18 * MiB,
+        max_hash_slot_num=5_000,
+        max_index_num=20_000,
+        retention=False,
+    )
+    root = tmp_path / "store"
+    with MessageStore.open(root, config) as writer:
+        batch = messages(32, body_size=4_000)[::2]
+        placed = [writer.put_batch(batch, queue_id=number % 3) for number in range(270)]
+        writer.wait_dispatched()
+    assert {one.status for one in placed} == {PutMessageStatus.PUT_OK}
+    log = root / "commitlog" / file_name(0)
+    patch(log, 5 * MiB, b"\0" * 9_000)
+    patch(log, 11 * MiB, b"x")
+    reports = [audit_here(root, max_split_bytes=size * MiB) for size in (1, 7, 256)]
+    assert reports[0] == reports[1] == reports[2]
+    assert kinds(reports[0].findings).count("log-damage") == 2
+    assert keys(reports[0].findings) == keys(verify_store(root).findings)
 
 
 def flip_body(root, offsets):
