@@ -129,9 +129,9 @@ def queues_of(root: Path) -> list[tuple[str, int]]:
     ]
 
 
-def check_whole(root: Path) -> None:
+def check_whole(root: Path, config: StoreConfig | None = CONFIG) -> None:
     """Assert that a verification finds nothing and that nothing staged or intended is left."""
-    report = verify_store(root, CONFIG)
+    report = verify_store(root, config)
     assert [str(finding) for finding in report.findings] == []
     assert not (root / "abort").exists()
     assert not (root / "sink" / "intent.json").exists()

@@ -31,13 +31,13 @@ def require_java() -> None:
     pytest.skip(reason)
 
 
-def start_session(directory: str):
+def start_session(directory: str, master: str = "local[2]"):
     """Start the session; `directory` takes what Spark writes."""
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     from pyspark.sql import SparkSession  # noqa: PLC0415 - reads the environment set above
 
-    builder = SparkSession.builder.master("local[2]").appName("rocketstore tests")
+    builder = SparkSession.builder.master(master).appName("rocketstore tests")
     for name, value in SETTINGS.items():
         builder = builder.config(name, value)
     builder = builder.config("spark.sql.warehouse.dir", f"{directory}/warehouse")

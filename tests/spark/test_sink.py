@@ -1,0 +1,170 @@
+"""``df.write`` and ``df.writeStream`` into a store, through Spark itself."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from rocketstore import MessageStore
+from support import sink_driver
+from support.golden_stores import golden_store
+from support.repository import ROOT
+from support.sink_parts import check_whole
+
+pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
+
+DRIVER_LIMIT_S = 240
+
+
+def write(frame, path, mode="append", **options):
+    frame.write.format("rocketstore").mode(mode).options(**options).save(str(path))
+
+
+def read(spark, path, **options):
+    return spark.read.format("rocketstore").options(**options).load(str(path))
+
+
+@pytest.fixture(scope="module")
+def orders(spark):
+    return spark.range(0, 600, 1, 3).selectExpr(
+        "repeat('x', cast(id AS INT)) AS body",
+        "if(id % 2 = 0, 'Even', 'Odd') AS topic",
+        "cast(id AS STRING) AS tags",
+        "timestamp_millis(1600000000000 + id) AS bornTimestamp",
+        "map('number', cast(id AS STRING)) AS properties",
+        "cast(id % 2 AS INT) AS queueId",
+    )
+
+
+def test_what_is_written_is_read_back_in_the_order_of_its_tasks(spark, orders, tmp_path):
+    write(orders, tmp_path / "new", mappedFileSizeCommitLog="65536", chunkBytes="20k")
+    check_whole(tmp_path / "new", None)
+    columns = ("body", "topic", "tags", "bornTimestamp", "queueId")
+    back = read(spark, tmp_path / "new").orderBy("physicalOffset").collect()
+    assert [[row[name] for name in columns[1:]] for row in back] == [
+        [row[name] for name in columns[1:]] for row in orders.collect()
+    ]
+    assert [len(row["body"]) for row in back] == list(range(600))
+    assert back[7]["properties"] == {"number": "7", "TAGS": "7"}
+    assert [row["queueOffset"] for row in back if row["topic"] == "Odd"] == list(range(300))
+
+
+def test_a_copy_of_a_java_store_has_the_same_messages(spark, tmp_path):
+    source, _ = golden_store("basic")
+    # 4.9 stores separators inside values, which no reader gets back as they were.
+    readable = "forall(map_values(properties), v -> NOT contains(v, char(1)))"
+    messages = read(spark, source, decompressBody="false").filter(readable)
+    write(messages, tmp_path / "copy")
+    names = ("topic", "queueId", "body", "flag", "sysFlag", "bornTimestamp", "bornHost", "keys")
+    copied = read(spark, tmp_path / "copy", decompressBody="false")
+    # A map's entries have no order in Spark.
+    sorted_map = "array_sort(map_entries(properties)) AS properties"
+    both = [frame.selectExpr(*names, sorted_map).collect() for frame in (messages, copied)]
+    assert sorted(map(str, both[0])) == sorted(map(str, both[1]))
+    assert len(both[0]) > 1400
+
+
+@pytest.mark.parametrize(
+    ("mode", "options", "message"),
+    [
+        ("overwrite", {}, "mode overwrite would replace the messages of"),
+        ("append", {"colour": "red"}, "option colour of a sink is unknown"),
+        ("append", {"sinkId": "a"}, "batchId is missing"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_in_one_plain_sentence(
+    orders, tmp_path, mode, options, message
+):
+    with pytest.raises(Exception, match=message) as caught:
+        write(orders, tmp_path / "new", mode, **options)
+    assert "Traceback" not in str(caught.value)
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_store_that_this_process_holds_is_refused_by_its_number(orders, tmp_path):
+    with (
+        MessageStore.open(tmp_path) as store,
+        pytest.raises(Exception, match=f"process {os.getpid()} holds"),
+    ):
+        write(orders, tmp_path)
+    assert store.is_closed
+    assert not (tmp_path / "sink").exists()
+
+
+def test_a_bad_row_fails_the_write_with_its_reason_and_nothing_is_appended(orders, tmp_path):
+    write(orders, tmp_path, sinkId="s", batchId="1")
+    with MessageStore.open(tmp_path, read_only=True) as store:
+        end = store.max_physical_offset
+    bad = orders.selectExpr("body", "if(tags = '450', 'no topic', topic) AS topic")
+    with pytest.raises(Exception, match="RefusedMessageError") as caught:
+        write(bad, tmp_path, sinkId="s", batchId="2")
+    assert "row 50 of task 2 (topic 'no topic') cannot be stored" in str(caught.value)
+    assert "Traceback" not in str(caught.value)
+    with MessageStore.open(tmp_path, read_only=True) as store:
+        assert store.max_physical_offset == end
+    write(orders, tmp_path, sinkId="s", batchId="1")
+    with MessageStore.open(tmp_path, read_only=True) as store:
+        assert store.max_physical_offset == end
+    check_whole(tmp_path, None)
+
+
+def test_a_stream_without_a_name_is_refused(spark, tmp_path):
+    spark.range(3).selectExpr("'x' AS body").write.parquet(str(tmp_path / "source"))
+    frame = spark.readStream.schema("body STRING").parquet(str(tmp_path / "source"))
+    writer = frame.writeStream.format("rocketstore").option("topic", "T")
+    writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
+    with pytest.raises(Exception, match="writeStream needs option sinkId"):
+        _run(writer.option("path", str(tmp_path / "store")).trigger(availableNow=True).start())
+
+
+def _run(query):
+    query.awaitTermination()
+    if query.exception() is not None:
+        raise query.exception()
+
+
+def test_a_query_whose_worker_and_driver_were_killed_goes_on_exactly_once(spark, tmp_path):
+    sink_driver.write_source(spark, tmp_path)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "tests")}
+    with (tmp_path / "log").open("wb") as log:
+        driver = subprocess.Popen(
+            [sys.executable, sink_driver.__file__, str(tmp_path)],
+            stdout=log,
+            stderr=log,
+            env=environment,
+            start_new_session=True,
+        )
+    try:
+        deadline = time.monotonic() + DRIVER_LIMIT_S
+        while not (tmp_path / "reached").exists():
+            assert driver.poll() is None, (tmp_path / "log").read_text()[-3000:]
+            assert time.monotonic() < deadline, (tmp_path / "log").read_text()[-3000:]
+            time.sleep(0.05)
+    finally:
+        os.killpg(driver.pid, signal.SIGKILL)
+        driver.wait(60)
+    assert (tmp_path / "retried").exists()
+    assert _numbers(tmp_path / "store") == list(range(sink_driver.ROWS_PER_BATCH))
+    for _ in range(2):
+        _run(sink_driver.start_query(spark, tmp_path))
+        expected = list(range(sink_driver.BATCHES * sink_driver.ROWS_PER_BATCH))
+        assert _numbers(tmp_path / "store") == expected
+    check_whole(tmp_path / "store", None)
+
+
+def _numbers(root: Path) -> list[int]:
+    """Return the numbers in the order of the log."""
+    found: dict[int, int] = {}
+    with MessageStore.open(root, read_only=True) as store:
+        for queue_id in range(3):
+            offset = 0
+            while (page := store.get("Numbers", queue_id, offset)).messages:
+                found |= {message.physical_offset: int(message.body) for message in page.messages}
+                offset = page.next_offset
+    return [found[offset] for offset in sorted(found)]

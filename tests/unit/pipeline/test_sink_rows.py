@@ -1,0 +1,235 @@
+"""Rows become the records that a put would make, and what a put refuses is refused."""
+
+from __future__ import annotations
+
+import contextlib
+from datetime import UTC, datetime
+
+import pyarrow as pa
+import pytest
+
+from rocketstore import Message, MessageStore
+from rocketstore.errors import ConfigError, RefusedMessageError, RocketStoreError
+from rocketstore.format.host import encode_host
+from rocketstore.format.java_hash import string_hash
+from rocketstore.pipeline.sink import rows as sink_rows
+from rocketstore.pipeline.sink.driver_commit import commit_batch, encode_settings
+from rocketstore.pipeline.sink.rows import EncodeSettings, RowEncoder, check_columns
+from rocketstore.storage.topic_name import check_topic
+from support.sink_parts import CONFIG, new_owner, sink_options, stage
+from support.small_store import Clock
+
+SETTINGS = EncodeSettings(
+    topic=None,
+    queue_count=4,
+    max_message_size=1000,
+    file_size=16_384,
+    store_host=encode_host("127.0.0.1:10911"),
+)
+TYPES = {
+    "topic": pa.string(),
+    "body": pa.binary(),
+    "keys": pa.list_(pa.string()),
+    "tags": pa.string(),
+    "uniqKey": pa.string(),
+    "queueId": pa.int32(),
+    "flag": pa.int32(),
+    "sysFlag": pa.int32(),
+    "bornTimestamp": pa.timestamp("us", "UTC"),
+    "bornHost": pa.string(),
+    "reconsumeTimes": pa.int32(),
+    "preparedTransactionOffset": pa.int64(),
+    "properties": pa.map_(pa.string(), pa.string()),
+}
+
+
+def batch_of(*rows):
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    return pa.RecordBatch.from_pylist(list(rows), pa.schema([(n, TYPES[n]) for n in names]))
+
+
+def encode(*rows, settings=SETTINGS, partition_id=0):
+    return list(RowEncoder(settings, partition_id).encode(batch_of(*rows)))
+
+
+ROWS = [
+    {"topic": "Plain", "body": b"a"},
+    {"topic": "%RETRY%group|1", "body": b"", "tags": "t", "keys": ["k1", "k2"], "uniqKey": "u"},
+    {"topic": "P", "body": b"x" * 500, "properties": [("b", "2"), ("a", "ä"), ("DELAY", "0")]},
+    {"topic": "F", "body": b"f", "flag": -7, "sysFlag": 2, "reconsumeTimes": 3},
+    {"topic": "Z", "body": bytes.fromhex("789c4b040000620062"), "sysFlag": 1},
+    {"topic": "V6", "body": b"v", "bornHost": "[2001:db8::1]:4000"},
+    {"topic": "B", "body": b"b", "bornTimestamp": datetime(2020, 5, 6, 7, 8, 9, 123_000, UTC)},
+    {"topic": "O", "body": b"o", "preparedTransactionOffset": 1 << 40, "bornHost": "1.2.3.4:5"},
+]
+
+
+def message_of(row):
+    born = row.get("bornTimestamp")
+    return Message(
+        topic=row["topic"],
+        body=row["body"],
+        tags=row.get("tags"),
+        keys=tuple(row.get("keys") or ()),
+        unique_key=row.get("uniqKey"),
+        properties=dict(row.get("properties") or ()),
+        flag=row.get("flag") or 0,
+        sys_flag=row.get("sysFlag") or 0,
+        born_timestamp_ms=None if born is None else round(born.timestamp() * 1000),
+        born_host=row.get("bornHost") or "127.0.0.1:0",
+        reconsume_times=row.get("reconsumeTimes") or 0,
+        prepared_transaction_offset=row.get("preparedTransactionOffset") or 0,
+    )
+
+
+def test_the_log_is_byte_for_byte_what_puts_would_have_written(tmp_path, monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr("support.sink_parts.SCHEMA", pa.schema(list(TYPES.items())))
+    rows = [{**row, "queueId": number % 3} for number, row in enumerate(ROWS * 40)]
+    options = sink_options(tmp_path / "sink")
+    owner = new_owner(options)
+    files = stage(options, owner, [rows[:100], rows[100:]])
+    commit_batch(options, owner, files, 0, clock=clock)
+    with MessageStore.open(tmp_path / "put", CONFIG, clock=clock, threads=False) as store:
+        for row in rows:
+            assert store.put(message_of(row), row["queueId"]).is_stored
+    for directory in ("commitlog", "consumequeue", "index"):
+        paths = sorted(p for p in (tmp_path / "put" / directory).rglob("*") if p.is_file())
+        assert paths
+        for path in paths:
+            other = tmp_path / "sink" / path.relative_to(tmp_path / "put")
+            assert other.read_bytes() == path.read_bytes(), path
+
+
+REFUSED = {
+    "topic missing": ({"topic": None, "body": b""}, "has no topic"),
+    "topic characters": ({"topic": "../x", "body": b""}, "has characters outside"),
+    "topic length": ({"topic": "x" * 128, "body": b""}, "exceeds the limit of 127"),
+    "body null": ({"topic": "T", "body": None}, "body is null"),
+    "body size": ({"topic": "T", "body": b"x" * 1001}, "exceeds maxMessageSize of 1000"),
+    "properties size": (
+        {"topic": "T", "body": b"", "properties": [("a", "x" * 32767)]},
+        "exceed the limit of 32767",
+    ),
+    "delay": ({"topic": "T", "body": b"", "properties": [("DELAY", "3")]}, "delayed delivery"),
+    "dispatch": (
+        {"topic": "T", "body": b"", "properties": [("INNER_MULTI_DISPATCH", "a")]},
+        "several queues",
+    ),
+    "separator": ({"topic": "T", "body": b"", "properties": [("a", "b\x01")]}, "separator"),
+    "empty name": ({"topic": "T", "body": b"", "properties": [("", "b")]}, "empty name"),
+    "null property": ({"topic": "T", "body": b"", "properties": [("a", None)]}, "is null"),
+    "blank in key": ({"topic": "T", "body": b"", "keys": ["a b"]}, "contains a blank"),
+    "null key": ({"topic": "T", "body": b"", "keys": [None]}, "key is null"),
+    "prepared": ({"topic": "T", "body": b"", "sysFlag": 4}, "transaction bits"),
+    "rolled back": ({"topic": "T", "body": b"", "sysFlag": 12}, "transaction bits"),
+    "born host": ({"topic": "T", "body": b"", "bornHost": "localhost"}, "is not ip:port"),
+    "queue id": ({"topic": "T", "body": b"", "queueId": -1}, "queue id -1 is outside"),
+    "inflated": ({"topic": "T", "body": b"plain", "sysFlag": 1}, "is no zlib stream"),
+}
+
+
+NOT_OF_A_PUT = ("topic missing", "body null", "null key", "null property", "inflated")
+"""No message at all, or one that says something false about its body."""
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_row_that_cannot_be_stored_is_named_with_its_reason(name):
+    row, reason = REFUSED[name]
+    with pytest.raises(RefusedMessageError, match=reason) as caught:
+        encode({"topic": "T", "body": b"good"}, row, partition_id=3)
+    assert "row 1 of task 3" in str(caught.value)
+
+
+@pytest.mark.parametrize("name", [name for name in REFUSED if name not in NOT_OF_A_PUT])
+def test_what_is_refused_a_put_refuses_too(tmp_path, name):
+    config = CONFIG.__class__(
+        **{field: getattr(CONFIG, field) for field in ("mapped_file_size_commit_log",)},
+        max_message_size=1000,
+    )
+    row, _ = REFUSED[name]
+    with MessageStore.open(tmp_path, config, threads=False) as store:
+        with contextlib.suppress(RocketStoreError):
+            assert not store.put(message_of(row), row.get("queueId") or 0).is_stored
+        assert store.max_physical_offset == 0
+
+
+def test_a_record_larger_than_a_file_is_refused_by_its_task():
+    small = SETTINGS.__class__(**{**vars(SETTINGS), "file_size": 600})
+    with pytest.raises(RefusedMessageError, match="do not fit a CommitLog file of 600 bytes"):
+        encode({"topic": "T", "body": b"x" * 520}, settings=small)
+    assert encode({"topic": "T", "body": b"x" * 500}, settings=small)
+
+
+@pytest.mark.parametrize("topic", ["a", "A-_%|9", "x" * 127, "", "ä", "a b", "a/b", "x" * 128])
+def test_topics_are_judged_as_the_store_judges_them(topic):
+    def fits(check):
+        try:
+            return bool(check(topic))
+        except RefusedMessageError:
+            return False
+
+    assert fits(sink_rows.check_topic) == fits(check_topic)
+
+
+def test_a_row_without_a_queue_goes_by_its_keys_or_in_turn():
+    found = encode(
+        {"topic": "T", "body": b"", "keys": ["polygenelubricants"]},
+        {"topic": "T", "body": b"", "keys": ["k-1"]},
+        {"topic": "T", "body": b""},
+        {"topic": "T", "body": b""},
+        {"topic": "T", "body": b"", "queueId": 9},
+        {"topic": "T", "body": b""},
+        partition_id=2,
+    )
+    # The first hash is Integer.MIN_VALUE, whose absolute value Java cannot say.
+    expected = [0, abs(string_hash("k-1")) % 4, 2, 3, 9, 0]
+    assert [row.queue.queue_id for row in found] == expected
+
+
+def test_columns_win_over_properties_of_the_same_name_and_keep_their_place():
+    (found,) = encode(
+        {
+            "topic": "T",
+            "body": b"",
+            "properties": [("KEYS", "a  b"), ("TAGS", "old"), ("x", "y")],
+            "keys": ["a", "b"],
+            "tags": "new",
+        }
+    )
+    assert found.record.endswith(b"KEYS\x01a  b\x02TAGS\x01new\x02x\x01y")
+
+
+def test_a_topic_option_wins_over_the_column():
+    settings = SETTINGS.__class__(**{**vars(SETTINGS), "topic": "Given"})
+    assert encode({"topic": "T", "body": b""}, settings=settings)[0].queue.topic == "Given"
+    assert encode({"body": b""}, settings=settings)[0].queue.topic == "Given"
+
+
+@pytest.mark.parametrize(
+    ("types", "topic", "message"),
+    [
+        ([("topic", "string")], None, "no column body"),
+        ([("body", "binary")], None, "neither a column topic nor an option topic"),
+        ([("body", "int")], "T", "column body must be binary or string, found int"),
+        ([("body", "binary"), ("colour", "string")], "T", "no column 'colour'"),
+        ([("body", "binary"), ("BODY", "string")], "T", "column body is there twice"),
+        ([("body", "binary"), ("bornTimestamp", "timestamp_ntz")], "T", "found timestamp_ntz"),
+    ],
+)
+def test_columns_are_refused_by_name_before_any_work(types, topic, message):
+    with pytest.raises(ConfigError, match=message):
+        check_columns(types, topic)
+
+
+def test_columns_that_a_read_gives_may_be_written_back():
+    every = {"body": "binary", "topic": "string", "queueOffset": "bigint", "msgId": "string"}
+    check_columns(list(every.items()), None)
+
+
+def test_settings_are_learnt_from_the_store_that_is_there(tmp_path):
+    with MessageStore.open(tmp_path, CONFIG, threads=False) as store:
+        store.put(Message(topic="T", body=b""))
+    options = sink_options(tmp_path)
+    learnt = options.__class__(**{**vars(options), "store_settings": {}})
+    assert encode_settings(learnt).file_size == CONFIG.mapped_file_size_commit_log
