@@ -89,6 +89,7 @@ def audit_findings(audit: StoreAudit, *, is_live: bool = False) -> list[Finding]
         *_log_file_findings(audit),
         *_log_findings(audit, is_live=is_live),
         *_queue_findings(audit, is_live=is_live),
+        *_extension_findings(audit),
         *_index_findings(audit),
     ]
 
@@ -243,6 +244,24 @@ def _missing_findings(queue: AuditedQueue, directory: str, *, is_live: bool) -> 
         yield Finding(
             Severity.WARNING, "queue-conflict", directory, 0, 0, reason, "the entries stay"
         )
+
+
+def _extension_findings(audit: StoreAudit) -> Iterator[Finding]:
+    """Name what nobody looks into: the extensions of queues (spec F7)."""
+    top = audit.places.layout.consume_queue_ext
+    for directory in sorted(top.glob("*/*")):
+        sizes = [path.stat().st_size for path in directory.iterdir() if path.is_file()]
+        if sizes:
+            yield Finding(
+                Severity.NOTE,
+                "queue-ext",
+                f"{top.name}/{directory.parent.name}/{directory.name}",
+                0,
+                sum(sizes),
+                f"{len(sizes)} files of a queue extension: neither checked nor made anew",
+                "nothing to do here: reads take tags from the records; entries that repair writes "
+                "hold the hash of the tags and need no extension",
+            )
 
 
 # --- the index ----------------------------------------------------------------------------------

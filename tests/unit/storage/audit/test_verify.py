@@ -12,6 +12,7 @@ from rocketstore.config import StoreConfig
 from rocketstore.errors import NotAStoreError
 from rocketstore.storage.audit.findings import Finding, Severity, VerifyReport
 from rocketstore.storage.audit.verify import verify_store
+from rocketstore.storage.recovery.repair import repair_store
 from support.golden import CASES, golden_case, manifest
 from support.small_store import (
     CONFIG,
@@ -271,3 +272,20 @@ def test_an_empty_file_is_named(store: tuple[Path, list[int]]) -> None:
     path = root / "commitlog" / f"{last + LOG_FILE_BYTES:020d}"
     os.close(os.open(path, os.O_CREAT | os.O_WRONLY))
     assert only(verify(root), "log-file-empty").severity is Severity.WARNING
+
+
+def test_extensions_of_queues_are_named_as_not_checked_by_verify_and_repair(
+    store: tuple[Path, list[int]],
+) -> None:
+    root, _ = store
+    directory = root / "consumequeue_ext" / "Topic0" / "0"
+    directory.mkdir(parents=True)
+    (directory / "00000000000000000000").write_bytes(bytes(100))
+    (directory / "00000000000000000100").write_bytes(b"\xff" * 100)
+    (found,) = verify(root).findings
+    assert (found.kind, found.severity) == ("queue-ext", Severity.NOTE)
+    assert (found.file, found.size) == ("consumequeue_ext/Topic0/0", 200)
+    assert "neither checked nor made anew" in found.reason
+    repaired = repair_store(root, config=CONFIG, now_ms=NOW_MS)
+    assert repaired.findings == [found]
+    assert not repaired.is_changed
