@@ -8,6 +8,7 @@ import re
 from typing import Any
 
 import pytest
+from pyarrow import fs
 
 from rocketstore import Message
 from rocketstore.errors import StoreDamagedError, StoreError
@@ -273,6 +274,42 @@ def test_a_file_deleted_between_plan_and_read_is_a_loss(root, mode, is_first):
     assert sorted_places(again.drain()) == left
 
 
+def test_a_planned_batch_that_is_gone_as_a_whole_is_a_loss(root, mode):
+    log = CutLog(root)
+    put = log.put(60, b"x" * 100)
+    count = sum(at < 4096 for at in put)
+    run = StreamRun(root, **ALL, maxOffsetsPerTrigger=count, **mode)
+    run.plan_next()
+    log.files.log_path(0).unlink()
+    with pytest.raises(StoreError, match=r"data loss"):
+        run.run_planned()
+    again = tolerant(root, run, **ALL, **mode)
+    assert again.batch() == []
+    assert sorted_places(again.drain()) == put[count:]
+
+
+def test_a_file_that_goes_after_it_was_listed_is_only_lost_if_it_was_wanted(
+    root, mode, monkeypatch
+):
+    log = CutLog(root)
+    put = log.put(100, b"x" * 100)
+    run = StreamRun(root, **ALL, maxOffsetsPerTrigger=10, **mode)
+    run.batch()
+    unlisted = files.LocalFiles.open
+    gone = str(log.files.log_path(0))
+
+    def open_late(self, path):
+        if path == gone:
+            log.files.log_path(0).unlink(missing_ok=True)
+        return unlisted(self, path)
+
+    monkeypatch.setattr(files.LocalFiles, "open", open_late)
+    with pytest.raises(StoreError, match="data loss"):
+        run.batch()
+    again = tolerant(root, run, **mode)
+    assert sorted_places(again.drain()) == [at for at in put if at >= 4096]
+
+
 def test_a_file_that_goes_while_a_task_runs_is_a_loss(root, mode, monkeypatch):
     log = CutLog(root)
     put = log.put(100, b"x" * 100)
@@ -393,7 +430,8 @@ def test_records_that_an_earlier_log_left_behind_are_not_read(root):
         assert sorted_places(run.drain()) == new
 
 
-def test_a_page_that_is_filled_while_it_is_copied_is_no_damage(root, monkeypatch):
+@pytest.mark.parametrize("row", [0, 11])
+def test_a_page_that_is_filled_while_it_is_copied_is_no_damage(root, monkeypatch, row):
     log = CutLog(root)
     put = log.put(20, b"x" * 50)
     read_into = files.LocalFile.read_into
@@ -404,7 +442,7 @@ def test_a_page_that_is_filled_while_it_is_copied_is_no_damage(root, monkeypatch
         if len(view) > 1000 and not calls:
             # The first page was copied before the writer came, the second one after it.
             calls.append(position)
-            hidden = max(0, put[11] - position)
+            hidden = max(0, put[row] - position)
             view[hidden : hidden + 700] = bytes(700)
         return got
 
@@ -523,6 +561,22 @@ def test_a_store_that_may_not_be_read_is_an_error(root, mode, monkeypatch):
     monkeypatch.setattr(files.LocalFiles, "open", refuse)
     with pytest.raises(StoreError, match="cannot be read: Permission denied"):
         StreamRun(root, **ALL, failOnDataLoss="false", **mode).batch()
+
+
+def test_a_store_elsewhere_is_followed_alike(root, mode, monkeypatch):
+    system = fs.LocalFileSystem()
+    monkeypatch.setattr(files, "LocalFiles", lambda: files.ArrowFiles(system))
+    clock = Clock()
+    with open_store(root, clock) as store:
+        put = put_all(store, messages(100, body_size=900), clock)
+        run = StreamRun(root, **ALL, maxOffsetsPerTrigger=30, **mode)
+        assert sorted_places(run.drain()) == put
+        later = put_all(store, messages(30, first=100), clock)
+        assert sorted_places(run.drain()) == later
+    log_path(root, 0).unlink()
+    assert sorted_places(StreamRun(root, **ALL, **mode).drain()) == [
+        at for at in put + later if at >= LOG_FILE_BYTES
+    ]
 
 
 def test_a_message_that_is_put_twice_is_two_rows(root, mode):

@@ -14,7 +14,7 @@ from rocketstore.errors import ConfigError
 from rocketstore.pipeline.offsets import EARLIEST, LATEST
 from rocketstore.pipeline.stores import SegmentState, find_stores, list_segments
 from rocketstore.pipeline.streaming.limits import UNLIMITED
-from rocketstore.pipeline.streaming.loss import Losses
+from rocketstore.pipeline.streaming.loss import Losses, once_more_when_a_file_went
 from rocketstore.pipeline.streaming.offsets import LOG, Evidence, Place, StreamOffset
 from rocketstore.pipeline.streaming.records import past_blank, record_at, segment_at
 from rocketstore.pipeline.streaming.tail import evidence_at, first_record, walk_log
@@ -73,6 +73,7 @@ class LogStream:
 
     # --- where a query begins -------------------------------------------------------------------
 
+    @once_more_when_a_file_went
     def initial(self) -> StreamOffset:
         """Return where a query that was never run begins.
 
@@ -108,11 +109,13 @@ class LogStream:
 
     # --- the next batch -------------------------------------------------------------------------
 
+    @once_more_when_a_file_went
     def latest(self) -> StreamOffset:
         """Return the end of every log."""
         logs = open_logs(self.options)
         return StreamOffset(LOG, {(name,): _end(log) for name, log in logs.items()})
 
+    @once_more_when_a_file_went
     def advance(
         self, start: StreamOffset, limits: Limits, target: StreamOffset | None = None
     ) -> StreamOffset:
@@ -178,6 +181,7 @@ class LogStream:
 
     # --- tasks ----------------------------------------------------------------------------------
 
+    @once_more_when_a_file_went
     def plan(self, start: StreamOffset, end: StreamOffset) -> list[tuple[StreamTask, ...]]:
         """Return the tasks of the batch between two offsets, each a row of byte ranges.
 
@@ -208,7 +212,7 @@ class LogStream:
             if start is None or start.offset == end.offset:
                 return ByteRange(end.offset, end.offset)
             begin = self._checked(log, start, "the checkpoint has")
-        elif begin < log.start < end.offset:
+        elif begin < min(log.start, end.offset):
             begin = self._checked(log, Place(begin), "the batch begins at")
         stop = end.offset
         if stop > begin:

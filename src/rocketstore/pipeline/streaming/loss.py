@@ -6,13 +6,19 @@ is gone and where the stream goes on.
 
 from __future__ import annotations
 
+import functools
 import logging
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
 
 from rocketstore.errors import StoreError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from rocketstore.pipeline.options import ReadOptions
+
+Given = ParamSpec("Given")
+Answer = TypeVar("Answer")
 
 _log = logging.getLogger("rocketstore.pipeline")
 
@@ -56,3 +62,23 @@ class Losses:
         self.reported.add(what)
         self.count += 1
         _log.warning("data loss %d of this stream: %s; %s", self.count, what, then)
+
+
+def once_more_when_a_file_went(
+    method: Callable[Given, Answer],
+) -> Callable[Given, Answer]:
+    """Ask again when retention deletes a file between being listed and being opened.
+
+    The second answer is about the files that are there then; what the stream has lost, it says.
+    """
+
+    @functools.wraps(method)
+    def asked(*args: Given.args, **kwargs: Given.kwargs) -> Answer:
+        try:
+            return method(*args, **kwargs)
+        except StoreError as error:
+            if not isinstance(error.__cause__, FileNotFoundError):
+                raise
+        return method(*args, **kwargs)
+
+    return asked

@@ -19,7 +19,7 @@ from rocketstore.pipeline.queue_range import is_chosen
 from rocketstore.pipeline.queues import list_queues, queue_files
 from rocketstore.pipeline.streaming.entries import FoundEntries, read_entries, take_in_log_order
 from rocketstore.pipeline.streaming.log_stream import Log, open_logs
-from rocketstore.pipeline.streaming.loss import Losses
+from rocketstore.pipeline.streaming.loss import Losses, once_more_when_a_file_went
 from rocketstore.pipeline.streaming.offsets import QUEUES, Evidence, Key, Place, StreamOffset
 from rocketstore.pipeline.streaming.records import evidence_of, record_at
 from rocketstore.pipeline.streaming.tasks import (
@@ -135,6 +135,7 @@ class QueueStream:
 
     # --- where a query begins -------------------------------------------------------------------
 
+    @once_more_when_a_file_went
     def initial(self) -> StreamOffset:
         """Return where a query that was never run begins.
 
@@ -176,11 +177,13 @@ class QueueStream:
 
     # --- the next batch -------------------------------------------------------------------------
 
+    @once_more_when_a_file_went
     def latest(self) -> StreamOffset:
         """Return the end of every chosen queue."""
         places = {key: queue.place(queue.end) for key, queue in self._queues().items()}
         return StreamOffset(QUEUES, places)
 
+    @once_more_when_a_file_went
     def advance(
         self, start: StreamOffset, limits: Limits, target: StreamOffset | None = None
     ) -> StreamOffset:
@@ -291,6 +294,7 @@ class QueueStream:
 
     # --- tasks ----------------------------------------------------------------------------------
 
+    @once_more_when_a_file_went
     def plan(self, start: StreamOffset, end: StreamOffset) -> list[tuple[StreamTask, ...]]:
         """Return the tasks of the batch between two offsets, each a row of byte ranges.
 
@@ -332,7 +336,7 @@ class QueueStream:
         begin = end.since
         if begin is None:
             begin = queue.start if start is None else self._checked(queue, start)
-        elif begin < queue.start < end.offset:
+        elif begin < min(queue.start, end.offset):
             begin = self._checked(queue, Place(begin))
         stop = end.offset
         if begin >= stop:
