@@ -238,13 +238,10 @@ def _time_labels(axis: TimeAxis) -> Element:
     pattern = "%H:%M:%S" if step < MINUTE_MS else "%H:%M" if step < DAY_MS else "%Y-%m-%d"
     labels = element("div", class_="x", aria_hidden="true")
     at = -(-axis.start_ms // step) * step
-    day = None
     while at <= axis.stop_ms:
         left = 100 * (at - axis.start_ms) / length
-        text = moment(at).strftime(pattern)
-        if step < DAY_MS and moment(at).date() != day and length > DAY_MS:
-            text = moment(at).strftime("%m-%d ") + text
-        day = moment(at).date()
+        # Midnight is called by the day that begins.
+        text = moment(at).strftime("%m-%d" if at % DAY_MS == 0 and step < DAY_MS else pattern)
         if 2 <= left <= 98:
             labels.append(element("span", text, style=f"left:{left:.2f}%"))
         at += step

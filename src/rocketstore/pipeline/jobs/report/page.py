@@ -66,12 +66,13 @@ def report_page(findings: Findings, *, tables_name: str, json_name: str) -> str:
         timeline(findings.rows["traffic"], findings.seconds) if findings.rows["traffic"] else None
     )
     sections = _sections(findings, line)
+    tiles = _tiles(summary, line) if summary["messages"] or summary["damagedRanges"] else None
     body = element(
         "body",
         element("a", "Skip to the figures", href="#figures", class_="skip"),
         extend(element("header"), _header(summary, name)),
-        _navigation(sections),
-        extend(element("main", id="figures"), [_tiles(summary, line), *sections]),
+        _navigation(sections) if sections else None,
+        extend(element("main", id="figures"), [tiles, *sections]),
         _footer(findings, tables_name, json_name),
     )
     style = resources.files(__package__ or "").joinpath("page.css").read_text("utf-8")
@@ -199,7 +200,11 @@ def _tiles(summary: dict[str, Any], line: Timeline | None) -> Element:
             count_text(summary["retries"]),
             retried,
         ),
-        ("Dead letters", count_text(summary["deadLetters"]), "given up by a consumer group"),
+        (
+            "Dead letters",
+            count_text(summary["deadLetters"]),
+            "given up by a consumer group" if summary["deadLetters"] else "none in the log",
+        ),
         (
             "Damage",
             size_text(summary["damagedBytes"]),

@@ -100,7 +100,9 @@ def by_topic(topics: list[Row], queues: list[Row], line: Timeline | None) -> Ele
         "Topics and queues",
         element("p", _balance_text(queues_of), class_="aside"),
         element("div", *cards, class_="cards"),
-        element("p", f"{plural(more, 'more topic')} below.", class_="aside") if more > 0 else None,
+        element("p", f"{plural(more, 'more topic')} in the table.", class_="aside")
+        if more > 0
+        else None,
         _topic_table(topics),
         _queue_details(queues, has_stores=len({row["brokerName"] for row in queues}) > 1),
     )
@@ -142,7 +144,7 @@ def _card(topic: Row, queues: list[Row], line: Timeline | None) -> Element:
         element(
             "p",
             element("b", count_text(topic["messages"])),
-            f" messages, {size_text(topic['bytes'])}",
+            f" {'message' if topic['messages'] == 1 else 'messages'}, {size_text(topic['bytes'])}",
         ),
         drawings,
         element(
