@@ -477,6 +477,15 @@ def test_damage_is_an_error_or_left_out_as_asked(root, mode, row, caplog):
         assert f"(physical offset {put[row]})" in caplog.text
 
 
+def test_records_behind_a_record_whose_length_is_gone_are_the_log_s(root, mode):
+    put = build_store(root, 200, Clock())
+    overwrite(root, put[-10], b"\xff" * 40)
+    rest = [at for at in put if at != put[-10]]
+    for limit in (1000, 1):
+        run = StreamRun(root, **ALL, damage="skip", maxOffsetsPerTrigger=limit, **mode)
+        assert sorted_places(run.drain()) == rest
+
+
 def test_a_damaged_record_at_the_saved_place_is_told_from_nothing(root, mode):
     clock = Clock()
     put = build_store(root, 50, clock)
