@@ -189,3 +189,60 @@ def test_messages_of_a_batch_are_counted_one_by_one(store):
     store.put_batch(messages(5))
     store.put_batch(encoded((0, b"a", b""), (0, b"b", b"")), topic=TOPIC)
     assert store.statistics.total_put().messages == 7
+
+
+class LateLock:
+    """A lock that lets something happen between the call of a put and its turn."""
+
+    def __init__(self, lock, before):
+        self._lock = lock
+        self._before = before
+
+    def acquire(self):
+        before, self._before = self._before, None
+        if before is not None:
+            before()
+        return self._lock.acquire()
+
+    def release(self):
+        self._lock.release()
+
+    def __enter__(self):
+        self.acquire()
+
+    def __exit__(self, *error):
+        self.release()
+
+
+def test_a_batch_goes_into_the_file_that_is_last_when_its_turn_comes(store, monkeypatch):
+    store.put(Message(topic=TOPIC, body=bytes(LOG_FILE_BYTES - 3000)))
+    log = store._parts.log
+    own_lock = log.lock
+
+    def roll():
+        monkeypatch.setattr(log, "lock", own_lock)
+        assert store.put(Message(topic=TOPIC, body=bytes(5000))).physical_offset == LOG_FILE_BYTES
+        monkeypatch.setattr(log, "lock", late)
+
+    late = LateLock(own_lock, roll)
+    monkeypatch.setattr(log, "lock", late)
+    # It would have fitted into the first file, which was the last one when it was called.
+    result = store.put_batch(messages(3))
+    monkeypatch.setattr(log, "lock", own_lock)
+    assert result.physical_offset > LOG_FILE_BYTES + 5000
+    assert [m.queue_offset for m in read(store, 32)] == [0, 1, 2, 3, 4]
+
+
+def test_a_batch_of_more_than_half_a_second_is_logged(store, monkeypatch):
+    logged = []
+    monkeypatch.setattr(
+        "rocketstore.storage.statistics._log.warning",
+        lambda event, **fields: logged.append((event, fields)),
+        raising=False,
+    )
+    times = iter([0, 500_000_000, 0, 501_000_000])
+    monkeypatch.setattr("rocketstore.storage.log.batch_writer.monotonic_ns", lambda: next(times))
+    store.put_batch(messages(2))
+    assert logged == []
+    store.put_batch(messages(2))
+    assert logged == [("put.slow", {"took_ms": 501})]

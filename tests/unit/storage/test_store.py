@@ -15,6 +15,7 @@ from rocketstore.errors import (
 )
 from rocketstore.message import Message
 from rocketstore.storage.dispatch.dispatch_service import DispatchHealth
+from rocketstore.storage.dispatch.dispatcher import Dispatcher
 from rocketstore.storage.read_only import ReadOnlyStore
 from rocketstore.storage.results import PutMessageStatus
 from rocketstore.storage.running_flags import RunningFlag
@@ -355,3 +356,29 @@ def test_a_store_says_what_it_is(tmp_path):
     assert store.min_physical_offset == 0
     store.close()
     assert repr(store) == f"MessageStore({tmp_path}, closed)"
+
+
+def test_one_thread_dispatches_whoever_puts(tmp_path, monkeypatch):
+    seen = set()
+    run_once = Dispatcher.run_once
+
+    def noted(self):
+        seen.add(threading.get_ident())
+        return run_once(self)
+
+    monkeypatch.setattr(Dispatcher, "run_once", noted)
+    with MessageStore.open(tmp_path / "store", SMALL) as store:
+        putters = [
+            threading.Thread(target=lambda: [store.put(MESSAGE) for _ in range(50)])
+            for _ in range(4)
+        ]
+        idents = set()
+        for thread in putters:
+            thread.start()
+            idents.add(thread.ident)
+        for thread in putters:
+            thread.join()
+        assert store.wait_dispatched(timeout_s=30)
+        assert store.max_offset("orders", 0) == 200
+        assert len(seen) == 1
+        assert not seen & {*idents, threading.get_ident()}

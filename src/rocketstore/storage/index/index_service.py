@@ -263,13 +263,17 @@ class IndexService:
         end = _NO_END_MS if end_ms is None else end_ms
         offsets = np.zeros(_CANDIDATES_PER_CALL + 1, np.int64)
         for file in reversed(self.files):
-            header = file.header
+            try:
+                # Held to the file's end: retention takes only its name.
+                array, header = file.array, file.header
+            except FileNotFoundError:  # retention was faster: all it knows has expired
+                continue
             if header.begin_timestamp_ms > end or header.end_timestamp_ms < begin_ms:
                 continue
             number = 0
             while True:
                 number = kernels.find_items(
-                    file.array,
+                    array,
                     self.layout.slot_count,
                     self.layout.item_count,
                     wanted,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import struct
 from datetime import UTC
+from pathlib import Path
 
 import pytest
 
@@ -357,3 +358,30 @@ def test_after_a_failed_sync_nothing_is_promised_any_more(tmp_path):
     disk.fails = False
     assert not index.flush()
     assert INDEX_LAYOUT == LAYOUT
+
+
+def test_a_lookup_that_has_begun_goes_on_in_files_that_were_deleted_meanwhile(tmp_path):
+    index, _ = open_index(tmp_path)
+    for number in range(20):
+        put(index, "k", 1000 * number, 1_700_000_000_000 + number)
+    assert len(index.files) > 2
+    expected = list(index.candidates(TOPIC, "k"))
+    assert expected == [1000 * number for number in reversed(range(20))]
+    # Begun in the oldest file: it is finished there.
+    lookup = index.candidates(TOPIC, "k", end_ms=1_700_000_000_002)
+    oldest = [next(lookup)]
+    # Begun in the newest one: what the others knew has expired.
+    other = index.candidates(TOPIC, "k")
+    newest = [next(other)]
+    gone = index.delete_expired(1_000_000, now_ms=0)
+    assert len(gone) > 1
+    oldest += lookup
+    newest += other
+    assert oldest == expected[-len(oldest) :] != expected[-1:]
+    assert newest == expected[: len(newest)] != expected
+    assert maps_of(gone) == []
+
+
+def maps_of(paths):
+    lines = Path("/proc/self/maps").read_text("utf-8").splitlines()
+    return [line for line in lines if any(str(path) in line for path in paths)]

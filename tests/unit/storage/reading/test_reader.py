@@ -174,6 +174,20 @@ def test_old_messages_come_in_smaller_pages(files: StoreFiles, open_reader: Open
     assert len(bodies(open_reader(LIMITS), 0)) == 3
 
 
+def test_each_message_of_a_page_is_judged_old_or_new_by_its_own_place(
+    files: StoreFiles, open_reader: OpenReader
+) -> None:
+    for number in range(2):
+        files.put(body=bytes([number]) * 10)
+    for _ in range(8):
+        files.put(queue_id=1, body=b"y" * 150)
+    for number in range(2, 9):
+        files.put(body=bytes([number]) * 10)
+    # Two old ones, and the others up to the limit of new ones; the last three are all new.
+    assert len(bodies(open_reader(LIMITS), 0)) == 5
+    assert len(bodies(open_reader(PageLimits(1_000, 5, 500, 3, 100)), 0)) == 3
+
+
 def test_a_get_looks_at_800_entries_and_no_more(tmp_path: Path) -> None:
     files = StoreFiles(tmp_path / "wide", log_file_size=1 << 20, queue_file_size=2000 * 20)
     for _ in range(900):
