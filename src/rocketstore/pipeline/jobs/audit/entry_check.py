@@ -7,11 +7,13 @@ records, whatever their number.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 import numpy as np
 
+from rocketstore.errors import StoreError
 from rocketstore.format.queue_entry import (
     ENTRY_DTYPE,
     ENTRY_SIZE_BYTES,
@@ -24,6 +26,8 @@ from rocketstore.pipeline.files import opened
 from rocketstore.pipeline.jobs.audit.store_files import FileRow, file_row
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     import numpy.typing as npt
 
     from rocketstore.format.queue_entry import EntryArray
@@ -39,6 +43,16 @@ MAX_QUEUE_OFFSET: Final = (1 << 62) // ENTRY_SIZE_BYTES
 """Larger ones have no place in any file; only a damaged header states them."""
 
 DELAY_TOPIC: Final = b"SCHEDULE_TOPIC_XXXX"
+
+
+@contextlib.contextmanager
+def passing_over_deleted() -> Iterator[None]:
+    """Pass over a file that retention deleted since it was listed."""
+    try:
+        yield
+    except StoreError as error:
+        if not isinstance(error.__cause__, FileNotFoundError):
+            raise
 
 
 class Expected(NamedTuple):
@@ -102,14 +116,14 @@ class QueueEntries:
         for file in self.row.files:
             begin, stop = max(at, file.base), min(at + content.size, file.stop)
             if begin < stop:
-                with opened(self._files, file.path) as source:
+                with passing_over_deleted(), opened(self._files, file.path) as source:
                     source.read_into(begin - file.base, content[begin - at : stop - at].data)
         return entry_array(content)
 
     def end(self) -> int:
         """Return one past the last entry that is not zeros."""
         for file in reversed(self.row.files):
-            with opened(self._files, file.path) as source:
+            with passing_over_deleted(), opened(self._files, file.path) as source:
                 stop = min(source.data_stop(file.size), file.size)
                 # It may stand a little behind the last byte that is not zero.
                 while stop > 0:

@@ -25,6 +25,7 @@ from rocketstore.format.index_file import (
     used_item_count,
 )
 from rocketstore.pipeline.files import files_at, opened
+from rocketstore.pipeline.jobs.audit.entry_check import passing_over_deleted
 from rocketstore.pipeline.jobs.audit.facts import IndexFacts, StrayItems, Trouble
 from rocketstore.scan import kernels
 
@@ -92,8 +93,9 @@ def check_index_file(task: IndexTask) -> IndexFacts:
     first = -1
     stray = _Uncovered(task.covered)
     files, _ = files_at(task.location)
-    with opened(files, place.path) as file:
-        count = 0
+    count = 0
+    troubles: list[Trouble] = []
+    with passing_over_deleted(), opened(files, place.path) as file:
         for number, items in _chunks(file, place, FIRST_ITEM):
             kernels.follow_items(items, number, newest, found)
             offsets = items.view(ITEM_DTYPE)["physical_offset"].astype(np.int64)
@@ -275,10 +277,10 @@ class RangeItems:
         nothing = np.empty(0, ITEM_DTYPE)
         if self._next[at] >= place.item_stop or place.item_stop <= FIRST_ITEM:
             return at, 0, nothing
-        with opened(self._files, place.path) as file:
-            if self._next[at] < 0:
-                self._next[at] = _first_item(file, place, start)
-            first, parts = self._next[at], []
+        first, parts = self._next[at], []
+        with passing_over_deleted(), opened(self._files, place.path) as file:
+            if first < 0:
+                first = _first_item(file, place, start)
             for _, content in _chunks(file, place, first):
                 items = content.view(ITEM_DTYPE)
                 inside = items["physical_offset"] < stop

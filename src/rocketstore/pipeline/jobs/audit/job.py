@@ -27,7 +27,7 @@ from rocketstore.pipeline.jobs.audit.report import (
     queue_row,
     write_report,
 )
-from rocketstore.pipeline.jobs.audit.small_files import small_file_findings
+from rocketstore.pipeline.jobs.audit.small_files import read_small_files, small_file_findings
 from rocketstore.pipeline.jobs.audit.split_check import SplitTask, check_split
 from rocketstore.pipeline.jobs.audit.unbacked import Gap, GapTask, LogBounds, gap_tasks, judge_gaps
 from rocketstore.pipeline.options import DEFAULT_SPLIT_BYTES
@@ -183,6 +183,8 @@ def audit_with(
         CheckTask(index_file=IndexTask(places.location, place, ranges, places.is_live))
         for place in index
     ]
+    # Read first: what consumers had by then, the queues have when they are looked at.
+    small = read_small_files(places)
     found = list(run(tasks))
     shape = _shape(places, [one for one in found if isinstance(one, facts.SplitFacts)])
     queues = _queue_states(places, shape)
@@ -198,7 +200,7 @@ def audit_with(
     if has_index:
         findings += conclusions.index_findings(places, shape, index_facts, stray, index_troubles)
     by_key = {(one.summary.topic, one.summary.queue_id): one for one in queues}
-    findings += small_file_findings(places, shape, by_key, now_ms)
+    findings += small_file_findings(places, small, shape, by_key, now_ms)
     counts = _counts(shape, queues, sum(one.item_count for one in index_facts))
     return AuditReport(places.location, findings, counts, [queue_row(queue) for queue in queues])
 
@@ -266,8 +268,11 @@ def _index_places(places: StorePlaces) -> tuple[list[IndexPlace], list[Finding]]
 
 
 def _shape(places: StorePlaces, splits: Sequence[facts.SplitFacts]) -> LogShape:
-    # Retention may take the oldest files while the audit runs.
     gone = {one.base for one in splits if one.is_gone}
+    if places.is_live:
+        # Retention may have taken the oldest files, and their entries, since they were read.
+        there = {file.base for file in places.listed_again().files}
+        gone |= {file.base for file in places.log.files} - there
     files = [file for file in places.log.files if file.base not in gone]
     present = [one for one in splits if one.base not in gone]
     return shape_of(present, files, places.sizes.commit_log_file_bytes)

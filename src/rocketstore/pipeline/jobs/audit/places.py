@@ -65,6 +65,7 @@ class StorePlaces:
     files: Files
     root: str
     sizes: StoreSizes
+    log_directories: tuple[str, ...]
     log: FileRow
     queue_keys: tuple[QueueKey, ...]
     index_entries: tuple[FileEntry, ...]
@@ -80,6 +81,10 @@ class StorePlaces:
     def index_layout(self) -> IndexLayout:
         """Slots and items of each index file."""
         return IndexLayout(self.sizes.hash_slot_count, self.sizes.index_item_count)
+
+    def listed_again(self) -> FileRow:
+        """Return the log's files as they are now."""
+        return file_row(self.files, self.log_directories, self.sizes.commit_log_file_bytes)
 
     def below_root(self, path: str) -> str:
         """Return a path relative to the store where it lies there."""
@@ -125,6 +130,7 @@ def find_places(location: str, config: StoreConfig) -> StorePlaces:
         files,
         root,
         sizes,
+        tuple(logs),
         file_row(files, logs, sizes.commit_log_file_bytes),
         tuple(keys),
         tuple(index),
@@ -185,9 +191,11 @@ def _is_live(location: str, root: str, *, has_abort: bool) -> bool:
         return has_abort  # no lock reaches there
     try:
         status = os.stat(f"{root}/{LOCK_FILE_NAME}")  # noqa: PTH116 - as the rest: paths are texts
+    except OSError:
+        return False  # every writer makes it first
+    try:
         table = _LOCKS.read_text("ascii", "replace")
-    except FileNotFoundError:
-        # Without a lock file nobody writes; without the kernel's list only the marker tells.
-        return has_abort and not _LOCKS.exists()
+    except OSError:
+        return has_abort
     device = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
     return any(device in line.split() for line in table.splitlines() if " WRITE " in line)

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from rocketstore.errors import FormatError, StoreError
+from rocketstore.errors import FormatError
 from rocketstore.format.checkpoint import CHECKPOINT_SIZE_BYTES, decode_checkpoint
 from rocketstore.format.markers import (
     ABORT_FILE_NAME,
     CHECKPOINT_FILE_NAME,
     CONFIG_DIRECTORY,
+    CONSUME_QUEUE_EXT_DIRECTORY,
 )
 from rocketstore.format.metadata_json import (
     BACKUP_SUFFIX,
@@ -30,7 +31,7 @@ from rocketstore.format.metadata_json import (
     decode_table,
 )
 from rocketstore.pipeline.files import opened
-from rocketstore.pipeline.jobs.audit.entry_check import DELAY_TOPIC
+from rocketstore.pipeline.jobs.audit.entry_check import DELAY_TOPIC, passing_over_deleted
 from rocketstore.pipeline.jobs.audit.findings import Finding, Severity
 
 if TYPE_CHECKING:
@@ -54,65 +55,88 @@ CLOCK_TOLERANCE_MS: Final = 86_400_000
 _MISSING: Final = "missing"
 
 
-def read_small(places: StorePlaces, name: str) -> bytes | None:
-    """Return a small file below the store, None when it is not there."""
-    path = f"{places.root}/{name}"
-    directory, _, last = path.rpartition("/")
-    entry = next((one for one in places.files.list(directory) if one.name == last), None)
-    if entry is None or entry.is_directory:
-        return None
-    try:
-        with opened(places.files, path) as file:
-            return file.read(0, entry.size)
-    except StoreError as error:
-        if isinstance(error.__cause__, FileNotFoundError):
-            return None
-        raise
+def read_small_files(places: StorePlaces) -> dict[str, bytes]:
+    """Return the small files that are there, by their names below the store."""
+    wanted = {CHECKPOINT_FILE_NAME}
+    for name in _TABLES:
+        wanted |= {f"{CONFIG_DIRECTORY}/{name}", f"{CONFIG_DIRECTORY}/{name}{BACKUP_SUFFIX}"}
+    found = {}
+    for directory in (places.root, f"{places.root}/{CONFIG_DIRECTORY}"):
+        for entry in places.files.list(directory):
+            name = places.below_root(entry.path)
+            if name in wanted and not entry.is_directory:
+                with passing_over_deleted(), opened(places.files, entry.path) as file:
+                    found[name] = file.read(0, entry.size)
+    return found
 
 
 def small_file_findings(
     places: StorePlaces,
+    small: Mapping[str, bytes],
     shape: LogShape,
     queues: Mapping[tuple[str, int], QueueState],
     now_ms: int,
 ) -> Iterator[Finding]:
-    """Yield what is wrong with the small files."""
+    """Yield what is wrong with the small files.
+
+    Parameters
+    ----------
+    places, shape, queues
+        The store, its log and its queues.
+    small
+        As `read_small_files` returned them.
+    now_ms
+        The time.
+    """
     if not places.was_closed and not places.is_live:
         reason = "the last writer did not end in order"
         action = "the next opening recovers the store"
         yield Finding(Severity.NOTE, "abort", ABORT_FILE_NAME, 0, 0, reason, action)
-    yield from _checkpoint_findings(places, shape, now_ms)
+    latest_ms = max((chain.latest_ms for chain in shape.kept), default=0)
+    # What is being written is not in the log yet that was read.
+    limit_ms = now_ms if places.is_live else latest_ms
+    yield from _extension_findings(places)
+    yield from _checkpoint_findings(small.get(CHECKPOINT_FILE_NAME), limit_ms, now_ms)
     tables: dict[str, Any] = {}
     for name, table in _TABLES.items():
-        yield from _table_findings(places, name, table, tables)
+        yield from _table_findings(small, name, table, tables)
     if CONSUMER_OFFSETS_FILE in tables:
         yield from _consumer_findings(tables[CONSUMER_OFFSETS_FILE], queues)
     if DELAY_OFFSETS_FILE in tables:
         yield from _delay_findings(tables[DELAY_OFFSETS_FILE], queues)
 
 
+def _extension_findings(places: StorePlaces) -> Iterator[Finding]:
+    """Name what nobody looks into: the extensions of queues (spec F7)."""
+    for topic in places.files.list(f"{places.root}/{CONSUME_QUEUE_EXT_DIRECTORY}"):
+        for queue in places.files.list(topic.path) if topic.is_directory else []:
+            entries = places.files.list(queue.path) if queue.is_directory else []
+            sizes = [entry.size for entry in entries if not entry.is_directory]
+            if not sizes:
+                continue
+            yield Finding(
+                Severity.NOTE,
+                "queue-ext",
+                places.below_root(queue.path),
+                0,
+                sum(sizes),
+                f"{len(sizes)} files of a queue extension: neither checked nor made anew",
+                "nothing to do here: reads take tags from the records; entries that repair writes "
+                "hold the hash of the tags and need no extension",
+                topic=topic.name,
+                queue_id=int(queue.name) if queue.name.isdecimal() else None,
+            )
+
+
 # --- the checkpoint -----------------------------------------------------------------------------
 
 
-def _checkpoint_findings(places: StorePlaces, shape: LogShape, now_ms: int) -> Iterator[Finding]:
-    def finding(
-        severity: Severity, offset: int, reason: str, found: tuple[str, str] | None = None
-    ) -> Finding:
+def _checkpoint_findings(content: bytes | None, limit_ms: int, now_ms: int) -> Iterator[Finding]:
+    def finding(severity: Severity, offset: int, reason: str) -> Finding:
         action = "repair writes it anew; until then recovery goes back further"
-        expected, seen = found or (None, None)
-        return Finding(
-            severity,
-            "checkpoint",
-            CHECKPOINT_FILE_NAME,
-            offset,
-            0,
-            reason,
-            action,
-            expected=expected,
-            found=seen,
-        )
+        name = CHECKPOINT_FILE_NAME
+        return Finding(severity, "checkpoint", name, offset, 0, reason, action)
 
-    content = read_small(places, CHECKPOINT_FILE_NAME)
     if content is None:
         yield finding(Severity.NOTE, 0, "there is none")
         return
@@ -124,20 +148,19 @@ def _checkpoint_findings(places: StorePlaces, shape: LogShape, now_ms: int) -> I
     except FormatError as error:
         yield finding(Severity.WARNING, 0, str(error))
         return
-    latest = max((chain.latest_ms for chain in shape.kept), default=0)
     for number, (name, value) in enumerate(times._asdict().items()):
         if not 0 <= value <= now_ms + CLOCK_TOLERANCE_MS:
             yield finding(Severity.WARNING, 8 * number, f"{name}: {value} is no past time")
-        elif name == "physic_ms" and value > latest and latest and not places.is_live:
+        elif name == "physic_ms" and value > limit_ms > 0:
             yield Finding(
                 Severity.WARNING,
                 "checkpoint-ahead",
                 CHECKPOINT_FILE_NAME,
                 8 * number,
                 0,
-                f"{name}: messages were flushed up to {value}, the log's last is of {latest}",
+                f"{name}: messages were flushed up to {value}, the log's last is of {limit_ms}",
                 "the end of the log is lost, or its clock was set back: compare with a replica",
-                expected=f"at most {latest}",
+                expected=f"at most {limit_ms}",
                 found=str(value),
             )
 
@@ -146,12 +169,12 @@ def _checkpoint_findings(places: StorePlaces, shape: LogShape, now_ms: int) -> I
 
 
 def _table_findings(
-    places: StorePlaces, name: str, table: Any, tables: dict[str, Any]
+    small: Mapping[str, bytes], name: str, table: Any, tables: dict[str, Any]
 ) -> Iterator[Finding]:
     """Yield what is wrong with a table and its backup (K-D4), and keep the one that is read."""
     shown = f"{CONFIG_DIRECTORY}/{name}"
-    own, own_fault = _decoded(places, shown, table)
-    other, backup_fault = _decoded(places, shown + BACKUP_SUFFIX, table)
+    own, own_fault = _decoded(small.get(shown), table)
+    other, backup_fault = _decoded(small.get(shown + BACKUP_SUFFIX), table)
     if own is not None or other is not None:
         tables[name] = other if own is None else own
     if own_fault is None:
@@ -170,9 +193,8 @@ def _table_finding(severity: Severity, file: str, reason: str, action: str) -> F
     return Finding(severity, "table", file, 0, 0, reason, action)
 
 
-def _decoded(places: StorePlaces, name: str, table: Any) -> tuple[Any, str | None]:
+def _decoded(content: bytes | None, table: Any) -> tuple[Any, str | None]:
     """Return a table, or why it cannot be read."""
-    content = read_small(places, name)
     if content is None:
         return None, _MISSING
     if not content.strip():

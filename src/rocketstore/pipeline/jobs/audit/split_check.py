@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 import numpy as np
 
-from rocketstore.errors import StoreError
 from rocketstore.format.properties import decode_properties
 from rocketstore.pipeline.files import files_at, opened
 from rocketstore.pipeline.jobs.audit import runs
@@ -20,6 +19,7 @@ from rocketstore.pipeline.jobs.audit.entry_check import (
     MAX_QUEUE_OFFSET,
     Expected,
     QueueEntries,
+    passing_over_deleted,
 )
 from rocketstore.pipeline.jobs.audit.facts import (
     NO_PLACE,
@@ -95,7 +95,8 @@ def check_split(task: SplitTask) -> SplitFacts:
     base = task.file.base
     check = _SplitCheck(task)
     files, _ = files_at(task.location)
-    try:
+    is_read = False
+    with passing_over_deleted():
         with opened(files, task.file.path) as file:
             batches = scan_window(
                 file,
@@ -109,9 +110,8 @@ def check_split(task: SplitTask) -> SplitFacts:
             )
             for batch in batches:
                 check.take(batch)
-    except StoreError as error:
-        if not isinstance(error.__cause__, FileNotFoundError):
-            raise
+        is_read = True
+    if not is_read:
         return SplitFacts(base, base + task.start, base + task.stop, is_gone=True)
     return check.facts()
 
