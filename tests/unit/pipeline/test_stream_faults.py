@@ -142,6 +142,16 @@ def test_an_accepted_loss_goes_on_behind_the_saved_offset_and_is_counted(
     assert old
 
 
+def test_other_records_in_the_very_places_of_those_that_were_read_are_a_loss(root, mode, cut_log):
+    log, run, old = cut_log
+    assert log.put(5, b"fake") == old[5:]
+    with pytest.raises(StoreError, match=r"data loss.*CRC \w+, found a record with CRC"):
+        run.batch()
+    again = tolerant(root, run, **mode)
+    later = log.put(3, b"later")
+    assert sorted_places(again.drain()) == later
+
+
 def test_a_log_that_is_shorter_than_the_saved_offset_goes_on_at_its_end(root, mode, cut_log):
     log, run, _ = cut_log
     with pytest.raises(StoreError, match="data loss"):
