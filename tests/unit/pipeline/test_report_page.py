@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import random
 import re
 import shutil
 
@@ -243,6 +244,40 @@ def test_a_delay_table_that_is_torn_gives_way_to_its_backup(store):
     shutil.copy(store / "config" / "delayOffset.json", store / "config" / "delayOffset.json.bak")
     (store / "config" / "delayOffset.json.bak").write_text('{"offsetTable":{3:1}}')
     assert report_of(store).summary["stores"][0]["hasDelayOffsets"] is True
+
+
+ODD_FIELDS = {
+    "topic": ["", "\0a", "a" * 127, "日本" * 20, "a/../b"],
+    "store_ms": [0, -1, 2**62, 253_402_300_799_999, 253_402_300_800_000],
+    "latency_ms": [0, 10**12, -(10**12)],
+    "queue_id": [-5, 2**31 - 1],
+    "reconsume_times": [-4, 2**31 - 1],
+    "delay_level": [99, 2**31 - 1],
+}
+
+
+@pytest.mark.parametrize("seed", [5, 6, 13, 20])
+def test_odd_headers_and_noise_give_a_page_that_is_the_same_for_every_cut(store, tmp_path, seed):
+    chance = random.Random(seed)
+    puts = busy_puts(300, seed)
+    for put in puts:
+        if chance.random() < 0.2:
+            field = chance.choice(list(ODD_FIELDS))
+            put[field] = chance.choice(ODD_FIELDS[field])
+        if chance.random() < 0.02:
+            put |= {"topic": "SCHEDULE_TOPIC_XXXX", "store_ms": 253_402_300_799_999}
+    write_log(store, puts)
+    (log,) = (store / "commitlog").iterdir()
+    content = bytearray(log.read_bytes())
+    for size in (1, 40, 3_000):
+        at = chance.randrange(len(content) // 2)
+        content[at : at + size] = chance.randbytes(size)
+    log.write_bytes(content)
+    whole = report_of(store)
+    assert read_page(whole.page).text
+    expected = whole.page.read_bytes(), whole.summary, tables_of(whole)
+    cut = make_report(store, tmp_path / "page.html", split_bytes=9_000, now_ms=NOW_MS)
+    assert (cut.page.read_bytes(), cut.summary, tables_of(cut)) == expected
 
 
 # --- words --------------------------------------------------------------------------------------

@@ -248,7 +248,8 @@ class Tally:
         levels = block.queue_id[rows] + 1
         present, places = np.unique(levels, return_inverse=True)
         known = np.array([_delay_ms(delays, int(level)) for level in present], dtype=np.int64)
-        due = np.clip(block.store_ms[rows], 0, LAST_TIMESTAMP_MS) + known[places]
+        stored = np.clip(block.store_ms[rows], 0, LAST_TIMESTAMP_MS)
+        due = np.minimum(stored + known[places], LAST_TIMESTAMP_MS)
         if delays.has_offsets:
             below = np.array([delays.delivered_below.get(int(one), 0) for one in present])
             is_waiting = block.queue_offset[rows] >= below[places]
@@ -367,4 +368,4 @@ def _with_names(groups: Any, name: str, names: Any) -> Any:
 
 
 def _delay_ms(delays: DelayFacts, level: int) -> int:
-    return delays.delays_ms.get(level, UNKNOWN_LEVEL_DELAY_MS)
+    return min(delays.delays_ms.get(level, UNKNOWN_LEVEL_DELAY_MS), LAST_TIMESTAMP_MS)
