@@ -1,8 +1,9 @@
 """A store against a model that is a list, through every order of calls and of accidents.
 
 The rules put, read, close, reopen, kill the process (its memory is dropped, its files stay), flip
-bits in records, tear the end of the log off, delete queues, delete the index, and repair. After
-each opening every message that no accident hit is where it was, none is there that was not put, and
+bits in records, tear the end of the log off, delete queues, delete the index, let old files expire,
+and repair, each time after a dry run that must have said what the repair then does. After each
+opening every message that no accident hit is where it was, none is there that was not put, and
 a message that was hit is a place that a get steps over.
 """
 
@@ -18,6 +19,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from rocketstore import Message, MessageStore, PutMessageStatus, QueueKey, StoreConfig
+from rocketstore.config import RecoveryPolicy
 from rocketstore.format.client_batch import encode_client_batch
 from rocketstore.format.file_name import file_name
 from rocketstore.storage.audit.verify import verify_store
@@ -52,6 +54,11 @@ class Put:
     physical_offset: int
     size: int
     is_hit: bool = False
+    is_expired: bool = False
+
+    @property
+    def is_there(self) -> bool:
+        return not (self.is_hit or self.is_expired)
 
 
 class StoreMachine(RuleBasedStateMachine):
@@ -64,6 +71,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.number = 0
         self.model: dict[QueueKey, list[Put]] = {queue: [] for queue in QUEUES}
         self.forgetful: set[QueueKey] = set()
+        self.is_in_order = True
         self.store: MessageStore | None = None
         self.open()
 
@@ -118,7 +126,7 @@ class StoreMachine(RuleBasedStateMachine):
         given = self.model[queue]
         if queue in self.forgetful:
             # Nobody knows any more that numbers of lost messages were given out.
-            assert all(put.is_hit for put in given[queue_offset:])
+            assert not any(put.is_there for put in given[queue_offset:])
             del given[queue_offset:]
         assert queue_offset == len(given)
         self.forgetful.discard(queue)
@@ -134,17 +142,40 @@ class StoreMachine(RuleBasedStateMachine):
     def close(self) -> None:
         self.store.close()
         self.store = None
+        self.is_in_order = True
+
+    @precondition(lambda self: self.store is not None)
+    @rule()
+    def let_the_oldest_file_expire(self) -> None:
+        parts, now_ms = self.store._parts, self.clock()
+        if len(parts.log.files.files) < 2:
+            return
+        assert parts.log.files.remove_first(force_after_ms=0, now_ms=now_ms)
+        first = parts.log.min_offset
+        for queue in parts.queues.all():
+            queue.delete_expired(first, force_after_ms=0, now_ms=now_ms)
+        parts.index.delete_expired(first, now_ms=now_ms)
+        for put in self.unhit():
+            put.is_expired = put.physical_offset < first
+
+    @precondition(lambda self: self.store is None and self.is_in_order and not self.hit_any())
+    @rule()
+    def open_as_java_does(self) -> None:
+        self.open(RecoveryPolicy.COMPATIBLE)
 
     @precondition(lambda self: self.store is None)
-    @rule()
-    def open(self) -> None:
-        self.store = MessageStore.open(self.root, CONFIG, clock=self.clock, threads=False)
+    @rule(policy=st.none())
+    def open(self, policy: RecoveryPolicy | None = None) -> None:
+        self.store = MessageStore.open(
+            self.root, CONFIG, clock=self.clock, threads=False, policy=policy
+        )
         self.store.wait_dispatched()
+        self.is_in_order = False
         for queue, puts in self.model.items():
             # Numbers of lost last messages stay given, but only the next message shows it.
             end = self.store.max_offset(*queue)
             assert end <= len(puts)
-            assert all(put.is_hit for put in puts[end:]), f"{queue} lost its last message"
+            assert not any(put.is_there for put in puts[end:]), f"{queue} lost its last message"
 
     # --- accidents ------------------------------------------------------------------------------
 
@@ -155,7 +186,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.store = None
 
     def unhit(self) -> list[Put]:
-        return [put for puts in self.model.values() for put in puts if not put.is_hit]
+        return [put for puts in self.model.values() for put in puts if put.is_there]
 
     def log_file(self, physical_offset: int) -> tuple[Path, int]:
         base = physical_offset - physical_offset % LOG_FILE_BYTES
@@ -185,6 +216,7 @@ class StoreMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.store is None and self.unhit())
     @rule(share=st.floats(0, 0.99))
     def tear_the_last_record(self, share: float) -> None:
+        self.is_in_order = False
         last = max(
             (put for puts in self.model.values() for put in puts),
             key=lambda put: put.physical_offset,
@@ -209,6 +241,7 @@ class StoreMachine(RuleBasedStateMachine):
         )
         (self.root / "abort").touch()
         self.forgetful.add(queue)
+        self.is_in_order = False
 
     @precondition(lambda self: self.store is None)
     @rule()
@@ -220,13 +253,17 @@ class StoreMachine(RuleBasedStateMachine):
     @rule()
     def leave_an_old_abort_file(self) -> None:
         (self.root / "abort").touch()
+        self.is_in_order = False
 
     @precondition(lambda self: self.store is None and any((self.root / "commitlog").glob("*")))
     @rule()
     def repair(self) -> None:
         if not any((self.root / "commitlog").glob("*")):
             return
-        repair_store(self.root, now_ms=self.clock(), config=CONFIG)
+        now_ms = self.clock()
+        said = repair_store(self.root, now_ms=now_ms, config=CONFIG, dry_run=True)
+        done = repair_store(self.root, now_ms=now_ms, config=CONFIG)
+        assert said == done._replace(dry_run=True, evidence=None)
         again = repair_store(self.root, now_ms=self.clock(), config=CONFIG)
         assert again.actions == []
 
@@ -244,7 +281,7 @@ class StoreMachine(RuleBasedStateMachine):
                 found |= {message.queue_offset: message.body for message in page.messages}
                 assert page.next_offset > offset
                 offset = page.next_offset
-            expected = {n: put.body for n, put in enumerate(puts) if not put.is_hit}
+            expected = {n: put.body for n, put in enumerate(puts) if put.is_there}
             assert found == expected, queue
 
     @precondition(lambda self: self.store is not None and self.unhit())
