@@ -7,9 +7,10 @@ import shutil
 
 import pytest
 
-from rocketstore import StoreConfig
+from rocketstore import Message, StoreConfig
 from rocketstore.errors import NotAStoreError, StoreDamagedError, StoreError, StoreLockedError
 from rocketstore.format.index_file import index_file_name
+from rocketstore.format.queue_entry import KEPT_PLACE_BYTES
 from rocketstore.pipeline.jobs.rebuild.job import rebuild_with
 from rocketstore.storage.audit.verify import verify_store
 from rocketstore.units import MiB
@@ -17,6 +18,7 @@ from support.golden_stores import STORES, golden_store
 from support.rebuild_oracle import Here, dispatched, tree
 from support.small_store import (
     CONFIG,
+    LOG_FILE_BYTES,
     START_MS,
     Clock,
     bodies,
@@ -28,6 +30,9 @@ from support.small_store import (
     put_all,
 )
 
+GOLDEN_SIZES = StoreConfig(
+    mapped_file_size_consume_queue=2000, max_hash_slot_num=500, max_index_num=2000
+)
 SPLITS = (1000, 7000, 64 * MiB)
 
 
@@ -56,7 +61,9 @@ def test_every_golden_store_is_rebuilt_as_dispatch_would_write_it(tmp_path, name
     for plan in ("posix", "shuffle"):
         for split in SPLITS:
             store = copy_store(source, tmp_path / f"{plan}{split}")
-            rebuilt(store, max_split_bytes=split, plan=plan)
+            for name_of_part in ("consumequeue", "index"):
+                shutil.rmtree(store / name_of_part, ignore_errors=True)
+            rebuilt(store, max_split_bytes=split, plan=plan, config=GOLDEN_SIZES)
             assert queues_and_index(store) == expected
 
 
@@ -127,6 +134,38 @@ def test_a_store_whose_front_has_expired_keeps_its_queue_offsets(tmp_path):
         assert opened.max_offset("Topic0", 0) == 250
         assert min(found) == opened.min_offset("Topic0", 0) > 0
         assert all(int(body[:6]) == 2 * offset for offset, body in found.items())
+
+
+def test_numbers_that_were_given_out_are_not_given_again(tmp_path):
+    store, clock = tmp_path / "store", Clock()
+    offsets = build_store(store, 500, clock)
+    overwrite(store, offsets[-4], bytes(LOG_FILE_BYTES - offsets[-4] % LOG_FILE_BYTES))
+    report = rebuilt(store)
+    assert report.kept_places == {"Topic0/0": 2, "Topic1/0": 2}
+    path = store / "consumequeue" / "Topic0" / "0" / "00000000000000004000"
+    assert path.read_bytes()[960:1000] == 2 * KEPT_PLACE_BYTES
+    with open_store(store, clock) as opened:
+        put_all(opened, messages(1, first=500), clock)
+        assert max(bodies(opened, "Topic0")) == 250
+    assert rebuilt(store).kept_places == {"Topic1/0": 2}
+
+
+def test_a_queue_whose_records_have_all_expired_goes_on_with_its_numbers(tmp_path):
+    store, clock = tmp_path / "store", Clock()
+    with open_store(store, clock) as opened:
+        put_all(opened, [Message(topic="Old", body=b"x")] * 120, clock)
+        put_all(opened, messages(200), clock)
+    old = tree(store / "consumequeue" / "Old")
+    for path in sorted((store / "commitlog").iterdir())[:2]:
+        path.unlink()
+    report = rebuilt(store)
+    assert report.kept_places == {"Old/0": 20}
+    name = "0/00000000000000002000"
+    assert tree(store / "consumequeue" / "Old") == {name: old[name]}
+    with open_store(store, clock) as opened:
+        assert opened.max_offset("Old", 0) == 120
+        put_all(opened, [Message(topic="Old", body=b"y")], clock)
+        assert bodies(opened, "Old") == {120: b"y"}
 
 
 def test_a_queue_without_a_record_in_the_log_is_named(tmp_path):

@@ -94,6 +94,12 @@ def _print_report(report: RebuildReport, output: Output) -> None:
         print(f"What was there is kept in {report.kept}")
     if report.refused_count:
         print(f"{report.refused_count:,} records have no entry: their place is taken or cannot be")
+    for queue, count in report.kept_places.items():
+        print(
+            f"{queue}: {count:,} places at its end are kept: their records are gone, and their "
+            "numbers are not given again",
+            file=sys.stderr,
+        )
     for queue in report.gone_queues:
         print(f"No record of {queue} is left: the queue is gone", file=sys.stderr)
     _print_damage(report.damage)

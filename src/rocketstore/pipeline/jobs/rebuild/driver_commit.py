@@ -90,12 +90,20 @@ class LogVerdict(NamedTuple):
     ----------
     end
         Physical offset behind the last record that is a message.
-    excluded
-        Ranges whose records an earlier log left behind (decision 0004), and all behind `end`.
+    leftovers
+        Ranges whose records an earlier log left behind (decision 0004).
+    files_stop
+        Where the last file stops.
     """
 
     end: int
-    excluded: tuple[tuple[int, int], ...]
+    leftovers: tuple[tuple[int, int], ...]
+    files_stop: int
+
+    @property
+    def excluded(self) -> tuple[tuple[int, int], ...]:
+        """Ranges whose records are no messages: leftovers, and all behind the end."""
+        return (*self.leftovers, (self.end, max(self.end, self.files_stop)))
 
 
 def judge_log(root: Path, config: StoreConfig, *, now_ms: int) -> LogVerdict:
@@ -105,9 +113,8 @@ def judge_log(root: Path, config: StoreConfig, *, now_ms: int) -> LogVerdict:
     log = PreadFiles(places.log_directories, file_size=size)
     files = [ReadLogFile(file, size) for file in log.files]
     survey = survey_log(files, now_ms=now_ms, data_stop=_data_stop)
-    left = [(chain.start, chain.stop) for chain in survey.leftovers]
-    behind = (survey.end, max(survey.end, files[-1].base + size if files else 0))
-    return LogVerdict(survey.end, (*left, behind))
+    left = tuple((chain.start, chain.stop) for chain in survey.leftovers)
+    return LogVerdict(survey.end, left, files[-1].base + size if files else 0)
 
 
 def _data_stop(file: LogBytes) -> int:

@@ -21,6 +21,7 @@ from rocketstore.format.markers import CONSUME_QUEUE_DIRECTORY, INDEX_DIRECTORY
 from rocketstore.pipeline.files import LocalFiles, files_at
 from rocketstore.pipeline.jobs.rebuild import driver_commit
 from rocketstore.pipeline.jobs.rebuild.assembly import Assembly
+from rocketstore.pipeline.jobs.rebuild.given_numbers import LogRanges, keep_given_numbers
 from rocketstore.pipeline.jobs.rebuild.index_files import index_names
 from rocketstore.pipeline.jobs.rebuild.parts import PartManifest
 from rocketstore.pipeline.jobs.rebuild.runner import SparkRunner
@@ -68,6 +69,9 @@ class RebuildReport(NamedTuple):
         queue offset cannot be true.
     damage
         Damaged ranges inside the log; records are missing there.
+    kept_places
+        Places of each queue whose records are gone, by topic and queue id: numbers that were given
+        out, and are not given again.
     gone_queues
         Queues that had entries before and have no record left in the log.
     kept
@@ -83,6 +87,7 @@ class RebuildReport(NamedTuple):
     index_item_count: int
     log_end: int
     damage: list[Broken]
+    kept_places: dict[str, int]
     gone_queues: list[str]
     kept: str | None
     seconds: float
@@ -99,6 +104,7 @@ class RebuildReport(NamedTuple):
             "indexItemCount": self.index_item_count,
             "logEnd": self.log_end,
             "damage": [msgspec.structs.asdict(one) for one in self.damage],
+            "keptPlaces": self.kept_places,
             "goneQueues": self.gone_queues,
             "kept": self.kept,
             "seconds": round(self.seconds, 3),
@@ -124,6 +130,7 @@ class Built(NamedTuple):
     index_item_count: int
     log_end: int
     damage: list[Broken]
+    leftovers: tuple[tuple[int, int], ...]
 
 
 def rebuild(
@@ -197,6 +204,7 @@ def rebuild_with(  # noqa: PLR0913 - keywords, each a choice of the caller
             staging = driver_commit.make_staging(directory)
             options = BuildOptions(plan, config or StoreConfig(), max_split_bytes, now_ms)
             built = build(runner, root, staging, options)
+            kept_places = _keep_given_numbers(root, staging, built)
             old, new = _queues_below(root / CONSUME_QUEUE_DIRECTORY), _queues_below(staging.queues)
             names = [CONSUME_QUEUE_DIRECTORY]
             if built.settings.has_index:
@@ -216,6 +224,7 @@ def rebuild_with(  # noqa: PLR0913 - keywords, each a choice of the caller
         built.index_item_count,
         built.log_end,
         built.damage,
+        kept_places,
         sorted(old - new),
         kept,
         time.perf_counter() - began,
@@ -257,8 +266,10 @@ def build(
     ]
     read = read_log if options.plan == "posix" else count_log
     manifests = _read(runner, tasks, read)
+    leftovers: tuple[tuple[int, int], ...] = ()
     if _needs_judgement(root, manifests):
         verdict = driver_commit.judge_log(root, options.config, now_ms=options.now_ms)
+        leftovers = verdict.leftovers
         tasks = [_without(task, verdict.excluded) for task in tasks]
         manifests |= _read(runner, [task for task in tasks if task.excluded], read)
     ordered = [manifests[number] for number in sorted(manifests)]
@@ -278,6 +289,7 @@ def build(
             for one in manifest.broken
             if one.start < log_end and not one.is_torn_tail
         ],
+        leftovers,
     )
 
 
@@ -382,6 +394,18 @@ def _refuse_lost_log(root: Path) -> None:
             f"{root} has no CommitLog file, but its queues have entries",
             hint="bring the files back, or move consumequeue away to begin an empty store",
         )
+
+
+def _keep_given_numbers(root: Path, staging: driver_commit.Staging, built: Built) -> dict[str, int]:
+    segments = list_segments(str(root))
+    log = LogRanges(
+        segments[0].base if segments else 0,
+        built.log_end,
+        [(one.start, one.stop) for one in built.damage],
+        built.leftovers,
+    )
+    old = root / CONSUME_QUEUE_DIRECTORY
+    return keep_given_numbers(old, staging.queues, built.settings.queue_file_bytes, log)
 
 
 def _queues_below(directory: Path) -> set[str]:
