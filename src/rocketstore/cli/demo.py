@@ -1,4 +1,4 @@
-"""``rocketstore demo``: a year of real flights into a store, and three questions to it."""
+"""``rocketstore demo``: a year of real flights into a store, questions to it, jobs over it."""
 
 from __future__ import annotations
 
@@ -27,11 +27,18 @@ def demo(
     directory: Annotated[Path, Parameter(name="--dir", help="Where the store is made.")] = Path(
         ".demo/flights"
     ),
+    pipeline: Annotated[bool, Parameter(help="Go on with the jobs on Spark.")] = True,
 ) -> int:
-    """Import the 336,776 flights that left New York City in 2013, query and verify the store."""
+    """Import the 336,776 flights that left New York City in 2013, query and verify the store.
+
+    Then, unless told --no-pipeline, audit, archive, restore, rebuild and report it on Spark.
+    """
     from rocketstore.storage.store import MessageStore
 
+    began = time.perf_counter()
+    made_by_spark = directory.with_name(f"{directory.name}-on-spark")
     _make_room(directory)
+    _make_room(made_by_spark)
     print(f"A RocketMQ 4.9 store of every flight that left New York City in 2013: {directory}\n")
     with MessageStore.open(directory, _demo_config()) as store:
         middle_ms = _import_flights(store)
@@ -39,8 +46,13 @@ def demo(
         _find_by_time(store, middle_ms)
         _read_by_tag(store)
     status = _verify(directory)
+    if pipeline:
+        from rocketstore.cli.demo_pipeline import run_pipeline
+
+        status = max(status, run_pipeline(directory, made_by_spark))
+    print(f"\nAll of it took {time.perf_counter() - began:.0f} s.")
     print(
-        "\nLook around yourself:\n"
+        "Look around yourself:\n"
         f"  rocketstore store info {directory}\n"
         f"  rocketstore message find {directory} --topic JFK --key N723MQ --output jsonl\n"
         f"  rocketstore message get {directory} --topic LGA --queue 1 --tags 'AA || UA'\n"

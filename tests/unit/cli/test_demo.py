@@ -17,7 +17,7 @@ def test_demo_stores_every_flight_verifies_the_store_and_runs_again(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     directory = tmp_path / "flights"
-    assert run(["demo", "--dir", str(directory)]) == 0
+    assert run(["demo", "--dir", str(directory), "--no-pipeline"]) == 0
     printed = capsys.readouterr().out
     assert f"imported   {FLIGHT_COUNT:,} flights" in printed
     assert "336,776 records" in printed
@@ -25,7 +25,7 @@ def test_demo_stores_every_flight_verifies_the_store_and_runs_again(
     with MessageStore.open(directory, read_only=True) as store:
         assert sum(store.message_count(*key) for key in store.queues()) == FLIGHT_COUNT
         assert {key.topic for key in store.queues()} == {"EWR", "JFK", "LGA"}
-    assert run(["demo", "--dir", str(directory)]) == 0
+    assert run(["demo", "--dir", str(directory), "--no-pipeline"]) == 0
 
 
 def test_demo_touches_no_directory_that_it_did_not_make(

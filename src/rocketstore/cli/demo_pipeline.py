@@ -1,0 +1,164 @@
+"""The demo's second half: the imported flights through every job of the pipeline, on Spark."""
+
+from __future__ import annotations
+
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from rocketstore.errors import StoreError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+HOURS: Final = (6, 9, 12, 15, 18, 21)
+
+DELAYS: Final = """
+SELECT * FROM (
+    SELECT tags AS carrier, flight.hour AS hour, flight.dep_delay AS delay,
+           count(*) OVER (PARTITION BY tags) AS flights
+    FROM (SELECT tags, from_json(CAST(body AS STRING), 'hour INT, dep_delay INT') AS flight
+          FROM flights)
+) PIVOT (round(avg(delay), 1) FOR hour IN (6, 9, 12, 15, 18, 21))
+ORDER BY flights DESC LIMIT 8
+"""
+"""Mean departure delay in minutes of the carriers with the most flights, at each of `HOURS`."""
+
+
+def run_pipeline(store: Path, scratch: Path) -> int:
+    """Start Spark and run every job; return the exit code."""
+    from rocketstore import pipeline
+
+    began = time.perf_counter()
+    spark = pipeline.session()
+    print(f"\nThe same store on Spark (session started in {time.perf_counter() - began:.1f} s):\n")
+    try:
+        return run_jobs(spark, store, scratch)
+    finally:
+        spark.stop()
+
+
+def run_jobs(spark: Any, store: Path, scratch: Path) -> int:
+    """Audit, archive, restore, rebuild, prove, query and report; return the exit code.
+
+    Parameters
+    ----------
+    spark
+        A session.
+    store
+        The store of the flights, which is read only.
+    scratch
+        Where everything that is made goes.
+    """
+    status = _audit(spark, store, scratch)
+    _archive_and_restore(spark, store, scratch)
+    status = max(status, _rebuild(spark, store, scratch))
+    _ask(spark, store)
+    _report(spark, store, scratch)
+    return status
+
+
+def _audit(spark: Any, store: Path, scratch: Path) -> int:
+    from rocketstore import pipeline
+
+    with _timed("audited") as say:
+        report = pipeline.audit(spark, store, scratch / "audit")
+        counts = report.counts
+        found = f"{len(report.findings)} findings" if report.findings else "nothing to find"
+        say(
+            f"{counts.message_count:,} records, {counts.entry_count:,} queue entries and "
+            f"{counts.index_item_count:,} index items against each other: {found}",
+            scratch / "audit",
+        )
+    return report.exit_code
+
+
+def _archive_and_restore(spark: Any, store: Path, scratch: Path) -> None:
+    from rocketstore import pipeline
+
+    archive, restored = scratch / "archive", scratch / "restored"
+    with _timed("archived") as say:
+        kept = pipeline.archive(spark, store, archive)
+        size = _size_bytes(archive)
+        say(
+            f"{kept.records:,} records ({kept.record_bytes / 1e6:.0f} MB) as Parquet by topic and "
+            f"day: {size / 1e6:.0f} MB",
+            archive,
+        )
+    with _timed("restored") as say:
+        pipeline.restore(spark, archive, restored)
+        count = _compare(store, restored, "commitlog")
+        say(f"the {count} files of the CommitLog: identical byte for byte", restored)
+
+
+def _rebuild(spark: Any, store: Path, scratch: Path) -> int:
+    from rocketstore import pipeline
+
+    restored = scratch / "restored"
+    with _timed("rebuilt") as say:
+        made = pipeline.rebuild(spark, restored)
+        count = _compare(store, restored, "consumequeue")
+        say(
+            f"{made.entry_count:,} entries and {made.index_item_count:,} index items from the "
+            f"restored log alone; the {count} queue files are identical to the first store's",
+            restored,
+        )
+    with _timed("proved") as say:
+        proof = pipeline.prove_rebuild(spark, store)
+        told = f"{len(proof.differences)} differences" if proof.differences else "no difference"
+        say(f"the first store's queues and index against its log: {told}", None)
+    return 1 if proof.findings else 0
+
+
+def _ask(spark: Any, store: Path) -> None:
+    with _timed("asked") as say:
+        frame = spark.read.format("rocketstore").option("columns", "tags,body").load(str(store))
+        frame.createOrReplaceTempView("flights")
+        rows = spark.sql(DELAYS).collect()
+        say("in SQL: by how many minutes does each carrier leave late, by hour of the day?", None)
+    hours = "".join(f"{f'{hour}:00':>8}" for hour in HOURS)
+    print(f"           {'carrier':<8}{'flights':>9}{hours}")
+    for row in rows:
+        delays = (row[str(hour)] for hour in HOURS)
+        cells = "".join(f"{'-' if one is None else f'{one:.1f}':>8}" for one in delays)
+        print(f"           {row.carrier:<8}{row.flights:>9,}{cells}")
+
+
+def _report(spark: Any, store: Path, scratch: Path) -> None:
+    from rocketstore import pipeline
+
+    with _timed("reported") as say:
+        report = pipeline.report(spark, store, scratch / "report.html")
+        say("traffic, sizes, latency, keys and damage as one page", report.page)
+
+
+@contextmanager
+def _timed(what: str) -> Iterator[Callable[[str, Path | None], None]]:
+    """Print what was done, how long it took and where it lies, once it is done."""
+    told: list[tuple[str, Path | None]] = []
+    began = time.perf_counter()
+    yield lambda text, where: told.append((text, where))
+    seconds = time.perf_counter() - began
+    for text, where in told:
+        print(f"{what:<10} {text} ({seconds:.1f} s)")
+        if where is not None:
+            print(f"           {where}")
+
+
+def _size_bytes(directory: Path) -> int:
+    return sum(path.stat().st_size for path in directory.rglob("*") if path.is_file())
+
+
+def _compare(first: Path, second: Path, part: str) -> int:
+    """Return how many files of two stores are the same; raise where one is not."""
+    names = [_files_below(root / part) for root in (first, second)]
+    for name in sorted(names[0] | names[1]):
+        paths = [root / part / name for root in (first, second)]
+        if name not in names[0] & names[1] or paths[0].read_bytes() != paths[1].read_bytes():
+            raise StoreError(f"{paths[1]} is not what {paths[0]} is")
+    return len(names[0])
+
+
+def _files_below(directory: Path) -> set[Path]:
+    return {path.relative_to(directory) for path in directory.rglob("*") if path.is_file()}
