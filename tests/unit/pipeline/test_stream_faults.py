@@ -457,9 +457,12 @@ def test_a_page_that_is_filled_while_it_is_copied_is_no_damage(root, monkeypatch
         return got
 
     monkeypatch.setattr(files.LocalFile, "read_into", racing)
-    run = StreamRun(root, **ALL)
-    assert sorted_places(run.drain()) == put
+    run = StreamRun(root, **ALL, maxOffsetsPerTrigger=5)
+    batches = run.drain()
     assert calls
+    assert sorted_places(batches) == put
+    # A record that the walk had not seen would have come with the others, above the limit.
+    assert [len(rows) for rows in batches] == [5, 5, 5, 5]
 
 
 # --- damage -------------------------------------------------------------------------------------
