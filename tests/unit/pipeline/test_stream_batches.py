@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from rocketstore import Message, MessageStore
 from rocketstore.errors import ConfigError
+from rocketstore.pipeline.streaming import entries
 from support.golden_stores import STORES, golden_store
 from support.pipeline_tables import read_table
 from support.small_store import (
@@ -350,6 +351,22 @@ def test_only_chosen_queues_are_streamed(root, store, clock):
     rows = flat(run.drain())
     assert {(row["topic"], row["queueId"]) for row in rows} == {("Topic0", 2)}
     assert [row["queueOffset"] for row in rows] == list(range(10))
+
+
+@pytest.mark.parametrize("most_held", [4, 9, 2_000_000])
+def test_queues_of_unequal_speed_are_read_in_the_order_of_the_log(
+    root, store, clock, monkeypatch, most_held
+):
+    monkeypatch.setattr(entries, "LIMITED_ENTRIES", most_held)
+    put = [
+        store.put(Message(topic="Topic0", body=b"x"), queue_id=0 if number % 7 else 1 + number % 3)
+        for number in range(120)
+    ]
+    assert store.wait_dispatched()
+    run = StreamRun(root, startingOffsets="earliest", subscribe="Topic0", maxOffsetsPerTrigger=20)
+    batches = [sorted(places_of(rows)) for rows in run.drain()]
+    assert [place for batch in batches for place in batch] == [one.physical_offset for one in put]
+    assert all(0 < len(batch) <= 20 for batch in batches)
 
 
 def test_tags_choose_rows_and_not_batches(root, store, clock, mode):
