@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
@@ -11,13 +12,15 @@ import sys
 from pathlib import Path
 
 import pytest
+from pyarrow.fs import LocalFileSystem
 
 from rocketstore import MessageStore, PutMessageStatus
 from rocketstore.config import StoreConfig
 from rocketstore.errors import ConfigError, NotAStoreError, StoreError
 from rocketstore.format.file_name import file_name
 from rocketstore.pipeline import files as pipeline_files
-from rocketstore.pipeline.jobs.audit import job, split_check, unbacked
+from rocketstore.pipeline.files import ArrowFiles
+from rocketstore.pipeline.jobs.audit import index_check, job, places, split_check, unbacked
 from rocketstore.storage.audit.verify import verify_store
 from rocketstore.units import MiB
 from support.audit_runs import ONLY_HERE, OUT_OF_ORDER, audit_here, keys, kinds
@@ -319,6 +322,18 @@ def test_blocks_and_tasks_of_other_sizes_find_the_same(store, monkeypatch):
     assert audit_here(root, max_split_bytes=20_000) == expected
 
 
+def test_a_store_behind_pyarrow_is_judged_alike(store, monkeypatch):
+    """Of such files nothing is known of where their data ends."""
+    root, offsets = store
+    for damage in (flip_body, wrong_entry, wrong_hash, lose_first_file):
+        damage(root, offsets)
+    expected = audit_here(root)
+    elsewhere = ArrowFiles(LocalFileSystem())
+    for module in (places, split_check, index_check, unbacked):
+        monkeypatch.setattr(module, "files_at", lambda location: (elsewhere, location))
+    assert audit_here(root, max_split_bytes=20_000) == expected
+
+
 # --- places and numbers -------------------------------------------------------------------------
 
 
@@ -449,6 +464,44 @@ def test_a_file_that_retention_takes_meanwhile_is_no_finding(store, monkeypatch)
     report = audit_here(root)
     assert report.findings == []
     assert report.counts.min_physical_offset == LOG_FILE_BYTES
+
+
+def test_queue_and_index_files_that_retention_takes_meanwhile_are_no_finding(tmp_path, monkeypatch):
+    root = tmp_path / "store"
+    offsets = build_store(root, 600, Clock())
+    gone = 8 * LOG_FILE_BYTES
+    assert offsets[400] < gone  # all of the first two queue files and of the first index file
+    real = job.check_split
+
+    def check_split(task):
+        if task.file.base == gone:  # the others have been read
+            for base in range(0, gone, LOG_FILE_BYTES):
+                (root / "commitlog" / file_name(base)).unlink()
+            for topic in ("Topic0", "Topic1"):
+                for base in (0, QUEUE_FILE_BYTES):
+                    (root / "consumequeue" / topic / "0" / file_name(base)).unlink()
+            min((root / "index").iterdir()).unlink()
+        return real(task)
+
+    monkeypatch.setattr(job, "check_split", check_split)
+    with (root / "lock").open("r+b") as lock:
+        fcntl.lockf(lock, fcntl.LOCK_EX, 1)
+        report = audit_here(root)
+    assert report.findings == []
+    assert report.counts.min_physical_offset == gone
+
+
+def test_what_consumers_read_meanwhile_is_not_in_front_of_the_queue(store, monkeypatch):
+    root, _ = store
+    put_offsets(root, "consumerOffset.json", {"Topic0@readers": {"0": 120}})
+    real = job.check_split
+
+    def check_split(task):
+        put_offsets(root, "consumerOffset.json", {"Topic0@readers": {"0": 150}})
+        return real(task)
+
+    monkeypatch.setattr(job, "check_split", check_split)
+    assert audit_here(root).findings == []
 
 
 # --- what an earlier log left -------------------------------------------------------------------
