@@ -8,7 +8,7 @@ from collections import Counter, defaultdict
 import numpy as np
 import pytest
 
-from rocketstore.pipeline.jobs.report import tally
+from rocketstore.pipeline.jobs.report import counts, tally
 from rocketstore.pipeline.jobs.report.buckets import (
     MINUTE_MS,
     WIDTHS_MS,
@@ -83,6 +83,30 @@ def test_traffic_equals_a_count_by_minute(busy, found):
     ]
     assert counted(rows, "startMs", "topic") == by_minute
     assert {row["widthMs"] for row in rows} == {MINUTE_MS}
+    totals = Counter(put.store_ms // MINUTE_MS * MINUTE_MS for put in busy[1])
+    assert {
+        int(row["startTimestamp"].timestamp() * 1000): row["messages"] for row in tables["minutes"]
+    } == totals
+
+
+def test_many_topics_widen_their_own_buckets_and_leave_the_minutes(tmp_path, monkeypatch):
+    monkeypatch.setattr(tally, "TIME_ROWS", 100)
+    monkeypatch.setattr(counts, "TIME_ROWS", 100)
+    monkeypatch.setattr(tally, "SECOND_ROWS", 10)
+    monkeypatch.setattr(counts, "SECOND_ROWS", 10)
+    store = tmp_path / "store"
+    put = {"body": b"", "latency_ms": 1}
+    times = [START_MS + one * MINUTE_MS // 4 for one in range(360)]
+    write_log(store, [put | {"topic": f"t{ms // 1000 % 7}", "store_ms": ms} for ms in times])
+    report = make_report(store, tmp_path / "page.html")
+    tables = tables_of(report)
+    assert report.summary["minutesWidthMs"] == MINUTE_MS
+    assert report.summary["trafficWidthMs"] == 15 * MINUTE_MS
+    assert len(tables["minutes"]) == 91
+    for name in ("minutes", "traffic"):
+        assert sum(row["messages"] for row in tables[name]) == 360
+    cut = make_report(store, tmp_path / "page.html", split_bytes=5_000)
+    assert tables_of(cut) == tables
 
 
 def test_every_body_size_and_latency_is_in_its_bucket(busy, found):
@@ -228,7 +252,7 @@ def test_too_many_minutes_are_kept_by_wider_buckets_whatever_the_parts():
             "bytes": np.full(1_000, 7, dtype=np.int64),
         }
     )
-    whole, parts = (TimeGroups("minutes", MINUTE_MS, 90) for _ in range(2))
+    whole, parts = (TimeGroups("traffic", MINUTE_MS, 90) for _ in range(2))
     whole.add(rows)
     for begin in range(0, 1_000, 137):
         parts.add(rows.slice(begin, 137))

@@ -36,7 +36,8 @@ class Counts:
         self.groups["tags"] = FrequentGroups("tags", DRIVER_NAME_CAPACITY)
         self.groups["keys"] = FrequentGroups("keys", DRIVER_NAME_CAPACITY)
         self.groups["seconds"] = TimeGroups("seconds", SECOND_MS, SECOND_ROWS)
-        self.groups["minutes"] = TimeGroups("minutes", MINUTE_MS, TIME_ROWS)
+        for name in ("traffic", "minutes"):
+            self.groups[name] = TimeGroups(name, MINUTE_MS, TIME_ROWS)
         self.notes: dict[str, int] = {}
         self._damage: list[Any] = []
         self._damage_rows = 0

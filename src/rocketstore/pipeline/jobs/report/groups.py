@@ -47,7 +47,8 @@ SHAPES: Final[dict[str, Shape]] = {
     "tags": Shape(("topic", "tags"), _TRAFFIC),
     "keys": Shape(("topic", "key"), (("messages", "sum"),)),
     "seconds": Shape(("startMs", "topic"), _TRAFFIC),
-    "minutes": Shape(("startMs", "topic"), _TRAFFIC),
+    "traffic": Shape(("startMs", "topic"), _TRAFFIC),
+    "minutes": Shape(("startMs",), _TRAFFIC),
     "sizes": Shape(
         ("topic", "bucket"),
         (("messages", "sum"), ("leastBytes", "min"), ("mostBytes", "max")),

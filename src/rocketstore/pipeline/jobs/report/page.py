@@ -62,9 +62,10 @@ def report_page(findings: Findings, *, tables_name: str, json_name: str) -> str:
     summary = findings.summary
     name = ", ".join(store["brokerName"] for store in summary["stores"][:3])
     name += ", …" if len(summary["stores"]) > 3 else ""
-    line = (
-        timeline(findings.rows["traffic"], findings.seconds) if findings.rows["traffic"] else None
-    )
+    rows = findings.rows
+    line = None
+    if rows["minutes"]:
+        line = timeline(rows["minutes"], rows["traffic"], findings.seconds)
     sections = _sections(findings, line)
     tiles = _tiles(summary, line) if summary["messages"] or summary["damagedRanges"] else None
     body = element(
@@ -252,11 +253,13 @@ def _footer(findings: Findings, tables_name: str, json_name: str) -> Element:
         "Percentiles are read from buckets an eighth wide: at most 12.5 % too high, never too low.",
         _RECORDS_NOTE,
     ]
-    if summary["trafficWidthMs"] > MINUTE_MS:
-        notes.append(
-            f"Traffic is kept by {duration_text(summary['trafficWidthMs'])}: by the minute it "
-            f"would have more than {count_text(TIME_ROWS)} rows."
-        )
+    kept = (("Traffic", "minutesWidthMs"), ("Traffic of topics", "trafficWidthMs"))
+    for what, name in kept:
+        if summary[name] > MINUTE_MS:
+            notes.append(
+                f"{what} is kept in steps of {duration_text(summary[name])}: by the minute it "
+                f"would have more than {count_text(TIME_ROWS)} rows."
+            )
     if summary["withoutStoreTime"]:
         notes.append(
             f"{plural(summary['withoutStoreTime'], 'message')} state a store time before 1970 or "

@@ -62,7 +62,8 @@ def summary_of(counts: Counts, plan: ReportPlan, tables: dict[str, Any]) -> dict
         "nameMaxBytes": NAME_MAX_BYTES,
         "withoutStoreTime": counts.notes.get("timeless", 0),
         "withoutLatency": counts.notes.get("clockless", 0),
-        "trafficWidthMs": counts.width_ms("minutes"),
+        "minutesWidthMs": counts.width_ms("minutes"),
+        "trafficWidthMs": counts.width_ms("traffic"),
     }
 
 

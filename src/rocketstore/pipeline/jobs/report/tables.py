@@ -50,6 +50,7 @@ SCHEMAS: Final[dict[str, dict[str, Any]]] = {
     },
     "tags": {"topic": _TEXT, "tags": _TEXT, **_TRAFFIC},
     "keys": {"topic": _TEXT, "key": _TEXT, "messages": _COUNT},
+    "minutes": {"startTimestamp": _TIME, "widthMs": _COUNT, **_TRAFFIC},
     "traffic": {"startTimestamp": _TIME, "widthMs": _COUNT, "topic": _TEXT, **_TRAFFIC},
     "sizes": {
         "topic": _TEXT,
@@ -122,7 +123,8 @@ def report_tables(counts: Counts, plan: ReportPlan) -> dict[str, Any]:
         "queues": _ordered(counts.rows("queues"), "brokerName", "topic", "queueId"),
         "tags": _by_messages(counts.rows("tags"), "topic", "tags"),
         "keys": _by_messages(counts.rows("keys"), "topic", "key")[:KEY_ROWS],
-        "traffic": _traffic(counts, "minutes"),
+        "minutes": _by_time(counts, "minutes"),
+        "traffic": _by_time(counts, "traffic"),
         "sizes": _ordered(_sizes(counts), "topic", "lowBytes"),
         "latencies": _ordered(_latencies(counts), "topic", "way", "lowMs"),
         "delays": _delays(counts, plan),
@@ -153,7 +155,7 @@ def plain_rows(table: Any) -> list[Row]:
 
 def second_rows(counts: Counts) -> list[Row]:
     """Return traffic in buckets below a minute; nothing when there are too many."""
-    return _traffic(counts, "seconds")
+    return _by_time(counts, "seconds")
 
 
 def _source_name(field: Any) -> str:
@@ -221,10 +223,10 @@ def _by_topic(rows: list[Row]) -> dict[str, list[Row]]:
     return found
 
 
-def _traffic(counts: Counts, name: str) -> list[Row]:
+def _by_time(counts: Counts, name: str) -> list[Row]:
     width = counts.width_ms(name)
     rows = [row | {"widthMs": width} for row in counts.rows(name)]
-    return _ordered(rows, "startMs", "topic")
+    return _ordered(rows, *counts.groups[name].shape.keys)
 
 
 def _sizes(counts: Counts) -> list[Row]:

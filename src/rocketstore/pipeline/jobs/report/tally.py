@@ -45,7 +45,7 @@ NAME_MAX_BYTES: Final = 256
 """Longer tags and keys are counted by their beginning: a key may be 32 KB long."""
 
 TIME_ROWS: Final = 50_000
-"""Most rows of traffic by time and topic: a month of minutes of one topic, a day of 30."""
+"""Most rows of traffic by time (a month of minutes), and by time and topic (a day of 30 topics)."""
 
 SECOND_ROWS: Final = 4_000
 """Most rows of traffic by the second, which only a short store's chart is drawn from."""
@@ -114,7 +114,8 @@ class Tally:
         self.groups["tags"] = FrequentGroups("tags", NAME_CAPACITY)
         self.groups["keys"] = self.frequent_keys = FrequentGroups("keys", NAME_CAPACITY)
         self.groups["seconds"] = TimeGroups("seconds", SECOND_MS, SECOND_ROWS)
-        self.groups["minutes"] = TimeGroups("minutes", MINUTE_MS, TIME_ROWS)
+        for name in ("traffic", "minutes"):
+            self.groups[name] = TimeGroups(name, MINUTE_MS, TIME_ROWS)
         self.damage: list[tuple[Any, ...]] = []
         self.notes = dict.fromkeys(("keys", "timeless", "clockless", "cutNames"), 0)
         self._numbers: list[Numbers] = []
@@ -213,8 +214,9 @@ class Tally:
         width = seconds.width_ms if has_seconds else minutes.width_ms
         starts = block.store_ms // width * width
         rows = {"startMs": starts, "messages": block.ones, "bytes": block.size}
-        groups = self._count("minutes", block, rows, block.has_store_time)
-        minutes.add(groups)
+        groups = self._count("traffic", block, rows, block.has_store_time)
+        self.groups["traffic"].add(groups)
+        minutes.add(groups.drop_columns(["topic"]))
         if has_seconds:
             seconds.add(groups)
 

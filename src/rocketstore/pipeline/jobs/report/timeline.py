@@ -10,6 +10,8 @@ from rocketstore.pipeline.jobs.report.charts import TimeAxis
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    Rows = Sequence[dict[str, Any]]
+
 BARS_MAX: Final = 180
 """A bar and its gap then have four pixels of a page a thousand wide."""
 
@@ -41,7 +43,7 @@ class Timeline(NamedTuple):
     messages, sizes
         Per bar.
     by_topic
-        Messages per bar of each topic.
+        Messages over time of each topic, maybe in wider bars than the axis has.
     left_out
         Messages too far from all others to be drawn.
     """
@@ -53,29 +55,50 @@ class Timeline(NamedTuple):
     left_out: int
 
 
-def timeline(minutes: Sequence[dict[str, Any]], seconds: Sequence[dict[str, Any]]) -> Timeline:
-    """Return the bars for traffic by time and topic; `seconds` may be empty.
+def timeline(minutes: Rows, traffic: Rows, seconds: Rows) -> Timeline:
+    """Return the bars of a store.
 
-    Rows have ``startMs``, ``widthMs``, ``topic``, ``messages`` and ``bytes``; at least one.
+    Parameters
+    ----------
+    minutes
+        Messages and bytes by time; at least one row.
+    traffic
+        The same by time and topic, maybe in wider buckets.
+    seconds
+        The same by time and topic in narrower buckets; maybe none.
     """
-    rows = minutes
+    totals = minutes
     if seconds and seconds[-1]["startMs"] - seconds[0]["startMs"] <= SHORT_MS:
-        rows = seconds
-    axis = _axis(rows)
-    found = Timeline(axis, [0] * axis.bar_count, [0] * axis.bar_count, {}, 0)
+        totals = traffic = seconds
+    axis = _axis(totals)
+    messages, sizes = [0] * axis.bar_count, [0] * axis.bar_count
     left_out = 0
-    for row in rows:
-        number = (row["startMs"] - axis.start_ms) // axis.width_ms
-        if not 0 <= number < axis.bar_count:
+    for row in totals:
+        number = _bar_of(row, axis)
+        if number is None:
             left_out += row["messages"]
             continue
-        found.messages[number] += row["messages"]
-        found.sizes[number] += row["bytes"]
-        found.by_topic.setdefault(row["topic"], [0] * axis.bar_count)[number] += row["messages"]
-    return found._replace(left_out=left_out)
+        messages[number] += row["messages"]
+        sizes[number] += row["bytes"]
+    return Timeline(axis, messages, sizes, _by_topic(traffic), left_out)
 
 
-def _axis(rows: Sequence[dict[str, Any]]) -> TimeAxis:
+def _by_topic(traffic: Rows) -> dict[str, list[int]]:
+    axis = _axis(traffic)
+    found: dict[str, list[int]] = {}
+    for row in traffic:
+        number = _bar_of(row, axis)
+        if number is not None:
+            found.setdefault(row["topic"], [0] * axis.bar_count)[number] += row["messages"]
+    return found
+
+
+def _bar_of(row: dict[str, Any], axis: TimeAxis) -> int | None:
+    number: int = (row["startMs"] - axis.start_ms) // axis.width_ms
+    return number if 0 <= number < axis.bar_count else None
+
+
+def _axis(rows: Rows) -> TimeAxis:
     row_width = rows[0]["widthMs"]
     first, last = _drawn_range(rows)
     fitting = (
@@ -92,7 +115,7 @@ def _axis(rows: Sequence[dict[str, Any]]) -> TimeAxis:
     return TimeAxis(start, width, count)
 
 
-def _drawn_range(rows: Sequence[dict[str, Any]]) -> tuple[int, int]:
+def _drawn_range(rows: Rows) -> tuple[int, int]:
     """Return the starts of the first and the last bucket to draw."""
     ordered = sorted((row["startMs"], row["messages"]) for row in rows)
     first, last = ordered[0][0], ordered[-1][0]
