@@ -12,7 +12,7 @@ import pytest
 from rocketstore.config import RecoveryPolicy
 from rocketstore.storage.recovery.repair import repair_store
 from rocketstore.storage.store import MessageStore
-from support.java_store import JavaStore, require_java
+from support.java_store import JavaStore, message_json, require_java
 from support.small_store import (
     CONFIG,
     LOG_FILE_BYTES,
@@ -21,6 +21,7 @@ from support.small_store import (
     Clock,
     build_store,
     crashed,
+    log_path,
     messages,
     overwrite,
 )
@@ -134,3 +135,23 @@ def test_java_recovers_a_damaged_store_to_what_compatible_recovery_gives(
     with JavaStore(theirs, SIZES) as java:
         assert java.positions() == (0, end)
         assert {key: offset[1] for key, offset in java.queues().items()} == entries
+
+
+@pytest.mark.parametrize("how", ["repair", "open"])
+def test_java_takes_kept_places_for_the_end_of_a_queue_and_goes_on(
+    how: str, tmp_path: Path
+) -> None:
+    offsets = build_store(tmp_path, COUNT, Clock())
+    last = log_path(tmp_path, offsets[-1])
+    kept = {n for n, offset in enumerate(offsets) if offset < int(last.name)}
+    last.unlink()
+    if how == "repair":
+        repair_store(tmp_path, config=CONFIG, now_ms=NOW_MS)
+    else:
+        MessageStore.open(tmp_path, CONFIG, clock=Clock(NOW_MS), threads=False).close()
+    assert served(tmp_path)[1] == kept
+    with JavaStore(tmp_path, SIZES) as store:
+        (result,) = store.put([message_json("Topic0", b"new")])
+        assert result["queueOffset"] == len([n for n in kept if n % 2 == 0])
+        store.wait_dispatched()
+        assert store.read_queue("Topic0")[-1]["body"] == base64.b64encode(b"new").decode("ascii")
