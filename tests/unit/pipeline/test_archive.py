@@ -447,3 +447,5 @@ def test_a_directory_of_several_stores_is_refused(tmp_path, store):
         archived(tmp_path / "nowhere", tmp_path / "a")
     with pytest.raises(ConfigError, match="object stores lack"):
         archived(store, "s3://bucket/archive")
+    with pytest.raises(ConfigError, match="is a store"):
+        archived(store, store)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import msgspec
 
 from rocketstore.errors import ArchiveError, ConfigError
-from rocketstore.format.markers import CONFIG_DIRECTORY
+from rocketstore.format.markers import COMMIT_LOG_DIRECTORY, CONFIG_DIRECTORY
 from rocketstore.pipeline.files import files_at, opened
 from rocketstore.pipeline.jobs.archive.commit import (
     commit,
@@ -164,6 +164,11 @@ def archive_with(
         raise ConfigError(f"max_split_bytes: expected at least 1, found {max_split_bytes}")
     place = _one_store(store)
     directory = local_directory(target)
+    if (directory / COMMIT_LOG_DIRECTORY).is_dir():
+        raise ConfigError(
+            f"{directory} is a store: expected a directory for the archive",
+            hint="the archive comes second: rocketstore pipeline archive STORE ARCHIVE",
+        )
     with locked(directory), plain_disk_errors(directory):
         runs = list_runs(directory)
         last = read_manifest(directory, runs[-1]) if runs else None

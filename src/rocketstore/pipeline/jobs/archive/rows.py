@@ -116,7 +116,7 @@ _STATISTICS: Final = (
 """Columns that queries compare. Least and greatest body would be copied into every footer."""
 
 COMPRESSION_LEVEL: Final = 1
-"""Of zstd: level 3 takes half as much time again, for a few percent of text."""
+"""Of zstd: level 3 takes a tenth more time in all, for 3 % less of JSON bodies."""
 
 
 def writer_settings() -> dict[str, Any]:
