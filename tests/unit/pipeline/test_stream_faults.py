@@ -553,6 +553,21 @@ def test_entries_that_are_missing_are_damage_and_their_records_are_found(root):
     assert StreamRun(root, **ALL, subscribe="TopicA", damage="skip").drain()
 
 
+def test_a_record_that_is_not_what_its_entry_says_is_counted(root, caplog):
+    log = CutLog(root)
+    put = log.put(40, b"x")
+    # No checksum covers the header: the record is intact and says that it is number 999.
+    log.files.write_log(put[12] + 20, (999).to_bytes(8, "big"))
+    run = StreamRun(root, **ALL, subscribe="TopicA")
+    run.plan_next()
+    with pytest.raises(StoreError, match="expected 40 records of the batch's queues, found 39"):
+        run.run_planned()
+    caplog.set_level(logging.WARNING)
+    again = tolerant(root, run, **ALL, subscribe="TopicA")
+    assert sorted_places(again.drain()) == [at for at in put if at != put[12]]
+    assert "expected 40 records" in caplog.text
+
+
 def test_an_entry_that_points_elsewhere_is_told(root):
     log = CutLog(root)
     put = log.put(40, b"x")
