@@ -37,6 +37,9 @@ _log: Final = structlog.get_logger(__name__)
 SMALLEST_RECORD_BYTES: Final = 91
 """A record without body, topic and properties (spec F3)."""
 
+MAX_QUEUE_OFFSET: Final = (1 << 62) // ENTRY_SIZE_BYTES
+"""The largest that the kernel enters; about a larger one it asks however full the queue is."""
+
 PREPARED_BIT: Final = 0x4
 """Set in prepared and in rollback records, which have no queue entry."""
 
@@ -212,7 +215,7 @@ class EntryDecisions:
 
     def _is_plausible_gap(self, queue: ConsumeQueue, offset: int, physical_offset: int) -> bool:
         """Whether so many records of the queue fit between its last one and this one."""
-        if not 0 <= offset < 2**58:
+        if not 0 <= offset <= MAX_QUEUE_OFFSET:
             return False
         if not queue.files.files:
             return True  # it begins here; one file is made

@@ -164,6 +164,14 @@ def test_a_gap_is_filled_with_fillers_and_no_number_shifts(parts):
     assert parts.entries()[7][0] == late
 
 
+def test_a_first_queue_offset_that_no_file_has_gives_no_entry(parts):
+    parts.append(queue_offset=250_000_000_000_000_000)  # below 2^58, above 2^62 / 20
+    parts.append(queue_offset=0)
+    parts.dispatcher.run_once()
+    assert parts.dispatcher.counts.entries_refused == 1
+    assert parts.dispatcher.counts.entries_written == 1
+
+
 def test_an_impossible_gap_does_not_fill_the_disk(parts):
     parts.append()
     parts.append(queue_offset=10**12)
