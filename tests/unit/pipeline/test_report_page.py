@@ -10,6 +10,7 @@ import shutil
 import pytest
 
 from rocketstore.errors import NotAStoreError
+from rocketstore.pipeline.jobs.report import counts, tally
 from rocketstore.pipeline.jobs.report.markup import visible
 from rocketstore.pipeline.jobs.report.wording import duration_text, share_text, size_text
 from support.busy_log import FILE_BYTES, NASTY, START_MS, busy_puts, write_log
@@ -159,6 +160,23 @@ def test_a_lone_message_years_away_does_not_squeeze_the_rest(store):
     text = read_page(report_of(store, puts).page).text
     assert "1 message stored far from all others" in text
     assert "Messages per minute" in text
+
+
+def test_tags_that_are_too_many_are_said_to_be(store, monkeypatch):
+    monkeypatch.setattr(tally, "NAME_CAPACITY", 20)
+    page = read_page(report_of(store, [PUT | {"tags": f"t{one}"} for one in range(300)]).page)
+    assert "too many different tags to keep all" in page.text
+    assert "tags" in page.ids()
+
+
+def test_a_store_of_many_topics_over_days_is_drawn_by_less_than_days(store, monkeypatch):
+    for module in (tally, counts):
+        monkeypatch.setattr(module, "SECOND_ROWS", 10)
+        monkeypatch.setattr(module, "TIME_ROWS", 300)
+    puts = [
+        PUT | {"topic": f"t{one % 10}", "store_ms": START_MS + one * 60_000} for one in range(200)
+    ]
+    assert "Messages per 2 min" in read_page(report_of(store, puts).page).text
 
 
 def test_damage_is_on_the_page_first_and_by_file_and_place(store):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from rocketstore.pipeline.jobs.report.buckets import bucket_bounds
+from rocketstore.pipeline.jobs.report.buckets import MINUTE_MS, bucket_bounds
 from rocketstore.pipeline.jobs.report.distribution import Distribution
 from rocketstore.pipeline.jobs.report.groups import pa
 from rocketstore.pipeline.jobs.report.tally import DIRECT
@@ -155,6 +155,8 @@ def plain_rows(table: Any) -> list[Row]:
 
 def second_rows(counts: Counts) -> list[Row]:
     """Return traffic in buckets below a minute; nothing when there are too many."""
+    if counts.width_ms("seconds") >= MINUTE_MS:
+        return []
     return _by_time(counts, "seconds")
 
 

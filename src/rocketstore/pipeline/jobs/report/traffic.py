@@ -222,19 +222,22 @@ def _more(rows: list[Row], shown: int, name: str) -> Element | None:
 def by_tag(tags: list[Row], summary: Row) -> Element | None:
     """Return the most frequent tags; nothing when no message has one."""
     tagged = [row for row in tags if row["tags"] is not None]
-    if not tagged:
+    missed = summary["tagsMissedAtMost"]
+    if not tagged and not missed:
         return None
     total = sum(row["messages"] for row in tags)
     without = total - sum(row["messages"] for row in tagged)
-    missed = summary["tagsMissedAtMost"]
     text = f"{plural(len(tagged), 'tag')} of topics; {_share_without(without, total)} have none."
     if missed:
-        text += f" There are too many to count all: counts may be up to {count_text(missed)} low."
+        text = (
+            "There are too many different tags to keep all, so each count may be up to "
+            f"{count_text(missed)} low, and a tag seen less often may be missing."
+        )
     return section(
         "tags",
         "Tags",
         element("p", text, class_="aside"),
-        _name_table("Tag", "tags", tagged, "Most frequent tags"),
+        _name_table("Tag", "tags", tagged, "Most frequent tags") if tagged else None,
         _more(tagged, NAME_ROWS, "tags"),
     )
 
