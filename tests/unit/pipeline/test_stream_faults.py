@@ -362,6 +362,19 @@ def test_a_topic_that_was_deleted_and_made_anew_is_a_loss(root, count):
     assert sorted_places(again.drain()) == new
 
 
+def test_records_of_a_topic_that_was_deleted_are_no_rows_of_the_one_made_anew(root):
+    log = CutLog(root)
+    put = log.put(1, b"x", topic="TopicB")
+    log.put(5, b"old")
+    key = QueueKey("TopicA", 0)
+    for path in log.files.queue_directory(key).iterdir():
+        path.unlink()
+    del log.files.next_offsets[key]
+    put += log.put(3, b"new")
+    run = StreamRun(root, **ALL, subscribePattern="Topic.*")
+    assert sorted_places(run.drain()) == put
+
+
 def test_a_store_that_is_not_there_any_more_is_named(tmp_path, mode):
     for name in ("a", "b"):
         CutLog(tmp_path / "stores" / name).put(3, b"x")
