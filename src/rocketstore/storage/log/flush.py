@@ -5,8 +5,9 @@ without an error, file after file. After the first failed sync nothing is acknow
 kernel may have dropped the pages it could not write, so a later success would prove nothing (K-D1).
 
 How derived: GroupCommitService, FlushDiskWatcher and FlushRealTimeService of 4.9 (spec B9.1, B9.2).
-One thread syncs for all puts that came meanwhile; each waits for a lock of its own. Why a thread
-and not the waiting put itself: docs/decisions/0002-group-commit.md.
+One thread syncs for all puts that came meanwhile; each waits for a lock of its own. Where syncs are
+slow it first waits a moment for those it served last. Why a thread and not the waiting put itself:
+docs/decisions/0002-group-commit.md.
 """
 
 from __future__ import annotations
@@ -30,6 +31,15 @@ if TYPE_CHECKING:
 
 _SLOW_FLUSH_S: Final = 0.5
 """A flush that takes longer is worth a line (FlushRealTimeService, 500 ms)."""
+
+_GATHER_SHARE: Final = 0.5
+"""A sync waits for puts that are likely to come at once, at most so much of what a sync takes."""
+
+_GATHER_FROM_S: Final = 0.0005
+"""Below that a sync costs less than waiting for others."""
+
+_ROUNDS_WITHOUT: Final = 32
+"""Syncs that wait for nobody after one that waited for too few in vain."""
 
 _log: Final = structlog.get_logger(__name__)
 
@@ -76,6 +86,9 @@ class CommitLogFlusher:
         self._flushing = threading.Lock()
         self._waiters: list[threading.Lock] = []
         self._waiting = threading.Lock()
+        self._company = 0
+        self._rounds_without = 0
+        self._sync_s = 0.0
         self._bell = Bell()
         self._stopping = False
         self._last_thorough_ms = 0
@@ -167,10 +180,11 @@ class CommitLogFlusher:
             woken.acquire()
             with self._waiting:
                 self._waiters.append(woken)
-                is_first = len(self._waiters) == 1
+                # The second is the last one that the thread may be waiting for.
+                rings = len(self._waiters) in {1, self._company}
             # A failure between the first look and now has released the others without us.
             self._raise_failure()
-            if is_first:
+            if rings:
                 self._bell.ring()
             woken.acquire(timeout=deadline - now)
         return True
@@ -210,8 +224,22 @@ class CommitLogFlusher:
         """Sync whenever somebody waits; whoever comes during a sync is served by the next."""
         while not self._stopping:
             self._bell.wait()
+            self._gather()
             if not self._serve(self.flush):
                 return
+
+    def _gather(self) -> None:
+        """Give those who were served last the time to come back, so that fewer syncs serve all."""
+        here = len(self._waiters)
+        missing = self._company - here
+        if not here or missing <= 0 or self._sync_s < _GATHER_FROM_S:
+            return
+        if self._rounds_without:
+            self._rounds_without -= 1
+            return
+        self._bell.wait(self._sync_s * _GATHER_SHARE)
+        if 2 * (len(self._waiters) - here) < missing:
+            self._rounds_without = _ROUNDS_WITHOUT
 
     def _run_async(self) -> None:
         """Sync by the clock, and at once when somebody waits or wakes the thread."""
@@ -228,12 +256,15 @@ class CommitLogFlusher:
         """Flush for everybody who waits by now; False when that failed, for good."""
         with self._waiting:
             waiters, self._waiters = self._waiters, []
+        began = time.monotonic()
         try:
             flush()
         except FlushFailedError:
             self._release(waiters)
             self._release_waiters()
             return False
+        self._sync_s = time.monotonic() - began
+        self._company = len(waiters) + len(self._waiters)
         self._release(waiters)
         return True
 

@@ -81,6 +81,35 @@ def test_one_sync_serves_all_puts_that_came_during_the_one_before(sync_parts):
     assert disk.count("fdatasync") - before == 2
 
 
+def test_a_slow_sync_waits_for_the_puts_that_were_served_last(sync_parts):
+    disk, flusher = sync_parts.disk, sync_parts.flusher
+    flusher._company, flusher._sync_s = 2, 60.0
+    disk.is_syncing.clear()
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(sync_parts.writer.put, MESSAGE)
+        assert not disk.is_syncing.wait(0.1)
+        second = pool.submit(sync_parts.writer.put, MESSAGE)
+        for future in (first, second):
+            assert future.result(10).status is PutMessageStatus.PUT_OK
+    assert flusher._rounds_without == 0
+
+
+def test_a_put_waits_for_company_in_vain_only_a_moment_and_then_not_again(sync_parts):
+    flusher = sync_parts.flusher
+    flusher._company, flusher._sync_s = 8, 0.02
+    assert sync_parts.writer.put(MESSAGE).status is PutMessageStatus.PUT_OK
+    assert flusher._rounds_without > 0
+    flusher._company, flusher._sync_s = 8, 60.0
+    assert sync_parts.writer.put(MESSAGE).status is PutMessageStatus.PUT_OK
+
+
+def test_a_fast_sync_waits_for_nobody(sync_parts):
+    flusher = sync_parts.flusher
+    flusher._company, flusher._sync_s = 8, 0.0001
+    assert sync_parts.writer.put(MESSAGE).status is PutMessageStatus.PUT_OK
+    assert flusher._rounds_without == 0
+
+
 def test_a_put_that_waits_for_no_flush_is_flushed_all_the_same(sync_parts):
     result = sync_parts.writer.put(Message(topic="orders", wait_flush=False))
     assert result.status is PutMessageStatus.PUT_OK
