@@ -109,7 +109,7 @@ def test_a_start_up_alone_leaves_all_of_a_killed_batch_or_nothing(root, tmp_path
 
 def test_a_settling_that_is_killed_too_is_settled_by_the_next(root, tmp_path):
     chance = random.Random(4)
-    for number in range(40):
+    for number in range(15):
         target = tmp_path / str(number)
         assert trial(root, target, chance.randrange(60))
         for _ in range(3):
