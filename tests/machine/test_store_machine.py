@@ -219,7 +219,8 @@ class StoreMachine(RuleBasedStateMachine):
         self.is_in_order = False
         last = max(
             (put for puts in self.model.values() for put in puts),
-            key=lambda put: put.physical_offset,
+            # A message may stand where a lost one stood.
+            key=lambda put: (put.physical_offset, put.is_there),
         )
         path, position = self.log_file(last.physical_offset)
         kept = min(int(last.size * share), last.size - 1)
