@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from pathlib import Path
 
 import pytest
 
@@ -81,6 +82,22 @@ def test_a_report_that_fails_half_way_leaves_the_earlier_one_as_it_was(
 
     monkeypatch.setattr(output, "_write_text", fail)
     with pytest.raises(StoreError, match="No space left on device"):
+        make_report(store, place / "page.html", now_ms=START_MS + 1)
+    assert contents(place) == before
+
+
+def test_tables_that_cannot_be_put_in_place_leave_the_earlier_ones(store, place, monkeypatch):
+    make_report(store, place / "page.html", now_ms=START_MS)
+    before = contents(place)
+    rename = Path.rename
+
+    def fail(self, target):
+        if self.name == "tables":
+            raise OSError(5, "Input/output error")
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", fail)
+    with pytest.raises(StoreError, match="Input/output error"):
         make_report(store, place / "page.html", now_ms=START_MS + 1)
     assert contents(place) == before
 

@@ -112,9 +112,7 @@ def write_report(
             _write_text(workspace / "json", text)
             # Halves of surrogate pairs, which no topic of a sane store has, are not UTF-8.
             _write_text(workspace / "page", page)
-            if places.tables.exists():
-                places.tables.rename(workspace / "earlier")
-            built.rename(places.tables)
+            _exchange(built, places.tables, workspace / "earlier")
             (workspace / "json").replace(places.json)
             (workspace / "page").replace(places.page)
             _sync(places.page.parent)
@@ -133,6 +131,19 @@ def _workspace(parent: Path) -> Iterator[Path]:
         yield workspace
     finally:
         shutil.rmtree(workspace, ignore_errors=True)
+
+
+def _exchange(built: Path, place: Path, kept: Path) -> None:
+    """Put a directory in its place; what was there goes elsewhere, or back when that fails."""
+    had_one = place.exists()
+    if had_one:
+        place.rename(kept)
+    try:
+        built.rename(place)
+    except OSError:
+        if had_one:
+            kept.rename(place)
+        raise
 
 
 def _plain_rows(table: Any) -> list[dict[str, Any]]:
