@@ -298,6 +298,21 @@ def test_a_planned_batch_that_is_gone_as_a_whole_is_a_loss(root, mode):
     assert sorted_places(again.drain()) == put[count:]
 
 
+def test_the_beginning_of_a_new_queue_is_not_moved_by_retention_without_a_word(root):
+    log = CutLog(root)
+    log.put(1, b"x", topic="TopicB")
+    run = StreamRun(root, subscribePattern="Topic.*")
+    run.drain()
+    put = log.put(60, b"x" * 100)
+    run.plan_next()
+    log.files.log_path(0).unlink()
+    again = StreamRun(root, run.checkpoint.copy(), subscribePattern="Topic.*")
+    with pytest.raises(StoreError, match="data loss"):
+        again.run_planned()
+    again = tolerant(root, run, subscribePattern="Topic.*")
+    assert sorted_places(again.drain()) == [at for at in put if at >= 4096]
+
+
 def test_a_file_that_goes_after_it_was_listed_is_only_lost_if_it_was_wanted(
     root, mode, monkeypatch
 ):
