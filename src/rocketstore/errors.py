@@ -208,6 +208,12 @@ class InvalidFilterError(RocketStoreError):
     exit_code = 2
 
 
+class SparkJobError(RocketStoreError):
+    """Spark gave a job up for a reason of its own: a worker that was killed, no memory, no room."""
+
+    retriable = True
+
+
 class UnsupportedEnvironmentError(RocketStoreError):
     """Something outside this package is missing or of a version that does not work."""
 

@@ -30,31 +30,33 @@ class SparkCluster:
         self.url = ""
         self.workers: list[subprocess.Popen[bytes]] = []
         self._count = workers
+        self._started = 0
         self._master: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
         try:
             self._master = self._start("master", MASTER, "--port", "0")
             self.url = self._said(self._master, "master", r"Starting Spark master at (spark://\S+)")
-            for number in range(self._count):
-                self.add_worker(number)
+            for _ in range(self._count):
+                self.add_worker()
         except BaseException:
             self.__exit__()
             raise
         return self
 
-    def add_worker(self, number: int) -> None:
+    def add_worker(self) -> None:
         """Start a worker and wait until the master knows it."""
-        name = f"worker-{number}"
+        name = f"worker-{self._started}"
+        self._started += 1
         work = self.directory / name
         size = ("--cores", "1", "--memory", "1g", "--work-dir", str(work))
         worker = self._start(name, WORKER, "--port", "0", *size, self.url)
         self.workers.append(worker)
         self._said(worker, name, r"Successfully registered with master (\S+)")
 
-    def kill_worker(self, number: int) -> None:
+    def kill_worker(self, worker: subprocess.Popen[bytes]) -> None:
         """Kill a worker with its executors, as a machine that loses power."""
-        worker = self.workers[number]
+        self.workers.remove(worker)
         for process in _descendants(worker.pid):
             process.kill()
         worker.kill()

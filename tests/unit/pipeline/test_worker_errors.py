@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
 from rocketstore import errors
-from rocketstore.pipeline.jobs.execution import worker_error
+from rocketstore.pipeline.jobs.execution import plain_failure, worker_error
 
 TOLD = """[UDTF_EXEC_ERROR] Job aborted due to stage failure: Task 3 in stage 7.0 failed:
 Traceback (most recent call last):
@@ -27,3 +29,22 @@ def test_the_error_of_this_package_is_found_with_its_kind_and_words() -> None:
 def test_an_error_that_is_not_ours_is_left_to_spark() -> None:
     assert worker_error("Traceback\nValueError: no") is None
     assert worker_error("rocketstore.errors.NoSuchError: what") is None
+
+
+def test_what_spark_itself_could_not_do_is_one_line() -> None:
+    captured = pytest.importorskip("pyspark.errors").PySparkException
+    told = """An error occurred.
+: org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 failed 1 times
+\tat org.apache.spark.scheduler.DAGScheduler.abortStage"""
+    with pytest.raises(errors.SparkJobError) as caught, plain_failure():
+        raise captured(told)
+    assert caught.value.message == (
+        "Spark gave the job up: Job aborted due to stage failure: Task 0 failed 1 times"
+    )
+
+
+def test_a_fault_of_ours_is_named() -> None:
+    captured = pytest.importorskip("pyspark.errors").PySparkException
+    found = pytest.raises(errors.SparkJobError, match="gave the job up: KeyError: 'a'")
+    with found, plain_failure():
+        raise captured("Traceback\nKeyError: 'a'\n\tat java")

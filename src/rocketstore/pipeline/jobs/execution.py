@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, TypeVar, cast
 
 from rocketstore import errors
-from rocketstore.errors import RocketStoreError
+from rocketstore.errors import RocketStoreError, SparkJobError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -126,16 +126,27 @@ def _arrow_schema(schema: str) -> pa.Schema:
 
 @contextmanager
 def plain_failure() -> Iterator[None]:
-    """Raise what a worker raised instead of what Spark wraps around it."""
+    """Raise what a worker raised instead of what Spark wraps around it.
+
+    Raises
+    ------
+    RocketStoreError
+        What the worker raised, or a `SparkJobError` with what Spark says.
+    """
+    from py4j.protocol import Py4JJavaError  # noqa: PLC0415 - comes with PySpark
     from pyspark.errors import PySparkException  # noqa: PLC0415 - needs PySpark
 
     try:
         yield
-    except PySparkException as error:
-        found = worker_error(str(error))
-        if found is None:
-            raise
-        raise found from None
+    except (PySparkException, Py4JJavaError) as error:
+        told = str(error)
+        found = worker_error(told)
+        if found is not None:
+            raise found from None
+        raise SparkJobError(
+            f"Spark gave the job up: {_reason(told)}",
+            hint="nothing that was begun counts; mend the cause and run it again",
+        ) from error
 
 
 def worker_error(text: str) -> RocketStoreError | None:
@@ -145,6 +156,16 @@ def worker_error(text: str) -> RocketStoreError | None:
         if isinstance(kind, type) and issubclass(kind, RocketStoreError):
             return _rebuilt(kind, message)
     return None
+
+
+def _reason(text: str) -> str:
+    """Return the one line of Spark's message that says why."""
+    raised = _RAISED.findall(text)
+    if raised:
+        return ": ".join(raised[-1])
+    aborted = re.search(r"Job aborted due to stage failure: .+", text)
+    lines = [line for line in text.splitlines() if line.strip()]
+    return aborted[0] if aborted else lines[0] if lines else "no reason"
 
 
 def _rebuilt(kind: type[RocketStoreError], message: str) -> RocketStoreError:

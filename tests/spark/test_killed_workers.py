@@ -1,0 +1,169 @@
+"""Archive, rebuild and sink on a real cluster whose workers are killed amid the work.
+
+First the Python workers of one Spark worker are killed, which fails their tasks, then another Spark
+worker with its executor. Spark runs again what was lost; what comes out must be the same bytes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+
+from rocketstore import MessageStore
+from rocketstore.storage.audit.verify import verify_store
+from support.archive_runs import restored
+from support.golden import golden_case
+from support.spark_cluster import SparkCluster
+from support.spark_session import require_java
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark-cluster")]
+
+WRITTEN = 600
+DEADLINE_S = 120
+
+DRIVER = """
+import os, sys
+from rocketstore import pipeline
+
+spark = pipeline.session(
+    sys.argv[1], spark__executor__memory="512m", spark__task__maxFailures="8",
+    spark__driver__extraJavaOptions="-Dnothing=0",
+)
+place = sys.argv[2]
+
+def stage(name):
+    print("STAGE " + name, flush=True)
+    sys.stdin.readline()  # until the test watches
+
+stage("archive")
+pipeline.archive(spark, f"{place}/store", f"{place}/archive", max_split_bytes=16384)
+stage("rebuild")
+pipeline.rebuild(spark, f"{place}/copy", max_split_bytes=16384)
+stage("sink")
+rows = spark.range(0, int(sys.argv[3]), 1, 40).selectExpr(
+    "cast(id as string) as topic_key", "cast(cast(id as string) as binary) as body"
+)
+rows.selectExpr("body", "array(topic_key) as keys").write.format("rocketstore").mode("append") \\
+    .option("topic", "numbers").option("sinkId", "s").option("batchId", "1").save(f"{place}/sunk")
+stage("end")
+spark.stop()
+"""
+
+
+def test_what_dies_amid_a_job_changes_no_byte_of_its_outcome(tmp_path: Path) -> None:
+    require_java()
+    store = tmp_path / "store"
+    shutil.copytree(golden_case("basic") / "store", store)
+    shutil.copytree(store, tmp_path / "copy")
+    watched = {"archive": "archive", "rebuild": "copy", "sink": "sunk"}
+    killers: list[Killer] = []
+    with SparkCluster(tmp_path, workers=2) as cluster:
+        for name in _stages(cluster, tmp_path):
+            for killer in killers:
+                killer.join()
+            if name in watched:
+                killers.append(Killer(cluster, tmp_path / watched[name]))
+    assert [killer.killed_tasks > 0 for killer in killers] == [True, True, True]
+    log = (tmp_path / "driver.log").read_text(errors="replace")
+    assert log.count("Lost executor") >= len(killers)
+    assert "Lost task" in log
+    _check_outcome(tmp_path)
+
+
+class Killer:
+    """Waits until a job has written its first file, then kills tasks and a worker."""
+
+    def __init__(self, cluster: SparkCluster, watched: Path) -> None:
+        self.killed_tasks = 0
+        self._is_over = False
+        self._cluster = cluster
+        self._watched = watched
+        self._before = set(watched.rglob("*"))
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def join(self) -> None:
+        """Let it end, with what it came to; its job is over."""
+        self._is_over = True
+        self._thread.join()
+
+    def _run(self) -> None:
+        end = time.monotonic() + DEADLINE_S
+        while set(self._watched.rglob("*")) <= self._before and time.monotonic() < end:
+            time.sleep(0.005)  # between two looks
+        first, second = self._cluster.workers
+        while not self.killed_tasks and not self._is_over and time.monotonic() < end:
+            self.killed_tasks += kill_tasks(first)
+        self._cluster.kill_worker(second)
+        self._cluster.add_worker()
+
+
+def kill_tasks(worker: subprocess.Popen[bytes]) -> int:
+    """Kill the Python processes that run tasks for a worker, and return how many they were."""
+    killed = 0
+    for process in psutil.Process(worker.pid).children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            parent = process.parent()
+            if parent is not None and "pyspark.daemon" in " ".join(parent.cmdline()):
+                process.kill()
+                killed += 1
+    return killed
+
+
+def _stages(cluster: SparkCluster, place: Path) -> Iterator[str]:
+    """Run the driver and yield each stage before it begins."""
+    with (place / "driver.log").open("wb") as log:
+        driver = subprocess.Popen(
+            [sys.executable, "-c", DRIVER, cluster.url, str(place), str(WRITTEN)],
+            env=cluster.environment(),
+            cwd=place,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+        )
+        assert driver.stdin is not None
+        assert driver.stdout is not None
+        with driver:
+            for line in driver.stdout:
+                if line.startswith("STAGE "):
+                    yield line.split()[1]
+                    driver.stdin.write("\n")
+                    driver.stdin.flush()
+    assert driver.returncode == 0, (place / "driver.log").read_text(errors="replace")[-5000:]
+
+
+def _check_outcome(place: Path) -> None:
+    restored(place / "archive", place / "restored")
+    assert _files(place / "restored" / "commitlog") == _files(place / "store" / "commitlog")
+    assert _files(place / "copy" / "consumequeue") == _files(place / "store" / "consumequeue")
+    with MessageStore.open(place / "sunk", read_only=True) as sunk:
+        bodies: list[bytes] = []
+        for queue in sunk.queues():
+            offset, last = 0, sunk.max_offset(queue.topic, queue.queue_id)
+            while offset < last:
+                page = sunk.get(queue.topic, queue.queue_id, offset, 32)
+                bodies += [message.body for message in page.messages]
+                offset = page.next_offset
+    assert sorted(bodies, key=int) == [b"%d" % number for number in range(WRITTEN)]
+    assert verify_store(place / "sunk").findings == []
+
+
+def _files(directory: Path) -> dict[str, bytes]:
+    return {
+        path.relative_to(directory).as_posix(): path.read_bytes()
+        for path in directory.rglob("*")
+        if path.is_file()
+    }
