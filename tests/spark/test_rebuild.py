@@ -18,7 +18,9 @@ def test_workers_make_what_dispatch_makes(spark, tmp_path, plan):
     source, _ = golden_store("broker")
     store = copy_store(source, tmp_path / "store")
     seen = []
-    report = pipeline.rebuild(spark, store, plan=plan, max_split_bytes=40_000, done=seen.extend)
+    report = pipeline.rebuild(
+        spark, store, plan=plan, max_split_bytes=40_000, progress=lambda *tick: seen.append(tick)
+    )
     expected = dispatched(source, tmp_path / "expected")
     assert tree(store / "consumequeue") == expected[0]
     assert list(tree(store / "index").values()) == expected[1]

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from rich.progress import Progress, TaskID
+
 
 @contextmanager
 def progress(
@@ -28,6 +30,36 @@ def progress(
     if not sys.stderr.isatty():
         yield lambda _advance: None
         return
+    with _bar(task, total, unit) as (shown, handle):
+
+        def advance(amount: int) -> None:
+            shown.update(handle, advance=amount, rate=_rate(shown))
+
+        yield advance
+
+
+@contextmanager
+def job_progress(task: str, *, unit: str = "bytes") -> Iterator[Callable[[int, int], None] | None]:
+    """Show how far a job of the pipeline is; yields what its `progress` is to be.
+
+    None where stderr is no terminal: told nobody, Spark has one job to do instead of twenty.
+    """
+    if not sys.stderr.isatty():
+        yield None
+        return
+    with _bar(task, None, unit) as (shown, handle):
+
+        def advance(amount: int, total: int) -> None:
+            before = shown.tasks[0].completed
+            # More than there is: the job goes over its tasks again.
+            completed = before + amount if before + amount <= total else amount
+            shown.update(handle, completed=completed, total=total, rate=_rate(shown))
+
+        yield advance
+
+
+@contextmanager
+def _bar(task: str, total: int | None, unit: str) -> Iterator[tuple[Progress, TaskID]]:
     from rich.console import Console
     from rich.progress import (
         BarColumn,
@@ -54,10 +86,9 @@ def progress(
         console=Console(stderr=True),
         transient=True,
     ) as shown:
-        handle = shown.add_task(task, total=total, rate="-")
+        yield shown, shown.add_task(task, total=total, rate="-")
 
-        def advance(amount: int) -> None:
-            speed = shown.tasks[0].speed
-            shown.update(handle, advance=amount, rate="-" if speed is None else f"{speed:,.0f}")
 
-        yield advance
+def _rate(shown: Progress) -> str:
+    speed = shown.tasks[0].speed
+    return "-" if speed is None else f"{speed:,.0f}"

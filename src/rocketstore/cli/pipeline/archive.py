@@ -10,7 +10,7 @@ from cyclopts import Parameter
 
 from rocketstore.cli.options import OutputOption, StoreArgument, StoreSettings
 from rocketstore.cli.output import print_object
-from rocketstore.cli.progress import progress
+from rocketstore.cli.progress import job_progress
 from rocketstore.units import MiB
 
 if TYPE_CHECKING:
@@ -48,13 +48,13 @@ def archive(
 
     (settings or StoreSettings()).load()
     spark = pipeline.session(master)
-    with progress("archiving", total=None) as advance:
+    with job_progress("archiving") as progress:
         result = pipeline.archive(
             spark,
             store,
             target,
             max_split_bytes=split_mib * MiB,
-            progress=lambda archived, _total: advance(archived),
+            progress=progress,
         )
     _print_result(result, target, output)
     return 0

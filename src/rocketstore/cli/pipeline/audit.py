@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,7 +9,7 @@ from cyclopts import Parameter
 
 from rocketstore.cli.options import OutputOption, StoreSettings
 from rocketstore.cli.output import print_object, print_rows
-from rocketstore.cli.progress import progress
+from rocketstore.cli.progress import job_progress
 from rocketstore.units import MiB
 
 if TYPE_CHECKING:
@@ -50,24 +49,23 @@ def audit(
         How to print.
     """
     from rocketstore import pipeline
-    from rocketstore.pipeline.jobs.audit.places import find_places, written_bytes
+    from rocketstore.pipeline.jobs.audit.places import find_places
     from rocketstore.pipeline.jobs.audit.report import check_target
 
     config = (settings or StoreSettings()).load()
     if out is not None:
         check_target(out)
     # What is wrong with the place is said before Spark is started, which takes seconds.
-    total = written_bytes(find_places(store, config))
+    find_places(store, config)
     spark = pipeline.session(master)
-    with progress("auditing", total=total) as advance:
+    with job_progress("auditing") as progress:
         report = pipeline.audit(
             spark,
             store,
             out,
             config=config,
             max_split_bytes=max(1, split_mib) * MiB,
-            # Told nobody, Spark has one job to do instead of twenty.
-            progress=advance if sys.stderr.isatty() else None,
+            progress=progress,
         )
     _print(report, output)
     return report.exit_code

@@ -10,7 +10,7 @@ from cyclopts import Parameter
 from rocketstore.cli.findings import EXIT_DAMAGED, EXIT_FINE, EXIT_FOUND
 from rocketstore.cli.options import Output, OutputOption, StoreArgument, StoreSettings
 from rocketstore.cli.output import print_object, print_rows
-from rocketstore.cli.progress import progress
+from rocketstore.cli.progress import job_progress
 from rocketstore.units import MiB
 
 if TYPE_CHECKING:
@@ -65,12 +65,12 @@ def rebuild(
 
     config = (settings or StoreSettings()).load()
     spark = pipeline.session(master)
-    with progress("prove" if prove else "rebuild", total=None, unit="tasks") as advance:
+    with job_progress("proving" if prove else "rebuilding", unit="tasks") as progress:
         options: dict[str, Any] = {
             "plan": plan,
             "config": config,
             "max_split_bytes": split_mib * MiB,
-            "done": lambda tasks: advance(len(tasks)),
+            "progress": progress,
         }
         if prove:
             proof = prove_rebuild(spark, store, staging=staging, **options)

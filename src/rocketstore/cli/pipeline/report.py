@@ -9,7 +9,7 @@ from cyclopts import Parameter
 
 from rocketstore.cli.options import Output, OutputOption, StoreSettings
 from rocketstore.cli.output import print_object
-from rocketstore.cli.progress import progress
+from rocketstore.cli.progress import job_progress
 from rocketstore.units import MiB
 
 if TYPE_CHECKING:
@@ -56,8 +56,8 @@ def report(
     planned = plan_report(store, config, max_split_bytes=max(split_mib, 1) * MiB)
     places = places_of(planned, out)
     spark = pipeline.session(master)
-    with progress("report", total=planned.byte_count) as advance:
-        found = run_report(spark, planned, places, advance)
+    with job_progress("reporting") as progress:
+        found = run_report(spark, planned, places, progress)
     _print_report(found, output)
     return 0
 

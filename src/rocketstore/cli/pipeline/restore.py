@@ -10,7 +10,7 @@ from cyclopts import Parameter
 
 from rocketstore.cli.options import OutputOption, StoreSettings
 from rocketstore.cli.output import print_object
-from rocketstore.cli.progress import progress
+from rocketstore.cli.progress import job_progress
 from rocketstore.errors import ConfigError
 
 ArchiveArgument = Annotated[Path, Parameter(name="ARCHIVE", help="Directory of the archive.")]
@@ -55,7 +55,7 @@ def restore(
     (settings or StoreSettings()).load()
     begin_ms, end_ms = _time_ms("begin", begin), _time_ms("end", end)
     spark = pipeline.session(master)
-    with progress("restoring", total=None, unit="tasks") as advance:
+    with job_progress("restoring", unit="tasks") as progress:
         result = pipeline.restore(
             spark,
             archive,
@@ -63,7 +63,7 @@ def restore(
             topics=topic or (),
             begin_ms=begin_ms,
             end_ms=end_ms,
-            progress=lambda ended, _total: advance(ended),
+            progress=progress,
         )
     if output != "table":
         print_object(result._asdict(), "json")

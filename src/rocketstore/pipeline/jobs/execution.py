@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import uuid
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, TypeVar, cast
@@ -17,14 +18,18 @@ from rocketstore import errors
 from rocketstore.errors import RocketStoreError, SparkJobError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
-__all__ = ["plain_failure", "run_tasks", "worker_error"]
+__all__ = ["Progress", "plain_failure", "run_tasks", "watched", "worker_error"]
 
 Task = TypeVar("Task")
+
+Progress = Callable[[int, int], None]
+"""Told how much was done since its last call and how much there is in all, in a job's own unit; a
+job that goes over things more than once begins again at nothing."""
 
 PROGRESS_STEPS: Final = 20
 """Spark jobs that tasks are spread over when somebody watches: each that ends moves the bar."""
@@ -92,6 +97,16 @@ def run_tasks(
             spark.interruptTag(tag)
             raise
     return pa.concat_tables(tables)
+
+
+def watched(
+    progress: Progress | None, tasks: Sequence[Task], size_of: Callable[[Task], int] = lambda _: 1
+) -> Callable[[Sequence[Task]], None] | None:
+    """Return what `run_tasks` is to call with ended tasks; None where nobody watches."""
+    if progress is None:
+        return None
+    total = sum(map(size_of, tasks))
+    return lambda ended: progress(sum(map(size_of, ended)), total)
 
 
 def _run(

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
     from rocketstore.pipeline.jobs.archive.plan import ArchiveTask, LogPlan
     from rocketstore.pipeline.jobs.archive.task import TaskResult
+    from rocketstore.pipeline.jobs.execution import Progress
     from rocketstore.pipeline.stores import StorePlace
 
 MAX_SPLIT_BYTES: Final = 256 * MiB
@@ -88,7 +89,7 @@ def archive(
     target: str | Path,
     *,
     max_split_bytes: int = MAX_SPLIT_BYTES,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> ArchiveResult:
     """Archive what a store's CommitLog has got since the last run.
 
@@ -103,7 +104,7 @@ def archive(
     max_split_bytes
         Bytes of the log per task, which holds about twice as much in memory.
     progress
-        Called with bytes of the log that were archived, and with how many there are in all.
+        Told of bytes of the log that were archived.
 
     Raises
     ------
@@ -121,22 +122,11 @@ def archive(
         TaskResult,
         archive_task,
     )
-    from rocketstore.pipeline.jobs.execution import run_tasks  # noqa: PLC0415 - as above
+    from rocketstore.pipeline.jobs.execution import run_tasks, watched  # noqa: PLC0415 - as above
 
     def run(tasks: Sequence[ArchiveTask]) -> list[TaskResult]:
-        total = sum(_byte_count(task) for task in tasks)
-
-        def done(ended: Sequence[ArchiveTask]) -> None:
-            if progress is not None:
-                progress(sum(map(_byte_count, ended)), total)
-
-        told = run_tasks(
-            spark,
-            tasks,
-            archive_task,
-            RESULT_SCHEMA,
-            done=None if progress is None else done,
-        )
+        done = watched(progress, tasks, _byte_count)
+        told = run_tasks(spark, tasks, archive_task, RESULT_SCHEMA, done=done)
         texts = told.column("result").to_pylist()
         return [msgspec.json.decode(str(text), type=TaskResult) for text in texts]
 

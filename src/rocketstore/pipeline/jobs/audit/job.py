@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
+    from rocketstore.pipeline.jobs.execution import Progress
+
 FACTS_SCHEMA: Final = "facts BINARY"
 LOCAL_GAP_ENTRIES: Final = 1_000_000
 """So many entries without a record are read here: sooner done than told to Spark."""
@@ -64,7 +66,7 @@ def audit(  # noqa: PLR0913 - keywords, each with a default
     *,
     config: StoreConfig | None = None,
     max_split_bytes: int = DEFAULT_SPLIT_BYTES,
-    progress: Callable[[int], None] | None = None,
+    progress: Progress | None = None,
     now_ms: int | None = None,
 ) -> AuditReport:
     """Check every record, queue entry and index item of a store against each other, on Spark.
@@ -82,7 +84,7 @@ def audit(  # noqa: PLR0913 - keywords, each with a default
     max_split_bytes
         Most bytes of the log that one task reads.
     progress
-        Told how many bytes of the log were checked.
+        Told of bytes of the log that were checked.
     now_ms
         The time, by which impossible times are told; None asks the system.
 
@@ -122,17 +124,15 @@ def audit(  # noqa: PLR0913 - keywords, each with a default
 
 
 def _on_spark(
-    spark: SparkSession, tasks: Sequence[CheckTask], progress: Callable[[int], None] | None
+    spark: SparkSession, tasks: Sequence[CheckTask], progress: Progress | None
 ) -> Iterator[facts.Facts]:
-    from rocketstore.pipeline.jobs.execution import run_tasks  # noqa: PLC0415 - needs PySpark
-
-    def done(ended: Sequence[CheckTask]) -> None:
-        assert progress is not None
-        progress(sum(task.byte_count for task in ended))
-
-    table = run_tasks(
-        spark, tasks, check_batches, FACTS_SCHEMA, done=None if progress is None else done
+    from rocketstore.pipeline.jobs.execution import (  # noqa: PLC0415 - needs PySpark
+        run_tasks,
+        watched,
     )
+
+    done = watched(progress, tasks, lambda task: task.byte_count)
+    table = run_tasks(spark, tasks, check_batches, FACTS_SCHEMA, done=done)
     for content in table.column("facts"):
         yield facts.decode(content.as_py())
 

@@ -145,11 +145,6 @@ def data_stop(places: StorePlaces, file: StoreFile) -> int:
         return min(source.data_stop(file.size), file.size)
 
 
-def written_bytes(places: StorePlaces) -> int:
-    """Return how many bytes of the log there are to be read."""
-    return sum(data_stop(places, file) for file in places.log.files)
-
-
 def _is_directory(files: Files, path: str) -> bool:
     parent, _, name = path.rpartition("/")
     return any(one.name == name and one.is_directory for one in files.list(parent))

@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
+    from rocketstore.pipeline.jobs.execution import Progress
     from rocketstore.pipeline.jobs.rebuild.parts import Broken
     from rocketstore.pipeline.jobs.rebuild.runner import Runner
     from rocketstore.pipeline.planning import SplitTask
@@ -140,7 +141,7 @@ def rebuild(
     plan: Plan = "posix",
     config: StoreConfig | None = None,
     max_split_bytes: int = DEFAULT_SPLIT_BYTES,
-    done: Callable[[Sequence[object]], None] | None = None,
+    progress: Progress | None = None,
 ) -> RebuildReport:
     """Make the queues and the index of a store anew from its CommitLog.
 
@@ -157,8 +158,8 @@ def rebuild(
         Settings that the files do not tell: delay levels, ``enableMultiDispatch``.
     max_split_bytes
         Most bytes of the log that one task reads.
-    done
-        Called with tasks that have ended.
+    progress
+        Told of tasks that have ended.
 
     Returns
     -------
@@ -174,7 +175,7 @@ def rebuild(
     StoreDamagedError
         There is no CommitLog file although queues have entries (K-R10).
     """
-    runner = SparkRunner(spark, done)
+    runner = SparkRunner(spark, progress)
     return rebuild_with(
         runner, store, plan=plan, config=config, max_split_bytes=max_split_bytes, now_ms=_now_ms()
     )

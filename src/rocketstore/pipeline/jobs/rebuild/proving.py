@@ -36,10 +36,11 @@ from rocketstore.pipeline.stores import list_segments
 from rocketstore.units import MiB
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from pyspark.sql import SparkSession
 
+    from rocketstore.pipeline.jobs.execution import Progress
     from rocketstore.pipeline.jobs.rebuild.job import Built, Plan
     from rocketstore.pipeline.jobs.rebuild.parts import Broken
     from rocketstore.pipeline.jobs.rebuild.runner import Runner
@@ -97,13 +98,13 @@ def prove_rebuild(  # noqa: PLR0913 - keywords, each a choice of the caller
     config: StoreConfig | None = None,
     max_split_bytes: int = DEFAULT_SPLIT_BYTES,
     staging: str | Path | None = None,
-    done: Callable[[Sequence[object]], None] | None = None,
+    progress: Progress | None = None,
 ) -> ProofReport:
     """Compare a store's queues and index with what `rebuild` would make of its CommitLog.
 
     Parameters
     ----------
-    spark, store, plan, config, max_split_bytes, done
+    spark, store, plan, config, max_split_bytes, progress
         As for `rebuild`.
     staging
         Directory that all workers see, for what is compared; None is this machine's directory for
@@ -120,7 +121,7 @@ def prove_rebuild(  # noqa: PLR0913 - keywords, each a choice of the caller
         As for `rebuild`.
     """
     return prove_with(
-        SparkRunner(spark, done),
+        SparkRunner(spark, progress),
         store,
         plan=plan,
         config=config,

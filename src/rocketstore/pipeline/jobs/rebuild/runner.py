@@ -7,13 +7,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
-from rocketstore.pipeline.jobs.execution import plain_failure, run_tasks
+from rocketstore.pipeline.jobs.execution import plain_failure, run_tasks, watched
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     import pyarrow as pa
     from pyspark.sql import SparkSession
+
+    from rocketstore.pipeline.jobs.execution import Progress
 
     Work = Callable[[Any], Iterator[pa.RecordBatch]]
     Rows = Iterator[pa.RecordBatch]
@@ -49,19 +51,17 @@ class SparkRunner:
     ----------
     spark
         The session, classic or Connect.
-    done
-        Called with tasks that have ended.
+    progress
+        Told of tasks that have ended.
     """
 
-    def __init__(
-        self, spark: SparkSession, done: Callable[[Sequence[object]], None] | None = None
-    ) -> None:
+    def __init__(self, spark: SparkSession, progress: Progress | None = None) -> None:
         self._spark = spark
-        self._done = done
+        self._progress = progress
 
     def run(self, tasks: Sequence[Any], work: Work, schema: str) -> pa.Table:
         """Run `work` on every task; return all rows."""
-        return run_tasks(self._spark, tasks, work, schema, done=self._done)
+        return run_tasks(self._spark, tasks, work, schema, done=watched(self._progress, tasks))
 
     def exchange(
         self,

@@ -16,12 +16,13 @@ from rocketstore.pipeline.options import DEFAULT_SPLIT_BYTES
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
     from pyspark.sql import SparkSession
 
     from rocketstore.config import StoreConfig
+    from rocketstore.pipeline.jobs.execution import Progress
     from rocketstore.pipeline.jobs.report.output import OutputPlaces
     from rocketstore.pipeline.jobs.report.plan import ReportPlan
 
@@ -54,7 +55,7 @@ def report(  # noqa: PLR0913 - keywords, each with a default
     config: StoreConfig | None = None,
     max_split_bytes: int = DEFAULT_SPLIT_BYTES,
     now_ms: int | None = None,
-    progress: Callable[[int], None] | None = None,
+    progress: Progress | None = None,
 ) -> Report:
     """Report what a store holds: traffic, sizes, latency, keys, delays, retries, damage.
 
@@ -73,7 +74,7 @@ def report(  # noqa: PLR0913 - keywords, each with a default
     now_ms
         The time that overdue messages are judged by; default: this machine's clock.
     progress
-        Called with bytes that have been counted since its last call.
+        Told of bytes of the log that were counted.
 
     Raises
     ------
@@ -97,13 +98,13 @@ def run_report(
     spark: SparkSession,
     plan: ReportPlan,
     places: OutputPlaces,
-    progress: Callable[[int], None] | None = None,
+    progress: Progress | None = None,
 ) -> Report:
     """Count what was planned and write the report."""
 
     def done(tasks: Sequence[ReportTask]) -> None:
         if progress is not None:
-            progress(sum(task.byte_count for task in tasks))
+            progress(sum(task.byte_count for task in tasks), plan.byte_count)
 
     counts = Counts()
     for begin in range(0, len(plan.tasks), WAVE_TASKS):

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from rocketstore.pipeline.jobs.archive.manifest import Manifest
+    from rocketstore.pipeline.jobs.execution import Progress
     from rocketstore.pipeline.jobs.restore.plan import RestoreTask
 
 
@@ -78,7 +79,7 @@ def restore(  # noqa: PLR0913 - keywords, each a part of the selection
     topics: Sequence[str] = (),
     begin_ms: int | None = None,
     end_ms: int | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> RestoreResult:
     """Restore a store from an archive.
 
@@ -99,7 +100,7 @@ def restore(  # noqa: PLR0913 - keywords, each a part of the selection
     begin_ms, end_ms
         Only messages stored from the first time on and before the second.
     progress
-        Called with tasks that ended, and with how many there are in all.
+        Told of tasks that have ended.
 
     Raises
     ------
@@ -114,18 +115,14 @@ def restore(  # noqa: PLR0913 - keywords, each a part of the selection
     StoreFullError
         Its disk is full.
     """
-    from rocketstore.pipeline.jobs.execution import run_tasks  # noqa: PLC0415 - needs PySpark
+    from rocketstore.pipeline.jobs.execution import run_tasks, watched  # noqa: PLC0415 - as above
 
     def run(
         tasks: Sequence[RestoreTask],
         work: Callable[[RestoreTask], Iterator[pa.RecordBatch]],
         schema: str,
     ) -> pa.Table:
-        def done(ended: Sequence[RestoreTask]) -> None:
-            if progress is not None:
-                progress(len(ended), len(tasks))
-
-        return run_tasks(spark, tasks, work, schema, done=None if progress is None else done)
+        return run_tasks(spark, tasks, work, schema, done=watched(progress, tasks))
 
     selection = Selection(tuple(topics), begin_ms, end_ms)
     return restore_with(run, archive, target, selection)
