@@ -48,9 +48,7 @@ class BatchSink(DataSourceArrowWriter):
         self.owner = owner
         self.settings = settings
 
-    def write(  # type: ignore[override] # as PySpark's own Arrow writer overrides the row writer
-        self, iterator: Iterator[pa.RecordBatch]
-    ) -> TaskCommit:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskCommit:
         """Encode and stage the rows of one task; runs on an executor."""
         return _stage(self.sink_options, self.owner, self.settings, iterator)
 
@@ -71,9 +69,7 @@ class StreamSink(DataSourceStreamArrowWriter):
         self.owner = owner
         self.settings = settings
 
-    def write(  # type: ignore[override] # as PySpark's own Arrow writer overrides the row writer
-        self, iterator: Iterator[pa.RecordBatch]
-    ) -> TaskCommit:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskCommit:
         """Encode and stage the rows of one task; runs on an executor."""
         return _stage(self.sink_options, self.owner, self.settings, iterator)
 
