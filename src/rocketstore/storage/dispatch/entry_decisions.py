@@ -214,7 +214,12 @@ class EntryDecisions:
         return QueueEntry(row[Column.PHYSICAL_OFFSET], row[Column.SIZE], tags_code)
 
     def _is_plausible_gap(self, queue: ConsumeQueue, offset: int, physical_offset: int) -> bool:
-        """Whether so many records of the queue fit between its last one and this one."""
+        """Whether so many records of the queue may be missing between its last one and this one.
+
+        As many as fit between the two, and as a queue file has entries: a later message may stand
+        where lost ones stood, whose numbers are not given again (decision 0014). More would be a
+        forged number, and its fillers would fill the disk.
+        """
         if not 0 <= offset <= MAX_QUEUE_OFFSET:
             return False
         if not queue.files.files:
@@ -223,6 +228,7 @@ class EntryDecisions:
         if before > physical_offset:
             before = 0 if self.forced_range is None else self.forced_range[0]
         room = max(physical_offset - before, 0) // SMALLEST_RECORD_BYTES
+        room += queue.files.file_size // ENTRY_SIZE_BYTES
         return offset - max(queue.max_offset, min(queue.given_stop, offset)) <= room
 
     def _is_intact(self, entry: QueueEntry, key: QueueKey, queue_offset: int) -> bool:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import shutil
 from typing import TYPE_CHECKING
 
 import pytest
 from structlog.testing import capture_logs
 
+from rocketstore import Message, StoreConfig
 from rocketstore.config import RecoveryPolicy
 from rocketstore.errors import StoreDamagedError
 from rocketstore.storage.audit.verify import verify_store
@@ -337,3 +339,31 @@ def test_numbers_of_messages_lost_with_the_end_of_the_log_are_not_given_again(
     with open_store(tmp_path, clock) as store:
         assert sorted(bodies(store, "Topic0")) == [*range(kept_from), COUNT // 2]
         assert store.put(messages(2)[1], queue_id=0).queue_offset == COUNT // 2
+
+
+def test_a_message_that_stands_where_a_lost_one_stood_keeps_its_number_without_its_queue(tmp_path):
+    """More numbers are missing before it than records would fit there (decision 0014)."""
+    config = StoreConfig(mapped_file_size_commit_log=4096, mapped_file_size_consume_queue=200)
+
+    def opened():
+        return MessageStore.open(tmp_path, config, threads=False)
+
+    with opened() as store:
+        store.put(Message(topic="orders", body=b"kept"))
+        lost = store.put(Message(topic="orders", body=b"lost"))
+    with (tmp_path / "commitlog" / f"{0:020d}").open("r+b") as file:
+        file.seek(lost.physical_offset)
+        file.write(bytes(200))
+    (tmp_path / "abort").touch()
+    with opened() as store:
+        after = store.put(Message(topic="orders", body=b"after"))
+        assert (after.physical_offset, after.queue_offset) == (lost.physical_offset, 2)
+    shutil.rmtree(tmp_path / "consumequeue")
+    (tmp_path / "abort").touch()
+    with opened() as store:
+        store.wait_dispatched()
+        page = store.get("orders", 0, 0, 32)
+        assert [(one.queue_offset, one.body) for one in page.messages] == [
+            (0, b"kept"),
+            (2, b"after"),
+        ]

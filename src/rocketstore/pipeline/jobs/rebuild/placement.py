@@ -110,8 +110,10 @@ class Placement:
         self, queue_offsets: Int64Array, physical_offsets: Int64Array, at: int, stop: int
     ) -> int:
         """Fill up to the first row before which so many records can be missing; return that row."""
-        room = np.maximum(physical_offsets[at:stop] - self._max_physical, 0)
-        is_plausible = queue_offsets[at:stop] - self.following <= room // SMALLEST_RECORD_BYTES
+        # As dispatch: a later message may stand where lost ones stood (decision 0014).
+        between = np.maximum(physical_offsets[at:stop] - self._max_physical, 0)
+        room = between // SMALLEST_RECORD_BYTES + self._entries_per_file
+        is_plausible = queue_offsets[at:stop] - self.following <= room
         found = int(is_plausible.argmax())
         if not is_plausible[found]:
             self.refused_count += stop - at
