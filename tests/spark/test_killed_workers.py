@@ -137,11 +137,15 @@ def _stages(cluster: SparkCluster, place: Path) -> Iterator[str]:
         assert driver.stdin is not None
         assert driver.stdout is not None
         with driver:
-            for line in driver.stdout:
-                if line.startswith("STAGE "):
-                    yield line.split()[1]
-                    driver.stdin.write("\n")
-                    driver.stdin.flush()
+            try:
+                for line in driver.stdout:
+                    if line.startswith("STAGE "):
+                        yield line.split()[1]
+                        driver.stdin.write("\n")
+                        driver.stdin.flush()
+            except BaseException:  # the test's end too: leaving `with` waits for the driver
+                driver.kill()
+                raise
     assert driver.returncode == 0, (place / "driver.log").read_text(errors="replace")[-5000:]
 
 

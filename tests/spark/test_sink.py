@@ -16,6 +16,7 @@ from support import sink_driver
 from support.golden_stores import golden_store
 from support.repository import ROOT
 from support.sink_parts import check_whole
+from support.spark_session import run_to_its_end
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
 
@@ -120,13 +121,9 @@ def test_a_stream_without_a_name_is_refused(spark, tmp_path):
     writer = frame.writeStream.format("rocketstore").option("topic", "T")
     writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
     with pytest.raises(Exception, match="writeStream needs option sinkId"):
-        _run(writer.option("path", str(tmp_path / "store")).trigger(availableNow=True).start())
-
-
-def _run(query):
-    query.awaitTermination()
-    if query.exception() is not None:
-        raise query.exception()
+        run_to_its_end(
+            writer.option("path", str(tmp_path / "store")).trigger(availableNow=True).start()
+        )
 
 
 def test_a_query_whose_worker_and_driver_were_killed_goes_on_exactly_once(spark, tmp_path):
@@ -152,7 +149,7 @@ def test_a_query_whose_worker_and_driver_were_killed_goes_on_exactly_once(spark,
     assert (tmp_path / "retried").exists()
     assert _numbers(tmp_path / "store") == list(range(sink_driver.ROWS_PER_BATCH))
     for _ in range(2):
-        _run(sink_driver.start_query(spark, tmp_path))
+        run_to_its_end(sink_driver.start_query(spark, tmp_path))
         expected = list(range(sink_driver.BATCHES * sink_driver.ROWS_PER_BATCH))
         assert _numbers(tmp_path / "store") == expected
     check_whole(tmp_path / "store", None)

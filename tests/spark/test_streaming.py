@@ -4,26 +4,23 @@ from __future__ import annotations
 
 import functools
 import json
+import urllib.parse
 
+import pyarrow.parquet as pq
 import pytest
 
 from support.small_store import Clock, log_path, messages, open_store, put_all
+from support.spark_session import run_to_its_end
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
 
-TIMEOUT_S = 120
 MODES = {"log": {}, "queues": {"subscribePattern": "Topic.*"}}
-
-
 LOG = {"log": {}}
-
-
-class Crash(Exception):  # noqa: N818 - what a test makes happen
-    """A driver that ends in the middle of a batch."""
+CRASH = "the crash that was asked for"
 
 
 class Query:
-    """A streaming query with one checkpoint, run again and again.
+    """A streaming query with one checkpoint, run again and again, into Parquet files.
 
     It reads the store twice, as a log and by its queues: a query costs seconds, a source little.
     """
@@ -32,29 +29,27 @@ class Query:
         self.spark = spark
         self.store = directory / "store"
         self.checkpoint = directory / "checkpoint"
+        self.sink = directory / "sink"
         self.modes = modes
-        self.batches: dict[int, list[tuple[str, int, bytes]]] = {}
 
-    def run(self, *, crash_in=None, **options):
-        """Run everything there is; a batch that is run again replaces its first try."""
+    def run(self, *, crash_at=None, **options):
+        """Run everything there is; the task that sees a body of `crash_at` fails."""
 
-        def collect(frame, number):
-            rows = [(row[0], row[1], bytes(row[2])) for row in frame.collect()]
-            self.batches[number] = sorted(rows)
-            if number == crash_in:
-                raise Crash
+        def fail(batches):
+            for batch in batches:
+                assert crash_at not in batch.column("body").to_pylist(), CRASH
+                yield batch
 
+        frame = self.frame(**options)
+        if crash_at is not None:
+            frame = frame.mapInArrow(fail, frame.schema)
         query = (
-            self.frame(**options)
-            .writeStream.foreachBatch(collect)
+            frame.writeStream.format("parquet")
             .option("checkpointLocation", str(self.checkpoint))
             .trigger(availableNow=True)
-            .start()
+            .start(str(self.sink))
         )
-        try:
-            query.awaitTermination(TIMEOUT_S)
-        finally:
-            query.stop()
+        run_to_its_end(query)
 
     def frame(self, **options):
         texts = {name: str(value).lower() for name, value in options.items()}
@@ -65,9 +60,20 @@ class Query:
             frames.append(frame.selectExpr(f"'{mode}' AS mode", "*"))
         return functools.reduce(lambda one, other: one.union(other), frames)
 
+    def batches(self):
+        """Return the rows of every batch that ended, as the sink's own log has them."""
+        logs = sorted((self.sink / "_spark_metadata").glob("[0-9]*"), key=lambda one: int(one.name))
+        return [self._rows_of(log.read_text().splitlines()[1:]) for log in logs]
+
+    def _rows_of(self, lines):
+        rows = []
+        for line in lines:
+            path = urllib.parse.urlsplit(json.loads(line)["path"]).path
+            rows += pq.ParquetFile(path).read().to_pylist()
+        return sorted((row["mode"], row["physicalOffset"], row["body"]) for row in rows)
+
     def rows(self, mode="log"):
-        batches = (self.batches[number] for number in sorted(self.batches))
-        return [row[1:] for batch in batches for row in batch if row[0] == mode]
+        return [row[1:] for batch in self.batches() for row in batch if row[0] == mode]
 
     def saved(self, number):
         """Return the offset of each source as the checkpoint has it."""
@@ -90,15 +96,15 @@ def test_every_message_is_in_one_batch_over_crashes_and_restarts(spark, tmp_path
     query = Query(spark, tmp_path)
     with open_store(query.store, clock) as store:
         expected = put(store, clock, 0, 60)
-        with pytest.raises(Exception, match="FOREACH_BATCH_USER_FUNCTION_ERROR"):
-            query.run(crash_in=1, startingOffsets="earliest", maxOffsetsPerTrigger=40)
-        assert query.rows() == expected
+        with pytest.raises(Exception, match=CRASH):
+            query.run(crash_at=expected[-1][1], startingOffsets="earliest", maxOffsetsPerTrigger=40)
+        assert query.rows() == expected[:40]
         # What is put meanwhile is not drawn into the batch that was planned.
         expected += put(store, clock, 60, 30)
         query.run(maxOffsetsPerTrigger=40)
     for mode in MODES:
         assert query.rows(mode) == expected
-    assert [len(query.batches[number]) for number in sorted(query.batches)] == [80, 40, 60]
+    assert [len(batch) for batch in query.batches()] == [80, 40, 60]
     assert [set(one) for one in query.saved(2)] == [{"version", "log"}, {"version", "queues"}]
 
 
@@ -161,7 +167,7 @@ def test_a_stream_refuses_what_it_cannot_mean_with_one_plain_sentence(
     reader = spark.readStream.format("rocketstore").options(**options)
     with pytest.raises(Exception, match=message) as caught:  # noqa: PT012 - Spark may ask late
         running = reader.load(str(query.store)).writeStream.format("noop").start()
-        running.awaitTermination(TIMEOUT_S)
+        run_to_its_end(running)
     assert "Traceback" not in str(caught.value)
 
 

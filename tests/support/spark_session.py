@@ -1,11 +1,17 @@
-"""One Spark session for the whole test run, with what makes it quick and quiet."""
+"""One Spark session for the whole test run, with what makes it quick and quiet.
+
+A query that hangs must not hang the run: it is stopped with a limit, and what its threads and
+workers were at is told.
+"""
 
 from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 import sys
 
+import psutil
 import pytest
 
 SETTINGS = {
@@ -17,8 +23,11 @@ SETTINGS = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.sql.adaptive.enabled": "false",
     "spark.driver.memory": "1g",
+    "spark.sql.streaming.stopTimeout": "30s",
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
 }
+
+QUERY_LIMIT_S = 120
 
 
 def require_java() -> None:
@@ -45,3 +54,26 @@ def start_session(directory: str, master: str = "local[2]"):
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("OFF")
     return session
+
+
+def run_to_its_end(query) -> None:
+    """Wait until a streaming query has done what there is, and raise what it failed with."""
+    try:
+        ended = query.awaitTermination(QUERY_LIMIT_S)
+        assert ended, f"no end after {QUERY_LIMIT_S} s: {query.status}\n{what_runs()}"
+    finally:
+        query.stop()
+    if query.exception() is not None:
+        raise query.exception()
+
+
+def what_runs() -> str:
+    """Return what the threads of the driver's JVM and the Python processes below it are at."""
+    told = []
+    for process in psutil.Process().children(recursive=True):
+        command = " ".join(process.cmdline())
+        told.append(f"{process.pid} {process.status()} {command[-200:]}")
+        if "org.apache.spark" in command and shutil.which("jstack"):
+            stacks = ["jstack", str(process.pid)]
+            told.append(subprocess.run(stacks, capture_output=True, text=True, check=False).stdout)
+    return "\n".join(told)
