@@ -1,18 +1,20 @@
 """Files of a store, on this machine's disks or anywhere that ``pyarrow.fs`` reaches.
 
 A location is a path (or ``file:`` URI), read with ``pread``, or a URI such as ``s3://bucket/store``,
-opened anew in every process from its text. Law: nothing is mapped and nothing is written.
+opened anew in every process from its text. Law: nothing is mapped and nothing is written (`objects`
+writes). A location is no place for a secret: it stands in plans and errors.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
-from urllib.parse import unquote, urlsplit
+from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
-from rocketstore.errors import StoreError
+from rocketstore.errors import ConfigError, StoreError
 from rocketstore.units import KiB
 
 if TYPE_CHECKING:
@@ -20,6 +22,12 @@ if TYPE_CHECKING:
 
 _CHUNK_BYTES: Final = 64 * KiB
 _ZEROS: Final = bytes(_CHUNK_BYTES)
+
+_BLOCK_BYTES: Final = 16 * KiB
+"""Least bytes that are asked of an object store: as quick as 20 of them, and a binary search in a
+queue file needs half as many requests."""
+
+_SECRET_WORDS: Final = ("key", "secret", "token", "password", "signature", "credential", "sas")
 
 
 class FileEntry(NamedTuple):
@@ -63,6 +71,11 @@ class Files(Protocol):
         ...
 
 
+def is_remote(location: str) -> bool:
+    """Tell whether a location is a URI that only ``pyarrow.fs`` reaches."""
+    return "://" in location and urlsplit(location).scheme != "file"
+
+
 def files_at(location: str) -> tuple[Files, str]:
     """Return the file system of a location, and the location's path in it.
 
@@ -70,6 +83,8 @@ def files_at(location: str) -> tuple[Files, str]:
     ------
     StoreError
         ``pyarrow.fs`` knows no such file system, or cannot reach it.
+    ConfigError
+        The location holds a secret.
     """
     parts = urlsplit(location)
     # One letter is a drive, and a store may lie in a directory with a colon in its name.
@@ -77,6 +92,40 @@ def files_at(location: str) -> tuple[Files, str]:
         return LocalFiles(), str(Path(location).absolute())
     if parts.scheme == "file":
         return LocalFiles(), unquote(parts.path)
+    # A client of a parent process has lost its threads: each process has its own.
+    return _arrow_files(location, os.getpid())
+
+
+def refuse_secrets(location: str) -> None:
+    """Raise where a URI holds a password or an access key; the error does not repeat it.
+
+    Raises
+    ------
+    ConfigError
+        It does.
+    """
+    if not is_remote(location):
+        return
+    parts = urlsplit(location)
+    has_user = parts.scheme == "s3" and parts.username is not None
+    names = [name.lower() for name, _ in parse_qsl(parts.query, keep_blank_values=True)]
+    if (
+        has_user
+        or parts.password is not None
+        or any(word in name for name in names for word in _SECRET_WORDS)
+    ):
+        place = f"{parts.scheme}://…@{parts.hostname or ''}{parts.path}"
+        raise ConfigError(
+            f"{place} has a credential in it, which plans, logs and errors would repeat",
+            hint="give credentials by the environment of the driver and of each executor, "
+            "such as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or by the role of the machine",
+        )
+
+
+@functools.lru_cache(maxsize=64)
+def _arrow_files(location: str, _process: int) -> tuple[ArrowFiles, str]:
+    """Return the files of a URI; a client takes milliseconds to make, and credentials a request."""
+    refuse_secrets(location)
     from pyarrow import ArrowException, fs  # noqa: PLC0415 - only for stores elsewhere
 
     try:
@@ -88,6 +137,34 @@ def files_at(location: str) -> tuple[Files, str]:
             "credentials come from the environment of each executor",
         ) from error
     return ArrowFiles(system), path.rstrip("/")
+
+
+def joined(location: str, *names: str) -> str:
+    """Return the location of what lies below another one.
+
+    Examples
+    --------
+    >>> joined("s3://bucket/stores/?region=eu-west-1", "broker-a")
+    's3://bucket/stores/broker-a?region=eu-west-1'
+    """
+    if not is_remote(location):
+        return "/".join((location.rstrip("/"), *names))
+    place, mark, query = location.partition("?")
+    return "/".join((place.rstrip("/"), *map(quote, names))) + mark + query
+
+
+def last_name(location: str) -> str:
+    """Return the last name in a location: of a directory, or of a bucket.
+
+    Examples
+    --------
+    >>> last_name("s3://bucket/broker-a?region=eu-west-1"), last_name("/data/broker-b")
+    ('broker-a', 'broker-b')
+    """
+    if not is_remote(location):
+        return location.rstrip("/").replace("://", "/").rpartition("/")[2]
+    place = location.partition("?")[0]
+    return unquote(place.rstrip("/").rpartition("/")[2])
 
 
 @contextlib.contextmanager
@@ -231,20 +308,36 @@ class ArrowFiles:
 
 
 class ArrowFile:
-    """A file read by ranges."""
+    """A file read by ranges.
+
+    What is read of a few bytes at a time comes in blocks, of which the last is kept.
+    """
 
     def __init__(self, path: str, handle: Any) -> None:
         self.path = path
         self.handle = handle
+        self._block_at = 0
+        self._block = b""
 
     def read_into(self, position: int, view: memoryview) -> int:
         """Fill `view` from `position` on; return how many bytes there were."""
-        piece = self.read(position, len(view))
+        piece = self._read_at(position, len(view))
         view[: len(piece)] = piece
         return len(piece)
 
     def read(self, position: int, size: int) -> bytes:
         """Return so many bytes, or as many as there are."""
+        if size >= _BLOCK_BYTES:
+            return self._read_at(position, size)
+        at = position - self._block_at
+        if not 0 <= at <= len(self._block) - size:
+            self._block_at = position - position % _BLOCK_BYTES
+            at = position - self._block_at
+            length = -(-(at + size) // _BLOCK_BYTES) * _BLOCK_BYTES
+            self._block = self._read_at(self._block_at, length)
+        return self._block[at : at + size]
+
+    def _read_at(self, position: int, size: int) -> bytes:
         try:
             content: bytes = self.handle.read_at(size, position)
         except OSError as error:

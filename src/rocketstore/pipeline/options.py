@@ -20,6 +20,7 @@ from rocketstore.pipeline.columns import (
     TABLES,
     column_type,
 )
+from rocketstore.pipeline.files import refuse_secrets
 from rocketstore.pipeline.offsets import QueuePlace, parse_assignment, parse_offsets
 from rocketstore.units import MiB
 
@@ -225,6 +226,8 @@ def _locations(values: Mapping[str, str]) -> tuple[str, ...]:
         locations = _names(values.get("path", ""))
     if not locations:
         raise ConfigError("no store is named", key="path", hint="give its directory to load()")
+    for location in locations:
+        refuse_secrets(location)
     return locations
 
 

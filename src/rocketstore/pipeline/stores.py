@@ -19,7 +19,7 @@ from rocketstore.format.markers import (
     CONSUME_QUEUE_DIRECTORY,
     LOCK_FILE_NAME,
 )
-from rocketstore.pipeline.files import files_at, opened
+from rocketstore.pipeline.files import files_at, is_remote, joined, last_name, opened
 
 if TYPE_CHECKING:
     from rocketstore.pipeline.files import FileEntry, Files
@@ -117,15 +117,15 @@ def find_stores(options: ReadOptions) -> list[StorePlace]:
 
 def _stores_at(location: str) -> list[StorePlace]:
     files, root = files_at(location)
-    if "://" not in location:
+    if not is_remote(location):
         # Executors may stand in another directory.
         location = root
     entries = files.list(root)
-    place = _store_of(files, entries, location.rstrip("/"))
+    place = _store_of(files, entries, joined(location))
     if place is not None:
         return [place]
     inner = [
-        _store_of(files, files.list(entry.path), f"{location.rstrip('/')}/{entry.name}")
+        _store_of(files, files.list(entry.path), joined(location, entry.name))
         for entry in entries
         if entry.is_directory
     ]
@@ -148,8 +148,7 @@ def _store_of(files: Files, entries: list[FileEntry], location: str) -> StorePla
     has_files = any(parse_file_name(entry.name) is not None for entry in files.list(log.path))
     if not has_files and not names & _SIGNS_OF_A_STORE:
         return None
-    name = location.replace("://", "/").rpartition("/")[2]
-    return StorePlace(location, name, ABORT_FILE_NAME in names)
+    return StorePlace(location, last_name(location), ABORT_FILE_NAME in names)
 
 
 def list_segments(location: str) -> list[Segment]:

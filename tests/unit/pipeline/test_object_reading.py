@@ -1,0 +1,152 @@
+"""A store on an object store is read as on a disk, by ranges, and tells nobody's credentials."""
+
+from __future__ import annotations
+
+import pytest
+
+from rocketstore.errors import ConfigError, NotAStoreError, StoreError
+from rocketstore.pipeline.files import files_at, joined, last_name
+from rocketstore.pipeline.options import parse_options
+from support.golden_stores import golden_store
+from support.pipeline_tables import plan_table, read_table
+from support.s3_server import SECRET_KEY, running_s3
+from support.small_store import Clock, build_store, overwrite
+
+GOLDEN = ("basic", "batch", "ipv6", "delay", "transactions", "multidispatch")
+TABLES = ("messages", "commitlog", "consumequeue", "index", "segments", "damage")
+
+
+@pytest.fixture(scope="module")
+def s3():
+    with running_s3() as server:
+        for name in GOLDEN:
+            server.put_tree(golden_store(name)[0], f"stores/{name}/store")
+        yield server
+
+
+def options_of(table):
+    return {"maxHashSlotNum": 500, "maxIndexNum": 2000} if table == "index" else {}
+
+
+def without_places(rows):
+    """Leave out what names the place."""
+    return [{name: row[name] for name in row if name not in ("file", "path")} for row in rows]
+
+
+@pytest.mark.parametrize("table", TABLES)
+@pytest.mark.parametrize("name", GOLDEN)
+def test_every_table_has_the_same_rows_as_on_a_disk(s3, name, table):
+    options = options_of(table) | {"table": table}
+    on_disk = without_places(read_table(golden_store(name)[0], **options))
+    assert on_disk or table in ("damage", "index")
+    assert without_places(read_table(s3.uri(f"stores/{name}/store"), **options)) == on_disk
+
+
+def test_a_prefix_with_several_stores_is_all_of_them(s3):
+    rows = read_table(s3.uri("stores/basic"), columns="brokerName,physicalOffset")
+    assert {row["brokerName"] for row in rows} == {"store"}
+    with pytest.raises(NotAStoreError, match="holds no commitlog"):
+        read_table(s3.uri("stores"))
+
+
+def test_damage_is_told_as_on_a_disk(tmp_path, s3):
+    store = tmp_path / "store"
+    offsets = build_store(store, 300, Clock())
+    overwrite(store, offsets[150] + 100, b"\xff" * 10)
+    s3.put_tree(store, "damaged/store")
+    for table in ("commitlog", "damage"):
+        options = {"table": table} | ({"damage": "skip"} if table == "commitlog" else {})
+        on_disk = without_places(read_table(store, **options))
+        found = without_places(read_table(s3.uri("damaged/store"), **options))
+        assert found == on_disk
+        assert found
+
+
+def test_a_pruned_query_reads_a_part_of_one_file(tmp_path, s3):
+    store = tmp_path / "store"
+    build_store(store, 600, Clock(), body_size=2000)
+    s3.put_tree(store, "pruned/store")
+    log_bytes = sum(len(content) for content in s3.tree("pruned/store/commitlog").values())
+    s3.take()
+    wanted = {"assign": '{"Topic0":[0]}', "maxSplitBytes": "64k"}
+    offsets = {"startingOffsets": '{"Topic0":{"0":200}}', "endingOffsets": '{"Topic0":{"0":205}}'}
+    rows = read_table(s3.uri("pruned/store"), **wanted, **offsets)
+    assert [row["queueOffset"] for row in rows] == list(range(200, 205))
+    asked = s3.take()
+    gets = [one for one in asked if one.method == "GET" and one.key]
+    assert all(one.range for one in gets)
+    assert sum(one.sent for one in gets if "/commitlog/" in one.key) < log_bytes / 10
+
+
+def test_a_binary_search_in_a_queue_file_asks_for_few_blocks(s3):
+    content = b"".join(number.to_bytes(20, "big") for number in range(300_000))
+    s3.objects["blocks/file"] = content
+    files, path = files_at(s3.uri("blocks/file"))
+    file = files.open(path)
+    s3.take()
+    low, high = 0, 300_000
+    while low < high:
+        middle = (low + high) // 2
+        is_less = int.from_bytes(file.read(middle * 20, 20), "big") < 123_456
+        low, high = (middle + 1, high) if is_less else (low, middle)
+    assert low == 123_456
+    assert len(s3.take()) < 12
+    assert file.read(len(content) - 7, 20) == content[-7:]
+    assert file.read(len(content), 20) == b""
+    assert file.read(5, 100_000) == content[5:100_005]
+
+
+# --- credentials --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "location",
+    [
+        "s3://AKIAUSER:verysecret@bucket/store",
+        "s3://AKIAUSER@bucket/store",
+        "s3://bucket/store?secret_key=verysecret",
+        "abfs://container:verysecret@account.dfs.core.windows.net/store",
+        "s3://bucket/store?session_token=verysecret&region=eu",
+    ],
+)
+def test_a_location_with_a_credential_is_refused_without_repeating_it(location):
+    for attempt in (lambda: parse_options({"path": location}), lambda: files_at(location)):
+        with pytest.raises(ConfigError, match="credential") as caught:
+            attempt()
+        told = f"{caught.value!r} {caught.value} {caught.value.hint} {vars(caught.value)}"
+        assert "verysecret" not in told
+        assert "AKIAUSER" not in told
+
+
+def test_a_refused_key_is_an_error_without_the_secret(s3, monkeypatch):
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "SOMEBODYELSE")
+    location = s3.uri("stores/basic/store") + "&allow_bucket_creation=false"
+    with pytest.raises(StoreError, match="cannot be read") as caught:
+        read_table(location)
+    told = f"{caught.value!r} {caught.value} {caught.value.__cause__!r}"
+    assert SECRET_KEY not in told
+    assert "SOMEBODYELSE" not in told
+
+
+def test_no_plan_holds_a_credential(s3):
+    plan = repr(plan_table(s3.uri("stores/basic/store")))
+    assert SECRET_KEY not in plan
+    assert "TESTACCESSKEY" not in plan
+
+
+# --- locations ----------------------------------------------------------------------------------
+
+
+def test_names_are_joined_in_front_of_a_query():
+    uri = "s3://bucket/stores/?endpoint_override=127.0.0.1:1&scheme=http"
+    below = joined(uri, "a b", "c")
+    assert below == "s3://bucket/stores/a%20b/c?endpoint_override=127.0.0.1:1&scheme=http"
+    assert last_name(joined(uri, "a b")) == "a b"
+    assert joined("/data/what?/", "x") == "/data/what?/x"
+    assert files_at(below)[1] == "bucket/stores/a b/c"
+
+
+def test_a_store_whose_name_has_blanks_is_found(s3):
+    s3.put_tree(golden_store("batch")[0], "odd/a b=ü")
+    rows = read_table(s3.uri("odd"), columns="brokerName")
+    assert {row["brokerName"] for row in rows} == {"a b=ü"}
