@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import shutil
 from collections.abc import Iterator
 
@@ -20,3 +21,13 @@ def _remove_unpacked_goldens() -> Iterator[None]:
     yield
     for directory in unpacked_directories():
         shutil.rmtree(directory, ignore_errors=True)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _let_go_of_files() -> Iterator[None]:
+    """Free the parts of stores that tests made and nobody closed; their files are open till then.
+
+    Where a process has more than 1,024 open files, the callbacks of PySpark's driver wait forever.
+    """
+    yield
+    gc.collect()

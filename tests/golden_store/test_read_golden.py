@@ -21,6 +21,7 @@ from support.golden import golden_case, manifest
 from support.mapped_reader import mapped_reader
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from rocketstore.storage.reading.reader import Reader
@@ -59,6 +60,12 @@ def reader_of(case: str, source: str) -> Reader:
     if source == "pread":
         return ReadOnlyStore(directory_of(case))
     return mapped_reader(directory_of(case))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _close_readers() -> Iterator[None]:
+    yield
+    reader_of.cache_clear()
 
 
 @pytest.fixture(params=CASES)
