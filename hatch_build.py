@@ -16,10 +16,12 @@ from pathlib import Path
 from typing import Any
 
 SOURCES = (
-    Path("src/rocketstore/storage/log/_append.c"),
-    Path("src/rocketstore/format/_decode.c"),
-    Path("src/rocketstore/format/_properties.c"),
+    (Path("src/rocketstore/storage/log/_append.c"), Path("src/rocketstore/storage/log/_put.c")),
+    (Path("src/rocketstore/format/_decode.c"),),
+    (Path("src/rocketstore/format/_properties.c"),),
 )
+"""Of each module; the first one names it."""
+
 SWITCH = "ROCKETSTORE_BUILD_ACCELERATOR"
 """Environment variable; ``off`` builds without, ``require`` fails where it cannot be built."""
 
@@ -29,16 +31,18 @@ def build(root: Path) -> list[Path]:
     wish = os.environ.get(SWITCH, "on").lower()
     if wish == "off" or not sys.platform.startswith("linux"):
         return []
-    built = [_compile(root / source, is_required=wish == "require") for source in SOURCES]
+    modules = [[root / source for source in sources] for sources in SOURCES]
+    built = [_compile(sources, is_required=wish == "require") for sources in modules]
     return [target for target in built if target is not None]
 
 
-def _compile(source: Path, *, is_required: bool) -> Path | None:
+def _compile(sources: list[Path], *, is_required: bool) -> Path | None:
+    source = sources[0]
     target = source.with_name(source.stem + str(sysconfig.get_config_var("EXT_SUFFIX")))
     compiler = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc")
     command = [
         *compiler, "-O2", "-fPIC", "-shared", "-fno-strict-aliasing",
-        f"-I{sysconfig.get_paths()['include']}", str(source), "-o", str(target),
+        f"-I{sysconfig.get_paths()['include']}", *map(str, sources), "-o", str(target),
     ]  # fmt: skip
     try:
         subprocess.run(command, check=True, capture_output=True, text=True)

@@ -10,8 +10,9 @@
 #include <Python.h>
 #include <string.h>
 
+#include "_properties.h"
+
 enum { PART_COUNT = 3 };
-static const char NAME_END = 1, VALUE_END = 2;
 static const char *const NAMES[PART_COUNT] = {"KEYS", "UNIQ_KEY", "TAGS"};
 static const char *const FIELDS[PART_COUNT + 1] = {"keys", "unique_key", "tags", "properties"};
 
@@ -20,30 +21,6 @@ typedef struct {
     PyObject *plainly;
     PyObject *fields[PART_COUNT + 1];
 } Encoder;
-
-/* Whether a text may stand between separators as it is. */
-static int
-is_simple(PyObject *text)
-{
-    if (!PyUnicode_CheckExact(text) || !PyUnicode_IS_COMPACT_ASCII(text)) {
-        return 0;
-    }
-    const uint8_t *at = PyUnicode_1BYTE_DATA(text);
-    int found = 0;
-    for (Py_ssize_t i = 0; i < PyUnicode_GET_LENGTH(text); i++) {
-        found |= (at[i] == NAME_END) | (at[i] == VALUE_END);
-    }
-    return !found;
-}
-
-/* Whether a value stands for nothing: None, an empty text, no key. */
-static int
-is_absent(PyObject *value)
-{
-    return value == Py_None
-        || (PyTuple_CheckExact(value) && PyTuple_GET_SIZE(value) == 0)
-        || (PyUnicode_CheckExact(value) && PyUnicode_GET_LENGTH(value) == 0);
-}
 
 /* The block of the given values; NULL without an error when one is not simple. */
 static PyObject *

@@ -13,7 +13,6 @@ from typing import Final, NamedTuple
 import msgspec
 
 from rocketstore.message import StoredMessage  # noqa: TC001 - fields of NamedTuples
-from rocketstore.scan.batch_state import BATCH_COLUMN_COUNT, BatchColumn
 
 
 class PutMessageStatus(Enum):
@@ -64,8 +63,8 @@ class PutResult(msgspec.Struct, frozen=True, gc=False):
         1, or how many messages a batch had.
     detail
         What was refused and why, for a status that is not ``PUT_OK``.
-    batch_table
-        Of a batch, the rows of `scan.batch_state.BatchColumn`; `record_sizes` reads them.
+    packed_sizes
+        Of a batch, the bytes of each record, packed; `record_sizes` reads them.
     """
 
     status: PutMessageStatus
@@ -76,7 +75,7 @@ class PutResult(msgspec.Struct, frozen=True, gc=False):
     store_host: bytes = b""
     message_count: int = 1
     detail: str | None = None
-    batch_table: bytes = b""
+    packed_sizes: bytes = b""
 
     @property
     def is_stored(self) -> bool:
@@ -98,8 +97,7 @@ class PutResult(msgspec.Struct, frozen=True, gc=False):
         """Bytes of each record stored; they stand one behind the other."""
         if self.physical_offset < 0:
             return []
-        numbers = memoryview(self.batch_table).cast("q").tolist()
-        return numbers[BatchColumn.RECORD_SIZE :: BATCH_COLUMN_COUNT] or [self.size]
+        return memoryview(self.packed_sizes).cast("q").tolist() or [self.size]
 
     @property
     def record_offsets(self) -> list[int]:

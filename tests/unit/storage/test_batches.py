@@ -227,7 +227,9 @@ def test_a_batch_goes_into_the_file_that_is_last_when_its_turn_comes(store, monk
     late = LateLock(own_lock, roll)
     monkeypatch.setattr(log, "lock", late)
     # It would have fitted into the first file, which was the last one when it was called.
-    result = store.put_batch(messages(3))
+    # Further properties are not plain, so that the lock is taken.
+    batch = [Message(topic=TOPIC, properties={"n": str(n)}) for n in range(3)]
+    result = store.put_batch(batch)
     monkeypatch.setattr(log, "lock", own_lock)
     assert result.physical_offset > LOG_FILE_BYTES + 5000
     assert [m.queue_offset for m in read(store, 32)] == [0, 1, 2, 3, 4]

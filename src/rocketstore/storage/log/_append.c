@@ -1,4 +1,4 @@
-/* Append one record to a mapped CommitLog file: the inside of `CommitLog.append_plainly`, compiled.
+/* Append records to a mapped CommitLog file: the inside of `CommitLog.append_plainly`, compiled.
  *
  * Law: only the common case is done here, without giving up the interpreter's lock between the first
  * look at the log's end and its move, so no other thread of Python can be in between. Everything else
@@ -8,36 +8,14 @@
  *
  * Source: CommitLog.DefaultAppendMessageCallback.doAppend of 4.9 (docs/format/record.md).
  */
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
-#include <structmember.h>
-#include <endian.h>
-#include <stdint.h>
-#include <string.h>
-#include <time.h>
+#include "_append.h"
+#include "_crc32.h"
 
-enum {
-    FIXED_SIZE_WITHOUT_HOSTS = 75,
-    TRANSACTION_MASK = 0xC,
-    BORN_HOST_V6 = 0x10,
-    STORE_HOST_V6 = 0x20,
-};
 static const uint32_t MAGIC = 0xDAA320A7u;
 
 static PyObject *append_plainly_name, *write_position_name;
-static struct PyModuleDef module_definition;
 
 /* --- QueueCell ------------------------------------------------------------------------------- */
-
-typedef struct {
-    PyObject_HEAD
-    PyObject *key;
-    PyObject *topic;
-    long long queue_id;
-    long long next_offset;
-    long long first_offset;
-    long long stored_bytes;
-} Cell;
 
 static int
 cell_init(Cell *self, PyObject *args, PyObject *kwargs)
@@ -124,24 +102,6 @@ static PyType_Spec cell_spec = {
 
 /* --- AppendState ----------------------------------------------------------------------------- */
 
-typedef struct {
-    PyObject_HEAD
-    PyTypeObject *cell_type;
-    PyObject *file;
-    PyObject *mapping;
-    PyObject *store_host;
-    PyObject *crc32;
-    PyObject *clock;
-    Py_buffer view;
-    long long base;
-    long long position;
-    long long limit;
-    long long max_offset;
-    long long last_store_timestamp_ms;
-    int busy;
-    int is_system_clock;
-} State;
-
 static void
 release_view(State *self)
 {
@@ -217,12 +177,12 @@ state_init(State *self, PyObject *args, PyObject *kwargs)
                                      &store_host)) {
         return -1;
     }
-    PyObject *module = PyType_GetModuleByDef(Py_TYPE(self), &module_definition);
+    PyObject *module = PyType_GetModuleByDef(Py_TYPE(self), &append_module);
     if (module == NULL) {
         return -1;
     }
-    PyTypeObject **cell_type = PyModule_GetState(module);
-    Py_XSETREF(self->cell_type, (PyTypeObject *)Py_NewRef((PyObject *)*cell_type));
+    PyTypeObject *cell_type = ((ModuleTypes *)PyModule_GetState(module))->cell_type;
+    Py_XSETREF(self->cell_type, (PyTypeObject *)Py_NewRef((PyObject *)cell_type));
     Py_XSETREF(self->clock, Py_NewRef(clock));
     Py_XSETREF(self->crc32, Py_NewRef(crc32));
     Py_XSETREF(self->store_host, Py_NewRef(store_host));
@@ -256,58 +216,32 @@ put64(unsigned char *at, uint64_t value)
 }
 
 static inline unsigned char *
-put_bytes(unsigned char *at, PyObject *bytes)
+put_piece(unsigned char *at, Piece piece)
 {
-    Py_ssize_t size = PyBytes_GET_SIZE(bytes);
-    memcpy(at, PyBytes_AS_STRING(bytes), (size_t)size);
-    return at + size;
-}
-
-/* Read an exact int of at most `bits` bits; 0 when it is something else. */
-static inline int
-read_number(PyObject *value, int bits, long long *number)
-{
-    int overflow;
-    if (!PyLong_CheckExact(value)) {
-        return 0;
-    }
-    *number = PyLong_AsLongLongAndOverflow(value, &overflow);
-    if (overflow != 0) {
-        return 0;
-    }
-    return bits == 64 || (*number >= INT32_MIN && *number <= INT32_MAX);
+    memcpy(at, piece.at, (size_t)piece.size);
+    return at + piece.size;
 }
 
 static inline int
-host_agrees(PyObject *host, long long sys_flag, int bit)
+host_agrees(Py_ssize_t size, long long sys_flag, int bit)
 {
-    Py_ssize_t size = PyBytes_GET_SIZE(host);
     return size == ((sys_flag & bit) ? 20 : 8);
 }
 
-/* The time in ms, and the checksum of the body; both may run Python. -1 on an error. */
-static int
-read_time_and_crc(State *self, PyObject *body, long long *now, uint32_t *crc)
+int
+read_time(State *self, long long *now)
 {
-    PyObject *value;
-    if (PyBytes_GET_SIZE(body) == 0) {
-        *crc = 0;
-    }
-    else {
-        value = PyObject_CallOneArg(self->crc32, body);
-        if (value == NULL) {
-            return -1;
-        }
-        *crc = (uint32_t)PyLong_AsUnsignedLongMask(value) & 0x7FFFFFFFu;
-        Py_DECREF(value);
-    }
     if (self->is_system_clock) {
         struct timespec moment;
         clock_gettime(CLOCK_REALTIME, &moment);
         *now = (long long)moment.tv_sec * 1000 + moment.tv_nsec / 1000000;
         return 0;
     }
-    value = PyObject_CallNoArgs(self->clock);
+    if (self->clock == NULL) {
+        PyErr_SetString(PyExc_AttributeError, "the log has no clock");
+        return -1;
+    }
+    PyObject *value = PyObject_CallNoArgs(self->clock);
     if (value == NULL) {
         return -1;
     }
@@ -316,93 +250,107 @@ read_time_and_crc(State *self, PyObject *body, long long *now, uint32_t *crc)
     return *now == -1 && PyErr_Occurred() ? -1 : 0;
 }
 
-typedef struct {
-    long long flag, sys_flag, born, reconsume_times, prepared_offset, now, queue_offset, offset;
-    uint32_t crc;
-    PyObject *body, *properties, *born_host, *store_host;
-    uint32_t size;
-} Record;
+uint32_t
+short_body_crc(Piece body)
+{
+    return crc32_of(body.at, (size_t)body.size) & BODY_CRC_MASK;
+}
+
+/* The checksum of any body; a long one is left to the library, which may give up the lock. */
+static int
+body_crc(State *self, PyObject *body, uint32_t *crc)
+{
+    if (PyBytes_GET_SIZE(body) <= SHORT_SIZE) {
+        *crc = short_body_crc(piece_of(body));
+        return 0;
+    }
+    PyObject *value = PyObject_CallOneArg(self->crc32, body);
+    if (value == NULL) {
+        return -1;
+    }
+    *crc = (uint32_t)PyLong_AsUnsignedLongMask(value) & BODY_CRC_MASK;
+    Py_DECREF(value);
+    return 0;
+}
+
+int
+measure(const State *self, const Cell *cell, Record *record)
+{
+    if (self->store_host == NULL || !PyBytes_CheckExact(self->store_host) || cell->topic == NULL) {
+        return 0;
+    }
+    Py_ssize_t store_host_size = PyBytes_GET_SIZE(self->store_host);
+    Py_ssize_t topic_size = PyBytes_GET_SIZE(cell->topic);
+    long long size = FIXED_SIZE_WITHOUT_HOSTS + (long long)record->body.size
+                     + record->properties_size + record->born_host.size + store_host_size
+                     + topic_size;
+    record->size = (uint32_t)size;
+    return (record->sys_flag & TRANSACTION_MASK) == 0 && size <= INT32_MAX
+           && topic_size <= TOPIC_SIZE_MAX && record->properties_size <= PROPERTIES_SIZE_MAX
+           && host_agrees(record->born_host.size, record->sys_flag, BORN_HOST_V6)
+           && host_agrees(store_host_size, record->sys_flag, STORE_HOST_V6);
+}
 
 /* The length, without which there is no record, comes last: a process that is killed in the middle
  * leaves nothing that could be taken for a message. */
 static void
-write_record(unsigned char *start, const Record *record, const Cell *cell)
+write_record(const State *self, const Cell *cell, const Record *record, const Place *place)
 {
+    unsigned char *start = (unsigned char *)self->view.buf + (place->offset - self->base);
     unsigned char *at = start + sizeof record->size;
     at = put32(at, MAGIC);
     at = put32(at, record->crc);
     at = put32(at, (uint32_t)cell->queue_id);
     at = put32(at, (uint32_t)record->flag);
-    at = put64(at, (uint64_t)record->queue_offset);
-    at = put64(at, (uint64_t)record->offset);
+    at = put64(at, (uint64_t)place->queue_offset);
+    at = put64(at, (uint64_t)place->offset);
     at = put32(at, (uint32_t)record->sys_flag);
-    at = put64(at, (uint64_t)record->born);
-    at = put_bytes(at, record->born_host);
-    at = put64(at, (uint64_t)record->now);
-    at = put_bytes(at, record->store_host);
+    at = put64(at, (uint64_t)(record->is_born_now ? place->now : record->born));
+    at = put_piece(at, record->born_host);
+    at = put64(at, (uint64_t)place->now);
+    at = put_piece(at, piece_of(self->store_host));
     at = put32(at, (uint32_t)record->reconsume_times);
     at = put64(at, (uint64_t)record->prepared_offset);
-    at = put32(at, (uint32_t)PyBytes_GET_SIZE(record->body));
-    at = put_bytes(at, record->body);
+    at = put32(at, (uint32_t)record->body.size);
+    at = put_piece(at, record->body);
     *at++ = (unsigned char)PyBytes_GET_SIZE(cell->topic);
-    at = put_bytes(at, cell->topic);
-    at = put16(at, (uint16_t)PyBytes_GET_SIZE(record->properties));
-    put_bytes(at, record->properties);
+    at = put_piece(at, piece_of(cell->topic));
+    at = put16(at, (uint16_t)record->properties_size);
+    for (int i = 0; i < record->property_pieces; i++) {
+        at = put_piece(at, record->properties[i]);
+    }
     __atomic_signal_fence(__ATOMIC_SEQ_CST);
     put32(start, record->size);
 }
 
-/* Fill everything of `record` that needs no look at the log; 0 when this is not the common case. */
-static int
-read_arguments(State *self, PyObject *const *args, Record *record)
+int
+append_now(State *self, Cell *cell, Record *records, Py_ssize_t count, long long now, Place *place)
 {
-    if (!Py_IS_TYPE(args[0], self->cell_type) || !PyBytes_CheckExact(args[1])
-        || !PyBytes_CheckExact(args[2]) || !PyBytes_CheckExact(args[6])
-        || self->store_host == NULL || !PyBytes_CheckExact(self->store_host)) {
+    long long size = 0;
+    for (Py_ssize_t i = 0; i < count; i++) {
+        size += records[i].size;
+    }
+    if (self->busy || self->view.buf == NULL || now < self->last_store_timestamp_ms
+        || self->position < 0 || self->position > self->view.len - size
+        || self->position > self->limit - size) {
         return 0;
     }
-    const Cell *cell = (Cell *)args[0];
-    record->body = args[1];
-    record->properties = args[2];
-    record->born_host = args[6];
-    record->store_host = self->store_host;
-    if (!read_number(args[3], 32, &record->flag) || !read_number(args[4], 32, &record->sys_flag)
-        || !read_number(args[7], 32, &record->reconsume_times)
-        || !read_number(args[8], 64, &record->prepared_offset)
-        || (args[5] != Py_None && !read_number(args[5], 64, &record->born))) {
-        return 0;
-    }
-    long long size = FIXED_SIZE_WITHOUT_HOSTS + (long long)PyBytes_GET_SIZE(record->body)
-                     + PyBytes_GET_SIZE(record->properties) + PyBytes_GET_SIZE(record->born_host)
-                     + PyBytes_GET_SIZE(record->store_host) + PyBytes_GET_SIZE(cell->topic);
-    record->size = (uint32_t)size;
-    return (record->sys_flag & TRANSACTION_MASK) == 0 && size <= INT32_MAX
-           && PyBytes_GET_SIZE(cell->topic) <= 127 && PyBytes_GET_SIZE(record->properties) <= 32767
-           && host_agrees(record->born_host, record->sys_flag, BORN_HOST_V6)
-           && host_agrees(record->store_host, record->sys_flag, STORE_HOST_V6);
-}
-
-/* Append if there is room and nobody else is at it: 1 done, 0 not the common case, -1 an error.
- * No Python runs between the comparison and the move of the end. */
-static int
-append_now(State *self, Cell *cell, Record *record)
-{
-    long long end = self->position + record->size;
-    if (self->busy || self->view.buf == NULL || end > self->limit || end > self->view.len
-        || record->now < self->last_store_timestamp_ms) {
-        return 0;
-    }
+    long long end = self->position + size;
     PyObject *written = PyLong_FromLongLong(end);
     if (written == NULL) {
         return -1;
     }
-    record->queue_offset = cell->next_offset;
-    record->offset = self->base + self->position;
-    write_record((unsigned char *)self->view.buf + self->position, record, cell);
+    *place = (Place){self->base + self->position, cell->next_offset, size, now};
+    Place here = *place;
+    for (Py_ssize_t i = 0; i < count; i++) {
+        write_record(self, cell, &records[i], &here);
+        here.offset += records[i].size;
+        here.queue_offset += 1;
+    }
     self->position = end;
-    self->last_store_timestamp_ms = record->now;
-    cell->next_offset += 1;
-    cell->stored_bytes += record->size;
+    self->last_store_timestamp_ms = now;
+    cell->next_offset += count;
+    cell->stored_bytes += size;
     /* A slot of MappedFile; the file must know before anybody hears of the new end. */
     int failed = PyObject_SetAttr(self->file, write_position_name, written);
     Py_DECREF(written);
@@ -410,37 +358,41 @@ append_now(State *self, Cell *cell, Record *record)
     return failed < 0 ? -1 : 1;
 }
 
+/* Fill everything of `record` that needs no look at the log; 0 when this is not the common case. */
+static int
+read_arguments(State *self, PyObject *const *args, Record *record)
+{
+    if (!Py_IS_TYPE(args[0], self->cell_type) || !PyBytes_CheckExact(args[1])
+        || !PyBytes_CheckExact(args[2]) || !PyBytes_CheckExact(args[6])) {
+        return 0;
+    }
+    record->body = piece_of(args[1]);
+    record->born_host = piece_of(args[6]);
+    add_properties(record, PyBytes_AS_STRING(args[2]), PyBytes_GET_SIZE(args[2]));
+    record->is_born_now = args[5] == Py_None;
+    return read_number(args[3], 32, &record->flag) && read_number(args[4], 32, &record->sys_flag)
+           && read_number(args[7], 32, &record->reconsume_times)
+           && read_number(args[8], 64, &record->prepared_offset)
+           && (record->is_born_now || read_number(args[5], 64, &record->born))
+           && measure(self, (Cell *)args[0], record);
+}
+
 static PyObject *
 state_append(State *self, PyObject *const *args, Py_ssize_t count)
 {
     Record record = {0};
     if (count == 9 && !self->busy && read_arguments(self, args, &record)) {
-        if (read_time_and_crc(self, record.body, &record.now, &record.crc) < 0) {
+        long long now;
+        Place place;
+        if (body_crc(self, args[1], &record.crc) < 0 || read_time(self, &now) < 0) {
             return NULL;
         }
-        if (args[5] == Py_None) {
-            record.born = record.now;
-        }
-        int done = append_now(self, (Cell *)args[0], &record);
+        int done = append_now(self, (Cell *)args[0], &record, 1, now, &place);
         if (done < 0) {
             return NULL;
         }
         if (done > 0) {
-            PyObject *result = PyTuple_New(4);
-            if (result == NULL) {
-                return NULL;
-            }
-            PyTuple_SET_ITEM(result, 0, PyLong_FromLongLong(record.offset));
-            PyTuple_SET_ITEM(result, 1, PyLong_FromUnsignedLong(record.size));
-            PyTuple_SET_ITEM(result, 2, PyLong_FromLongLong(record.queue_offset));
-            PyTuple_SET_ITEM(result, 3, PyLong_FromLongLong(record.now));
-            for (int at = 0; at < 4; at++) {
-                if (PyTuple_GET_ITEM(result, at) == NULL) {
-                    Py_DECREF(result);
-                    return NULL;
-                }
-            }
-            return result;
+            return Py_BuildValue("LLLL", place.offset, place.size, place.queue_offset, place.now);
         }
     }
     PyObject *method = PyObject_GetAttr((PyObject *)self, append_plainly_name);
@@ -461,6 +413,7 @@ static PyMemberDef state_members[] = {
     {"_limit", T_LONGLONG, offsetof(State, limit), 0, NULL},
     {"max_offset", T_LONGLONG, offsetof(State, max_offset), 0, NULL},
     {"last_store_timestamp_ms", T_LONGLONG, offsetof(State, last_store_timestamp_ms), 0, NULL},
+    {"locked_since_ms", T_LONGLONG, offsetof(State, locked_since_ms), 0, NULL},
     {"_busy", T_INT, offsetof(State, busy), 0, NULL},
     {NULL},
 };
@@ -500,28 +453,30 @@ static PyType_Spec state_spec = {
 static int
 module_exec(PyObject *module)
 {
+    crc_prepare();
     append_plainly_name = PyUnicode_InternFromString("append_plainly");
     write_position_name = PyUnicode_InternFromString("write_position");
-    PyObject *cell_type = PyType_FromModuleAndSpec(module, &cell_spec, NULL);
-    PyObject *state_type = PyType_FromModuleAndSpec(module, &state_spec, NULL);
-    if (append_plainly_name == NULL || write_position_name == NULL || cell_type == NULL
-        || state_type == NULL) {
+    if (append_plainly_name == NULL || write_position_name == NULL || !prepare_puts()) {
         return -1;
     }
-    *(PyTypeObject **)PyModule_GetState(module) = (PyTypeObject *)Py_NewRef(cell_type);
-    if (PyModule_AddObjectRef(module, "QueueCell", cell_type) < 0
-        || PyModule_AddObjectRef(module, "AppendState", state_type) < 0) {
-        return -1;
-    }
-    Py_DECREF(cell_type);
-    Py_DECREF(state_type);
-    return 0;
+    ModuleTypes *types = PyModule_GetState(module);
+    types->cell_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &cell_spec, NULL);
+    types->state_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &state_spec, NULL);
+    PyObject *put_type = PyType_FromModuleAndSpec(module, &put_state_spec, NULL);
+    int failed = types->cell_type == NULL || types->state_type == NULL || put_type == NULL
+                 || PyModule_AddType(module, types->cell_type) < 0
+                 || PyModule_AddType(module, types->state_type) < 0
+                 || PyModule_AddType(module, (PyTypeObject *)put_type) < 0;
+    Py_XDECREF(put_type);
+    return failed ? -1 : 0;
 }
 
 static int
 module_traverse(PyObject *module, visitproc visit, void *arg)
 {
-    Py_VISIT(*(PyTypeObject **)PyModule_GetState(module));
+    ModuleTypes *types = PyModule_GetState(module);
+    Py_VISIT(types->cell_type);
+    Py_VISIT(types->state_type);
     return 0;
 }
 
@@ -530,11 +485,11 @@ static PyModuleDef_Slot module_slots[] = {
     {0, NULL},
 };
 
-static struct PyModuleDef module_definition = {
+struct PyModuleDef append_module = {
     .m_base = PyModuleDef_HEAD_INIT,
     .m_name = "_append",
-    .m_doc = "Append one record to a mapped CommitLog file, compiled.",
-    .m_size = sizeof(PyTypeObject *),
+    .m_doc = "Append records to a mapped CommitLog file, compiled.",
+    .m_size = sizeof(ModuleTypes),
     .m_slots = module_slots,
     .m_traverse = module_traverse,
 };
@@ -542,5 +497,5 @@ static struct PyModuleDef module_definition = {
 PyMODINIT_FUNC
 PyInit__append(void)
 {
-    return PyModuleDef_Init(&module_definition);
+    return PyModuleDef_Init(&append_module);
 }

@@ -84,6 +84,7 @@ class PlainAppendState:
         self.store_host = store_host
         self.max_offset = 0
         self.last_store_timestamp_ms = 0
+        self.locked_since_ms = 0
         # Set by the first append, which finds no room below a limit of -1.
         self._file = cast("MappedFile", None)
         self._mapping = cast("mmap.mmap", None)
@@ -99,8 +100,9 @@ def _chosen() -> tuple[Any, Any]:
         try:
             from rocketstore.storage.log import _append  # noqa: PLC0415 - optional
         except ImportError:
-            pass
-        else:
+            return PlainQueueCell, PlainAppendState
+        # One that was built of older sources knows nothing of puts.
+        if hasattr(_append, "PutState"):
             return _append.QueueCell, _append.AppendState
     return PlainQueueCell, PlainAppendState
 

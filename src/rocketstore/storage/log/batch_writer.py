@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from rocketstore.scan.batch_state import Plan
     from rocketstore.storage.log.append_state import QueueCell
     from rocketstore.storage.log.commit_log import CommitLog
+    from rocketstore.storage.log.put_state import AppendedBatch
     from rocketstore.storage.log.writer import StoreWriter
     from rocketstore.storage.statistics import StoreStatistics
 
@@ -67,6 +68,7 @@ _BORN: Final = int(_C.BORN_TIMESTAMP)
 _HOST_AT: Final = int(_C.BORN_HOST_AT)
 _RECONSUME: Final = int(_C.RECONSUME_TIMES)
 _PREPARED: Final = int(_C.PREPARED_OFFSET)
+_RECORD_SIZE: Final = int(_C.RECORD_SIZE)
 _PLACES: Final = slice(int(_C.BODY_AT), int(_C.PROPERTIES_AT) + 1, 2)
 _SIZES: Final = slice(int(_C.BODY_SIZE), int(_C.PROPERTIES_SIZE) + 1, 2)
 _SLOW_NS: Final = 1_000_000
@@ -100,6 +102,9 @@ class BatchWriter:
         refused = self._writer.refusal()
         if refused is not None:
             return refused
+        appended = self._writer.append_messages(messages, queue_id, self._max_body)
+        if appended is not None:
+            return self._done(appended, waits=True, began_ns=began_ns)
         (
             topics, body_column, _, _, properties, _, flags, sys_flags, born_times,
             hosts, reconsume_times, prepared_offsets, waits,
@@ -173,7 +178,7 @@ class BatchWriter:
 
     # --- a client's batch -----------------------------------------------------------------------
 
-    def put_client_batch(  # noqa: PLR0913 - the fields of a send request
+    def put_client_batch(  # noqa: C901, PLR0913 - the fields of a send request, each checked
         self,
         topic: str,
         queue_id: int,
@@ -212,10 +217,15 @@ class BatchWriter:
             return refused
         if reconsume_times:
             _checked("reconsume times", reconsume_times, _INT32)
+        if born_timestamp_ms is not None:
+            _checked("born time", born_timestamp_ms, _INT64)
+        appended = self._writer.append_encoded(
+            cell, batch, more, bits, born_timestamp_ms, host, reconsume_times
+        )
+        if appended is not None:
+            return self._done(appended, waits=wait_flush, began_ns=began_ns)
         if born_timestamp_ms is None:
             born_timestamp_ms = NO_TIMESTAMP
-        else:
-            _checked("born time", born_timestamp_ms, _INT64)
         store_host, name = self._log.store_host, cell.topic
         store_host_at = size + len(host)
         topic_at = store_host_at + len(store_host)
@@ -258,15 +268,18 @@ class BatchWriter:
             return self._writer.failed(error)
         if isinstance(done, int):
             return self._refused(done, plan[1])
-        offset, size, queue_offset, timestamp, count = done
+        appended = (*done, table[: done[-1], _RECORD_SIZE].tobytes())
+        return self._done(appended, waits=waits, began_ns=began_ns)
+
+    def _done(self, appended: AppendedBatch, *, waits: bool, began_ns: int) -> PutResult:
+        """Return the result of a batch that was appended, once it may be acknowledged."""
+        offset, size, queue_offset, timestamp, count, sizes = appended
         status = self._writer.acknowledge(offset + size, waits=waits)
         elapsed_ns = monotonic_ns() - began_ns
         if elapsed_ns >= _SLOW_NS:
             self._statistics.note_slow_put(elapsed_ns // _SLOW_NS)
-        return PutResult(
-            status, offset, queue_offset, size, timestamp, log.store_host, count, None,
-            table[:count].tobytes(),
-        )  # fmt: skip
+        host = self._log.store_host
+        return PutResult(status, offset, queue_offset, size, timestamp, host, count, None, sizes)
 
     def _refused(self, refusal: int, batch_size: int) -> PutResult:
         """Return the status of a batch that was not appended, or raise what has none."""

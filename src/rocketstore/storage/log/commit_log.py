@@ -97,7 +97,6 @@ class CommitLog(AppendState):
         self.max_offset = files.max_offset
         self.flushed_offset = files.flushed_offset
         self.clock_steps_back = 0
-        self.locked_since_ms = 0
         self.lock = threading.Lock()
         self._preallocator = preallocator
         self._touch_ahead = touch_ahead

@@ -1,0 +1,134 @@
+/* CRC-32 of a short text of bytes: carry-less multiplication where the CPU has it, else tables.
+ *
+ * Law: the numbers are those of zlib. The derivation is in rocketstore.scan.crc, whose kernel this
+ * follows; a call of it, or of a library through the interpreter, costs more than 100 bytes do.
+ */
+#ifndef ROCKETSTORE_CRC32_H
+#define ROCKETSTORE_CRC32_H
+
+#include <endian.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+#if defined(__x86_64__) && defined(__GNUC__)
+#include <immintrin.h>
+#define HAS_FOLDING 1
+#else
+#define HAS_FOLDING 0
+#endif
+
+enum { CRC_TABLES = 16, CRC_STEP = 16, CRC_FOLDED_STEP = 64 };
+
+/* crc_tables[k][b] is what byte b contributes when k bytes follow it. */
+static uint32_t crc_tables[CRC_TABLES][256];
+static int crc_folds;
+
+static void
+crc_prepare(void)
+{
+    for (uint32_t byte = 0; byte < 256; byte++) {
+        uint32_t crc = byte;
+        for (int bit = 0; bit < 8; bit++) {
+            crc = (crc >> 1) ^ (crc & 1 ? 0xEDB88320u : 0);
+        }
+        crc_tables[0][byte] = crc;
+    }
+    for (int k = 1; k < CRC_TABLES; k++) {
+        for (int byte = 0; byte < 256; byte++) {
+            uint32_t before = crc_tables[k - 1][byte];
+            crc_tables[k][byte] = (before >> 8) ^ crc_tables[0][before & 0xFF];
+        }
+    }
+#if HAS_FOLDING
+    crc_folds = __builtin_cpu_supports("pclmul") && __builtin_cpu_supports("sse2");
+#endif
+}
+
+static inline uint64_t
+crc_word(const unsigned char *at)
+{
+    uint64_t word;
+    memcpy(&word, at, sizeof word);
+    return le64toh(word);
+}
+
+/* What eight bytes contribute when `behind` bytes follow them. */
+static inline uint32_t
+crc_of_word(uint64_t word, int behind)
+{
+    uint32_t crc = 0;
+    for (int i = 0; i < 8; i++) {
+        crc ^= crc_tables[behind + 7 - i][(word >> (8 * i)) & 0xFF];
+    }
+    return crc;
+}
+
+static inline uint32_t
+crc_by_tables(uint32_t crc, const unsigned char *at, size_t size)
+{
+    for (; size >= CRC_STEP; at += CRC_STEP, size -= CRC_STEP) {
+        crc = crc_of_word(crc_word(at) ^ crc, 8) ^ crc_of_word(crc_word(at + 8), 0);
+    }
+    if (size >= 8) {
+        crc = crc_of_word(crc_word(at) ^ crc, 0);
+        at += 8;
+        size -= 8;
+    }
+    for (; size > 0; at++, size--) {
+        crc = (crc >> 8) ^ crc_tables[0][(crc ^ *at) & 0xFF];
+    }
+    return crc;
+}
+
+#if HAS_FOLDING
+/* Move a lane forward by the distance of `factors`, and add the data found there. */
+__attribute__((target("pclmul,sse2"))) static inline __m128i
+crc_fold(__m128i lane, __m128i factors, __m128i data)
+{
+    __m128i low = _mm_clmulepi64_si128(lane, factors, 0x00);
+    __m128i high = _mm_clmulepi64_si128(lane, factors, 0x11);
+    return _mm_xor_si128(_mm_xor_si128(low, high), data);
+}
+
+__attribute__((target("pclmul,sse2"))) static uint32_t
+crc_by_folding(uint32_t crc, const unsigned char *at, size_t size)
+{
+    const __m128i *data = (const __m128i *)at;
+    const __m128i over_64 = _mm_set_epi64x(0x1c6e41596, 0x154442bd4);
+    const __m128i over_16 = _mm_set_epi64x(0x0ccaa009e, 0x1751997d0);
+    __m128i lanes[4];
+    for (int i = 0; i < 4; i++) {
+        lanes[i] = _mm_loadu_si128(data + i);
+    }
+    lanes[0] = _mm_xor_si128(lanes[0], _mm_cvtsi32_si128((int)crc));
+    for (data += 4, size -= CRC_FOLDED_STEP; size >= CRC_FOLDED_STEP; data += 4) {
+        for (int i = 0; i < 4; i++) {
+            lanes[i] = crc_fold(lanes[i], over_64, _mm_loadu_si128(data + i));
+        }
+        size -= CRC_FOLDED_STEP;
+    }
+    __m128i lane = lanes[0];
+    for (int i = 1; i < 4; i++) {
+        lane = crc_fold(lane, over_16, lanes[i]);
+    }
+    for (; size >= CRC_STEP; size -= CRC_STEP) {
+        lane = crc_fold(lane, over_16, _mm_loadu_si128(data++));
+    }
+    unsigned char rest[CRC_STEP];
+    _mm_storeu_si128((__m128i *)rest, lane);
+    return crc_by_tables(crc_by_tables(0, rest, sizeof rest), (const unsigned char *)data, size);
+}
+#endif
+
+static uint32_t
+crc32_of(const unsigned char *at, size_t size)
+{
+#if HAS_FOLDING
+    if (crc_folds && size >= CRC_FOLDED_STEP) {
+        return ~crc_by_folding(0xFFFFFFFFu, at, size);
+    }
+#endif
+    return ~crc_by_tables(0xFFFFFFFFu, at, size);
+}
+
+#endif

@@ -1,0 +1,429 @@
+"""Compiled puts and plain ones: the same bytes, results and refusals; and no crash."""
+
+from __future__ import annotations
+
+import gc
+import random
+import struct
+import sys
+import threading
+import time
+import zlib
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rocketstore import Message, PutMessageStatus
+from rocketstore.format.client_batch import encode_client_batch
+from rocketstore.format.record import decode_record
+from rocketstore.storage.log import append_state
+from rocketstore.storage.log.prepared import PreparedMessage
+from rocketstore.storage.log.put_state import PutState
+from rocketstore.storage.log.writer import StoreWriter
+from rocketstore.storage.running_flags import RunningFlag
+from support.configured_store import LOG_FILE_BYTES, Clock, open_small
+
+pytestmark = pytest.mark.skipif(
+    not append_state.IS_COMPILED,
+    reason="compiled puts are optional: switched off, or built without a C compiler",
+)
+
+OK = PutMessageStatus.PUT_OK
+PLAIN = Message(topic="orders", body=b"x" * 100, keys="k1", unique_key="u1", tags="paid")
+
+
+class Text(str):
+    """Not a plain text: what it looks like may differ from what it says."""
+
+    __slots__ = ()
+
+
+class Subclass(Message, frozen=True, kw_only=True):
+    """A message of a class of its own."""
+
+
+ODD = st.sampled_from([None, 1.5, True, b"k", [], Text("orders"), 2**31, 2**63, -(2**31) - 1])
+INT32, INT64 = st.integers(-(2**31), 2**31 - 1), st.integers(-(2**63), 2**63 - 1)
+TEXTS = st.text("abcXYZ019 -_", max_size=30) | st.sampled_from(
+    ["", "a\x01b", "\x02", "é", "\ud800"]
+)
+NAMES = TEXTS | st.sampled_from(["DELAY", "WAIT"])
+BODIES = st.binary(max_size=300) | st.integers(0, 70_000).map(lambda size: b"b" * size)
+FIELDS = {
+    "topic": st.sampled_from(["orders", "p" * 127, "p" * 128, "", "..", "ü"]) | ODD,
+    "body": st.sampled_from([bytearray(b"x"), memoryview(b"y"), "text"]) | ODD,
+    "keys": TEXTS | st.lists(TEXTS, max_size=3).map(tuple) | ODD,
+    "unique_key": TEXTS | ODD,
+    "tags": TEXTS | st.just("t" * 40_000) | ODD,
+    "properties": st.dictionaries(NAMES, TEXTS | st.sampled_from(["1", "false"]), max_size=2) | ODD,
+    "flag": INT32 | ODD,
+    "sys_flag": st.sampled_from([0, 1, 0x10, 0x20, 0x700, 4, 8, 12, -16]) | ODD,
+    "born_timestamp_ms": st.sampled_from([None, -1, 0]) | INT64 | ODD,
+    "born_host": st.sampled_from(["10.0.0.1:1", "[2001:db8::1]:1", "nowhere"]) | ODD,
+    "reconsume_times": INT32 | ODD,
+    "prepared_transaction_offset": INT64 | ODD,
+    "wait_flush": st.booleans() | ODD,
+}  # fmt: skip
+
+
+@st.composite
+def varied_messages(draw, topic=None):
+    """Return a message that is plain in most of its fields."""
+    fields = {"topic": "orders", "body": draw(BODIES), "keys": draw(st.sampled_from(["", "k"]))}
+    for name in draw(st.lists(st.sampled_from(sorted(FIELDS)), max_size=2)):
+        fields[name] = draw(FIELDS[name])
+    if topic is not None:
+        fields["topic"] = topic
+    return draw(st.sampled_from([Message, Message, Message, Subclass]))(**fields)
+
+
+QUEUE_IDS = st.sampled_from([0, 0, 1, 2**31 - 1, 2**31, -1, True, None, "0"])
+SINGLES = st.tuples(st.just("put"), varied_messages(), QUEUE_IDS)
+BATCHES = st.tuples(
+    st.just("batch"),
+    st.lists(varied_messages("orders"), max_size=6)
+    | st.lists(st.just(PLAIN), min_size=1, max_size=40)
+    | st.lists(varied_messages(), max_size=3).map(tuple),
+    QUEUE_IDS,
+)
+ENCODED = st.lists(
+    st.tuples(INT32, st.binary(max_size=80), st.sampled_from([b"", b"K\x01v", b"K\x01v\x02"])),
+    min_size=1,
+    max_size=12,
+).map(encode_client_batch)
+ENCODED_ODD = ENCODED | st.binary(max_size=200) | st.sampled_from(
+    [
+        encode_client_batch([(0, b"", b"DELAY\x011")]),
+        encode_client_batch([(0, b"", b"A\x01b\x02INNER_MULTI_DISPATCH\x01q")]),
+        encode_client_batch([(0, b"b" * 70_000, b"")]),
+        encode_client_batch([(0, b"", b"K\x01" + b"v" * 32_700)]),
+        b"",
+    ]
+)  # fmt: skip
+CLIENT_BATCHES = st.tuples(
+    st.just("client"),
+    ENCODED | ENCODED_ODD,
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "properties": st.sampled_from([b"", b"C\x01w", b"C\x01" + b"w" * 32_700]),
+            "sys_flag": FIELDS["sys_flag"],
+            "born_timestamp_ms": FIELDS["born_timestamp_ms"],
+            "born_host": FIELDS["born_host"],
+            "reconsume_times": FIELDS["reconsume_times"],
+        },
+    ),
+)
+PREPARED = st.tuples(
+    st.just("prepared"),
+    varied_messages(),
+    st.none() | BODIES | st.sampled_from([bytearray(b"x"), "text", 5]),
+    QUEUE_IDS,
+)
+
+
+class PlainWriter(StoreWriter):
+    """A writer without the compiled ways."""
+
+    put = StoreWriter.put_plainly
+    put_prepared = StoreWriter.put_prepared_plainly
+
+    def append_messages(self, *_):
+        return None
+
+    append_encoded = append_messages
+
+
+def outcome(store, call):
+    kind, *arguments = call
+    try:
+        if kind == "put":
+            return store.put(*arguments)
+        if kind == "batch":
+            return store.put_batch(*arguments)
+        if kind == "client":
+            batch, fields = arguments
+            return store.put_client_batch("orders", 0, batch, **fields)
+        message, body, queue_id = arguments
+        return store.put_prepared(PreparedMessage.of(message), body, queue_id)
+    except Exception as error:  # noqa: BLE001 - whatever it is, both must raise it
+        return type(error), str(error)
+
+
+def picture(store):
+    log = store._parts.log
+    return (
+        [file.read_at(0, file.size) for file in log.files.files],
+        [file.write_position for file in log.files.files],
+        (log.max_offset, log.last_store_timestamp_ms, log.locked_since_ms),
+        {key: (cell.next_offset, cell.stored_bytes) for key, cell in log.cells.items()},
+    )
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    st.lists(
+        st.tuples(SINGLES | PREPARED | BATCHES | CLIENT_BATCHES, st.integers(-1, 2)), max_size=12
+    ),
+    st.sampled_from(["10.0.0.1:1", "[::1]:1"]),
+)
+def test_both_leave_the_same_bytes_and_say_the_same(tmp_path_factory, calls, address):
+    results = []
+    for kind in (StoreWriter, PlainWriter):
+        clock = Clock()
+        settings_ = {"store_host": address, "max_message_size": 80_000}
+        settings_["mapped_file_size_commit_log"] = 4 * LOG_FILE_BYTES
+        with open_small(tmp_path_factory.mktemp("put") / "s", clock, **settings_) as store:
+            store._writer.__class__ = kind
+            outcomes = [outcome(store, ("put", PLAIN, 0))]
+            for call, step in calls:
+                clock.now_ms += step
+                outcomes.append(outcome(store, call))
+            results.append((outcomes, picture(store)))
+    assert results[0] == results[1]
+
+
+@pytest.fixture
+def store(tmp_path):
+    with open_small(tmp_path / "store") as opened:
+        opened.put(PLAIN)
+        yield opened
+
+
+@pytest.fixture
+def plainly(store, monkeypatch):
+    """Count what is left to the plain ways."""
+    counted = []
+    for name in ("put_plainly", "put_prepared_plainly"):
+        original = getattr(StoreWriter, name)
+
+        def counting(self, *arguments, original=original):
+            counted.append(arguments)
+            return original(self, *arguments)
+
+        monkeypatch.setattr(StoreWriter, name, counting)
+    original_batch = store._parts.log.append_batch
+    monkeypatch.setattr(
+        store._parts.log, "append_batch", lambda *a: counted.append(a) or original_batch(*a)
+    )
+    return counted
+
+
+def test_what_is_plain_is_done_without_the_plain_ways(store, plainly):
+    for fields in ({}, {"keys": ()}, {"tags": None, "sys_flag": 1, "flag": -3}, {"body": b""}):
+        assert store.put(msgspec.structs.replace(PLAIN, **fields)).status is OK
+    prepared = store.prepare(PLAIN)
+    assert store.put_prepared(prepared).status is OK
+    assert store.put_prepared(prepared, b"another", 0).status is OK
+    assert store.put_batch([PLAIN] * 5).message_count == 5
+    assert store.put_batch((PLAIN,) * 5).message_count == 5
+    assert store.put_client_batch("orders", 0, encode_client_batch([(0, b"a", b"K\x01v")])).size
+    assert plainly == []
+    store.put(msgspec.structs.replace(PLAIN, properties={"a": "b"}))
+    store.put(PLAIN, queue_id=1)
+    assert len(plainly) == 2
+
+
+def test_a_refused_put_is_refused_although_it_is_plain(store):
+    store.running_flags.set(RunningFlag.DISK_FULL, "full")
+    end = store.max_physical_offset
+    for result in (
+        store.put(PLAIN),
+        store.put_prepared(store.prepare(PLAIN)),
+        store.put_batch([PLAIN]),
+        store.put_client_batch("orders", 0, encode_client_batch([(0, b"a", b"")])),
+    ):
+        assert result.status is PutMessageStatus.SERVICE_NOT_AVAILABLE
+        assert "full" in result.detail
+    assert store.max_physical_offset == end
+
+
+def test_a_compiled_put_that_takes_long_is_counted(tmp_path):
+    class SlowClock(Clock):
+        pause_s = 0.0
+
+        def __call__(self):
+            time.sleep(self.pause_s)
+            return super().__call__()
+
+    clock = SlowClock()
+    with open_small(tmp_path / "store", clock) as store:
+        store.put(PLAIN)
+        noted = []
+        store.statistics.note_slow_put = noted.append
+        clock.pause_s = 0.003
+        store.put(PLAIN)
+        store.put_prepared(store.prepare(PLAIN))
+        assert len(noted) == 2
+        assert min(noted) >= 3
+
+
+@pytest.mark.parametrize(
+    "size", [0, 1, 7, 8, 15, 16, 63, 64, 65, 100, 127, 128, 1000, 4096, 65_536]
+)
+def test_bodies_get_the_checksum_of_zlib(tmp_path, size):
+    body = random.Random(size).randbytes(size)
+    with open_small(tmp_path / "store", mapped_file_size_commit_log=1 << 20) as store:
+        store.put(PLAIN)
+        message = msgspec.structs.replace(PLAIN, body=body)
+        for result in (store.put(message), store.put_batch([message])):
+            offset = result.physical_offset
+            record = decode_record(store._parts.log.slice(offset, result.size), 0, base=offset)
+            assert record.body_crc == zlib.crc32(body) & 0x7FFFFFFF
+
+
+def test_random_bytes_as_a_client_s_batch_store_all_or_nothing(store):
+    source = random.Random(1)
+    good = encode_client_batch([(1, b"body", b"K\x01v"), (2, b"", b"")] * 3)
+    for _ in range(3000):
+        batch = bytearray(good[: source.randrange(len(good) + 1)])
+        for _ in range(source.randrange(3)):
+            if batch:
+                batch[source.randrange(len(batch))] = source.randrange(256)
+        count = store.next_queue_offset("orders", 0)
+        result = outcome(store, ("client", bytes(batch), {}))
+        stored = store.next_queue_offset("orders", 0) - count
+        assert stored == (0 if isinstance(result, tuple) else result.message_count)
+    sizes = struct.pack(">iiiii", 0, 0, 0, 0, 2**31 - 1)
+    for batch in (sizes, sizes + b"\0\0", sizes[:16] + b"\xff" * 6, b"\0" * 22):
+        outcome(store, ("client", batch, {}))
+
+
+def test_odd_calls_are_errors_of_python(store):
+    writer = store._writer
+    for arguments in ((), (PLAIN, 0, 1), (None,), (PLAIN, object()), (Message, 0)):
+        with pytest.raises(Exception):  # noqa: B017, PT011 - any but a crash
+            writer.put(*arguments)
+        with pytest.raises(Exception):  # noqa: B017, PT011
+            writer.put_prepared(*arguments, None, None)
+    cell = store._parts.log.cells["orders", 0]
+    good = (cell, encode_client_batch([(0, b"a", b"")]), b"", 0, None, b"12345678", 0)
+    for position in range(len(good)):
+        for odd in (None, "x", 2**80, [], bytearray(b"x"), object()):
+            arguments = [*good[:position], odd, *good[position + 1 :]]
+            if position != 4 or odd is not None:
+                assert writer.append_encoded(*arguments) is None
+    for arguments in (
+        (),
+        (None, 0, 9),
+        ([], 0, 9),
+        ([None], 0, 9),
+        ([PLAIN], None, 9),
+        ([PLAIN], 0, 9),
+    ):
+        assert writer.append_messages(*arguments) is None
+    with pytest.raises(TypeError):
+        PutState(None, None, {}, Message, Message, Message, OK, 1, 0, 1)
+    bare = PutState.__new__(PutState)
+    assert bare.append_messages([PLAIN], 0, 1000) is None
+    for call in (bare.put, bare.put_prepared):
+        with pytest.raises(AttributeError):
+            call(PLAIN)
+    without_slots = PutState(store._parts.log, None, {}, int, object, None, OK, 1, 0, 1)
+    with pytest.raises(AttributeError):
+        without_slots.put(PLAIN)
+
+
+def test_a_message_with_a_field_taken_away_is_no_crash(store):
+    prepared = store.prepare(PLAIN)
+    for name in PreparedMessage.__slots__:
+        kept = getattr(prepared, name)
+        delattr(prepared, name)
+        if name != "wait_flush":  # which is not looked at where nothing waits
+            with pytest.raises(AttributeError):
+                store.put_prepared(prepared)
+        setattr(prepared, name, kept)
+    assert store.put_prepared(prepared).status is OK
+
+
+def test_a_list_that_changes_while_the_clock_is_asked_is_no_crash(tmp_path):
+    messages = [msgspec.structs.replace(PLAIN, keys=f"k{n}") for n in range(20)]
+
+    class Shrinking(Clock):
+        def __call__(self):
+            del messages[10:]
+            return super().__call__()
+
+    with open_small(tmp_path / "store", Shrinking()) as store:
+        store.put(PLAIN)
+        messages[:] = [PLAIN] * 20
+        assert store.put_batch(messages).message_count == 10
+        messages.clear()
+        assert store.next_queue_offset("orders", 0) == 11
+
+
+def test_puts_leave_nothing_behind(store):
+    prepared = store.prepare(PLAIN)
+    batch = encode_client_batch([(0, b"a", b"K\x01v")] * 5)
+
+    def put_all():
+        for _ in range(20):
+            store.put(PLAIN)
+            store.put_prepared(prepared, b"body")
+            store.put_batch([PLAIN] * 3)
+            store.put_client_batch("orders", 0, batch)
+            outcome(store, ("put", msgspec.structs.replace(PLAIN, tags="\x01"), 0))
+
+    put_all()
+    gc.collect()
+    counted = [sys.getrefcount(each) for each in (PLAIN, PLAIN.topic, PLAIN.body, OK)]
+    blocks = sys.getallocatedblocks()
+    for _ in range(5):
+        put_all()
+    gc.collect()
+    assert sys.getallocatedblocks() - blocks < 200
+    assert [sys.getrefcount(each) for each in (PLAIN, PLAIN.topic, PLAIN.body, OK)] == counted
+
+
+def test_many_threads_of_all_kinds_leave_one_unbroken_row(store):
+    rounds = 150
+    batch = encode_client_batch([(0, b"a" * 50, b"K\x01v")] * 3)
+    odd = msgspec.structs.replace(PLAIN, properties={"a": "b"})
+
+    def put_many(seed):
+        source = random.Random(seed)
+        for _ in range(rounds):
+            message = msgspec.structs.replace(PLAIN, body=bytes(source.randrange(300)))
+            ways = (
+                (store.put, message, seed),
+                (store._writer.put_plainly, message, seed),
+                (store.put_batch, [message] * 3, seed),
+                (store.put_batch, [message, odd, message], seed),
+                (store.put_client_batch, "orders", seed, batch),
+            )
+            put, *arguments = source.choice(ways)
+            put(*arguments)
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    threads = [threading.Thread(target=put_many, args=(seed,)) for seed in range(6)]
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+    log = store._parts.log
+    places = {}
+    for file in log.files.files:
+        position = 0
+        while position < file.write_position:
+            size, magic = struct.unpack_from(">iI", file.mapping, position)
+            if magic != 0xDAA320A7:
+                break
+            record = decode_record(file.mapping, position, base=file.base)
+            places.setdefault(record.queue_id, []).append(record.queue_offset)
+            position += size
+    assert len(places) == 6
+    for queue_id, offsets in places.items():
+        assert offsets == list(range(log.next_queue_offset(("orders", queue_id))))
+
+
+def test_a_batch_longer_than_a_file_s_rest_is_left_to_the_plain_way(store, plainly):
+    big = msgspec.structs.replace(PLAIN, body=bytes(LOG_FILE_BYTES // 3))
+    for _ in range(4):
+        assert store.put_batch([big]).status is OK
+    assert 0 < len(plainly) < 4
