@@ -56,7 +56,7 @@ def read_split(task: SplitTask) -> Iterator[tuple[RecordColumns, list[FoundDamag
             start=task.start,
             stop=task.stop,
             file_size=segment.file_size,
-            data_stop=file.data_stop(segment.size),
+            data_stop=file.data_stop(segment.size) if task.data_stop is None else task.data_stop,
             whole_damage=True,
         )
         for batch in batches:

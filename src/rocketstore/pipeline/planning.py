@@ -45,6 +45,8 @@ class SplitTask(NamedTuple):
         Positions in the file.
     queue_ranges
         The wanted range of each queue that has one.
+    data_stop
+        Position behind which the file holds zeros and nobody writes; None: to be looked up.
     """
 
     store: StorePlace
@@ -52,6 +54,7 @@ class SplitTask(NamedTuple):
     start: int
     stop: int
     queue_ranges: tuple[QueueRange, ...]
+    data_stop: int | None = None
 
     @property
     def byte_count(self) -> int:
@@ -104,9 +107,13 @@ def _plan_store(
     pieces = []
     for segment in _in_time(store, segments, options, comparisons):
         start = max(0, wanted.start - segment.base)
-        stop = min(_data_stop(store, segment), wanted.stop - segment.base)
+        written = _data_stop(store, segment)
+        stop = min(written, wanted.stop - segment.base)
+        # Of a file made in advance the end is found by reading what was never written: once is
+        # enough where nobody writes.
+        known = written if segment.is_last and not store.is_open else None
         if start < stop:
-            pieces.append(SplitTask(store, segment, start, stop, ranges))
+            pieces.append(SplitTask(store, segment, start, stop, ranges, known))
     split = itertools.chain.from_iterable(_split(one, options.max_split_bytes) for one in pieces)
     return [one for one in split if spans is None or spans.touch(_physical(one))]
 

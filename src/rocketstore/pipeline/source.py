@@ -29,6 +29,7 @@ from rocketstore.errors import ConfigError, RocketStoreError
 from rocketstore.pipeline.columns import column_type, table_ddl
 from rocketstore.pipeline.environment import check_versions
 from rocketstore.pipeline.options import ReadOptions, parse_options
+from rocketstore.pipeline.worker import is_worker, spare_collections
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -193,13 +194,13 @@ def plain_errors() -> Iterator[None]:
     """Let an error that is meant for people reach them without Python's traceback.
 
     A worker process of Spark ends with the error it reports, so it may be told in its environment
-    to leave the traceback out. Any other process is left as it is.
+    to leave the traceback out. One that did its work goes on to the next (`spare_collections`). Any
+    other process is left as it is.
     """
     try:
         yield
     except RocketStoreError:
-        main = sys.modules.get("__main__")
-        spec = getattr(main, "__spec__", None)
-        if spec is not None and spec.name.startswith("pyspark."):
+        if is_worker():
             os.environ[_HIDE_TRACEBACK] = "1"
         raise
+    spare_collections()

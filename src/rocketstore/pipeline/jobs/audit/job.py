@@ -223,6 +223,7 @@ def _splits(
                     size,
                     places.sizes.consume_queue_file_bytes,
                     None if index is None else tuple(index),
+                    None if places.is_live else stop,
                 )
 
 

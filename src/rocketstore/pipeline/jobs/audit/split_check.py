@@ -72,6 +72,8 @@ class SplitTask(NamedTuple):
         What files should have.
     indexes
         Index files; None when the store has no index.
+    data_stop
+        Position behind which the file holds zeros and nobody writes; None: to be looked up.
     """
 
     location: str
@@ -82,6 +84,7 @@ class SplitTask(NamedTuple):
     log_file_bytes: int
     queue_file_bytes: int
     indexes: tuple[IndexPlace, ...] | None
+    data_stop: int | None = None
 
 
 def check_split(task: SplitTask) -> SplitFacts:
@@ -98,6 +101,9 @@ def check_split(task: SplitTask) -> SplitFacts:
     is_read = False
     with passing_over_deleted():
         with opened(files, task.file.path) as file:
+            data_stop = task.data_stop
+            if data_stop is None:
+                data_stop = min(task.file.size, file.data_stop(task.file.size))
             batches = scan_window(
                 file,
                 base=base,
@@ -105,7 +111,7 @@ def check_split(task: SplitTask) -> SplitFacts:
                 size=task.log_file_bytes,
                 start=task.start,
                 stop=task.stop,
-                data_stop=min(task.file.size, file.data_stop(task.file.size)),
+                data_stop=data_stop,
                 whole_damage=True,
             )
             for batch in batches:

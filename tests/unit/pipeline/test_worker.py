@@ -1,0 +1,70 @@
+"""A worker process is spared collections of what its libraries made, and no other process is."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import weakref
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+import pytest
+
+from rocketstore.pipeline import worker
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+class Circle:
+    """Garbage that only the collector finds."""
+
+    def __init__(self) -> None:
+        self.myself = self
+
+
+@pytest.fixture
+def as_worker(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(worker, "is_worker", lambda: True)
+    monkeypatch.setattr(worker, "_module_count", 0)
+    yield
+    gc.unfreeze()
+
+
+@pytest.mark.usefixtures("as_worker")
+def test_what_a_worker_loaded_is_set_aside() -> None:
+    worker.spare_collections()
+    assert gc.get_freeze_count() > len(sys.modules)
+
+
+@pytest.mark.usefixtures("as_worker")
+def test_garbage_of_the_first_task_is_collected_before() -> None:
+    dead = weakref.ref(Circle())
+    worker.spare_collections()
+    assert dead() is None
+
+
+@pytest.mark.usefixtures("as_worker")
+def test_garbage_of_later_tasks_is_collected_as_ever() -> None:
+    worker.spare_collections()
+    dead = weakref.ref(Circle())
+    worker.spare_collections()
+    gc.collect()
+    assert dead() is None
+
+
+@pytest.mark.usefixtures("as_worker")
+def test_what_is_loaded_later_is_set_aside_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    worker.spare_collections()
+    module = ModuleType("loaded_later")
+    module.content = [[] for _ in range(1000)]  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    before = gc.get_freeze_count()
+    worker.spare_collections()
+    assert gc.get_freeze_count() >= before + 1000
+
+
+def test_the_collector_of_any_other_process_is_left_alone() -> None:
+    before = gc.get_freeze_count()
+    worker.spare_collections()
+    assert gc.get_freeze_count() == before
