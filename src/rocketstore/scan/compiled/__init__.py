@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numba
 import numba.extending
+import numpy.ma  # noqa: F401 - Numba asks for it at its first call: 20 ms in the midst of work
 
 from rocketstore.scan.kernels import cache_root
 

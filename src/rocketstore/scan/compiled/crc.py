@@ -12,16 +12,14 @@ import platform
 from typing import Any, Final
 
 import numpy as np
-from llvmlite import ir
 from numba.core.registry import cpu_target
 
-from rocketstore.scan.compiled import BYTES, inner, intrinsic, kernel, types
+from rocketstore.scan.compiled import BYTES, inner, kernel, types
+from rocketstore.scan.compiled.folding import LEAST_BYTES, folded
 from rocketstore.scan.compiled.memory import load_u8, load_word
-from rocketstore.scan.crc import CRC_MASK, fold_constants, slicing_tables
+from rocketstore.scan.crc import CRC_MASK, slicing_tables
 
 _TABLES: Final = slicing_tables(16)
-_FOLD_64_LOWER, _FOLD_64_UPPER = (np.uint64(value) for value in fold_constants(64 * 8))
-_FOLD_16_LOWER, _FOLD_16_UPPER = (np.uint64(value) for value in fold_constants(16 * 8))
 _ALL_ONES: Final = np.uint64(0xFFFFFFFF)
 _BYTE: Final = np.uint64(0xFF)
 
@@ -30,45 +28,6 @@ def has_carryless_multiply() -> bool:
     """Whether the CPU that Numba compiles for multiplies without carry (PCLMULQDQ)."""
     _triple, _name, features = cpu_target.target_context.codegen().magic_tuple()
     return platform.machine() in {"x86_64", "AMD64"} and "+pclmul" in features.split(",")
-
-
-@intrinsic
-def _fold(
-    _typing: Any,
-    lower: Any,  # noqa: ARG001
-    upper: Any,  # noqa: ARG001
-    fold_lower: Any,  # noqa: ARG001
-    fold_upper: Any,  # noqa: ARG001
-    next_lower: Any,  # noqa: ARG001
-    next_upper: Any,  # noqa: ARG001
-) -> Any:
-    """Move a 128-bit lane forward by a distance and add the data found there.
-
-    Halves go in and out as uint64; LLVM keeps them in one vector register.
-    """
-    word = ir.IntType(64)
-    lane = ir.VectorType(word, 2)
-    selector = ir.IntType(8)
-
-    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        index = [ir.Constant(ir.IntType(32), half) for half in (0, 1)]
-
-        def pack(low: Any, high: Any) -> Any:
-            half_filled = builder.insert_element(ir.Constant(lane, ir.Undefined), low, index[0])
-            return builder.insert_element(half_filled, high, index[1])
-
-        name = "llvm.x86.pclmulqdq"
-        multiply = builder.module.globals.get(name) or ir.Function(
-            builder.module, ir.FunctionType(lane, [lane, lane, selector]), name
-        )
-        here, factors, data = (pack(*arguments[at : at + 2]) for at in (0, 2, 4))
-        low = builder.call(multiply, [here, factors, ir.Constant(selector, 0x00)])
-        high = builder.call(multiply, [here, factors, ir.Constant(selector, 0x11)])
-        folded = builder.xor(builder.xor(low, high), data)
-        halves = [builder.extract_element(folded, half) for half in index]
-        return context.make_tuple(builder, signature.return_type, halves)
-
-    return types.UniTuple(types.uint64, 2)(*[types.uint64] * 6), codegen
 
 
 @inner
@@ -130,29 +89,11 @@ def _crc_by_tables(buffer: Any, position: Any, end: Any, register: Any) -> Any:
 
 @inner
 def _crc_by_folding(buffer: Any, position: Any, end: Any, register: Any) -> Any:
-    """Fold four lanes while 64 bytes remain, then one, then finish by tables."""
-    if end - position < 64:
+    """Fold down to 16 bytes, and finish by tables."""
+    if end - position < LEAST_BYTES:
         return _crc_by_tables(buffer, position, end, register)
-    a, b = load_word(buffer, position) ^ register, load_word(buffer, position + 8)
-    c, d = load_word(buffer, position + 16), load_word(buffer, position + 24)
-    e, f = load_word(buffer, position + 32), load_word(buffer, position + 40)
-    g, h = load_word(buffer, position + 48), load_word(buffer, position + 56)
-    k, m = _FOLD_64_LOWER, _FOLD_64_UPPER
-    at = position + 64
-    while end - at >= 64:
-        a, b = _fold(a, b, k, m, load_word(buffer, at), load_word(buffer, at + 8))
-        c, d = _fold(c, d, k, m, load_word(buffer, at + 16), load_word(buffer, at + 24))
-        e, f = _fold(e, f, k, m, load_word(buffer, at + 32), load_word(buffer, at + 40))
-        g, h = _fold(g, h, k, m, load_word(buffer, at + 48), load_word(buffer, at + 56))
-        at += 64
-    k, m = _FOLD_16_LOWER, _FOLD_16_UPPER
-    a, b = _fold(a, b, k, m, c, d)
-    a, b = _fold(a, b, k, m, e, f)
-    a, b = _fold(a, b, k, m, g, h)
-    while end - at >= 16:
-        a, b = _fold(a, b, k, m, load_word(buffer, at), load_word(buffer, at + 8))
-        at += 16
-    return _crc_by_tables(buffer, at, end, np.uint64(_reduce_16(a, b)))
+    lower, upper = folded(buffer, position, end, register)
+    return np.uint64(_reduce_16(lower, upper))
 
 
 _crc: Final = _crc_by_folding if has_carryless_multiply() else _crc_by_tables

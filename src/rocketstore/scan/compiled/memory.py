@@ -22,7 +22,8 @@ _I32: Final = ir.IntType(32)
 _I64: Final = ir.IntType(64)
 
 
-def _is_bytes(array: Any) -> bool:
+def is_bytes(array: Any) -> bool:
+    """Whether a type is that of a contiguous byte array; for who writes an intrinsic."""
     return (
         isinstance(array, types.Array)
         and array.dtype == types.uint8
@@ -31,7 +32,8 @@ def _is_bytes(array: Any) -> bool:
     )
 
 
-def _pointer(context: Any, builder: Any, array_type: Any, array: Any, position: Any) -> Any:
+def pointer_to(context: Any, builder: Any, array_type: Any, array: Any, position: Any) -> Any:
+    """Emit the address of one byte of a byte array."""
     struct = context.make_array(array_type)(context, builder, array)
     return builder.gep(struct.data, [position])
 
@@ -61,11 +63,11 @@ def _store(builder: Any, pointer: Any, value: Any, bits: int) -> None:
 def _array_load(bits: int, *, is_signed: bool) -> Any:
     @intrinsic
     def load(_typing: Any, buffer: Any, position: Any) -> Any:  # noqa: ARG001 - numba reads names
-        if not _is_bytes(buffer):
+        if not is_bytes(buffer):
             return None
 
         def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            pointer = _pointer(context, builder, signature.args[0], arguments[0], arguments[1])
+            pointer = pointer_to(context, builder, signature.args[0], arguments[0], arguments[1])
             return _load(builder, pointer, bits, is_signed=is_signed)
 
         return types.int64(buffer, types.int64), codegen
@@ -88,11 +90,11 @@ def _address_load(bits: int, *, is_signed: bool) -> Any:
 def _array_store(bits: int) -> Any:
     @intrinsic
     def store(_typing: Any, buffer: Any, position: Any, value: Any) -> Any:  # noqa: ARG001
-        if not _is_bytes(buffer) or not buffer.mutable:
+        if not is_bytes(buffer) or not buffer.mutable:
             return None
 
         def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            pointer = _pointer(context, builder, signature.args[0], arguments[0], arguments[1])
+            pointer = pointer_to(context, builder, signature.args[0], arguments[0], arguments[1])
             _store(builder, pointer, arguments[2], bits)
             return context.get_dummy_value()
 
@@ -142,11 +144,11 @@ store_i64_address: Final = _address_store(64)
 @intrinsic
 def load_word(_typing: Any, buffer: Any, position: Any) -> Any:  # noqa: ARG001
     """``load_word(buffer, position) -> uint64``: eight bytes, the first in the lowest bits."""
-    if not _is_bytes(buffer):
+    if not is_bytes(buffer):
         return None
 
     def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        pointer = _pointer(context, builder, signature.args[0], arguments[0], arguments[1])
+        pointer = pointer_to(context, builder, signature.args[0], arguments[0], arguments[1])
         value = builder.load(builder.bitcast(pointer, _I64.as_pointer()))
         value.align = 1
         return value
@@ -179,11 +181,11 @@ def bswap32(_typing: Any, value: Any) -> Any:  # noqa: ARG001
 @intrinsic
 def address_of(_typing: Any, buffer: Any, position: Any) -> Any:  # noqa: ARG001
     """``address_of(buffer, position) -> int64``: the memory address of one byte."""
-    if not _is_bytes(buffer):
+    if not is_bytes(buffer):
         return None
 
     def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        pointer = _pointer(context, builder, signature.args[0], arguments[0], arguments[1])
+        pointer = pointer_to(context, builder, signature.args[0], arguments[0], arguments[1])
         return builder.ptrtoint(pointer, _I64)
 
     return types.int64(buffer, types.int64), codegen
@@ -214,14 +216,14 @@ def copy_bytes(
     size: Any,  # noqa: ARG001
 ) -> Any:
     """``copy_bytes(target, target_at, source, source_at, size)``: copy between byte arrays."""
-    if not _is_bytes(target) or not target.mutable or not _is_bytes(source):
+    if not is_bytes(target) or not target.mutable or not is_bytes(source):
         return None
 
     def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         pointer = _I8.as_pointer()
         move = builder.module.declare_intrinsic("llvm.memmove", [pointer, pointer, _I64])
-        to = _pointer(context, builder, signature.args[0], arguments[0], arguments[1])
-        origin = _pointer(context, builder, signature.args[2], arguments[2], arguments[3])
+        to = pointer_to(context, builder, signature.args[0], arguments[0], arguments[1])
+        origin = pointer_to(context, builder, signature.args[2], arguments[2], arguments[3])
         builder.call(move, [to, origin, arguments[4], ir.Constant(ir.IntType(1), 0)])
         return context.get_dummy_value()
 
@@ -240,7 +242,7 @@ def load_published(_typing: Any, numbers: Any, index: Any) -> Any:  # noqa: ARG0
         return None
 
     def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        pointer = _pointer(context, builder, signature.args[0], arguments[0], arguments[1])
+        pointer = pointer_to(context, builder, signature.args[0], arguments[0], arguments[1])
         return builder.load_atomic(pointer, "acquire", 8)
 
     return types.int64(numbers, types.int64), codegen
@@ -253,7 +255,7 @@ def publish(_typing: Any, numbers: Any, index: Any, value: Any) -> Any:  # noqa:
         return None
 
     def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        pointer = _pointer(context, builder, signature.args[0], arguments[0], arguments[1])
+        pointer = pointer_to(context, builder, signature.args[0], arguments[0], arguments[1])
         builder.store_atomic(arguments[2], pointer, "release", 8)
         return context.get_dummy_value()
 
@@ -268,3 +270,34 @@ def trailing_zeros(_typing: Any, word: Any) -> Any:  # noqa: ARG001
         return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 0))
 
     return types.int64(types.uint64), codegen
+
+
+def emit_prefetch(builder: Any, pointer: Any) -> None:
+    """Emit the hint that the cache line at an address is wanted soon; no access, so never wrong."""
+    number = ir.IntType(32)
+    name = "llvm.prefetch.p0i8"
+    ask = builder.module.globals.get(name) or ir.Function(
+        builder.module,
+        ir.FunctionType(ir.VoidType(), [_I8.as_pointer(), number, number, number]),
+        name,
+    )
+    for_reading, keep, data = (ir.Constant(number, value) for value in (0, 3, 1))
+    builder.call(ask, [pointer, for_reading, keep, data])
+
+
+@intrinsic
+def prefetch(_typing: Any, buffer: Any, position: Any) -> Any:  # noqa: ARG001
+    """``prefetch(buffer, position)``: ask for the cache line of a byte that is wanted soon.
+
+    A hint, not an access: the position may be any number, also outside the array.
+    """
+    if not is_bytes(buffer):
+        return None
+
+    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        emit_prefetch(
+            builder, pointer_to(context, builder, signature.args[0], arguments[0], arguments[1])
+        )
+        return context.get_dummy_value()
+
+    return types.none(buffer, types.int64), codegen

@@ -25,6 +25,7 @@ from rocketstore.scan.compiled.memory import (
     load_u8,
     load_u32,
     load_word,
+    prefetch,
     trailing_zeros,
 )
 
@@ -53,6 +54,11 @@ _NAME_TAGS: Final = int.from_bytes(b"TAGS", "big")
 _NAME_KEYS: Final = int.from_bytes(b"KEYS", "big")
 _NAME_DELAY: Final = int.from_bytes(b"ELAY", "big")
 _NAME_UNIQUE_KEY: Final = int.from_bytes(b"UNIQ_KEY", "big")
+
+_PREFETCHED_SIZE: Final = 512
+"""Records of this size on are asked for ahead; shorter ones the processor fetches by itself."""
+_PREFETCH_RECORDS: Final = 4
+_CACHE_LINE: Final = 64
 
 _NAME_END: Final = 1
 _VALUE_END: Final = 2
@@ -283,6 +289,22 @@ def read_record(buffer: Any, position: Any, base: Any, row: Any) -> Any:
     return total
 
 
+@inner
+def _prefetch_following(buffer: Any, position: Any, size: Any) -> None:
+    """Ask for head and text of a later record, guessing that it is as long as this one.
+
+    From one record's head to its text and on to the next the processor foresees nothing: without
+    this the walk of 1 KiB records waits for memory two thirds of its time.
+    """
+    if size < _PREFETCHED_SIZE:
+        return
+    ahead = position + _PREFETCH_RECORDS * size
+    prefetch(buffer, ahead)
+    prefetch(buffer, ahead + _CACHE_LINE)
+    prefetch(buffer, ahead + size - 2 * _CACHE_LINE)
+    prefetch(buffer, ahead + size - _CACHE_LINE)
+
+
 @kernel(
     types.UniTuple(types.int64, 3)(
         BYTES, types.int64, types.int64, types.int64, types.int64, types.boolean, COLUMNS
@@ -327,6 +349,8 @@ def walk(
         verdict = check_record(buffer, position, base, file_size, check_crc)
         if verdict != _END:
             return count, position, verdict
-        position += read_record(buffer, position, base, cols[count])
+        size = read_record(buffer, position, base, cols[count])
+        _prefetch_following(buffer, position, size)
+        position += size
         count += 1
     return count, position, _END

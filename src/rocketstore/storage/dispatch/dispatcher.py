@@ -32,6 +32,11 @@ from rocketstore.scan.dispatch_state import (
 )
 from rocketstore.storage.dispatch.arrival import Arrival, ArrivalBoard
 from rocketstore.storage.dispatch.entry_decisions import PREPARED_BIT, EntryDecisions
+from rocketstore.storage.dispatch.walk_ahead import (
+    LEAST_AHEAD_BYTES,
+    can_walk_ahead,
+    walked_ahead,
+)
 from rocketstore.units import ByteRange
 
 if TYPE_CHECKING:
@@ -136,6 +141,7 @@ class Dispatcher:
         self._delays = _level_array(delays_ms)
         self._cols = new_columns(BATCH_RECORDS)
         self._columns: RecordColumns | None = None
+        self._walks_ahead = False
         self._state: Int64Array = np.zeros(STATE_COUNT, np.int64)
         self._state[State.MULTI_DISPATCH] = multi_dispatch
         self._decisions = EntryDecisions(
@@ -201,6 +207,8 @@ class Dispatcher:
     ) -> DispatchCounts:
         """Dispatch the records of [start, stop) now, on this thread; for recovery.
 
+        A second thread walks ahead where there is a second core (`walk_ahead`), with equal results.
+
         Parameters
         ----------
         start, stop
@@ -221,9 +229,12 @@ class Dispatcher:
         state = self._state
         state[State.FORCE], state[State.CHECK_CRC] = force, check_crc
         self._decisions.forced_range = (start, stop) if force else None
+        # A listener wants its batches in step with the walk.
+        self._walks_ahead = can_walk_ahead() and not self.board.has_listeners
         try:
             self._dispatch_to(stop)
         finally:
+            self._walks_ahead = False
             state[State.FORCE] = state[State.CHECK_CRC] = 0
             self._decisions.forced_range = None
         return DispatchCounts._make(
@@ -255,50 +266,85 @@ class Dispatcher:
         state = self._state
         state[State.WALKED] = start
         self._forget_rows()
-        self._columns = RecordColumns(file.array, self._cols, file.base)
-        self._decisions.columns = self._columns
+        self._use_rows(file, self._cols)
         reached = None
+        ahead_from = start
         try:
             while reached is None:
-                code = self._call_kernel(file, stop)
-                if code == DispatchStop.DONE:
-                    reached = file.base + stop
-                elif code == DispatchStop.WALK_ENDED:
-                    reached = self._after_walk(file, stop)
+                walked = int(state[State.WALKED])
+                if not self._walks_ahead or stop - max(walked, ahead_from) < LEAST_AHEAD_BYTES:
+                    code = self._dispatch_rows(file, stop)
+                elif walked >= ahead_from:
+                    code = self._follow_ahead(file, stop)
                 else:
-                    self._answer(DispatchStop(code))
+                    code = self._dispatch_rows(file, ahead_from)
+                if code is DispatchStop.WALK_ENDED:
+                    reached = self._after_walk(file, stop)
+                    # The next break may be close.
+                    ahead_from = int(state[State.WALKED]) + LEAST_AHEAD_BYTES
+                elif state[State.WALKED] >= stop:
+                    reached = file.base + stop
         finally:
             # After an error the record that was under way is walked again from its start.
             self.dispatched_offset = self._reached(file) if reached is None else reached
             self._columns = self._decisions.columns = None
             self._decisions.extra_arrivals.clear()
 
-    def _call_kernel(self, file: MappedFile, stop: int) -> int:
+    def _follow_ahead(self, file: MappedFile, stop: int) -> DispatchStop:
+        """Dispatch what another thread walks, up to `stop` or what the walk cannot pass."""
+        state = self._state
+        start, code = int(state[State.WALKED]), DispatchStop.DONE
+        with walked_ahead(file, start, stop, check_crc=bool(state[State.CHECK_CRC])) as batches:
+            for batch in batches:
+                self._forget_rows()
+                self._use_rows(file, batch.cols)
+                state[State.FILLED] = batch.filled
+                state[State.WALKED] = batch.walked
+                state[State.WALK_STOP] = batch.reason
+                code = self._dispatch_rows(file, batch.walked)
+        self._use_rows(file, self._cols)
+        return code
+
+    def _use_rows(self, file: MappedFile, cols: Int64Array) -> None:
+        """Let kernel and decisions look at the rows of this matrix."""
+        self._columns = self._decisions.columns = RecordColumns(file.array, cols, file.base)
+
+    def _dispatch_rows(self, file: MappedFile, stop: int) -> DispatchStop:
+        """Dispatch, and walk what is not walked, up to `stop` or what the walk cannot pass."""
+        while True:
+            code = self._call_kernel(file, stop)
+            if code in (DispatchStop.DONE, DispatchStop.WALK_ENDED):
+                return code
+            self._answer(code)
+
+    def _call_kernel(self, file: MappedFile, stop: int) -> DispatchStop:
         self._state[State.STOP_AFTER_BATCH] = (
             max(self._state[State.STOP_AFTER_BATCH], 1) if self.board.has_listeners else 0
         )
-        rows, index = self._table.rows, self._index
-        code: int = kernels.follow(
-            file.array,
-            stop,
-            file.base,
-            file.size,
-            self._cols,
-            rows.slots,
-            rows.topics,
-            rows.queues,
-            index.kernel_file,
-            index.kernel_state,
-            self._delays,
-            self._state,
+        rows, index, columns = self._table.rows, self._index, self._columns
+        assert columns is not None
+        return DispatchStop(
+            kernels.follow(
+                file.array,
+                stop,
+                file.base,
+                file.size,
+                columns.cols,
+                rows.slots,
+                rows.topics,
+                rows.queues,
+                index.kernel_file,
+                index.kernel_state,
+                self._delays,
+                self._state,
+            )
         )
-        return code
 
     def _reached(self, file: MappedFile) -> int:
-        state = self._state
+        state, columns = self._state, self._columns
         cursor = int(state[State.CURSOR])
-        if cursor < state[State.FILLED]:
-            return int(self._cols[cursor, Column.PHYSICAL_OFFSET])
+        if columns is not None and cursor < state[State.FILLED]:
+            return int(columns.physical_offset[cursor])
         return file.base + int(state[State.WALKED])
 
     def _forget_rows(self) -> None:
@@ -362,7 +408,7 @@ class Dispatcher:
         assert columns is not None
         arrivals = decisions.extra_arrivals
         decisions.extra_arrivals = []
-        for number, row in enumerate(self._cols[: self._state[State.FILLED]].tolist()):
+        for number, row in enumerate(columns.cols[: self._state[State.FILLED]].tolist()):
             queue = decisions.queue_of(number)
             if queue is None or row[Column.SYS_FLAG] & PREPARED_BIT:
                 continue

@@ -1,0 +1,247 @@
+"""A second thread that walks the log ahead of dispatch: equal results, and nothing left behind."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import threading
+
+import numpy as np
+import pytest
+
+from rocketstore.config import RecoveryPolicy
+from rocketstore.scan import kernels
+from rocketstore.scan.columns import StopReason, new_columns
+from rocketstore.storage.dispatch import dispatcher as dispatching
+from rocketstore.storage.dispatch import walk_ahead
+from rocketstore.storage.queues.consume_queue import ConsumeQueue
+from rocketstore.storage.store import MessageStore
+from support.dispatch_parts import DispatchParts
+from support.small_store import CONFIG, LOG_FILE_BYTES, Clock, build_store, crashed
+
+COUNT = 150
+BATCH_RECORDS = 4
+
+pytestmark = pytest.mark.skipif(not kernels.is_compiled(), reason="references hold the lock")
+
+
+@pytest.fixture
+def ahead(monkeypatch):
+    """Walk ahead everywhere, in batches of a few records, on any machine."""
+    monkeypatch.setattr(dispatching, "can_walk_ahead", lambda: True)
+    monkeypatch.setattr(dispatching, "LEAST_AHEAD_BYTES", 1)
+    monkeypatch.setattr(walk_ahead, "AHEAD_RECORDS", BATCH_RECORDS)
+
+
+def alone(monkeypatch):
+    monkeypatch.setattr(dispatching, "can_walk_ahead", lambda: False)
+
+
+def walkers():
+    return [thread for thread in threading.enumerate() if thread.name == "rocketstore-walk"]
+
+
+# --- equal results --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("policy", list(RecoveryPolicy))
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.usefixtures("ahead")
+def test_a_damaged_store_is_recovered_to_the_same_bytes_with_and_without(
+    policy, seed, tmp_path, monkeypatch
+):
+    clock = Clock()
+    original = tmp_path / "original"
+    build_store(original, COUNT, clock, body_size=random.Random(seed).choice([40, 200, 700]))
+    crashed(original)
+    damage(original, random.Random(seed))
+    now_ms = clock.now_ms
+    recovered = {}
+    for walks_ahead in (True, False):
+        if not walks_ahead:
+            alone(monkeypatch)
+        root = tmp_path / "copy"
+        shutil.copytree(original, root)
+        store = MessageStore.open(root, CONFIG, clock=Clock(now_ms), policy=policy, threads=False)
+        report, counts = store.recovery, store._parts.dispatcher.counts
+        store.close()
+        recovered[walks_ahead] = (report, counts, tree(root))
+        shutil.rmtree(root)
+    assert recovered[True] == recovered[False]
+    assert walkers() == []
+
+
+def damage(root, chosen):
+    """Flip, zero or tear some places of the log; sometimes of a queue or the index."""
+    files = sorted((root / "commitlog").iterdir())
+    for _ in range(chosen.randrange(6)):
+        size = chosen.choice([1, 4, 30, 600, LOG_FILE_BYTES // 2])
+        content = chosen.choice([bytes(size), chosen.randbytes(size)])
+        _overwrite(chosen.choice(files), chosen, content)
+    if chosen.random() < 0.5:
+        queues = sorted(path for path in (root / "consumequeue").rglob("*") if path.is_file())
+        _overwrite(chosen.choice(queues), chosen, bytes(chosen.choice([20, 400])))
+    if len(files) > 2 and chosen.random() < 0.2:
+        chosen.choice(files[1:-1]).unlink()
+
+
+def _overwrite(path, chosen, content):
+    size = path.stat().st_size
+    content = content[:size]
+    with path.open("r+b") as file:
+        file.seek(chosen.randrange(size - len(content) + 1))
+        file.write(content)
+
+
+def tree(root):
+    return {
+        str(path.relative_to(root)): path.read_bytes() if path.is_file() else None
+        for path in root.rglob("*")
+        if path.name != "lock"
+    }
+
+
+def test_the_batches_are_the_rows_of_one_walk(tmp_path, monkeypatch):
+    monkeypatch.setattr(walk_ahead, "AHEAD_RECORDS", BATCH_RECORDS)
+    parts = DispatchParts(tmp_path)
+    parts.append(14)
+    file = parts.log.files[0]
+    wanted = new_columns(100)
+    check_crc = True
+    count, walked, reason = kernels.walk(
+        file.array, 0, file.size, file.base, file.size, check_crc, wanted
+    )
+    with walk_ahead.walked_ahead(file, 0, file.size, check_crc=True) as batches:
+        got = [(batch.cols[: batch.filled].copy(), batch.walked, batch.reason) for batch in batches]
+    assert np.array_equal(np.concatenate([rows for rows, _, _ in got]), wanted[:count])
+    assert got[-1][1:] == (walked, reason) == (parts.end, StopReason.UNWRITTEN)
+    assert {reason for _, _, reason in got[:-1]} == {StopReason.END}
+
+
+@pytest.mark.usefixtures("ahead")
+def test_a_stretch_ends_where_it_was_asked_to(tmp_path):
+    parts = DispatchParts(tmp_path)
+    placed = parts.append(10)
+    counts = parts.dispatcher.dispatch_range(0, placed[7])
+    assert counts.records == 7
+    assert parts.dispatcher.dispatched_offset == placed[7]
+    assert [entry[0] for entry in parts.entries()] == placed[:7]
+
+
+@pytest.mark.usefixtures("ahead")
+def test_no_thread_is_started_again_right_behind_a_break(tmp_path, monkeypatch):
+    parts = DispatchParts(tmp_path, log_file_bytes=65_536)
+    placed = parts.append(300)
+    for broken in placed[20:260:4]:
+        parts.log.files[0].array[broken + 40] ^= 0xFF
+        parts.log.files[0].array[broken + 4] ^= 0xFF
+    monkeypatch.setattr(dispatching, "LEAST_AHEAD_BYTES", placed[8])
+    started = []
+    start = threading.Thread.start
+    monkeypatch.setattr(
+        threading.Thread, "start", lambda thread: (started.append(thread.name), start(thread))
+    )
+    counts = parts.dispatcher.dispatch_range(0, parts.end, check_crc=True)
+    assert counts.stepped_over_ranges == 60
+    assert counts.records == 240
+    assert started == ["rocketstore-walk"] * 2
+
+
+# --- nothing left behind --------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("ahead")
+def test_an_error_of_the_walk_ends_the_pass_and_the_thread(tmp_path, monkeypatch):
+    parts = DispatchParts(tmp_path)
+    placed = parts.append(20)
+    walk = kernels.walk
+    calls = []
+
+    def failing(*arguments):
+        calls.append(arguments)
+        if len(calls) == 3:
+            raise MemoryError("no room")
+        return walk(*arguments)
+
+    monkeypatch.setattr(kernels, "walk", failing)
+    with pytest.raises(MemoryError, match="no room"):
+        parts.dispatcher.dispatch_range(0, parts.end)
+    assert walkers() == []
+    assert parts.dispatcher.dispatched_offset == placed[2 * BATCH_RECORDS]
+    counts = parts.dispatcher.dispatch_range(parts.dispatcher.dispatched_offset, parts.end)
+    assert counts.records == 20 - 2 * BATCH_RECORDS
+    assert [entry[0] for entry in parts.entries()] == placed
+
+
+@pytest.mark.usefixtures("ahead")
+def test_an_error_of_dispatch_ends_the_thread_and_is_tried_again_from_its_record(
+    tmp_path, monkeypatch
+):
+    parts = DispatchParts(tmp_path)
+    placed = parts.append(20)
+    map_for_write = ConsumeQueue.map_for_write
+
+    def failing(queue, position):
+        if position >= 100:
+            raise OSError("no room")
+        return map_for_write(queue, position)
+
+    monkeypatch.setattr(ConsumeQueue, "map_for_write", failing)
+    with pytest.raises(OSError, match="no room"):
+        parts.dispatcher.dispatch_range(0, parts.end)
+    assert walkers() == []
+    assert parts.dispatcher.dispatched_offset == placed[5]
+    monkeypatch.setattr(ConsumeQueue, "map_for_write", map_for_write)
+    parts.dispatcher.dispatch_range(placed[5], parts.end)
+    assert [entry[0] for entry in parts.entries()] == placed
+
+
+@pytest.mark.usefixtures("ahead")
+def test_the_walk_holds_a_fixed_number_of_batches(tmp_path, monkeypatch):
+    made = []
+
+    def counted(records):
+        made.append(records)
+        return new_columns(records)
+
+    monkeypatch.setattr(walk_ahead, "new_columns", counted)
+    parts = DispatchParts(tmp_path, log_file_bytes=65_536)
+    parts.append(200)
+    assert parts.dispatcher.dispatch_range(0, parts.end).records == 200
+    assert made == [BATCH_RECORDS] * walk_ahead.AHEAD_BATCHES
+
+
+@pytest.mark.usefixtures("ahead")
+def test_a_process_that_may_start_no_thread_walks_where_it_dispatches(tmp_path, monkeypatch):
+    def refused(thread):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refused)
+    parts = DispatchParts(tmp_path)
+    placed = parts.append(30)
+    assert parts.dispatcher.dispatch_range(0, parts.end).records == 30
+    assert [entry[0] for entry in parts.entries()] == placed
+
+
+# --- where it does not pay ------------------------------------------------------------------------
+
+
+def test_one_core_gets_no_second_thread(monkeypatch):
+    monkeypatch.setattr(walk_ahead.os, "sched_getaffinity", lambda _pid: {0})
+    assert not walk_ahead.can_walk_ahead()
+    monkeypatch.setattr(walk_ahead.os, "sched_getaffinity", lambda _pid: {0, 1})
+    assert walk_ahead.can_walk_ahead()
+
+
+@pytest.mark.usefixtures("ahead")
+def test_a_running_dispatcher_and_one_with_listeners_walk_by_themselves(tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        dispatching, "walked_ahead", lambda *_, **__: pytest.fail("a thread was asked for")
+    )
+    parts = DispatchParts(tmp_path)
+    parts.append(12)
+    parts.run()
+    seen = []
+    parts.dispatcher.board.add_listener(seen.append)
+    parts.dispatcher.dispatch_range(0, parts.end)
+    assert len(seen) == 12
