@@ -136,7 +136,7 @@ class RawPages:
         self._buffers: list[ByteArray] = []
         self._recent: tuple[weakref.ref[ByteArray], MappedPart] | None = None
 
-    def read(  # noqa: C901 - one straight run, a call of a part costs a fiftieth of it
+    def read(
         self,
         queue: QueueSource | None,
         topic: str,
@@ -172,41 +172,47 @@ class RawPages:
             limit = maximum
         stop = stop if stop < limit else limit  # noqa: FURB136
         in_disk_below = self._log.max_offset - self._span_bytes
-        recent = self._recent
-        log = None if recent is None else recent[0]()
-        gatherer = seat.gatherer
-        if gatherer is not None and recent is not None and log is not None:
-            part = recent[1]
-            page = gatherer.page(
+        gatherer, recent = seat.gatherer, self._recent
+        if gatherer is not None and recent is not None:
+            log, part = recent[0](), recent[1]
+            page = None if log is None else gatherer.page(
                 log, part.base, part.write_position, entries, base, offset, stop,
                 max_messages, in_disk_below, minimum, maximum,
             )  # fmt: skip
             if page is not None:
                 return page
-        stop -= base
-        try:
-            buffer = self._buffers.pop()
-        except IndexError:
-            buffer = np.empty(max(self._limits.memory_bytes, _SMALLEST_BUFFER_BYTES), np.uint8)
-        if recent is not None and log is not None:
-            part = recent[1]
-            progress = kernels.gather(
-                log, part.base, part.write_position, 0, entries, offset - base, stop,
-                seat.numbers, seat.names, max_messages, in_disk_below, buffer, 0, 0,
-            )  # fmt: skip
-        else:
-            progress = (int(GatherStop.ELSEWHERE), offset - base, 0, 0, 0, 0)
-        if progress[0] > _FULL:
-            progress, buffer = self._go_on(
-                seat, entries, stop, (max_messages, in_disk_below), progress, buffer
-            )
-        _, entry, count, written, skipped, view = progress
-        records = buffer[:written].tobytes()
-        self._buffers.append(buffer)
+        progress, records = self._by_kernel(
+            seat, entries, offset - base, stop - base, (max_messages, in_disk_below)
+        )
+        _, entry, count, _, skipped, view = progress
         status = _FOUND if count else _STATUS_OF_VIEW[view]
         return _new_result(
             GetRawResult, (status, records, count, base + entry, minimum, maximum, skipped)
         )
+
+    def _by_kernel(
+        self, seat: _Seat, entries: ByteArray, entry: int, stop: int, bounds: tuple[int, int]
+    ) -> tuple[_Progress, bytes]:
+        """Return what the kernel says of a page, and its records; `bounds` as of `_go_on`."""
+        try:
+            buffer = self._buffers.pop()
+        except IndexError:
+            buffer = np.empty(max(self._limits.memory_bytes, _SMALLEST_BUFFER_BYTES), np.uint8)
+        recent = self._recent
+        log = None if recent is None else recent[0]()
+        if recent is not None and log is not None:
+            part = recent[1]
+            progress = kernels.gather(
+                log, part.base, part.write_position, 0, entries, entry, stop,
+                seat.numbers, seat.names, *bounds, buffer, 0, 0,
+            )  # fmt: skip
+        else:
+            progress = (int(GatherStop.ELSEWHERE), entry, 0, 0, 0, 0)
+        if progress[0] > _FULL:
+            progress, buffer = self._go_on(seat, entries, stop, bounds, progress, buffer)
+        records = buffer[: progress[3]].tobytes()
+        self._buffers.append(buffer)
+        return progress, records
 
     def _take_seat(self, topic: str, queue_id: int, tags: str | None) -> _Seat:
         seat = _Seat(QueueKey(topic, queue_id), parse_tags(tags), self._limits)
