@@ -1,4 +1,4 @@
-"""The source works on Spark Connect, where there is neither RDD nor `sparkContext`.
+"""Source, sinks and jobs work on Spark Connect, where there is neither RDD nor `sparkContext`.
 
 Connect and classic sessions exclude each other in one process, so this runs in its own.
 """
@@ -21,23 +21,53 @@ pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
 PROGRAM = """
 import json, sys
 from pyspark.sql import SparkSession
-from rocketstore.pipeline import register
+from rocketstore import pipeline
+store, place = sys.argv[1:]
 builder = SparkSession.builder.remote("local[2]")
 for setting in ("spark.ui.enabled=false", "spark.driver.host=127.0.0.1",
                 "spark.driver.bindAddress=127.0.0.1", "spark.driver.memory=1g"):
     builder = builder.config(*setting.split("="))
 spark = builder.getOrCreate()
-register(spark)
-frame = spark.read.format("rocketstore").option("table", "commitlog").load(sys.argv[1])
+pipeline.register(spark)
+
+def read(location, **options):
+    return spark.read.format("rocketstore").options(**options).load(location)
+
+frame = read(store, table="commitlog")
 answer = {
     "kind": type(spark).__module__,
     "rows": frame.count(),
     "chosen": frame.filter("topic = 'TopicA' and queueId = 0").count(),
 }
 try:
-    spark.read.format("rocketstore").option("includeBodies", "x").load(sys.argv[1]).count()
+    read(store, includeBodies="x").count()
 except Exception as error:
     answer["error"] = str(error)
+shares = []
+audit = pipeline.audit(spark, store, progress=lambda done, total: shares.append(done / total))
+answer["audit"] = [audit.counts.message_count, len(audit.findings), round(sum(shares), 6)]
+pipeline.archive(spark, store, f"{place}/archive")
+answer["archived"] = pipeline.archived_messages(spark, f"{place}/archive").count()
+answer["restored"] = pipeline.restore(spark, f"{place}/archive", f"{place}/restored").records
+answer["rebuilt"] = pipeline.rebuild(spark, f"{place}/restored").entry_count
+answer["differences"] = len(pipeline.prove_rebuild(spark, f"{place}/restored").differences)
+pipeline.report(spark, store, f"{place}/report.html")
+
+def sink(writer, name, directory):
+    options = {"topic": "Sunk", "sinkId": name, "path": f"{place}/{directory}"}
+    return writer.format("rocketstore").options(**options)
+
+written = sink(frame.selectExpr("msgId AS body").write, "one", "sunk")
+written.mode("append").option("batchId", "1").save()
+answer["sunk"] = read(f"{place}/sunk").count()
+query = (
+    sink(
+        spark.readStream.format("rocketstore").option("startingOffsets", "earliest")
+        .load(f"{place}/sunk").selectExpr("body").writeStream, "two", "streamed")
+    .option("checkpointLocation", f"{place}/checkpoint").trigger(availableNow=True).start()
+)
+query.awaitTermination(120)
+answer["streamed"] = read(f"{place}/streamed").count()
 print("ANSWER " + json.dumps(answer))
 spark.stop()
 """
@@ -56,7 +86,7 @@ def require_connect():
     pytest.skip(reason)
 
 
-def test_the_source_answers_on_spark_connect(tmp_path):
+def test_source_sinks_and_jobs_work_on_spark_connect(tmp_path):
     require_connect()
     environment = {
         **os.environ,
@@ -66,13 +96,20 @@ def test_the_source_answers_on_spark_connect(tmp_path):
     }
     store = golden_case("basic") / "store"
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(store)],
+        [sys.executable, "-c", PROGRAM, str(store), str(tmp_path)],
         env=environment, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=240,
     )  # fmt: skip
     lines = [line for line in done.stdout.splitlines() if line.startswith("ANSWER ")]
-    assert lines, done.stderr[-3000:]
+    assert lines, done.stderr[-30000:]
     answer = json.loads(lines[0].removeprefix("ANSWER "))
     assert "connect" in answer["kind"]
     assert answer["rows"] == 1489
     assert 0 < answer["chosen"] < 730
     assert "option includebodies is unknown" in answer["error"]
+    assert answer["audit"] == [1489, 0, 1.0]
+    assert answer["archived"] == answer["restored"] == answer["rebuilt"] == 1489
+    assert answer["differences"] == 0
+    assert (tmp_path / "report.html").read_text().lower().startswith("<!doctype html>")
+    assert answer["sunk"] == answer["streamed"] == 1489
+    for log in (store / "commitlog").iterdir():
+        assert (tmp_path / "restored" / "commitlog" / log.name).read_bytes() == log.read_bytes()

@@ -48,19 +48,18 @@ FILTER_PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 """Spark's setting that lets Python data sources see filters; off unless somebody sets it."""
 
 
-def register(spark: SparkSession, *, pushdown: bool = True) -> None:
+def register(spark: SparkSession, *, pushdown: bool = False) -> None:
     """Make ``format("rocketstore")`` known to a session.
 
-    Spark finds the source by itself where this package is installed; registering it also lets
-    filters reach it.
+    Spark finds the source by itself where this package is installed in its usual place.
 
     Parameters
     ----------
     spark
         A session, classic or Spark Connect.
     pushdown
-        Whether to set Spark's ``spark.sql.python.filterPushdown.enabled`` for this session, without
-        which a filter on ``topic`` or ``storeTimestamp`` is applied only after all rows were sent.
+        Whether to set Spark's ``spark.sql.python.filterPushdown.enabled`` for this session, which
+        option ``pushDownPredicate`` of a read needs; ``docs/guide/spark.md`` says what it risks.
 
     Raises
     ------

@@ -68,6 +68,7 @@ OPTIONS: Final = (
     Option("minPartitions", _CUT, "1", "least tasks, as far as there are bytes"),
     Option("failOnDataLoss", _QUEUES, "true", "whether missing files or offsets are an error"),
     Option("damage", RECORD_TABLES, "fail", "`fail`, `skip` or `report`"),
+    Option("pushDownPredicate", _EVERY, "false", "whether the source uses the query's filter, too"),
     Option("maxOffsetsPerTrigger", RECORD_TABLES, "-", "streams: most records of a batch"),
     Option("maxBytesPerTrigger", RECORD_TABLES, "-", "streams: most bytes of records of a batch"),
     Option("maxHashSlotNum", frozenset({"index"}), "learnt", "slots of an index file"),
@@ -99,6 +100,8 @@ class ReadOptions:
         Of queues that were given one.
     layout
         Slots and items of index files, when given.
+    push_down_predicate
+        Whether filters of Spark are used where the query is planned.
     """
 
     table: str
@@ -119,6 +122,7 @@ class ReadOptions:
     fail_on_data_loss: bool = True
     damage: str = "fail"
     layout: tuple[int, int] | None = None
+    push_down_predicate: bool = False
 
     @property
     def has_topic_choice(self) -> bool:
@@ -194,6 +198,7 @@ def parse_options(given: Mapping[str, str]) -> ReadOptions:
         fail_on_data_loss=_boolean(values, "failOnDataLoss", default=True),
         damage=_one_of(options, "damage", DAMAGE_POLICIES, "fail"),
         layout=_layout(values),
+        push_down_predicate=_boolean(values, "pushDownPredicate", default=False),
     )
     check_offsets_are_of_chosen_topics(parsed, "startingOffsets", starting)
     check_offsets_are_of_chosen_topics(parsed, "endingOffsets", ending)

@@ -11,7 +11,6 @@ Law: nothing here, nor what executors load, imports ``rocketstore.storage``.
 from __future__ import annotations
 
 import os
-import sys
 from contextlib import contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
@@ -33,7 +32,6 @@ from rocketstore.pipeline.worker import is_worker, spare_collections
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from types import FrameType
 
     import pyarrow as pa
     from pyspark.sql.types import StructType
@@ -41,9 +39,6 @@ if TYPE_CHECKING:
     from rocketstore.pipeline.pushdown import Comparison
 
 NAME: Final = "rocketstore"
-
-_PUSHDOWN_PLANNER: Final = "data_source_pushdown_filters.py"
-"""File of PySpark's process that plans a read with filters."""
 
 _HIDE_TRACEBACK: Final = "SPARK_HIDE_TRACEBACK"
 
@@ -86,10 +81,10 @@ class StoreDataSource(DataSource):
         """Return a reader of the columns in `schema`, which the user may have given."""
         with plain_errors():
             check_schema(self.read_options.table, schema)
-        # A class that has `pushFilters` fails every query while Spark's setting for it is off,
-        # which is the default. So only the process that will call it sees such a class.
-        is_planner = _is_called_from(_PUSHDOWN_PLANNER)
-        reader = PushdownStoreReader if is_planner else StoreReader
+        # Only who asks gets a reader with `pushFilters`: Spark keeps the plan of the last filter
+        # for every other query of the same DataFrame, whose rows would be missing (decision 0005).
+        wants_filters = self.read_options.push_down_predicate
+        reader = PushdownStoreReader if wants_filters else StoreReader
         return reader(self.read_options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
@@ -149,7 +144,7 @@ class StoreReader(DataSourceReader):
 
 
 class PushdownStoreReader(StoreReader):
-    """Reads a table and uses what it can of Spark's filters."""
+    """Reads a table for one query and uses what it can of its filter."""
 
     def pushFilters(self, filters: list[Any]) -> Iterator[Any]:  # noqa: N802 - Spark's name
         """Note the filters and hand every one back; deterministic, as Spark may replay it."""
@@ -157,16 +152,6 @@ class PushdownStoreReader(StoreReader):
 
         self.comparisons = comparisons_of(filters)
         return iter(filters)
-
-
-def _is_called_from(file_name: str) -> bool:
-    """Whether a function of such a file is among the callers; renamed, it merely never is."""
-    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 - the documented way to callers
-    while frame is not None:
-        if frame.f_code.co_filename.endswith(file_name):
-            return True
-        frame = frame.f_back
-    return False
 
 
 def check_schema(table: str, schema: StructType) -> None:

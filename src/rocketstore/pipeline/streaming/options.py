@@ -27,7 +27,11 @@ if TYPE_CHECKING:
 
     from rocketstore.pipeline.offsets import QueuePlace
 
-_NO_END: Final = ("endingOffsets", "endingTimestamp")
+_BATCH_ONLY: Final = {
+    "endingOffsets": "which has no end",
+    "endingTimestamp": "which has no end",
+    "pushDownPredicate": "whose filters Spark keeps to itself",
+}
 _STARTS: Final = ("startingOffsets", "startingTimestamp")
 _KEYWORDS: Final = {"earliest": EARLIEST, "latest": LATEST, "-2": EARLIEST, "-1": LATEST}
 
@@ -76,10 +80,10 @@ def parse_stream_options(given: Mapping[str, str]) -> StreamOptions:
         As of ``parse_options``; an option that a stream cannot have.
     """
     by_key = {key.lower(): value for key, value in given.items()}
-    for name in _NO_END:
+    for name, reason in _BATCH_ONLY.items():
         if name.lower() in by_key:
             raise ConfigError(
-                f"option {name} does not apply to a stream, which has no end", key=name,
+                f"option {name} does not apply to a stream, {reason}", key=name,
                 value=by_key[name.lower()], hint="read it with spark.read, or leave it out",
             )  # fmt: skip
     own = {name: by_key.pop(name.lower()) for name in (*_STARTS, *STREAM_ONLY)
