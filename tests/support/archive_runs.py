@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 from rocketstore.pipeline.jobs.archive.job import archive_with
 from rocketstore.pipeline.jobs.archive.layout import MESSAGES, run_name
 from rocketstore.pipeline.jobs.archive.manifest import read_manifests
+from rocketstore.pipeline.jobs.archive.place import archive_place
 from rocketstore.pipeline.jobs.archive.task import TaskResult, archive_task
 from rocketstore.pipeline.jobs.restore.job import restore_with
 from rocketstore.pipeline.jobs.restore.plan import Selection
@@ -47,13 +48,18 @@ def run_restore_tasks(
 
 
 def archived(
-    store: Path, target: Path, *, split: int = MiB, run: Any = run_archive_tasks
+    store: Path | str,
+    target: Path | str,
+    *,
+    split: int = MiB,
+    run: Any = run_archive_tasks,
+    sole_writer: bool = False,
 ) -> ArchiveResult:
-    return archive_with(run, store, target, max_split_bytes=split)
+    return archive_with(run, store, target, max_split_bytes=split, sole_writer=sole_writer)
 
 
 def restored(
-    source: Path, target: Path, *, run: Any = run_restore_tasks, **selection: Any
+    source: Path | str, target: Path, *, run: Any = run_restore_tasks, **selection: Any
 ) -> RestoreResult:
     return restore_with(run, source, target, Selection(**selection))
 
@@ -84,7 +90,7 @@ def visible_files(archive: Path) -> list[Path]:
 def rows(archive: Path) -> list[dict[str, Any]]:
     """Return what the manifests say is archived, in the order of the log, topics included."""
     found = []
-    for manifest in read_manifests(archive):
+    for manifest in read_manifests(archive_place(archive)):
         root = archive / MESSAGES / run_name(manifest.run)
         for file in manifest.files:
             table = pq.ParquetFile(root / file.path).read()

@@ -142,6 +142,12 @@ class _Handler(BaseHTTPRequestHandler):
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base's name
         """Say nothing."""
 
+    def handle_expect_100(self) -> bool:
+        """Ask for the body at once: a client waits a second for this."""
+        is_wanted = super().handle_expect_100()
+        self.wfile.flush()
+        return is_wanted
+
     def do_GET(self) -> None:
         self._serve(self._get)
 

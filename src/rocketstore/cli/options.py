@@ -21,6 +21,13 @@ OutputOption = Annotated[Output, Parameter(name="--output", help="table, json or
 
 StoreArgument = Annotated[Path, Parameter(name="STORE", help="Directory of the store.")]
 
+# A text: a path would make one slash of two.
+StoreLocation = Annotated[str, Parameter(name="STORE", help="Directory of the store, or its URI.")]
+
+ArchiveLocation = Annotated[
+    str, Parameter(name="ARCHIVE", help="Directory of the archive, or its URI.")
+]
+
 
 @Parameter(name="*")
 @dataclass(frozen=True)

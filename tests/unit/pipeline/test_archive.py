@@ -25,6 +25,7 @@ from rocketstore.pipeline.jobs.archive import commit
 from rocketstore.pipeline.jobs.archive import task as task_module
 from rocketstore.pipeline.jobs.archive.layout import escaped_topic, partition
 from rocketstore.pipeline.jobs.archive.manifest import read_manifests
+from rocketstore.pipeline.jobs.archive.place import archive_place
 from rocketstore.units import MiB
 from support.archive_runs import (
     archived,
@@ -95,7 +96,7 @@ def test_splits_of_1_mib_and_7_mib_and_whole_files_give_the_same_archive(tmp_pat
 def test_topic_and_day_are_in_the_names_of_directories(tmp_path):
     source, _ = golden_store("broker")
     archived(source, tmp_path / "a")
-    for manifest in read_manifests(tmp_path / "a"):
+    for manifest in read_manifests(archive_place(tmp_path / "a")):
         for file in manifest.files:
             table = pq.ParquetFile(tmp_path / "a/messages/run=00000001" / file.path).read()
             days = {time.strftime("%Y-%m-%d") for time in table["storeTimestamp"].to_pylist()}
@@ -188,7 +189,7 @@ def test_runs_at_any_boundary_give_the_archive_of_one_run(tmp_path, store):
         shutil.rmtree(tmp_path / "back")
     assert [row | {"brokerName": "store"} for row in rows(tmp_path / "a")] == expected
     assert sum(len(pq.ParquetFile(path).read()) for path in visible_files(tmp_path / "a")) == 120
-    assert len(read_manifests(tmp_path / "a")) > 20
+    assert len(read_manifests(archive_place(tmp_path / "a"))) > 20
 
 
 def test_nothing_new_makes_no_run(tmp_path, store):
@@ -304,11 +305,11 @@ def test_files_deleted_since_are_no_obstacle_while_the_log_goes_on_where_the_arc
 
 def test_what_was_deleted_before_it_was_archived_is_a_gap_that_is_told(tmp_path, store):
     archived(grown_to(store, tmp_path / "grown", 8000), tmp_path / "a")
-    end = read_manifests(tmp_path / "a")[-1].end
+    end = read_manifests(archive_place(tmp_path / "a"))[-1].end
     min((store / "commitlog").iterdir()).unlink()
     found = archived(store, tmp_path / "a")
     assert found.gap == (end, LOG_FILE_BYTES)
-    assert read_manifests(tmp_path / "a")[-1].gap == (end, LOG_FILE_BYTES)
+    assert read_manifests(archive_place(tmp_path / "a"))[-1].gap == (end, LOG_FILE_BYTES)
     restored(tmp_path / "a", tmp_path / "back")
     back = log_bytes(tmp_path / "back")
     assert {name: back[name] for name in log_bytes(store)} == log_bytes(store)
@@ -445,7 +446,7 @@ def test_a_directory_of_several_stores_is_refused(tmp_path, store):
         archived(tmp_path / "two", tmp_path / "a")
     with pytest.raises(NotAStoreError):
         archived(tmp_path / "nowhere", tmp_path / "a")
-    with pytest.raises(ConfigError, match="object stores lack"):
+    with pytest.raises(ConfigError, match="has no lock"):
         archived(store, "s3://bucket/archive")
     with pytest.raises(ConfigError, match="is a store"):
         archived(store, store)

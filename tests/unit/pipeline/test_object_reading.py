@@ -7,8 +7,10 @@ import pytest
 from rocketstore.errors import ConfigError, NotAStoreError, StoreError
 from rocketstore.pipeline.files import files_at, joined, last_name
 from rocketstore.pipeline.options import parse_options
+from support.audit_runs import audit_here, keys
 from support.golden_stores import golden_store
 from support.pipeline_tables import plan_table, read_table
+from support.report_run import make_report, tables_of
 from support.s3_server import SECRET_KEY, running_s3
 from support.small_store import Clock, build_store, overwrite
 
@@ -150,3 +152,34 @@ def test_a_store_whose_name_has_blanks_is_found(s3):
     s3.put_tree(golden_store("batch")[0], "odd/a b=ü")
     rows = read_table(s3.uri("odd"), columns="brokerName")
     assert {row["brokerName"] for row in rows} == {"a b=ü"}
+
+
+# --- jobs that only read ------------------------------------------------------------------------
+
+
+def test_an_audit_finds_the_same_as_on_a_disk(tmp_path, s3):
+    store = tmp_path / "store"
+    offsets = build_store(store, 240, Clock())
+    overwrite(store, offsets[100] + 100, b"\xff" * 10)
+    queue = next((store / "consumequeue" / "Topic1" / "0").iterdir())
+    queue.write_bytes(queue.read_bytes()[:100] + bytes(20) + queue.read_bytes()[120:])
+    s3.put_tree(store, "audited/store")
+    on_disk = audit_here(store)
+    found = audit_here(s3.uri("audited/store"))
+    assert on_disk.findings
+    assert keys(found.findings) == keys(on_disk.findings)
+
+
+def test_a_report_says_the_same_as_of_a_disk(tmp_path, s3):
+    reports = [
+        make_report(place, tmp_path / f"{name}.html", now_ms=1_800_000_000_000)
+        for name, place in (
+            ("disk", golden_store("basic")[0]),
+            ("s3", s3.uri("stores/basic/store")),
+        )
+    ]
+    on_disk, found = (
+        {name: without_places(rows) for name, rows in tables_of(report).items()}
+        for report in reports
+    )
+    assert found == on_disk

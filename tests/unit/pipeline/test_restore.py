@@ -295,7 +295,7 @@ def test_a_directory_that_is_no_archive_is_refused(tmp_path, store):
         with pytest.raises(ArchiveError, match="is no archive"):
             restored(place, tmp_path / "back")
     with pytest.raises(ConfigError, match="object stores lack"):
-        restored("s3://bucket/archive", tmp_path / "back")
+        restored(tmp_path / "nowhere", "s3://bucket/store")
 
 
 def test_files_that_are_missing_or_cut_restore_nothing(tmp_path, store):

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from rocketstore.cli.options import OutputOption, StoreArgument, StoreSettings
+from rocketstore.cli.options import (
+    ArchiveLocation,
+    OutputOption,
+    StoreLocation,
+    StoreSettings,
+)
 from rocketstore.cli.output import print_object
 from rocketstore.cli.progress import job_progress
 from rocketstore.units import MiB
@@ -18,12 +22,13 @@ if TYPE_CHECKING:
 
 
 def archive(
-    store: StoreArgument,
-    target: Annotated[Path, Parameter(name="ARCHIVE", help="Directory of the archive.")],
+    store: StoreLocation,
+    target: ArchiveLocation,
     /,
     *,
     master: str = "local[*]",
     split_mib: Annotated[int, Parameter(name="--split-mib")] = 256,
+    sole_writer: Annotated[bool, Parameter(negative=())] = False,
     settings: StoreSettings | None = None,
     output: OutputOption = "table",
 ) -> int:
@@ -32,13 +37,15 @@ def archive(
     Parameters
     ----------
     store
-        Directory of the store; a broker may be writing to it.
+        Directory of the store, which a broker may be writing to; or its URI.
     target
-        Directory of the archive; made if missing.
+        Directory of the archive, made if missing; or its URI on an object store.
     master
         Where Spark runs.
     split_mib
         Most MiB of the log that one task archives; it holds about twice as much in memory.
+    sole_writer
+        For an object store, which has no lock: nobody else archives there meanwhile.
     settings
         Where settings come from; checked, though none of them concerns an archive.
     output
@@ -54,13 +61,14 @@ def archive(
             store,
             target,
             max_split_bytes=split_mib * MiB,
+            sole_writer=sole_writer,
             progress=progress,
         )
     _print_result(result, target, output)
     return 0
 
 
-def _print_result(result: ArchiveResult, target: Path, output: str) -> None:
+def _print_result(result: ArchiveResult, target: str, output: str) -> None:
     if result.gap is not None:
         first, stop = result.gap
         print(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 from cyclopts import Parameter
 
 from rocketstore.cli.findings import EXIT_DAMAGED, EXIT_FINE, EXIT_FOUND
-from rocketstore.cli.options import Output, OutputOption, StoreArgument, StoreSettings
+from rocketstore.cli.options import Output, OutputOption, StoreLocation, StoreSettings
 from rocketstore.cli.output import print_object, print_rows
 from rocketstore.cli.progress import job_progress
 from rocketstore.units import MiB
@@ -16,15 +16,15 @@ from rocketstore.units import MiB
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from rocketstore.pipeline.jobs.rebuild.job import RebuildReport
     from rocketstore.pipeline.jobs.rebuild.parts import Broken
     from rocketstore.pipeline.jobs.rebuild.proving import ProofReport
+    from rocketstore.pipeline.jobs.rebuild.report import RebuildReport
 
 _DIFFERENCE_COLUMNS: Final = ("area", "place", "kind", "first", "count", "explanation", "detail")
 
 
 def rebuild(
-    store: StoreArgument,
+    store: StoreLocation,
     /,
     *,
     prove: bool = False,
@@ -32,6 +32,7 @@ def rebuild(
     master: str = "local[*]",
     split_mib: Annotated[int, Parameter(name="--split-mib")] = 256,
     staging: str | None = None,
+    sole_writer: Annotated[bool, Parameter(negative=())] = False,
     settings: StoreSettings | None = None,
     output: OutputOption = "table",
 ) -> int:
@@ -42,7 +43,7 @@ def rebuild(
     Parameters
     ----------
     store
-        Directory of the store.
+        Directory of the store, or its URI on an object store.
     prove
         Change nothing: say where queues and index differ from what would be made, and why.
     plan
@@ -54,6 +55,8 @@ def rebuild(
         Most MiB of the log that one task reads.
     staging
         With --prove: an empty directory that all workers see, for what is compared.
+    sole_writer
+        For an object store, which has no lock: nobody else writes there meanwhile.
     settings
         Where settings come from, such as the delay levels.
     output
@@ -75,7 +78,7 @@ def rebuild(
         if prove:
             proof = prove_rebuild(spark, store, staging=staging, **options)
         else:
-            report = run_rebuild(spark, store, **options)
+            report = run_rebuild(spark, store, sole_writer=sole_writer, **options)
     if prove:
         return _print_proof(proof, output)
     _print_report(report, output)

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
 
-from rocketstore.cli.options import OutputOption, StoreSettings
+from rocketstore.cli.options import ArchiveLocation, OutputOption, StoreSettings
 from rocketstore.cli.output import print_object
 from rocketstore.cli.progress import job_progress
 from rocketstore.errors import ConfigError
 
-ArchiveArgument = Annotated[Path, Parameter(name="ARCHIVE", help="Directory of the archive.")]
-
 
 def restore(
-    archive: ArchiveArgument,
-    store: Annotated[Path, Parameter(name="STORE", help="Directory that becomes the store.")],
+    archive: ArchiveLocation,
+    store: Annotated[str, Parameter(name="STORE", help="Directory that becomes the store.")],
     /,
     *,
     topic: Annotated[list[str] | None, Parameter(negative=())] = None,
@@ -35,7 +32,7 @@ def restore(
     Parameters
     ----------
     archive
-        Directory of the archive.
+        Directory of the archive, or its URI on an object store.
     store
         A directory that is not there yet, or is empty.
     topic

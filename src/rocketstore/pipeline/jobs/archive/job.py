@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import zlib
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
-from rocketstore.errors import ArchiveError, ConfigError
+from rocketstore.errors import ArchiveError, ConfigError, StoreError
 from rocketstore.format.markers import COMMIT_LOG_DIRECTORY, CONFIG_DIRECTORY
-from rocketstore.pipeline.files import files_at, opened
+from rocketstore.pipeline.files import files_at, is_remote, opened
 from rocketstore.pipeline.jobs.archive.commit import (
     commit,
     locked,
@@ -29,7 +30,10 @@ from rocketstore.pipeline.jobs.archive.manifest import (
     list_runs,
     read_manifest,
 )
+from rocketstore.pipeline.jobs.archive.object_commit import commit_objects, sweep_objects
+from rocketstore.pipeline.jobs.archive.place import DiskPlace, ObjectPlace
 from rocketstore.pipeline.jobs.archive.plan import plan_run, plan_tasks
+from rocketstore.pipeline.objects import ObjectStore, check_sole_writer
 from rocketstore.pipeline.options import parse_options
 from rocketstore.pipeline.stores import find_stores
 from rocketstore.units import MiB
@@ -40,6 +44,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+    from rocketstore.pipeline.jobs.archive.manifest import DataFile, ExtentFile
     from rocketstore.pipeline.jobs.archive.plan import ArchiveTask, LogPlan
     from rocketstore.pipeline.jobs.archive.task import TaskResult
     from rocketstore.pipeline.jobs.execution import Progress
@@ -89,6 +94,7 @@ def archive(
     target: str | Path,
     *,
     max_split_bytes: int = MAX_SPLIT_BYTES,
+    sole_writer: bool = False,
     progress: Progress | None = None,
 ) -> ArchiveResult:
     """Archive what a store's CommitLog has got since the last run.
@@ -101,8 +107,12 @@ def archive(
         Path or URI of a store, stopped or running.
     target
         Directory of the archive, on a disk that all workers see under this path; made if missing.
+        Or a URI of an object store.
     max_split_bytes
         Bytes of the log per task, which holds about twice as much in memory.
+    sole_writer
+        For an object store, which has no lock: the caller sees to it that nobody else archives
+        there at the same time.
     progress
         Told of bytes of the log that were archived.
 
@@ -130,7 +140,9 @@ def archive(
         texts = told.column("result").to_pylist()
         return [msgspec.json.decode(str(text), type=TaskResult) for text in texts]
 
-    return archive_with(run, store, target, max_split_bytes=max_split_bytes)
+    return archive_with(
+        run, store, target, max_split_bytes=max_split_bytes, sole_writer=sole_writer
+    )
 
 
 def _byte_count(task: ArchiveTask) -> int:
@@ -143,6 +155,7 @@ def archive_with(
     target: str | Path,
     *,
     max_split_bytes: int = MAX_SPLIT_BYTES,
+    sole_writer: bool = False,
 ) -> ArchiveResult:
     """Do what `archive` does, with any way to run the tasks.
 
@@ -153,24 +166,81 @@ def archive_with(
     if max_split_bytes < 1:
         raise ConfigError(f"max_split_bytes: expected at least 1, found {max_split_bytes}")
     place = _one_store(store)
+    if is_remote(str(target)):
+        check_sole_writer(str(target), sole_writer=sole_writer)
+        return _archive_to_objects(run_all, place, str(target), max_split_bytes)
     directory = local_directory(target)
     if (directory / COMMIT_LOG_DIRECTORY).is_dir():
-        raise ConfigError(
-            f"{directory} is a store: expected a directory for the archive",
-            hint="the archive comes second: rocketstore pipeline archive STORE ARCHIVE",
-        )
+        raise _is_store(directory)
+    archive_on_disk = DiskPlace(directory)
     with locked(directory), plain_disk_errors(directory):
-        runs = list_runs(directory)
-        last = read_manifest(directory, runs[-1]) if runs else None
+        runs = list_runs(archive_on_disk)
+        last = read_manifest(archive_on_disk, runs[-1]) if runs else None
         sweep(directory, len(runs))
         plan = plan_run(place, last)
         try:
             staging = new_staging(directory)
             tasks = plan_tasks(place, plan, max_split_bytes, str(staging))
             results = sorted(run_all(tasks), key=lambda one: one.part.task)
-            return _committed(directory, place, plan, last, results)
+            files, file_paths = placed_files(file for one in results for file in one.files)
+            extents, extent_paths = placed_extents(
+                (one.part.task, file) for one in results for file in one.extents
+            )
+            run = _Run(place, plan, last, results)
+            manifest, config = run.manifest(files, extents)
+            if manifest.has_news(last):
+                commit(directory, manifest, file_paths, extent_paths, config)
+            return run.result(manifest)
         finally:
             shutil.rmtree(directory / STAGING, ignore_errors=True)
+
+
+def _archive_to_objects(
+    run_all: Callable[[Sequence[ArchiveTask]], list[TaskResult]],
+    place: StorePlace,
+    target: str,
+    max_split_bytes: int,
+) -> ArchiveResult:
+    archive = ObjectPlace(ObjectStore(target))
+    if archive.objects.files.list(archive.path(COMMIT_LOG_DIRECTORY)):
+        raise _is_store(target)
+    runs = list_runs(archive)
+    last = read_manifest(archive, runs[-1]) if runs else None
+    sweep_objects(archive, len(runs))
+    plan = plan_run(place, last)
+    try:
+        tasks = [
+            task._replace(objects=target, run=len(runs) + 1)
+            for task in plan_tasks(place, plan, max_split_bytes, "")
+        ]
+        results = sorted(run_all(tasks), key=lambda one: one.part.task)
+        run = _Run(place, plan, last, results)
+        manifest, config = run.manifest(
+            tuple(
+                sorted(
+                    (file for one in results for file in one.files),
+                    key=lambda file: (file.task, file.path),
+                )
+            ),
+            tuple(file for one in results for file in one.extents),
+        )
+        if manifest.has_news(last):
+            commit_objects(archive, manifest, config)
+        else:
+            sweep_objects(archive, len(runs))
+        return run.result(manifest)
+    except Exception:
+        # What is left is no harm: the next run sweeps it. A commit that was cut off may be one.
+        with contextlib.suppress(StoreError):
+            sweep_objects(archive, len(list_runs(archive)))
+        raise
+
+
+def _is_store(target: str | Path) -> ConfigError:
+    return ConfigError(
+        f"{target} is a store: expected a directory for the archive",
+        hint="the archive comes second: rocketstore pipeline archive STORE ARCHIVE",
+    )
 
 
 def _one_store(location: str | Path) -> StorePlace:
@@ -184,53 +254,57 @@ def _one_store(location: str | Path) -> StorePlace:
     return places[0]
 
 
-def _committed(
-    directory: Path,
-    place: StorePlace,
-    plan: LogPlan,
-    last: Manifest | None,
-    results: list[TaskResult],
-) -> ArchiveResult:
-    _check_coverage(place, plan, results)
-    files, file_paths = placed_files(file for one in results for file in one.files)
-    extents, extent_paths = placed_extents(
-        (one.part.task, file) for one in results for file in one.extents
-    )
-    config = _config_tables(place)
-    lasts = [one.last_record for one in results if one.last_record is not None]
-    manifest = Manifest(
-        format=FORMAT,
-        run=1 if last is None else last.run + 1,
-        broker_name=place.broker_name,
-        begin=plan.begin,
-        end=plan.end,
-        gap=plan.gap,
-        records=sum(one.part.records for one in results),
-        record_bytes=sum(one.part.record_bytes for one in results),
-        last_record=lasts[-1] if lasts else (None if last is None else last.last_record),
-        log_files=tuple(LogFile(one.base, one.size, one.file_size) for one in plan.segments),
-        parts=tuple(one.part for one in results if one.part.records),
-        files=files,
-        extents=extents,
-        config=tuple(
-            ConfigFile(name, len(content), zlib.crc32(content)) for name, content in config.items()
-        ),
-    )
-    is_new = manifest.has_news(last)
-    if is_new:
-        commit(directory, manifest, file_paths, extent_paths, config)
-    return ArchiveResult(
-        run=manifest.run if is_new else None,
-        begin=plan.begin,
-        end=plan.end,
-        records=manifest.records,
-        record_bytes=manifest.record_bytes,
-        damaged_bytes=sum(one.damaged_bytes for one in results),
-        file_count=len(files),
-        file_bytes=sum(file.size for file in files),
-        gap=plan.gap,
-        is_compared=plan.is_compared,
-    )
+class _Run(NamedTuple):
+    """What was planned and found."""
+
+    place: StorePlace
+    plan: LogPlan
+    last: Manifest | None
+    results: list[TaskResult]
+
+    def manifest(
+        self, files: tuple[DataFile, ...], extents: tuple[ExtentFile, ...]
+    ) -> tuple[Manifest, Mapping[str, bytes]]:
+        """Return the manifest of the run, and the store's JSON tables that belong to it."""
+        place, plan, last, results = self
+        _check_coverage(place, plan, results)
+        config = _config_tables(place)
+        lasts = [one.last_record for one in results if one.last_record is not None]
+        manifest = Manifest(
+            format=FORMAT,
+            run=1 if last is None else last.run + 1,
+            broker_name=place.broker_name,
+            begin=plan.begin,
+            end=plan.end,
+            gap=plan.gap,
+            records=sum(one.part.records for one in results),
+            record_bytes=sum(one.part.record_bytes for one in results),
+            last_record=lasts[-1] if lasts else (None if last is None else last.last_record),
+            log_files=tuple(LogFile(one.base, one.size, one.file_size) for one in plan.segments),
+            parts=tuple(one.part for one in results if one.part.records),
+            files=files,
+            extents=extents,
+            config=tuple(
+                ConfigFile(name, len(content), zlib.crc32(content))
+                for name, content in config.items()
+            ),
+        )
+        return manifest, config
+
+    def result(self, manifest: Manifest) -> ArchiveResult:
+        """Return what the caller is told."""
+        return ArchiveResult(
+            run=manifest.run if manifest.has_news(self.last) else None,
+            begin=self.plan.begin,
+            end=self.plan.end,
+            records=manifest.records,
+            record_bytes=manifest.record_bytes,
+            damaged_bytes=sum(one.damaged_bytes for one in self.results),
+            file_count=len(manifest.files),
+            file_bytes=sum(file.size for file in manifest.files),
+            gap=self.plan.gap,
+            is_compared=self.plan.is_compared,
+        )
 
 
 def _check_coverage(place: StorePlace, plan: LogPlan, results: Sequence[TaskResult]) -> None:

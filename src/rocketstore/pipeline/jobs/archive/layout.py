@@ -45,7 +45,7 @@ _NAME_MAX_BYTES: Final = 200
 
 
 def local_directory(location: str | Path) -> Path:
-    """Return the directory of an archive, or of a store that is restored.
+    """Return the directory of an archive on a disk, or of a store that is restored.
 
     Raises
     ------
@@ -55,8 +55,7 @@ def local_directory(location: str | Path) -> Path:
     text = str(location)
     if "://" in text and not text.startswith("file://"):
         raise ConfigError(
-            f"{text}: archives are written, and stores restored, by renaming a directory, which "
-            "object stores lack",
+            f"{text}: stores are restored by renaming a directory, which object stores lack",
             hint="name a directory on a disk that all workers see, and copy it when it is done",
         )
     return Path(text.removeprefix("file://")).absolute()

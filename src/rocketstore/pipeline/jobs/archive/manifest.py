@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from rocketstore.errors import ArchiveDamagedError, ArchiveError
-from rocketstore.pipeline.jobs.archive.layout import MANIFEST, MESSAGES, parse_run_name, run_name
+from rocketstore.pipeline.jobs.archive.layout import MANIFEST, MESSAGES, run_name
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
+
+    from rocketstore.pipeline.jobs.archive.place import ArchivePlace
 
 FORMAT: Final = 1
 """Version of the layout; a reader refuses any other."""
@@ -151,7 +152,7 @@ def encode_manifest(manifest: Manifest) -> bytes:
     return msgspec.json.format(msgspec.json.encode(manifest), indent=1) + b"\n"
 
 
-def read_manifest(archive: Path, run: int) -> Manifest:
+def read_manifest(archive: ArchivePlace, run: int) -> Manifest:
     """Return the manifest of a run.
 
     Raises
@@ -161,16 +162,13 @@ def read_manifest(archive: Path, run: int) -> Manifest:
     ArchiveError
         It is of another version, or cannot be read.
     """
-    path = archive / MESSAGES / run_name(run) / MANIFEST
-    try:
-        content = path.read_bytes()
-    except FileNotFoundError:
+    path = archive.path(MESSAGES, run_name(run), MANIFEST)
+    content = archive.content(path)
+    if content is None:
         raise ArchiveDamagedError(
             f"{path} is missing, so run {run} of the archive cannot be trusted",
             hint="restore the directory from a backup, or archive the store anew",
-        ) from None
-    except OSError as error:
-        raise ArchiveError(f"{path} cannot be read: {error.strerror}") from error
+        )
     try:
         version = msgspec.json.decode(content, type=_Version).format
         if version != FORMAT:
@@ -190,7 +188,7 @@ class _Version(msgspec.Struct):
     format: int
 
 
-def list_runs(archive: Path) -> list[int]:
+def list_runs(archive: ArchivePlace) -> list[int]:
     """Return the numbers of an archive's runs, 1 and on; none when there is no archive.
 
     Raises
@@ -200,24 +198,18 @@ def list_runs(archive: Path) -> list[int]:
     ArchiveError
         The directory cannot be read.
     """
-    directory = archive / MESSAGES
-    try:
-        names = [entry.name for entry in directory.iterdir()]
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        raise ArchiveError(f"{directory} cannot be read: {error.strerror}") from error
-    runs = sorted(run for name in names if (run := parse_run_name(name)) is not None)
+    runs = archive.run_numbers()
     for expected, run in enumerate(runs, start=1):
         if run != expected:
             raise ArchiveDamagedError(
-                f"{directory / run_name(expected)} is missing, but {run_name(run)} is there",
+                f"{archive.path(MESSAGES, run_name(expected))} is missing, "
+                f"but {run_name(run)} is there",
                 hint="restore the directory from a backup, or archive the store anew",
             )
     return runs
 
 
-def read_manifests(archive: Path) -> Sequence[Manifest]:
+def read_manifests(archive: ArchivePlace) -> Sequence[Manifest]:
     """Return the manifests of all runs in order.
 
     Raises
@@ -230,7 +222,7 @@ def read_manifests(archive: Path) -> Sequence[Manifest]:
     runs = list_runs(archive)
     if not runs:
         raise ArchiveError(
-            f"{archive} is no archive: it has no run below {MESSAGES}/",
+            f"{archive.name} is no archive: it has no run below {MESSAGES}/",
             hint="name the directory that `rocketstore pipeline archive` wrote to",
         )
     found = [read_manifest(archive, run) for run in runs]
@@ -238,7 +230,7 @@ def read_manifests(archive: Path) -> Sequence[Manifest]:
         begins = later.begin if later.gap is None else later.gap[0]
         if begins != earlier.end:
             raise ArchiveDamagedError(
-                f"{archive}: run {later.run} begins at physical offset {begins}, "
+                f"{archive.name}: run {later.run} begins at physical offset {begins}, "
                 f"but run {earlier.run} ends at {earlier.end}",
                 hint="restore the archive from a backup, or archive the store anew",
             )

@@ -49,13 +49,25 @@ class RawRange(NamedTuple):
 
 
 class ArchiveTask(NamedTuple):
-    """What one task archives."""
+    """What one task archives.
+
+    Attributes
+    ----------
+    staging
+        Directory that the task writes to; empty on an object store.
+    objects
+        Location of the archive on an object store, else empty.
+    run
+        Number of the run.
+    """
 
     number: int
     store: StorePlace
     pieces: tuple[Piece, ...]
     raw: tuple[RawRange, ...]
     staging: str
+    objects: str = ""
+    run: int = 0
 
 
 class LogPlan(NamedTuple):

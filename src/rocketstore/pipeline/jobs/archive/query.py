@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from rocketstore.errors import ArchiveError
 from rocketstore.pipeline.columns import TABLES
-from rocketstore.pipeline.jobs.archive.layout import MESSAGES, local_directory
-from rocketstore.pipeline.jobs.archive.manifest import list_runs
+from rocketstore.pipeline.jobs.archive.layout import MESSAGES
+from rocketstore.pipeline.jobs.archive.manifest import list_runs, read_manifest
+from rocketstore.pipeline.jobs.archive.place import archive_place
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -34,14 +35,15 @@ def archived_messages(spark: SparkSession, archive: str | Path) -> Any:
 
     Its columns are those of the data source's table ``messages``, bodies as stored, then those that
     only an archive has. It is ``spark.read.parquet`` with a schema: without one Spark looks into
-    files to find it, and takes a topic named ``007`` for the number 7.
+    files to find it, and takes a topic named ``007`` for the number 7. On an object store files are
+    read through ``pyarrow.fs`` instead: those that manifests name, all of them for any query.
 
     Parameters
     ----------
     spark
         The session, classic or Connect.
     archive
-        Directory of the archive.
+        Directory of the archive, or its URI on an object store.
 
     Raises
     ------
@@ -50,12 +52,20 @@ def archived_messages(spark: SparkSession, archive: str | Path) -> Any:
     ArchiveDamagedError
         A run of it is gone.
     """
-    directory = local_directory(archive)
-    if not list_runs(directory):
+    place = archive_place(archive)
+    runs = list_runs(place)
+    if not runs:
         raise ArchiveError(
-            f"{directory} is no archive: it has no run below {MESSAGES}/",
+            f"{place.name} is no archive: it has no run below {MESSAGES}/",
             hint="name the directory that `rocketstore pipeline archive` wrote to",
         )
+    if place.location:
+        from rocketstore.pipeline.jobs.archive.object_query import (  # noqa: PLC0415 - as needed
+            messages_of_objects,
+        )
+
+        manifests = [read_manifest(place, run) for run in runs]
+        return messages_of_objects(spark, place, manifests, ARCHIVE_COLUMNS)
     ddl = ", ".join(f"`{name}` {kind}" for name, kind in ARCHIVE_COLUMNS.items())
-    frame: Any = spark.read.schema(ddl).parquet(str(directory / MESSAGES))
+    frame: Any = spark.read.schema(ddl).parquet(place.path(MESSAGES))
     return frame.select(*ARCHIVE_COLUMNS)

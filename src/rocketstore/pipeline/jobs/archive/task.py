@@ -11,8 +11,10 @@ Law: every file has a name that no other attempt has, and is on the disk before 
 from __future__ import annotations
 
 import base64
+import hashlib
 import itertools
 import os
+import tempfile
 import uuid
 import zlib
 from pathlib import Path
@@ -22,10 +24,17 @@ import msgspec
 import numpy as np
 import pyarrow  # noqa: ICN001 - `pa` is the same without its annotations
 import pyarrow.parquet as pq
+from msgspec import structs
 
 from rocketstore.errors import ArchiveError, StoreFullError
 from rocketstore.pipeline.files import files_at, opened
-from rocketstore.pipeline.jobs.archive.layout import DAY_MS
+from rocketstore.pipeline.jobs.archive.layout import (
+    DAY_MS,
+    EXTENTS,
+    MESSAGES,
+    partition,
+    run_name,
+)
 from rocketstore.pipeline.jobs.archive.manifest import DataFile, ExtentFile, LastRecord, Part
 from rocketstore.pipeline.jobs.archive.plan import record_hash
 from rocketstore.pipeline.jobs.archive.rows import (
@@ -35,6 +44,7 @@ from rocketstore.pipeline.jobs.archive.rows import (
     message_batch,
     writer_settings,
 )
+from rocketstore.pipeline.objects import ObjectStore
 from rocketstore.scan.arrow import binary_slices
 from rocketstore.scan.columns import COLUMN_COUNT, Column, RecordColumns
 from rocketstore.scan.window import scan_window
@@ -64,6 +74,8 @@ EXTENT_CHUNK_BYTES: Final = 4 * MiB
 _FOOTER_END_BYTES: Final = 8
 """Length of the metadata, and the magic number."""
 _EXTENT_ROWS: Final = 1024
+_NAME_DIGITS: Final = 16
+"""Of a content's hash in the name of an object."""
 _DAMAGE: Final = frozenset({"damage", "unwritten"})
 _BESIDE: Final = frozenset({"tail", "excess"})
 """Kinds that are no part of the log: there are only zeros where no row says otherwise."""
@@ -81,7 +93,10 @@ _PLACES: Final = [
 
 
 class TaskResult(msgspec.Struct, frozen=True):
-    """What a task hands to the driver; paths are those below the staging directory."""
+    """What a task hands to the driver.
+
+    Paths are those below the staging directory; on an object store those below the run.
+    """
 
     part: Part
     files: list[DataFile]
@@ -105,8 +120,18 @@ def archive_task(task: ArchiveTask) -> Iterator[pyarrow.RecordBatch]:
         The archive cannot be written.
     """
     prefix = f"{task.number:05d}-{uuid.uuid4().hex}"
+    if task.objects:
+        with tempfile.TemporaryDirectory(prefix="rocketstore-archive-") as staging:
+            result = send(_written(task._replace(staging=staging), prefix), task, Path(staging))
+    else:
+        result = _written(task, prefix)
+    text = msgspec.json.encode(result).decode()
+    yield pa.RecordBatch.from_pydict({"result": [text]})
+
+
+def _written(task: ArchiveTask, prefix: str) -> TaskResult:
     try:
-        result = _archived(task, prefix)
+        return _archived(task, prefix)
     except OSError as error:
         _remove_files(Path(task.staging), prefix)
         if error.errno == 28:  # ENOSPC
@@ -119,8 +144,32 @@ def archive_task(task: ArchiveTask) -> Iterator[pyarrow.RecordBatch]:
             hint="let the user that runs Spark's workers write there; the archive has to lie on "
             "a disk that all of them see under this path",
         ) from error
-    text = msgspec.json.encode(result).decode()
-    yield pa.RecordBatch.from_pydict({"result": [text]})
+
+
+def send(result: TaskResult, task: ArchiveTask, staging: Path) -> TaskResult:
+    """Write a task's files as objects of its run, and return the result with their places.
+
+    A name has a hash of the content in it. So a task that runs twice writes the same objects twice,
+    and two that find different things do not meet in one.
+    """
+    objects = ObjectStore(task.objects)
+    run = run_name(task.run)
+
+    def sent(source: str, top: str, directory: str) -> str:
+        with (staging / source).open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()[:_NAME_DIGITS]
+        name = f"part-{task.number:05d}-{digest}.parquet"
+        place = f"{directory}/{name}" if directory else name
+        objects.upload(staging / source, f"{objects.root}/{top}/{run}/{place}")
+        (staging / source).unlink()
+        return place
+
+    files = [
+        structs.replace(one, path=sent(one.path, MESSAGES, partition(one.topic_bytes, one.day)))
+        for one in result.files
+    ]
+    extents = [structs.replace(one, path=sent(one.path, EXTENTS, "")) for one in result.extents]
+    return structs.replace(result, files=files, extents=extents)
 
 
 def _remove_files(staging: Path, prefix: str) -> None:

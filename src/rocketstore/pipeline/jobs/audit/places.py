@@ -28,7 +28,7 @@ from rocketstore.format.markers import (
     INDEX_DIRECTORY,
     LOCK_FILE_NAME,
 )
-from rocketstore.pipeline.files import files_at, opened
+from rocketstore.pipeline.files import files_at, is_remote, opened
 from rocketstore.pipeline.jobs.audit.store_files import (
     FileRow,
     StoreFile,
@@ -37,6 +37,7 @@ from rocketstore.pipeline.jobs.audit.store_files import (
     listed_queues,
     offset_files,
 )
+from rocketstore.pipeline.stores import REBUILD_DIRECTORY, refuse_half_rebuilt
 
 if TYPE_CHECKING:
     from rocketstore.pipeline.files import FileEntry, Files
@@ -125,6 +126,8 @@ def find_places(location: str, config: StoreConfig) -> StorePlaces:
     index = files.list(f"{root}/{INDEX_DIRECTORY}")
     sizes = _sizes(files, config, logs, [f"{queue_directory}/{t}/{q}" for t, q in keys], index)
     names = {entry.name for entry in files.list(root)}
+    if REBUILD_DIRECTORY in names and is_remote(location):
+        refuse_half_rebuilt(files, f"{root}/{REBUILD_DIRECTORY}", location)
     return StorePlaces(
         root if "://" not in location else location,
         files,

@@ -20,15 +20,18 @@ import errno
 import os
 import shutil
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
+import numpy as np
 import structlog
 
 from rocketstore.errors import NotAStoreError, StoreError, StoreLockedError
 from rocketstore.format.markers import CONSUME_QUEUE_DIRECTORY, INDEX_DIRECTORY
+from rocketstore.pipeline.files import files_at, opened
+from rocketstore.pipeline.jobs.rebuild.object_commit import kept_name
+from rocketstore.pipeline.stores import REBUILD_DIRECTORY, SegmentState, list_segments
 from rocketstore.storage.audit.store_audit import ReadLogFile, find_places
 from rocketstore.storage.files.disk import Disk
 from rocketstore.storage.files.lock import StoreLock, writer_pid
@@ -39,13 +42,14 @@ from rocketstore.storage.recovery.log_survey import survey_log
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    import numpy.typing as npt
+
     from rocketstore.config import StoreConfig
+    from rocketstore.pipeline.files import Files
+    from rocketstore.pipeline.stores import Segment
     from rocketstore.storage.recovery.log_survey import LogBytes
 
 _log: Final = structlog.get_logger(__name__)
-
-REBUILD_DIRECTORY: Final = "rebuild"
-"""Where new queues and index are made inside the store; gone when no rebuild runs."""
 
 JOURNAL_NAME: Final = "commit.json"
 _AT_FDCWD: Final = -100
@@ -120,6 +124,40 @@ def judge_log(root: Path, config: StoreConfig, *, now_ms: int) -> LogVerdict:
 def _data_stop(file: LogBytes) -> int:
     assert isinstance(file, ReadLogFile)
     return file.data_stop()
+
+
+def judge_remote_log(location: str, *, now_ms: int) -> LogVerdict:
+    """Do as `judge_log` for a log that is read through ``pyarrow.fs``."""
+    files, _ = files_at(location)
+    segments = [one for one in list_segments(location) if one.state is not SegmentState.MISSING]
+    survey = survey_log([_RemoteLogFile(files, one) for one in segments], now_ms=now_ms)
+    left = tuple((chain.start, chain.stop) for chain in survey.leftovers)
+    last = segments[-1] if segments else None
+    return LogVerdict(survey.end, left, last.base + last.file_size if last else 0)
+
+
+class _RemoteLogFile:
+    """One CommitLog file, read piece by piece; a file cut short ends in zeros."""
+
+    def __init__(self, files: Files, segment: Segment) -> None:
+        self.base = segment.base
+        self.size = segment.file_size
+        self._files = files
+        self._path = segment.path
+
+    def read_into(self, position: int, view: memoryview) -> int:
+        """Fill `view` with the bytes from `position` on; return how many there were."""
+        with opened(self._files, self._path) as file:
+            read = file.read_into(position, view)
+        view[read:] = bytes(len(view) - read)
+        return len(view)
+
+    @property
+    def array(self) -> npt.NDArray[np.uint8]:
+        """All bytes of the file, read anew each time."""
+        array = np.zeros(self.size, np.uint8)
+        self.read_into(0, array.data)
+        return array
 
 
 # --- staging ------------------------------------------------------------------------------------
@@ -317,14 +355,9 @@ def _keep_old(root: Path, journal: Journal, disk: Disk) -> bool:
 
 
 def _kept_directory(root: Path, now_ms: int) -> Path:
-    moment = datetime.fromtimestamp(now_ms // 1000, UTC)
-    name = f"{moment:%Y%m%dT%H%M%S}{now_ms % 1000:03d}Z"
     top = StoreLayout.of(root).repair
-    number, path = 1, top / name
-    while path.exists():
-        number += 1
-        path = top / f"{name}.{number}"
-    return path
+    taken = {path.name for path in top.iterdir()} if top.is_dir() else set()
+    return top / kept_name(taken, now_ms)
 
 
 def _sweep(root: Path, disk: Disk) -> None:

@@ -10,13 +10,11 @@ Law: where the log has the last record of every queue, nothing is added.
 
 from __future__ import annotations
 
-import os
-import shutil
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 
-from rocketstore.format.file_name import file_name, parse_file_name
+from rocketstore.format.file_name import parse_file_name
 from rocketstore.format.queue_entry import (
     ENTRY_DTYPE,
     ENTRY_SIZE_BYTES,
@@ -25,13 +23,14 @@ from rocketstore.format.queue_entry import (
     kept_place_mask,
     written_mask,
 )
-from rocketstore.pipeline.jobs.rebuild.queue_files import QueueFiles
+from rocketstore.pipeline.files import opened
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
     import numpy.typing as npt
+
+    from rocketstore.pipeline.files import FileEntry, Files
 
 
 class LogRanges(NamedTuple):
@@ -53,9 +52,29 @@ class LogRanges(NamedTuple):
     leftovers: Sequence[tuple[int, int]]
 
 
-def keep_given_numbers(
-    old_root: Path, new_root: Path, file_bytes: int, log: LogRanges
-) -> dict[str, int]:
+class QueueWriter(Protocol):
+    """Writes entries into the new queues."""
+
+    file_bytes: int
+
+    def write(self, directory: str, queue_offset: int, entries: bytes) -> None:
+        """Write entries from a queue offset on into the queue of a directory."""
+        ...
+
+    def close(self) -> None:
+        """Make what was written durable."""
+        ...
+
+
+class QueueTops(NamedTuple):
+    """Where ``consumequeue`` lies, as it was and as it is made."""
+
+    files: Files
+    old: str
+    new: str
+
+
+def keep_given_numbers(tops: QueueTops, writer: QueueWriter, log: LogRanges) -> dict[str, int]:
     """Let no queue end before numbers that the old one gave out.
 
     Returns
@@ -64,63 +83,81 @@ def keep_given_numbers(
         How many places each queue got, by topic and queue id.
     """
     added: dict[str, int] = {}
-    files = QueueFiles(str(new_root), file_bytes)
-    for path in sorted(old_root.glob("*/*")):
-        if not path.is_dir():
-            continue
-        name = path.relative_to(old_root).as_posix()
-        count = _keep_of_queue(path, new_root / name, files, log)
-        if count:
-            added[name] = count
-    files.close()
+    for topic in _directories(tops.files, tops.old):
+        for queue in _directories(tops.files, topic.path):
+            name = f"{topic.name}/{queue.name}"
+            count = _keep_of_queue(tops, name, writer, log)
+            if count:
+                added[name] = count
+    writer.close()
     return added
 
 
-def _keep_of_queue(old: Path, new: Path, files: QueueFiles, log: LogRanges) -> int:
-    bases = _bases(old)
-    if not bases:
+def _keep_of_queue(tops: QueueTops, name: str, writer: QueueWriter, log: LogRanges) -> int:
+    old = _QueueFiles(tops.files, f"{tops.old}/{name}", writer.file_bytes)
+    if not old.entries:
         return 0
-    new_bases = _bases(new)
-    if not new_bases:
-        return _keep_vanished(old, new, files, log)
-    per_file = files.file_bytes // ENTRY_SIZE_BYTES
-    wanted = _read(new, new_bases[-1], files.file_bytes)
-    end = new_bases[-1] // ENTRY_SIZE_BYTES + _last(written_mask(wanted)) + 1
+    new = _QueueFiles(tops.files, f"{tops.new}/{name}", writer.file_bytes)
+    if not new.entries:
+        return _keep_vanished(old, name, writer, log)
+    per_file = writer.file_bytes // ENTRY_SIZE_BYTES
+    last = max(new.entries)
+    end = last // ENTRY_SIZE_BYTES + _last(written_mask(new.read(last))) + 1
     given = end
-    base = end // per_file * files.file_bytes
+    base = end // per_file * writer.file_bytes
     # Only file by file: one damaged name must not make files up to it.
-    while base in bases:
+    while base in old.entries:
         first = base // ENTRY_SIZE_BYTES
-        row = _last(_is_given(_read(old, base, files.file_bytes), log))
+        row = _last(_is_given(old.read(base), log))
         if row >= 0:
             given = max(given, first + row + 1)
-        base += files.file_bytes
+        base += writer.file_bytes
     if given > end:
-        files.write(f"{new.parent.name}/{new.name}", end, KEPT_PLACE_BYTES * (given - end))
+        writer.write(name, end, KEPT_PLACE_BYTES * (given - end))
     return given - end
 
 
-def _keep_vanished(old: Path, new: Path, files: QueueFiles, log: LogRanges) -> int:
+def _keep_vanished(old: _QueueFiles, name: str, writer: QueueWriter, log: LogRanges) -> int:
     """Keep the last file of a queue that has no record left, if it says what numbers were given."""
-    for base in reversed(_bases(old)):
-        entries = _read(old, base, files.file_bytes)
+    for base in sorted(old.entries, reverse=True):
+        entries = old.read(base)
         is_expired = written_mask(entries) & ~filler_mask(entries)
         is_expired &= entries["physical_offset"] < log.begin
         row = _last(is_expired | _is_given(entries, log))
         if row < 0:
             continue
-        directory = f"{new.parent.name}/{new.name}"
-        if is_expired[row] and (old / file_name(base)).stat().st_size == files.file_bytes:
-            new.mkdir(parents=True)
-            target = new / file_name(base)
-            shutil.copyfile(old / file_name(base), target)
-            with target.open("r+b") as copied:
-                os.posix_fallocate(copied.fileno(), 0, files.file_bytes)
-                os.fdatasync(copied.fileno())
-        else:
-            files.write(directory, base // ENTRY_SIZE_BYTES, KEPT_PLACE_BYTES * (row + 1))
+        is_whole = old.entries[base].size == writer.file_bytes
+        kept = entries.tobytes() if is_expired[row] and is_whole else KEPT_PLACE_BYTES * (row + 1)
+        writer.write(name, base // ENTRY_SIZE_BYTES, kept)
         return row + 1
     return 0
+
+
+class _QueueFiles:
+    """The files of one queue by the position of their first byte."""
+
+    def __init__(self, files: Files, directory: str, file_bytes: int) -> None:
+        self._files = files
+        self._file_bytes = file_bytes
+        self.entries = {
+            base: one
+            for one in files.list(directory)
+            if (base := parse_file_name(one.name)) is not None and not one.is_directory
+        }
+
+    def read(self, base: int) -> npt.NDArray[np.void]:
+        """Return the entries of a file, and zeros behind its end."""
+        entries = np.zeros(self._file_bytes // ENTRY_SIZE_BYTES, ENTRY_DTYPE)
+        view = entries.view(np.uint8).data
+        with opened(self._files, self.entries[base].path) as file:
+            read = file.read_into(0, view)
+        # The rest of an entry that was cut off is none.
+        view[read - read % ENTRY_SIZE_BYTES : read] = bytes(read % ENTRY_SIZE_BYTES)
+        return entries
+
+
+def _directories(files: Files, path: str) -> list[FileEntry]:
+    return [one for one in files.list(path) if one.is_directory]
 
 
 def _is_given(entries: npt.NDArray[np.void], log: LogRanges) -> npt.NDArray[np.bool_]:
@@ -140,17 +177,3 @@ def _last(mask: npt.NDArray[np.bool_]) -> int:
     """Return the last row that is set, -1 for none."""
     rows = np.flatnonzero(mask)
     return int(rows[-1]) if rows.size else -1
-
-
-def _bases(directory: Path) -> list[int]:
-    if not directory.is_dir():
-        return []
-    found = (parse_file_name(path.name) for path in directory.iterdir() if path.is_file())
-    return sorted(base for base in found if base is not None)
-
-
-def _read(directory: Path, base: int, file_bytes: int) -> npt.NDArray[np.void]:
-    entries = np.zeros(file_bytes // ENTRY_SIZE_BYTES, ENTRY_DTYPE)
-    read = np.fromfile(directory / file_name(base), ENTRY_DTYPE, len(entries))
-    entries[: len(read)] = read
-    return entries

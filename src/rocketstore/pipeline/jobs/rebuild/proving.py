@@ -20,8 +20,9 @@ from rocketstore.format.markers import (
 )
 from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES
 from rocketstore.pipeline.jobs.rebuild import driver_commit
+from rocketstore.pipeline.jobs.rebuild.construction import BuildOptions, build
 from rocketstore.pipeline.jobs.rebuild.index_proof import IndexProofTask, compare_index
-from rocketstore.pipeline.jobs.rebuild.job import BuildOptions, build, local_root
+from rocketstore.pipeline.jobs.rebuild.job import local_root
 from rocketstore.pipeline.jobs.rebuild.proof import (
     LOST,
     PROOF_SCHEMA,
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from rocketstore.pipeline.jobs.execution import Progress
-    from rocketstore.pipeline.jobs.rebuild.job import Built, Plan
+    from rocketstore.pipeline.jobs.rebuild.construction import Built, Plan
     from rocketstore.pipeline.jobs.rebuild.parts import Broken
     from rocketstore.pipeline.jobs.rebuild.runner import Runner
 

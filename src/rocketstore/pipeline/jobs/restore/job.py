@@ -11,6 +11,7 @@ from rocketstore.errors import ArchiveDamagedError
 from rocketstore.format.markers import COMMIT_LOG_DIRECTORY
 from rocketstore.pipeline.jobs.archive.layout import CONFIG, MESSAGES, local_directory, run_name
 from rocketstore.pipeline.jobs.archive.manifest import read_manifests
+from rocketstore.pipeline.jobs.archive.place import archive_place
 from rocketstore.pipeline.jobs.restore.plan import (
     Selection,
     file_size_of,
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from rocketstore.pipeline.jobs.archive.manifest import Manifest
+    from rocketstore.pipeline.jobs.archive.place import ArchivePlace
     from rocketstore.pipeline.jobs.execution import Progress
     from rocketstore.pipeline.jobs.restore.plan import RestoreTask
 
@@ -92,7 +94,7 @@ def restore(  # noqa: PLR0913 - keywords, each a part of the selection
     spark
         The session, classic or Connect.
     archive
-        Directory of the archive.
+        Directory of the archive, or its URI on an object store.
     target
         Directory that becomes the store; not there yet, or empty. On a disk that all workers see.
     topics
@@ -145,7 +147,7 @@ def restore_with(
         staged,
     )
 
-    source, place = local_directory(archive), local_directory(target)
+    source, place = archive_place(archive), local_directory(target)
     check_target(place)
     manifests = read_manifests(source)
     with staged(place) as store:
@@ -155,7 +157,7 @@ def restore_with(
 
 
 def _restore_whole(
-    run_all: RunAll, source: Path, manifests: Sequence[Manifest], places: tuple[Path, Path]
+    run_all: RunAll, source: ArchivePlace, manifests: Sequence[Manifest], places: tuple[Path, Path]
 ) -> RestoreResult:
     from rocketstore.pipeline.jobs.restore.driver_commit import (  # noqa: PLC0415 - pyarrow
         make_files,
@@ -188,7 +190,7 @@ def _restore_whole(
 
 def _restore_selection(
     run_all: RunAll,
-    wanted: tuple[Path, Selection],
+    wanted: tuple[ArchivePlace, Selection],
     manifests: Sequence[Manifest],
     places: tuple[Path, Path],
 ) -> RestoreResult:
@@ -248,18 +250,15 @@ def _total(told: Any, name: str) -> int:
     return sum(told.column(name).to_pylist())
 
 
-def _config_tables(archive: Path, manifest: Manifest) -> dict[str, bytes]:
-    directory = archive / MESSAGES / run_name(manifest.run) / CONFIG
+def _config_tables(archive: ArchivePlace, manifest: Manifest) -> dict[str, bytes]:
     tables = {}
     for one in manifest.config:
-        path = directory / one.name
-        try:
-            content = path.read_bytes()
-        except OSError as error:
+        path = archive.path(MESSAGES, run_name(manifest.run), CONFIG, one.name)
+        content = archive.content(path)
+        if content is None:
             raise ArchiveDamagedError(
-                f"{path} cannot be read: {error.strerror}",
-                hint="restore the archive from a backup",
-            ) from error
+                f"{path} is missing", hint="restore the archive from a backup"
+            )
         if (len(content), zlib.crc32(content)) != (one.size, one.crc32):
             raise ArchiveDamagedError(
                 f"{path} has {len(content)} bytes with CRC {zlib.crc32(content):08x}: "

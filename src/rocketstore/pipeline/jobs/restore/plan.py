@@ -21,11 +21,11 @@ from rocketstore.pipeline.jobs.archive.manifest import LogFile
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
-    from pathlib import Path
 
     import numpy.typing as npt
 
     from rocketstore.pipeline.jobs.archive.manifest import DataFile, ExtentFile, Manifest, Part
+    from rocketstore.pipeline.jobs.archive.place import ArchivePlace
 
 _DEFAULT_FILE_SIZE: Final = 1 << 30
 """Of a CommitLog file, for a selection from an archive that knows no file."""
@@ -68,12 +68,19 @@ class Selection(NamedTuple):
 
 
 class SourceFile(NamedTuple):
-    """A Parquet file of the archive, and what its manifest says of it."""
+    """A Parquet file of the archive, and what its manifest says of it.
+
+    Attributes
+    ----------
+    archive
+        Location of the archive on an object store, else empty.
+    """
 
     path: str
     size: int
     footer_crc32: int
     topic: bytes
+    archive: str = ""
 
 
 class Stretch(NamedTuple):
@@ -124,7 +131,9 @@ def final_log_files(manifests: Iterable[Manifest]) -> tuple[LogFile, ...]:
     return tuple(files[base] for base in sorted(files))
 
 
-def plan_whole(archive: Path, manifests: Sequence[Manifest], commit_log: str) -> list[RestoreTask]:
+def plan_whole(
+    archive: ArchivePlace, manifests: Sequence[Manifest], commit_log: str
+) -> list[RestoreTask]:
     """Return the tasks that put every archived byte where it was."""
     log_files = final_log_files(manifests)
     tasks = [
@@ -139,15 +148,15 @@ def plan_whole(archive: Path, manifests: Sequence[Manifest], commit_log: str) ->
 
 
 def _extent_task(
-    archive: Path, manifest: Manifest, extents: ExtentFile, *, is_last: bool
+    archive: ArchivePlace, manifest: Manifest, extents: ExtentFile, *, is_last: bool
 ) -> ExtentTask:
-    path = archive / EXTENTS / run_name(manifest.run) / extents.path
-    file = SourceFile(str(path), extents.size, extents.footer_crc32, b"")
+    path = archive.path(EXTENTS, run_name(manifest.run), extents.path)
+    file = SourceFile(path, extents.size, extents.footer_crc32, b"", archive.location)
     return ExtentTask(file, extents.crc32, is_last)
 
 
 def plan_selection(
-    archive: Path, manifests: Sequence[Manifest], selection: Selection, commit_log: str
+    archive: ArchivePlace, manifests: Sequence[Manifest], selection: Selection, commit_log: str
 ) -> list[RestoreTask]:
     """Return the tasks of a selection, which do not know yet where their records go.
 
@@ -182,17 +191,20 @@ def nothing_selected(manifests: Sequence[Manifest], selection: Selection) -> Con
 
 
 def _units(
-    archive: Path, manifests: Sequence[Manifest], selection: Selection
+    archive: ArchivePlace, manifests: Sequence[Manifest], selection: Selection
 ) -> list[tuple[tuple[SourceFile, ...], Part]]:
     """Return what each task of the archive wrote, in the order of the log."""
     units = []
     for manifest in manifests:
-        root = archive / MESSAGES / run_name(manifest.run)
         by_task: dict[int, list[SourceFile]] = {}
         for file in manifest.files:
             if selection.may_have(file):
                 source = SourceFile(
-                    str(root / file.path), file.size, file.footer_crc32, file.topic_bytes
+                    archive.path(MESSAGES, run_name(manifest.run), file.path),
+                    file.size,
+                    file.footer_crc32,
+                    file.topic_bytes,
+                    archive.location,
                 )
                 by_task.setdefault(file.task, []).append(source)
         units += [

@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 
 from rocketstore.errors import ArchiveDamagedError, StoreError, StoreFullError
 from rocketstore.format.file_name import file_name
+from rocketstore.pipeline.files import ArrowFiles, files_at
 from rocketstore.pipeline.jobs.archive.task import footer_crc, row_groups
 from rocketstore.pipeline.jobs.restore.encode import (
     COLUMNS,
@@ -105,29 +106,40 @@ def _read_file(file: SourceFile, names: Sequence[str]) -> Any:
 @contextlib.contextmanager
 def _opened(file: SourceFile) -> Iterator[Any]:
     """Open a Parquet file of the archive for the length of a ``with`` block."""
-    path = Path(file.path)
+    path = file.path
     try:
-        _check_file(path, file)
-        with pq.ParquetFile(path, page_checksum_verification=True) as opened:
-            yield opened
+        with _source(file) as source:
+            _check_file(source, file)
+            # From an object store columns come side by side, not one request after the other.
+            settings = {"page_checksum_verification": True, "pre_buffer": bool(file.archive)}
+            with pq.ParquetFile(source, **settings) as opened:
+                yield opened
     except FileNotFoundError:
         raise ArchiveDamagedError(f"{path} is missing", hint=_FROM_BACKUP) from None
     except (OSError, pa.ArrowException, MemoryError) as error:
         raise ArchiveDamagedError(f"{path} cannot be read: {error}", hint=_FROM_BACKUP) from error
 
 
-def _check_file(path: Path, file: SourceFile) -> None:
+def _source(file: SourceFile) -> Any:
+    """Open a file of the archive as something that pyarrow reads."""
+    if not file.archive:
+        return pa.OSFile(file.path, "rb")
+    files, _ = files_at(file.archive)
+    assert isinstance(files, ArrowFiles), "a disk has no location"
+    return files.system.open_input_file(file.path)
+
+
+def _check_file(source: Any, file: SourceFile) -> None:
     """Compare what no checksum inside the file covers with the manifest."""
-    with path.open("rb") as opened:
-        found = os.fstat(opened.fileno()).st_size
-        if found != file.size:
-            raise ArchiveDamagedError(
-                f"{path} has {found} bytes: expected {file.size}", hint=_FROM_BACKUP
-            )
-        footer = footer_crc(opened)
+    found = source.size()
+    if found != file.size:
+        raise ArchiveDamagedError(
+            f"{file.path} has {found} bytes: expected {file.size}", hint=_FROM_BACKUP
+        )
+    footer = footer_crc(source)
     if footer != file.footer_crc32:
         raise ArchiveDamagedError(
-            f"{path} has a footer with CRC {footer:08x}: expected {file.footer_crc32:08x}",
+            f"{file.path} has a footer with CRC {footer:08x}: expected {file.footer_crc32:08x}",
             hint=_FROM_BACKUP,
         )
 
