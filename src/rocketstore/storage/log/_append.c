@@ -378,6 +378,24 @@ read_arguments(State *self, PyObject *const *args, Record *record)
 }
 
 static PyObject *
+tuple_of(const Place *place)
+{
+    const long long numbers[] = {place->offset, place->size, place->queue_offset, place->now};
+    const Py_ssize_t count = sizeof numbers / sizeof *numbers;
+    PyObject *tuple = PyTuple_New(count);
+    for (Py_ssize_t i = 0; tuple != NULL && i < count; i++) {
+        PyObject *number = PyLong_FromLongLong(numbers[i]);
+        if (number == NULL) {
+            Py_CLEAR(tuple);
+        }
+        else {
+            PyTuple_SET_ITEM(tuple, i, number);
+        }
+    }
+    return tuple;
+}
+
+static PyObject *
 state_append(State *self, PyObject *const *args, Py_ssize_t count)
 {
     Record record = {0};
@@ -392,7 +410,7 @@ state_append(State *self, PyObject *const *args, Py_ssize_t count)
             return NULL;
         }
         if (done > 0) {
-            return Py_BuildValue("LLLL", place.offset, place.size, place.queue_offset, place.now);
+            return tuple_of(&place);
         }
     }
     PyObject *method = PyObject_GetAttr((PyObject *)self, append_plainly_name);

@@ -6,6 +6,7 @@
 #ifndef ROCKETSTORE_APPEND_H
 #define ROCKETSTORE_APPEND_H
 
+#define _GNU_SOURCE
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 #include <structmember.h>

@@ -476,7 +476,7 @@ static PyObject *
 putter_append_messages(Putter *self, PyObject *const *args, Py_ssize_t argument_count)
 {
     long long longest;
-    if (argument_count != 3 || self->log == NULL || !(PyList_CheckExact(args[0]) || PyTuple_CheckExact(args[0]))
+    if (argument_count != 3 || !is_open(self) || !(PyList_CheckExact(args[0]) || PyTuple_CheckExact(args[0]))
         || !read_number(args[2], 64, &longest)) {
         Py_RETURN_NONE;
     }
@@ -595,44 +595,70 @@ count_encoded(Piece batch)
     return count;
 }
 
-/* append_encoded(cell, batch, more, sys_flag, born, host, reconsume_times): None if not plain */
+/* Whether properties that are added to those of every message are nothing to look at. */
+static int
+are_plain(Piece more)
+{
+    static const char wait[] = "WAIT\1";
+    return more.size == 0
+           || (more.size <= PROPERTIES_SIZE_MAX && !may_be_special(more.at, more.size)
+               && memmem(more.at, (size_t)more.size, wait, sizeof wait - 1) == NULL);
+}
+
+/* Read all messages of a client's batch, each with what `model` says of it. */
+static int
+read_all_encoded(Putter *self, Piece batch, Piece more, const Record *model, const Target *target,
+                 Record *records, Py_ssize_t count)
+{
+    Py_ssize_t at = 0;
+    for (Py_ssize_t i = 0; i < count; i++) {
+        records[i] = *model;
+        at = read_encoded(batch, at, more, &records[i]);
+        if (at < 0 || !measure(self->log, target->cell, &records[i])) {
+            return 0;
+        }
+    }
+    return at == batch.size;
+}
+
+/* append_encoded(topic, queue_id, batch, more, sys_flag, born, host, reconsume_times, longest): None
+ * if not plain */
 static PyObject *
 putter_append_encoded(Putter *self, PyObject *const *args, Py_ssize_t argument_count)
 {
     Target target = {0};
-    Record model = {0};
-    if (argument_count != 7 || self->log == NULL || !Py_IS_TYPE(args[0], self->log->cell_type)
-        || !PyBytes_CheckExact(args[1]) || !PyBytes_CheckExact(args[2])
-        || !read_number(args[3], 32, &model.sys_flag) || !PyBytes_CheckExact(args[5])
-        || !read_number(args[6], 32, &model.reconsume_times) || !find_time(self, &target)) {
-        Py_RETURN_NONE;
-    }
-    Piece batch = piece_of(args[1]), more = piece_of(args[2]);
-    model.born_host = piece_of(args[5]);
-    model.is_born_now = args[4] == Py_None;
-    Py_ssize_t count = batch.size <= SHORT_BATCH_SIZE ? count_encoded(batch) : 0;
-    if (count == 0 || (!model.is_born_now && !read_number(args[4], 64, &model.born))) {
-        Py_RETURN_NONE;
-    }
-    model.is_born_now |= model.born == NO_TIMESTAMP;
-    target.cell = (Cell *)args[0];
-    Record *records = PyMem_New(Record, count);
+    Record model = {0}, *records = NULL;
     PyObject *result = NULL;
-    Py_ssize_t at = 0, read = 0;
-    for (; records != NULL && read < count && at >= 0; read++) {
-        records[read] = model;
-        at = read_encoded(batch, at, more, &records[read]);
-        if (at >= 0 && !measure(self->log, target.cell, &records[read])) {
-            at = -1;
-        }
+    long long longest;
+    if (argument_count != 9 || !is_open(self) || !PyBytes_CheckExact(args[2])
+        || !PyBytes_CheckExact(args[3]) || !read_number(args[4], 32, &model.sys_flag)
+        || model.sys_flag < 0 || !(args[5] == Py_None || read_number(args[5], 64, &model.born))
+        || !read_number(args[7], 32, &model.reconsume_times) || !read_number(args[8], 64, &longest)
+        || !find_time(self, &target)) {
+        Py_RETURN_NONE;
     }
-    if (records != NULL && at == batch.size) {
-        result = append_batch(self, &target, records, count);
+    Piece batch = piece_of(args[2]), more = piece_of(args[3]);
+    if (batch.size <= SHORT_BATCH_SIZE && batch.size <= longest && are_plain(more)
+        && find_cell(self, args[0], args[1], &target) && find_host(self, args[6], &target)) {
+        model.is_born_now = args[5] == Py_None || model.born == NO_TIMESTAMP;
+        model.born_host = piece_of(target.born_host);
+        model.sys_flag &= ~(long long)(BORN_HOST_V6 | STORE_HOST_V6);
+        model.sys_flag |= target.host_bits;
+        Py_ssize_t count = count_encoded(batch);
+        records = count == 0 ? NULL : PyMem_New(Record, count);
+        if (records != NULL
+            && read_all_encoded(self, batch, more, &model, &target, records, count)) {
+            result = append_batch(self, &target, records, count);
+        }
+        else {
+            result = Py_NewRef(Py_None);
+        }
     }
     else {
         result = Py_NewRef(Py_None);
     }
     PyMem_Free(records);
+    release_target(&target);
     return result;
 }
 

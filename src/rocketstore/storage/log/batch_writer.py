@@ -98,13 +98,13 @@ class BatchWriter:
     def put_messages(self, messages: Sequence[Message], queue_id: int = 0) -> PutResult:
         """Store messages of one topic; see `MessageStore.put_batch`."""
         began_ns = monotonic_ns()
+        appended = self._writer.append_messages(messages, queue_id, self._max_body)
+        if appended is not None:
+            return self._done(appended, waits=True, began_ns=began_ns)
         count = _count_of(messages)
         refused = self._writer.refusal()
         if refused is not None:
             return refused
-        appended = self._writer.append_messages(messages, queue_id, self._max_body)
-        if appended is not None:
-            return self._done(appended, waits=True, began_ns=began_ns)
         (
             topics, body_column, _, _, properties, _, flags, sys_flags, born_times,
             hosts, reconsume_times, prepared_offsets, waits,
@@ -193,6 +193,12 @@ class BatchWriter:
     ) -> PutResult:
         """Store messages as a producer encoded them; see `MessageStore.put_client_batch`."""
         began_ns = monotonic_ns()
+        appended = self._writer.append_encoded(
+            topic, queue_id, batch, properties, sys_flag, born_timestamp_ms, born_host,
+            reconsume_times, self._max_body,
+        )  # fmt: skip
+        if appended is not None:
+            return self._done(appended, waits=wait_flush, began_ns=began_ns)
         refused = self._writer.refusal()
         if refused is not None:
             return refused
@@ -217,15 +223,10 @@ class BatchWriter:
             return refused
         if reconsume_times:
             _checked("reconsume times", reconsume_times, _INT32)
-        if born_timestamp_ms is not None:
-            _checked("born time", born_timestamp_ms, _INT64)
-        appended = self._writer.append_encoded(
-            cell, batch, more, bits, born_timestamp_ms, host, reconsume_times
-        )
-        if appended is not None:
-            return self._done(appended, waits=wait_flush, began_ns=began_ns)
         if born_timestamp_ms is None:
             born_timestamp_ms = NO_TIMESTAMP
+        else:
+            _checked("born time", born_timestamp_ms, _INT64)
         store_host, name = self._log.store_host, cell.topic
         store_host_at = size + len(host)
         topic_at = store_host_at + len(store_host)

@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING, Any
 from rocketstore.storage.log.append_state import IS_COMPILED
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from typing import TypeAlias
 
     from rocketstore.message import Message
-    from rocketstore.storage.log.append_state import QueueCell
     from rocketstore.storage.log.commit_log import CommitLog
     from rocketstore.storage.results import PutMessageStatus
     from rocketstore.storage.running_flags import RunningFlags
@@ -73,7 +72,7 @@ class PlainPutState:
     def append_messages(
         self, messages: Sequence[Message], queue_id: int, longest: int
     ) -> AppendedBatch | None:
-        """Append messages of one topic; None where they must be looked at one by one.
+        """Append messages of one topic; None where they must be looked at one by one, or refused.
 
         Parameters
         ----------
@@ -85,22 +84,27 @@ class PlainPutState:
 
     def append_encoded(  # noqa: PLR0913, PLR0917 - the fields of a send request
         self,
-        cell: QueueCell,
-        batch: bytes,
-        more: bytes,
+        topic: str,
+        queue_id: int,
+        batch: bytes | bytearray | memoryview,
+        more: Mapping[str, str] | bytes,
         sys_flag: int,
         born_timestamp_ms: int | None,
-        born_host: bytes,
+        born_host: str,
         reconsume_times: int,
+        longest: int,
     ) -> AppendedBatch | None:
-        """Append a client's batch; None where it must be looked at closer.
+        """Append a client's batch; None where it must be looked at closer, or refused.
 
         Parameters
         ----------
         more
             Properties that are added to those of every message.
+        longest
+            Most bytes that the batch may have.
         """
-        del self, cell, batch, more, sys_flag, born_timestamp_ms, born_host, reconsume_times
+        del self, topic, queue_id, batch, more, sys_flag, born_timestamp_ms, born_host
+        del reconsume_times, longest
         return None
 
 

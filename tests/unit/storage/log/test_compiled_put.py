@@ -108,7 +108,16 @@ CLIENT_BATCHES = st.tuples(
     st.fixed_dictionaries(
         {},
         optional={
-            "properties": st.sampled_from([b"", b"C\x01w", b"C\x01" + b"w" * 32_700]),
+            "properties": st.sampled_from(
+                [
+                    b"",
+                    b"C\x01w",
+                    b"C\x01" + b"w" * 32_700,
+                    b"WAIT\x01false",
+                    b"A\x01b\x02DELAY\x011",
+                ]
+            )
+            | st.just({"C": "w"}),
             "sys_flag": FIELDS["sys_flag"],
             "born_timestamp_ms": FIELDS["born_timestamp_ms"],
             "born_host": FIELDS["born_host"],
@@ -298,12 +307,12 @@ def test_odd_calls_are_errors_of_python(store):
             writer.put(*arguments)
         with pytest.raises(Exception):  # noqa: B017, PT011
             writer.put_prepared(*arguments, None, None)
-    cell = store._parts.log.cells["orders", 0]
-    good = (cell, encode_client_batch([(0, b"a", b"")]), b"", 0, None, b"12345678", 0)
+    batch = encode_client_batch([(0, b"a", b"")])
+    good = ("orders", 0, batch, b"", 0, None, PLAIN.born_host, 0, 1000)
     for position in range(len(good)):
         for odd in (None, "x", 2**80, [], bytearray(b"x"), object()):
             arguments = [*good[:position], odd, *good[position + 1 :]]
-            if position != 4 or odd is not None:
+            if position != 5 or odd is not None:
                 assert writer.append_encoded(*arguments) is None
     for arguments in (
         (),
