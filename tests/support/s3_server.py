@@ -30,7 +30,6 @@ BUCKET = "bucket"
 
 _SOCKET_TIMEOUT_S = 10
 _HANG_UP_S = 5
-_NAMESPACE = "http://s3.amazonaws.com/doc/2006-03-01/"
 _DATE = "Sat, 21 Nov 2026 10:00:00 GMT"
 _MOMENT = "2026-11-21T10:00:00.000Z"
 _MOST_KEYS = 1000
@@ -344,9 +343,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.flush()
 
     def _xml(self, root: str, inner: str, status: int = HTTPStatus.OK) -> None:
-        text = (
-            f'<?xml version="1.0" encoding="UTF-8"?>\n<{root} xmlns="{_NAMESPACE}">{inner}</{root}>'
-        )
+        text = f'<?xml version="1.0" encoding="UTF-8"?>\n<{root}>{inner}</{root}>'
         self._answer(text.encode(), status, {"Content-Type": "application/xml"})
 
     def _error(self, status: int, code: str) -> None:

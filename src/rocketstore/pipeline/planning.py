@@ -115,7 +115,14 @@ def _plan_store(
         if start < stop:
             pieces.append(SplitTask(store, segment, start, stop, ranges, known))
     split = itertools.chain.from_iterable(_split(one, options.max_split_bytes) for one in pieces)
-    return [one for one in split if spans is None or spans.touch(_physical(one))]
+    if spans is None:
+        return list(split)
+    narrowed = [(one, spans.within(_physical(one))) for one in split]
+    return [
+        one._replace(start=part.start - one.segment.base, stop=part.stop - one.segment.base)
+        for one, part in narrowed
+        if part is not None
+    ]
 
 
 def _data_stop(store: StorePlace, segment: Segment) -> int:

@@ -50,15 +50,22 @@ class WantedSpans:
         self.spans = spans
         self.offsets = offsets
 
-    def touch(self, extent: ByteRange) -> bool:
-        """Whether some asked record may start in `extent`."""
-        if any(span.start < extent.stop and extent.start < span.stop for span in self.spans):
-            return True
-        if self.offsets is None:
-            return False
-        return bool(
-            self.offsets.searchsorted(extent.start) < self.offsets.searchsorted(extent.stop)
-        )
+    def within(self, extent: ByteRange) -> ByteRange | None:
+        """Return the part of `extent` that asked records start in, None where none does."""
+        parts = [
+            ByteRange(max(span.start, extent.start), min(span.stop, extent.stop))
+            for span in self.spans
+            if span.start < extent.stop and extent.start < span.stop
+        ]
+        if self.offsets is not None:
+            first, behind = self.offsets.searchsorted([extent.start, extent.stop])
+            if first < behind:
+                # The last one starts there; where it ends is the reader's matter.
+                last = int(self.offsets[behind - 1])
+                parts.append(ByteRange(int(self.offsets[first]), last + 1))
+        if not parts:
+            return None
+        return ByteRange(min(one.start for one in parts), max(one.stop for one in parts))
 
 
 def queue_ranges(

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from rocketstore import Message, MessageStore, StoreConfig
 from rocketstore.errors import ConfigError, NotAStoreError, StoreError
 from rocketstore.pipeline.files import files_at, joined, last_name
 from rocketstore.pipeline.options import parse_options
+from rocketstore.units import MiB
 from support.audit_runs import audit_here, keys
 from support.golden_stores import golden_store
 from support.pipeline_tables import plan_table, read_table
@@ -78,6 +80,22 @@ def test_a_pruned_query_reads_a_part_of_one_file(tmp_path, s3):
     gets = [one for one in asked if one.method == "GET" and one.key]
     assert all(one.range for one in gets)
     assert sum(one.sent for one in gets if "/commitlog/" in one.key) < log_bytes / 10
+
+
+def test_of_a_long_file_only_the_window_around_the_asked_records_is_read(tmp_path, s3):
+    config = StoreConfig(mapped_file_size_commit_log=32 * MiB, retention=False)
+    with MessageStore.open(tmp_path / "store", config) as opened:
+        for number in range(12_000):
+            opened.put(Message(topic="T", body=b"%08d" % number * 250), queue_id=0)
+    s3.put_tree(tmp_path / "store", "long/store")
+    location = s3.uri("long/store")
+    s3.take()
+    wanted = {"startingOffsets": '{"T":{"0":5000}}', "endingOffsets": '{"T":{"0":5010}}'}
+    rows = read_table(location, subscribe="T", columns="queueOffset", **wanted)
+    assert [row["queueOffset"] for row in rows] == list(range(5000, 5010))
+    gets = [one for one in s3.take() if one.method == "GET" and "/commitlog/" in one.key]
+    assert all(one.range for one in gets)
+    assert sum(one.sent for one in gets) < 9 * MiB
 
 
 def test_a_binary_search_in_a_queue_file_asks_for_few_blocks(s3):
