@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final
 
 from rocketstore.errors import ConfigError, StoreError
-from rocketstore.pipeline.files import ArrowFiles, files_at, opened
+from rocketstore.pipeline.files import ArrowFiles, files_at, opened, refuse_secrets
 from rocketstore.units import MiB
 
 if TYPE_CHECKING:
@@ -36,8 +36,9 @@ def check_sole_writer(location: str, *, sole_writer: bool) -> None:
     Raises
     ------
     ConfigError
-        The caller has not said that there is nobody.
+        The caller has not said that there is nobody; or the location holds a secret.
     """
+    refuse_secrets(location)
     if not sole_writer:
         raise ConfigError(
             f"{location} has no lock that would tell whether somebody else writes there",

@@ -8,10 +8,15 @@ from rocketstore.errors import (
     ArchiveDamagedError,
     ArchiveError,
     ConfigError,
+    RocketStoreError,
     StoreError,
 )
 from rocketstore.pipeline.jobs.archive.manifest import read_manifests
 from rocketstore.pipeline.jobs.archive.place import archive_place
+from rocketstore.pipeline.jobs.rebuild.job import rebuild_with
+from rocketstore.pipeline.jobs.rebuild.proving import prove_with
+from rocketstore.pipeline.jobs.report.plan import plan_report
+from rocketstore.pipeline.sink.options import parse_sink_options
 from support.archive_runs import (
     archived,
     log_bytes,
@@ -19,7 +24,9 @@ from support.archive_runs import (
     run_archive_tasks,
     run_restore_tasks,
 )
+from support.audit_runs import audit_here
 from support.golden_stores import golden_store
+from support.rebuild_oracle import Here
 from support.s3_server import running_s3
 from support.small_store import Clock, build_store, messages, open_store, overwrite, put_all
 
@@ -276,3 +283,32 @@ def test_tasks_name_no_credential(built, s3):
     restored(s3.uri("archive"), built.parent / "noted", run=noting)
     assert len(seen) == 2
     assert not any("TESTACCESSKEY" in one or "tests-secret" in one for one in seen)
+
+
+LEAKY_PLACE = "s3://AKIAUSER:verysecret@bucket/place"
+
+
+@pytest.mark.parametrize(
+    "attempt",
+    [
+        lambda store, tmp: archived(store, LEAKY_PLACE),
+        lambda store, tmp: archived(store, LEAKY_PLACE, sole_writer=True),
+        lambda store, tmp: archived(LEAKY_PLACE, tmp / "a"),
+        lambda store, tmp: restored(LEAKY_PLACE, tmp / "back"),
+        lambda store, tmp: restored(tmp / "a", LEAKY_PLACE),
+        lambda store, tmp: rebuild_with(Here(), LEAKY_PLACE, now_ms=0),
+        lambda store, tmp: rebuild_with(
+            Here(), LEAKY_PLACE, plan="shuffle", sole_writer=True, now_ms=0
+        ),
+        lambda store, tmp: prove_with(Here(), LEAKY_PLACE, now_ms=0),
+        lambda store, tmp: audit_here(LEAKY_PLACE),
+        lambda store, tmp: plan_report(LEAKY_PLACE),
+        lambda store, tmp: parse_sink_options({"path": LEAKY_PLACE}, streaming=False),
+    ],
+)
+def test_no_job_repeats_a_credential_that_stood_in_a_location(tmp_path, built, attempt):
+    with pytest.raises(RocketStoreError) as caught:
+        attempt(built, tmp_path)
+    told = f"{caught.value!r} {caught.value} {caught.value.hint} {vars(caught.value)}"
+    assert "verysecret" not in told
+    assert "AKIAUSER" not in told

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from rocketstore.errors import ConfigError
+from rocketstore.pipeline.files import refuse_secrets
 from rocketstore.units import MiB
 
 if TYPE_CHECKING:
@@ -151,6 +152,7 @@ def _root(values: Mapping[str, str]) -> str:
         raise ConfigError("no store is named", key="path", hint="give its directory to save()")
     if path.startswith("file:"):
         path = "/" + path.removeprefix("file:").lstrip("/")
+    refuse_secrets(path)
     if "://" in path:
         raise _error(
             "path",

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Final
 
 from rocketstore.errors import ConfigError
+from rocketstore.pipeline.files import is_remote, refuse_secrets
 
 MESSAGES: Final = "messages"
 EXTENTS: Final = "extents"
@@ -53,7 +54,8 @@ def local_directory(location: str | Path) -> Path:
         It is somewhere else than on a disk that workers see.
     """
     text = str(location)
-    if "://" in text and not text.startswith("file://"):
+    if is_remote(text):
+        refuse_secrets(text)
         raise ConfigError(
             f"{text}: stores are restored by renaming a directory, which object stores lack",
             hint="name a directory on a disk that all workers see, and copy it when it is done",

@@ -65,6 +65,7 @@ def rebuild_objects(
     As `rebuild`.
     """
     began = time.perf_counter()
+    check_sole_writer(location, sole_writer=sole_writer)
     if options.plan != "shuffle":
         raise ConfigError(
             f"{location} lies on an object store, where no file is written in place",
@@ -72,7 +73,6 @@ def rebuild_objects(
             value=options.plan,
             hint='plan="shuffle", --plan shuffle',
         )
-    check_sole_writer(location, sole_writer=sole_writer)
     objects = ObjectStore(location)
     if not objects.files.list(f"{objects.root}/{COMMIT_LOG_DIRECTORY}"):
         raise NotAStoreError(
