@@ -5,9 +5,8 @@ without an error, file after file. After the first failed sync nothing is acknow
 kernel may have dropped the pages it could not write, so a later success would prove nothing (K-D1).
 
 How derived: GroupCommitService, FlushDiskWatcher and FlushRealTimeService of 4.9 (spec B9.1, B9.2).
-One thread syncs for all puts that came meanwhile; each waits for a lock of its own. Where syncs are
-slow it first waits a moment for those it served last. Why a thread and not the waiting put itself:
-docs/decisions/0002-group-commit.md.
+One thread syncs for all puts that came meanwhile, and `PutGroup` has them take turns with it. Why a
+thread and not the waiting put itself: docs/decisions/0002-group-commit.md.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from rocketstore.errors import FlushFailedError
-from rocketstore.storage.bell import Bell
+from rocketstore.storage.log.put_group import PutGroup
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,15 +30,6 @@ if TYPE_CHECKING:
 
 _SLOW_FLUSH_S: Final = 0.5
 """A flush that takes longer is worth a line (FlushRealTimeService, 500 ms)."""
-
-_GATHER_SHARE: Final = 0.5
-"""A sync waits for puts that are likely to come at once, at most so much of what a sync takes."""
-
-_GATHER_FROM_S: Final = 0.0005
-"""Below that a sync costs less than waiting for others."""
-
-_ROUNDS_WITHOUT: Final = 32
-"""Syncs that wait for nobody after one that waited for too few in vain."""
 
 _log: Final = structlog.get_logger(__name__)
 
@@ -84,12 +74,8 @@ class CommitLogFlusher:
         self.on_failure = on_failure
         self.failure: FlushFailedError | None = None
         self._flushing = threading.Lock()
-        self._waiters: list[threading.Lock] = []
-        self._waiting = threading.Lock()
-        self._company = 0
-        self._rounds_without = 0
+        self._group = PutGroup()
         self._sync_s = 0.0
-        self._bell = Bell()
         self._stopping = False
         self._last_thorough_ms = 0
         self._thread: threading.Thread | None = None
@@ -176,22 +162,16 @@ class CommitLogFlusher:
             deadline = now + timeout_s if deadline is None else deadline
             if now >= deadline:
                 return False
-            woken = threading.Lock()
-            woken.acquire()
-            with self._waiting:
-                self._waiters.append(woken)
-                # The second is the last one that the thread may be waiting for.
-                rings = len(self._waiters) in {1, self._company}
-            # A failure between the first look and now has released the others without us.
+            woken = self._group.join()
+            # What happened between the first look and now has released the others without us.
             self._raise_failure()
-            if rings:
-                self._bell.ring()
-            woken.acquire(timeout=deadline - now)
+            if self._thread is not None:
+                self._group.wait(woken, deadline - now)
         return True
 
     def wake(self) -> None:
         """Let the background thread flush now instead of at its next turn."""
-        self._bell.ring()
+        self._group.ask()
 
     # --- the thread -----------------------------------------------------------------------------
 
@@ -211,61 +191,47 @@ class CommitLogFlusher:
             Not everything is on the disk.
         """
         self._stopping = True
-        self._bell.ring()
+        self._group.ask()
         if self._thread is not None:
             self._thread.join()
             self._thread = None
         try:
             self.flush()
         finally:
-            self._release_waiters()
+            self._group.release_all()
 
     def _run_sync(self) -> None:
         """Sync whenever somebody waits; whoever comes during a sync is served by the next."""
         while not self._stopping:
-            self._bell.wait()
-            self._gather()
+            self._group.gather(self._sync_s)
             if not self._serve(self.flush):
                 return
-
-    def _gather(self) -> None:
-        """Give those who were served last the time to come back, so that fewer syncs serve all."""
-        here = len(self._waiters)
-        missing = self._company - here
-        if not here or missing <= 0 or self._sync_s < _GATHER_FROM_S:
-            return
-        if self._rounds_without:
-            self._rounds_without -= 1
-            return
-        self._bell.wait(self._sync_s * _GATHER_SHARE)
-        if 2 * (len(self._waiters) - here) < missing:
-            self._rounds_without = _ROUNDS_WITHOUT
 
     def _run_async(self) -> None:
         """Sync by the clock, and at once when somebody waits or wakes the thread."""
         interval_s = self._config.flush_interval_commit_log / 1000
         while not self._stopping:
-            self._bell.wait(interval_s)
-            if not self._serve(self.flush if self._waiters else self._run_now):
+            self._group.rest(interval_s)
+            if not self._serve(self.flush if self._group else self._run_now):
                 return
+            self._group.let_go()
 
     def _run_now(self) -> int:
         return self.run_once(self._clock())
 
     def _serve(self, flush: Callable[[], int]) -> bool:
         """Flush for everybody who waits by now; False when that failed, for good."""
-        with self._waiting:
-            waiters, self._waiters = self._waiters, []
+        group = self._group
+        taken = group.take()
         began = time.monotonic()
         try:
             flush()
         except FlushFailedError:
-            self._release(waiters)
-            self._release_waiters()
+            group.serve(taken)
+            group.release_all()
             return False
         self._sync_s = time.monotonic() - began
-        self._company = len(waiters) + len(self._waiters)
-        self._release(waiters)
+        group.serve(taken)
         return True
 
     def run_once(self, now_ms: int) -> int:
@@ -280,13 +246,3 @@ class CommitLogFlusher:
             self._last_thorough_ms = now_ms
             least_pages = 0
         return self.flush(least_pages)
-
-    def _release_waiters(self) -> None:
-        with self._waiting:
-            waiters, self._waiters = self._waiters, []
-        self._release(waiters)
-
-    @staticmethod
-    def _release(waiters: list[threading.Lock]) -> None:
-        for waiter in waiters:
-            waiter.release()

@@ -72,42 +72,13 @@ def test_one_sync_serves_all_puts_that_came_during_the_one_before(sync_parts):
         assert disk.is_syncing.wait(10)
         before = disk.count("fdatasync")
         others = [pool.submit(sync_parts.writer.put, MESSAGE) for _ in range(16)]
-        while len(sync_parts.flusher._waiters) < 16:
+        while len(sync_parts.flusher._group) < 16:
             pass
         disk.gate.set()
         assert {future.result(10).status for future in [first, *others]} == {
             PutMessageStatus.PUT_OK
         }
     assert disk.count("fdatasync") - before == 2
-
-
-def test_a_slow_sync_waits_for_the_puts_that_were_served_last(sync_parts):
-    disk, flusher = sync_parts.disk, sync_parts.flusher
-    flusher._company, flusher._sync_s = 2, 60.0
-    disk.is_syncing.clear()
-    with ThreadPoolExecutor(2) as pool:
-        first = pool.submit(sync_parts.writer.put, MESSAGE)
-        assert not disk.is_syncing.wait(0.1)
-        second = pool.submit(sync_parts.writer.put, MESSAGE)
-        for future in (first, second):
-            assert future.result(10).status is PutMessageStatus.PUT_OK
-    assert flusher._rounds_without == 0
-
-
-def test_a_put_waits_for_company_in_vain_only_a_moment_and_then_not_again(sync_parts):
-    flusher = sync_parts.flusher
-    flusher._company, flusher._sync_s = 8, 0.02
-    assert sync_parts.writer.put(MESSAGE).status is PutMessageStatus.PUT_OK
-    assert flusher._rounds_without > 0
-    flusher._company, flusher._sync_s = 8, 60.0
-    assert sync_parts.writer.put(MESSAGE).status is PutMessageStatus.PUT_OK
-
-
-def test_a_fast_sync_waits_for_nobody(sync_parts):
-    flusher = sync_parts.flusher
-    flusher._company, flusher._sync_s = 8, 0.0001
-    assert sync_parts.writer.put(MESSAGE).status is PutMessageStatus.PUT_OK
-    assert flusher._rounds_without == 0
 
 
 def test_a_put_that_waits_for_no_flush_is_flushed_all_the_same(sync_parts):
@@ -124,7 +95,7 @@ def test_the_property_wait_is_java_s_boolean(sync_parts, wait, waits):
         message = Message(topic="orders", properties={"WAIT": wait})
         future = pool.submit(sync_parts.writer.put, message)
         if waits:
-            while not sync_parts.flusher._waiters and not disk.is_syncing.is_set():
+            while not sync_parts.flusher._group and not disk.is_syncing.is_set():
                 pass
             assert not future.done()
         else:

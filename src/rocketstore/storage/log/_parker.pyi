@@ -1,0 +1,3 @@
+from rocketstore.storage.log.parker import PlainParker
+
+class Parker(PlainParker): ...
