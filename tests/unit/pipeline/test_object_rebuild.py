@@ -11,6 +11,7 @@ from rocketstore.errors import ConfigError, NotAStoreError, StoreDamagedError, S
 from rocketstore.pipeline.jobs.rebuild.job import rebuild_with
 from rocketstore.pipeline.jobs.rebuild.object_commit import kept_name
 from rocketstore.pipeline.jobs.rebuild.proving import prove_with
+from rocketstore.pipeline.objects import ObjectStore
 from support.audit_runs import audit_here
 from support.golden_stores import golden_store
 from support.pipeline_tables import read_table
@@ -268,6 +269,25 @@ def test_without_an_index_the_index_stays_as_it_is(built, s3):
     config = StoreConfig(message_index_enable=False, max_hash_slot_num=100, max_index_num=400)
     assert rebuilt(s3.uri("store"), config=config).index_item_count == 0
     assert s3.tree("store/index") == before
+
+
+def test_where_a_file_system_cannot_copy_objects_are_read_and_written(s3, monkeypatch):
+    s3.objects["place/one"] = bytes(range(256)) * 100
+    objects = ObjectStore(s3.uri("place"))
+
+    class WithoutCopy:
+        def copy_file(self, *_):
+            raise NotImplementedError
+
+        open_input_stream = objects.files.system.open_input_stream
+        open_output_stream = objects.files.system.open_output_stream
+
+    monkeypatch.setattr(objects, "_system", WithoutCopy())
+    objects.copy_all([(f"{objects.root}/one", f"{objects.root}/below/two")])
+    assert s3.tree("place") == {
+        "below/two": s3.objects["place/one"],
+        "one": s3.objects["place/one"],
+    }
 
 
 def test_names_of_what_is_kept_are_new():
