@@ -1,7 +1,7 @@
 """Build the optional compiled modules (the C files named in ``SOURCES``) with the package.
 
 Where there is no C compiler, or no Python headers, the package is built without them: everything
-works, a put of a single message takes about twice as long, and to decode one three times.
+works, a put of a single message takes about three times as long, and so does decoding one.
 ``python hatch_build.py`` builds them in place.
 """
 
