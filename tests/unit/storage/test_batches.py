@@ -227,8 +227,8 @@ def test_a_batch_goes_into_the_file_that_is_last_when_its_turn_comes(store, monk
     late = LateLock(own_lock, roll)
     monkeypatch.setattr(log, "lock", late)
     # It would have fitted into the first file, which was the last one when it was called.
-    # Further properties are not plain, so that the lock is taken.
-    batch = [Message(topic=TOPIC, properties={"n": str(n)}) for n in range(3)]
+    # Text that is not ASCII is not plain, so that the lock is taken.
+    batch = [Message(topic=TOPIC, tags="é" * n) for n in range(3)]
     result = store.put_batch(batch)
     monkeypatch.setattr(log, "lock", own_lock)
     assert result.physical_offset > LOG_FILE_BYTES + 5000

@@ -368,6 +368,8 @@ read_arguments(State *self, PyObject *const *args, Record *record)
     }
     record->body = piece_of(args[1]);
     record->born_host = piece_of(args[6]);
+    record->property_pieces = 0;
+    record->properties_size = 0;
     add_properties(record, PyBytes_AS_STRING(args[2]), PyBytes_GET_SIZE(args[2]));
     record->is_born_now = args[5] == Py_None;
     return read_number(args[3], 32, &record->flag) && read_number(args[4], 32, &record->sys_flag)
@@ -398,7 +400,7 @@ tuple_of(const Place *place)
 static PyObject *
 state_append(State *self, PyObject *const *args, Py_ssize_t count)
 {
-    Record record = {0};
+    Record record;
     if (count == 9 && !self->busy && read_arguments(self, args, &record)) {
         long long now;
         Place place;

@@ -27,7 +27,10 @@ enum {
     TRANSACTION_MASK = 0xC,
     BORN_HOST_V6 = 0x10,
     STORE_HOST_V6 = 0x20,
-    PROPERTY_PIECES = 6,
+    /* Four for each further property, eight for KEYS, two for each of UNIQ_KEY and TAGS. */
+    MOST_PROPERTIES = 6,
+    MOST_KEYS = 4,
+    PROPERTY_PIECES = 4 * MOST_PROPERTIES + 2 * MOST_KEYS + 4,
     /* More than this at once is left to those who give up the interpreter's lock meanwhile. */
     SHORT_SIZE = 64 * 1024,
     SHORT_BATCH_SIZE = 256 * 1024,
@@ -70,15 +73,17 @@ typedef struct {
     Py_ssize_t size;
 } Piece;
 
-/* What a put brings of a record. Its properties may stand in several pieces. */
+/* What a put brings of a record. Its properties may stand in several pieces, which come last here: a
+ * copy need not take those along that are not filled. */
 typedef struct {
     long long flag, sys_flag, born, reconsume_times, prepared_offset;
-    Piece body, born_host, properties[PROPERTY_PIECES];
+    Piece body, born_host;
     Py_ssize_t properties_size;
     int property_pieces;
     int is_born_now;
     uint32_t crc;
     uint32_t size;
+    Piece properties[PROPERTY_PIECES];
 } Record;
 
 /* Where records were put. */

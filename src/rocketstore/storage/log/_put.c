@@ -1,9 +1,9 @@
 /* The whole of a put that finds nothing to refuse and nothing to wait for, compiled; and batches.
  *
  * Law: what is done here is what `StoreWriter.put_plainly` and its like would do, with the same bytes
- * and the same result. A put that they might refuse, or that is not plain (further properties, several
- * keys, a text that is not ASCII, an odd type, a long body, a queue that got no message yet, a store
- * that is not open for puts), is left to them with the same arguments: there is one place that says no.
+ * and the same result. A put that they might refuse, or that is not plain (many properties, a text
+ * that is not ASCII, an odd type, a long body, a queue that got no message yet, a store that is not
+ * open for puts), is left to them with the same arguments: there is one place that says no.
  *
  * Whatever may run Python (the clock, a collection of garbage when a tuple is made, a comparison of
  * keys) comes first; from the first look at a message to the end of the append nothing does, so what
@@ -174,6 +174,82 @@ add_field(Record *record, const char *marked_name, size_t name_size, PyObject *v
 
 #define ADD_FIELD(record, name, value) add_field(record, "\2" name "\1", sizeof name + 1, value)
 
+/* Add a text that may stand between separators as it is. */
+static int
+add_text(Record *record, PyObject *text)
+{
+    if (!is_simple(text)) {
+        return 0;
+    }
+    add_properties(record, PyUnicode_1BYTE_DATA(text), PyUnicode_GET_LENGTH(text));
+    return 1;
+}
+
+/* Add KEYS: one key, or several, none of them empty or with a blank in it. */
+static int
+add_keys(Record *record, PyObject *keys)
+{
+    if (keys == NULL || !PyTuple_CheckExact(keys) || PyTuple_GET_SIZE(keys) == 0) {
+        return ADD_FIELD(record, "KEYS", keys);
+    }
+    if (PyTuple_GET_SIZE(keys) > MOST_KEYS) {
+        return 0;
+    }
+    static const char marked_name[] = "\2KEYS\1";
+    int is_first = record->property_pieces == 0;
+    add_properties(record, marked_name + is_first, (Py_ssize_t)sizeof marked_name - 1 - is_first);
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(keys); i++) {
+        PyObject *key = PyTuple_GET_ITEM(keys, i);
+        if (i > 0) {
+            add_properties(record, " ", 1);
+        }
+        if (!add_text(record, key) || PyUnicode_GET_LENGTH(key) == 0
+            || memchr(PyUnicode_1BYTE_DATA(key), ' ', (size_t)PyUnicode_GET_LENGTH(key)) != NULL) {
+            return 0;
+        }
+    }
+    return 1;
+}
+
+/* Whether a property asks for something that only the plain ways look at. */
+static int
+is_special(PyObject *name)
+{
+    static const char *const names[] = {"DELAY", "INNER_MULTI_DISPATCH", "WAIT"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        size_t size = strlen(names[i]);
+        if ((size_t)PyUnicode_GET_LENGTH(name) == size
+            && memcmp(PyUnicode_1BYTE_DATA(name), names[i], size) == 0) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
+/* Add further properties; they come before all others. */
+static int
+add_further(Record *record, PyObject *properties)
+{
+    if (!PyDict_CheckExact(properties) || PyDict_GET_SIZE(properties) > MOST_PROPERTIES) {
+        return 0;
+    }
+    PyObject *name, *value;
+    Py_ssize_t at = 0;
+    while (PyDict_Next(properties, &at, &name, &value)) {
+        if (record->property_pieces > 0) {
+            add_properties(record, "\2", 1);
+        }
+        if (!add_text(record, name) || PyUnicode_GET_LENGTH(name) == 0 || is_special(name)) {
+            return 0;
+        }
+        add_properties(record, "\1", 1);
+        if (!add_text(record, value)) {
+            return 0;
+        }
+    }
+    return 1;
+}
+
 /* Read a message whose type was checked; 0 when it is not plain. */
 static int
 read_message(Putter *self, PyObject *message, const Target *target, Record *record)
@@ -182,12 +258,11 @@ read_message(Putter *self, PyObject *message, const Target *target, Record *reco
     if (!read_common(layout, message, target, record)) {
         return 0;
     }
-    PyObject *properties = field_of(layout, message, PROPERTIES);
     record->sys_flag &= ~(long long)(BORN_HOST_V6 | STORE_HOST_V6);
     record->sys_flag |= target->host_bits;
     return read_body(self, field_of(layout, message, BODY), record)
-           && PyDict_CheckExact(properties) && PyDict_GET_SIZE(properties) == 0
-           && ADD_FIELD(record, "KEYS", field_of(layout, message, KEYS))
+           && add_further(record, field_of(layout, message, PROPERTIES))
+           && add_keys(record, field_of(layout, message, KEYS))
            && ADD_FIELD(record, "UNIQ_KEY", field_of(layout, message, UNIQUE_KEY))
            && ADD_FIELD(record, "TAGS", field_of(layout, message, TAGS))
            && measure(self->log, target->cell, record);
@@ -612,7 +687,7 @@ read_all_encoded(Putter *self, Piece batch, Piece more, const Record *model, con
 {
     Py_ssize_t at = 0;
     for (Py_ssize_t i = 0; i < count; i++) {
-        records[i] = *model;
+        memcpy(&records[i], model, offsetof(Record, properties));
         at = read_encoded(batch, at, more, &records[i]);
         if (at < 0 || !measure(self->log, target->cell, &records[i])) {
             return 0;

@@ -49,15 +49,20 @@ INT32, INT64 = st.integers(-(2**31), 2**31 - 1), st.integers(-(2**63), 2**63 - 1
 TEXTS = st.text("abcXYZ019 -_", max_size=30) | st.sampled_from(
     ["", "a\x01b", "\x02", "é", "\ud800"]
 )
-NAMES = TEXTS | st.sampled_from(["DELAY", "WAIT"])
+NAMES = TEXTS | st.sampled_from(["DELAY", "WAIT", "INNER_MULTI_DISPATCH"])
 BODIES = st.binary(max_size=300) | st.integers(0, 70_000).map(lambda size: b"b" * size)
 FIELDS = {
     "topic": st.sampled_from(["orders", "p" * 127, "p" * 128, "", "..", "ü"]) | ODD,
     "body": st.sampled_from([bytearray(b"x"), memoryview(b"y"), "text"]) | ODD,
-    "keys": TEXTS | st.lists(TEXTS, max_size=3).map(tuple) | ODD,
+    "keys": TEXTS
+    | st.lists(TEXTS | st.just("k"), max_size=6).map(tuple)
+    | st.lists(st.text("ab", min_size=1, max_size=3), max_size=6).map(tuple)
+    | ODD,
     "unique_key": TEXTS | ODD,
     "tags": TEXTS | st.just("t" * 40_000) | ODD,
-    "properties": st.dictionaries(NAMES, TEXTS | st.sampled_from(["1", "false"]), max_size=2) | ODD,
+    "properties": st.dictionaries(NAMES, TEXTS | st.sampled_from(["1", "false"]), max_size=2)
+    | st.dictionaries(st.text("ab", min_size=1, max_size=3), st.text("ab", max_size=9), max_size=9)
+    | ODD,
     "flag": INT32 | ODD,
     "sys_flag": st.sampled_from([0, 1, 0x10, 0x20, 0x700, 4, 8, 12, -16]) | ODD,
     "born_timestamp_ms": st.sampled_from([None, -1, 0]) | INT64 | ODD,
@@ -221,7 +226,14 @@ def plainly(store, monkeypatch):
 
 
 def test_what_is_plain_is_done_without_the_plain_ways(store, plainly):
-    for fields in ({}, {"keys": ()}, {"tags": None, "sys_flag": 1, "flag": -3}, {"body": b""}):
+    for fields in (
+        {},
+        {"keys": ()},
+        {"keys": ("a", "b")},
+        {"properties": {"a": "b", "c": ""}},
+        {"tags": None, "sys_flag": 1, "flag": -3},
+        {"body": b""},
+    ):
         assert store.put(msgspec.structs.replace(PLAIN, **fields)).status is OK
     prepared = store.prepare(PLAIN)
     assert store.put_prepared(prepared).status is OK
@@ -230,7 +242,7 @@ def test_what_is_plain_is_done_without_the_plain_ways(store, plainly):
     assert store.put_batch((PLAIN,) * 5).message_count == 5
     assert store.put_client_batch("orders", 0, encode_client_batch([(0, b"a", b"K\x01v")])).size
     assert plainly == []
-    store.put(msgspec.structs.replace(PLAIN, properties={"a": "b"}))
+    store.put(msgspec.structs.replace(PLAIN, properties={"a": "é"}))
     store.put(PLAIN, queue_id=1)
     assert len(plainly) == 2
 
@@ -389,7 +401,7 @@ def test_puts_leave_nothing_behind(store):
 def test_many_threads_of_all_kinds_leave_one_unbroken_row(store):
     rounds = 150
     batch = encode_client_batch([(0, b"a" * 50, b"K\x01v")] * 3)
-    odd = msgspec.structs.replace(PLAIN, properties={"a": "b"})
+    odd = msgspec.structs.replace(PLAIN, properties={"a": "é"})
 
     def put_many(seed):
         source = random.Random(seed)
