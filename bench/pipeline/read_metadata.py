@@ -12,7 +12,8 @@ COLUMNS: Final = (
     "topic,flag,queueId,queueOffset,bornTimestamp,storeTimestamp,tags,keys,"
     "physicalOffset,size,sysFlag,reconsumeTimes"
 )
-"""The twelve columns of the first measurements, which the target was set by."""
+"""As many as the first measurements had; those had `bodyCRC` and `preparedTransactionOffset` for
+`tags` and `keys`, which are the dearer ones."""
 
 
 def prepare(spark: Any, store: Path, scratch: Path) -> Callable[[], object]:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from rocketstore.pipeline.jobs.rebuild.settings import RebuildSettings
 
 PLACE_TASK_BYTES: Final = 64 * MiB
-"""Entries and items of one task: some GB of log, since a task costs 0.1 s before it does
+"""Entries and items of one task: some GB of log, since a task costs time before it does
 anything."""
 
 _ITEM_BYTES: Final = 20
