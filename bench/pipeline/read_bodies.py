@@ -1,4 +1,4 @@
-"""A query over fourteen columns of table ``messages``: bodies, properties, twelve numbers and names.
+"""A query over fourteen columns of table ``messages``: bodies, properties and twelve fields.
 
 These are the columns of the first measurements, which the target for queries with bodies was set
 by; there `properties` was one text of each message, here it is a map.
