@@ -1,7 +1,7 @@
 """CRC-32 of a body inside a kernel: carry-less multiplication where the CPU has it, else tables.
 
 Law: equal to ``zlib.crc32`` for every length (property test); no memory is allocated.
-Cost: about 12 GB/s with PCLMULQDQ, 2 GB/s with tables. Which one is decided when this module is
+Cost: about 14 GB/s with PCLMULQDQ, 2 GB/s with tables. Which one is decided when this module is
 imported, by the very CPU description that Numba compiles for and keys its cache with.
 Derived in ``rocketstore.scan.crc``.
 """

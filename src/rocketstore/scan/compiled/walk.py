@@ -5,7 +5,7 @@ record's own address with its place, the inner lengths with the whole, before an
 as a position; a read never leaves the buffer.
 Source: CommitLog.checkMessageAndReturnSize (spec F3.4), which compares neither the address nor the
 length with the rest of the file.
-Cost: without CRC about 0.1 µs a record; with it, 12 GB/s of body on top.
+Cost: without CRC about 0.06 µs a record; with it, 14 GB/s of body on top.
 """
 
 from __future__ import annotations

@@ -15,8 +15,9 @@ everything is dispatched from the first file on.
 
 How derived: DefaultMessageStore.recover, CommitLog.recoverNormally and recoverAbnormally of 4.9.3
 (spec B16), without K-R1 to K-R10 and K-C2, K-I1, K-I8, K-S1. See docs/how-it-works/recovery.md.
-Cost: one fused pass (walk, checksum, queues, index) over what is not known to be safe; a second one
-only where damage has records behind it.
+Cost: one pass over what is not known to be safe: a thread walks, with checksums, while this one
+enters records into queues and index (decision 0015); a second one only where damage has records
+behind it.
 """
 
 from __future__ import annotations
