@@ -163,7 +163,11 @@ class _Handler(BaseHTTPRequestHandler):
         self._serve(self._delete, is_write=True)
 
     def _serve(self, answer: Any, *, is_write: bool = False) -> None:
-        self.body = self._read_body()
+        try:
+            self.body = self._read_body()
+        except (ConnectionError, ValueError):  # the client died amid it: then it is no object
+            self.close_connection = True
+            return
         parts = urlsplit(self.path)
         bucket, _, key = unquote(parts.path.lstrip("/")).partition("/")
         self.key = key
@@ -321,7 +325,11 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _read_raw_body(self) -> bytes:
         if self.headers.get("Transfer-Encoding", "").lower() != "chunked":
-            return self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            size = int(self.headers.get("Content-Length") or 0)
+            body = self.rfile.read(size)
+            if len(body) < size:
+                raise ConnectionError
+            return body
         pieces = []
         while size := int(self.rfile.readline().partition(b";")[0], 16):
             pieces.append(self.rfile.read(size))
