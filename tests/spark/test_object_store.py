@@ -32,20 +32,20 @@ from rocketstore import errors, pipeline
 store, archive, nowhere, back, scratch = sys.argv[2:]
 spark = start_session(scratch)
 pipeline.register(spark)
-reader = spark.read.format("rocketstore").option("maxSplitBytes", "65536")
+reader = spark.read.format("rocketstore").option("maxSplitBytes", "131072")
 rows = reader.load(store)
 explained = io.StringIO()
 with contextlib.redirect_stdout(explained):
     rows.explain(True)
 told = {"rows": rows.count()}
-archived = pipeline.archive(spark, store, archive, max_split_bytes=65536, sole_writer=True)
+archived = pipeline.archive(spark, store, archive, max_split_bytes=131072, sole_writer=True)
 told["archived"] = archived.records
 messages = pipeline.archived_messages(spark, archive)
 asked = messages.select("physicalOffset", "topic", "queueId", "queueOffset", "run", "day")
 told["asked"] = sorted([*row[:-1], str(row.day)] for row in asked.collect())
 told["restored"] = pipeline.restore(spark, archive, back).records
 report = pipeline.rebuild(
-    spark, store, plan="shuffle", sole_writer=True, max_split_bytes=65536
+    spark, store, plan="shuffle", sole_writer=True, max_split_bytes=131072
 )
 told["rebuilt"] = [report.record_count, report.entry_count, report.kept is not None]
 told["after"] = reader.option("table", "consumequeue").load(store).count()

@@ -14,7 +14,15 @@ from support.golden_stores import golden_store
 from support.pipeline_tables import plan_table, read_table
 from support.report_run import make_report, tables_of
 from support.s3_server import SECRET_KEY, running_s3
-from support.small_store import Clock, build_store, overwrite
+from support.small_store import (
+    Clock,
+    build_store,
+    messages,
+    open_store,
+    overwrite,
+    put_all,
+)
+from support.stream_run import StreamRun, flat, places_of
 
 GOLDEN = ("basic", "batch", "ipv6", "delay", "transactions", "multidispatch")
 TABLES = ("messages", "commitlog", "consumequeue", "index", "segments", "damage")
@@ -201,3 +209,25 @@ def test_a_report_says_the_same_as_of_a_disk(tmp_path, s3):
         for report in reports
     )
     assert found == on_disk
+
+
+# --- streams ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("options", [{}, {"subscribe": "Topic0,Topic1"}])
+def test_a_stream_follows_a_store_whose_copy_grows(tmp_path, s3, options):
+    store, clock = tmp_path / "store", Clock()
+    prefix = f"grown{len(options)}/store"
+    build_store(store, 100, clock)
+    s3.put_tree(store, prefix)
+    given = {"maxOffsetsPerTrigger": 60, "startingOffsets": "earliest"} | options
+    run = StreamRun(s3.uri(prefix), **given)
+    first = flat(run.drain())
+    assert len(first) == 100
+    with open_store(store, clock) as opened:
+        put_all(opened, messages(150, first=100), clock)
+    s3.put_tree(store, prefix)
+    again = StreamRun(s3.uri(prefix), run.checkpoint, **given)
+    found = places_of(first + flat(again.drain()))
+    assert sorted(found) == places_of(read_table(store))
+    assert len(set(found)) == 250
