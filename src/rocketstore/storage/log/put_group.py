@@ -75,7 +75,12 @@ class PutGroup:
         if len(self._waiting) >= self._ring_at:
             # The thread is rung once: a ring that it does not wait for would end its next wait.
             self._ring_at = _NOBODY
-            woken.hand_over(self._bell, timeout_s)
+            # On a loaded machine a single put is faster if both want to run for a moment.
+            if self.company > 1:
+                woken.hand_over(self._bell, timeout_s)
+            else:
+                self._bell.unpark()
+                woken.park(timeout_s)
             return
         try:
             following = self._served.popleft()
@@ -104,6 +109,8 @@ class PutGroup:
             self.let_go()
         elif self.company > 1:
             self._gather_company(sync_s)
+        else:
+            self.let_go()
         self._ring_at = 1
         if not self._waiting and not self._is_asked:
             self._sleep(-1)
