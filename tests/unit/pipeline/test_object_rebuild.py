@@ -214,6 +214,23 @@ def test_a_store_whose_placing_was_killed_is_finished_before_its_log_is_read(bui
         rebuilt(s3.uri("store"))
 
 
+def test_old_objects_stay_when_the_new_ones_were_lost_amid_the_placing(built, s3):
+    s3.put_tree(built, "store")
+
+    def stop(name):
+        if name == "place consumequeue":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        rebuilt(s3.uri("store"), step=stop)
+    before = queues_and_index(s3)
+    for key in [key for key in s3.objects if "/rebuild/" in key and "/consumequeue/" in key]:
+        del s3.objects[key]
+    with pytest.raises(StoreError, match="holds 0 new objects: expected"):
+        rebuilt(s3.uri("store"))
+    assert queues_and_index(s3) == before
+
+
 def test_an_object_that_an_upload_cut_off_stops_the_rebuild_before_anything_is_replaced(built, s3):
     s3.put_tree(built, "store")
     before = queues_and_index(s3)

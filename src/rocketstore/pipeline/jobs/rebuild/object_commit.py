@@ -55,11 +55,14 @@ class Placing(msgspec.Struct, frozen=True):
         ``consumequeue``, ``index``: what is replaced.
     index_names
         The number that each index file is staged under, and its name.
+    counts
+        How many new objects each of `names` has.
     """
 
     staging: str
     names: tuple[str, ...]
     index_names: dict[str, str]
+    counts: dict[str, int]
 
 
 class StagedQueues(NamedTuple):
@@ -84,20 +87,24 @@ class StagedQueues(NamedTuple):
         """Path of the new ``consumequeue``."""
         return f"{self.path}/{CONSUME_QUEUE_DIRECTORY}"
 
-    def check(self, settings: RebuildSettings, index_names: dict[str, str]) -> None:
-        """Compare what is staged with what has to be there.
+    def checked(
+        self, settings: RebuildSettings, names: tuple[str, ...], index_names: dict[str, str]
+    ) -> Placing:
+        """Compare what is staged with what has to be there, and say what is put in place.
 
         Raises
         ------
         StoreError
             An object has another size, or an index file is missing.
         """
+        counts = {}
         wanted = {
             CONSUME_QUEUE_DIRECTORY: settings.queue_file_bytes,
             INDEX_DIRECTORY: settings.layout.size_bytes,
         }
         for name, size in wanted.items():
             found = self.objects.sizes(f"{self.path}/{name}")
+            counts[name] = len(found)
             for path, object_bytes in found.items():
                 if object_bytes != size:
                     raise StoreError(
@@ -109,6 +116,7 @@ class StagedQueues(NamedTuple):
                     f"{self.path}/{name} holds {len(found)} objects: expected {len(index_names)}",
                     hint="somebody else has written there; nothing was replaced",
                 )
+        return Placing(self.directory, names, index_names, counts)
 
 
 def commit_objects(
@@ -200,10 +208,16 @@ def _place(objects: ObjectStore, placing: Placing, step: Callable[[str], None]) 
     """Put all new objects in place and remove what is old; may be done again from the beginning."""
     for name in placing.names:
         source, target = f"{objects.root}/{placing.staging}/{name}", f"{objects.root}/{name}"
-        new = {
-            path: placing.index_names[path] if name == INDEX_DIRECTORY else path
-            for path in objects.sizes(source)
-        }
+        staged = objects.sizes(source)
+        if len(staged) != placing.counts[name]:
+            # To go on would remove old objects that have no successor any more.
+            raise StoreError(
+                f"{source} holds {len(staged)} new objects: expected {placing.counts[name]}",
+                hint=f"copies of the old ones are below {_REPAIR_DIRECTORY}/: put them back, and "
+                f"remove {REBUILD_DIRECTORY}/",
+            )
+        names = placing.index_names
+        new = {path: names[path] if name == INDEX_DIRECTORY else path for path in staged}
         step(f"place {name}")
         objects.copy_all((f"{source}/{path}", f"{target}/{final}") for path, final in new.items())
         step(f"remove {name}")

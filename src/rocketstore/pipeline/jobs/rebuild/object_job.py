@@ -28,7 +28,6 @@ from rocketstore.pipeline.jobs.rebuild.construction import (
 )
 from rocketstore.pipeline.jobs.rebuild.given_numbers import QueueTops
 from rocketstore.pipeline.jobs.rebuild.object_commit import (
-    Placing,
     StagedQueues,
     commit_objects,
     finish_interrupted_objects,
@@ -102,10 +101,9 @@ def rebuild_objects(
         tops = QueueTops(objects.files, f"{objects.root}/{CONSUME_QUEUE_DIRECTORY}", staged.queues)
         writer = ObjectQueues(objects, staged.queues, built.settings.queue_file_bytes)
         kept_places = keep_numbers(location, tops, writer, built)
-        staged.check(built.settings, index_names)
         queues = (_queue_names(objects.sizes(tops.old)), _queue_names(objects.sizes(tops.new)))
         names = [CONSUME_QUEUE_DIRECTORY, *([INDEX_DIRECTORY] if built.settings.has_index else [])]
-        placing = Placing(staged.directory, tuple(names), index_names)
+        placing = staged.checked(built.settings, tuple(names), index_names)
         step("built")
         kept = commit_objects(staged, placing, now_ms=options.now_ms, step=step)
     except Exception:
