@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from rocketstore import pipeline
+from rocketstore.cli.application import run as run_command
 from rocketstore.errors import (
     ArchiveDamagedError,
     ArchiveError,
@@ -13,6 +15,7 @@ from rocketstore.errors import (
 )
 from rocketstore.pipeline.jobs.archive.manifest import read_manifests
 from rocketstore.pipeline.jobs.archive.place import archive_place
+from rocketstore.pipeline.jobs.rebuild import job as rebuild_job
 from rocketstore.pipeline.jobs.rebuild.job import rebuild_with
 from rocketstore.pipeline.jobs.rebuild.proving import prove_with
 from rocketstore.pipeline.jobs.report.plan import plan_report
@@ -312,3 +315,36 @@ def test_no_job_repeats_a_credential_that_stood_in_a_location(tmp_path, built, a
     told = f"{caught.value!r} {caught.value} {caught.value.hint} {vars(caught.value)}"
     assert "verysecret" not in told
     assert "AKIAUSER" not in told
+
+
+# --- the command line ---------------------------------------------------------------------------
+
+
+def test_commands_take_locations_as_they_stand(tmp_path, built, s3, monkeypatch, capsys):
+    def archiving(_, store, target, *, max_split_bytes, sole_writer, progress):
+        del progress
+        return archived(store, target, split=max_split_bytes, sole_writer=sole_writer)
+
+    def restoring(_, source, target, *, progress, topics, begin_ms, end_ms):
+        del progress, begin_ms, end_ms
+        return restored(source, target, topics=tuple(topics))
+
+    def rebuilding(_, store, *, progress, config, **options):
+        del progress, config
+        return rebuild_with(Here(), store, now_ms=0, **options)
+
+    for name, job in (("archive", archiving), ("restore", restoring), ("session", lambda *_: None)):
+        monkeypatch.setattr(pipeline, name, job, raising=False)
+    monkeypatch.setattr(rebuild_job, "rebuild", rebuilding)
+    s3.put_tree(built, "store")
+    store, archive, back = s3.uri("store"), s3.uri("archive"), str(tmp_path / "back")
+    assert run_command(["pipeline", "archive", store, archive]) == 2
+    assert "--sole-writer" in capsys.readouterr().err
+    assert run_command(["pipeline", "archive", store, archive, "--sole-writer"]) == 0
+    assert run_command(["pipeline", "restore", archive, back]) == 0
+    assert log_bytes(tmp_path / "back") == log_bytes(built)
+    assert run_command(["pipeline", "restore", archive, s3.uri("back")]) == 2
+    given = ["pipeline", "rebuild", store, "--plan", "shuffle"]
+    assert run_command(given) == 2
+    assert run_command([*given, "--sole-writer"]) == 0
+    assert "What was there is kept in repair/" in capsys.readouterr().out
