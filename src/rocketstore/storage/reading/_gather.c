@@ -5,7 +5,7 @@
  * asked for, and then it equals what the kernel `scan.compiled.gather` selects. Everything else (a
  * filler, a lost record, another file or queue, a sector's edge that is zero, more than `MOST_RECORDS`
  * or `MOST_BYTES`) gives None, and the kernel is asked. Every length is compared with the maps before a byte is read;
- * the caller holds them, and the buffers are held here, while the interpreter's lock is given up.
+ * the caller holds them, and the buffers are held here, where the interpreter's lock is given up.
  *
  * Source: DefaultMessageStore.getMessage of 4.9 (docs/how-it-works/reading.md).
  */
@@ -25,6 +25,7 @@ enum {
     SECTOR_SIZE = 512,
     MOST_RECORDS = 128,
     MOST_BYTES = 4 * 1024 * 1024,
+    SHORT_PAGE_BYTES = 64 * 1024,
     AHEAD_RECORDS = 8,
     AHEAD_BYTES = 1280,
     CACHE_LINE = 64,
@@ -159,7 +160,7 @@ list_targets(const Gatherer *self, const Page *page, const Py_buffer *log, const
     return count;
 }
 
-/* Copy the records if all are wanted; needs no lock of the interpreter. */
+/* Copy the records if all are wanted; does not need the interpreter's lock. */
 static int
 copy_records(const Gatherer *self, const uint8_t *log, long long base, const Target *targets,
              Py_ssize_t count, char *to)
@@ -193,10 +194,15 @@ gather(const Gatherer *self, const Page *page, const Py_buffer *log, const Py_bu
     if (records == NULL) {
         return NULL;
     }
-    int is_whole;
-    Py_BEGIN_ALLOW_THREADS
-    is_whole = copy_records(self, log->buf, page->base, targets, *count, PyBytes_AS_STRING(records));
-    Py_END_ALLOW_THREADS
+    /* Whoever gives up the interpreter's lock may wait milliseconds for it. A short page that is
+     * likely in memory takes microseconds; of the others, the first record is the oldest. */
+    int is_short = total <= SHORT_PAGE_BYTES && page->base + targets[0].at >= page->in_disk_below;
+    PyThreadState *state = is_short ? NULL : PyEval_SaveThread();
+    int is_whole
+        = copy_records(self, log->buf, page->base, targets, *count, PyBytes_AS_STRING(records));
+    if (state != NULL) {
+        PyEval_RestoreThread(state);
+    }
     if (!is_whole) {
         Py_CLEAR(records);
     }
