@@ -123,6 +123,7 @@ def scan_segment(  # noqa: PLR0913 - keywords, each with a default
     base: int,
     start: int = 0,
     stop: int | None = None,
+    data_stop: int | None = None,
     file_size: int | None = None,
     check_crc: bool = True,
     batch_records: int = BATCH_RECORDS,
@@ -141,6 +142,9 @@ def scan_segment(  # noqa: PLR0913 - keywords, each with a default
     stop
         Records that start before this position are yielded, damage is cut off there; default: the
         end of the buffer.
+    data_stop
+        From here on the file is known to be zeros, so that nothing there is read: through a map,
+        each page of a hole would become one of memory.
     file_size
         Nominal size of the file, default: the size of the buffer. A record must end inside it, and
         a BLANK must say exactly what remains of it.
@@ -159,6 +163,9 @@ def scan_segment(  # noqa: PLR0913 - keywords, each with a default
     limit = min(len(array), nominal_size)
     end = limit if stop is None else min(stop, limit)
     scan = _Scan(array, base, nominal_size, check_crc=check_crc)
+    if data_stop is not None:
+        scan.data_stop = min(data_stop, limit)
+        end = min(end, scan.data_stop)
     scan.position = start
     scan.end_of_data = base + start
     while True:
@@ -177,6 +184,7 @@ class _Scan:
         self.base = base
         self.file_size = file_size
         self.limit = min(len(array), file_size)
+        self.data_stop = self.limit
         self.check_crc = check_crc
         self.position = 0
         self.end_of_data = base
@@ -233,12 +241,12 @@ class _Scan:
         """
         # Nothing believable stands at the break itself; zeros alone need no such care.
         begin = self.position + (reason != StopReason.UNWRITTEN)
-        found = kernels.resync(self.array, begin, self.limit, self.base, self.file_size)
+        found = kernels.resync(self.array, begin, self.data_stop, self.base, self.file_size)
         if found >= 0:
             self.position = found
             self.is_run_start = True
             return found, False
-        last_written = kernels.last_nonzero(self.array, self.position, self.limit)
+        last_written = kernels.last_nonzero(self.array, self.position, self.data_stop)
         zeros_at = max(last_written + 1, self.position)
         self.position = self.limit
         return zeros_at, True

@@ -7,6 +7,7 @@ import mmap
 import numpy as np
 import pytest
 
+from rocketstore.scan import kernels
 from rocketstore.scan.resync import find_record
 from rocketstore.scan.scanner import Blank, DamageReason, scan_segment
 from rocketstore.units import ByteRange
@@ -253,6 +254,43 @@ def test_a_scan_may_start_and_stop_between_records():
     batch = scan(log.data, start=second, stop=last - 1)
     assert queue_offsets(batch) == [1, 2]
     assert batch.end_of_data == BASE + last
+
+
+@pytest.mark.parametrize("torn_bytes", [0, 1, 50, 400])
+def test_knowing_where_zeros_begin_changes_nothing_that_is_found(torn_bytes):
+    log = healthy(2).garbage(b"\xff" * 30).add(queue_offset=2, body=b"x" * 300)
+    whole = bytes(log.add(queue_offset=3, body=b"y" * 500).data)
+    data = whole[: len(whole) - 600 + torn_bytes]
+    written = len(data.rstrip(b"\0"))
+    data += bytes(5000 - len(data))
+    for data_stop in (written, written + 1, written + 777, len(data)):
+        found, plain = scan(data, data_stop=data_stop), scan(data, stop=data_stop)
+        assert found.columns.cols.tolist() == plain.columns.cols.tolist()
+        assert (found.damage, found.unwritten_at) == (plain.damage, plain.unwritten_at)
+        assert found.end_of_data == plain.end_of_data
+
+
+def test_what_is_known_to_be_zeros_is_not_read(monkeypatch):
+    log = healthy(2)
+    data_stop = len(log.data)
+    data = with_bytes(log.zeros(1000).add(queue_offset=9), 4, b"\xff")
+    assert queue_offsets(scan(data)) == [1, 9]
+    looked_at = []
+    resync, last_nonzero = kernels.resync, kernels.last_nonzero
+
+    def noted_resync(array, position, stop, base, size):
+        looked_at.append(stop)
+        return resync(array, position, stop, base, size)
+
+    def noted_last(array, position, stop):
+        looked_at.append(stop)
+        return last_nonzero(array, position, stop)
+
+    monkeypatch.setattr(kernels, "resync", noted_resync)
+    monkeypatch.setattr(kernels, "last_nonzero", noted_last)
+    torn = with_bytes(log, log.records[1][0] + 90, b"\xff")
+    assert queue_offsets(scan(torn, data_stop=data_stop)) == [0]
+    assert looked_at == [data_stop, data_stop]
 
 
 def test_a_mapping_a_memoryview_and_an_array_are_scanned_in_place(tmp_path):

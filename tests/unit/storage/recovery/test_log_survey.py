@@ -59,6 +59,19 @@ def test_the_end_is_behind_the_last_record_whatever_stands_in_front(tmp_path: Pa
     assert (lost.start, lost.stop) == (offsets[3], offsets[5])
 
 
+def test_nothing_is_read_where_the_file_system_knows_zeros(tmp_path: Path) -> None:
+    """Through a map each page of a hole would become one of memory: up to a file of them."""
+    offsets = build_store(tmp_path, 10, Clock())
+    overwrite(tmp_path, offsets[3] + 4, b"\xff")
+    file = WholeFile(tmp_path / "commitlog" / f"{0:020d}")
+    plain = survey_log([file], now_ms=NOW_MS)
+    data_stop = plain.end + 100
+    file.array[data_stop + 500 : data_stop + 900] = file.array[: 900 - 500]
+    known = survey_log([file], now_ms=NOW_MS, data_stop=lambda _file: data_stop)
+    assert (known.end, known.lost_ranges()) == (plain.end, plain.lost_ranges())
+    assert [kept.damage for kept in known.files] == [kept.damage for kept in plain.files]
+
+
 @pytest.mark.parametrize("seed", range(40))
 def test_reading_piece_by_piece_gives_the_survey_of_the_whole(seed: int, tmp_path: Path) -> None:
     dice = random.Random(seed)
