@@ -3,111 +3,76 @@ workers, which have their credentials from the environment."""
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
+import contextlib
+import io
 
 import pytest
 
+from rocketstore import pipeline
+from rocketstore.pipeline.jobs.rebuild.job import rebuild_with
 from support.archive_runs import log_bytes
 from support.golden_stores import golden_store
 from support.pipeline_tables import read_table
 from support.rebuild_oracle import Here
-from support.repository import ROOT
 from support.s3_server import ACCESS_KEY, SECRET_KEY, running_s3
 from support.small_store import START_MS, copy_store
-from support.spark_session import require_java
 
-pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark-cluster")]
+pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
 
-LIMIT_S = 120
-
-PROGRAM = """
-import contextlib, io, json, sys
-sys.path.insert(0, sys.argv[1])
-from support.spark_session import start_session
-from rocketstore import errors, pipeline
-
-store, archive, nowhere, back, scratch = sys.argv[2:]
-spark = start_session(scratch)
-pipeline.register(spark)
-reader = spark.read.format("rocketstore").option("maxSplitBytes", "131072")
-rows = reader.load(store)
-explained = io.StringIO()
-with contextlib.redirect_stdout(explained):
-    rows.explain(True)
-told = {"rows": rows.count()}
-archived = pipeline.archive(spark, store, archive, max_split_bytes=131072, sole_writer=True)
-told["archived"] = archived.records
-messages = pipeline.archived_messages(spark, archive)
-asked = messages.select("physicalOffset", "topic", "queueId", "queueOffset", "run", "day")
-told["asked"] = sorted([*row[:-1], str(row.day)] for row in asked.collect())
-told["restored"] = pipeline.restore(spark, archive, back).records
-report = pipeline.rebuild(
-    spark, store, plan="shuffle", sole_writer=True, max_split_bytes=131072
-)
-told["rebuilt"] = [report.record_count, report.entry_count, report.kept is not None]
-told["after"] = reader.option("table", "consumequeue").load(store).count()
-try:
-    reader.load(nowhere).count()
-except Exception as error:
-    told["error"] = str(error)
-told["plan"] = explained.getvalue()
-print("TOLD " + json.dumps(told), flush=True)
-spark.stop()
-"""
+SPLIT_BYTES = 131_072
+PLACES = ("physicalOffset", "topic", "queueId", "queueOffset")
 
 
-def run_program(*places):
-    credentials = {
-        "AWS_ACCESS_KEY_ID": ACCESS_KEY,
-        "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
-        "AWS_EC2_METADATA_DISABLED": "true",
-    }
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(ROOT / "tests"), *map(str, places)],
-        env=os.environ | credentials,
-        capture_output=True,
-        text=True,
-        timeout=LIMIT_S,
-        check=False,
+@pytest.fixture
+def s3():
+    with running_s3() as server:
+        server.put_tree(golden_store("basic")[0], "store")
+        yield server
+
+
+@pytest.fixture(scope="module")
+def on_disk():
+    return read_table(golden_store("basic")[0])
+
+
+def test_a_store_on_s3_is_read_and_neither_plan_nor_error_tells_a_credential(spark, s3, on_disk):
+    reader = spark.read.format("rocketstore").option("maxSplitBytes", SPLIT_BYTES)
+    rows = reader.load(s3.uri("store"))
+    told = io.StringIO()
+    with contextlib.redirect_stdout(told):
+        rows.explain(extended=True)
+    assert rows.count() == len(on_disk)
+    with pytest.raises(Exception, match="is no store") as caught:
+        reader.load(s3.uri("nowhere"))
+    for secret in (ACCESS_KEY, SECRET_KEY):
+        assert secret not in told.getvalue()
+        assert secret not in str(caught.value)
+
+
+def test_an_archive_on_s3_is_made_asked_and_restored(spark, s3, on_disk, tmp_path):
+    archive = s3.uri("archive")
+    made = pipeline.archive(
+        spark, s3.uri("store"), archive, max_split_bytes=SPLIT_BYTES, sole_writer=True
     )
-    found = [line for line in done.stdout.splitlines() if line.startswith("TOLD ")]
-    assert found, done.stderr[-3000:]
-    return json.loads(found[0].removeprefix("TOLD ")), done.stdout + done.stderr
-
-
-def test_a_store_on_s3_is_read_archived_asked_restored_and_rebuilt(tmp_path):
-    require_java()
-    from rocketstore.pipeline.jobs.rebuild.job import rebuild_with  # noqa: PLC0415 - after Java
-
-    store, _ = golden_store("basic")
-    on_disk = read_table(store)
-    copy = copy_store(store, tmp_path / "copy")
-    rebuild_with(Here(), copy, plan="posix", now_ms=START_MS)
-    with running_s3() as s3:
-        s3.put_tree(store, "store")
-        places = (s3.uri("store"), s3.uri("archive"), s3.uri("nowhere"))
-        told, output = run_program(*places, tmp_path / "back", tmp_path)
-        rebuilt = {
-            path: content
-            for path, content in s3.tree("store").items()
-            if path.startswith("consumequeue/")
-        }
-    names = ("physicalOffset", "topic", "queueId", "queueOffset")
-    asked = [
-        [*(row[name] for name in names), 1, str(row["storeTimestamp"].date())] for row in on_disk
+    assert made.records == len(on_disk)
+    found = pipeline.archived_messages(spark, archive).select(*PLACES, "run", "day").collect()
+    assert sorted(tuple(row) for row in found) == [
+        (*(row[name] for name in PLACES), 1, row["storeTimestamp"].date()) for row in on_disk
     ]
-    assert told["rows"] == told["archived"] == told["restored"] == len(on_disk)
-    assert told["asked"] == sorted(asked)
-    assert told["rebuilt"] == [len(on_disk), told["after"], True]
-    assert log_bytes(tmp_path / "back") == log_bytes(store)
-    assert rebuilt == {
-        path.relative_to(copy).as_posix(): path.read_bytes()
+    assert pipeline.restore(spark, archive, tmp_path / "back").is_whole
+    assert log_bytes(tmp_path / "back") == log_bytes(golden_store("basic")[0])
+
+
+def test_a_store_on_s3_is_rebuilt_to_the_bytes_of_a_disk(spark, s3, on_disk, tmp_path):
+    copy = copy_store(golden_store("basic")[0], tmp_path / "copy")
+    rebuild_with(Here(), copy, plan="posix", now_ms=START_MS)
+    report = pipeline.rebuild(
+        spark, s3.uri("store"), plan="shuffle", sole_writer=True, max_split_bytes=SPLIT_BYTES
+    )
+    assert report.record_count == len(on_disk)
+    assert report.kept is not None
+    assert s3.tree("store/consumequeue") == {
+        path.relative_to(copy / "consumequeue").as_posix(): path.read_bytes()
         for path in (copy / "consumequeue").rglob("*")
         if path.is_file()
     }
-    assert "is no store" in told["error"]
-    for secret in (ACCESS_KEY, SECRET_KEY):
-        assert secret not in output

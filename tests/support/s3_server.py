@@ -27,6 +27,12 @@ if TYPE_CHECKING:
 ACCESS_KEY = "TESTACCESSKEY"
 SECRET_KEY = "tests-secret-of-nobody"  # noqa: S105 - of this server only
 BUCKET = "bucket"
+CREDENTIALS = {
+    "AWS_ACCESS_KEY_ID": ACCESS_KEY,
+    "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
+    "AWS_EC2_METADATA_DISABLED": "true",
+}
+"""For the environment of whoever asks."""
 
 _SOCKET_TIMEOUT_S = 10
 _HANG_UP_S = 5
@@ -117,13 +123,8 @@ def running_s3() -> Iterator[S3Server]:
     state.port = server.server_address[1]
     thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
     thread.start()
-    credentials = {
-        "AWS_ACCESS_KEY_ID": ACCESS_KEY,
-        "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
-        "AWS_EC2_METADATA_DISABLED": "true",
-    }
     try:
-        with mock.patch.dict(os.environ, credentials):
+        with mock.patch.dict(os.environ, CREDENTIALS):
             yield state
     finally:
         server.shutdown()
