@@ -69,11 +69,13 @@ SYNCS = {
     "names-of-tables": names_in("config"),
     "names-in-the-root": root_names,
 }
+KNOWN_SEEDS = {"bytes-of-queues": 5, "names-of-index-files": 11, "names-of-tables": 2}
+"""Seeds that have noticed; tried first, because one that notices nothing takes a second."""
 
 
 @pytest.mark.parametrize("sync", SYNCS)
 def test_without_this_sync_some_cut_loses_something(tmp_path: Path, sync: str) -> None:
-    for seed in range(60):
+    for seed in dict.fromkeys((KNOWN_SEEDS.get(sync, 0), *range(60))):
         try:
             run(tmp_path / str(seed), seed, forgets=SYNCS[sync])
         except (AssertionError, RocketStoreError):

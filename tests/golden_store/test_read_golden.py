@@ -277,9 +277,10 @@ def test_earliest_message_of_a_queue_is_the_first_that_can_be_read(
 # --- by key ---------------------------------------------------------------------------------------
 
 
-def hits(java: dict[str, Any], topic: str, key: str, candidates: list[int]) -> list[int]:
+def hits(
+    records: dict[int, dict[str, Any]], topic: str, key: str, candidates: list[int]
+) -> list[int]:
     """Candidates without repetitions, without records that are gone, without other keys."""
-    records = messages_of(java)
     return [
         offset
         for offset in dict.fromkeys(candidates)
@@ -289,10 +290,11 @@ def hits(java: dict[str, Any], topic: str, key: str, candidates: list[int]) -> l
 
 def test_every_key_finds_what_java_found_less_what_is_no_hit(case: str, reader: Reader) -> None:
     java = answers(case)
+    records = messages_of(java)
     for name, offsets in java["index"].items():
         topic, _, key = name.partition("#")
         found = [message.physical_offset for message in reader.find(topic, key)]
-        assert found == hits(java, topic, key, offsets), name
+        assert found == hits(records, topic, key, offsets), name
 
 
 def test_every_key_of_every_message_finds_it() -> None:
@@ -314,7 +316,7 @@ def test_a_range_of_times_is_exact_to_the_millisecond(case: str, reader: Reader)
         candidates = java["index"].get(f"{topic}#{key}", [])
         expected = [
             offset
-            for offset in hits(java, topic, key, candidates)
+            for offset in hits(records, topic, key, candidates)
             if begin_ms <= records[offset]["storeTimestamp"] <= end_ms
         ][:max_messages]
         found = reader.find(topic, key, begin_ms=begin_ms, end_ms=end_ms, max_messages=max_messages)
