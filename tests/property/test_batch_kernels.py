@@ -207,3 +207,32 @@ def test_without_room_the_size_needed_is_told(module):
     size = 91 + 3 + len(TOPIC)
     assert batch.write(module, room=size + 7)[0] == BatchRefusal.NO_ROOM - size
     assert batch.write(module, room=size + 8)[0] == 1 << COUNT_SHIFT | size
+
+
+class WrittenParts:
+    """A target that notes which parts of it are written, and in which order."""
+
+    def __init__(self) -> None:
+        self.data = self
+        self.parts: list[tuple[int, int]] = []
+
+    def __len__(self) -> int:
+        return ROOM
+
+    def __setitem__(self, part: slice, content: bytes) -> None:
+        assert len(content) == part.stop - part.start
+        self.parts.append((part.start, part.stop))
+
+
+def test_plain_records_are_written_one_by_one_and_each_length_last():
+    """So a writer that is killed amid a batch leaves no gap in front of an intact record."""
+    batch = Batch(encode_client_batch([(0, b"a" * size, b"") for size in (90, 400, 10)]))
+    table = np.zeros((3, BATCH_COLUMN_COUNT), np.int64)
+    target = WrittenParts()
+    source = np.frombuffer(batch.source, np.uint8)
+    reference.write_batch(source, table, tuple(batch.plan), (0, 0, NOW_MS, 0), target, 50)
+    at, expected = 50, []
+    for size in map(int, table[:, BatchColumn.RECORD_SIZE]):
+        expected += [(at + 4, at + size), (at, at + 4)]
+        at += size
+    assert target.parts == expected

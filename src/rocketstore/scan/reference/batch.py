@@ -19,6 +19,8 @@ from rocketstore.scan.batch_state import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import numpy as np
     import numpy.typing as npt
 
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     Table = npt.NDArray[np.int64]
 
 _CLOSING_SIZE = 8
+_LENGTH_SIZE = 4
 _PROPERTIES_MAX = 32767
 _SEPARATOR = b"\x02"
 _SPECIAL_STARTS = (b"DELAY\x01", b"INNER_MU")
@@ -65,8 +68,21 @@ def write_batch(
         total += len(record)
     if position < 0 or total > len(target) - _CLOSING_SIZE - position:
         return BatchRefusal.NO_ROOM - total
-    target.data[position : position + total] = b"".join(records)
+    _write(records, target, position)
     return count << COUNT_SHIFT | total
+
+
+def _write(records: Sequence[bytes], target: ByteArray, position: int) -> None:
+    """Write records one by one, each length last: who is killed amid it leaves the first ones.
+
+    A copy of all at once may come in any order; glibc's writes a range's first bytes last.
+    """
+    view = target.data
+    for record in records:
+        stop = position + len(record)
+        view[position + _LENGTH_SIZE : stop] = record[_LENGTH_SIZE:]
+        view[position : position + _LENGTH_SIZE] = record[:_LENGTH_SIZE]
+        position = stop
 
 
 def _is_inside(at: int, size: int, end: int) -> bool:
