@@ -9,6 +9,8 @@ import pytest
 
 from support.repository import ROOT, files_with
 
+pytestmark = pytest.mark.xdist_group("typing")  # one cache, which mypy locks while it makes it
+
 HERE = Path(__file__).parent
 EXAMPLES = sorted(path for path in HERE.glob("*.py") if not path.name.startswith("test_"))
 RUN_WITH_SPARK = re.compile(r"docs/(guide|reference)/spark")
