@@ -30,16 +30,9 @@ from support.archive_runs import (
 from support.audit_runs import audit_here
 from support.golden_stores import golden_store
 from support.rebuild_oracle import Here
-from support.s3_server import running_s3
 from support.small_store import Clock, build_store, messages, open_store, overwrite, put_all
 
 GOLDEN = ("basic", "batch", "delay", "ipv6", "transactions")
-
-
-@pytest.fixture
-def s3():
-    with running_s3() as server:
-        yield server
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,6 @@ from support.audit_runs import audit_here
 from support.golden_stores import golden_store
 from support.pipeline_tables import read_table
 from support.rebuild_oracle import Here
-from support.s3_server import running_s3
 from support.small_store import (
     LOG_FILE_BYTES,
     START_MS,
@@ -30,12 +29,6 @@ from support.small_store import (
 )
 
 GOLDEN = ("basic", "batch", "delay", "ipv6")
-
-
-@pytest.fixture
-def s3():
-    with running_s3() as server:
-        yield server
 
 
 @pytest.fixture(scope="module")
