@@ -15,12 +15,15 @@ from rocketstore.format.queue_entry import (
     QueueEntry,
     decode_entry,
     entry_array,
+    filler_mask,
     written_mask,
 )
 from rocketstore.pipeline.files import files_at, opened
 from rocketstore.units import QueueKey
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     import numpy as np
     import numpy.typing as npt
 
@@ -93,11 +96,39 @@ class QueueFiles:
         low, high = self.first_offset, self.written_stop()
         while low < high:
             middle = (low + high) // 2
-            entry = self.entry(middle)
-            # Fillers stand in front of the first message only.
-            is_gone = entry is None or entry.is_filler or entry.physical_offset < log_min
-            low, high = (middle + 1, high) if is_gone else (low, middle)
-        return low
+            # Fillers stand for lost records inside a queue, too: they count with what follows them.
+            at, entry = self.next_message(middle, high)
+            if entry is not None and entry.physical_offset < log_min:
+                low = at + 1
+            else:
+                high = middle
+        return self.next_message(low, self.written_stop())[0]
+
+    def next_message(self, start: int, stop: int) -> tuple[int, QueueEntry | None]:
+        """Return the first entry in [start, stop) that points at a record; `stop` and None else."""
+        entry = self.entry(start) if start < stop else None  # which is nearly always the answer
+        if entry is not None and entry.is_message:
+            return start, entry
+        for first, entries in self.entries(start, stop):
+            (places,) = (written_mask(entries) & ~filler_mask(entries)).nonzero()
+            if len(places):
+                at = int(places[0])
+                return first + at, decode_entry(entries[at : at + 1].tobytes())
+        return stop, None
+
+    def entries(self, start: int, stop: int) -> Iterator[tuple[int, np.ndarray]]:
+        """Yield chunks of a range as stored, each with the queue offset of its first entry."""
+        for file in self.files:
+            first, last = max(start, file.first), min(stop, file.first + file.entry_count)
+            if first >= last:
+                continue
+            with opened(self.system, file.path) as opened_file:
+                for at in range(first, last, CHUNK_ENTRIES):
+                    raw = opened_file.read(
+                        (at - file.first) * ENTRY_SIZE_BYTES,
+                        min(CHUNK_ENTRIES, last - at) * ENTRY_SIZE_BYTES,
+                    )
+                    yield at, entry_array(raw[: len(raw) - len(raw) % ENTRY_SIZE_BYTES])
 
     def physical_offsets(self, start: int, stop: int) -> npt.NDArray[np.int64] | None:
         """Return where the records of some entries are; None unless each is written."""

@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 
 from rocketstore.errors import StoreDamagedError
-from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES, entry_array, written_mask
-from rocketstore.pipeline.files import opened
-from rocketstore.pipeline.queues import CHUNK_ENTRIES
+from rocketstore.format.queue_entry import filler_mask, written_mask
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -37,7 +35,8 @@ class FoundEntries(NamedTuple):
     low, high
         Physical offsets of the first and of the last record.
     is_whole
-        Every entry is written, and each lies behind the one before.
+        Every entry is written, and each lies behind the one before; fillers, which a recovery or a
+        rebuild put in the place of lost records, apart.
     """
 
     files: QueueFiles
@@ -56,24 +55,14 @@ class FoundEntries(NamedTuple):
 def entry_chunks(
     files: QueueFiles, start: int, stop: int
 ) -> Iterator[tuple[Numbers, Numbers, Numbers]]:
-    """Yield queue offsets, physical offsets and sizes of the written entries of a range."""
-    for file in files.files:
-        first, last = max(start, file.first), min(stop, file.first + file.entry_count)
-        if first >= last:
-            continue
-        with opened(files.system, file.path) as opened_file:
-            for at in range(first, last, CHUNK_ENTRIES):
-                count = min(CHUNK_ENTRIES, last - at)
-                raw = opened_file.read(
-                    (at - file.first) * ENTRY_SIZE_BYTES, count * ENTRY_SIZE_BYTES
-                )
-                entries = entry_array(raw[: len(raw) - len(raw) % ENTRY_SIZE_BYTES])
-                written = written_mask(entries)
-                yield (
-                    at + np.flatnonzero(written),
-                    entries["physical_offset"][written].astype(np.int64),
-                    entries["record_size"][written].astype(np.int64),
-                )
+    """Yield queue offsets, physical offsets and sizes of a range's entries that have a record."""
+    for first, entries in files.entries(start, stop):
+        is_message = written_mask(entries) & ~filler_mask(entries)
+        yield (
+            first + np.flatnonzero(is_message),
+            entries["physical_offset"][is_message].astype(np.int64),
+            entries["record_size"][is_message].astype(np.int64),
+        )
 
 
 def read_entries(files: QueueFiles, start: int, stop: int, damage: str) -> FoundEntries | None:
@@ -94,11 +83,19 @@ def read_entries(files: QueueFiles, start: int, stop: int, damage: str) -> Found
         low = int(physical.min()) if low < 0 else min(low, int(physical.min()))
         high = max(high, int(physical.max()))
         count += len(numbers)
-    is_whole = is_rising and count == stop - start
+    fillers = 0 if count == stop - start else _count_fillers(files, start, stop)
+    is_whole = is_rising and count + fillers == stop - start
+    if fillers:
+        # Whoever put them there reported the loss; `get` steps over them as well.
+        _log.warning(
+            "queue %s: %d offsets between %d and %d are fillers in the place of lost messages",
+            files.key, fillers, start, stop,
+        )  # fmt: skip
     if not is_whole:
+        order = "" if is_rising else " in disorder"
         what = (
             f"queue {files.key}: expected {stop - start} entries from offset {start} on, each "
-            f"behind the one before in the log, found {count}{'' if is_rising else ' in disorder'}"
+            f"behind the one before in the log, found {count + fillers}{order}"
         )
         if damage == "fail":
             raise StoreDamagedError(
@@ -108,6 +105,10 @@ def read_entries(files: QueueFiles, start: int, stop: int, damage: str) -> Found
             )
         _log.warning("damage: %s", what)
     return FoundEntries(files, start, stop, low, high, is_whole) if count else None
+
+
+def _count_fillers(files: QueueFiles, start: int, stop: int) -> int:
+    return sum(int(filler_mask(one).sum()) for _, one in files.entries(start, stop))
 
 
 def take_in_log_order(

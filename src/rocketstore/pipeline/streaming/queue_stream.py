@@ -14,14 +14,21 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from rocketstore.pipeline.files import files_at, opened
 from rocketstore.pipeline.offsets import ANY_BROKER, EARLIEST, LATEST, QueuePlace
 from rocketstore.pipeline.queue_range import is_chosen
 from rocketstore.pipeline.queues import list_queues, queue_files
-from rocketstore.pipeline.streaming.entries import FoundEntries, read_entries, take_in_log_order
+from rocketstore.pipeline.stores import SegmentState
+from rocketstore.pipeline.streaming.entries import (
+    FoundEntries,
+    entry_chunks,
+    read_entries,
+    take_in_log_order,
+)
 from rocketstore.pipeline.streaming.log_stream import Log, open_logs
 from rocketstore.pipeline.streaming.loss import Losses, once_more_when_a_file_went
 from rocketstore.pipeline.streaming.offsets import QUEUES, Evidence, Key, Place, StreamOffset
-from rocketstore.pipeline.streaming.records import evidence_of, record_at
+from rocketstore.pipeline.streaming.records import evidence_of, record_at, segment_at
 from rocketstore.pipeline.streaming.tasks import (
     QueueSpan,
     StreamTask,
@@ -36,6 +43,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from rocketstore.format.queue_entry import QueueEntry
     from rocketstore.pipeline.queues import QueueFiles
     from rocketstore.pipeline.streaming.limits import Limits
     from rocketstore.pipeline.streaming.options import StreamOptions
@@ -43,6 +51,9 @@ if TYPE_CHECKING:
 
 LIGHT_QUEUE_PREFIX: Final = "%LMQ%"
 """Light queues point at records of other topics; those are rows under their own topic only."""
+
+_HEAD_BYTES: Final = 8
+"""Length and magic number of a record; zeros where none was written."""
 
 
 @dataclass
@@ -88,21 +99,47 @@ class Queue:
             return high
         while low < high:
             middle = (low + high) // 2
-            if self.record(middle) is None:
+            at, entry = self.files.next_message(middle, high)
+            if entry is None or self._is_beyond_log(entry):
                 high = middle
             else:
-                low = middle + 1
+                low = at + 1
+        # A damaged record in front of the end is the reader's matter, one at the end is not there.
+        while low > self.start and self.record(low - 1) is None:
+            low -= 1
         return low
+
+    def _is_beyond_log(self, entry: QueueEntry) -> bool:
+        """Whether nothing was ever written where an entry points."""
+        segment = segment_at(self.log.segments, entry.physical_offset)
+        if segment is None:
+            return entry.physical_offset >= self.log.start
+        if segment.state is SegmentState.MISSING:
+            return False
+        files, _ = files_at(self.log.store.location)
+        with opened(files, segment.path) as file:
+            return not file.read(entry.physical_offset - segment.base, _HEAD_BYTES).strip(b"\0")
 
     def first_behind(self, physical_offset: int) -> int:
         """Return the first queue offset whose record starts behind a physical offset."""
         low, high = self.start, self.end
         while low < high:
             middle = (low + high) // 2
-            entry = self.files.entry(middle)
-            is_before = entry is None or entry.physical_offset <= physical_offset
-            low, high = (middle + 1, high) if is_before else (low, middle)
-        return low
+            at, entry = self.files.next_message(middle, high)
+            if entry is not None and entry.physical_offset <= physical_offset:
+                low = at + 1
+            else:
+                high = middle
+        return self.files.next_message(low, self.end)[0]
+
+    def next_record(self, start: int, stop: int) -> tuple[int, Seen | None]:
+        """Return the first offset in [start, stop) with an intact record; `stop` and None else."""
+        for numbers, _, _ in entry_chunks(self.files, start, stop):
+            for number in numbers.tolist():
+                seen = self.record(number)
+                if seen is not None:
+                    return number, seen
+        return stop, None
 
     def place(self, queue_offset: int) -> Place:
         """Return a place with the evidence of the record in front of it."""
@@ -438,7 +475,10 @@ def _first_since(queue: Queue, since_ms: int) -> int:
     low, high = queue.start, queue.end
     while low < high:
         middle = (low + high) // 2
-        seen = queue.record(middle)
-        is_before = seen is None or int(seen.columns.store_timestamp[0]) < since_ms
-        low, high = (middle + 1, high) if is_before else (low, middle)
+        # A damaged record has no time: it counts with what follows it.
+        at, seen = queue.next_record(middle, high)
+        if seen is not None and int(seen.columns.store_timestamp[0]) < since_ms:
+            low = at + 1
+        else:
+            high = middle
     return low
