@@ -9,6 +9,7 @@ import io
 import pytest
 
 from rocketstore import pipeline
+from rocketstore.cli.application import run
 from rocketstore.pipeline.jobs.rebuild.job import rebuild_with
 from support.archive_runs import log_bytes
 from support.golden_stores import golden_store
@@ -76,3 +77,17 @@ def test_a_store_on_s3_is_rebuilt_to_the_bytes_of_a_disk(spark, s3, on_disk, tmp
         for path in (copy / "consumequeue").rglob("*")
         if path.is_file()
     }
+
+
+def test_a_store_on_s3_is_proved_without_a_write(spark, s3, monkeypatch, capsys):
+    monkeypatch.setattr(pipeline, "session", lambda *_, **__: spark)
+    s3.writes_left = 0
+    report = pipeline.prove_rebuild(spark, s3.uri("store"), max_split_bytes=SPLIT_BYTES)
+    assert report.differences == []
+    assert report.record_count == report.entry_count > 0
+    assert report.index_item_count > 0
+    key = next(key for key in s3.objects if "/consumequeue/" in key)
+    s3.objects[key] = b"\1" * 20 + s3.objects[key][20:]
+    assert run(["pipeline", "rebuild", s3.uri("store"), "--prove"]) == 1
+    assert "1 without a reason" in capsys.readouterr().out
+    assert {request.method for request in s3.take()} == {"GET", "HEAD"}

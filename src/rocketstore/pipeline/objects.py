@@ -73,13 +73,21 @@ class ObjectStore:
 
     def sizes(self, path: str) -> dict[str, int]:
         """Return the sizes of all objects below a path, by their path below it."""
+        return {path: size for path, (size, _) in self.states(path).items()}
+
+    def states(self, path: str) -> dict[str, tuple[int, int | None]]:
+        """Return size and time of change, in ns, of all objects below a path."""
         from pyarrow import fs  # noqa: PLC0415 - only where it is needed
 
         selector = fs.FileSelector(path, allow_not_found=True, recursive=True)
         with self._plain_errors(path, "listed"):
             infos = self._system.get_file_info(selector)
         start = len(path) + 1
-        return {one.path[start:]: one.size for one in infos if one.type == fs.FileType.File}
+        return {
+            one.path[start:]: (one.size, one.mtime_ns)
+            for one in infos
+            if one.type == fs.FileType.File
+        }
 
     def content(self, path: str) -> bytes | None:
         """Return a whole object; None where there is none."""

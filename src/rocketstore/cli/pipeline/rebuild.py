@@ -28,7 +28,7 @@ def rebuild(
     /,
     *,
     prove: bool = False,
-    plan: Literal["posix", "shuffle"] = "posix",
+    plan: Literal["posix", "shuffle"] | None = None,
     master: str = "local[*]",
     split_mib: Annotated[int, Parameter(name="--split-mib")] = 256,
     staging: str | None = None,
@@ -48,13 +48,15 @@ def rebuild(
         Change nothing: say where queues and index differ from what would be made, and why.
     plan
         posix: workers write into files of the shared disk; shuffle: Spark shuffles the entries, and
-        each file is written by one task. The bytes are the same.
+        each file is written by one task. The bytes are the same. Unset: shuffle on an object store,
+        where it is the only one, else posix.
     master
         Where Spark runs.
     split_mib
         Most MiB of the log that one task reads.
     staging
-        With --prove: an empty directory that all workers see, for what is compared.
+        With --prove: a directory that all workers see, for what is compared; for an object store
+        one that each worker has.
     sole_writer
         For an object store, which has no lock: nobody else writes there meanwhile.
     settings

@@ -136,7 +136,7 @@ def build_with(runner: Runner, location: str, making: Making, options: BuildOpti
         manifests |= _read(runner, [task for task in tasks if task.excluded], read)
     ordered = [manifests[number] for number in sorted(manifests)]
     entry_count, refused_count, item_count = making.write(runner, tasks, ordered, settings)
-    log_end = max((one.log_stop for one in ordered), default=0)
+    log_end = log_end_of(ordered)
     return Built(
         ordered,
         settings,
@@ -144,14 +144,24 @@ def build_with(runner: Runner, location: str, making: Making, options: BuildOpti
         refused_count + sum(one.refused_count for one in ordered),
         item_count,
         log_end,
-        [
-            one
-            for manifest in ordered
-            for one in manifest.broken
-            if one.start < log_end and not one.is_torn_tail
-        ],
+        damage_of(ordered, log_end),
         leftovers,
     )
+
+
+def log_end_of(manifests: Sequence[PartManifest]) -> int:
+    """Return the physical offset behind the last record."""
+    return max((one.log_stop for one in manifests), default=0)
+
+
+def damage_of(manifests: Sequence[PartManifest], log_end: int) -> list[Broken]:
+    """Return the damaged ranges of a log that ends there; what was never finished is none."""
+    return [
+        one
+        for manifest in manifests
+        for one in manifest.broken
+        if one.start < log_end and not one.is_torn_tail
+    ]
 
 
 def _without(task: LogTask, excluded: tuple[tuple[int, int], ...]) -> LogTask:

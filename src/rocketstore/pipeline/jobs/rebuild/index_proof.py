@@ -8,7 +8,7 @@ file's slots and chains with those that its own items make.
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
@@ -32,7 +32,13 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     import pyarrow as pa
 
+    from rocketstore.format.index_file import IndexHeader
+
+    ByteArray = npt.NDArray[np.uint8]
     Int64Array = npt.NDArray[np.int64]
+
+PIECE_ITEMS: Final = 1 << 20
+"""Items of a file that are looked at together: some 50 MB."""
 
 TIME_TOLERANCE_MS = 1999
 """Two items of one record may tell times so far apart: either is rounded down to a second."""
@@ -47,7 +53,9 @@ class IndexProofTask(NamedTuple):
     log: LogFacts
 
 
-class _File(NamedTuple):
+class IndexItems(NamedTuple):
+    """Items of an index, in the order in which they were put."""
+
     name: str
     key_hash: Int64Array
     offset: Int64Array
@@ -67,7 +75,7 @@ def index_differences(task: IndexProofTask) -> list[Difference]:
     """Return where the index differs from what the log calls for."""
     found: list[Difference] = []
     wanted = _Wanted(task)
-    carried = _File("", *(np.empty(0, np.int64) for _ in range(4)))
+    carried = IndexItems("", *(np.empty(0, np.int64) for _ in range(4)))
     for name in _names(task.old_directory):
         found += _shape_differences(task, name)
         file = _read(task.old_directory, name, task.layout)
@@ -77,7 +85,7 @@ def index_differences(task: IndexProofTask) -> list[Difference]:
         if expired.any():
             count = int(expired.sum())
             found.append(Difference("index", name, "expired", int(file.offset[0]), count, ""))
-        file = _File(
+        file = IndexItems(
             name,
             *(np.concatenate((a, b[~expired])) for a, b in zip(carried[1:], file[1:], strict=True)),
         )
@@ -85,10 +93,10 @@ def index_differences(task: IndexProofTask) -> list[Difference]:
             continue
         # The items of the last record may go on in the next file.
         is_last = file.offset == file.offset.max()
-        carried = _File(name, *(column[is_last] for column in file[1:]))
-        done = _File(name, *(column[~is_last] for column in file[1:]))
-        found += _item_differences(task, done, wanted.before(int(carried.offset[0])))
-    found += _item_differences(task, carried, wanted.before(None))
+        carried = IndexItems(name, *(column[is_last] for column in file[1:]))
+        done = IndexItems(name, *(column[~is_last] for column in file[1:]))
+        found += item_differences(task.log, done, wanted.before(int(carried.offset[0])))
+    found += item_differences(task.log, carried, wanted.before(None))
     return found
 
 
@@ -98,11 +106,11 @@ class _Wanted:
     def __init__(self, task: IndexProofTask) -> None:
         self._task = task
         self._names = _names(task.new_directory)
-        self._held: list[_File] = []
+        self._held: list[IndexItems] = []
 
-    def before(self, physical_offset: int | None) -> _File:
+    def before(self, physical_offset: int | None) -> IndexItems:
         """Take the items of records before an offset; all that are left for None."""
-        taken: list[_File] = []
+        taken: list[IndexItems] = []
         while True:
             if not self._held:
                 if not self._names:
@@ -117,14 +125,14 @@ class _Wanted:
                 if physical_offset is None
                 else int(np.searchsorted(file.offset, physical_offset))
             )
-            taken.append(_File(file.name, *(column[:stop] for column in file[1:])))
+            taken.append(IndexItems(file.name, *(column[:stop] for column in file[1:])))
             if stop < len(file.offset):
-                self._held.append(_File(file.name, *(column[stop:] for column in file[1:])))
+                self._held.append(IndexItems(file.name, *(column[stop:] for column in file[1:])))
                 break
         if not taken:
-            return _File("", *(np.empty(0, np.int64) for _ in range(4)))
+            return IndexItems("", *(np.empty(0, np.int64) for _ in range(4)))
         columns = zip(*(file[1:] for file in taken), strict=True)
-        return _File(taken[0].name, *(np.concatenate(column) for column in columns))
+        return IndexItems(taken[0].name, *(np.concatenate(column) for column in columns))
 
 
 def _names(directory: str) -> list[str]:
@@ -133,38 +141,70 @@ def _names(directory: str) -> list[str]:
     return sorted(name for name in os.listdir(directory) if is_index_file_name(name))  # noqa: PTH208
 
 
-def _read(directory: str, name: str, layout: IndexLayout) -> _File | None:
+def _read(directory: str, name: str, layout: IndexLayout) -> IndexItems | None:
     raw = np.fromfile(f"{directory}/{name}", np.uint8)
     if len(raw) != layout.size_bytes:
         return None
     header = decode_header(raw[:INDEX_HEADER_SIZE].tobytes())
     items = item_array(raw, layout)[FIRST_ITEM : used_item_count(header, layout)]
+    return items_in_file(name, header, items, FIRST_ITEM)
+
+
+def items_in_file(
+    name: str, header: IndexHeader, items: npt.NDArray[np.void], first: int
+) -> IndexItems:
+    """Return some neighbouring items of a file as columns; `first` is the number of the first."""
     seconds = items["time_difference_s"].astype(np.int64)
-    return _File(
+    return IndexItems(
         name,
         items["key_hash"].astype(np.int64),
         items["physical_offset"].astype(np.int64),
         header.begin_timestamp_ms + 1000 * seconds,
-        np.arange(FIRST_ITEM, FIRST_ITEM + len(items)),
+        np.arange(first, first + len(items)),
     )
 
 
 def _shape_differences(task: IndexProofTask, name: str) -> list[Difference]:
-    """Compare a file's slots and chains with those that its items make."""
     raw = np.fromfile(f"{task.old_directory}/{name}", np.uint8)
     if len(raw) != task.layout.size_bytes:
-        detail = f"expected {task.layout.size_bytes} bytes, found {len(raw)}"
-        return [Difference("index", name, "file-size", 0, 1, detail)]
+        return [wrong_size(name, task.layout, len(raw))]
+    return chain_differences(name, task.layout, raw, np.zeros(task.layout.size_bytes, np.uint8))
+
+
+def wrong_size(name: str, layout: IndexLayout, found: int) -> Difference:
+    """Return the finding of a file of another length; its items are not believed."""
+    detail = f"expected {layout.size_bytes} bytes, found {found}"
+    return Difference("index", name, "file-size", 0, 1, detail)
+
+
+def chain_differences(
+    name: str, layout: IndexLayout, raw: ByteArray, made: ByteArray
+) -> list[Difference]:
+    """Compare a file's slots and chains with those that its items make.
+
+    Parameters
+    ----------
+    raw
+        The file.
+    made
+        As long, and zeros.
+    """
     header = decode_header(raw[:INDEX_HEADER_SIZE].tobytes())
-    items = item_array(raw, task.layout)[FIRST_ITEM : used_item_count(header, task.layout)]
-    hashes = items["key_hash"].astype(np.int64)
-    if (hashes < 0).any():
+    items = item_array(raw, layout)[FIRST_ITEM : used_item_count(header, layout)]
+    pieces = [items[at : at + PIECE_ITEMS] for at in range(0, len(items), PIECE_ITEMS)]
+    if any((piece["key_hash"] < 0).any() for piece in pieces):
         return [Difference("index", name, "chain", 0, 1, "an item has a negative hash")]
-    made = np.zeros(task.layout.size_bytes, np.uint8)
-    zeros = np.zeros(len(items), np.int64)
-    put_all(made, task.layout, [Items(hashes, zeros, zeros)])
-    wrong_slots = int((slot_array(raw, task.layout) != slot_array(made, task.layout)).sum())
-    made_items = item_array(made, task.layout)[FIRST_ITEM : FIRST_ITEM + len(items)]
+    zeros = np.zeros(PIECE_ITEMS, np.int64)
+    put_all(
+        made,
+        layout,
+        (
+            Items(piece["key_hash"].astype(np.int64), zeros[: len(piece)], zeros[: len(piece)])
+            for piece in pieces
+        ),
+    )
+    wrong_slots = int((slot_array(raw, layout) != slot_array(made, layout)).sum())
+    made_items = item_array(made, layout)[FIRST_ITEM : FIRST_ITEM + len(items)]
     wrong_links = int((items["previous_item"] != made_items["previous_item"]).sum())
     if not wrong_slots + wrong_links:
         return []
@@ -172,7 +212,8 @@ def _shape_differences(task: IndexProofTask, name: str) -> list[Difference]:
     return [Difference("index", name, "chain", 0, wrong_slots + wrong_links, detail)]
 
 
-def _item_differences(task: IndexProofTask, old: _File, new: _File) -> list[Difference]:
+def item_differences(log: LogFacts, old: IndexItems, new: IndexItems) -> list[Difference]:
+    """Compare items that are there with those that records call for; places are `old`'s name."""
     if np.array_equal(old.key_hash, new.key_hash) and np.array_equal(old.offset, new.offset):
         return _time_differences(old, new)
     pairs = np.concatenate(
@@ -189,18 +230,18 @@ def _item_differences(task: IndexProofTask, old: _File, new: _File) -> list[Diff
         for kind, mask in (
             ("missing", in_new > in_old),
             ("K-I8", extra & (in_new > 0)),
-            (LOST, extra & (in_new == 0) & task.log.is_damaged(offsets)),
-            ("stale", extra & (in_new == 0) & (offsets >= task.log.end)),
+            (LOST, extra & (in_new == 0) & log.is_damaged(offsets)),
+            ("stale", extra & (in_new == 0) & (offsets >= log.end)),
             (
                 "unknown",
-                extra & (in_new == 0) & (offsets < task.log.end) & ~task.log.is_damaged(offsets),
+                extra & (in_new == 0) & (offsets < log.end) & ~log.is_damaged(offsets),
             ),
         )
         if mask.any()
     ]
 
 
-def _time_differences(old: _File, new: _File) -> list[Difference]:
+def _time_differences(old: IndexItems, new: IndexItems) -> list[Difference]:
     is_wrong = np.abs(old.time_ms - new.time_ms) > TIME_TOLERANCE_MS
     is_first = old.number == FIRST_ITEM
     found = []

@@ -12,13 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rocketstore.config import StoreConfig
-from rocketstore.errors import NotAStoreError
 from rocketstore.format.markers import CONSUME_QUEUE_DIRECTORY, INDEX_DIRECTORY
 from rocketstore.pipeline.files import LocalFiles, files_at, is_remote
 from rocketstore.pipeline.jobs.rebuild import driver_commit
 from rocketstore.pipeline.jobs.rebuild.construction import BuildOptions, Plan, build, keep_numbers
 from rocketstore.pipeline.jobs.rebuild.given_numbers import QueueTops
-from rocketstore.pipeline.jobs.rebuild.object_job import rebuild_objects
+from rocketstore.pipeline.jobs.rebuild.object_job import no_store, rebuild_objects
 from rocketstore.pipeline.jobs.rebuild.queue_files import QueueFiles
 from rocketstore.pipeline.jobs.rebuild.report import RebuildReport, report_of
 from rocketstore.pipeline.jobs.rebuild.runner import SparkRunner
@@ -38,7 +37,7 @@ def rebuild(  # noqa: PLR0913 - keywords, each a choice of the caller
     spark: SparkSession,
     store: str | Path,
     *,
-    plan: Plan = "posix",
+    plan: Plan | None = None,
     config: StoreConfig | None = None,
     max_split_bytes: int = DEFAULT_SPLIT_BYTES,
     sole_writer: bool = False,
@@ -54,7 +53,8 @@ def rebuild(  # noqa: PLR0913 - keywords, each a choice of the caller
         Directory of a store that nobody has open; or URI of one on an object store.
     plan
         ``posix``: workers write into files of the shared disk. ``shuffle``: Spark shuffles the
-        entries, and each file is written by one task. The bytes are the same.
+        entries, and each file is written by one task. The bytes are the same. None is ``shuffle``
+        on an object store, which has nothing else, and ``posix`` on a disk.
     config
         Settings that the files do not tell: delay levels, ``enableMultiDispatch``.
     max_split_bytes
@@ -99,7 +99,7 @@ def rebuild_with(  # noqa: PLR0913 - keywords, each a choice of the caller
     runner: Runner,
     store: str | Path,
     *,
-    plan: Plan = "posix",
+    plan: Plan | None = None,
     config: StoreConfig | None = None,
     max_split_bytes: int = DEFAULT_SPLIT_BYTES,
     sole_writer: bool = False,
@@ -108,8 +108,10 @@ def rebuild_with(  # noqa: PLR0913 - keywords, each a choice of the caller
 ) -> RebuildReport:
     """Rebuild with any way of running tasks; parameters as `rebuild`, and those of `commit`."""
     began = time.perf_counter()
+    options = BuildOptions(
+        chosen_plan(str(store), plan), config or StoreConfig(), max_split_bytes, now_ms
+    )
     if is_remote(str(store)):
-        options = BuildOptions(plan, config or StoreConfig(), max_split_bytes, now_ms)
         return rebuild_objects(runner, str(store), options, sole_writer=sole_writer, step=step)
     root = local_root(str(store))
     with driver_commit.locked(root):
@@ -117,7 +119,6 @@ def rebuild_with(  # noqa: PLR0913 - keywords, each a choice of the caller
         directory = root / REBUILD_DIRECTORY / uuid.uuid4().hex
         try:
             staging = driver_commit.make_staging(directory)
-            options = BuildOptions(plan, config or StoreConfig(), max_split_bytes, now_ms)
             built = build(runner, root, staging, options)
             tops = QueueTops(LocalFiles(), str(root / CONSUME_QUEUE_DIRECTORY), str(staging.queues))
             writer = QueueFiles(tops.new, built.settings.queue_file_bytes)
@@ -134,26 +135,22 @@ def rebuild_with(  # noqa: PLR0913 - keywords, each a choice of the caller
     return report_of(str(root), options, built, (old, new), kept_places, kept, began)
 
 
+def chosen_plan(store: str, plan: Plan | None) -> Plan:
+    """Return the plan that was asked for, else the one that suits the store's place."""
+    return plan or ("shuffle" if is_remote(store) else "posix")
+
+
 def local_root(store: str) -> Path:
     """Return the directory of a store on a disk that all workers see.
 
     Raises
     ------
     NotAStoreError
-        It is no such store.
+        It is no store.
     """
-    files, path = files_at(store)
-    if not isinstance(files, LocalFiles):
-        raise NotAStoreError(
-            f"{store} lies on no disk: its queues cannot be made beside it and compared",
-            hint="prove the store where it is written, or a copy on a disk",
-        )
-    root = Path(path)
+    root = Path(files_at(store)[1])
     if not (root / "commitlog").is_dir():
-        raise NotAStoreError(
-            f"{store} is no store: it has no commitlog directory",
-            hint="give the directory that holds commitlog, consumequeue and index",
-        )
+        raise no_store(store)
     return root
 
 

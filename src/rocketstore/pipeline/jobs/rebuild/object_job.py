@@ -17,6 +17,7 @@ from rocketstore.format.markers import (
     INDEX_DIRECTORY,
 )
 from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES
+from rocketstore.pipeline.files import files_at
 from rocketstore.pipeline.jobs.rebuild import driver_commit
 from rocketstore.pipeline.jobs.rebuild.construction import (
     Making,
@@ -41,7 +42,7 @@ from rocketstore.pipeline.stores import REBUILD_DIRECTORY
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from rocketstore.pipeline.jobs.rebuild.construction import BuildOptions
+    from rocketstore.pipeline.jobs.rebuild.construction import BuildOptions, Plan
     from rocketstore.pipeline.jobs.rebuild.parts import PartManifest
     from rocketstore.pipeline.jobs.rebuild.report import RebuildReport
     from rocketstore.pipeline.jobs.rebuild.runner import Runner
@@ -65,19 +66,8 @@ def rebuild_objects(
     """
     began = time.perf_counter()
     check_sole_writer(location, sole_writer=sole_writer)
-    if options.plan != "shuffle":
-        raise ConfigError(
-            f"{location} lies on an object store, where no file is written in place",
-            key="plan",
-            value=options.plan,
-            hint='plan="shuffle", --plan shuffle',
-        )
+    check_remote(location, options.plan)
     objects = ObjectStore(location)
-    if not objects.files.list(f"{objects.root}/{COMMIT_LOG_DIRECTORY}"):
-        raise NotAStoreError(
-            f"{location} is no store: it has no commitlog directory",
-            hint="give the directory that holds commitlog, consumequeue and index",
-        )
     finish_interrupted_objects(objects)
     staged = StagedQueues(objects, f"{REBUILD_DIRECTORY}/{uuid.uuid4().hex}")
     index_names: dict[str, str] = {}
@@ -111,6 +101,34 @@ def rebuild_objects(
             sweep_unplaced(objects)
         raise
     return report_of(location, options, built, queues, kept_places, kept, began)
+
+
+def check_remote(location: str, plan: Plan) -> None:
+    """Refuse a URI without a store, or a plan that an object store cannot follow.
+
+    Raises
+    ------
+    ConfigError, NotAStoreError
+        It is so.
+    """
+    if plan != "shuffle":
+        raise ConfigError(
+            f"{location} lies on an object store, where no file is written in place",
+            key="plan",
+            value=plan,
+            hint='plan="shuffle", --plan shuffle',
+        )
+    files, root = files_at(location)
+    if not files.list(f"{root}/{COMMIT_LOG_DIRECTORY}"):
+        raise no_store(location)
+
+
+def no_store(location: str) -> NotAStoreError:
+    """Return the error that says that no store is there."""
+    return NotAStoreError(
+        f"{location} is no store: it has no commitlog directory",
+        hint="give the directory that holds commitlog, consumequeue and index",
+    )
 
 
 def _queue_names(paths: Iterable[str]) -> set[str]:

@@ -10,11 +10,12 @@ Python sees only the records whose properties have to be asked.
 
 from __future__ import annotations
 
-import os
+from bisect import bisect_right
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
+from rocketstore.errors import StoreError
 from rocketstore.format.file_name import file_name, parse_file_name
 from rocketstore.format.queue_entry import (
     ENTRY_DTYPE,
@@ -22,15 +23,20 @@ from rocketstore.format.queue_entry import (
     FILLER_SIZE,
     MAX_EXT_ADDRESS,
 )
+from rocketstore.pipeline.files import files_at, opened
 from rocketstore.pipeline.jobs.rebuild.extraction import DELAY_TOPIC
+from rocketstore.pipeline.stores import SegmentState, list_segments
+from rocketstore.units import MiB
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     import numpy.typing as npt
     import pyarrow as pa
 
     from rocketstore.format.queue_entry import EntryArray
+    from rocketstore.pipeline.files import FileEntry
+    from rocketstore.pipeline.jobs.rebuild.parts import Broken
 
     BoolArray = npt.NDArray[np.bool_]
 
@@ -50,12 +56,17 @@ REASONS: Final = {
 }
 """Kinds of differences that are no fault of the store, and what each means."""
 
+PROOF_TASK_BYTES: Final = 256 * MiB
+"""Queue files of one task."""
+
 LOST: Final = "lost"
 """Kind of an entry or item whose record is damaged."""
 
 _KEPT_PLACE_OFFSET: Final = 2**63 - 1
 _HASH_MAX: Final = 2**31 - 1
 _MULTI_DISPATCH: Final = b"INNER_MULTI_DISPATCH\x01"
+_MOST_RECORD_BYTES: Final = 64 * MiB
+"""An entry that tells of a longer record is not believed: sixteen times what a broker takes."""
 
 
 class LogFacts(NamedTuple):
@@ -63,16 +74,18 @@ class LogFacts(NamedTuple):
 
     Attributes
     ----------
+    location
+        Of the store.
+    files
+        Offset and path of each log file, in order.
     begin, end
         Physical offsets of the first file and behind the last record.
-    file_bytes
-        Length of a log file.
     damaged
         Ranges without records, in order.
     """
 
-    directory: str
-    file_bytes: int
+    location: str
+    files: tuple[tuple[int, str], ...]
     begin: int
     end: int
     damaged: tuple[tuple[int, int], ...]
@@ -86,13 +99,28 @@ class LogFacts(NamedTuple):
 
     def has_extra_queues(self, physical_offset: int, size: int) -> bool:
         """Whether the record at an offset is a multi-dispatch record."""
-        base = physical_offset - physical_offset % self.file_bytes
-        try:
-            with open(f"{self.directory}/{file_name(base)}", "rb") as file:  # noqa: PTH123
-                file.seek(physical_offset - base)
-                return _MULTI_DISPATCH in file.read(min(size, self.file_bytes))
-        except FileNotFoundError:
+        number = bisect_right(self.files, physical_offset, key=lambda file: file[0]) - 1
+        if number < 0 or size > _MOST_RECORD_BYTES:
             return False
+        base, path = self.files[number]
+        files, _ = files_at(self.location)
+        try:
+            with opened(files, path) as file:
+                return _MULTI_DISPATCH in file.read(physical_offset - base, size)
+        except StoreError:  # deleted meanwhile
+            return False
+
+
+def log_facts(location: str, end: int, damage: Sequence[Broken]) -> LogFacts:
+    """Return what is known of the log of a store."""
+    segments = [one for one in list_segments(location) if one.state is not SegmentState.MISSING]
+    return LogFacts(
+        location,
+        tuple((one.base, one.path) for one in segments),
+        segments[0].base if segments else 0,
+        end,
+        tuple((one.start, one.stop) for one in damage),
+    )
 
 
 class Difference(NamedTuple):
@@ -138,8 +166,10 @@ class QueueProofTask(NamedTuple):
 
     Attributes
     ----------
+    old_root, new_root
+        Two directories ``consumequeue``; paths or URIs.
     directories
-        Of queues, below either directory.
+        Of queues, below either of them.
     """
 
     old_root: str
@@ -147,6 +177,24 @@ class QueueProofTask(NamedTuple):
     file_bytes: int
     directories: tuple[str, ...]
     log: LogFacts
+
+
+def grouped_queues(sizes: Mapping[str, int]) -> Iterator[tuple[str, ...]]:
+    """Yield the queues of each task, of about `PROOF_TASK_BYTES`.
+
+    Parameters
+    ----------
+    sizes
+        Of the files of each queue.
+    """
+    group: list[str] = []
+    for name in sorted(sizes):
+        if group and sum(sizes[one] for one in group) + sizes[name] > PROOF_TASK_BYTES:
+            yield tuple(group)
+            group = []
+        group.append(name)
+    if group:
+        yield tuple(group)
 
 
 def compare_queues(task: QueueProofTask) -> Iterator[pa.RecordBatch]:
@@ -169,17 +217,17 @@ def as_rows(found: Sequence[Difference]) -> pa.RecordBatch:
 
 def queue_differences(task: QueueProofTask, directory: str) -> list[Difference]:
     """Return where a queue differs from what the log calls for."""
-    old, new = (_files(f"{root}/{directory}") for root in (task.old_root, task.new_root))
+    old, new = (_files(root, directory) for root in (task.old_root, task.new_root))
     found: list[Difference] = []
     begins = min((base for base in new), default=None)
-    for base in sorted(old | new):
-        size = old.get(base, task.file_bytes)
+    for base in sorted(old.keys() | new.keys()):
+        size = old[base].size if base in old else task.file_bytes
         if size != task.file_bytes:
             detail = f"expected {task.file_bytes} bytes, found {size}"
             place = (f"{directory}/{file_name(base)}", "file-size", base // ENTRY_SIZE_BYTES)
             found.append(Difference("queue", *place, 1, detail))
-        there = _entries(task, task.old_root, directory, base if base in old else None)
-        wanted = _entries(task, task.new_root, directory, base if base in new else None)
+        there = _entries(task.old_root, old.get(base), task.file_bytes)
+        wanted = _entries(task.new_root, new.get(base), task.file_bytes)
         rows = np.flatnonzero((_bytes(there) != _bytes(wanted)).any(axis=1))
         if rows.size:
             is_front = begins is None or base < begins
@@ -189,24 +237,25 @@ def queue_differences(task: QueueProofTask, directory: str) -> list[Difference]:
     return _joined(found)
 
 
-def _files(directory: str) -> dict[int, int]:
-    try:
-        with os.scandir(directory) as entries:
-            return {
-                base: entry.stat().st_size
-                for entry in entries
-                if (base := parse_file_name(entry.name)) is not None
-            }
-    except FileNotFoundError:
+def _files(root: str, directory: str) -> dict[int, FileEntry]:
+    if not root:
         return {}
+    files, path = files_at(root)
+    return {
+        base: one
+        for one in files.list(f"{path}/{directory}")
+        if (base := parse_file_name(one.name)) is not None and not one.is_directory
+    }
 
 
-def _entries(task: QueueProofTask, root: str, directory: str, base: int | None) -> EntryArray:
-    entries = np.zeros(task.file_bytes // ENTRY_SIZE_BYTES, ENTRY_DTYPE)
-    if base is not None:
-        path = f"{root}/{directory}/{file_name(base)}"
-        read = np.fromfile(path, ENTRY_DTYPE, len(entries))
-        entries[: len(read)] = read
+def _entries(root: str, entry: FileEntry | None, file_bytes: int) -> EntryArray:
+    entries = np.zeros(file_bytes // ENTRY_SIZE_BYTES, ENTRY_DTYPE)
+    if entry is not None:
+        view = entries.view(np.uint8).data
+        with opened(files_at(root)[0], entry.path) as file:
+            read = file.read_into(0, view)
+        # The rest of an entry that was cut off is none.
+        view[read - read % ENTRY_SIZE_BYTES : read] = bytes(read % ENTRY_SIZE_BYTES)
     return entries
 
 

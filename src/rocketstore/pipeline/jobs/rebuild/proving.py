@@ -1,6 +1,7 @@
 """Prove that a store's queues and index are those of its CommitLog, without changing the store.
 
-What a rebuild would make is made somewhere else and compared (`proof`, `index_proof`).
+What a rebuild would make is made somewhere else and compared (`proof`, `index_proof`); for a store
+on an object store see `object_proof`.
 """
 
 from __future__ import annotations
@@ -8,21 +9,23 @@ from __future__ import annotations
 import tempfile
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
 from rocketstore.config import StoreConfig
 from rocketstore.format.markers import (
-    COMMIT_LOG_DIRECTORY,
     CONSUME_QUEUE_DIRECTORY,
     INDEX_DIRECTORY,
 )
 from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES
+from rocketstore.pipeline.files import is_remote
 from rocketstore.pipeline.jobs.rebuild import driver_commit
 from rocketstore.pipeline.jobs.rebuild.construction import BuildOptions, build
 from rocketstore.pipeline.jobs.rebuild.index_proof import IndexProofTask, compare_index
-from rocketstore.pipeline.jobs.rebuild.job import local_root
+from rocketstore.pipeline.jobs.rebuild.job import chosen_plan, local_root
+from rocketstore.pipeline.jobs.rebuild.object_job import check_remote
+from rocketstore.pipeline.jobs.rebuild.object_proof import prove_objects
 from rocketstore.pipeline.jobs.rebuild.proof import (
     LOST,
     PROOF_SCHEMA,
@@ -30,14 +33,14 @@ from rocketstore.pipeline.jobs.rebuild.proof import (
     LogFacts,
     QueueProofTask,
     compare_queues,
+    grouped_queues,
+    log_facts,
 )
 from rocketstore.pipeline.jobs.rebuild.runner import SparkRunner
 from rocketstore.pipeline.options import DEFAULT_SPLIT_BYTES
-from rocketstore.pipeline.stores import list_segments
-from rocketstore.units import MiB
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from pyspark.sql import SparkSession
 
@@ -45,9 +48,6 @@ if TYPE_CHECKING:
     from rocketstore.pipeline.jobs.rebuild.construction import Built, Plan
     from rocketstore.pipeline.jobs.rebuild.parts import Broken
     from rocketstore.pipeline.jobs.rebuild.runner import Runner
-
-PROOF_TASK_BYTES: Final = 256 * MiB
-"""Queue files of one task."""
 
 
 class ProofReport(NamedTuple):
@@ -95,7 +95,7 @@ def prove_rebuild(  # noqa: PLR0913 - keywords, each a choice of the caller
     spark: SparkSession,
     store: str | Path,
     *,
-    plan: Plan = "posix",
+    plan: Plan | None = None,
     config: StoreConfig | None = None,
     max_split_bytes: int = DEFAULT_SPLIT_BYTES,
     staging: str | Path | None = None,
@@ -108,7 +108,8 @@ def prove_rebuild(  # noqa: PLR0913 - keywords, each a choice of the caller
     spark, store, plan, config, max_split_bytes, progress
         As for `rebuild`.
     staging
-        Directory that all workers see, for what is compared; None is this machine's directory for
+        Directory for what is compared: one that all workers see; for a store on an object store,
+        where each worker compares for itself, one that each has. None is the directory for
         temporary files.
 
     Returns
@@ -120,6 +121,8 @@ def prove_rebuild(  # noqa: PLR0913 - keywords, each a choice of the caller
     ------
     StoreLockedError, NotAStoreError, StoreDamagedError
         As for `rebuild`.
+    StoreError
+        A store on an object store changed meanwhile.
     """
     return prove_with(
         SparkRunner(spark, progress),
@@ -136,7 +139,7 @@ def prove_with(  # noqa: PLR0913 - keywords, each a choice of the caller
     runner: Runner,
     store: str | Path,
     *,
-    plan: Plan = "posix",
+    plan: Plan | None = None,
     config: StoreConfig | None = None,
     max_split_bytes: int = DEFAULT_SPLIT_BYTES,
     staging: str | Path | None = None,
@@ -144,21 +147,21 @@ def prove_with(  # noqa: PLR0913 - keywords, each a choice of the caller
 ) -> ProofReport:
     """Prove with any way of running tasks; parameters as `prove_rebuild`."""
     began = time.perf_counter()
-    root = local_root(str(store))
-    driver_commit.refuse_open(root)
-    with tempfile.TemporaryDirectory(prefix="rocketstore-prove-", dir=staging) as scratch:
-        made = driver_commit.make_staging(Path(scratch) / "new")
-        options = BuildOptions(plan, config or StoreConfig(), max_split_bytes, now_ms)
-        built = build(runner, root, made, options)
-        log = _log_facts(root, built)
-        differences = [
-            *_rows(
-                runner.run(list(_queue_tasks(root, made, built, log)), compare_queues, PROOF_SCHEMA)
-            ),
-            *_rows(runner.run(_index_tasks(root, made, built, log), compare_index, PROOF_SCHEMA)),
-        ]
+    options = BuildOptions(
+        chosen_plan(str(store), plan), config or StoreConfig(), max_split_bytes, now_ms
+    )
+    if is_remote(str(store)):
+        place = str(store)
+        check_remote(place, options.plan)
+        given = None if staging is None else str(staging)
+        built, differences = prove_objects(runner, place, options, staging=given)
+    else:
+        root = local_root(str(store))
+        place = str(root)
+        driver_commit.refuse_open(root)
+        built, differences = _prove_on_disk(runner, root, options, staging)
     return ProofReport(
-        str(root),
+        place,
         sum(one.record_count for one in built.manifests),
         built.entry_count,
         built.index_item_count,
@@ -168,44 +171,34 @@ def prove_with(  # noqa: PLR0913 - keywords, each a choice of the caller
     )
 
 
-def _log_facts(root: Path, built: Built) -> LogFacts:
-    segments = list_segments(str(root))
-    return LogFacts(
-        str(root / COMMIT_LOG_DIRECTORY),
-        max((one.file_size for one in segments), default=1),
-        segments[0].base if segments else 0,
-        built.log_end,
-        tuple((one.start, one.stop) for one in built.damage),
-    )
+def _prove_on_disk(
+    runner: Runner, root: Path, options: BuildOptions, staging: str | Path | None
+) -> tuple[Built, list[Difference]]:
+    with tempfile.TemporaryDirectory(prefix="rocketstore-prove-", dir=staging) as scratch:
+        made = driver_commit.make_staging(Path(scratch) / "new")
+        built = build(runner, root, made, options)
+        log = log_facts(str(root), built.log_end, built.damage)
+        queues = list(_queue_tasks(root, made, built, log))
+        return built, [
+            *_rows(runner.run(queues, compare_queues, PROOF_SCHEMA)),
+            *_rows(runner.run(_index_tasks(root, made, built, log), compare_index, PROOF_SCHEMA)),
+        ]
 
 
 def _queue_tasks(
     root: Path, made: driver_commit.Staging, built: Built, log: LogFacts
 ) -> Iterator[QueueProofTask]:
-    """Yield tasks of about `PROOF_TASK_BYTES`, each some whole queues."""
     tops = (root / CONSUME_QUEUE_DIRECTORY, made.queues)
+    file_bytes = built.settings.queue_file_bytes
     sizes: dict[str, int] = {}
     for top in tops:
         for path in top.glob("*/*"):
             if path.is_dir():
                 name = path.relative_to(top).as_posix()
-                size = sum(1 for _ in path.iterdir()) * built.settings.queue_file_bytes
+                size = sum(1 for _ in path.iterdir()) * file_bytes
                 sizes[name] = sizes.get(name, ENTRY_SIZE_BYTES) + size
-    group: list[str] = []
-    for name in sorted(sizes):
-        if group and sum(sizes[one] for one in group) + sizes[name] > PROOF_TASK_BYTES:
-            yield _queue_task(tops, built, group, log)
-            group = []
-        group.append(name)
-    if group:
-        yield _queue_task(tops, built, group, log)
-
-
-def _queue_task(
-    tops: tuple[Path, Path], built: Built, names: Sequence[str], log: LogFacts
-) -> QueueProofTask:
-    file_bytes = built.settings.queue_file_bytes
-    return QueueProofTask(str(tops[0]), str(tops[1]), file_bytes, tuple(names), log)
+    for names in grouped_queues(sizes):
+        yield QueueProofTask(str(tops[0]), str(tops[1]), file_bytes, names, log)
 
 
 def _index_tasks(

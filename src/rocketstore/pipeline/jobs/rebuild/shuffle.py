@@ -41,8 +41,8 @@ code: store time); `ordinal` orders rows of one record."""
 
 WRITTEN_SCHEMA: Final = "entries LONG, refused LONG, items LONG, number LONG, timestamp LONG"
 
-_QUEUE: Final = "queue/"
-_INDEX: Final = "index/"
+QUEUE_TARGET: Final = "queue/"
+INDEX_TARGET: Final = "index/"
 
 
 def count_log(task: LogTask) -> Iterator[pa.RecordBatch]:
@@ -70,23 +70,31 @@ class RowTask(NamedTuple):
 
 def emit_rows(task: RowTask) -> Iterator[pa.RecordBatch]:
     """Yield rows of `ROW_SCHEMA`."""
-    reading = LogReading(task.log.settings, task.log.excluded)
     item = task.first_item
-    for entries, items in reading.pieces(task.log.splits):
-        if len(entries.numbers):
-            names = reading.numbers.names
-            directories = [name.directory if name.is_usable else "" for name in names]
-            yield _entry_rows(entries, directories)
-        if len(items.key_hashes):
-            yield _item_rows(items, item, task.log.settings.items_per_file)
-            item += len(items.key_hashes)
+    for rows, items in log_rows(task.log):
+        if rows is not None:
+            yield rows
+        count = len(items.key_hashes)
+        if count:
+            numbers = (item + np.arange(count)) // task.log.settings.items_per_file
+            yield item_rows(items, numbers, np.zeros(count, np.int64))
+            item += count
+
+
+def log_rows(task: LogTask) -> Iterator[tuple[pa.RecordBatch | None, Items]]:
+    """Yield rows of queue entries, None where there are none, and the index items beside them."""
+    reading = LogReading(task.settings, task.excluded)
+    for entries, items in reading.pieces(task.splits):
+        names = reading.numbers.names
+        directories = [name.directory if name.is_usable else "" for name in names]
+        yield _entry_rows(entries, directories) if len(entries.numbers) else None, items
 
 
 def _entry_rows(entries: Entries, directories: list[str]) -> pa.RecordBatch:
     import pyarrow as pa  # noqa: PLC0415 - only where rows are made
 
     targets = pa.DictionaryArray.from_arrays(
-        pa.array(entries.numbers, pa.int32()), [f"{_QUEUE}{one}" for one in directories]
+        pa.array(entries.numbers, pa.int32()), [f"{QUEUE_TARGET}{one}" for one in directories]
     ).cast(pa.string())
     kept = entries.entries
     return _rows(
@@ -98,16 +106,16 @@ def _entry_rows(entries: Entries, directories: list[str]) -> pa.RecordBatch:
     )
 
 
-def _item_rows(items: Items, first_item: int, items_per_file: int) -> pa.RecordBatch:
+def item_rows(items: Items, numbers: Int64Array, sizes: Int64Array) -> pa.RecordBatch:
+    """Return items as rows; `numbers` are those of their targets."""
     import pyarrow as pa  # noqa: PLC0415 - as above
 
-    files = (first_item + np.arange(len(items.key_hashes))) // items_per_file
-    names = [f"{_INDEX}{number}" for number in range(int(files[0]), int(files[-1]) + 1)]
-    targets = pa.DictionaryArray.from_arrays(pa.array(files - files[0], pa.int32()), names).cast(
+    first, last = int(numbers.min()), int(numbers.max())
+    names = [f"{INDEX_TARGET}{number}" for number in range(first, last + 1)]
+    targets = pa.DictionaryArray.from_arrays(pa.array(numbers - first, pa.int32()), names).cast(
         pa.string()
     )
-    nothing = np.zeros(len(files), np.int64)
-    return _rows(targets, items.physical_offsets, items.key_hashes, nothing, items.store_timestamps)
+    return _rows(targets, items.physical_offsets, items.key_hashes, sizes, items.store_timestamps)
 
 
 def _rows(targets: Any, physical: Int64Array, *numbers: Int64Array) -> pa.RecordBatch:
@@ -135,19 +143,19 @@ class FileWriting(NamedTuple):
 
     def write(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Write the files of all targets among ordered rows; yield what was written."""
-        for target, group in itertools.groupby(_pieces(batches), key=_target_of):
-            pieces = (columns for _, columns in group)
-            if target.startswith(_QUEUE):
-                counts = self._write_queue(target.removeprefix(_QUEUE), pieces)
+        for target, pieces in targets_of(batches):
+            if target.startswith(QUEUE_TARGET):
+                counts = self.write_queue(target.removeprefix(QUEUE_TARGET), pieces)
                 yield _written(*counts, 0, -1, 0)
             else:
-                number = int(target.removeprefix(_INDEX))
+                number = int(target.removeprefix(INDEX_TARGET))
                 count, timestamp = self._write_index(number, pieces)
                 yield _written(0, 0, count, number, timestamp)
 
-    def _write_queue(
+    def write_queue(
         self, directory: str, pieces: Iterator[tuple[Int64Array, ...]]
     ) -> tuple[int, int]:
+        """Write the files of one queue; return entries written, records refused."""
         attempt = f"{self.directory}/{uuid.uuid4().hex}"
         os.mkdir(attempt)  # noqa: PTH102 - a path made of strings
         try:
@@ -193,6 +201,17 @@ class FileWriting(NamedTuple):
 def index_file_number(number: int) -> str:
     """Return the name of an index file until all of them are there and get their own."""
     return f"number-{number:08d}"
+
+
+def targets_of(
+    batches: Iterator[pa.RecordBatch],
+) -> Iterator[tuple[str, Iterator[tuple[Int64Array, ...]]]]:
+    """Yield each target among ordered rows, and the columns of its rows piece by piece.
+
+    The columns are physical offset, number, size and code.
+    """
+    for target, group in itertools.groupby(_pieces(batches), key=_target_of):
+        yield target, (columns for _, columns in group)
 
 
 def _pieces(
