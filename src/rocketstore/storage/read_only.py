@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from rocketstore.format.index_file import IndexHeader
     from rocketstore.format.queue_entry import QueueEntry
     from rocketstore.storage.files.pread_files import FileFinding, LogFile
-    from rocketstore.units import ByteRange, QueueKey
+    from rocketstore.units import ByteRange
 
 _QUEUES_LOOKED_AT: Final = 64
 """Queues whose files are looked at to learn the size of a queue file."""
@@ -143,7 +143,7 @@ class ReadOnlyStore(Reader):
             self.layout.consume_queue,
             self._open_files,
             log_min_offset=lambda: max(0, self._files.min_offset),
-            is_beyond_log=self._is_beyond_log,
+            log_end_before=self._log_end_before,
         )
         self._check_files()
         self._pread_index = PreadIndex(
@@ -270,34 +270,37 @@ class ReadOnlyStore(Reader):
     def _dispatched_end(self) -> tuple[int, bool]:
         """Return the end of the last record that a queue knows, and whether there is any queue."""
         end, has_queues = max(0, self._files.min_offset), False
-        keys = self._pread_queues.keys()
-        for key in keys:
+        log_stop: int | None = None
+
+        def is_there(entry: QueueEntry) -> bool:
+            # Behind the last file: the directory is listed again once, not for every entry.
+            nonlocal log_stop
+            if entry.physical_offset >= self._files.max_offset:
+                if log_stop is None:
+                    self._files.refresh()
+                    log_stop = self._files.max_offset
+                if entry.physical_offset >= log_stop:
+                    return False
+            return self._is_intact(entry)
+
+        for key in self._pread_queues.keys():  # noqa: SIM118 - no dict
             queue = self._pread_queues.get(key)
             if queue is None or queue.written_end == queue.first_offset:
                 continue
             has_queues = True
-            for queue_offset in range(queue.written_end - 1, queue.first_offset - 1, -1):
-                entry = queue.entry(queue_offset)
-                if entry is None or not entry.is_message:
-                    continue
-                stop = entry.physical_offset + entry.record_size
-                if stop <= end:
-                    break
-                if self._is_intact(entry):
-                    end = stop
-                    break
+            stop = queue.last_record_stop(end, is_there)
+            end = end if stop is None else stop
         return end, has_queues
 
-    def _is_beyond_log(self, key: QueueKey, entry: QueueEntry) -> bool:
-        """Whether the log ends before an entry's record; never true of expired or lost ones."""
-        del key
+    def _log_end_before(self, entry: QueueEntry) -> int | None:
+        """Return the log's end where it lies before an entry's record; None of expired or lost."""
         if not entry.is_message or entry.physical_offset < self._files.min_offset:
-            return False
+            return None
         if self._is_intact(entry):
-            return False
+            return None
         with self._end_lock:
             end, _ = self._dispatched_end()
-        return entry.physical_offset >= end
+        return end if entry.physical_offset >= end else None
 
     def _is_intact(self, entry: QueueEntry) -> bool:
         return message_at(self._log, entry.physical_offset, entry.record_size) is not None

@@ -16,7 +16,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from rocketstore.format.queue_entry import (
     ENTRY_SIZE_BYTES,
@@ -40,6 +40,14 @@ CHUNK_BYTES: Final = 3276 * ENTRY_SIZE_BYTES
 assert 64 * KiB >= CHUNK_BYTES
 
 
+class _LostEntries(NamedTuple):
+    """Entries [start, stop) that point at no record, fillers among them; the first one is kept."""
+
+    start: int
+    stop: int
+    entry: QueueEntry
+
+
 class PreadQueue:
     """One queue.
 
@@ -53,8 +61,8 @@ class PreadQueue:
         Cache of descriptors of the store.
     log_min_offset
         Returns the CommitLog's minimum offset.
-    is_beyond_log
-        Tells of an entry whether the log ends before its record does.
+    log_end_before
+        Returns the log's end for an entry whose record lies behind it, None for any other.
     """
 
     def __init__(
@@ -64,15 +72,17 @@ class PreadQueue:
         open_files: OpenFiles,
         *,
         log_min_offset: Callable[[], int],
-        is_beyond_log: Callable[[QueueKey, QueueEntry], bool],
+        log_end_before: Callable[[QueueEntry], int | None],
     ) -> None:
         self.key = key
         self.files = PreadFiles((directory,), open_files=open_files)
         self._log_min_offset = log_min_offset
-        self._is_beyond_log = is_beyond_log
+        self._log_end_before = log_end_before
         self._written_end = 0
         self._is_end_known = False
         self._confirmed = 0
+        self._cut: tuple[int, int, int] | None = None
+        self._lost: _LostEntries | None = None
         self._min_hint = 0
         self._min_for = -1
         self._lock = threading.Lock()
@@ -92,11 +102,11 @@ class PreadQueue:
         """One past the last entry whose record the log has, or had before it expired."""
         with self._lock:
             end = self.written_end
-            while end > self._confirmed:
-                entry = self.entry(end - 1)
-                if entry is None or not self._is_beyond_log(self.key, entry):
-                    break
-                end -= 1
+            if end > self._confirmed:
+                last = self.entry(end - 1)
+                log_end = None if last is None else self._log_end_before(last)
+                if log_end is not None:
+                    end = self._end_within(log_end, end)
             self._confirmed = end
             return end
 
@@ -135,6 +145,38 @@ class PreadQueue:
             self._written_end = self._advance(max(self._written_end, self.first_offset))
         return self._written_end
 
+    def last_record_stop(self, behind: int, is_there: Callable[[QueueEntry], bool]) -> int | None:
+        """Return the end of the last record that an entry points at and the log has.
+
+        None where no record that ends behind the physical offset `behind` is there. Entries found
+        without a record, a whole file of the log may be gone, are not asked about again while the
+        first of them has none: a writer that goes on writes there first.
+        """
+        end = self.written_end
+        known = self._lost
+        if known is not None and (self.entry(known.start) != known.entry or is_there(known.entry)):
+            known = None
+        first: tuple[int, QueueEntry] | None = None
+        parts = [(self.first_offset, end)]
+        if known is not None:
+            parts = [(known.stop, end), (self.first_offset, known.start)]
+        for start, stop in parts:
+            for at, entry in self._backwards(start, stop):
+                if not entry.is_message:
+                    continue
+                record_stop = entry.physical_offset + entry.record_size
+                is_found = record_stop > behind and is_there(entry)
+                if is_found or record_stop <= behind:
+                    if first is not None:
+                        self._lost = _LostEntries(first[0], end, first[1])
+                    return record_stop if is_found else None
+                first = at, entry
+            if known is not None and start == known.stop:
+                first = known.start, known.entry
+        if first is not None:
+            self._lost = _LostEntries(first[0], end, first[1])
+        return None
+
     def entry(self, queue_offset: int) -> QueueEntry | None:
         """Return one entry as stored, None where nothing is written or the file is missing."""
         raw = self.files.slice(queue_offset * ENTRY_SIZE_BYTES, ENTRY_SIZE_BYTES)
@@ -152,6 +194,33 @@ class PreadQueue:
         if not raw:
             return None
         return raw[: len(raw) - len(raw) % ENTRY_SIZE_BYTES]
+
+    def _end_within(self, log_end: int, end: int) -> int:
+        """Return where the entries at the end begin whose records lie behind the log's end."""
+        if self._cut is None or self._cut[:2] != (log_end, end):
+            cut = end
+            for at, entry in self._backwards(self._confirmed, end):
+                if at != cut - 1 or not entry.is_message or entry.physical_offset < log_end:
+                    break
+                cut = at
+            self._cut = log_end, end, cut
+        return self._cut[2]
+
+    def _backwards(self, start: int, stop: int) -> Iterator[tuple[int, QueueEntry]]:
+        """Yield the written entries of [start, stop) with their offsets, the last one first."""
+        size = ENTRY_SIZE_BYTES  # one entry first: it is nearly always the answer
+        for file in reversed(self.files.files):
+            low = max(start, -(-file.base // ENTRY_SIZE_BYTES))
+            high = min(stop, file.range.stop // ENTRY_SIZE_BYTES)
+            while low < high:
+                at = max(low, high - size // ENTRY_SIZE_BYTES)
+                raw = self.files.read(at * ENTRY_SIZE_BYTES, (high - at) * ENTRY_SIZE_BYTES) or b""
+                whole = raw[: len(raw) - len(raw) % ENTRY_SIZE_BYTES]
+                values = list(ENTRY_STRUCT.iter_unpack(whole))
+                for n in range(len(values) - 1, -1, -1):
+                    if is_written(values[n][0], values[n][1]):
+                        yield at + n, QueueEntry._make(values[n])
+                high, size = at, CHUNK_BYTES
 
     def _search_end(self) -> int:
         """Return the end of the entries in the last file that has any."""
@@ -218,12 +287,12 @@ class PreadQueues:
         open_files: OpenFiles,
         *,
         log_min_offset: Callable[[], int],
-        is_beyond_log: Callable[[QueueKey, QueueEntry], bool],
+        log_end_before: Callable[[QueueEntry], int | None],
     ) -> None:
         self._root = root
         self._open_files = open_files
         self._log_min_offset = log_min_offset
-        self._is_beyond_log = is_beyond_log
+        self._log_end_before = log_end_before
         self._queues: dict[QueueKey, PreadQueue] = {}
 
     def get(self, key: QueueKey) -> PreadQueue | None:
@@ -243,7 +312,7 @@ class PreadQueues:
             directory,
             self._open_files,
             log_min_offset=self._log_min_offset,
-            is_beyond_log=self._is_beyond_log,
+            log_end_before=self._log_end_before,
         )
         self._queues[key] = queue
         return queue
