@@ -94,7 +94,8 @@ def parse_assignment(key: str, text: str) -> frozenset[QueuePlace]:
     for topic, inner in _object(key, text).items():
         lists = inner if isinstance(inner, dict) else {ANY_BROKER: inner}
         for broker, queue_ids in lists.items():
-            if not isinstance(queue_ids, list) or not all(type(n) is int for n in queue_ids):
+            is_list = isinstance(queue_ids, list)
+            if not is_list or not all(type(n) is int and n >= 0 for n in queue_ids):
                 raise _refused(key, text, 'JSON such as {"topic":[0,1]}')
             places |= {QueuePlace(topic, broker, queue_id) for queue_id in queue_ids}
     return frozenset(places)

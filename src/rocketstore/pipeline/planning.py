@@ -12,10 +12,10 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from rocketstore.errors import StoreDamagedError
+from rocketstore.errors import ConfigError, StoreDamagedError
 from rocketstore.pipeline.files import files_at, opened
 from rocketstore.pipeline.pushdown import bounds_of
-from rocketstore.pipeline.queue_range import QueueRange, queue_ranges, wanted_spans
+from rocketstore.pipeline.queue_range import QueueRange, check_brokers, queue_ranges, wanted_spans
 from rocketstore.pipeline.stores import (
     SegmentState,
     find_stores,
@@ -34,6 +34,11 @@ if TYPE_CHECKING:
 
 CLOCK_MARGIN_MS: Final = 600_000
 """How far a broker's clock may have been set back inside a file: ten minutes."""
+
+
+MOST_TASKS: Final = 250_000
+"""Of one read. The heap that Spark gives its driver, 1 GB, does not hold a million of them: Spark's
+scheduler dies of it without a word to the query, which waits for ever."""
 
 
 class SplitTask(NamedTuple):
@@ -73,9 +78,13 @@ def plan_log(
         Files are missing between others, and `failOnDataLoss` is set.
     StoreError
         Something cannot be read, or an offset is not there.
+    ConfigError
+        Queues of a store that is not read are named, or the splits are too small.
     """
     pieces: list[SplitTask] = []
-    for store in find_stores(options):
+    stores = find_stores(options)
+    check_brokers(stores, options)
+    for store in stores:
         if not _is_wanted(store.broker_name, comparisons):
             continue
         segments = list_segments(store.location)
@@ -114,6 +123,7 @@ def _plan_store(
         known = written if segment.is_last and not store.is_open else None
         if start < stop:
             pieces.append(SplitTask(store, segment, start, stop, ranges, known))
+    check_task_count(sum(one.byte_count for one in pieces), options)
     split = itertools.chain.from_iterable(_split(one, options.max_split_bytes) for one in pieces)
     if spans is None:
         return list(split)
@@ -199,6 +209,26 @@ def _in_time(
 
 def _is_before(earlier: int | None, later: int | None, margin: int) -> bool:
     return earlier is not None and later is not None and earlier + margin < later
+
+
+def check_task_count(byte_count: int, options: ReadOptions) -> None:
+    """Refuse splits so small that Spark would not survive their number.
+
+    Raises
+    ------
+    ConfigError
+        They are.
+    """
+    for key, count in (
+        ("maxSplitBytes", -(-byte_count // options.max_split_bytes)),
+        ("minPartitions", min(byte_count, options.min_partitions)),
+    ):
+        if count > MOST_TASKS:
+            raise ConfigError(
+                f"option {key} asks for {count} tasks, Spark's driver bears {MOST_TASKS}",
+                key=key,
+                hint="maxSplitBytes is in bytes: 256m is 268435456",
+            )
 
 
 # --- tasks --------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from rocketstore.errors import StoreError
+from rocketstore.errors import ConfigError, StoreError
 from rocketstore.pipeline.files import files_at, opened
 from rocketstore.pipeline.offsets import ANY_BROKER, EARLIEST, LATEST, QueuePlace
 from rocketstore.pipeline.queues import list_queues, queue_files
@@ -68,6 +68,32 @@ class WantedSpans:
         return ByteRange(min(one.start for one in parts), max(one.stop for one in parts))
 
 
+def check_brokers(stores: Sequence[StorePlace], options: ReadOptions) -> None:
+    """Refuse offsets of stores that the query does not read, and an assignment of no other.
+
+    Raises
+    ------
+    ConfigError
+        A name is unknown: offsets would be passed over and more rows read than were asked for.
+    """
+    known = {ANY_BROKER, *(store.broker_name for store in stores)}
+    assigned = {place.broker for place in options.queues or ()}
+    named = {
+        # One assignment may serve for several reads, each of one of its stores.
+        "assign": set() if assigned & known else assigned,
+        "startingOffsets": {place.broker for place in options.starting_offsets},
+        "endingOffsets": {place.broker for place in options.ending_offsets},
+    }
+    for key, names in named.items():
+        for name in sorted(names - known):
+            raise ConfigError(
+                f"option {key} names store {name!r}",
+                key=key,
+                value=name,
+                hint=f"the stores are {', '.join(sorted(known - {ANY_BROKER}))}",
+            )
+
+
 def queue_ranges(
     store: StorePlace, segments: Sequence[Segment], options: ReadOptions
 ) -> tuple[QueueRange, ...]:
@@ -108,7 +134,7 @@ def _check_there(
     if not queue.files:
         raise StoreError(f"{store.location} has no queue {queue.key}", hint=hint)
     maximum = queue.written_stop()
-    minimum = queue.min_offset(segments[0].base)
+    minimum = queue.min_offset(segments[0].base) if segments else maximum
     if start not in (EARLIEST, LATEST) and not minimum <= start <= maximum:
         raise StoreError(
             f"queue {queue.key} of {store.location}: startingOffsets asks for {start}, "

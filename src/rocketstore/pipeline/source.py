@@ -25,7 +25,7 @@ from pyspark.sql.datasource import (
 )
 
 from rocketstore.errors import ConfigError, RocketStoreError
-from rocketstore.pipeline.columns import column_type, table_ddl
+from rocketstore.pipeline.columns import NULLABLE, column_type, table_ddl
 from rocketstore.pipeline.environment import check_versions
 from rocketstore.pipeline.options import ReadOptions, parse_options
 from rocketstore.pipeline.worker import is_worker, spare_collections
@@ -80,7 +80,7 @@ class StoreDataSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return a reader of the columns in `schema`, which the user may have given."""
         with plain_errors():
-            check_schema(self.read_options.table, schema)
+            check_schema(self.read_options, schema)
         # Only who asks gets a reader with `pushFilters`: Spark keeps the plan of the last filter
         # for every other query of the same DataFrame, whose rows would be missing (decision 0005).
         wants_filters = self.read_options.push_down_predicate
@@ -154,24 +154,40 @@ class PushdownStoreReader(StoreReader):
         return iter(filters)
 
 
-def check_schema(table: str, schema: StructType) -> None:
-    """Refuse a schema whose types are not the table's.
+def check_schema(options: ReadOptions, schema: StructType) -> None:
+    """Refuse a schema that the table's rows would not fit.
 
     Raises
     ------
     ConfigError
-        A column has another type.
+        A column is named twice, has another type, may not be null although it can be, or is one
+        that the options leave out.
     """
+    table = options.table
+    names = set()
     for field in schema.fields:
         wanted = column_type(table, field.name).lower()
         found = field.dataType.simpleString().lower()
+        problem = hint = None
         if found != wanted:
+            problem = f"is {wanted}, the schema asks for {found}"
+            hint = "read it as it is and cast it"
+        elif field.name in names:
+            problem = "stands in the schema twice"
+        elif not field.nullable and field.name in NULLABLE:
+            problem = "may be null, the schema says that it is not"
+            hint = "leave out NOT NULL"
+        elif field.name not in options.columns:
+            problem = "is in the schema, and the options leave it out"
+            hint = "choose columns either by a schema or by columns, includeBody, includeProperties"
+        if problem is not None:
             raise ConfigError(
-                f"column {field.name} of table {table} is {wanted}, the schema asks for {found}",
+                f"column {field.name} of table {table} {problem}",
                 key="schema",
                 value=field.name,
-                hint="read it as it is and cast it",
+                hint=hint,
             )
+        names.add(field.name)
 
 
 @contextmanager

@@ -72,6 +72,7 @@ def test_names_are_matched_without_regard_to_case():
         ("assign", "orders"),
         ("assign", '{"orders":{"broker-a":0}}'),
         ("assign", '{"orders":["0"]}'),
+        ("assign", '{"orders":[-1]}'),
         ("subExpression", "||"),
     ],
 )

@@ -13,8 +13,9 @@ import pytest
 
 from rocketstore import Message, MessageStore, StoreConfig
 from rocketstore.errors import ConfigError, NotAStoreError, StoreDamagedError, StoreError
-from rocketstore.pipeline import files
+from rocketstore.pipeline import files, planning
 from rocketstore.pipeline.log_read import read_split
+from rocketstore.pipeline.options import parse_options
 from rocketstore.pipeline.pushdown import Comparison
 from rocketstore.pipeline.stores import SegmentState
 from support.golden import golden_case
@@ -595,3 +596,65 @@ def test_an_index_file_of_an_unknown_layout_asks_for_it(copy):
     os.truncate(file, 10)
     with pytest.raises(StoreError, match="is no index file: it has 10 bytes"):
         read_table(copy, table="index", maxHashSlotNum=500, maxIndexNum=2000)
+
+
+def test_an_index_file_longer_than_its_layout_is_refused(basic):
+    with pytest.raises(ConfigError, match="has 42040 bytes: a file of 100 slots and 2000 items"):
+        read_table(basic, table="index", maxHashSlotNum=100, maxIndexNum=2000)
+
+
+# --- what cannot be meant -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("table", ["messages", "consumequeue"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"assign": '{"TopicA":{"brokr":[0]}}'},
+        {"subscribe": "TopicA", "startingOffsets": '{"TopicA":{"brokr":{"0":5}}}'},
+        {"subscribe": "TopicA", "endingOffsets": '{"TopicA":{"brokr":{"0":5}}}'},
+    ],
+)
+def test_queues_of_a_store_that_is_not_read_are_refused(basic, table, options):
+    with pytest.raises(ConfigError, match="names store 'brokr'; the stores are broker-a"):
+        read_table(basic, table=table, brokerName="broker-a", **options)
+
+
+def test_offsets_of_queues_without_a_log_are_loss(copy):
+    for path in (copy / "commitlog").iterdir():
+        path.unlink()
+    asked = {"table": "consumequeue", "subscribe": "TopicA"}
+    with pytest.raises(StoreError, match="startingOffsets asks for 1, there are"):
+        read_table(copy, startingOffsets='{"TopicA":{"0":1}}', **asked)
+
+
+@pytest.mark.parametrize("table", ["messages", "index"])
+@pytest.mark.parametrize("options", [{"maxSplitBytes": 1}, {"minPartitions": 10**9}])
+def test_more_tasks_than_spark_survives_are_refused(basic, table, options, monkeypatch):
+    monkeypatch.setattr(planning, "MOST_TASKS", 1000)
+    with pytest.raises(ConfigError, match=r"asks for \d+ tasks, Spark's driver bears 1000"):
+        plan_table(basic, table=table, **options)
+
+
+@pytest.mark.parametrize(
+    ("schema", "options", "message"),
+    [
+        ("topic STRING, topic STRING", {}, "stands in the schema twice"),
+        ("tags STRING NOT NULL", {}, "may be null, the schema says that it is not"),
+        ("topic STRING", {"columns": "tags"}, "the options leave it out"),
+        ("body BINARY", {"includeBody": "false"}, "the options leave it out"),
+        ("topic INTEGER", {}, "is string, the schema asks for int"),
+    ],
+)
+def test_a_schema_that_rows_would_not_fit_is_refused(schema, options, message):
+    pytest.importorskip("pyspark")
+    from pyspark.sql.types import StructType  # noqa: PLC0415 - only this test needs it
+
+    from rocketstore.pipeline.source import check_schema  # noqa: PLC0415 - needs PySpark
+
+    fields = StructType()
+    for field in schema.split(", "):
+        name, kind, *rest = field.split()
+        fields.add(name, kind.lower(), not rest)
+    with pytest.raises(ConfigError, match=message):
+        check_schema(parse_options({"path": "store", **options}), fields)

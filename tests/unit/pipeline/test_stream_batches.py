@@ -320,6 +320,9 @@ def test_queues_begin_at_their_offsets(root, store, clock):
 def test_a_store_that_is_not_there_is_named(root, store):
     with pytest.raises(ConfigError, match=r"names store 'broker-z'.*the stores are store"):
         StreamRun(root, startingOffsets='{"broker-z":5}').batch()
+    queues = '{"Topic0":{"broker-z":{"0":5}}}'
+    with pytest.raises(ConfigError, match=r"names store 'broker-z'.*the stores are store"):
+        StreamRun(root, subscribe="Topic0", startingOffsets=queues).batch()
 
 
 # --- queues and stores --------------------------------------------------------------------------

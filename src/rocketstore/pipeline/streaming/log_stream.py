@@ -22,6 +22,8 @@ from rocketstore.pipeline.streaming.tasks import StreamTask, cut, grouped, step_
 from rocketstore.units import ByteRange
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
     from rocketstore.pipeline.stores import Segment, StorePlace
     from rocketstore.pipeline.streaming.limits import Limits
     from rocketstore.pipeline.streaming.offsets import Key
@@ -61,6 +63,23 @@ def open_logs(options: StreamOptions) -> dict[str, Log]:
     return logs
 
 
+def check_named(names: Iterable[str], logs: Mapping[str, Log]) -> None:
+    """Refuse a start that is given for a store that there is not.
+
+    Raises
+    ------
+    ConfigError
+        There is such a name.
+    """
+    for name in names:
+        if name not in logs:
+            raise ConfigError(
+                f"option startingOffsets names store {name!r}",
+                key="startingOffsets",
+                hint=f"the stores are {', '.join(logs)}",
+            )
+
+
 class LogStream:
     """Offsets and tasks of a stream without a choice of topics."""
 
@@ -85,13 +104,7 @@ class LogStream:
             It names an offset where no record starts, and `failOnDataLoss` is set.
         """
         logs = open_logs(self.options)
-        for name in self.options.log_offsets:
-            if name not in logs:
-                raise ConfigError(
-                    f"option startingOffsets names store {name!r}",
-                    key="startingOffsets",
-                    hint=f"the stores are {', '.join(logs)}",
-                )
+        check_named(self.options.log_offsets, logs)
         places: dict[Key, Place] = {(name,): self._first_place(log) for name, log in logs.items()}
         return StreamOffset(LOG, places, is_initial=True)
 

@@ -25,7 +25,7 @@ from rocketstore.pipeline.streaming.entries import (
     read_entries,
     take_in_log_order,
 )
-from rocketstore.pipeline.streaming.log_stream import Log, open_logs
+from rocketstore.pipeline.streaming.log_stream import Log, check_named, open_logs
 from rocketstore.pipeline.streaming.loss import Losses, once_more_when_a_file_went
 from rocketstore.pipeline.streaming.offsets import QUEUES, Evidence, Key, Place, StreamOffset
 from rocketstore.pipeline.streaming.records import evidence_of, record_at, segment_at
@@ -178,9 +178,14 @@ class QueueStream:
 
         Raises
         ------
+        ConfigError
+            `startingOffsets` names a store that there is not.
         StoreError
-            `startingOffsets` names an offset that there is not, and `failOnDataLoss` is set.
+            It names an offset that there is not, and `failOnDataLoss` is set.
         """
+        brokers = {name for _, name, _ in self.options.queue_offsets} - {ANY_BROKER}
+        if brokers:
+            check_named(brokers, open_logs(self.options))
         places = {key: self._first_place(queue) for key, queue in self._queues().items()}
         return StreamOffset(QUEUES, places, is_initial=True)
 

@@ -47,7 +47,7 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def stream_options(self) -> StreamOptions:
         """What the stream was asked for."""
         options = parse_stream_options(self.given)
-        check_schema(options.read.table, self.row_schema)
+        check_schema(options.read, self.row_schema)
         return options
 
     @property

@@ -15,7 +15,7 @@ from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES, entry_array, writte
 from rocketstore.pipeline.files import files_at, opened
 from rocketstore.pipeline.offsets import ANY_BROKER
 from rocketstore.pipeline.projection import batch_of, constant, pa
-from rocketstore.pipeline.queue_range import is_chosen, queue_ranges
+from rocketstore.pipeline.queue_range import check_brokers, is_chosen, queue_ranges
 from rocketstore.pipeline.queues import CHUNK_ENTRIES, QueueFile, list_queues, queue_files
 from rocketstore.pipeline.stores import StorePlace, find_stores, list_segments
 from rocketstore.units import QueueKey
@@ -41,7 +41,9 @@ class EntryTask(NamedTuple):
 
 def plan(options: ReadOptions, comparisons: Sequence[Comparison]) -> list[tuple[EntryTask, ...]]:
     """Return tasks of about `maxSplitBytes` of queue files each."""
-    pieces = [piece for store in find_stores(options) for piece in _pieces(store, options)]
+    stores = find_stores(options)
+    check_brokers(stores, options)
+    pieces = [piece for store in stores for piece in _pieces(store, options)]
     topics = [set(one.values) for one in comparisons if one.column == "topic"]
     pieces = [one for one in pieces if all(one.key.topic in wanted for wanted in topics)]
     total = sum(one.last - one.first for one in pieces) * ENTRY_SIZE_BYTES

@@ -25,6 +25,7 @@ from rocketstore.format.index_file import (
 )
 from rocketstore.format.markers import INDEX_DIRECTORY
 from rocketstore.pipeline.files import files_at, opened
+from rocketstore.pipeline.planning import check_task_count
 from rocketstore.pipeline.projection import batch_of, constant, pa, timestamps
 from rocketstore.pipeline.stores import StorePlace, find_stores
 
@@ -55,6 +56,7 @@ def plan(options: ReadOptions, comparisons: Sequence[Comparison]) -> list[ItemTa
     """Return tasks of at most `maxSplitBytes` of items each."""
     pieces = [piece for store in find_stores(options) for piece in _files(store, options)]
     total = sum(one.last - one.first for one in pieces) * ITEM_SIZE_BYTES
+    check_task_count(total, options)
     limit_bytes = min(options.max_split_bytes, -(-total // options.min_partitions))
     limit = max(1, limit_bytes // ITEM_SIZE_BYTES)
     return [
@@ -79,7 +81,16 @@ def _files(store: StorePlace, options: ReadOptions) -> Iterator[ItemTask]:
 
 def _layout(entry: FileEntry, options: ReadOptions) -> IndexLayout:
     if options.layout is not None:
-        return IndexLayout(*options.layout)
+        given = IndexLayout(*options.layout)
+        # A file may be cut off. One that is longer has other slots and items than these.
+        if entry.size > given.size_bytes:
+            raise ConfigError(
+                f"{entry.path} has {entry.size} bytes: a file of {given.slot_count} slots and "
+                f"{given.item_count} items has {given.size_bytes}",
+                key="maxHashSlotNum",
+                hint="give maxHashSlotNum and maxIndexNum as in the store's broker.conf",
+            )
+        return given
     try:
         return layout_of(entry.size)
     except FormatError as error:
