@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import heapq
+import itertools
 import os
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from rocketstore.errors import NotAStoreError
+from rocketstore.format.file_name import file_name
 from rocketstore.format.record import decode_record
-from rocketstore.scan.scanner import ScanBatch, scan_segment
+from rocketstore.scan.scanner import DamageReason, ScanBatch, scan_segment
 from rocketstore.storage.files.pread_files import LogFile, PreadFiles
 from rocketstore.storage.layout import StoreLayout
+from rocketstore.units import ByteRange
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -43,7 +46,11 @@ class LogScan:
         layout = StoreLayout.of(root, config)
         directories = layout.commit_log_directories + layout.read_only_directories
         self.files = PreadFiles(directories)
-        if not self.files.files:
+        # A store that was opened and has no message yet has no file either.
+        is_new = layout.commit_log_directories[0].is_dir() and not any(
+            layout.consume_queue.glob("*/*/*")
+        )
+        if not self.files.files and not is_new:
             raise NotAStoreError(
                 f"{root} is no store: no CommitLog file in {', '.join(map(str, directories))}",
                 hint="name the directory that holds commitlog/, or --set storePathCommitLog=…",
@@ -54,14 +61,69 @@ class LogScan:
 
     def rows(self, *, damage_only: bool = False) -> Iterator[dict[str, Any]]:
         """Yield one JSON-ready row per record, blank and damaged range (DESIGN 8)."""
-        for file in self.files.files:
-            if file.base + file.size <= self.begin or (
-                self.end is not None and file.base >= self.end
-            ):
+        holes = {hole.stop: hole for hole in self.files.holes}
+        # What only is damage if the log goes on behind it; files made ahead are zeros too.
+        pending: list[Iterator[dict[str, Any]]] = []
+        for before, file in zip([None, *self.files.files], self.files.files, strict=False):
+            if before is not None and file.base in holes:
+                pending.append(self._hole_rows(holes[file.base], before, file))
+            is_behind = self.end is not None and file.base >= self.end
+            if file.base + file.size <= self.begin or (is_behind and not pending):
                 continue
-            content = _read(file)
+            try:
+                content = _read(file)
+            except FileNotFoundError:  # expired since the directory was listed
+                continue
+            if is_behind:
+                if content.any():
+                    yield from itertools.chain.from_iterable(pending)
+                    pending.clear()
+                continue
             for batch in scan_segment(content, base=file.base, file_size=file.size):
+                if len(batch.columns) or batch.blanks or batch.damage:
+                    yield from itertools.chain.from_iterable(pending)
+                    pending.clear()
                 yield from self._batch_rows(batch, file, content, damage_only=damage_only)
+                if batch.unwritten_at is not None:
+                    pending.append(
+                        self._unwritten_rows(file, batch.unwritten_at, damage_only=damage_only)
+                    )
+
+    def _hole_rows(
+        self, hole: ByteRange, before: LogFile, after: LogFile
+    ) -> Iterator[dict[str, Any]]:
+        """Yield the row of a range that no file holds, though files behind it are there."""
+        is_short = hole.start < before.base + self.files.file_size
+        path = before.path if is_short else after.path.with_name(file_name(hole.start))
+        evidence = f"no file for physical offsets [{hole.start}, {hole.stop})"
+        if is_short:
+            evidence = f"expected {self.files.file_size} bytes, found {before.size}"
+        elif path.exists():
+            evidence = f"expected {self.files.file_size} bytes, found 0"
+        if self._is_wanted(hole.start):
+            yield self._damage_row(
+                hole, path, "truncated" if is_short else "missing file", evidence
+            )
+
+    def _unwritten_rows(
+        self, file: LogFile, start: int, *, damage_only: bool
+    ) -> Iterator[dict[str, Any]]:
+        """Yield the row of a file's end that was never written though the log goes on behind it.
+
+        A writer may have written there since the file was read, so it is read again first.
+        """
+        content = _read(file)
+        scan = scan_segment(content, base=file.base, start=start - file.base, file_size=file.size)
+        for batch in scan:
+            yield from self._batch_rows(batch, file, content, damage_only=damage_only)
+            gap = batch.unwritten_at
+            if gap is not None and self._is_wanted(gap):
+                yield self._damage_row(
+                    ByteRange(gap, file.base + file.size),
+                    file.path,
+                    DamageReason.UNWRITTEN_HOLE.value,
+                    "zeros up to the file's end, where a BLANK should be; the log goes on",
+                )
 
     def count(self) -> tuple[int, int]:
         """Scan without making rows; return how many records there are and the bytes scanned."""
@@ -97,18 +159,21 @@ class LogScan:
     def _damage_rows(self, batch: ScanBatch, file: LogFile) -> Iterator[tuple[int, dict[str, Any]]]:
         for damage in batch.damage:
             start = damage.range.start
-            if self._is_wanted(start):
-                self.damaged_bytes += damage.range.size
-            yield (
-                start,
-                {
-                    "kind": "damage",
-                    "physicalOffset": start,
-                    "size": damage.range.size,
-                    "file": str(file.path),
-                    "reason": f"{damage.reason.value}: {damage.evidence}",
-                },
-            )
+            row = self._damage_row(damage.range, file.path, damage.reason.value, damage.evidence)
+            yield start, row
+
+    def _damage_row(
+        self, extent: ByteRange, path: Path, reason: str, evidence: str
+    ) -> dict[str, Any]:
+        if self._is_wanted(extent.start):
+            self.damaged_bytes += extent.size
+        return {
+            "kind": "damage",
+            "physicalOffset": extent.start,
+            "size": extent.size,
+            "file": str(path),
+            "reason": f"{reason}: {evidence}",
+        }
 
     def _is_wanted(self, offset: int) -> bool:
         return offset >= self.begin and (self.end is None or offset < self.end)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from rocketstore.errors import FormatError
 from rocketstore.storage.files.lock import writer_pid
 
 if TYPE_CHECKING:
@@ -14,7 +15,11 @@ def store_info(store: ReadOnlyStore) -> dict[str, Any]:
     """Return the facts of a store, JSON-ready."""
     queues = store.queues()
     log_files = store.log_files
-    checkpoint = store.checkpoint()
+    checkpoint, problems = None, []
+    try:
+        checkpoint = store.checkpoint()
+    except (FormatError, OSError) as error:  # the rest of the store can be told all the same
+        problems.append(f"{store.layout.checkpoint}: {error}")
     headers = store.index_files()
     return {
         "path": str(store.layout.root),
@@ -32,5 +37,5 @@ def store_info(store: ReadOnlyStore) -> dict[str, Any]:
         "checkpointIndexMsgTimestamp": None if checkpoint is None else checkpoint.index_ms,
         "abortFile": store.has_abort_file,
         "writerPid": writer_pid(store.layout.lock),
-        "findings": [str(finding) for finding in store.findings],
+        "findings": [*map(str, store.findings), *problems],
     }

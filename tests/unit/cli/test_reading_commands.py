@@ -12,6 +12,9 @@ from typing import Any
 import pytest
 
 from rocketstore.cli.application import run
+from rocketstore.cli.log_scan import LogScan
+from rocketstore.config import StoreConfig
+from rocketstore.storage.store import MessageStore
 from support.golden import golden_case, manifest
 
 
@@ -81,6 +84,71 @@ def test_scan_of_a_flipped_bit_reports_one_damaged_record_and_exits_4(
     assert damage["physicalOffset"] == 526666
     assert damage["file"].endswith("00000000000000524288")
     assert "crc" in damage["reason"]
+
+
+@pytest.mark.parametrize(
+    ("loss", "size", "reason"),
+    [
+        ("missing", 65_536, "missing file: no file for physical offsets [458752, 524288)"),
+        ("empty", 65_536, "missing file: expected 65536 bytes, found 0"),
+        ("zeros", 65_536, "unwritten hole: zeros up to the file's end"),
+        ("half zeros", 32_768, "unwritten hole: zeros up to the file's end"),
+    ],
+)
+def test_scan_reports_a_file_that_the_log_lost(
+    basic: Path,
+    loss: str,
+    size: int,
+    reason: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    store = shutil.copytree(basic, tmp_path / "store")
+    path = store / "commitlog" / f"{458752:020d}"
+    whole = path.read_bytes()
+    path.unlink()
+    if loss != "missing":
+        kept = {"empty": b"", "zeros": bytes(65_536), "half zeros": whole[:32_768] + bytes(32_768)}
+        path.write_bytes(kept[loss])
+    assert run(["store", "scan", str(store), "--damage-only"]) == 4
+    damage = lines(capsys)[-1]
+    assert damage["kind"] == "damage"
+    assert damage["file"] == str(path)
+    assert damage["reason"].startswith(reason)
+    assert damage["physicalOffset"] + damage["size"] == 524_288
+    assert damage["size"] == pytest.approx(size, abs=20_000)
+    assert run(["store", "scan", str(store), "--damage-only", "--end", "458752"]) == 0
+    assert run(["store", "scan", str(store), "--damage-only", "--end", "524288"]) == 4
+    assert run(["store", "scan", str(store), "--damage-only", "--begin", "524288"]) == 0
+
+
+def test_scan_finds_no_damage_where_nothing_was_written_yet(
+    basic: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = shutil.copytree(basic, tmp_path / "store")
+    for number in (19, 20, 30):  # made ahead, the last one by somebody else
+        (store / "commitlog" / f"{number * 65_536:020d}").write_bytes(bytes(65_536))
+    assert run(["store", "scan", str(store), "--damage-only"]) == 0
+    assert lines(capsys) == []
+
+
+def test_scan_goes_on_where_a_writer_deletes_the_oldest_file_meanwhile(
+    basic: Path, tmp_path: Path
+) -> None:
+    store = shutil.copytree(basic, tmp_path / "store")
+    scan = LogScan(store, StoreConfig(), None, None)
+    (store / "commitlog" / f"{0:020d}").unlink()
+    rows = list(scan.rows())
+    assert rows[0]["physicalOffset"] == 65_536
+    assert {row["kind"] for row in rows} == {"message", "blank"}
+
+
+def test_a_store_that_has_no_message_yet_scans_as_empty(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    MessageStore.open(tmp_path).close()
+    assert run(["store", "scan", str(tmp_path)]) == 0
+    assert lines(capsys) == []
 
 
 def test_queue_list_prints_offsets_of_every_queue(
@@ -172,6 +240,20 @@ def test_info_counts_what_the_store_holds(basic: Path, capsys: pytest.CaptureFix
     assert info["checkpointIndexMsgTimestamp"] == facts["checkpoint"]["indexMsgTimestamp"]
     assert info["writerPid"] is None
     assert info["findings"] == []
+
+
+@pytest.mark.parametrize("content", [b"", bytes(10)])
+def test_info_of_a_store_whose_checkpoint_was_cut_off_tells_the_rest(
+    basic: Path, content: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = shutil.copytree(basic, tmp_path / "store")
+    (store / "checkpoint").write_bytes(content)
+    assert run(["store", "info", str(store), "--output", "json"]) == 0
+    info = json.loads(capsys.readouterr().out)
+    assert (info["commitLogFiles"], info["checkpointPhysicMsgTimestamp"]) == (19, None)
+    [finding] = info["findings"]
+    assert str(store / "checkpoint") in finding
+    assert f"found {len(content)} bytes" in finding
 
 
 def test_reading_commands_change_no_byte_and_no_time(
