@@ -196,8 +196,9 @@ def run(scenario: Scenario, sides: Sides, *, rounds: int, smoke: bool) -> list[O
             warm_up = scenario.warm_up()
             for side in names:
                 _round(sides, workers[side], scenario.command, warm_up, None)
-        for _ in range(rounds):
-            for side in names:
+        for number in range(rounds):
+            # Whoever comes second finds the memory that the first one freed: they take turns.
+            for side in names if number % 2 == 0 else reversed(names):
                 if restarts:
                     # A restart is a new process, whose compiler has seen nothing yet.
                     with sides.start(side) as worker:
@@ -217,6 +218,9 @@ def _round(
     with _fresh_directory(sides.directory) as path:
         if source is not None:
             _copy_store(source, path)
+        if command == "put":
+            # Making the messages takes longer than free memory keeps its state.
+            worker.ask("bench_prepare_put", spec=spec, path=str(path))
         _settle_memory(sides.memory, _record_bytes(spec) + SPARE_MEMORY_BYTES)
         return worker.ask(f"bench_{command}", spec=spec, path=str(path))
 
