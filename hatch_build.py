@@ -17,7 +17,7 @@ from typing import Any
 
 SOURCES = (
     (Path("src/rocketstore/storage/log/_append.c"), Path("src/rocketstore/storage/log/_put.c")),
-    (Path("src/rocketstore/storage/log/_parker.c"),),
+    (Path("src/rocketstore/storage/log/_put_group.c"),),
     (Path("src/rocketstore/storage/reading/_gather.c"),),
     (Path("src/rocketstore/format/_decode.c"),),
     (Path("src/rocketstore/format/_properties.c"),),

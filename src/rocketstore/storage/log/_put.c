@@ -10,6 +10,7 @@
  * is borrowed stays.
  */
 #include "_append.h"
+#include "_put_group.h"
 #include "../../format/_properties.h"
 
 enum { MESSAGE_FIXED_SIZE = 22, BATCH_HEAD_SIZE = 20, NANOS_PER_S = 1000000000, SLOW_NS = 1000000 };
@@ -66,6 +67,10 @@ typedef struct {
     PyObject *done_status;
     Layout message;
     Layout prepared;
+    /* Where a put waits for its sync, if that is what it does, and how long at most. */
+    PyObject *group;
+    const PutGroupCalls *group_calls;
+    double wait_s;
     long long longest_body;
     long long host_bits;
     char never;
@@ -81,6 +86,7 @@ typedef struct {
 } Target;
 
 static PyObject *bits_name, *note_slow_name, *put_plainly_name, *put_prepared_plainly_name, *zero;
+static PyObject *unsynced_name;
 
 /* --- fields ---------------------------------------------------------------------------------- */
 
@@ -355,10 +361,32 @@ find_time(Putter *self, Target *target)
 
 /* --- put ------------------------------------------------------------------------------------- */
 
+/* Wait for the sync of a put, if it does; return its status. */
+static PyObject *
+wait_for_sync(Putter *self, const Place *place)
+{
+    if (self->group == NULL) {
+        return Py_NewRef(self->done_status);
+    }
+    int is_flushed = self->group_calls->wait(self->group, place->offset + place->size, self->wait_s);
+    if (is_flushed > 0) {
+        return Py_NewRef(self->done_status);
+    }
+    PyObject *end = is_flushed < 0 ? NULL : PyLong_FromLongLong(place->offset + place->size);
+    PyObject *status = end == NULL ? NULL
+                                   : PyObject_CallMethodOneArg((PyObject *)self, unsynced_name, end);
+    Py_XDECREF(end);
+    return status;
+}
+
 /* The result of a put of one message, which took a while. */
 static PyObject *
 result_of(Putter *self, const Place *place, long long began_ns)
 {
+    PyObject *status = wait_for_sync(self, place);
+    if (status == NULL) {
+        return NULL;
+    }
     long long elapsed_ns = monotonic_ns() - began_ns;
     if (elapsed_ns >= SLOW_NS) {
         PyObject *millis = PyLong_FromLongLong(elapsed_ns / SLOW_NS);
@@ -367,11 +395,12 @@ result_of(Putter *self, const Place *place, long long began_ns)
         Py_XDECREF(millis);
         Py_XDECREF(noted);
         if (noted == NULL) {
+            Py_DECREF(status);
             return NULL;
         }
     }
     PyObject *fields[] = {
-        self->done_status,
+        status,
         PyLong_FromLongLong(place->offset),
         PyLong_FromLongLong(place->queue_offset),
         PyLong_FromLongLong(place->size),
@@ -382,7 +411,7 @@ result_of(Putter *self, const Place *place, long long began_ns)
     if (fields[1] != NULL && fields[2] != NULL && fields[3] != NULL && fields[4] != NULL) {
         result = PyObject_Vectorcall(self->result_type, fields, sizeof fields / sizeof *fields, NULL);
     }
-    for (size_t i = 1; i < sizeof fields / sizeof *fields; i++) {
+    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
         Py_XDECREF(fields[i]);
     }
     return result;
@@ -400,12 +429,21 @@ put_plainly(Putter *self, PyObject *name, PyObject *const *args, Py_ssize_t coun
     return result;
 }
 
+/* Whether a put of this object is done when it is appended, or waits for its sync. */
+static inline int
+is_common(Putter *self, const Layout *layout, PyObject *object)
+{
+    return is_open(self) && Py_IS_TYPE(object, layout->type)
+           && (self->is_immediate
+               || (self->group != NULL && field_of(layout, object, WAIT_FLUSH) == Py_True));
+}
+
 /* put(message, queue_id=0) */
 static PyObject *
 putter_put(Putter *self, PyObject *const *args, Py_ssize_t count, PyObject *names)
 {
-    if (names == NULL && (count == 1 || count == 2) && self->is_immediate && is_open(self)
-        && Py_IS_TYPE(args[0], self->message.type)) {
+    if (names == NULL && (count == 1 || count == 2)
+        && is_common(self, &self->message, args[0])) {
         long long began_ns = monotonic_ns();
         PyObject *queue_id = count == 2 ? args[1] : zero;
         Target target = {0};
@@ -451,8 +489,8 @@ read_prepared(Putter *self, PyObject *prepared, PyObject *body, Target *target, 
 static PyObject *
 putter_put_prepared(Putter *self, PyObject *const *args, Py_ssize_t count, PyObject *names)
 {
-    if (names == NULL && count >= 1 && count <= 3 && self->is_immediate && is_open(self)
-        && Py_IS_TYPE(args[0], self->prepared.type)) {
+    if (names == NULL && count >= 1 && count <= 3
+        && is_common(self, &self->prepared, args[0])) {
         long long began_ns = monotonic_ns();
         PyObject *body = count >= 2 ? args[1] : Py_None;
         PyObject *queue_id = count == 3 ? args[2] : zero;
@@ -737,6 +775,31 @@ putter_append_encoded(Putter *self, PyObject *const *args, Py_ssize_t argument_c
     return result;
 }
 
+/* wait_in(group, timeout_s): have puts wait for their sync there; left to the plain ways elsewhere */
+static PyObject *
+putter_wait_in(Putter *self, PyObject *const *args, Py_ssize_t count)
+{
+    const PutGroupCalls *calls = PyCapsule_Import(PUT_GROUP_CALLS, 0);
+    if (calls == NULL) {
+        PyErr_Clear();
+        Py_RETURN_NONE;
+    }
+    if (count != 2) {
+        PyErr_SetString(PyExc_TypeError, "wait_in takes a group and a timeout in seconds");
+        return NULL;
+    }
+    double wait_s = PyFloat_AsDouble(args[1]);
+    if (wait_s == -1.0 && PyErr_Occurred()) {
+        return NULL;
+    }
+    if (Py_IS_TYPE(args[0], calls->type)) {
+        Py_XSETREF(self->group, Py_NewRef(args[0]));
+        self->group_calls = calls;
+        self->wait_s = wait_s;
+    }
+    Py_RETURN_NONE;
+}
+
 /* --- the type -------------------------------------------------------------------------------- */
 
 static int
@@ -792,6 +855,7 @@ putter_traverse(Putter *self, visitproc visit, void *arg)
     Py_VISIT(self->born_hosts);
     Py_VISIT(self->result_type);
     Py_VISIT(self->done_status);
+    Py_VISIT(self->group);
     Py_VISIT(self->message.type);
     Py_VISIT(self->prepared.type);
     return 0;
@@ -806,6 +870,7 @@ putter_clear(Putter *self)
     Py_CLEAR(self->born_hosts);
     Py_CLEAR(self->result_type);
     Py_CLEAR(self->done_status);
+    Py_CLEAR(self->group);
     Py_CLEAR(self->message.type);
     Py_CLEAR(self->prepared.type);
     return 0;
@@ -837,6 +902,7 @@ static PyMethodDef putter_methods[] = {
      "put_prepared($self, prepared, body=None, queue_id=0, /)\n--\n\nStore a prepared message."},
     {"append_messages", (PyCFunction)(void (*)(void))putter_append_messages, METH_FASTCALL, NULL},
     {"append_encoded", (PyCFunction)(void (*)(void))putter_append_encoded, METH_FASTCALL, NULL},
+    {"wait_in", (PyCFunction)(void (*)(void))putter_wait_in, METH_FASTCALL, NULL},
     {NULL},
 };
 
@@ -867,6 +933,7 @@ prepare_puts(void)
     put_plainly_name = PyUnicode_InternFromString("put_plainly");
     put_prepared_plainly_name = PyUnicode_InternFromString("put_prepared_plainly");
     zero = PyLong_FromLong(0);
+    unsynced_name = PyUnicode_InternFromString("unsynced");
     return bits_name != NULL && note_slow_name != NULL && put_plainly_name != NULL
-           && put_prepared_plainly_name != NULL && zero != NULL;
+           && put_prepared_plainly_name != NULL && zero != NULL && unsynced_name != NULL;
 }

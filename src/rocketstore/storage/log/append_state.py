@@ -101,8 +101,8 @@ def _chosen() -> tuple[Any, Any]:
             from rocketstore.storage.log import _append  # noqa: PLC0415 - optional
         except ImportError:
             return PlainQueueCell, PlainAppendState
-        # One that was built of older sources knows nothing of puts.
-        if hasattr(_append, "PutState"):
+        # One that was built of older sources knows nothing of puts, or not how they wait.
+        if hasattr(getattr(_append, "PutState", None), "wait_in"):
             return _append.QueueCell, _append.AppendState
     return PlainQueueCell, PlainAppendState
 

@@ -74,7 +74,7 @@ class CommitLogFlusher:
         self.on_failure = on_failure
         self.failure: FlushFailedError | None = None
         self._flushing = threading.Lock()
-        self._group = PutGroup()
+        self.group = PutGroup()
         self._sync_s = 0.0
         self._stopping = False
         self._last_thorough_ms = 0
@@ -162,16 +162,12 @@ class CommitLogFlusher:
             deadline = now + timeout_s if deadline is None else deadline
             if now >= deadline:
                 return False
-            woken = self._group.join()
-            # What happened between the first look and now has released the others without us.
-            self._raise_failure()
-            if self._thread is not None:
-                self._group.wait(woken, deadline - now)
+            self.group.wait(offset, deadline - now)
         return True
 
     def wake(self) -> None:
         """Let the background thread flush now instead of at its next turn."""
-        self._group.ask()
+        self.group.ask()
 
     # --- the thread -----------------------------------------------------------------------------
 
@@ -180,6 +176,7 @@ class CommitLogFlusher:
         self._last_thorough_ms = self._clock()
         run = self._run_sync if self._config.is_sync_flush else self._run_async
         self._thread = threading.Thread(target=run, name="rocketstore-flush", daemon=True)
+        self.group.open()
         self._thread.start()
 
     def close(self) -> None:
@@ -191,19 +188,19 @@ class CommitLogFlusher:
             Not everything is on the disk.
         """
         self._stopping = True
-        self._group.ask()
+        self.group.ask()
         if self._thread is not None:
             self._thread.join()
             self._thread = None
         try:
             self.flush()
         finally:
-            self._group.release_all()
+            self.group.close()
 
     def _run_sync(self) -> None:
         """Sync whenever somebody waits; whoever comes during a sync is served by the next."""
         while not self._stopping:
-            self._group.gather(self._sync_s)
+            self.group.gather(self._sync_s)
             if not self._serve(self.flush):
                 return
 
@@ -211,27 +208,26 @@ class CommitLogFlusher:
         """Sync by the clock, and at once when somebody waits or wakes the thread."""
         interval_s = self._config.flush_interval_commit_log / 1000
         while not self._stopping:
-            self._group.rest(interval_s)
-            if not self._serve(self.flush if self._group else self._run_now):
+            self.group.rest(interval_s)
+            if not self._serve(self.flush if self.group else self._run_now):
                 return
-            self._group.let_go()
+            self.group.let_go()
 
     def _run_now(self) -> int:
         return self.run_once(self._clock())
 
     def _serve(self, flush: Callable[[], int]) -> bool:
         """Flush for everybody who waits by now; False when that failed, for good."""
-        group = self._group
-        taken = group.take()
+        group = self.group
+        group.take()
         began = time.monotonic()
         try:
-            flush()
+            flushed = flush()
         except FlushFailedError:
-            group.serve(taken)
-            group.release_all()
+            group.close()
             return False
         self._sync_s = time.monotonic() - began
-        group.serve(taken)
+        group.serve(flushed)
         return True
 
     def run_once(self, now_ms: int) -> int:

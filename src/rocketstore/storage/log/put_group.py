@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
+from rocketstore.scan import kernels
 from rocketstore.storage.log.parker import Parker
 
 _LOOK_S: Final = 0.00025
@@ -36,7 +37,7 @@ _NOBODY: Final = 1 << 62
 """So many puts never wait: the thread is awake and needs no ring."""
 
 
-class PutGroup:
+class PlainPutGroup:
     """Puts that wait for one thread, which alone calls what is below `ask`.
 
     Attributes
@@ -50,10 +51,13 @@ class PutGroup:
     def __init__(self) -> None:
         # Appending to a deque and taking from it need no lock of their own.
         self._waiting: deque[Parker] = deque()
+        self._taken: deque[Parker] = deque()
         self._served: deque[Parker] = deque()
         self._bell = Parker()
         self._ring_at = 1
         self._is_asked = False
+        self._is_open = False
+        self._flushed_offset = -1
         self._apart_next = 1
         self.company = 0
         self.rounds_apart = 0
@@ -64,30 +68,37 @@ class PutGroup:
 
     # --- puts -----------------------------------------------------------------------------------
 
-    def join(self) -> Parker:
-        """Be one of those who the next `take` returns; `wait` comes after."""
-        woken = Parker()
-        self._waiting.append(woken)
-        return woken
+    def wait(self, offset: int, timeout_s: float) -> bool:
+        """Wait until all before `offset` is on the disk, and let the next go on meanwhile.
 
-    def wait(self, woken: Parker, timeout_s: float) -> None:
-        """Wait for the release, for a while, and let the next of those released last go on."""
+        Returns
+        -------
+        bool
+            False when nobody can say so: the time is over, or the group is closed.
+        """
+        deadline = time.monotonic() + timeout_s
+        while self._flushed_offset < offset:
+            woken = Parker()
+            self._waiting.append(woken)
+            # Whoever closes the group lets go of all it finds after it has said so.
+            if not self._is_open:
+                break
+            left_s = max(0.0, deadline - time.monotonic())
+            if not self._hand_over(woken, left_s):
+                break
+        return self._flushed_offset >= offset
+
+    def _hand_over(self, woken: Parker, timeout_s: float) -> bool:
+        """Let the next of those released last go on, or the thread, and wait for the release."""
         if len(self._waiting) >= self._ring_at:
             # The thread is rung once: a ring that it does not wait for would end its next wait.
             self._ring_at = _NOBODY
-            # On a loaded machine a single put is faster if both want to run for a moment.
-            if self.company > 1:
-                woken.hand_over(self._bell, timeout_s)
-            else:
-                self._bell.unpark()
-                woken.park(timeout_s)
-            return
+            return woken.hand_over(self._bell, timeout_s)
         try:
             following = self._served.popleft()
         except IndexError:
-            woken.park(timeout_s)
-        else:
-            woken.hand_over(following, timeout_s)
+            return woken.park(timeout_s)
+        return woken.hand_over(following, timeout_s)
 
     def ask(self) -> None:
         """Let the thread go on although nobody waits, or not everybody."""
@@ -158,24 +169,33 @@ class PutGroup:
         self._is_asked = False
         self._ring_at = _NOBODY
 
-    def take(self) -> list[Parker]:
-        """Return all who wait; they wait until they are released."""
+    def take(self) -> int:
+        """Take all who wait to be served now; return how many they are."""
         waiting = self._waiting
-        return [waiting.popleft() for _ in range(len(waiting))]
+        for _ in range(len(waiting)):
+            self._taken.append(waiting.popleft())
+        return len(self._taken)
 
-    def serve(self, taken: list[Parker]) -> None:
-        """Take note of those who were taken as served; `gather` or `let_go` releases them."""
-        self.company = len(taken) + len(self._waiting)
-        self._served.extend(taken)
+    def serve(self, flushed_offset: int) -> None:
+        """Say what is on the disk to those who were taken; `gather` or `let_go` releases them."""
+        self._flushed_offset = max(self._flushed_offset, flushed_offset)
+        self.company = len(self._taken) + len(self._waiting)
+        self._served.extend(self._taken)
+        self._taken.clear()
 
     def let_go(self) -> None:
         """Release everybody who was served, at once."""
         _release(self._served)
 
-    def release_all(self) -> None:
-        """Release everybody, served or not."""
-        _release(self._served)
-        _release(self._waiting)
+    def open(self) -> None:
+        """Have puts wait from now on: there is a thread that serves them."""
+        self._is_open = True
+
+    def close(self) -> None:
+        """Release everybody, served or not; nobody waits any more."""
+        self._is_open = False
+        for parkers in (self._waiting, self._taken, self._served):
+            _release(parkers)
 
 
 def _release(parkers: deque[Parker]) -> None:
@@ -184,3 +204,21 @@ def _release(parkers: deque[Parker]) -> None:
             parkers.popleft().unpark()
         except IndexError:
             return
+
+
+def _chosen() -> Any:
+    """Return the compiled class, or the plain one where there is none."""
+    if kernels.is_compiled():
+        try:
+            from rocketstore.storage.log import _put_group  # noqa: PLC0415 - optional
+        except ImportError:
+            pass
+        else:
+            return _put_group.PutGroup
+    return PlainPutGroup
+
+
+if TYPE_CHECKING:
+    PutGroup = PlainPutGroup
+else:
+    PutGroup = _chosen()

@@ -114,6 +114,8 @@ class StoreWriter(PutState):
         self._waits = waits
         self._wakes = wakes
         self._flush_timeout_s = config.sync_flush_timeout / 1000
+        if self._syncs and not self._needs_replica:
+            self.wait_in(flusher.group, self._flush_timeout_s)
 
     def stop(self) -> None:
         """Take no put any more; each gets SERVICE_NOT_AVAILABLE."""
@@ -369,6 +371,17 @@ class StoreWriter(PutState):
             # Compatible: no replica is connected, as there is no replication yet, and what is said
             # of the replica counts for more than what is said of the flush (CommitLog.handleHA).
             return PutMessageStatus.SLAVE_NOT_AVAILABLE
+        return _OK if is_flushed else PutMessageStatus.FLUSH_DISK_TIMEOUT
+
+    def unsynced(self, offset: int) -> PutMessageStatus:
+        """Return the status of a compiled put that waited for its sync, but not to the end.
+
+        Raises
+        ------
+        FlushFailedError
+            The sync failed.
+        """
+        is_flushed = self._flusher.wait_flushed(offset, 0.0)
         return _OK if is_flushed else PutMessageStatus.FLUSH_DISK_TIMEOUT
 
 

@@ -72,7 +72,7 @@ def test_one_sync_serves_all_puts_that_came_during_the_one_before(sync_parts):
         assert disk.is_syncing.wait(10)
         before = disk.count("fdatasync")
         others = [pool.submit(sync_parts.writer.put, MESSAGE) for _ in range(16)]
-        while len(sync_parts.flusher._group) < 16:
+        while len(sync_parts.flusher.group) < 16:
             pass
         disk.gate.set()
         assert {future.result(10).status for future in [first, *others]} == {
@@ -95,7 +95,7 @@ def test_the_property_wait_is_java_s_boolean(sync_parts, wait, waits):
         message = Message(topic="orders", properties={"WAIT": wait})
         future = pool.submit(sync_parts.writer.put, message)
         if waits:
-            while not sync_parts.flusher._group and not disk.is_syncing.is_set():
+            while not sync_parts.flusher.group and not disk.is_syncing.is_set():
                 pass
             assert not future.done()
         else:

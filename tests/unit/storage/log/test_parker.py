@@ -1,4 +1,4 @@
-"""A parker keeps one permit, whoever gave it when; compiled and plain alike."""
+"""A parker keeps one permit, whoever gave it when."""
 
 import signal
 import threading
@@ -6,28 +6,23 @@ import time
 
 import pytest
 
-from rocketstore.storage.log.parker import Parker, PlainParker
+from rocketstore.storage.log.parker import Parker
 
 
-@pytest.fixture(params=sorted({PlainParker, Parker}, key=repr), ids=lambda kind: kind.__module__)
-def kind(request):
-    return request.param
+def test_a_parker_has_no_permit_at_first():
+    assert Parker().park(0.001) is False
 
 
-def test_a_parker_has_no_permit_at_first(kind):
-    assert kind().park(0.001) is False
-
-
-def test_a_permit_given_before_is_kept_and_no_more_than_one(kind):
-    parker = kind()
+def test_a_permit_given_before_is_kept_and_no_more_than_one():
+    parker = Parker()
     parker.unpark()
     parker.unpark()
     assert parker.park(10) is True
     assert parker.park(0) is False
 
 
-def test_a_permit_ends_a_wait_without_end(kind):
-    parker, results = kind(), []
+def test_a_permit_ends_a_wait_without_end():
+    parker, results = Parker(), []
     thread = threading.Thread(target=lambda: results.append(parker.park(-1)))
     thread.start()
     parker.unpark()
@@ -35,8 +30,8 @@ def test_a_permit_ends_a_wait_without_end(kind):
     assert results == [True]
 
 
-def test_who_hands_over_wakes_the_other_and_waits(kind):
-    mine, others = kind(), kind()
+def test_who_hands_over_wakes_the_other_and_waits():
+    mine, others = Parker(), Parker()
 
     def answer():
         others.park(-1)
@@ -48,16 +43,16 @@ def test_who_hands_over_wakes_the_other_and_waits(kind):
     thread.join(10)
 
 
-def test_a_permit_handed_over_twice_is_still_one(kind):
-    mine, others = kind(), kind()
+def test_a_permit_handed_over_twice_is_still_one():
+    mine, others = Parker(), Parker()
     assert mine.hand_over(others, 0.001) is False
     assert mine.hand_over(others, 0.001) is False
     assert others.park(0) is True
     assert others.park(0) is False
 
 
-def test_threads_that_hand_over_in_a_ring_never_lose_the_permit(kind):
-    ring, laps = [kind() for _ in range(5)], 200
+def test_threads_that_hand_over_in_a_ring_never_lose_the_permit():
+    ring, laps = [Parker() for _ in range(5)], 200
     counts = [0] * len(ring)
 
     def go_round(number):
@@ -78,26 +73,26 @@ def test_threads_that_hand_over_in_a_ring_never_lose_the_permit(kind):
     assert counts == [laps] * len(ring)
 
 
-def test_a_wait_is_as_long_as_it_was_asked_for(kind):
+def test_a_wait_is_as_long_as_it_was_asked_for():
     began = time.monotonic()
-    assert kind().park(0.05) is False
+    assert Parker().park(0.05) is False
     assert time.monotonic() - began >= 0.05
 
 
 @pytest.mark.parametrize("timeout", ["1", None])
-def test_a_timeout_is_a_number(kind, timeout):
+def test_a_timeout_is_a_number(timeout):
     with pytest.raises(TypeError):
-        kind().park(timeout)
+        Parker().park(timeout)
     with pytest.raises(TypeError):
-        kind().hand_over(kind(), timeout)
+        Parker().hand_over(Parker(), timeout)
 
 
-def test_nothing_but_a_parker_is_handed_over_to(kind):
+def test_nothing_but_a_parker_is_handed_over_to():
     with pytest.raises((TypeError, AttributeError)):
-        kind().hand_over(object(), 0.001)
+        Parker().hand_over(object(), 0.001)
 
 
-def test_a_signal_is_handled_while_its_thread_waits(kind):
+def test_a_signal_is_handled_while_its_thread_waits():
     def interrupt(_number, _frame):
         raise InterruptedError
 
@@ -105,17 +100,17 @@ def test_a_signal_is_handled_while_its_thread_waits(kind):
     try:
         signal.setitimer(signal.ITIMER_REAL, 0.02)
         with pytest.raises(InterruptedError):
-            kind().park(30)
+            Parker().park(30)
     finally:
         signal.signal(signal.SIGALRM, before)
 
 
-def test_a_signal_that_is_handled_without_an_error_ends_no_wait(kind):
+def test_a_signal_that_is_handled_without_an_error_ends_no_wait():
     calls = []
     before = signal.signal(signal.SIGALRM, lambda *_: calls.append(1))
     try:
         signal.setitimer(signal.ITIMER_REAL, 0.02)
-        assert kind().park(0.1) is False
+        assert Parker().park(0.1) is False
     finally:
         signal.signal(signal.SIGALRM, before)
     assert calls

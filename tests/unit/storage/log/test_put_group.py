@@ -1,67 +1,97 @@
 """Puts take turns with the thread that syncs for them, and none is left behind by another."""
 
+import signal
 import threading
 import time
 
 import pytest
 
-from rocketstore.storage.log import put_group
-from rocketstore.storage.log.parker import Parker, PlainParker
-from rocketstore.storage.log.put_group import PutGroup
+from rocketstore.storage.log.put_group import PlainPutGroup, PutGroup
 
 FAST_S, SLOW_S = 0.0001, 0.04
 
 
-@pytest.fixture(params=sorted({PlainParker, Parker}, key=repr), ids=lambda kind: kind.__module__)
-def group(request, monkeypatch):
-    monkeypatch.setattr(put_group, "Parker", request.param)
-    return PutGroup()
+@pytest.fixture(
+    params=sorted({PlainPutGroup, PutGroup}, key=repr), ids=lambda kind: kind.__module__
+)
+def group(request):
+    made = request.param()
+    made.open()
+    return made
+
+
+class Log:
+    """Gives offsets to puts; all that were given are on the disk when their sync is over."""
+
+    def __init__(self):
+        self.end = 0
+        self.lock = threading.Lock()
+
+    def append(self):
+        with self.lock:
+            self.end += 1
+            return self.end
+
+    def serve(self, group):
+        """Serve all who wait; return how many they are."""
+        taken = group.take()
+        group.serve(self.end)
+        return taken
+
+
+@pytest.fixture
+def log():
+    return Log()
 
 
 class Putter(threading.Thread):
-    """Waits `rounds` times to be served, and pauses in between."""
+    """Waits `rounds` times to be served, and pauses in between; `asks` for a last turn or not."""
 
-    def __init__(self, group, rounds, pause=lambda: None):
+    def __init__(self, group, log, rounds, pause=lambda: None):
         super().__init__(daemon=True)
-        self.group, self.rounds, self.pause = group, rounds, pause
+        self.group, self.log, self.rounds, self.pause = group, log, rounds, pause
+        self.results = []
+        self.asks = False
 
     def run(self):
         for _ in range(self.rounds):
-            self.group.wait(self.group.join(), 30)
+            self.results.append(self.group.wait(self.log.append(), 30))
             self.pause()
+        if self.asks:
+            self.group.ask()
 
 
-def serve(group, putters, sync_s=FAST_S):
+def serve(group, log, putters, sync_s=FAST_S):
     """Serve until all have what they want; return how many were served each round."""
     served = []
     for putter in putters:
+        putter.asks = True
         putter.start()
-    wanted = sum(putter.rounds for putter in putters)
-    while sum(served) < wanted:
+    while any(putter.is_alive() for putter in putters):
         group.gather(sync_s)
-        taken = group.take()
-        served.append(len(taken))
-        group.serve(taken)
+        served.append(log.serve(group))
+        if all(len(putter.results) == putter.rounds for putter in putters):
+            break
     group.let_go()
     for putter in putters:
         putter.join(30)
         assert not putter.is_alive()
+        assert putter.results == [True] * putter.rounds
     return served
 
 
 @pytest.mark.parametrize("threads", [1, 2, 16])
-def test_threads_that_put_again_at_once_are_served_together(group, threads):
+def test_threads_that_put_again_at_once_are_served_together(group, log, threads):
     rounds = 200
-    served = serve(group, [Putter(group, rounds) for _ in range(threads)])
-    assert sum(served) == threads * rounds
+    served = serve(group, log, [Putter(group, log, rounds) for _ in range(threads)])
     # Not each time: another process may keep one of them away for a while.
     assert len(served) < 2 * rounds + 20
 
 
-def test_one_that_stays_away_holds_up_nobody(group):
+def test_one_that_stays_away_holds_up_nobody(group, log):
     are_done, waits = threading.Event(), []
-    quick = [Putter(group, 50) for _ in range(4)]
-    away = Putter(group, 2, pause=lambda: waits.append(are_done.wait(20)))
+    quick = [Putter(group, log, 50) for _ in range(4)]
+    away = Putter(group, log, 2, pause=lambda: waits.append(are_done.wait(20)))
 
     def come_back():
         for putter in quick:
@@ -70,24 +100,25 @@ def test_one_that_stays_away_holds_up_nobody(group):
 
     watcher = threading.Timer(0.01, come_back)
     watcher.start()
-    serve(group, [away, *quick])
+    serve(group, log, [away, *quick])
     watcher.join(30)
     assert waits == [True, True]
 
 
-def test_who_ends_while_others_wait_for_their_turn_leaves_none_behind(group):
-    putters = [Putter(group, 1 + number) for number in range(16)]
-    assert sum(serve(group, putters)) == sum(range(1, 17))
+def test_who_ends_while_others_wait_for_their_turn_leaves_none_behind(group, log):
+    putters = [Putter(group, log, 1 + number) for number in range(16)]
+    served = serve(group, log, putters)
+    assert 16 <= len(served) <= sum(range(1, 17)) + 32
 
 
-def test_a_put_that_waited_too_long_is_no_one_s_loss(group):
-    group.wait(group.join(), 0.01)
-    other = Putter(group, 1)
+def test_a_put_that_waited_too_long_is_no_one_s_loss(group, log):
+    assert group.wait(log.append(), 0.01) is False
+    other = Putter(group, log, 1)
     other.start()
-    while len(group) < 2:
+    while not group:
         pass
     group.gather(FAST_S)
-    group.serve(group.take())
+    log.serve(group)
     group.let_go()
     other.join(10)
     assert not other.is_alive()
@@ -96,7 +127,7 @@ def test_a_put_that_waited_too_long_is_no_one_s_loss(group):
 def test_the_thread_goes_on_when_asked_although_nobody_waits(group):
     group.ask()
     group.gather(FAST_S)
-    assert group.take() == []
+    assert group.take() == 0
     group.ask()
     group.company = 8
     began = time.monotonic()
@@ -104,56 +135,136 @@ def test_the_thread_goes_on_when_asked_although_nobody_waits(group):
     assert time.monotonic() - began < 30
 
 
-def test_a_slow_sync_waits_for_those_who_were_served_last(group):
+def test_a_slow_sync_waits_for_those_who_were_served_last(group, log):
     group.company = 2
-    first, second = Putter(group, 1), Putter(group, 1)
+    first, second = Putter(group, log, 1), Putter(group, log, 1)
     threading.Timer(0.05, second.start).start()
     first.start()
     group.gather(60.0)
-    taken = group.take()
-    assert len(taken) == 2
+    assert log.serve(group) == 2
     assert group.rounds_apart == 0
-    group.serve(taken)
     group.let_go()
     first.join(10)
     second.join(10)
 
 
-def test_waiting_in_vain_lasts_a_part_of_a_sync_and_then_is_left_for_longer_and_longer(group):
+def test_waiting_in_vain_lasts_a_part_of_a_sync_and_then_is_left_for_longer_and_longer(group, log):
     apart = []
     for _ in range(3):
         group.company, group.rounds_apart = 8, 0
-        putter = Putter(group, 1)
+        putter = Putter(group, log, 1)
         putter.start()
         began = time.monotonic()
         group.gather(SLOW_S)
         assert time.monotonic() - began >= SLOW_S / 2
         apart.append(group.rounds_apart)
-        group.serve(group.take())
+        log.serve(group)
         group.let_go()
         putter.join(10)
     assert apart == [1, 2, 4]
 
 
-def test_nobody_waits_for_anybody_in_rounds_apart(group):
+def test_nobody_waits_for_anybody_in_rounds_apart(group, log):
     group.company, group.rounds_apart = 8, 1
-    putter = Putter(group, 1)
+    putter = Putter(group, log, 1)
     putter.start()
     while not group:
         pass
     group.gather(60.0)
-    group.serve(group.take())
+    log.serve(group)
     assert group.rounds_apart == 0
     group.let_go()
     putter.join(10)
 
 
-def test_a_rest_ends_with_its_time_or_the_first_put(group):
+def test_a_rest_ends_with_its_time_or_the_first_put(group, log):
     group.rest(0.001)
-    putter = Putter(group, 1)
+    putter = Putter(group, log, 1)
     threading.Timer(0.02, putter.start).start()
     group.rest(60)
     assert len(group) == 1
-    group.release_all()
+    group.close()
     putter.join(10)
-    assert not putter.is_alive()
+    assert putter.results == [False]
+
+
+def test_nobody_waits_in_a_group_that_is_closed_and_who_did_is_let_go(group, log):
+    putter = Putter(group, log, 2)
+    putter.start()
+    while not group:
+        pass
+    group.take()
+    group.close()
+    putter.join(10)
+    assert putter.results == [False, False]
+    began = time.monotonic()
+    assert group.wait(log.append(), 30) is False
+    assert time.monotonic() - began < 10
+
+
+def test_who_was_taken_by_a_sync_that_did_not_reach_its_end_waits_for_the_next(group, log):
+    putter = Putter(group, log, 1)
+    putter.start()
+    while not group:
+        pass
+    group.take()
+    group.serve(0)
+    group.let_go()
+    while not group:
+        pass
+    assert putter.results == []
+    log.serve(group)
+    group.let_go()
+    putter.join(10)
+    assert putter.results == [True]
+
+
+def test_what_is_on_the_disk_is_not_waited_for(group):
+    group.serve(100)
+    assert group.wait(100, 0) is True
+    assert group.wait(101, 0) is False
+
+
+def test_a_put_that_waits_too_long_is_forgotten_by_those_who_wait_after_it(group, log):
+    first = Putter(group, log, 1)
+    assert group.wait(log.append(), 0.001) is False
+    first.start()
+    while not group:
+        pass
+    assert group.take() >= 1
+    group.serve(log.end)
+    group.let_go()
+    first.join(10)
+    assert first.results == [True]
+
+
+@pytest.mark.parametrize("arguments", [(), (1,), ("1", 1.0), (1, "1"), (1, None)])
+def test_offset_and_timeout_are_numbers(group, arguments):
+    with pytest.raises(TypeError):
+        group.wait(*arguments)
+
+
+def test_a_signal_is_handled_while_its_thread_waits(group):
+    def interrupt(_number, _frame):
+        raise InterruptedError
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.02)
+        with pytest.raises(InterruptedError):
+            group.wait(1, 30)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+
+
+def test_a_signal_that_is_handled_without_an_error_ends_no_wait(group):
+    calls = []
+    before = signal.signal(signal.SIGALRM, lambda *_: calls.append(1))
+    began = time.monotonic()
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.02)
+        assert group.wait(1, 0.1) is False
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert calls
+    assert time.monotonic() - began >= 0.1

@@ -1,3 +1,0 @@
-from rocketstore.storage.log.parker import PlainParker
-
-class Parker(PlainParker): ...

@@ -1,0 +1,3 @@
+from rocketstore.storage.log.put_group import PlainPutGroup
+
+class PutGroup(PlainPutGroup): ...
