@@ -121,7 +121,9 @@ class BodyTooLargeError(FormatError, ValueError):
 
 
 class StoreError(RocketStoreError):
-    """Something about a store directory as a whole."""
+    """Something about a store directory as a whole; a file of it cannot be read or made."""
+
+    exit_code = 3
 
 
 class NotAStoreError(StoreError):
@@ -172,6 +174,8 @@ class FlushFailedError(StoreError):
 class RefusedMessageError(StoreError):
     """A message that this store must not accept, and for which 4.9 has no status."""
 
+    exit_code = 1
+
 
 class InvalidNameError(RefusedMessageError):
     """A topic name or queue id that may not become a directory name."""
@@ -211,6 +215,7 @@ class InvalidFilterError(RocketStoreError):
 class SparkJobError(RocketStoreError):
     """Spark gave a job up for a reason of its own: a worker that was killed, no memory, no room."""
 
+    exit_code = 3
     retriable = True
 
 

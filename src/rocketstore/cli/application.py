@@ -16,6 +16,9 @@ from rocketstore.cli.options import STANDARD_INPUT
 from rocketstore.errors import RocketStoreError
 
 EXIT_USAGE: Final = 2
+EXIT_UNREACHABLE: Final = 3
+"""The operating system refused: permission, a full or failing disk. Nothing is known of the store,
+least of all that it is fine."""
 EXIT_INTERRUPTED: Final = 130
 """128 + SIGINT, as shells report it."""
 
@@ -70,5 +73,5 @@ def run(arguments: list[str]) -> int:
         print(f"rocketstore: {error}", file=sys.stderr)
         if os.environ.get("ROCKETSTORE_DEBUG"):
             traceback.print_exc()
-        return 1
+        return EXIT_UNREACHABLE
     return outcome if isinstance(outcome, int) else 0

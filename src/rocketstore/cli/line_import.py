@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 import sys
 from contextlib import contextmanager
-from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from rocketstore.cli.options import STANDARD_INPUT
 from rocketstore.errors import ConfigError, RefusedMessageError
 from rocketstore.message import Message
 from rocketstore.storage.results import PutMessageStatus
+from rocketstore.units import MiB
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 BATCH_MESSAGES: Final = 256
 """Messages put at once: enough to spread the cost of a put, few enough to lose little work when
 the disk fills up."""
+BATCH_BYTES: Final = 1 * MiB
+"""Lines held at once, if they are long: one more line begins no further batch of them."""
 
 
 class ImportTarget(NamedTuple):
@@ -72,8 +74,23 @@ def import_lines(
     lines: Iterable[bytes],
     target: ImportTarget,
     advance: Callable[[int], None],
+    *,
+    name: str,
 ) -> int:
     """Put every line, in order, and return how many there were.
+
+    Parameters
+    ----------
+    store
+        Where to.
+    lines
+        With their line ends, LF or CR LF.
+    target
+        What the messages carry.
+    advance
+        Told the bytes of the lines that were put.
+    name
+        Of the file, for errors.
 
     Raises
     ------
@@ -81,28 +98,70 @@ def import_lines(
         The store refused a line; the lines before it are stored.
     """
     count = 0
-    source = iter(lines)
-    while batch := list(islice(source, BATCH_MESSAGES)):
-        messages = [line_message(line.rstrip(b"\r\n"), target) for line in batch]
-        result = store.put_batch(messages, queue_id=target.queue_id)
-        if result.status is PutMessageStatus.MESSAGE_ILLEGAL:
+    for batch in _batches(lines):
+        messages = [
+            line_message(line.removesuffix(b"\n").removesuffix(b"\r"), target) for line in batch
+        ]
+        try:
+            result = store.put_batch(messages, queue_id=target.queue_id)
+            is_refused = result.status is PutMessageStatus.MESSAGE_ILLEGAL
+        except RefusedMessageError:
+            is_refused = True
+        if is_refused:
             # A batch has the size limit of one message: singly they may fit, or one is named.
             for number, message in enumerate(messages, start=count + 1):
-                _check(store.put(message, target.queue_id), number)
+                try:
+                    single = store.put(message, target.queue_id)
+                except RefusedMessageError as error:
+                    raise _refused(name, number, error.message) from error
+                _check(single, name, number)
         else:
-            _check(result, count + 1)
+            _check(result, name, count + 1)
         count += len(batch)
         advance(sum(map(len, batch)))
     return count
 
 
-def _check(result: PutResult, number: int) -> None:
+def _batches(lines: Iterable[bytes]) -> Iterator[list[bytes]]:
+    batch: list[bytes] = []
+    size = 0
+    for line in lines:
+        batch.append(line)
+        size += len(line)
+        if len(batch) >= BATCH_MESSAGES or size >= BATCH_BYTES:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
+def _check(result: PutResult, name: str, number: int) -> None:
     if result.status is not PutMessageStatus.PUT_OK:
         detail = "" if result.detail is None else f": {result.detail}"
-        raise RefusedMessageError(
-            f"line {number} was not stored: {result.status.value}{detail}",
-            hint=f"the {number - 1} lines before it are",
-        )
+        raise _refused(name, number, f"{result.status.value}{detail}")
+
+
+def _refused(name: str, number: int, reason: str) -> RefusedMessageError:
+    return RefusedMessageError(
+        f"line {number} of {name} was not stored: {reason}",
+        hint=f"the {number - 1} lines before it are",
+    )
+
+
+def check_input(path: Path) -> None:
+    """Refuse what is no file of lines, before a store is made for it; a pipe is one.
+
+    Raises
+    ------
+    OSError
+        There is none, or a directory.
+    """
+    if str(path) == STANDARD_INPUT:
+        return
+    if path.is_dir():
+        raise IsADirectoryError(f"{path} is a directory; name text files in it")
+    if not path.exists():
+        raise FileNotFoundError(f"{path}: no such file")
 
 
 @contextmanager

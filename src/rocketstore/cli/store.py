@@ -9,7 +9,6 @@ from typing import Annotated, Literal
 from cyclopts import App, Parameter
 
 from rocketstore.cli.options import (
-    STANDARD_INPUT,
     OutputOption,
     StoreArgument,
     StoreSettings,
@@ -177,6 +176,7 @@ def import_(
     """
     from rocketstore.cli.line_import import (
         ImportTarget,
+        check_input,
         compile_key_pattern,
         import_lines,
         open_input,
@@ -189,9 +189,9 @@ def import_(
         check_topic(topic), check_queue_id(queue), tags, compile_key_pattern(key_pattern)
     )
     for path in files:
-        if not path.is_file() and str(path) != STANDARD_INPUT:
-            raise FileNotFoundError(f"{path}: no such file")
-    total = sum(path.stat().st_size for path in files if str(path) != STANDARD_INPUT) or None
+        check_input(path)
+    # Pipes have no size to say how far the import is.
+    total = sum(path.stat().st_size for path in files) if all(map(Path.is_file, files)) else None
     config = (settings or StoreSettings()).load()
     started = time.monotonic()
     count = 0
@@ -201,7 +201,7 @@ def import_(
     ):
         for path in files:
             with open_input(path) as lines:
-                count += import_lines(opened, lines, target, advance)
+                count += import_lines(opened, lines, target, advance, name=str(path))
     seconds = time.monotonic() - started
     print(f"{count:,} messages imported into {store} in {seconds:.1f} s")
     return 0

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from rocketstore.errors import FormatError
+from rocketstore.errors import FormatError, RocketStoreError
 from rocketstore.storage.files.lock import writer_pid
 
 if TYPE_CHECKING:
+    from rocketstore.format.index_file import IndexHeader
     from rocketstore.storage.read_only import ReadOnlyStore
 
 
@@ -20,7 +21,11 @@ def store_info(store: ReadOnlyStore) -> dict[str, Any]:
         checkpoint = store.checkpoint()
     except (FormatError, OSError) as error:  # the rest of the store can be told all the same
         problems.append(f"{store.layout.checkpoint}: {error}")
-    headers = store.index_files()
+    headers: list[tuple[str, IndexHeader]] | None = None
+    try:
+        headers = store.index_files()
+    except RocketStoreError as error:
+        problems.append(str(error))
     return {
         "path": str(store.layout.root),
         "commitLogFiles": len(log_files),
@@ -30,8 +35,10 @@ def store_info(store: ReadOnlyStore) -> dict[str, Any]:
         "topics": len(store.topics()),
         "queues": len(queues),
         "queueEntries": sum(store.message_count(key.topic, key.queue_id) for key in queues),
-        "indexFiles": len(headers),
-        "indexItems": sum(max(0, header.index_count - 1) for _, header in headers),
+        "indexFiles": None if headers is None else len(headers),
+        "indexItems": None
+        if headers is None
+        else sum(max(0, header.index_count - 1) for _, header in headers),
         "checkpointPhysicMsgTimestamp": None if checkpoint is None else checkpoint.physic_ms,
         "checkpointLogicsMsgTimestamp": None if checkpoint is None else checkpoint.logics_ms,
         "checkpointIndexMsgTimestamp": None if checkpoint is None else checkpoint.index_ms,

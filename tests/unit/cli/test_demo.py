@@ -33,7 +33,7 @@ def test_demo_touches_no_directory_that_it_did_not_make(
 ) -> None:
     precious = tmp_path / "precious"
     precious.write_text("keep")
-    assert run(["demo", "--dir", str(tmp_path)]) == 1
+    assert run(["demo", "--dir", str(tmp_path)]) == 3
     assert "not made by the demo" in capsys.readouterr().err
     assert precious.read_text() == "keep"
 

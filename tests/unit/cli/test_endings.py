@@ -8,6 +8,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from rocketstore.cli.application import run
+from rocketstore.storage.store import MessageStore
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -43,6 +44,16 @@ def test_an_interrupted_import_says_so_and_exits_130(
     assert code == 130
     assert captured.err == "rocketstore: interrupted; what was stored before stays\n"
     assert not (tmp_path / "store" / "abort").exists()
+
+
+def test_what_the_system_refuses_is_no_finding(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    MessageStore.open(tmp_path).close()
+    (tmp_path / "checkpoint").unlink()
+    (tmp_path / "checkpoint").mkdir()
+    assert run(["store", "repair", str(tmp_path)]) == 3  # 1 would say that all is well now
+    assert str(tmp_path / "checkpoint") in capsys.readouterr().err
 
 
 def test_a_closed_stderr_keeps_no_command_from_its_work(tmp_path: Path) -> None:

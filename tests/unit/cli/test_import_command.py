@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import sys
+import threading
 from pathlib import Path
+from typing import cast
 
 import pytest
 
-from rocketstore import MessageStore, StoreConfig
+from rocketstore import Message, MessageStore, StoreConfig
 from rocketstore.cli.application import run
+from rocketstore.cli.line_import import ImportTarget, import_lines
+from rocketstore.storage.results import PutMessageStatus, PutResult
 
 SMALL = ["mappedFileSizeCommitLog=65536", "mappedFileSizeConsumeQueue=2000",
          "maxHashSlotNum=500", "maxIndexNum=2000"]  # fmt: skip
@@ -48,6 +53,57 @@ def test_line_ends_of_windows_empty_lines_and_a_last_line_without_end(tmp_path: 
     assert stored(tmp_path / "store") == [b"one", b"", b"two"]
 
 
+def test_only_the_line_end_is_taken_off(tmp_path: Path) -> None:
+    source = tmp_path / "lines.txt"
+    source.write_bytes(b"a\r\r\nb\n\r\nc\r\r")
+    assert import_file(tmp_path / "store", source) == 0
+    assert stored(tmp_path / "store") == [b"a\r", b"b", b"", b"c\r"]
+
+
+def test_pipes_and_devices_are_files_of_lines(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=pipe.write_bytes, args=(b"a\nb\n",))
+    writer.start()
+    assert import_file(tmp_path / "store", pipe) == 0
+    writer.join()
+    assert stored(tmp_path / "store") == [b"a", b"b"]
+    assert import_file(tmp_path / "store", "/dev/null") == 0
+
+
+def test_a_directory_is_called_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert import_file(tmp_path / "store", tmp_path) == 3
+    assert f"{tmp_path} is a directory" in capsys.readouterr().err
+    assert not (tmp_path / "store").exists()
+
+
+def test_long_lines_are_not_held_by_the_hundred(tmp_path: Path) -> None:
+    held: list[int] = []
+
+    class Store:
+        def put_batch(self, messages: list[Message], queue_id: int) -> PutResult:
+            held.append(sum(len(message.body) for message in messages))
+            return PutResult(PutMessageStatus.PUT_OK)
+
+    lines = (bytes(1_000_000) + b"\n" for _ in range(20))
+    target = ImportTarget("lines", 0, None, None)
+    store = cast("MessageStore", Store())
+    assert import_lines(store, lines, target, lambda _: None, name="a") == 20
+    assert max(held) <= 2_000_000
+
+
+def test_a_line_whose_key_cannot_be_stored_is_named_with_its_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    good, bad = tmp_path / "good.txt", tmp_path / "bad.txt"
+    good.write_bytes(b"a\n")
+    bad.write_bytes(b"b\nc\nd\1e\n")
+    options = ["--topic", "lines", "--key-pattern", r"\S+", *SMALL_OPTIONS]
+    assert run(["store", "import", str(tmp_path / "store"), str(good), str(bad), *options]) == 1
+    assert f"line 3 of {bad} was not stored: the value of a property" in capsys.readouterr().err
+    assert stored(tmp_path / "store") == [b"a", b"b", b"c"]
+
+
 def test_groups_of_the_key_pattern_become_keys(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -78,7 +134,7 @@ def test_a_second_import_goes_on_behind_the_first(tmp_path: Path) -> None:
 
 
 def test_a_missing_file_makes_no_store(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert import_file(tmp_path / "store", tmp_path / "nothing.txt") == 1
+    assert import_file(tmp_path / "store", tmp_path / "nothing.txt") == 3
     assert "nothing.txt" in capsys.readouterr().err
     assert not (tmp_path / "store").exists()
 
@@ -102,7 +158,7 @@ def test_a_line_over_the_limit_is_named_and_the_lines_before_are_stored(
     source.write_bytes(b"".join(b"%d\n" % number for number in range(300)) + b"x" * 2000 + b"\n")
     assert import_file(tmp_path / "store", source, "--set", "maxMessageSize=1000") == 1
     error = capsys.readouterr().err
-    assert "line 301 " in error
+    assert f"line 301 of {source} " in error
     assert "1000" in error
     assert stored(tmp_path / "store") == [b"%d" % number for number in range(300)]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -254,6 +255,18 @@ def test_info_of_a_store_whose_checkpoint_was_cut_off_tells_the_rest(
     [finding] = info["findings"]
     assert str(store / "checkpoint") in finding
     assert f"found {len(content)} bytes" in finding
+
+
+def test_info_of_a_store_whose_index_files_were_cut_off_tells_the_rest(
+    basic: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = shutil.copytree(basic, tmp_path / "store")
+    for path in (store / "index").iterdir():
+        os.truncate(path, 9999)
+    assert run(["store", "info", str(store), "--output", "json"]) == 0
+    info = json.loads(capsys.readouterr().out)
+    assert (info["commitLogFiles"], info["indexFiles"], info["indexItems"]) == (19, None, None)
+    assert "found 9999 bytes" in info["findings"][-1]
 
 
 def test_reading_commands_change_no_byte_and_no_time(
