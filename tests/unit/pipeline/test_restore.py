@@ -240,6 +240,8 @@ def test_a_selection_of_nothing_says_what_there_is(tmp_path, store):
     archived(store, tmp_path / "a")
     with pytest.raises(ConfigError, match=r"no message of topic Nothing; it has topics Topic0, T"):
         restored(tmp_path / "a", tmp_path / "back", topics=("Nothing",))
+    with pytest.raises(ConfigError, match="no message of topic Topic; it has"):
+        restored(tmp_path / "a", tmp_path / "back", topics=("Topic0", "Topic"))
     with pytest.raises(ConfigError, match=f"{START_MS + 1} to {START_MS + 120} ms"):
         restored(tmp_path / "a", tmp_path / "back", begin_ms=START_MS + 121)
     assert not (tmp_path / "back").exists()

@@ -163,8 +163,13 @@ def plan_selection(
     Raises
     ------
     ConfigError
-        No file of the archive can hold such a message.
+        No file of the archive can hold such a message, or it has nothing of a named topic.
     """
+    known = {file.topic for manifest in manifests for file in manifest.files}
+    unknown = tuple(topic for topic in selection.topics if topic not in known)
+    if unknown:
+        # Beside others that are there it would be left out without a word.
+        raise nothing_selected(manifests, Selection(unknown))
     units = _units(archive, manifests, selection)
     if not units:
         raise nothing_selected(manifests, selection)
