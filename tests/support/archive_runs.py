@@ -23,6 +23,7 @@ from rocketstore.units import MiB
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from rocketstore.config import StoreConfig
     from rocketstore.pipeline.jobs.archive.job import ArchiveResult
     from rocketstore.pipeline.jobs.restore.job import RestoreResult
 
@@ -54,8 +55,11 @@ def archived(
     split: int = MiB,
     run: Any = run_archive_tasks,
     sole_writer: bool = False,
+    config: StoreConfig | None = None,
 ) -> ArchiveResult:
-    return archive_with(run, store, target, max_split_bytes=split, sole_writer=sole_writer)
+    return archive_with(
+        run, store, target, config=config, max_split_bytes=split, sole_writer=sole_writer
+    )
 
 
 def restored(

@@ -10,6 +10,7 @@ import difflib
 import json
 import re
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from rocketstore.errors import ConfigError
@@ -51,6 +52,7 @@ OPTIONS: Final = (
     Option("paths", _EVERY, "-", "the same as a JSON array, as `load([...])` gives it"),
     Option("table", _EVERY, "messages", "which table to read"),
     Option("brokerName", _EVERY, "directory's name", "name of the store, one per store"),
+    Option("storePathCommitLog", _EVERY, "-", "every directory of the log, when not `commitlog`"),
     Option("columns", _EVERY, "all", "columns to read, separated by commas, in this order"),
     Option("includeBody", frozenset({"messages"}), "true", "whether there is a column `body`"),
     Option("includeProperties", RECORD_TABLES, "true", "whether there is a column `properties`"),
@@ -100,6 +102,8 @@ class ReadOptions:
         Of queues that were given one.
     layout
         Slots and items of index files, when given.
+    log_directories
+        Where the files of the log lie; empty: in ``commitlog``.
     push_down_predicate
         Whether filters of Spark are used where the query is planned.
     """
@@ -123,6 +127,7 @@ class ReadOptions:
     damage: str = "fail"
     layout: tuple[int, int] | None = None
     push_down_predicate: bool = False
+    log_directories: tuple[str, ...] = ()
 
     @property
     def has_topic_choice(self) -> bool:
@@ -199,6 +204,7 @@ def parse_options(given: Mapping[str, str]) -> ReadOptions:
         damage=_one_of(options, "damage", DAMAGE_POLICIES, "fail"),
         layout=_layout(values),
         push_down_predicate=_boolean(values, "pushDownPredicate", default=False),
+        log_directories=_log_directories(values),
     )
     check_offsets_are_of_chosen_topics(parsed, "startingOffsets", starting)
     check_offsets_are_of_chosen_topics(parsed, "endingOffsets", ending)
@@ -234,6 +240,24 @@ def _locations(values: Mapping[str, str]) -> tuple[str, ...]:
     for location in locations:
         refuse_secrets(location)
     return locations
+
+
+def _log_directories(values: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the directories that a query names, by commas or as a JSON array."""
+    text = values.get("storePathCommitLog")
+    if text is None:
+        return ()
+    if text.lstrip().startswith("["):
+        try:
+            listed = json.loads(text)
+        except ValueError as error:
+            raise _error("storePathCommitLog", text, "is no JSON array") from error
+        names = tuple(str(one) for one in listed)
+    else:
+        names = _names(text)
+    if not names or not all(Path(one).is_absolute() for one in names):
+        raise _error("storePathCommitLog", text, "must name directories by whole paths")
+    return tuple(dict.fromkeys(one.rstrip("/") for one in names))
 
 
 def _names(text: str) -> tuple[str, ...]:

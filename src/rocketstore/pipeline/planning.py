@@ -87,7 +87,7 @@ def plan_log(
     for store in stores:
         if not _is_wanted(store.broker_name, comparisons):
             continue
-        segments = list_segments(store.location)
+        segments = list_segments(store)
         if options.fail_on_data_loss and options.table != "damage":
             _refuse_holes(segments)
         present = [one for one in segments if one.state is not SegmentState.MISSING]
@@ -169,7 +169,8 @@ def _refuse_holes(segments: Sequence[Segment]) -> None:
             raise StoreDamagedError(
                 f"{segment.path} is missing: {segment.size} bytes of the log from physical offset "
                 f"{segment.base} on",
-                hint='to read what is there: option("failOnDataLoss", "false")',
+                hint='to read what is there: option("failOnDataLoss", "false"); for a log in '
+                "several directories name them: storePathCommitLog",
             )
 
 

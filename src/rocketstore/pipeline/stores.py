@@ -1,15 +1,22 @@
 """Find stores below a location, and the CommitLog files of a store.
 
+A log may lie in several directories (``storePathCommitLog``), its files in turn in each; nothing in
+a store says so.
+
 Law: what is missing is a value: a file that is not there, or is shorter than its neighbours, is a
-`Segment` that says so. Only a place that holds no store at all is an error.
+`Segment` that says so. Only a place that holds no store at all is an error, and one that looks as
+if it held one directory of several.
 """
 
 from __future__ import annotations
 
 import itertools
+import json
 from enum import Enum
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from rocketstore.config import StoreConfig, commit_log_directories
 from rocketstore.errors import ConfigError, NotAStoreError, StoreError
 from rocketstore.format.file_name import file_name, parse_file_name
 from rocketstore.format.markers import (
@@ -36,6 +43,9 @@ REBUILD_DIRECTORY: Final = "rebuild"
 PLACING_NAME: Final = "placing.json"
 """Object below `REBUILD_DIRECTORY` that is there while a rebuild of a store on an object store puts
 queues and index in place, one object after the other."""
+
+_FEWEST_OF_SEVERAL: Final = 2
+"""So many files of a log with a hole between them are no pattern yet."""
 
 _HEAD_BYTES: Final = 128
 _MAGICS: Final = (b"\xda\xa3\x20\xa7", b"\xda\xa3\x20\xab")
@@ -87,11 +97,14 @@ class StorePlace(NamedTuple):
         Path or URI.
     is_open
         Its last writer has not ended in order, or still runs (a file ``abort`` is there).
+    log_directories
+        Where its CommitLog files lie, when that was said; empty: in ``commitlog``.
     """
 
     location: str
     broker_name: str
     is_open: bool
+    log_directories: tuple[str, ...] = ()
 
 
 def find_stores(options: ReadOptions) -> list[StorePlace]:
@@ -102,11 +115,14 @@ def find_stores(options: ReadOptions) -> list[StorePlace]:
     NotAStoreError
         A location is neither a store nor a directory of stores.
     ConfigError
-        Names were given, but not one per store.
+        Names were given, but not one per store; or directories of a log for several stores.
     StoreError
         A directory cannot be read.
     """
-    found = [place for location in options.locations for place in _stores_at(location)]
+    if options.log_directories:
+        found = [_store_with_log(options)]
+    else:
+        found = [one for location in options.locations for one in _stores_at(location)]
     if not options.broker_names:
         return found
     if len(options.broker_names) != len(found):
@@ -143,8 +159,76 @@ def _stores_at(location: str) -> list[StorePlace]:
     raise NotAStoreError(
         f"{location} is no store: it {what}",
         hint="name the directory that holds commitlog/ (storePathRootDir), or one whose "
-        "directories do",
+        "directories do; for a log that lies elsewhere set storePathCommitLog",
     )
+
+
+def _store_with_log(options: ReadOptions) -> StorePlace:
+    if len(options.locations) != 1:
+        raise ConfigError(
+            f"storePathCommitLog says where one log lies, and {len(options.locations)} are asked",
+            key="storePathCommitLog",
+            value=",".join(options.log_directories),
+            hint="read one store at a time",
+        )
+    (location,) = options.locations
+    return store_with_log(location, options.log_directories)
+
+
+def store_with_log(location: str, directories: tuple[str, ...]) -> StorePlace:
+    """Return the store whose CommitLog files lie in some directories.
+
+    Raises
+    ------
+    ConfigError
+        It lies on an object store, or names a directory twice.
+    NotAStoreError
+        One of the directories is not there.
+    """
+    if is_remote(location):
+        raise ConfigError(
+            f"the log of {location} lies in {COMMIT_LOG_DIRECTORY}/: several directories are a "
+            "matter of disks",
+            key="storePathCommitLog",
+            value=",".join(directories),
+            hint=f"copy all CommitLog files to {COMMIT_LOG_DIRECTORY}/: their names differ",
+        )
+    files, root = files_at(location)
+    for directory in directories:
+        if not Path(directory).is_dir():
+            # To go on would read a log with holes, or the front of one.
+            raise NotAStoreError(
+                f"{directory} is no directory, but storePathCommitLog of {location} names it",
+                hint="mount the disk, or correct the setting; workers need the same paths",
+            )
+    names = {entry.name for entry in files.list(root)}
+    return StorePlace(root, last_name(root), ABORT_FILE_NAME in names, directories)
+
+
+def configured_log(location: str, config: StoreConfig | None) -> tuple[str, ...]:
+    """Return the directories of a store's log that settings name; empty where they name none.
+
+    Read-only ones are among them. One that is the store's own ``commitlog`` is named only if it
+    was set.
+    """
+    if config is None or (
+        config.store_path_commit_log is None and config.read_only_commit_log_store_paths is None
+    ):
+        return ()
+    if is_remote(location):
+        directories = commit_log_directories(config, Path("/store"))
+        told = tuple(map(str, directories.all))
+        return () if told == (f"/store/{COMMIT_LOG_DIRECTORY}",) else told
+    _, root = files_at(location)
+    found = tuple(str(path.absolute()) for path in commit_log_directories(config, Path(root)).all)
+    own = f"{root}/{COMMIT_LOG_DIRECTORY}"
+    # Settings of one broker that come with a directory of stores name nothing there.
+    return () if found == (own,) and not Path(own).is_dir() else found
+
+
+def log_option(directories: tuple[str, ...]) -> dict[str, str]:
+    """Return the option of a read that names the directories of a log, if there are any."""
+    return {"storePathCommitLog": json.dumps(directories)} if directories else {}
 
 
 def _store_of(files: Files, entries: list[FileEntry], location: str) -> StorePlace | None:
@@ -176,22 +260,30 @@ def refuse_half_rebuilt(files: Files, rebuild_directory: str, location: str) -> 
         )
 
 
-def list_segments(location: str) -> list[Segment]:
+def list_segments(store: str | StorePlace) -> list[Segment]:
     """Return the CommitLog files of a store, holes between them included, in order.
+
+    Parameters
+    ----------
+    store
+        The store; a location where nothing was said of its log's directories.
 
     Raises
     ------
     StoreError
-        A directory or file cannot be read.
+        A directory or file cannot be read, or two files have one name.
+    ConfigError
+        The files look like those of one directory among several.
     """
-    segments = _listed(location)
+    segments = _listed(store)
     holes = _holes(segments)
     while holes:
         # A listing is not of one moment: a file that a writer made meanwhile may be absent although
         # one made after it is there. A hole is one that is seen twice.
-        segments = _listed(location)
+        segments = _listed(store)
         again = _holes(segments)
         if holes & again:
+            _refuse_part_of_log(store, segments)
             break
         holes = again
     return segments
@@ -201,14 +293,47 @@ def _holes(segments: list[Segment]) -> set[int]:
     return {one.base for one in segments if one.state is SegmentState.MISSING}
 
 
-def _listed(location: str) -> list[Segment]:
-    files, root = files_at(location)
+def _refuse_part_of_log(store: str | StorePlace, segments: list[Segment]) -> None:
+    """Raise where every n-th file is there: the others lie in directories that nobody has named."""
+    if isinstance(store, StorePlace) and store.log_directories:
+        return
+    bases = [one.base for one in segments if one.state is not SegmentState.MISSING]
+    steps = {after - before for before, after in itertools.pairwise(bases)}
+    if len(bases) > _FEWEST_OF_SEVERAL and len(steps) == 1:
+        count = steps.pop() // segments[0].file_size
+        directory = segments[0].path.rpartition("/")[0]
+        raise ConfigError(
+            f"{directory} has one CommitLog file of {count}, as of a log in {count} directories",
+            key="storePathCommitLog",
+            hint="name all of them by storePathCommitLog; if the files are lost, name this one, "
+            "and what is left is read",
+        )
+
+
+def _log_directories(store: str | StorePlace) -> tuple[Files, tuple[str, ...]]:
+    if isinstance(store, StorePlace):
+        files, root = files_at(store.location)
+        return files, store.log_directories or (f"{root}/{COMMIT_LOG_DIRECTORY}",)
+    files, root = files_at(store)
+    return files, (f"{root}/{COMMIT_LOG_DIRECTORY}",)
+
+
+def _listed(store: str | StorePlace) -> list[Segment]:
+    files, directories = _log_directories(store)
     entries = [
         (base, entry)
-        for entry in files.list(f"{root}/{COMMIT_LOG_DIRECTORY}")
+        for directory in directories
+        for entry in files.list(directory)
         if (base := parse_file_name(entry.name)) is not None and not entry.is_directory
     ]
     entries.sort()
+    for (base, one), (next_base, other) in itertools.pairwise(entries):
+        if base == next_base:
+            raise StoreError(
+                f"{one.path} and {other.path} are files of one place in the log",
+                hint="keep the one that belongs to it; a file that is copied to another disk must "
+                "leave the first",
+            )
     if not entries:
         return []
     sizes = [entry.size for _, entry in entries]

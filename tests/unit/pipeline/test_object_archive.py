@@ -314,8 +314,8 @@ def test_no_job_repeats_a_credential_that_stood_in_a_location(tmp_path, built, a
 
 
 def test_commands_take_locations_as_they_stand(tmp_path, built, s3, monkeypatch, capsys):
-    def archiving(_, store, target, *, max_split_bytes, sole_writer, progress):
-        del progress
+    def archiving(_, store, target, *, config, max_split_bytes, sole_writer, progress):
+        del config, progress
         return archived(store, target, split=max_split_bytes, sole_writer=sole_writer)
 
     def restoring(_, source, target, *, progress, topics, begin_ms, end_ms):

@@ -47,19 +47,20 @@ def archive(
     sole_writer
         For an object store, which has no lock: nobody else archives there meanwhile.
     settings
-        Where settings come from; checked, though none of them concerns an archive.
+        Where settings come from, such as the directories of the log.
     output
         How to print.
     """
     from rocketstore import pipeline
 
-    (settings or StoreSettings()).load()
+    config = (settings or StoreSettings()).load()
     spark = pipeline.session(master)
     with job_progress("archiving") as progress:
         result = pipeline.archive(
             spark,
             store,
             target,
+            config=config,
             max_split_bytes=split_mib * MiB,
             sole_writer=sole_writer,
             progress=progress,

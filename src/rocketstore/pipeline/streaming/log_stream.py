@@ -59,7 +59,7 @@ def open_logs(options: StreamOptions) -> dict[str, Log]:
                 key="brokerName",
                 hint="a stream keeps its offsets by name: give each its own by brokerName",
             )
-        logs[name] = Log(store, list_segments(store.location))
+        logs[name] = Log(store, list_segments(store))
     return logs
 
 

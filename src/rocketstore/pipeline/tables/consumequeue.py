@@ -66,7 +66,7 @@ def _pieces(store: StorePlace, options: ReadOptions) -> Iterator[EntryTask]:
     _check_chosen_are_there(store, chosen, options)
     ranges = {}
     if options.has_offsets:
-        segments = list_segments(store.location)
+        segments = list_segments(store)
         ranges = {
             QueueKey(one.topic, one.queue_id): one for one in queue_ranges(store, segments, options)
         }

@@ -25,7 +25,7 @@ def plan(options: ReadOptions, comparisons: Sequence[Comparison]) -> list[tuple[
     holes = tuple(
         SplitTask(store, segment, 0, 0, ())
         for store in find_stores(options)
-        for segment in list_segments(store.location)
+        for segment in list_segments(store)
         if segment.state is SegmentState.MISSING
     )
     tasks = plan_log(options, [one for one in comparisons if one.column == "brokerName"])

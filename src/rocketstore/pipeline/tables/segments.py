@@ -38,7 +38,7 @@ def read(
     schema: Schema,
 ) -> Iterator[RecordBatch]:
     """Yield the files of a store, missing ones included."""
-    segments = list_segments(task.location)
+    segments = list_segments(task)
     if not segments:
         return
     firsts = [first_store_timestamp_ms(task.location, segment) for segment in segments]

@@ -35,7 +35,7 @@ from rocketstore.pipeline.jobs.archive.place import DiskPlace, ObjectPlace
 from rocketstore.pipeline.jobs.archive.plan import plan_run, plan_tasks
 from rocketstore.pipeline.objects import ObjectStore, check_sole_writer
 from rocketstore.pipeline.options import parse_options
-from rocketstore.pipeline.stores import find_stores
+from rocketstore.pipeline.stores import configured_log, find_stores, log_option
 from rocketstore.units import MiB
 
 if TYPE_CHECKING:
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+    from rocketstore.config import StoreConfig
     from rocketstore.pipeline.jobs.archive.manifest import DataFile, ExtentFile
     from rocketstore.pipeline.jobs.archive.plan import ArchiveTask, LogPlan
     from rocketstore.pipeline.jobs.archive.task import TaskResult
@@ -88,11 +89,12 @@ class ArchiveResult(NamedTuple):
     is_compared: bool
 
 
-def archive(
+def archive(  # noqa: PLR0913 - keywords, each a choice of the caller
     spark: SparkSession,
     store: str | Path,
     target: str | Path,
     *,
+    config: StoreConfig | None = None,
     max_split_bytes: int = MAX_SPLIT_BYTES,
     sole_writer: bool = False,
     progress: Progress | None = None,
@@ -108,6 +110,8 @@ def archive(
     target
         Directory of the archive, on a disk that all workers see under this path; made if missing.
         Or a URI of an object store.
+    config
+        For ``storePathCommitLog``: where the log lies when not in ``commitlog``.
     max_split_bytes
         Bytes of the log per task, which holds about twice as much in memory.
     sole_writer
@@ -141,7 +145,12 @@ def archive(
         return [msgspec.json.decode(str(text), type=TaskResult) for text in texts]
 
     return archive_with(
-        run, store, target, max_split_bytes=max_split_bytes, sole_writer=sole_writer
+        run,
+        store,
+        target,
+        config=config,
+        max_split_bytes=max_split_bytes,
+        sole_writer=sole_writer,
     )
 
 
@@ -154,6 +163,7 @@ def archive_with(
     store: str | Path,
     target: str | Path,
     *,
+    config: StoreConfig | None = None,
     max_split_bytes: int = MAX_SPLIT_BYTES,
     sole_writer: bool = False,
 ) -> ArchiveResult:
@@ -165,7 +175,7 @@ def archive_with(
     """
     if max_split_bytes < 1:
         raise ConfigError(f"max_split_bytes: expected at least 1, found {max_split_bytes}")
-    place = _one_store(store)
+    place = _one_store(store, config)
     if is_remote(str(target)):
         check_sole_writer(str(target), sole_writer=sole_writer)
         return _archive_to_objects(run_all, place, str(target), max_split_bytes)
@@ -187,9 +197,9 @@ def archive_with(
                 (one.part.task, file) for one in results for file in one.extents
             )
             run = _Run(place, plan, last, results)
-            manifest, config = run.manifest(files, extents)
+            manifest, settings = run.manifest(files, extents)
             if manifest.has_news(last):
-                commit(directory, manifest, file_paths, extent_paths, config)
+                commit(directory, manifest, file_paths, extent_paths, settings)
             return run.result(manifest)
         finally:
             shutil.rmtree(directory / STAGING, ignore_errors=True)
@@ -243,8 +253,9 @@ def _is_store(target: str | Path) -> ConfigError:
     )
 
 
-def _one_store(location: str | Path) -> StorePlace:
-    options = parse_options({"path": str(location)})
+def _one_store(location: str | Path, config: StoreConfig | None) -> StorePlace:
+    directories = configured_log(str(location), config)
+    options = parse_options({"path": str(location)} | log_option(directories))
     places = find_stores(options)
     if len(places) != 1:
         raise ConfigError(

@@ -105,7 +105,7 @@ def plan_run(store: StorePlace, last: Manifest | None) -> LogPlan:
     StoreError
         The store cannot be read.
     """
-    found = list_segments(store.location)
+    found = list_segments(store)
     segments = [one for one in found if one.state is not SegmentState.MISSING]
     begin, gap = _begin(segments, last)
     log_end = _log_end(store, segments)

@@ -131,7 +131,10 @@ def log_findings(places: StorePlaces, shape: LogShape, entry_count: int) -> Iter
     for hole in shape.holes:
         if hole.start < shape.end:
             reason = f"no file for physical offsets {hole}"
-            action = "bring the file back; a 4.9 broker hangs at it"
+            action = (
+                "bring the file back; a 4.9 broker hangs at it. If it lies on another disk: "
+                "--set storePathCommitLog=…"
+            )
             yield Finding(
                 Severity.DAMAGE,
                 "log-hole",

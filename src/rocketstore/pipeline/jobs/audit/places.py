@@ -17,13 +17,13 @@ from rocketstore.config import (
     ObservedSizes,
     StoreConfig,
     StoreSizes,
-    commit_log_directories,
     resolve_sizes,
 )
 from rocketstore.errors import NotAStoreError
 from rocketstore.format.index_file import IndexLayout, is_index_file_name
 from rocketstore.format.markers import (
     ABORT_FILE_NAME,
+    COMMIT_LOG_DIRECTORY,
     CONSUME_QUEUE_DIRECTORY,
     INDEX_DIRECTORY,
     LOCK_FILE_NAME,
@@ -37,7 +37,13 @@ from rocketstore.pipeline.jobs.audit.store_files import (
     listed_queues,
     offset_files,
 )
-from rocketstore.pipeline.stores import REBUILD_DIRECTORY, refuse_half_rebuilt
+from rocketstore.pipeline.stores import (
+    REBUILD_DIRECTORY,
+    configured_log,
+    list_segments,
+    refuse_half_rebuilt,
+    store_with_log,
+)
 
 if TYPE_CHECKING:
     from rocketstore.pipeline.files import FileEntry, Files
@@ -106,20 +112,25 @@ def find_places(location: str, config: StoreConfig) -> StorePlaces:
     Raises
     ------
     NotAStoreError
-        There is no CommitLog directory.
+        There is no CommitLog directory, or not every one that was named.
     ConfigError
-        A size cannot be learnt.
+        A size cannot be learnt, or the log's files look like those of one directory of several.
     StoreError
         Something cannot be read.
     """
     files, root = files_at(location)
     root = root.rstrip("/")
-    directories = commit_log_directories(config, Path(root)).all
-    logs = [str(path) for path in directories]
+    named = configured_log(location, config)
+    if named:
+        store_with_log(location, named)
+    else:
+        list_segments(location)  # raises where it is one directory of several
+    logs = list(named) or [f"{root}/{COMMIT_LOG_DIRECTORY}"]
     if not any(_is_directory(files, path) for path in logs):
         raise NotAStoreError(
             f"{location} is no store: it has no commitlog directory",
-            hint="give the directory that holds commitlog, consumequeue and index",
+            hint="give the directory that holds commitlog, consumequeue and index; for a log that "
+            "lies elsewhere set storePathCommitLog",
         )
     queue_directory = f"{root}/{CONSUME_QUEUE_DIRECTORY}"
     keys = listed_queues(files, queue_directory)

@@ -7,6 +7,8 @@ parts' manifests the driver knows where every entry belongs. The plan ``shuffle`
 from __future__ import annotations
 
 import itertools
+import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import msgspec
@@ -44,11 +46,10 @@ from rocketstore.pipeline.jobs.rebuild.tasks import (
 )
 from rocketstore.pipeline.options import parse_options
 from rocketstore.pipeline.planning import plan_log
-from rocketstore.pipeline.stores import SegmentState, list_segments
+from rocketstore.pipeline.stores import SegmentState, list_segments, log_option
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-    from pathlib import Path
 
     import pyarrow as pa
 
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
     from rocketstore.pipeline.jobs.rebuild.parts import Broken
     from rocketstore.pipeline.jobs.rebuild.runner import Runner
     from rocketstore.pipeline.planning import SplitTask
+    from rocketstore.pipeline.stores import StorePlace
 
 Plan = Literal["posix", "shuffle"]
 
@@ -99,7 +101,7 @@ class Making(NamedTuple):
 
 
 def build(
-    runner: Runner, root: Path, staging: driver_commit.Staging, options: BuildOptions
+    runner: Runner, place: StorePlace, staging: driver_commit.Staging, options: BuildOptions
 ) -> Built:
     """Make new queues and index below `staging`; nothing else is written."""
     write = _write_in_place if options.plan == "posix" else _write_whole_files
@@ -113,23 +115,23 @@ def build(
         return write(runner, tasks, manifests, settings, staging)
 
     def judge() -> driver_commit.LogVerdict:
-        return driver_commit.judge_log(root, options.config, now_ms=options.now_ms)
+        return driver_commit.judge_log(Path(place.location), options.config, now_ms=options.now_ms)
 
-    return build_with(runner, str(root), Making(judge, write_below, str(staging.parts)), options)
+    return build_with(runner, place, Making(judge, write_below, str(staging.parts)), options)
 
 
-def build_with(runner: Runner, location: str, making: Making, options: BuildOptions) -> Built:
+def build_with(runner: Runner, place: StorePlace, making: Making, options: BuildOptions) -> Built:
     """Make new queues and index, in whatever way the store's place needs."""
-    settings = learn_settings(location, options.config)
-    _refuse_lost_log(location)
+    settings = learn_settings(place.location, options.config)
+    _refuse_lost_log(place)
     tasks = [
         LogTask(number, splits, settings, (), making.parts_directory)
-        for number, splits in enumerate(_plan(location, options.max_split_bytes))
+        for number, splits in enumerate(_plan(place, options.max_split_bytes))
     ]
     read = read_log if options.plan == "posix" else count_log
     manifests = _read(runner, tasks, read)
     leftovers: tuple[tuple[int, int], ...] = ()
-    if _needs_judgement(location, manifests):
+    if _needs_judgement(place, manifests):
         verdict = making.judge()
         leftovers = verdict.leftovers
         tasks = [_without(task, verdict.excluded) for task in tasks]
@@ -244,14 +246,15 @@ def _sum(table: pa.Table, column: str) -> int:
     return int(np.sum(table.column(column).to_numpy()))
 
 
-def _plan(location: str, max_split_bytes: int) -> list[tuple[SplitTask, ...]]:
+def _plan(place: StorePlace, max_split_bytes: int) -> list[tuple[SplitTask, ...]]:
     options = parse_options(
         {
-            "path": location,
+            "paths": json.dumps([place.location]),
             "table": "commitlog",
             "maxSplitBytes": str(max_split_bytes),
             "failOnDataLoss": "false",
         }
+        | log_option(place.log_directories)
     )
     return plan_log(options, [])
 
@@ -269,19 +272,19 @@ def _read(
     return manifests
 
 
-def _needs_judgement(location: str, manifests: dict[int, PartManifest]) -> bool:
+def _needs_judgement(place: StorePlace, manifests: dict[int, PartManifest]) -> bool:
     """Whether records may stand behind a break: then the whole log decides which are messages."""
     if any(not broken.is_torn_tail for one in manifests.values() for broken in one.broken):
         return True
-    states = {segment.state for segment in list_segments(location)}
+    states = {segment.state for segment in list_segments(place)}
     return bool(states & {SegmentState.MISSING, SegmentState.TRUNCATED})
 
 
-def _refuse_lost_log(location: str) -> None:
+def _refuse_lost_log(place: StorePlace) -> None:
     """Raise where the log is gone and the queues are not: those must stay (K-R10)."""
-    if list_segments(location):
+    if list_segments(place):
         return
-    files, root = files_at(location)
+    files, root = files_at(place.location)
     if any(
         not one.is_directory
         for topic in files.list(f"{root}/{CONSUME_QUEUE_DIRECTORY}")
@@ -291,16 +294,16 @@ def _refuse_lost_log(location: str) -> None:
         for one in files.list(queue.path)
     ):
         raise StoreDamagedError(
-            f"{location} has no CommitLog file, but its queues have entries",
+            f"{place.location} has no CommitLog file, but its queues have entries",
             hint="bring the files back, or move consumequeue away to begin an empty store",
         )
 
 
 def keep_numbers(
-    location: str, tops: QueueTops, writer: QueueWriter, built: Built
+    place: StorePlace, tops: QueueTops, writer: QueueWriter, built: Built
 ) -> dict[str, int]:
     """Let no new queue end before numbers that the old one gave out; see `keep_given_numbers`."""
-    segments = list_segments(location)
+    segments = list_segments(place)
     log = LogRanges(
         segments[0].base if segments else 0,
         built.log_end,

@@ -12,8 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rocketstore.config import StoreConfig
-from rocketstore.format.markers import CONSUME_QUEUE_DIRECTORY, INDEX_DIRECTORY
-from rocketstore.pipeline.files import LocalFiles, files_at, is_remote
+from rocketstore.format.markers import (
+    COMMIT_LOG_DIRECTORY,
+    CONSUME_QUEUE_DIRECTORY,
+    INDEX_DIRECTORY,
+)
+from rocketstore.pipeline.files import LocalFiles, files_at, is_remote, last_name
 from rocketstore.pipeline.jobs.rebuild import driver_commit
 from rocketstore.pipeline.jobs.rebuild.construction import BuildOptions, Plan, build, keep_numbers
 from rocketstore.pipeline.jobs.rebuild.given_numbers import QueueTops
@@ -22,7 +26,12 @@ from rocketstore.pipeline.jobs.rebuild.queue_files import QueueFiles
 from rocketstore.pipeline.jobs.rebuild.report import RebuildReport, report_of
 from rocketstore.pipeline.jobs.rebuild.runner import SparkRunner
 from rocketstore.pipeline.options import DEFAULT_SPLIT_BYTES
-from rocketstore.pipeline.stores import REBUILD_DIRECTORY
+from rocketstore.pipeline.stores import (
+    REBUILD_DIRECTORY,
+    StorePlace,
+    configured_log,
+    store_with_log,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -56,7 +65,8 @@ def rebuild(  # noqa: PLR0913 - keywords, each a choice of the caller
         entries, and each file is written by one task. The bytes are the same. None is ``shuffle``
         on an object store, which has nothing else, and ``posix`` on a disk.
     config
-        Settings that the files do not tell: delay levels, ``enableMultiDispatch``.
+        Settings that the files do not tell: delay levels, ``enableMultiDispatch``, directories of
+        the log.
     max_split_bytes
         Most bytes of the log that one task reads.
     sole_writer
@@ -113,16 +123,17 @@ def rebuild_with(  # noqa: PLR0913 - keywords, each a choice of the caller
     )
     if is_remote(str(store)):
         return rebuild_objects(runner, str(store), options, sole_writer=sole_writer, step=step)
-    root = local_root(str(store))
+    place = local_place(str(store), options.config)
+    root = Path(place.location)
     with driver_commit.locked(root):
         driver_commit.finish_interrupted(root)
         directory = root / REBUILD_DIRECTORY / uuid.uuid4().hex
         try:
             staging = driver_commit.make_staging(directory)
-            built = build(runner, root, staging, options)
+            built = build(runner, place, staging, options)
             tops = QueueTops(LocalFiles(), str(root / CONSUME_QUEUE_DIRECTORY), str(staging.queues))
             writer = QueueFiles(tops.new, built.settings.queue_file_bytes)
-            kept_places = keep_numbers(str(root), tops, writer, built)
+            kept_places = keep_numbers(place, tops, writer, built)
             old, new = _queues_below(root / CONSUME_QUEUE_DIRECTORY), _queues_below(staging.queues)
             names = [CONSUME_QUEUE_DIRECTORY]
             if built.settings.has_index:
@@ -140,18 +151,21 @@ def chosen_plan(store: str, plan: Plan | None) -> Plan:
     return plan or ("shuffle" if is_remote(store) else "posix")
 
 
-def local_root(store: str) -> Path:
-    """Return the directory of a store on a disk that all workers see.
+def local_place(store: str, config: StoreConfig) -> StorePlace:
+    """Return a store on a disk that all workers see, and where its log lies.
 
     Raises
     ------
     NotAStoreError
         It is no store.
     """
-    root = Path(files_at(store)[1])
-    if not (root / "commitlog").is_dir():
+    directories = configured_log(store, config)
+    if directories:
+        return store_with_log(store, directories)
+    root = files_at(store)[1]
+    if not Path(root, COMMIT_LOG_DIRECTORY).is_dir():
         raise no_store(store)
-    return root
+    return StorePlace(root, last_name(root), is_open=False)
 
 
 def _queues_below(directory: Path) -> set[str]:

@@ -17,7 +17,7 @@ from rocketstore.format.markers import (
     INDEX_DIRECTORY,
 )
 from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES
-from rocketstore.pipeline.files import files_at
+from rocketstore.pipeline.files import files_at, last_name
 from rocketstore.pipeline.jobs.rebuild import driver_commit
 from rocketstore.pipeline.jobs.rebuild.construction import (
     Making,
@@ -37,12 +37,17 @@ from rocketstore.pipeline.jobs.rebuild.object_commit import (
 from rocketstore.pipeline.jobs.rebuild.object_writing import ObjectWriting
 from rocketstore.pipeline.jobs.rebuild.report import report_of
 from rocketstore.pipeline.objects import ObjectStore, check_sole_writer
-from rocketstore.pipeline.stores import REBUILD_DIRECTORY
+from rocketstore.pipeline.stores import (
+    REBUILD_DIRECTORY,
+    StorePlace,
+    configured_log,
+    store_with_log,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from rocketstore.pipeline.jobs.rebuild.construction import BuildOptions, Plan
+    from rocketstore.pipeline.jobs.rebuild.construction import BuildOptions
     from rocketstore.pipeline.jobs.rebuild.parts import PartManifest
     from rocketstore.pipeline.jobs.rebuild.report import RebuildReport
     from rocketstore.pipeline.jobs.rebuild.runner import Runner
@@ -66,9 +71,10 @@ def rebuild_objects(
     """
     began = time.perf_counter()
     check_sole_writer(location, sole_writer=sole_writer)
-    check_remote(location, options.plan)
+    check_remote(location, options)
     objects = ObjectStore(location)
     finish_interrupted_objects(objects)
+    place = StorePlace(location, last_name(location), is_open=False)
     staged = StagedQueues(objects, f"{REBUILD_DIRECTORY}/{uuid.uuid4().hex}")
     index_names: dict[str, str] = {}
 
@@ -87,10 +93,10 @@ def rebuild_objects(
         return driver_commit.judge_remote_log(location, now_ms=options.now_ms)
 
     try:
-        built = build_with(runner, location, Making(judge, write), options)
+        built = build_with(runner, place, Making(judge, write), options)
         tops = QueueTops(objects.files, f"{objects.root}/{CONSUME_QUEUE_DIRECTORY}", staged.queues)
         writer = ObjectQueues(objects, staged.queues, built.settings.queue_file_bytes)
-        kept_places = keep_numbers(location, tops, writer, built)
+        kept_places = keep_numbers(place, tops, writer, built)
         queues = (_queue_names(objects.sizes(tops.old)), _queue_names(objects.sizes(tops.new)))
         names = [CONSUME_QUEUE_DIRECTORY, *([INDEX_DIRECTORY] if built.settings.has_index else [])]
         placing = staged.checked(built.settings, tuple(names), index_names)
@@ -103,19 +109,22 @@ def rebuild_objects(
     return report_of(location, options, built, queues, kept_places, kept, began)
 
 
-def check_remote(location: str, plan: Plan) -> None:
-    """Refuse a URI without a store, or a plan that an object store cannot follow.
+def check_remote(location: str, options: BuildOptions) -> None:
+    """Refuse a URI without a store, or settings that an object store cannot follow.
 
     Raises
     ------
     ConfigError, NotAStoreError
         It is so.
     """
-    if plan != "shuffle":
+    directories = configured_log(location, options.config)
+    if directories:
+        store_with_log(location, directories)
+    if options.plan != "shuffle":
         raise ConfigError(
             f"{location} lies on an object store, where no file is written in place",
             key="plan",
-            value=plan,
+            value=options.plan,
             hint='plan="shuffle", --plan shuffle',
         )
     files, root = files_at(location)
@@ -127,7 +136,8 @@ def no_store(location: str) -> NotAStoreError:
     """Return the error that says that no store is there."""
     return NotAStoreError(
         f"{location} is no store: it has no commitlog directory",
-        hint="give the directory that holds commitlog, consumequeue and index",
+        hint="give the directory that holds commitlog, consumequeue and index; for a log that lies "
+        "elsewhere set storePathCommitLog",
     )
 
 

@@ -25,7 +25,7 @@ from rocketstore.format.markers import (
     CONSUME_QUEUE_DIRECTORY,
     INDEX_DIRECTORY,
 )
-from rocketstore.pipeline.files import joined
+from rocketstore.pipeline.files import joined, last_name
 from rocketstore.pipeline.jobs.rebuild import driver_commit
 from rocketstore.pipeline.jobs.rebuild.construction import (
     Making,
@@ -59,6 +59,7 @@ from rocketstore.pipeline.jobs.rebuild.shuffle import (
     targets_of,
 )
 from rocketstore.pipeline.objects import ObjectStore
+from rocketstore.pipeline.stores import StorePlace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -94,8 +95,9 @@ def prove_objects(
     """
     objects = ObjectStore(location)
     before = _states(objects)
-    comparison = _Comparison(location, options, staging)
-    built = build_with(runner, location, Making(comparison.judge, comparison.compare), options)
+    place = StorePlace(location, last_name(location), is_open=False)
+    comparison = _Comparison(place, options, staging)
+    built = build_with(runner, place, Making(comparison.judge, comparison.compare), options)
     changed = sorted(dict(before.items() ^ _states(objects).items()))
     if changed:
         raise StoreError(
@@ -117,9 +119,10 @@ def _states(objects: ObjectStore) -> dict[str, tuple[int, int | None]]:
 class _Comparison:
     """What is done in the place of writing."""
 
-    def __init__(self, location: str, options: BuildOptions, staging: str | None) -> None:
+    def __init__(self, place: StorePlace, options: BuildOptions, staging: str | None) -> None:
         self.differences: list[Difference] = []
-        self._location = location
+        self._place = place
+        self._location = place.location
         self._options = options
         self._staging = staging
 
@@ -136,7 +139,7 @@ class _Comparison:
     ) -> tuple[int, int, int]:
         """Compare everything; return what the log calls for as entries, refused records, items."""
         end = log_end_of(manifests)
-        log = log_facts(self._location, end, damage_of(manifests, end))
+        log = log_facts(self._place, end, damage_of(manifests, end))
         files = self._index_files(settings, log)
         turns = files[0].turns if files else plan_turns(self._location, (), settings.layout)
         self._add(runner.run(files, check_index_object, PROOF_SCHEMA))

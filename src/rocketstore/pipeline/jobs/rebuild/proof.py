@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from rocketstore.format.queue_entry import EntryArray
     from rocketstore.pipeline.files import FileEntry
     from rocketstore.pipeline.jobs.rebuild.parts import Broken
+    from rocketstore.pipeline.stores import StorePlace
 
     BoolArray = npt.NDArray[np.bool_]
 
@@ -111,11 +112,11 @@ class LogFacts(NamedTuple):
             return False
 
 
-def log_facts(location: str, end: int, damage: Sequence[Broken]) -> LogFacts:
+def log_facts(place: StorePlace, end: int, damage: Sequence[Broken]) -> LogFacts:
     """Return what is known of the log of a store."""
-    segments = [one for one in list_segments(location) if one.state is not SegmentState.MISSING]
+    segments = [one for one in list_segments(place) if one.state is not SegmentState.MISSING]
     return LogFacts(
-        location,
+        place.location,
         tuple((one.base, one.path) for one in segments),
         segments[0].base if segments else 0,
         end,

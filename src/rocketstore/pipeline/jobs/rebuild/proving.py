@@ -23,7 +23,7 @@ from rocketstore.pipeline.files import is_remote
 from rocketstore.pipeline.jobs.rebuild import driver_commit
 from rocketstore.pipeline.jobs.rebuild.construction import BuildOptions, build
 from rocketstore.pipeline.jobs.rebuild.index_proof import IndexProofTask, compare_index
-from rocketstore.pipeline.jobs.rebuild.job import chosen_plan, local_root
+from rocketstore.pipeline.jobs.rebuild.job import chosen_plan, local_place
 from rocketstore.pipeline.jobs.rebuild.object_job import check_remote
 from rocketstore.pipeline.jobs.rebuild.object_proof import prove_objects
 from rocketstore.pipeline.jobs.rebuild.proof import (
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from rocketstore.pipeline.jobs.rebuild.construction import Built, Plan
     from rocketstore.pipeline.jobs.rebuild.parts import Broken
     from rocketstore.pipeline.jobs.rebuild.runner import Runner
+    from rocketstore.pipeline.stores import StorePlace
 
 
 class ProofReport(NamedTuple):
@@ -151,17 +152,17 @@ def prove_with(  # noqa: PLR0913 - keywords, each a choice of the caller
         chosen_plan(str(store), plan), config or StoreConfig(), max_split_bytes, now_ms
     )
     if is_remote(str(store)):
-        place = str(store)
-        check_remote(place, options.plan)
+        location = str(store)
+        check_remote(location, options)
         given = None if staging is None else str(staging)
-        built, differences = prove_objects(runner, place, options, staging=given)
+        built, differences = prove_objects(runner, location, options, staging=given)
     else:
-        root = local_root(str(store))
-        place = str(root)
-        driver_commit.refuse_open(root)
-        built, differences = _prove_on_disk(runner, root, options, staging)
+        place = local_place(str(store), options.config)
+        location = place.location
+        driver_commit.refuse_open(Path(location))
+        built, differences = _prove_on_disk(runner, place, options, staging)
     return ProofReport(
-        place,
+        location,
         sum(one.record_count for one in built.manifests),
         built.entry_count,
         built.index_item_count,
@@ -172,12 +173,13 @@ def prove_with(  # noqa: PLR0913 - keywords, each a choice of the caller
 
 
 def _prove_on_disk(
-    runner: Runner, root: Path, options: BuildOptions, staging: str | Path | None
+    runner: Runner, place: StorePlace, options: BuildOptions, staging: str | Path | None
 ) -> tuple[Built, list[Difference]]:
     with tempfile.TemporaryDirectory(prefix="rocketstore-prove-", dir=staging) as scratch:
         made = driver_commit.make_staging(Path(scratch) / "new")
-        built = build(runner, root, made, options)
-        log = log_facts(str(root), built.log_end, built.damage)
+        built = build(runner, place, made, options)
+        root = Path(place.location)
+        log = log_facts(place, built.log_end, built.damage)
         queues = list(_queue_tasks(root, made, built, log))
         return built, [
             *_rows(runner.run(queues, compare_queues, PROOF_SCHEMA)),

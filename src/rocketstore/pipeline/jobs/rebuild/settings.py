@@ -14,11 +14,9 @@ from rocketstore.config import (
     parse_delay_levels,
     resolve_sizes,
 )
-from rocketstore.errors import ConfigError
 from rocketstore.format.file_name import parse_file_name
 from rocketstore.format.index_file import IndexLayout, is_index_file_name
 from rocketstore.format.markers import (
-    COMMIT_LOG_DIRECTORY,
     CONSUME_QUEUE_DIRECTORY,
     INDEX_DIRECTORY,
 )
@@ -81,9 +79,8 @@ def learn_settings(location: str, config: StoreConfig) -> RebuildSettings:
     Raises
     ------
     ConfigError
-        Slots and items of the index cannot be learnt, or the log lies elsewhere.
+        Slots and items of the index cannot be learnt.
     """
-    _refuse_other_log(location, config)
     files, root = files_at(location)
     queue_files = (
         file
@@ -114,17 +111,6 @@ def learn_settings(location: str, config: StoreConfig) -> RebuildSettings:
         config.enable_multi_dispatch,
         config.enable_lmq,
     )
-
-
-def _refuse_other_log(location: str, config: StoreConfig) -> None:
-    given = config.store_path_commit_log
-    if given and Path(given).absolute() != Path(location, COMMIT_LOG_DIRECTORY).absolute():
-        raise ConfigError(
-            f"storePathCommitLog is {given}, but a rebuild reads {location}/{COMMIT_LOG_DIRECTORY}",
-            key="storePathCommitLog",
-            value=given,
-            hint="for a log that lies elsewhere: rocketstore queue rebuild, index rebuild",
-        )
 
 
 def _delays(config: StoreConfig) -> tuple[int, ...]:

@@ -68,7 +68,7 @@ def report(  # noqa: PLR0913 - keywords, each with a default
     out
         The page; its tables and JSON go beside it. What an earlier report left is replaced.
     config
-        For ``messageDelayLevel``.
+        For ``messageDelayLevel`` and ``storePathCommitLog``.
     max_split_bytes
         Most bytes of the log for one task.
     now_ms

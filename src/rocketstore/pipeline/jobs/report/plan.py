@@ -15,7 +15,7 @@ from rocketstore.pipeline.jobs.report.tally import DelayFacts
 from rocketstore.pipeline.jobs.report.task import ReportTask
 from rocketstore.pipeline.options import DEFAULT_SPLIT_BYTES, parse_options
 from rocketstore.pipeline.planning import plan_log
-from rocketstore.pipeline.stores import find_stores, list_segments
+from rocketstore.pipeline.stores import configured_log, find_stores, list_segments, log_option
 from rocketstore.units import MiB
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def plan_report(
     store
         Path or URI.
     config
-        For the delay levels.
+        For the delay levels, and where the log lies when not in ``commitlog``.
     max_split_bytes
         Most bytes of one task.
     now_ms
@@ -78,6 +78,7 @@ def plan_report(
             "table": "damage",  # the one whose plan leaves nothing out and minds no missing file
             "maxSplitBytes": str(max_split_bytes),
         }
+        | log_option(configured_log(store, config))
     )
     now_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
     places = find_stores(options)
@@ -89,7 +90,7 @@ def plan_report(
         )
         for splits in plan_log(options, [])
     ]
-    stores = [(place, list_segments(place.location)) for place in places]
+    stores = [(place, list_segments(place)) for place in places]
     return ReportPlan(stores, tasks, delays, now_ms)
 
 

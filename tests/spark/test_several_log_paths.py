@@ -1,0 +1,35 @@
+"""A log in two directories on Spark's workers; what each job does is tested in tests/unit."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from rocketstore import MessageStore, pipeline
+from rocketstore.errors import ConfigError
+from support.rebuild_oracle import tree
+from support.small_store import CONFIG, Clock, messages, put_all
+
+pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
+
+
+def test_all_jobs_read_both_directories_of_a_log(spark, tmp_path):
+    root = tmp_path / "store"
+    paths = f"{root}/commitlog,{tmp_path}/other"
+    config = msgspec.structs.replace(CONFIG, store_path_commit_log=paths)
+    clock = Clock()
+    with MessageStore.open(root, config, clock=clock, threads=False) as store:
+        put_all(store, messages(300), clock)
+    before = tree(root / "consumequeue")
+    reader = spark.read.format("rocketstore").option("storePathCommitLog", paths)
+    assert reader.load(str(root)).count() == 300
+    assert pipeline.audit(spark, root, config=config).findings == []
+    assert (
+        pipeline.report(spark, root, tmp_path / "page.html", config=config).summary["messages"]
+        == 300
+    )
+    assert pipeline.archive(spark, root, tmp_path / "archive", config=config).records == 300
+    assert pipeline.rebuild(spark, root, config=config).record_count == 300
+    assert tree(root / "consumequeue") == before
+    with pytest.raises(ConfigError, match="as of a log in 2 directories"):
+        pipeline.rebuild(spark, root)

@@ -1,0 +1,243 @@
+"""A log in several directories is read whole by every job, or one error says what to name."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from rocketstore import MessageStore, StoreConfig
+from rocketstore.errors import ConfigError, NotAStoreError, StoreDamagedError, StoreError
+from rocketstore.pipeline.jobs.rebuild.job import rebuild_with
+from rocketstore.pipeline.jobs.rebuild.proving import prove_with
+from rocketstore.pipeline.options import parse_options
+from rocketstore.pipeline.stores import find_stores, list_segments
+from support.archive_runs import archived
+from support.audit_runs import audit_here
+from support.pipeline_tables import read_table
+from support.rebuild_oracle import Here, tree
+from support.report_run import make_report
+from support.small_store import CONFIG, START_MS, Clock, build_store, messages, put_all
+from support.stream_run import StreamRun, flat
+
+COUNT = 500
+
+
+@pytest.fixture
+def parts(tmp_path):
+    """A store whose log lies in two directories, one of them its own."""
+    return written(tmp_path, "commitlog", "other")
+
+
+def written(tmp_path, *names):
+    root = tmp_path / "store"
+    paths = [root / name if name == "commitlog" else tmp_path / name for name in names]
+    config = msgspec.structs.replace(CONFIG, store_path_commit_log=",".join(map(str, paths)))
+    clock = Clock()
+    with MessageStore.open(root, config, clock=clock, threads=False) as store:
+        put_all(store, messages(COUNT), clock)
+    assert all(len(list(path.iterdir())) > 2 for path in paths)
+    return root, config
+
+
+def option(config):
+    return {"storePathCommitLog": config.store_path_commit_log}
+
+
+def at_one_place(tmp_path):
+    """Return the same messages in a store of one directory."""
+    build_store(tmp_path / "one", COUNT, Clock())
+    return tmp_path / "one"
+
+
+# --- read whole ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("names", [("commitlog", "other"), ("one", "two", "three")])
+def test_the_data_source_reads_all_directories(tmp_path, names):
+    root, config = written(tmp_path, *names)
+    rows = read_table(root, maxSplitBytes=7000, **option(config))
+    assert [row["keys"] for row in rows] == [[f"key-{number}"] for number in range(COUNT)]
+    assert read_table(root, table="damage", **option(config)) == []
+    files = read_table(root, table="segments", **option(config))
+    assert {row["file"].rsplit("/", 2)[1] for row in files} == set(names)
+    assert {row["state"] for row in files} <= {"whole", "unwritten"}
+    one = read_table(
+        root, subscribe="Topic0", startingOffsets='{"Topic0":{"0":200}}', **option(config)
+    )
+    assert [row["queueOffset"] for row in one] == list(range(200, 250))
+
+
+def test_a_stream_reads_all_directories(parts):
+    root, config = parts
+    run = StreamRun(root, startingOffsets="earliest", **option(config))
+    assert len(flat(run.drain())) == COUNT
+
+
+def test_an_audit_finds_nothing_wrong(parts):
+    root, config = parts
+    report = audit_here(root, config, max_split_bytes=7000)
+    assert list(report.findings) == []
+    assert report.counts.message_count == COUNT
+
+
+@pytest.mark.parametrize("plan", ["posix", "shuffle"])
+def test_a_rebuild_makes_what_was_there(parts, plan):
+    root, config = parts
+    before = tree(root / "consumequeue"), list(tree(root / "index").values())
+    log = [tree(path) for path in map_paths(config)]
+    shutil.rmtree(root / "consumequeue")
+    report = rebuild_with(
+        Here(), root, plan=plan, config=config, max_split_bytes=7000, now_ms=START_MS
+    )
+    assert (report.record_count, report.damage, report.kept_places) == (COUNT, [], {})
+    assert (tree(root / "consumequeue"), list(tree(root / "index").values())) == before
+    assert [tree(path) for path in map_paths(config)] == log
+    assert prove_with(Here(), root, config=config, now_ms=START_MS).differences == []
+
+
+def map_paths(config):
+    return [Path(one) for one in config.store_path_commit_log.split(",")]
+
+
+def test_behind_damage_the_whole_log_is_judged(parts):
+    root, config = parts
+    file = sorted((root / "commitlog").iterdir())[1]
+    with file.open("r+b") as opened:
+        opened.seek(3000)
+        opened.write(b"\xff" * 40)
+    report = rebuild_with(Here(), root, config=config, now_ms=START_MS)
+    assert len(report.damage) == 1
+    assert COUNT - 2 <= report.record_count < COUNT
+
+
+def test_a_report_counts_all_messages(parts, tmp_path):
+    root, config = parts
+    made = make_report(root, tmp_path / "page.html", now_ms=START_MS, config=config)
+    assert made.summary["messages"] == COUNT
+    assert made.summary["damagedRanges"] == 0
+
+
+def test_an_archive_has_all_messages(parts, tmp_path):
+    root, config = parts
+    assert archived(root, tmp_path / "archive", config=config).records == COUNT
+
+
+# --- or one error -------------------------------------------------------------------------------
+
+JOBS = {
+    "data source": lambda root, _: read_table(root),
+    "segments": lambda root, _: read_table(root, table="segments"),
+    "damage": lambda root, _: read_table(root, table="damage"),
+    "stream": lambda root, _: StreamRun(root).drain(),
+    "audit": lambda root, _: audit_here(root),
+    "rebuild": lambda root, _: rebuild_with(Here(), root, now_ms=START_MS),
+    "proof": lambda root, _: prove_with(Here(), root, now_ms=START_MS),
+    "report": lambda root, tmp_path: make_report(root, tmp_path / "page.html"),
+    "archive": lambda root, tmp_path: archived(root, tmp_path / "archive"),
+}
+
+
+@pytest.mark.parametrize("job", JOBS)
+def test_one_directory_of_several_is_not_taken_for_the_log(parts, tmp_path, job):
+    root, _ = parts
+    before = tree(root)
+    with pytest.raises(ConfigError, match="one CommitLog file of 2, as of a log in 2 directories"):
+        JOBS[job](root, tmp_path)
+    assert tree(root) == before
+    assert not (tmp_path / "page.html").exists()
+
+
+@pytest.mark.parametrize("job", JOBS)
+def test_a_log_that_is_all_elsewhere_is_no_store_until_it_is_named(tmp_path, job):
+    root, _ = written(tmp_path, "one", "two")
+    before = tree(root)
+    with pytest.raises(NotAStoreError) as caught:
+        JOBS[job](root, tmp_path)
+    assert "storePathCommitLog" in str(caught.value.hint)
+    assert tree(root) == before
+
+
+@pytest.mark.parametrize("job", ["audit", "rebuild", "proof", "report", "archive"])
+def test_a_disk_that_is_not_mounted_is_no_shorter_log(parts, tmp_path, job):
+    root, config = parts
+    (tmp_path / "other").rename(tmp_path / "elsewhere")
+    jobs = {
+        "audit": lambda: audit_here(root, config),
+        "rebuild": lambda: rebuild_with(Here(), root, config=config, now_ms=START_MS),
+        "proof": lambda: prove_with(Here(), root, config=config, now_ms=START_MS),
+        "report": lambda: make_report(root, tmp_path / "page.html", config=config),
+        "archive": lambda: archived(root, tmp_path / "archive", config=config),
+    }
+    with pytest.raises(NotAStoreError, match="other is no directory, but storePathCommitLog"):
+        jobs[job]()
+
+
+def test_lost_files_are_read_when_the_one_directory_is_named(parts):
+    root, _ = parts
+    named = {"storePathCommitLog": str(root / "commitlog")}
+    states = {row["state"] for row in read_table(root, table="segments", **named)}
+    assert {"whole", "missing"} <= states
+    with pytest.raises(StoreDamagedError, match="is missing"):
+        read_table(root, **named)
+    rows = read_table(root, failOnDataLoss=False, **named)
+    assert 0 < len(rows) < COUNT
+    config = StoreConfig(store_path_commit_log=str(root / "commitlog"))
+    assert "log-hole" in {one.kind for one in audit_here(root, config).findings}
+
+
+def test_one_lost_file_is_still_a_hole(tmp_path):
+    root = at_one_place(tmp_path)
+    sorted((root / "commitlog").iterdir())[2].unlink()
+    assert "missing" in {row["state"] for row in read_table(root, table="segments")}
+
+
+def test_a_file_in_two_directories_is_refused(parts, tmp_path):
+    root, config = parts
+    shutil.copy(min((tmp_path / "other").iterdir()), root / "commitlog")
+    with pytest.raises(StoreError, match="files of one place in the log"):
+        read_table(root, **option(config))
+
+
+def test_what_the_option_cannot_mean_is_refused(parts, tmp_path):
+    root, config = parts
+    for wrong in ("", "relative/commitlog", "[1", "[]"):
+        with pytest.raises(ConfigError, match="storePathCommitLog"):
+            parse_options({"path": str(root), "storePathCommitLog": wrong})
+    with pytest.raises(ConfigError, match="one store at a time"):
+        find_stores(parse_options({"path": f"{root},{tmp_path}", **option(config)}))
+    with pytest.raises(ConfigError, match="a matter of disks"):
+        find_stores(parse_options({"path": "s3://bucket/store", **option(config)}))
+
+
+def test_an_object_store_has_one_directory(s3):
+    config = StoreConfig(store_path_commit_log="/a/commitlog,/b/commitlog")
+    location = s3.uri("store")
+    for job in (
+        lambda: rebuild_with(Here(), location, config=config, sole_writer=True, now_ms=START_MS),
+        lambda: prove_with(Here(), location, config=config, now_ms=START_MS),
+        lambda: audit_here(location, config),
+        lambda: make_report(location, "/nowhere/page.html", config=config),
+    ):
+        with pytest.raises(ConfigError, match="a matter of disks"):
+            job()
+
+
+def test_settings_of_a_broker_may_come_with_a_copy_of_its_store(tmp_path):
+    root = at_one_place(tmp_path)
+    config = StoreConfig(
+        store_path_root_dir="/home/broker/store",
+        store_path_commit_log="/home/broker/store/commitlog",
+    )
+    assert audit_here(root, config).counts.message_count == COUNT
+    made = make_report(tmp_path, tmp_path / "page.html", now_ms=START_MS, config=config)
+    assert made.summary["messages"] == COUNT
+
+
+def test_a_store_with_named_directories_lists_them_in_order(parts):
+    root, config = parts
+    (place,) = find_stores(parse_options({"path": str(root), **option(config)}))
+    bases = [one.base for one in list_segments(place)]
+    assert bases == list(range(0, bases[-1] + 1, bases[1]))
