@@ -228,8 +228,8 @@ def test_an_object_store_has_one_directory(s3):
 def test_settings_of_a_broker_may_come_with_a_copy_of_its_store(tmp_path):
     root = at_one_place(tmp_path)
     config = StoreConfig(
-        store_path_root_dir="/home/broker/store",
-        store_path_commit_log="/home/broker/store/commitlog",
+        store_path_root_dir="/data/broker/store",
+        store_path_commit_log="/data/broker/store/commitlog",
     )
     assert audit_here(root, config).counts.message_count == COUNT
     made = make_report(tmp_path, tmp_path / "page.html", now_ms=START_MS, config=config)
