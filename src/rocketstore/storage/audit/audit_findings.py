@@ -213,6 +213,24 @@ def _queue_findings(audit: StoreAudit, *, is_live: bool) -> Iterator[Finding]:
         yield Finding(
             Severity.WARNING, "queue-impossible", "consumequeue", 0, 0, reason, "nothing to do"
         )
+    for key, queue in audit.queues.queues.items():
+        if not queue.impossible:
+            continue
+        number, at = queue.impossible[0]
+        reason = (
+            f"{len(queue.impossible)} records state a queue offset that cannot be, the first "
+            f"{number} at physical offset {at}: no {number} messages fit before it"
+        )
+        action = "they get no entry; store scan shows them, and their bodies are intact"
+        yield Finding(
+            Severity.DAMAGE,
+            "queue-impossible",
+            f"consumequeue/{key.topic}/{key.queue_id}",
+            0,
+            0,
+            reason,
+            action,
+        )
 
 
 def _is_in_motion(run: Unbacked) -> bool:

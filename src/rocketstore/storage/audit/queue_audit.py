@@ -26,6 +26,7 @@ from rocketstore.format.queue_entry import (
 )
 from rocketstore.scan import kernels
 from rocketstore.storage.audit.intervals import Intervals
+from rocketstore.storage.dispatch.entry_decisions import SMALLEST_RECORD_BYTES
 from rocketstore.storage.files.pread_files import OpenFiles, PreadFiles
 from rocketstore.storage.queues.queue_table import is_directory_name
 from rocketstore.units import QueueKey
@@ -103,6 +104,8 @@ class AuditedQueue:
     missing
         Queue offsets of records whose entry is absent or says something else, `backed` ones
         included: two records may claim one place.
+    impossible
+        Records whose number cannot be, with their physical offsets, in log order.
     """
 
     def __init__(self, key: QueueKey, files: PreadFiles) -> None:
@@ -110,6 +113,9 @@ class AuditedQueue:
         self.files = files
         self.backed = Intervals()
         self.missing = Intervals()
+        self.impossible: list[tuple[int, int]] = []
+        self._number_stop: int | None = None
+        self._last_physical = 0
 
     @property
     def first_offset(self) -> int:
@@ -152,6 +158,37 @@ class AuditedQueue:
                 return start + last // ENTRY_SIZE_BYTES + 1
             stop = start
         return stop
+
+    def believed(self, numbers: Int64Array, physical_offsets: Int64Array) -> BoolArray:
+        """Return which records, in log order, may have the queue offsets that they state.
+
+        A record's header has no checksum. A number that so many messages would have to precede as
+        have no room in front of the record is not believed: the places before it would fill the
+        disk. The rule is that of dispatch (`EntryDecisions`).
+        """
+        places = max(1, self.files.file_size // ENTRY_SIZE_BYTES)
+        if self._number_stop is None:
+            self._last_physical = int(physical_offsets[0])
+            if self.files.files:
+                self._number_stop = self.end()
+            else:
+                begins = _is_believed_beginning(numbers, physical_offsets, places)
+                self._number_stop = int(numbers[begins]) if begins is not None else 0
+        stop, last = self._number_stop, self._last_physical
+        believed = np.ones(len(numbers), dtype=np.bool_)
+        if int(numbers.min()) < 0 or int(numbers.max()) >= stop + places:
+            pairs = zip(numbers.tolist(), physical_offsets.tolist(), strict=True)
+            for row, (number, at) in enumerate(pairs):
+                room = max(at - last, 0) // SMALLEST_RECORD_BYTES + places
+                if not 0 <= number <= stop + room:
+                    believed[row] = False
+                    self.impossible.append((number, at))
+                    continue
+                stop, last = max(stop, number + 1), at
+        else:
+            stop, last = max(stop, int(numbers.max()) + 1), int(physical_offsets[-1])
+        self._number_stop, self._last_physical = stop, last
+        return believed
 
     def truly_missing(self) -> Iterator[tuple[int, int]]:
         """Yield the runs of queue offsets that need an entry and have none that agrees."""
@@ -223,7 +260,10 @@ class QueueAudit:
         )
         agrees &= _tags_agree(found["tags_code"], batch)
         queue.backed.add_numbers(offsets[agrees])
-        queue.missing.add_numbers(offsets[~agrees & ~batch.is_extra])
+        own = ~batch.is_extra
+        if own.any():
+            believed = queue.believed(offsets[own], batch.entries["physical_offset"][own])
+            queue.missing.add_numbers(offsets[own][believed & ~agrees[own]])
         stops = batch.entries["physical_offset"] + batch.entries["record_size"]
         return int(stops[agrees].max(initial=0))
 
@@ -249,6 +289,24 @@ class QueueAudit:
                 kinds = _kinds(queue.read(start, stop - start), log, lost)
                 runs += _runs_of_kinds(kinds, start)
         return _with_tails(_merged(runs), max(end, queue.missing.stop), queue)
+
+
+def _is_believed_beginning(
+    numbers: Int64Array, physical_offsets: Int64Array, places: int
+) -> int | None:
+    """Return the row of the record that a queue without a file begins with.
+
+    Its number may be any, because old files of log and queue may be gone. It is a forged one where
+    neither the log in front of it has room for so many messages, nor the next record goes on there.
+    """
+    for row, (number, at) in enumerate(
+        zip(numbers.tolist(), physical_offsets.tolist(), strict=True)
+    ):
+        following = numbers[row + 1 : row + 2].tolist()
+        is_followed = not following or 0 <= following[0] - number <= places
+        if number >= 0 and (number <= at // SMALLEST_RECORD_BYTES + places or is_followed):
+            return row
+    return None
 
 
 def _gather(queue: AuditedQueue, offsets: Int64Array) -> EntryArray:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
 import structlog
 
 from rocketstore.format.properties import decode_properties
@@ -223,13 +224,32 @@ class EntryDecisions:
         if not 0 <= offset <= MAX_QUEUE_OFFSET:
             return False
         if not queue.files.files:
-            return True  # it begins here; one file is made
+            return self._is_plausible_beginning(queue, offset, physical_offset)
         before = queue.max_physical_offset
         if before > physical_offset:
             before = 0 if self.forced_range is None else self.forced_range[0]
         room = max(physical_offset - before, 0) // SMALLEST_RECORD_BYTES
         room += queue.files.file_size // ENTRY_SIZE_BYTES
         return offset - max(queue.max_offset, min(queue.given_stop, offset)) <= room
+
+    def _is_plausible_beginning(
+        self, queue: ConsumeQueue, offset: int, physical_offset: int
+    ) -> bool:
+        """Whether a queue without a file may begin at a number: old files may be gone.
+
+        A forged number would refuse every message behind it, so it is believed where the log in
+        front of the record has room for so many messages, or where the next record goes on there.
+        """
+        places = queue.files.file_size // ENTRY_SIZE_BYTES
+        if offset <= physical_offset // SMALLEST_RECORD_BYTES + places:
+            return True
+        columns, behind = self._rows(), self._cursor + 1
+        is_own = columns.queue_id[behind:] == queue.key.queue_id
+        is_own &= (columns.sys_flag[behind:] & PREPARED_BIT) == 0
+        for row in (np.flatnonzero(is_own) + behind).tolist():
+            if self._key_of(row) == queue.key:
+                return 0 <= int(columns.queue_offset[row]) - offset <= places
+        return True
 
     def _is_intact(self, entry: QueueEntry, key: QueueKey, queue_offset: int) -> bool:
         """Whether an entry points at an intact record of its queue and number."""

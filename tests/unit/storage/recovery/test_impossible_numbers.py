@@ -1,0 +1,109 @@
+"""Queue offsets that cannot be: a header has no checksum, so one flipped bit forges them."""
+
+from __future__ import annotations
+
+import shutil
+import struct
+from typing import TYPE_CHECKING
+
+import pytest
+
+from rocketstore import Message, MessageStore, StoreConfig
+from rocketstore.storage.audit.findings import Severity
+from rocketstore.storage.audit.verify import verify_store
+from rocketstore.storage.recovery.repair import repair_store
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from rocketstore.storage.audit.findings import Finding
+
+MESSAGES = 250
+QUEUE_OFFSET_AT = 20
+CONFIG = StoreConfig(mapped_file_size_commit_log=1 << 20, mapped_file_size_consume_queue=2000,
+                     max_hash_slot_num=100, max_index_num=400)  # fmt: skip
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    with MessageStore.open(tmp_path / "store", CONFIG) as opened:
+        for number in range(MESSAGES):
+            opened.put(Message(topic="orders", body=b"%d" % number), queue_id=0)
+    return tmp_path / "store"
+
+
+def forge(store: Path, row: int, number: int) -> None:
+    with MessageStore.open(store, read_only=True) as opened:
+        [record] = opened.get("orders", 0, row, 1).messages
+    with (store / "commitlog" / f"{0:020d}").open("r+b") as log:
+        log.seek(record.physical_offset + QUEUE_OFFSET_AT)
+        log.write(struct.pack(">q", number))
+
+
+def impossible(findings: list[Finding]) -> list[Finding]:
+    return [found for found in findings if found.kind == "queue-impossible"]
+
+
+def served(store: Path) -> list[int]:
+    with MessageStore.open(store, read_only=True) as opened:
+        found, offset = [], 0
+        while offset < opened.max_offset("orders", 0):
+            page = opened.get("orders", 0, offset)
+            found += [int(message.body) for message in page.messages]
+            assert [m.queue_offset for m in page.messages] == [int(m.body) for m in page.messages]
+            offset = page.next_offset
+    return found
+
+
+@pytest.mark.parametrize("mode", ["rehearsed", "done"])
+@pytest.mark.parametrize("number", [(1 << 41) + 40, 1_000_000, (1 << 50) + 40])
+def test_a_number_that_cannot_be_gets_no_entry(store: Path, number: int, mode: str) -> None:
+    forge(store, 40, number)
+    [found] = impossible(verify_store(store).findings)
+    assert found.severity is Severity.DAMAGE
+    assert str(number) in found.reason
+    report = repair_store(store, dry_run=mode == "rehearsed", now_ms=1)
+    assert len(impossible(report.remaining)) == 1
+    if mode == "done":
+        assert served(store) == [n for n in range(MESSAGES) if n != 40]
+        assert not repair_store(store, now_ms=2).actions
+    assert len(list((store / "consumequeue" / "orders" / "0").iterdir())) == 3
+
+
+@pytest.mark.parametrize("row", [0, 1, 100, MESSAGES - 1])
+def test_queues_that_are_made_anew_do_not_begin_or_go_on_at_such_a_number(
+    store: Path, row: int
+) -> None:
+    forge(store, row, 1 << 41)
+    shutil.rmtree(store / "consumequeue")
+    report = repair_store(store, now_ms=1)
+    assert len(impossible(report.remaining)) == 1
+    assert served(store) == [n for n in range(MESSAGES) if n != row]
+
+
+@pytest.mark.parametrize("row", [0, 1, 100, MESSAGES - 1])
+def test_an_opening_that_dispatches_anew_serves_every_other_message(store: Path, row: int) -> None:
+    forge(store, row, 1 << 41)
+    shutil.rmtree(store / "consumequeue")
+    following = MESSAGES - (row == MESSAGES - 1)
+    with MessageStore.open(store) as opened:
+        result = opened.put(Message(topic="orders", body=b"%d" % following), queue_id=0)
+    assert result.queue_offset == following
+    assert served(store)[: MESSAGES - 1] == [n for n in range(MESSAGES) if n != row]
+
+
+def test_a_queue_whose_old_files_are_gone_may_begin_at_any_number(store: Path) -> None:
+    log = store / "commitlog" / f"{0:020d}"
+    content = bytearray(log.read_bytes())
+    with MessageStore.open(store, read_only=True) as opened:
+        rows = [m.physical_offset for at in range(0, MESSAGES, 10)
+                for m in opened.get("orders", 0, at, 10).messages]  # fmt: skip
+    for row, at in enumerate(dict.fromkeys(rows)):
+        struct.pack_into(">q", content, at + QUEUE_OFFSET_AT, 5_000_000_000 + row)
+    log.write_bytes(content)
+    shutil.rmtree(store / "consumequeue")
+    report = repair_store(store, now_ms=1)
+    assert impossible(report.remaining) == []
+    with MessageStore.open(store, read_only=True) as opened:
+        assert opened.max_offset("orders", 0) == 5_000_000_000 + MESSAGES
+        assert len(opened.get("orders", 0, 5_000_000_000, 10).messages) == 10
