@@ -128,6 +128,7 @@ def check_value(field: str, value: object, spec: FieldSpec) -> None:
             f"{spec.key} ({field}) must be {kind_name(spec.kind)}, not {value!r}",
             key=spec.key,
             value=value,
+            hint=f"give a {spec.kind.__name__}" if issubclass(spec.kind, enum.Enum) else None,
         )
     low, high = spec.option.low, spec.option.high
     if spec.kind in (int, float) and isinstance(value, int | float):

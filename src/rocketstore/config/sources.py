@@ -34,6 +34,8 @@ ENVIRONMENT_PREFIX: Final = "ROCKETSTORE_"
 _WHOLE_NUMBER: Final = re.compile(r"[+-]?[0-9]{1,19}")
 _NUMBER: Final = re.compile(r"[+-]?([0-9]{1,19}(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,3})?")
 _STORE_HOST_KEY: Final = "storeHost"
+_ADDRESS_KEYS: Final = frozenset({BROKER_ADDRESS_KEY, LISTEN_PORT_KEY})
+"""Keys of the broker that tell the store's host."""
 
 
 class Origin(NamedTuple):
@@ -170,21 +172,41 @@ def load_config(
     origins = {spec.key: Origin("default") for spec in FIELDS.values()}
     texts: dict[str, str] = {}
     warnings: list[str] = []
-    if broker_conf is not None:
-        for key, text in with_store_host(load_broker_conf(broker_conf)).items():
-            if key in FIELD_OF_KEY:
-                texts[key] = text
-                origins[key] = Origin("file", os.fspath(broker_conf))
-            elif (warning := _note_unknown(key, text, strict=True)) is not None:
-                warnings.append(f"{os.fspath(broker_conf)}: {warning}")
+    own, foreign = _split_overrides(overrides)
+    address = {key: foreign[key] for key in foreign.keys() & _ADDRESS_KEYS}
+    warnings += [
+        f"--set {key}: an option of a broker, which a store does not have"
+        for key in sorted(foreign.keys() - _ADDRESS_KEYS)
+    ]
+    where = None if broker_conf is None else os.fspath(broker_conf)
+    properties = {} if broker_conf is None else load_broker_conf(broker_conf)
+    for key, text in with_store_host(properties | address).items():
+        if key in FIELD_OF_KEY:
+            texts[key] = text
+            origins[key] = Origin("flag", "--set") if where is None else Origin("file", where)
+        elif (warning := _note_unknown(key, text, strict=True)) is not None:
+            warnings.append(f"{where}: {warning}")
     variables = environment_overrides(os.environ if environment is None else environment)
     for key, (variable, text) in variables.items():
         texts[key] = text
         origins[key] = Origin("environment", variable)
-    for key, text in apply_overrides(overrides).items():
+    for key, text in apply_overrides(own).items():
         texts[key] = text
         origins[key] = Origin("flag", "--set")
     return LoadedConfig(from_properties(texts), origins, tuple(warnings))
+
+
+def _split_overrides(overrides: Iterable[str]) -> tuple[list[str], dict[str, str]]:
+    """Return the flags that are, or may be, the store's, and those of the broker around it."""
+    own: list[str] = []
+    foreign: dict[str, str] = {}
+    for override in overrides:
+        key, separator, text = override.partition("=")
+        if separator and key.strip() in FOREIGN_KEYS:
+            foreign[key.strip()] = text.strip()
+        else:
+            own.append(override)
+    return own, foreign
 
 
 def with_store_host(properties: Mapping[str, str]) -> dict[str, str]:
