@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import subprocess
+import sys
 
 import msgspec
 import pytest
@@ -44,6 +46,23 @@ def archive(spark, source, tmp_path_factory):
 def test_spark_makes_the_archive_that_one_process_makes(archive, source, tmp_path):
     archived(source, tmp_path / "alone", split=SPLIT)
     assert tree(archive) == tree(tmp_path / "alone")
+
+
+def test_a_task_that_fails_is_one_line_and_no_stack_of_java(archive, tmp_path):
+    """In a process of its own: what is on its stderr depends on the session's own settings."""
+    shutil.copytree(archive, tmp_path / "a")
+    for file in (tmp_path / "a" / "messages").rglob("*.parquet"):
+        os.truncate(file, file.stat().st_size - 1)
+    command = ["pipeline", "restore", str(tmp_path / "a"), str(tmp_path / "back")]
+    done = subprocess.run(
+        [sys.executable, "-m", "rocketstore.cli", *command],
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    told = [line for line in done.stderr.splitlines() if not line.startswith("WARNING: Using")]
+    assert done.returncode == ArchiveDamagedError.exit_code
+    assert len(told) == 1
+    assert told[0].startswith(f"rocketstore: {tmp_path}/a/messages/")
+    assert not (tmp_path / "back").exists()
 
 
 def test_sql_over_the_archive_equals_the_data_source(spark, archive, source):

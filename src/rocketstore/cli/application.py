@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import traceback
@@ -50,6 +51,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
 
 def run(arguments: list[str]) -> int:
     """Run one command and return its exit code; no stack trace for what a user can mend."""
+    logging.getLogger().addFilter(_is_not_of_py4j)
     # The parser takes a lone dash for an option; here, as everywhere, it is standard input.
     arguments = [STANDARD_INPUT if argument == "-" else argument for argument in arguments]
     try:
@@ -75,3 +77,8 @@ def run(arguments: list[str]) -> int:
             traceback.print_exc()
         return EXIT_UNREACHABLE
     return outcome if isinstance(outcome, int) else 0
+
+
+def _is_not_of_py4j(record: logging.LogRecord) -> bool:
+    """Drop what PySpark's bridge to Java logs, to the root, of a call that Ctrl-C broke off."""
+    return "/py4j/" not in record.pathname

@@ -8,8 +8,11 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
+import threading
+from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -17,7 +20,8 @@ from typing import TYPE_CHECKING, Any, Final
 from rocketstore.errors import UnsupportedEnvironmentError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
+    from types import FrameType
 
 INSTALL: Final = "pip install 'rocketstore[pipeline]'"
 JAVA_MIN: Final = 17
@@ -124,9 +128,39 @@ def session(master: str = "local[*]", **settings: str) -> Any:
     settled = SETTINGS | (LOCAL_SETTINGS if master.startswith("local") else {})
     for name, value in (settled | given).items():
         builder = builder.config(name, value)
-    spark = builder.getOrCreate()
+    with interrupted_afterwards():
+        spark = builder.getOrCreate()
     register(spark)
     return spark
+
+
+@contextmanager
+def interrupted_afterwards() -> Iterator[None]:
+    """Let Ctrl-C wait until Spark has started; a second one does not wait.
+
+    PySpark that is interrupted while it starts its JVM leaves that running, for ever and without
+    anybody that could end it; and it speaks up on the terminal later.
+    """
+    is_main = threading.current_thread() is threading.main_thread()
+    before = signal.getsignal(signal.SIGINT) if is_main else None
+    if before is not signal.default_int_handler:
+        yield
+        return
+    came: list[int] = []
+
+    def wait(number: int, frame: FrameType | None) -> None:
+        came.append(number)
+        if len(came) > 1:
+            signal.default_int_handler(number, frame)
+
+    signal.signal(signal.SIGINT, wait)
+    try:
+        yield
+    finally:
+        if signal.getsignal(signal.SIGINT) is wait:
+            signal.signal(signal.SIGINT, before)
+    if came:
+        raise KeyboardInterrupt
 
 
 def _version(package: str) -> tuple[int, ...]:

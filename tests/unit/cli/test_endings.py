@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import subprocess
 import sys
@@ -70,3 +71,19 @@ def test_a_closed_stderr_keeps_no_command_from_its_work(tmp_path: Path) -> None:
     assert command("store", "verify", str(tmp_path)).returncode == 0
     missing = command("store", "verify", str(tmp_path / "none"))
     assert (missing.returncode, missing.stdout) == (4, b"")
+
+
+def test_what_py4j_says_of_a_broken_call_is_not_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    def log_as(path: str, message: str) -> None:
+        record = logging.LogRecord("root", logging.ERROR, path, 1, message, None, None)
+        logging.getLogger().handle(record)
+
+    shown = logging.StreamHandler(sys.stderr)
+    logging.getLogger().addHandler(shown)
+    try:
+        assert run(["config", "show"]) == 0
+        log_as("/lib/py4j/java_gateway.py", "Exception while sending command.")
+        log_as("/lib/other.py", "something else")
+    finally:
+        logging.getLogger().removeHandler(shown)
+    assert capsys.readouterr().err == "something else\n"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import stat
 import subprocess
 import sys
@@ -70,6 +72,43 @@ def test_an_old_java_is_one_error(tmp_path, told, message):
         return
     with pytest.raises(UnsupportedEnvironmentError, match=message):
         environment.check_java({"PATH": str(tmp_path)})
+
+
+def started_under_ctrl_c(steps):
+    """Note the steps of a start during which a user presses Ctrl-C once for each."""
+    with environment.interrupted_afterwards():
+        for step in ("JVM is launched", "and known"):
+            os.kill(os.getpid(), signal.SIGINT)
+            steps.append(step)
+
+
+def test_ctrl_c_waits_until_spark_has_started(monkeypatch):
+    steps = []
+    real, kills = os.kill, []
+    # Pressed once only.
+    monkeypatch.setattr(os, "kill", lambda *one: kills.append(one) or len(kills) > 1 or real(*one))
+    with pytest.raises(KeyboardInterrupt):
+        started_under_ctrl_c(steps)
+    assert steps == ["JVM is launched", "and known"]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_second_ctrl_c_does_not_wait():
+    steps = []
+    with pytest.raises(KeyboardInterrupt):
+        started_under_ctrl_c(steps)
+    assert steps == ["JVM is launched"]
+
+
+def test_an_error_while_spark_starts_is_not_hidden_by_ctrl_c():
+    def start():
+        with environment.interrupted_afterwards():
+            os.kill(os.getpid(), signal.SIGINT)
+            raise ValueError("no cluster")
+
+    with pytest.raises(ValueError, match="no cluster"):
+        start()
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_import_loads_neither_spark_nor_arrow():
