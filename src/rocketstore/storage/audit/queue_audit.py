@@ -115,6 +115,7 @@ class AuditedQueue:
         self.missing = Intervals()
         self.impossible: list[tuple[int, int]] = []
         self._number_stop: int | None = None
+        self._undecided: tuple[int, int] | None = None
         self._last_physical = 0
 
     @property
@@ -169,11 +170,16 @@ class AuditedQueue:
         places = max(1, self.files.file_size // ENTRY_SIZE_BYTES)
         if self._number_stop is None:
             self._last_physical = int(physical_offsets[0])
-            if self.files.files:
-                self._number_stop = self.end()
-            else:
-                begins = _is_believed_beginning(numbers, physical_offsets, places)
-                self._number_stop = int(numbers[begins]) if begins is not None else 0
+            self._number_stop = self.end()
+            self._decide_beginning(int(numbers[0]))
+            if not self.files.files and not self._number_stop:
+                begins = _beginning(numbers, physical_offsets, places)
+                if begins is None and len(numbers) == 1 and numbers[0] >= 0:
+                    # Only the queue's next record tells.
+                    self._number_stop = None
+                    self._undecided = int(numbers[0]), int(physical_offsets[0])
+                    return np.zeros(1, dtype=np.bool_)
+                self._number_stop = begins or 0
         stop, last = self._number_stop, self._last_physical
         believed = np.ones(len(numbers), dtype=np.bool_)
         if int(numbers.min()) < 0 or int(numbers.max()) >= stop + places:
@@ -189,6 +195,22 @@ class AuditedQueue:
             stop, last = max(stop, int(numbers.max()) + 1), int(physical_offsets[-1])
         self._number_stop, self._last_physical = stop, last
         return believed
+
+    def _decide_beginning(self, following: int | None) -> None:
+        """Believe the number that a queue without files would begin with, or do not."""
+        if self._undecided is None:
+            return
+        (number, at), self._undecided = self._undecided, None
+        places = max(1, self.files.file_size // ENTRY_SIZE_BYTES)
+        if following is None or 0 <= following - number <= places:
+            self.missing.add(number, number + 1)
+            self._number_stop = number + 1
+        else:
+            self.impossible.append((number, at))
+
+    def settle(self) -> None:
+        """Decide what waits for a record that did not come."""
+        self._decide_beginning(None)
 
     def truly_missing(self) -> Iterator[tuple[int, int]]:
         """Yield the runs of queue offsets that need an entry and have none that agrees."""
@@ -281,6 +303,7 @@ class QueueAudit:
         lost
             Ranges of the log that hold no kept record, in order.
         """
+        queue.settle()
         end = max(queue.end(), queue.backed.stop)
         runs: list[Unbacked] = []
         for first, behind in queue.backed.gaps(queue.first_offset, end):
@@ -291,21 +314,18 @@ class QueueAudit:
         return _with_tails(_merged(runs), max(end, queue.missing.stop), queue)
 
 
-def _is_believed_beginning(
-    numbers: Int64Array, physical_offsets: Int64Array, places: int
-) -> int | None:
-    """Return the row of the record that a queue without a file begins with.
+def _beginning(numbers: Int64Array, physical_offsets: Int64Array, places: int) -> int | None:
+    """Return the number that a queue without files begins with.
 
-    Its number may be any, because old files of log and queue may be gone. It is a forged one where
-    neither the log in front of it has room for so many messages, nor the next record goes on there.
+    It may be any, because old files of log and queue may be gone. It is a forged one where neither
+    the log in front of its record has room for so many messages, nor the next record goes on there.
     """
-    for row, (number, at) in enumerate(
-        zip(numbers.tolist(), physical_offsets.tolist(), strict=True)
-    ):
-        following = numbers[row + 1 : row + 2].tolist()
-        is_followed = not following or 0 <= following[0] - number <= places
+    following = [*numbers[1:].tolist(), None]
+    rows = zip(numbers.tolist(), physical_offsets.tolist(), following, strict=True)
+    for number, at, after in rows:
+        is_followed = after is not None and 0 <= after - number <= places
         if number >= 0 and (number <= at // SMALLEST_RECORD_BYTES + places or is_followed):
-            return row
+            return int(number)
     return None
 
 

@@ -35,8 +35,12 @@ def store(tmp_path: Path) -> Path:
 def forge(store: Path, row: int, number: int) -> None:
     with MessageStore.open(store, read_only=True) as opened:
         [record] = opened.get("orders", 0, row, 1).messages
-    with (store / "commitlog" / f"{0:020d}").open("r+b") as log:
-        log.seek(record.physical_offset + QUEUE_OFFSET_AT)
+    forge_at(store / "commitlog" / f"{0:020d}", record.physical_offset, number)
+
+
+def forge_at(path: Path, position: int, number: int) -> None:
+    with path.open("r+b") as log:
+        log.seek(position + QUEUE_OFFSET_AT)
         log.write(struct.pack(">q", number))
 
 
@@ -79,6 +83,42 @@ def test_queues_that_are_made_anew_do_not_begin_or_go_on_at_such_a_number(
     report = repair_store(store, now_ms=1)
     assert len(impossible(report.remaining)) == 1
     assert served(store) == [n for n in range(MESSAGES) if n != row]
+
+
+@pytest.mark.parametrize("forged", [True, False])
+def test_a_queue_s_first_record_alone_in_its_file_is_judged_by_the_next(
+    tmp_path: Path, *, forged: bool
+) -> None:
+    store = tmp_path / "store"
+    small = StoreConfig(mapped_file_size_commit_log=4096, mapped_file_size_consume_queue=2000,
+                        max_hash_slot_num=100, max_index_num=400)  # fmt: skip
+    with MessageStore.open(store, small) as opened:
+        for number in range(20):
+            opened.put(Message(topic="orders", body=b"%04d" % number * 500), queue_id=0)
+    [*_, size] = [path.stat().st_size for path in (store / "commitlog").iterdir()]
+    for number in [0] if forged else range(20):
+        forge_at(store / "commitlog" / f"{number * size:020d}", 0, 7_000_000_000 + number)
+    shutil.rmtree(store / "consumequeue")
+    report = repair_store(store, now_ms=1)
+    assert len(impossible(report.remaining)) == forged
+    with MessageStore.open(store, read_only=True) as opened:
+        first = 1 if forged else 7_000_000_000
+        assert opened.min_offset("orders", 0) == first
+        assert opened.max_offset("orders", 0) == (20 if forged else first + 20)
+        [message] = opened.get("orders", 0, first, 1).messages
+    assert message.body[:4] == b"%04d" % forged
+
+
+def test_the_only_record_of_a_queue_is_believed(store: Path) -> None:
+    with MessageStore.open(store) as opened:
+        single = opened.put(Message(topic="single", body=b"x"), queue_id=0)
+    at = single.physical_offset
+    forge_at(store / "commitlog" / f"{0:020d}", at, 7_000_000_000)
+    shutil.rmtree(store / "consumequeue")
+    report = repair_store(store, now_ms=1)
+    assert impossible(report.remaining) == []
+    with MessageStore.open(store, read_only=True) as opened:
+        assert len(opened.get("single", 0, 7_000_000_000).messages) == 1
 
 
 @pytest.mark.parametrize("row", [0, 1, 100, MESSAGES - 1])
