@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 
 import pytest
@@ -166,7 +167,9 @@ def test_a_kill_at_any_request_leaves_the_old_store_or_one_that_readers_refuse(t
         s3.objects.clear()
         s3.objects.update(before)
         s3.writes_left = allowed
-        with pytest.raises(StoreError):
+        # The last two only take the claim away: the store is whole without them.
+        is_whole = allowed >= write_count - 2
+        with contextlib.nullcontext() if is_whole else pytest.raises(StoreError):
             rebuilt(s3.uri("store"))
         is_placing = "store/rebuild/placing.json" in s3.objects
         if is_placing:

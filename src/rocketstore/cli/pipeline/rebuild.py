@@ -33,6 +33,7 @@ def rebuild(
     split_mib: Annotated[int, Parameter(name="--split-mib")] = 256,
     staging: str | None = None,
     sole_writer: Annotated[bool, Parameter(negative=())] = False,
+    take_over: Annotated[bool, Parameter(negative=())] = False,
     settings: StoreSettings | None = None,
     output: OutputOption = "table",
 ) -> int:
@@ -59,6 +60,8 @@ def rebuild(
         one that each worker has.
     sole_writer
         For an object store, which has no lock: nobody else writes there meanwhile.
+    take_over
+        For an object store: the rebuild whose claim is there, made on another machine, was killed.
     settings
         Where settings come from, such as the delay levels.
     output
@@ -80,7 +83,9 @@ def rebuild(
         if prove:
             proof = prove_rebuild(spark, store, staging=staging, **options)
         else:
-            report = run_rebuild(spark, store, sole_writer=sole_writer, **options)
+            report = run_rebuild(
+                spark, store, sole_writer=sole_writer, take_over=take_over, **options
+            )
     if prove:
         return _print_proof(proof, output)
     _print_report(report, output)

@@ -50,6 +50,7 @@ def rebuild(  # noqa: PLR0913 - keywords, each a choice of the caller
     config: StoreConfig | None = None,
     max_split_bytes: int = DEFAULT_SPLIT_BYTES,
     sole_writer: bool = False,
+    take_over: bool = False,
     progress: Progress | None = None,
 ) -> RebuildReport:
     """Make the queues and the index of a store anew from its CommitLog.
@@ -71,6 +72,8 @@ def rebuild(  # noqa: PLR0913 - keywords, each a choice of the caller
         Most bytes of the log that one task reads.
     sole_writer
         For an object store, which has no lock: the caller sees to it that nobody else writes there.
+    take_over
+        For an object store: a rebuild of another machine whose claim is there has ended, killed.
     progress
         Told of tasks that have ended.
 
@@ -82,7 +85,7 @@ def rebuild(  # noqa: PLR0913 - keywords, each a choice of the caller
     Raises
     ------
     StoreLockedError
-        A writer has the store.
+        A writer has the store; or, on an object store, another rebuild.
     NotAStoreError
         There is no CommitLog.
     StoreDamagedError
@@ -97,6 +100,7 @@ def rebuild(  # noqa: PLR0913 - keywords, each a choice of the caller
         config=config,
         max_split_bytes=max_split_bytes,
         sole_writer=sole_writer,
+        take_over=take_over,
         now_ms=_now_ms(),
     )
 
@@ -113,6 +117,7 @@ def rebuild_with(  # noqa: PLR0913 - keywords, each a choice of the caller
     config: StoreConfig | None = None,
     max_split_bytes: int = DEFAULT_SPLIT_BYTES,
     sole_writer: bool = False,
+    take_over: bool = False,
     now_ms: int,
     step: Callable[[str], None] = lambda _name: None,
 ) -> RebuildReport:
@@ -122,7 +127,14 @@ def rebuild_with(  # noqa: PLR0913 - keywords, each a choice of the caller
         chosen_plan(str(store), plan), config or StoreConfig(), max_split_bytes, now_ms
     )
     if is_remote(str(store)):
-        return rebuild_objects(runner, str(store), options, sole_writer=sole_writer, step=step)
+        return rebuild_objects(
+            runner,
+            str(store),
+            options,
+            sole_writer=sole_writer,
+            take_over=take_over,
+            step=step,
+        )
     place = local_place(str(store), options.config)
     root = Path(place.location)
     with driver_commit.locked(root):

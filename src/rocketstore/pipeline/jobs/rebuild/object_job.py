@@ -19,6 +19,7 @@ from rocketstore.format.markers import (
 from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES
 from rocketstore.pipeline.files import files_at, last_name
 from rocketstore.pipeline.jobs.rebuild import driver_commit
+from rocketstore.pipeline.jobs.rebuild.claims import claimed
 from rocketstore.pipeline.jobs.rebuild.construction import (
     Making,
     build_with,
@@ -61,6 +62,7 @@ def rebuild_objects(
     options: BuildOptions,
     *,
     sole_writer: bool,
+    take_over: bool = False,
     step: Callable[[str], None] = lambda _name: None,
 ) -> RebuildReport:
     """Rebuild the store of a URI; `step` is told before each step of the commit.
@@ -73,7 +75,31 @@ def rebuild_objects(
     check_sole_writer(location, sole_writer=sole_writer)
     check_remote(location, options)
     objects = ObjectStore(location)
-    finish_interrupted_objects(objects)
+    with claimed(objects, take_over=take_over, now_ms=options.now_ms) as claim:
+        finish_interrupted_objects(objects)
+
+        def checked_step(name: str) -> None:
+            step(name)
+            if name == "intent":
+                claim.check()
+
+        try:
+            return _rebuild_claimed(runner, objects, options, began, checked_step)
+        except Exception:
+            with contextlib.suppress(StoreError):
+                claim.check()  # what is there may be another's now
+                sweep_unplaced(objects)
+            raise
+
+
+def _rebuild_claimed(
+    runner: Runner,
+    objects: ObjectStore,
+    options: BuildOptions,
+    began: float,
+    step: Callable[[str], None],
+) -> RebuildReport:
+    location = objects.location
     place = StorePlace(location, last_name(location), is_open=False)
     staged = StagedQueues(objects, f"{REBUILD_DIRECTORY}/{uuid.uuid4().hex}")
     index_names: dict[str, str] = {}
@@ -92,20 +118,15 @@ def rebuild_objects(
     def judge() -> driver_commit.LogVerdict:
         return driver_commit.judge_remote_log(location, now_ms=options.now_ms)
 
-    try:
-        built = build_with(runner, place, Making(judge, write), options)
-        tops = QueueTops(objects.files, f"{objects.root}/{CONSUME_QUEUE_DIRECTORY}", staged.queues)
-        writer = ObjectQueues(objects, staged.queues, built.settings.queue_file_bytes)
-        kept_places = keep_numbers(place, tops, writer, built)
-        queues = (_queue_names(objects.sizes(tops.old)), _queue_names(objects.sizes(tops.new)))
-        names = [CONSUME_QUEUE_DIRECTORY, *([INDEX_DIRECTORY] if built.settings.has_index else [])]
-        placing = staged.checked(built.settings, tuple(names), index_names)
-        step("built")
-        kept = commit_objects(staged, placing, now_ms=options.now_ms, step=step)
-    except Exception:
-        with contextlib.suppress(StoreError):
-            sweep_unplaced(objects)
-        raise
+    built = build_with(runner, place, Making(judge, write), options)
+    tops = QueueTops(objects.files, f"{objects.root}/{CONSUME_QUEUE_DIRECTORY}", staged.queues)
+    writer = ObjectQueues(objects, staged.queues, built.settings.queue_file_bytes)
+    kept_places = keep_numbers(place, tops, writer, built)
+    queues = (_queue_names(objects.sizes(tops.old)), _queue_names(objects.sizes(tops.new)))
+    names = [CONSUME_QUEUE_DIRECTORY, *([INDEX_DIRECTORY] if built.settings.has_index else [])]
+    placing = staged.checked(built.settings, tuple(names), index_names)
+    step("built")
+    kept = commit_objects(staged, placing, now_ms=options.now_ms, step=step)
     return report_of(location, options, built, queues, kept_places, kept, began)
 
 
