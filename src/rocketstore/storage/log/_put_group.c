@@ -373,7 +373,19 @@ sleep_until_rung(Group *self, long long timeout_ns, int is_gathering)
     return failure;
 }
 
-/* Wake those who were served one by one until all wait again, or one stays away. */
+/* Wake the first of those who were served: one that runs, and one that will be awake by then. */
+static void
+wake_first(Group *self)
+{
+    for (int i = 0; i < 1 + may_spin; i++) {
+        Waiter *waiter = pop(self, SERVED);
+        if (waiter != NULL) {
+            sem_post(&waiter->permit);
+        }
+    }
+}
+
+/* Let those who were served go on one by one until all wait again, or one stays away. */
 static void
 gather_company(Group *self, double sync_s)
 {
@@ -384,11 +396,8 @@ gather_company(Group *self, double sync_s)
     int looks = 0;
     self->ring_at = company;
     if (seen < company && !self->is_asked) {
-        for (int i = 0; i < 1 + may_spin; i++) {
-            Waiter *waiter = pop(self, SERVED);
-            if (waiter != NULL) {
-                sem_post(&waiter->permit);
-            }
+        if (!may_spin) {
+            wake_first(self);
         }
         sleep_until_rung(self, LOOK_NS, 1);
     }
@@ -499,6 +508,10 @@ group_serve(Group *self, PyObject *flushed)
     }
     self->company = self->rows[TAKEN].count + self->rows[WAITING].count;
     move_all(self, TAKEN, SERVED);
+    if (may_spin) {
+        /* While they wake up, this thread does what is left to do; its turn ends when it gathers. */
+        wake_first(self);
+    }
     pthread_mutex_unlock(&self->lock);
     Py_RETURN_NONE;
 }

@@ -96,6 +96,10 @@ class CommitLogFlusher:
         FlushFailedError
             This sync failed, or an earlier one did.
         """
+        return self._flush(least_pages, serves=False)
+
+    def _flush(self, least_pages: int, *, serves: bool) -> int:
+        """Flush, and tell those who were taken before what else comes of it, if there are such."""
         log = self._log
         with self._flushing:
             self._raise_failure()
@@ -112,6 +116,8 @@ class CommitLogFlusher:
             except FlushFailedError as error:
                 self._fail(error)
                 raise
+            if serves:
+                self.group.serve(log.flushed_offset)
             if log.flushed_offset >= written:
                 self._checkpoint.advance(physic_ms=timestamp)
         if time.monotonic() - began > _SLOW_FLUSH_S:
@@ -124,6 +130,9 @@ class CommitLogFlusher:
         """Return the files that hold bytes behind the flushed offset, in order."""
         flushed = self._log.flushed_offset
         dirty: list[MappedFile] = []
+        last = self._log.files.last()
+        if last is not None and last.base <= flushed:
+            return [last]
         for file in reversed(self._log.files.files):
             if file.base + file.size <= flushed:
                 break
@@ -201,7 +210,7 @@ class CommitLogFlusher:
         """Sync whenever somebody waits; whoever comes during a sync is served by the next."""
         while not self._stopping:
             self.group.gather(self._sync_s)
-            if not self._serve(self.flush):
+            if not self._serve():
                 return
 
     def _run_async(self) -> None:
@@ -209,25 +218,20 @@ class CommitLogFlusher:
         interval_s = self._config.flush_interval_commit_log / 1000
         while not self._stopping:
             self.group.rest(interval_s)
-            if not self._serve(self.flush if self.group else self._run_now):
+            if not self._serve(0 if self.group else self._least_pages(self._clock())):
                 return
             self.group.let_go()
 
-    def _run_now(self) -> int:
-        return self.run_once(self._clock())
-
-    def _serve(self, flush: Callable[[], int]) -> bool:
+    def _serve(self, least_pages: int = 0) -> bool:
         """Flush for everybody who waits by now; False when that failed, for good."""
-        group = self.group
-        group.take()
+        self.group.take()
         began = time.monotonic()
         try:
-            flushed = flush()
+            self._flush(least_pages, serves=True)
         except FlushFailedError:
-            group.close()
+            self.group.close()
             return False
         self._sync_s = time.monotonic() - began
-        group.serve(flushed)
         return True
 
     def run_once(self, now_ms: int) -> int:
@@ -237,8 +241,11 @@ class CommitLogFlusher:
         -----
         Source: CommitLog.FlushRealTimeService.run.
         """
-        least_pages = self._config.flush_commit_log_least_pages
+        return self.flush(self._least_pages(now_ms))
+
+    def _least_pages(self, now_ms: int) -> int:
+        """Return how many pages make a turn by the clock worth while; 0 for a thorough one."""
         if now_ms >= self._last_thorough_ms + self._config.flush_commit_log_thorough_interval:
             self._last_thorough_ms = now_ms
-            least_pages = 0
-        return self.flush(least_pages)
+            return 0
+        return self._config.flush_commit_log_least_pages
