@@ -1,6 +1,8 @@
 """Flush: nothing is acknowledged before its sync, one sync serves many, one failure ends it all."""
 
+import itertools
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -9,8 +11,9 @@ import pytest
 from rocketstore.config import FlushDiskType, StoreConfig
 from rocketstore.errors import FlushFailedError
 from rocketstore.message import Message
+from rocketstore.storage.log.prepared import PreparedMessage
 from rocketstore.storage.results import PutMessageStatus
-from rocketstore.units import OS_PAGE_SIZE_BYTES
+from rocketstore.units import OS_PAGE_SIZE_BYTES, MiB
 from support.failing_disk import FailingDisk
 from support.log_parts import LOG_FILE_BYTES, LogParts
 
@@ -31,6 +34,20 @@ class GatedDisk(FailingDisk):
         self.is_syncing.set()
         self.gate.wait(30)
         super().fdatasync(descriptor, path)
+
+
+class RecordingDisk(FailingDisk):
+    """Knows what was in the log when the last sync without an error began."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.end = lambda: 0
+        self.durable_end = 0
+
+    def fdatasync(self, descriptor: int, path: Path) -> None:
+        end = self.end()
+        super().fdatasync(descriptor, path)
+        self.durable_end = end
 
 
 @pytest.fixture
@@ -152,6 +169,51 @@ def test_a_failed_sync_fails_all_puts_that_wait_for_it(sync_parts):
         disk.gate.set()
         errors = [future.exception(10) for future in futures]
     assert {type(error) for error in errors} == {FlushFailedError}
+
+
+@pytest.mark.parametrize("threads", [1, 2, 16])
+def test_nothing_is_acknowledged_that_no_sync_has_covered_nor_anything_after_a_failed_one(
+    tmp_path, threads
+):
+    disk = RecordingDisk()
+    parts = LogParts(tmp_path, SYNC, disk=disk, log_file_bytes=4 * MiB)
+    parts.writer.put(MESSAGE)
+    parts.flusher.start()
+    disk.end = lambda: parts.log.max_offset
+    prepared = PreparedMessage.of(MESSAGE)
+    too_early, acknowledged = [], []
+
+    def put_until_failure(number):
+        for turn in itertools.count(number):
+            put = parts.writer.put_prepared if turn % 2 else parts.writer.put
+            try:
+                result = put(prepared if turn % 2 else MESSAGE)
+            except FlushFailedError:
+                return
+            end = result.physical_offset + result.size
+            acknowledged.append(end)
+            if result.status is not PutMessageStatus.PUT_OK or end > disk.durable_end:
+                too_early.append(result)
+
+    with ThreadPoolExecutor(threads) as pool:
+        futures = [pool.submit(put_until_failure, number) for number in range(threads)]
+        while len(acknowledged) < 200 * threads:
+            time.sleep(0.001)
+        disk.fails_sync = {"*"}
+        for future in futures:
+            future.result(30)
+    assert too_early == []
+    assert max(acknowledged) <= parts.log.flushed_offset <= disk.durable_end
+    with pytest.raises(FlushFailedError):
+        parts.flusher.close()
+
+
+def test_a_put_without_a_thread_that_flushes_syncs_itself(tmp_path):
+    parts = LogParts(tmp_path, SYNC, disk=FailingDisk(), log_file_bytes=65_536)
+    for _ in range(3):
+        result = parts.writer.put(MESSAGE)
+        assert result.status is PutMessageStatus.PUT_OK
+        assert parts.log.flushed_offset >= result.physical_offset + result.size
 
 
 def test_a_failed_background_sync_stops_the_writer_of_an_async_store(tmp_path):
