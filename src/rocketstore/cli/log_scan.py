@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from rocketstore.errors import NotAStoreError
 from rocketstore.format.file_name import file_name
 from rocketstore.format.record import decode_record
 from rocketstore.scan.scanner import DamageReason, ScanBatch, scan_segment
+from rocketstore.storage.files.lock import writer_pid
 from rocketstore.storage.files.pread_files import LogFile, PreadFiles
 from rocketstore.storage.layout import StoreLayout
 from rocketstore.units import ByteRange
@@ -24,6 +25,11 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from rocketstore.config import StoreConfig
+    from rocketstore.scan.scanner import Damage
+
+
+LOOKS: Final = 3
+"""How often a range that a writer changes is read again before it is called damaged."""
 
 
 class LogScan:
@@ -58,12 +64,14 @@ class LogScan:
         self.begin = 0 if begin is None else begin
         self.end = end
         self.damaged_bytes = 0
+        self._is_live = writer_pid(layout.lock) is not None
+        # What only is damage if the log goes on behind it; files made ahead are zeros too.
+        self._pending: list[Iterator[dict[str, Any]]] = []
 
     def rows(self, *, damage_only: bool = False) -> Iterator[dict[str, Any]]:
         """Yield one JSON-ready row per record, blank and damaged range (DESIGN 8)."""
         holes = {hole.stop: hole for hole in self.files.holes}
-        # What only is damage if the log goes on behind it; files made ahead are zeros too.
-        pending: list[Iterator[dict[str, Any]]] = []
+        pending = self._pending
         for before, file in zip([None, *self.files.files], self.files.files, strict=False):
             if before is not None and file.base in holes:
                 pending.append(self._hole_rows(holes[file.base], before, file))
@@ -144,23 +152,54 @@ class LogScan:
         *,
         damage_only: bool,
     ) -> Iterator[dict[str, Any]]:
-        view = content.data
-        parts: list[Iterator[tuple[int, dict[str, Any]]]] = [self._damage_rows(batch, file)]
-        if not damage_only:
-            parts.append(_blank_rows(batch, file))
-            parts.append(
-                (offset, {"kind": "message", **_message(view, offset, file.base)})
-                for offset in batch.columns.physical_offset.tolist()
+        parts: list[Iterator[tuple[int, dict[str, Any]]]] = []
+        for damage in batch.damage:
+            is_tail = self._is_live and batch.end_of_data <= damage.range.start
+            rows = self._damage_rows(
+                damage, file, content, damage_only=damage_only, is_tail=is_tail
             )
+            parts.append(rows)
+        if not damage_only:
+            parts.append(_record_rows(batch, file, content.data))
         for offset, row in heapq.merge(*parts, key=lambda part: part[0]):
             if self._is_wanted(offset):
                 yield row
 
-    def _damage_rows(self, batch: ScanBatch, file: LogFile) -> Iterator[tuple[int, dict[str, Any]]]:
-        for damage in batch.damage:
-            start = damage.range.start
-            row = self._damage_row(damage.range, file.path, damage.reason.value, damage.evidence)
-            yield start, row
+    def _damage_rows(
+        self,
+        damage: Damage,
+        file: LogFile,
+        content: npt.NDArray[np.uint8],
+        *,
+        damage_only: bool,
+        is_tail: bool,
+        looks: int = LOOKS,
+    ) -> Iterator[tuple[int, dict[str, Any]]]:
+        """Yield what a damaged range holds: a writer may have been writing there as it was read.
+
+        At the end of a log with a writer it stays unsaid: a record that is not finished yet.
+        """
+        start, stop = damage.range.start - file.base, damage.range.stop - file.base
+        now = _read(file) if self._is_live and looks else content
+        if now is content or np.array_equal(now[start:stop], content[start:stop]):
+            row = self._sure_row(damage, file)
+            if is_tail:
+                self._pending.append(row)
+            else:
+                yield from ((damage.range.start, one) for one in row)
+            return
+        scan = scan_segment(now, base=file.base, start=start, stop=stop, file_size=file.size)
+        for batch in scan:
+            rows = _record_rows(batch, file, now.data)
+            if not damage_only:
+                yield from rows
+            for inner in batch.damage:
+                yield from self._damage_rows(
+                    inner, file, now, damage_only=damage_only, is_tail=is_tail, looks=looks - 1
+                )
+
+    def _sure_row(self, damage: Damage, file: LogFile) -> Iterator[dict[str, Any]]:
+        yield self._damage_row(damage.range, file.path, damage.reason.value, damage.evidence)
 
     def _damage_row(
         self, extent: ByteRange, path: Path, reason: str, evidence: str
@@ -181,6 +220,16 @@ class LogScan:
 
 def _message(view: memoryview, offset: int, base: int) -> dict[str, Any]:
     return decode_record(view, offset - base, base=base).to_dict()
+
+
+def _record_rows(
+    batch: ScanBatch, file: LogFile, view: memoryview
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    messages = (
+        (offset, {"kind": "message", **_message(view, offset, file.base)})
+        for offset in batch.columns.physical_offset.tolist()
+    )
+    return heapq.merge(messages, _blank_rows(batch, file), key=lambda part: part[0])
 
 
 def _blank_rows(batch: ScanBatch, file: LogFile) -> Iterator[tuple[int, dict[str, Any]]]:

@@ -79,7 +79,29 @@ def verify_store(
     """
     config = config or StoreConfig()
     now_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
-    places = find_places(Path(path), config)
+    try:
+        report, is_live = _look(Path(path), config, now_ms, progress)
+    except FileNotFoundError:  # deleted since the directory was listed
+        report, is_live = _look(Path(path), config, now_ms, progress)
+    if not is_live or not (report.is_damaged or report.has_warnings):
+        return report
+    # Files are not read in one moment: what a writer wrote meanwhile looks torn. Damage is what is
+    # seen twice.
+    again, _ = _look(Path(path), config, now_ms, progress)
+    seen = {(found.kind, found.file, found.offset) for found in report.findings}
+    findings = [
+        found
+        for found in again.findings
+        if found.severity is Severity.NOTE or (found.kind, found.file, found.offset) in seen
+    ]
+    return VerifyReport(findings, again.counts)
+
+
+def _look(
+    path: Path, config: StoreConfig, now_ms: int, progress: Callable[[int], None] | None
+) -> tuple[VerifyReport, bool]:
+    """Return what one look finds, and whether somebody writes to the store."""
+    places = find_places(path, config)
     layout = places.layout
     is_live = writer_pid(layout.lock) is not None
     audit = audit_store(places, config, now_ms=now_ms, is_live=is_live, advance=progress)
@@ -89,7 +111,7 @@ def verify_store(
         *checkpoint_findings(layout, now_ms),
         *table_findings(layout),
     ]
-    return VerifyReport(findings, audit.counts)
+    return VerifyReport(findings, audit.counts), is_live
 
 
 def _marker_findings(layout: StoreLayout, *, is_live: bool) -> Iterator[Finding]:
