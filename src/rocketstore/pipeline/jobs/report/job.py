@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     from rocketstore.config import StoreConfig
     from rocketstore.pipeline.jobs.execution import Progress
-    from rocketstore.pipeline.jobs.report.output import OutputPlaces
     from rocketstore.pipeline.jobs.report.plan import ReportPlan
+    from rocketstore.pipeline.jobs.report.replacement import OutputPlaces
 
 WAVE_TASKS: Final = 256
 """Tasks whose counts the driver holds before it puts them together: at most some 100 MB."""

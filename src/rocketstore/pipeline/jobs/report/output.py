@@ -1,38 +1,31 @@
 """Write a report's files so that none is ever seen in part.
 
-Law: everything is written under temporary names beside its place, synced, and only then renamed:
-the tables first, the page last. A report that is killed leaves at most a directory whose name
-begins with a dot. A directory that holds anything but a report's tables is not touched.
+Law: everything is written under temporary names beside its place, synced, and only then put there
+(`replacement`). A report that is killed leaves at most a directory whose name begins with a dot,
+which the next one removes. A directory that holds anything but a report's tables is not touched.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import shutil
-import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from rocketstore.errors import ConfigError, StoreError
 from rocketstore.pipeline.files import files_at
+from rocketstore.pipeline.jobs.report.replacement import (
+    TABLES_SUFFIX,
+    OutputPlaces,
+    replace_report,
+    workspace_for,
+)
 from rocketstore.pipeline.jobs.report.tables import SCHEMAS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable
 
 DEFAULT_NAME: Final = "rocketstore-report.html"
-TABLES_SUFFIX: Final = ".tables"
-_PARTIAL: Final = ".rocketstore-report-"
-
-
-class OutputPlaces(NamedTuple):
-    """Where a report's files go."""
-
-    page: Path
-    tables: Path
-    json: Path
 
 
 def output_places(out: str | os.PathLike[str], stores: Iterable[str]) -> OutputPlaces:
@@ -47,7 +40,7 @@ def output_places(out: str | os.PathLike[str], stores: Iterable[str]) -> OutputP
         The directory is not there or cannot be written to.
     """
     page = Path(out).absolute()
-    places = OutputPlaces(page, page.with_suffix(TABLES_SUFFIX), page.with_suffix(".json"))
+    places = OutputPlaces.of(page)
     if page.is_dir() or page.suffix in (TABLES_SUFFIX, ".json", ""):
         raise ConfigError(
             f"{page} is no name of a page",
@@ -87,20 +80,29 @@ def _check_tables_are_ours(tables: Path) -> None:
 
 
 def write_report(
-    places: OutputPlaces, page: str, tables: dict[str, Any], summary: dict[str, Any]
+    places: OutputPlaces,
+    page: str,
+    tables: dict[str, Any],
+    summary: dict[str, Any],
+    step: Callable[[str], None] = lambda _name: None,
 ) -> None:
     """Write page, tables and JSON, and replace those of an earlier report.
+
+    Parameters
+    ----------
+    step
+        Told before each step; a test's own may end the process there.
 
     Raises
     ------
     StoreError
-        Something cannot be written; an earlier report is still there as it was, or, in the moment
-        of the renames, its page beside the new tables.
+        Something cannot be written; an earlier report is still there as it was.
     """
     import pyarrow.parquet as pq  # noqa: PLC0415 - only here
 
     try:
-        with _workspace(places.page.parent) as workspace:
+        with workspace_for(places) as workspace:
+            step("begin")
             built = workspace / "tables"
             built.mkdir()
             for name, table in tables.items():
@@ -112,38 +114,14 @@ def write_report(
             _write_text(workspace / "json", text)
             # Halves of surrogate pairs, which no topic of a sane store has, are not UTF-8.
             _write_text(workspace / "page", page)
-            _exchange(built, places.tables, workspace / "earlier")
-            (workspace / "json").replace(places.json)
-            (workspace / "page").replace(places.page)
-            _sync(places.page.parent)
+            _sync(workspace)
+            replace_report(workspace, places, step)
+            step("sweep")
     except OSError as error:
         raise StoreError(
             f"the report cannot be written to {places.page.parent}: {error.strerror or error}",
             hint="make room or name another place; no page was left half-written",
         ) from error
-
-
-@contextlib.contextmanager
-def _workspace(parent: Path) -> Iterator[Path]:
-    """Make a directory for the length of a ``with`` block."""
-    workspace = Path(tempfile.mkdtemp(prefix=_PARTIAL, dir=parent))
-    try:
-        yield workspace
-    finally:
-        shutil.rmtree(workspace, ignore_errors=True)
-
-
-def _exchange(built: Path, place: Path, kept: Path) -> None:
-    """Put a directory in its place; what was there goes elsewhere, or back when that fails."""
-    had_one = place.exists()
-    if had_one:
-        place.rename(kept)
-    try:
-        built.rename(place)
-    except OSError:
-        if had_one:
-            kept.rename(place)
-        raise
 
 
 def _plain_rows(table: Any) -> list[dict[str, Any]]:
