@@ -23,6 +23,7 @@ from support.small_store import CONFIG, START_MS, Clock, build_store, messages, 
 from support.stream_run import StreamRun, flat
 
 COUNT = 500
+CONFIG_LOG_BYTES = CONFIG.mapped_file_size_commit_log
 
 
 @pytest.fixture
@@ -186,6 +187,14 @@ def test_lost_files_are_read_when_the_one_directory_is_named(parts):
     assert 0 < len(rows) < COUNT
     config = StoreConfig(store_path_commit_log=str(root / "commitlog"))
     assert "log-hole" in {one.kind for one in audit_here(root, config).findings}
+
+
+def test_an_audit_tells_of_what_lies_behind_a_directory_with_one_file(parts, tmp_path):
+    root, _ = parts
+    for path in sorted((root / "commitlog").iterdir())[1:]:
+        path.rename(tmp_path / "other" / path.name)
+    found = audit_here(root, StoreConfig(mapped_file_size_commit_log=CONFIG_LOG_BYTES)).findings
+    assert any(one.kind.startswith("queue") and one.severity.value != "note" for one in found)
 
 
 def test_one_lost_file_is_still_a_hole(tmp_path):

@@ -10,7 +10,7 @@ Python sees only the records whose properties have to be asked.
 
 from __future__ import annotations
 
-from bisect import bisect_right
+import contextlib
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
@@ -98,18 +98,21 @@ class LogFacts(NamedTuple):
             mask |= (offsets >= start) & (offsets < stop)
         return mask
 
-    def has_extra_queues(self, physical_offset: int, size: int) -> bool:
-        """Whether the record at an offset is a multi-dispatch record."""
-        number = bisect_right(self.files, physical_offset, key=lambda file: file[0]) - 1
-        if number < 0 or size > _MOST_RECORD_BYTES:
-            return False
-        base, path = self.files[number]
+    def has_extra_queues(self, offsets: npt.NDArray[np.int64], sizes: Sequence[int]) -> BoolArray:
+        """Return which of the records at some rising offsets are multi-dispatch records."""
+        mask = np.zeros(len(offsets), np.bool_)
         files, _ = files_at(self.location)
-        try:
-            with opened(files, path) as file:
-                return _MULTI_DISPATCH in file.read(physical_offset - base, size)
-        except StoreError:  # deleted meanwhile
-            return False
+        numbers = np.searchsorted([base for base, _ in self.files], offsets, side="right") - 1
+        for number in np.unique(numbers[numbers >= 0]).tolist():
+            base, path = self.files[number]
+            rows = np.flatnonzero(numbers == number).tolist()
+            # Opened once: what is read of neighbours comes in one block where requests cost.
+            with contextlib.suppress(StoreError), opened(files, path) as file:  # deleted meanwhile
+                for row in rows:
+                    if sizes[row] <= _MOST_RECORD_BYTES:
+                        record = file.read(int(offsets[row]) - base, sizes[row])
+                        mask[row] = _MULTI_DISPATCH in record
+        return mask
 
 
 def log_facts(place: StorePlace, end: int, damage: Sequence[Broken]) -> LogFacts:
@@ -306,9 +309,10 @@ def _kinds(
         is_hash = (old.tags >= -_HASH_MAX - 1) & (old.tags <= _HASH_MAX)
         kinds[same_record] = np.where(is_hash, "K-S1", "delay-levels")[same_record]
     kinds[same_record & (old.tags <= MAX_EXT_ADDRESS)] = "extension"
-    for row in np.flatnonzero(kinds == "wrong").tolist():
-        if task.log.has_extra_queues(int(old.offset[row]), int(old.size[row])):
-            kinds[row] = "multi-dispatch"
+    wrong = np.flatnonzero(kinds == "wrong")
+    if wrong.size:
+        is_extra = task.log.has_extra_queues(old.offset[wrong], old.size[wrong].tolist())
+        kinds[wrong[is_extra]] = "multi-dispatch"
     return kinds
 
 
