@@ -81,6 +81,25 @@ def test_slots_and_items_of_another_ratio_cannot_be_learnt():
 
 
 @pytest.mark.parametrize(
+    ("slots", "items", "said"),
+    [
+        (1, None, "maxHashSlotNum=1 leaves no whole number of items: "),
+        (None, 999_999, "maxIndexNum=999999 leaves no whole number of slots: "),
+        (
+            301,
+            1000,
+            "maxHashSlotNum=301 and maxIndexNum=1000 make index files of 21244 bytes, but ",
+        ),
+    ],
+)
+def test_a_layout_that_does_not_fit_is_named_with_the_file(slots, items, said):
+    seen = ObservedSizes(index_file=FileObservation(Path("index/1"), 40 + 300 * 4 + 1000 * 20))
+    config = StoreConfig(max_hash_slot_num=slots, max_index_num=items)
+    with pytest.raises(ConfigError, match=f"^{said}index/1 has 21240 bytes; set both"):
+        resolve_sizes(config, seen)
+
+
+@pytest.mark.parametrize(
     ("slots", "items"), [(301, 1000), (100_000, None), (None, 999_999), (1, None)]
 )
 def test_slots_and_items_that_do_not_fit_the_file_are_refused(slots, items):

@@ -164,10 +164,17 @@ def _resolve_index(config: StoreConfig, seen: FileObservation | None) -> tuple[i
     assert items is not None
     if slots < 1 or items < 1 or file_size(slots, items) != seen.size_bytes:
         wanted = (config.max_hash_slot_num, config.max_index_num)
-        size = "no whole number of bytes" if None in wanted else file_size(slots, items)
+        found = f"{seen.path} has {seen.size_bytes} bytes"
+        if wanted[0] is None:
+            what = f"maxIndexNum={wanted[1]} leaves no whole number of slots: {found}"
+        elif wanted[1] is None:
+            what = f"maxHashSlotNum={wanted[0]} leaves no whole number of items: {found}"
+        else:
+            size = file_size(slots, items)
+            what = f"maxHashSlotNum={wanted[0]} and maxIndexNum={wanted[1]} make index files of "
+            what += f"{size} bytes, but {found}"
         raise ConfigError(
-            f"maxHashSlotNum={wanted[0]} and maxIndexNum={wanted[1]} make index files of {size} "
-            f"bytes, but {seen.path} has {seen.size_bytes} bytes",
+            what,
             key="maxIndexNum" if wanted[0] is None else "maxHashSlotNum",
             value=wanted[0] if wanted[0] is not None else wanted[1],
             hint="set both as the writer of the files had them, or neither",
