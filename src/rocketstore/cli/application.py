@@ -43,8 +43,10 @@ app.command(demo.demo)
 
 def main(arguments: list[str] | None = None) -> NoReturn:
     """Run one command and end the process with its exit code."""
+    # Started with a stream closed: what is said there goes nowhere, least of all to a store's file.
+    if sys.stdout is None:
+        sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - until the end
     if sys.stderr is None:
-        # Started with stderr closed: what is said there goes nowhere, least of all to stdout.
         sys.stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - until the end
     sys.exit(run(sys.argv[1:] if arguments is None else arguments))
 

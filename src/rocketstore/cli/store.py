@@ -14,6 +14,7 @@ from rocketstore.cli.options import (
     StoreSettings,
 )
 from rocketstore.cli.output import print_object, print_rows
+from rocketstore.errors import ConfigError
 
 app = App(name="store", help="Inspect, verify, repair and fill a store.")
 
@@ -146,9 +147,9 @@ def repair(
 @app.command(name="import")
 def import_(
     store: StoreArgument,
-    files: Annotated[list[Path], Parameter(name="FILE", help="Text files; - is standard input.")],
     /,
-    *,
+    # Not a list: the parser ends a list of files at the next option.
+    *files: Annotated[Path, Parameter(name="FILE", help="Text files; - is standard input.")],
     topic: str,
     queue: int = 0,
     tags: str | None = None,
@@ -188,6 +189,8 @@ def import_(
     target = ImportTarget(
         check_topic(topic), check_queue_id(queue), tags, compile_key_pattern(key_pattern)
     )
+    if not files:
+        raise ConfigError("store import: no FILE is given", hint="- is standard input")
     for path in files:
         check_input(path)
     # Pipes have no size to say how far the import is.

@@ -57,6 +57,17 @@ def test_what_the_system_refuses_is_no_finding(
     assert str(tmp_path / "checkpoint") in capsys.readouterr().err
 
 
+def test_a_closed_stdout_keeps_no_command_from_its_work(tmp_path: Path) -> None:
+    (tmp_path / "commitlog").mkdir()
+    ended = subprocess.run(
+        [sys.executable, "-m", "rocketstore.cli", "store", "verify", str(tmp_path)],
+        stderr=subprocess.PIPE,
+        preexec_fn=lambda: os.close(1),
+        check=False,
+    )
+    assert (ended.returncode, ended.stderr) == (0, b"")
+
+
 def test_a_closed_stderr_keeps_no_command_from_its_work(tmp_path: Path) -> None:
     (tmp_path / "commitlog").mkdir()
 

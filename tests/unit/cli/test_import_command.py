@@ -53,6 +53,29 @@ def test_line_ends_of_windows_empty_lines_and_a_last_line_without_end(tmp_path: 
     assert stored(tmp_path / "store") == [b"one", b"", b"two"]
 
 
+@pytest.mark.parametrize("order", ["before", "behind", "around"])
+def test_files_may_stand_before_and_behind_the_options(order: str, tmp_path: Path) -> None:
+    store, first, second = str(tmp_path / "store"), tmp_path / "first", tmp_path / "second"
+    first.write_bytes(b"a\n")
+    second.write_bytes(b"b\n")
+    files, options = [str(first), str(second)], ["--topic", "lines", *SMALL_OPTIONS]
+    commands = {
+        "before": [store, *files, *options],
+        "behind": [store, *options, *files],
+        "around": [store, files[0], *options, files[1]],
+    }
+    assert run(["store", "import", *commands[order]]) == 0
+    assert stored(tmp_path / "store") == [b"a", b"b"]
+
+
+def test_an_import_without_a_file_is_wrong_usage(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["store", "import", str(tmp_path / "store"), "--topic", "lines"]) == 2
+    assert "no FILE" in capsys.readouterr().err
+    assert not (tmp_path / "store").exists()
+
+
 def test_only_the_line_end_is_taken_off(tmp_path: Path) -> None:
     source = tmp_path / "lines.txt"
     source.write_bytes(b"a\r\r\nb\n\r\nc\r\r")
