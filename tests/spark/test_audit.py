@@ -67,7 +67,7 @@ def test_a_place_that_is_no_store_needs_no_spark(monkeypatch, tmp_path, capsys):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "mine").touch()
     store = str(golden_store("basic")[0])
-    assert run(["pipeline", "audit", store, "--out", str(tmp_path / "out")]) == 1
+    assert run(["pipeline", "audit", store, "--out", str(tmp_path / "out")]) == 3
     assert "is there already" in capsys.readouterr().err
 
 
