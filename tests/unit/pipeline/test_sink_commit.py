@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -15,6 +16,7 @@ from rocketstore import Message, MessageStore
 from rocketstore.errors import (
     NotAStoreError,
     StoreDamagedError,
+    StoreError,
     StoreFullError,
     StoreLockedError,
 )
@@ -325,3 +327,32 @@ def test_a_store_that_was_moved_goes_on(tmp_path):
     assert not commit(tmp_path / "there", [rows(3)], 0).is_new
     assert commit(tmp_path / "there", [rows(3, 3)], 1).is_new
     check_whole(tmp_path / "there")
+
+
+# --- places that cannot be written --------------------------------------------------------------
+
+
+def test_a_place_without_permission_is_refused_before_any_work(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "access", lambda path, _: path != tmp_path)
+    with pytest.raises(StoreError, match=f"^{tmp_path} cannot be written: Permission denied"):
+        check_target(sink_options(tmp_path / "deep" / "store"))
+
+
+@pytest.mark.parametrize(
+    ("number", "kind", "message"),
+    [
+        (errno.EACCES, StoreError, "Permission denied; nothing was appended; let the users"),
+        (errno.ENOSPC, StoreFullError, "No space left on device; nothing was appended; make room"),
+    ],
+)
+@pytest.mark.parametrize("call", ["open", "write", "fsync"])
+def test_what_the_system_refuses_a_task_is_one_sentence(
+    tmp_path, monkeypatch, number, kind, message, call
+):
+    def refuse(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    options = sink_options(tmp_path / "store")
+    monkeypatch.setattr(os, call, refuse)
+    with pytest.raises(kind, match=message):
+        stage(options, new_owner(options), [rows(30)])

@@ -102,6 +102,8 @@ def check_target(options: SinkOptions) -> None:
         A writer, ours or a broker, has the store open.
     NotAStoreError
         The directory holds something else.
+    StoreError
+        It may not be written to.
     """
     root = Path(options.root)
     _refuse_if_locked(root)
@@ -114,6 +116,10 @@ def check_target(options: SinkOptions) -> None:
             f"{root} is no store and not empty: it has no {COMMIT_LOG_DIRECTORY}",
             hint="name a store, or a directory that is empty or not there",
         )
+    there = next(place for place in (root, *root.parents) if place.exists())
+    if not os.access(there, os.W_OK | os.X_OK):
+        hint = "let the users that run Spark's driver and workers write there"
+        raise StoreError(f"{there} cannot be written: Permission denied", hint=hint)
     if intent_path(root).exists():
         with SinkStore.open(options) as store:
             store.settle()

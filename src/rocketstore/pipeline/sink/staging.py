@@ -18,6 +18,7 @@ Law: a staged file is on the disk before its task reports it. Runs on executors.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import socket
@@ -28,7 +29,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
-from rocketstore.errors import StoreDamagedError
+from rocketstore.errors import StoreDamagedError, StoreError, StoreFullError
 from rocketstore.format.record import crc32
 
 if TYPE_CHECKING:
@@ -110,6 +111,27 @@ def staging_root(root: str | Path) -> Path:
     return Path(root) / SINK_DIRECTORY / STAGING_DIRECTORY
 
 
+@contextlib.contextmanager
+def written_at(directory: Path) -> Iterator[None]:
+    """Say in one sentence that a place cannot be written, whatever the system says of it.
+
+    Raises
+    ------
+    StoreFullError
+        Its disk is full.
+    StoreError
+        Anything else went wrong with it.
+    """
+    try:
+        yield
+    except OSError as error:
+        what = f"{directory} cannot be written: {error.strerror}; nothing was appended"
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise StoreFullError(what, hint="make room and write again") from error
+        hint = "let the users that run Spark's driver and workers write to the store's directory"
+        raise StoreError(what, hint=hint) from error
+
+
 class StagingWriter:
     """Writes the staged file of one attempt of one task.
 
@@ -157,14 +179,15 @@ class StagingWriter:
             self._write_chunk()
         if self._descriptor is None:
             return None
-        os.fsync(self._descriptor)
-        self._close()
-        # Its name; the driver syncs those of the directories above.
-        directory = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
+        with written_at(self._directory):
+            os.fsync(self._descriptor)
+            self._close()
+            # Its name; the driver syncs those of the directories above.
+            directory = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                os.fsync(directory)
+            finally:
+                os.close(directory)
         return StagedFile(self._partition_id, self._path.name, self._written_bytes, self._messages)
 
     def discard(self) -> None:
@@ -181,7 +204,8 @@ class StagingWriter:
         import numpy as np  # noqa: PLC0415 - kept out of planning processes
 
         if self._descriptor is None:
-            self._descriptor = self._create()
+            with written_at(self._directory):
+                self._descriptor = self._create()
         parts = (
             json.dumps(list(self._queues)).encode(),
             np.array(self._sizes, dtype="<i4").tobytes(),
@@ -195,7 +219,8 @@ class StagingWriter:
             _CHUNK_MAGIC, len(self._sizes), self._held_bytes, len(parts[0]), checksum
         )
         content = b"".join((head, *parts))
-        _write_all(self._descriptor, content)
+        with written_at(self._directory):
+            _write_all(self._descriptor, content)
         self._messages += len(self._sizes)
         self._written_bytes += len(content)
         self._queues, self._sizes, self._indexes, self._records = {}, [], [], []
