@@ -158,7 +158,7 @@ def _temporary_store(
     from rocketstore.scan import kernels
     from rocketstore.storage.store import MessageStore
 
-    config = (settings or StoreSettings()).load()
+    config = (settings or StoreSettings()).load_for_writing()
     kernels.warm()
     root = Path(tempfile.mkdtemp(prefix="rocketstore-bench-", dir=directory))
     try:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
+import msgspec
 from cyclopts import Parameter
 
 from rocketstore.config import LoadedConfig, StoreConfig, load_config
@@ -46,6 +47,13 @@ class StoreSettings:
     def load(self) -> StoreConfig:
         """Return the settings, checked."""
         return self.load_with_origins().config
+
+    def load_for_writing(self) -> StoreConfig:
+        """Return the settings of a store that a command writes to: none deletes expired files.
+
+        Law: retention runs only in a store that a program opened (DESIGN 4.11), whatever is set.
+        """
+        return msgspec.structs.replace(self.load(), retention=False)
 
     def load_with_origins(self) -> LoadedConfig:
         """Return the settings with where each comes from; warnings go to stderr."""

@@ -195,7 +195,7 @@ def import_(
         check_input(path)
     # Pipes have no size to say how far the import is.
     total = sum(path.stat().st_size for path in files) if all(map(Path.is_file, files)) else None
-    config = (settings or StoreSettings()).load()
+    config = (settings or StoreSettings()).load_for_writing()
     started = time.monotonic()
     count = 0
     with (

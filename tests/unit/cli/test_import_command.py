@@ -16,6 +16,7 @@ from rocketstore import Message, MessageStore, StoreConfig
 from rocketstore.cli.application import run
 from rocketstore.cli.line_import import ImportTarget, import_lines
 from rocketstore.storage.results import PutMessageStatus, PutResult
+from rocketstore.storage.retention_service import RetentionService
 
 SMALL = ["mappedFileSizeCommitLog=65536", "mappedFileSizeConsumeQueue=2000",
          "maxHashSlotNum=500", "maxIndexNum=2000"]  # fmt: skip
@@ -154,6 +155,20 @@ def test_a_second_import_goes_on_behind_the_first(tmp_path: Path) -> None:
     assert import_file(tmp_path / "store", source) == 0
     assert import_file(tmp_path / "store", source) == 0
     assert stored(tmp_path / "store") == [b"a", b"b", b"a", b"b"]
+
+
+@pytest.mark.parametrize("setting", ["retention=true", "fileReservedTime=1"])
+def test_no_import_deletes_expired_files(
+    setting: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[bool] = []
+    monkeypatch.setattr(RetentionService, "start", lambda _: started.append(True))
+    source = tmp_path / "lines.txt"
+    source.write_bytes(b"a\n")
+    assert import_file(tmp_path / "store", source, "--set", setting) == 0
+    assert started == []
+    with MessageStore.open(tmp_path / "store"):
+        assert started == [True]
 
 
 def test_a_missing_file_makes_no_store(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
