@@ -15,7 +15,13 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from rocketstore.errors import ConfigError, StoreDamagedError
 from rocketstore.pipeline.files import files_at, opened
 from rocketstore.pipeline.pushdown import bounds_of
-from rocketstore.pipeline.queue_range import QueueRange, check_brokers, queue_ranges, wanted_spans
+from rocketstore.pipeline.queue_range import (
+    QueueRange,
+    are_records,
+    check_brokers,
+    queue_ranges,
+    wanted_spans,
+)
 from rocketstore.pipeline.stores import (
     SegmentState,
     find_stores,
@@ -124,9 +130,13 @@ def _plan_store(
         if start < stop:
             pieces.append(SplitTask(store, segment, start, stop, ranges, known))
     check_task_count(sum(one.byte_count for one in pieces), options)
-    split = itertools.chain.from_iterable(_split(one, options.max_split_bytes) for one in pieces)
+    split = [part for one in pieces for part in _split(one, options.max_split_bytes)]
     if spans is None:
-        return list(split)
+        return split
+    # An entry that lies would leave its record outside: it is noticed where ranges end.
+    edges = {at for one in split for at in spans.edges(_physical(one))}
+    if not are_records(store, segments, edges):
+        return split
     narrowed = [(one, spans.within(_physical(one))) for one in split]
     return [
         one._replace(start=part.start - one.segment.base, stop=part.stop - one.segment.base)

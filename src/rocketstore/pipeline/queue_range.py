@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from rocketstore.errors import ConfigError, StoreError
@@ -11,7 +13,7 @@ from rocketstore.pipeline.queues import list_queues, queue_files
 from rocketstore.units import ByteRange, QueueKey
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     import numpy as np
     import numpy.typing as npt
@@ -22,6 +24,12 @@ if TYPE_CHECKING:
 
 ENTRY_LIMIT: Final = 4_000_000
 """Most entries that planning reads to learn which ranges hold asked records: 80 MB."""
+
+LOOKS_AT_ONCE: Final = 16
+"""Files that planning looks into side by side."""
+
+_HEAD_BYTES: Final = 36
+"""Of a record, up to its own address."""
 
 _MAGICS: Final = (b"\xda\xa3\x20\xa7", b"\xda\xa3\x20\xab")
 
@@ -66,6 +74,13 @@ class WantedSpans:
         if not parts:
             return None
         return ByteRange(min(one.start for one in parts), max(one.stop for one in parts))
+
+    def edges(self, extent: ByteRange) -> list[int]:
+        """Return the single records that bound what `within` gives: the first and the last one."""
+        if self.offsets is None:
+            return []
+        first, behind = self.offsets.searchsorted([extent.start, extent.stop])
+        return [int(self.offsets[at]) for at in (first, behind - 1)] if first < behind else []
 
 
 def check_brokers(stores: Sequence[StorePlace], options: ReadOptions) -> None:
@@ -195,6 +210,33 @@ def wanted_spans(
     return WantedSpans(spans, np.sort(np.concatenate(parts)) if parts else None)
 
 
+def are_records(store: StorePlace, segments: Sequence[Segment], offsets: Collection[int]) -> bool:
+    """Whether a record that states its own address stands at each of some physical offsets."""
+    files, _ = files_at(store.location)
+    ordered = sorted(offsets)
+
+    def are_in(segment: Segment) -> bool:
+        inside = ordered[
+            bisect_left(ordered, segment.base) : bisect_left(ordered, segment.base + segment.size)
+        ]
+        if not inside:
+            return True
+        with opened(files, segment.path) as file:
+            return all(
+                _address_of(file.read(at - segment.base, _HEAD_BYTES)) == at for at in inside
+            )
+
+    # On an object store each look is a request.
+    with ThreadPoolExecutor(LOOKS_AT_ONCE, thread_name_prefix="rocketstore-plan") as pool:
+        return all(pool.map(are_in, segments))
+
+
+def _address_of(head: bytes) -> int:
+    """Return the address that the head of a record states, -1 if it is none."""
+    is_record = len(head) == _HEAD_BYTES and head[4:8] in _MAGICS
+    return int.from_bytes(head[28:36], "big") if is_record else -1
+
+
 def is_chosen(options: ReadOptions, store: StorePlace, key: QueueKey) -> bool:
     """Whether a queue is among those that the options choose."""
     if options.queues is not None:
@@ -231,11 +273,7 @@ def _record_start(
         return None
     files, _ = files_at(store.location)
     with opened(files, segment.path) as file:
-        head = file.read(at - segment.base, 36)
-    numbers = (
-        int.from_bytes(head[12:16], "big"),
-        int.from_bytes(head[20:28], "big"),
-        int.from_bytes(head[28:36], "big"),
-    )
-    is_record = head[4:8] in _MAGICS and numbers == (queue.key.queue_id, queue_offset, at)
+        head = file.read(at - segment.base, _HEAD_BYTES)
+    numbers = int.from_bytes(head[12:16], "big"), int.from_bytes(head[20:28], "big")
+    is_record = _address_of(head) == at and numbers == (queue.key.queue_id, queue_offset)
     return at if is_record else None
