@@ -148,6 +148,23 @@ class AuditedQueue:
             at += len(piece)
         return entry_array(content)
 
+    def parts(self, first: int, behind: int) -> Iterator[tuple[int, int, bool]]:
+        """Yield the parts of [first, behind), each with whether a file holds its places."""
+        at = first
+        for file in self.files.files:
+            low = file.base // ENTRY_SIZE_BYTES
+            high = min(behind, -(-file.range.stop // ENTRY_SIZE_BYTES))
+            if high <= at:
+                continue
+            if at < low:
+                yield at, min(low, behind), False
+                at = low
+            if at < high:
+                yield at, high, True
+                at = high
+        if at < behind:
+            yield at, behind, False
+
     def end(self) -> int:
         """Return one past the last entry that is not zeros."""
         stop = self.place_count
@@ -307,10 +324,15 @@ class QueueAudit:
         end = max(queue.end(), queue.backed.stop)
         runs: list[Unbacked] = []
         for first, behind in queue.backed.gaps(queue.first_offset, end):
-            for start in range(first, behind, _CHUNK_ENTRIES):
-                stop = min(behind, start + _CHUNK_ENTRIES)
-                kinds = _kinds(queue.read(start, stop - start), log, lost)
-                runs += _runs_of_kinds(kinds, start)
+            for begin, end_of_part, has_file in queue.parts(first, behind):
+                if not has_file:  # however far away a stray file lies behind it
+                    unwritten = UnbackedKind.UNWRITTEN
+                    runs.append(Unbacked(unwritten, begin, end_of_part, is_tail=False))
+                    continue
+                for start in range(begin, end_of_part, _CHUNK_ENTRIES):
+                    stop = min(end_of_part, start + _CHUNK_ENTRIES)
+                    kinds = _kinds(queue.read(start, stop - start), log, lost)
+                    runs += _runs_of_kinds(kinds, start)
         return _with_tails(_merged(runs), max(end, queue.missing.stop), queue)
 
 

@@ -132,6 +132,16 @@ def test_an_opening_that_dispatches_anew_serves_every_other_message(store: Path,
     assert served(store)[: MESSAGES - 1] == [n for n in range(MESSAGES) if n != row]
 
 
+def test_a_queue_file_of_another_place_is_taken_away_however_far_it_is(store: Path) -> None:
+    queue = store / "consumequeue" / "orders" / "0"
+    shutil.copy(queue / f"{2000:020d}", queue / f"{20_000_000_000_000:020d}")
+    assert verify_store(store).is_damaged
+    report = repair_store(store, now_ms=1)
+    assert not report.is_damaged
+    assert served(store) == list(range(MESSAGES))
+    assert len(list(queue.iterdir())) == 3
+
+
 def test_a_queue_whose_old_files_are_gone_may_begin_at_any_number(store: Path) -> None:
     log = store / "commitlog" / f"{0:020d}"
     content = bytearray(log.read_bytes())
