@@ -36,7 +36,7 @@ static const double LONGEST_S = 1e9;
 
 /* Twice what a put takes from its wake to its next sleep; more is another thread's doing. */
 static const long long SPIN_NS = 30000;
-static const int LOOKS_PER_CLOCK = 64;
+static const int LOOKS_PER_CLOCK = 16;
 /* Most waits that are left out after one in vain; in vain again doubles the number. */
 static const int MOST_LEFT_OUT = 64;
 
@@ -75,6 +75,8 @@ typedef struct {
 /* Whose turn it is to run Python: an address that each thread has once, 0 for nobody's. */
 static uintptr_t turn;
 static __thread char own_address;
+/* The processor that the turn began on. */
+static int turn_processor;
 static int may_spin, is_spinning, left_out, left_out_next = 1;
 
 static long long
@@ -106,17 +108,25 @@ static int
 is_my_turn(void *Py_UNUSED(none))
 {
     uintptr_t nobody = 0;
-    return __atomic_load_n(&turn, __ATOMIC_RELAXED) == 0
-           && __atomic_compare_exchange_n(&turn, &nobody, (uintptr_t)&own_address, 0, __ATOMIC_ACQUIRE,
-                                          __ATOMIC_RELAXED);
+    int is_mine = __atomic_load_n(&turn, __ATOMIC_RELAXED) == 0
+                  && __atomic_compare_exchange_n(&turn, &nobody, (uintptr_t)&own_address, 0,
+                                                 __ATOMIC_ACQUIRE, __ATOMIC_RELAXED);
+    if (is_mine) {
+        __atomic_store_n(&turn_processor, sched_getcpu(), __ATOMIC_RELAXED);
+    }
+    return is_mine;
 }
 
-/* Look for a short while whether something has become true. */
+/* Look for a short while whether something has become true. Whoever was woken on the processor of the
+ * one it waits for lets that go on first. */
 static int
 spin(int (*is_true)(void *), void *subject)
 {
     long long until = monotonic_ns() + SPIN_NS;
     do {
+        if (sched_getcpu() == __atomic_load_n(&turn_processor, __ATOMIC_RELAXED)) {
+            sched_yield();
+        }
         for (int i = 0; i < LOOKS_PER_CLOCK; i++) {
             if (is_true(subject)) {
                 return 1;
@@ -153,6 +163,7 @@ begin_turn(void)
         }
     }
     __atomic_store_n(&turn, (uintptr_t)&own_address, __ATOMIC_RELAXED);
+    __atomic_store_n(&turn_processor, sched_getcpu(), __ATOMIC_RELAXED);
 }
 
 /* --- rows; the group's lock is held ------------------------------------------------------------ */
@@ -373,15 +384,13 @@ sleep_until_rung(Group *self, long long timeout_ns, int is_gathering)
     return failure;
 }
 
-/* Wake the first of those who were served: one that runs, and one that will be awake by then. */
+/* Wake the first of those who were served. */
 static void
 wake_first(Group *self)
 {
-    for (int i = 0; i < 1 + may_spin; i++) {
-        Waiter *waiter = pop(self, SERVED);
-        if (waiter != NULL) {
-            sem_post(&waiter->permit);
-        }
+    Waiter *waiter = pop(self, SERVED);
+    if (waiter != NULL) {
+        sem_post(&waiter->permit);
     }
 }
 
@@ -396,9 +405,8 @@ gather_company(Group *self, double sync_s)
     int looks = 0;
     self->ring_at = company;
     if (seen < company && !self->is_asked) {
-        if (!may_spin) {
-            wake_first(self);
-        }
+        /* Of two that are on their way `serve` woke the first, if there are two. */
+        wake_first(self);
         sleep_until_rung(self, LOOK_NS, 1);
     }
     while (waiting->count < company && !self->is_asked) {
@@ -509,7 +517,7 @@ group_serve(Group *self, PyObject *flushed)
     self->company = self->rows[TAKEN].count + self->rows[WAITING].count;
     move_all(self, TAKEN, SERVED);
     if (may_spin) {
-        /* While they wake up, this thread does what is left to do; its turn ends when it gathers. */
+        /* While it wakes up, this thread does what is left to do; its turn ends when it gathers. */
         wake_first(self);
     }
     pthread_mutex_unlock(&self->lock);
