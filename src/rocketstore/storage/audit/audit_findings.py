@@ -164,7 +164,7 @@ def _log_findings(audit: StoreAudit, *, is_live: bool) -> Iterator[Finding]:
     for hole in survey.holes:
         if hole.start < end:
             reason = f"no file for physical offsets {hole}"
-            action = "bring the file back; a 4.9 broker hangs at it"
+            action = "bring the file back; a 4.9 broker that dispatches across it anew hangs there"
             yield Finding(
                 Severity.DAMAGE, "log-hole", "commitlog", hole.start, hole.size, reason, action
             )
