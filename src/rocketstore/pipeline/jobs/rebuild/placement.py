@@ -67,9 +67,19 @@ class Placement:
         return list(zip(self._hole_starts, self._hole_stops, strict=True))
 
     def take(
-        self, queue_offsets: Int64Array, physical_offsets: Int64Array, sizes: Int64Array
+        self,
+        queue_offsets: Int64Array,
+        physical_offsets: Int64Array,
+        sizes: Int64Array,
+        next_number: int | None = None,
     ) -> Iterator[PlacedRun]:
-        """Yield where the next records of the log get their places."""
+        """Yield where the next records of the log get their places.
+
+        Parameters
+        ----------
+        next_number
+            What the record behind these states; None when there is none.
+        """
         if not len(queue_offsets):
             return
         breaks = np.flatnonzero(np.diff(queue_offsets) != 1) + 1
@@ -77,6 +87,11 @@ class Placement:
         for start, stop in itertools.pairwise(bounds):
             at = start
             first = int(queue_offsets[start])
+            if self.begin < 0 and stop - start == 1:
+                behind_it = int(queue_offsets[stop]) if stop < len(queue_offsets) else next_number
+                if not self._may_begin(first, int(physical_offsets[start]), behind_it):
+                    self.refused_count += 1
+                    continue
             while at < stop:
                 offset = first + at - start
                 if self.begin < 0:
@@ -94,6 +109,12 @@ class Placement:
                         yield run
                         self._reach(physical_offsets, sizes, run.stop - 1)
                     at = behind
+
+    def _may_begin(self, offset: int, physical_offset: int, next_number: int | None) -> bool:
+        """Whether a queue may begin at a number: a forged one would refuse all behind it."""
+        if offset <= physical_offset // SMALLEST_RECORD_BYTES + self._entries_per_file:
+            return True
+        return next_number is None or 0 <= next_number - offset <= self._entries_per_file
 
     def _begin_at(self, offset: int) -> None:
         self.begin = offset - offset % self._entries_per_file

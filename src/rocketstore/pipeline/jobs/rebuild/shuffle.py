@@ -163,12 +163,12 @@ class FileWriting(NamedTuple):
             placement = Placement(self.settings.entries_per_file)
             placed = 0
             try:
-                for physical, queue_offsets, sizes, codes in pieces:
+                for (physical, queue_offsets, sizes, codes), following in _with_next(pieces):
                     entries = np.empty(len(physical), ENTRY_DTYPE)
                     entries["physical_offset"] = physical
                     entries["record_size"] = sizes
                     entries["tags_code"] = codes
-                    for run in placement.take(queue_offsets, physical, sizes):
+                    for run in placement.take(queue_offsets, physical, sizes, following):
                         files.write(directory, run.queue_offset, entries[run.start : run.stop])
                         placed += run.stop - run.start
                 for start, stop in placement.holes:
@@ -232,6 +232,19 @@ def _pieces(
             if start < stop:
                 target = encoded.dictionary[int(codes[start])].as_py()
                 yield target, tuple(column[start:stop] for column in columns)
+
+
+def _with_next(
+    pieces: Iterator[tuple[Int64Array, ...]],
+) -> Iterator[tuple[tuple[Int64Array, ...], int | None]]:
+    """Yield each piece and the number in the first row of the next one."""
+    held: tuple[Int64Array, ...] | None = None
+    for piece in pieces:
+        if held is not None:
+            yield held, int(piece[1][0])
+        held = piece
+    if held is not None:
+        yield held, None
 
 
 def _target_of(piece: tuple[str, tuple[Int64Array, ...]]) -> str:

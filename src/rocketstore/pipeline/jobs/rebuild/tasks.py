@@ -297,12 +297,17 @@ def _place_uneven(files: QueueFiles, queue: UnevenQueue) -> tuple[int, int]:
     """Decide all places of a queue first, so that no byte is written that is not final."""
     placement = Placement(files.file_bytes // ENTRY_DTYPE.itemsize)
     runs = []
-    for part, start, count in _cut(queue.pieces):
+    pieces = list(_cut(queue.pieces))
+    nexts = [int(part.queue_offsets(start, 1)[0]) for part, start, _ in pieces[1:2]]
+    for number, (part, start, count) in enumerate(pieces):
+        if placement.begin < 0 and number:
+            nexts = [int(one.queue_offsets(at, 1)[0]) for one, at, _ in pieces[number + 1 :][:1]]
         entries = part.entries(start, count)
         found = placement.take(
             part.queue_offsets(start, count),
             entries["physical_offset"].astype(np.int64),
             entries["record_size"].astype(np.int64),
+            nexts[0] if nexts else None,
         )
         runs += [(part, start + one.start, one.stop - one.start, one.queue_offset) for one in found]
     placed = 0
