@@ -246,6 +246,9 @@ class EntryDecisions:
         columns, behind = self._rows(), self._cursor + 1
         is_own = columns.queue_id[behind:] == queue.key.queue_id
         is_own &= (columns.sys_flag[behind:] & PREPARED_BIT) == 0
+        # One that can have no place at all says nothing about this one.
+        is_own &= columns.queue_offset[behind:] >= 0
+        is_own &= columns.queue_offset[behind:] <= MAX_QUEUE_OFFSET
         for row in (np.flatnonzero(is_own) + behind).tolist():
             if self._key_of(row) == queue.key:
                 return 0 <= int(columns.queue_offset[row]) - offset <= places
