@@ -26,7 +26,7 @@ from rocketstore.format.queue_entry import (
 )
 from rocketstore.scan import kernels
 from rocketstore.storage.audit.intervals import Intervals
-from rocketstore.storage.dispatch.entry_decisions import SMALLEST_RECORD_BYTES
+from rocketstore.storage.dispatch.entry_decisions import DOUBTFUL_BEGINNING, SMALLEST_RECORD_BYTES
 from rocketstore.storage.files.pread_files import OpenFiles, PreadFiles
 from rocketstore.storage.queues.queue_table import is_directory_name
 from rocketstore.units import QueueKey
@@ -346,7 +346,8 @@ def _beginning(numbers: Int64Array, physical_offsets: Int64Array, places: int) -
     rows = zip(numbers.tolist(), physical_offsets.tolist(), following, strict=True)
     for number, at, after in rows:
         is_followed = after is not None and 0 <= after - number <= places
-        if number >= 0 and (number <= at // SMALLEST_RECORD_BYTES + places or is_followed):
+        is_likely = number <= max(DOUBTFUL_BEGINNING, at // SMALLEST_RECORD_BYTES)
+        if number >= 0 and (is_likely or is_followed):
             return int(number)
     return None
 

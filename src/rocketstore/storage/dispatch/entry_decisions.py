@@ -41,6 +41,10 @@ SMALLEST_RECORD_BYTES: Final = 91
 MAX_QUEUE_OFFSET: Final = (1 << 62) // ENTRY_SIZE_BYTES
 """The largest that the kernel enters; about a larger one it asks however full the queue is."""
 
+DOUBTFUL_BEGINNING: Final = 1 << 32
+"""A queue whose first entry would be beyond is asked for a witness: a flipped bit is likelier than
+a queue that lost so many. Below, any number is believed, as 4.9 believes all."""
+
 PREPARED_BIT: Final = 0x4
 """Set in prepared and in rollback records, which have no queue entry."""
 
@@ -240,9 +244,9 @@ class EntryDecisions:
         A forged number would refuse every message behind it, so it is believed where the log in
         front of the record has room for so many messages, or where the next record goes on there.
         """
-        places = queue.files.file_size // ENTRY_SIZE_BYTES
-        if offset <= physical_offset // SMALLEST_RECORD_BYTES + places:
+        if offset <= max(DOUBTFUL_BEGINNING, physical_offset // SMALLEST_RECORD_BYTES):
             return True
+        places = queue.files.file_size // ENTRY_SIZE_BYTES
         columns, behind = self._rows(), self._cursor + 1
         is_own = columns.queue_id[behind:] == queue.key.queue_id
         is_own &= (columns.sys_flag[behind:] & PREPARED_BIT) == 0

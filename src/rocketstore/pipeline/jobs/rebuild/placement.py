@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 SMALLEST_RECORD_BYTES: Final = 91
 """A record without body, topic and properties (spec F3)."""
 
+DOUBTFUL_BEGINNING: Final = 1 << 32
+"""As in dispatch (`storage.dispatch.entry_decisions`): any smaller number may begin a queue."""
+
 
 class PlacedRun(NamedTuple):
     """Rows ``[start, stop)`` that get the places from `queue_offset` on."""
@@ -112,7 +115,7 @@ class Placement:
 
     def _may_begin(self, offset: int, physical_offset: int, next_number: int | None) -> bool:
         """Whether a queue may begin at a number: a forged one would refuse all behind it."""
-        if offset <= physical_offset // SMALLEST_RECORD_BYTES + self._entries_per_file:
+        if offset <= max(DOUBTFUL_BEGINNING, physical_offset // SMALLEST_RECORD_BYTES):
             return True
         return next_number is None or 0 <= next_number - offset <= self._entries_per_file
 
