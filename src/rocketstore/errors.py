@@ -186,6 +186,8 @@ class InvalidNameError(RefusedMessageError):
 class ArchiveError(RocketStoreError):
     """An archive that cannot be written to, or does not belong to the store at hand."""
 
+    exit_code = 3
+
 
 class ArchiveDamagedError(ArchiveError):
     """Files of an archive are missing, or are not what its manifests say."""
