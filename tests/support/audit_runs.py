@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 ONLY_HERE = frozenset({"checkpoint-ahead", "queue-gap", "consumer-ahead", "consumer-behind"})
 """Kinds that `store verify` does not have."""
 
+FORGED = frozenset({"queue-impossible", "queue-missing"})
+"""What `store verify` and the audit call a record whose queue offset cannot be."""
+
 OUT_OF_ORDER = frozenset({"index-wrong", "index-stale", "index-missing"})
 """Kinds that only `store verify` has where an index is out of order."""
 

@@ -41,7 +41,7 @@ SMALLEST_RECORD_BYTES: Final = 91
 MAX_QUEUE_OFFSET: Final = (1 << 62) // ENTRY_SIZE_BYTES
 """The largest that the kernel enters; about a larger one it asks however full the queue is."""
 
-DOUBTFUL_BEGINNING: Final = 1 << 32
+DOUBTFUL_BEGINNING: Final = 1 << 26
 """A queue whose first entry would be beyond is asked for a witness: a flipped bit is likelier than
 a queue that lost so many. Below, any number is believed, as 4.9 believes all."""
 

@@ -132,8 +132,8 @@ def log_findings(places: StorePlaces, shape: LogShape, entry_count: int) -> Iter
         if hole.start < shape.end:
             reason = f"no file for physical offsets {hole}"
             action = (
-                "bring the file back; a 4.9 broker hangs at it. If it lies on another disk: "
-                "--set storePathCommitLog=…"
+                "bring the file back; a 4.9 broker that dispatches across it anew hangs there. "
+                "If it lies on another disk: --set storePathCommitLog=…"
             )
             yield Finding(
                 Severity.DAMAGE,

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 SMALLEST_RECORD_BYTES: Final = 91
 """A record without body, topic and properties (spec F3)."""
 
-DOUBTFUL_BEGINNING: Final = 1 << 32
+DOUBTFUL_BEGINNING: Final = 1 << 26
 """As in dispatch (`storage.dispatch.entry_decisions`): any smaller number may begin a queue."""
 
 
