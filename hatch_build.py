@@ -15,9 +15,11 @@ import sysconfig
 from pathlib import Path
 from typing import Any
 
+LOG = Path("src/rocketstore/storage/log")
+
 SOURCES = (
-    (Path("src/rocketstore/storage/log/_append.c"), Path("src/rocketstore/storage/log/_put.c")),
-    (Path("src/rocketstore/storage/log/_put_group.c"),),
+    (LOG / "_append.c", LOG / "_message.c", LOG / "_put.c", LOG / "_put_batch.c"),
+    (LOG / "_put_group.c",),
     (Path("src/rocketstore/storage/reading/_gather.c"),),
     (Path("src/rocketstore/format/_decode.c"),),
     (Path("src/rocketstore/format/_properties.c"),),
