@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import stat
 import subprocess
 import sys
@@ -74,41 +72,42 @@ def test_an_old_java_is_one_error(tmp_path, told, message):
         environment.check_java({"PATH": str(tmp_path)})
 
 
-def started_under_ctrl_c(steps):
-    """Note the steps of a start during which a user presses Ctrl-C once for each."""
-    with environment.interrupted_afterwards():
-        for step in ("JVM is launched", "and known"):
-            os.kill(os.getpid(), signal.SIGINT)
-            steps.append(step)
+# In a process of its own: Spark's session, once there, has a handler of its own, and a signal that
+# comes late would end the tests.
+START = """
+import os, signal
+from rocketstore.pipeline.environment import interrupted_afterwards
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+steps = {steps}
+try:
+    with interrupted_afterwards():
+        for step in steps:
+            if step == "fail":
+                raise ValueError("no cluster")
+            if step == "Ctrl-C":
+                os.kill(os.getpid(), signal.SIGINT)
+            print(step)
+except (KeyboardInterrupt, ValueError) as error:
+    print(type(error).__name__)
+assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+"""
 
 
-def test_ctrl_c_waits_until_spark_has_started(monkeypatch):
-    steps = []
-    real, kills = os.kill, []
-    # Pressed once only.
-    monkeypatch.setattr(os, "kill", lambda *one: kills.append(one) or len(kills) > 1 or real(*one))
-    with pytest.raises(KeyboardInterrupt):
-        started_under_ctrl_c(steps)
-    assert steps == ["JVM is launched", "and known"]
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-
-
-def test_a_second_ctrl_c_does_not_wait():
-    steps = []
-    with pytest.raises(KeyboardInterrupt):
-        started_under_ctrl_c(steps)
-    assert steps == ["JVM is launched"]
-
-
-def test_an_error_while_spark_starts_is_not_hidden_by_ctrl_c():
-    def start():
-        with environment.interrupted_afterwards():
-            os.kill(os.getpid(), signal.SIGINT)
-            raise ValueError("no cluster")
-
-    with pytest.raises(ValueError, match="no cluster"):
-        start()
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+@pytest.mark.parametrize(
+    ("steps", "told"),
+    [
+        (["launched", "known"], ["launched", "known"]),
+        (["Ctrl-C", "launched"], ["Ctrl-C", "launched", "KeyboardInterrupt"]),
+        (["Ctrl-C", "Ctrl-C", "launched"], ["Ctrl-C", "KeyboardInterrupt"]),
+        (["Ctrl-C", "fail"], ["Ctrl-C", "ValueError"]),
+    ],
+    ids=["none", "once: waits", "twice: does not wait", "does not hide an error"],
+)
+def test_ctrl_c_waits_until_spark_has_started(steps, told):
+    code = START.format(steps=steps)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split("\n") == [*told, ""]
 
 
 def test_import_loads_neither_spark_nor_arrow():
