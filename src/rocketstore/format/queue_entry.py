@@ -18,6 +18,7 @@ import numpy as np
 
 from rocketstore.errors import FieldRangeError, FormatError, TruncatedRecordError
 from rocketstore.format.field import Field, layout_code
+from rocketstore.format.record import FIXED_SIZE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -49,6 +50,11 @@ FILLER_SIZE: Final = 0x7FFFFFFF
 
 MAX_EXT_ADDRESS: Final = -(2**31) - 1
 """Largest number that is an extension address and not a tags code (ConsumeQueueExt.MAX_ADDR)."""
+
+
+DOUBTFUL_BEGINNING: Final = 1 << 26
+"""A queue whose first entry would be beyond is asked for a witness: a flipped bit is likelier than
+a queue that lost so many. Below, any number is believed, as 4.9 believes all."""
 
 
 class QueueEntry(NamedTuple):
@@ -211,3 +217,12 @@ def _check_whole(size: int) -> None:
             expected=f"a multiple of {ENTRY_SIZE_BYTES} bytes",
             found=f"{size} bytes",
         )
+
+
+def is_likely_beginning(queue_offset: int, physical_offset: int) -> bool:
+    """Whether a queue may begin with a record's number without another record that agrees.
+
+    A header has no checksum, and a forged number would refuse every message behind it. It is
+    believed if it is small, or if the log in front of the record has room for so many messages.
+    """
+    return queue_offset <= max(DOUBTFUL_BEGINNING, physical_offset // FIXED_SIZE)

@@ -177,6 +177,15 @@ def opened(files: Files, path: str) -> Iterator[OpenFile]:
         file.close()
 
 
+def sync_path(path: Path | str) -> None:
+    """Bring a file, or the names in a directory, of this machine to the disk."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def unreadable(path: str, error: OSError) -> StoreError:
     """Return the error that says why a file or directory cannot be read."""
     reason = error.strerror or str(error)

@@ -365,7 +365,7 @@ def test_a_driver_killed_at_any_step_of_the_commit_leaves_all_or_nothing(
 
         with monkeypatch.context() as patched:
             patched.setattr(Path, "rename", dying(Path.rename))
-            patched.setattr(commit, "sync_directory", dying(commit.sync_directory))
+            patched.setattr(commit, "sync_path", dying(commit.sync_path))
             patched.setattr(shutil, "rmtree", lambda *_, **__: None)  # the dead clean nothing up
             try:
                 archived(store, target, split=9000)

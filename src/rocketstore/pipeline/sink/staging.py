@@ -31,6 +31,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from rocketstore.errors import StoreDamagedError, StoreError, StoreFullError
 from rocketstore.format.record import crc32
+from rocketstore.pipeline.files import sync_path
+from rocketstore.pipeline.process import process_stat, started
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -87,14 +89,14 @@ class JobOwner:
     def new(cls, sink_id: str | None, *, streaming: bool) -> JobOwner:
         """Return the owner of a new job of this driver."""
         pid = _driver_pid()
-        return cls(uuid.uuid4().hex, sink_id, streaming, socket.gethostname(), pid, _started(pid))
+        return cls(uuid.uuid4().hex, sink_id, streaming, socket.gethostname(), pid, started(pid))
 
     @property
     def is_gone(self) -> bool | None:
         """Whether the driver is dead; None where that cannot be told from here."""
         if not self.pid or not self.started or self.host != socket.gethostname():
             return None
-        return _started(self.pid) != self.started
+        return started(self.pid) != self.started
 
 
 class StagedFile(NamedTuple):
@@ -183,11 +185,7 @@ class StagingWriter:
             os.fsync(self._descriptor)
             self._close()
             # Its name; the driver syncs those of the directories above.
-            directory = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY)
-            try:
-                os.fsync(directory)
-            finally:
-                os.close(directory)
+            sync_path(self._directory)
         return StagedFile(self._partition_id, self._path.name, self._written_bytes, self._messages)
 
     def discard(self) -> None:
@@ -356,29 +354,11 @@ def _driver_pid() -> int:
     pid = os.getppid()
     above = pid
     while above > 1:
-        if _stat(above)[:1] == ["java"]:
+        if process_stat(above)[:1] == ["java"]:
             return above
-        parent = _stat(above)[1:2]
+        parent = process_stat(above)[1:2]
         above = int(parent[0]) if parent else 0
     return pid
-
-
-def _started(pid: int) -> int:
-    """Return when a process started; 0 when there is none."""
-    fields = _stat(pid)
-    return int(fields[2]) if fields else 0
-
-
-def _stat(pid: int) -> list[str]:
-    """Return name, parent and start of a process that lives; nothing for others."""
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text("utf-8", errors="replace")
-    except OSError:
-        return []
-    name, _, rest = text.partition("(")[2].rpartition(")")
-    fields = rest.split()
-    # Field 3 of proc(5) is the first here: state, parent, ..., start time is field 22.
-    return [] if fields[0] in ("Z", "X") else [name, fields[1], fields[19]]
 
 
 def _write_all(descriptor: int, content: bytes) -> None:

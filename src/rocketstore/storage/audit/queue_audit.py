@@ -21,12 +21,13 @@ from rocketstore.format.queue_entry import (
     MAX_EXT_ADDRESS,
     entry_array,
     filler_mask,
+    is_likely_beginning,
     kept_place_mask,
     written_mask,
 )
+from rocketstore.format.record import FIXED_SIZE
 from rocketstore.scan import kernels
 from rocketstore.storage.audit.intervals import Intervals
-from rocketstore.storage.dispatch.entry_decisions import DOUBTFUL_BEGINNING, SMALLEST_RECORD_BYTES
 from rocketstore.storage.files.pread_files import OpenFiles, PreadFiles
 from rocketstore.storage.queues.queue_table import is_directory_name
 from rocketstore.units import QueueKey
@@ -202,7 +203,7 @@ class AuditedQueue:
         if int(numbers.min()) < 0 or int(numbers.max()) >= stop + places:
             pairs = zip(numbers.tolist(), physical_offsets.tolist(), strict=True)
             for row, (number, at) in enumerate(pairs):
-                room = max(at - last, 0) // SMALLEST_RECORD_BYTES + places
+                room = max(at - last, 0) // FIXED_SIZE + places
                 if not 0 <= number <= stop + room:
                     believed[row] = False
                     self.impossible.append((number, at))
@@ -346,8 +347,7 @@ def _beginning(numbers: Int64Array, physical_offsets: Int64Array, places: int) -
     rows = zip(numbers.tolist(), physical_offsets.tolist(), following, strict=True)
     for number, at, after in rows:
         is_followed = after is not None and 0 <= after - number <= places
-        is_likely = number <= max(DOUBTFUL_BEGINNING, at // SMALLEST_RECORD_BYTES)
-        if number >= 0 and (is_likely or is_followed):
+        if number >= 0 and (is_likely_beginning(number, at) or is_followed):
             return int(number)
     return None
 

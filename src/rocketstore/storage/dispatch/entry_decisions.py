@@ -18,7 +18,8 @@ import numpy as np
 import structlog
 
 from rocketstore.format.properties import decode_properties
-from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES, QueueEntry
+from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES, QueueEntry, is_likely_beginning
+from rocketstore.format.record import FIXED_SIZE
 from rocketstore.scan import kernels
 from rocketstore.scan.columns import Column, RecordColumns, new_columns
 from rocketstore.scan.dispatch_state import QueueColumn, State, Step
@@ -35,15 +36,8 @@ if TYPE_CHECKING:
 
 _log: Final = structlog.get_logger(__name__)
 
-SMALLEST_RECORD_BYTES: Final = 91
-"""A record without body, topic and properties (spec F3)."""
-
 MAX_QUEUE_OFFSET: Final = (1 << 62) // ENTRY_SIZE_BYTES
 """The largest that the kernel enters; about a larger one it asks however full the queue is."""
-
-DOUBTFUL_BEGINNING: Final = 1 << 26
-"""A queue whose first entry would be beyond is asked for a witness: a flipped bit is likelier than
-a queue that lost so many. Below, any number is believed, as 4.9 believes all."""
 
 PREPARED_BIT: Final = 0x4
 """Set in prepared and in rollback records, which have no queue entry."""
@@ -232,7 +226,7 @@ class EntryDecisions:
         before = queue.max_physical_offset
         if before > physical_offset:
             before = 0 if self.forced_range is None else self.forced_range[0]
-        room = max(physical_offset - before, 0) // SMALLEST_RECORD_BYTES
+        room = max(physical_offset - before, 0) // FIXED_SIZE
         room += queue.files.file_size // ENTRY_SIZE_BYTES
         return offset - max(queue.max_offset, min(queue.given_stop, offset)) <= room
 
@@ -244,7 +238,7 @@ class EntryDecisions:
         A forged number would refuse every message behind it, so it is believed where the log in
         front of the record has room for so many messages, or where the next record goes on there.
         """
-        if offset <= max(DOUBTFUL_BEGINNING, physical_offset // SMALLEST_RECORD_BYTES):
+        if is_likely_beginning(offset, physical_offset):
             return True
         places = queue.files.file_size // ENTRY_SIZE_BYTES
         columns, behind = self._rows(), self._cursor + 1

@@ -88,10 +88,10 @@ putter_append_messages(Putter *self, PyObject *const *args, Py_ssize_t argument_
         || !read_number(args[2], 64, &longest)) {
         Py_RETURN_NONE;
     }
-    PyObject *result = NULL, *first = NULL;
+    PyObject *first = NULL;
     Record *records = NULL;
     Target target = {0};
-    int is_found = 0;
+    int is_found = 0, is_read = 0;
     if (find_time(self, &target) && PySequence_Fast_GET_SIZE(args[0]) > 0) {
         first = Py_NewRef(PySequence_Fast_GET_ITEM(args[0], 0));
         is_found = Py_IS_TYPE(first, self->message.type)
@@ -104,16 +104,9 @@ putter_append_messages(Putter *self, PyObject *const *args, Py_ssize_t argument_
         && PySequence_Fast_GET_ITEM(args[0], 0) == first) {
         records = PyMem_New(Record, count);
         PyObject *const *messages = PySequence_Fast_ITEMS(args[0]);
-        if (records != NULL && read_messages(self, messages, count, &target, longest, records)) {
-            result = append_batch(self, &target, records, count);
-        }
-        else {
-            result = Py_NewRef(Py_None);
-        }
+        is_read = records != NULL && read_messages(self, messages, count, &target, longest, records);
     }
-    else {
-        result = Py_NewRef(Py_None);
-    }
+    PyObject *result = is_read ? append_batch(self, &target, records, count) : Py_NewRef(Py_None);
     PyMem_Free(records);
     release_target(&target);
     Py_XDECREF(first);
@@ -234,7 +227,8 @@ putter_append_encoded(Putter *self, PyObject *const *args, Py_ssize_t argument_c
 {
     Target target = {0};
     Record model = {0}, *records = NULL;
-    PyObject *result = NULL;
+    Py_ssize_t count = 0;
+    int is_read = 0;
     long long longest;
     if (argument_count != 9 || !is_open(self) || !PyBytes_CheckExact(args[2])
         || !PyBytes_CheckExact(args[3]) || !read_number(args[4], 32, &model.sys_flag)
@@ -250,19 +244,12 @@ putter_append_encoded(Putter *self, PyObject *const *args, Py_ssize_t argument_c
         model.born_host = piece_of(target.born_host);
         model.sys_flag &= ~(long long)(BORN_HOST_V6 | STORE_HOST_V6);
         model.sys_flag |= target.host_bits;
-        Py_ssize_t count = count_encoded(batch);
+        count = count_encoded(batch);
         records = count == 0 ? NULL : PyMem_New(Record, count);
-        if (records != NULL
-            && read_all_encoded(self, batch, more, &model, &target, records, count)) {
-            result = append_batch(self, &target, records, count);
-        }
-        else {
-            result = Py_NewRef(Py_None);
-        }
+        is_read = records != NULL
+                  && read_all_encoded(self, batch, more, &model, &target, records, count);
     }
-    else {
-        result = Py_NewRef(Py_None);
-    }
+    PyObject *result = is_read ? append_batch(self, &target, records, count) : Py_NewRef(Py_None);
     PyMem_Free(records);
     release_target(&target);
     return result;

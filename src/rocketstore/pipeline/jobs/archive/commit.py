@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from msgspec import structs
 
 from rocketstore.errors import ArchiveError, StoreFullError
+from rocketstore.pipeline.files import sync_path
 from rocketstore.pipeline.jobs.archive.layout import (
     CONFIG,
     EXTENTS,
@@ -189,20 +190,11 @@ def _write(path: Path, content: bytes) -> None:
 
 def _sync_tree(root: Path) -> None:
     for directory, _, _ in os.walk(root):
-        sync_directory(directory)
-
-
-def sync_directory(path: Path | str) -> None:
-    """Bring the names in a directory to the disk."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        sync_path(directory)
 
 
 def _publish(source: Path, target: Path) -> None:
     target.parent.mkdir(exist_ok=True)
     source.rename(target)
-    sync_directory(target.parent)
-    sync_directory(target.parent.parent)
+    sync_path(target.parent)
+    sync_path(target.parent.parent)

@@ -14,6 +14,7 @@ import uuid
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from rocketstore.errors import StoreError
+from rocketstore.pipeline.files import sync_path
 from rocketstore.pipeline.jobs.audit import runs
 from rocketstore.pipeline.jobs.audit.findings import AuditCounts, Finding, Severity
 
@@ -184,7 +185,7 @@ def write_report(report: AuditReport, out: Path) -> None:
         except BaseException:
             shutil.rmtree(staging, ignore_errors=True)
             raise
-        _sync_directory(target.parent)
+        sync_path(target.parent)
     except OSError as error:
         raise StoreError(
             f"the report cannot be written to {out}: {error.strerror or error}",
@@ -214,7 +215,7 @@ def _write_all(report: AuditReport, directory: Path) -> None:
     for written in directory.iterdir():
         with written.open("rb") as file:
             os.fsync(file.fileno())
-    _sync_directory(directory)
+    sync_path(directory)
 
 
 def _write_lines(path: Path, rows: Iterable[dict[str, Any]]) -> None:
@@ -227,14 +228,6 @@ def _described(path: Path) -> dict[str, Any]:
     content = path.read_bytes()
     digest = hashlib.sha256(content).hexdigest()
     return {"name": path.name, "size": len(content), "sha256": digest}
-
-
-def _sync_directory(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _findings_schema() -> pa.Schema:

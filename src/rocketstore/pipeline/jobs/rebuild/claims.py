@@ -27,6 +27,7 @@ import msgspec
 import structlog
 
 from rocketstore.errors import StoreError, StoreLockedError
+from rocketstore.pipeline.process import started
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,9 +39,6 @@ _log: Final = structlog.get_logger(__name__)
 CLAIMS_DIRECTORY: Final = "rebuild-claims"
 
 _PROC: Final = Path("/proc")
-_START_FIELD: Final = 19
-"""Of ``/proc/<pid>/stat``, counted behind the name in parentheses: when the process began."""
-
 _running: Final[set[str]] = set()
 """Claims of runs in this process that have not ended."""
 
@@ -196,8 +194,4 @@ def _machine() -> str:
 
 
 def _began(pid: int) -> str:
-    try:
-        text = (_PROC / str(pid) / "stat").read_text("utf-8", "replace")
-    except OSError:
-        return ""
-    return text.rpartition(")")[2].split()[_START_FIELD]
+    return str(started(pid) or "")

@@ -13,20 +13,17 @@ from __future__ import annotations
 
 import itertools
 from bisect import bisect_right
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+
+from rocketstore.format.queue_entry import is_likely_beginning
+from rocketstore.format.record import FIXED_SIZE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from rocketstore.scan.dispatch_state import Int64Array
-
-SMALLEST_RECORD_BYTES: Final = 91
-"""A record without body, topic and properties (spec F3)."""
-
-DOUBTFUL_BEGINNING: Final = 1 << 26
-"""As in dispatch (`storage.dispatch.entry_decisions`): any smaller number may begin a queue."""
 
 
 class PlacedRun(NamedTuple):
@@ -115,7 +112,7 @@ class Placement:
 
     def _may_begin(self, offset: int, physical_offset: int, next_number: int | None) -> bool:
         """Whether a queue may begin at a number: a forged one would refuse all behind it."""
-        if offset <= max(DOUBTFUL_BEGINNING, physical_offset // SMALLEST_RECORD_BYTES):
+        if is_likely_beginning(offset, physical_offset):
             return True
         return next_number is None or 0 <= next_number - offset <= self._entries_per_file
 
@@ -136,7 +133,7 @@ class Placement:
         """Fill up to the first row before which so many records can be missing; return that row."""
         # As dispatch: a later message may stand where lost ones stood (decision 0014).
         between = np.maximum(physical_offsets[at:stop] - self._max_physical, 0)
-        room = between // SMALLEST_RECORD_BYTES + self._entries_per_file
+        room = between // FIXED_SIZE + self._entries_per_file
         is_plausible = queue_offsets[at:stop] - self.following <= room
         found = int(is_plausible.argmax())
         if not is_plausible[found]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from rocketstore.errors import ConfigError, StoreError
-from rocketstore.pipeline.files import files_at
+from rocketstore.pipeline.files import files_at, sync_path
 from rocketstore.pipeline.jobs.report.replacement import (
     TABLES_SUFFIX,
     OutputPlaces,
@@ -107,14 +107,14 @@ def write_report(
             built.mkdir()
             for name, table in tables.items():
                 pq.write_table(table, built / f"{name}.parquet", compression="zstd")
-                _sync(built / f"{name}.parquet")
-            _sync(built)
+                sync_path(built / f"{name}.parquet")
+            sync_path(built)
             listed = {name: _plain_rows(table) for name, table in tables.items()}
             text = json.dumps({"summary": summary, "tables": listed}, ensure_ascii=True)
             _write_text(workspace / "json", text)
             # Halves of surrogate pairs, which no topic of a sane store has, are not UTF-8.
             _write_text(workspace / "page", page)
-            _sync(workspace)
+            sync_path(workspace)
             replace_report(workspace, places, step)
             step("sweep")
     except OSError as error:
@@ -140,11 +140,3 @@ def _write_text(path: Path, text: str) -> None:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

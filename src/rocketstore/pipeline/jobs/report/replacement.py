@@ -23,6 +23,8 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from rocketstore.pipeline.files import sync_path
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -94,7 +96,7 @@ def replace_report(
             _undo(workspace, places)
             raise
         step("sync")
-        _sync(places.page.parent)
+        sync_path(places.page.parent)
 
 
 def _undo(workspace: Path, places: OutputPlaces) -> None:
@@ -145,13 +147,5 @@ def _locked(directory: Path) -> Iterator[None]:
         with contextlib.suppress(OSError):
             fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
-    finally:
-        os.close(descriptor)
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
     finally:
         os.close(descriptor)

@@ -17,7 +17,7 @@ from rocketstore.errors import StoreError
 from rocketstore.format.blank import encode_blank
 from rocketstore.format.file_name import file_name
 from rocketstore.format.markers import COMMIT_LOG_DIRECTORY, CONFIG_DIRECTORY
-from rocketstore.pipeline.jobs.archive.commit import sync_directory
+from rocketstore.pipeline.files import sync_path
 from rocketstore.pipeline.jobs.restore.task import plain_write_errors
 
 if TYPE_CHECKING:
@@ -157,7 +157,7 @@ def publish(store: Path, target: Path) -> None:
     """
     with plain_write_errors(target):
         for directory, _, _ in os.walk(store):
-            sync_directory(directory)
+            sync_path(directory)
         try:
             store.rename(target)
         except OSError as error:
@@ -165,4 +165,4 @@ def publish(store: Path, target: Path) -> None:
                 raise
             check_target(target)
             raise
-        sync_directory(target.parent)
+        sync_path(target.parent)
