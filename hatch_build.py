@@ -19,7 +19,7 @@ LOG = Path("src/rocketstore/storage/log")
 
 SOURCES = (
     (LOG / "_append.c", LOG / "_message.c", LOG / "_put.c", LOG / "_put_batch.c"),
-    (LOG / "_put_group.c",),
+    (LOG / "_put_group.c", LOG / "_group.c", LOG / "_turns.c"),
     (Path("src/rocketstore/storage/reading/_gather.c"),),
     (Path("src/rocketstore/format/_decode.c"),),
     (Path("src/rocketstore/format/_properties.c"),),

@@ -148,7 +148,7 @@ class _Opening:
         self.clock = clock
         self.retention: Retention | None = None
         self._loaded: list[MappedFileQueue | ConsumeQueueTable | IndexService] = []
-        # A sync would write touched pages out at once; a warmed file has none to touch.
+        # With SYNC_FLUSH the thread that syncs touches pages; a warmed file has none to touch.
         touches = not (config.is_sync_flush or config.warm_mapped_file_enable)
         self.touch_ahead = TouchAhead() if touches else None
         self.place = log_file_placement(layout, sizes.commit_log_file_bytes, self._full_directories)

@@ -18,10 +18,13 @@ import errno
 import functools
 import os
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from rocketstore.errors import StoreFullError
 from rocketstore.units import OS_PAGE_SIZE_BYTES, MiB
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 NO_SPACE_ERRORS: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 """What the system answers when there is no room: a full file system, or a used-up quota."""
@@ -127,6 +130,12 @@ class Disk:
     def fdatasync(self, descriptor: int, path: Path) -> None:  # noqa: ARG002 - path is for subclasses
         """Return when the file's bytes, and the metadata needed to read them, are on the disk."""
         os.fdatasync(descriptor)
+
+    def sync_call(self, descriptor: int, path: Path) -> int | Callable[[], None]:
+        """Return how compiled code does `fdatasync`: by the descriptor, or by a subclass's call."""
+        if getattr(self.fdatasync, "__func__", None) is Disk.fdatasync:
+            return descriptor
+        return functools.partial(self.fdatasync, descriptor, path)
 
     def fsync_directory(self, directory: Path) -> None:
         """Return when the names in `directory` are on the disk."""

@@ -15,7 +15,7 @@ import contextlib
 import mmap
 import os
 import threading
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import numpy as np
 import structlog
@@ -27,7 +27,7 @@ from rocketstore.storage.files.new_file import make_file
 from rocketstore.units import OS_PAGE_SIZE_BYTES, MiB
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     import numpy.typing as npt
@@ -39,6 +39,8 @@ _FORCED: Final = -1000
 """Reference count of a file whose readers were given up (ReferenceResource.shutdown)."""
 
 _log: Final = structlog.get_logger(__name__)
+
+_T = TypeVar("_T")
 
 
 class MappedFile:
@@ -378,10 +380,32 @@ class MappedFile:
         except OSError as error:
             if isinstance(error, FileNotFoundError) and not self.is_available:
                 return
-            raise FlushFailedError(
-                f"fdatasync of {self.path} failed: {error}",
-                hint="check the disk, then open the store again; recovery keeps what is intact",
-            ) from error
+            raise self._flush_error(error) from error
+
+    @property
+    def has_durable_name(self) -> bool:
+        """Whether a sync of the file's bytes is all they need."""
+        return self._directory_synced
+
+    def sync_by(self, sync: Callable[[int | Callable[[], None]], _T]) -> _T:
+        """Have `sync` bring the file to the disk by what it is given (`Disk.sync_call`).
+
+        Raises
+        ------
+        FlushFailedError
+            It raised an `OSError`.
+        """
+        try:
+            with self.descriptor() as descriptor:
+                return sync(self._disk.sync_call(descriptor, self.path))
+        except OSError as error:
+            raise self._flush_error(error) from error
+
+    def _flush_error(self, error: OSError) -> FlushFailedError:
+        return FlushFailedError(
+            f"fdatasync of {self.path} failed: {error}",
+            hint="check the disk, then open the store again; recovery keeps what is intact",
+        )
 
     # --- readers and the end of a file ----------------------------------------------------------
 

@@ -27,6 +27,7 @@ from rocketstore.scan.batch_state import COUNT_SHIFT, BatchRefusal
 from rocketstore.storage.clock import system_clock_ms
 from rocketstore.storage.files.touch_ahead import FAST_WINDOW_MS, WINDOW_BYTES, WINDOWS_AHEAD
 from rocketstore.storage.log.append_state import IS_COMPILED, AppendState, QueueCell
+from rocketstore.storage.log.put_group import PutGroup
 
 if TYPE_CHECKING:
     import mmap
@@ -79,6 +80,8 @@ class CommitLog(AppendState):
         How often the clock showed an earlier time than the last record's, which then was repeated.
     locked_since_ms
         When the append lock was taken; 0 while it is free.
+    put_group
+        Who waits for the log's end to be on the disk.
     """
 
     def __init__(
@@ -94,6 +97,7 @@ class CommitLog(AppendState):
         super().__init__(clock, clock is system_clock_ms, crc32, store_host)
         self.files = files
         self.sync_flush = sync_flush
+        self.put_group = PutGroup()
         self.max_offset = files.max_offset
         self.flushed_offset = files.flushed_offset
         self.clock_steps_back = 0
@@ -119,6 +123,16 @@ class CommitLog(AppendState):
     def min_offset(self) -> int:
         """Physical offset of the first byte that is still there; 0 without files."""
         return max(self.files.min_offset, 0)
+
+    @property
+    def flushed_offset(self) -> int:
+        """One past the last byte that is on the disk for certain."""
+        # The group's, which moves it round by round without running Python.
+        return self.put_group.flushed_offset
+
+    @flushed_offset.setter
+    def flushed_offset(self, offset: int) -> None:
+        self.put_group.flushed_offset = offset
 
     @property
     def readable_limit(self) -> int:

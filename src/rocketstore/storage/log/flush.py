@@ -5,8 +5,10 @@ without an error, file after file. After the first failed sync nothing is acknow
 kernel may have dropped the pages it could not write, so a later success would prove nothing (K-D1).
 
 How derived: GroupCommitService, FlushDiskWatcher and FlushRealTimeService of 4.9 (spec B9.1, B9.2).
-One thread syncs for all puts that came meanwhile, and `PutGroup` has them take turns with it. Why a
-thread and not the waiting put itself: docs/decisions/0002-group-commit.md.
+One thread syncs for all puts that came meanwhile, and `PutGroup` has them take turns with it. Where
+that is compiled, it goes round after round by itself, and what else comes of a sync (the
+checkpoint's time) is done every few of them. Why a thread and not the waiting put itself:
+docs/decisions/0002-group-commit.md.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from rocketstore.errors import FlushFailedError
-from rocketstore.storage.log.put_group import PutGroup
+from rocketstore.storage.files.touch_ahead import touch_for_syncs
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,6 +32,9 @@ if TYPE_CHECKING:
 
 _SLOW_FLUSH_S: Final = 0.5
 """A flush that takes longer is worth a line (FlushRealTimeService, 500 ms)."""
+
+_ROUNDS_S: Final = 0.005
+"""Longest time in which puts are served and nothing else is done: some 30 syncs of a fast disk."""
 
 _log: Final = structlog.get_logger(__name__)
 
@@ -54,8 +59,8 @@ class CommitLogFlusher:
     ----------
     failure
         The error of the first sync that failed.
-    on_flushed
-        Called after every flush, without an argument.
+    group
+        The puts that wait.
     """
 
     def __init__(
@@ -74,12 +79,14 @@ class CommitLogFlusher:
         self.on_failure = on_failure
         self.failure: FlushFailedError | None = None
         self._flushing = threading.Lock()
-        self.group = PutGroup()
+        self.group = log.put_group
         self._sync_s = 0.0
+        # A warmed file's pages were written when it was made.
+        self._touches = config.is_sync_flush and not config.warm_mapped_file_enable
+        self._touched_offset = 0
         self._stopping = False
         self._last_thorough_ms = 0
         self._thread: threading.Thread | None = None
-        self.on_flushed: Callable[[], None] | None = None
 
     # --- flushing -------------------------------------------------------------------------------
 
@@ -109,6 +116,7 @@ class CommitLogFlusher:
             began = time.monotonic()
             try:
                 for file in self._dirty_files():
+                    self._touch(file)
                     flushed = file.flush(least_pages)
                     log.flushed_offset = file.base + flushed
                     if flushed == file.size:
@@ -122,9 +130,45 @@ class CommitLogFlusher:
                 self._checkpoint.advance(physic_ms=timestamp)
         if time.monotonic() - began > _SLOW_FLUSH_S:
             _log.warning("log.flush_slow", took_ms=round((time.monotonic() - began) * 1000))
-        if self.on_flushed is not None:
-            self.on_flushed()
         return log.flushed_offset
+
+    def _flush_in_rounds(self) -> bool:
+        """Flush the last file for all who wait, round after round; False where that is not all.
+
+        Readers see each round's bytes at once; checkpoint and files hear of the last one.
+        """
+        log = self._log
+        with self._flushing:
+            self._raise_failure()
+            file = log.files.last()
+            if file is None or log.flushed_offset < file.base or not file.has_durable_name:
+                return False
+            before = log.last_store_timestamp_ms, log.max_offset
+            end = file.base + file.size
+            self._touch(file)
+            try:
+                sync_s = file.sync_by(lambda sync: self.group.sync_rounds(sync, end, _ROUNDS_S))
+            except FlushFailedError as error:
+                self._fail(error)
+                raise
+            if sync_s is None:
+                return False
+            self._sync_s = sync_s
+            flushed = log.flushed_offset
+            file.flushed_position = max(file.flushed_position, flushed - file.base)
+            if flushed == end:
+                file.close_descriptor()
+            # What was put since counts too if it is on the disk already; times first, as above.
+            for timestamp, written in (before, (log.last_store_timestamp_ms, log.max_offset)):
+                if flushed >= written:
+                    self._checkpoint.advance(physic_ms=timestamp)
+        if sync_s > _SLOW_FLUSH_S:
+            _log.warning("log.flush_slow", took_ms=round(sync_s * 1000))
+        return True
+
+    def _touch(self, file: MappedFile) -> None:
+        if self._touches:
+            self._touched_offset = touch_for_syncs(file, self._touched_offset)
 
     def _dirty_files(self) -> list[MappedFile]:
         """Return the files that hold bytes behind the flushed offset, in order."""
@@ -209,8 +253,8 @@ class CommitLogFlusher:
     def _run_sync(self) -> None:
         """Sync whenever somebody waits; whoever comes during a sync is served by the next."""
         while not self._stopping:
-            self.group.gather(self._sync_s)
-            if not self._serve():
+            was_asked = self.group.gather(self._sync_s)
+            if not self._serve(in_rounds=not was_asked):
                 return
 
     def _run_async(self) -> None:
@@ -222,11 +266,13 @@ class CommitLogFlusher:
                 return
             self.group.let_go()
 
-    def _serve(self, least_pages: int = 0) -> bool:
+    def _serve(self, least_pages: int = 0, *, in_rounds: bool = False) -> bool:
         """Flush for everybody who waits by now; False when that failed, for good."""
-        self.group.take()
-        began = time.monotonic()
         try:
+            if in_rounds and self._flush_in_rounds():
+                return True
+            self.group.take()
+            began = time.monotonic()
             self._flush(least_pages, serves=True)
         except FlushFailedError:
             self.group.close()

@@ -18,6 +18,9 @@ from typing import TYPE_CHECKING, Any, Final
 from rocketstore.scan import kernels
 from rocketstore.storage.log.parker import Parker
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 _LOOK_S: Final = 0.00025
 """A put that comes back takes some 20 us; in two looks of this length somebody should have."""
 
@@ -42,6 +45,8 @@ class PlainPutGroup:
 
     Attributes
     ----------
+    flushed_offset
+        All before it is on the disk.
     company
         How many puts were served or waiting at the end of the last round.
     rounds_apart
@@ -57,7 +62,7 @@ class PlainPutGroup:
         self._ring_at = 1
         self._is_asked = False
         self._is_open = False
-        self._flushed_offset = -1
+        self.flushed_offset = -1
         self._apart_next = 1
         self.company = 0
         self.rounds_apart = 0
@@ -77,7 +82,7 @@ class PlainPutGroup:
             False when nobody can say so: the time is over, or the group is closed.
         """
         deadline = time.monotonic() + timeout_s
-        while self._flushed_offset < offset:
+        while self.flushed_offset < offset:
             woken = Parker()
             self._waiting.append(woken)
             # Whoever closes the group lets go of all it finds after it has said so.
@@ -86,7 +91,7 @@ class PlainPutGroup:
             left_s = max(0.0, deadline - time.monotonic())
             if not self._hand_over(woken, left_s):
                 break
-        return self._flushed_offset >= offset
+        return self.flushed_offset >= offset
 
     def _hand_over(self, woken: Parker, timeout_s: float) -> bool:
         """Let the next of those released last go on, or the thread, and wait for the release."""
@@ -107,13 +112,18 @@ class PlainPutGroup:
 
     # --- the thread -----------------------------------------------------------------------------
 
-    def gather(self, sync_s: float) -> None:
+    def gather(self, sync_s: float) -> bool:
         """Let go of those who were served, and wait until somebody waits: all of them, if they may.
 
         Parameters
         ----------
         sync_s
             What the last sync took.
+
+        Returns
+        -------
+        bool
+            Whether somebody asked.
         """
         if self.rounds_apart:
             self.rounds_apart -= 1
@@ -125,9 +135,38 @@ class PlainPutGroup:
         self._ring_at = 1
         if not self._waiting and not self._is_asked:
             self._sleep(-1)
-        self._is_asked = False
+        was_asked, self._is_asked = self._is_asked, False
         self._ring_at = _NOBODY
         self.let_go()
+        return was_asked
+
+    def sync_rounds(
+        self, sync: int | Callable[[], object], limit: int, longest_s: float
+    ) -> float | None:
+        """Sync for all who wait and gather them again, for a while, without Python in between.
+
+        Parameters
+        ----------
+        sync
+            The descriptor of the file in which all wait for their bytes, or a call that syncs it.
+        limit
+            Offset of the file's end; where somebody waits for more, nothing is done.
+        longest_s
+            No round begins later than that, nor after somebody asked.
+
+        Returns
+        -------
+        float or None
+            What the last sync took, in seconds; None where none was done. Plain Python does none:
+            it has nothing to leave out.
+
+        Raises
+        ------
+        OSError
+            A sync failed; whom it was for waits until the group is closed.
+        """
+        del sync, limit, longest_s
+        return None
 
     def _gather_company(self, sync_s: float) -> None:
         """Wake those who were served one by one until all wait again, or one stays away."""
@@ -178,7 +217,7 @@ class PlainPutGroup:
 
     def serve(self, flushed_offset: int) -> None:
         """Say what is on the disk to those who were taken; `gather` or `let_go` releases them."""
-        self._flushed_offset = max(self._flushed_offset, flushed_offset)
+        self.flushed_offset = max(self.flushed_offset, flushed_offset)
         self.company = len(self._taken) + len(self._waiting)
         self._served.extend(self._taken)
         self._taken.clear()
@@ -214,7 +253,9 @@ def _chosen() -> Any:
         except ImportError:
             pass
         else:
-            return _put_group.PutGroup
+            # One that was built of older sources has no rounds.
+            if hasattr(_put_group.PutGroup, "sync_rounds"):
+                return _put_group.PutGroup
     return PlainPutGroup
 
 

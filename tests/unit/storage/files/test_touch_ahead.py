@@ -3,22 +3,29 @@
 import threading
 from pathlib import Path
 
+import pytest
+
+from rocketstore.config import FlushDiskType, StoreConfig
 from rocketstore.format.host import encode_host
+from rocketstore.message import Message
+from rocketstore.storage.files import touch_ahead
 from rocketstore.storage.files.disk import Disk
 from rocketstore.storage.files.mapped_file import MappedFile
 from rocketstore.storage.files.mapped_file_queue import MappedFileQueue
 from rocketstore.storage.files.preallocate import Preallocator
 from rocketstore.storage.files.touch_ahead import (
     FAST_WINDOW_MS,
+    SYNC_AHEAD_BYTES,
     WINDOW_BYTES,
     WINDOWS_AHEAD,
     TouchAhead,
+    touch_for_syncs,
     touch_pages,
 )
 from rocketstore.storage.log.commit_log import CommitLog
 from rocketstore.units import QueueKey
 from support.failing_disk import FailingDisk
-from support.log_parts import SettableClock
+from support.log_parts import LogParts, SettableClock
 
 FILE_BYTES = 4 * WINDOW_BYTES
 BODY = bytes(WINDOW_BYTES // 4)
@@ -114,3 +121,56 @@ def test_the_thread_serves_the_last_request_and_ends(tmp_path):
     touch.stop()
     assert threading.active_count() == threads
     TouchAhead().stop()
+
+
+@pytest.fixture
+def touched_ranges(monkeypatch):
+    """Return the ranges of positions that are touched from now on."""
+    ranges = []
+
+    def touch(file, start, stop):
+        ranges.append((start, stop))
+        return touch_pages(file, start, stop)
+
+    monkeypatch.setattr(touch_ahead, "touch_pages", touch)
+    return ranges
+
+
+def test_pages_ahead_of_a_writer_that_syncs_are_touched_again_when_half_are_used(
+    tmp_path, touched_ranges
+):
+    file = MappedFile.create(tmp_path, base=FILE_BYTES, size=FILE_BYTES, disk=Disk())
+    file.write_position = 100
+    first_stop = 100 + SYNC_AHEAD_BYTES
+    touched = touch_for_syncs(file, 0)
+    assert touched == FILE_BYTES + first_stop
+    file.write_position += SYNC_AHEAD_BYTES // 2
+    assert touch_for_syncs(file, touched) == touched
+    file.write_position += 1
+    second_stop = file.write_position + SYNC_AHEAD_BYTES
+    assert touch_for_syncs(file, touched) == FILE_BYTES + second_stop
+    file.write_position = FILE_BYTES - 10
+    assert touch_for_syncs(file, FILE_BYTES + second_stop) == 2 * FILE_BYTES
+    assert touched_ranges == [
+        (100, first_stop),
+        (first_stop, second_stop),
+        (FILE_BYTES - 10, FILE_BYTES),
+    ]
+    assert file.path.read_bytes() == bytes(FILE_BYTES)
+
+
+@pytest.mark.parametrize(
+    ("settings", "is_touched"),
+    [
+        ({"flush_disk_type": FlushDiskType.SYNC_FLUSH}, True),
+        ({"flush_disk_type": FlushDiskType.SYNC_FLUSH, "warm_mapped_file_enable": True}, False),
+        ({}, False),
+    ],
+)
+def test_only_a_flush_that_somebody_waits_for_touches_pages(
+    tmp_path, touched_ranges, settings, is_touched
+):
+    parts = LogParts(tmp_path, StoreConfig(**settings), log_file_bytes=FILE_BYTES)
+    parts.writer.put(Message(topic="t"))
+    parts.flusher.flush()
+    assert bool(touched_ranges) is is_touched
