@@ -51,6 +51,8 @@ FILLER_SIZE: Final = 0x7FFFFFFF
 MAX_EXT_ADDRESS: Final = -(2**31) - 1
 """Largest number that is an extension address and not a tags code (ConsumeQueueExt.MAX_ADDR)."""
 
+MAX_QUEUE_OFFSET: Final = (1 << 62) // ENTRY_SIZE_BYTES
+"""Larger ones have no place in any file; only a damaged header states them."""
 
 DOUBTFUL_BEGINNING: Final = 1 << 26
 """A queue whose first entry would be beyond is asked for a witness: a flipped bit is likelier than

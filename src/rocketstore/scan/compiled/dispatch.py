@@ -22,7 +22,7 @@ from typing import Any, Final
 import numpy as np
 from numba import types
 
-from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES, FILLER_SIZE
+from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES, FILLER_SIZE, MAX_QUEUE_OFFSET
 from rocketstore.scan.columns import Column, StopReason
 from rocketstore.scan.compiled import BYTES, COLUMNS, NUMBERS, WRITABLE_BYTES, inner, kernel
 from rocketstore.scan.compiled.index import positive_hash, put_item
@@ -47,7 +47,6 @@ from rocketstore.scan.dispatch_state import (
     Step,
 )
 
-_MAX_QUEUE_OFFSET: Final = (1 << 62) // ENTRY_SIZE_BYTES
 _TRANSACTION_MASK: Final = 0xC
 _PREPARED: Final = 0x4
 _ROLLBACK: Final = 0xC
@@ -118,7 +117,7 @@ def _enter(
     queue = _find_queue(slots, topics, buffer, row)
     if queue < 0:
         return _UNKNOWN_QUEUE
-    if row[Column.QUEUE_OFFSET] < 0 or row[Column.QUEUE_OFFSET] > _MAX_QUEUE_OFFSET:
+    if row[Column.QUEUE_OFFSET] < 0 or row[Column.QUEUE_OFFSET] > MAX_QUEUE_OFFSET:
         return _QUEUE_GAP
     at = row[Column.QUEUE_OFFSET] * ENTRY_SIZE_BYTES
     following = queues[queue, QueueColumn.NEXT]

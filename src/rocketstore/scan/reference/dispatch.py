@@ -9,7 +9,7 @@ import ctypes
 import struct
 from typing import TYPE_CHECKING, Final
 
-from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES, FILLER_SIZE
+from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES, FILLER_SIZE, MAX_QUEUE_OFFSET
 from rocketstore.scan.columns import Column, StopReason
 from rocketstore.scan.dispatch_state import (
     DispatchStop,
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from rocketstore.scan.dispatch_state import ByteArray, Int64Array
 
 _ENTRY: Final = struct.Struct(">qiq")
-_MAX_QUEUE_OFFSET: Final = (1 << 62) // ENTRY_SIZE_BYTES
 _TRANSACTION_MASK: Final = 0xC
 _PREPARED: Final = 0x4
 _ROLLBACK: Final = 0xC
@@ -95,7 +94,7 @@ class _Pass:
         queue = self.find_queue(row)
         if queue < 0:
             return DispatchStop.UNKNOWN_QUEUE
-        if not 0 <= row[Column.QUEUE_OFFSET] <= _MAX_QUEUE_OFFSET:
+        if not 0 <= row[Column.QUEUE_OFFSET] <= MAX_QUEUE_OFFSET:
             return DispatchStop.QUEUE_GAP
         at = row[Column.QUEUE_OFFSET] * ENTRY_SIZE_BYTES
         columns = self.queues[queue].tolist()

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 import numpy as np
 
 from rocketstore.format.properties import decode_properties
-from rocketstore.format.queue_entry import ENTRY_DTYPE, ENTRY_SIZE_BYTES
+from rocketstore.format.queue_entry import ENTRY_DTYPE, MAX_QUEUE_OFFSET
 from rocketstore.scan.columns import Column
 from rocketstore.storage.recovery.leftovers import normal_mask
 
@@ -28,9 +28,6 @@ if TYPE_CHECKING:
     from rocketstore.storage.recovery.queue_numbers import QueueNumbers
 
     Int64Array: TypeAlias = npt.NDArray[np.int64]
-
-MAX_QUEUE_OFFSET: Final = (1 << 62) // ENTRY_SIZE_BYTES
-"""Larger ones have no place in any file; only a damaged header states them."""
 
 DELAY_TOPIC: Final = b"SCHEDULE_TOPIC_XXXX"
 LIGHT_QUEUE_PREFIX: Final = "%LMQ%"

@@ -18,7 +18,12 @@ import numpy as np
 import structlog
 
 from rocketstore.format.properties import decode_properties
-from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES, QueueEntry, is_likely_beginning
+from rocketstore.format.queue_entry import (
+    ENTRY_SIZE_BYTES,
+    MAX_QUEUE_OFFSET,
+    QueueEntry,
+    is_likely_beginning,
+)
 from rocketstore.format.record import FIXED_SIZE
 from rocketstore.scan import kernels
 from rocketstore.scan.columns import Column, RecordColumns, new_columns
@@ -35,9 +40,6 @@ if TYPE_CHECKING:
     from rocketstore.storage.queues.queue_table import ConsumeQueueTable
 
 _log: Final = structlog.get_logger(__name__)
-
-MAX_QUEUE_OFFSET: Final = (1 << 62) // ENTRY_SIZE_BYTES
-"""The largest that the kernel enters; about a larger one it asks however full the queue is."""
 
 PREPARED_BIT: Final = 0x4
 """Set in prepared and in rollback records, which have no queue entry."""

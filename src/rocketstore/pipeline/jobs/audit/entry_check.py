@@ -39,9 +39,6 @@ if TYPE_CHECKING:
 CHUNK_ENTRIES: Final = 65_536
 """Entries that may lie between two that are read at once."""
 
-MAX_QUEUE_OFFSET: Final = (1 << 62) // ENTRY_SIZE_BYTES
-"""Larger ones have no place in any file; only a damaged header states them."""
-
 DELAY_TOPIC: Final = b"SCHEDULE_TOPIC_XXXX"
 
 

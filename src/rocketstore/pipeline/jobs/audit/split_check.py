@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 import numpy as np
 
 from rocketstore.format.properties import decode_properties
+from rocketstore.format.queue_entry import MAX_QUEUE_OFFSET
 from rocketstore.pipeline.files import files_at, opened
 from rocketstore.pipeline.jobs.audit import runs
 from rocketstore.pipeline.jobs.audit.entry_check import (
     DELAY_TOPIC,
-    MAX_QUEUE_OFFSET,
     Expected,
     QueueEntries,
     passing_over_deleted,

@@ -17,7 +17,7 @@ import numpy as np
 
 from rocketstore.format.java_hash import string_hash
 from rocketstore.format.properties import decode_properties
-from rocketstore.format.queue_entry import ENTRY_DTYPE, ENTRY_SIZE_BYTES
+from rocketstore.format.queue_entry import ENTRY_DTYPE, MAX_QUEUE_OFFSET
 from rocketstore.scan import kernels
 from rocketstore.scan.columns import Column
 from rocketstore.scan.dispatch_state import SLOT_COLUMN_COUNT, SlotColumn, slot_of
@@ -33,9 +33,6 @@ if TYPE_CHECKING:
     from rocketstore.scan.dispatch_state import ByteArray, Int64Array
 
     BoolArray = npt.NDArray[np.bool_]
-
-MAX_QUEUE_OFFSET: Final = (1 << 62) // ENTRY_SIZE_BYTES
-"""Larger ones have no place in any file; only a damaged header states them."""
 
 DELAY_TOPIC: Final = b"SCHEDULE_TOPIC_XXXX"
 _LIGHT_QUEUE_PREFIX: Final = "%LMQ%"
