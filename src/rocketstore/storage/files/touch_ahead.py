@@ -4,7 +4,8 @@ The first write to a page of a mapping costs a page fault: half a microsecond, a
 where the machine has to fetch the memory from its host. A put of 4 KiB pays one each time. While a
 writer gets through a window of the file in less than a second, this thread touches the windows in
 front of it; a slow writer is left alone, because touched pages are dirty and are written to the
-disk once more.
+disk once more. The thread may wait 5 ms for the interpreter's lock before it begins, so a writer
+that needs no more than that for a window is given a longer lead.
 
 A writer that syncs every put gains from just that. The first sync of a page of a new file has to
 write down that its block is used now, a second write after the first; where many pages are touched,
@@ -38,6 +39,12 @@ WINDOWS_AHEAD: Final = 2
 FAST_WINDOW_MS: Final = 1000
 """A writer that needs longer for a window is not helped."""
 
+LONG_LEAD_WINDOWS: Final = 8
+"""How many are touched in front of the fastest writers."""
+
+LONG_LEAD_WINDOW_MS: Final = 20
+"""A writer that needs longer for a window is given the usual lead."""
+
 SYNC_AHEAD_BYTES: Final = 512 * KiB
 """How far ahead of a writer that syncs pages are written, and again when half of it is used: what a
 hundred threads fill in some milliseconds. The one sync that writes it takes a little longer."""
@@ -45,8 +52,18 @@ hundred threads fill in some milliseconds. The one sync that writes it takes a l
 _MADV_POPULATE_WRITE: Final = 23
 
 
+def windows_ahead(filled_ms: int) -> int:
+    """Return how many windows to touch in front of a writer that filled one in so many ms."""
+    if filled_ms >= FAST_WINDOW_MS:
+        return 0
+    return LONG_LEAD_WINDOWS if filled_ms < LONG_LEAD_WINDOW_MS else WINDOWS_AHEAD
+
+
 class TouchAhead:
-    """Touches what it was asked for last; an older request that was not begun is forgotten."""
+    """Touches what it was asked for last; an older request that was not begun is forgotten.
+
+    The pages of a request that were touched for the one before it are not touched again.
+    """
 
     def __init__(self) -> None:
         self._bell = Bell()
@@ -78,13 +95,18 @@ class TouchAhead:
             self._thread = None
 
     def _run(self) -> None:
+        touched_base, touched_stop = -1, 0
         while True:
             self._bell.wait()
             if self._stopping:
                 return
             request, self._request = self._request, None
             if request is not None:
-                touch_pages(*request)
+                file, start, stop = request
+                if file.base == touched_base and start < touched_stop:
+                    start = touched_stop
+                if touch_pages(file, start, stop):
+                    touched_base, touched_stop = file.base, stop
 
 
 def touch_pages(file: MappedFile, start: int, stop: int) -> bool:

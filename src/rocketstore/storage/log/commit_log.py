@@ -25,7 +25,7 @@ from rocketstore.message import TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSACT
 from rocketstore.scan import kernels
 from rocketstore.scan.batch_state import COUNT_SHIFT, BatchRefusal
 from rocketstore.storage.clock import system_clock_ms
-from rocketstore.storage.files.touch_ahead import FAST_WINDOW_MS, WINDOW_BYTES, WINDOWS_AHEAD
+from rocketstore.storage.files.touch_ahead import WINDOW_BYTES, windows_ahead
 from rocketstore.storage.log.append_state import IS_COMPILED, AppendState, QueueCell
 from rocketstore.storage.log.put_group import PutGroup
 
@@ -451,8 +451,9 @@ class CommitLog(AppendState):
     def _touch(self, file: MappedFile, start: int) -> None:
         """Have the next windows touched, if the last one was filled fast."""
         entered_ms, self._window_entered_ms = self._window_entered_ms, self.locked_since_ms
-        if self._touch_ahead is not None and self.locked_since_ms - entered_ms < FAST_WINDOW_MS:
-            self._touch_ahead.request(file, start, start + WINDOWS_AHEAD * WINDOW_BYTES)
+        ahead = windows_ahead(self.locked_since_ms - entered_ms)
+        if self._touch_ahead is not None and ahead > 0:
+            self._touch_ahead.request(file, start, start + ahead * WINDOW_BYTES)
 
     def _roll(self, full: MappedFile | None, size: int) -> None:
         """Go on in the next file, closing the full one; nothing changes if there is no next one.

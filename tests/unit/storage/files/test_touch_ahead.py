@@ -15,12 +15,15 @@ from rocketstore.storage.files.mapped_file_queue import MappedFileQueue
 from rocketstore.storage.files.preallocate import Preallocator
 from rocketstore.storage.files.touch_ahead import (
     FAST_WINDOW_MS,
+    LONG_LEAD_WINDOW_MS,
+    LONG_LEAD_WINDOWS,
     SYNC_AHEAD_BYTES,
     WINDOW_BYTES,
     WINDOWS_AHEAD,
     TouchAhead,
     touch_for_syncs,
     touch_pages,
+    windows_ahead,
 )
 from rocketstore.storage.log.commit_log import CommitLog
 from rocketstore.units import QueueKey
@@ -62,11 +65,41 @@ def test_a_fast_writer_has_the_next_windows_touched_whenever_it_enters_one(tmp_p
     log = log_with(tmp_path, touch, clock)
     for _ in range(10):
         append(log)
+        clock.now_ms += LONG_LEAD_WINDOW_MS
     ahead = WINDOWS_AHEAD * WINDOW_BYTES
     assert touch.asked == [
         (2 * WINDOW_BYTES, 2 * WINDOW_BYTES + ahead),
         (3 * WINDOW_BYTES, 3 * WINDOW_BYTES + ahead),
     ]
+
+
+def test_the_faster_the_writer_the_longer_its_lead():
+    assert windows_ahead(0) == windows_ahead(LONG_LEAD_WINDOW_MS - 1) == LONG_LEAD_WINDOWS
+    assert windows_ahead(LONG_LEAD_WINDOW_MS) == windows_ahead(FAST_WINDOW_MS - 1) == WINDOWS_AHEAD
+    assert windows_ahead(FAST_WINDOW_MS) == 0
+
+
+def test_what_was_touched_for_one_request_is_not_touched_for_the_next(tmp_path, monkeypatch):
+    ranges: list[tuple[int, int]] = []
+    done = threading.Semaphore(0)
+
+    def note(_file: MappedFile, start: int, stop: int) -> bool:
+        ranges.append((start, stop))
+        done.release()
+        return True
+
+    monkeypatch.setattr(touch_ahead, "touch_pages", note)
+    first, second = (
+        MappedFile.create(tmp_path, base=base, size=FILE_BYTES, disk=Disk())
+        for base in (0, FILE_BYTES)
+    )
+    touch = TouchAhead()
+    touch.start()
+    for file, start, stop in ((first, 0, 20), (first, 10, 30), (first, 50, 60), (second, 0, 20)):
+        touch.request(file, start, stop)
+        assert done.acquire(timeout=10)
+    touch.stop()
+    assert ranges == [(0, 20), (20, 30), (50, 60), (0, 20)]
 
 
 def test_a_slow_writer_is_left_alone(tmp_path):
