@@ -41,6 +41,8 @@ class RunningFlags:
         `clear`.
     """
 
+    __slots__ = ("_lock", "_reasons", "bits")
+
     def __init__(self) -> None:
         self.bits = 0
         self._reasons: dict[RunningFlag, str] = {}

@@ -15,6 +15,26 @@ static const uint32_t MAGIC = 0xDAA320A7u;
 
 static PyObject *append_plainly_name, *write_position_name;
 
+Py_ssize_t
+place_in(PyTypeObject *type, PyObject *name)
+{
+    Py_ssize_t place = 0;
+    PyObject *found = PyObject_GetAttr((PyObject *)type, name);
+    if (found == NULL) {
+        PyErr_Clear();
+        return 0;
+    }
+    if (Py_IS_TYPE(found, &PyMemberDescr_Type)
+        && PyType_IsSubtype(type, ((PyDescrObject *)found)->d_type)
+        && ((PyMemberDescrObject *)found)->d_member->type == T_OBJECT_EX
+        && type->tp_getattro == PyObject_GenericGetAttr
+        && type->tp_setattro == PyObject_GenericSetAttr) {
+        place = ((PyMemberDescrObject *)found)->d_member->offset;
+    }
+    Py_DECREF(found);
+    return place;
+}
+
 /* --- QueueCell ------------------------------------------------------------------------------- */
 
 static int
@@ -137,6 +157,7 @@ state_traverse(State *self, visitproc visit, void *arg)
 {
     Py_VISIT(Py_TYPE(self));
     Py_VISIT(self->cell_type);
+    Py_VISIT(self->write_position.type);
     Py_VISIT(self->file);
     Py_VISIT(self->mapping);
     Py_VISIT(self->crc32);
@@ -149,6 +170,7 @@ state_clear(State *self)
 {
     release_view(self);
     Py_CLEAR(self->cell_type);
+    Py_CLEAR(self->write_position.type);
     Py_CLEAR(self->file);
     Py_CLEAR(self->mapping);
     Py_CLEAR(self->store_host);
@@ -351,9 +373,16 @@ append_now(State *self, Cell *cell, Record *records, Py_ssize_t count, long long
     self->last_store_timestamp_ms = now;
     cell->next_offset += count;
     cell->stored_bytes += size;
-    /* A slot of MappedFile; the file must know before anybody hears of the new end. */
-    int failed = PyObject_SetAttr(self->file, write_position_name, written);
-    Py_DECREF(written);
+    /* The file must know before anybody hears of the new end. */
+    PyObject **slot = find_slot(&self->write_position, self->file, write_position_name);
+    int failed = 0;
+    if (slot != NULL) {
+        Py_XSETREF(*slot, written);
+    }
+    else {
+        failed = PyObject_SetAttr(self->file, write_position_name, written);
+        Py_DECREF(written);
+    }
     self->max_offset = self->base + end;
     return failed < 0 ? -1 : 1;
 }

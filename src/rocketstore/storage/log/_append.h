@@ -47,10 +47,17 @@ typedef struct {
     long long stored_bytes;
 } Cell;
 
+/* Where objects of a class keep one attribute: looking that up costs more than the attribute. */
+typedef struct {
+    PyTypeObject *type;
+    Py_ssize_t place;
+} Slot;
+
 /* The end of a CommitLog. */
 typedef struct {
     PyObject_HEAD
     PyTypeObject *cell_type;
+    Slot write_position;
     PyObject *file;
     PyObject *mapping;
     PyObject *store_host;
@@ -102,6 +109,20 @@ extern PyType_Spec put_state_spec;
 
 /* Make the names that puts use; 0 on an error. */
 int prepare_puts(void);
+
+/* The place of a slot in objects of a class, 0 when the attribute is kept in another way. */
+Py_ssize_t place_in(PyTypeObject *type, PyObject *name);
+
+/* Where an object keeps an attribute, NULL when that is no slot; looked up when the class is another one. */
+static inline PyObject **
+find_slot(Slot *slot, PyObject *object, PyObject *name)
+{
+    if (!Py_IS_TYPE(object, slot->type)) {
+        slot->place = place_in(Py_TYPE(object), name);
+        Py_XSETREF(slot->type, (PyTypeObject *)Py_NewRef(Py_TYPE(object)));
+    }
+    return slot->place == 0 ? NULL : (PyObject **)((char *)object + slot->place);
+}
 
 /* The time in ms, which may run Python; -1 on an error. */
 int read_time(State *self, long long *now);

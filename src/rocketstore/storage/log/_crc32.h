@@ -1,7 +1,8 @@
 /* CRC-32 of a short text of bytes: carry-less multiplication where the CPU has it, else tables.
  *
- * Law: the numbers are those of zlib. The derivation is in rocketstore.scan.crc, whose kernel this
- * follows; a call of it, or of a library through the interpreter, costs more than 100 bytes do.
+ * Law: the numbers are those of zlib. The derivation is in rocketstore.scan.crc (`fold_constants` of 128,
+ * 512 and 2048 bits), whose kernel this follows; a call of it, or of a library through the interpreter,
+ * costs more than 100 bytes do.
  */
 #ifndef ROCKETSTORE_CRC32_H
 #define ROCKETSTORE_CRC32_H
@@ -16,12 +17,17 @@
 #else
 #define HAS_FOLDING 0
 #endif
+#if HAS_FOLDING && (defined(__clang__) || __GNUC__ >= 9)
+#define HAS_WIDE_FOLDING 1
+#else
+#define HAS_WIDE_FOLDING 0
+#endif
 
-enum { CRC_TABLES = 16, CRC_STEP = 16, CRC_FOLDED_STEP = 64 };
+enum { CRC_TABLES = 16, CRC_STEP = 16, CRC_LANES = 4, CRC_FOLDED_STEP = 64, CRC_WIDE_STEP = 256 };
 
 /* crc_tables[k][b] is what byte b contributes when k bytes follow it. */
 static uint32_t crc_tables[CRC_TABLES][256];
-static int crc_folds;
+static int crc_folds, crc_folds_wide;
 
 static void
 crc_prepare(void)
@@ -41,6 +47,9 @@ crc_prepare(void)
     }
 #if HAS_FOLDING
     crc_folds = __builtin_cpu_supports("pclmul") && __builtin_cpu_supports("sse2");
+#endif
+#if HAS_WIDE_FOLDING
+    crc_folds_wide = __builtin_cpu_supports("vpclmulqdq") && __builtin_cpu_supports("avx512f");
 #endif
 }
 
@@ -90,25 +99,72 @@ crc_fold(__m128i lane, __m128i factors, __m128i data)
     return _mm_xor_si128(_mm_xor_si128(low, high), data);
 }
 
+#if HAS_WIDE_FOLDING
+#define WIDE __attribute__((target("vpclmulqdq,avx512f")))
+
+/* The same for the four lanes of a register. */
+WIDE static inline __m512i
+crc_fold_wide(__m512i lanes, __m512i factors, __m512i data)
+{
+    __m512i low = _mm512_clmulepi64_epi128(lanes, factors, 0x00);
+    __m512i high = _mm512_clmulepi64_epi128(lanes, factors, 0x11);
+    return _mm512_xor_si512(_mm512_xor_si512(low, high), data);
+}
+
+/* Make lanes of the first whole wide steps, four registers abreast; return how many bytes those are. */
+WIDE static size_t
+crc_by_wide_folding(__m128i lanes[CRC_LANES], uint32_t crc, const unsigned char *at, size_t size)
+{
+    const __m512i over_256 = _mm512_broadcast_i32x4(_mm_set_epi64x(0x1322d1430, 0x11542778a));
+    const __m512i over_64 = _mm512_broadcast_i32x4(_mm_set_epi64x(0x1c6e41596, 0x154442bd4));
+    const unsigned char *data = at;
+    __m512i wide[4];
+    for (int i = 0; i < 4; i++, data += sizeof wide[0]) {
+        wide[i] = _mm512_loadu_si512(data);
+    }
+    wide[0] = _mm512_xor_si512(wide[0], _mm512_zextsi128_si512(_mm_cvtsi32_si128((int)crc)));
+    for (size -= CRC_WIDE_STEP; size >= CRC_WIDE_STEP; size -= CRC_WIDE_STEP) {
+        for (int i = 0; i < 4; i++, data += sizeof wide[0]) {
+            wide[i] = crc_fold_wide(wide[i], over_256, _mm512_loadu_si512(data));
+        }
+    }
+    for (int i = 1; i < 4; i++) {
+        wide[i] = crc_fold_wide(wide[i - 1], over_64, wide[i]);
+    }
+    _mm512_storeu_si512(lanes, wide[3]);
+    return (size_t)(data - at);
+}
+#endif
+
 __attribute__((target("pclmul,sse2"))) static uint32_t
 crc_by_folding(uint32_t crc, const unsigned char *at, size_t size)
 {
     const __m128i *data = (const __m128i *)at;
     const __m128i over_64 = _mm_set_epi64x(0x1c6e41596, 0x154442bd4);
     const __m128i over_16 = _mm_set_epi64x(0x0ccaa009e, 0x1751997d0);
-    __m128i lanes[4];
-    for (int i = 0; i < 4; i++) {
-        lanes[i] = _mm_loadu_si128(data + i);
+    __m128i lanes[CRC_LANES];
+    size_t begun = 0;
+#if HAS_WIDE_FOLDING
+    if (crc_folds_wide && size >= CRC_WIDE_STEP) {
+        begun = crc_by_wide_folding(lanes, crc, at, size);
     }
-    lanes[0] = _mm_xor_si128(lanes[0], _mm_cvtsi32_si128((int)crc));
-    for (data += 4, size -= CRC_FOLDED_STEP; size >= CRC_FOLDED_STEP; data += 4) {
-        for (int i = 0; i < 4; i++) {
-            lanes[i] = crc_fold(lanes[i], over_64, _mm_loadu_si128(data + i));
+#endif
+    if (begun == 0) {
+        for (int i = 0; i < CRC_LANES; i++) {
+            lanes[i] = _mm_loadu_si128(data + i);
         }
-        size -= CRC_FOLDED_STEP;
+        lanes[0] = _mm_xor_si128(lanes[0], _mm_cvtsi32_si128((int)crc));
+        begun = CRC_FOLDED_STEP;
+    }
+    data += begun / sizeof *data;
+    size -= begun;
+    for (; size >= CRC_FOLDED_STEP; size -= CRC_FOLDED_STEP) {
+        for (int i = 0; i < CRC_LANES; i++) {
+            lanes[i] = crc_fold(lanes[i], over_64, _mm_loadu_si128(data++));
+        }
     }
     __m128i lane = lanes[0];
-    for (int i = 1; i < 4; i++) {
+    for (int i = 1; i < CRC_LANES; i++) {
         lane = crc_fold(lane, over_16, lanes[i]);
     }
     for (; size >= CRC_STEP; size -= CRC_STEP) {

@@ -28,7 +28,8 @@ is_open(Putter *self)
     if (self->never || self->log == NULL || self->log->locked_since_ms != 0 || self->log->busy) {
         return 0;
     }
-    PyObject *bits = PyObject_GetAttr(self->flags, bits_name);
+    PyObject **slot = find_slot(&self->bits, self->flags, bits_name);
+    PyObject *bits = slot == NULL ? PyObject_GetAttr(self->flags, bits_name) : Py_XNewRef(*slot);
     if (bits == NULL) {
         PyErr_Clear();
         return 0;
@@ -295,6 +296,7 @@ putter_traverse(Putter *self, visitproc visit, void *arg)
     Py_VISIT(Py_TYPE(self));
     Py_VISIT(self->log);
     Py_VISIT(self->flags);
+    Py_VISIT(self->bits.type);
     Py_VISIT(self->cells);
     Py_VISIT(self->born_hosts);
     Py_VISIT(self->result_type);
@@ -310,6 +312,7 @@ putter_clear(Putter *self)
 {
     Py_CLEAR(self->log);
     Py_CLEAR(self->flags);
+    Py_CLEAR(self->bits.type);
     Py_CLEAR(self->cells);
     Py_CLEAR(self->born_hosts);
     Py_CLEAR(self->result_type);

@@ -38,6 +38,7 @@ typedef struct {
     PyObject_HEAD
     State *log;
     PyObject *flags;
+    Slot bits;
     PyObject *cells;
     PyObject *born_hosts;
     PyObject *result_type;

@@ -282,7 +282,11 @@ def test_a_compiled_put_that_takes_long_is_counted(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "size", [0, 1, 7, 8, 15, 16, 63, 64, 65, 100, 127, 128, 1000, 4096, 65_536]
+    "size",
+    [
+        *(0, 1, 7, 8, 15, 16, 63, 64, 65, 100, 127, 128),
+        *(255, 256, 257, 319, 320, 511, 512, 767, 1000, 1024, 4096, 65_536),
+    ],
 )
 def test_bodies_get_the_checksum_of_zlib(tmp_path, size):
     body = random.Random(size).randbytes(size)
