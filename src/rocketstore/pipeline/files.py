@@ -186,6 +186,11 @@ def sync_path(path: Path | str) -> None:
         os.close(descriptor)
 
 
+def _is_dangling(entry: os.DirEntry[str]) -> bool:
+    """Whether a file of a store is a link to nothing: its messages would be left out silently."""
+    return entry.name.isdigit() and entry.is_symlink() and not Path(entry.path).exists()
+
+
 def unreadable(path: str, error: OSError) -> StoreError:
     """Return the error that says why a file or directory cannot be read."""
     reason = error.strerror or str(error)
@@ -208,6 +213,11 @@ class LocalFiles:
                 for entry in entries:
                     # A file may go between being listed and being asked for its size.
                     with contextlib.suppress(FileNotFoundError):
+                        if _is_dangling(entry):
+                            raise StoreError(
+                                f"{entry.path} is a link to a file that is not there",
+                                hint="bring back what it points to, or remove the link",
+                            )
                         size = entry.stat().st_size
                         found.append(FileEntry(entry.name, entry.path, size, entry.is_dir()))
         except (FileNotFoundError, NotADirectoryError):

@@ -13,7 +13,7 @@ from rocketstore.format.file_name import parse_file_name
 from rocketstore.storage.audit.findings import Finding, Severity
 from rocketstore.storage.audit.index_audit import NEEDS_REBUILD
 from rocketstore.storage.audit.queue_audit import UnbackedKind
-from rocketstore.storage.files.pread_files import FileProblem
+from rocketstore.storage.files.pread_files import DANGLING_HINT, FileProblem
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -135,7 +135,19 @@ def _weight_of_log_file(found: FileFinding, *, is_last: bool) -> tuple[Severity,
         return Severity.WARNING, "the next opening, or repair, gives it its length with zeros"
     if is_short:
         return Severity.DAMAGE, "repair gives it its length; 4.9 does not start with it"
+    if found.problem is FileProblem.DANGLING_LINK:
+        return Severity.DAMAGE, DANGLING_HINT
+    if found.problem is FileProblem.NOT_A_FILE:
+        return Severity.WARNING, "move it away; 4.9 may not start with it"
     return Severity.WARNING, "repair moves it away; 4.9 may not start with it"
+
+
+def _weight_of_queue_file(found: FileFinding) -> tuple[Severity, str]:
+    if found.problem is FileProblem.DANGLING_LINK:
+        return Severity.DAMAGE, DANGLING_HINT
+    if found.problem is FileProblem.NOT_A_FILE:
+        return Severity.WARNING, "move it away, then repair makes its entries anew"
+    return Severity.WARNING, "repair moves it away and makes its entries anew"
 
 
 def _ends_in_bytes(path: Path) -> bool:
@@ -188,8 +200,8 @@ def _queue_findings(audit: StoreAudit, *, is_live: bool) -> Iterator[Finding]:
             kind = f"queue-file-{found.problem.name.lower().replace('_', '-')}"
             reason = f"expected {found.expected}, found {found.found}"
             name = below_root(audit, found.path)
-            action = "repair moves it away and makes its entries anew"
-            yield Finding(Severity.WARNING, kind, name, 0, 0, reason, action)
+            severity, action = _weight_of_queue_file(found)
+            yield Finding(severity, kind, name, 0, 0, reason, action)
         yield from _missing_findings(queue, directory, is_live=is_live)
         for run in runs:
             if run.kind in _QUEUE_REASONS and not (is_live and _is_in_motion(run)):

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from rocketstore.errors import StoreDamagedError
 from rocketstore.format.file_name import parse_file_name
 from rocketstore.storage.files.mapped_file import MappedFile
+from rocketstore.storage.files.pread_files import DANGLING_HINT, is_dangling
 from rocketstore.storage.recovery.evidence import has_data
 from rocketstore.units import ByteRange
 
@@ -157,6 +158,12 @@ class MappedFileQueue:
                 base = parse_file_name(path.name)
                 if base is None:
                     problems.append(FileProblem(path, FileProblemReason.STRANGE_NAME))
+                elif self.writable and is_dangling(path):
+                    # What is written next would stand in its place, or follow a hole.
+                    raise StoreDamagedError(
+                        f"{path} is a link to {path.resolve()}, which is not there",
+                        hint=DANGLING_HINT,
+                    )
                 elif not path.is_file():
                     problems.append(FileProblem(path, FileProblemReason.NOT_A_FILE))
                 elif base % self.file_size:

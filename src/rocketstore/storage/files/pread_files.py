@@ -34,6 +34,10 @@ DEFAULT_OPEN_FILES: Final = 256
 """Descriptors that one `OpenFiles` keeps; a quarter of the usual limit of a process."""
 
 
+DANGLING_HINT: Final = "bring back what the link points to, or remove the link and repair the store"
+"""What helps where a file is a link to one that is not there, say on a disk that is not mounted."""
+
+
 class FileProblem(Enum):
     """What can be wrong with a file before one byte of it is read."""
 
@@ -41,6 +45,8 @@ class FileProblem(Enum):
     """Its name is not an offset in 20 digits."""
     NOT_A_FILE = "NOT_A_FILE"
     """A directory, or something else that is no file, has such a name."""
+    DANGLING_LINK = "DANGLING_LINK"
+    """It is a link, and what it points to is not there."""
     EMPTY = "EMPTY"
     """It has no bytes."""
     WRONG_SIZE = "WRONG_SIZE"
@@ -288,15 +294,30 @@ class PreadFiles:
                         FileFinding(path, FileProblem.WRONG_NAME, "20 digits", repr(name))
                     )
                     continue
-                with contextlib.suppress(FileNotFoundError):  # deleted since it was listed
+                try:
                     status = path.stat()
-                    if not stat.S_ISREG(status.st_mode):
-                        problem = FileProblem.NOT_A_FILE
-                        findings.append(FileFinding(path, problem, "a file", "something else"))
-                        continue
+                except FileNotFoundError:  # deleted since it was listed, or a link
+                    findings += _dangling_link(path)
+                    continue
+                if stat.S_ISREG(status.st_mode):
                     found.append(LogFile(base, status.st_size, path, status.st_ino))
+                else:
+                    problem = FileProblem.NOT_A_FILE
+                    findings.append(FileFinding(path, problem, "a file", "something else"))
         found.sort()
         return found, findings
+
+
+def _dangling_link(path: Path) -> list[FileFinding]:
+    if not is_dangling(path):
+        return []
+    found = f"nothing at {path.resolve()}"
+    return [FileFinding(path, FileProblem.DANGLING_LINK, "the file it is a link to", found)]
+
+
+def is_dangling(path: Path) -> bool:
+    """Return whether a name is that of a link to a file that is not there."""
+    return path.is_symlink() and not path.exists()
 
 
 def _missing(findings: list[FileFinding]) -> set[Path]:

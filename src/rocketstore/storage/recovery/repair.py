@@ -39,7 +39,7 @@ from rocketstore.storage.dispatch.dispatcher import Dispatcher
 from rocketstore.storage.files.disk import Disk
 from rocketstore.storage.files.lock import StoreLock, writer_pid
 from rocketstore.storage.files.mapped_file_queue import MappedFileQueue
-from rocketstore.storage.files.pread_files import PreadFiles
+from rocketstore.storage.files.pread_files import DANGLING_HINT, FileProblem, PreadFiles
 from rocketstore.storage.index.index_service import IndexService
 from rocketstore.storage.queues.queue_table import ConsumeQueueTable
 from rocketstore.storage.recovery.broker_view import lost_for_broker
@@ -214,6 +214,7 @@ class _Repair:
         fixes = self._file_fixes()
         actions = [fix.action(self.layout.root) for fix in fixes]
         audit = self._audit()
+        self._refuse_dangling_links(audit)
         self._refuse_lost_log(audit)
         findings = [*audit_findings(audit), *self._other_findings()]
         plan = self._plan(audit)
@@ -278,7 +279,19 @@ class _Repair:
 
     def refuse_lost_log(self) -> None:
         """Raise where there is nothing to rebuild from."""
-        self._refuse_lost_log(self._audit())
+        audit = self._audit()
+        self._refuse_dangling_links(audit)
+        self._refuse_lost_log(audit)
+
+    def _refuse_dangling_links(self, audit: StoreAudit) -> None:
+        # Its disk may be there tomorrow: nothing is to be made in its place.
+        queues = (found for queue in audit.unbacked for found in queue.files.findings)
+        for found in (*audit.log_findings, *queues):
+            if found.problem is FileProblem.DANGLING_LINK:
+                raise StoreDamagedError(
+                    f"{found.path}: expected {found.expected}, found {found.found}",
+                    hint=DANGLING_HINT,
+                )
 
     def _refuse_lost_log(self, audit: StoreAudit) -> None:
         entries = sum(queue.end() - queue.first_offset for queue in audit.unbacked)

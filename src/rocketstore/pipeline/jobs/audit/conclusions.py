@@ -185,6 +185,8 @@ def _weight_of_log_file(
         return Severity.WARNING, "the next opening, or repair, gives it its length with zeros"
     if is_short:
         return Severity.DAMAGE, "repair gives it its length; 4.9 does not start with it"
+    if problem.problem == "not-a-file":
+        return Severity.WARNING, "move it away; 4.9 may not start with it"
     return Severity.WARNING, "repair moves it away; 4.9 may not start with it"
 
 
@@ -247,6 +249,8 @@ def queue_findings(places: StorePlaces, queues: Sequence[QueueState]) -> Iterato
             continue
         for problem in queue.row.problems:
             action = "repair moves it away and makes its entries anew"
+            if problem.problem == "not-a-file":
+                action = "move it away, then repair makes its entries anew"
             finding = _file_finding(places, problem, Severity.WARNING, "queue", action)
             yield finding._replace(topic=queue.summary.topic, queue_id=queue.summary.queue_id)
         yield from _missing_findings(queue, is_live=places.is_live)
