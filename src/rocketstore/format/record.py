@@ -316,8 +316,8 @@ def decode_record(
     properties length is damage here, and the stored physical offset must be right (K-R5, K-Q3).
     Source: CommitLog.checkMessageAndReturnSize, MessageDecoder.decode.
     """
-    if _decode_intact is not None:
-        message = _decode_intact(view, position, base, check_crc)
+    if decode_intact is not None:
+        message = decode_intact(view, position, base, check_crc)
         if message is not None:
             return message
     return decode_plainly(view, position, base=base, check_crc=check_crc)
@@ -410,7 +410,7 @@ def _topic_text(topic: bytes) -> str:
     return topic.decode("utf-8", "replace")
 
 
-_decode_intact: Final = compiled_decoder(crc32)
+decode_intact: Final = compiled_decoder(crc32)
 
 
 def _refuse_short(view: RecordBuffer, position: int, base: int) -> NoReturn:

@@ -24,7 +24,7 @@ from rocketstore.format.record import (
     host_flags,
 )
 
-decode = record_module._decode_intact
+decode = record_module.decode_intact
 CHECKED, UNCHECKED = True, False
 
 pytestmark = pytest.mark.skipif(

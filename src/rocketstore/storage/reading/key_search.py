@@ -13,23 +13,24 @@ How derived: DefaultMessageStore.queryMessage and IndexService.queryOffset of 4.
 Java sorts each round by offset, oldest first, which mixes rounds; here the order is that of
 IndexService.queryOffset, which is also the more useful one when there are more hits than wanted.
 Where index and log are memory maps, one kernel call per index file does everything but the decoding
-(``find_hits``); else it is done item by item here, with the same answer.
+(``find_hits``), or one call of C all of it (``_key_search.c``, optional like the compiled append);
+else it is done item by item here, with the same answer.
 """
 
 from __future__ import annotations
 
 import weakref
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
 import numpy as np
 
 from rocketstore.errors import FormatError
-from rocketstore.format.record import decode_record
+from rocketstore.format.record import decode_intact, decode_record
 from rocketstore.scan import kernels
 from rocketstore.storage.reading.record_access import message_at
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     import numpy.typing as npt
 
@@ -51,13 +52,45 @@ _NO_END_MS: Final = (1 << 63) - 1
 _NO_BYTES: Final = np.empty(0, dtype=np.uint8)
 
 
-class KeySearch:
-    """Finds messages of one store by key; safe to use from several threads."""
+_Question: TypeAlias = tuple[str, str, int, int]
+"""Topic, key, and the first and last store time of interest."""
+_Place: TypeAlias = "tuple[ByteArray, int, int]"
+"""The bytes of a log file, its base, and how many of them may be read."""
+_NOWHERE: Final[_Place] = (_NO_BYTES, 0, 0)
 
-    def __init__(self, log: LogSource, index: IndexSource) -> None:
+
+def _compiled_search() -> Callable[..., int | None] | None:
+    """Return ``append_hits`` of ``_key_search.c``, None where it cannot be used."""
+    if decode_intact is None or not kernels.is_compiled():
+        return None
+    try:
+        from rocketstore.storage.reading import _key_search  # noqa: PLC0415 - optional
+    except ImportError:
+        return None
+    append_hits: Callable[..., int | None] = _key_search.append_hits
+    return append_hits
+
+
+_append_hits: Final = _compiled_search()
+
+
+class KeySearch:
+    """Finds messages of one store by key; safe to use from several threads.
+
+    Parameters
+    ----------
+    log, index
+        Where to look.
+    memory_span_bytes
+        How far behind the log's end a record counts as being in memory.
+    """
+
+    def __init__(self, log: LogSource, index: IndexSource, memory_span_bytes: int) -> None:
         self._log = log
         self._index = index
+        self._memory_span_bytes = memory_span_bytes
         self._is_mapped = hasattr(log, "files") and hasattr(index, "files")
+        self._mapped_index = cast("MappedIndexSource", index)
         self._buffers: list[npt.NDArray[np.int64]] = []
         self._recent: tuple[weakref.ref[ByteArray], MappedPart] | None = None
 
@@ -67,40 +100,64 @@ class KeySearch:
         """Return the messages of a topic that carry a key, newest first; see `Reader.find`."""
         if max_messages <= 0 or not key:
             return []
+        question = (topic, key, begin_ms, _NO_END_MS if end_ms is None else end_ms)
+        if _append_hits is not None and self._is_mapped:
+            found = self._find_compiled(_append_hits, question, max_messages)
+            if found is not None:
+                return found
         if self._is_mapped and topic.isascii() and key.isascii():
-            end = _NO_END_MS if end_ms is None else end_ms
-            return self._find_mapped(topic, key, begin_ms, end, max_messages)
+            return self._find_by_kernel(question, max_messages)
+        return self._find_plainly(question, max_messages)
+
+    def _find_compiled(
+        self, append_hits: Callable[..., int | None], question: _Question, max_messages: int
+    ) -> list[StoredMessage] | None:
+        """Return what was asked for, None when the question is not one for compiled code."""
+        index = self._mapped_index
+        layout = index.layout
+        in_disk_below = self._log.max_offset - self._memory_span_bytes
+        found: list[StoredMessage] = []
+        for file in reversed(index.files):
+            array = file.array
+            number: int | None = _FROM_SLOT
+            while number:
+                number = append_hits(
+                    self, decode_intact, array, layout, number, question,
+                    self._recent_place(), in_disk_below, max_messages, found,
+                )  # fmt: skip
+            if number is None:
+                return None
+            if len(found) == max_messages:
+                break
+        return found
+
+    def _find_plainly(self, question: _Question, max_messages: int) -> list[StoredMessage]:
         messages: dict[int, StoredMessage] = {}
-        for message in self._hits(topic, key, begin_ms, end_ms):
+        for message in self._hits(question):
             messages.setdefault(message.physical_offset, message)
             if len(messages) == max_messages:
                 break
         return list(messages.values())
 
-    def _hits(
-        self, topic: str, key: str, begin_ms: int, end_ms: int | None
-    ) -> Iterator[StoredMessage]:
+    def _hits(self, question: _Question) -> Iterator[StoredMessage]:
+        topic, key, begin_ms, end_ms = question
         candidates = self._index.candidates(topic, key, begin_ms=begin_ms, end_ms=end_ms)
         for physical_offset in candidates:
-            message = self._hit_at(physical_offset, topic, key, begin_ms, end_ms)
+            message = self._hit_at(physical_offset, question)
             if message is not None:
                 yield message
 
-    def _hit_at(
-        self, physical_offset: int, topic: str, key: str, begin_ms: int, end_ms: int | None
-    ) -> StoredMessage | None:
+    def _hit_at(self, physical_offset: int, question: _Question) -> StoredMessage | None:
         """Return the message at an offset if it is one that was asked for."""
+        topic, key, begin_ms, end_ms = question
         message = message_at(self._log, physical_offset)
         if message is None or not is_hit(message, topic, key):
             return None
-        stored = message.store_timestamp_ms
-        is_in_range = begin_ms <= stored and (end_ms is None or stored <= end_ms)
-        return message if is_in_range else None
+        return message if begin_ms <= message.store_timestamp_ms <= end_ms else None
 
-    def _find_mapped(
-        self, topic: str, key: str, begin_ms: int, end_ms: int, max_messages: int
-    ) -> list[StoredMessage]:
-        index = cast("MappedIndexSource", self._index)
+    def _find_by_kernel(self, question: _Question, max_messages: int) -> list[StoredMessage]:
+        topic, key, begin_ms, end_ms = question
+        index = self._mapped_index
         name = np.frombuffer(f"{topic}#{key}".encode(), np.uint8)
         slots, items = index.layout
         try:
@@ -111,7 +168,7 @@ class KeySearch:
         for file in reversed(index.files):
             array, number = file.array, _FROM_SLOT
             while number:
-                log, base, readable = self._recent_part()
+                log, base, readable = self._recent_place()
                 number, count = kernels.find_hits(
                     array, slots, items, name, len(topic), begin_ms, end_ms, max(number, 0),
                     log, base, readable, buffer,
@@ -122,8 +179,10 @@ class KeySearch:
                         continue
                     if buffer.item(_SIZES_AT + n):
                         message = _decoded(log, physical_offset, base)
+                    elif self._place_of(physical_offset) is not None:
+                        message = self._hit_at(physical_offset, question)
                     else:
-                        message = self._hit_elsewhere(physical_offset, topic, key, begin_ms, end_ms)
+                        message = None
                     if message is not None:
                         messages[physical_offset] = message
                         if len(messages) == max_messages:
@@ -132,28 +191,27 @@ class KeySearch:
         self._buffers.append(buffer)
         return list(messages.values())
 
-    def _hit_elsewhere(
-        self, physical_offset: int, topic: str, key: str, begin_ms: int, end_ms: int
-    ) -> StoredMessage | None:
-        """Return a hit of another file than the kernel looked at, which it will look at next."""
+    def _place_of(self, physical_offset: int) -> _Place | None:
+        """Return the log file of an offset, which will be looked at first the next time."""
         part = cast("MappedLogSource", self._log).files.find(physical_offset)
         if part is None or not part.is_available:
             return None
         try:
-            self._recent = (weakref.ref(part.array), part)
+            array = part.array
         except OSError:  # deleted since
             return None
-        return self._hit_at(physical_offset, topic, key, begin_ms, end_ms)
+        self._recent = (weakref.ref(array), part)
+        return array, part.base, part.write_position
 
-    def _recent_part(self) -> tuple[ByteArray, int, int]:
-        """Return the bytes of the log file looked at last, its base, and how much is written."""
+    def _recent_place(self) -> _Place:
+        """Return the log file looked at last."""
         recent = self._recent
         if recent is not None:
             reference, part = recent
             log = reference()
             if log is not None:
                 return log, part.base, part.write_position
-        return _NO_BYTES, 0, 0
+        return _NOWHERE
 
 
 def _decoded(log: ByteArray, physical_offset: int, base: int) -> StoredMessage | None:

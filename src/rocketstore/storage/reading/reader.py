@@ -63,7 +63,9 @@ class Reader:
     ) -> None:
         self._log = log
         self._queues = queues
-        self._key_search = None if index is None else KeySearch(log, index)
+        self._key_search = (
+            None if index is None else KeySearch(log, index, limits.memory_span_bytes)
+        )
         self._limits = limits
         self._raw_pages = RawPages(log, limits)
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from rocketstore.storage.read_only import ReadOnlyStore
+from rocketstore.storage.reading import key_search
 from support.mapped_reader import mapped_reader
 from support.store_files import INDEX_LAYOUT, StoreFiles
 
@@ -26,9 +27,13 @@ def files(tmp_path: Path) -> StoreFiles:
     return StoreFiles(tmp_path)
 
 
-@pytest.fixture(params=["mapped", "pread"])
-def open_reader(request: pytest.FixtureRequest, files: StoreFiles) -> OpenReader:
-    if request.param == "mapped":
+@pytest.fixture(params=["mapped", "by kernel", "pread"])
+def open_reader(
+    request: pytest.FixtureRequest, files: StoreFiles, monkeypatch: pytest.MonkeyPatch
+) -> OpenReader:
+    if request.param == "by kernel":
+        monkeypatch.setattr(key_search, "_append_hits", None)
+    if request.param != "pread":
         return lambda: mapped_reader(files.root, end=files.end)
     return lambda: ReadOnlyStore(files.root)
 

@@ -1,0 +1,316 @@
+"""A lookup by key in C finds what the kernel finds, and what item by item does."""
+
+from __future__ import annotations
+
+import gc
+import random
+import sys
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rocketstore.format.index_file import IndexLayout, decode_header
+from rocketstore.format.java_hash import key_hash, string_hash
+from rocketstore.format.record import decode_intact
+from rocketstore.scan.reference.index import find_items, positive_hash, put_item
+from rocketstore.storage.reading import key_search
+from rocketstore.storage.reading.key_search import KeySearch
+from support.guarded_memory import guarded
+from support.scan_strategies import damaged_logs
+from support.synthetic_log import MAGIC_V1, MAGIC_V2, SyntheticLog
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from rocketstore.message import StoredMessage
+
+append_hits = key_search._append_hits
+pytestmark = pytest.mark.skipif(
+    append_hits is None,
+    reason="the compiled search is optional: switched off, or built without a C compiler",
+)
+
+LAYOUT = IndexLayout(4, 60)
+TOPICS = ("AaTopic", "BBTopic", "T")
+KEYS = ("Aa", "BB", "k1", "k2")
+NO_END = (1 << 63) - 1
+
+
+class Part:
+    """One file of a log."""
+
+    def __init__(self, data: bytes, base: int, written: int | None = None) -> None:
+        self.array = guarded(data)
+        self.base = base
+        self.write_position = len(data) if written is None else written
+        self.is_available = True
+
+
+class Parts:
+    def __init__(self, files: list[Part]) -> None:
+        self.files = files
+
+    def find(self, offset: int) -> Part | None:
+        for part in self.files:
+            if part.base <= offset < part.base + len(part.array):
+                return part
+        return None
+
+
+class Log:
+    def __init__(self, *files: Part) -> None:
+        self.files = Parts(list(files))
+        self.max_offset = max((part.base + part.write_position for part in files), default=0)
+
+    def slice(self, offset: int, size: int) -> memoryview | None:
+        part = self.files.find(offset)
+        if part is None or offset - part.base + size > part.write_position:
+            return None
+        return part.array.data[offset - part.base : offset - part.base + size]
+
+
+class IndexPart:
+    def __init__(self) -> None:
+        self.array = guarded(bytes(LAYOUT.size_bytes))
+
+    def put(self, name: str, offset: int, stored: int, *, slot_mate: bool = False) -> None:
+        hashed = positive_hash(string_hash(name)) + (LAYOUT.slot_count if slot_mate else 0)
+        put_item(self.array, *LAYOUT, hashed, offset, stored)
+
+
+class Index:
+    layout = LAYOUT
+
+    def __init__(self, *files: IndexPart) -> None:
+        self.files = files
+
+    def candidates(self, topic: str, key: str, *, begin_ms: int, end_ms: int) -> Iterator[int]:
+        offsets = np.zeros(LAYOUT.item_count + 1, np.int64)
+        for file in reversed(self.files):
+            header = decode_header(file.array.data)
+            if header.begin_timestamp_ms <= end_ms and header.end_timestamp_ms >= begin_ms:
+                hashed = key_hash(topic, key)
+                find_items(file.array, *LAYOUT, hashed, begin_ms, end_ms, 0, offsets)
+                yield from offsets[: offsets[-1]].tolist()
+
+
+def properties_of(chosen: random.Random) -> bytes:
+    parts = []
+    for _ in range(chosen.randrange(4)):
+        words = " ".join(chosen.choices([*KEYS, ""], k=chosen.randrange(5)))
+        odd = ["TAGS\x01k1", "XKEYS\x01k1", "KEYS", "UNIQ_KEZ\x01k2", "a\x01" + "\0" * 600]
+        unique = f"UNIQ_KEY\x01{chosen.choice(KEYS)}"
+        parts.append(chosen.choice([f"KEYS\x01{words}", unique, chosen.choice(odd)]))
+    return "\x02".join(parts).encode()
+
+
+def keyed_log(chosen: random.Random, topic: str) -> SyntheticLog:
+    log = SyntheticLog(base=chosen.choice([0, 4096]))
+    for _ in range(chosen.randrange(1, 13)):
+        log.add(
+            topic=chosen.choice([topic, topic, *TOPICS]).encode(),
+            properties=properties_of(chosen),
+            sys_flag=chosen.choice([0, 0, 0x10, 0x20, 0x30]),
+            magic=chosen.choice([MAGIC_V1] * 5 + [MAGIC_V2]),
+            store_timestamp=chosen.choice([1_000, 1_999, 2_000, 5_500]),
+            body=chosen.choice([b"", b"body", b"x" * 700]),
+            crc=chosen.choice([None] * 6 + [7]),
+        )
+    for _ in range(chosen.choice([0, 0, 1, 2])):
+        log.data[chosen.randrange(len(log.data))] ^= chosen.randrange(1, 256)
+    return log
+
+
+def keyed_index(chosen: random.Random, name: str, offsets: list[int]) -> IndexPart:
+    index = IndexPart()
+    index.put(name, chosen.choice(offsets), 1_000)
+    for _ in range(chosen.randrange(30)):
+        stored, slot_mate = chosen.choice([1_000, 2_000, 5_500]), chosen.randrange(4) == 0
+        index.put(name, chosen.choice(offsets), stored, slot_mate=slot_mate)
+    if chosen.randrange(4) == 0:  # a writer that has not yet counted its last item, or damage
+        field, change = chosen.choice([(36, -1), (36, 1), (36, 40), (0, 1), (8, -1)])
+        view = index.array[field : field + 4].view(">i4")
+        view += change
+    for _ in range(chosen.choice([0, 0, 1, 6])):
+        index.array[40 + chosen.randrange(400)] = chosen.choice([0, 1, 2, 5, 9, 127, 255])
+    return index
+
+
+def compare_lookups(chosen: random.Random, log: SyntheticLog, topic: str) -> int:
+    """Ask one question in all ways; return how many messages were found."""
+    key = chosen.choice(KEYS)
+    size = len(log.data)
+    part = Part(bytes(log.data), log.base, chosen.choice([size, size, chosen.randrange(size + 1)]))
+    elsewhere = SyntheticLog(base=1 << 20)
+    for _ in range(2):
+        elsewhere.add(topic=topic.encode(), properties=f"KEYS\x01{key}".encode())
+    other = Part(bytes(elsewhere.data), elsewhere.base)
+    other.is_available = chosen.randrange(4) > 0
+    records = [source.base + at for source in (log, elsewhere) for at, _ in source.records]
+    nowhere = [chosen.randrange(-100, 9000), 2**62, -(2**63), 2**63 - 1]
+    name = f"{topic}#{key}"
+    indexes = [
+        keyed_index(chosen, name, records * 4 + nowhere) for _ in range(chosen.randrange(1, 3))
+    ]
+    begin = chosen.choice([0, 0, 1_000, 1_500, 1_999, 2_999, 6_000, -(2**63)])
+    end = chosen.choice([NO_END, NO_END, 5_499, 1_999, 999])
+    most = chosen.choice([64, 64, 1, 2])
+    span = chosen.choice([0, 1_000, 2**62])
+    question = (topic, key, begin, end)
+
+    def search() -> KeySearch:
+        return KeySearch(Log(part, other), Index(*indexes), span)  # type: ignore[arg-type]
+
+    expected = search()._find_by_kernel(question, most)
+    found = search()._find_compiled(append_hits, question, most)  # type: ignore[arg-type]
+    assert found == expected
+    if other.is_available:
+        assert search()._find_plainly(question, most) == expected
+    return len(expected)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_lookup_in_c_is_the_lookup_of_the_kernel_and_item_by_item(seed: int) -> None:
+    chosen = random.Random(seed)
+    found = 0
+    for _ in range(400):
+        topic = chosen.choice(TOPICS)
+        found += compare_lookups(chosen, keyed_log(chosen, topic), topic)
+    assert found > 60
+
+
+@settings(max_examples=150, deadline=None)
+@given(damaged_logs(), st.integers(0, 1 << 32))
+def test_a_lookup_in_c_of_a_damaged_log_is_that_of_the_kernel(log: SyntheticLog, seed: int) -> None:
+    compare_lookups(random.Random(seed), log, TOPICS[seed % len(TOPICS)])
+
+
+def keyed_store(
+    count: int, *, span: int = 1 << 30, others: int = 0
+) -> tuple[KeySearch, SyntheticLog]:
+    """Return a store of messages with one key, and items of other keys in the same slot."""
+    log, index = SyntheticLog(), IndexPart()
+    for _ in range(count):
+        log.add(topic=b"T", properties=b"KEYS\x01k1")
+        index.put("T#k1", log.records[-1][0], 1_600_000_000_123)
+    for _ in range(others):
+        index.put("T#k1", 0, 1_600_000_000_123, slot_mate=True)
+    return KeySearch(Log(Part(bytes(log.data), 0)), Index(index), span), log  # type: ignore[arg-type]
+
+
+def offsets_of(messages: list[StoredMessage]) -> list[int]:
+    return [message.physical_offset for message in messages]
+
+
+def test_an_item_that_came_back_late_gives_no_second_message() -> None:
+    log, index = SyntheticLog(), IndexPart()
+    for _ in range(3):
+        log.add(topic=b"T", properties=b"KEYS\x01other k1")
+    first, second, third = (at for at, _ in log.records)
+    for offset in (third, first, second, first, third, second):
+        index.put("T#k1", offset, 1_600_000_000_123)
+    search = KeySearch(Log(Part(bytes(log.data), 0)), Index(index, index), 0)  # type: ignore[arg-type]
+    found = search.find("T", "k1", begin_ms=0, end_ms=None, max_messages=9)
+    assert offsets_of(found) == [second, third, first]
+
+
+@pytest.mark.parametrize("span", [1 << 30, 0], ids=["in memory", "on disk"])
+@pytest.mark.parametrize("most", [1, 31, 32, 33, 50, 1000])
+def test_more_hits_than_one_call_returns_come_newest_first(span: int, most: int) -> None:
+    search, log = keyed_store(50, span=span)
+    found = search.find("T", "k1", begin_ms=0, end_ms=None, max_messages=most)
+    assert offsets_of(found) == [at for at, _ in reversed(log.records)][:most]
+
+
+def test_a_hit_behind_more_items_than_are_looked_at_with_the_lock_held() -> None:
+    log = SyntheticLog().add(topic=b"T", properties=b"KEYS\x01k1")
+    file = IndexPart()
+    layout = IndexLayout(1, 400)
+    file.array = guarded(bytes(layout.size_bytes))
+    put_item(file.array, *layout, key_hash("T", "k1"), 0, 1_600_000_000_123)
+    for other in range(300):
+        put_item(file.array, *layout, other, 0, 1_600_000_000_123)
+    index = Index(file)
+    index.layout = layout
+    search = KeySearch(Log(Part(bytes(log.data), 0)), index, 1 << 30)  # type: ignore[arg-type]
+    assert offsets_of(search.find("T", "k1", begin_ms=0, end_ms=None, max_messages=9)) == [0]
+
+
+def test_a_long_topic_is_no_negative_length() -> None:
+    for size in (127, 128, 200):
+        topic, index = "t" * size, IndexPart()
+        log = SyntheticLog().add(topic=topic.encode(), properties=b"KEYS\x01k1")
+        index.put(f"{topic}#k1", 0, 1_600_000_000_123)
+        search = KeySearch(Log(Part(bytes(log.data), 0)), Index(index), 0)  # type: ignore[arg-type]
+        found = search.find(topic, "k1", begin_ms=0, end_ms=None, max_messages=9)
+        assert len(found) == (size <= 127)
+
+
+def test_questions_that_are_not_plain_are_left_to_the_other_ways() -> None:
+    search, log = keyed_store(3)
+    for question in (
+        ("T", "k1", 0.5, NO_END), ("T", "k1", 0, 2e12), ("T", "k1", 0, 2**70),
+        ("T", "k1", -(2**70), NO_END), ("T", "k\u00df", 0, NO_END), ("\u00df", "k1", 0, NO_END),
+        ("T", b"k1", 0, NO_END),
+    ):  # fmt: skip
+        assert search._find_compiled(append_hits, question, 9) is None  # type: ignore[arg-type]
+    found = search.find("T", "k1", begin_ms=0.5, end_ms=None, max_messages=2**70)  # type: ignore[arg-type]
+    assert len(found) == len(log.records)
+    assert search.find("T", "k\u00df", begin_ms=0, end_ms=None, max_messages=9) == []
+
+
+def test_odd_calls_are_errors_of_python() -> None:
+    search, _ = keyed_store(3)
+    array, log = search._mapped_index.files[0].array, Part(b"", 0).array
+    good = [
+        search, decode_intact, array, LAYOUT, -1, ("T", "k1", 0, NO_END), (log, 0, 0), 0, 9, [],
+    ]  # fmt: skip
+    assert append_hits(*good) == 0
+    assert len(good[-1]) == 3
+    odds = {
+        0: [None, object()], 1: [None, len], 2: [None, "x"], 3: [None, (1,), (1, "x"), (2**70, 1)],
+        6: [None, (1,), (log, 0), (log, "x", 0), (log, 0, 2**70), ("x", 0, 0)],
+        9: [None, (), [object()], [None]],
+    }  # fmt: skip
+    for position, values in odds.items():
+        for odd in values:
+            arguments = [*good[:position], odd, *good[position + 1 :]]
+            arguments[-1] = odd if position == 9 else []
+            with pytest.raises((TypeError, AttributeError, BufferError)):
+                append_hits(*arguments)
+    for arguments in ((), good[:-1], [*good, 1]):
+        with pytest.raises(TypeError):
+            append_hits(*arguments)
+    for layout in ((0, 60), (-1, 60), (4, -1), (4, 61), (2**40, 2**40), (2**62, 1)):
+        assert append_hits(*good[:3], layout, *good[4:9], []) == 0
+    for question in (None, (), ("T", "k1"), ("T", "k1", 0, NO_END, 0)):
+        assert append_hits(*good[:5], question, *good[6:9], []) is None
+    assert append_hits(*good[:6], (log, 0, 2**40), *good[7:9], []) == 0
+    for number in (-(2**63), 2**63 - 1, 60, 4):
+        assert append_hits(*good[:4], number, *good[5:9], []) == 0
+
+
+def test_lookups_leave_nothing_behind() -> None:
+    search, _ = keyed_store(40, others=5)
+    part = search._log.files.files[0]  # type: ignore[attr-defined]
+
+    def look() -> None:
+        for most in (1, 40, 64):
+            search._recent = None
+            search.find("T", "k1", begin_ms=0, end_ms=None, max_messages=most)
+        search.find("T", "k2", begin_ms=0, end_ms=None, max_messages=9)
+        search.find("T", "k\u00df", begin_ms=0, end_ms=None, max_messages=9)
+
+    for _ in range(100):
+        look()
+    gc.collect()
+    blocks, references = sys.getallocatedblocks(), sys.getrefcount(part.array)
+    for _ in range(1000):
+        look()
+    gc.collect()
+    more_blocks = sys.getallocatedblocks() - blocks
+    more_references = sys.getrefcount(part.array) - references
+    assert (more_blocks < 500, more_references) == (True, 0)
