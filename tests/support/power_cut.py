@@ -48,6 +48,10 @@ LIVES = 3
 TOLERATED_FINDINGS = frozenset({"log-damage", "queue-hole", "queue-filler", "log-doubtful"})
 """What may be wrong where records were lost that nobody was promised."""
 
+TOLERATED_BEHIND_THE_FLUSH = TOLERATED_FINDINGS | {"queue-kept"}
+"""With ASYNC_FLUSH queues may reach the disk before their log: the last numbers are not given again
+(decision 0014). With SYNC_FLUSH dispatch follows the flush."""
+
 
 class PowerCutError(BaseException):
     """The power went."""
@@ -320,7 +324,8 @@ class Trial:
         check_true(content.records, self.promises.tried)
         report = verify_store(root, small_files(self.flush), now_ms=self.now_ms)
         bad = [f for f in report.findings if f.severity.value != "note"]
-        assert all(f.kind in TOLERATED_FINDINGS for f in bad), bad
+        tolerated = TOLERATED_FINDINGS if self.is_sync else TOLERATED_BEHIND_THE_FLUSH
+        assert all(f.kind in tolerated for f in bad), bad
 
     def _compare(self, store: MessageStore) -> dict[Label, LogRecord]:
         store.wait_dispatched()

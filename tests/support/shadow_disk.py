@@ -174,7 +174,7 @@ class ShadowDisk(Disk):
                     change.apply(self._durable_names)
                     self._pending.remove(change)
 
-    def make_directory(self, directory: Path) -> None:
+    def make_directory(self, directory: Path, *, sync: bool = True) -> None:
         missing = []
         while not directory.is_dir():
             missing.append(directory)
@@ -183,6 +183,8 @@ class ShadowDisk(Disk):
             with self._call("make_directory", path):
                 path.mkdir(exist_ok=True)
                 self._change(come=path)
+            if not sync:
+                continue
             try:
                 self.fsync_directory(path.parent)
             except OSError:

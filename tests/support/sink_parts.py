@@ -186,9 +186,9 @@ class KillingDisk(Disk):
         self.points.passed()
         super().fsync_directory(directory)
 
-    def make_directory(self, directory: Path) -> None:
+    def make_directory(self, directory: Path, *, sync: bool = True) -> None:
         self.points.passed()
-        super().make_directory(directory)
+        super().make_directory(directory, sync=sync)
 
     def replace(self, source: Path, target: Path) -> None:
         self.points.passed()

@@ -145,14 +145,19 @@ class Disk:
         finally:
             os.close(descriptor)
 
-    def make_directory(self, directory: Path) -> None:
-        """Create `directory` and its missing parents, each name durable before the next."""
+    def make_directory(self, directory: Path, *, sync: bool = True) -> None:
+        """Create `directory` and its missing parents, each name durable before the next.
+
+        Without `sync` the names become durable with `fsync_directory` of each parent.
+        """
         missing = []
         while not directory.is_dir():
             missing.append(directory)
             directory = directory.parent
         for path in reversed(missing):
             path.mkdir(exist_ok=True)
+            if not sync:
+                continue
             try:
                 self.fsync_directory(path.parent)
             except BaseException:

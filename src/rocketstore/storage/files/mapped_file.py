@@ -12,6 +12,7 @@ it holds the interpreter's lock; mappings go away when their last view dies.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import mmap
 import os
 import threading
@@ -58,6 +59,8 @@ class MappedFile:
         Bytes from the start of the file that are written.
     flushed_position
         Bytes from the start of the file that are known to be on the disk.
+    name_levels
+        In how many directories, its own first, a name may be as new as the file's own.
 
     Notes
     -----
@@ -79,6 +82,7 @@ class MappedFile:
         "_shut_down_at_ms",
         "base",
         "flushed_position",
+        "name_levels",
         "path",
         "size",
         "writable",
@@ -109,6 +113,7 @@ class MappedFile:
         self._array: npt.NDArray[np.uint8] | None = None
         self._backed_position = 0
         self._directory_synced = True
+        self.name_levels = 1
         self._lock = threading.Lock()
         self._references = 1
         self._shut_down_at_ms: int | None = None
@@ -375,7 +380,8 @@ class MappedFile:
             with self.descriptor() as descriptor:
                 self._disk.fdatasync(descriptor, self.path)
             if not self._directory_synced:
-                self._disk.fsync_directory(self.path.parent)
+                for directory in itertools.islice(self.path.parents, self.name_levels):
+                    self._disk.fsync_directory(directory)
                 self._directory_synced = True
         except OSError as error:
             if isinstance(error, FileNotFoundError) and not self.is_available:

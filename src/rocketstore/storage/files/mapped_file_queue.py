@@ -73,9 +73,11 @@ class MappedFileQueue:
         Chooses the directory of the file that begins at an offset.
     writable
         False maps files read-only and refuses to create.
+    name_levels
+        See `MappedFile`; 1 where the directory is there before its files.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - by name, all but two with defaults
         self,
         directories: Path | Sequence[Path],
         file_size: int,
@@ -84,6 +86,7 @@ class MappedFileQueue:
         read_only_directories: Sequence[Path] = (),
         place: Callable[[int], Path] | None = None,
         writable: bool = True,
+        name_levels: int = 1,
     ) -> None:
         listed = [directories] if isinstance(directories, Path) else list(directories)
         self.directories = listed
@@ -91,6 +94,7 @@ class MappedFileQueue:
         self.file_size = file_size
         self.files: tuple[MappedFile, ...] = ()
         self.writable = writable
+        self._name_levels = name_levels
         self._bases: tuple[int, ...] = ()
         self._changing = threading.Lock()
         self._disk = disk
@@ -176,9 +180,11 @@ class MappedFileQueue:
 
     def _opened(self, path: Path, base: int) -> MappedFile:
         writable = self.writable and path.parent not in self.read_only_directories
-        return MappedFile.open(
+        file = MappedFile.open(
             path, base=base, size=self.file_size, disk=self._disk, writable=writable
         )
+        file.name_levels = self._name_levels
+        return file
 
     def _grow(self, path: Path) -> None:
         descriptor = self._disk.open_file(path, writable=True)
@@ -269,10 +275,15 @@ class MappedFileQueue:
             There is no room.
         """
         directory = self._place(base)
-        self._disk.make_directory(directory)
+        self._disk.make_directory(directory, sync=sync)
         file = MappedFile.create(
-            directory, base=base, size=self.file_size, disk=self._disk, sync=sync
+            directory,
+            base=base,
+            size=self.file_size,
+            disk=self._disk,
+            sync=sync,
         )
+        file.name_levels = self._name_levels
         self.adopt(file)
         return file
 

@@ -35,6 +35,10 @@ _log: Final = structlog.get_logger(__name__)
 DELAY_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
 """The topic whose entries keep a deliver time instead of a tags code (spec F5)."""
 
+_NAME_LEVELS: Final = 3
+"""A queue's first file may be as new as the names of its queue and its topic: its first flush makes
+all three durable. Dispatch does not wait for that, nor would an entry be lost: the log has them."""
+
 MAX_NAME_BYTES: Final = 255
 """Longest name of a directory; a topic in a log that somebody else wrote may be anything."""
 
@@ -136,7 +140,10 @@ class ConsumeQueueTable:
         with self._create_lock:
             row = self.rows.add(key.topic, key.queue_id, is_delay=key.topic == DELAY_TOPIC)
             files = MappedFileQueue(
-                self.directory / key.topic / str(key.queue_id), self.file_size, disk=self._disk
+                self.directory / key.topic / str(key.queue_id),
+                self.file_size,
+                disk=self._disk,
+                name_levels=_NAME_LEVELS,
             )
             queue = ConsumeQueue(
                 key,

@@ -17,6 +17,7 @@ from rocketstore.storage.queues.consume_queue import PutEntry
 from rocketstore.storage.queues.queue_table import ConsumeQueueTable
 from rocketstore.units import QueueKey
 from support.descriptors import open_descriptors
+from support.failing_disk import FailingDisk
 from support.golden_stores import golden_store
 
 KEY = QueueKey("TopicTest", 0)
@@ -318,6 +319,19 @@ def test_a_flush_syncs_what_changed_and_nothing_twice(tmp_path, log_min, disk):
     assert queue.is_dirty
     assert table.flush()
     assert disk.synced[2:] == [f"{100:020d}"]
+
+
+def test_dispatch_syncs_no_name_of_a_new_queue_and_its_first_flush_all(tmp_path, log_min):
+    disk = FailingDisk()
+    table = open_table(tmp_path, log_min, disk)
+    put(table.get_or_create(KEY), range(3))
+    assert disk.count("fsync_directory") == 0
+    assert table.flush()
+    named = [name for call, name in disk.calls if call == "fsync_directory"]
+    assert named == [str(KEY.queue_id), KEY.topic, "consumequeue"]
+    put(table.get_or_create(KEY), [3])
+    assert table.flush()
+    assert disk.count("fsync_directory") == 3
 
 
 def test_few_new_pages_wait_for_a_thorough_flush(tmp_path, log_min, disk):
