@@ -3,9 +3,10 @@
  * Law: what comes out is what the kernel `scan.compiled.hits` and a decoding of its hits give. A
  * question that is not plain (text that is not ASCII, a number of more than 64 bits) is left to them;
  * a record that is not plainly a hit or none (the second magic number, a sector's edge in its text
- * that is zero) is left to `KeySearch._hit_at`; the file of a record elsewhere is asked of
- * `KeySearch._place_of`. Every number is compared with the maps before it is used as a position; the
- * maps are held here, where the interpreter's lock may be given up.
+ * that is zero), or that the compiled decoder does not take, is left to `KeySearch._hit_at`; the file
+ * of a record elsewhere is asked of `KeySearch._place_of`. Every number is compared with the maps
+ * before it is used as a position; the maps are held here, where the interpreter's lock may be given
+ * up.
  *
  * Source: IndexFile.selectPhyOffset, DefaultMessageStore.queryMessage of 4.9
  * (docs/how-it-works/reading.md).
@@ -309,6 +310,22 @@ go_to(Search *search, int64_t offset)
     return is_there == 1 ? covers(&search->place, offset) : is_there;
 }
 
+/* The message of a hit in the file that is held, None when the compiled decoder leaves it to the plain. */
+static PyObject *
+decoded(Search *search, int64_t at)
+{
+    const Place *place = &search->place;
+    PyObject *numbers[2] = {PyLong_FromLongLong(at), PyLong_FromLongLong(place->base)};
+    PyObject *message = NULL;
+    if (numbers[0] != NULL && numbers[1] != NULL) {
+        PyObject *arguments[] = {place->array, numbers[0], numbers[1], Py_True};
+        message = PyObject_Vectorcall(search->decode, arguments, 4, NULL);
+    }
+    Py_XDECREF(numbers[0]);
+    Py_XDECREF(numbers[1]);
+    return message;
+}
+
 /* The message at a place in the file that is held, None when it is not one that was asked for. */
 static PyObject *
 message_there(Search *search, int64_t offset)
@@ -325,18 +342,12 @@ message_there(Search *search, int64_t offset)
     if (verdict == MISS) {
         return Py_NewRef(Py_None);
     }
-    if (verdict == DOUBTFUL) {
+    PyObject *message = verdict == HIT ? decoded(search, at) : Py_NewRef(Py_None);
+    if (message == Py_None) {
+        Py_DECREF(message);
         return PyObject_CallMethod(
             search->owner, "_hit_at", "LO", (long long)offset, search->question);
     }
-    PyObject *numbers[2] = {PyLong_FromLongLong(at), PyLong_FromLongLong(place->base)};
-    PyObject *message = NULL;
-    if (numbers[0] != NULL && numbers[1] != NULL) {
-        PyObject *arguments[] = {place->array, numbers[0], numbers[1], Py_True};
-        message = PyObject_Vectorcall(search->decode, arguments, 4, NULL);
-    }
-    Py_XDECREF(numbers[0]);
-    Py_XDECREF(numbers[1]);
     return message;
 }
 
