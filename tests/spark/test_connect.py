@@ -14,7 +14,7 @@ import sys
 import pytest
 
 from support.golden import golden_case
-from support.spark_session import require_java
+from support.spark_session import SHORT_LIVED_JVM, require_java
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
 
@@ -90,6 +90,7 @@ def test_source_sinks_and_jobs_work_on_spark_connect(tmp_path):
     require_connect()
     environment = {
         **os.environ,
+        "JDK_JAVA_OPTIONS": SHORT_LIVED_JVM,
         "PYSPARK_PYTHON": sys.executable,
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_LOCAL_DIRS": str(tmp_path),

@@ -14,6 +14,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
+from support.spark_session import SHORT_LIVED_JVM
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -74,6 +76,7 @@ class SparkCluster:
         """Return the environment of a driver that uses this cluster."""
         return {
             **os.environ,
+            "JDK_JAVA_OPTIONS": SHORT_LIVED_JVM,
             "PYSPARK_PYTHON": sys.executable,
             "SPARK_LOCAL_IP": "127.0.0.1",
             "SPARK_LOCAL_DIRS": str(self.directory / "local"),

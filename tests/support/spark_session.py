@@ -14,6 +14,9 @@ import sys
 import psutil
 import pytest
 
+SHORT_LIVED_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""No optimising compiler, no collector's threads: a JVM of a test ends before they would help."""
+
 SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -24,7 +27,7 @@ SETTINGS = {
     "spark.sql.adaptive.enabled": "false",
     "spark.driver.memory": "1g",
     "spark.sql.streaming.stopTimeout": "30s",
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.driver.extraJavaOptions": SHORT_LIVED_JVM,
 }
 
 QUERY_LIMIT_S = 120
