@@ -277,11 +277,7 @@ class MappedFileQueue:
         directory = self._place(base)
         self._disk.make_directory(directory, sync=sync)
         file = MappedFile.create(
-            directory,
-            base=base,
-            size=self.file_size,
-            disk=self._disk,
-            sync=sync,
+            directory, base=base, size=self.file_size, disk=self._disk, sync=sync
         )
         file.name_levels = self._name_levels
         self.adopt(file)

@@ -9,26 +9,14 @@
  *
  * Source: DefaultMessageStore.getMessage of 4.9 (docs/how-it-works/reading.md).
  */
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
-#include <endian.h>
-#include <stdint.h>
-#include <string.h>
+#include "_record_bytes.h"
 
 enum {
     ENTRY_SIZE = 20,
-    FIXED_SIZE = 91,
-    V6_EXTRA_SIZE = 12,
-    BODY_AT = 88,
-    BORN_HOST_V6 = 0x10,
-    STORE_HOST_V6 = 0x20,
-    SECTOR_SIZE = 512,
     MOST_RECORDS = 128,
     MOST_BYTES = 4 * 1024 * 1024,
     SHORT_PAGE_BYTES = 64 * 1024,
     AHEAD_RECORDS = 8,
-    AHEAD_BYTES = 1280,
-    CACHE_LINE = 64,
     RESULT_FIELDS = 7,
     PAGE_ARGUMENTS = 11,
 };
@@ -47,35 +35,6 @@ typedef struct {
 typedef struct {
     Py_ssize_t at, size;
 } Target;
-
-static inline uint32_t
-read_u32(const uint8_t *at)
-{
-    uint32_t value;
-    memcpy(&value, at, sizeof value);
-    return be32toh(value);
-}
-
-static inline int64_t
-read_i64(const uint8_t *at)
-{
-    uint64_t value;
-    memcpy(&value, at, sizeof value);
-    return (int64_t)be64toh(value);
-}
-
-/* Whether bytes begin at the edge of a sector with a zero, as those that were never written do. */
-static int
-has_doubtful_edge(const uint8_t *record, int64_t offset, Py_ssize_t from, Py_ssize_t stop)
-{
-    Py_ssize_t edge = from + (Py_ssize_t)(-(uint64_t)(offset + from) & (SECTOR_SIZE - 1));
-    for (; edge < stop; edge += SECTOR_SIZE) {
-        if (record[edge] == 0) {
-            return 1;
-        }
-    }
-    return 0;
-}
 
 /* Whether an intact record of `size` bytes, which lie inside the map, stands there, and whose it is.
  * `offset` is its physical offset. */
@@ -105,14 +64,6 @@ is_wanted(const Gatherer *self, const uint8_t *record, Py_ssize_t size, int64_t 
            && memcmp(tail + 1, PyBytes_AS_STRING(self->topic), (size_t)topic_size) == 0
            && (tail[1 + topic_size] << 8 | tail[2 + topic_size]) == room && room <= INT16_MAX
            && !has_doubtful_edge(record, offset, tail + 1 - record, size);
-}
-
-static inline void
-fetch_ahead(const uint8_t *record, Py_ssize_t size)
-{
-    for (Py_ssize_t line = 0; line < size && line < AHEAD_BYTES; line += CACHE_LINE) {
-        __builtin_prefetch(record + line);
-    }
 }
 
 /* Numbers of one call. */

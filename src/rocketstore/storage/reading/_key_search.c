@@ -11,53 +11,25 @@
  * Source: IndexFile.selectPhyOffset, DefaultMessageStore.queryMessage of 4.9
  * (docs/how-it-works/reading.md).
  */
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
-#include <endian.h>
+#include "_record_bytes.h"
 #include <limits.h>
-#include <stdint.h>
-#include <string.h>
 
 enum {
     HEADER_SIZE = 40,
     SLOT_SIZE = 4,
     ITEM_SIZE = 20,
-    FIXED_SIZE = 91,
-    V6_EXTRA_SIZE = 12,
-    BODY_AT = 88,
-    BORN_HOST_V6 = 0x10,
-    STORE_HOST_V6 = 0x20,
-    SECTOR_SIZE = 512,
     TOPIC_SIZE_MAX = 127,
     STEPS_HELD = 64,
     CANDIDATES_PER_CALL = 32,
-    AHEAD_BYTES = 1280,
-    CACHE_LINE = 64,
     ARGUMENTS = 10,
 };
 static const uint32_t MAGIC_V1 = 0xDAA320A7u, MAGIC_V2 = 0xDAA320ABu;
 static const int64_t MAX_BEGIN_MS = (int64_t)1 << 60;
 
-static inline uint32_t
-read_u32(const uint8_t *at)
-{
-    uint32_t value;
-    memcpy(&value, at, sizeof value);
-    return be32toh(value);
-}
-
 static inline int32_t
 read_i32(const uint8_t *at)
 {
     return (int32_t)read_u32(at);
-}
-
-static inline int64_t
-read_i64(const uint8_t *at)
-{
-    uint64_t value;
-    memcpy(&value, at, sizeof value);
-    return (int64_t)be64toh(value);
 }
 
 /* What is searched for; the texts are ASCII. */
@@ -133,19 +105,6 @@ next_candidate(Chain *chain, const Wanted *wanted, int steps)
 }
 
 /* --- a record -------------------------------------------------------------------------------- */
-
-/* Whether bytes begin at the edge of a sector with a zero, as those that were never written do. */
-static int
-has_doubtful_edge(const uint8_t *record, int64_t offset, Py_ssize_t from, Py_ssize_t stop)
-{
-    Py_ssize_t edge = from + (Py_ssize_t)(-(uint64_t)(offset + from) & (SECTOR_SIZE - 1));
-    for (; edge < stop; edge += SECTOR_SIZE) {
-        if (record[edge] == 0) {
-            return 1;
-        }
-    }
-    return 0;
-}
 
 static int
 is_key(const Wanted *wanted, const uint8_t *at, const uint8_t *end)
@@ -225,14 +184,6 @@ judge(const uint8_t *record, long long room, int64_t offset, const Wanted *wante
         return MISS;
     }
     return has_doubtful_edge(record, offset, topic - record, size) ? DOUBTFUL : HIT;
-}
-
-static inline void
-fetch_ahead(const uint8_t *record, long long room)
-{
-    for (long long line = 0; line < room && line < AHEAD_BYTES; line += CACHE_LINE) {
-        __builtin_prefetch(record + line);
-    }
 }
 
 /* --- one call -------------------------------------------------------------------------------- */
