@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -124,6 +125,34 @@ def test_a_stream_without_a_name_is_refused(spark, tmp_path):
         run_to_its_end(
             writer.option("path", str(tmp_path / "store")).trigger(availableNow=True).start()
         )
+
+
+def test_a_used_name_with_a_new_checkpoint_ends_the_query_instead_of_dropping_batches(
+    spark, tmp_path
+):
+    sink_driver.write_source(spark, tmp_path)
+    run_to_its_end(sink_driver.start_query(spark, tmp_path))
+    stored = _numbers(tmp_path / "store")
+    shutil.rmtree(tmp_path / "checkpoint")
+    with pytest.raises(Exception, match="of sinkId numbers up to 2, and batch 0 comes") as caught:
+        run_to_its_end(sink_driver.start_query(spark, tmp_path))
+    assert "give it a new sinkId" in str(caught.value)
+    assert _numbers(tmp_path / "store") == stored
+    check_whole(tmp_path / "store", None)
+
+
+def test_a_worker_that_does_not_see_the_drivers_directory_says_so(spark, tmp_path):
+    staging = str(tmp_path / "store" / "sink" / "staging")
+
+    def elsewhere(batches):
+        shutil.rmtree(staging)
+        yield from batches
+
+    frame = spark.range(0, 3, 1, 1).selectExpr("'x' AS body").mapInArrow(elsewhere, "body STRING")
+    with pytest.raises(Exception, match="the directory is not shared") as caught:
+        write(frame, tmp_path / "store", topic="T")
+    assert "Traceback" not in str(caught.value)
+    assert not Path(staging).exists()
 
 
 def test_a_query_whose_worker_and_driver_were_killed_goes_on_exactly_once(spark, tmp_path):

@@ -13,7 +13,7 @@ from rocketstore import MessageStore, StoreConfig
 from rocketstore.pipeline.sink.driver_commit import encode_settings
 from rocketstore.pipeline.sink.options import parse_sink_options
 from rocketstore.pipeline.sink.rows import RowEncoder
-from rocketstore.pipeline.sink.staging import JobOwner, StagingWriter
+from rocketstore.pipeline.sink.staging import JobOwner, StagingWriter, make_job_directory
 from rocketstore.storage.audit.verify import verify_store
 from rocketstore.storage.files.disk import Disk
 from rocketstore.storage.log.record_log import RecordLog
@@ -68,6 +68,7 @@ def stage(
 ) -> list[StagedFile]:
     """Stage rows as so many tasks do."""
     settings = encode_settings(options)
+    make_job_directory(options.root, owner)
     files = []
     for partition_id, task in enumerate(tasks):
         encoder = RowEncoder(settings, partition_id)

@@ -14,6 +14,7 @@ import pytest
 
 from rocketstore import Message, MessageStore
 from rocketstore.errors import (
+    ConfigError,
     NotAStoreError,
     StoreDamagedError,
     StoreError,
@@ -27,7 +28,14 @@ from rocketstore.pipeline.sink.driver_commit import (
     sweep_job,
 )
 from rocketstore.pipeline.sink.intent import DoneMarks, Intent, done_path
-from rocketstore.pipeline.sink.staging import JobOwner, StagedFile, read_chunks, staging_root
+from rocketstore.pipeline.sink.rows import EncodedRow
+from rocketstore.pipeline.sink.staging import (
+    JobOwner,
+    StagedFile,
+    StagingWriter,
+    read_chunks,
+    staging_root,
+)
 from rocketstore.storage.files.disk import Disk
 from support.sink_parts import (
     CONFIG,
@@ -79,8 +87,33 @@ def test_batches_are_known_by_sink_and_number(tmp_path):
     assert commit(tmp_path, [rows(3, 3)], 1).is_new
     assert commit(tmp_path, [rows(3, 6)], 0, sinkId="other").is_new
     assert not commit(tmp_path, [rows(3, 6)], 0, sinkId="other").is_new
-    assert not commit(tmp_path, [rows(3)], 0).is_new
+    assert not commit(tmp_path, [rows(3)], 1).is_new
     assert stored_numbers(tmp_path) == list(range(9))
+
+
+def test_a_stream_that_begins_again_under_a_used_name_is_refused(tmp_path):
+    for number in range(3):
+        commit(tmp_path, [rows(3, 3 * number)], number + 4)
+    for number in (0, 3, 4, 5):
+        with pytest.raises(ConfigError, match=f"of sinkId sink up to 6, and batch {number} comes"):
+            commit(tmp_path, [rows(3, 100)], number)
+    with pytest.raises(ConfigError, match="give it a new sinkId"):
+        commit(tmp_path, [[]], 0)
+    assert not commit(tmp_path, [rows(3, 100)], 6).is_new
+    assert commit(tmp_path, [rows(3, 9)], 7).is_new
+    assert commit(tmp_path, [rows(3, 12)], 0, sinkId="new").is_new
+    assert stored_numbers(tmp_path) == list(range(15))
+    check_whole(tmp_path)
+
+
+def test_a_write_may_repeat_any_batch_that_it_numbered(tmp_path):
+    def write(number):
+        named = {"sinkId": "nightly", "batchId": str(number)}
+        return commit(tmp_path, [rows(2)], number, streaming=False, **named)
+
+    assert all(write(number).is_new for number in (20240601, 20240603, 20240602))
+    assert not any(write(number).is_new for number in (20240601, 20240602, 20240603))
+    assert stored_numbers(tmp_path) == [0, 1] * 3
 
 
 def test_a_write_without_a_sink_is_appended_each_time(tmp_path):
@@ -289,6 +322,19 @@ def test_files_of_attempts_that_were_not_committed_are_not_used_and_swept(tmp_pa
     commit_batch(options, owner, files, 0)
     assert stored_numbers(tmp_path) == list(range(40))
     check_whole(tmp_path)
+
+
+def test_a_task_makes_no_directory_where_the_drivers_is_not_to_be_seen(tmp_path):
+    options = sink_options(tmp_path / "here")
+    owner = new_owner(options)
+    stage(options, owner, [rows(3)])
+    elsewhere = str(tmp_path / "there" / "store")
+    staged = StagingWriter(elsewhere, owner, partition_id=0, chunk_bytes=100)
+    with pytest.raises(StoreError, match="the directory is not shared") as caught:
+        staged.add(EncodedRow(("Topic0", 0), b"x" * 200))
+    assert f"{staging_root(elsewhere) / owner.job} is not there" in str(caught.value)
+    staged.discard()
+    assert not (tmp_path / "there").exists()
 
 
 def test_what_a_dead_driver_staged_is_swept_and_what_a_living_one_stages_is_not(tmp_path):

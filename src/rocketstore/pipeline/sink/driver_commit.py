@@ -164,6 +164,8 @@ def commit_batch(
         Somebody else writes to the store; nothing was appended.
     StoreDamagedError
         A staged file or a mark cannot be trusted; nothing was appended.
+    ConfigError
+        A stream with another checkpoint has used this sinkId; nothing was appended.
     StoreError
         The store could not take it all. The next commit finishes the batch.
     """
@@ -294,11 +296,12 @@ class SinkStore:
         sink_id = owner.sink_id
         if batch_id is not None:
             marks = self._marks(sink_id)
+            if owner.streaming:
+                marks.refuse_older(batch_id, self._root)
             if batch_id in marks:
                 _log.warning(
                     "sink.batch_known", sink_id=sink_id, batch_id=batch_id, last=marks.last,
-                    hint="it was committed before and is passed over; a query with a new "
-                    "checkpoint needs a new sinkId",
+                    hint="it was committed before and is passed over",
                 )  # fmt: skip
                 return CommitOutcome(is_new=False, start=0, length=0, messages=0)
         if not files:

@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
-from rocketstore.errors import StoreDamagedError
+from rocketstore.errors import ConfigError, StoreDamagedError
 from rocketstore.format.record import crc32
 from rocketstore.pipeline.sink.staging import SINK_DIRECTORY, StagedFile
 
@@ -131,6 +131,25 @@ class DoneMarks:
             else:
                 merged.append((first, last))
         return replace(self, ranges=tuple(merged), last={"batch_id": batch_id, **about})
+
+    def refuse_older(self, batch_id: int, root: str | Path) -> None:
+        """Refuse a stream's batch below the last one: of one checkpoint Spark repeats only that.
+
+        Raises
+        ------
+        ConfigError
+            It comes from another checkpoint.
+        """
+        last = self.last.get("batch_id", -1)
+        if batch_id < last:
+            raise ConfigError(
+                f"{root} has batches of sinkId {self.sink_id} up to {last}, and batch {batch_id} "
+                "comes again: the sinkId was used with another checkpoint; nothing was appended",
+                key="sinkId",
+                value=self.sink_id,
+                hint="start the query with that checkpoint, or give it a new sinkId, under which "
+                "everything it reads is appended, also what is in the store already",
+            )
 
     def encode(self) -> bytes:
         """Return the file."""

@@ -225,22 +225,35 @@ class StagingWriter:
         self._held_bytes = 0
 
     def _create(self) -> int:
+        try:
+            return os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+        except FileNotFoundError as error:
+            # Made here, it would be on a disk that the commit does not see.
+            raise StoreError(
+                f"{self._directory} is not there on {socket.gethostname()}, and the driver made it "
+                f"on {self._owner.host}: the directory is not shared, or somebody cleared it; "
+                "nothing was appended",
+                hint="write to a directory that the driver and all workers reach under one path",
+            ) from error
+
+
+def make_job_directory(root: str | Path, owner: JobOwner) -> None:
+    """Make the directory that a job's tasks stage in; on the driver, before they start.
+
+    Raises
+    ------
+    StoreError
+        It cannot be made.
+    """
+    directory = staging_root(root) / owner.job
+    note = json.dumps(vars(owner)).encode()
+    with written_at(directory):
         while True:
-            self._directory.mkdir(parents=True, exist_ok=True)
+            directory.mkdir(parents=True, exist_ok=True)
             # A sweep takes empty directories, so this one may be gone before it has a file.
             with contextlib.suppress(FileNotFoundError):
-                self._note_owner()
-                return os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
-
-    def _note_owner(self) -> None:
-        """Say whose directory it is, unless another task has said it."""
-        path = self._directory / OWNER_FILE_NAME
-        with contextlib.suppress(FileExistsError):
-            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
-            try:
-                _write_all(descriptor, json.dumps(vars(self._owner)).encode())
-            finally:
-                os.close(descriptor)
+                (directory / OWNER_FILE_NAME).write_bytes(note)
+                return
 
 
 @dataclass(slots=True)

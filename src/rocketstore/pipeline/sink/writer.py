@@ -20,7 +20,12 @@ from pyspark.sql.datasource import (
 from rocketstore.errors import ConfigError
 from rocketstore.pipeline.sink.options import parse_sink_options
 from rocketstore.pipeline.sink.rows import RowEncoder, check_columns
-from rocketstore.pipeline.sink.staging import JobOwner, StagedFile, StagingWriter
+from rocketstore.pipeline.sink.staging import (
+    JobOwner,
+    StagedFile,
+    StagingWriter,
+    make_job_directory,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -119,8 +124,10 @@ def _prepared(
     types = [(field.name, field.dataType.simpleString()) for field in schema.fields]
     check_columns(types, options.topic)
     check_target(options)
+    settings = encode_settings(options)
     owner = JobOwner.new(options.sink_id, streaming=streaming)
-    return options, owner, encode_settings(options)
+    make_job_directory(options.root, owner)
+    return options, owner, settings
 
 
 def _stage(
