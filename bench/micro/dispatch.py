@@ -12,7 +12,6 @@ Kernels are compiled before. The files lie in a temporary directory that is remo
 from __future__ import annotations
 
 import argparse
-import logging
 import os
 import shutil
 import statistics
@@ -20,8 +19,6 @@ import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-import structlog
 
 from rocketstore import Message, MessageStore, StoreConfig
 from rocketstore.format.index_file import IndexLayout
@@ -147,7 +144,6 @@ def main() -> None:
     parser.add_argument("--messages", type=int, default=400_000)
     parser.add_argument("--directory", type=Path, default=None, help="default: a temporary one")
     arguments = parser.parse_args()
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     kernels.warm()
     root = Path(tempfile.mkdtemp(dir=arguments.directory))
     try:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import logging
 import os
 import random
 import signal
@@ -26,7 +25,6 @@ from typing import TYPE_CHECKING, Any, Final
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-import structlog
 
 from rocketstore import MessageStore
 from rocketstore.scan import kernels
@@ -79,7 +77,6 @@ class CrashWriter(LineProcess):
 
 def serve() -> None:
     """Answer commands until the input ends."""
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     kernels.warm()
     for line in sys.stdin:
         command = json.loads(line)

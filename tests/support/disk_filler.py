@@ -7,13 +7,11 @@ acknowledged, then one that says how it ended.
 from __future__ import annotations
 
 import json
-import logging
 import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-import structlog
 
 from rocketstore import FlushFailedError, MessageStore
 from rocketstore.storage.results import PutMessageStatus
@@ -26,7 +24,6 @@ MOST_STEPS = 20_000
 
 
 def main() -> None:
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     root, flush, run = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
     config = small_files(flush, flush_interval_commit_log=5, flush_interval_consume_queue=5)
     store = MessageStore.open(root, config)

@@ -12,6 +12,7 @@ from typing import Final, NoReturn
 import cyclopts
 from cyclopts import App
 
+from rocketstore import events
 from rocketstore.cli import bench, demo, index, message, pipeline, queue, settings, store, warm
 from rocketstore.cli.options import STANDARD_INPUT
 from rocketstore.errors import RocketStoreError
@@ -54,6 +55,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
 def run(arguments: list[str]) -> int:
     """Run one command and return its exit code; no stack trace for what a user can mend."""
     logging.getLogger().addFilter(_is_not_of_py4j)
+    events.ROOT.addHandler(_ON_STDERR)
     # The parser takes a lone dash for an option; here, as everywhere, it is standard input.
     arguments = [STANDARD_INPUT if argument == "-" else argument for argument in arguments]
     try:
@@ -79,6 +81,16 @@ def run(arguments: list[str]) -> int:
             traceback.print_exc()
         return EXIT_UNREACHABLE
     return outcome if isinstance(outcome, int) else 0
+
+
+class _OnStderr(logging.Handler):
+    """Shows what the store logs; the stream is looked up each time, since tests replace it."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        print(f"rocketstore: {self.format(record)}", file=sys.stderr)
+
+
+_ON_STDERR: Final = _OnStderr(logging.WARNING)
 
 
 def _is_not_of_py4j(record: logging.LogRecord) -> bool:

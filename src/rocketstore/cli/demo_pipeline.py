@@ -31,7 +31,7 @@ def run_pipeline(store: Path, scratch: Path) -> int:
     from rocketstore import pipeline
 
     began = time.perf_counter()
-    spark = pipeline.session()
+    spark = pipeline.session(quiet=True)
     print(f"\nThe same store on Spark (session started in {time.perf_counter() - began:.1f} s):\n")
     try:
         return run_jobs(spark, store, scratch)

@@ -30,20 +30,24 @@ PANDAS_MIN: Final = (2, 2)
 PANDAS_BELOW: Final = (3,)
 
 SETTINGS: Final[dict[str, str]] = {
-    "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.session.timeZone": "UTC",
-    "spark.driver.extraJavaOptions": (
-        f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties').as_uri()}"
-    ),
 }
 """Of a session that `session` starts; anything given to it wins."""
 
 LOCAL_SETTINGS: Final[dict[str, str]] = {
+    "spark.ui.enabled": "false",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
 }
 """Where driver and workers are one process: no other machine has to find the driver."""
+
+QUIET_SETTINGS: Final[dict[str, str]] = {
+    "spark.driver.extraJavaOptions": (
+        f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties').as_uri()}"
+    ),
+}
+"""Where the error that a query or job ends with is enough, as on the command line."""
 
 
 def check_versions() -> None:
@@ -93,13 +97,16 @@ def check_java(environment: Mapping[str, str] = os.environ) -> None:
         )
 
 
-def session(master: str = "local[*]", **settings: str) -> Any:
+def session(master: str = "local[*]", *, quiet: bool = False, **settings: str) -> Any:
     """Return a Spark session with the data source registered, on this machine unless told.
 
     Parameters
     ----------
     master
         Where Spark runs; see ``docs/guide/spark-cluster.md`` for others than ``local``.
+    quiet
+        Whether Spark's driver logs errors only, without Java's stacks, and nothing of tasks that
+        failed, as in the command line's own sessions; Spark logs as it is configured unless asked.
     settings
         Spark's settings, with ``__`` for each dot: ``spark__driver__memory="2g"``.
 
@@ -126,6 +133,7 @@ def session(master: str = "local[*]", **settings: str) -> Any:
     builder = builder.master(master).appName("rocketstore")
     given = {name.replace("__", "."): value for name, value in settings.items()}
     settled = SETTINGS | (LOCAL_SETTINGS if master.startswith("local") else {})
+    settled |= QUIET_SETTINGS if quiet else {}
     for name, value in (settled | given).items():
         builder = builder.config(name, value)
     with interrupted_afterwards():

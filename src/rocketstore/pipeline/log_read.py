@@ -6,12 +6,12 @@ torn record at the very end of a store that is open, or was not closed in order,
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from rocketstore.errors import StoreDamagedError, StoreError
+from rocketstore.events import get_logger
 from rocketstore.pipeline.files import files_at, opened
 from rocketstore.pipeline.stores import SegmentState
 from rocketstore.scan.columns import RecordColumns, new_columns
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from rocketstore.pipeline.options import ReadOptions
     from rocketstore.pipeline.planning import SplitTask
 
-_log = logging.getLogger("rocketstore.pipeline")
+_log = get_logger(__name__)
 
 
 class FoundDamage(NamedTuple):

@@ -28,7 +28,7 @@ from rocketstore.errors import ConfigError, RocketStoreError
 from rocketstore.pipeline.columns import NULLABLE, column_type, table_ddl
 from rocketstore.pipeline.environment import check_versions
 from rocketstore.pipeline.options import ReadOptions, parse_options
-from rocketstore.pipeline.worker import is_worker, spare_collections
+from rocketstore.pipeline.worker import is_worker, let_warnings_out, spare_collections
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -198,6 +198,7 @@ def plain_errors() -> Iterator[None]:
     to leave the traceback out. One that did its work goes on to the next (`spare_collections`). Any
     other process is left as it is.
     """
+    let_warnings_out()
     try:
         yield
     except RocketStoreError:

@@ -6,9 +6,12 @@ Law: any other process, the driver above all, is left as it is.
 from __future__ import annotations
 
 import gc
+import logging
 import sys
 
-__all__ = ["is_worker", "spare_collections"]
+from rocketstore.events import ROOT
+
+__all__ = ["is_worker", "let_warnings_out", "spare_collections"]
 
 _module_count = 0
 """Modules this process had when its objects were last set aside."""
@@ -18,6 +21,16 @@ def is_worker() -> bool:
     """Whether Spark started this process to run Python for it."""
     spec = getattr(sys.modules.get("__main__"), "__spec__", None)
     return spec is not None and spec.name.startswith("pyspark.")
+
+
+def let_warnings_out() -> None:
+    """Let what this package warns of reach a worker's stderr, which Spark keeps for its readers.
+
+    Nobody else sets up logging in such a process; where somebody did, it is left at that.
+    """
+    last_resort = logging.lastResort
+    if last_resort is not None and is_worker() and not logging.getLogger().handlers:
+        ROOT.addHandler(last_resort)  # once: a handler that is there is not added again
 
 
 def spare_collections() -> None:

@@ -18,8 +18,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import structlog
-
 from rocketstore.config import (
     FileObservation,
     ObservedSizes,
@@ -28,6 +26,7 @@ from rocketstore.config import (
     resolve_sizes,
 )
 from rocketstore.errors import StoreError
+from rocketstore.events import get_logger
 from rocketstore.format.file_name import parse_file_name
 from rocketstore.format.host import encode_host
 from rocketstore.format.index_file import IndexLayout, is_index_file_name
@@ -59,7 +58,7 @@ if TYPE_CHECKING:
 _LOOKED_AT_QUEUES = 16
 """Queues whose files are looked at to learn the size of a queue file."""
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 @dataclass(slots=True, kw_only=True)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Final
 
-import structlog
+from rocketstore.events import get_logger
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_log: Final = structlog.get_logger(__name__)
+_log: Final = get_logger(__name__)
 
 
 class Periodic:

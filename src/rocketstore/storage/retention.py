@@ -20,9 +20,8 @@ from datetime import UTC, datetime
 from enum import Enum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-import structlog
-
 from rocketstore.config import parse_delete_hours
+from rocketstore.events import get_logger
 from rocketstore.scan import kernels
 from rocketstore.scan.columns import Column, new_columns
 from rocketstore.storage.running_flags import RunningFlag
@@ -40,7 +39,7 @@ if TYPE_CHECKING:
     from rocketstore.storage.queues.queue_table import ConsumeQueueTable
     from rocketstore.storage.running_flags import RunningFlags
 
-_log: Final = structlog.get_logger(__name__)
+_log: Final = get_logger(__name__)
 
 HOUR_MS: Final = 3_600_000
 MANUAL_ROUNDS: Final = 20

@@ -10,14 +10,14 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Final
 
-import structlog
+from rocketstore.events import get_logger
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from rocketstore.storage.retention import Retention
 
-_log: Final = structlog.get_logger(__name__)
+_log: Final = get_logger(__name__)
 
 FIRST_CLEAN_AFTER_S: Final = 60.0
 DISK_CHECK_INTERVAL_S: Final = 10.0

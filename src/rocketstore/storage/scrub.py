@@ -14,8 +14,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-import structlog
-
+from rocketstore.events import get_logger
 from rocketstore.scan.window import scan_window
 
 if TYPE_CHECKING:
@@ -34,7 +33,7 @@ WINDOW_BYTES: Final = 1 << 20
 BATCH_RECORDS: Final = 1024
 """Records after which a turn looks at what it has spent."""
 
-_log: Final = structlog.get_logger(__name__)
+_log: Final = get_logger(__name__)
 
 
 class ScrubCounts(NamedTuple):

@@ -11,9 +11,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-import structlog
-
 from rocketstore.errors import FlushFailedError, RocketStoreError
+from rocketstore.events import get_logger
 from rocketstore.storage.dispatch.dispatch_service import DispatchService
 from rocketstore.storage.log.batch_writer import BatchWriter
 from rocketstore.storage.log.flush import CommitLogFlusher
@@ -41,7 +40,7 @@ CATCH_UP_TIMEOUT_S: Final = 5.0
 
 _CATCH_UP_TURN_S: Final = 0.1
 
-_log: Final = structlog.get_logger(__name__)
+_log: Final = get_logger(__name__)
 
 
 class StoreServices:

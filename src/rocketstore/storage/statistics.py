@@ -15,7 +15,7 @@ from bisect import bisect_right
 from collections import deque
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-import structlog
+from rocketstore.events import get_logger
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -49,7 +49,7 @@ _SLOW_PUT_MS: Final = 500
 _LOG_EVERY: Final = 50_000
 """One in so many refused puts is logged (DefaultMessageStore.printTimes)."""
 
-_log: Final = structlog.get_logger(__name__)
+_log: Final = get_logger(__name__)
 
 
 class PutTotals(NamedTuple):
@@ -101,12 +101,15 @@ class StoreStatistics:
 
     # --- noted by the store ---------------------------------------------------------------------
 
-    def note_slow_put(self, elapsed_ms: int) -> None:
-        """Enter a put that took a millisecond or more."""
+    def note_slow_put(self, elapsed_ms: int, message_count: int = 1) -> None:
+        """Enter a put that took a millisecond or more, and warn of one that took far too long.
+
+        The first put of an open store makes the log's file and touches it: no reason to warn.
+        """
         with self._lock:
             self._slow_puts[_bucket(elapsed_ms)] += 1
             self.put_time_max_ms = max(self.put_time_max_ms, elapsed_ms)
-        if elapsed_ms > _SLOW_PUT_MS:
+        if elapsed_ms > _SLOW_PUT_MS and self.total_put().messages > message_count:
             _log.warning("put.slow", took_ms=elapsed_ms)
 
     def note_failed_put(self) -> None:

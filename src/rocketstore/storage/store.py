@@ -14,10 +14,9 @@ import contextlib
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, Self, overload
 
-import structlog
-
 from rocketstore.config import StoreConfig
 from rocketstore.errors import FlushFailedError, RefusedMessageError, StoreClosedError
+from rocketstore.events import get_logger
 from rocketstore.message import DEFAULT_HOST
 from rocketstore.storage.clock import system_clock_ms
 from rocketstore.storage.files.disk import Disk
@@ -48,7 +47,7 @@ if TYPE_CHECKING:
     from rocketstore.storage.statistics import StoreStatistics
 
 _NANOS_PER_MS: Final = 1_000_000
-_log: Final = structlog.get_logger(__name__)
+_log: Final = get_logger(__name__)
 
 
 class MessageStore(Reader):

@@ -9,6 +9,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from rocketstore.cli.application import run
+from rocketstore.events import get_logger
 from rocketstore.storage.store import MessageStore
 
 if TYPE_CHECKING:
@@ -82,6 +83,14 @@ def test_a_closed_stderr_keeps_no_command_from_its_work(tmp_path: Path) -> None:
     assert command("store", "verify", str(tmp_path)).returncode == 0
     missing = command("store", "verify", str(tmp_path / "none"))
     assert (missing.returncode, missing.stdout) == (4, b"")
+
+
+def test_what_the_store_logs_is_shown_once_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["config", "show"]) == run(["config", "show"]) == 0
+    capsys.readouterr()
+    get_logger("rocketstore.storage").warning("file.problem", problem="none")
+    get_logger("rocketstore.storage").info("file.fine")
+    assert capsys.readouterr().err == "rocketstore: file.problem problem=none\n"
 
 
 def test_what_py4j_says_of_a_broken_call_is_not_shown(capsys: pytest.CaptureFixture[str]) -> None:

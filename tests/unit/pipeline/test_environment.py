@@ -114,3 +114,35 @@ def test_import_loads_neither_spark_nor_arrow():
     code = "import rocketstore.pipeline, sys; print(sorted({'pyspark', 'pyarrow', 'pandas', 'numba'} & set(sys.modules)))"  # noqa: E501
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+class Builder:
+    """Stands in for Spark's: remembers what a session is asked to be."""
+
+    def __init__(self):
+        self.settings = {}
+
+    def master(self, url):
+        return self
+
+    appName = master  # noqa: N815 - Spark's name
+
+    def config(self, name, value):
+        self.settings[name] = value
+        return self
+
+    def getOrCreate(self):  # noqa: N802 - Spark's name
+        return self
+
+
+@pytest.mark.parametrize("master", ["local[2]", "spark://host:7077"])
+def test_a_session_logs_as_spark_is_configured_unless_asked_to_be_quiet(monkeypatch, master):
+    monkeypatch.setattr(environment, "check_java", lambda: None)
+    monkeypatch.setattr("rocketstore.pipeline.register", lambda spark: None)
+    asked = {}
+    for quiet in (False, True):
+        monkeypatch.setattr("pyspark.sql.SparkSession.builder", Builder())
+        asked[quiet] = environment.session(master, quiet=quiet).settings
+    assert set(asked[True]) - set(asked[False]) == {"spark.driver.extraJavaOptions"}
+    assert "log4j2.properties" in asked[True]["spark.driver.extraJavaOptions"]
+    assert ("spark.ui.enabled" in asked[False]) == master.startswith("local")

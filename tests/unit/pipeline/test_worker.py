@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import sys
 import weakref
 from types import ModuleType
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from rocketstore.events import ROOT
 from rocketstore.pipeline import worker
 
 if TYPE_CHECKING:
@@ -68,3 +70,21 @@ def test_the_collector_of_any_other_process_is_left_alone() -> None:
     before = gc.get_freeze_count()
     worker.spare_collections()
     assert gc.get_freeze_count() == before
+
+
+def test_a_worker_s_warnings_reach_its_stderr_unless_somebody_set_up_logging(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    logger, before = ROOT, list(ROOT.handlers)
+    monkeypatch.setattr(logging.root, "handlers", [])
+    worker.let_warnings_out()
+    assert logger.handlers == before
+    monkeypatch.setattr(worker, "is_worker", lambda: True)
+    monkeypatch.setattr(logger, "handlers", list(before))
+    monkeypatch.setattr(logging.root, "handlers", [logging.NullHandler()])
+    worker.let_warnings_out()
+    assert logger.handlers == before
+    monkeypatch.setattr(logging.root, "handlers", [])
+    worker.let_warnings_out()
+    worker.let_warnings_out()
+    assert logger.handlers == [*before, logging.lastResort]

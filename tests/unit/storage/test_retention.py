@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from datetime import UTC
 
 import pytest
-import structlog
-from structlog.testing import capture_logs
 
 from rocketstore.config import StoreConfig
 from rocketstore.storage.retention import (
@@ -23,6 +20,7 @@ from rocketstore.storage.retention import (
 from rocketstore.storage.retention_service import RetentionService
 from rocketstore.storage.running_flags import RunningFlag, RunningFlags
 from support.dispatch_parts import DispatchParts
+from support.said import capture_logs
 
 FOUR_O_CLOCK = 1_700_020_800_000
 """2023-11-15 04:00 UTC."""
@@ -82,15 +80,6 @@ class Bench:
 @pytest.fixture
 def bench(tmp_path):
     return Bench(tmp_path)
-
-
-@pytest.fixture
-def every_level():
-    """Let `capture_logs` see informational events too, which are silent by default."""
-    before = structlog.get_config()
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.NOTSET))
-    yield
-    structlog.configure(**before)
 
 
 # --- age and hour ---------------------------------------------------------------------------------
@@ -312,7 +301,7 @@ def test_a_hung_file_is_tried_again_at_other_hours(bench):
 # --- queues and index follow ----------------------------------------------------------------------
 
 
-def test_queue_and_index_files_follow_the_log(bench, every_level):
+def test_queue_and_index_files_follow_the_log(bench):
     bench.fill(OLD, OLD, YOUNG, YOUNG)
     queue = bench.parts.queue()
     with capture_logs() as logs:

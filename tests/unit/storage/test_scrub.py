@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
-from structlog.testing import capture_logs
 
 from rocketstore import MessageStore
 from rocketstore.storage.scrub import Scrubber
+from support.said import capture_logs
 from support.small_store import (
     CONFIG,
     LOG_FILE_BYTES,

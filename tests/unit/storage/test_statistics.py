@@ -1,7 +1,6 @@
 """What a store counts, under 4.9's names; and the flags that stop it."""
 
 import pytest
-from structlog.testing import CapturingLogger
 
 from rocketstore.config import StoreConfig
 from rocketstore.message import Message
@@ -9,6 +8,7 @@ from rocketstore.storage.results import PutMessageStatus
 from rocketstore.storage.running_flags import RunningFlag, RunningFlags
 from rocketstore.storage.statistics import BUCKET_NAMES, PutTotals, StoreStatistics
 from support.log_parts import LogParts, SettableClock
+from support.said import capture_logs
 
 
 class Totals:
@@ -196,10 +196,9 @@ def test_two_full_disks_are_two_causes():
 
 
 @pytest.fixture
-def logged(monkeypatch) -> CapturingLogger:
-    logger = CapturingLogger()
-    monkeypatch.setattr("rocketstore.storage.statistics._log", logger)
-    return logger
+def logged():
+    with capture_logs() as logs:
+        yield logs
 
 
 def test_rates_and_put_times_are_logged_every_minute_and_counted_anew(
@@ -211,9 +210,9 @@ def test_rates_and_put_times_are_logged_every_minute_and_counted_anew(
         for _ in range(60):
             clock.now_ms += 1_000
             statistics.sample()
-    assert [call.args for call in logged.calls] == [("store.statistics",)] * 2
-    assert [call.kwargs["puts"] for call in logged.calls] == [60, 60]
-    times = [call.kwargs["put_times"] for call in logged.calls]
+    assert [line["event"] for line in logged] == ["store.statistics"] * 2
+    assert [line["puts"] for line in logged] == [60, 60]
+    times = [line["put_times"] for line in logged]
     assert times == [{"[<=0ms]": 59, "[10~50ms]": 1}] * 2
 
 
@@ -221,4 +220,4 @@ def test_a_clock_that_is_set_back_does_not_silence_the_statistics(statistics, cl
     for step_ms in (-3_600_000, 60_000):
         clock.now_ms += step_ms
         statistics.sample()
-    assert len(logged.calls) == 2
+    assert len(logged) == 2

@@ -54,7 +54,7 @@ def archive(
     from rocketstore import pipeline
 
     config = (settings or StoreSettings()).load()
-    spark = pipeline.session(master)
+    spark = pipeline.session(master, quiet=True)
     with job_progress("archiving") as progress:
         result = pipeline.archive(
             spark,

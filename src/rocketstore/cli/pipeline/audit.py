@@ -57,7 +57,7 @@ def audit(
         check_target(out)
     # What is wrong with the place is said before Spark is started, which takes seconds.
     find_places(store, config)
-    spark = pipeline.session(master)
+    spark = pipeline.session(master, quiet=True)
     with job_progress("auditing") as progress:
         report = pipeline.audit(
             spark,

@@ -72,7 +72,7 @@ def rebuild(
     from rocketstore.pipeline.jobs.rebuild.proving import prove_rebuild
 
     config = (settings or StoreSettings()).load()
-    spark = pipeline.session(master)
+    spark = pipeline.session(master, quiet=True)
     with job_progress("proving" if prove else "rebuilding", unit="tasks") as progress:
         options: dict[str, Any] = {
             "plan": plan,

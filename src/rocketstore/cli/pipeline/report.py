@@ -55,7 +55,7 @@ def report(
     config = (settings or StoreSettings()).load()
     planned = plan_report(store, config, max_split_bytes=max(split_mib, 1) * MiB)
     places = places_of(planned, out)
-    spark = pipeline.session(master)
+    spark = pipeline.session(master, quiet=True)
     with job_progress("reporting") as progress:
         found = run_report(spark, planned, places, progress)
     _print_report(found, output)

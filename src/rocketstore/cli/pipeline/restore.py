@@ -51,7 +51,7 @@ def restore(
 
     (settings or StoreSettings()).load()
     begin_ms, end_ms = _time_ms("begin", begin), _time_ms("end", end)
-    spark = pipeline.session(master)
+    spark = pipeline.session(master, quiet=True)
     with job_progress("restoring", unit="tasks") as progress:
         result = pipeline.restore(
             spark,

@@ -21,10 +21,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 import msgspec
-import structlog
 
 from rocketstore.config import StoreConfig, from_properties, load_broker_conf, resolve_sizes
 from rocketstore.errors import NotAStoreError, StoreDamagedError, StoreError, StoreLockedError
+from rocketstore.events import get_logger
 from rocketstore.format.checkpoint import Checkpoint
 from rocketstore.format.host import encode_host
 from rocketstore.format.markers import (
@@ -73,7 +73,7 @@ _SIGNS_OF_A_STORE: Final = frozenset(
 )
 """One of them makes a directory a store, or what a first commit that was killed left of one."""
 
-_log: Final = structlog.get_logger(__name__)
+_log: Final = get_logger(__name__)
 
 
 class CommitOutcome(NamedTuple):

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
 from rocketstore.errors import StoreDamagedError
+from rocketstore.events import get_logger
 from rocketstore.format.queue_entry import filler_mask, written_mask
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     Numbers = npt.NDArray[np.int64]
 
-_log = logging.getLogger("rocketstore.pipeline")
+_log = get_logger(__name__)
 
 LIMITED_ENTRIES: Final = 2_000_000
 """Most entries that are held to find out which come first in the log: 32 MB."""

@@ -7,10 +7,10 @@ is gone and where the stream goes on.
 from __future__ import annotations
 
 import functools
-import logging
 from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
 
 from rocketstore.errors import StoreError
+from rocketstore.events import get_logger
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 Given = ParamSpec("Given")
 Answer = TypeVar("Answer")
 
-_log = logging.getLogger("rocketstore.pipeline")
+_log = get_logger(__name__)
 
 HINT: Final = 'to go on with what is there: option("failOnDataLoss", "false")'
 

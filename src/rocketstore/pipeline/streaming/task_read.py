@@ -7,12 +7,12 @@ mount that lags) is data loss; it never makes a batch quietly smaller.
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from rocketstore.errors import StoreDamagedError, StoreError
+from rocketstore.events import get_logger
 from rocketstore.message import TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
 from rocketstore.pipeline.files import files_at, opened
 from rocketstore.pipeline.projection import record_batches
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     Mask = npt.NDArray[np.bool_]
 
-_log = logging.getLogger("rocketstore.pipeline")
+_log = get_logger(__name__)
 
 
 def read_tasks(

@@ -11,12 +11,12 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
-import structlog
+from rocketstore.events import get_logger
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-_log: Final = structlog.get_logger(__name__)
+_log: Final = get_logger(__name__)
 
 
 class Arrival(NamedTuple):

@@ -13,14 +13,14 @@ import threading
 import time
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-import structlog
+from rocketstore.events import get_logger
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from rocketstore.storage.dispatch.dispatcher import Dispatcher
 
-_log: Final = structlog.get_logger(__name__)
+_log: Final = get_logger(__name__)
 
 IDLE_PAUSE_S: Final = 0.001
 """Pause when there is nothing to dispatch, as in 4.9."""

@@ -19,8 +19,8 @@ from bisect import bisect_left
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
-import structlog
 
+from rocketstore.events import get_logger
 from rocketstore.scan import kernels
 from rocketstore.scan.columns import Column, RecordColumns, StopReason, new_columns
 from rocketstore.scan.dispatch_state import (
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from rocketstore.storage.index.index_service import IndexService
     from rocketstore.storage.queues.queue_table import ConsumeQueueTable
 
-_log: Final = structlog.get_logger(__name__)
+_log: Final = get_logger(__name__)
 
 BATCH_RECORDS: Final = 1024
 """Records per walked batch: 230 kB of columns, which stay in the processor's second-level cache."""

@@ -15,8 +15,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
-import structlog
 
+from rocketstore.events import get_logger
 from rocketstore.format.properties import decode_properties
 from rocketstore.format.queue_entry import (
     ENTRY_SIZE_BYTES,
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from rocketstore.storage.queues.consume_queue import ConsumeQueue
     from rocketstore.storage.queues.queue_table import ConsumeQueueTable
 
-_log: Final = structlog.get_logger(__name__)
+_log: Final = get_logger(__name__)
 
 PREPARED_BIT: Final = 0x4
 """Set in prepared and in rollback records, which have no queue entry."""

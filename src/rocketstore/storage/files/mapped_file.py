@@ -19,9 +19,9 @@ import threading
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import numpy as np
-import structlog
 
 from rocketstore.errors import FlushFailedError, FormatError
+from rocketstore.events import get_logger
 from rocketstore.format.file_name import file_name
 from rocketstore.storage.files.disk import Disk, has_all_blocks, probe_pages
 from rocketstore.storage.files.new_file import make_file
@@ -39,7 +39,7 @@ _PROBE_AHEAD_BYTES: Final = MiB
 _FORCED: Final = -1000
 """Reference count of a file whose readers were given up (ReferenceResource.shutdown)."""
 
-_log: Final = structlog.get_logger(__name__)
+_log: Final = get_logger(__name__)
 
 _T = TypeVar("_T")
 

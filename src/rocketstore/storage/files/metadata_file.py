@@ -12,9 +12,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, TypeVar
 
-import structlog
-
 from rocketstore.errors import FormatError
+from rocketstore.events import get_logger
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from rocketstore.storage.files.disk import Disk
 
 _T = TypeVar("_T")
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 def backup_path(path: Path) -> Path:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-import structlog
+from rocketstore.events import get_logger
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["make_file"]
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 def make_file(path: Path, size: int, *, disk: Disk, sync: bool = True) -> tuple[int, bool]:

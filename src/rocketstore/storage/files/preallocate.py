@@ -16,9 +16,8 @@ import threading
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Final
 
-import structlog
-
 from rocketstore.errors import StoreError, StoreFullError
+from rocketstore.events import get_logger
 from rocketstore.storage.files.mapped_file import MappedFile
 
 if TYPE_CHECKING:
@@ -37,7 +36,7 @@ ROOM_FACTOR: Final = 2
 TAKE_TIMEOUT_S: Final = 5.0
 """Longest wait for a file that is being made (AllocateMappedFileService.waitTimeOut)."""
 
-_log: Final = structlog.get_logger(__name__)
+_log: Final = get_logger(__name__)
 
 
 class Preallocator:

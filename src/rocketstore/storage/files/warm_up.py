@@ -16,8 +16,7 @@ import functools
 import time
 from typing import TYPE_CHECKING, Final
 
-import structlog
-
+from rocketstore.events import get_logger
 from rocketstore.units import OS_PAGE_SIZE_BYTES
 
 if TYPE_CHECKING:
@@ -28,7 +27,7 @@ _MADV_POPULATE_WRITE: Final = 23
 _YIELD_EVERY_PAGES: Final = 1000
 """Pages of the slow loop after which other threads get a turn (MappedFile.warmMappedFile)."""
 
-_log: Final = structlog.get_logger(__name__)
+_log: Final = get_logger(__name__)
 
 
 class WarmUp:

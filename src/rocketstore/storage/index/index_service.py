@@ -16,9 +16,9 @@ import os
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
-import structlog
 
 from rocketstore.errors import FlushFailedError, StoreFullError
+from rocketstore.events import get_logger
 from rocketstore.format.index_file import (
     FIRST_ITEM,
     IndexHeader,
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from rocketstore.scan.dispatch_state import ByteArray, Int64Array
     from rocketstore.storage.files.disk import Disk
 
-_log: Final = structlog.get_logger(__name__)
+_log: Final = get_logger(__name__)
 
 _NO_END_MS: Final = 2**63 - 1
 _CANDIDATES_PER_CALL: Final = 64

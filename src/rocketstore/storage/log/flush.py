@@ -17,9 +17,8 @@ import threading
 import time
 from typing import TYPE_CHECKING, Final
 
-import structlog
-
 from rocketstore.errors import FlushFailedError
+from rocketstore.events import get_logger
 from rocketstore.storage.files.touch_ahead import touch_for_syncs
 
 if TYPE_CHECKING:
@@ -36,7 +35,7 @@ _SLOW_FLUSH_S: Final = 0.5
 _ROUNDS_S: Final = 0.005
 """Longest time in which puts are served and nothing else is done: some 30 syncs of a fast disk."""
 
-_log: Final = structlog.get_logger(__name__)
+_log: Final = get_logger(__name__)
 
 
 class CommitLogFlusher:

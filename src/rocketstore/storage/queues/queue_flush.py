@@ -16,9 +16,8 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Final
 
-import structlog
-
 from rocketstore.errors import RocketStoreError
+from rocketstore.events import get_logger
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
     from rocketstore.storage.index.index_service import IndexService
     from rocketstore.storage.queues.queue_table import ConsumeQueueTable
 
-_log: Final = structlog.get_logger(__name__)
+_log: Final = get_logger(__name__)
 
 
 class QueueFlusher:

@@ -14,8 +14,7 @@ import threading
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Final
 
-import structlog
-
+from rocketstore.events import get_logger
 from rocketstore.scan.dispatch_state import QueueColumn
 
 if TYPE_CHECKING:
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from rocketstore.storage.files.mapped_file import MappedFile
     from rocketstore.storage.queues.queue_rows import QueueRows
 
-_log: Final = structlog.get_logger(__name__)
+_log: Final = get_logger(__name__)
 
 _LEAST_FILES: Final = 64
 _MANY_DESCRIPTORS: Final = 1 << 20

@@ -14,9 +14,8 @@ import os
 import threading
 from typing import TYPE_CHECKING, Final
 
-import structlog
-
 from rocketstore.errors import FlushFailedError
+from rocketstore.events import get_logger
 from rocketstore.storage.files.mapped_file_queue import FileProblemReason, MappedFileQueue
 from rocketstore.storage.queues.consume_queue import ConsumeQueue
 from rocketstore.storage.queues.queue_mappings import QueueMappings
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
     from rocketstore.storage.files.disk import Disk
     from rocketstore.storage.files.mapped_file_queue import FileProblem
 
-_log: Final = structlog.get_logger(__name__)
+_log: Final = get_logger(__name__)
 
 DELAY_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
 """The topic whose entries keep a deliver time instead of a tags code (spec F5)."""

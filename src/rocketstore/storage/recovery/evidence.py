@@ -16,8 +16,7 @@ import shutil
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
-import structlog
-
+from rocketstore.events import get_logger
 from rocketstore.units import OS_PAGE_SIZE_BYTES, MiB
 
 if TYPE_CHECKING:
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
 
 _PIECE_BYTES: Final = MiB
 _ZEROS: Final = bytes(_PIECE_BYTES)
-_log: Final = structlog.get_logger(__name__)
+_log: Final = get_logger(__name__)
 
 
 class Evidence:

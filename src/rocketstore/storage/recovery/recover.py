@@ -26,10 +26,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-import structlog
-
 from rocketstore.config import RecoveryPolicy
 from rocketstore.errors import StoreDamagedError
+from rocketstore.events import get_logger
 from rocketstore.format.checkpoint import Checkpoint
 from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES
 from rocketstore.scan.resync import find_record
@@ -60,7 +59,7 @@ if TYPE_CHECKING:
     from rocketstore.storage.queues.queue_table import ConsumeQueueTable
     from rocketstore.units import QueueKey
 
-_log: Final = structlog.get_logger(__name__)
+_log: Final = get_logger(__name__)
 
 CLEAN_TAIL_BYTES: Final = 32 * MiB
 """How much of the log's end is compared with the queues after a clean stop."""

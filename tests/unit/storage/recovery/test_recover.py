@@ -7,7 +7,6 @@ import shutil
 from typing import TYPE_CHECKING
 
 import pytest
-from structlog.testing import capture_logs
 
 from rocketstore import Message, StoreConfig
 from rocketstore.config import RecoveryPolicy
@@ -15,6 +14,7 @@ from rocketstore.errors import StoreDamagedError
 from rocketstore.storage.audit.verify import verify_store
 from rocketstore.storage.store import MessageStore
 from support.dying_disk import DyingDisk, KilledError
+from support.said import capture_logs
 from support.small_store import (
     CONFIG,
     LOG_FILE_BYTES,

@@ -24,9 +24,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import msgspec
-import structlog
 
 from rocketstore.errors import StoreError, StoreLockedError
+from rocketstore.events import get_logger
 from rocketstore.pipeline.process import started
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from rocketstore.pipeline.objects import ObjectStore
 
-_log: Final = structlog.get_logger(__name__)
+_log: Final = get_logger(__name__)
 
 CLAIMS_DIRECTORY: Final = "rebuild-claims"
 

@@ -25,9 +25,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 import numpy as np
-import structlog
 
 from rocketstore.errors import NotAStoreError, StoreError, StoreLockedError
+from rocketstore.events import get_logger
 from rocketstore.format.markers import CONSUME_QUEUE_DIRECTORY, INDEX_DIRECTORY
 from rocketstore.pipeline.files import files_at, opened
 from rocketstore.pipeline.jobs.rebuild.object_commit import kept_name
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from rocketstore.pipeline.stores import Segment
     from rocketstore.storage.recovery.log_survey import LogBytes
 
-_log: Final = structlog.get_logger(__name__)
+_log: Final = get_logger(__name__)
 
 JOURNAL_NAME: Final = "commit.json"
 _AT_FDCWD: Final = -100

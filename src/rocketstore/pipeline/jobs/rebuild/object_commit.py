@@ -20,9 +20,9 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
-import structlog
 
 from rocketstore.errors import StoreError
+from rocketstore.events import get_logger
 from rocketstore.format.markers import CONSUME_QUEUE_DIRECTORY, INDEX_DIRECTORY
 from rocketstore.pipeline.stores import PLACING_NAME, REBUILD_DIRECTORY
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from rocketstore.pipeline.jobs.rebuild.settings import RebuildSettings
     from rocketstore.pipeline.objects import ObjectStore
 
-_log: Final = structlog.get_logger(__name__)
+_log: Final = get_logger(__name__)
 
 _REPAIR_DIRECTORY: Final = "repair"
 _KEEP_NAME: Final = "keep.json"

@@ -1,0 +1,199 @@
+"""A guest in somebody's process: what the package says goes through ``logging``, and nothing that
+is global there (logging, warnings, signals, excepthooks) is another one afterwards.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import subprocess
+import sys
+import textwrap
+from typing import TYPE_CHECKING
+
+import pytest
+
+from rocketstore import Message, MessageStore, StoreConfig
+from rocketstore.events import get_logger
+from rocketstore.scan import kernels
+from rocketstore.storage.statistics import PutTotals, StoreStatistics
+from support.said import capture_logs
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+SMALL = {
+    "mapped_file_size_commit_log": 65_536,
+    "mapped_file_size_consume_queue": 6_000,
+    "max_hash_slot_num": 100,
+    "max_index_num": 400,
+}
+
+USE = """
+import json, logging, signal, sys, threading, warnings
+
+def state():
+    loggers = logging.Logger.manager.loggerDict
+    named = {name: one for name, one in loggers.items() if isinstance(one, logging.Logger)}
+    return {
+        "root": [logging.root.level, repr(logging.root.handlers), repr(logging.root.filters)],
+        "disabled": [name for name, one in named.items() if one.disabled],
+        "levels": {name: one.level for name, one in named.items() if one.level},
+        "manager": [logging.root.manager.disable, logging.getLoggerClass().__name__,
+                    logging.raiseExceptions, logging.getLogRecordFactory().__name__],
+        "warnings": [repr(warnings.filters), warnings.showwarning.__name__],
+        "signals": [str(signal.getsignal(one)) for one in sorted(signal.valid_signals())],
+        "wakeup": signal.set_wakeup_fd(-1),
+        "hooks": [sys.excepthook.__name__, threading.excepthook.__name__,
+                  sys.unraisablehook.__name__, str(sys.gettrace()), str(sys.getprofile())],
+        "switch": sys.getswitchinterval(),
+        "streams": [str(sys.stdout), str(sys.stderr)],
+    }
+
+import numpy, numba  # what these change when they are imported is theirs
+before = state()
+import rocketstore
+from rocketstore import *
+with MessageStore.open(sys.argv[1], StoreConfig(**json.loads(sys.argv[2]))) as store:
+    store.put(Message(topic="orders", body=b"one", keys="k"))
+    store.put_batch([Message(topic="orders", body=b"two")] * 3)
+    store.wait_dispatched()
+    assert len(store.get("orders", 0, 0).messages) == 4
+    assert store.find("orders", key="k")
+with MessageStore.open(sys.argv[1], read_only=True) as store:
+    store.get("orders", 0, 0)
+import rocketstore.pipeline
+after = state()
+print(json.dumps([before, after]))
+"""
+
+
+def test_using_the_package_changes_nothing_global(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", USE, tmp_path / "store", json.dumps(SMALL)],
+        capture_output=True, text=True, check=True, timeout=120,
+    )  # fmt: skip
+    before, after = json.loads(done.stdout)
+    assert after == before
+    assert done.stderr == ""
+
+
+@pytest.fixture
+def lines() -> Iterator[io.StringIO]:
+    """What a host sees that formats the records of ``rocketstore`` as it likes."""
+    logger, stream = logging.getLogger("rocketstore"), io.StringIO()
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(logging.Formatter("%(levelname)s %(name)s %(event)s|%(message)s"))
+    before = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    yield stream
+    logger.removeHandler(handler)
+    logger.setLevel(before)
+
+
+def test_a_host_s_handler_gets_lines_with_event_and_fields(tmp_path: Path, lines) -> None:
+    with MessageStore.open(tmp_path, StoreConfig(**SMALL)):
+        pass
+    name = "rocketstore.storage.recovery.recover"
+    assert f"INFO {name} store.recovered|store.recovered policy=salvage was_clean=True " in (
+        lines.getvalue()
+    )
+    with capture_logs() as logs, MessageStore.open(tmp_path):
+        pass
+    (recovered,) = [line for line in logs if line["event"] == "store.recovered"]
+    assert recovered["was_clean"] is True
+    assert recovered["start"] == recovered["end"] == 0
+
+
+def test_values_that_would_blur_a_line_are_quoted(lines) -> None:
+    log = get_logger("rocketstore.test")
+    log.warning("file.gone", path="a b", why="", size=3, name="x=1", args=0)
+    assert lines.getvalue() == (
+        "WARNING rocketstore.test file.gone|file.gone path='a b' why='' size=3 name='x=1' args=0\n"
+    )
+
+
+def test_an_exception_comes_with_its_traceback_and_the_caller_s_place(lines) -> None:
+    log = get_logger("rocketstore.test")
+    logging.getLogger("rocketstore").handlers[-1].setFormatter(
+        logging.Formatter("%(filename)s %(funcName)s %(message)s")
+    )
+    try:
+        int("no number")
+    except ValueError:
+        log.exception("service.failed", service="flush")
+    first, *rest = lines.getvalue().splitlines()
+    assert first == (
+        "test_guest.py test_an_exception_comes_with_its_traceback_and_the_caller_s_place "
+        "service.failed service=flush"
+    )
+    assert rest[-1].startswith("ValueError: invalid literal")
+
+
+def test_a_host_switches_the_package_off_by_its_one_logger(lines) -> None:
+    log, logger = get_logger("rocketstore.test.deep"), logging.getLogger("rocketstore")
+    logger.disabled = True
+    try:
+        log.error("a")
+    finally:
+        logger.disabled = False
+    logger.setLevel(logging.CRITICAL)
+    log.error("b")
+    logger.setLevel(logging.ERROR)
+    log.error("c")
+    assert [line.split("|")[1] for line in lines.getvalue().splitlines()] == ["c"]
+
+
+def test_nothing_is_printed_unless_the_host_listens() -> None:
+    code = """
+        from rocketstore.events import get_logger
+        get_logger("rocketstore.storage").error("log.flush_failed", error="EIO")
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, check=True, timeout=60
+    )
+    assert done.stdout + done.stderr == b""
+
+
+# --- a slow put that is our own doing is nothing to warn of ---------------------------------------
+
+
+def test_only_a_put_after_the_first_is_worth_a_warning() -> None:
+    messages = 0
+    statistics = StoreStatistics(lambda: 0, lambda: [("orders", PutTotals(messages, 0))])
+    with capture_logs() as logs:
+        messages = 3
+        statistics.note_slow_put(9_000, 3)
+        assert logs == []
+        messages = 4
+        statistics.note_slow_put(500)
+        statistics.note_slow_put(501)
+    assert [(line["event"], line["took_ms"]) for line in logs] == [("put.slow", 501)]
+    assert statistics.put_time_max_ms == 9_000
+
+
+def test_the_kernel_of_a_batch_is_loaded_outside_the_put_s_time_and_its_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with MessageStore.open(tmp_path, StoreConfig(**SMALL)) as store:
+        store.put(Message(topic="orders", body=b"0"))
+        now_ns = 0
+        load, seen = kernels.load, []
+
+        def slow(name: str):
+            nonlocal now_ns
+            now_ns += 9_000_000_000
+            seen.append((name, store._parts.log.locked_since_ms))
+            return load(name)
+
+        monkeypatch.setattr(kernels, "load", slow)
+        monkeypatch.delitem(vars(kernels), "write_batch", raising=False)
+        monkeypatch.setattr("rocketstore.storage.log.batch_writer.monotonic_ns", lambda: now_ns)
+        with capture_logs() as logs:
+            # A body that is no bytes goes the plain way, which asks for the kernel.
+            store.put_batch([Message(topic="orders", body=bytearray(b"1"))] * 3)
+        assert ("write_batch", 0) in seen
+        assert [line for line in logs if line["event"] == "put.slow"] == []
