@@ -1,6 +1,6 @@
 # Two commands for a visitor: make demo, make test. The others serve who works on the code.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint bench-smoke clean
+.PHONY: help setup demo test test-interpreters lint bench-smoke clean
 
 PYTEST := .venv/bin/python -m pytest
 
@@ -15,6 +15,9 @@ demo: setup ## Import 336,776 real flights into a store and query it
 
 test: setup ## Run the whole test suite
 	$(PYTEST) -n 2 --dist loadgroup
+
+test-interpreters: setup ## Run a quick suite on every other CPython, 3.11 to 3.14, of this machine
+	@scripts/test-interpreters
 
 lint: setup ## Formatting, lint, types, import laws, spelling
 	.venv/bin/ruff format --check .

@@ -45,10 +45,15 @@ def build(root: Path) -> list[Path]:
 def _compile(sources: list[Path], *, is_required: bool) -> Path | None:
     source = sources[0]
     target = source.with_name(source.stem + str(sysconfig.get_config_var("EXT_SUFFIX")))
-    compiler = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc")
+    compiler = os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc"
     command = [
-        *compiler, "-O2", "-fPIC", "-shared", "-fno-strict-aliasing",
-        f"-I{sysconfig.get_paths()['include']}", *map(str, sources), "-o", str(target),
+        *shlex.split(compiler),
+        # The interpreter's own: without its NDEBUG the assertions of Python.h are compiled in.
+        *shlex.split(sysconfig.get_config_var("CFLAGS") or "-DNDEBUG -fwrapv"),
+        "-g0", "-O2", "-fPIC", "-shared", "-fno-strict-aliasing",
+        f"-I{sysconfig.get_paths()['include']}",
+        *map(str, sources),
+        "-o", str(target),
     ]  # fmt: skip
     try:
         subprocess.run(command, check=True, capture_output=True, text=True)

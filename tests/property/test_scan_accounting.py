@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from rocketstore.scan.scanner import scan_segment
 from rocketstore.scan.split import SegmentFile, plan_splits, scan_split
 from rocketstore.units import ByteRange
-from support.golden import golden_case, require_golden
+from support.golden import golden_case
 from support.scan_strategies import damaged_logs, record_fields
 from support.synthetic_log import SyntheticLog
 
@@ -155,7 +155,6 @@ def golden_segments():
 
 @pytest.mark.parametrize("max_split_bytes", [777, 20_000, 65_536])
 def test_splits_of_golden_logs_put_together_are_the_whole(max_split_bytes):
-    require_golden()
     distinct = {}
     for path in golden_segments():
         data = path.read_bytes()

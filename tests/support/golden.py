@@ -1,25 +1,20 @@
 """Golden stores: real directories that Apache RocketMQ 4.9.3 wrote, with what it reads from them.
 
-They lie outside the repository, in ``../shared/golden``; where they are missing a test is skipped
-with a reason, except in CI, where a missing golden store is a failure.
+``tests/golden/stores/README.md`` says how they came about.
 """
 
 from __future__ import annotations
 
 import functools
-import gzip
 import io
 import json
 import lzma
-import os
 import tarfile
 import tempfile
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-GOLDEN_ROOT = Path(__file__).resolve().parents[3] / "shared" / "golden" / "store"
+GOLDEN_ROOT = Path(__file__).resolve().parents[1] / "golden" / "stores"
 
 CASES = (
     "basic",
@@ -46,23 +41,11 @@ CRASH_CASES = (
 )
 
 
-def require_golden() -> None:
-    """Skip the calling test where the golden stores are not, unless this is CI."""
-    if GOLDEN_ROOT.is_dir():
-        return
-    reason = "the golden stores (../shared/golden) are not here"
-    if os.environ.get("CI"):
-        pytest.fail(reason)
-    pytest.skip(reason)
-
-
 @functools.cache
-def _unpacked(archive: str) -> Path:
-    require_golden()
+def _unpacked(name: str) -> Path:
     target = Path(tempfile.mkdtemp(prefix="rocketstore-golden-"))
     _CLEANUP.append(target)
-    opener = lzma.open if archive.endswith(".xz") else gzip.open
-    with opener(GOLDEN_ROOT / archive) as stream:
+    with lzma.open(GOLDEN_ROOT / f"{name}.tar.xz") as stream:
         data = stream.read()
     with tarfile.open(fileobj=io.BytesIO(data)) as tar:
         for member in tar.getmembers():
@@ -93,9 +76,7 @@ def unpacked_directories() -> list[Path]:
 
 def golden_case(name: str) -> Path:
     """Return the unpacked directory of a case; shared by all tests, so copy before writing."""
-    if name == "crash":
-        return _unpacked("crash.tar.xz") / "crash"
-    return _unpacked(f"{name}.tar.gz") / name
+    return _unpacked(name) / name
 
 
 def manifest(directory: Path) -> dict[str, Any]:

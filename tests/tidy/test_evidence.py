@@ -1,28 +1,20 @@
-"""The pages that say what is proved: each test exists, no line of the specification is left out.
-
-The specification lies outside the repository, in ``../shared/spec``; where it is missing, only the
-tests named are checked, except in CI.
-"""
+"""The pages that say what is proved: each test exists, no line of the specification is left out."""
 
 from __future__ import annotations
 
-import os
 import re
+from pathlib import Path
 
 import pytest
 
 from support.repository import ROOT, known_tests
 
-SPEC = ROOT.parent / "shared" / "spec"
+SPECIFICATION = Path(__file__).with_name("specification.tsv")
 COVERAGE = "coverage.md"
 COMPATIBILITY = "compatibility.md"
 
 ID = re.compile(r"\b(?:S\d-\d+(?:…\d+)?|D\d+|K-[A-Z]+\d+b?)(?![\w…])")
 TEST = re.compile(r"`(tests/[\w/.-]+::[\w:]+)`")
-SEED_LINE = re.compile(r"^- \[.\] (S\d-\d+(?:…\d+)?) ", re.MULTILINE)
-DISAGREEMENT = re.compile(r"^\| (D\d+) \|", re.MULTILINE)
-DEFECT = re.compile(r"^\| (K-\w+) \|", re.MULTILINE)
-
 LATER_SECTIONS = re.compile(r"\b(?:B8|B9\.3|B10|B18|B19|B21|B22|B24|F7|F8|F9)\b|5\.x")
 
 
@@ -30,14 +22,11 @@ def page(name: str) -> str:
     return (ROOT / "docs" / name).read_text("utf-8")
 
 
-def specification(name: str) -> str:
-    path = SPEC / name
-    if not path.is_file():
-        reason = "the specification (../shared/spec) is not here"
-        if os.environ.get("CI"):
-            pytest.fail(reason)
-        pytest.skip(reason)
-    return path.read_text("utf-8")
+def specification(*kinds: str) -> dict[str, str]:
+    """Return the sections of each line of the specification, by its id; of the `kinds` only."""
+    lines = SPECIFICATION.read_text("utf-8").splitlines()
+    found = (line.partition("\t") for line in lines if line.startswith(kinds))
+    return {name: sections for name, _, sections in found}
 
 
 def rows(name: str) -> list[tuple[str, str, list[str]]]:
@@ -59,9 +48,8 @@ def test_every_test_that_a_page_names_exists(name):
 
 
 def test_coverage_has_every_line_of_the_specification():
-    text = specification("seed-map.md")
-    wanted = {*SEED_LINE.findall(text), *DISAGREEMENT.findall(text)}
-    assert len(wanted) > 300
+    wanted = specification("S", "D").keys()
+    assert len(wanted) == 395
     listed = {line for _, cell, _ in rows(COVERAGE) for line in ID.findall(cell)}
     assert sorted(wanted - listed) == []
     assert sorted(listed - wanted) == []
@@ -77,11 +65,7 @@ def test_every_line_that_is_no_background_and_not_later_has_a_test():
 
 
 def test_only_lines_of_later_parts_are_put_off():
-    sections = {
-        match[1]: line
-        for line in specification("seed-map.md").splitlines()
-        if (match := re.match(r"(?:- \[.\]|\|) ([SD][\d…-]+) ", line))
-    }
+    sections = specification("S")
     proved = {
         line
         for heading, cell, tests in rows(COVERAGE)
@@ -103,7 +87,7 @@ def test_only_lines_of_later_parts_are_put_off():
 
 
 def test_compatibility_has_a_row_for_every_known_defect():
-    wanted = set(DEFECT.findall(specification("known-bugs.md")))
+    wanted = specification("K-").keys()
     assert len(wanted) > 80
     listed = [line for _, cell, _ in rows(COMPATIBILITY) for line in ID.findall(cell)]
     assert sorted(wanted - set(listed)) == []

@@ -34,7 +34,8 @@ is_open(Putter *self)
         PyErr_Clear();
         return 0;
     }
-    int is_zero = PyLong_CheckExact(bits) && Py_SIZE(bits) == 0;
+    /* What an int looks like inside changes from one CPython to the next, so it is asked. */
+    int is_zero = PyLong_CheckExact(bits) && !PyObject_IsTrue(bits);
     Py_DECREF(bits);
     return is_zero;
 }
