@@ -15,7 +15,7 @@ goes before its time (K-E5) is said aloud.
 
 from __future__ import annotations
 
-import time
+import threading
 from datetime import UTC, datetime
 from enum import Enum
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -122,7 +122,7 @@ class Retention:
     tz
         Zone of ``deleteWhen``; None is the zone of this process, as in Java.
     pause
-        Waits so many seconds between two deletions.
+        Waits so many seconds between two deletions; a test passes its own. None waits until `stop`.
 
     Attributes
     ----------
@@ -143,7 +143,7 @@ class Retention:
         dispatched_offset: Callable[[], int],
         clock: Callable[[], int],
         tz: tzinfo | None = None,
-        pause: Callable[[float], None] = time.sleep,
+        pause: Callable[[float], object] | None = None,
     ) -> None:
         self.full_directories: frozenset[Path] = frozenset()
         self._files = log_files
@@ -156,7 +156,8 @@ class Retention:
         self._dispatched_offset = dispatched_offset
         self._clock = clock
         self._tz = tz
-        self._pause = pause
+        self._stopping = threading.Event()
+        self._pause = self._stopping.wait if pause is None else pause
         self._hours = parse_delete_hours(config.delete_when)
         self._manual_rounds = 0
         self._cleaned_to = -1
@@ -205,6 +206,10 @@ class Retention:
         """Rounds that a manual request has left."""
         return self._manual_rounds
 
+    def stop(self) -> None:
+        """Let the round under way end after the file it is at: the store is being closed."""
+        self._stopping.set()
+
     def run_once(self) -> list[DeletedFile]:
         """Do one round; return what went, in order."""
         usage = self.check_disk()
@@ -235,6 +240,8 @@ class Retention:
                 break
             if deleted:
                 self._pause(config.delete_commit_log_files_interval / 1000)
+            if self._stopping.is_set():
+                break
             path = self._files.remove_first(
                 force_after_ms=config.destroy_mapped_file_interval_forcibly, now_ms=self._clock()
             )
@@ -319,6 +326,9 @@ class Retention:
         deleted: list[DeletedFile] = []
         is_whole = True
         for queue in self._table.all():
+            if self._stopping.is_set():
+                is_whole = False
+                break
             paths, is_done = queue.delete_expired(
                 log_min, force_after_ms=QUEUE_FORCE_AFTER_MS, now_ms=self._clock()
             )

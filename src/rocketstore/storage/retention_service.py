@@ -57,8 +57,9 @@ class RetentionService:
             thread.start()
 
     def stop(self) -> None:
-        """Stop both threads; a round that is under way ends first."""
+        """Stop both threads; a round under way ends after the file it is at."""
         self._stopping.set()
+        self.retention.stop()
         for thread in self._threads:
             thread.join()
         self._threads.clear()

@@ -24,6 +24,7 @@ import functools
 import threading
 from typing import TYPE_CHECKING, Final
 
+from rocketstore.events import get_logger
 from rocketstore.storage.bell import Bell
 from rocketstore.units import OS_PAGE_SIZE_BYTES, KiB, MiB
 
@@ -50,6 +51,8 @@ SYNC_AHEAD_BYTES: Final = 512 * KiB
 hundred threads fill in some milliseconds. The one sync that writes it takes a little longer."""
 
 _MADV_POPULATE_WRITE: Final = 23
+
+_log: Final = get_logger(__name__)
 
 
 def windows_ahead(filled_ms: int) -> int:
@@ -101,12 +104,18 @@ class TouchAhead:
             if self._stopping:
                 return
             request, self._request = self._request, None
-            if request is not None:
-                file, start, stop = request
-                if file.base == touched_base and start < touched_stop:
-                    start = touched_stop
-                if touch_pages(file, start, stop):
-                    touched_base, touched_stop = file.base, stop
+            if request is None:
+                continue
+            file, start, stop = request
+            if file.base == touched_base and start < touched_stop:
+                start = touched_stop
+            try:
+                is_touched = touch_pages(file, start, stop)
+            except Exception:  # noqa: BLE001 - the writer touches its pages itself
+                _log.exception("file.not_touched", path=str(file.path))
+                continue
+            if is_touched:
+                touched_base, touched_stop = file.base, stop
 
 
 def touch_pages(file: MappedFile, start: int, stop: int) -> bool:

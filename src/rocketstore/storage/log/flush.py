@@ -13,11 +13,12 @@ docs/decisions/0002-group-commit.md.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from typing import TYPE_CHECKING, Final
 
-from rocketstore.errors import FlushFailedError
+from rocketstore.errors import FlushFailedError, StoreError
 from rocketstore.events import get_logger
 from rocketstore.storage.files.touch_ahead import touch_for_syncs
 
@@ -167,7 +168,8 @@ class CommitLogFlusher:
 
     def _touch(self, file: MappedFile) -> None:
         if self._touches:
-            self._touched_offset = touch_for_syncs(file, self._touched_offset)
+            with contextlib.suppress(OSError, StoreError):  # a sync needs no page touched
+                self._touched_offset = touch_for_syncs(file, self._touched_offset)
 
     def _dirty_files(self) -> list[MappedFile]:
         """Return the files that hold bytes behind the flushed offset, in order."""
@@ -226,8 +228,7 @@ class CommitLogFlusher:
     def start(self) -> None:
         """Start flushing in the background, by the mode of the settings."""
         self._last_thorough_ms = self._clock()
-        run = self._run_sync if self._config.is_sync_flush else self._run_async
-        self._thread = threading.Thread(target=run, name="rocketstore-flush", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="rocketstore-flush", daemon=True)
         self.group.open()
         self._thread.start()
 
@@ -247,6 +248,16 @@ class CommitLogFlusher:
         try:
             self.flush()
         finally:
+            self.group.close()
+
+    def _run(self) -> None:
+        """Flush by the mode of the settings; whatever ends that is known to all who wait."""
+        try:
+            self._run_sync() if self._config.is_sync_flush else self._run_async()
+        except BaseException as error:  # noqa: BLE001 - nobody else would ever say so
+            _log.exception("log.flush_thread_failed")
+            if self.failure is None:
+                self._fail(_thread_error(error))
             self.group.close()
 
     def _run_sync(self) -> None:
@@ -294,3 +305,10 @@ class CommitLogFlusher:
             self._last_thorough_ms = now_ms
             return 0
         return self._config.flush_commit_log_least_pages
+
+
+def _thread_error(error: BaseException) -> FlushFailedError:
+    return FlushFailedError(
+        f"the thread that flushes ended by an unforeseen error: {type(error).__name__}: {error}",
+        hint="close the store and open it again; please report the traceback in the log",
+    )

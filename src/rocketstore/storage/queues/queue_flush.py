@@ -134,3 +134,6 @@ class QueueFlusher:
             except (RocketStoreError, OSError) as error:
                 self.failure = error
                 _log.error("queues.flush_failed", error=str(error))
+            except Exception as error:  # noqa: BLE001 - the next turn tries again (K-R4)
+                self.failure = error
+                _log.exception("queues.flush_failed")

@@ -207,3 +207,25 @@ def test_only_a_flush_that_somebody_waits_for_touches_pages(
     parts.writer.put(Message(topic="t"))
     parts.flusher.flush()
     assert bool(touched_ranges) is is_touched
+
+
+def test_the_thread_goes_on_after_a_request_that_fails(tmp_path, monkeypatch):
+    served = threading.Event()
+
+    def touch(_file, start, _stop):
+        if start == 0:
+            raise MemoryError
+        served.set()
+        return True
+
+    monkeypatch.setattr(touch_ahead, "touch_pages", touch)
+    file = MappedFile.create(tmp_path, base=0, size=FILE_BYTES, disk=Disk())
+    asked = threading.Event()
+    ahead = TouchAhead()
+    monkeypatch.setattr(touch_ahead._log, "exception", lambda *_, **__: asked.set(), raising=False)
+    ahead.start()
+    ahead.request(file, 0, 4096)
+    assert asked.wait(20)
+    ahead.request(file, 4096, 8192)
+    assert served.wait(20)
+    ahead.stop()

@@ -1,0 +1,182 @@
+"""No thread of a store ends in silence, and none keeps a store from being closed."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from rocketstore import FlushFailedError, Message, MessageStore
+from rocketstore.config import FlushDiskType
+from rocketstore.storage import retention_service
+from rocketstore.storage.checkpoint import read_checkpoint
+from rocketstore.storage.files.disk import Disk
+from rocketstore.storage.results import PutMessageStatus
+from support.configured_store import Clock, open_small
+
+LONG_S = 20.0
+"""Nothing waits so long unless it waits for ever."""
+
+
+class UnforeseenError(Exception):
+    """What no code expects from a disk."""
+
+
+class StrangeDisk(Disk):
+    """Raises what nobody expects when one thread syncs a file."""
+
+    def __init__(self, thread: str, *, times: int = 1 << 30) -> None:
+        self.thread = thread
+        self.times = times
+        self.is_strange = False
+        self.was_strange = threading.Event()
+        self.went_on = threading.Event()
+
+    def fdatasync(self, descriptor: int, path: Path) -> None:
+        if self.is_strange and threading.current_thread().name == self.thread:
+            if self.times:
+                self.times -= 1
+                self.was_strange.set()
+                raise UnforeseenError("from the depth")
+            self.went_on.set()
+        super().fdatasync(descriptor, path)
+
+
+def within_time(call, *arguments):
+    """Return what a call returns or raises, unless it takes for ever."""
+    outcome = []
+
+    def run() -> None:
+        try:
+            outcome.append(call(*arguments))
+        except BaseException as error:  # noqa: BLE001 - judged by the test
+            outcome.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(LONG_S)
+    assert not thread.is_alive(), f"{call} hangs"
+    return outcome[0]
+
+
+@pytest.mark.parametrize("writers", [1, 4])
+@pytest.mark.parametrize("kind", [Message, bytes], ids=["put", "batch"])
+def test_an_unforeseen_error_of_the_flush_thread_answers_waiting_puts_at_once(
+    tmp_path: Path, kind: type, writers: int
+) -> None:
+    disk = StrangeDisk("rocketstore-flush")
+    store = open_small(
+        tmp_path, disk=disk, threads=True, flush_disk_type=FlushDiskType.SYNC_FLUSH,
+        sync_flush_timeout=600_000,
+    )  # fmt: skip
+    message = Message(topic="orders", body=b"x")
+    assert store.put(message).status is PutMessageStatus.PUT_OK
+    disk.is_strange = True
+    outcomes: list[object] = []
+
+    def put() -> None:
+        call = store.put if kind is Message else lambda one: store.put_batch([one])
+        outcomes.append(within_time(call, message))
+
+    threads = [threading.Thread(target=put) for _ in range(writers)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [type(outcome) for outcome in outcomes] == [FlushFailedError] * writers
+    assert "UnforeseenError: from the depth" in str(outcomes[0])
+    disk.is_strange = False
+    with pytest.raises(FlushFailedError):
+        store.put(message)
+    assert isinstance(within_time(store.close), FlushFailedError)
+    with open_small(tmp_path) as again:
+        assert 1 < again.next_queue_offset("orders", 0) <= writers + 1
+
+
+def test_an_unforeseen_error_of_the_asynchronous_flush_stops_the_puts_as_well(
+    tmp_path: Path,
+) -> None:
+    disk = StrangeDisk("rocketstore-flush")
+    store = open_small(
+        tmp_path, disk=disk, threads=True, flush_interval_commit_log=1,
+        flush_commit_log_thorough_interval=1, flush_commit_log_least_pages=0,
+    )  # fmt: skip
+    message = Message(topic="orders", body=b"x")
+    assert store.put(message).status is PutMessageStatus.PUT_OK
+    disk.is_strange = True
+    store.put(message)
+    assert disk.was_strange.wait(LONG_S)
+    for thread in threading.enumerate():
+        if thread.name == "rocketstore-flush":
+            thread.join(LONG_S)
+    with pytest.raises(FlushFailedError, match="UnforeseenError"):
+        store.put(message)
+    assert isinstance(within_time(store.close), FlushFailedError)
+
+
+def test_the_queue_flush_goes_on_after_an_unforeseen_error(tmp_path: Path) -> None:
+    clock = Clock()
+    disk = StrangeDisk("rocketstore-queue-flush", times=1)
+    store = open_small(
+        tmp_path, clock, disk=disk, threads=True,
+        flush_interval_consume_queue=1, flush_consume_queue_thorough_interval=1,
+    )  # fmt: skip
+    disk.is_strange = True
+    store.put(Message(topic="orders", body=b"x"))
+    clock.now_ms += 100_000
+    assert disk.was_strange.wait(LONG_S)
+    clock.now_ms += 100_000
+    assert disk.went_on.wait(LONG_S), "the thread ended"
+    within_time(store.close)
+    assert read_checkpoint(tmp_path / "checkpoint").logics_ms > 0
+    assert not (tmp_path / "abort").exists()
+
+
+# --- closing ------------------------------------------------------------------------------------
+
+
+class WatchedDisk(Disk):
+    """Says when a file of the log, or of the queues, was deleted."""
+
+    def __init__(self, below: str) -> None:
+        self.below = below
+        self.deleted = threading.Event()
+
+    def unlink(self, path: Path) -> None:
+        super().unlink(path)
+        if self.below in path.parts:
+            self.deleted.set()
+
+
+@pytest.mark.parametrize("pauses_after", ["commitlog", "consumequeue"])
+def test_close_does_not_wait_for_the_pauses_of_retention(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pauses_after: str
+) -> None:
+    monkeypatch.setattr(retention_service, "FIRST_CLEAN_AFTER_S", 0.0)
+    in_log = pauses_after == "commitlog"
+    clock, disk = Clock(), WatchedDisk(pauses_after)
+    settings = {
+        "delete_commit_log_files_interval": 600_000 if in_log else 0,
+        "delete_consume_queue_files_interval": 0 if in_log else 600_000,
+        "delete_when": ";".join(f"{hour:02d}" for hour in range(24)),
+        "retention": True,
+    }
+    with open_small(tmp_path, clock) as store:
+        fill(store)
+    clock.now_ms += 100 * 3_600_000
+    with open_small(tmp_path, clock) as store:
+        fill(store, count=1)
+    store = open_small(tmp_path, clock, disk=disk, threads=True, **settings)
+    assert disk.deleted.wait(LONG_S)
+    within_time(store.close)
+    left = len(list((tmp_path / "commitlog").iterdir()))
+    assert left > 2 if in_log else left == 1
+    assert not (tmp_path / "abort").exists()
+
+
+def fill(store: MessageStore, count: int = 250) -> None:
+    for number in range(count):
+        message = Message(topic=f"Topic{number % 2}", body=bytes(2000))
+        assert store.put(message).status is PutMessageStatus.PUT_OK
+    assert store.wait_dispatched()
