@@ -410,6 +410,43 @@ def test_several_stores_share_the_limits_and_none_starves(tmp_path, clock, mode,
     assert counts == {"a": 100, "b": 20}
 
 
+@pytest.mark.parametrize("limits", [{"maxOffsetsPerTrigger": 10}, {"maxBytesPerTrigger": 4000}])
+def test_a_store_far_ahead_and_one_that_grows_both_move_in_each_batch(
+    tmp_path, clock, mode, limits
+):
+    a, b = open_both(tmp_path, clock)
+    with a, b:
+        put_all(a, messages(400, body_size=1000), clock)
+        run = StreamRun(tmp_path / "stores", startingOffsets="latest", **limits, **mode)
+        assert run.batch() == []
+        # From here on every offset of `a` is beyond all that `b` will ever have.
+        put_all(a, messages(30, first=400), clock)
+        put_all(b, messages(30), clock)
+        found = []
+        for first in range(30, 75, 15):
+            rows = run.batch()
+            assert {row["brokerName"] for row in rows} == {"a", "b"}
+            found += rows
+            put_all(b, messages(15, first=first), clock)
+        found += flat(run.drain())
+    assert len(found) == 30 + 75
+    places = {(row["brokerName"], row["physicalOffset"]) for row in found}
+    assert len(places) == len(found)
+
+
+@pytest.mark.parametrize("limit", [1, 2])
+def test_stores_take_turns_where_a_limit_is_less_than_their_number(tmp_path, clock, mode, limit):
+    a, b = open_both(tmp_path, clock)
+    with a, b, open_store(tmp_path / "stores" / "c", clock) as c:
+        for store in (a, b, c):
+            put_all(store, messages(20), clock)
+        run = StreamRun(
+            tmp_path / "stores", startingOffsets="earliest", maxOffsetsPerTrigger=limit, **mode
+        )
+        names = [row["brokerName"] for _ in range(3) for row in run.batch()]
+    assert sorted(names) == sorted("abc" * limit)
+
+
 def test_one_busy_store_does_not_keep_another_waiting(tmp_path, clock):
     a, b = open_both(tmp_path, clock)
     with a, b:

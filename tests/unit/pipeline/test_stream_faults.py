@@ -596,6 +596,39 @@ def test_a_record_that_is_not_what_its_entry_says_is_counted(root, caplog):
     assert "expected 39 records" in caplog.text
 
 
+@pytest.mark.parametrize("loss", ["true", "false"])
+@pytest.mark.parametrize("parts", [1, 7])
+def test_a_record_with_the_number_of_another_is_a_row_and_no_loss(root, caplog, loss, parts):
+    log = CutLog(root)
+    put = log.put(20, b"x")
+    key = QueueKey("TopicA", 0)
+    log.files.next_offsets[key] = 5
+    surplus = log.files.put("TopicA", b"again", dispatch=False)
+    log.files.next_offsets[key] = 20
+    put += [surplus, *log.put(20, b"y")]
+    options = {**ALL, "subscribe": "TopicA", "failOnDataLoss": loss, "minPartitions": parts}
+    run = StreamRun(root, **options)
+    run.plan_next()
+    caplog.set_level(logging.WARNING)
+    assert sorted(places_of(run.run_planned())) == put
+    assert "1 records in" in caplog.text
+    assert "queue-conflict" in caplog.text
+    assert "data loss" not in caplog.text
+    again = StreamRun(root, run.checkpoint.copy(), **options)
+    assert sorted_places(again.drain()) == put
+
+
+def test_a_surplus_record_does_not_make_up_for_one_that_is_gone(root):
+    log = CutLog(root)
+    put = log.put(40, b"x")
+    log.files.write_log(put[12] + 20, (20).to_bytes(8, "big"))
+    run = StreamRun(root, **ALL, subscribe="TopicA")
+    run.plan_next()
+    with pytest.raises(StoreError, match=r"expected 39 records of the batch's queues, found 38"):
+        run.run_planned()
+    assert sorted_places(tolerant(root, run, **ALL, subscribe="TopicA").drain()) == put
+
+
 def test_an_entry_that_points_elsewhere_is_told(root):
     log = CutLog(root)
     put = log.put(40, b"x")

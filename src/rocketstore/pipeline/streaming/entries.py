@@ -11,7 +11,7 @@ from rocketstore.events import get_logger
 from rocketstore.format.queue_entry import filler_mask, written_mask
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     import numpy.typing as npt
 
@@ -111,12 +111,27 @@ def _count_fillers(files: QueueFiles, start: int, stop: int) -> int:
     return sum(int(filler_mask(one).sum()) for _, one in files.entries(start, stop))
 
 
+class _Candidates(NamedTuple):
+    """Entries of one store that a batch may take, in the order of its log.
+
+    Attributes
+    ----------
+    numbers
+        Which of all queues each belongs to.
+    """
+
+    numbers: Numbers
+    offsets: Numbers
+    sizes: Numbers
+
+
 def take_in_log_order(
-    ranges: Mapping[Key, tuple[QueueFiles, int, int]], limits: Limits
+    ranges: Mapping[Key, tuple[QueueFiles, int, int]], limits: Limits, turn: int = 0
 ) -> dict[Key, int]:
     """Return how far each queue may go so that all together stay within the limits.
 
-    The messages that were stored first are taken, so no queue waits for another.
+    Of each store the messages that were stored first are taken, so no queue waits for another.
+    Physical offsets of two stores say nothing about each other: stores take turns, row by row.
 
     Parameters
     ----------
@@ -124,6 +139,8 @@ def take_in_log_order(
         Of each queue its files, the offset it stands at, and the one it may go to.
     limits
         Not unlimited.
+    turn
+        Says whose turn is first; one more for each batch.
     """
     if not ranges:
         return {}
@@ -131,24 +148,16 @@ def take_in_log_order(
     room = max(1, min(most, LIMITED_ENTRIES // len(ranges)))
     keys = list(ranges)
     stops = {key: start for key, (_, start, _) in ranges.items()}
-    parts: list[tuple[Numbers, Numbers, Numbers, Numbers]] = []
-    frontier = np.iinfo(np.int64).max
-    for number, key in enumerate(keys):
-        files, start, stop = ranges[key]
-        seen_stop = min(stop, start + room)
-        last = -1
-        for offsets, physical, sizes in entry_chunks(files, start, seen_stop):
-            parts.append((np.full(len(offsets), number), offsets, physical, sizes))
-            last = int(physical[-1]) if len(physical) else last
-        if last < 0:
-            # A hole as far as was looked: the batch goes through it, and its plan reports it.
-            stops[key] = seen_stop
-        elif seen_stop < stop:
-            # Behind the last entry that was looked at, this queue may have earlier ones.
-            frontier = min(frontier, last)
-    numbers, offsets, physical, sizes = (np.concatenate(one) for one in zip(*parts, strict=True))
-    order = np.argsort(physical, kind="stable")
-    order = order[physical[order] <= frontier]
+    brokers = sorted({key[0] for key in keys})
+    first = turn % len(brokers)
+    found = [
+        _candidates(ranges, [at for at, key in enumerate(keys) if key[0] == broker], room, stops)
+        for broker in (*brokers[first:], *brokers[:first])
+    ]
+    numbers, offsets, sizes = (np.concatenate(one) for one in zip(*found, strict=True))
+    order = np.argsort(
+        np.concatenate([np.arange(len(one.numbers)) for one in found]), kind="stable"
+    )
     count = len(order) if limits.max_rows is None else min(len(order), limits.max_rows)
     if limits.max_bytes is not None:
         totals = np.cumsum(sizes[order])
@@ -159,3 +168,33 @@ def take_in_log_order(
         if len(own):
             stops[key] = int(own.max()) + 1
     return stops
+
+
+def _candidates(
+    ranges: Mapping[Key, tuple[QueueFiles, int, int]],
+    own: Sequence[int],
+    room: int,
+    stops: dict[Key, int],
+) -> _Candidates:
+    """Return the first entries of one store's queues; move `stops` of queues that have a hole."""
+    keys = list(ranges)
+    nothing = np.empty(0, dtype=np.int64)
+    parts: list[tuple[Numbers, Numbers, Numbers, Numbers]] = [(nothing,) * 4]
+    frontier = np.iinfo(np.int64).max
+    for number in own:
+        files, start, stop = ranges[keys[number]]
+        seen_stop = min(stop, start + room)
+        last = -1
+        for offsets, physical, sizes in entry_chunks(files, start, seen_stop):
+            parts.append((np.full(len(offsets), number), offsets, physical, sizes))
+            last = int(physical[-1]) if len(physical) else last
+        if last < 0:
+            # A hole as far as was looked: the batch goes through it, and its plan reports it.
+            stops[keys[number]] = seen_stop
+        elif seen_stop < stop:
+            # Behind the last entry that was looked at, this queue may have earlier ones.
+            frontier = min(frontier, last)
+    numbers, offsets, physical, sizes = (np.concatenate(one) for one in zip(*parts, strict=True))
+    order = np.argsort(physical, kind="stable")
+    order = order[physical[order] <= frontier]
+    return _Candidates(numbers[order], offsets[order], sizes[order])

@@ -158,6 +158,7 @@ class QueueStream:
     def __init__(self, options: StreamOptions) -> None:
         self.options = options
         self.losses = Losses(options.read)
+        self.turn = 0
 
     def _queues(self) -> dict[Key, Queue]:
         found = {}
@@ -231,7 +232,7 @@ class QueueStream:
     ) -> StreamOffset:
         """Return the offset behind the next batch; `start` itself when there is nothing new.
 
-        Limits take messages in the order of the log, over all queues and stores together.
+        Limits take messages in the order of each log; stores take turns.
 
         Parameters
         ----------
@@ -258,6 +259,7 @@ class QueueStream:
             if target is not None:
                 stop = min(stop, target.places.get(key, Place(0)).offset)
             stops[key] = max(stop, begins[key].offset)
+        self.turn += 1
         if not limits.is_unlimited:
             stops = take_in_log_order(
                 {
@@ -266,6 +268,7 @@ class QueueStream:
                     if begins[key].offset < stops[key]
                 },
                 limits,
+                self.turn,
             )
         places = {key: place._replace(since=None) for key, place in start.places.items()}
         settled = dict(places)
