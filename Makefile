@@ -1,6 +1,6 @@
 # Two commands for a visitor: make demo, make test. The others serve who works on the code.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-interpreters lint bench-smoke clean
+.PHONY: help setup demo test test-interpreters mutate lint bench-smoke clean
 
 PYTEST := .venv/bin/python -m pytest
 
@@ -18,6 +18,9 @@ test: setup ## Run the whole test suite
 
 test-interpreters: setup ## Run a quick suite on every other CPython, 3.11 to 3.14, of this machine
 	@scripts/test-interpreters
+
+mutate: setup ## Break the product in every way listed; see that tests notice
+	.venv/bin/python tests/mutation/tool.py $(CHOSEN)
 
 lint: setup ## Formatting, lint, types, import laws, spelling
 	.venv/bin/ruff format --check .

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import shutil
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 
 import pytest
@@ -18,11 +20,14 @@ from rocketstore import (
     RefusedMessageError,
 )
 from rocketstore.format.blank import encode_blank
+from rocketstore.format.host import encode_host
 from rocketstore.format.message_id import decode_message_id
 from rocketstore.format.record import decode_record, record_size
 from rocketstore.storage.running_flags import RunningFlag
+from rocketstore.units import QueueKey
 from support.configured_store import LOG_FILE_BYTES, START_MS, Clock, open_small
 from support.failing_disk import FailingDisk
+from support.log_parts import LogParts
 
 OK = PutMessageStatus.PUT_OK
 ILLEGAL = PutMessageStatus.MESSAGE_ILLEGAL
@@ -255,6 +260,19 @@ def test_the_first_file_without_room_is_a_status_too(tmp_path, disk):
         assert store.put(Message(topic=TOPIC, body=b"x")).queue_offset == 0
 
 
+def test_an_error_of_the_disk_is_an_unknown_error(store, disk, monkeypatch):
+    def broken(*_arguments):
+        raise OSError(errno.EIO, "Input/output error")
+
+    disk.is_sparse = True
+    with monkeypatch.context() as patch:
+        patch.setattr(disk, "write_at", broken)  # what probes the pages of a sparse file
+        result = store.put(Message(topic=TOPIC, body=b"x"))
+    assert result.status is PutMessageStatus.UNKNOWN_ERROR
+    assert "Input/output error" in result.detail
+    assert store.put(Message(topic=TOPIC, body=b"x")).queue_offset == 0
+
+
 def test_what_the_system_refuses_otherwise_is_an_unknown_error(store):
     shutil.rmtree(store.layout.commit_log_directories[0], ignore_errors=True)
     store.layout.commit_log_directories[0].write_text("no directory any more")
@@ -464,6 +482,71 @@ def test_a_lock_held_for_a_second_is_a_busy_page_cache_and_for_hours_a_moved_clo
     assert result.status is (PutMessageStatus.OS_PAGECACHE_BUSY if busy else OK)
     if busy:
         assert f"held for {held_ms} ms, more than 1000 ms" in result.detail
+
+
+class StalledDisk(FailingDisk):
+    """Lets the test decide when a file gets its blocks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_allocating = threading.Event()
+        self.goes_on = threading.Event()
+
+    def allocate(self, descriptor, path, size):
+        if path.parent.name == "commitlog":
+            self.is_allocating.set()
+            self.goes_on.wait(5)
+        return super().allocate(descriptor, path, size)
+
+
+@pytest.mark.parametrize("batch", [False, True], ids=["message", "batch"])
+def test_while_the_disk_lets_one_put_wait_others_are_told_that_the_page_cache_is_busy(
+    tmp_path, clock, batch
+):
+    disk = StalledDisk()
+    message = Message(topic=TOPIC, body=b"x")
+    with open_small(tmp_path / "store", clock, disk=disk) as store, ThreadPoolExecutor(1) as pool:
+        try:
+            first = (
+                pool.submit(store.put_batch, [message])
+                if batch
+                else pool.submit(store.put, message)
+            )
+            assert disk.is_allocating.wait(30)
+            clock.now_ms += 1700
+            refused = [store.put(message), store.put_batch([message])]
+        finally:
+            disk.goes_on.set()
+        assert [result.status for result in refused] == [PutMessageStatus.OS_PAGECACHE_BUSY] * 2
+        assert "held for 1700 ms, more than 1000 ms" in refused[0].detail
+        assert first.result(30).status is OK
+        assert store.put(message).queue_offset == 1
+
+
+class SlowLock:
+    """A lock that one gets a while after asking for it."""
+
+    def __init__(self, lock, clock, waited_ms) -> None:
+        self._lock, self._clock, self._waited_ms = lock, clock, waited_ms
+
+    def acquire(self) -> bool:
+        taken = self._lock.acquire()
+        self._clock.now_ms += self._waited_ms
+        return taken
+
+    def release(self) -> None:
+        self._lock.release()
+
+
+def test_the_store_time_is_when_the_lock_was_taken_not_when_it_was_asked_for(tmp_path, clock):
+    parts = LogParts(tmp_path, clock=clock)
+    parts.log.lock = SlowLock(parts.log.lock, clock, 30)
+    cell = parts.log.cell(QueueKey(TOPIC, 0))
+    host = encode_host("127.0.0.1:1")
+    *_, stored_ms = parts.log.append_plainly(cell, b"x", b"", 0, 0, None, host, 0, 0)
+    assert stored_ms == START_MS + 30
+    batch = parts.batches.put_messages([Message(topic=TOPIC, body=b"x")])
+    assert batch.store_timestamp_ms == START_MS + 60
 
 
 def test_the_lock_is_free_after_any_failure(store, disk):

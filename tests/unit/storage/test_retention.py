@@ -7,6 +7,7 @@ from datetime import UTC
 
 import pytest
 
+from rocketstore import Message
 from rocketstore.config import StoreConfig
 from rocketstore.storage.retention import (
     HOUR_MS,
@@ -19,6 +20,7 @@ from rocketstore.storage.retention import (
 )
 from rocketstore.storage.retention_service import RetentionService
 from rocketstore.storage.running_flags import RunningFlag, RunningFlags
+from support.configured_store import Clock, open_small
 from support.dispatch_parts import DispatchParts
 from support.said import capture_logs
 
@@ -90,6 +92,12 @@ def test_expired_files_go_in_the_right_hour(bench):
     assert bench.log_rules() == [RetentionRule.EXPIRED_AT_HOUR] * 2
     assert [file.base for file in bench.parts.log.files] == [8192, 12288]
     assert bench.log_rules() == []
+
+
+def test_the_default_age_is_that_of_three_days(bench):
+    day_ms = 24 * 60 * 60 * 1000
+    bench.fill(FOUR_O_CLOCK - 3 * day_ms, FOUR_O_CLOCK - 3 * day_ms + 1, YOUNG)
+    assert bench.log_rules() == [RetentionRule.EXPIRED_AT_HOUR]
 
 
 def test_expired_files_stay_at_other_hours(bench):
@@ -273,6 +281,26 @@ def test_a_held_file_blocks_until_its_reader_lets_go(bench):
     assert bench.log_rules() == [RetentionRule.EXPIRED_AT_HOUR] * 2
 
 
+def test_what_a_reader_took_stays_as_it_was_when_the_files_go(tmp_path):
+    clock = Clock(FOUR_O_CLOCK)
+    with open_small(
+        tmp_path / "store", clock, retention=True, destroy_mapped_file_interval_forcibly=0
+    ) as store:
+        for number in range(9):
+            store.put(Message(topic="t", body=bytes([number]) * 30_000, keys="k"))
+        store.wait_dispatched()
+        store.flush()
+        views = store.get_views("t", 0, 0, 2).records
+        before = [bytes(view) for view in views]
+        clock.now_ms += 100 * HOUR_MS
+        store.delete_expired_files()
+        store._parts.retention.run_once()
+        assert store.min_physical_offset > 0
+        assert not (tmp_path / "store" / "commitlog" / f"{0:020d}").exists()
+        assert [bytes(view) for view in views] == before
+        assert b"\x01" * 30_000 in before[1]
+
+
 def test_a_file_held_for_too_long_goes_and_its_reader_keeps_its_bytes(bench):
     bench.fill(OLD, OLD)
     first = bench.parts.log.files[0]
@@ -316,6 +344,34 @@ def test_queue_and_index_files_follow_the_log(bench):
     said = [(log["path"], log["rule"]) for log in logs if log["event"] == "retention.deleted"]
     assert said == [(str(path), rule.name) for path, rule in deleted]
     assert bench.run() == []
+
+
+def test_queues_and_index_are_looked_at_only_when_the_log_has_lost_files(bench, monkeypatch):
+    bench.fill(OLD, OLD, YOUNG)
+    looked_at = []
+    real = type(bench.parts.queue()).delete_expired
+
+    def counted(queue, log_min_offset, **options):
+        looked_at.append(log_min_offset)
+        return real(queue, log_min_offset, **options)
+
+    monkeypatch.setattr(type(bench.parts.queue()), "delete_expired", counted)
+    bench.run()
+    bench.run()
+    assert looked_at == [8192]
+
+
+def test_the_newest_file_of_a_queue_and_of_the_index_stays_whatever_it_knows(bench):
+    bench.parts.append(3, topic=b"Rare", store_timestamp=OLD, properties=b"KEYS\x01k")
+    bench.parts.append(40, body=b"x" * 290, store_timestamp=OLD)
+    bench.parts.run()
+    (rare,) = bench.parts.queue("Rare").files.files
+    newest = bench.parts.index.files[-1].file
+    assert bench.log_rules()
+    assert newest.path.exists()
+    assert bench.parts.index.end_physical_offset < bench.parts.log.min_offset
+    assert rare.path.exists()
+    assert bench.parts.queue("Rare").files.files == (rare,)
 
 
 def test_a_queue_of_expired_messages_keeps_its_number(bench):

@@ -84,6 +84,12 @@ def test_files_are_cleaned_after_a_minute_and_then_every_ten_seconds():
     assert retention.rounds == TURNS
 
 
+def test_files_are_cleaned_as_often_as_the_setting_says(tmp_path):
+    with open_small(tmp_path / "store", clean_resource_interval=250) as store:
+        waited = run_jobs(store._services._retention)
+    assert waited["_clean"] == [60.0, 0.25, 0.25, 0.25]
+
+
 def test_the_disk_is_looked_at_after_a_second_and_then_every_ten():
     retention = Counted()
     waited = run_jobs(RetentionService(retention, interval_s=1.0))

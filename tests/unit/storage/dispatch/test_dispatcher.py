@@ -11,7 +11,7 @@ import pytest
 
 from rocketstore.config import StoreConfig, parse_delay_levels
 from rocketstore.errors import StoreFullError
-from rocketstore.format.index_file import IndexLayout
+from rocketstore.format.index_file import IndexLayout, decode_item
 from rocketstore.format.java_hash import tags_code
 from rocketstore.format.queue_entry import FILLER, QueueEntry
 from rocketstore.scan.columns import StopReason
@@ -132,6 +132,27 @@ def test_log_files_roll_without_a_gap(parts):
     assert len(parts.log.files) > 2
     assert [entry[0] for entry in parts.entries()] == placed
     assert parts.dispatcher.behind_bytes == 0
+
+
+@pytest.mark.parametrize(
+    ("later_ms", "seconds"),
+    [(999, 0), (1000, 1), (-1, 0), (-5000, 0), ((2**31 - 1) * 1000, 2**31 - 1),
+     (2**31 * 1000, 2**31 - 1)],
+)  # fmt: skip
+def test_an_item_keeps_whole_seconds_from_0_to_the_largest_integer(tmp_path, later_ms, seconds):
+    """Also where the log's times go back, as those of a log of Java may."""
+    parts = DispatchParts(tmp_path)
+    first_ms = 1_600_000_000_000
+    placed = [
+        *parts.append(properties=b"KEYS\x01k", store_timestamp=first_ms),
+        *parts.append(properties=b"KEYS\x01k", store_timestamp=first_ms + later_ms),
+        *parts.append(properties=b"KEYS\x01k", store_timestamp=first_ms),
+    ]
+    parts.run()
+    file = parts.index.files[0]
+    item = decode_item(bytes(file.array), file.layout.item_position(2))
+    assert (item.physical_offset, item.time_difference_s) == (placed[1], seconds)
+    assert parts.index.find("TopicTest", "k", max_count=9) == placed[::-1]
 
 
 def test_prepared_and_rollback_records_have_no_entry_and_rollback_no_item(parts):

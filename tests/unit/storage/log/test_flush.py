@@ -297,6 +297,30 @@ def test_an_untimed_flush_is_woken_by_a_put(tmp_path):
     parts.flusher.close()
 
 
+@pytest.mark.parametrize("timed", [True, False])
+def test_a_put_wakes_the_flush_unless_that_goes_by_the_clock_only(tmp_path, monkeypatch, timed):
+    parts = LogParts(tmp_path, StoreConfig(flush_commit_log_timed=timed))
+    woken = []
+    monkeypatch.setattr(parts.flusher, "wake", lambda: woken.append(None))
+    parts.writer.put(MESSAGE)
+    parts.writer.put_prepared(PreparedMessage.of(MESSAGE))
+    parts.batches.put_messages([MESSAGE])
+    assert len(woken) == (0 if timed else 3)
+
+
+def test_the_thread_flushes_by_the_clock_without_being_woken(tmp_path):
+    config = StoreConfig(flush_interval_commit_log=20, flush_commit_log_least_pages=0)
+    parts = LogParts(tmp_path, config)
+    parts.flusher.start()
+    for _ in range(2):
+        parts.writer.put(MESSAGE)
+        deadline = time.monotonic() + 10
+        while parts.log.flushed_offset < parts.log.max_offset and time.monotonic() < deadline:
+            time.sleep(0.001)
+        assert parts.log.flushed_offset == parts.log.max_offset
+    parts.flusher.close()
+
+
 def test_closing_flushes_what_is_left(tmp_path):
     parts = LogParts(tmp_path, StoreConfig(flush_interval_commit_log=3_600_000))
     parts.flusher.start()

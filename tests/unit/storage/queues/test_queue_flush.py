@@ -10,6 +10,7 @@ from rocketstore.storage.checkpoint import StoreCheckpoint, read_checkpoint
 from rocketstore.storage.files.disk import Disk
 from rocketstore.storage.queues.queue_flush import QueueFlusher
 from support.dispatch_parts import DispatchParts
+from support.failing_disk import FailingDisk as RecordingDisk
 
 
 class FailingDisk(Disk):
@@ -28,11 +29,15 @@ def parts(tmp_path):
 
 @pytest.fixture
 def flusher(parts):
+    return flusher_of(parts)
+
+
+def flusher_of(parts, **settings):
     return QueueFlusher(
         parts.table, parts.index,
         checkpoint=StoreCheckpoint(parts.root / "checkpoint", disk=parts.disk),
         dispatched_timestamp=lambda: parts.dispatcher.last_store_timestamp_ms,
-        config=StoreConfig(), clock=parts.clock,
+        config=StoreConfig(**settings), clock=parts.clock,
     )  # fmt: skip
 
 
@@ -54,6 +59,36 @@ def test_only_a_thorough_flush_moves_the_checkpoint(parts, flusher):
     assert flusher.run_once() is True
     assert times(parts) == (0, 5000, 5000)
     assert not any(queue.is_dirty for queue in parts.table.all())
+
+
+@pytest.mark.parametrize(
+    ("settings", "interval_ms"),
+    [({}, 60_000), ({"flush_consume_queue_thorough_interval": 700}, 700)],
+    ids=["by default", "by the setting"],
+)
+def test_a_flush_is_thorough_once_the_interval_is_over_and_not_before(parts, settings, interval_ms):
+    flusher = flusher_of(parts, **settings)
+    for _ in range(2):
+        parts.clock.now_ms += interval_ms - 1
+        assert flusher.run_once() is False
+        parts.clock.now_ms += 1
+        assert flusher.run_once() is True
+
+
+def test_every_file_of_the_index_is_synced_before_the_checkpoint_moves(tmp_path):
+    """Also a full one that others followed: nothing else syncs it when the next is made."""
+    disk = RecordingDisk()
+    parts = DispatchParts(tmp_path, disk=disk)
+    flusher = flusher_of(parts)
+    parts.append(20, properties=b"KEYS\x01k", store_timestamp=5000)
+    parts.run()
+    names = [file.file.path.name for file in parts.index.files]
+    assert len(names) > 2
+    disk.calls.clear()  # making a file syncs it too
+    assert flusher.flush_all()
+    synced = [name for what, name in disk.calls if what == "fdatasync"]
+    assert set(names) <= set(synced[: synced.index("checkpoint")])
+    assert times(parts) == (0, 5000, 5000)
 
 
 def test_what_is_dispatched_during_the_flush_is_not_promised(parts, flusher, monkeypatch):

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import struct
 from typing import TYPE_CHECKING
 
 import pytest
 
+from rocketstore import Message
+from rocketstore.format.java_hash import key_hash
 from rocketstore.storage.read_only import ReadOnlyStore
 from rocketstore.storage.reading import key_search
+from support.configured_store import open_small
 from support.mapped_reader import mapped_reader
 from support.store_files import INDEX_LAYOUT, StoreFiles
 
@@ -159,6 +163,21 @@ def test_a_damaged_chain_ends_the_search_and_nothing_else(
         data[at : at + 4] = previous.to_bytes(4, "big", signed=True)
         path.write_bytes(data)
         assert found(open_reader(), "TopicTest", "k") == [offsets[2]]
+
+
+@pytest.mark.parametrize("number", [-(2**31), -1, 0, 5, 2000, 2**31 - 1])
+def test_a_slot_that_names_no_item_in_use_finds_nothing(tmp_path: Path, number: int) -> None:
+    with open_small(tmp_path / "store") as store:
+        for _ in range(3):
+            store.put(Message(topic="t", body=b"x", keys="k"))
+        store.wait_dispatched()
+        assert len(store.find("t", "k")) == 3
+        (file,) = store._parts.index.files
+        layout = store._parts.index.layout
+        slot = key_hash("t", "k") % layout.slot_count
+        file.file.write_bytes(layout.slot_position(slot), struct.pack(">i", number))
+        assert store.find("t", "k") == []
+        assert store._parts.index.find("t", "k", max_count=9) == []
 
 
 def test_strange_files_in_the_index_directory_are_named(files: StoreFiles) -> None:

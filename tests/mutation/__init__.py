@@ -1,0 +1,1 @@
+"""Proof that the tests notice: see `mutation.tool`."""

@@ -1,0 +1,53 @@
+"""The lists of mutations fit the product, the tests and docs/coverage.md as they are today."""
+
+from __future__ import annotations
+
+import ast
+import re
+
+import pytest
+
+from mutation.tool import Mutation, load_mutations
+from support.repository import ROOT, known_tests
+
+MUTATIONS = load_mutations()
+IDS = [f"{number} {m.of_list}: {m.breaks}" for number, m in enumerate(MUTATIONS)]
+
+LINE = re.compile(r"^\| ([SD][\d-]+(?:…\d+)?) \|.*", re.MULTILINE)
+
+
+def evidence() -> dict[str, str]:
+    """Return the row of each line of the specification that has a row of its own."""
+    page = (ROOT / "docs" / "coverage.md").read_text("utf-8")
+    return {match[1]: match[0] for match in LINE.finditer(page)}
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=IDS)
+def test_a_mutation_changes_one_place_of_the_product(mutation: Mutation) -> None:
+    source = (ROOT / mutation.path).read_text("utf-8")
+    assert source.count(mutation.old) == 1, (
+        f"`old` of this mutation in tests/mutation/{mutation.of_list}.toml should occur once in "
+        f"{mutation.path}: the code changed, so say there how to break it now; where it cannot be "
+        "wrong in that way any more, delete the mutation"
+    )
+    changed = source.replace(mutation.old, mutation.new)
+    assert changed != source
+    if mutation.path.suffix == ".py":
+        ast.parse(changed)
+    assert mutation.code in {"plain", "compiled"}
+
+
+def test_the_tests_that_should_notice_exist():
+    named = {test for mutation in MUTATIONS for test in mutation.tests}
+    assert sorted(named - known_tests()) == []
+
+
+def test_a_line_that_a_mutation_makes_false_names_one_of_its_tests():
+    rows = evidence()
+    wrong = [
+        f"{line} ({mutation.breaks})"
+        for mutation in MUTATIONS
+        for line in mutation.rows
+        if not any(f"`{test}`" in rows.get(line, "") for test in mutation.tests)
+    ]
+    assert wrong == []
