@@ -183,6 +183,10 @@ class InvalidNameError(RefusedMessageError):
     exit_code = 2
 
 
+class NotFoundError(RocketStoreError):
+    """The store is well, and what was asked for is not in it: a topic, a queue, a message id."""
+
+
 class ArchiveError(RocketStoreError):
     """An archive that cannot be written to, or does not belong to the store at hand."""
 

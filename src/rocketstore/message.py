@@ -137,34 +137,7 @@ class StoredMessage(msgspec.Struct, frozen=True, kw_only=True):
         CompressedBodyError
             The stored bytes are no whole zlib stream although sysFlag says so.
         """
-        if not self.is_compressed or not self.raw_body:
-            return self.raw_body
-        if self.sys_flag & COMPRESSION_TYPE_MASK not in (0, COMPRESSION_TYPE_ZLIB):
-            return self.raw_body
-        inflater = zlib.decompressobj()
-        try:
-            body = inflater.decompress(self.raw_body, INFLATED_BODY_LIMIT_BYTES + 1)
-        except zlib.error as error:
-            raise CompressedBodyError(
-                f"body of message {self.message_id} does not inflate ({error})",
-                field="body",
-                hint="raw_body holds it as stored",
-            ) from error
-        if len(body) > INFLATED_BODY_LIMIT_BYTES:
-            raise BodyTooLargeError(
-                f"body of message {self.message_id} inflates to more than "
-                f"{INFLATED_BODY_LIMIT_BYTES} bytes",
-                field="body",
-                hint="read raw_body and inflate it in pieces",
-            )
-        if inflater.eof:
-            return body
-        raise CompressedBodyError(
-            f"compressed body of message {self.message_id} is cut off behind "
-            f"{len(self.raw_body)} bytes",
-            field="body",
-            hint="raw_body holds it as stored",
-        )
+        return inflated(self.raw_body, self.sys_flag, self.message_id)
 
     @property
     def tags(self) -> str | None:
@@ -206,3 +179,33 @@ class StoredMessage(msgspec.Struct, frozen=True, kw_only=True):
             "uniqKey": self.unique_key,
             "msgId": self.message_id,
         }
+
+
+def inflated(raw_body: bytes, sys_flag: int, message_id: str) -> bytes:
+    """Return a stored body as `StoredMessage.body` does; the id is for errors."""
+    if not (sys_flag & COMPRESSED_FLAG and raw_body):
+        return raw_body
+    if sys_flag & COMPRESSION_TYPE_MASK not in (0, COMPRESSION_TYPE_ZLIB):
+        return raw_body
+    inflater = zlib.decompressobj()
+    try:
+        body = inflater.decompress(raw_body, INFLATED_BODY_LIMIT_BYTES + 1)
+    except zlib.error as error:
+        raise CompressedBodyError(
+            f"body of message {message_id} does not inflate ({error})",
+            field="body",
+            hint="raw_body holds it as stored",
+        ) from error
+    if len(body) > INFLATED_BODY_LIMIT_BYTES:
+        raise BodyTooLargeError(
+            f"body of message {message_id} inflates to more than {INFLATED_BODY_LIMIT_BYTES} bytes",
+            field="body",
+            hint="read raw_body and inflate it in pieces",
+        )
+    if inflater.eof:
+        return body
+    raise CompressedBodyError(
+        f"compressed body of message {message_id} is cut off behind {len(raw_body)} bytes",
+        field="body",
+        hint="raw_body holds it as stored",
+    )

@@ -13,8 +13,7 @@ import cyclopts
 from cyclopts import App
 
 from rocketstore import events
-from rocketstore.cli import bench, demo, index, message, pipeline, queue, settings, store, warm
-from rocketstore.cli.options import STANDARD_INPUT
+from rocketstore.cli.wording import STANDARD_INPUT, complain, system_error
 from rocketstore.errors import RocketStoreError
 
 EXIT_USAGE: Final = 2
@@ -24,22 +23,36 @@ least of all that it is fine."""
 EXIT_INTERRUPTED: Final = 130
 """128 + SIGINT, as shells report it."""
 
+COMMANDS: Final = (
+    ("store", "app", "Inspect, verify, repair and fill a store."),
+    ("topic", "app", "Topics of a store."),
+    ("message", "app", "Read messages of a store."),
+    ("queue", "app", "ConsumeQueues: what consumers read through."),
+    ("index", "app", "Index files: which message carries which key."),
+    ("config", "app", "Settings."),
+    ("pipeline", "app", "Jobs over whole stores, on Spark: needs rocketstore[pipeline]."),
+    ("bench", "app", "Measure puts, gets and scans on this machine."),
+    ("demo", "demo", "Import 336,776 real flights into a store, query and verify it."),
+    ("warm", "warm", "Compile every kernel into the cache, for quick starts later."),
+)
+"""Name, attribute of the module ``rocketstore.cli.<name>``, and what the help says; a module is
+imported when its command is used, so that ``rocketstore --help`` is quick."""
+
 app = App(
     name="rocketstore",
     help="Read, write, verify and repair Apache RocketMQ 4.9 message stores.",
-    version_flags=["--version"],
-    help_on_error=False,
+    version_flags=["--version", "-V"],
+    # Markdown is rendered by a library that takes longer than all the rest of `--help`.
+    help_format="plaintext",
     suppress_keyboard_interrupt=False,
 )
-app.command(store.app)
-app.command(message.app)
-app.command(queue.app)
-app.command(index.app)
-app.command(settings.app)
-app.command(pipeline.app)
-app.command(bench.app)
-app.command(warm.warm)
-app.command(demo.demo)
+for _name, _attribute, _help in COMMANDS:
+    app.command(f"rocketstore.cli.{_name}:{_attribute}", name=_name, help=_help)
+app.command(
+    "rocketstore.cli.completion:install",
+    name="--install-completion",
+    help="Install completion for this shell.",
+)
 
 
 def main(arguments: list[str] | None = None) -> NoReturn:
@@ -60,23 +73,25 @@ def run(arguments: list[str]) -> int:
     arguments = [STANDARD_INPUT if argument == "-" else argument for argument in arguments]
     try:
         outcome = app(
-            arguments, exit_on_error=False, print_error=True, result_action="return_value"
+            arguments, exit_on_error=False, print_error=False, result_action="return_value"
         )
         sys.stdout.flush()
-    except cyclopts.CycloptsError:
+    except cyclopts.CycloptsError as error:
+        words = ["rocketstore", *(error.command_chain or ()), "--help"]
+        complain(f"{str(error).rstrip()} See: {' '.join(words)}")
         return EXIT_USAGE
     except RocketStoreError as error:
-        print(f"rocketstore: {error}", file=sys.stderr)
+        complain(str(error))
         return error.exit_code
-    except KeyboardInterrupt:
-        print("rocketstore: interrupted; what was stored before stays", file=sys.stderr)
+    except KeyboardInterrupt as interrupt:
+        complain("; ".join(filter(None, ("interrupted", str(interrupt)))))
         return EXIT_INTERRUPTED
     except BrokenPipeError:
         # The reader of our output has left (`| head`): nobody is there to be told.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:
-        print(f"rocketstore: {error}", file=sys.stderr)
+        complain(system_error(error))
         if os.environ.get("ROCKETSTORE_DEBUG"):
             traceback.print_exc()
         return EXIT_UNREACHABLE
@@ -87,7 +102,7 @@ class _OnStderr(logging.Handler):
     """Shows what the store logs; the stream is looked up each time, since tests replace it."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        print(f"rocketstore: {self.format(record)}", file=sys.stderr)
+        complain(self.format(record))
 
 
 _ON_STDERR: Final = _OnStderr(logging.WARNING)

@@ -134,7 +134,7 @@ def scan(
 
     rates = []
     for _ in range(2):
-        log = LogScan(store, (settings or StoreSettings()).load(), None, None)
+        log = LogScan(store, (settings or StoreSettings()).load(store), None, None)
         started = time.perf_counter()
         records, size = log.count()
         rates.append(size / (time.perf_counter() - started) / 1e9)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import textwrap
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
@@ -20,6 +21,7 @@ DEMO_MARKER: Final = ".rocketstore-demo"
 """File that says that a directory was made by the demo and may be made anew."""
 
 PROGRESS_EVERY_MESSAGES: Final = 1024
+_MARGIN: Final = " " * 11
 
 
 def demo(
@@ -163,11 +165,13 @@ def _read_by_tag(store: MessageStore) -> None:
 
 
 def _verify(directory: Path) -> int:
-    from rocketstore.cli.findings import verification_summary
+    from rocketstore.cli.findings import checksum_note, verification_summary
     from rocketstore.storage.audit.verify import verify_store
 
     started = time.perf_counter()
     report = verify_store(directory)
     seconds = time.perf_counter() - started
     print(f"verified   {verification_summary(report)} in {seconds:.2f} s")
+    for line in textwrap.wrap(checksum_note(report), 80 - len(_MARGIN)):
+        print(_MARGIN + line)
     return 0 if not report.findings else 1

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from rocketstore.cli.output import print_object, print_rows
+from rocketstore.cli.output import print_object, print_rows, print_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from rocketstore.cli.options import Output
+    from rocketstore.pipeline.jobs.audit.findings import Finding as AuditFinding
     from rocketstore.storage.audit.findings import (
         Finding,
         LostForBroker,
@@ -21,8 +22,7 @@ EXIT_FINE: Final = 0
 EXIT_FOUND: Final = 1
 EXIT_DAMAGED: Final = 4
 
-_FINDING_COLUMNS: Final = ("severity", "kind", "file", "offset", "size", "reason", "action")
-_LOST_COLUMNS: Final = ("verb", "start", "stop", "recordCount", "reason")
+_LOST_COLUMNS: Final = ("verb", "start", "stop", "recordCount")
 
 
 def print_verification(report: VerifyReport, output: Output) -> int:
@@ -32,8 +32,10 @@ def print_verification(report: VerifyReport, output: Output) -> int:
     elif output == "jsonl":
         print_rows((finding.to_dict() for finding in report.findings), output, columns=())
     else:
-        _print_findings(report.findings)
-        print(verification_summary(report))
+        print_findings(report.findings)
+        print_text(verification_summary(report))
+        if report.counts.unwitnessed_bytes:
+            print_text(checksum_note(report))
     if report.is_damaged:
         return EXIT_DAMAGED
     return EXIT_FOUND if report.has_warnings else EXIT_FINE
@@ -47,11 +49,20 @@ def verification_summary(report: VerifyReport) -> str:
         state = f"DAMAGED: {len(report.findings)} findings"
     elif report.findings:
         state = f"{len(report.findings)} findings, no damage"
+    queues = "1 queue" if counts.queue_count == 1 else f"{counts.queue_count:,} queues"
     return (
-        f"{counts.message_count:,} records ({counts.message_bytes:,} bytes, "
-        f"{counts.unwitnessed_bytes:,} of them under no checksum), "
-        f"{counts.entry_count:,} entries in {counts.queue_count:,} queues, "
+        f"{counts.message_count:,} records, {counts.entry_count:,} entries in {queues}, "
         f"{counts.index_item_count:,} index items: {state}"
+    )
+
+
+def checksum_note(report: VerifyReport) -> str:
+    """Return how far the records' checksums reach, so that nobody takes all for proved."""
+    counts = report.counts
+    return (
+        "RocketMQ keeps checksums of bodies only: of "
+        f"{counts.message_bytes:,} bytes of records, {counts.unwitnessed_bytes:,} (headers, "
+        "topics, properties) have none, and a change there is seen only if it breaks the format."
     )
 
 
@@ -60,20 +71,26 @@ def print_repair(report: RepairReport, output: Output) -> int:
     if output != "table":
         print_object(report.to_dict(), output)
     else:
-        _print_findings(report.findings)
+        print_findings(report.findings)
         _print_actions(report)
         _print_lost(report.lost_for_broker)
         if report.remaining:
             print("Left in the store:")
-            _print_findings(report.remaining)
+            print_findings(report.remaining)
     if report.is_damaged:
         return EXIT_DAMAGED
     return EXIT_FOUND if report.is_changed or report.remaining else EXIT_FINE
 
 
-def _print_findings(findings: Sequence[Finding]) -> None:
+def print_findings(findings: Sequence[Finding | AuditFinding]) -> None:
+    """Print findings as a table, and an empty line below; nothing where there are none."""
     if findings:
-        print_rows((finding.to_dict() for finding in findings), "table", columns=_FINDING_COLUMNS)
+        print_rows(
+            (finding.to_dict() for finding in findings),
+            "table",
+            columns=("severity", "kind", "offset", "size"),
+            notes=("file", "reason", "action"),
+        )
         print()
 
 
@@ -93,4 +110,6 @@ def _print_lost(lost: Sequence[LostForBroker]) -> None:
         print("A 4.9 broker that opens this store serves every record of it.")
         return
     print("A 4.9 broker that opens this store would lose:")
-    print_rows((entry.to_dict() for entry in lost), "table", columns=_LOST_COLUMNS)
+    print_rows(
+        (entry.to_dict() for entry in lost), "table", columns=_LOST_COLUMNS, notes=("reason",)
+    )

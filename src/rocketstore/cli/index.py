@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
+from typing import Any
 
 from cyclopts import App
 
 from rocketstore.cli.options import OutputOption, StoreArgument, StoreSettings
 from rocketstore.cli.output import print_rows
+from rocketstore.cli.wording import local_time
 
 app = App(name="index", help="Index files: which message carries which key.")
 
@@ -24,7 +27,7 @@ def list_files(
     from rocketstore.cli.reading import open_for_reading
 
     with open_for_reading(store, settings) as reader:
-        rows = (
+        rows: Iterable[dict[str, Any]] = (
             {
                 "file": name,
                 "beginTimestamp": header.begin_timestamp_ms,
@@ -36,19 +39,17 @@ def list_files(
             }
             for name, header in reader.index_files()
         )
-        print_rows(
-            rows,
-            output,
-            columns=(
-                "file",
-                "beginTimestamp",
-                "endTimestamp",
-                "beginPhysicalOffset",
-                "endPhysicalOffset",
-                "hashSlotCount",
-                "indexCount",
-            ),
-        )
+        if output == "table":
+            rows = (
+                {
+                    "file": row["file"],
+                    "items": max(0, row["indexCount"] - 1),
+                    "begin": local_time(row["beginTimestamp"], "seconds"),
+                    "end": local_time(row["endTimestamp"], "seconds"),
+                }
+                for row in rows
+            )
+        print_rows(rows, output, columns=("file", "items", "begin", "end"))
     return 0
 
 
@@ -67,7 +68,7 @@ def rebuild(
     from rocketstore.cli.findings import print_repair
     from rocketstore.storage.recovery.repair import rebuild_store
 
-    config = (settings or StoreSettings()).load()
+    config = (settings or StoreSettings()).load(store)
     now_ms = time.time_ns() // 1_000_000
     report = rebuild_store(store, what="index", now_ms=now_ms, config=config)
     return print_repair(report, output)

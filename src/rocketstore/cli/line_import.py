@@ -7,7 +7,7 @@ import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from rocketstore.cli.options import STANDARD_INPUT
+from rocketstore.cli.wording import STANDARD_INPUT
 from rocketstore.errors import ConfigError, RefusedMessageError
 from rocketstore.message import Message
 from rocketstore.storage.results import PutMessageStatus

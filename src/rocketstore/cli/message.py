@@ -1,29 +1,41 @@
-"""``rocketstore message``: read messages by queue, by key, by id."""
+"""``rocketstore message``: read messages by queue, by key, by id; follow a topic."""
 
 from __future__ import annotations
 
-from typing import Annotated
+import itertools
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
 
-from rocketstore.cli.options import OutputOption, StoreArgument, StoreSettings
-from rocketstore.cli.output import print_rows
+from rocketstore.cli.options import (
+    BeginOption,
+    BodyOption,
+    EndOption,
+    MaxOption,
+    OutputOption,
+    QueueOption,
+    StoreArgument,
+    StoreSettings,
+    TopicOption,
+)
+from rocketstore.cli.output import print_object, print_rows
+from rocketstore.cli.wording import complain
 from rocketstore.errors import ConfigError, FormatError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from rocketstore.message import StoredMessage
 
 app = App(name="message", help="Read messages of a store.")
 
-MESSAGE_COLUMNS = (
-    "topic",
-    "queueId",
-    "queueOffset",
-    "physicalOffset",
-    "size",
-    "storeTimestamp",
-    "tags",
-    "keys",
-    "msgId",
-)
-"""What a table shows of a message; JSON has every field."""
+EXIT_INTERRUPTED = 130
+
+MESSAGE_COLUMNS = ("queueOffset", "storeTimestamp", "tags", "keys", "body")
+"""What a table shows of a message of a known queue; JSON has every field."""
+
+_MOST_COUNTED = 10_000
+"""Messages of a key that are counted to say how many there are."""
 
 
 @app.command
@@ -31,15 +43,18 @@ def get(
     store: StoreArgument,
     /,
     *,
-    topic: str,
-    queue: int = 0,
+    topic: TopicOption,
+    queue: QueueOption = 0,
     offset: int = 0,
-    max_: Annotated[int, Parameter(name="--max")] = 32,
+    begin: BeginOption = None,
+    end: EndOption = None,
+    max_: Annotated[int, MaxOption] = 32,
     tags: str | None = None,
+    body: BodyOption = None,
     settings: StoreSettings | None = None,
     output: OutputOption = "table",
 ) -> int:
-    """Print messages of one queue from a queue offset on.
+    """Print messages of one queue from a queue offset, or a time, on.
 
     Parameters
     ----------
@@ -55,18 +70,44 @@ def get(
         Most messages to print.
     tags
         Tag expression, for example ``created || paid``.
+    body
+        How to print bodies.
     settings
         Where settings come from.
     output
         How to print.
     """
-    from rocketstore.cli.reading import open_for_reading, read_queue
+    from rocketstore.cli.bodies import show_body
+    from rocketstore.cli.reading import open_for_reading, queues_of, read_queue, say_shown
 
     with open_for_reading(store, settings) as reader:
-        rows = (
-            message.to_dict() for message in read_queue(reader, topic, queue, offset, max_, tags)
-        )
-        print_rows(rows, output, columns=MESSAGE_COLUMNS)
+        queues_of(reader, topic, queue, output)
+        start = max(offset, reader.min_offset(topic, queue))
+        stop = reader.max_offset(topic, queue)
+        if begin is not None:
+            start = max(start, reader.offset_at(topic, queue, begin))
+        if end is not None:
+            stop = min(stop, reader.offset_at(topic, queue, end))
+        last = start - 1
+
+        def messages() -> Iterator[StoredMessage]:
+            nonlocal last
+            for message in read_queue(reader, topic, queue, start, max_, tags):
+                if message.queue_offset >= stop:
+                    break
+                last = message.queue_offset
+                yield message
+
+        rows = (show_body(message.to_dict(), body, output) for message in messages())
+        count = print_rows(rows, output, columns=MESSAGE_COLUMNS)
+    if count == max_:
+        left = max(stop - last - 1, 0)
+        if tags is None:
+            say_shown(count, count + left)
+        elif left:
+            say_shown(count, f"at most {count + left}")
+    elif start >= stop:
+        complain(f"nothing there: queue {topic}/{queue} ends at queue offset {stop}")
     return 0
 
 
@@ -75,15 +116,16 @@ def find(
     store: StoreArgument,
     /,
     *,
-    topic: str,
-    key: str,
-    begin: int = 0,
-    end: int | None = None,
-    max_: Annotated[int | None, Parameter(name="--max")] = None,
+    topic: TopicOption,
+    key: Annotated[str, Parameter(name=["--key", "-k"])],
+    begin: BeginOption = None,
+    end: EndOption = None,
+    max_: Annotated[int | None, MaxOption] = None,
+    body: BodyOption = None,
     settings: StoreSettings | None = None,
     output: OutputOption = "table",
 ) -> int:
-    """Print messages that carry a key (one of KEYS, or UNIQ_KEY).
+    """Print messages that carry a key (one of KEYS, or UNIQ_KEY), newest first.
 
     Parameters
     ----------
@@ -93,20 +135,36 @@ def find(
         Topic of the messages.
     key
         The key, compared exactly.
-    begin, end
-        Store time in milliseconds, both inclusive.
     max_
-        Most messages to print.
+        Most messages to print; unset: 64, the setting maxMsgsNumBatch.
+    body
+        How to print bodies.
     settings
         Where settings come from.
     output
         How to print.
     """
-    from rocketstore.cli.reading import open_for_reading
+    from rocketstore.cli.bodies import show_body
+    from rocketstore.cli.reading import open_for_reading, queues_of, say_shown
 
     with open_for_reading(store, settings) as reader:
-        messages = reader.find(topic, key, begin_ms=begin, end_ms=end, max_messages=max_)
-        print_rows((message.to_dict() for message in messages), output, columns=MESSAGE_COLUMNS)
+        queues_of(reader, topic, None, output)
+        limit = reader.find_limit if max_ is None else max_
+
+        def found(most: int) -> list[StoredMessage]:
+            # The store's own ranges include their end.
+            last = None if end is None else end - 1
+            return reader.find(topic, key, begin_ms=begin or 0, end_ms=last, max_messages=most)
+
+        messages = found(limit)
+        rows = (show_body(message.to_dict(), body, output) for message in messages)
+        print_rows(rows, output, columns=("queueId", *MESSAGE_COLUMNS))
+        if not messages:
+            complain(f"no message of {topic} carries the key {key}")
+        elif len(messages) == limit:
+            total = len(found(limit + _MOST_COUNTED))
+            is_all = total < limit + _MOST_COUNTED
+            say_shown(limit, total if is_all else f"more than {total - 1}")
     return 0
 
 
@@ -116,11 +174,13 @@ def by_id(
     message_id: Annotated[str, Parameter(name="ID", help="Message id, 32 or 56 hex characters.")],
     /,
     *,
+    body: BodyOption = None,
     settings: StoreSettings | None = None,
     output: OutputOption = "table",
 ) -> int:
-    """Print the message that an id names."""
-    from rocketstore.cli.reading import open_for_reading
+    """Print the message that an id names, with all its fields."""
+    from rocketstore.cli.bodies import show_body
+    from rocketstore.cli.reading import not_found, open_for_reading
     from rocketstore.format.message_id import decode_message_id
 
     try:
@@ -130,6 +190,73 @@ def by_id(
         raise ConfigError(str(error), value=message_id) from error
     with open_for_reading(store, settings) as reader:
         message = reader.by_id(message_id)
-    rows = [] if message is None else [message.to_dict()]
-    print_rows(rows, output, columns=MESSAGE_COLUMNS)
+    if message is None:
+        raise not_found(f"{store} has no message {message_id}", None, output)
+    row = show_body(message.to_dict(), body, output)
+    if output == "table":
+        print_object(row, output)
+    else:
+        print_rows([row], output, columns=())
+    return 0
+
+
+@app.command
+def tail(
+    store: StoreArgument,
+    /,
+    *,
+    topic: TopicOption,
+    queue: Annotated[int | None, Parameter(name=["--queue", "-q"])] = None,
+    max_: Annotated[int, MaxOption] = 10,
+    follow: Annotated[bool, Parameter(name=["--follow", "-f"], negative=())] = False,
+    tags: str | None = None,
+    body: BodyOption = None,
+    settings: StoreSettings | None = None,
+    output: OutputOption = "table",
+) -> int:
+    """Print the last messages of a topic, and with --follow each new one as it comes.
+
+    A line of the table: store time, queue id and offset, tags, keys, body.
+
+    Parameters
+    ----------
+    store
+        Directory of the store, which a broker may be writing to.
+    topic
+        Topic to read.
+    queue
+        Only this queue.
+    max_
+        How many of the last messages to print.
+    follow
+        Go on until Ctrl-C.
+    tags
+        Tag expression, for example ``created || paid``.
+    body
+        How to print bodies.
+    settings
+        Where settings come from.
+    output
+        How to print; with --follow table or jsonl.
+    """
+    from rocketstore.cli.bodies import show_body
+    from rocketstore.cli.following import last_messages, new_messages, print_line
+    from rocketstore.cli.reading import open_for_reading, queues_of
+
+    if follow and output == "json":
+        raise ConfigError("--follow never comes to the end of a JSON array", hint="-o jsonl")
+    with open_for_reading(store, settings) as reader:
+        queues_of(reader, topic, queue, output)
+        messages, ends = last_messages(reader, topic, queue, max_, tags)
+        if not follow and output == "json":
+            print_rows(
+                [show_body(one.to_dict(), body, output) for one in messages], output, columns=()
+            )
+            return 0
+        try:
+            more = new_messages(reader, topic, queue, ends, tags) if follow else iter(())
+            for message in itertools.chain(messages, more):
+                print_line(show_body(message.to_dict(), body, output), output)
+        except KeyboardInterrupt:  # the way to end it
+            return EXIT_INTERRUPTED
     return 0

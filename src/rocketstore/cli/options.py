@@ -2,23 +2,39 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import msgspec
 from cyclopts import Parameter
 
-from rocketstore.config import LoadedConfig, StoreConfig, load_config
+from rocketstore.cli.wording import complain
+from rocketstore.errors import StoreError
 
-STANDARD_INPUT: Final = "/dev/stdin"
-"""What a lone dash stands for."""
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rocketstore.config import LoadedConfig, StoreConfig
 
 Output = Literal["table", "json", "jsonl"]
 """How results are printed: a table for people, a JSON array or JSON lines for programs."""
 
-OutputOption = Annotated[Output, Parameter(name="--output", help="table, json or jsonl.")]
+OutputOption = Annotated[Output, Parameter(name=["--output", "-o"], help="table, json or jsonl.")]
+
+BodyForm = Literal["text", "json", "hex", "base64"]
+
+BodyOption = Annotated[
+    BodyForm | None,
+    Parameter(
+        name=["--body", "-b"],
+        help="How bodies are printed; unset: as text in tables where they are text, else base64.",
+    ),
+]
+
+TopicOption = Annotated[str, Parameter(name=["--topic", "-t"])]
+QueueOption = Annotated[int, Parameter(name=["--queue", "-q"])]
+MaxOption = Parameter(name=["--max", "-n"])
+
 
 StoreArgument = Annotated[Path, Parameter(name="STORE", help="Directory of the store.")]
 
@@ -30,6 +46,38 @@ ArchiveLocation = Annotated[
 ]
 
 
+def _time_of(_type: Any, tokens: Sequence[Any]) -> int:
+    from rocketstore.cli.moments import parse_time
+
+    return parse_time(tokens[0].value)
+
+
+_TIMES = "milliseconds since 1970, ISO 8601 (of this zone if it names none), or ago: -2h, -7d."
+
+BeginOption = Annotated[
+    int | None,
+    Parameter(
+        name="--begin",
+        help=f"Only messages stored from this time on: {_TIMES}",
+        metavar="TIME",
+        converter=_time_of,
+        allow_leading_hyphen=True,
+        n_tokens=1,
+    ),
+]
+EndOption = Annotated[
+    int | None,
+    Parameter(
+        name="--end",
+        help="Only messages stored before this time.",
+        metavar="TIME",
+        converter=_time_of,
+        allow_leading_hyphen=True,
+        n_tokens=1,
+    ),
+]
+
+
 @Parameter(name="*")
 @dataclass(frozen=True)
 class StoreSettings:
@@ -37,27 +85,50 @@ class StoreSettings:
 
     config: Annotated[
         Path | None,
-        Parameter(name="--config", help="A broker.conf; its keys are used as they are."),
+        Parameter(name=["--config", "-c"], help="A broker.conf; its keys are used as they are."),
     ] = None
     set_: Annotated[
         list[str],
-        Parameter(name="--set", help="Any broker.conf key as key=value; repeatable.", negative=()),
+        Parameter(
+            name=["--set", "-s"],
+            help="Any broker.conf key as key=value; repeatable.",
+            negative=(),
+            show_default=False,
+        ),
     ] = field(default_factory=list)
 
-    def load(self) -> StoreConfig:
-        """Return the settings, checked."""
-        return self.load_with_origins().config
+    def load(self, store: Path | str | None = None) -> StoreConfig:
+        """Return the settings, checked; with a store that has to be there, unless it is a URI.
+
+        Raises
+        ------
+        ConfigError
+            See `rocketstore.config.load_config`.
+        StoreError
+            There is no `store`.
+        """
+        config = self.load_with_origins().config
+        if store is not None and "://" not in str(store) and not Path(store).exists():
+            raise StoreError(
+                f"{store}: there is no such directory",
+                hint="name the one that holds commitlog, consumequeue and index",
+            )
+        return config
 
     def load_for_writing(self) -> StoreConfig:
         """Return the settings of a store that a command writes to: none deletes expired files.
 
         Law: retention runs only in a store that a program opened (DESIGN 4.11), whatever is set.
         """
+        import msgspec
+
         return msgspec.structs.replace(self.load(), retention=False)
 
     def load_with_origins(self) -> LoadedConfig:
         """Return the settings with where each comes from; warnings go to stderr."""
+        from rocketstore.config import load_config
+
         loaded = load_config(broker_conf=self.config, overrides=self.set_)
         for warning in loaded.warnings:
-            print(f"rocketstore: {warning}", file=sys.stderr)
+            complain(warning)
         return loaded

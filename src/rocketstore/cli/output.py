@@ -1,19 +1,44 @@
-"""Rows for people and for programs."""
+"""Rows for people and for programs.
+
+A table fits the terminal, or ``COLUMNS``: long texts are cut with an ellipsis, notes are wrapped.
+Where output goes to a file or a pipe and ``COLUMNS`` says nothing, only bodies are cut.
+
+Law: a number, a time and an id are never cut; tables show times in the zone of this machine, JSON
+has milliseconds. Rich's tables are not used: they take 0.2 ms a row and cut all columns alike.
+"""
 
 from __future__ import annotations
 
+import os
+import shutil
 import sys
-from typing import TYPE_CHECKING, Any
+import textwrap
+from typing import TYPE_CHECKING, Any, Final
 
-import msgspec
+from rocketstore.cli.wording import local_time, printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from rocketstore.cli.options import Output
 
+_TEXTS: Final = ("body", "keys", "tags", "topic", "value", "origin", "place", "file")
+"""Columns that may be cut, the first one first."""
 
-def print_rows(rows: Iterable[dict[str, Any]], output: Output, *, columns: Sequence[str]) -> int:
+_LEAST_WIDTH: Final = {"body": 12, "keys": 8, "tags": 6}
+_LEAST_WIDTH_OF_OTHERS: Final = 16
+_USUAL_WIDTH: Final = 80
+_GAP: Final = "  "
+_INDENT: Final = "    "
+
+
+def print_rows(
+    rows: Iterable[dict[str, Any]],
+    output: Output,
+    *,
+    columns: Sequence[str],
+    notes: Sequence[str] = (),
+) -> int:
     """Print rows in the order they come and return how many there were.
 
     Parameters
@@ -24,29 +49,85 @@ def print_rows(rows: Iterable[dict[str, Any]], output: Output, *, columns: Seque
         ``jsonl`` streams; ``json`` is one array; ``table`` shows only `columns`.
     columns
         Keys a table shows, in order.
+    notes
+        Keys of sentences, of which each stands on a line of its own below its row.
     """
     if output == "jsonl":
         return _print_lines(rows)
     if output == "json":
         return _print_array(rows)
-    return _print_table(rows, columns)
+    return _print_table(rows, columns, notes)
 
 
 def print_object(value: dict[str, Any], output: Output) -> None:
     """Print one object: a two-column table, or one JSON object."""
     if output != "table":
-        print(msgspec.json.encode(value).decode())
+        print(_json(value))
         return
-    width = max((len(key) for key in value), default=0)
+    margin = max((len(key) for key in value), default=0) + len(_GAP)
     for key, entry in value.items():
-        print(f"{key:<{width}}  {_text(entry)}")
+        entries = entry if isinstance(entry, list | tuple) and entry else [entry]
+        for number, one in enumerate(entries):
+            lines = _wrapped(cell_text(key, one), margin) or [""]
+            print(f"{'' if number else key:<{margin}}{lines[0]}".rstrip())
+            for line in lines[1:]:
+                print(" " * margin + line)
+
+
+def print_text(text: str) -> None:
+    """Print a paragraph, wrapped to the terminal."""
+    for line in _wrapped(text, 0):
+        print(line)
+
+
+def cell_text(column: str, value: object) -> str:
+    """Return a value as a table shows it."""
+    if value is None:
+        return "-"
+    if column.endswith("Timestamp") and isinstance(value, int):
+        return local_time(value) if value else "-"
+    if isinstance(value, list | tuple):
+        return ",".join(cell_text(column, entry) for entry in value) or "-"
+    if isinstance(value, dict):
+        return printable(_json(value))
+    return printable(str(value))
+
+
+def terminal_width() -> int | None:
+    """Return how wide tables may be, None where nothing says so."""
+    if sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdecimal():
+        return shutil.get_terminal_size().columns
+    return None
+
+
+def fit(text: str, width: int) -> str:
+    """Return a text cut to a number of terminal cells."""
+    if _cell_count(text) <= width:
+        return text
+    from rich.cells import set_cell_size
+
+    return set_cell_size(text, width - 1).rstrip() + "…"
+
+
+def _cell_count(text: str) -> int:
+    if text.isascii():
+        return len(text)
+    from rich.cells import cell_len
+
+    return cell_len(text)
+
+
+def _json(value: dict[str, Any]) -> str:
+    import msgspec
+
+    return msgspec.json.encode(value).decode()
 
 
 def _print_lines(rows: Iterable[dict[str, Any]]) -> int:
     count = 0
     write = sys.stdout.write
     for row in rows:
-        write(msgspec.json.encode(row).decode() + "\n")
+        write(_json(row) + "\n")
         count += 1
     return count
 
@@ -55,35 +136,61 @@ def _print_array(rows: Iterable[dict[str, Any]]) -> int:
     count = 0
     write = sys.stdout.write
     for row in rows:
-        write(("[\n" if count == 0 else ",\n") + msgspec.json.encode(row).decode())
+        write(("[\n" if count == 0 else ",\n") + _json(row))
         count += 1
     write("\n]\n" if count else "[]\n")
     return count
 
 
-def _print_table(rows: Iterable[dict[str, Any]], columns: Sequence[str]) -> int:
-    shown = [[_text(row.get(column)) for column in columns] for row in rows]
-    widths = [
-        max(len(column), *(len(line[at]) for line in shown)) if shown else len(column)
-        for at, column in enumerate(columns)
-    ]
+def _print_table(
+    rows: Iterable[dict[str, Any]], columns: Sequence[str], notes: Sequence[str]
+) -> int:
+    limit = terminal_width()
+    longest = (limit or _USUAL_WIDTH) + 1
+    shown: list[tuple[list[str], list[str]]] = []
+    for row in rows:
+        if "body" in row:  # maybe of megabytes, of which the beginning is shown
+            row["body"] = row["body"][:longest]
+        sentences = [printable(str(row[note])) for note in notes if row.get(note)]
+        shown.append(([cell_text(column, row.get(column)) for column in columns], sentences))
+    widths = _widths(columns, [cells for cells, _ in shown], limit)
     _print_cells(columns, widths)
     _print_cells(["-" * width for width in widths], widths)
-    for line in shown:
-        _print_cells(line, widths)
+    for cells, sentences in shown:
+        _print_cells(cells, widths)
+        for sentence in sentences:
+            for line in _wrapped(sentence, len(_INDENT)):
+                print(_INDENT + line)
     return len(shown)
 
 
+def _widths(columns: Sequence[str], shown: Sequence[Sequence[str]], limit: int | None) -> list[int]:
+    """Return the width of each column, where texts give way until the table fits."""
+    widths = [
+        max(len(column), *(_cell_count(line[at]) for line in shown)) if shown else len(column)
+        for at, column in enumerate(columns)
+    ]
+    for column in _TEXTS:
+        if column not in columns or (limit is None and column != "body"):
+            continue
+        at = columns.index(column)
+        surplus = sum(widths) + len(_GAP) * (len(widths) - 1) - (limit or _USUAL_WIDTH)
+        least = max(len(column), _LEAST_WIDTH.get(column, _LEAST_WIDTH_OF_OTHERS))
+        if surplus > 0 and widths[at] > least:
+            widths[at] = max(least, widths[at] - surplus)
+    return widths
+
+
 def _print_cells(cells: Sequence[str], widths: Sequence[int]) -> None:
-    line = "  ".join(f"{cell:<{width}}" for cell, width in zip(cells, widths, strict=True))
+    parts = [fit(cell, width) for cell, width in zip(cells, widths, strict=True)]
+    line = _GAP.join(
+        part + " " * (width - _cell_count(part)) for part, width in zip(parts, widths, strict=True)
+    )
     print(line.rstrip())
 
 
-def _text(value: object) -> str:
-    if value is None:
-        return "-"
-    if isinstance(value, list | tuple):
-        return ",".join(_text(entry) for entry in value)
-    if isinstance(value, dict):
-        return msgspec.json.encode(value).decode()
-    return str(value)
+def _wrapped(text: str, margin: int) -> list[str]:
+    width = terminal_width()
+    if width is None or len(text) + margin <= width:
+        return [text]
+    return textwrap.wrap(text, max(width - margin, _LEAST_WIDTH_OF_OTHERS), break_on_hyphens=False)

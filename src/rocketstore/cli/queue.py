@@ -5,9 +5,16 @@ from __future__ import annotations
 import time
 from typing import Annotated
 
-from cyclopts import App, Parameter
+from cyclopts import App
 
-from rocketstore.cli.options import OutputOption, StoreArgument, StoreSettings
+from rocketstore.cli.options import (
+    MaxOption,
+    OutputOption,
+    QueueOption,
+    StoreArgument,
+    StoreSettings,
+    TopicOption,
+)
 from rocketstore.cli.output import print_rows
 
 app = App(name="queue", help="ConsumeQueues: what consumers read through.")
@@ -46,10 +53,10 @@ def show(
     store: StoreArgument,
     /,
     *,
-    topic: str,
-    queue: int = 0,
+    topic: TopicOption,
+    queue: QueueOption = 0,
     offset: int | None = None,
-    max_: Annotated[int | None, Parameter(name="--max")] = None,
+    max_: Annotated[int | None, MaxOption] = None,
     settings: StoreSettings | None = None,
     output: OutputOption = "table",
 ) -> int:
@@ -72,9 +79,10 @@ def show(
     output
         How to print.
     """
-    from rocketstore.cli.reading import open_for_reading
+    from rocketstore.cli.reading import open_for_reading, queues_of, say_shown
 
     with open_for_reading(store, settings) as reader:
+        queues_of(reader, topic, queue, output)
         rows = (
             {
                 "queueOffset": queue_offset,
@@ -84,7 +92,11 @@ def show(
             }
             for queue_offset, entry in reader.queue_entries(topic, queue, offset, max_)
         )
-        print_rows(rows, output, columns=("queueOffset", "physicalOffset", "size", "tagsCode"))
+        columns = ("queueOffset", "physicalOffset", "size", "tagsCode")
+        count = print_rows(rows, output, columns=columns)
+        if count == max_:
+            first = next(iter(reader.queue_entries(topic, queue, offset, 1)), (0,))[0]
+            say_shown(count, reader.max_offset(topic, queue) - first)
     return 0
 
 
@@ -103,7 +115,7 @@ def rebuild(
     from rocketstore.cli.findings import print_repair
     from rocketstore.storage.recovery.repair import rebuild_store
 
-    config = (settings or StoreSettings()).load()
+    config = (settings or StoreSettings()).load(store)
     now_ms = time.time_ns() // 1_000_000
     report = rebuild_store(store, what="queues", now_ms=now_ms, config=config)
     return print_repair(report, output)

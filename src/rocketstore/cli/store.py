@@ -9,9 +9,14 @@ from typing import Annotated, Literal
 from cyclopts import App, Parameter
 
 from rocketstore.cli.options import (
+    BeginOption,
+    BodyOption,
+    EndOption,
     OutputOption,
+    QueueOption,
     StoreArgument,
     StoreSettings,
+    TopicOption,
 )
 from rocketstore.cli.output import print_object, print_rows
 from rocketstore.errors import ConfigError
@@ -44,31 +49,46 @@ def scan(
     store: StoreArgument,
     /,
     *,
-    begin: int | None = None,
-    end: int | None = None,
+    begin: BeginOption = None,
+    end: EndOption = None,
+    begin_offset: int | None = None,
+    end_offset: int | None = None,
     damage_only: bool = False,
+    body: BodyOption = None,
     settings: StoreSettings | None = None,
     output: OutputOption = "jsonl",
 ) -> int:
     """Print every record, blank and damaged range of the CommitLog, in physical order.
 
+    Blanks and damage have no time: --begin and --end leave out messages only.
+
     Parameters
     ----------
     store
         Directory of the store.
-    begin, end
-        Physical offsets: records that start at or behind `begin` and before `end`.
+    begin_offset
+        Only what starts at this physical offset or after it.
+    end_offset
+        Only what starts before this physical offset.
     damage_only
         Leave out intact records and blanks.
+    body
+        How to print bodies.
     settings
         Where settings come from.
     output
         How to print.
     """
+    from rocketstore.cli.bodies import show_body
     from rocketstore.cli.log_scan import LogScan
 
-    scanned = LogScan(store, (settings or StoreSettings()).load(), begin, end)
-    rows = scanned.rows(damage_only=damage_only)
+    scanned = LogScan(store, (settings or StoreSettings()).load(store), begin_offset, end_offset)
+    rows = (
+        show_body(row, body, output) if "body" in row else row
+        for row in scanned.rows(damage_only=damage_only)
+        if "body" not in row
+        or ((begin or 0) <= row["storeTimestamp"] and (end is None or row["storeTimestamp"] < end))
+    )
     print_rows(
         rows,
         output,
@@ -81,8 +101,8 @@ def scan(
             "queueOffset",
             "tags",
             "keys",
-            "reason",
         ),
+        notes=("file", "reason"),
     )
     return EXIT_DAMAGED if scanned.damaged_bytes else 0
 
@@ -100,7 +120,7 @@ def verify(
     from rocketstore.cli.progress import progress
     from rocketstore.storage.audit.verify import verify_store
 
-    config = (settings or StoreSettings()).load()
+    config = (settings or StoreSettings()).load(store)
     with progress("verifying", total=None) as advance:
         report = verify_store(store, config, progress=advance)
     return print_verification(report, output)
@@ -138,7 +158,7 @@ def repair(
         store,
         policy=policy,
         dry_run=dry_run,
-        config=(settings or StoreSettings()).load(),
+        config=(settings or StoreSettings()).load(store),
         now_ms=time.time_ns() // 1_000_000,
     )
     return print_repair(report, output)
@@ -150,8 +170,8 @@ def import_(
     /,
     # Not a list: the parser ends a list of files at the next option.
     *files: Annotated[Path, Parameter(name="FILE", help="Text files; - is standard input.")],
-    topic: str,
-    queue: int = 0,
+    topic: TopicOption,
+    queue: QueueOption = 0,
     tags: str | None = None,
     key_pattern: str | None = None,
     settings: StoreSettings | None = None,
@@ -202,9 +222,16 @@ def import_(
         MessageStore.open(store, config) as opened,
         progress("importing", total=total) as advance,
     ):
-        for path in files:
-            with open_input(path) as lines:
-                count += import_lines(opened, lines, target, advance, name=str(path))
+        opened.wait_dispatched()
+        stored_before = opened.max_offset(topic, queue)
+        try:
+            for path in files:
+                with open_input(path) as lines:
+                    count += import_lines(opened, lines, target, advance, name=str(path))
+        except KeyboardInterrupt:
+            opened.wait_dispatched()
+            stored = opened.max_offset(topic, queue) - stored_before
+            raise KeyboardInterrupt(f"{stored:,} lines are stored in {topic}/{queue}") from None
     seconds = time.monotonic() - started
     print(f"{count:,} messages imported into {store} in {seconds:.1f} s")
     return 0

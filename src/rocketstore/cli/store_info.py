@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from rocketstore.cli.wording import system_error
 from rocketstore.errors import FormatError, RocketStoreError
 from rocketstore.storage.files.lock import writer_pid
 
@@ -20,7 +21,8 @@ def store_info(store: ReadOnlyStore) -> dict[str, Any]:
     try:
         checkpoint = store.checkpoint()
     except (FormatError, OSError) as error:  # the rest of the store can be told all the same
-        problems.append(f"{store.layout.checkpoint}: {error}")
+        reason = system_error(error) if isinstance(error, OSError) else str(error)
+        problems.append(f"{store.layout.checkpoint}: {reason}")
     headers: list[tuple[str, IndexHeader]] | None = None
     try:
         headers = store.index_files()

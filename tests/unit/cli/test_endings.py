@@ -8,14 +8,15 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
+import pytest
+
 from rocketstore.cli.application import run
 from rocketstore.events import get_logger
 from rocketstore.storage.store import MessageStore
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
-
-    import pytest
 
 
 class InterruptedInput:
@@ -44,8 +45,77 @@ def test_an_interrupted_import_says_so_and_exits_130(
     code = run([*command, *(part for size in sizes for part in ("--set", size))])
     captured = capsys.readouterr()
     assert code == 130
-    assert captured.err == "rocketstore: interrupted; what was stored before stays\n"
+    assert captured.err == "rocketstore: interrupted; 0 lines are stored in t/0\n"
     assert not (tmp_path / "store" / "abort").exists()
+
+
+class HeldInput:
+    """Standard input of some lines, at whose end the user presses Ctrl-C."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    @property
+    def buffer(self) -> Iterator[bytes]:
+        for number in range(self.count):
+            yield f"line {number}\n".encode()
+        raise KeyboardInterrupt
+
+
+def test_an_interrupted_import_says_how_many_lines_are_stored(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = ["mappedFileSizeCommitLog=65536", "maxHashSlotNum=10", "maxIndexNum=4000"]
+    options = ["-t", "t", "-q", "2", *(part for size in sizes for part in ("-s", size))]
+    for stored_before in (0, 512):
+        monkeypatch.setattr("sys.stdin", HeldInput(700))
+        assert run(["store", "import", str(tmp_path), "-", *options]) == 130
+        err = capsys.readouterr().err
+        assert err == "rocketstore: interrupted; 512 lines are stored in t/2\n"
+        with MessageStore.open(tmp_path, read_only=True) as reader:
+            assert reader.max_offset("t", 2) == stored_before + 512
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["bogus"], 'Unknown command "bogus".'),
+        (["store", "inf", "x"], 'Did you mean "info"?'),
+        (["store", "info"], "STORE requires an argument. See: rocketstore store info --help"),
+        (["message", "get", "x", "-t", "t", "-n", "many"], 'unable to convert "many" into int'),
+        (["message", "get", "x", "y", "-t", "t"], "See: rocketstore message get --help"),
+        (["store", "import", "x", "nofile", "-t", "t"], "nofile: no such file"),
+        (["store", "import", "x", "/proc/self/mem", "-t", "t"], "input/output error"),
+        (["store", "info", "/root\0"], ""),
+        (["config", "show", "-c", "nofile"], "cannot read nofile"),
+    ],
+    ids=" ".join,
+)
+def test_every_error_is_one_line_of_one_form(
+    arguments: list[str],
+    said: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run(arguments) in (2, 3)
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("rocketstore: ")
+    assert said in captured.err
+    assert "Errno" not in captured.err
+    assert captured.err.count("\n") == 1
+
+
+def test_completion_is_installed_for_every_command(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert run(["--install-completion", "--shell", "bash"]) == 0
+    [script] = tmp_path.glob(".local/share/bash-completion/completions/*")
+    assert str(script) in capsys.readouterr().out
+    assert "--follow" in script.read_text()
 
 
 def test_what_the_system_refuses_is_no_finding(
@@ -82,7 +152,7 @@ def test_a_closed_stderr_keeps_no_command_from_its_work(tmp_path: Path) -> None:
 
     assert command("store", "verify", str(tmp_path)).returncode == 0
     missing = command("store", "verify", str(tmp_path / "none"))
-    assert (missing.returncode, missing.stdout) == (4, b"")
+    assert (missing.returncode, missing.stdout) == (3, b"")
 
 
 def test_what_the_store_logs_is_shown_once_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:

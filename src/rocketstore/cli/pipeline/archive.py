@@ -53,7 +53,7 @@ def archive(
     """
     from rocketstore import pipeline
 
-    config = (settings or StoreSettings()).load()
+    config = (settings or StoreSettings()).load(store)
     spark = pipeline.session(master, quiet=True)
     with job_progress("archiving") as progress:
         result = pipeline.archive(

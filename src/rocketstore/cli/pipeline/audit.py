@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from rocketstore.cli.options import OutputOption, StoreSettings
+from rocketstore.cli.findings import print_findings
+from rocketstore.cli.options import OutputOption, StoreLocation, StoreSettings
 from rocketstore.cli.output import print_object, print_rows
 from rocketstore.cli.progress import job_progress
 from rocketstore.units import MiB
@@ -16,11 +17,9 @@ if TYPE_CHECKING:
     from rocketstore.cli.options import Output
     from rocketstore.pipeline.jobs.audit.report import AuditReport
 
-_COLUMNS = ("severity", "kind", "file", "offset", "size", "reason", "action")
-
 
 def audit(
-    store: Annotated[str, Parameter(name="STORE", help="Directory of the store, or its URI.")],
+    store: StoreLocation,
     /,
     *,
     out: Path | None = None,
@@ -52,7 +51,7 @@ def audit(
     from rocketstore.pipeline.jobs.audit.places import find_places
     from rocketstore.pipeline.jobs.audit.report import check_target
 
-    config = (settings or StoreSettings()).load()
+    config = (settings or StoreSettings()).load(store)
     if out is not None:
         check_target(out)
     # What is wrong with the place is said before Spark is started, which takes seconds.
@@ -79,8 +78,5 @@ def _print(report: AuditReport, output: Output) -> None:
     elif output == "jsonl":
         print_rows((finding.to_dict() for finding in report.findings), output, columns=())
     else:
-        if report.findings:
-            rows = (finding.to_dict() for finding in report.findings)
-            print_rows(rows, "table", columns=_COLUMNS)
-            print()
+        print_findings(report.findings)
         print(summary_line(report))

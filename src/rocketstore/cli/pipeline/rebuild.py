@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rocketstore.pipeline.jobs.rebuild.proving import ProofReport
     from rocketstore.pipeline.jobs.rebuild.report import RebuildReport
 
-_DIFFERENCE_COLUMNS: Final = ("area", "place", "kind", "first", "count", "explanation", "detail")
+_DIFFERENCE_COLUMNS: Final = ("area", "place", "kind", "first", "count")
 
 
 def rebuild(
@@ -71,7 +71,7 @@ def rebuild(
     from rocketstore.pipeline.jobs.rebuild.job import rebuild as run_rebuild
     from rocketstore.pipeline.jobs.rebuild.proving import prove_rebuild
 
-    config = (settings or StoreSettings()).load()
+    config = (settings or StoreSettings()).load(store)
     spark = pipeline.session(master, quiet=True)
     with job_progress("proving" if prove else "rebuilding", unit="tasks") as progress:
         options: dict[str, Any] = {
@@ -120,7 +120,7 @@ def _print_proof(report: ProofReport, output: Output) -> int:
         print_object(report.to_dict(), output)
     elif output == "jsonl" or report.differences:
         rows = (one.to_dict() for one in report.differences)
-        print_rows(rows, output, columns=_DIFFERENCE_COLUMNS)
+        print_rows(rows, output, columns=_DIFFERENCE_COLUMNS, notes=("explanation", "detail"))
     if output == "table":
         print(
             f"{report.record_count:,} records call for {report.entry_count:,} entries and "

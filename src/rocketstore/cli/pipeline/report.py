@@ -52,7 +52,7 @@ def report(
     from rocketstore.pipeline.jobs.report.job import places_of, run_report
     from rocketstore.pipeline.jobs.report.plan import plan_report
 
-    config = (settings or StoreSettings()).load()
+    config = (settings or StoreSettings()).load(store)
     planned = plan_report(store, config, max_split_bytes=max(split_mib, 1) * MiB)
     places = places_of(planned, out)
     spark = pipeline.session(master, quiet=True)

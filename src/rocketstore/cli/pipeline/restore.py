@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Annotated
 
 from cyclopts import Parameter
 
-from rocketstore.cli.options import ArchiveLocation, OutputOption, StoreSettings
+from rocketstore.cli.options import (
+    ArchiveLocation,
+    BeginOption,
+    EndOption,
+    OutputOption,
+    StoreSettings,
+)
 from rocketstore.cli.output import print_object
 from rocketstore.cli.progress import job_progress
-from rocketstore.errors import ConfigError
 
 
 def restore(
@@ -18,9 +22,9 @@ def restore(
     store: Annotated[str, Parameter(name="STORE", help="Directory that becomes the store.")],
     /,
     *,
-    topic: Annotated[list[str] | None, Parameter(negative=())] = None,
-    begin: str | None = None,
-    end: str | None = None,
+    topic: Annotated[list[str] | None, Parameter(name=["--topic", "-t"], negative=())] = None,
+    begin: BeginOption = None,
+    end: EndOption = None,
     master: str = "local[*]",
     settings: StoreSettings | None = None,
     output: OutputOption = "table",
@@ -37,9 +41,6 @@ def restore(
         A directory that is not there yet, or is empty.
     topic
         Only messages of this topic; repeatable.
-    begin, end
-        Only messages stored from the first time on and before the second: milliseconds since 1970,
-        or as in 2026-11-21T10:00:00Z (UTC if no zone is said).
     master
         Where Spark runs.
     settings
@@ -50,7 +51,6 @@ def restore(
     from rocketstore import pipeline
 
     (settings or StoreSettings()).load()
-    begin_ms, end_ms = _time_ms("begin", begin), _time_ms("end", end)
     spark = pipeline.session(master, quiet=True)
     with job_progress("restoring", unit="tasks") as progress:
         result = pipeline.restore(
@@ -58,8 +58,8 @@ def restore(
             archive,
             store,
             topics=topic or (),
-            begin_ms=begin_ms,
-            end_ms=end_ms,
+            begin_ms=begin,
+            end_ms=end,
             progress=progress,
         )
     if output != "table":
@@ -71,22 +71,3 @@ def restore(
         f"{result.file_bytes:,} bytes: {what}"
     )
     return 0
-
-
-def _time_ms(option: str, text: str | None) -> int | None:
-    if text is None:
-        return None
-    if text.lstrip("-").isdecimal():
-        return int(text)
-    try:
-        time = datetime.fromisoformat(text)
-    except ValueError:
-        raise ConfigError(
-            f"--{option}: expected milliseconds since 1970 or a time such as "
-            f"2026-11-21T10:00:00Z, found {text!r}",
-            key=option,
-            value=text,
-        ) from None
-    if time.tzinfo is None:
-        time = time.replace(tzinfo=UTC)
-    return round(time.timestamp() * 1000)

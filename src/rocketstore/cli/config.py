@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import msgspec
 from cyclopts import App
 
 from rocketstore.cli.options import OutputOption, StoreSettings
@@ -29,6 +28,8 @@ def show(
     output
         How to print.
     """
+    import msgspec
+
     loaded = (settings or StoreSettings()).load_with_origins()
     values = msgspec.to_builtins(loaded.config)
     print_rows(

@@ -1,0 +1,36 @@
+"""``rocketstore --install-completion``: completion of commands and options by the shell."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from cyclopts import Parameter
+
+from rocketstore.errors import UnsupportedEnvironmentError
+
+
+def install(
+    *,
+    shell: Annotated[
+        Literal["bash", "zsh", "fish"] | None, Parameter(help="Unset: the shell this runs in.")
+    ] = None,
+) -> int:
+    """Install completion for this shell: a script in the home directory, named in its start file.
+
+    Parameters
+    ----------
+    shell
+        For which shell.
+    """
+    from cyclopts.completion import ShellDetectionError
+
+    from rocketstore.cli.application import app
+
+    try:
+        path = app.install_completion(shell=shell)
+    except ShellDetectionError as error:
+        raise UnsupportedEnvironmentError(
+            str(error), hint="name one: --install-completion --shell bash"
+        ) from error
+    print(f"completion is installed in {path}; a new shell has it")
+    return 0

@@ -1,0 +1,36 @@
+"""``rocketstore topic``: the topics of a store."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from cyclopts import App
+
+from rocketstore.cli.options import OutputOption, StoreArgument, StoreSettings
+from rocketstore.cli.output import print_rows
+
+app = App(name="topic", help="Topics of a store.")
+
+
+@app.command(name="list")
+def list_topics(
+    store: StoreArgument,
+    /,
+    *,
+    settings: StoreSettings | None = None,
+    output: OutputOption = "table",
+) -> int:
+    """Print every topic with its number of queues and of messages that can be read."""
+    from rocketstore.cli.reading import open_for_reading
+
+    with open_for_reading(store, settings) as reader:
+        queues, messages = Counter[str](), Counter[str]()
+        for key in reader.queues():
+            queues[key.topic] += 1
+            messages[key.topic] += reader.message_count(key.topic, key.queue_id)
+        rows = (
+            {"topic": topic, "queues": queues[topic], "messages": messages[topic]}
+            for topic in sorted(queues)
+        )
+        print_rows(rows, output, columns=("topic", "queues", "messages"))
+    return 0

@@ -1,0 +1,49 @@
+"""How the command line says things: errors on stderr, times of people, text that is safe to show.
+
+Law: what a store holds was written by others; no character of it steers the terminal.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from datetime import datetime
+from typing import Final
+
+STANDARD_INPUT: Final = "/dev/stdin"
+"""What a lone dash stands for."""
+
+_ERROR_NUMBER: Final = re.compile(r"\[Errno -?\d+\] ")
+
+
+def complain(text: str) -> None:
+    """Say a sentence on stderr, in the one form that all have."""
+    print(f"rocketstore: {_ERROR_NUMBER.sub('', text)}", file=sys.stderr)
+
+
+def system_error(error: OSError) -> str:
+    """Return what the operating system refused: the file first, and no number."""
+    if error.strerror is None:
+        return str(error)
+    names = " -> ".join(str(name) for name in (error.filename, error.filename2) if name is not None)
+    reason = error.strerror[:1].lower() + error.strerror[1:]
+    return f"{names}: {reason}" if names else reason
+
+
+def local_time(timestamp_ms: int, precision: str = "milliseconds") -> str:
+    """Return a moment as ISO 8601, in the zone of this machine."""
+    seconds, milliseconds = divmod(timestamp_ms, 1000)
+    try:
+        moment = datetime.fromtimestamp(seconds).astimezone()
+    except (OverflowError, OSError, ValueError):  # a damaged record can state any number
+        return str(timestamp_ms)
+    return moment.replace(microsecond=milliseconds * 1000).isoformat(timespec=precision)
+
+
+def printable(text: str) -> str:
+    """Return a text with what a terminal would not show, or would obey, as an escape."""
+    if text.isprintable():
+        return text
+    return "".join(
+        one if one.isprintable() else one.encode("unicode_escape").decode() for one in text
+    )
