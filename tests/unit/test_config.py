@@ -334,7 +334,7 @@ def test_keys_of_other_parts_are_ignored_in_broker_conf(tmp_path):
     path = tmp_path / "broker.conf"
     path.write_text("namesrvAddr=x:9876\naclEnable=true\ndLegerGroup=g\nreadUnCommitted=true\n")
     loaded = load_config(broker_conf=path, environment={})
-    assert loaded.config == StoreConfig()
+    assert loaded.config == StoreConfig(retention=True)
     assert loaded.warnings == (
         f"{path}: readUnCommitted is an option of RocketMQ 5 and is ignored",
     )

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
+from rocketstore.config.store_config import SMALL_SIZES
 from rocketstore.errors import ConfigError, FormatError
 from rocketstore.format.index_file import (
     DEFAULT_ITEM_COUNT,
@@ -80,8 +81,20 @@ class StoreSizes(NamedTuple):
         )
 
 
+SMALL: Final = StoreSizes(
+    commit_log_file_bytes=SMALL_SIZES["mapped_file_size_commit_log"],
+    consume_queue_file_bytes=SMALL_SIZES["mapped_file_size_consume_queue"],
+    hash_slot_count=SMALL_SIZES["max_hash_slot_num"],
+    index_item_count=SMALL_SIZES["max_index_num"],
+)
+"""Those of `StoreConfig.small`."""
+
+
 def resolve_sizes(config: StoreConfig, observed: ObservedSizes | None = None) -> StoreSizes:
     """Decide every size: set, else learnt from the store's files, else 4.9's default.
+
+    Log files as long as those of `StoreConfig.small` tell of the profile: the sizes of files that
+    are not there yet are its own, too.
 
     Raises
     ------
@@ -90,13 +103,16 @@ def resolve_sizes(config: StoreConfig, observed: ObservedSizes | None = None) ->
         that no store has, or slots and items cannot be learnt from an index file.
     """
     seen = observed or ObservedSizes()
-    slots, items = _resolve_index(config, seen.index_file)
+    default = StoreSizes()
+    if seen.commit_log is not None and seen.commit_log.size_bytes == SMALL.commit_log_file_bytes:
+        default = SMALL  # what was not there to be seen yet is as small as the rest
+    slots, items = _resolve_index(config, seen.index_file, default)
     set_queue = config.mapped_file_size_consume_queue
     queue = _resolve(
         "mappedFileSizeConsumeQueue",
         None if set_queue is None else round_up_to_entries(set_queue),
         seen.consume_queue,
-        DEFAULT_CONSUME_QUEUE_FILE_BYTES,
+        default.consume_queue_file_bytes,
     )
     if queue % ENTRY_SIZE_BYTES and seen.consume_queue is not None:
         raise ConfigError(
@@ -111,14 +127,14 @@ def resolve_sizes(config: StoreConfig, observed: ObservedSizes | None = None) ->
             "mappedFileSizeCommitLog",
             config.mapped_file_size_commit_log,
             seen.commit_log,
-            DEFAULT_COMMIT_LOG_FILE_BYTES,
+            default.commit_log_file_bytes,
         ),
         consume_queue_file_bytes=queue,
         consume_queue_ext_file_bytes=_resolve(
             "mappedFileSizeConsumeQueueExt",
             config.mapped_file_size_consume_queue_ext,
             seen.consume_queue_ext,
-            DEFAULT_CONSUME_QUEUE_EXT_FILE_BYTES,
+            default.consume_queue_ext_file_bytes,
         ),
         hash_slot_count=slots,
         index_item_count=items,
@@ -148,10 +164,12 @@ def _resolve(key: str, wanted: int | None, seen: FileObservation | None, default
     return seen.size_bytes
 
 
-def _resolve_index(config: StoreConfig, seen: FileObservation | None) -> tuple[int, int]:
+def _resolve_index(
+    config: StoreConfig, seen: FileObservation | None, default: StoreSizes
+) -> tuple[int, int]:
     slots, items = config.max_hash_slot_num, config.max_index_num
     if seen is None:
-        return slots or DEFAULT_SLOT_COUNT, items or DEFAULT_ITEM_COUNT
+        return slots or default.hash_slot_count, items or default.index_item_count
     if slots is None and items is None:
         return _learn_index(seen)
     # With one of the two set, the length of the file gives the other exactly.

@@ -34,6 +34,7 @@ ENVIRONMENT_PREFIX: Final = "ROCKETSTORE_"
 _WHOLE_NUMBER: Final = re.compile(r"[+-]?[0-9]{1,19}")
 _NUMBER: Final = re.compile(r"[+-]?([0-9]{1,19}(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,3})?")
 _STORE_HOST_KEY: Final = "storeHost"
+_RETENTION_KEY: Final = "retention"
 _ADDRESS_KEYS: Final = frozenset({BROKER_ADDRESS_KEY, LISTEN_PORT_KEY})
 """Keys of the broker that tell the store's host."""
 
@@ -158,7 +159,8 @@ def load_config(
     Parameters
     ----------
     broker_conf
-        A Java properties file (``--config``).
+        A Java properties file (``--config``). It turns retention on, as in the broker it is of,
+        unless it, or what comes after it, says ``retention=false``.
     environment
         Variables; None takes those of the process.
     overrides
@@ -179,7 +181,10 @@ def load_config(
         for key in sorted(foreign.keys() - _ADDRESS_KEYS)
     ]
     where = None if broker_conf is None else os.fspath(broker_conf)
-    properties = {} if broker_conf is None else load_broker_conf(broker_conf)
+    # A broker deletes what has expired, and has no key that says so; any other program is asked.
+    properties = (
+        {} if broker_conf is None else {_RETENTION_KEY: "true"} | load_broker_conf(broker_conf)
+    )
     for key, text in with_store_host(properties | address).items():
         if key in FIELD_OF_KEY:
             texts[key] = text

@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 import types
 import typing
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 
@@ -29,9 +29,18 @@ from rocketstore.config.option import (
 )
 from rocketstore.config.values import check_host, parse_delay_levels, parse_delete_hours
 from rocketstore.errors import ConfigError
-from rocketstore.units import MiB
+from rocketstore.units import KiB, MiB
 
 _G = Group
+
+SMALL_SIZES: Final[dict[str, Any]] = {
+    # Whole pages, with room for 4.9.8's longest record (4 MiB and 64 KiB) and a BLANK after it.
+    "mapped_file_size_commit_log": 4 * MiB + 68 * KiB,
+    "mapped_file_size_consume_queue": 20 * KiB,
+    "max_hash_slot_num": 2_500,
+    "max_index_num": 10_000,
+}
+"""Sizes of `StoreConfig.small`, by field."""
 
 
 class StoreConfig(LaterOptions, frozen=True, kw_only=True, rename=broker_conf_key):
@@ -304,10 +313,11 @@ class StoreConfig(LaterOptions, frozen=True, kw_only=True, rename=broker_conf_ke
         bool,
         Option(
             _G.RETENTION,
-            "False never deletes a file, whatever its age and however full the disk.",
+            "True deletes old files by the rules below, false none, whatever its age and however "
+            "full the disk. Off unless set; a broker.conf that is given sets it.",
             ours=True,
         ),
-    ] = True
+    ] = False
     delete_when: Annotated[
         str,
         Option(_G.RETENTION, "Hours of the day in which old files go, separated by `;`.", "hours"),
@@ -378,6 +388,27 @@ class StoreConfig(LaterOptions, frozen=True, kw_only=True, rename=broker_conf_ke
     redelete_hanged_file_interval: Annotated[
         int, Option(_G.RETENTION, "Pause before a hung deletion is tried again.", "ms", 0)
     ] = 120_000
+
+    @classmethod
+    def small(cls, **settings: Any) -> StoreConfig:
+        """Return settings of a small store: less than 5 MB of disk, for tests and tools.
+
+        Files begin at 4.2 MB instead of 1 GiB for the log, 20 KB instead of 6 MB for each queue,
+        and 210 KB instead of 420 MB for the index. They hold every message that the defaults hold,
+        as many of them as you like. An existing store shows the profile by its files, so any later
+        open may leave it out; a broker of 4.9 has to be given these sizes in its ``broker.conf``.
+
+        Parameters
+        ----------
+        settings
+            Any other field of `StoreConfig`; a size given here wins.
+
+        Examples
+        --------
+        >>> StoreConfig.small(max_msgs_num_batch=10).max_index_num
+        10000
+        """
+        return cls(**{**SMALL_SIZES, **settings})
 
     def __post_init__(self) -> None:
         """Check every value, because a frozen value cannot be checked later."""

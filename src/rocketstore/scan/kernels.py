@@ -58,6 +58,11 @@ def is_compiled() -> bool:
     return os.environ.get(SWITCH, "on").strip().lower() not in {"off", "0", "no", "false"}
 
 
+def is_loaded(name: str) -> bool:
+    """Whether a kernel is there already: its next use neither compiles nor loads it."""
+    return name in globals()
+
+
 def load(name: str) -> Any:
     """Return a kernel, compiling it or loading it from the cache when it is first asked for.
 

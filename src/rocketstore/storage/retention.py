@@ -21,6 +21,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from rocketstore.config import parse_delete_hours
+from rocketstore.errors import ConfigError
 from rocketstore.events import get_logger
 from rocketstore.scan import kernels
 from rocketstore.scan.columns import Column, new_columns
@@ -198,7 +199,20 @@ class Retention:
     # --- one round ------------------------------------------------------------------------------
 
     def delete_manually(self) -> None:
-        """Let the next rounds delete expired files at any hour (executeDeleteFilesManually)."""
+        """Let the next rounds delete expired files at any hour (executeDeleteFilesManually).
+
+        Raises
+        ------
+        ConfigError
+            Retention is off: there is no next round.
+        """
+        if not self._config.retention:
+            raise ConfigError(
+                f"retention is off for {self._places.queues.parent}, so nothing is deleted",
+                key="retention",
+                value=False,
+                hint="open the store with StoreConfig(retention=True)",
+            )
         self._manual_rounds = MANUAL_ROUNDS
 
     @property

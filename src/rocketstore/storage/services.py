@@ -81,6 +81,7 @@ class StoreServices:
             config=config,
             clock=clock,
         )
+        self._made_ahead_of = -1
         self._sampler = Periodic("rocketstore-statistics", self._sample, SAMPLE_INTERVAL_S)
         self.scrubber = Scrubber(
             log.files,
@@ -99,9 +100,6 @@ class StoreServices:
         self._parts.preallocator.start()
         if self._parts.touch_ahead is not None:
             self._parts.touch_ahead.start()
-        last = self._parts.log.files.last()
-        if last is not None:
-            self._parts.preallocator.request(last.base)
         self.flusher.start()
         self.dispatch.start()
         self.queue_flusher.start()
@@ -210,6 +208,16 @@ class StoreServices:
         self.statistics.sample()
         self.statistics.note_dispatch_backlog(self._parts.dispatcher.behind_bytes)
         self.watch_dispatch()
+        self.make_ahead()
+
+    def make_ahead(self) -> None:
+        """Have the next files of the log made once the last one is half full; not before."""
+        last = self._parts.log.files.last()
+        if last is None or last.base == self._made_ahead_of:
+            return
+        if self._parts.log.max_offset - last.base >= last.size // 2:
+            self._made_ahead_of = last.base
+            self._parts.preallocator.request(last.base)
 
     def watch_dispatch(self) -> None:
         """Refuse puts while dispatch has failed for long, and take them again when it works."""

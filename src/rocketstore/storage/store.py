@@ -473,7 +473,7 @@ class MessageStore(Reader):
         return RecordLog(self._parts.log, self._writer)
 
     def delete_expired_files(self) -> None:
-        """Let retention delete expired files at any hour for its next rounds."""
+        """Let retention, if it is on, delete expired files at any hour for its next rounds."""
         self._parts.retention.delete_manually()
 
     def runtime_info(self) -> dict[str, str]:

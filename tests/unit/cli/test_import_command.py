@@ -167,7 +167,7 @@ def test_no_import_deletes_expired_files(
     source.write_bytes(b"a\n")
     assert import_file(tmp_path / "store", source, "--set", setting) == 0
     assert started == []
-    with MessageStore.open(tmp_path / "store"):
+    with MessageStore.open(tmp_path / "store", StoreConfig(retention=True)):
         assert started == [True]
 
 

@@ -9,6 +9,7 @@ import pytest
 from rocketstore import Message, PutMessageStatus, RefusedMessageError
 from rocketstore.format.blank import encode_blank
 from rocketstore.format.client_batch import encode_client_batch
+from rocketstore.scan import kernels
 from support.configured_store import LOG_FILE_BYTES, START_MS, open_small
 
 OK = PutMessageStatus.PUT_OK
@@ -242,6 +243,7 @@ def test_a_batch_of_more_than_half_a_second_is_logged(store, monkeypatch):
         lambda event, **fields: logged.append((event, fields)),
         raising=False,
     )
+    kernels.load("write_batch")
     times = iter([0, 500_000_000, 0, 501_000_000])
     monkeypatch.setattr("rocketstore.storage.log.batch_writer.monotonic_ns", lambda: next(times))
     store.put_batch(messages(2))

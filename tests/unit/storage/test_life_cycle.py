@@ -84,9 +84,27 @@ def test_abort_stays_when_not_everything_could_be_dispatched(tmp_path):
 def test_files_made_ahead_are_gone_after_close(tmp_path):
     with open_small(tmp_path / "store", threads=True) as store:
         put(store)
+        store._parts.preallocator.request(0)
         store._parts.preallocator.wait_idle(WAIT_S)
         assert len(list(store.layout.commit_log_directories[0].iterdir())) == 3
     assert len(list(store.layout.commit_log_directories[0].iterdir())) == 1
+
+
+def test_the_next_files_are_made_once_the_last_one_is_half_full(tmp_path):
+    def count(store):
+        store._services.make_ahead()
+        assert store._parts.preallocator.wait_idle(WAIT_S)
+        return len(list(store.layout.commit_log_directories[0].iterdir()))
+
+    with open_small(tmp_path / "store", threads=True) as store:
+        put(store)
+        assert count(store) == 1
+    with open_small(tmp_path / "store", threads=True) as store:
+        assert count(store) == 1
+        store.put(Message(topic=TOPIC, body=bytes(LOG_FILE_BYTES // 2)))
+        assert count(store) == 3
+        store.put(Message(topic=TOPIC, body=bytes(LOG_FILE_BYTES // 2)))
+        assert count(store) == 4, "a log that has rolled goes on as Java does"
 
 
 def test_offsets_go_on_where_the_store_was_closed(tmp_path):

@@ -47,7 +47,7 @@ class Bench:
             self.parts.log,
             self.parts.table,
             self.parts.index,
-            config=StoreConfig(**settings),
+            config=StoreConfig(**{"retention": True, **settings}),
             places=self.places,
             used_ratio=lambda path: (
                 self.log_ratio if path == self.places.log[0] else self.queue_ratio

@@ -134,6 +134,7 @@ def test_pauses_between_deletions_are_those_of_the_settings(tmp_path):
         parts.table,
         parts.index,
         config=StoreConfig(
+            retention=True,
             delete_commit_log_files_interval=30,
             delete_consume_queue_files_interval=70,
             delete_when=";".join(f"{hour:02d}" for hour in range(24)),

@@ -50,6 +50,7 @@ def test_the_limits_of_a_page_are_settings(tmp_path):
 def test_the_next_file_of_a_warmed_log_has_all_its_pages(tmp_path):
     with open_small(tmp_path / "store", warm_mapped_file_enable=True, threads=True) as store:
         store.put(Message(topic=TOPIC, body=bytes(LOG_FILE_BYTES - 4000)))
+        store._services.make_ahead()
         assert store._parts.preallocator.wait_idle(30)
         ahead = next(iter(store._parts.preallocator._ready.values()))
         assert ahead.is_mapped

@@ -72,6 +72,7 @@ def test_the_mark_of_a_writer_is_there_while_it_works_and_gone_after_an_orderly_
 def test_files_made_ahead_are_gone_after_an_orderly_end(tmp_path):
     with MessageStore.open(tmp_path, SMALL) as store:
         store.put(MESSAGE)
+        store._parts.preallocator.request(0)
         store._parts.preallocator.wait_idle(10)
         assert len(list((tmp_path / "commitlog").iterdir())) == 3
     assert len(list((tmp_path / "commitlog").iterdir())) == 1

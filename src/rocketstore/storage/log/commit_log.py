@@ -469,7 +469,7 @@ class CommitLog(AppendState):
         of a file that cannot be followed because the disk is full.
         """
         base = 0 if full is None else full.base + full.size
-        file = self._preallocator.take(base)
+        file = self._preallocator.take(base, ahead=full is not None)
         if full is not None:
             free = full.size - full.write_position
             if free >= END_FILE_MIN_BLANK_SIZE:

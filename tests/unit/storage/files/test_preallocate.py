@@ -57,6 +57,15 @@ def test_the_next_two_files_are_made_ahead(tmp_path):
     files.close()
 
 
+def test_the_first_file_of_a_log_is_made_alone(tmp_path):
+    files = preallocator(tmp_path, FailingDisk())
+    files.start()
+    files.take(0, ahead=False)
+    assert files.wait_idle(10)
+    assert names(tmp_path) == [0]
+    files.close()
+
+
 def test_closing_deletes_files_that_nobody_took(tmp_path):
     disk = FailingDisk()
     files = preallocator(tmp_path, disk)
