@@ -251,7 +251,7 @@ def _flushes(store: MessageStore) -> bool:
 def test_a_checkpoint_that_cannot_be_written_costs_a_longer_recovery_only(
     tmp_path: Path, number: int
 ) -> None:
-    disk = FaultyDisk(nth("write_at", number, below="checkpoint"))
+    disk = FaultyDisk(nth("write_at", number, below="/checkpoint"))
     config, clock = small_files("ASYNC_FLUSH", max_msgs_num_batch=1000), Clock()
     store = MessageStore.open(tmp_path, config, clock=clock, disk=disk, threads=False)
     for step in range(1, STEPS + 1):

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from rocketstore.storage.files.disk import Disk
+    from rocketstore.storage.layout import StoreLayout
 
 
 class StoreCheckpoint:
@@ -107,3 +108,18 @@ def read_checkpoint(path: Path) -> Checkpoint:
         return decode_checkpoint(path.read_bytes())
     except (FileNotFoundError, TruncatedRecordError):
         return Checkpoint()
+
+
+def mark_in_use(abort: Path, disk: Disk) -> None:
+    """Make ``abort``, which only an orderly end deletes (spec F12)."""
+    if not abort.exists():
+        os.close(disk.create_file(abort))
+    disk.fsync_directory(abort.parent)
+
+
+def promise_nothing(layout: StoreLayout, disk: Disk) -> None:
+    """Let an opening after an interruption check everything: what was promised is made again."""
+    mark_in_use(layout.abort, disk)
+    checkpoint = StoreCheckpoint(layout.checkpoint, disk=disk)
+    checkpoint.reset(Checkpoint())
+    checkpoint.flush()

@@ -30,7 +30,7 @@ from rocketstore.events import get_logger
 from rocketstore.format.file_name import parse_file_name
 from rocketstore.format.host import encode_host
 from rocketstore.format.index_file import IndexLayout, is_index_file_name
-from rocketstore.storage.checkpoint import StoreCheckpoint, read_checkpoint
+from rocketstore.storage.checkpoint import StoreCheckpoint, mark_in_use, read_checkpoint
 from rocketstore.storage.dispatch.dispatcher import Dispatcher
 from rocketstore.storage.files.lock import StoreLock
 from rocketstore.storage.files.mapped_file_queue import MappedFileQueue
@@ -38,6 +38,7 @@ from rocketstore.storage.files.preallocate import Preallocator
 from rocketstore.storage.files.touch_ahead import TouchAhead
 from rocketstore.storage.files.warm_up import WarmUp
 from rocketstore.storage.index.index_service import IndexProblem, IndexService
+from rocketstore.storage.known_ends import KnownEndsWriter, read_known_ends
 from rocketstore.storage.layout import StoreLayout, log_file_placement
 from rocketstore.storage.log.commit_log import CommitLog
 from rocketstore.storage.queues.queue_table import ConsumeQueueTable
@@ -77,6 +78,7 @@ class StoreParts:
     queues: ConsumeQueueTable
     index: IndexService
     checkpoint: StoreCheckpoint
+    known_ends: KnownEndsWriter
     dispatcher: Dispatcher
     retention: Retention
     flags: RunningFlags
@@ -194,7 +196,7 @@ class _Opening:
             RecoveryParts(
                 layout=self.layout, config=self.config, log=files, queues=queues, index=index,
                 dispatcher=dispatcher, checkpoint=read_checkpoint(self.layout.checkpoint),
-                disk=self.disk,
+                disk=self.disk, known_ends=read_known_ends(self.layout.root),
             ),
             clean=was_clean,
             now_ms=self.clock(),
@@ -224,14 +226,29 @@ class _Opening:
         # As 4.9 does, so that a store without a message is one all the same.
         for directory in self.layout.commit_log_directories:
             self.disk.make_directory(directory)
-        _mark_in_use(self.layout.abort, self.disk)
+        known_ends = self._remember(queues, index, dispatcher)
+        mark_in_use(self.layout.abort, self.disk)
         return StoreParts(
             layout=self.layout, config=self.config, sizes=self.sizes, disk=self.disk,
             clock=self.clock, lock=lock, log=log, preallocator=self.preallocator,
             touch_ahead=self.touch_ahead, queues=queues, index=index, checkpoint=checkpoint,
-            dispatcher=dispatcher, retention=self.retention, flags=flags,
+            known_ends=known_ends, dispatcher=dispatcher, retention=self.retention, flags=flags,
             problems=[*problems, *index_problems], recovery=report,
         )  # fmt: skip
+
+    def _remember(
+        self, queues: ConsumeQueueTable, index: IndexService, dispatcher: Dispatcher
+    ) -> KnownEndsWriter:
+        """Write down how far everything is now that it is recovered."""
+        known_ends = KnownEndsWriter(
+            self.layout.root,
+            queues,
+            index,
+            dispatched_offset=lambda: dispatcher.dispatched_offset,
+            disk=self.disk,
+        )
+        known_ends.write(known_ends.take())
+        return known_ends
 
     def _load_files(
         self, *, after_crash: bool
@@ -314,13 +331,6 @@ def _sync_names(layout: StoreLayout, queues: ConsumeQueueTable, disk: Disk) -> N
     for directory in (*own, *layout.commit_log_directories, *topics):
         if directory.is_dir():
             disk.fsync_directory(directory)
-
-
-def _mark_in_use(abort: Path, disk: Disk) -> None:
-    """Make ``abort``, which only an orderly end deletes (spec F12)."""
-    if not abort.exists():
-        os.close(disk.create_file(abort))
-    disk.fsync_directory(abort.parent)
 
 
 # --- sizes --------------------------------------------------------------------------------------

@@ -80,6 +80,7 @@ class StoreServices:
             dispatched_timestamp=lambda: parts.dispatcher.last_store_timestamp_ms,
             config=config,
             clock=clock,
+            known_ends=parts.known_ends,
         )
         self._made_ahead_of = -1
         self._sampler = Periodic("rocketstore-statistics", self._sample, SAMPLE_INTERVAL_S)
@@ -185,15 +186,17 @@ class StoreServices:
 
     def _finish(self) -> bool:
         """Dispatch and flush what is left, on this thread."""
+        parts = self._parts
         try:
             self._catch_up()
-            is_durable = self.queue_flusher.flush_all()
+            is_all = parts.dispatcher.dispatched_offset >= parts.log.max_offset
+            is_durable = self.queue_flusher.flush_all(is_closed=is_all)
             self._parts.checkpoint.flush()
         except (RocketStoreError, OSError) as error:
             # Queues and index can be built anew; the next open does so.
             _log.error("store.close_incomplete", error=str(error))
             return False
-        return is_durable and self._parts.dispatcher.dispatched_offset >= self._parts.log.max_offset
+        return is_durable and is_all
 
     # --- telling --------------------------------------------------------------------------------
 

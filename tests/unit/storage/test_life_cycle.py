@@ -51,7 +51,7 @@ def test_a_store_is_made_where_there_is_none(tmp_path):
         put(store)
         store.wait_dispatched()
     names = {path.name for path in (tmp_path / "a" / "b" / "store").iterdir()}
-    assert names == {"commitlog", "consumequeue", "index", "checkpoint", "lock"}
+    assert names == {"commitlog", "consumequeue", "index", "checkpoint", "known-ends", "lock"}
 
 
 def test_abort_is_there_as_long_as_the_store_is_open(tmp_path):
@@ -199,7 +199,7 @@ def test_flush_and_close_put_log_queues_and_index_on_the_disk(tmp_path, end):
         end(store)
         synced = [name for what, name in disk.calls if what == "fdatasync"]
     # The log's file and the queue's have the same name; the index is flushed long before full.
-    assert sorted(set(synced)) == [f"{0:020d}", index_file, "checkpoint"]
+    assert sorted(set(synced)) == [f"{0:020d}", index_file, "checkpoint", "known-ends.tmp"]
     assert synced.count(f"{0:020d}") == 2
     assert synced[-1] == "checkpoint"
 

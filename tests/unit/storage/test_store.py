@@ -58,6 +58,7 @@ def test_a_store_is_made_where_there_is_none(tmp_path):
         "commitlog",
         "consumequeue",
         "index",
+        "known-ends",
         "lock",
     ]
 

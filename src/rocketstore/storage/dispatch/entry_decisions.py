@@ -129,7 +129,8 @@ class EntryDecisions:
                 missing=offset - queue.max_offset,
                 physical_offset=row[Column.PHYSICAL_OFFSET],
             )
-        queue.fill_to(offset * ENTRY_SIZE_BYTES)
+        if not queue.fill_to(offset * ENTRY_SIZE_BYTES):
+            self._refuse("a file of its queue is missing before it")
 
     def on_queue_conflict(self) -> None:
         """Decide between a record and the entry that stands in its place, in a forced pass.

@@ -33,6 +33,7 @@ from rocketstore.scan.dispatch_state import QueueColumn
 from rocketstore.storage.queues.queue_entries import CHUNK_BYTES, QueueEntries, message_places
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from rocketstore.format.queue_entry import EntryArray
@@ -179,11 +180,11 @@ class ConsumeQueue(QueueEntries):
             file.write_bytes(0, FILLER_BYTES * ((position - base) // ENTRY_SIZE_BYTES))
         return file
 
-    def fill_to(self, position: int) -> None:
+    def fill_to(self, position: int) -> bool:
         """Fill the queue with fillers up to byte `position` (K-C1).
 
         A queue without files begins in the file of `position`, as in 4.9; nothing before that file
-        is made.
+        is made. False when a file is missing on the way, which only recovery can make.
         """
         rows = self._rows
         if not self.files.files:
@@ -192,11 +193,11 @@ class ConsumeQueue(QueueEntries):
             self._note_changes((position - self._flushed_next) // ENTRY_SIZE_BYTES)
             rows.set(self.row, QueueColumn.NEXT, position)
             self._min_for = -1
-            return
+            return True
         at = self.next_position
         while at < position:
             if not self.map_for_write(at):
-                raise ValueError(f"{self.key}: no file for position {at}")
+                return False
             file = self.files.find(at)
             assert file is not None
             stop = min(position, file.base + file.size)
@@ -205,6 +206,7 @@ class ConsumeQueue(QueueEntries):
             self._note_changes(count)
             rows.set(self.row, QueueColumn.NEXT, stop)
             at = stop
+        return True
 
     def _note_changes(self, count: int) -> None:
         self._rows.queues[self.row, QueueColumn.CHANGES] += count
@@ -224,7 +226,8 @@ class ConsumeQueue(QueueEntries):
         position = queue_offset * ENTRY_SIZE_BYTES
         following = self.next_position
         if position > following:
-            self.fill_to(position)
+            if not self.fill_to(position):
+                return PutEntry.REFUSED
             following = position
         elif position < following:
             old = self.entry(queue_offset)
@@ -303,6 +306,29 @@ class ConsumeQueue(QueueEntries):
             self._unflushed = tuple(f for f in self._unflushed if f in self.files.files)
         self._set_max_physical()
         return changed
+
+    def take_away(self, position: int, take_file: Callable[[Path], None], *, now_ms: int) -> None:
+        """Let the queue end before the file that begins at byte `position`.
+
+        Parameters
+        ----------
+        position
+            Where a file begins, or began.
+        take_file
+            Called with the path of each file from there on, the last one first.
+        now_ms
+            The time.
+        """
+        self.unmap_writer()
+        behind = [file for file in self.files.files if file.base >= position]
+        for file in reversed(behind):
+            self._mappings.forget(file)
+            file.drop()
+            take_file(file.path)
+        self.files.remove(behind, now_ms=now_ms)
+        with self._lock:
+            self._unflushed = tuple(f for f in self._unflushed if f in self.files.files)
+        self.find_end()
 
     def _keep_places(self, position: int, stop: int) -> bool:
         """Write kept places over bytes [position, stop); return whether a byte changed."""

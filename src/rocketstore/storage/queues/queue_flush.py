@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from rocketstore.config import StoreConfig
     from rocketstore.storage.checkpoint import StoreCheckpoint
     from rocketstore.storage.index.index_service import IndexService
+    from rocketstore.storage.known_ends import KnownEndsWriter
     from rocketstore.storage.queues.queue_table import ConsumeQueueTable
 
 _log: Final = get_logger(__name__)
@@ -45,9 +46,11 @@ class QueueFlusher:
         Intervals.
     clock
         Returns the time in ms.
+    known_ends
+        Writes down how far queues and index are; before the checkpoint promises it.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - by name, all but two
         self,
         table: ConsumeQueueTable,
         index: IndexService,
@@ -56,6 +59,7 @@ class QueueFlusher:
         dispatched_timestamp: Callable[[], int],
         config: StoreConfig,
         clock: Callable[[], int],
+        known_ends: KnownEndsWriter | None = None,
     ) -> None:
         self.failure: Exception | None = None
         self._table = table
@@ -66,6 +70,7 @@ class QueueFlusher:
         self._least_pages = config.flush_consume_queue_least_pages
         self._thorough_interval_ms = config.flush_consume_queue_thorough_interval
         self._clock = clock
+        self._known_ends = known_ends
         self._last_thorough_ms = clock()
         self._flushing = threading.Lock()
         self._stopping = threading.Event()
@@ -93,8 +98,13 @@ class QueueFlusher:
         self.flush_all()
         return True
 
-    def flush_all(self) -> bool:
+    def flush_all(self, *, is_closed: bool = False) -> bool:
         """Flush everything dispatched so far and move the checkpoint; return whether it moved.
+
+        Parameters
+        ----------
+        is_closed
+            Nothing comes after it: the store ends in order.
 
         Raises
         ------
@@ -104,10 +114,13 @@ class QueueFlusher:
         with self._flushing:
             # Read first: entries of later records may or may not be in what is flushed.
             timestamp = self._dispatched_timestamp()
+            ends = None if self._known_ends is None else self._known_ends.take(is_closed=is_closed)
             queues_done = self._table.flush()
             index_done = self._index.flush()
             if not queues_done or not index_done:
                 return False
+            if self._known_ends is not None and ends is not None:
+                self._known_ends.write(ends)
             self._checkpoint.advance(logics_ms=timestamp, index_ms=timestamp)
             self._checkpoint.flush()
             return True

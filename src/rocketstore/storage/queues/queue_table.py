@@ -181,10 +181,14 @@ class ConsumeQueueTable:
             queue = self._add(key)
             problems += queue.files.load(after_crash=after_crash)
             queue.find_end()
-        reasons = {problem.reason for problem in problems}
-        # After a crash a short last file is new: nothing promised was in it.
-        self.has_short_files = FileProblemReason.SHORT in reasons or (
-            FileProblemReason.SHORT_LAST in reasons and not after_crash
+        self.has_short_files = any(
+            problem.reason is FileProblemReason.SHORT
+            # After a crash an empty last file is new: nothing promised was in it.
+            or (
+                problem.reason is FileProblemReason.SHORT_LAST
+                and (problem.found or not after_crash)
+            )
+            for problem in problems
         )
         return problems
 

@@ -29,15 +29,15 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from rocketstore.config import RecoveryPolicy
 from rocketstore.errors import StoreDamagedError
 from rocketstore.events import get_logger
-from rocketstore.format.checkpoint import Checkpoint
 from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES
 from rocketstore.scan.resync import find_record
 from rocketstore.storage.audit.findings import Finding, Severity
-from rocketstore.storage.checkpoint import StoreCheckpoint
+from rocketstore.storage.checkpoint import promise_nothing
 from rocketstore.storage.recovery.evidence import Evidence
 from rocketstore.storage.recovery.leftovers import CLOCK_TOLERANCE_MS
 from rocketstore.storage.recovery.log_cut import cut_leftovers, cut_log, relative_name
 from rocketstore.storage.recovery.log_survey import LogSurvey, survey_log, written_stop
+from rocketstore.storage.recovery.lost_files import LostFiles
 from rocketstore.storage.recovery.queue_recovery import CheckedLog, QueueRecovery
 from rocketstore.storage.recovery.recovery_compatible import (
     compatible_queue_end,
@@ -50,11 +50,13 @@ from rocketstore.units import ByteRange, MiB
 
 if TYPE_CHECKING:
     from rocketstore.config import StoreConfig
+    from rocketstore.format.checkpoint import Checkpoint
     from rocketstore.storage.dispatch.dispatcher import Dispatcher, SteppedOver
     from rocketstore.storage.files.disk import Disk
     from rocketstore.storage.files.mapped_file import MappedFile
     from rocketstore.storage.files.mapped_file_queue import MappedFileQueue
     from rocketstore.storage.index.index_service import IndexService
+    from rocketstore.storage.known_ends import KnownEnds
     from rocketstore.storage.layout import StoreLayout
     from rocketstore.storage.queues.queue_table import ConsumeQueueTable
     from rocketstore.units import QueueKey
@@ -76,6 +78,7 @@ class RecoveryParts:
     index: IndexService
     dispatcher: Dispatcher
     checkpoint: Checkpoint
+    known_ends: KnownEnds | None
     disk: Disk
 
 
@@ -188,6 +191,7 @@ class _Recovery:
         if parts.log.files:
             # Before anything is mapped: reading a hole through a map makes it look like data.
             self._last_with_data()
+        self.lost = LostFiles(parts, self.evidence, clean=clean, now_ms=now_ms)
 
     def last_store_timestamp_ms(self) -> int:
         """Return the newest store time; one far from now is a damaged header and would stay."""
@@ -199,12 +203,7 @@ class _Recovery:
     def salvage(self) -> tuple[int, int]:
         """Recover keeping every intact record; return where it began and where the log ends."""
         parts = self.parts
-        if parts.queues.has_short_files:
-            self._note_rebuild()
-            self._withdraw_checkpoint()
-            start = parts.log.min_offset
-        else:
-            start = self._clean_start() if self.clean else self._crash_start()
+        start = self._take_lost_away(self._clean_start() if self.clean else self._crash_start())
         known = parts.queues.next_offsets()
         known_end = parts.queues.max_physical_offset
         end = self._salvage_from(start)
@@ -216,11 +215,23 @@ class _Recovery:
         if start > parts.log.min_offset and self.queues.has_gap(known):
             start = parts.log.min_offset
             self._note_rebuild()
-            self._withdraw_checkpoint()
+            promise_nothing(parts.layout, parts.disk)
             self.queues.drop_late(known)
             end = self._salvage_from(start)
+        self._kept |= self.lost.keep_given()
         self._note_kept_places()
         return start, end
+
+    def _take_lost_away(self, start: int) -> int:
+        """Find files that lost entries or items; return from where these are to be made again."""
+        parts = self.parts
+        if parts.queues.has_short_files:
+            self._note_rebuild()
+            promise_nothing(parts.layout, parts.disk)
+            start = parts.log.min_offset
+        start = self.lost.take_away(self._data_limit(0), start)
+        self.findings += self.lost.findings
+        return start
 
     def _salvage_from(self, start: int) -> int:
         limit = self._data_limit(start)
@@ -373,12 +384,6 @@ class _Recovery:
         file = self.parts.log.find(physical_offset)
         return None if file is None else store_time_at(file, physical_offset - file.base)
 
-    def _withdraw_checkpoint(self) -> None:
-        """Promise nothing while what was promised is made anew: this may be interrupted."""
-        checkpoint = StoreCheckpoint(self.parts.layout.checkpoint, disk=self.parts.disk)
-        checkpoint.reset(Checkpoint())
-        checkpoint.flush()
-
     def _note_lost_end(self, end: int, witness: str) -> None:
         """Say that the log was longer once than it is now."""
         self.findings.append(
@@ -425,6 +430,7 @@ class _Recovery:
         """Recover as 4.9.3 does; return where it began and where the log ends."""
         parts = self.parts
         files = parts.log.files
+        lost_from = self._take_lost_away(self._files_stop())
         self._end_queues_as_java()
         if self.clean:
             number = start_after_clean_stop(len(files))
@@ -437,7 +443,8 @@ class _Recovery:
         start = files[number].base
         if self.clean:
             start = min(max(parts.queues.max_physical_offset, parts.log.min_offset), found.end)
-        else:
+        start = min(start, lost_from)
+        if not self.clean:
             self._truncate_index(start)
         self._dispatch(start, found.end)
         return start, found.end

@@ -41,6 +41,7 @@ from rocketstore.storage.files.lock import StoreLock, writer_pid
 from rocketstore.storage.files.mapped_file_queue import MappedFileQueue
 from rocketstore.storage.files.pread_files import DANGLING_HINT, FileProblem, PreadFiles
 from rocketstore.storage.index.index_service import IndexService
+from rocketstore.storage.known_ends import forget_known_ends
 from rocketstore.storage.queues.queue_table import ConsumeQueueTable
 from rocketstore.storage.recovery.broker_view import lost_for_broker
 from rocketstore.storage.recovery.evidence import Evidence
@@ -409,6 +410,9 @@ class _Repair:
             # Said by a damaged record, or a clock that went ahead: an earlier time is always true.
             newest = self.now_ms
         newest = max(newest, 0)
+        # 4.9 gives the numbers of a lost end again, and so does a compatible repair.
+        keeps_numbers = self.policy == "salvage"
+        forget_known_ends(self.layout.root, keep_queues=keeps_numbers, disk=self.disk)
         self._sync_everything()
         if self._has_bad_checkpoint():
             self.evidence.take_file(self.layout.checkpoint)

@@ -1,0 +1,199 @@
+"""Whatever a queue's files lose: every message is reached, and no number is given again.
+
+Each store here has a queue that went idle early: no record of it lies where recovery would look by
+itself. Every loss is tried after a clean stop and after a crash, under both policies, with what the
+last writer remembered (``known-ends``) and, where the files alone can tell, without.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+from typing import TYPE_CHECKING
+
+import pytest
+
+from rocketstore import Message, MessageStore, StoreConfig
+from rocketstore.config import RecoveryPolicy
+from rocketstore.errors import StoreDamagedError
+from rocketstore.format.file_name import file_name
+from rocketstore.storage.audit.verify import verify_store
+from rocketstore.storage.recovery.repair import repair_store
+from support.small_store import Clock, bodies
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+FILE_BYTES = 400
+PER_FILE = 20
+CONFIG = StoreConfig(
+    mapped_file_size_commit_log=16_384,
+    mapped_file_size_consume_queue=FILE_BYTES,
+    max_hash_slot_num=20,
+    max_index_num=80,
+    retention=False,
+)
+IDLE, FULL, BUSY = "Idle", "Full", "Busy"
+COUNTS = {IDLE: 5 * PER_FILE + 7, FULL: 4 * PER_FILE, BUSY: 150}
+"""Messages of each topic; the files of `FULL` end with a full one."""
+
+BOTH_POLICIES = list(RecoveryPolicy)
+BOTH_ENDS = [True, False]
+
+
+def body(topic: str, number: int) -> bytes:
+    return f"{topic} {number} ".encode() * 12
+
+
+def open_store(root: Path, clock: Clock, policy: RecoveryPolicy | None = None) -> MessageStore:
+    return MessageStore.open(root, CONFIG, clock=clock, threads=False, policy=policy)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
+    """A store that was closed in order, and the time at its end."""
+    root, clock = tmp_path_factory.mktemp("lost") / "store", Clock()
+    with open_store(root, clock) as store:
+        for topic, count in COUNTS.items():
+            for number in range(count):
+                clock.now_ms += 10
+                message = Message(
+                    topic=topic, body=body(topic, number), keys=(f"{topic}-{number}",)
+                )
+                assert store.put(message, queue_id=0).queue_offset == number
+            clock.now_ms += 20_000
+            store.wait_dispatched()
+            store.flush()
+    assert len(list((root / "commitlog").iterdir())) >= 5
+    return root, clock.now_ms
+
+
+def queue_file(root: Path, topic: str, number: int) -> Path:
+    return root / "consumequeue" / topic / "0" / file_name(number * FILE_BYTES)
+
+
+def delete(path: Path) -> None:
+    path.unlink()
+
+
+def zero(path: Path) -> None:
+    path.write_bytes(bytes(path.stat().st_size))
+
+
+def garble(path: Path) -> None:
+    path.write_bytes(random.Random(path.name).randbytes(path.stat().st_size))
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 4])
+
+
+def check_whole(root: Path, clock: Clock, policy: RecoveryPolicy) -> None:
+    """Open, or repair and open; assert that nothing is lost and that numbers go on."""
+    try:
+        store = open_store(root, clock, policy)
+    except StoreDamagedError as error:
+        assert "repair" in f"{error} {error.hint}"  # noqa: PT017 - only some are refused
+        repair_store(root, now_ms=clock(), policy=policy.value, config=CONFIG)
+        store = open_store(root, clock, policy)
+    with store:
+        for topic, count in COUNTS.items():
+            assert store.next_queue_offset(topic, 0) == count
+            assert bodies(store, topic) == {n: body(topic, n) for n in range(count)}
+            for number in range(count):
+                (found,) = store.find(topic, key=f"{topic}-{number}")
+                assert found.queue_offset == number
+        for topic, count in COUNTS.items():
+            clock.now_ms += 10
+            assert store.put(Message(topic=topic, body=b"next"), queue_id=0).queue_offset == count
+        store.wait_dispatched()
+        assert bodies(store, IDLE)[COUNTS[IDLE]] == b"next"
+    report = verify_store(root, CONFIG, now_ms=clock())
+    assert [finding for finding in report.findings if finding.severity.value != "note"] == []
+
+
+def damaged(
+    whole: tuple[Path, int], tmp_path: Path, *, clean: bool, remembered: bool = True
+) -> tuple[Path, Clock]:
+    """Return a copy to be damaged."""
+    root = shutil.copytree(whole[0], tmp_path / "store")
+    if not clean:
+        # The last writer died after it had opened the store.
+        open_store(root, Clock(whole[1])).abandon()
+        assert (root / "abort").exists()
+    if not remembered:
+        (root / "known-ends").unlink()
+    return root, Clock(whole[1])
+
+
+LOSSES = [
+    pytest.param((harm, topic, number), id=f"{harm.__name__}-{topic}-{number}")
+    for harm in (delete, zero, garble, cut)
+    for topic in (IDLE, FULL)
+    for number in (0, 2, -(-COUNTS[topic] // PER_FILE) - 1)
+]
+
+
+@pytest.mark.parametrize("clean", BOTH_ENDS)
+@pytest.mark.parametrize("policy", BOTH_POLICIES)
+@pytest.mark.parametrize("loss", LOSSES)
+def test_a_lost_queue_file_is_made_again(
+    whole: tuple[Path, int],
+    tmp_path: Path,
+    loss: tuple[Callable[[Path], None], str, int],
+    policy: RecoveryPolicy,
+    clean: bool,  # noqa: FBT001 - a parameter of pytest's
+) -> None:
+    root, clock = damaged(whole, tmp_path, clean=clean)
+    harm, topic, number = loss
+    harm(queue_file(root, topic, number))
+    check_whole(root, clock, policy)
+
+
+@pytest.mark.parametrize("clean", BOTH_ENDS)
+@pytest.mark.parametrize("loss", LOSSES)
+def test_what_the_files_alone_tell_is_found_without_memory(
+    whole: tuple[Path, int],
+    tmp_path: Path,
+    loss: tuple[Callable[[Path], None], str, int],
+    clean: bool,  # noqa: FBT001 - a parameter of pytest's
+) -> None:
+    root, clock = damaged(whole, tmp_path, clean=clean, remembered=False)
+    harm, topic, number = loss
+    harm(queue_file(root, topic, number))
+    check_whole(root, clock, RecoveryPolicy.SALVAGE)
+
+
+def last_entries(root: Path) -> None:
+    path = queue_file(root, IDLE, COUNTS[IDLE] // PER_FILE)
+    path.write_bytes(path.read_bytes()[: 4 * 20].ljust(FILE_BYTES, b"\0"))
+
+
+def first_of_two_files(root: Path) -> None:
+    """The file after a missing one holds nothing: ``no file for position`` it was once."""
+    queue_file(root, IDLE, 4).unlink()
+    zero(queue_file(root, IDLE, 5))
+
+
+def directory(root: Path) -> None:
+    shutil.rmtree(root / "consumequeue" / IDLE)
+
+
+def everything(root: Path) -> None:
+    shutil.rmtree(root / "consumequeue")
+
+
+@pytest.mark.parametrize("clean", BOTH_ENDS)
+@pytest.mark.parametrize("policy", BOTH_POLICIES)
+@pytest.mark.parametrize("loss", [last_entries, first_of_two_files, directory, everything])
+def test_a_queue_that_lost_its_end_is_made_again(
+    whole: tuple[Path, int],
+    tmp_path: Path,
+    loss: Callable[[Path], None],
+    policy: RecoveryPolicy,
+    clean: bool,  # noqa: FBT001 - a parameter of pytest's
+) -> None:
+    root, clock = damaged(whole, tmp_path, clean=clean)
+    loss(root)
+    check_whole(root, clock, policy)
