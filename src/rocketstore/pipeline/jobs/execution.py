@@ -1,18 +1,21 @@
 """Spread tasks over Spark's workers and collect what each says.
 
 A task is any picklable value; the work on it is a function of this package, so that a worker finds
-it by name. Everything here runs on a classic session, on Spark Connect and on a cluster alike: no
-RDD, no ``sparkContext``.
+it by name. Each task travels in a row of its own, so what a worker is sent grows with its task and
+not with how many there are. Everything here runs on a classic session, on Spark Connect and on a
+cluster alike: no RDD, no ``sparkContext``.
 """
 
 from __future__ import annotations
 
+import io
+import pickle
 import re
 import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from rocketstore import errors
 from rocketstore.errors import RocketStoreError, SparkJobError
@@ -23,7 +26,15 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
-__all__ = ["Progress", "plain_failure", "run_tasks", "watched", "worker_error"]
+__all__ = [
+    "Progress",
+    "plain_failure",
+    "run_tasks",
+    "task_rows",
+    "unpacked",
+    "watched",
+    "worker_error",
+]
 
 Task = TypeVar("Task")
 
@@ -45,6 +56,7 @@ def run_tasks(
     schema: str,
     *,
     done: Callable[[Sequence[Task]], None] | None = None,
+    shared: Sequence[object] = (),
 ) -> pa.Table:
     """Run `work` on every task, each in a Spark task of its own, and return all rows it yields.
 
@@ -61,6 +73,8 @@ def run_tasks(
         The columns of the rows as Spark DDL. Rows are collected here: counts and places, no bodies.
     done
         Called with tasks that have ended.
+    shared
+        Large objects that many tasks hold: each is sent beside the tasks instead of in all.
 
     Returns
     -------
@@ -77,14 +91,14 @@ def run_tasks(
     if not tasks:
         return _arrow_schema(schema).empty_table()
     if done is None:
-        return _run(spark, tasks, work, schema)
+        return _run(spark, tasks, work, schema, shared)
     tag = f"rocketstore-{uuid.uuid4().hex}"
     step = -(-len(tasks) // PROGRESS_STEPS)
     groups = [tasks[at : at + step] for at in range(0, len(tasks), step)]
 
     def run_group(group: Sequence[Task]) -> pa.Table:
         spark.addTag(tag)  # of this thread
-        return _run(spark, group, work, schema)
+        return _run(spark, group, work, schema, shared)
 
     tables = []
     with ThreadPoolExecutor(len(groups), thread_name_prefix="rocketstore-job") as pool:
@@ -114,22 +128,68 @@ def _run(
     tasks: Sequence[Task],
     work: Callable[[Task], Iterator[pa.RecordBatch]],
     schema: str,
+    shared: Sequence[object],
 ) -> pa.Table:
     from rocketstore.pipeline.source import plain_errors  # noqa: PLC0415 - needs PySpark
 
     columns = _arrow_schema(schema)
 
     def apply(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for number in batch.column(0).to_numpy():
-                with plain_errors():
-                    # Spark takes a batch for what the schema says, whatever its own types are.
-                    yield from (rows.cast(columns) for rows in work(tasks[number]))
+        for task in unpacked(batches, shared):
+            with plain_errors():
+                # Spark takes a batch for what the schema says, whatever its own types are.
+                yield from (rows.cast(columns) for rows in work(task))
 
-    # One number in each partition: every task is a task of Spark's too, and nothing is shuffled.
-    numbers = spark.range(0, len(tasks), 1, len(tasks))
     with plain_failure():
-        return numbers.mapInArrow(apply, schema).toArrow()
+        return task_rows(spark, tasks, shared).mapInArrow(apply, schema).toArrow()
+
+
+def task_rows(spark: SparkSession, tasks: Sequence[object], shared: Sequence[object] = ()) -> Any:
+    """Return a DataFrame with a row for each task, in a partition of its own; see `unpacked`."""
+    import pyarrow as pa  # noqa: PLC0415 - an import of this package loads no Arrow
+
+    rows = pa.table(
+        {
+            "number": pa.array(range(len(tasks)), pa.int32()),
+            "task": pa.array([_pickled(task, shared) for task in tasks], pa.binary()),
+        }
+    )
+    return spark.createDataFrame(rows).repartitionById(max(1, len(tasks)), "number")
+
+
+def unpacked(batches: Iterator[pa.RecordBatch], shared: Sequence[object] = ()) -> Iterator[Any]:
+    """Yield the tasks that rows of `task_rows` hold; on a worker."""
+    for batch in batches:
+        for content in batch.column("task"):
+            yield _Unpickler(content.as_py(), shared).load()
+
+
+class _Pickler(pickle.Pickler):
+    """Writes the number of a shared value instead of the value."""
+
+    def __init__(self, file: io.BytesIO, shared: Sequence[object]) -> None:
+        super().__init__(file, pickle.HIGHEST_PROTOCOL)
+        self._numbers = {id(value): number for number, value in enumerate(shared)}
+
+    def persistent_id(self, value: object) -> int | None:
+        return self._numbers.get(id(value))
+
+
+class _Unpickler(pickle.Unpickler):
+    """Puts shared values back; what it reads was written by this package's own driver."""
+
+    def __init__(self, content: bytes, shared: Sequence[object]) -> None:
+        super().__init__(io.BytesIO(content))
+        self._shared = shared
+
+    def persistent_load(self, number: int) -> object:
+        return self._shared[number]
+
+
+def _pickled(task: object, shared: Sequence[object]) -> bytes:
+    file = io.BytesIO()
+    _Pickler(file, shared).dump(task)
+    return file.getvalue()
 
 
 def _arrow_schema(schema: str) -> pa.Schema:

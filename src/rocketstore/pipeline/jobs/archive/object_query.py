@@ -91,6 +91,10 @@ def messages_of_objects(
     from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415 - needs PySpark
     from pyspark.sql.types import StructType  # noqa: PLC0415 - as above
 
+    from rocketstore.pipeline.jobs.execution import (  # noqa: PLC0415 - as above
+        task_rows,
+        unpacked,
+    )
     from rocketstore.pipeline.source import plain_errors  # noqa: PLC0415 - as above
 
     ddl = ", ".join(f"`{name}` {kind}" for name, kind in columns.items())
@@ -99,10 +103,8 @@ def messages_of_objects(
     tasks, location, names = plan_files(archive, manifests), archive.location, list(columns)
 
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for number in batch.column(0).to_numpy():
-                with plain_errors():
-                    yield from read_rows(location, tasks[number], names, schema)
+        for task in unpacked(batches):
+            with plain_errors():
+                yield from read_rows(location, task, names, schema)
 
-    numbers: Any = spark.range(0, len(tasks), 1, max(1, len(tasks)))
-    return numbers.mapInArrow(read, ddl)
+    return task_rows(spark, tasks).mapInArrow(read, ddl)

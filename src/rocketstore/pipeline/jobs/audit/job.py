@@ -132,7 +132,9 @@ def _on_spark(
     )
 
     done = watched(progress, tasks, lambda task: task.byte_count)
-    table = run_tasks(spark, tasks, check_batches, FACTS_SCHEMA, done=done)
+    # Every split is compared with the whole index, of which each holds the same list.
+    index = [split.indexes for task in tasks for split in task.splits if split.indexes][:1]
+    table = run_tasks(spark, tasks, check_batches, FACTS_SCHEMA, done=done, shared=index)
     for content in table.column("facts"):
         yield facts.decode(content.as_py())
 
@@ -170,7 +172,7 @@ def audit_with(
     now_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
     index, index_troubles = _index_places(places) if config.message_index_enable else ([], [])
     has_index = config.message_index_enable
-    splits = list(_splits(places, max_split_bytes, index if has_index else None))
+    splits = list(_splits(places, max_split_bytes, tuple(index) if has_index else None))
     covered = runs.joined(
         [
             [(places.log.first, places.log.first)],
@@ -206,7 +208,7 @@ def audit_with(
 
 
 def _splits(
-    places: StorePlaces, max_split_bytes: int, index: Sequence[IndexPlace] | None
+    places: StorePlaces, max_split_bytes: int, index: tuple[IndexPlace, ...] | None
 ) -> Iterator[SplitTask]:
     size = places.sizes.commit_log_file_bytes
     for file in places.log.files:
@@ -222,7 +224,7 @@ def _splits(
                     places.queue_directory,
                     size,
                     places.sizes.consume_queue_file_bytes,
-                    None if index is None else tuple(index),
+                    index,
                     None if places.is_live else stop,
                 )
 

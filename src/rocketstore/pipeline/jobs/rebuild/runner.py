@@ -7,7 +7,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
-from rocketstore.pipeline.jobs.execution import plain_failure, run_tasks, watched
+from rocketstore.pipeline.jobs.execution import (
+    plain_failure,
+    run_tasks,
+    task_rows,
+    unpacked,
+    watched,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -75,10 +81,9 @@ class SparkRunner:
         from rocketstore.pipeline.source import plain_errors  # noqa: PLC0415 - needs PySpark
 
         def emit_all(batches: Rows) -> Rows:
-            for batch in batches:
-                for number in batch.column(0).to_numpy():
-                    with plain_errors():
-                        yield from emit(tasks[number])
+            for task in unpacked(batches):
+                with plain_errors():
+                    yield from emit(task)
 
         def write_all(batches: Rows) -> Rows:
             with plain_errors():
@@ -86,8 +91,7 @@ class SparkRunner:
 
         if not tasks:
             return self.run(tasks, emit, schema)
-        numbers = self._spark.range(0, len(tasks), 1, len(tasks))
-        rows = numbers.mapInArrow(emit_all, rows_schema)
+        rows = task_rows(self._spark, tasks).mapInArrow(emit_all, rows_schema)
         names = rows.columns[:3]
         partitions = int(self._spark.conf.get("spark.sql.shuffle.partitions") or 1)
         ordered = rows.repartition(partitions, names[0]).sortWithinPartitions(*names)

@@ -124,7 +124,9 @@ def restore(  # noqa: PLR0913 - keywords, each a part of the selection
         work: Callable[[RestoreTask], Iterator[pa.RecordBatch]],
         schema: str,
     ) -> pa.Table:
-        return run_tasks(spark, tasks, work, schema, done=watched(progress, tasks))
+        logs = [task.log_files for task in tasks[:1]]  # of all tasks the same
+        done = watched(progress, tasks)
+        return run_tasks(spark, tasks, work, schema, done=done, shared=logs)
 
     selection = Selection(tuple(topics), begin_ms, end_ms)
     return restore_with(run, archive, target, selection)
