@@ -7,9 +7,10 @@ import functools
 
 import pytest
 
+from mutation.tool import load_mutations
 from rocketstore.config import Group
 from rocketstore.config.store_config import FIELDS
-from support.repository import files_with, module_ast
+from support.repository import ROOT, files_with, module_ast
 
 WITHOUT_EFFECT = {
     "use_reentrant_lock_when_put_message": "its meaning says so: there is one kind of lock",
@@ -36,6 +37,41 @@ DECLARED_PROPERTIES = {
     "disk_max_used_space_ratio": "disk_max_used_space_percent",
 }
 """Options read through a property of `StoreConfig`."""
+
+
+IN_LATER_WITH_EFFECT = {
+    "message_delay_level",
+    "enable_multi_dispatch",
+    "enable_lmq",
+    "broker_role",
+}
+
+READ_FOR_OTHERS_ONLY = {
+    "mapped_file_size_consume_queue_ext": "no such file is written or read; its size is reported",
+    "message_index_safe": "compatible recovery goes back further with it, as Java does",
+    "destroy_mapped_file_interval_forcibly": "concerns files that readers hold",
+    "redelete_hanged_file_interval": "concerns files that readers hold",
+}
+"""Options that no list of mutations takes out."""
+
+
+def test_of_every_option_with_an_effect_a_test_fails_when_its_use_is_taken_out():
+    with_effect = {name for name, spec in FIELDS.items() if spec.option.group is not Group.LATER}
+    with_effect |= IN_LATER_WITH_EFFECT
+    taken_out = {
+        mutation.breaks.removesuffix(" has no effect"): mutation for mutation in load_mutations()
+    }
+    wanted = with_effect - WITHOUT_EFFECT.keys() - READ_FOR_OTHERS_ONLY.keys()
+    assert sorted(wanted - taken_out.keys()) == []
+    unnamed = [
+        name
+        for name in wanted
+        if not any(
+            name in (ROOT / test.partition("::")[0]).read_text("utf-8")
+            for test in taken_out[name].tests
+        )
+    ]
+    assert sorted(unnamed) == []
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from datetime import UTC
 
 import pytest
@@ -247,6 +248,87 @@ def test_of_several_log_directories_the_emptiest_counts(tmp_path):
     assert bench.retention.check_disk().log == 0.3
     assert bench.retention.full_directories == {one}
     assert bench.flags.bits == 0
+
+
+@pytest.mark.parametrize(
+    ("settings", "ratio"),
+    [({}, 0.75), ({"disk_max_used_space_ratio": 50}, 0.5)],
+    ids=["by default", "by the setting"],
+)
+def test_the_ratio_above_which_expired_files_go_at_any_hour_is_a_setting(tmp_path, settings, ratio):
+    bench = Bench(tmp_path, **settings).fill(OLD, OLD)
+    bench.parts.clock.now_ms = NOON
+    bench.log_ratio = ratio
+    assert bench.log_rules() == []
+    bench.log_ratio = ratio + 0.01
+    assert bench.log_rules() == [RetentionRule.EXPIRED_DISK_FILLING]
+
+
+@pytest.mark.parametrize(
+    ("settings", "ratio"),
+    [({}, 0.85), ({"disk_space_clean_forcibly_ratio": 0.5}, 0.5)],
+    ids=["by default", "by the setting"],
+)
+def test_the_ratio_above_which_files_go_before_their_time_is_a_setting(tmp_path, settings, ratio):
+    bench = Bench(tmp_path, **settings).fill(YOUNG, YOUNG)
+    bench.log_ratio = ratio
+    assert bench.log_rules() == []
+    assert bench.retention.full_directories == frozenset()
+    bench.log_ratio = ratio + 0.01
+    assert bench.log_rules() == [RetentionRule.FORCED]
+    assert bench.retention.full_directories == {tmp_path / "commitlog"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "ratio"),
+    [({}, 0.9), ({"disk_space_warning_level_ratio": 0.6}, 0.6)],
+    ids=["by default", "by the setting"],
+)
+def test_the_ratio_above_which_puts_stop_is_a_setting(tmp_path, settings, ratio):
+    bench = Bench(tmp_path, **settings)
+    bench.log_ratio = ratio
+    bench.retention.check_disk()
+    assert bench.flags.is_writeable
+    bench.log_ratio = ratio + 0.01
+    bench.retention.check_disk()
+    assert not bench.flags.is_writeable
+
+
+def test_the_age_of_files_that_go_is_a_setting(tmp_path):
+    two_hours_old = FOUR_O_CLOCK - 2 * HOUR_MS
+    bench = Bench(tmp_path, file_reserved_time=2)
+    bench.fill(two_hours_old, two_hours_old + 1, YOUNG)
+    assert bench.log_rules() == [RetentionRule.EXPIRED_AT_HOUR]
+
+
+def test_how_many_files_go_in_a_round_is_a_setting(tmp_path):
+    bench = Bench(tmp_path, delete_file_batch_max=3).fill(*[OLD] * 8)
+    assert len(bench.log_rules()) == 3
+
+
+@pytest.mark.parametrize(
+    ("now_ms", "is_their_hour"),
+    [(FOUR_O_CLOCK, False), (FOUR_O_CLOCK - 9 * HOUR_MS, True)],
+    ids=["four o'clock UTC", "four o'clock of the machine"],
+)
+def test_the_hour_is_that_of_the_machine_s_own_zone(tmp_path, monkeypatch, now_ms, is_their_hour):
+    with monkeypatch.context() as patch:
+        patch.setenv("TZ", "JST-9")
+        time.tzset()
+        try:
+            clock = Clock(OLD)
+            with open_small(tmp_path / "store", clock, retention=True) as store:
+                for _ in range(5):
+                    store.put(Message(topic="t", body=bytes(30_000)))
+                store.wait_dispatched()
+                store.flush()
+                clock.now_ms = now_ms
+                store._parts.retention._used_ratio = lambda _path: 0.1
+                store._parts.retention.run_once()
+                assert (store.min_physical_offset > 0) is is_their_hour
+        finally:
+            patch.undo()
+            time.tzset()
 
 
 # --- how ------------------------------------------------------------------------------------------
