@@ -30,7 +30,7 @@ PROPERTIES = st.lists(
 def test_records_with_extra_queues_are_those_of_the_reference(lists: list[list[str]]) -> None:
     log = SyntheticLog()
     for parts in lists:
-        log.add(properties="\x02".join(parts).encode())
+        log.add(properties="\x02".join(["a\x01b", *parts]).encode())
     buffer = guarded(bytes(log.data))
     cols = next(scan_segment(buffer, base=0)).columns.cols
     found = []

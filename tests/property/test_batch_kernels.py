@@ -30,7 +30,9 @@ ROOM = 20_000
 NOW_MS = 1_700_000_000_123
 
 INT32 = st.integers(-(2**31), 2**31 - 1)
-BLOCKS = st.sampled_from([b"", b"TAGS\x01a", b"TAGS\x01a\x02", b"\x02", "schlüssel\x01ß".encode()])
+BLOCKS = st.sampled_from(
+    [b"", b"TAGS\x01a", b"TAGS\x01a\x02", b"\x02a\x01", b"a\x01b\0", "schlüssel\x01ß".encode()]
+)
 MESSAGES = st.lists(st.tuples(INT32, st.binary(max_size=200), BLOCKS), max_size=20)
 SPECIAL_PARTS = st.lists(
     st.sampled_from(
@@ -42,7 +44,7 @@ SPECIAL_PARTS = st.lists(
         ]
     ),
     max_size=6,
-).map(b"\x02".join)  # fmt: skip
+).map(lambda parts: b"\x02".join([*parts, b"k\x01v"]))  # fmt: skip
 
 
 class Batch:
@@ -115,7 +117,7 @@ class Batch:
 @settings(max_examples=300)
 @given(
     messages=MESSAGES,
-    more=BLOCKS,
+    more=BLOCKS.filter(lambda block: block[-1:] != b"\0"),
     position=st.integers(0, ROOM),
     born=st.sampled_from([NO_TIMESTAMP, 0, 1_700_000_000_000]),
     hosts=st.tuples(st.sampled_from([V4_HOST, V6_HOST]), st.sampled_from([V4_HOST, V6_HOST])),
@@ -186,7 +188,7 @@ def test_a_plan_of_anything_is_refused_alike_or_written_alike(plan):
 
 
 def test_properties_that_are_too_long_together_are_refused_before_anything_is_written():
-    messages = [(0, b"", b""), (0, b"", b"x" * 20_000)]
+    messages = [(0, b"", b""), (0, b"", b"n\x01".ljust(20_000, b"x"))]
     batch = Batch(encode_client_batch(messages), more=b"y" * 12_767)
     assert batch.write_both(room=100_000)[0] == BatchRefusal.PROPERTIES_TOO_LONG
     batch = Batch(encode_client_batch(messages), more=b"y" * 12_766)
@@ -199,6 +201,15 @@ def test_a_batch_that_is_cut_off_says_where(module):
     first_size = MESSAGE_FIXED_SIZE + 3
     done, _, _ = Batch(payload[:-1]).write(module)
     assert done == BatchRefusal.CUT_OFF - first_size
+
+
+@pytest.mark.parametrize("module", [compiled, reference])
+@pytest.mark.parametrize("block", [b"a\x01\xff", b"no name", b"\x02", b"\0\0"])
+def test_properties_that_readers_would_call_damage_are_refused(module, block):
+    payload = encode_client_batch([(0, b"abc", b"k\x01v"), (0, b"def", block)])
+    done, _, content = Batch(payload).write(module)
+    assert done == BatchRefusal.BAD_PROPERTIES
+    assert not any(content)
 
 
 @pytest.mark.parametrize("module", [compiled, reference])

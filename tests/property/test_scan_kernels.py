@@ -19,7 +19,7 @@ from rocketstore.scan.reference import resync as reference_resync
 from rocketstore.scan.reference import slices as reference_slices
 from rocketstore.scan.reference import walk as reference_walk
 from support.guarded_memory import guarded
-from support.scan_strategies import damaged_logs, properties_blocks, texts_or_noise
+from support.scan_strategies import damaged_logs, texts_or_noise, whole_properties
 from support.synthetic_log import record_bytes
 
 compiled_crc = pytest.importorskip("rocketstore.scan.compiled.crc")
@@ -168,7 +168,7 @@ def test_the_last_written_byte_is_found(data, zeros, position, stop):
     assert reference_resync.last_nonzero(array, position, stop) == expected
 
 
-@given(properties_blocks())
+@given(whole_properties())
 def test_tags_and_keys_are_those_that_the_properties_decode_to(block):
     array = as_array(record_bytes(0, properties=block))
     properties = decode_properties(block)

@@ -26,26 +26,51 @@ def texts_or_noise() -> st.SearchStrategy[bytes]:
     return _TEXT | _BROKEN_UTF8 | st.binary(max_size=20)
 
 
-def properties_blocks() -> st.SearchStrategy[bytes]:
-    """Blocks of properties, with every way of being malformed."""
+def whole_properties() -> st.SearchStrategy[bytes]:
+    """Blocks as clients and brokers of 4.9 can write them, odd values and separators included."""
+    return properties_blocks(is_whole=True)
+
+
+def _made_whole(block: bytes) -> bytes:
+    if block and b"\x01" not in block:
+        block = b"a\x01b\x02" + block
+    return block + b"\x02" * block.endswith(b"\0")
+
+
+def properties_blocks(*, is_whole: bool = False) -> st.SearchStrategy[bytes]:
+    """Blocks of properties, with every way of being malformed, or with those that are no damage."""
     names = st.sampled_from(
-        [b"TAGS", b"KEYS", b"UNIQ_KEY", b"DELAY", b"TAG", b"UNIQ_KEZ", b"XELAY", b"", b"a", b"\xff"]
+        [
+            b"TAGS",
+            b"KEYS",
+            b"UNIQ_KEY",
+            b"DELAY",
+            b"TAG",
+            b"UNIQ_KEZ",
+            b"XELAY",
+            b"",
+            b"a",
+            b"\xc3\x9f" if is_whole else b"\xff",
+        ]
     )
-    values = texts_or_noise() | st.integers(0, 2**33).map(lambda n: str(n).encode()) | st.just(b"")
+    texts = _TEXT if is_whole else texts_or_noise()
+    values = texts | st.integers(0, 2**33).map(lambda n: str(n).encode()) | st.just(b"")
     part = st.tuples(names, st.sampled_from([b"\x01", b"\x01\x01", b""]), values).map(b"".join)
-    return st.lists(part, max_size=6).flatmap(
+    blocks = st.lists(part, max_size=6).flatmap(
         lambda parts: st.sampled_from([b"\x02".join(parts), b"\x02".join([*parts, b""])])
     )
+    return blocks.map(_made_whole) if is_whole else blocks
 
 
 @st.composite
-def record_fields(draw: st.DrawFn) -> dict[str, object]:
+def record_fields(draw: st.DrawFn, *, is_whole: bool = False) -> dict[str, object]:
     magic = draw(st.sampled_from([MAGIC_V1, MAGIC_V1, MAGIC_V1, MAGIC_V2]))
     topic_limit = 127 if magic == MAGIC_V1 else 300
+    topic = draw(texts_or_noise() | st.just(b"TopicTest") | st.just(b"t" * topic_limit))
     return {
         "body": draw(st.binary(max_size=40) | st.binary(min_size=60, max_size=200)),
-        "topic": draw(texts_or_noise() | st.just(b"TopicTest") | st.just(b"t" * topic_limit)),
-        "properties": draw(properties_blocks()),
+        "topic": topic.rstrip(b"\0") if is_whole else topic,
+        "properties": draw(properties_blocks(is_whole=is_whole)),
         "magic": magic,
         "sys_flag": draw(st.sampled_from([0, 0, 0x10, 0x20, 0x30, 0x4, 0xC, 0x1])),
         "queue_id": draw(st.integers(0, 7)),

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from rocketstore.errors import NotAStoreError
-from rocketstore.format.file_name import file_name
+from rocketstore.format.file_name import file_name, parse_file_name
 from rocketstore.format.record import decode_record
 from rocketstore.scan.scanner import DamageReason, ScanBatch, scan_segment
 from rocketstore.storage.files.lock import writer_pid
-from rocketstore.storage.files.pread_files import LogFile, PreadFiles
+from rocketstore.storage.files.pread_files import FileProblem, LogFile, PreadFiles
 from rocketstore.storage.layout import StoreLayout
 from rocketstore.units import ByteRange
 
@@ -27,6 +27,16 @@ if TYPE_CHECKING:
     from rocketstore.config import StoreConfig
     from rocketstore.scan.scanner import Damage
 
+
+_WRONG_FILES: Final = frozenset(
+    {
+        FileProblem.WRONG_SIZE,
+        FileProblem.MISPLACED,
+        FileProblem.DUPLICATE,
+        FileProblem.DANGLING_LINK,
+        FileProblem.NOT_A_FILE,
+    }
+)
 
 LOOKS: Final = 3
 """How often a range that a writer changes is read again before it is called damaged."""
@@ -51,7 +61,7 @@ class LogScan:
     def __init__(self, root: Path, config: StoreConfig, begin: int | None, end: int | None) -> None:
         layout = StoreLayout.of(root, config)
         directories = layout.commit_log_directories + layout.read_only_directories
-        self.files = PreadFiles(directories)
+        self.files = PreadFiles(directories, file_size=config.mapped_file_size_commit_log)
         # A store that was opened and has no message yet has no file either.
         is_new = layout.commit_log_directories[0].is_dir() and not any(
             layout.consume_queue.glob("*/*/*")
@@ -70,6 +80,10 @@ class LogScan:
 
     def rows(self, *, damage_only: bool = False) -> Iterator[dict[str, Any]]:
         """Yield one JSON-ready row per record, blank and damaged range (DESIGN 8)."""
+        wrong = sorted(self._file_rows(), key=_offset_of)
+        return heapq.merge(wrong, self._log_rows(damage_only=damage_only), key=_offset_of)
+
+    def _log_rows(self, *, damage_only: bool) -> Iterator[dict[str, Any]]:
         holes = {hole.stop: hole for hole in self.files.holes}
         pending = self._pending
         for before, file in zip([None, *self.files.files], self.files.files, strict=False):
@@ -87,7 +101,7 @@ class LogScan:
                     yield from itertools.chain.from_iterable(pending)
                     pending.clear()
                 continue
-            for batch in scan_segment(content, base=file.base, file_size=file.size):
+            for batch in self._scan(content, file):
                 if len(batch.columns) or batch.blanks or batch.damage:
                     yield from itertools.chain.from_iterable(pending)
                     pending.clear()
@@ -96,6 +110,34 @@ class LogScan:
                     pending.append(
                         self._unwritten_rows(file, batch.unwritten_at, damage_only=damage_only)
                     )
+
+    def _file_rows(self) -> Iterator[dict[str, Any]]:
+        """Yield a row for each file that is not what its name and the other files say.
+
+        One that is missing, empty or cut off with others behind it is a hole of the log.
+        """
+        size = self.files.file_size
+        last = self.files.files[-1] if self.files.files else None
+        for found in self.files.findings:
+            base = parse_file_name(found.path.name)
+            if base is None or found.problem not in _WRONG_FILES:
+                continue
+            length = found.path.stat().st_size if found.path.is_file() else 0
+            extent = ByteRange(base, base + length)
+            reason = found.problem.value.lower().replace("_", " ")
+            if found.problem is FileProblem.WRONG_SIZE:
+                if length <= size and not (last and base == last.base and self._is_cut(last)):
+                    continue
+                extent = ByteRange(base + min(length, size), base + max(length, size))
+                if length < size:
+                    reason = "truncated"
+            evidence = f"expected {found.expected}, found {found.found}"
+            if self._is_wanted(extent.start):
+                yield self._damage_row(extent, found.path, reason, evidence)
+
+    def _is_cut(self, last: LogFile) -> bool:
+        """Whether the last file lost its end, and is not one that a writer was just making."""
+        return not self._is_live and bool(_read(last).any())
 
     def _hole_rows(
         self, hole: ByteRange, before: LogFile, after: LogFile
@@ -121,7 +163,7 @@ class LogScan:
         A writer may have written there since the file was read, so it is read again first.
         """
         content = _read(file)
-        scan = scan_segment(content, base=file.base, start=start - file.base, file_size=file.size)
+        scan = self._scan(content, file, start - file.base)
         for batch in scan:
             yield from self._batch_rows(batch, file, content, damage_only=damage_only)
             gap = batch.unwritten_at
@@ -139,7 +181,7 @@ class LogScan:
         for file in self.files.files:
             content = _read(file)
             size += len(content)
-            for batch in scan_segment(content, base=file.base, file_size=file.size):
+            for batch in self._scan(content, file):
                 records += len(batch.columns)
                 self.damaged_bytes += sum(damage.range.size for damage in batch.damage)
         return records, size
@@ -188,7 +230,7 @@ class LogScan:
             else:
                 yield from ((damage.range.start, one) for one in row)
             return
-        scan = scan_segment(now, base=file.base, start=start, stop=stop, file_size=file.size)
+        scan = self._scan(now, file, start, stop)
         for batch in scan:
             rows = _record_rows(batch, file, now.data)
             if not damage_only:
@@ -214,8 +256,19 @@ class LogScan:
             "reason": f"{reason}: {evidence}",
         }
 
+    def _scan(
+        self, content: npt.NDArray[np.uint8], file: LogFile, start: int = 0, stop: int | None = None
+    ) -> Iterator[ScanBatch]:
+        size = self.files.file_size
+        return scan_segment(content, base=file.base, start=start, stop=stop, file_size=size)
+
     def _is_wanted(self, offset: int) -> bool:
         return offset >= self.begin and (self.end is None or offset < self.end)
+
+
+def _offset_of(row: dict[str, Any]) -> int:
+    offset: int = row["physicalOffset"]
+    return offset
 
 
 def _message(view: memoryview, offset: int, base: int) -> dict[str, Any]:

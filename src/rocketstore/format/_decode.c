@@ -14,6 +14,8 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "_record_text.h"
+
 enum {
     HOST_V4_SIZE = 8,
     HOST_V6_SIZE = 20,
@@ -222,7 +224,7 @@ typedef struct {
     Py_ssize_t properties_at, properties_size;
 } Places;
 
-/* Find the parts of the record at `at`; 0 when any length or the address does not hold. */
+/* Find the parts of the record at `at`; 0 when any length, the address or the text does not hold. */
 static int
 find_places(const uint8_t *at, Py_ssize_t room, int64_t address, Places *places)
 {
@@ -257,7 +259,9 @@ find_places(const uint8_t *at, Py_ssize_t room, int64_t address, Places *places)
     places->properties_at = places->topic_at + places->topic_size + 2;
     places->properties_size = read_i16(at + places->properties_at - 2);
     return places->properties_size >= 0
-        && places->properties_at + places->properties_size == places->size;
+        && places->properties_at + places->properties_size == places->size
+        && is_text_whole(at + places->topic_at, places->size - places->topic_at, places->topic_size,
+                         address + places->topic_at);
 }
 
 static PyObject *

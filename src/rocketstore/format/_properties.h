@@ -15,7 +15,7 @@ has_zero(uint64_t bytes)
     return (bytes - 0x0101010101010101u) & ~bytes & 0x8080808080808080u;
 }
 
-/* Whether a text may stand between separators as it is. */
+/* Whether a text may stand between separators as it is, and last of all: not with a zero at its end. */
 static inline int
 is_simple(PyObject *text)
 {
@@ -24,7 +24,7 @@ is_simple(PyObject *text)
     }
     const uint8_t *at = PyUnicode_1BYTE_DATA(text);
     Py_ssize_t size = PyUnicode_GET_LENGTH(text);
-    uint64_t found = 0, bytes;
+    uint64_t found = size > 0 && at[size - 1] == 0, bytes;
     for (; size >= (Py_ssize_t)sizeof bytes; at += sizeof bytes, size -= sizeof bytes) {
         memcpy(&bytes, at, sizeof bytes);
         found |= has_zero(bytes ^ 0x0101010101010101u * NAME_END)

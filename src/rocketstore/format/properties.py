@@ -71,7 +71,10 @@ CRC32: Final = "__CRC32#"
 
 
 def encode_properties(properties: Mapping[str, str] | Iterable[tuple[str, str]]) -> bytes:
-    """Return the block of `properties` in the given order, without a separator at the end.
+    """Return the block of `properties` in the given order.
+
+    There is no separator at the end, except after a value whose last character is U+0000: without
+    it, the block would look cut off (`record_text`).
 
     Parameters
     ----------
@@ -119,7 +122,8 @@ def message_properties_plainly(message: Message) -> bytes:
     properties = message.properties
     if keys and unique_key and tags and not properties:
         text = f"KEYS\x01{keys}\x02UNIQ_KEY\x01{unique_key}\x02TAGS\x01{tags}"
-        if text.count("\x01") == 3 and text.count("\x02") == 2 and text.isascii():
+        is_plain = text.isascii() and not text.endswith("\0")
+        if is_plain and text.count("\x01") == 3 and text.count("\x02") == 2:
             return text.encode("ascii")
     pairs = list(properties.items()) if properties else []
     if keys:
@@ -164,6 +168,8 @@ def _encoded(parts: list[str], pairs: list[tuple[str, str]]) -> bytes:
         or "\x02\x01" in text
     ):
         raise _separator_error(pairs)
+    if text.endswith("\0"):
+        text += PROPERTY_SEPARATOR
     try:
         return text.encode("utf-8")
     except UnicodeEncodeError as error:

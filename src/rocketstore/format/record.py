@@ -1,9 +1,8 @@
 """One record of the CommitLog: the table of its fields, and bytes to message and back.
 
 Law: `decode_record` returns a message that stands where it says it stands, whose lengths agree with
-each other and whose body has the stored checksum, or raises a `FormatError`; nothing else, whatever
-the bytes are. What `encode_record` writes, `decode_record` reads back, and every record of 4.9 is
-re-encoded byte for byte.
+each other, whose text is whole (`record_text`) and whose body has the stored checksum, or raises a
+`FormatError`, whatever the bytes are. Every record of 4.9 is re-encoded byte for byte.
 
 How derived: CommitLog.checkMessageAndReturnSize and MessageExtEncoder.encode of 4.9, MessageDecoder
 of 5.x for the second magic (spec F3). The layout in prose: docs/format/record.md. One unpack reads
@@ -30,6 +29,7 @@ from rocketstore.format.compiled_decoder import compiled_decoder
 from rocketstore.format.field import Field
 from rocketstore.format.host import HOST_V4_SIZE, HOST_V6_SIZE, decode_host
 from rocketstore.format.properties import PROPERTIES_SIZE_MAX, decode_properties
+from rocketstore.format.record_text import check_text
 from rocketstore.message import BORN_HOST_V6_FLAG, STORE_HOST_V6_FLAG, StoredMessage
 
 try:
@@ -292,8 +292,8 @@ def decode_record(
     Returns
     -------
     StoredMessage
-        Owns its bytes. A topic or property that is no valid UTF-8 is decoded with U+FFFD in place
-        of each bad byte sequence: Java does so too, and salvage wants to show such a record.
+        Owns its bytes. A topic that is no valid UTF-8 is decoded with U+FFFD in place of each bad
+        byte sequence, as in Java.
 
     Raises
     ------
@@ -305,7 +305,7 @@ def decode_record(
         The record's own physical offset is not ``base + position``: bytes left by an earlier file,
         or a record inside the body of another.
     FieldRangeError
-        A length is negative or does not agree with the others.
+        A length is negative or does not agree with the others; topic or properties were cut off.
     ChecksumMismatchError
         CRC-32 of the body, masked to 31 bits, differs. Nothing else is covered by the checksum.
 
@@ -402,6 +402,7 @@ def _variable_parts(
     properties_size = tail[topic_end] << 8 | tail[topic_end + 1]
     if properties_size > PROPERTIES_SIZE_MAX or properties_size != len(tail) - topic_end - 2:
         raise _bad_inner("properties_size", properties_size, body_end + topic_end, position, base)
+    check_text(tail[topic_at:], topic_size, base + body_end + topic_at)
     return bytes(view[body_at:body_end]), tail[topic_at:topic_end], tail[topic_end + 2 :]
 
 

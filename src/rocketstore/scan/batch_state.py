@@ -85,6 +85,9 @@ class BatchRefusal(IntEnum):
     EMPTY = -4
     """The batch has no message."""
 
+    BAD_PROPERTIES = -5
+    """Properties of a message are none; see ``format.record_text``."""
+
     CUT_OFF = -100
     """This value minus the position of the message inside which the client's batch ends."""
 

@@ -81,15 +81,12 @@ class StopReason(IntEnum):
     BAD_ADDRESS = 5
     """The record says that it stands elsewhere."""
     BAD_FIELDS = 6
-    """The inner lengths do not add up to the record's, or topic or properties turn to zeros at a
-    sector's edge, as a power cut leaves them."""
+    """The inner lengths do not add up to the record's, or topic or properties were cut off or
+    overwritten (``format.record_text``)."""
     BAD_CRC = 7
     TRUNCATED = 8
     """The record goes on where the buffer ends, although the file should not end there."""
 
-
-SECTOR_SIZE_BYTES: Final = 512
-"""Least that a disk writes as a whole; pages are multiples of it."""
 
 BORN_HOST_V6: Final = 0x10
 STORE_HOST_V6: Final = 0x20

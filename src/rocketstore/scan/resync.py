@@ -1,10 +1,10 @@
 """Resynchronise with a damaged CommitLog: find the next record that can be believed.
 
 A record names its own position, so a candidate is believed when independent witnesses agree: the
-magic number, a length that fits what remains, the self-address, inner lengths that add up, and the
-CRC of the body (an empty body needs the CRC 0). A BLANK is believed when it says exactly how much
-of the file remains. A whole record carried inside another message's body has the right magic and
-CRC but the wrong address, and is passed over.
+magic number, a length that fits what remains, the self-address, inner lengths that add up, text
+that is whole, and the CRC of the body (an empty one has none, as in 4.9). A BLANK is believed when
+it says exactly how much of the file remains. A whole record carried inside another message's body
+has the right magic and CRC but the wrong address, and is passed over.
 
 Law: what is believed here is what ``walk`` accepts with `check_crc`, so a scan that begins in the
 middle finds the records that one from the beginning finds.

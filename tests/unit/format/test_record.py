@@ -38,6 +38,7 @@ from rocketstore.format.record import (
 )
 from support.format_page import module_rows, page_rows
 from support.page_tables import DOCS
+from support.scan_strategies import whole_properties
 from support.vectors import vector
 
 HOST_V4 = encode_host("10.0.0.1:1234")
@@ -61,7 +62,7 @@ def record_fields(draw):
     return {
         "topic": draw(topics),
         "body": draw(st.binary(max_size=100)),
-        "properties": draw(st.binary(max_size=100)),
+        "properties": draw(whole_properties()),
         "queue_id": draw(int32),
         "queue_offset": draw(int64),
         "physical_offset": draw(st.integers(0, (1 << 62))),
@@ -352,7 +353,7 @@ def test_field_of_another_type_is_refused():
 
 
 def test_longest_topic_and_properties_are_written():
-    change = {"topic": b"t" * 127, "properties": bytes(32767)}
+    change = {"topic": b"t" * 127, "properties": b"n\x01".ljust(32767, b"v")}
     message = decode_record(encode_record(**fields(**change)), 0, base=847067)
     assert message.topic == "t" * 127
     assert len(message.raw_properties) == 32767

@@ -14,7 +14,7 @@ from rocketstore.format.properties import decode_properties
 from rocketstore.pipeline import projection
 from rocketstore.pipeline.projection import property_maps, record_batches, timestamps
 from rocketstore.scan.scanner import scan_segment
-from support.scan_strategies import properties_blocks, record_fields
+from support.scan_strategies import record_fields, whole_properties
 from support.synthetic_log import SyntheticLog
 
 
@@ -30,7 +30,7 @@ def log_with_properties(blocks):
     return scanned(log)
 
 
-@given(st.lists(properties_blocks() | st.binary(max_size=30), min_size=1, max_size=8))
+@given(st.lists(whole_properties(), min_size=1, max_size=8))
 def test_maps_of_properties_are_what_the_codec_decodes(blocks):
     maps = property_maps(log_with_properties(blocks))
     maps.validate(full=True)
@@ -43,7 +43,7 @@ def test_of_a_name_stored_twice_the_later_value_wins_at_the_earlier_place():
     assert maps.to_pylist() == [[("a", "0")], [("a", "3"), ("b", "2")], []]
 
 
-@given(st.lists(record_fields(), min_size=1, max_size=6))
+@given(st.lists(record_fields(is_whole=True), min_size=1, max_size=6))
 def test_keys_are_split_at_blanks(fields):
     log = SyntheticLog(0)
     for one in fields:

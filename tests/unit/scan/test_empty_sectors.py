@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rocketstore.scan.columns import COLUMN_COUNT, SECTOR_SIZE_BYTES, StopReason
+from rocketstore.format.record_text import SECTOR_SIZE_BYTES
+from rocketstore.scan.columns import COLUMN_COUNT, StopReason
 from rocketstore.scan.compiled import index as compiled_index
 from rocketstore.scan.compiled import walk as compiled
 from rocketstore.scan.reference import index as reference_index
@@ -60,7 +61,7 @@ class TestEmptySectors:
 
     def test_zeros_that_begin_inside_a_sector_are_somebodys_value(self, flavour):
         log = SyntheticLog(BASE)
-        log.add(properties=b"TAGS\x01" + bytes(60), body=b"b")
+        log.add(properties=b"TAGS\x01" + bytes(60) + b"\x02", body=b"b")
         log.add(properties=b"a\x01" + bytes(500) + b"z", body=b"")
         assert walk(log, flavour) == (2, StopReason.END)
 

@@ -36,6 +36,7 @@ from rocketstore.scan.compiled.memory import (
     store_i64,
     trailing_zeros,
 )
+from rocketstore.scan.compiled.walk import hold_names
 
 _FLAG: Final = int(BatchColumn.FLAG)
 _SYS_FLAG: Final = int(BatchColumn.SYS_FLAG)
@@ -53,6 +54,7 @@ _BAD_TABLE: Final = int(BatchRefusal.BAD_TABLE)
 _TOO_LONG: Final = int(BatchRefusal.PROPERTIES_TOO_LONG)
 _SPECIAL: Final = int(BatchRefusal.SPECIAL)
 _EMPTY: Final = int(BatchRefusal.EMPTY)
+_BAD_PROPERTIES: Final = int(BatchRefusal.BAD_PROPERTIES)
 _CUT_OFF: Final = int(BatchRefusal.CUT_OFF)
 _SHIFT: Final = COUNT_SHIFT
 _COUNT: Final = int(BatchPlan.MESSAGE_COUNT)
@@ -88,8 +90,12 @@ def _host_size(sys_flag: Any, bit: Any) -> Any:
 
 @inner
 def _joint_size(source: Any, at: Any, size: Any, more_size: Any) -> Any:
-    """Size of a message's properties followed by those of the batch."""
-    if size > 0 and more_size > 0 and load_u8(source, at + size - 1) != _SEPARATOR:
+    """Size of a message's properties followed by those of the batch.
+
+    A zero at the end gets a separator after it: without, they would look cut off.
+    """
+    last = load_u8(source, at + size - 1) if size > 0 else _SEPARATOR
+    if last == 0 or (more_size > 0 and last != _SEPARATOR):
         return size + 1 + more_size
     return size + more_size
 
@@ -202,6 +208,9 @@ def _parse(source: Any, table: Any, plan: Any) -> Any:
         properties_at = at + MESSAGE_FIXED_SIZE + body_size
         if is_checked == 0 and _may_be_special(source, properties_at, properties_size):
             return _SPECIAL
+        stop = properties_at + properties_size
+        if properties_size > 0 and not hold_names(source, properties_at, stop):
+            return _BAD_PROPERTIES
         table[count, _FLAG] = load_i32(source, at + 12)
         table[count, _SYS_FLAG] = sys_flag
         table[count, _BORN] = born
@@ -213,7 +222,7 @@ def _parse(source: Any, table: Any, plan: Any) -> Any:
         table[count, _PROPERTIES_AT] = properties_at
         table[count, _PROPERTIES_SIZE] = properties_size
         count += 1
-        at = properties_at + properties_size
+        at = stop
     return count
 
 

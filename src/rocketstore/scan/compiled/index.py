@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from numba import types
 
-from rocketstore.scan.columns import SECTOR_SIZE_BYTES
+from rocketstore.format.record_text import SECTOR_SIZE_BYTES
 from rocketstore.scan.compiled import BYTES, NUMBERS, WRITABLE_BYTES, inner, kernel
 from rocketstore.scan.compiled.memory import load_i32, load_i64, store_i32, store_i64
 

@@ -24,7 +24,7 @@ _P4 = 31**4
 
 
 @inner
-def _continuation_bounds(lead: Any) -> Any:
+def continuation_bounds(lead: Any) -> Any:
     """Return how many bytes follow a lead byte (-1: no lead), and the bounds of the first."""
     if 0xC2 <= lead <= 0xDF:
         return 1, 0x80, 0xBF
@@ -42,7 +42,7 @@ def _hash_other(buffer: Any, position: Any, end: Any, value: Any) -> Any:
     The well-formed byte sequences are those of table 3-7 of the Unicode standard.
     """
     lead = load_u8(buffer, position)
-    following, low, high = _continuation_bounds(lead)
+    following, low, high = continuation_bounds(lead)
     position += 1
     if following < 0:
         return value * _P1 + _REPLACEMENT, position

@@ -146,7 +146,7 @@ def _believe(buffer: Any, magic_at: Any, base: Any, file_size: Any, work: Any, s
     size = load_i32(buffer, body_at - 4)
     stored = load_i32(buffer, position + 8)
     if size == 0 or stored < 0:
-        return _END if stored == 0 else _NOTHING
+        return _END if size == 0 else _NOTHING
     if len(sums) == 0:
         if work[SPENT] + size > work[_BUDGET]:
             return _OVER_BUDGET

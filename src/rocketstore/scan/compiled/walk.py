@@ -14,10 +14,11 @@ from typing import Any, Final
 
 import numpy as np
 
-from rocketstore.scan.columns import COLUMN_COUNT, SECTOR_SIZE_BYTES, Column, StopReason
+from rocketstore.format.record_text import SECTOR_SIZE_BYTES
+from rocketstore.scan.columns import COLUMN_COUNT, Column, StopReason
 from rocketstore.scan.compiled import BYTES, COLUMNS, inner, kernel, types
 from rocketstore.scan.compiled.crc import body_crc_unchecked
-from rocketstore.scan.compiled.java_hash import java_hash_unchecked
+from rocketstore.scan.compiled.java_hash import continuation_bounds, java_hash_unchecked
 from rocketstore.scan.compiled.memory import (
     load_i16,
     load_i32,
@@ -119,9 +120,7 @@ def check_record(buffer: Any, position: Any, base: Any, file_size: Any, check_cr
     room -= body_size + topic_size
     if topic_size < 0 or room < 0 or load_i16(buffer, topic_at + topic_size) != room:
         return _BAD_FIELDS
-    # The length of properties that there are none of is zeros, wherever an edge may be.
-    text_end = position + total if room else topic_at + topic_size
-    if _has_empty_sector(buffer, topic_at, text_end, base):
+    if not _is_text_whole(buffer, topic_at, topic_size, position + total, base):
         return _BAD_FIELDS
     if check_crc and not _crc_agrees(buffer, position, body_at, body_size):
         return _BAD_CRC
@@ -129,21 +128,53 @@ def check_record(buffer: Any, position: Any, base: Any, file_size: Any, check_cr
 
 
 @inner
-def _has_empty_sector(buffer: Any, position: Any, end: Any, base: Any) -> Any:
-    """Tell whether text turns to zeros at a sector's edge, and stays so up to the next or the end.
+def _is_utf8(buffer: Any, position: Any, end: Any) -> Any:
+    while position < end:
+        if position + 8 <= end and load_word(buffer, position) & _EACH_TOP_BIT == np.uint64(0):
+            position += 8
+            continue
+        byte = load_u8(buffer, position)
+        position += 1
+        if byte >= 0x80:
+            following, low, high = continuation_bounds(byte)
+            if following < 0 or position + following > end:
+                return False
+            for _ in range(following):
+                byte = load_u8(buffer, position)
+                if byte < low or byte > high:
+                    return False
+                low, high = 0x80, 0xBF
+                position += 1
+    return True
 
-    A power cut leaves a sector unwritten, and no checksum covers topic and properties.
-    """
-    edge = position + (-(base + position) & (_SECTOR - 1))
-    while edge < end:
+
+@inner
+def hold_names(buffer: Any, position: Any, end: Any) -> Any:
+    """Return whether bytes are UTF-8 with a 0x01 in it; see ``format.record_text``."""
+    at = position
+    while at < end and load_u8(buffer, at) != _NAME_END:
+        at += 1
+    return at < end and _is_utf8(buffer, position, end)
+
+
+@inner
+def _is_text_whole(buffer: Any, topic_at: Any, topic_size: Any, end: Any, base: Any) -> Any:
+    """Return whether topic and properties were written as a whole; see ``format.record_text``."""
+    topic_end = topic_at + topic_size
+    if topic_size > 0 and load_u8(buffer, topic_end - 1) == 0:
+        return False
+    at = topic_end + 2
+    if at < end and (load_u8(buffer, end - 1) == 0 or not hold_names(buffer, at, end)):
+        return False
+    edge = topic_at + (-(base + topic_at) & (_SECTOR - 1))
+    while edge + _SECTOR <= end:
         at = edge
-        stop = min(edge + _SECTOR, end)
-        while at < stop and load_u8(buffer, at) == 0:
+        while at < edge + _SECTOR and load_u8(buffer, at) == 0:
             at += 1
-        if at == stop:
-            return True
+        if at == edge + _SECTOR:
+            return False
         edge += _SECTOR
-    return False
+    return True
 
 
 @inner
@@ -158,10 +189,10 @@ def topic_place(buffer: Any, length_at: Any, magic: Any) -> Any:
 
 @inner
 def _crc_agrees(buffer: Any, position: Any, body_at: Any, body_size: Any) -> Any:
-    stored = load_i32(buffer, position + 8)
-    if body_size == 0:
-        return stored == 0
-    return stored == body_crc_unchecked(buffer, body_at, body_size)
+    # Compatible: an empty body has no checksum, whatever the field says.
+    return body_size == 0 or load_i32(buffer, position + 8) == body_crc_unchecked(
+        buffer, body_at, body_size
+    )
 
 
 @inner
@@ -331,7 +362,7 @@ def walk(
         Where the file ends, as a position in the buffer: a record ends there at the latest, and a
         BLANK must say exactly what remains up to there.
     check_crc
-        Whether the bodies are compared with their CRC; an empty one needs the CRC 0.
+        Whether the bodies are compared with their CRC; an empty one has none.
     cols
         Filled from row 0; shape ``(n, COLUMN_COUNT)``.
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from rocketstore.errors import FormatError
 from rocketstore.format.client_batch import decode_client_batch
 from rocketstore.format.record import TOPIC_SIZE_MAX, encode_record
+from rocketstore.format.record_text import hold_names
 from rocketstore.message import BORN_HOST_V6_FLAG, STORE_HOST_V6_FLAG
 from rocketstore.scan.batch_state import (
     BATCH_COLUMN_COUNT,
@@ -121,6 +122,8 @@ def _parse(raw: bytes, table: Table, plan: Plan) -> int:
         names = message.properties.split(_SEPARATOR)
         if not is_checked and any(name.startswith(_SPECIAL_STARTS) for name in names):
             return BatchRefusal.SPECIAL
+        if message.properties and not hold_names(message.properties):
+            return BatchRefusal.BAD_PROPERTIES
         properties_at = at + MESSAGE_FIXED_SIZE + len(message.body)
         table[count, : BatchColumn.RECORD_SIZE] = (
             message.flag, *shared[:4], 0, at + 20, len(message.body), properties_at,
@@ -148,7 +151,7 @@ def _record(
     if not all(_is_inside(at, size, len(raw)) for at, size in parts):
         return BatchRefusal.BAD_TABLE
     body, properties, born_host = (raw[at : at + size] for at, size in parts)
-    if properties and more and not properties.endswith(_SEPARATOR):
+    if properties and not properties.endswith(_SEPARATOR) and (more or properties[-1] == 0):
         properties += _SEPARATOR
     properties += more
     if len(properties) > _PROPERTIES_MAX:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Final
 
-from rocketstore.scan.columns import SECTOR_SIZE_BYTES
+from rocketstore.format.record_text import SECTOR_SIZE_BYTES
 
 if TYPE_CHECKING:
     from rocketstore.scan.dispatch_state import ByteArray, Int64Array

@@ -86,7 +86,7 @@ def _is_believable(
         return verdict is StopReason.BLANK
     stored = int.from_bytes(view[position + 8 : position + 12], "big", signed=True)
     if not verdict.body_size or stored < 0:
-        return stored == 0
+        return not verdict.body_size
     crc = checks.crc(position, verdict.body_at, verdict.body_at + verdict.body_size)
     return stored == crc & CRC_MASK
 

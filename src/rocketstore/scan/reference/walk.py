@@ -9,10 +9,10 @@ import struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from rocketstore.format.record import body_crc
+from rocketstore.format.record_text import is_text_whole
 from rocketstore.scan.columns import (
     BORN_HOST_V6,
     COLUMN_COUNT,
-    SECTOR_SIZE_BYTES,
     STORE_HOST_V6,
     Column,
     StopReason,
@@ -76,19 +76,6 @@ def _places(view: memoryview, position: int, total: int, magic: int) -> _Places 
     return _Places(store_time_at, tail_at, body_at, body_size, topic_at, topic_size, properties_at)
 
 
-def _has_empty_sector(view: memoryview, places: _Places, end: int, base: int) -> bool:
-    """Tell whether text turns to zeros at a sector's edge, and stays so up to the next or the end.
-
-    A power cut leaves a sector unwritten, and no checksum covers topic and properties.
-    """
-    start = places.topic_at
-    if places.properties_at == end:
-        # The length of properties that there are none of is zeros, wherever an edge may be.
-        end = start + places.topic_size
-    edges = range(start + -(base + start) % SECTOR_SIZE_BYTES, end, SECTOR_SIZE_BYTES)
-    return any(not any(view[edge : min(edge + SECTOR_SIZE_BYTES, end)]) for edge in edges)
-
-
 def _judge_blank_or_other(total: int, magic: int, remaining: int) -> StopReason:
     if magic == _MAGIC_BLANK:
         return StopReason.BLANK if total == remaining else StopReason.BAD_LENGTH
@@ -115,11 +102,14 @@ def check_record(
     if _LONG(view, position + 28)[0] != base + position:
         return StopReason.BAD_ADDRESS
     places = _places(view, position, total, magic)
-    if places is None or _has_empty_sector(view, places, position + total, base):
+    if places is None:
+        return StopReason.BAD_FIELDS
+    text = bytes(view[places.topic_at : position + total])
+    if not is_text_whole(text, places.topic_size, base + places.topic_at):
         return StopReason.BAD_FIELDS
     if check_crc:
         body = view[places.body_at : places.body_at + places.body_size]
-        if _INT(view, position + 8)[0] != (body_crc(body) if body else 0):
+        if body and _INT(view, position + 8)[0] != body_crc(body):
             return StopReason.BAD_CRC
     return places
 

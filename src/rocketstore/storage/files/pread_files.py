@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import bisect
 import contextlib
+import itertools
 import os
 import stat
 from collections import Counter, OrderedDict
@@ -332,9 +333,21 @@ def _is_still(file: LogFile) -> bool:
 
 
 def _commonest_size(files: list[LogFile]) -> int:
-    """Return the size that most files have, the larger of two that are equally common."""
-    sizes = Counter(file.size for file in files if file.size)
-    return max(sizes, key=lambda size: (sizes[size], size), default=0)
+    """Return the size that all files should have, learnt from their names and lengths.
+
+    Names tell more than lengths, of which damage may have changed any: the size is one with which
+    most files begin where one should, the commonest length of several such, else the larger.
+    """
+    lengths = Counter(file.size for file in files if file.size)
+    steps = {after.base - before.base for before, after in itertools.pairwise(files)}
+    first = files[0].base if files else 0
+    bases = Counter((file.base - first) for file in files)
+
+    def weight(size: int) -> tuple[int, int, int]:
+        fitting = sum(count for base, count in bases.items() if base % size == 0)
+        return fitting, lengths[size], size
+
+    return max((lengths.keys() | steps) - {0}, key=weight, default=0)
 
 
 def _in_order(found: list[LogFile], file_size: int, findings: list[FileFinding]) -> list[LogFile]:

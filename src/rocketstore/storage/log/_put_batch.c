@@ -4,6 +4,7 @@
  */
 #include "_put.h"
 #include "../../format/_properties.h"
+#include "../../format/_record_text.h"
 
 enum { MESSAGE_FIXED_SIZE = 22, BATCH_HEAD_SIZE = 20 };
 
@@ -141,8 +142,8 @@ may_be_special(const unsigned char *at, Py_ssize_t size)
     return 0;
 }
 
-/* Read one message of a client's batch; return where the next begins, -1 when it is cut off or may be
- * special. Total size, magic and CRC are not looked at, as in 4.9. */
+/* Read one message of a client's batch; return where the next begins, -1 when it is cut off, may be
+ * special, or has properties that cannot be stored as they are. Total size, magic and CRC are not looked at, as in 4.9. */
 static Py_ssize_t
 read_encoded(Piece batch, Py_ssize_t at, Piece more, Record *record)
 {
@@ -157,7 +158,8 @@ read_encoded(Piece batch, Py_ssize_t at, Piece more, Record *record)
     }
     const unsigned char *tail = start + BATCH_HEAD_SIZE + body_size;
     int16_t size = (int16_t)(tail[0] << 8 | tail[1]);
-    if (size < 0 || size > room - body_size || may_be_special(tail + 2, size)) {
+    if (size < 0 || size > room - body_size || may_be_special(tail + 2, size)
+        || !are_properties(tail + 2, size)) {
         return -1;
     }
     record->flag = (int32_t)get32(start + 12);
@@ -203,6 +205,7 @@ are_plain(Piece more)
     static const char wait[] = "WAIT\1";
     return more.size == 0
            || (more.size <= PROPERTIES_SIZE_MAX && !may_be_special(more.at, more.size)
+               && are_properties(more.at, more.size)
                && memmem(more.at, (size_t)more.size, wait, sizeof wait - 1) == NULL);
 }
 

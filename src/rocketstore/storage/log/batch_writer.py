@@ -25,6 +25,7 @@ from rocketstore.format.properties import (
     encode_properties,
     message_properties,
 )
+from rocketstore.format.record_text import storable_properties
 from rocketstore.message import DEFAULT_HOST, Message
 from rocketstore.scan import kernels
 from rocketstore.scan.batch_state import (
@@ -212,6 +213,7 @@ class BatchWriter:
             bits |= sys_flag & ~HOST_BITS
         more = properties if type(properties) is bytes else _encoded_more(properties)
         if more:
+            more = storable_properties(more)
             refuse_special_block(more)
             wait_flush = wait_flush and waits_for_flush(more)
             if len(more) > PROPERTIES_SIZE_MAX:
@@ -300,6 +302,11 @@ class BatchWriter:
             )
         if refusal == BatchRefusal.EMPTY:
             raise _empty()
+        if refusal == BatchRefusal.BAD_PROPERTIES:
+            raise RefusedMessageError(
+                "properties of a message of the batch are not UTF-8, or name nothing",
+                hint="send them as name 0x01 value 0x02 …; encode binary values, e.g. as base64",
+            )
         if refusal <= BatchRefusal.CUT_OFF:
             raise RefusedMessageError(
                 f"batch of {batch_size} bytes ends inside the message at byte "

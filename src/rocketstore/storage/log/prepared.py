@@ -15,6 +15,7 @@ from rocketstore.format.properties import (
     message_properties,
 )
 from rocketstore.format.record import host_flags
+from rocketstore.format.record_text import storable_properties
 from rocketstore.message import (
     BORN_HOST_V6_FLAG,
     DEFAULT_HOST,
@@ -86,6 +87,7 @@ class PreparedMessage:
         wait_flush: bool = True,
     ) -> None:
         refuse_transaction(sys_flag)
+        properties = storable_properties(properties)
         refuse_special_block(properties)
         self.topic = topic
         self.body = body

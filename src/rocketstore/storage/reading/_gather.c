@@ -3,12 +3,14 @@
  *
  * Law: a page comes out only if every entry of it points at an intact record of the topic and queue
  * asked for, and then it equals what the kernel `scan.compiled.gather` selects. Everything else (a
- * filler, a lost record, another file or queue, a sector's edge that is zero, more than `MOST_RECORDS`
- * or `MOST_BYTES`) gives None, and the kernel is asked. Every length is compared with the maps before a byte is read;
- * the caller holds them, and the buffers are held here, where the interpreter's lock is given up.
+ * filler, a lost record, another file or queue, more than
+ * `MOST_RECORDS` or `MOST_BYTES`) gives None, and the kernel is asked. Every length is compared with
+ * the maps before a byte is read; the caller holds them, and the buffers are held here, where the
+ * interpreter's lock is given up.
  *
  * Source: DefaultMessageStore.getMessage of 4.9 (docs/how-it-works/reading.md).
  */
+#include "../../format/_record_text.h"
 #include "_record_bytes.h"
 
 enum {
@@ -19,6 +21,7 @@ enum {
     AHEAD_RECORDS = 8,
     RESULT_FIELDS = 7,
     PAGE_ARGUMENTS = 11,
+    TOPIC_SIZE_MAX = 127,
 };
 static const uint32_t MAGIC = 0xDAA320A7u;
 
@@ -50,7 +53,7 @@ is_wanted(const Gatherer *self, const uint8_t *record, Py_ssize_t size, int64_t 
                        + (sys_flag & STORE_HOST_V6 ? V6_EXTRA_SIZE : 0);
     Py_ssize_t topic_size = PyBytes_GET_SIZE(self->topic);
     Py_ssize_t room = size - FIXED_SIZE - extra - topic_size;
-    if (room < 0) {
+    if (room < 0 || topic_size > TOPIC_SIZE_MAX) {
         return 0;
     }
     Py_ssize_t body_at = BODY_AT + extra;
@@ -63,7 +66,7 @@ is_wanted(const Gatherer *self, const uint8_t *record, Py_ssize_t size, int64_t 
     return tail[0] == topic_size
            && memcmp(tail + 1, PyBytes_AS_STRING(self->topic), (size_t)topic_size) == 0
            && (tail[1 + topic_size] << 8 | tail[2 + topic_size]) == room && room <= INT16_MAX
-           && !has_doubtful_edge(record, offset, tail + 1 - record, size);
+           && is_text_whole(tail + 1, topic_size + 2 + room, topic_size, offset + (tail + 1 - record));
 }
 
 /* Numbers of one call. */

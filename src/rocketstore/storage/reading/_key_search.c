@@ -2,11 +2,10 @@
  *
  * Law: what comes out is what the kernel `scan.compiled.hits` and a decoding of its hits give. A
  * question that is not plain (text that is not ASCII, a number of more than 64 bits) is left to them;
- * a record that is not plainly a hit or none (the second magic number, a sector's edge in its text
- * that is zero), or that the compiled decoder does not take, is left to `KeySearch._hit_at`; the file
- * of a record elsewhere is asked of `KeySearch._place_of`. Every number is compared with the maps
- * before it is used as a position; the maps are held here, where the interpreter's lock may be given
- * up.
+ * a record of the second magic number, or that the compiled decoder does not take, is left to
+ * `KeySearch._hit_at`; the file of a record elsewhere is asked of `KeySearch._place_of`. Every number
+ * is compared with the maps before it is used as a position; the maps are held here, where the
+ * interpreter's lock may be given up.
  *
  * Source: IndexFile.selectPhyOffset, DefaultMessageStore.queryMessage of 4.9
  * (docs/how-it-works/reading.md).
@@ -183,7 +182,7 @@ judge(const uint8_t *record, long long room, int64_t offset, const Wanted *wante
         || !carries_key(wanted, properties, properties + rest)) {
         return MISS;
     }
-    return has_doubtful_edge(record, offset, topic - record, size) ? DOUBTFUL : HIT;
+    return HIT;
 }
 
 /* --- one call -------------------------------------------------------------------------------- */

@@ -17,7 +17,6 @@ enum {
     BODY_AT = 88,
     BORN_HOST_V6 = 0x10,
     STORE_HOST_V6 = 0x20,
-    SECTOR_SIZE = 512,
     AHEAD_BYTES = 1280,
     CACHE_LINE = 64,
 };
@@ -36,19 +35,6 @@ read_i64(const uint8_t *at)
     uint64_t value;
     memcpy(&value, at, sizeof value);
     return (int64_t)be64toh(value);
-}
-
-/* Whether bytes begin at the edge of a sector with a zero, as those that were never written do. */
-static inline int
-has_doubtful_edge(const uint8_t *record, int64_t offset, Py_ssize_t from, Py_ssize_t stop)
-{
-    Py_ssize_t edge = from + (Py_ssize_t)(-(uint64_t)(offset + from) & (SECTOR_SIZE - 1));
-    for (; edge < stop; edge += SECTOR_SIZE) {
-        if (record[edge] == 0) {
-            return 1;
-        }
-    }
-    return 0;
 }
 
 /* Have a record's first bytes on their way while something else is done. */

@@ -26,8 +26,8 @@ from rocketstore.format.record import (
     MESSAGE_MAGIC_V2,
     decode_record,
 )
+from rocketstore.format.record_text import is_text_whole
 from rocketstore.message import BORN_HOST_V6_FLAG, STORE_HOST_V6_FLAG
-from rocketstore.scan.columns import SECTOR_SIZE_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -83,25 +83,7 @@ def message_at(
         message = decode_record(view, 0, base=physical_offset)
     except FormatError:
         return None
-    if message.size != size:
-        return None
-    if b"\0" in message.raw_properties or "\0" in message.topic:
-        place = locate(view)
-        if place is None or _has_empty_sector(view, place.topic_at, physical_offset):
-            return None
-    return message
-
-
-def _has_empty_sector(view: memoryview | bytes, text_at: int, physical_offset: int) -> bool:
-    """Whether a sector of topic or properties was never written, as a power cut leaves it.
-
-    `text_at` is the topic's place in the record `view`.
-    """
-    if b"\0" not in bytes(view[text_at:]):
-        return False
-    first = text_at + -(physical_offset + text_at) % SECTOR_SIZE_BYTES
-    edges = range(first, len(view), SECTOR_SIZE_BYTES)
-    return any(not any(view[edge : edge + SECTOR_SIZE_BYTES]) for edge in edges)
+    return message if message.size == size else None
 
 
 def record_size_at(log: LogSource, physical_offset: int) -> int | None:
@@ -175,11 +157,13 @@ def locate(view: memoryview | bytes) -> RecordPlace | None:
 
 
 def locate_record(view: memoryview | bytes, physical_offset: int) -> RecordPlace | None:
-    """Return what `locate` does, None also where a power cut left topic or properties unwritten."""
+    """Return what `locate` does, None also where topic or properties are not whole."""
     place = locate(view)
-    if place is None or _has_empty_sector(view, place.topic_at, physical_offset):
+    if place is None:
         return None
-    return place
+    text = bytes(view[place.topic_at :])
+    is_whole = is_text_whole(text, len(place.topic), physical_offset + place.topic_at)
+    return place if is_whole else None
 
 
 def raw_properties(view: memoryview | bytes, place: RecordPlace) -> dict[str, str]:
