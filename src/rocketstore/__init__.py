@@ -1,7 +1,7 @@
 """Apache RocketMQ 4.9's message store in Python, byte-compatible on disk.
 
 The public names below are loaded when they are first used, so that ``import rocketstore`` costs
-next to nothing and loads neither kernels nor Arrow.
+next to nothing and loads neither kernels nor Arrow. ``rocketstore.pipeline`` has the jobs on Spark.
 """
 
 from __future__ import annotations
@@ -10,81 +10,150 @@ import importlib
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from rocketstore.config import BrokerRole, FlushDiskType, RecoveryPolicy, StoreConfig
+    from rocketstore.config import (
+        BrokerRole,
+        FlushDiskType,
+        RecoveryPolicy,
+        StoreConfig,
+        load_config,
+    )
     from rocketstore.errors import (
+        ArchiveDamagedError,
+        ArchiveError,
+        BadMagicError,
+        BodyTooLargeError,
+        ChecksumMismatchError,
+        CompressedBodyError,
         ConfigError,
+        FieldRangeError,
         FlushFailedError,
         FormatError,
         InvalidFilterError,
         InvalidNameError,
+        MisaddressedRecordError,
         NotAStoreError,
+        NotFoundError,
+        PutFailedError,
         RefusedMessageError,
         RocketStoreError,
+        SparkJobError,
         StoreClosedError,
         StoreDamagedError,
         StoreError,
         StoreFullError,
         StoreLockedError,
+        StoreReadOnlyError,
+        TruncatedRecordError,
+        UnsupportedEnvironmentError,
     )
+    from rocketstore.format.checkpoint import Checkpoint
+    from rocketstore.format.index_file import IndexHeader
+    from rocketstore.format.queue_entry import QueueEntry
     from rocketstore.message import Message, StoredMessage
+    from rocketstore.storage.dispatch.arrival import Arrival
+    from rocketstore.storage.dispatch.dispatch_service import DispatchHealth
+    from rocketstore.storage.files.pread_files import (
+        FileFinding,
+        LogFile,
+    )
     from rocketstore.storage.log.prepared import PreparedMessage
     from rocketstore.storage.read_only import ReadOnlyStore
+    from rocketstore.storage.recovery.recover import RecoveryReport
     from rocketstore.storage.results import (
         GetMessageStatus,
         GetRawResult,
         GetResult,
+        GetViewsResult,
         PutMessageStatus,
         PutResult,
     )
     from rocketstore.storage.store import MessageStore
-    from rocketstore.units import QueueKey
+    from rocketstore.units import (
+        ByteRange,
+        QueueKey,
+    )
+
+__version__: Final = "0.1.0"
 
 __all__ = [
+    "ArchiveDamagedError",
+    "ArchiveError",
+    "Arrival",
+    "BadMagicError",
+    "BodyTooLargeError",
     "BrokerRole",
+    "ByteRange",
+    "Checkpoint",
+    "ChecksumMismatchError",
+    "CompressedBodyError",
     "ConfigError",
+    "DispatchHealth",
+    "FieldRangeError",
+    "FileFinding",
     "FlushDiskType",
     "FlushFailedError",
     "FormatError",
     "GetMessageStatus",
     "GetRawResult",
     "GetResult",
+    "GetViewsResult",
+    "IndexHeader",
     "InvalidFilterError",
     "InvalidNameError",
+    "LogFile",
     "Message",
     "MessageStore",
+    "MisaddressedRecordError",
     "NotAStoreError",
+    "NotFoundError",
     "PreparedMessage",
+    "PutFailedError",
     "PutMessageStatus",
     "PutResult",
+    "QueueEntry",
     "QueueKey",
     "ReadOnlyStore",
     "RecoveryPolicy",
+    "RecoveryReport",
     "RefusedMessageError",
     "RocketStoreError",
+    "SparkJobError",
     "StoreClosedError",
     "StoreConfig",
     "StoreDamagedError",
     "StoreError",
     "StoreFullError",
     "StoreLockedError",
+    "StoreReadOnlyError",
     "StoredMessage",
+    "TruncatedRecordError",
+    "UnsupportedEnvironmentError",
+    "load_config",
 ]
 
 _PLACES: Final = {
-    "config": ("BrokerRole", "FlushDiskType", "RecoveryPolicy", "StoreConfig"),
+    "config": ("BrokerRole", "FlushDiskType", "RecoveryPolicy", "StoreConfig", "load_config"),
     "errors": tuple(name for name in __all__ if name.endswith("Error")),
+    "format.checkpoint": ("Checkpoint",),
+    "format.index_file": ("IndexHeader",),
+    "format.queue_entry": ("QueueEntry",),
     "message": ("Message", "StoredMessage"),
+    "storage.dispatch.arrival": ("Arrival",),
+    "storage.dispatch.dispatch_service": ("DispatchHealth",),
+    "storage.files.pread_files": ("FileFinding", "LogFile"),
     "storage.log.prepared": ("PreparedMessage",),
     "storage.read_only": ("ReadOnlyStore",),
+    "storage.recovery.recover": ("RecoveryReport",),
     "storage.results": (
         "GetMessageStatus",
         "GetRawResult",
         "GetResult",
+        "GetViewsResult",
         "PutMessageStatus",
         "PutResult",
     ),
     "storage.store": ("MessageStore",),
-    "units": ("QueueKey",),
+    "units": ("ByteRange", "QueueKey"),
 }
 _PLACE_OF: Final = {name: place for place, names in _PLACES.items() for name in names}
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
+    from enum import Enum
     from pathlib import Path
 
 
@@ -25,7 +26,7 @@ class RocketStoreError(Exception):
     """
 
     exit_code: ClassVar[int] = 1
-    """Exit code of the command line when this error ends a command (DESIGN 8)."""
+    """Exit code of the command line when this error ends a command."""
 
     retriable: ClassVar[bool] = False
     """Whether the same call may succeed later without anybody changing something."""
@@ -169,6 +170,27 @@ class FlushFailedError(StoreError):
     """``fdatasync`` failed: what was not yet on disk may be lost, and the writer stops for good."""
 
     exit_code = 4
+
+
+class PutFailedError(StoreError):
+    """A put was not answered with ``PUT_OK``; raised by `PutResult.raise_for_status` alone.
+
+    Attributes
+    ----------
+    status
+        The `PutMessageStatus`.
+    is_stored
+        Whether the message is in the log all the same, so that another put would store it twice.
+    """
+
+    exit_code = 1
+
+    def __init__(
+        self, message: str, *, status: Enum, is_stored: bool, hint: str | None = None
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.status = status
+        self.is_stored = is_stored
 
 
 class RefusedMessageError(StoreError):

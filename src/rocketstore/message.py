@@ -34,7 +34,7 @@ BORN_HOST_V6_FLAG: Final = 0x10
 STORE_HOST_V6_FLAG: Final = 0x20
 COMPRESSION_TYPE_MASK: Final = 0x700
 COMPRESSION_TYPE_ZLIB: Final = 0x300
-"""Bits of sysFlag (MessageSysFlag; spec F4). A compression type of 0 means zlib, as in 4.x."""
+"""Bits of sysFlag (MessageSysFlag). A compression type of 0 means zlib, as in 4.x."""
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,7 +58,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
     flag
         The application's own flag, opaque to the store; a signed 32-bit number.
     sys_flag
-        Bits of spec F4. The host bits are set by the store.
+        Bits of 4.9's MessageSysFlag (``docs/format/record.md``); the store sets those of hosts.
     born_timestamp_ms
         When the message was made; None takes the time of the put.
     born_host
@@ -99,7 +99,7 @@ class StoredMessage(msgspec.Struct, frozen=True, kw_only=True):
     size
         Length of the whole record in bytes.
     message_id
-        Upper-case hex of store host and physical offset (spec F14).
+        Upper-case hex of store host and physical offset (``docs/format/message-id.md``).
     """
 
     topic: str

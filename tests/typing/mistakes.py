@@ -16,3 +16,10 @@ with MessageStore.open("data/store") as store:
     store.get("orders", "0", 0)  # type: ignore[arg-type]
     store.find("orders")  # type: ignore[call-arg]
     store.max_offset("orders", 0).append(1)  # type: ignore[attr-defined]
+
+with MessageStore.open("data/store", read_only=True) as reader:
+    reader.put(Message(topic="orders"))  # type: ignore[attr-defined]
+    reader.put_batch([])  # type: ignore[attr-defined]
+    reader.flush()  # type: ignore[attr-defined]
+
+MessageStore("data/store")  # type: ignore[arg-type]

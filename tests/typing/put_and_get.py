@@ -27,6 +27,7 @@ with MessageStore.open("data/store", StoreConfig()) as store:
     assert_type(result.physical_offset, int)
     assert_type(result.queue_offset, int)
     assert_type(result.message_id, str)
+    assert_type(result.raise_for_status(), PutResult)
     if result.status is PutMessageStatus.PUT_OK:
         assert_type(result.store_timestamp_ms + result.size, int)
 

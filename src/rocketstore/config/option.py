@@ -7,11 +7,17 @@ range checks, ``config show`` and the parser of ``broker.conf`` read one and the
 from __future__ import annotations
 
 import enum
-from typing import Any, Final, NamedTuple
+import textwrap
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from rocketstore.errors import ConfigError
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
 INT32_MAX: Final = 2**31 - 1
+
+_WRAPPER: Final = textwrap.TextWrapper(90, initial_indent="    ", subsequent_indent="    ")
 
 
 class Group(enum.Enum):
@@ -149,3 +155,16 @@ def kind_name(kind: type) -> str:
     if issubclass(kind, enum.Enum):
         return "one of " + ", ".join(member.value for member in kind)
     return {int: "a whole number", float: "a number", bool: "true or false", str: "text"}[kind]
+
+
+def parameters_help(fields: Mapping[str, FieldSpec]) -> str:
+    """Return the section ``Parameters`` of a docstring: each field with type, default and text."""
+    lines = ["Parameters", "----------"]
+    for field, spec in fields.items():
+        if spec.option.group is not Group.LATER:
+            default = spec.default.name if isinstance(spec.default, enum.Enum) else spec.default
+            kind = spec.kind.__name__ + (" | None" if spec.nullable else "")
+            lines += [f"{field}: {kind} = {default}", *_WRAPPER.wrap(spec.option.doc)]
+    later = [field for field, spec in fields.items() if spec.option.group is Group.LATER]
+    lines += [f"{Group.LATER.value}:", *_WRAPPER.wrap(", ".join(later))]
+    return "\n".join(f"    {line}" for line in lines)

@@ -5,7 +5,7 @@ A field's name is the snake case of its ``broker.conf`` key. Some keys are missp
 
 Law: a `StoreConfig` that exists is within its limits. Sizes that are None are learnt from the files
 of an existing store (`rocketstore.config.sizes`), else they are Java's defaults.
-Page: docs/reference/configuration.md. Source: rocketmq-all-4.9.8, MessageStoreConfig; spec B23.
+Page: docs/reference/configuration.md. Source: rocketmq-all-4.9.8, MessageStoreConfig.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from rocketstore.config.option import (
     RecoveryPolicy,
     broker_conf_key,
     check_value,
+    parameters_help,
 )
 from rocketstore.config.values import check_host, parse_delay_levels, parse_delete_hours
 from rocketstore.errors import ConfigError
@@ -46,13 +47,8 @@ SMALL_SIZES: Final[dict[str, Any]] = {
 class StoreConfig(LaterOptions, frozen=True, kw_only=True, rename=broker_conf_key):
     """Everything that can be set about a store.
 
-    Each field carries its `Option`; see `option_of`. The same text is in
-    ``docs/reference/configuration.md`` and in ``rocketstore config show``.
-
-    Raises
-    ------
-    ConfigError
-        A value has the wrong type or is outside its limits.
+    The same text, with units and limits, is in ``docs/reference/configuration.md`` and in
+    ``rocketstore config show``. A value of the wrong type or outside its limits is a `ConfigError`.
     """
 
     # --- where files lie ------------------------------------------------------------------------
@@ -468,6 +464,18 @@ def _field_specs() -> dict[str, FieldSpec]:
 
 FIELDS: Final[dict[str, FieldSpec]] = _field_specs()
 """Every field of `StoreConfig`, by group."""
+
+
+def _make_help_readable() -> None:
+    """Let ``help(StoreConfig)`` show plain types, and what each field is; facts are in `FIELDS`."""
+    for owner in (LaterOptions, StoreConfig):
+        plain = typing.get_type_hints(owner)
+        owner.__annotations__ = {name: plain[name] for name in owner.__annotations__}
+    if StoreConfig.__doc__ is not None:  # as with python -OO
+        StoreConfig.__doc__ = f"{StoreConfig.__doc__.rstrip()}\n\n{parameters_help(FIELDS)}\n    "
+
+
+_make_help_readable()
 
 FIELD_OF_KEY: Final = {spec.key: field for field, spec in FIELDS.items()}
 

@@ -90,7 +90,7 @@ def encode_properties(properties: Mapping[str, str] | Iterable[tuple[str, str]])
     Raises
     ------
     RefusedMessageError
-        A name is empty, a name or value holds 0x01 or 0x02, or is no valid Unicode text.
+        A name is empty, a name or value is no text, holds 0x01 or 0x02, or is no valid Unicode.
 
     Notes
     -----
@@ -112,13 +112,15 @@ def message_properties_plainly(message: Message) -> bytes:
     Raises
     ------
     RefusedMessageError
-        As for `encode_properties`; also when one of several keys contains a blank, which would
-        make two keys of it.
+        As for `encode_properties`; also when keys, tags or the unique key are no texts, or one of
+        several keys contains a blank, which would make two keys of it.
     """
     # One text and one count of separators: this runs once per put.
     keys, unique_key, tags = message.keys, message.unique_key, message.tags
     if keys and not isinstance(keys, str):
         keys = _joined_keys(keys)
+    _check_text("a unique key is one text", UNIQ_KEY, unique_key)
+    _check_text("tags are one text", TAGS, tags)
     properties = message.properties
     if keys and unique_key and tags and not properties:
         text = f"KEYS\x01{keys}\x02UNIQ_KEY\x01{unique_key}\x02TAGS\x01{tags}"
@@ -147,6 +149,11 @@ message_properties: Final = _compiled_encoder()
 """What a put calls: `message_properties_plainly`, in C where it was compiled."""
 
 
+def _check_text(what: str, name: str, value: object) -> None:
+    if not (value is None or value == () or isinstance(value, str)):
+        raise _refused(what, name, value)
+
+
 def _joined_keys(keys: tuple[str, ...]) -> str:
     """Return the value of ``KEYS`` for several keys."""
     if not isinstance(keys, (tuple, list)) or not all(isinstance(key, str) for key in keys):
@@ -158,6 +165,9 @@ def _joined_keys(keys: tuple[str, ...]) -> str:
 
 def _encoded(parts: list[str], pairs: list[tuple[str, str]]) -> bytes:
     """Join `parts` and check the result as a whole, which is cheaper than part by part."""
+    for name, value in pairs:
+        if not (isinstance(name, str) and isinstance(value, str)):
+            raise _refused("a property is a name and a value, both text", name, value)
     text = "\x02".join(parts)
     count = len(parts)
     # As many separators as parts need, and none of them where a name should begin.
@@ -195,7 +205,7 @@ def _separator_error(pairs: list[tuple[str, str]]) -> RefusedMessageError:
     return _refused(what, name, value)
 
 
-def _refused(what: str, name: str, value: object) -> RefusedMessageError:
+def _refused(what: str, name: object, value: object) -> RefusedMessageError:
     return RefusedMessageError(
         f"{what}: name {name!r}, value {value!r:.80}",
         hint="encode binary values, for example as base64",

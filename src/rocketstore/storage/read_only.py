@@ -252,7 +252,8 @@ class ReadOnlyStore(Reader):
             hint="open it without read_only=True to write",
         )
 
-    put = put_batch = put_prepared = prepare = flush = _refuse
+    if not TYPE_CHECKING:  # a type checker finds these mistakes by itself
+        put = put_batch = put_client_batch = put_prepared = prepare = flush = _refuse
 
     # --- the end --------------------------------------------------------------------------------
 

@@ -1,17 +1,17 @@
 """Outcomes of a put and of a get: expected outcomes are values, with Java's names.
 
-Source: PutMessageStatus, GetMessageStatus, PutMessageResult, GetMessageResult of 4.9 (spec B3.3,
-B13).
+Source: PutMessageStatus, GetMessageStatus, PutMessageResult, GetMessageResult of 4.9.
 """
 
 from __future__ import annotations
 
 from enum import Enum
 from itertools import accumulate
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Self
 
 import msgspec
 
+from rocketstore.errors import PutFailedError
 from rocketstore.message import StoredMessage  # noqa: TC001 - fields of NamedTuples
 
 
@@ -82,6 +82,29 @@ class PutResult(msgspec.Struct, frozen=True, gc=False):
         """Whether the message is in the log, which a time-out of the flush does not change."""
         return self.status in _STORED
 
+    def raise_for_status(self) -> Self:
+        """Return this result if its status is ``PUT_OK``.
+
+        Raises
+        ------
+        PutFailedError
+            It is another one; the error says which, why, and whether the message is in the log.
+        """
+        if self.status is PutMessageStatus.PUT_OK:
+            return self
+        what = "the message was not stored"
+        hint = None
+        if self.is_stored:
+            what = f"the message is in the log at {self.physical_offset}, but not as safe as asked"
+            hint = "do not put it again, it would be there twice"
+        why = "" if self.detail is None else f": {self.detail}"
+        raise PutFailedError(
+            f"{self.status.name}: {what}{why}",
+            status=self.status,
+            is_stored=self.is_stored,
+            hint=hint,
+        )
+
     @property
     def message_id(self) -> str:
         """Offset message id; of a batch all ids, separated by commas; empty when not stored."""
@@ -106,7 +129,7 @@ class PutResult(msgspec.Struct, frozen=True, gc=False):
 
 
 class GetMessageStatus(Enum):
-    """What a get found (spec B13)."""
+    """What a get found; the causes are in docs/how-it-works/reading.md."""
 
     FOUND = "FOUND"
     NO_MATCHED_MESSAGE = "NO_MATCHED_MESSAGE"

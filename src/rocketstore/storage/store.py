@@ -4,7 +4,7 @@ Law: one `MessageStore` per directory and machine writes, held by the lock of
 `storage.files.lock`. After `close` returned without an error everything is on the disk, and the
 next open has nothing to recover.
 
-How derived: DefaultMessageStore of 4.9 (spec B1), whose order of start and shutdown this follows.
+How derived: DefaultMessageStore of 4.9, whose order of start and shutdown this follows.
 Reading is `storage.reading.reader`, which this class extends; putting is `storage.log.writer`.
 """
 
@@ -23,7 +23,7 @@ from rocketstore.storage.files.disk import Disk
 from rocketstore.storage.layout import StoreLayout
 from rocketstore.storage.log.prepared import PreparedMessage
 from rocketstore.storage.log.record_log import RecordLog
-from rocketstore.storage.opening import open_parts
+from rocketstore.storage.opening import StoreParts, open_parts
 from rocketstore.storage.read_only import ReadOnlyStore, physical_memory_bytes
 from rocketstore.storage.reading.get_page import PageLimits
 from rocketstore.storage.reading.reader import Reader
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from rocketstore.storage.dispatch.dispatch_service import DispatchHealth
     from rocketstore.storage.files.mapped_file_queue import FileProblem
     from rocketstore.storage.index.index_service import IndexProblem
-    from rocketstore.storage.opening import StoreParts
     from rocketstore.storage.recovery.recover import RecoveryReport
     from rocketstore.storage.results import GetRawResult, GetResult, PutResult
     from rocketstore.storage.running_flags import RunningFlags
@@ -62,12 +61,15 @@ class MessageStore(Reader):
     problems
         Files met at opening that are not what they should be.
     statistics
-        Counters (spec B20).
+        Counters.
     running_flags
-        Why puts or gets are refused at the moment (spec B2).
+        Why puts or gets are refused at the moment.
     """
 
-    def __init__(self, parts: StoreParts, *, threads: bool = True) -> None:
+    def __init__(self, parts: StoreParts, *wrong: object, threads: bool = True) -> None:
+        """Take what `MessageStore.open` made; programs call that."""
+        if wrong or not isinstance(parts, StoreParts):
+            raise TypeError("a store is opened by MessageStore.open(path), not MessageStore(path)")
         limits = PageLimits.from_config(parts.config, physical_memory_bytes=physical_memory_bytes())
         super().__init__(parts.log, parts.queues, parts.index, limits)
         self.find_limit = parts.config.max_msgs_num_batch
@@ -280,7 +282,7 @@ class MessageStore(Reader):
         reconsume_times: int = 0,
         wait_flush: bool = True,
     ) -> PutResult:
-        """Store a batch as a producer encodes it (spec F15), without decoding it; as `put_batch`.
+        """Store a batch as a producer encodes it, without decoding it; as `put_batch`.
 
         Parameters
         ----------
@@ -298,7 +300,7 @@ class MessageStore(Reader):
 
         Notes
         -----
-        Source: DefaultMessageStore.putMessages (spec B3.6).
+        Source: DefaultMessageStore.putMessages.
         """
         return self._batches.put_client_batch(
             topic,
@@ -367,7 +369,7 @@ class MessageStore(Reader):
 
         Notes
         -----
-        Source: PullRequestHoldService and NotifyMessageArrivingListener (spec B11).
+        Source: PullRequestHoldService and NotifyMessageArrivingListener.
         """
         self._check_open()
         return self._services.wait_until(
@@ -477,7 +479,7 @@ class MessageStore(Reader):
         self._parts.retention.delete_manually()
 
     def runtime_info(self) -> dict[str, str]:
-        """Return what 4.9 tells of a running store, under its names (spec B14, B20)."""
+        """Return what 4.9 tells of a running store, under its names."""
         self._check_open()
         return self._services.runtime_info()
 

@@ -12,6 +12,7 @@ from rocketstore.format.properties import (
     decode_properties,
     encode_properties,
     message_properties,
+    message_properties_plainly,
 )
 from rocketstore.message import Message
 from support.page_tables import table_with
@@ -97,6 +98,23 @@ def test_empty_value_is_written_but_no_reader_sees_it():
 def test_what_would_read_back_differently_is_refused(pairs, claim):
     with pytest.raises(RefusedMessageError, match=claim):
         encode_properties(pairs)
+
+
+@pytest.mark.parametrize("wrong", [5, b"x", ("a", "b"), ["a"], True, 1.5, {"a": 1}])
+@pytest.mark.parametrize("encode", [message_properties, message_properties_plainly])
+def test_what_is_no_text_is_refused_and_not_stored_as_its_repr(encode, wrong):
+    for field, claim in (("tags", "tags are one text"), ("unique_key", "a unique key is one text")):
+        for others in ({}, {"keys": "k", "unique_key": "u", "tags": "t"}):
+            with pytest.raises(RefusedMessageError, match=claim):
+                encode(Message(topic="t", **(others | {field: wrong})))
+    with pytest.raises(RefusedMessageError, match="a name and a value, both text: name 'n'"):
+        encode(Message(topic="t", properties={"n": wrong}))
+
+
+@pytest.mark.parametrize("name", [5, b"x", None])
+def test_a_property_s_name_is_a_text(name):
+    with pytest.raises(RefusedMessageError, match="both text"):
+        encode_properties({name: "x"})
 
 
 @given(st.lists(st.tuples(st.text("ab\x01\x02", max_size=3), st.text("ab\x01\x02", max_size=3))))

@@ -6,7 +6,7 @@ store that writes hands it memory maps, the read-only store hands it files read 
 Law: what is not there, or not intact, is not returned; no question changes a byte or creates a
 queue; an answer that is an expected outcome is a value, and only a malformed question is an error.
 
-How derived: DefaultMessageStore of 4.9 (spec B13, B14); what is answered differently, and why, is
+How derived: DefaultMessageStore of 4.9; what is answered differently, and why, is
 in docs/how-it-works/reading.md.
 """
 
@@ -101,7 +101,7 @@ class Reader:
 
         Notes
         -----
-        Source: DefaultMessageStore.getMessage (spec B13).
+        Source: DefaultMessageStore.getMessage.
         """
         request = PageRequest(topic, queue_id, offset, max_messages, parse_tags(tags))
         key = QueueKey(topic, queue_id)
@@ -236,7 +236,7 @@ class Reader:
 
         Notes
         -----
-        Source: DefaultMessageStore.queryMessage (spec B14).
+        Source: DefaultMessageStore.queryMessage.
         """
         if self._key_search is None:
             return []
@@ -283,7 +283,7 @@ class Reader:
 
         Notes
         -----
-        Source: DefaultMessageStore.getOffsetInQueueByTime (spec B14).
+        Source: DefaultMessageStore.getOffsetInQueueByTime.
         """
         queue = self._queues.get(QueueKey(topic, queue_id))
         return 0 if queue is None else time_search.offset_at(self._log, queue, timestamp_ms)

@@ -1,0 +1,5 @@
+"""``python -m rocketstore``: the command line."""
+
+from rocketstore.cli.application import main
+
+main()

@@ -1,0 +1,99 @@
+"""What a new user of Python meets: help, slips, versions, results that are checked in a line."""
+
+from __future__ import annotations
+
+import inspect
+import pydoc
+import subprocess
+import sys
+
+import pytest
+
+import rocketstore
+from rocketstore import (
+    Message,
+    MessageStore,
+    PutFailedError,
+    PutMessageStatus,
+    PutResult,
+    ReadOnlyStore,
+    StoreConfig,
+    StoreReadOnlyError,
+)
+from rocketstore.config.option import Group
+from rocketstore.config.store_config import FIELDS, option_of
+
+
+def help_of(thing) -> str:
+    return pydoc.render_doc(thing, renderer=pydoc.plaintext)
+
+
+@pytest.mark.parametrize("name", rocketstore.__all__)
+def test_help_shows_plain_types_and_cites_nothing_that_is_not_in_the_repository(name):
+    text = help_of(getattr(rocketstore, name))
+    assert "Annotated" not in text
+    assert "Option(" not in text
+    assert "spec " not in text
+    assert "DESIGN" not in text
+
+
+def test_help_of_the_settings_has_a_text_for_each():
+    text = " ".join(help_of(StoreConfig).replace(" |", " ").split())
+    for field, spec in FIELDS.items():
+        if spec.option.group is Group.LATER:
+            assert f" {field}," in text or f" {field} " in text
+        else:
+            assert f" {field}: {spec.kind.__name__}" in text
+            assert " ".join(spec.option.doc.split()) in text
+    signature = inspect.signature(StoreConfig)
+    assert signature.parameters["retention"].annotation is bool
+    assert signature.parameters["max_index_num"].annotation == int | None
+    assert option_of("retention").group is Group.RETENTION
+
+
+@pytest.mark.parametrize("given", [("data/store",), ("data/store", StoreConfig())])
+def test_a_store_that_is_called_instead_of_opened_says_how(given, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(TypeError, match=r"MessageStore\.open\(path\)"):
+        MessageStore(*given)
+    assert not any(tmp_path.iterdir())
+
+
+def test_a_reader_that_is_asked_to_write_says_why_not(tmp_path):
+    MessageStore.open(tmp_path, StoreConfig.small()).close()
+    with MessageStore.open(tmp_path, read_only=True) as reader:
+        assert isinstance(reader, ReadOnlyStore)
+        for name in ("put", "put_batch", "put_client_batch", "put_prepared", "prepare", "flush"):
+            with pytest.raises(StoreReadOnlyError, match="without read_only=True"):
+                getattr(reader, name)(Message(topic="orders"))
+
+
+def test_a_result_that_is_fine_is_returned_by_its_check(tmp_path):
+    with MessageStore.open(tmp_path, StoreConfig.small()) as store:
+        result = store.put(Message(topic="orders", body=b"x"))
+        assert result.raise_for_status() is result
+        long = store.put(Message(topic="t" * 128))
+        with pytest.raises(PutFailedError, match=r"MESSAGE_ILLEGAL: the message was not stored: ."):
+            long.raise_for_status()
+
+
+@pytest.mark.parametrize("status", PutMessageStatus)
+def test_every_other_status_is_an_error_that_says_whether_the_message_is_there(status):
+    result = PutResult(status, 4711, detail="the cause")
+    if status is PutMessageStatus.PUT_OK:
+        assert result.raise_for_status() is result
+        return
+    with pytest.raises(PutFailedError, match=f"^{status.name}: .*the cause") as caught:
+        result.raise_for_status()
+    assert caught.value.status is status
+    assert caught.value.is_stored is result.is_stored
+    assert ("in the log at 4711" in str(caught.value)) is result.is_stored
+    assert ("do not put it again" in str(caught.value)) is result.is_stored
+
+
+def test_the_package_is_run_like_its_command():
+    done = subprocess.run(
+        [sys.executable, "-m", "rocketstore", "--version"],
+        capture_output=True, text=True, check=True, timeout=60,
+    )  # fmt: skip
+    assert done.stdout.strip() == rocketstore.__version__
