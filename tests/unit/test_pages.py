@@ -1,0 +1,54 @@
+"""The examples of the pages for Python programs run as they stand; those on Spark: tests/spark."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+from rocketstore import Message, MessageStore, StoreConfig
+from support.repository import ROOT, files_with
+
+EXAMPLE = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+RUN_WITH_SPARK = re.compile(r"docs/(guide|reference)/spark")
+EXAMPLES = [
+    pytest.param(code, id=f"{page.stem}-{number}")
+    for page in files_with(".md")
+    if not RUN_WITH_SPARK.match(str(page))
+    for number, code in enumerate(EXAMPLE.findall((ROOT / page).read_text("utf-8")))
+    if "pipeline" not in code
+]
+
+
+def test_the_guide_and_the_readme_have_examples():
+    pages = {example.id.rpartition("-")[0] for example in EXAMPLES}
+    assert {"python", "README", "configuration"} <= pages
+
+
+@pytest.mark.parametrize("code", EXAMPLES)
+def test_an_example_runs_as_it_stands(code, tmp_path, monkeypatch):
+    """In a directory of its own, which has a broker.conf and a store."""
+    monkeypatch.chdir(tmp_path)
+    with MessageStore.open("data/store", StoreConfig.small()) as store:
+        store.put(Message(topic="orders", body=b"before", keys="o-1")).raise_for_status()
+    (tmp_path / "broker.conf").write_text("brokerName=b\n")
+    if "def test_" in code:
+        (tmp_path / "test_example.py").write_text(code)
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "."]
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=False, timeout=120,
+            env={**os.environ, "ROCKETSTORE_KERNELS": "off"},  # starts sooner
+        )  # fmt: skip
+        assert (done.returncode, done.stdout.count(" passed")) == (0, 1), done.stdout
+        return
+    logger = logging.getLogger("rocketstore")
+    before, handlers = logger.level, list(logging.root.handlers)
+    try:
+        exec(compile(code, "example", "exec"), {"__name__": "example"})  # noqa: S102 - our pages
+    finally:
+        logger.setLevel(before)
+        logging.root.handlers[:] = handlers
