@@ -13,7 +13,7 @@ import cyclopts
 from cyclopts import App
 
 from rocketstore import events
-from rocketstore.cli.wording import STANDARD_INPUT, complain, system_error
+from rocketstore.cli.wording import STANDARD_INPUT, complain, program_name, system_error
 from rocketstore.errors import RocketStoreError
 
 EXIT_USAGE: Final = 2
@@ -77,7 +77,7 @@ def run(arguments: list[str]) -> int:
         )
         sys.stdout.flush()
     except cyclopts.CycloptsError as error:
-        words = ["rocketstore", *(error.command_chain or ()), "--help"]
+        words = [program_name(), *(error.command_chain or ()), "--help"]
         complain(f"{str(error).rstrip()} See: {' '.join(words)}")
         return EXIT_USAGE
     except RocketStoreError as error:

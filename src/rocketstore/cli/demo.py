@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import textwrap
 import time
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 from cyclopts import Parameter
 
+from rocketstore.cli.wording import program_name
 from rocketstore.errors import StoreError
 from rocketstore.units import MiB
 
@@ -19,6 +21,15 @@ if TYPE_CHECKING:
 
 DEMO_MARKER: Final = ".rocketstore-demo"
 """File that says that a directory was made by the demo and may be made anew."""
+
+HINTS: Final = (
+    "store info {}",
+    "topic list {}",
+    "message find {} --topic JFK --key N723MQ --body json --output jsonl",
+    "message get {} --topic LGA --queue 1 --tags 'AA || UA'",
+    "message tail {} --topic EWR",
+)
+"""Commands that show the store of the flights, whose path goes in."""
 
 PROGRESS_EVERY_MESSAGES: Final = 1024
 _MARGIN: Final = " " * 11
@@ -53,13 +64,10 @@ def demo(
 
         status = max(status, run_pipeline(directory, made_by_spark))
     print(f"\nAll of it took {time.perf_counter() - began:.0f} s.")
-    print(
-        "Look around yourself:\n"
-        f"  rocketstore store info {directory}\n"
-        f"  rocketstore message find {directory} --topic JFK --key N723MQ --output jsonl\n"
-        f"  rocketstore message get {directory} --topic LGA --queue 1 --tags 'AA || UA'\n"
-        f"  rocketstore queue list {directory}"
-    )
+    print("Look around yourself:")
+    program, where = program_name(), shlex.quote(str(directory))
+    for hint in HINTS:
+        print(f"  {program} {hint.format(where)}")
     return status
 
 

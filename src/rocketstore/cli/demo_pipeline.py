@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from rocketstore.cli.progress import job_progress
 from rocketstore.errors import StoreError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
 HOURS: Final = (6, 9, 12, 15, 18, 21)
 
@@ -31,7 +33,8 @@ def run_pipeline(store: Path, scratch: Path) -> int:
     from rocketstore import pipeline
 
     began = time.perf_counter()
-    spark = pipeline.session(quiet=True)
+    with job_progress("starting Spark"):
+        spark = pipeline.session(quiet=True)
     print(f"\nThe same store on Spark (session started in {time.perf_counter() - began:.1f} s):\n")
     try:
         return run_jobs(spark, store, scratch)
@@ -62,8 +65,8 @@ def run_jobs(spark: Any, store: Path, scratch: Path) -> int:
 def _audit(spark: Any, store: Path, scratch: Path) -> int:
     from rocketstore import pipeline
 
-    with _timed("audited") as say:
-        report = pipeline.audit(spark, store, scratch / "audit")
+    with _timed("audited", "auditing") as say:
+        report = pipeline.audit(spark, store, scratch / "audit", progress=say.progress)
         counts = report.counts
         found = f"{len(report.findings)} findings" if report.findings else "nothing to find"
         say(
@@ -78,16 +81,16 @@ def _archive_and_restore(spark: Any, store: Path, scratch: Path) -> None:
     from rocketstore import pipeline
 
     archive, restored = scratch / "archive", scratch / "restored"
-    with _timed("archived") as say:
-        kept = pipeline.archive(spark, store, archive)
+    with _timed("archived", "archiving") as say:
+        kept = pipeline.archive(spark, store, archive, progress=say.progress)
         size = _size_bytes(archive)
         say(
             f"{kept.records:,} records ({kept.record_bytes / 1e6:.0f} MB) as Parquet by topic and "
             f"day: {size / 1e6:.0f} MB",
             archive,
         )
-    with _timed("restored") as say:
-        pipeline.restore(spark, archive, restored)
+    with _timed("restored", "restoring", unit="tasks") as say:
+        pipeline.restore(spark, archive, restored, progress=say.progress)
         count = _compare(store, restored, "commitlog")
         say(f"the {count} files of the CommitLog: identical byte for byte", restored)
 
@@ -96,23 +99,23 @@ def _rebuild(spark: Any, store: Path, scratch: Path) -> int:
     from rocketstore import pipeline
 
     restored = scratch / "restored"
-    with _timed("rebuilt") as say:
-        made = pipeline.rebuild(spark, restored)
+    with _timed("rebuilt", "rebuilding", unit="tasks") as say:
+        made = pipeline.rebuild(spark, restored, progress=say.progress)
         count = _compare(store, restored, "consumequeue")
         say(
             f"{made.entry_count:,} entries and {made.index_item_count:,} index items from the "
             f"restored log alone; the {count} queue files are identical to the first store's",
             restored,
         )
-    with _timed("proved") as say:
-        proof = pipeline.prove_rebuild(spark, store)
+    with _timed("proved", "proving", unit="tasks") as say:
+        proof = pipeline.prove_rebuild(spark, store, progress=say.progress)
         told = f"{len(proof.differences)} differences" if proof.differences else "no difference"
         say(f"the first store's queues and index against its log: {told}", None)
     return 1 if proof.findings else 0
 
 
 def _ask(spark: Any, store: Path) -> None:
-    with _timed("asked") as say:
+    with _timed("asked", "asking", unit="tasks") as say:
         frame = spark.read.format("rocketstore").option("columns", "tags,body").load(str(store))
         frame.createOrReplaceTempView("flights")
         rows = spark.sql(DELAYS).collect()
@@ -128,19 +131,31 @@ def _ask(spark: Any, store: Path) -> None:
 def _report(spark: Any, store: Path, scratch: Path) -> None:
     from rocketstore import pipeline
 
-    with _timed("reported") as say:
-        report = pipeline.report(spark, store, scratch / "report.html")
+    with _timed("reported", "reporting") as say:
+        page = scratch / "report.html"
+        report = pipeline.report(spark, store, page, progress=say.progress)
         say("traffic, sizes, latency, keys and damage as one page", report.page)
 
 
+class _Teller(NamedTuple):
+    """Collects what a job has to tell, and shows how far it is."""
+
+    lines: list[tuple[str, Path | None]]
+    progress: Callable[[int, int], None] | None
+
+    def __call__(self, text: str, where: Path | None) -> None:
+        self.lines.append((text, where))
+
+
 @contextmanager
-def _timed(what: str) -> Iterator[Callable[[str, Path | None], None]]:
-    """Print what was done, how long it took and where it lies, once it is done."""
-    told: list[tuple[str, Path | None]] = []
+def _timed(what: str, task: str, *, unit: str = "bytes") -> Iterator[_Teller]:
+    """Show how far a job is; then print what was done, how long it took and where it lies."""
     began = time.perf_counter()
-    yield lambda text, where: told.append((text, where))
+    with job_progress(task, unit=unit) as progress:
+        say = _Teller([], progress)
+        yield say
     seconds = time.perf_counter() - began
-    for text, where in told:
+    for text, where in say.lines:
         print(f"{what:<10} {text} ({seconds:.1f} s)")
         if where is not None:
             print(f"           {where}")

@@ -6,7 +6,6 @@ The package is used as a data file only; importing it fails on current systems.
 from __future__ import annotations
 
 import csv
-import datetime as dt
 import importlib.metadata
 import io
 import zipfile
@@ -66,15 +65,14 @@ def read_flights(path: Path) -> Iterator[dict[str, Any]]:
 def flight_message(row: dict[str, Any], encode: msgspec.json.Encoder) -> tuple[Message, int]:
     """Return the message of a flight and the queue it goes to.
 
-    Topic is the airport of origin, tag the carrier, keys the tail number and carrier+flight.
+    Topic is the airport of origin, tag the carrier, keys the tail number and carrier+flight. It is
+    born when it is imported; when the flight left is in its body.
     """
     flight = f"{row['carrier']}{row['flight']}"
-    departed = dt.datetime.fromisoformat(row["time_hour"])
     message = Message(
         topic=row["origin"],
         body=encode.encode(row),
         tags=row["carrier"],
         keys=(flight,) if row["tailnum"] is None else (row["tailnum"], flight),
-        born_timestamp_ms=int(departed.timestamp() * 1000),
     )
     return message, row["flight"] % FLIGHT_QUEUES

@@ -5,20 +5,49 @@ Law: what a store holds was written by others; no character of it steers the ter
 
 from __future__ import annotations
 
+import os
 import re
+import shlex
+import shutil
 import sys
 from datetime import datetime
+from pathlib import Path
 from typing import Final
 
 STANDARD_INPUT: Final = "/dev/stdin"
 """What a lone dash stands for."""
 
+_MODULES: Final = {
+    ("rocketstore", "cli", "__main__.py"): "rocketstore.cli",
+    ("rocketstore", "__main__.py"): "rocketstore",
+}
 _ERROR_NUMBER: Final = re.compile(r"\[Errno -?\d+\] ")
 
 
 def complain(text: str) -> None:
     """Say a sentence on stderr, in the one form that all have."""
     print(f"rocketstore: {_ERROR_NUMBER.sub('', text)}", file=sys.stderr)
+
+
+def program_name() -> str:
+    """Return how this program was started, so that a command shown to the user works as it is."""
+    started = sys.argv[0] if sys.argv else ""
+    for parts, module in _MODULES.items():
+        if Path(started).parts[-len(parts) :] == parts:
+            return f"{_short_path(Path(sys.executable))} -m {module}"
+    if Path(started).name != "rocketstore" or os.sep not in started:
+        return "rocketstore"
+    on_path = shutil.which("rocketstore")
+    if on_path is not None and Path(on_path).resolve() == Path(started).resolve():
+        return "rocketstore"
+    return _short_path(Path(started))
+
+
+def _short_path(path: Path) -> str:
+    absolute = Path(os.path.abspath(path))  # noqa: PTH100 - links stay as they are: .venv/bin/python
+    here = Path.cwd()
+    name = absolute.relative_to(here) if absolute.is_relative_to(here) else absolute
+    return shlex.quote(str(name))
 
 
 def system_error(error: OSError) -> str:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import shlex
 import zipfile
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from rocketstore import MessageStore
 from rocketstore.cli.application import run
-from rocketstore.cli.flights import FLIGHT_COUNT, read_flights
+from rocketstore.cli.demo import HINTS
+from rocketstore.cli.flights import FLIGHT_COUNT, flight_message, read_flights
+from rocketstore.cli.wording import program_name
 
 
 @pytest.mark.slow
@@ -22,10 +26,42 @@ def test_demo_stores_every_flight_verifies_the_store_and_runs_again(
     assert f"imported   {FLIGHT_COUNT:,} flights" in printed
     assert "336,776 records" in printed
     assert "nothing wrong" in printed
+    assert "RocketMQ keeps checksums of bodies only" in printed
+    _, _, hints = printed.partition("Look around yourself:\n")
+    assert [run(shlex.split(hint)[1:]) for hint in hints.splitlines()] == [0] * len(HINTS)
     with MessageStore.open(directory, read_only=True) as store:
         assert sum(store.message_count(*key) for key in store.queues()) == FLIGHT_COUNT
         assert {key.topic for key in store.queues()} == {"EWR", "JFK", "LGA"}
     assert run(["demo", "--dir", str(directory), "--no-pipeline"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("started", "on_path", "program"),
+    [
+        ("/opt/bin/rocketstore", "/opt/bin", "rocketstore"),
+        ("{here}/.venv/bin/rocketstore", "/bin", ".venv/bin/rocketstore"),
+        (".venv/bin/rocketstore", "/bin", ".venv/bin/rocketstore"),
+        ("/some where/rocketstore", "/bin", "'/some where/rocketstore'"),
+        ("/x/rocketstore/cli/__main__.py", "/bin", "/opt/bin/python3 -m rocketstore.cli"),
+        ("/usr/bin/pytest", "/bin", "rocketstore"),
+    ],
+)
+def test_hints_name_the_program_as_it_was_started(
+    started: str, on_path: str, program: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", [started.format(here=tmp_path)])
+    monkeypatch.setattr("sys.executable", "/opt/bin/python3")
+    monkeypatch.setattr("shutil.which", lambda name: f"{on_path}/{name}")
+    assert program_name() == program
+
+
+def test_a_flight_is_born_when_it_is_imported() -> None:
+    row = {"origin": "JFK", "carrier": "AA", "flight": 7, "tailnum": None,
+           "time_hour": "2013-01-01T05:00:00Z"}  # fmt: skip
+    message, queue_id = flight_message(row, msgspec.json.Encoder())
+    assert message.born_timestamp_ms is None  # the time of the put
+    assert (message.topic, message.tags, message.keys, queue_id) == ("JFK", "AA", ("AA7",), 3)
 
 
 def test_demo_touches_no_directory_that_it_did_not_make(
