@@ -33,7 +33,7 @@ def run_pipeline(store: Path, scratch: Path) -> int:
     from rocketstore import pipeline
 
     began = time.perf_counter()
-    with job_progress("starting Spark"):
+    with job_progress("starting Spark", unit=""):
         spark = pipeline.session(quiet=True)
     print(f"\nThe same store on Spark (session started in {time.perf_counter() - began:.1f} s):\n")
     try:
@@ -115,7 +115,7 @@ def _rebuild(spark: Any, store: Path, scratch: Path) -> int:
 
 
 def _ask(spark: Any, store: Path) -> None:
-    with _timed("asked", "asking", unit="tasks") as say:
+    with _timed("asked", "asking", unit="") as say:
         frame = spark.read.format("rocketstore").option("columns", "tags,body").load(str(store))
         frame.createOrReplaceTempView("flights")
         rows = spark.sql(DELAYS).collect()

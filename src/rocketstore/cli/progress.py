@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from rich.progress import Progress, TaskID
+    from rich.progress import Progress, ProgressColumn, TaskID
 
 
 @contextmanager
@@ -25,7 +25,8 @@ def progress(
     total
         The whole, in `unit`; None when it is not known.
     unit
-        ``bytes``, shown as MB/s, or a plural noun, shown as a count per second.
+        ``bytes``, shown as MB/s; a plural noun, shown as a count per second; or nothing, for what
+        takes as long as it takes.
     """
     if not sys.stderr.isatty():
         yield lambda _advance: None
@@ -68,21 +69,23 @@ def _bar(task: str, total: int | None, unit: str) -> Iterator[tuple[Progress, Ta
         Progress,
         TaskProgressColumn,
         TextColumn,
+        TimeElapsedColumn,
         TimeRemainingColumn,
         TransferSpeedColumn,
     )
 
-    counts = (
-        (DownloadColumn(), TransferSpeedColumn())
-        if unit == "bytes"
-        else (MofNCompleteColumn(), TextColumn("{task.fields[rate]} " + unit + "/s"))
-    )
+    columns: tuple[ProgressColumn, ...] = (TimeElapsedColumn(),)
+    if unit == "bytes":
+        columns = (TaskProgressColumn(), DownloadColumn(), TransferSpeedColumn())
+    elif unit:
+        rate = TextColumn("{task.fields[rate]} " + unit + "/s")
+        columns = (TaskProgressColumn(), MofNCompleteColumn(), rate)
+    if unit:
+        columns = (*columns, TimeRemainingColumn())
     with Progress(
         TextColumn("{task.description}"),
-        BarColumn(),
-        TaskProgressColumn(),
-        *counts,
-        TimeRemainingColumn(),
+        BarColumn(24),
+        *columns,
         console=Console(stderr=True),
         transient=True,
     ) as shown:

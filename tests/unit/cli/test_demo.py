@@ -38,11 +38,11 @@ def test_demo_stores_every_flight_verifies_the_store_and_runs_again(
 @pytest.mark.parametrize(
     ("started", "on_path", "program"),
     [
-        ("/opt/bin/rocketstore", "/opt/bin", "rocketstore"),
+        ("/usr/bin/rocketstore", "/usr/bin", "rocketstore"),
         ("{here}/.venv/bin/rocketstore", "/bin", ".venv/bin/rocketstore"),
         (".venv/bin/rocketstore", "/bin", ".venv/bin/rocketstore"),
         ("/some where/rocketstore", "/bin", "'/some where/rocketstore'"),
-        ("/x/rocketstore/cli/__main__.py", "/bin", "/opt/bin/python3 -m rocketstore.cli"),
+        ("/x/rocketstore/cli/__main__.py", "/bin", "/usr/bin/python3 -m rocketstore.cli"),
         ("/usr/bin/pytest", "/bin", "rocketstore"),
     ],
 )
@@ -51,7 +51,7 @@ def test_hints_name_the_program_as_it_was_started(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.argv", [started.format(here=tmp_path)])
-    monkeypatch.setattr("sys.executable", "/opt/bin/python3")
+    monkeypatch.setattr("sys.executable", "/usr/bin/python3")
     monkeypatch.setattr("shutil.which", lambda name: f"{on_path}/{name}")
     assert program_name() == program
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import math
+import random
 from collections import Counter, defaultdict
 
 import numpy as np
@@ -307,3 +309,68 @@ def test_names_longer_than_the_limit_are_counted_by_their_beginning(tmp_path):
     assert tables["keys"][0]["key"] == "k" * 64 + "…"
     assert tables["tags"][0]["tags"] == "é" * 64 + "…"
     assert report.summary["namesCut"] == 2
+
+
+def percentile(values, percent):
+    return sorted(values)[max(0, math.ceil(len(values) * percent / 100) - 1)]
+
+
+def test_percentiles_of_few_different_values_are_those_of_the_data(tmp_path):
+    sizes = [random.Random(8).randrange(289, 309) for _ in range(1_000)]
+    puts = [
+        {"topic": "t", "body": bytes(size), "store_ms": START_MS + size, "latency_ms": size % 50}
+        for size in sizes
+    ]
+    write_log(tmp_path / "store", puts)
+    report = make_report(tmp_path / "store", tmp_path / "page.html", split_bytes=20_000)
+    for figures, values in (
+        (report.summary["bodySize"], sizes),
+        (report.summary["latency"], [size % 50 for size in sizes]),
+    ):
+        assert figures["isExact"] is True
+        found = [figures["least"], figures["p50"], figures["p90"], figures["p99"], figures["most"]]
+        assert found == [percentile(values, percent) for percent in (0, 50, 90, 99, 100)]
+    [row] = tables_of(report)["topics"]
+    assert (row["bodyBytesP50"], row["bodyBytesExact"]) == (percentile(sizes, 50), True)
+
+
+def test_of_too_many_different_values_only_their_own_topic_loses_its_exactness(
+    tmp_path, monkeypatch
+):
+    for module in (tally, counts):
+        monkeypatch.setattr(module, "EXACT_VALUES", 20)
+    puts = [
+        {"topic": topic, "body": bytes(size), "store_ms": START_MS, "latency_ms": 1}
+        for number in range(200)
+        for topic, size in (("few", 300 + number % 20), ("many", 300 + number % 21))
+    ]
+    write_log(tmp_path / "store", puts)
+    reports = [
+        make_report(tmp_path / "store", tmp_path / f"{split}.html", split_bytes=split)
+        for split in (5_000, 1_000_000)
+    ]
+    for report in reports:
+        rows = {row["topic"]: row for row in tables_of(report)["topics"]}
+        assert (rows["few"]["bodyBytesP50"], rows["few"]["bodyBytesExact"]) == (309, True)
+        assert (rows["many"]["bodyBytesP50"], rows["many"]["bodyBytesExact"]) == (319, False)
+        assert report.summary["bodySize"]["isExact"] is False
+        assert report.summary["latency"]["isExact"] is True
+        assert "≤ 319 B" in report.page.read_text("utf-8")
+        assert "≤ 309 B" not in report.page.read_text("utf-8")
+
+
+def test_tags_and_keys_are_counted_over_all_topics_too(busy, found):
+    _, tables = found
+    tags, topics = Counter(), defaultdict(set)
+    for put in busy[1]:
+        tags[put.tags] += 1
+        topics[put.tags].add(put.topic)
+    assert {row["tags"]: row["messages"] for row in tables["allTags"]} == tags
+    assert {row["tags"]: row["topics"] for row in tables["allTags"]} == {
+        tag: len(names) for tag, names in topics.items()
+    }
+    assert sum(row["bytes"] for row in tables["allTags"]) == sum(put.size for put in busy[1])
+    keys = Counter(key for put in busy[1] for key in (put.keys or "").split())
+    listed = [row["messages"] for row in tables["allKeys"]]
+    assert listed == sorted(keys.values(), reverse=True)[:1_000]
+    assert all(keys[row["key"]] == row["messages"] for row in tables["allKeys"])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import html
 import itertools
+import json
 import random
 import re
 import shutil
@@ -12,7 +14,13 @@ import pytest
 from rocketstore.errors import NotAStoreError
 from rocketstore.pipeline.jobs.report import counts, tally
 from rocketstore.pipeline.jobs.report.markup import visible
-from rocketstore.pipeline.jobs.report.wording import duration_text, share_text, size_text
+from rocketstore.pipeline.jobs.report.wording import (
+    NOTHING,
+    count_text,
+    duration_text,
+    share_text,
+    size_text,
+)
 from support.busy_log import FILE_BYTES, NASTY, START_MS, busy_puts, write_log
 from support.golden_stores import STORES, golden_store
 from support.report_run import make_report, read_page, tables_of
@@ -272,6 +280,35 @@ ODD_FIELDS = {
     "reconsume_times": [-4, 2**31 - 1],
     "delay_level": [99, 2**31 - 1],
 }
+
+
+def leaves(value):
+    """Yield every number and text of a JSON document."""
+    for one in value.values() if isinstance(value, dict) else value:
+        if isinstance(one, (dict, list)):
+            yield from leaves(one)
+        elif one is not None:
+            yield one
+
+
+def test_every_number_of_the_page_is_in_the_json(store):
+    write_log(store, busy_puts(2_000))
+    damage(sorted((store / "commitlog").iterdir())[1], 3_000, 500)
+    report = make_report(store, store.parent / "page.html", now_ms=NOW_MS)
+    known = {NOTHING}
+    for leaf in leaves(json.loads(report.json.read_text("utf-8"))):
+        if isinstance(leaf, str):
+            known |= {visible(leaf), leaf[:19].replace("T", " "), leaf.rpartition("/")[2]}
+        else:
+            known |= {form(leaf) for form in (str, count_text, size_text, duration_text)}
+    html_text = report.page.read_text("utf-8")
+    cells = re.findall(r'<t[dh][^>]*>(.*?)</t[dh]>|<dd(?: class="figure")?>(.*?)</dd>', html_text)
+    shown = [html.unescape(re.sub("<[^>]+>", "", "".join(groups))) for groups in cells]
+    figures = {text for text in shown if re.search("[0-9]", text) and not text.endswith("%")}
+    figures -= {"99 % ≤", "90 % ≤", "below 0"}
+    assert len(figures) > 300
+    parts = {part for text in figures - known for part in text.removeprefix("≤ ").split(" to ")}
+    assert {part.removesuffix(" times") for part in parts} - known == set()
 
 
 @pytest.mark.parametrize("seed", [5, 6, 13, 20])

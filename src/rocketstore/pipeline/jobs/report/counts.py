@@ -12,13 +12,19 @@ from typing import Any, Final
 from rocketstore.pipeline.jobs.report.buckets import MINUTE_MS, SECOND_MS
 from rocketstore.pipeline.jobs.report.groups import (
     SHAPES,
+    ExactGroups,
     FrequentGroups,
     Groups,
     TimeGroups,
     concatenated,
     from_bytes,
 )
-from rocketstore.pipeline.jobs.report.tally import NAME_CAPACITY, SECOND_ROWS, TIME_ROWS
+from rocketstore.pipeline.jobs.report.tally import (
+    EXACT_VALUES,
+    NAME_CAPACITY,
+    SECOND_ROWS,
+    TIME_ROWS,
+)
 from rocketstore.pipeline.jobs.report.task import damage_table
 
 DRIVER_NAME_CAPACITY: Final = 8 * NAME_CAPACITY
@@ -38,6 +44,8 @@ class Counts:
         self.groups["seconds"] = TimeGroups("seconds", SECOND_MS, SECOND_ROWS)
         for name in ("traffic", "minutes"):
             self.groups[name] = TimeGroups(name, MINUTE_MS, TIME_ROWS)
+        for name in ("exactSizes", "exactLatencies"):
+            self.groups[name] = ExactGroups(name, EXACT_VALUES)
         self.notes: dict[str, int] = {}
         self._damage: list[Any] = []
         self._damage_rows = 0

@@ -31,11 +31,19 @@ class Distribution:
         Buckets (``bucket_numbers``) and counts; a bucket may come more than once.
     least, most
         The extremes where they are known better than by their buckets.
+    exact
+        Values and counts of the same messages, where each value is known: percentiles are read from
+        them and are exact.
     """
 
     def __init__(
-        self, counts: Iterable[tuple[int, int]], least: int | None = None, most: int | None = None
+        self,
+        counts: Iterable[tuple[int, int]],
+        least: int | None = None,
+        most: int | None = None,
+        exact: Iterable[tuple[int, int]] | None = None,
     ) -> None:
+        self.values = None if exact is None else sorted(exact)
         totals: dict[int, int] = {}
         for bucket, count in counts:
             totals[bucket] = totals.get(bucket, 0) + count
@@ -47,9 +55,22 @@ class Distribution:
             self.least = bucket_bounds(self.buckets[0][0])[0] if least is None else least
             self.most = bucket_bounds(self.buckets[-1][0])[1] if most is None else most
 
+    @property
+    def is_exact(self) -> bool:
+        """Whether percentiles are exact."""
+        return self.values is not None
+
     def percentile(self, percent: float) -> int | None:
-        """Return a value that so many percent do not exceed, at most an eighth too high."""
+        """Return the least value that so many percent do not exceed.
+
+        At most an eighth too high where `is_exact` says that it is read from buckets.
+        """
         wanted = self.count * percent / 100
+        seen = 0
+        for value, count in self.values or ():
+            seen += count
+            if seen >= wanted:
+                return value
         seen = 0
         for bucket, count in self.buckets:
             seen += count

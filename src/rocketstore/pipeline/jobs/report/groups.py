@@ -56,6 +56,8 @@ SHAPES: Final[dict[str, Shape]] = {
     "latencies": Shape(
         ("topic", "way", "bucket"), (("messages", "sum"), ("leastMs", "min"), ("mostMs", "max"))
     ),
+    "exactSizes": Shape(("topic", "value"), (("messages", "sum"),)),
+    "exactLatencies": Shape(("topic", "value"), (("messages", "sum"),)),
     "delays": Shape(
         ("brokerName", "level"),
         (
@@ -162,6 +164,34 @@ class TimeGroups(Groups):
 def _starting_at(rows: Any, width_ms: int) -> Any:
     starts = rows["startMs"].to_numpy() // width_ms * width_ms
     return rows.set_column(rows.schema.get_field_index("startMs"), "startMs", pa.array(starts))
+
+
+class ExactGroups(Groups):
+    """Values of each topic with their counts, as long as a topic has few different ones.
+
+    Of a topic with more than `value_limit` one row is left, whose value is null. A topic that has
+    too many in one part has too many in the whole, so the order of the work cannot show.
+    """
+
+    def __init__(self, name: str, value_limit: int) -> None:
+        super().__init__(name)
+        self.value_limit = value_limit
+
+    def settle(self) -> Any | None:
+        """Put all parts together and give up the values of topics that have too many."""
+        rows = super().settle()
+        if rows is None:
+            return None
+        topics = rows["topic"].combine_chunks().dictionary_encode()
+        numbers = topics.indices.to_numpy()
+        is_given_up = np.bincount(numbers) > self.value_limit
+        is_given_up[numbers[pc.is_null(rows["value"]).to_numpy()]] = True
+        if is_given_up.any():
+            mask = pa.array(is_given_up[numbers])
+            values = pc.if_else(mask, pa.scalar(None, pa.int64()), rows["value"])
+            at = rows.schema.get_field_index("value")
+            self.replace(grouped(rows.set_column(at, "value", values), self.shape))
+        return self._parts[0]
 
 
 class FrequentGroups(Groups):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from rocketstore.pipeline.jobs.execution import run_tasks
 from rocketstore.pipeline.jobs.report.counts import Counts
 from rocketstore.pipeline.jobs.report.output import DEFAULT_NAME, output_places, write_report
-from rocketstore.pipeline.jobs.report.page import Findings, report_page
+from rocketstore.pipeline.jobs.report.page import Findings, drawn, report_page
 from rocketstore.pipeline.jobs.report.plan import plan_report
 from rocketstore.pipeline.jobs.report.summary import summary_of
 from rocketstore.pipeline.jobs.report.tables import plain_rows, report_tables, second_rows
@@ -125,5 +125,5 @@ def conclude(counts: Counts, plan: ReportPlan, places: OutputPlaces) -> Report:
         sorted(counts.rows("cells"), key=lambda row: (row["brokerName"], row["file"], row["cell"])),
     )
     page = report_page(findings, tables_name=places.tables.name, json_name=places.json.name)
-    write_report(places, page, tables, summary)
+    write_report(places, page, tables, summary, drawn=drawn(findings))
     return Report(*places, summary)

@@ -85,6 +85,8 @@ def write_report(
     tables: dict[str, Any],
     summary: dict[str, Any],
     step: Callable[[str], None] = lambda _name: None,
+    *,
+    drawn: dict[str, Any] | None = None,
 ) -> None:
     """Write page, tables and JSON, and replace those of an earlier report.
 
@@ -92,6 +94,8 @@ def write_report(
     ----------
     step
         Told before each step; a test's own may end the process there.
+    drawn
+        Numbers that only the page shows; JSON has them as ``page``.
 
     Raises
     ------
@@ -110,7 +114,9 @@ def write_report(
                 sync_path(built / f"{name}.parquet")
             sync_path(built)
             listed = {name: _plain_rows(table) for name, table in tables.items()}
-            text = json.dumps({"summary": summary, "tables": listed}, ensure_ascii=True)
+            text = json.dumps(
+                {"summary": summary, "page": drawn or {}, "tables": listed}, ensure_ascii=True
+            )
             _write_text(workspace / "json", text)
             # Halves of surrogate pairs, which no topic of a sane store has, are not UTF-8.
             _write_text(workspace / "page", page)

@@ -5,13 +5,14 @@ from __future__ import annotations
 from importlib import resources
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from rocketstore.pipeline.jobs.report import health, spread, traffic
+from rocketstore.pipeline.jobs.report import health, names, spread, traffic
 from rocketstore.pipeline.jobs.report.buckets import MINUTE_MS, SECOND_MS
 from rocketstore.pipeline.jobs.report.markup import Node, document, element, extend
-from rocketstore.pipeline.jobs.report.tally import TIME_ROWS
+from rocketstore.pipeline.jobs.report.tally import EXACT_VALUES, TIME_ROWS
 from rocketstore.pipeline.jobs.report.timeline import Timeline, timeline
 from rocketstore.pipeline.jobs.report.wording import (
     NOTHING,
+    bound_text,
     count_text,
     duration_text,
     moment_text,
@@ -49,6 +50,32 @@ class Findings(NamedTuple):
     cells: list[dict[str, Any]]
 
 
+def drawn(findings: Findings) -> dict[str, Any]:
+    """Return the numbers that the page draws and no table has, as JSON can hold them."""
+    line = _line(findings)
+    bars: list[dict[str, Any]] = []
+    if line is not None:
+        axis = line.axis
+        bars = [
+            {
+                "startTimestamp": _iso(axis.start_ms + number * axis.width_ms),
+                "widthMs": axis.width_ms,
+                "messages": messages,
+                "bytes": size,
+            }
+            for number, (messages, size) in enumerate(zip(line.messages, line.sizes, strict=True))
+            if messages
+        ]
+    return {
+        "traffic": bars,
+        "trafficMost": max(bars, key=lambda bar: bar["messages"], default=None),
+        "trafficNotDrawn": 0 if line is None else line.left_out,
+        "sizes": spread.size_bars(findings.rows["sizes"]),
+        "latencies": spread.latency_bars(findings.rows["latencies"]),
+        "damage": findings.cells,
+    }
+
+
 def report_page(findings: Findings, *, tables_name: str, json_name: str) -> str:
     """Return the page as HTML.
 
@@ -62,10 +89,7 @@ def report_page(findings: Findings, *, tables_name: str, json_name: str) -> str:
     summary = findings.summary
     name = ", ".join(store["brokerName"] for store in summary["stores"][:3])
     name += ", …" if len(summary["stores"]) > 3 else ""
-    rows = findings.rows
-    line = None
-    if rows["minutes"]:
-        line = timeline(rows["minutes"], rows["traffic"], findings.seconds)
+    line = _line(findings)
     sections = _sections(findings, line)
     tiles = _tiles(summary, line) if summary["messages"] or summary["damagedRanges"] else None
     body = element(
@@ -78,6 +102,13 @@ def report_page(findings: Findings, *, tables_name: str, json_name: str) -> str:
     )
     style = resources.files(__package__ or "").joinpath("page.css").read_text("utf-8")
     return document(f"{name}: message store report", style, body)
+
+
+def _line(findings: Findings) -> Timeline | None:
+    rows = findings.rows
+    if not rows["minutes"]:
+        return None
+    return timeline(rows["minutes"], rows["traffic"], findings.seconds)
 
 
 def _header(summary: dict[str, Any], name: str) -> list[Node]:
@@ -147,8 +178,8 @@ def _sections(findings: Findings, line: Timeline | None) -> list[Element]:
     if summary["messages"]:
         found += [
             traffic.by_topic(rows["topics"], rows["queues"], line),
-            traffic.by_tag(rows["tags"], summary),
-            traffic.by_key(rows["keys"], summary),
+            names.by_tag(rows["tags"], rows["allTags"], summary),
+            names.by_key(rows["keys"], rows["allKeys"], summary),
             spread.sizes(rows["sizes"], summary),
             spread.latencies(rows["latencies"], summary),
             health.delays(rows["delays"], summary),
@@ -183,12 +214,12 @@ def _tiles(summary: dict[str, Any], line: Timeline | None) -> Element:
         _peak_tile(line),
         (
             "Body size, median",
-            size_text(size["p50"]),
+            bound_text(size_text(size["p50"]), is_exact=size["isExact"]),
             f"99 % ≤ {size_text(size['p99'])}, largest {size_text(size['most'])}",
         ),
         (
             "Latency, median",
-            duration_text(latency["p50"]),
+            bound_text(duration_text(latency["p50"]), is_exact=latency["isExact"]),
             f"99 % ≤ {duration_text(latency['p99'])}, longest {duration_text(latency['most'])}",
         ),
         (
@@ -249,8 +280,10 @@ def _footer(findings: Findings, tables_name: str, json_name: str) -> Element:
     notes = [
         f"Counted {moment_text(summary['reportedMs'], with_zone=True)} from the CommitLog alone.",
         "All times are UTC; a KiB is 1,024 bytes.",
-        f"Every number on this page is in {json_name}, every table as Parquet in {tables_name}/.",
-        "Percentiles are read from buckets an eighth wide: at most 12.5 % too high, never too low.",
+        f"Every number on this page is in {json_name}; shares and differences follow from those.",
+        f"Every table is in {tables_name}/ as Parquet.",
+        f"Percentiles are exact, unless a topic has more than {count_text(EXACT_VALUES)} values.",
+        "Those of more, marked ≤, are at most 12.5 % too high, never too low: buckets' upper ends.",
         _RECORDS_NOTE,
     ]
     kept = (("Traffic", "minutesWidthMs"), ("Traffic of topics", "trafficWidthMs"))

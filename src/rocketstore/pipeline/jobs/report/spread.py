@@ -15,6 +15,7 @@ from rocketstore.pipeline.jobs.report.tally import COMMITTED, DELAYED, DIRECT, R
 from rocketstore.pipeline.jobs.report.traffic import section
 from rocketstore.pipeline.jobs.report.wording import (
     NOTHING,
+    bound_text,
     count_text,
     duration_text,
     plural,
@@ -40,6 +41,21 @@ _WAY_TITLES: Final = {
     RETRIED: ("Given back by consumers", "since it was first sent"),
     COMMITTED: ("Committed by a transaction", "since it was prepared"),
 }
+
+
+def size_bars(rows: list[Row]) -> list[Row]:
+    """Return the bars of the chart of bodies."""
+    bars = _distribution(rows, "lowBytes").bars()
+    return [{"lowBytes": one.low, "highBytes": one.high, "messages": one.messages} for one in bars]
+
+
+def latency_bars(rows: list[Row]) -> list[Row]:
+    """Return the bars of the charts of latency."""
+    return [
+        {"way": way, "lowMs": one.low, "highMs": one.high, "messages": one.messages}
+        for way in WAYS
+        for one in _distribution([row for row in rows if row["way"] == way], "lowMs").bars()
+    ]
 
 
 def sizes(rows: list[Row], summary: Row) -> Element:
@@ -136,6 +152,11 @@ def _distribution(rows: list[Row], name: str) -> Distribution:
     )
 
 
+def _figure(found: Row, name: str, text_of: Callable[[float], str]) -> str:
+    text = NOTHING if found[name] is None else text_of(found[name])
+    return bound_text(text, is_exact=found["isExact"] or name != "p50")
+
+
 def _percentiles(found: Row, text_of: Callable[[float], str], least: str, most: str) -> Element:
     names = (("least", least), ("p50", "Median"), ("p90", "90 % ≤"), ("p99", "99 % ≤"))
     return element(
@@ -144,7 +165,7 @@ def _percentiles(found: Row, text_of: Callable[[float], str], least: str, most: 
             element(
                 "div",
                 element("dt", title),
-                element("dd", NOTHING if found[name] is None else text_of(found[name])),
+                element("dd", _figure(found, name, text_of)),
             )
             for name, title in (*names, ("most", most))
         ),

@@ -21,8 +21,9 @@ def summary_of(counts: Counts, plan: ReportPlan, tables: dict[str, Any]) -> dict
         for name in ("topics", "queues", "delays", "retries", "files")
     }
     queues = counts.rows("queues")
-    sizes = distribution_of(counts.rows("sizes"), "Bytes")
-    direct = distribution_of([r for r in counts.rows("latencies") if r["way"] == DIRECT], "Ms")
+    sizes = distribution_of(counts.rows("sizes"), counts.rows("exactSizes"), "Bytes")
+    sent = [row for row in counts.rows("latencies") if row["way"] == DIRECT]
+    direct = distribution_of(sent, counts.rows("exactLatencies"), "Ms")
     return {
         "stores": [
             {
@@ -82,4 +83,5 @@ def _percentiles(found: Distribution) -> dict[str, int | None]:
         "p90": found.percentile(90),
         "p99": found.percentile(99),
         "most": found.most,
+        "isExact": found.is_exact,
     }

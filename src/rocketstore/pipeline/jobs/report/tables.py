@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rocketstore.pipeline.jobs.report.plan import ReportPlan
 
 KEY_ROWS: Final = 1_000
-"""Keys that table ``keys`` lists."""
+"""Keys that tables ``keys`` and ``allKeys`` list."""
 
 _TEXT, _COUNT = pa.string(), pa.int64()
 _TIME = pa.timestamp("ms", "UTC")
@@ -34,8 +34,10 @@ SCHEMAS: Final[dict[str, dict[str, Any]]] = {
         "bodyBytes": _COUNT,
         "bodyBytesP50": _COUNT,
         "bodyBytesP99": _COUNT,
+        "bodyBytesExact": pa.bool_(),
         "latencyMsP50": _COUNT,
         "latencyMsP99": _COUNT,
+        "latencyMsExact": pa.bool_(),
         **_STORED,
     },
     "queues": {
@@ -50,6 +52,8 @@ SCHEMAS: Final[dict[str, dict[str, Any]]] = {
     },
     "tags": {"topic": _TEXT, "tags": _TEXT, **_TRAFFIC},
     "keys": {"topic": _TEXT, "key": _TEXT, "messages": _COUNT},
+    "allTags": {"tags": _TEXT, "topics": _COUNT, **_TRAFFIC},
+    "allKeys": {"key": _TEXT, "topics": _COUNT, "messages": _COUNT},
     "minutes": {"startTimestamp": _TIME, "widthMs": _COUNT, **_TRAFFIC},
     "traffic": {"startTimestamp": _TIME, "widthMs": _COUNT, "topic": _TEXT, **_TRAFFIC},
     "sizes": {
@@ -123,6 +127,8 @@ def report_tables(counts: Counts, plan: ReportPlan) -> dict[str, Any]:
         "queues": _ordered(counts.rows("queues"), "brokerName", "topic", "queueId"),
         "tags": _by_messages(counts.rows("tags"), "topic", "tags"),
         "keys": _by_messages(counts.rows("keys"), "topic", "key")[:KEY_ROWS],
+        "allTags": _over_topics(counts.rows("tags"), "tags"),
+        "allKeys": _over_topics(counts.rows("keys"), "key")[:KEY_ROWS],
         "minutes": _by_time(counts, "minutes"),
         "traffic": _by_time(counts, "traffic"),
         "sizes": _ordered(_sizes(counts), "topic", "lowBytes"),
@@ -183,10 +189,12 @@ def _comparable(value: Any) -> tuple[bool, Any]:
 def _topics(counts: Counts) -> list[Row]:
     sizes = _by_topic(counts.rows("sizes"))
     latencies = _by_topic([row for row in counts.rows("latencies") if row["way"] == DIRECT])
+    exact_sizes = _by_topic(counts.rows("exactSizes"))
+    exact_latencies = _by_topic(counts.rows("exactLatencies"))
     found = []
     for topic, queues in _by_topic(counts.rows("queues")).items():
-        size = distribution_of(sizes.get(topic, []), "Bytes")
-        latency = distribution_of(latencies.get(topic, []), "Ms")
+        size = distribution_of(sizes.get(topic, []), exact_sizes.get(topic, []), "Bytes")
+        latency = distribution_of(latencies.get(topic, []), exact_latencies.get(topic, []), "Ms")
         firsts = [row["firstStoreMs"] for row in queues if row["firstStoreMs"] is not None]
         lasts = [row["lastStoreMs"] for row in queues if row["lastStoreMs"] is not None]
         found.append(
@@ -200,8 +208,10 @@ def _topics(counts: Counts) -> list[Row]:
                 },
                 "bodyBytesP50": size.percentile(50),
                 "bodyBytesP99": size.percentile(99),
+                "bodyBytesExact": size.is_exact,
                 "latencyMsP50": latency.percentile(50),
                 "latencyMsP99": latency.percentile(99),
+                "latencyMsExact": latency.is_exact,
                 "firstStoreMs": min(firsts, default=None),
                 "lastStoreMs": max(lasts, default=None),
             }
@@ -209,12 +219,17 @@ def _topics(counts: Counts) -> list[Row]:
     return _by_messages(found, "topic")
 
 
-def distribution_of(rows: list[Row], unit: str) -> Distribution:
-    """Return groups of ``sizes`` (unit ``Bytes``) or ``latencies`` (``Ms``) as one distribution."""
+def distribution_of(rows: list[Row], exact: list[Row], unit: str) -> Distribution:
+    """Return groups of ``sizes`` (unit ``Bytes``) or ``latencies`` (``Ms``) as one distribution.
+
+    `exact` are the groups of ``exactSizes`` or ``exactLatencies`` of the same messages.
+    """
+    is_known = all(row["value"] is not None for row in exact)
     return Distribution(
         ((row["bucket"], row["messages"]) for row in rows),
         min((row[f"least{unit}"] for row in rows), default=None),
         max((row[f"most{unit}"] for row in rows), default=None),
+        ((row["value"], row["messages"]) for row in exact) if is_known else None,
     )
 
 
@@ -223,6 +238,18 @@ def _by_topic(rows: list[Row]) -> dict[str, list[Row]]:
     for row in rows:
         found.setdefault(row["topic"], []).append(row)
     return found
+
+
+def _over_topics(rows: list[Row], name: str) -> list[Row]:
+    """Return tags or keys over all topics, the most frequent first."""
+    found: dict[str | None, Row] = {}
+    for row in rows:
+        total = found.setdefault(row[name], {name: row[name], "topics": 0, "messages": 0})
+        total["topics"] += 1
+        for measure in ("messages", "bytes"):
+            if measure in row:
+                total[measure] = total.get(measure, 0) + row[measure]
+    return _by_messages(list(found.values()), name)
 
 
 def _by_time(counts: Counts, name: str) -> list[Row]:

@@ -14,6 +14,7 @@ import numpy as np
 from rocketstore.pipeline.jobs.report.buckets import MINUTE_MS, SECOND_MS, bucket_numbers
 from rocketstore.pipeline.jobs.report.groups import (
     SHAPES,
+    ExactGroups,
     FrequentGroups,
     Groups,
     TimeGroups,
@@ -49,6 +50,9 @@ TIME_ROWS: Final = 50_000
 
 SECOND_ROWS: Final = 4_000
 """Most rows of traffic by the second, which only a short store's chart is drawn from."""
+
+EXACT_VALUES: Final = 1_024
+"""Most different sizes of bodies, and latencies, of a topic whose percentiles are exact."""
 
 RECONSUME_TIMES_MAX: Final = 100
 """More are counted as so many: a group gives up after 16 by default."""
@@ -116,6 +120,8 @@ class Tally:
         self.groups["seconds"] = TimeGroups("seconds", SECOND_MS, SECOND_ROWS)
         for name in ("traffic", "minutes"):
             self.groups[name] = TimeGroups(name, MINUTE_MS, TIME_ROWS)
+        for name in ("exactSizes", "exactLatencies"):
+            self.groups[name] = ExactGroups(name, EXACT_VALUES)
         self.damage: list[tuple[Any, ...]] = []
         self.notes = dict.fromkeys(("keys", "timeless", "clockless", "cutNames"), 0)
         self._numbers: list[Numbers] = []
@@ -228,19 +234,25 @@ class Tally:
             "mostBytes": block.body_size,
         }
         self.groups["sizes"].add(self._count("sizes", block, rows))
+        exact = {"value": block.body_size, "messages": block.ones}
+        self.groups["exactSizes"].add(self._count("exactSizes", block, exact))
 
     def _count_latencies(self, block: _Block) -> None:
         known = block.has_store_time & block.has_born_time
         self.notes["clockless"] += len(known) - int(known.sum())
         elapsed = np.where(known, block.store_ms - block.born_ms, 0)
+        ways = block.ways()
         rows = {
-            "way": pa.array(WAYS).take(pa.array(block.ways())),
+            "way": pa.array(WAYS).take(pa.array(ways)),
             "bucket": bucket_numbers(elapsed),
             "messages": block.ones,
             "leastMs": elapsed,
             "mostMs": elapsed,
         }
         self.groups["latencies"].add(self._count("latencies", block, rows, known))
+        exact = {"value": elapsed, "messages": block.ones}
+        is_direct = known & (ways == WAYS.index(DIRECT))
+        self.groups["exactLatencies"].add(self._count("exactLatencies", block, exact, is_direct))
 
     def _count_delays(self, block: _Block) -> None:
         rows = block.rows_of(lambda topic: topic == DELAY_TOPIC)

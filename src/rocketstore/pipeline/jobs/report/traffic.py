@@ -1,4 +1,4 @@
-"""Sections on what the store holds: traffic, topics, tags and keys."""
+"""Sections on traffic by time, topic and queue."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from rocketstore.pipeline.jobs.report.buckets import MINUTE_MS, SECOND_MS
 from rocketstore.pipeline.jobs.report.markup import Node, element, table
 from rocketstore.pipeline.jobs.report.topics import NORMAL
 from rocketstore.pipeline.jobs.report.wording import (
+    bound_text,
     count_text,
     duration_text,
     moment_text,
@@ -18,7 +19,6 @@ from rocketstore.pipeline.jobs.report.wording import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
     from xml.etree.ElementTree import Element
 
     from rocketstore.pipeline.jobs.report.timeline import Timeline
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 CARDS: Final = 12
 TOPIC_ROWS: Final = 50
 QUEUE_ROWS: Final = 200
-NAME_ROWS: Final = 20
 QUEUE_BARS: Final = 64
 """More of each is in the tables beside the page, which the page says."""
 
@@ -170,15 +169,17 @@ def _topic_table(topics: list[Row]) -> Element:
             share_text(row["messages"], total),
             size_text(row["bytes"]),
             count_text(row["queues"]),
-            size_text(row["bodyBytesP50"]),
+            bound_text(size_text(row["bodyBytesP50"]), is_exact=row["bodyBytesExact"]),
             size_text(row["bodyBytesP99"]),
-            duration_text(row["latencyMsP50"]),
+            bound_text(duration_text(row["latencyMsP50"]), is_exact=row["latencyMsExact"]),
             duration_text(row["latencyMsP99"]),
         )
         for row in topics[:TOPIC_ROWS]
     )
     return element(
-        "div", table(heads, rows, caption="Topics by messages"), _more(topics, TOPIC_ROWS, "topics")
+        "div",
+        table(heads, rows, caption="Topics by messages"),
+        more_rows(topics, TOPIC_ROWS, "topics"),
     )
 
 
@@ -205,81 +206,13 @@ def _queue_details(queues: list[Row], *, has_stores: bool) -> Element:
         "details",
         element("summary", f"All queues ({count_text(len(queues))})"),
         table(heads, rows, caption="Queues"),
-        _more(queues, QUEUE_ROWS, "queues"),
+        more_rows(queues, QUEUE_ROWS, "queues"),
     )
 
 
-def _more(rows: list[Row], shown: int, name: str) -> Element | None:
+def more_rows(rows: list[Row], shown: int, name: str) -> Element | None:
+    """Return where the rows are that a table does not show."""
     if len(rows) <= shown:
         return None
     text = f"{count_text(len(rows) - shown)} more in {name}.parquet."
     return element("p", text, class_="aside")
-
-
-# --- tags and keys ------------------------------------------------------------------------------
-
-
-def by_tag(tags: list[Row], summary: Row) -> Element | None:
-    """Return the most frequent tags; nothing when no message has one."""
-    tagged = [row for row in tags if row["tags"] is not None]
-    missed = summary["tagsMissedAtMost"]
-    if not tagged and not missed:
-        return None
-    total = sum(row["messages"] for row in tags)
-    without = total - sum(row["messages"] for row in tagged)
-    text = f"{plural(len(tagged), 'tag')} of topics; {_share_without(without, total)} have none."
-    if missed:
-        text = (
-            "There are too many different tags to keep all, so each count may be up to "
-            f"{count_text(missed)} low, and a tag seen less often may be missing."
-        )
-    return section(
-        "tags",
-        "Tags",
-        element("p", text, class_="aside"),
-        _name_table("Tag", "tags", tagged, "Most frequent tags") if tagged else None,
-        _more(tagged, NAME_ROWS, "tags"),
-    )
-
-
-def _share_without(without: int, total: int) -> str:
-    return (
-        f"{plural(without, 'message')} ({share_text(without, total)})" if without else "0 messages"
-    )
-
-
-def by_key(keys: list[Row], summary: Row) -> Element | None:
-    """Return the most frequent keys; nothing when no message has one."""
-    if not summary["keys"]:
-        return None
-    missed = summary["keysMissedAtMost"]
-    text = f"{plural(summary['keys'], 'key')} of messages counted"
-    if not missed:
-        text += ", exactly."
-    elif keys:
-        text += (
-            f"; there are too many different ones to keep all, so each count may be up to "
-            f"{count_text(missed)} low, and a key seen less often may be missing."
-        )
-    else:
-        text += f": none of them was seen more than {plural(missed, 'time')}."
-    return section(
-        "keys",
-        "Top keys",
-        element("p", text, class_="aside"),
-        _name_table("Key", "key", keys, "Most frequent keys") if keys else None,
-    )
-
-
-def _name_table(title: str, name: str, rows: list[Row], caption: str) -> Element:
-    most = rows[0]["messages"]
-    heads = ((title, False), ("Topic", False), ("Messages", False))
-    lines: Iterable[list[Node]] = (
-        [
-            element("bdi", row[name], title=row[name]),
-            element("bdi", row["topic"], title=row["topic"]),
-            charts.meter(row["messages"], most, count_text(row["messages"])),
-        ]
-        for row in rows[:NAME_ROWS]
-    )
-    return table(heads, lines, caption=caption)

@@ -64,6 +64,11 @@ def rough_duration_text(milliseconds: float) -> str:
     return f"{amount:.2g} {unit}" if abs(amount) < 100 else text
 
 
+def bound_text(text: str, *, is_exact: bool) -> str:
+    """Return a figure, marked where the value itself may be less."""
+    return text if is_exact or text == NOTHING else f"≤ {text}"
+
+
 def share_text(part: float, whole: float) -> str:
     """Return a share in percent; what is there is never 0."""
     if not whole:
