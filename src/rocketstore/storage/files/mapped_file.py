@@ -16,6 +16,7 @@ import itertools
 import mmap
 import os
 import threading
+import weakref
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import numpy as np
@@ -35,9 +36,6 @@ if TYPE_CHECKING:
 
 _PROBE_AHEAD_BYTES: Final = MiB
 """How far ahead of the writer the pages of a sparse file are probed."""
-
-_FORCED: Final = -1000
-"""Reference count of a file whose readers were given up (ReferenceResource.shutdown)."""
 
 _log: Final = get_logger(__name__)
 
@@ -76,9 +74,9 @@ class MappedFile:
         "_directory_synced",
         "_disk",
         "_is_closing",
+        "_last_mapping",
         "_lock",
         "_mapping",
-        "_references",
         "_shut_down_at_ms",
         "base",
         "flushed_position",
@@ -115,8 +113,8 @@ class MappedFile:
         self._directory_synced = True
         self.name_levels = 1
         self._lock = threading.Lock()
-        self._references = 1
         self._shut_down_at_ms: int | None = None
+        self._last_mapping: Callable[[], mmap.mmap | None] = lambda: None
 
     @classmethod
     def create(
@@ -247,9 +245,12 @@ class MappedFile:
     def _map(self) -> mmap.mmap:
         access = mmap.PROT_READ | mmap.PROT_WRITE if self.writable else mmap.PROT_READ
         with self._lock:
-            if self._mapping is None:
-                self._mapping = mmap.mmap(self._opened(), self.size, mmap.MAP_SHARED, access)
-            return self._mapping
+            mapping = self._last_mapping()  # one that a reader kept is as good as a new one
+            if mapping is None:
+                mapping = mmap.mmap(self._opened(), self.size, mmap.MAP_SHARED, access)
+                self._last_mapping = weakref.ref(mapping)
+            self._mapping = mapping
+            return mapping
 
     def slice(self, position: int, size: int) -> memoryview | None:
         """Return a view of written bytes, or None where not all of them are written.
@@ -420,26 +421,8 @@ class MappedFile:
         """Whether the file may still be read; False once its deletion was asked for."""
         return self._shut_down_at_ms is None
 
-    @property
-    def reference_count(self) -> int:
-        """One for the store itself and one for each reader that holds the file."""
-        return self._references
-
-    def hold(self) -> bool:
-        """Keep the file from being deleted; False when it is being deleted already."""
-        with self._lock:
-            if self._shut_down_at_ms is not None or self._references <= 0:
-                return False
-            self._references += 1
-            return True
-
-    def release(self) -> None:
-        """Give back what `hold` took."""
-        with self._lock:
-            self._references -= 1
-
     def destroy(self, force_after_ms: int, *, now_ms: int) -> bool:
-        """Delete the file; False while a reader holds it, so ask again later.
+        """Delete the file; False while somebody reads it, so ask again later.
 
         Parameters
         ----------
@@ -456,20 +439,26 @@ class MappedFile:
 
         Notes
         -----
-        Source: MappedFile.destroy, ReferenceResource.shutdown (spec B5).
+        Source: MappedFile.destroy, ReferenceResource.shutdown of 4.9. References are not counted
+        by hand, as there (K-E9): a view is one for as long as it lives.
         """
         with self._lock:
             if self._shut_down_at_ms is None:
                 self._shut_down_at_ms = now_ms
-                self._references -= 1
-            if self._references > 0:
-                if now_ms - self._shut_down_at_ms < force_after_ms:
+            waited_ms = now_ms - self._shut_down_at_ms
+            if self._is_being_read():
+                if waited_ms < force_after_ms:
                     return False
-                _log.warning("file.forced", path=str(self.path), readers=self._references)
-                self._references = _FORCED
+                _log.warning("file.forced", path=str(self.path), waited_ms=waited_ms)
         self._disk.unlink(self.path)
         self.drop()
         return True
+
+    def _is_being_read(self) -> bool:
+        """Whether anybody has a view of the mapping, which lives as long as one does."""
+        self._array = self._mapping = None
+        self._mapping = self._last_mapping()
+        return self._mapping is not None
 
     def close_descriptor(self) -> None:
         """Give the descriptor back; the mapping keeps its own, and later uses open a new one.

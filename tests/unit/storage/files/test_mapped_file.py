@@ -193,25 +193,32 @@ def test_zeroing_the_tail_keeps_the_size_and_the_bytes_before(tmp_path, disk):
     assert file.path.read_bytes() == b"x" * 5000 + bytes(SIZE - 5000)
 
 
-def test_a_held_file_stays_until_its_readers_let_go(tmp_path, disk):
+@pytest.mark.parametrize("read", [lambda file: file.slice(1, 2), lambda file: file.array[1:3]])
+def test_a_file_that_is_being_read_stays_until_its_readers_let_go(tmp_path, disk, read):
     file = create(tmp_path, disk)
-    assert file.hold()
-    assert file.reference_count == 2
+    file.append_bytes(b"abc")
+    view = read(file)
     assert not file.destroy(1000, now_ms=0)
     assert not file.is_available
-    assert not file.hold()
     assert file.path.exists()
-    file.release()
+    assert bytes(view) == b"bc" == bytes(read(file))
+    del view
     assert file.destroy(1000, now_ms=1)
     assert not file.path.exists()
 
 
-def test_a_held_file_goes_by_force_after_its_time_and_views_stay_valid(tmp_path, disk):
+def test_a_file_that_was_read_and_let_go_is_deleted_at_once(tmp_path, disk):
+    file = create(tmp_path, disk)
+    file.append_bytes(b"abc")
+    assert bytes(file.slice(0, 3)) == b"abc" == file.array[:3].tobytes()
+    assert file.destroy(1000, now_ms=0)
+
+
+def test_a_file_read_for_too_long_goes_by_force_and_views_stay_valid(tmp_path, disk):
     file = create(tmp_path, disk)
     file.append_bytes(b"abc")
     view = file.slice(0, 3)
     assert view is not None
-    file.hold()
     assert not file.destroy(1000, now_ms=0)
     assert not file.destroy(1000, now_ms=999)
     assert file.destroy(1000, now_ms=1000)
