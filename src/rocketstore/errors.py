@@ -154,6 +154,12 @@ class StoreReadOnlyError(StoreError):
     exit_code = 2
 
 
+class NotReadableError(StoreError):
+    """Pages are not given out while the running flag ``NOT_READABLE`` is set."""
+
+    retriable = True
+
+
 class StoreFullError(StoreError):
     """The file system has no room for a new file."""
 

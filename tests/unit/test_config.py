@@ -294,15 +294,42 @@ def test_unknown_key_is_an_error_that_names_the_nearest(key, nearest):
         apply_overrides([f"{key}=1"])
 
 
-def test_key_like_no_other_points_at_the_list():
+def test_a_flag_like_no_option_points_at_the_list():
     with pytest.raises(ConfigError, match="rocketstore config show"):
-        from_properties({"qqqqqqqqqqqqqqqqqq": "1"})
+        apply_overrides(["qqqqqqqqqqqqqqqqqq=1"])
 
 
-def test_unknown_key_is_ignored_when_not_strict():
-    assert from_properties({"qqqq": "1", "maxMessageSize": "77"}, strict=False) == StoreConfig(
-        max_message_size=77
-    )
+def test_a_misspelt_key_is_ignored_when_not_strict():
+    properties = {"maxMesageSize": "1", "maxMessageSize": "77"}
+    assert from_properties(properties, strict=False) == StoreConfig(max_message_size=77)
+    with pytest.raises(ConfigError, match="did you mean maxMessageSize"):
+        from_properties(properties)
+
+
+KEYS_OF_OTHER_VERSIONS = (
+    "memoryTopicEnable",
+    "checkTransactionMessageEnable",
+    "accessMessageInMemoryHotRatio",
+    "mappedFileSizeTimerLog",
+    "timerWheelEnable",
+    "enableControllerMode",
+    "enableSlaveActingMaster",
+    "popPollingSize",
+    "storePathEpochFile",
+    "writeIntoNowhere",
+)
+"""Of the seeds, of brokers before 4.9, of 5.3.1 (the nearest to ours), of a plug-in."""
+
+
+@pytest.mark.parametrize("key", KEYS_OF_OTHER_VERSIONS)
+def test_a_broker_conf_may_hold_keys_of_any_other_version_and_each_is_named(tmp_path, key):
+    path = tmp_path / "broker.conf"
+    path.write_text(f"{key}=true\nmaxMessageSize=77\n")
+    loaded = load_config(broker_conf=path, environment={})
+    assert loaded.config == StoreConfig(max_message_size=77)
+    [warning] = loaded.warnings
+    assert warning.startswith(f"{path}: {key} is ")
+    assert warning.endswith("and is ignored")
 
 
 def test_a_flag_of_the_broker_is_taken_and_said_to_have_no_effect():

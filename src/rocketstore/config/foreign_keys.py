@@ -60,6 +60,7 @@ DEFAULT_LISTEN_PORT: Final = "10911"
 
 LATER_KEYS: Final = frozenset(
     {
+        "accessMessageInMemoryHotRatio",
         "enabledAppendPropCRC",
         "forceVerifyPropCRC",
         "mapperFileSizeBatchConsumeQueue",

@@ -1,4 +1,4 @@
-"""Options of 4.9 that this store accepts and that have no effect, or little, so far.
+"""Options of 4.9 for parts that are still to come: known, checked, and most without effect so far.
 
 They are kept apart because they belong to parts that come later (delay, replication, extensions);
 an option moves into `StoreConfig` when its part works.

@@ -32,7 +32,7 @@ class Group(enum.Enum):
     INDEX = "index"
     RECOVERY = "recovery"
     RETENTION = "retention"
-    LATER = "accepted, without effect so far"
+    LATER = "parts that are still to come"
 
 
 class Option(NamedTuple):

@@ -1,7 +1,9 @@
 """Where options come from: default < ``broker.conf`` < environment < ``--set``.
 
-Law: nothing is dropped in silence. 4.9 ignores a misspelt key and a number that is none; here both
-are a `ConfigError` that names the key, the value and the nearest known key.
+Law: nothing is dropped in silence. 4.9 ignores a misspelt key and a number that is not one; here
+both are a `ConfigError` that names the key, the value and the nearest known key. A key of a
+``broker.conf`` that resembles no option of the store is another part's, of this or another version
+of RocketMQ, and is ignored with a warning.
 Source: rocketmq-all-4.9.8, BrokerStartup and MixAll.properties2Object.
 """
 
@@ -33,6 +35,11 @@ if TYPE_CHECKING:
 ENVIRONMENT_PREFIX: Final = "ROCKETSTORE_"
 _WHOLE_NUMBER: Final = re.compile(r"[+-]?[0-9]{1,19}")
 _NUMBER: Final = re.compile(r"[+-]?([0-9]{1,19}(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,3})?")
+_MISSPELT_RATIO: Final = 0.85
+"""So alike (difflib, 0 to 1) a key of a ``broker.conf`` and an option are one, misspelt: no key of
+RocketMQ 5's own comes as near, but for one that is listed."""
+_SIMILAR_RATIO: Final = 0.5
+"""So alike they are worth asking "did you mean"."""
 _STORE_HOST_KEY: Final = "storeHost"
 _RETENTION_KEY: Final = "retention"
 _ADDRESS_KEYS: Final = frozenset({BROKER_ADDRESS_KEY, LISTEN_PORT_KEY})
@@ -95,12 +102,12 @@ def from_properties(properties: Mapping[str, str], *, strict: bool = True) -> St
     properties
         Keys as in ``broker.conf``. Those of other parts of a 4.9 broker are ignored.
     strict
-        Whether an unknown key is an error; else it is ignored.
+        Whether a key that looks like a misspelt option is an error; else it is ignored too.
 
     Raises
     ------
     ConfigError
-        An unknown key (names the nearest known one), a text that is no value of its option, or a
+        A misspelt key (names the nearest known one), a text that is no value of its option, or a
         value outside its limits.
     """
     values: dict[str, Any] = {}
@@ -258,25 +265,28 @@ def _note_unknown(key: str, text: str, *, strict: bool) -> str | None:
         return None
     if key in LATER_KEYS:
         return f"{key} is an option of RocketMQ 5 and is ignored"
-    if strict:
+    if strict and _nearest(key, _MISSPELT_RATIO):
         raise _unknown_key(key, text)
-    return f"{key} is unknown and is ignored"
+    return f"{key} is no option of 4.9's store or broker and is ignored"
 
 
 def _unknown_key(key: str, text: str) -> ConfigError:
     if key in FOREIGN_KEYS:
         return ConfigError(f"{key} is an option of a broker, not of a store", key=key, value=text)
-    by_lower = {known.lower(): known for known in FIELD_OF_KEY}
-    # A snake-case name or a correctly spelt legacy key is the likeliest slip.
-    named = FIELDS.get(key)
-    if named is not None:
-        nearest = named.key
-    else:
-        matches = difflib.get_close_matches(key.lower(), by_lower, n=1, cutoff=0.5)
-        nearest = by_lower[matches[0]] if matches else ""
+    nearest = _nearest(key, _SIMILAR_RATIO)
     return ConfigError(
         f"{key} is no option",
         key=key,
         value=text,
         hint=f"did you mean {nearest}?" if nearest else "see: rocketstore config show",
     )
+
+
+def _nearest(key: str, ratio: float) -> str:
+    """Return the option whose key resembles `key` most, empty where none does."""
+    named = FIELDS.get(key)
+    if named is not None:  # a snake-case name is the likeliest slip
+        return named.key
+    by_lower = {known.lower(): known for known in FIELD_OF_KEY}
+    matches = difflib.get_close_matches(key.lower(), by_lower, n=1, cutoff=ratio)
+    return by_lower[matches[0]] if matches else ""

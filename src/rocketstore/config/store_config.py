@@ -264,7 +264,7 @@ class StoreConfig(LaterOptions, frozen=True, kw_only=True, rename=broker_conf_ke
     # --- index ----------------------------------------------------------------------------------
     message_index_enable: Annotated[
         bool,
-        Option(_G.INDEX, "Index messages by key; false saves disk and makes find answer nothing."),
+        Option(_G.INDEX, "Index messages by key; false saves disk: new messages are not found."),
     ] = True
     max_msgs_num_batch: Annotated[
         int, Option(_G.INDEX, "Messages that one find returns unless told otherwise.", "count", 1)

@@ -245,6 +245,14 @@ class Retention:
         may_force = is_nearly_full and config.clean_file_forcibly_enable
         if rule is None and not may_force:
             return []
+        _log.info(
+            "retention.round",
+            rule=None if rule is None else rule.name,
+            may_force=may_force,
+            used_ratio=usage.highest,
+            manual_rounds_left=self._manual_rounds,
+            files=len(self._files.files),
+        )
         deleted: list[DeletedFile] = []
         is_blocked = False
         while len(self._files.files) > 1 and len(deleted) < config.delete_file_batch_max:
@@ -265,8 +273,14 @@ class Retention:
             self._last_times.pop(file.base, None)
             deleted.append(DeletedFile(path, applied))
         self._use_manual_round(rule, deleted, is_blocked=is_blocked)
-        if not deleted:
-            self._warn_of_full_disk(usage, is_nearly_full=is_nearly_full)
+        if not deleted and (is_nearly_full or self._is_filling(usage)):
+            _log.warning(
+                "retention.nothing_to_delete",
+                used_ratio=usage.highest,
+                oldest=str(self._files.files[0].path) if self._files.files else None,
+                why="the oldest file is too young, being read, not dispatched, or the only one",
+                may_force=config.clean_file_forcibly_enable,
+            )
         return deleted
 
     def _rule(self, usage: DiskUsage) -> RetentionRule | None:
@@ -274,11 +288,14 @@ class Retention:
         moment = datetime.fromtimestamp(self._clock() // 1000, UTC).astimezone(self._tz)
         if moment.hour in self._hours:
             return RetentionRule.EXPIRED_AT_HOUR
-        if usage.highest > self._config.disk_max_used_space_percent / 100:
+        if self._is_filling(usage):
             return RetentionRule.EXPIRED_DISK_FILLING
         if self._manual_rounds > 0:
             return RetentionRule.EXPIRED_MANUALLY
         return None
+
+    def _is_filling(self, usage: DiskUsage) -> bool:
+        return usage.highest > self._config.disk_max_used_space_percent / 100
 
     def _applied_rule(
         self, file: MappedFile, rule: RetentionRule | None, *, may_force: bool
@@ -304,17 +321,6 @@ class Retention:
                 self._manual_rounds -= 1
             elif not is_blocked:
                 self._manual_rounds = 0
-
-    def _warn_of_full_disk(self, usage: DiskUsage, *, is_nearly_full: bool) -> None:
-        if not is_nearly_full or len(self._files.files) < 2:
-            return
-        _log.warning(
-            "retention.nothing_to_delete",
-            used_ratio=usage.highest,
-            oldest=str(self._files.files[0].path),
-            why="the oldest file is too young, still being read, or not dispatched",
-            may_force=self._config.clean_file_forcibly_enable,
-        )
 
     def _retry_hung(self) -> list[DeletedFile]:
         """Try again to delete a first file whose deletion once began (redeleteHangedFile)."""

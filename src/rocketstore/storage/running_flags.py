@@ -11,6 +11,8 @@ from __future__ import annotations
 import enum
 import threading
 
+from rocketstore.errors import NotReadableError
+
 
 class RunningFlag(enum.IntFlag):
     """Causes, with the bits that 4.9 and 5.x give them."""
@@ -66,8 +68,16 @@ class RunningFlags:
 
     @property
     def is_readable(self) -> bool:
-        """Whether gets are answered."""
+        """Whether pages are given out."""
         return not self.bits & 1
+
+    def check_readable(self) -> None:
+        """Raise `NotReadableError` unless pages are given out (DefaultMessageStore.getMessage)."""
+        if not self.is_readable:
+            raise NotReadableError(
+                "pages are not given out at the moment: " + "; ".join(self.reasons),
+                hint="running_flags.clear(RunningFlag.NOT_READABLE) allows it again",
+            )
 
     @property
     def is_writeable(self) -> bool:

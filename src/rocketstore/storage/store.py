@@ -84,6 +84,7 @@ class MessageStore(Reader):
         self.problems: list[FileProblem | IndexProblem] = parts.problems
         self.statistics: StoreStatistics = self._services.statistics
         self.running_flags: RunningFlags = parts.flags
+        self._check_readable = parts.flags.check_readable
 
     @overload
     @classmethod
@@ -339,6 +340,7 @@ class MessageStore(Reader):
         tags: str | None = None,
     ) -> GetRawResult:
         """Return raw records of one queue in one buffer; see `Reader.get_raw`."""
+        self._check_readable()
         began_ns = monotonic_ns()
         # What Reader.get_raw does, without the way there: a page takes a few microseconds.
         queue = self._queues.get((topic, queue_id))  # type: ignore[arg-type] # equal to a QueueKey

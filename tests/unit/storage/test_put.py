@@ -28,6 +28,7 @@ from rocketstore.units import QueueKey
 from support.configured_store import LOG_FILE_BYTES, START_MS, Clock, open_small
 from support.failing_disk import FailingDisk
 from support.log_parts import LogParts
+from support.said import capture_logs
 
 OK = PutMessageStatus.PUT_OK
 ILLEGAL = PutMessageStatus.MESSAGE_ILLEGAL
@@ -431,6 +432,14 @@ def test_any_flag_against_writing_refuses_puts_until_it_goes(store, flag):
     assert "because the test says so" in refused.detail
     store.running_flags.clear(flag)
     assert store.put(Message(topic=TOPIC, body=b"x")).status is OK
+
+
+def test_refusals_by_a_closed_store_are_logged_as_rarely_as_others(store):
+    store.close()
+    with capture_logs() as logs:
+        details = {store.put(Message(topic=TOPIC, body=b"x")).detail for _ in range(3)}
+    assert details == {"the store was closed"}
+    assert [(log["event"], log["why"]) for log in logs] == [("put.refused", "the store was closed")]
 
 
 def test_refusals_are_logged_once_in_50_000_and_counted_anew_when_puts_are_taken(

@@ -205,6 +205,32 @@ def test_forced_deletion_can_be_forbidden_and_is_then_missed_aloud(tmp_path):
     assert "retention.nothing_to_delete" in [log["event"] for log in logs]
 
 
+@pytest.mark.parametrize(("ratio", "warns"), [(0.75, False), (0.76, True), (0.86, True)])
+def test_from_75_percent_on_a_round_that_frees_nothing_warns(tmp_path, ratio, warns):
+    bench = Bench(tmp_path).fill(YOUNG)
+    bench.log_ratio = ratio
+    with capture_logs() as logs:
+        assert bench.run() == []
+    assert [log["used_ratio"] for log in logs if log["event"] == "retention.nothing_to_delete"] == (
+        [ratio] if warns else []
+    )
+
+
+def test_each_round_that_may_delete_says_by_what_rule(bench):
+    bench.fill(OLD, OLD)
+    with capture_logs() as logs:
+        bench.run()
+        bench.parts.clock.now_ms = NOON
+        bench.run()
+        bench.retention.delete_manually()
+        bench.run()
+    rounds = [log for log in logs if log["event"] == "retention.round"]
+    assert [(one["rule"], one["manual_rounds_left"]) for one in rounds] == [
+        ("EXPIRED_AT_HOUR", 0),
+        ("EXPIRED_MANUALLY", MANUAL_ROUNDS),
+    ]
+
+
 def test_above_90_percent_puts_stop_until_there_is_room(bench):
     bench.fill(OLD)
     bench.log_ratio = 0.90

@@ -9,6 +9,7 @@ from rocketstore.config import FlushDiskType, StoreConfig
 from rocketstore.errors import (
     ConfigError,
     FlushFailedError,
+    NotReadableError,
     StoreClosedError,
     StoreError,
     StoreLockedError,
@@ -17,7 +18,7 @@ from rocketstore.message import Message
 from rocketstore.storage.dispatch.dispatch_service import DispatchHealth
 from rocketstore.storage.dispatch.dispatcher import Dispatcher
 from rocketstore.storage.read_only import ReadOnlyStore
-from rocketstore.storage.results import PutMessageStatus
+from rocketstore.storage.results import GetMessageStatus, PutMessageStatus
 from rocketstore.storage.running_flags import RunningFlag
 from rocketstore.storage.services import DISPATCH_ERROR_AFTER_MS
 from rocketstore.storage.store import MessageStore
@@ -348,6 +349,20 @@ def test_flags_say_why_a_store_takes_nothing(tmp_path):
     with MessageStore.open(tmp_path, SMALL) as store:
         store.running_flags.set(RunningFlag.DISK_FULL, "95 % used")
         assert store.put(MESSAGE).detail == "DISK_FULL: 95 % used"
+
+
+def test_a_store_that_is_not_readable_gives_no_page_until_it_is(tmp_path):
+    with MessageStore.open(tmp_path, SMALL) as store:
+        store.put(MESSAGE)
+        store.wait_dispatched()
+        store.running_flags.set(RunningFlag.NOT_READABLE, "the disk is being copied")
+        assert store.put(MESSAGE).status is PutMessageStatus.PUT_OK
+        pages = (store.get, store.get_raw, store.get_views)
+        for page in pages:
+            with pytest.raises(NotReadableError, match="the disk is being copied"):
+                page("orders", 0, 0)
+        store.running_flags.clear(RunningFlag.NOT_READABLE)
+        assert all(page("orders", 0, 0).status is GetMessageStatus.FOUND for page in pages)
 
 
 def test_a_store_says_what_it_is(tmp_path):

@@ -325,8 +325,14 @@ class IndexService:
 
     # --- durability, deletion -------------------------------------------------------------------
 
-    def flush(self) -> bool:
+    def flush(self, *, full_only: bool = False) -> bool:
         """Make all items durable that were put before the call (K-I2).
+
+        Parameters
+        ----------
+        full_only
+            Those of files that are full and were followed by another one; for the turns in which
+            nothing else of the index is flushed (FlushIndexFileThread of 4.9).
 
         Raises
         ------
@@ -334,7 +340,7 @@ class IndexService:
             The disk refused; from then on `is_flush_broken` is true.
         """
         try:
-            for file in self.files:
+            for file in self.files[:-1] if full_only else self.files:
                 file.flush()
         except FlushFailedError:
             self.is_flush_broken = True

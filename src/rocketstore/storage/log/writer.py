@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from rocketstore.config import BrokerRole
 from rocketstore.errors import FlushFailedError, RefusedMessageError, StoreError
+from rocketstore.events import get_logger
 from rocketstore.format.blank import END_FILE_MIN_BLANK_SIZE
 from rocketstore.format.properties import PROPERTIES_SIZE_MAX, message_properties
 from rocketstore.format.record import TOPIC_SIZE_MAX, host_flags, record_size
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from rocketstore.storage.running_flags import RunningFlags
     from rocketstore.storage.statistics import StoreStatistics
 
+_log: Final = get_logger(__name__)
 _OK: Final = PutMessageStatus.PUT_OK
 _SLOW_NS: Final = 1_000_000
 """Only puts of a millisecond and more are entered in the histogram one by one."""
@@ -366,12 +368,12 @@ class StoreWriter(PutState):
         if not waits:
             self._flusher.wake()
             return _OK
-        is_flushed = not self._syncs or self._flusher.wait_flushed(offset, self._flush_timeout_s)
+        flushed = self._after_wait(offset, self._flush_timeout_s) if self._syncs else _OK
         if self._needs_replica:
             # Compatible: no replica is connected, as there is no replication yet, and what is said
             # of the replica counts for more than what is said of the flush (CommitLog.handleHA).
             return PutMessageStatus.SLAVE_NOT_AVAILABLE
-        return _OK if is_flushed else PutMessageStatus.FLUSH_DISK_TIMEOUT
+        return flushed
 
     def unsynced(self, offset: int) -> PutMessageStatus:
         """Return the status of a compiled put that waited for its sync, but not to the end.
@@ -381,8 +383,18 @@ class StoreWriter(PutState):
         FlushFailedError
             The sync failed.
         """
-        is_flushed = self._flusher.wait_flushed(offset, 0.0)
-        return _OK if is_flushed else PutMessageStatus.FLUSH_DISK_TIMEOUT
+        return self._after_wait(offset, 0.0)
+
+    def _after_wait(self, offset: int, timeout_s: float) -> PutMessageStatus:
+        if self._flusher.wait_flushed(offset, timeout_s):
+            return _OK
+        _log.error(
+            "put.flush_timeout",
+            end_physical_offset=offset,
+            flushed_physical_offset=self._log.flushed_offset,
+            timeout_ms=self._config.sync_flush_timeout,
+        )
+        return PutMessageStatus.FLUSH_DISK_TIMEOUT
 
 
 def properties_refusal(properties: bytes) -> tuple[PutMessageStatus, str]:

@@ -1,8 +1,9 @@
 """Making queue entries and index items durable, and saying in the checkpoint how far they are.
 
-Every second the files with enough new pages are flushed, every minute all of them; only then, and
-only when nothing was left over, does the checkpoint move, to the store time that had been
-dispatched when the flush began (K-R7). The index is flushed with the queues, full or not (K-I2).
+Every second the files with enough new pages and full index files are flushed, every minute all;
+only then, and only when nothing was left over, does the checkpoint move, to the store time that had
+been dispatched when the flush began (K-R7). The newest index file is flushed with the queues
+(K-I2).
 
 Law: after a failed sync nothing here is promised any more while the store is open: the system may
 have dropped the pages it could not write, so a later success proves nothing. Entries and items can
@@ -93,6 +94,7 @@ class QueueFlusher:
         if now_ms < self._last_thorough_ms + self._thorough_interval_ms:
             with self._flushing:
                 self._table.flush(self._least_pages)
+                self._index.flush(full_only=True)
             return False
         self._last_thorough_ms = now_ms
         self.flush_all()

@@ -31,7 +31,7 @@ from rocketstore.storage.results import GetRawResult, GetResult, GetViewsResult
 from rocketstore.units import QueueKey
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from rocketstore.message import StoredMessage
     from rocketstore.storage.reading.get_page import PageLimits
@@ -68,6 +68,7 @@ class Reader:
         )
         self._limits = limits
         self._raw_pages = RawPages(log, limits)
+        self._check_readable: Callable[[], None] = lambda: None
 
     # --- by queue -------------------------------------------------------------------------------
 
@@ -98,11 +99,14 @@ class Reader:
         ------
         InvalidFilterError
             `tags` names no tag.
+        NotReadableError
+            The running flag ``NOT_READABLE`` is set.
 
         Notes
         -----
         Source: DefaultMessageStore.getMessage.
         """
+        self._check_readable()
         request = PageRequest(topic, queue_id, offset, max_messages, parse_tags(tags))
         key = QueueKey(topic, queue_id)
         log, wanted = self._log, request.tag_filter
@@ -130,9 +134,10 @@ class Reader:
     ) -> GetViewsResult:
         """Return views of raw records of one queue: nothing is copied where the log is mapped.
 
-        A view keeps the map of its file alive, also when the file is deleted. Body checksums are
-        not compared. Parameters as `get`.
+        A view keeps the map of its file alive; retention waits for it a while, and then deletes
+        the name alone. Body checksums are not compared. Parameters as `get`.
         """
+        self._check_readable()
         request = PageRequest(topic, queue_id, offset, max_messages, parse_tags(tags))
         key = QueueKey(topic, queue_id)
 
@@ -154,6 +159,7 @@ class Reader:
 
         That is the body of a pull response. Body checksums are not compared. Parameters as `get`.
         """
+        self._check_readable()
         queue = self._queues.get((topic, queue_id))  # type: ignore[arg-type] # equal to a QueueKey
         return self._raw_pages.read(queue, topic, queue_id, offset, max_messages, tags)
 

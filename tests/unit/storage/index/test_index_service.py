@@ -18,6 +18,7 @@ from rocketstore.storage.files.disk import Disk
 from rocketstore.storage.index.index_service import IndexService
 from support.dispatch_parts import INDEX_LAYOUT, DispatchParts, SettableClock
 from support.golden_stores import golden_store
+from support.said import capture_logs
 
 LAYOUT = IndexLayout(5, 8)
 TOPIC = "TopicTest"
@@ -71,6 +72,16 @@ def test_candidates_in_files_of_java_are_its_answers(name, tmp_path):
         # Ours may have more: an item knows whole seconds, and the caller looks (K-I6).
         assert set(answer) <= set(found)
         assert len(answer) <= count
+
+
+def test_a_full_file_is_followed_by_another_and_that_is_said(parts):
+    parts.append(20, properties=b"KEYS\x01k")
+    with capture_logs() as logs:
+        parts.run()
+    names = [str(file.file.path) for file in parts.index.files]
+    assert len(names) > 1
+    said = [(log["path"], log["log_level"]) for log in logs if log["event"] == "index.rolled"]
+    assert said == [(name, "info") for name in names]
 
 
 def test_keys_are_found_newest_first_over_all_files(parts):
@@ -373,7 +384,8 @@ def test_a_lookup_that_has_begun_goes_on_in_files_that_were_deleted_meanwhile(tm
     # Begun in the newest one: what the others knew has expired.
     other = index.candidates(TOPIC, "k")
     newest = [next(other)]
-    gone = index.delete_expired(1_000_000, now_ms=0)
+    assert index.delete_expired(1_000_000, now_ms=0) == [], "the oldest one is being read"
+    gone = index.delete_expired(1_000_000, now_ms=3000)
     assert len(gone) > 1
     oldest += lookup
     newest += other

@@ -16,6 +16,7 @@ from rocketstore.storage.results import PutMessageStatus
 from rocketstore.units import OS_PAGE_SIZE_BYTES, MiB
 from support.failing_disk import FailingDisk
 from support.log_parts import LOG_FILE_BYTES, LogParts
+from support.said import capture_logs
 
 SYNC = StoreConfig(flush_disk_type=FlushDiskType.SYNC_FLUSH)
 MESSAGE = Message(topic="orders", body=b"x" * 100)
@@ -126,8 +127,12 @@ def test_a_flush_that_takes_too_long_is_a_status_and_the_message_is_stored(tmp_p
     parts.writer.put(MESSAGE)
     parts.flusher.start()
     parts.disk.gate.clear()
-    result = parts.writer.put(MESSAGE)
+    with capture_logs() as logs:
+        result = parts.writer.put(MESSAGE)
     assert result.status is PutMessageStatus.FLUSH_DISK_TIMEOUT
+    assert [(log["event"], log["end_physical_offset"], log["timeout_ms"]) for log in logs] == [
+        ("put.flush_timeout", result.physical_offset + result.size, 20)
+    ]
     assert result.is_stored
     assert result.queue_offset == 1
     assert result.message_id

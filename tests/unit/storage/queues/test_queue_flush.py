@@ -91,6 +91,21 @@ def test_every_file_of_the_index_is_synced_before_the_checkpoint_moves(tmp_path)
     assert times(parts) == (0, 5000, 5000)
 
 
+def test_a_full_index_file_is_synced_in_the_next_turn_and_once(tmp_path):
+    disk = RecordingDisk()
+    parts = DispatchParts(tmp_path, disk=disk)
+    flusher = flusher_of(parts)
+    parts.append(20, properties=b"KEYS\x01k", store_timestamp=5000)
+    parts.run()
+    *full, _newest = [file.file.path.name for file in parts.index.files]
+    assert full
+    disk.calls.clear()
+    assert flusher.run_once() is False
+    assert flusher.run_once() is False
+    assert [name for what, name in disk.calls if what == "fdatasync" and name in full] == full
+    assert times(parts) == (0, 0, 0), "only a thorough flush moves the checkpoint"
+
+
 def test_what_is_dispatched_during_the_flush_is_not_promised(parts, flusher, monkeypatch):
     dispatch(parts, 5000)
     real = parts.table.flush

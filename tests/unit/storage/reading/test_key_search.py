@@ -72,6 +72,17 @@ def test_k_q1_collisions_do_not_use_up_the_quota(
     assert found(open_reader(), "AaTopic", "Aa", max_messages=1) == [wanted]
 
 
+def test_a_range_finds_what_stands_after_an_item_whose_clock_had_gone_back(
+    files: StoreFiles, open_reader: OpenReader
+) -> None:
+    """4.9 ends the walk at the first item before the range, and misses what is older and later."""
+    times = (1_000_000, 5_000_000, 1_000_000)
+    offsets = [files.put("T", keys="k", store_timestamp_ms=time) for time in times]
+    items = [("T", "k", offset, time) for offset, time in zip(offsets, times, strict=True)]
+    files.index(FIRST, items, begin_ms=1_000_000, end_ms=5_000_000)
+    assert found(open_reader(), "T", "k", begin_ms=4_000_000) == [offsets[1]]
+
+
 def test_keys_are_words_of_keys_or_the_unique_key_and_nothing_else(
     files: StoreFiles, open_reader: OpenReader
 ) -> None:
