@@ -123,7 +123,7 @@ def test_a_stream_without_a_name_is_refused(spark, tmp_path):
     writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
     with pytest.raises(Exception, match="writeStream needs option sinkId"):
         run_to_its_end(
-            writer.option("path", str(tmp_path / "store")).trigger(availableNow=True).start()
+            writer.option("path", str(tmp_path / "store")).trigger(availableNow=True).start
         )
 
 
@@ -131,11 +131,11 @@ def test_a_used_name_with_a_new_checkpoint_ends_the_query_instead_of_dropping_ba
     spark, tmp_path
 ):
     sink_driver.write_source(spark, tmp_path)
-    run_to_its_end(sink_driver.start_query(spark, tmp_path))
+    run_to_its_end(lambda: sink_driver.start_query(spark, tmp_path))
     stored = _numbers(tmp_path / "store")
     shutil.rmtree(tmp_path / "checkpoint")
     with pytest.raises(Exception, match="of sinkId numbers up to 2, and batch 0 comes") as caught:
-        run_to_its_end(sink_driver.start_query(spark, tmp_path))
+        run_to_its_end(lambda: sink_driver.start_query(spark, tmp_path))
     assert "give it a new sinkId" in str(caught.value)
     assert _numbers(tmp_path / "store") == stored
     check_whole(tmp_path / "store", None)
@@ -178,7 +178,7 @@ def test_a_query_whose_worker_and_driver_were_killed_goes_on_exactly_once(spark,
     assert (tmp_path / "retried").exists()
     assert _numbers(tmp_path / "store") == list(range(sink_driver.ROWS_PER_BATCH))
     for _ in range(2):
-        run_to_its_end(sink_driver.start_query(spark, tmp_path))
+        run_to_its_end(lambda: sink_driver.start_query(spark, tmp_path))
         expected = list(range(sink_driver.BATCHES * sink_driver.ROWS_PER_BATCH))
         assert _numbers(tmp_path / "store") == expected
     check_whole(tmp_path / "store", None)

@@ -47,9 +47,8 @@ class Query:
             frame.writeStream.format("parquet")
             .option("checkpointLocation", str(self.checkpoint))
             .trigger(availableNow=True)
-            .start(str(self.sink))
         )
-        run_to_its_end(query)
+        run_to_its_end(lambda: query.start(str(self.sink)))
 
     def frame(self, **options):
         texts = {name: str(value).lower() for name, value in options.items()}
@@ -166,9 +165,8 @@ def test_a_stream_refuses_what_it_cannot_mean_with_one_plain_sentence(
     with open_store(query.store, clock) as store:
         put(store, clock, 0, 1)
     reader = spark.readStream.format("rocketstore").options(**options)
-    with pytest.raises(Exception, match=message) as caught:  # noqa: PT012 - Spark may ask late
-        running = reader.load(str(query.store)).writeStream.format("noop").start()
-        run_to_its_end(running)
+    with pytest.raises(Exception, match=message) as caught:
+        run_to_its_end(lambda: reader.load(str(query.store)).writeStream.format("noop").start())
     assert "Traceback" not in str(caught.value)
 
 

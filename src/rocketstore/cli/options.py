@@ -108,7 +108,7 @@ class StoreSettings:
             There is no `store`.
         """
         config = self.load_with_origins().config
-        if store is not None and "://" not in str(store) and not Path(store).exists():
+        if store is not None and ":/" not in str(store) and not Path(store).exists():
             raise StoreError(
                 f"{store}: there is no such directory",
                 hint="name the one that holds commitlog, consumequeue and index",

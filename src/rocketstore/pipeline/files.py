@@ -76,6 +76,37 @@ def is_remote(location: str) -> bool:
     return "://" in location and urlsplit(location).scheme != "file"
 
 
+def local_path(location: str) -> str:
+    """Return the absolute path of a location on a disk: a path, or a ``file:`` URI.
+
+    Raises
+    ------
+    ConfigError
+        A URI names another machine, or a place relative to nothing.
+
+    Examples
+    --------
+    >>> local_path("file:/data/a"), local_path("file:///data/my%20store")
+    ('/data/a', '/data/my store')
+    >>> local_path("/data/my%20store")
+    '/data/my%20store'
+    """
+    if location[:5].lower() != "file:":
+        return str(Path(location).absolute())
+    path = location[5:]
+    if path.startswith("//"):
+        host, slash, rest = path[2:].partition("/")
+        path = slash + rest if host in ("", "localhost") else ""
+    if not path.startswith("/"):
+        raise ConfigError(
+            f"{location} names no directory of this machine",
+            key="path",
+            value=location,
+            hint="give an absolute path, as in file:///data/store, or a path without file:",
+        )
+    return str(Path(unquote(path)))
+
+
 def files_at(location: str) -> tuple[Files, str]:
     """Return the file system of a location, and the location's path in it.
 
@@ -86,12 +117,8 @@ def files_at(location: str) -> tuple[Files, str]:
     ConfigError
         The location holds a secret.
     """
-    parts = urlsplit(location)
-    # One letter is a drive, and a store may lie in a directory with a colon in its name.
-    if "://" not in location and parts.scheme != "file":
-        return LocalFiles(), str(Path(location).absolute())
-    if parts.scheme == "file":
-        return LocalFiles(), unquote(parts.path)
+    if not is_remote(location):
+        return LocalFiles(), local_path(location)
     # A client of a parent process has lost its threads: each process has its own.
     return _arrow_files(location, os.getpid())
 
@@ -131,11 +158,13 @@ def _arrow_files(location: str, _process: int) -> tuple[ArrowFiles, str]:
     try:
         system, path = fs.FileSystem.from_uri(location)
     except (ArrowException, OSError, ValueError) as error:
-        raise StoreError(
-            f"{location} cannot be reached: {error}",
-            hint="pyarrow.fs knows s3://, hdfs://, gs://, abfs:// and file://; "
-            "credentials come from the environment of each executor",
-        ) from error
+        hint = (
+            "pyarrow.fs knows s3://, hdfs://, gs://, abfs:// and file://; "
+            "credentials come from the environment of each executor"
+        )
+        if location.startswith(("s3a:", "s3n:")):
+            hint = "write s3://: s3a:// and s3n:// are names of Hadoop's clients"
+        raise StoreError(f"{location} cannot be reached: {error}", hint=hint) from error
     return ArrowFiles(system), path.rstrip("/")
 
 
@@ -148,7 +177,7 @@ def joined(location: str, *names: str) -> str:
     's3://bucket/stores/broker-a?region=eu-west-1'
     """
     if not is_remote(location):
-        return "/".join((location.rstrip("/"), *names))
+        return "/".join((local_path(location).rstrip("/"), *names))
     place, mark, query = location.partition("?")
     return "/".join((place.rstrip("/"), *map(quote, names))) + mark + query
 
@@ -162,7 +191,7 @@ def last_name(location: str) -> str:
     ('broker-a', 'broker-b')
     """
     if not is_remote(location):
-        return location.rstrip("/").replace("://", "/").rpartition("/")[2]
+        return local_path(location).rpartition("/")[2]
     place = location.partition("?")[0]
     return unquote(place.rstrip("/").rpartition("/")[2])
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from rocketstore.errors import ConfigError
-from rocketstore.pipeline.files import refuse_secrets
+from rocketstore.pipeline.files import is_remote, local_path, refuse_secrets
 from rocketstore.units import MiB
 
 if TYPE_CHECKING:
@@ -150,17 +150,16 @@ def _root(values: Mapping[str, str]) -> str:
     path = values.get("path", "").strip()
     if not path:
         raise ConfigError("no store is named", key="path", hint="give its directory to save()")
-    if path.startswith("file:"):
-        path = "/" + path.removeprefix("file:").lstrip("/")
     refuse_secrets(path)
-    if "://" in path:
+    if is_remote(path):
         raise _error(
             "path",
             path,
             "must be a directory: a store is appended to in place",
             "write to a directory that driver and executors share",
         )
-    return os.path.abspath(path)  # noqa: PTH100 - does not resolve links, as a user wrote it
+    # Without `..`, and links stay as a user wrote them.
+    return os.path.abspath(local_path(path))  # noqa: PTH100
 
 
 def _integer(values: Mapping[str, str], name: str, least: int, most: int) -> int | None:

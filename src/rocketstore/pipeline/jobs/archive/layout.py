@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Final
 
 from rocketstore.errors import ConfigError
-from rocketstore.pipeline.files import is_remote, refuse_secrets
+from rocketstore.pipeline.files import is_remote, local_path, refuse_secrets
 
 MESSAGES: Final = "messages"
 EXTENTS: Final = "extents"
@@ -60,7 +60,7 @@ def local_directory(location: str | Path) -> Path:
             f"{text}: stores are restored by renaming a directory, which object stores lack",
             hint="name a directory on a disk that all workers see, and copy it when it is done",
         )
-    return Path(text.removeprefix("file://")).absolute()
+    return Path(local_path(text))
 
 
 def run_name(run: int) -> str:

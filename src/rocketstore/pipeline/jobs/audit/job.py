@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from rocketstore.config import StoreConfig
 from rocketstore.format.index_file import is_index_file_name
-from rocketstore.pipeline.files import opened
+from rocketstore.pipeline.files import local_path, opened
 from rocketstore.pipeline.jobs.audit import conclusions, facts, runs, unbacked
 from rocketstore.pipeline.jobs.audit.conclusions import QueueState
 from rocketstore.pipeline.jobs.audit.entry_check import QueueEntries
@@ -103,7 +103,8 @@ def audit(  # noqa: PLR0913 - keywords, each with a default
         Something may not be read, or `out` cannot be written.
     """
     if out is not None:
-        check_target(Path(out))
+        out = Path(local_path(str(out)))
+        check_target(out)
     # What is wrong with the place is said before anything slow is begun.
     places = find_places(str(store), config or StoreConfig())
     if spark is None:
@@ -119,7 +120,7 @@ def audit(  # noqa: PLR0913 - keywords, each with a default
         run, places, config or StoreConfig(), max_split_bytes=max_split_bytes, now_ms=now_ms
     )
     if out is not None:
-        write_report(report, Path(out))
+        write_report(report, out)
     return report
 
 

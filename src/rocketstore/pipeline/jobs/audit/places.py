@@ -140,7 +140,7 @@ def find_places(location: str, config: StoreConfig) -> StorePlaces:
     if REBUILD_DIRECTORY in names and is_remote(location):
         refuse_half_rebuilt(files, f"{root}/{REBUILD_DIRECTORY}", location)
     return StorePlaces(
-        root if "://" not in location else location,
+        location if is_remote(location) else root,
         files,
         root,
         sizes,
@@ -196,7 +196,7 @@ def _observed(entry: FileEntry | None) -> FileObservation | None:
 
 def _is_live(location: str, root: str, *, has_abort: bool) -> bool:
     """Whether a writer works on the store."""
-    if "://" in location and not location.startswith("file:"):
+    if is_remote(location):
         return has_abort  # no lock reaches there
     try:
         status = os.stat(f"{root}/{LOCK_FILE_NAME}")  # noqa: PTH116 - as the rest: paths are texts

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from rocketstore.errors import ConfigError, StoreError
-from rocketstore.pipeline.files import files_at, sync_path
+from rocketstore.pipeline.files import is_remote, local_path, sync_path
 from rocketstore.pipeline.jobs.report.replacement import (
     TABLES_SUFFIX,
     OutputPlaces,
@@ -39,7 +39,7 @@ def output_places(out: str | os.PathLike[str], stores: Iterable[str]) -> OutputP
     StoreError
         The directory is not there or cannot be written to.
     """
-    page = Path(out).absolute()
+    page = Path(local_path(str(out)))
     places = OutputPlaces.of(page)
     if page.is_dir() or page.suffix in (TABLES_SUFFIX, ".json", ""):
         raise ConfigError(
@@ -49,7 +49,7 @@ def output_places(out: str | os.PathLike[str], stores: Iterable[str]) -> OutputP
             hint="name a file that ends in .html; tables and JSON go beside it",
         )
     for location in stores:
-        _, root = files_at(location) if "://" not in location else (None, "")
+        root = "" if is_remote(location) else local_path(location)
         if root and page.resolve().is_relative_to(Path(root).resolve()):
             raise ConfigError(
                 f"{page} lies inside the store {location}, which a report leaves as it is",

@@ -1,0 +1,96 @@
+"""A place on a disk in all its spellings is one place, to the source, the sink and every job."""
+
+from __future__ import annotations
+
+from urllib.parse import quote
+
+import pytest
+
+from rocketstore.errors import ConfigError, StoreError
+from rocketstore.pipeline.files import local_path
+from rocketstore.pipeline.jobs.rebuild.job import rebuild_with
+from rocketstore.pipeline.jobs.report.output import output_places
+from rocketstore.pipeline.sink.options import parse_sink_options
+from support.archive_runs import archived, log_bytes, restored
+from support.audit_runs import audit_here
+from support.pipeline_tables import read_table
+from support.rebuild_oracle import Here
+from support.small_store import Clock, build_store
+from support.stream_run import StreamRun
+
+FORMS = {
+    "path": str,
+    "file:/": lambda path: f"file:{quote(path)}",
+    "file:///": lambda path: f"file://{quote(path)}",
+    "FILE://localhost/": lambda path: f"FILE://localhost{quote(path)}",
+    "unquoted": lambda path: f"file:{path}",
+    "slash": lambda path: f"file:{path}/",
+}
+
+
+@pytest.fixture(params=FORMS)
+def form(request):
+    return FORMS[request.param]
+
+
+@pytest.fixture
+def root(tmp_path, monkeypatch):
+    """A store in a directory whose name has a space; the working directory is another one."""
+    build_store(tmp_path / "my store", 30, Clock())
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+    yield tmp_path / "my store"
+    assert list(elsewhere.iterdir()) == [], "something was made below the working directory"
+
+
+def test_queries_and_streams_read_the_same_store(root, form):
+    location = form(str(root))
+    assert len(read_table(location)) == 30
+    (broker,) = {row["brokerName"] for row in read_table(location)}
+    assert broker == "my store"
+    assert len(StreamRun(location, startingOffsets="earliest").batch()) == 30
+
+
+def test_jobs_work_on_the_same_places(root, form, tmp_path):
+    location = form(str(root))
+    assert audit_here(location).counts.message_count == 30
+    assert archived(location, form(str(tmp_path / "an archive"))).records == 30
+    assert (tmp_path / "an archive").is_dir()
+    restored(form(str(tmp_path / "an archive")), form(str(tmp_path / "a copy")))
+    assert log_bytes(tmp_path / "a copy") == log_bytes(root)
+    report = rebuild_with(Here(), location, now_ms=1)
+    assert report.record_count == 30
+    assert audit_here(root).findings == []
+
+
+def test_a_sink_and_a_report_name_the_same_places(root, form):
+    assert parse_sink_options({"path": form(str(root))}, streaming=False).root == str(root)
+    with pytest.raises(ConfigError, match="lies inside the store"):
+        output_places(form(str(root / "page.html")), [form(str(root))])
+
+
+def test_a_path_is_taken_as_it_is(tmp_path):
+    build_store(tmp_path / "my%20store", 3, Clock())
+    build_store(tmp_path / "a:b", 3, Clock())
+    for name in ("my%20store", "a:b"):
+        (broker,) = {row["brokerName"] for row in read_table(tmp_path / name)}
+        assert broker == name
+
+
+@pytest.mark.parametrize("location", ["file:store", "file://data/store", "file:", "file://"])
+def test_a_uri_that_names_no_directory_of_this_machine_is_refused(location):
+    for use in (
+        local_path,
+        read_table,
+        audit_here,
+        lambda one: archived(one, one),
+        lambda one: parse_sink_options({"path": one}, streaming=False),
+    ):
+        with pytest.raises(ConfigError, match="names no directory of this machine"):
+            use(location)
+
+
+def test_the_name_of_hadoops_client_gets_the_right_one_told():
+    with pytest.raises(StoreError, match="write s3://"):
+        read_table("s3a://bucket/store")
