@@ -10,7 +10,7 @@ import tomllib
 import pytest
 
 import rocketstore
-from rocketstore import MessageStore, ReadOnlyStore, errors
+from rocketstore import MessageStore, ReadOnlyStore, errors, pipeline
 from support.repository import ROOT
 
 INTERNAL = {"RecordLog", "NoReturn", "Self", "Iterator", "StoreLayout"}
@@ -29,6 +29,16 @@ def test_every_error_is_a_public_name():
         if inspect.isclass(value) and issubclass(value, errors.RocketStoreError)
     }
     assert named - set(rocketstore.__all__) == set()
+
+
+@pytest.mark.parametrize("name", pipeline.__all__)
+def test_every_answer_of_a_job_is_a_public_name(name):
+    function = getattr(pipeline, name)
+    if not inspect.isfunction(function):
+        assert function.__name__ == name
+        return
+    answer = inspect.signature(function).return_annotation
+    assert answer in {*pipeline.__all__, "Any", "None"}
 
 
 @pytest.mark.parametrize("store", [MessageStore, ReadOnlyStore])

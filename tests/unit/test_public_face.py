@@ -19,6 +19,8 @@ from rocketstore import (
     ReadOnlyStore,
     StoreConfig,
     StoreReadOnlyError,
+    config,
+    pipeline,
 )
 from rocketstore.config.option import Group
 from rocketstore.config.store_config import FIELDS, option_of
@@ -28,9 +30,12 @@ def help_of(thing) -> str:
     return pydoc.render_doc(thing, renderer=pydoc.plaintext)
 
 
-@pytest.mark.parametrize("name", rocketstore.__all__)
-def test_help_shows_plain_types_and_cites_nothing_that_is_not_in_the_repository(name):
-    text = help_of(getattr(rocketstore, name))
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [(module, name) for module in (rocketstore, config, pipeline) for name in module.__all__],
+)
+def test_help_shows_plain_types_and_cites_nothing_that_is_not_in_the_repository(module, name):
+    text = help_of(getattr(module, name))
     assert "Annotated" not in text
     assert "Option(" not in text
     assert "spec " not in text

@@ -94,7 +94,7 @@ def parse_delay_levels(text: str) -> dict[int, int]:
 
 
 def commit_log_directories(config: StoreConfig, root: Path) -> CommitLogDirectories:
-    """Return where the CommitLog files of the store at `root` lie (spec F1, F1.1).
+    """Return where the CommitLog files of the store at `root` lie.
 
     A directory below ``storePathRootDir`` is taken below `root` instead where the two differ: a
     copied store opens with the ``broker.conf`` of its origin and never touches the original.

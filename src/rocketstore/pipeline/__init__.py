@@ -13,15 +13,23 @@ from rocketstore.pipeline.environment import check_versions, session
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from rocketstore.pipeline.jobs.archive.job import archive
+    from rocketstore.pipeline.jobs.archive.job import ArchiveResult, archive
     from rocketstore.pipeline.jobs.archive.query import archived_messages
     from rocketstore.pipeline.jobs.audit.job import audit
+    from rocketstore.pipeline.jobs.audit.report import AuditReport
     from rocketstore.pipeline.jobs.rebuild.job import rebuild
-    from rocketstore.pipeline.jobs.rebuild.proving import prove_rebuild
-    from rocketstore.pipeline.jobs.report.job import report
-    from rocketstore.pipeline.jobs.restore.job import restore
+    from rocketstore.pipeline.jobs.rebuild.proving import ProofReport, prove_rebuild
+    from rocketstore.pipeline.jobs.rebuild.report import RebuildReport
+    from rocketstore.pipeline.jobs.report.job import Report, report
+    from rocketstore.pipeline.jobs.restore.job import RestoreResult, restore
 
 __all__ = [
+    "ArchiveResult",
+    "AuditReport",
+    "ProofReport",
+    "RebuildReport",
+    "Report",
+    "RestoreResult",
     "archive",
     "archived_messages",
     "audit",
@@ -34,6 +42,12 @@ __all__ = [
 ]
 
 _JOBS: Final = {
+    "ArchiveResult": "rocketstore.pipeline.jobs.archive.job",
+    "AuditReport": "rocketstore.pipeline.jobs.audit.report",
+    "ProofReport": "rocketstore.pipeline.jobs.rebuild.proving",
+    "RebuildReport": "rocketstore.pipeline.jobs.rebuild.report",
+    "Report": "rocketstore.pipeline.jobs.report.job",
+    "RestoreResult": "rocketstore.pipeline.jobs.restore.job",
     "archive": "rocketstore.pipeline.jobs.archive.job",
     "archived_messages": "rocketstore.pipeline.jobs.archive.query",
     "audit": "rocketstore.pipeline.jobs.audit.job",
@@ -42,7 +56,7 @@ _JOBS: Final = {
     "report": "rocketstore.pipeline.jobs.report.job",
     "restore": "rocketstore.pipeline.jobs.restore.job",
 }
-"""Jobs and the modules they live in, which are loaded when they are first asked for."""
+"""Jobs, what they answer with, and the modules of both, loaded when first asked for."""
 
 FILTER_PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 """Spark's setting that lets Python data sources see filters; off unless somebody sets it."""

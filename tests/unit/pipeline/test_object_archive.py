@@ -326,7 +326,11 @@ def test_commands_take_locations_as_they_stand(tmp_path, built, s3, monkeypatch,
         del progress, config
         return rebuild_with(Here(), store, now_ms=0, **options)
 
-    for name, job in (("archive", archiving), ("restore", restoring), ("session", lambda *_: None)):
+    for name, job in (
+        ("archive", archiving),
+        ("restore", restoring),
+        ("session", lambda *_, **__: None),
+    ):
         monkeypatch.setattr(pipeline, name, job, raising=False)
     monkeypatch.setattr(rebuild_job, "rebuild", rebuilding)
     s3.put_tree(built, "store")
