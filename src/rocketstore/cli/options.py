@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from cyclopts import Parameter
+from cyclopts import Parameter, validators
 
 from rocketstore.cli.wording import complain
 from rocketstore.errors import StoreError
@@ -33,7 +33,7 @@ BodyOption = Annotated[
 
 TopicOption = Annotated[str, Parameter(name=["--topic", "-t"])]
 QueueOption = Annotated[int, Parameter(name=["--queue", "-q"])]
-MaxOption = Parameter(name=["--max", "-n"])
+MaxOption = Parameter(name=["--max", "-n"], validator=validators.Number(gte=0))
 
 
 StoreArgument = Annotated[Path, Parameter(name="STORE", help="Directory of the store.")]

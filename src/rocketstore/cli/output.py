@@ -68,8 +68,8 @@ def print_object(value: dict[str, Any], output: Output) -> None:
     for key, entry in value.items():
         entries = entry if isinstance(entry, list | tuple) and entry else [entry]
         for number, one in enumerate(entries):
-            lines = _wrapped(cell_text(key, one), margin) or [""]
-            print(f"{'' if number else key:<{margin}}{lines[0]}".rstrip())
+            lines = _wrapped(cell_text(key, one), margin, is_data=True)
+            print(f"{'' if number else key:<{margin}}{lines[0]}")
             for line in lines[1:]:
                 print(" " * margin + line)
 
@@ -189,8 +189,16 @@ def _print_cells(cells: Sequence[str], widths: Sequence[int]) -> None:
     print(line.rstrip())
 
 
-def _wrapped(text: str, margin: int) -> list[str]:
+def _wrapped(text: str, margin: int, *, is_data: bool = False) -> list[str]:
+    """Return the lines of a text; of data no blank is lost between them."""
     width = terminal_width()
     if width is None or len(text) + margin <= width:
         return [text]
-    return textwrap.wrap(text, max(width - margin, _LEAST_WIDTH_OF_OTHERS), break_on_hyphens=False)
+    return textwrap.wrap(
+        text,
+        max(width - margin, _LEAST_WIDTH_OF_OTHERS),
+        break_on_hyphens=False,
+        drop_whitespace=not is_data,
+        replace_whitespace=not is_data,
+        expand_tabs=not is_data,
+    )

@@ -230,6 +230,31 @@ def test_what_max_leaves_out_is_said_on_stderr(
     assert said in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("command", ["get -q 1", "find -k all", "tail"])
+def test_less_than_nothing_is_wrong_usage(
+    command: str, store: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    verb, *options = command.split()
+    assert run(["message", verb, str(store), "-t", "orders", *options, "-n", "-1"]) == 2
+    assert '"-1"' in capsys.readouterr().err
+
+
+def test_no_blank_of_a_wrapped_body_is_lost(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    body = "a  b   c " * 30
+    with MessageStore.open(tmp_path, SMALL) as opened:
+        message_id = opened.put(Message(topic="t", body=body.encode()), 0).message_id
+    assert message_id is not None
+    assert run(["message", "id", str(tmp_path), message_id]) == 0
+    printed = capsys.readouterr().out.split("\nbody ")[1].split("\nproperties")[0]
+    assert (
+        "".join(line[27 if number else 22 :] for number, line in enumerate(printed.split("\n")))
+        == body
+    )
+
+
 @pytest.mark.parametrize("command", ["get -q 1 -n 70", "find -k all -n 70", "find -k k7"])
 def test_nothing_is_said_where_all_is_shown(
     command: str, store: Path, capsys: pytest.CaptureFixture[str]
