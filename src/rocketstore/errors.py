@@ -148,6 +148,10 @@ class StoreClosedError(StoreError):
     """The store object was closed."""
 
 
+class StoreForkedError(StoreClosedError):
+    """The store object is that of the process that forked this one."""
+
+
 class StoreReadOnlyError(StoreError):
     """A write was asked of a store that was opened read-only."""
 

@@ -6,6 +6,7 @@ import threading
 from typing import TYPE_CHECKING, Final
 
 from rocketstore.events import get_logger
+from rocketstore.storage.bell import StopSign
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,7 +31,7 @@ class Periodic:
         self._name = name
         self._job = job
         self._interval_s = interval_s
-        self._stopping = threading.Event()
+        self._stopping = StopSign()
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:

@@ -17,6 +17,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+import weakref
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Self
 
@@ -128,6 +129,7 @@ class ReadOnlyStore(Reader):
         self.layout = StoreLayout.of(path, self.config)
         self._sleep, self._monotonic = sleep, monotonic
         self._end_lock = threading.Lock()
+        _stores.add(self)
         self._followed_to = 0
         self._known_end = 0
         self._open_files = OpenFiles()
@@ -169,6 +171,11 @@ class ReadOnlyStore(Reader):
         traceback: TracebackType | None,
     ) -> None:
         self.close()
+
+    def _go_on_in_child(self) -> None:
+        """Get locks of its own in a forked child: a thread that had one is not there."""
+        self._end_lock = threading.Lock()
+        self._pread_queues.forget()
 
     def close(self) -> None:
         """Let go of all files; may be called twice."""
@@ -403,3 +410,14 @@ def _commonest(found: Sequence[FileObservation]) -> FileObservation | None:
 def physical_memory_bytes() -> int:
     """Return the machine's memory, from which "in memory" of a page is measured."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+_stores: Final[weakref.WeakSet[ReadOnlyStore]] = weakref.WeakSet()
+
+
+def _go_on_in_child() -> None:
+    for store in list(_stores):
+        store._go_on_in_child()  # noqa: SLF001 - of this module
+
+
+os.register_at_fork(after_in_child=_go_on_in_child)

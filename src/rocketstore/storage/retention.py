@@ -15,7 +15,6 @@ goes before its time (K-E5) is said aloud.
 
 from __future__ import annotations
 
-import threading
 from datetime import UTC, datetime
 from enum import Enum
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -25,6 +24,7 @@ from rocketstore.errors import ConfigError
 from rocketstore.events import get_logger
 from rocketstore.scan import kernels
 from rocketstore.scan.columns import Column, new_columns
+from rocketstore.storage.bell import StopSign
 from rocketstore.storage.running_flags import RunningFlag
 from rocketstore.units import KiB
 
@@ -157,7 +157,7 @@ class Retention:
         self._dispatched_offset = dispatched_offset
         self._clock = clock
         self._tz = tz
-        self._stopping = threading.Event()
+        self._stopping = StopSign()
         self._pause = self._stopping.wait if pause is None else pause
         self._hours = parse_delete_hours(config.delete_when)
         self._manual_rounds = 0

@@ -11,6 +11,7 @@ import threading
 from typing import TYPE_CHECKING, Final
 
 from rocketstore.events import get_logger
+from rocketstore.storage.bell import StopSign
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,7 +39,7 @@ class RetentionService:
     def __init__(self, retention: Retention, *, interval_s: float) -> None:
         self.retention = retention
         self._interval_s = interval_s
-        self._stopping = threading.Event()
+        self._stopping = StopSign()
         self._threads: list[threading.Thread] = []
 
     def start(self) -> None:

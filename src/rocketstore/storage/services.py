@@ -52,11 +52,17 @@ class StoreServices:
         The store, recovered.
     threads
         False runs nothing in the background.
+
+    Attributes
+    ----------
+    is_stopped
+        Whether nothing runs any more.
     """
 
     def __init__(self, parts: StoreParts, *, threads: bool) -> None:
         self._parts = parts
         self._threads = threads
+        self.is_stopped = False
         config, clock, log = parts.config, parts.clock, parts.log
         self.flusher = CommitLogFlusher(
             log, checkpoint=parts.checkpoint, config=config, clock=clock
@@ -152,8 +158,7 @@ class StoreServices:
         """
         self.writer.stop()
         # A put that is in the log's lock ends first.
-        with self._parts.log.lock:
-            pass
+        self._parts.log.settle()
         failure: FlushFailedError | None = None
         if self._parts.touch_ahead is not None:
             self._parts.touch_ahead.stop()
@@ -169,6 +174,7 @@ class StoreServices:
             self._wait_for_dispatch()
         self.dispatch.stop()
         self.queue_flusher.stop()
+        self.is_stopped = True
         is_in_order = failure is None and self._finish()
         if failure is not None:
             raise failure

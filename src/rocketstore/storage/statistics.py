@@ -134,16 +134,13 @@ class StoreStatistics:
 
         Source: StoreStatsService, getMessageTimesTotalFound and getMessageTimesTotalMiss.
         """
-        # Each get pays for this, so the lock is taken the shortest way.
-        lock = self._lock
-        lock.acquire()
-        if message_count:
-            self.get_found += 1
-            self.get_transferred_messages += message_count
-        else:
-            self.get_miss += 1
-        self.get_time_max_ms = max(self.get_time_max_ms, elapsed_ms)
-        lock.release()
+        with self._lock:
+            if message_count:
+                self.get_found += 1
+                self.get_transferred_messages += message_count
+            else:
+                self.get_miss += 1
+            self.get_time_max_ms = max(self.get_time_max_ms, elapsed_ms)
 
     def note_dispatch_backlog(self, size: int) -> None:
         """Remember the largest distance between the log's end and its dispatch."""

@@ -5,18 +5,17 @@ Law: one `MessageStore` per directory and machine writes, held by the lock of
 next open has nothing to recover.
 
 How derived: DefaultMessageStore of 4.9, whose order of start and shutdown this follows.
-Reading is `storage.reading.reader`, which this class extends; putting is `storage.log.writer`.
+Reading is `storage.reading.reader`, which this class extends; putting is `storage.log.writer`; how
+a store ends is `storage.store_end`.
 """
 
 from __future__ import annotations
 
-import contextlib
 from time import monotonic_ns
-from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, Self, overload
+from typing import TYPE_CHECKING, Final, Literal, Self, overload
 
 from rocketstore.config import StoreConfig
-from rocketstore.errors import FlushFailedError, RefusedMessageError, StoreClosedError
-from rocketstore.events import get_logger
+from rocketstore.errors import RefusedMessageError
 from rocketstore.message import DEFAULT_HOST
 from rocketstore.storage.clock import system_clock_ms
 from rocketstore.storage.files.disk import Disk
@@ -24,15 +23,12 @@ from rocketstore.storage.layout import StoreLayout
 from rocketstore.storage.log.prepared import PreparedMessage
 from rocketstore.storage.log.record_log import RecordLog
 from rocketstore.storage.opening import StoreParts, open_parts
-from rocketstore.storage.read_only import ReadOnlyStore, physical_memory_bytes
-from rocketstore.storage.reading.get_page import PageLimits
-from rocketstore.storage.reading.reader import Reader
-from rocketstore.storage.services import StoreServices
+from rocketstore.storage.read_only import ReadOnlyStore
+from rocketstore.storage.store_end import EndingStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
-    from types import TracebackType
 
     from rocketstore.config import RecoveryPolicy
     from rocketstore.message import Message
@@ -42,14 +38,11 @@ if TYPE_CHECKING:
     from rocketstore.storage.index.index_service import IndexProblem
     from rocketstore.storage.recovery.recover import RecoveryReport
     from rocketstore.storage.results import GetRawResult, GetResult, PutResult
-    from rocketstore.storage.running_flags import RunningFlags
-    from rocketstore.storage.statistics import StoreStatistics
 
 _NANOS_PER_MS: Final = 1_000_000
-_log: Final = get_logger(__name__)
 
 
-class MessageStore(Reader):
+class MessageStore(EndingStore):
     """A store that this process writes; made by `MessageStore.open`, a context manager.
 
     Attributes
@@ -70,21 +63,11 @@ class MessageStore(Reader):
         """Take what `MessageStore.open` made; programs call that."""
         if wrong or not isinstance(parts, StoreParts):
             raise TypeError("a store is opened by MessageStore.open(path), not MessageStore(path)")
-        limits = PageLimits.from_config(parts.config, physical_memory_bytes=physical_memory_bytes())
-        super().__init__(parts.log, parts.queues, parts.index, limits)
+        super().__init__(parts, threads=threads)
         self.find_limit = parts.config.max_msgs_num_batch
-        self._parts = parts
-        self._services = StoreServices(parts, threads=threads)
-        self._writer = self._services.writer
-        self._batches = self._services.batches
-        self._is_closed = False
         self.config: StoreConfig = parts.config
-        self.layout: StoreLayout = parts.layout
         self.recovery: RecoveryReport = parts.recovery
         self.problems: list[FileProblem | IndexProblem] = parts.problems
-        self.statistics: StoreStatistics = self._services.statistics
-        self.running_flags: RunningFlags = parts.flags
-        self._check_readable = parts.flags.check_readable
 
     @overload
     @classmethod
@@ -166,22 +149,6 @@ class MessageStore(Reader):
             parts.drop()
             raise
         return store
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if error is None:
-            self.close()
-            return
-        # What ended the block is more telling than what a failed flush adds to it.
-        with contextlib.suppress(FlushFailedError):
-            self.close()
 
     def __repr__(self) -> str:
         state = "closed" if self._is_closed else "open"
@@ -399,48 +366,12 @@ class MessageStore(Reader):
         self._check_open()
         self._services.flush()
 
-    def close(self) -> None:
-        """Flush everything, say in the store that it ended in order, and let go of it.
-
-        A second call does nothing. After an error the marker ``abort`` stays, so that the next open
-        checks what is there.
-
-        Raises
-        ------
-        FlushFailedError
-            Not everything is on the disk. The store is closed nevertheless.
-        """
-        if self._is_closed:
-            return
-        self._is_closed = True
-        try:
-            is_in_order = self._services.stop()
-            if is_in_order:
-                self._parts.disk.unlink(self.layout.abort)
-                self._parts.disk.fsync_directory(self.layout.root)
-            else:
-                _log.warning("store.abort_stays", root=str(self.layout.root))
-        finally:
-            closed: Any = _Closed(self.layout.root)
-            self._log = self._queues = self._key_search = self._raw_pages = closed
-            self._parts.drop()
-
-    def abandon(self) -> None:
-        """Let go of a store without threads as a crash would; the next open recovers it."""
-        self._is_closed = True
-        self._parts.drop()
-
     # --- about the store ------------------------------------------------------------------------
 
     @property
     def is_read_only(self) -> bool:
         """False."""
         return False
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether `close` was called."""
-        return self._is_closed
 
     @property
     def min_physical_offset(self) -> int:
@@ -484,17 +415,3 @@ class MessageStore(Reader):
         """Return what 4.9 tells of a running store, under its names."""
         self._check_open()
         return self._services.runtime_info()
-
-    def _check_open(self) -> None:
-        if self._is_closed:
-            raise StoreClosedError(f"{self.layout.root} was closed", hint="open it again")
-
-
-class _Closed:
-    """What a closed store reads from."""
-
-    def __init__(self, root: Path) -> None:
-        self._root = root
-
-    def __getattr__(self, name: str) -> NoReturn:
-        raise StoreClosedError(f"{self._root} was closed", hint="open it again")

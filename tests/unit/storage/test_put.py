@@ -538,12 +538,12 @@ class SlowLock:
     def __init__(self, lock, clock, waited_ms) -> None:
         self._lock, self._clock, self._waited_ms = lock, clock, waited_ms
 
-    def acquire(self) -> bool:
+    def __enter__(self) -> bool:
         taken = self._lock.acquire()
         self._clock.now_ms += self._waited_ms
         return taken
 
-    def release(self) -> None:
+    def __exit__(self, *_: object) -> None:
         self._lock.release()
 
 

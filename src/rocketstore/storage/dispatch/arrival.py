@@ -12,6 +12,7 @@ import threading
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from rocketstore.events import get_logger
+from rocketstore.storage.bell import Changes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -50,8 +51,8 @@ class ArrivalBoard:
 
     def __init__(self) -> None:
         self._listeners: tuple[ArrivalListener, ...] = ()
-        self._condition = threading.Condition()
-        self._waiters = 0
+        self._lock = threading.Lock()
+        self._changes = Changes()
         self._closed = False
 
     @property
@@ -61,12 +62,12 @@ class ArrivalBoard:
 
     def add_listener(self, listener: ArrivalListener) -> None:
         """Call `listener` for every message dispatched from now on, on the dispatching thread."""
-        with self._condition:
+        with self._lock:
             self._listeners = (*self._listeners, listener)
 
     def remove_listener(self, listener: ArrivalListener) -> None:
         """Stop calling `listener`; one that is unknown is no error."""
-        with self._condition:
+        with self._lock:
             self._listeners = tuple(known for known in self._listeners if known != listener)
 
     def announce(self, arrivals: Iterable[Arrival]) -> None:
@@ -81,24 +82,15 @@ class ArrivalBoard:
 
     def wake(self) -> None:
         """Let waiters look again."""
-        if self._waiters:
-            with self._condition:
-                self._condition.notify_all()
+        if self._changes:
+            self._changes.tell()
 
     def wait_until(self, is_true: Callable[[], bool], timeout_s: float | None) -> bool:
         """Return whether `is_true` became true in time; it is asked whenever dispatch got on."""
-        if is_true():
-            return True
-        with self._condition:
-            self._waiters += 1
-            try:
-                self._condition.wait_for(lambda: self._closed or is_true(), timeout_s)
-            finally:
-                self._waiters -= 1
+        self._changes.wait_for(lambda: self._closed or is_true(), timeout_s)
         return is_true()
 
     def close(self) -> None:
         """Let all waiters go; later ones do not wait."""
-        with self._condition:
-            self._closed = True
-            self._condition.notify_all()
+        self._closed = True
+        self._changes.tell()

@@ -14,6 +14,7 @@ import time
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from rocketstore.events import get_logger
+from rocketstore.storage.bell import StopSign
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -83,7 +84,7 @@ class DispatchService:
         self._clock = clock
         self._on_health = on_health
         self._pause = pause
-        self._stopping = threading.Event()
+        self._stopping = StopSign()
         self._thread: threading.Thread | None = None
 
     @property

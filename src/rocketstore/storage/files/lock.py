@@ -12,6 +12,7 @@ this lock (spec F12). Who holds it is asked of the kernel (``F_GETLK``), not rea
 from __future__ import annotations
 
 import fcntl
+import io
 import os
 import struct
 import threading
@@ -26,14 +27,18 @@ if TYPE_CHECKING:
 _FLOCK: Final = struct.Struct("@hhqqi4x")
 """``struct flock`` of 64-bit Linux: type, whence, start, length, pid."""
 
-_held: dict[tuple[int, int], Path] = {}
+_held: dict[tuple[int, int], io.FileIO] = {}
 """Lock files held by this process, by device and inode."""
 
-_registry: Final = threading.Lock()
+_registry = threading.Lock()
 
 
 def _forget_in_child() -> None:
-    # A child inherits the descriptor but not the lock.
+    # A child inherits the descriptor but not the lock; nor the thread that may be in the registry.
+    global _registry  # noqa: PLW0603 - a lock that another thread held at the fork stays held
+    _registry = threading.Lock()
+    for file in _held.values():
+        file.close()
     _held.clear()
 
 
@@ -43,9 +48,9 @@ os.register_at_fork(after_in_child=_forget_in_child)
 class StoreLock:
     """The lock of one store, held from `acquire` to `release`."""
 
-    def __init__(self, path: Path, descriptor: int, key: tuple[int, int]) -> None:
+    def __init__(self, path: Path, file: io.FileIO, key: tuple[int, int]) -> None:
         self.path = path
-        self._descriptor: int | None = descriptor
+        self._file = file
         self._key = key
 
     @classmethod
@@ -62,39 +67,39 @@ class StoreLock:
         with _registry:
             _refuse_second(path)
             try:
-                descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+                file = io.FileIO(path, "r+", opener=_opened)
             except OSError as error:
                 raise StoreError(
                     f"cannot open {path} for writing: {error.strerror}",
                     hint="open the store with read_only=True, or fix the permissions",
                 ) from error
-            status = os.fstat(descriptor)
+            status = os.fstat(file.fileno())
             key = (status.st_dev, status.st_ino)
             try:
-                fcntl.lockf(
-                    descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, LOCK_LENGTH_BYTES, LOCK_START
-                )
+                fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, LOCK_LENGTH_BYTES, LOCK_START)
             except OSError as error:
-                owner = _owner_pid(descriptor)
-                os.close(descriptor)
+                owner = _owner_pid(file.fileno())
+                file.close()
                 raise _locked(path, owner) from error
-            _held[key] = path
-        _write_content(descriptor)
-        return cls(path, descriptor, key)
+            _held[key] = file
+        _write_content(file.fileno())
+        return cls(path, file, key)
 
     def release(self) -> None:
         """Let go of the lock; a second call does nothing."""
         with _registry:
-            descriptor, self._descriptor = self._descriptor, None
-            if descriptor is not None:
-                # In a forked child the lock was never ours; closing there harms nobody.
+            if not self._file.closed:
+                self._file.close()
                 _held.pop(self._key, None)
-                os.close(descriptor)
 
     @property
     def is_held(self) -> bool:
         """Whether `release` was not called yet."""
-        return self._descriptor is not None
+        return not self._file.closed
+
+
+def _opened(path: str, _flags: int) -> int:
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
 
 
 def writer_pid(path: Path) -> int | None:

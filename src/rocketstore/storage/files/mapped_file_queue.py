@@ -95,7 +95,6 @@ class MappedFileQueue:
         self.files: tuple[MappedFile, ...] = ()
         self.writable = writable
         self._name_levels = name_levels
-        self._bases: tuple[int, ...] = ()
         self._changing = threading.Lock()
         self._disk = disk
         self._place = place if place is not None else lambda _base: listed[0]
@@ -195,8 +194,6 @@ class MappedFileQueue:
             os.close(descriptor)
 
     def _replace(self, files: Sequence[MappedFile]) -> None:
-        # A reader that sees the new files with the old bases finds nothing, never a wrong file.
-        self._bases = tuple(file.base for file in files)
         self.files = tuple(files)
 
     # --- reading --------------------------------------------------------------------------------

@@ -61,8 +61,8 @@ def make_file(path: Path, size: int, *, disk: Disk, sync: bool = True) -> tuple[
             disk.give_name(descriptor, path)
             is_named = True
             # Opened anew, or the tools of the system would list the file as "(deleted)".
-            os.close(descriptor)
-            descriptor = -1
+            unnamed, descriptor = descriptor, -1
+            os.close(unnamed)
             descriptor = disk.open_file(path, writable=True)
         if sync:
             disk.fsync_directory(path.parent)

@@ -2,8 +2,10 @@
 
 Law: a file handed out is complete: all its blocks, its name durable, all zeros. Files that nobody
 took are deleted at an orderly close; after a crash they stay and recovery deletes them, because
-they begin behind the end of the log. Names appear in the order of the log: while a put makes a file
-itself, none is made behind it, so that no reader sees a hole.
+they begin behind the end of the log. A file that was taken is handed out again until the log has
+it; one that is there already and holds nothing was made by somebody who could not say so any more,
+and makes room for a new one. Names appear in the order of the log: while a put makes a file itself,
+none is made behind it, so that no reader sees a hole.
 
 How derived: AllocateMappedFileService of 4.9 (spec B7). A put does not fail because a file is still
 being made (K-P9): it waits for the one under way, and makes the file itself when none is. Files are
@@ -13,13 +15,17 @@ never half full: a gigabyte more for each message of a small store.
 
 from __future__ import annotations
 
+import os
 import threading
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Final
 
-from rocketstore.errors import StoreError, StoreFullError
+from rocketstore.errors import StoreError
 from rocketstore.events import get_logger
+from rocketstore.format.file_name import file_name
+from rocketstore.storage.bell import Changes
 from rocketstore.storage.files.mapped_file import MappedFile
+from rocketstore.storage.recovery.evidence import has_data
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -55,6 +61,11 @@ class Preallocator:
         What is done to a new file; None leaves it cold.
     files_ahead
         How many files are kept ready; 0 makes each when it is asked for.
+
+    Attributes
+    ----------
+    is_in_use
+        Whether the log has the file that was taken for an offset; set by the log.
     """
 
     def __init__(
@@ -71,7 +82,10 @@ class Preallocator:
         self._disk = disk
         self._warm_up = warm_up
         self._files_ahead = files_ahead
-        self._changed = threading.Condition()
+        self.is_in_use: Callable[[int], bool] = lambda _base: True
+        self._taken: MappedFile | None = None
+        self._lock = threading.Lock()
+        self._changes = Changes()
         self._wanted: list[int] = []
         self._under_way: int | None = None
         self._ready: dict[int, MappedFile] = {}
@@ -92,15 +106,17 @@ class Preallocator:
         """Ask for the files behind the one that begins at `base`, which is in use."""
         if self._thread is None:
             return
-        with self._changed:
+        with self._lock:
             for ahead in range(1, self._files_ahead + 1):
                 wanted = base + ahead * self._file_size
                 if wanted not in (self._under_way, *self._ready, *self._wanted):
                     self._wanted.append(wanted)
-            self._changed.notify_all()
+        self._changes.tell()
 
     def take(self, base: int, *, ahead: bool = True) -> MappedFile:
         """Return the file that begins at `base`, and ask for those behind it unless told not to.
+
+        Asked again for the same one, it returns the same file.
 
         Raises
         ------
@@ -109,36 +125,37 @@ class Preallocator:
         StoreError
             It could not be made, or not in time; the same call may succeed later.
         """
-        with self._changed:
-            if self._under_way == base and not self._changed.wait_for(
-                lambda: self._under_way != base, TAKE_TIMEOUT_S
-            ):
-                raise StoreError(
-                    f"the file at {base} was not made within {TAKE_TIMEOUT_S} s",
-                    hint="the disk is slow; put again",
-                )
-            file = self._ready.pop(base, None)
-            if base in self._wanted:
-                self._wanted.remove(base)
-            self._put_makes = file is None
-        if file is None:
+        file = self._taken
+        if file is None or file.base != base:
             try:
-                file = self._make(base)
+                file = self._taken = self._made(base)
             finally:
-                with self._changed:
-                    self._put_makes = False
-                    self._changed.notify_all()
+                self._put_makes = False
+                self._changes.tell()
+        with self._lock:
+            self._ready.pop(base, None)
         if ahead:
             self.request(base)
         return file
 
+    def _made(self, base: int) -> MappedFile:
+        with self._lock:
+            self._put_makes = base not in self._ready
+            if base in self._wanted:
+                self._wanted.remove(base)
+        if not self._changes.wait_for(lambda: self._under_way != base, TAKE_TIMEOUT_S):
+            raise StoreError(
+                f"the file at {base} was not made within {TAKE_TIMEOUT_S} s",
+                hint="the disk is slow; put again",
+            )
+        file = self._ready.get(base)
+        return self._make(base) if file is None else file
+
     def retire(self, file: MappedFile) -> None:
         """Take note that `file` is full: what warming locked in memory is let go."""
-        if self._warm_up is None or self._thread is None:
-            return
-        with self._changed:
+        if self._warm_up is not None and self._thread is not None:
             self._retired.append(file)
-            self._changed.notify_all()
+            self._changes.tell()
 
     @property
     def ready_count(self) -> int:
@@ -147,39 +164,40 @@ class Preallocator:
 
     def wait_idle(self, timeout_s: float) -> bool:
         """Wait until all files asked for are made or given up."""
-        with self._changed:
-            return self._changed.wait_for(
-                lambda: not self._wanted and self._under_way is None, timeout_s
-            )
+        return self._changes.wait_for(
+            lambda: not self._wanted and self._under_way is None, timeout_s
+        )
 
     def close(self) -> None:
         """Stop the thread and delete the files that nobody took."""
-        with self._changed:
-            self._closing = True
-            self._wanted.clear()
-            self._changed.notify_all()
+        self._closing = True
+        self._changes.tell()
         if self._thread is not None:
             self._thread.join()
             self._thread = None
-        unused = list(self._ready.values())
-        self._ready.clear()
+        taken = self._taken
+        unused = [file for file in self._ready.values() if taken is None or file.base != taken.base]
+        if taken is not None and not self.is_in_use(taken.base):
+            unused.append(taken)
         with ExitStack() as rest:  # one that cannot be deleted does not keep the others
             for directory in {file.path.parent for file in unused}:
                 rest.callback(self._disk.fsync_directory, directory)
             for file in unused:
                 rest.callback(file.drop)
                 rest.callback(file.destroy, 0, now_ms=0)
+            self._taken = None
+            self._ready.clear()
 
     # --- the thread -----------------------------------------------------------------------------
 
     def _run(self) -> None:
         while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._closing or self._has_work())
-                if self._closing:
-                    return
+            self._changes.wait_for(lambda: self._closing or self._has_work())
+            if self._closing:
+                return
+            base = None
+            with self._lock:
                 retired, self._retired = self._retired, []
-                base = self._under_way = None
                 if self._wanted and not self._put_makes:
                     base = self._under_way = self._wanted.pop(0)
             if self._warm_up is not None:
@@ -200,11 +218,10 @@ class Preallocator:
             # The put that needs the file makes it, or fails with this very error.
             _log.warning("file.not_preallocated", base=base, error=str(error))
         finally:
-            with self._changed:
-                if file is not None:
-                    self._ready[base] = file
-                self._under_way = None
-                self._changed.notify_all()
+            if file is not None:
+                self._ready[base] = file
+            self._under_way = None
+            self._changes.tell()
 
     def _has_room(self, base: int) -> bool:
         directory = self._place(base)
@@ -215,13 +232,29 @@ class Preallocator:
         directory = self._place(base)
         try:
             self._disk.make_directory(directory)
+            _remove_empty(directory / file_name(base), self._disk)
             file = MappedFile.create(directory, base=base, size=self._file_size, disk=self._disk)
         except OSError as error:
+            if error.errno is None:  # of a signal handler, not of the system
+                raise
             raise StoreError(f"cannot make the file at {base} in {directory}: {error}") from error
         try:
             if self._warm_up is not None:
                 self._warm_up.warm(file)
-        except StoreFullError:
+        except BaseException:
             file.destroy(0, now_ms=0)
             raise
         return file
+
+
+def _remove_empty(path: Path, disk: Disk) -> None:
+    """Delete a file that holds nothing: one that was made, and then could not be handed out."""
+    if not path.is_file():
+        return
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        holds_data = has_data(descriptor, 0, os.fstat(descriptor).st_size)
+    finally:
+        os.close(descriptor)
+    if not holds_data:
+        disk.unlink(path)

@@ -2,18 +2,17 @@
 
 Law: a record gets its queue offset, physical offset and store time under one lock, and the end of
 the log moves only after all its bytes are in the mapping. Store times never go back. What a failed
-append leaves behind the end is zero.
+append leaves behind the end is zero. An append happens as a whole or not at all, wherever an
+exception ends it (`storage.log.whole_append`).
 
 How derived: CommitLog.asyncPutMessage and DefaultAppendMessageCallback.doAppend of 4.9 (spec B3.4,
-B3.5, F3.1). Cost: one `pack_into` of a whole-record `Struct`, cached by sizes, writes a record;
-that is cheaper than joining parts and copying them, and than a compiled call per message. A batch
-is one call of a kernel.
+B3.5, F3.1). Cost: one `pack_into` of a whole-record `Struct`, cached by sizes, writes a record. A
+batch is one call of a kernel.
 """
 
 from __future__ import annotations
 
 import struct
-import threading
 from typing import TYPE_CHECKING, Final, cast
 
 import numpy as np
@@ -23,11 +22,12 @@ from rocketstore.format.blank import END_FILE_MIN_BLANK_SIZE, encode_blank
 from rocketstore.format.record import MESSAGE_MAGIC_V1_SIGNED, body_crc, crc32, record_struct
 from rocketstore.message import TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
 from rocketstore.scan import kernels
-from rocketstore.scan.batch_state import COUNT_SHIFT, BatchRefusal
+from rocketstore.scan.batch_state import COUNT_SHIFT, BatchPlan, BatchRefusal
 from rocketstore.storage.clock import system_clock_ms
 from rocketstore.storage.files.touch_ahead import WINDOW_BYTES, windows_ahead
-from rocketstore.storage.log.append_state import IS_COMPILED, AppendState, QueueCell
+from rocketstore.storage.log.append_state import IS_COMPILED, QueueCell
 from rocketstore.storage.log.put_group import PutGroup
+from rocketstore.storage.log.whole_append import WholeAppends
 
 if TYPE_CHECKING:
     import mmap
@@ -48,11 +48,13 @@ if TYPE_CHECKING:
 _CACHED_PACKERS: Final = 8192
 _SIZE_MASK: Final = (1 << COUNT_SHIFT) - 1
 _MAGIC_PLACES: Final = np.arange(4, 8)
+_LARGEST_HEAD: Final = 75 + 2 * 20 + 1
+"""Of a record besides body, topic and properties, with a separator between those."""
 _OUTSIDE_QUEUES: Final = frozenset({TRANSACTION_PREPARED, TRANSACTION_ROLLBACK})
 """Transaction types whose records have queue offset 0 and no queue entry."""
 
 
-class CommitLog(AppendState):
+class CommitLog(WholeAppends):
     """The log of a store that is open for writing.
 
     Parameters
@@ -100,14 +102,13 @@ class CommitLog(AppendState):
         self.put_group = PutGroup()
         self.max_offset = files.max_offset
         self.flushed_offset = files.flushed_offset
-        self.clock_steps_back = 0
-        self.lock = threading.Lock()
         self._preallocator = preallocator
         self._touch_ahead = touch_ahead
         self._window_entered_ms = 0
         self._cells: dict[tuple[str, int], QueueCell] = {}
         self._packers: dict[tuple[int, int, int], Callable[..., None]] = {}
         self._target = cast("ByteArray", None)
+        preallocator.is_in_use = lambda base: files.find(base) is not None
 
     def drop(self) -> None:
         """Let go of all files, and of what an append keeps of the last one."""
@@ -165,7 +166,8 @@ class CommitLog(AppendState):
         -----
         Source: DefaultMessageStore.recoverTopicQueueTable (spec B16.4).
         """
-        self._cells = {key: _cell(key, offset) for key, offset in queue_offsets.items()}
+        self._cells.clear()
+        self._cells.update((key, _cell(key, offset)) for key, offset in queue_offsets.items())
         self.last_store_timestamp_ms = last_store_timestamp_ms
         self.max_offset = self.files.max_offset
         self.flushed_offset = self.files.flushed_offset
@@ -245,41 +247,50 @@ class CommitLog(AppendState):
                 pack = self._packer(body_size, topic_size, properties_size)
             size = 91 + body_size + topic_size + properties_size
             outside_queues = False
-        lock = self.lock
-        lock.acquire()
-        try:
-            self._busy = 1
-            now = self._clock()
-            self.locked_since_ms = now
-            if now < self.last_store_timestamp_ms:
-                now = self._clamped()
-            position = self._position
-            end = position + size
-            if end > self._limit:
-                position = self._make_room(size)
-                end = position + size
-            queue_offset = 0 if outside_queues else cell.next_offset
-            offset = self._base + position
+        with self.lock:
             try:
-                pack(
-                    self._mapping, position, size, MESSAGE_MAGIC_V1_SIGNED, crc, cell.queue_id,
-                    flag, queue_offset, offset, sys_flag,
-                    now if born_timestamp_ms is None else born_timestamp_ms, born_host, now,
-                    store_host, reconsume_times, prepared_transaction_offset, body_size, body,
-                    topic_size, cell.topic, properties_size, properties,
-                )  # fmt: skip
-            except (struct.error, TypeError) as error:
-                self._file.mapping[position:end] = bytes(size)
-                raise RefusedMessageError(f"a field does not fit a record: {error}") from error
-            self._file.write_position = self._position = end
-            self.last_store_timestamp_ms = now
-            self.max_offset = offset + size
-            if not outside_queues:
-                cell.next_offset = queue_offset + 1
-            cell.stored_bytes += size
-        finally:
-            self.locked_since_ms = self._busy = 0
-            lock.release()
+                self._busy = 1
+                if self._under_way is not None:
+                    self._settle()
+                now = self._clock()
+                self.locked_since_ms = now
+                if now < self.last_store_timestamp_ms:
+                    now = self._clamped()
+                position = self._position
+                end = position + size
+                if end > self._limit:
+                    position = self._make_room(size)
+                    end = position + size
+                queue_offset = next_offset = cell.next_offset
+                if outside_queues:
+                    queue_offset = 0
+                else:
+                    next_offset += 1
+                offset = self._base + position
+                file = self._file
+                stored_bytes = cell.stored_bytes + size
+                queues = ((cell, next_offset, stored_bytes),)
+                self._under_way = (file, position, end, end, now, queues)
+                try:
+                    pack(
+                        self._mapping, position, size, MESSAGE_MAGIC_V1_SIGNED, crc, cell.queue_id,
+                        flag, queue_offset, offset, sys_flag,
+                        now if born_timestamp_ms is None else born_timestamp_ms, born_host, now,
+                        store_host, reconsume_times, prepared_transaction_offset, body_size, body,
+                        topic_size, cell.topic, properties_size, properties,
+                    )  # fmt: skip
+                except (struct.error, TypeError) as error:
+                    self._settle()
+                    raise RefusedMessageError(f"a field does not fit a record: {error}") from error
+                file.write_position = self._position = end
+                cell.next_offset = next_offset
+                cell.stored_bytes = stored_bytes
+                self.last_store_timestamp_ms = now
+                self.max_offset = offset + size
+                self._under_way = None
+                self._busy = 0
+            finally:
+                self.locked_since_ms = 0
         return offset, size, queue_offset, now
 
     if TYPE_CHECKING or not IS_COMPILED:
@@ -309,36 +320,27 @@ class CommitLog(AppendState):
         StoreFullError, StoreError
             A file was needed and could not be made; nothing was stored.
         """
-        self.lock.acquire()
-        try:
-            self._busy = 1
-            now = self._clock()
-            self.locked_since_ms = now
-            if now < self.last_store_timestamp_ms:
-                now = self._clamped()
-            if self._limit < 0:
-                self._make_room(0)
-            done = self._write_batch(cell, source, table, plan, now)
-            if done <= BatchRefusal.NO_ROOM:
-                needed = BatchRefusal.NO_ROOM - done
-                if needed + END_FILE_MIN_BLANK_SIZE > self.file_size:
-                    return done
-                self._make_room(needed)
+        with self.lock:
+            try:
+                now = self._enter()
+                if self._limit < 0:
+                    self._make_room(0)
                 done = self._write_batch(cell, source, table, plan, now)
-            if done < 0:
-                return done
-            count, size = done >> COUNT_SHIFT, done & _SIZE_MASK
-            position = self._position
-            offset = self._base + position
-            queue_offset = cell.next_offset
-            self._file.write_position = self._position = position + size
-            self.last_store_timestamp_ms = now
-            self.max_offset = offset + size
-            cell.next_offset = queue_offset + count
-            cell.stored_bytes += size
-        finally:
-            self.locked_since_ms = self._busy = 0
-            self.lock.release()
+                if done <= BatchRefusal.NO_ROOM:
+                    needed = BatchRefusal.NO_ROOM - done
+                    if needed + END_FILE_MIN_BLANK_SIZE <= self.file_size:
+                        self._make_room(needed)
+                        done = self._write_batch(cell, source, table, plan, now)
+                offset, queue_offset = self._base + self._position, cell.next_offset
+                count, size = done >> COUNT_SHIFT, done & _SIZE_MASK
+                if done > 0:
+                    after = cell, queue_offset + count, cell.stored_bytes + size
+                    self._commit(size, now, (after,))
+                self._busy = 0
+            finally:
+                self.locked_since_ms = 0
+        if done < 0:
+            return done
         return offset, size, queue_offset, now, count
 
     def append_placed(
@@ -371,40 +373,44 @@ class CommitLog(AppendState):
         StoreFullError
             A file was needed and could not be made; nothing was stored.
         """
-        self.lock.acquire()
-        try:
-            self._busy = 1
-            self.locked_since_ms = self._clock()
-            position = self._make_room(len(data))
-            if self._base + position != offset or now_ms < self.last_store_timestamp_ms:
-                raise StoreError(
-                    f"records for physical offset {offset} of {now_ms} ms cannot be appended at "
-                    f"{self._base + position}, behind one of {self.last_store_timestamp_ms} ms"
+        with self.lock:
+            try:
+                self._enter()
+                position = self._make_room(len(data))
+                if self._base + position != offset or now_ms < self.last_store_timestamp_ms:
+                    last_ms = self.last_store_timestamp_ms
+                    raise StoreError(
+                        f"records for physical offset {offset} of {now_ms} ms cannot be appended "
+                        f"at {self._base + position}, after one of {last_ms} ms"
+                    )
+                end = position + len(data)
+                self._begin(len(data), now_ms)
+                # So many bytes take a while. A process that is killed in it leaves no record whose
+                # body is there and whose properties, without a checksum, are not: magics come last.
+                magics = starts[:, None] + _MAGIC_PLACES
+                kept = data[magics]
+                data[magics] = 0
+                self._target[position:end] = data
+                self._target[position + magics] = kept
+                cells = [(self.cell(key), *numbers) for key, numbers in queues.items()]
+                self._commit(
+                    len(data),
+                    now_ms,
+                    [(cell, n, cell.stored_bytes + size) for cell, n, size in cells],
                 )
-            end = position + len(data)
-            # So many bytes take a while. Whoever is killed in it shall leave no record whose body
-            # is there and whose properties, which no checksum covers, are not: magics come last.
-            magics = starts[:, None] + _MAGIC_PLACES
-            kept = data[magics]
-            data[magics] = 0
-            self._target[position:end] = data
-            self._target[position + magics] = kept
-            self._file.write_position = self._position = end
-            self.last_store_timestamp_ms = now_ms
-            self.max_offset = offset + len(data)
-            for key, (next_offset, size) in queues.items():
-                cell = self.cell(key)
-                cell.next_offset = next_offset
-                cell.stored_bytes += size
-        finally:
-            self.locked_since_ms = self._busy = 0
-            self.lock.release()
+                self._busy = 0
+            finally:
+                self.locked_since_ms = 0
 
     def _write_batch(
         self, cell: QueueCell, source: ByteArray, table: Table, plan: Plan, now_ms: int
     ) -> int:
         numbers = (cell.queue_id, cell.next_offset, now_ms, self._base)
+        more = plan[BatchPlan.MORE_SIZE] + plan[BatchPlan.TOPIC_SIZE] + _LARGEST_HEAD
+        self._begin(len(source) + len(table) * more, now_ms)
         done: int = kernels.write_batch(source, table, plan, numbers, self._target, self._position)
+        if done < 0:  # nothing was written
+            self._under_way = None
         return done
 
     def _packer(self, body_size: int, topic_size: int, properties_size: int) -> Callable[..., None]:
@@ -414,11 +420,6 @@ class CommitLog(AppendState):
         pack = record_struct(body_size, topic_size, properties_size).pack_into
         self._packers[body_size, topic_size, properties_size] = pack
         return pack
-
-    def _clamped(self) -> int:
-        """Count a clock that went back, and return the last store time once more."""
-        self.clock_steps_back += 1
-        return self.last_store_timestamp_ms
 
     def _make_room(self, size: int) -> int:
         """Return where `size` bytes fit: in this file, or in the next; the lock is held."""
@@ -435,17 +436,20 @@ class CommitLog(AppendState):
 
     def _use(self, file: MappedFile, end: int) -> None:
         """Make `file` the one that is written, up to the end of the window that holds `end`."""
-        self._file = file
-        self._base = file.base
-        self._position = file.write_position
-        self._mapping = file.mapping
+        # All that can fail comes first, and no append looks at the rest before the limit is set.
+        mapping, array = file.mapping, file.array
+        self._limit = -1
         writable = min(file.size, file.backed_position)
         if self._touch_ahead is not None:
             window_stop = end + -end % WINDOW_BYTES
             if window_stop < writable:
                 self._touch(file, window_stop)
                 writable = window_stop
-        self._target = file.array[:writable]
+        self._file = file
+        self._base = file.base
+        self._position = file.write_position
+        self._mapping = mapping
+        self._target = array[:writable]
         self._limit = writable - END_FILE_MIN_BLANK_SIZE
 
     def _touch(self, file: MappedFile, start: int) -> None:
@@ -470,6 +474,10 @@ class CommitLog(AppendState):
         """
         base = 0 if full is None else full.base + full.size
         file = self._preallocator.take(base, ahead=full is not None)
+        end = min(size + END_FILE_MIN_BLANK_SIZE, file.size)
+        file.reserve(end)
+        _ = file.array  # room for its map may be missing too
+        self._limit = -1
         if full is not None:
             free = full.size - full.write_position
             if free >= END_FILE_MIN_BLANK_SIZE:
@@ -478,8 +486,6 @@ class CommitLog(AppendState):
             self.max_offset = full.base + full.size
             self._preallocator.retire(full)
         self.files.adopt(file)
-        end = min(size + END_FILE_MIN_BLANK_SIZE, file.size)
-        file.reserve(end)
         self._use(file, end)
 
 

@@ -99,6 +99,7 @@ class RecordLog:
         FlushFailedError
             Not all of it is on the disk.
         """
+        self._writer.check_process()
         files = {}
         for offset, data in pieces:
             file = self._log.files.find(offset)

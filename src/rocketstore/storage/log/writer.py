@@ -16,7 +16,12 @@ from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from rocketstore.config import BrokerRole
-from rocketstore.errors import FlushFailedError, RefusedMessageError, StoreError
+from rocketstore.errors import (
+    FlushFailedError,
+    RefusedMessageError,
+    StoreError,
+    StoreForkedError,
+)
 from rocketstore.events import get_logger
 from rocketstore.format.blank import END_FILE_MIN_BLANK_SIZE
 from rocketstore.format.properties import PROPERTIES_SIZE_MAX, message_properties
@@ -106,6 +111,7 @@ class StoreWriter(PutState):
         self._clock = clock
         self._is_slave = config.broker_role is BrokerRole.SLAVE
         self._is_closed = False
+        self.forked: StoreForkedError | None = None
         self._never = self._is_slave
         self._end_at_refusal = -1
         self._host_bits = host_bits
@@ -241,7 +247,10 @@ class StoreWriter(PutState):
         ------
         FlushFailedError
             A sync failed earlier; this writer takes nothing any more.
+        StoreForkedError
+            It is the writer of the process that forked this one.
         """
+        self.check_process()
         failure = self._flusher.failure
         if failure is not None:
             raise FlushFailedError(failure.message, hint=failure.hint)
@@ -262,6 +271,11 @@ class StoreWriter(PutState):
                     f"{self._config.os_page_cache_busy_time_out_mills} ms",
                 )
         return None
+
+    def check_process(self) -> None:
+        """Raise where this is a forked child."""
+        if self.forked is not None:
+            raise StoreForkedError(self.forked.message, hint=self.forked.hint)
 
     def _unavailable(self, why: str) -> PutResult:
         end = self._log.max_offset

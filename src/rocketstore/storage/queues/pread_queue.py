@@ -330,6 +330,10 @@ class PreadQueues:
         """Return every topic that has a directory, in order."""
         return sorted(topic.name for topic in _directories(self._root))
 
+    def forget(self) -> None:
+        """Open every queue again at its next use."""
+        self._queues.clear()
+
     def findings(self) -> list[FileFinding]:
         """Return what is wrong with the files of the queues opened so far."""
         return [finding for queue in self._queues.values() for finding in queue.files.findings]

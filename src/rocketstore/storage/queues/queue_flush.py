@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final
 
 from rocketstore.errors import RocketStoreError
 from rocketstore.events import get_logger
+from rocketstore.storage.bell import StopSign
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -74,7 +75,7 @@ class QueueFlusher:
         self._known_ends = known_ends
         self._last_thorough_ms = clock()
         self._flushing = threading.Lock()
-        self._stopping = threading.Event()
+        self._stopping = StopSign()
         self._thread: threading.Thread | None = None
 
     @property

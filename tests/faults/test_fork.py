@@ -1,0 +1,275 @@
+"""A forked child cannot use the store of its parent, and its parent does not notice."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rocketstore import (
+    FlushDiskType,
+    Message,
+    MessageStore,
+    StoreClosedError,
+    StoreConfig,
+    StoreForkedError,
+    StoreLockedError,
+)
+from rocketstore.format.client_batch import encode_client_batch
+from rocketstore.units import QueueKey
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+
+LIMIT_S = 30
+MESSAGE = Message(topic="t", body=b"child", keys="k")
+
+
+def config_of(flush: FlushDiskType) -> StoreConfig:
+    return StoreConfig(
+        mapped_file_size_commit_log=4096,
+        mapped_file_size_consume_queue=800,
+        max_hash_slot_num=50,
+        max_index_num=200,
+        flush_disk_type=flush,
+    )
+
+
+def in_child(work: Callable[[], object]) -> None:
+    """Fork, work in the child, and assert that it ended well and in time."""
+    read_end, write_end = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            signal.alarm(LIMIT_S)  # ends the child by a signal if it hangs
+            work()
+            status = 0
+        except BaseException:  # noqa: BLE001 - told to the parent
+            os.write(write_end, traceback.format_exc().encode()[-60_000:])
+        finally:
+            os._exit(status)
+    os.close(write_end)
+    with os.fdopen(read_end) as pipe:
+        said = pipe.read()
+    _, ended = os.waitpid(pid, 0)
+    assert ended == 0, said or f"the child ended with {ended}"
+
+
+def files_of(root: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in root.rglob("*") if path.is_file()}
+
+
+USES: list[Callable[[MessageStore], object]] = [
+    lambda store: store.put(MESSAGE),
+    lambda store: store.put_prepared(store.prepare(MESSAGE)),
+    lambda store: store.put_batch([MESSAGE]),
+    lambda store: store.put_client_batch("t", 0, encode_client_batch([(0, b"x", b"")])),
+    lambda store: store.get("t", 0, 0),
+    lambda store: store.get_raw("t", 0, 0),
+    lambda store: store.get_views("t", 0, 0),
+    lambda store: store.find("t", "k"),
+    lambda store: store.at_physical_offset(0),
+    lambda store: store.min_offset("t", 0),
+    lambda store: store.max_offset("t", 0),
+    lambda store: store.message_count("t", 0),
+    lambda store: store.queues(),
+    lambda store: store.topics(),
+    lambda store: list(store.queue_entries("t", 0)),
+    lambda store: store.offset_at("t", 0, 0),
+    lambda store: store.earliest_timestamp("t", 0),
+    lambda store: store.earliest_log_timestamp(),
+    lambda store: store.store_timestamp("t", 0, 0),
+    lambda store: store.wait_dispatched(),
+    lambda store: store.wait_for("t", 0, 0),
+    lambda store: store.add_listener(lambda _arrival: None),
+    lambda store: store.remove_listener(lambda _arrival: None),
+    lambda store: store.flush(),
+    lambda store: store.min_physical_offset,
+    lambda store: store.max_physical_offset,
+    lambda store: store.flushed_physical_offset,
+    lambda store: store.dispatched_physical_offset,
+    lambda store: store.dispatch_health,
+    lambda store: store.next_queue_offset("t", 0),
+    lambda store: store.records.end,
+    lambda store: store.delete_expired_files(),
+    lambda store: store.runtime_info(),
+    lambda store: store.statistics.runtime_info(),
+    lambda store: store.running_flags.bits,
+]
+
+
+def refuse_all(store: MessageStore) -> None:
+    for number, use in enumerate(USES):
+        with pytest.raises(StoreForkedError, match=f"opened by process {os.getppid()}"):
+            raise AssertionError(f"use {number} returned {use(store)!r}")
+    assert store.is_closed
+    store.close()
+    store.abandon()
+    with store:
+        pass
+
+
+def put_some(store: MessageStore, count: int) -> list[int]:
+    offsets = []
+    for number in range(count):
+        result = store.put(Message(topic="t", body=b"parent %d" % number, keys="k"))
+        assert result.is_stored
+        offsets.append(result.physical_offset)
+    return offsets
+
+
+@pytest.mark.parametrize("flush", list(FlushDiskType))
+@pytest.mark.parametrize("threads", [False, True])
+def test_a_child_is_refused_everything_and_touches_nothing(
+    flush: FlushDiskType, tmp_path: Path, *, threads: bool
+) -> None:
+    with MessageStore.open(tmp_path, config_of(flush), threads=threads) as store:
+        offsets = put_some(store, 50)
+        store.flush()
+        before = files_of(tmp_path)
+        in_child(lambda: refuse_all(store))
+        after = files_of(tmp_path)
+        if threads:  # the parent's own may have made a file ahead, or moved the checkpoint
+            before = {path: data for path, data in before.items() if "checkpoint" not in path}
+            after = {path: after[path] for path in before}
+        assert after == before
+        offsets += put_some(store, 50)
+        assert store.wait_dispatched(timeout_s=LIMIT_S)
+    with MessageStore.open(tmp_path, config_of(flush)) as store:
+        assert len(offsets) == len(set(offsets)) == store.max_offset("t", 0) == 100
+        assert all(store.at_physical_offset(offset) is not None for offset in offsets)
+
+
+def test_what_was_taken_from_a_store_before_the_fork_is_refused_too(tmp_path: Path) -> None:
+    config = config_of(FlushDiskType.ASYNC_FLUSH)
+    with MessageStore.open(tmp_path, config, threads=False) as store:
+        put_some(store, 3)
+        put, writer, records = store.put, store._writer, store.records
+        before = files_of(tmp_path)
+
+        def use() -> None:
+            for taken in (
+                lambda: put(MESSAGE),
+                lambda: writer.put(MESSAGE),
+                lambda: records.rewrite([(0, b"x")]),
+            ):
+                with pytest.raises(StoreForkedError):
+                    taken()
+
+        in_child(use)
+        assert files_of(tmp_path) == before
+
+
+def test_a_fork_while_other_threads_hold_locks_leaves_no_child_waiting(tmp_path: Path) -> None:
+    with MessageStore.open(tmp_path, config_of(FlushDiskType.ASYNC_FLUSH)) as store:
+        put_some(store, 3)
+        parts, services = store._parts, store._services
+        with parts.log.lock, services.flusher._flushing, store.statistics._lock:
+            in_child(lambda: refuse_all(store))
+        put_some(store, 3)
+
+
+def test_a_child_may_open_the_store_once_the_parent_let_go(tmp_path: Path) -> None:
+    config = config_of(FlushDiskType.ASYNC_FLUSH)
+    store = MessageStore.open(tmp_path, config)
+    put_some(store, 3)
+
+    def open_too_early() -> None:
+        with pytest.raises(StoreLockedError) as caught:
+            MessageStore.open(tmp_path, config)
+        assert caught.value.owner_pid == os.getppid()
+
+    in_child(open_too_early)
+    read_end, write_end = os.pipe()
+
+    def open_later() -> None:
+        os.read(read_end, 1)
+        with MessageStore.open(tmp_path, config) as own:
+            put_some(own, 3)
+            store.close()  # the parent's: has nothing to do with the own one
+            put_some(own, 3)
+
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            signal.alarm(LIMIT_S)
+            open_later()
+            status = 0
+        finally:
+            os._exit(status)
+    store.close()
+    os.write(write_end, b"x")
+    assert os.waitpid(pid, 0)[1] == 0
+    os.close(read_end)
+    os.close(write_end)
+    with MessageStore.open(tmp_path, config) as again:
+        assert again.max_offset("t", 0) == 9
+
+
+def test_a_store_that_was_closed_says_so_in_a_child_as_well(tmp_path: Path) -> None:
+    store = MessageStore.open(tmp_path, config_of(FlushDiskType.ASYNC_FLUSH))
+    store.close()
+
+    def use() -> None:
+        with pytest.raises(StoreClosedError, match="was closed"):
+            store.get("t", 0, 0)
+        store.close()
+
+    in_child(use)
+
+
+def _put_in_worker(store: MessageStore, answers: multiprocessing.SimpleQueue[str]) -> None:
+    try:
+        store.put(MESSAGE)
+    except StoreForkedError as error:
+        answers.put(str(error))
+    else:
+        answers.put("stored")
+    store.close()
+
+
+def test_a_worker_of_multiprocessing_is_told_what_to_do(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("fork")
+    with MessageStore.open(tmp_path, config_of(FlushDiskType.SYNC_FLUSH)) as store:
+        put_some(store, 3)
+        answers = context.SimpleQueue()
+        worker = context.Process(target=_put_in_worker, args=(store, answers))
+        worker.start()
+        answer = answers.get()
+        worker.join(LIMIT_S)
+        assert worker.exitcode == 0
+        assert f"opened by process {os.getpid()}" in answer
+        assert "open it in the process that uses it" in answer
+        put_some(store, 3)
+        assert store.next_queue_offset("t", 0) == 6
+
+
+@pytest.mark.parametrize("is_open_elsewhere", [False, True])
+def test_a_read_only_store_goes_on_in_a_child(tmp_path: Path, *, is_open_elsewhere: bool) -> None:
+    config = config_of(FlushDiskType.ASYNC_FLUSH)
+    with MessageStore.open(tmp_path, config) as store:
+        put_some(store, 3)
+    writer = MessageStore.open(tmp_path, config) if is_open_elsewhere else None
+    with MessageStore.open(tmp_path, config, read_only=True) as reader:
+
+        def read() -> None:
+            page = reader.get("t", 0, 0)
+            assert [message.body for message in page.messages] == [
+                b"parent 0", b"parent 1", b"parent 2",
+            ]  # fmt: skip
+            assert len(reader.find("t", "k")) == 3
+
+        read()
+        queue = reader._pread_queues.get(QueueKey("t", 0))
+        assert queue is not None
+        with reader._end_lock, queue._lock:  # as another thread may at a fork
+            in_child(read)
+        read()
+    if writer is not None:
+        writer.close()

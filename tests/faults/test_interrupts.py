@@ -1,0 +1,247 @@
+"""Ctrl-C, or any exception out of a signal handler, at every place of what a store does.
+
+Whatever was acknowledged is there, unchanged, no number is given twice, the store goes on (over
+several rolls), and it closes. The oracle reads the files without the store's code.
+"""
+
+from __future__ import annotations
+
+import errno
+import faulthandler
+import itertools
+import mmap
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rocketstore import FlushDiskType, Message, MessageStore, StoreConfig
+from rocketstore.format.client_batch import encode_client_batch
+from rocketstore.storage.files import mapped_file
+from rocketstore.storage.files.disk import Disk
+from rocketstore.storage.results import PutMessageStatus, PutResult
+from support.interrupts import InterruptAt
+from support.store_oracle import LogContent, check_queues, read_log, read_queues
+
+LOG_FILE_BYTES = 4096
+QUEUE_FILE_BYTES = 800
+QUEUES = 3
+_PAGE = 32
+
+
+@pytest.fixture(autouse=True)
+def _watchdog() -> Iterator[None]:
+    """Say where the process hangs, if it does: a lock that stays held is waited for in C."""
+    faulthandler.dump_traceback_later(60, exit=True)
+    yield
+    faulthandler.cancel_dump_traceback_later()
+
+
+def small_config(flush: FlushDiskType = FlushDiskType.ASYNC_FLUSH) -> StoreConfig:
+    return StoreConfig(
+        mapped_file_size_commit_log=LOG_FILE_BYTES,
+        mapped_file_size_consume_queue=QUEUE_FILE_BYTES,
+        max_hash_slot_num=50,
+        max_index_num=200,
+        flush_disk_type=flush,
+    )
+
+
+class QuickDisk(Disk):
+    """Syncs nothing: what survives a power cut is told elsewhere."""
+
+    def fdatasync(self, descriptor: int, path: Path) -> None:
+        pass
+
+    def fsync_directory(self, directory: Path) -> None:
+        pass
+
+
+class Run:
+    """Puts into a store, and remembers what it acknowledged."""
+
+    def __init__(self, store: MessageStore) -> None:
+        self.store = store
+        self.acknowledged: dict[int, tuple[int, int, bytes]] = {}
+        self._numbers = itertools.count()
+
+    def message(self, size: int) -> tuple[Message, int]:
+        number = next(self._numbers)
+        body = (b"%06d-" % number) * (size // 7)
+        return Message(topic="t", body=body, keys=f"k{number}"), number % QUEUES
+
+    def note(self, result: PutResult, queue_id: int, *bodies: bytes) -> None:
+        assert result.status is PutMessageStatus.PUT_OK, result
+        for number, (offset, body) in enumerate(zip(result.record_offsets, bodies, strict=True)):
+            assert offset not in self.acknowledged, f"offset {offset} was given before"
+            self.acknowledged[offset] = (queue_id, result.queue_offset + number, body)
+
+    def put(self, size: int = 70) -> None:
+        message, queue_id = self.message(size)
+        self.note(self.store.put(message, queue_id), queue_id, message.body)
+
+    def put_large(self) -> None:
+        self.put(1400)
+
+    def put_prepared(self) -> None:
+        message, queue_id = self.message(1400)
+        prepared = self.store.prepare(message)
+        self.note(self.store.put_prepared(prepared, None, queue_id), queue_id, message.body)
+
+    def put_odd(self) -> None:
+        """One that no compiled put takes."""
+        message, queue_id = self.message(1400)
+        result = self.store.put(message, queue_id=queue_id)
+        self.note(result, queue_id, message.body)
+
+    def put_new_queue(self) -> None:
+        message, _ = self.message(1400)
+        queue_id = QUEUES + next(self._numbers)
+        self.note(self.store.put(message, queue_id), queue_id, message.body)
+
+    def put_batch(self) -> None:
+        messages = [self.message(size)[0] for size in (0, 500, 900)]
+        result = self.store.put_batch(messages, 1)
+        self.note(result, 1, *(message.body for message in messages))
+
+    def put_client_batch(self) -> None:
+        bodies = [self.message(size)[0].body for size in (700, 0, 700)]
+        batch = encode_client_batch((0, body, b"") for body in bodies)
+        # Properties as a mapping are not for the compiled batch.
+        result = self.store.put_client_batch("t", 2, batch, properties={"p": "v"})
+        self.note(result, 2, *bodies)
+
+    def check_log(self, root: Path) -> LogContent:
+        content = read_log(root / "commitlog", LOG_FILE_BYTES)
+        assert content.damage == []
+        places = [(record.queue, record.queue_offset) for record in content.records]
+        assert len(set(places)) == len(places), "a queue offset was given twice"
+        found = {
+            record.physical_offset: (record.queue.queue_id, record.queue_offset, record.body)
+            for record in content.records
+        }
+        lost = {at: self.acknowledged[at] for at in self.acknowledged if at not in found}
+        assert not lost, f"{len(lost)} of {len(self.acknowledged)} acknowledged are not in the log"
+        assert {at: found[at] for at in self.acknowledged} == self.acknowledged
+        return content
+
+    def check(self, root: Path, config: StoreConfig) -> None:
+        """Look at a store that was closed, then open it and read all by queue."""
+        self.check_log(root)
+        unread = dict(self.acknowledged)
+        with MessageStore.open(root, config, disk=QuickDisk(), threads=False) as store:
+            self.store = store
+            store.wait_dispatched()
+            for topic, queue_id in store.queues():
+                at = 0
+                while at < store.max_offset(topic, queue_id):
+                    page = store.get(topic, queue_id, at, _PAGE)
+                    assert page.next_offset > at
+                    for message in page.messages:
+                        unread.pop(message.physical_offset, None)
+                    at = page.next_offset
+            assert not unread, f"not in their queues: {unread}"
+            for _ in range(LOG_FILE_BYTES // 200):
+                self.put()
+        content = self.check_log(root)
+        check_queues(content.records, read_queues(root / "consumequeue"), [])
+
+
+def settle_in(run: Run) -> None:
+    """Compile what is compiled at first use, and know the queues."""
+    for _ in range(QUEUES):
+        run.put()
+    for operation in (run.put_batch, run.put_client_batch, run.put_prepared):
+        operation()
+    run.store.wait_dispatched()
+
+
+OPERATIONS = [
+    Run.put_large,
+    Run.put_prepared,
+    Run.put_odd,
+    Run.put_new_queue,
+    Run.put_batch,
+    Run.put_client_batch,
+]
+
+
+def make_room(run: Run, *, rolls: bool) -> None:
+    """Put until an operation goes into the next file, or fits this one."""
+    while True:
+        room = LOG_FILE_BYTES - run.store.max_physical_offset % LOG_FILE_BYTES
+        if room < 1400 if rolls else room > 2200:
+            return
+        run.put()
+
+
+@pytest.mark.parametrize("flush", list(FlushDiskType))
+@pytest.mark.parametrize("rolls", [False, True])
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_an_interrupted_put_is_stored_as_a_whole_or_not_at_all(
+    operation: Callable[[Run], None], flush: FlushDiskType, tmp_path: Path, *, rolls: bool
+) -> None:
+    config = small_config(flush)
+    interrupt = InterruptAt()
+    with MessageStore.open(tmp_path, config, disk=QuickDisk(), threads=False) as store:
+        run = Run(store)
+        settle_in(run)
+        for lines in itertools.count(1):
+            make_room(run, rolls=rolls)
+            if not interrupt.run(lines, lambda: operation(run)):
+                break
+            # Of other sizes, so that some go where the interrupted one was to go, and end before.
+            run.put(7 * (lines % 11))
+    run.check(tmp_path, config)
+
+
+class FailingMap:
+    """Refuses the next so many mappings."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+        self.left = 0
+        self._mmap = mmap.mmap
+
+    def __call__(self, *args: Any) -> mmap.mmap:
+        if self.left:
+            self.left -= 1
+            raise self.error
+        return self._mmap(*args)
+
+
+@pytest.mark.parametrize("flush", list(FlushDiskType))
+@pytest.mark.parametrize("times", [1, 5])
+@pytest.mark.parametrize(
+    "error", [OSError(errno.EMFILE, "too many"), OSError(errno.ENOMEM, "none"), MemoryError()]
+)
+def test_a_roll_whose_file_cannot_be_mapped_changes_nothing(
+    error: Exception,
+    times: int,
+    flush: FlushDiskType,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    config = small_config(flush)
+    mapping = FailingMap(error)
+    with MessageStore.open(tmp_path, config, disk=QuickDisk()) as store:
+        run = Run(store)
+        settle_in(run)
+        monkeypatch.setattr(mapped_file.mmap, "mmap", mapping)
+        make_room(run, rolls=True)
+        end = store.max_physical_offset
+        mapping.left = times
+        for number in range(times):
+            message, queue_id = run.message(1400)
+            if isinstance(error, MemoryError):
+                with pytest.raises(MemoryError):
+                    store.put(message, queue_id)
+            else:
+                result = store.put(message, queue_id)
+                assert result.status is PutMessageStatus.UNKNOWN_ERROR
+            assert store.max_physical_offset == end, number
+        assert mapping.left == 0
+        for _ in range(2 * LOG_FILE_BYTES // 200):
+            run.put()
+    run.check(tmp_path, config)

@@ -1,0 +1,83 @@
+"""An exception out of a signal handler, at every place of an operation where one can be raised.
+
+CPython runs the handlers of pending signals in the main thread, between two instructions, but at
+certain ones only. So the n-th line inside the package makes SIGINT pending, by an instruction after
+which it does not look, and the interpreter itself chooses the next place: in that line, in what it
+calls, or some lines later. An exception out of the trace function could be raised where no signal
+can, as between a lock's `__enter__` and the block behind it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import signal
+import sys
+from collections import defaultdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import rocketstore
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import FrameType
+
+_PACKAGE = Path(rocketstore.__file__).parent
+
+
+class Interrupt(BaseException):
+    """What the handler raises, as KeyboardInterrupt is raised."""
+
+
+def _tripping() -> defaultdict[int, None]:
+    """Return a mapping whose look-ups make SIGINT pending; a call would be followed by a look."""
+    trip = ctypes.PyDLL(None).PyErr_SetInterrupt
+    trip.argtypes, trip.restype = (), None
+    return defaultdict(trip)
+
+
+class InterruptAt:
+    """Runs operations with an interrupt at their n-th line; for the main thread."""
+
+    def __init__(self, part: str = "storage") -> None:
+        self._root = str(_PACKAGE / part)
+        self._lines_left = -1
+        self._trips = _tripping()
+        self.where = ""
+
+    def run(self, lines: int, operation: Callable[[], Any]) -> bool:
+        """Call `operation` with an interrupt at its n-th line; False when it has fewer lines."""
+        self._lines_left, self.where = lines, ""
+        before = signal.signal(signal.SIGINT, self._handle)
+        try:
+            self._run(operation)
+        except Interrupt:
+            return True
+        finally:
+            signal.signal(signal.SIGINT, before)
+        return self._lines_left == 0
+
+    def _run(self, operation: Callable[[], Any]) -> None:
+        sys.settrace(self._trace_call)
+        try:
+            operation()
+        finally:
+            sys.settrace(None)
+
+    def _handle(self, _number: int, frame: FrameType | None) -> None:
+        if frame is not None:
+            code = frame.f_code
+            self.where = f"{Path(code.co_filename).name}:{frame.f_lineno} {code.co_name}"
+        raise Interrupt(self.where)
+
+    def _trace_call(self, frame: FrameType, _event: str, _arg: object) -> Any:
+        return self._trace_line if frame.f_code.co_filename.startswith(self._root) else None
+
+    def _trace_line(self, _frame: FrameType, event: str, _arg: object) -> Any:
+        if event == "line" and self._lines_left > 0:
+            self._lines_left -= 1
+            if self._lines_left == 0:
+                sys.settrace(None)  # or the interpreter would look in here next
+                self._trips.clear()
+                return self._trips[0]
+        return None
