@@ -58,13 +58,20 @@ def root_names(call: str, path: Path) -> bool:
     return call == "fsync_directory" and path.name.startswith("life-")
 
 
+def and_the_memory(forgets: Forgets) -> Forgets:
+    """Also forget ``known-ends``, by which an opening makes lost queues and index files again."""
+    return lambda call, path: (
+        forgets(call, path) or (call == "fdatasync" and path.name == "known-ends.tmp")
+    )
+
+
 SYNCS = {
     "bytes-of-the-log": below("commitlog"),
     "names-of-log-files": names_in("commitlog"),
-    "bytes-of-queues": below("consumequeue"),
-    "names-of-queue-files": queue_names,
-    "bytes-of-the-index": below("index"),
-    "names-of-index-files": names_in("index"),
+    "bytes-of-queues": and_the_memory(below("consumequeue")),
+    "names-of-queue-files": and_the_memory(queue_names),
+    "bytes-of-the-index": and_the_memory(below("index")),
+    "names-of-index-files": and_the_memory(names_in("index")),
     "bytes-of-tables": below("config"),
     "names-of-tables": names_in("config"),
     "names-in-the-root": root_names,

@@ -25,6 +25,7 @@ from rocketstore.format.index_file import (
     is_index_file_name,
     used_item_count,
 )
+from rocketstore.format.index_header import HeaderWitness, header_faults
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -51,6 +52,7 @@ class _Items(NamedTuple):
     header: IndexHeader
     physical_offset: Int64Array
     key_hash: Int64Array
+    last_difference_s: int
     matched: BoolArray
 
 
@@ -75,6 +77,7 @@ class IndexAudit:
         self.missing_count = 0
         self.expected_count = 0
         self._first_missing = -1
+        self._times: dict[int, int] = {}
         self._files: list[_Items] = []
         if directory.is_dir():
             for path in sorted(directory.iterdir()):
@@ -106,9 +109,9 @@ class IndexAudit:
         self.item_count += len(items)
         offsets = items["physical_offset"].astype(np.int64)
         hashes = items["key_hash"].astype(np.int64)
-        self._files.append(
-            _Items(path, header, offsets, hashes, np.zeros(len(items), dtype=np.bool_))
-        )
+        difference = int(items["time_difference_s"][-1]) if len(items) else 0
+        matched = np.zeros(len(items), dtype=np.bool_)
+        self._files.append(_Items(path, header, offsets, hashes, difference, matched))
         if header.index_count > self._layout.item_count or header.index_count < 0:
             reason = f"item count: expected at most {self._layout.item_count}"
             self._note("index-header", path, 36, f"{reason}, found {header.index_count}")
@@ -175,14 +178,19 @@ class IndexAudit:
 
     def compare(self, expected: ExpectedItems) -> None:
         """Look for the items of a batch of records."""
-        offsets, hashes = expected
+        offsets, hashes, times = expected
         self.expected_count += len(offsets)
         if not len(offsets):
             return
         found = np.zeros(len(offsets), dtype=np.bool_)
         for file in self._files:
-            if len(file.physical_offset):
-                found |= self._match(file, offsets, hashes)
+            if not len(file.physical_offset):
+                continue
+            found |= self._match(file, offsets, hashes)
+            for edge in file.physical_offset[[0, -1]].tolist():
+                at = int(np.searchsorted(offsets, edge))
+                if at < len(offsets) and offsets[at] == edge:
+                    self._times[edge] = int(times[at])
         lacking = np.flatnonzero(~found)
         if lacking.size:
             self.missing_count += lacking.size
@@ -205,6 +213,8 @@ class IndexAudit:
     def finish(self, *, log_min: int, log_end: int) -> list[IndexTrouble]:
         """Judge what no record called for, after all records were compared."""
         for file in self._files:
+            if len(file.physical_offset) and not self._is_live:
+                self._check_header(file)
             offsets = file.physical_offset
             expired = offsets < log_min
             stale = ~file.matched & (offsets >= log_end)
@@ -219,6 +229,21 @@ class IndexAudit:
             reason = f"{self.missing_count} keys are missing, the first at {self._first_missing}"
             self._note("index-missing", None, 0, reason)
         return self.troubles
+
+    def _check_header(self, file: _Items) -> None:
+        first, last = file.physical_offset[[0, -1]].tolist()
+        hashes = file.key_hash
+        slots = np.unique(hashes % self._layout.slot_count).size
+        witness = HeaderWitness(
+            first,
+            last,
+            file.last_difference_s if len(file.physical_offset) > 1 else None,
+            self._times.get(first),
+            self._times.get(last),
+            None if (hashes < 0).any() else (slots, len(hashes)),
+        )
+        for fault in header_faults(file.header, witness):
+            self._note("index-header", file.path, 0, fault)
 
     def _note_items(self, kind: str, file: _Items, which: BoolArray, reason: str) -> None:
         place = self._layout.item_position(int(np.argmax(which)) + 1)

@@ -30,10 +30,11 @@ _SIGN_BIT = np.int64(0x80000000)
 
 
 class ExpectedItems(NamedTuple):
-    """Items in log order: of which record, and with which hash."""
+    """Items in log order: of which record, with which hash, and when that was stored."""
 
     physical_offset: Int64Array
     key_hash: Int64Array
+    store_timestamp_ms: Int64Array
 
 
 def expected_items(columns: RecordColumns) -> ExpectedItems:
@@ -47,7 +48,10 @@ def expected_items(columns: RecordColumns) -> ExpectedItems:
     all_sizes = np.concatenate((columns.unique_key_size[unique], sizes))
     hashes = _hashes(columns, all_rows, all_starts, all_sizes)
     order = np.argsort(all_rows, kind="stable")
-    return ExpectedItems(columns.physical_offset[all_rows[order]], hashes[order])
+    rows = all_rows[order]
+    return ExpectedItems(
+        columns.physical_offset[rows], hashes[order], columns.store_timestamp[rows]
+    )
 
 
 def _split_at_blanks(

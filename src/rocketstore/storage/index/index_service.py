@@ -368,6 +368,17 @@ class IndexService:
             self._disk.fsync_directory(self.directory)
         return gone
 
+    def take_away(self, first_name: str, take_file: Callable[[Path], None]) -> None:
+        """Let the index end before the file of a name; call `take_file` with each from there on."""
+        for file in self.files:
+            if file.name >= first_name:
+                file.file.drop()
+        self.files = tuple(file for file in self.files if file.name < first_name)
+        self._take_newest()
+        for path in sorted(self.directory.glob("*"), reverse=True):
+            if is_index_file_name(path.name) and path.name >= first_name and path.is_file():
+                take_file(path)
+
     def truncate_to(
         self,
         physical_offset: int,

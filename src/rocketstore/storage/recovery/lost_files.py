@@ -15,9 +15,13 @@ from typing import TYPE_CHECKING
 from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES
 from rocketstore.storage.audit.findings import Finding, Severity
 from rocketstore.storage.checkpoint import promise_nothing
+from rocketstore.storage.recovery.lost_index import LostIndex, LostIndexSearch
 from rocketstore.storage.recovery.lost_queues import LostQueue, LostQueueSearch
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rocketstore.storage.known_ends import KnownEnds
     from rocketstore.storage.recovery.evidence import Evidence
     from rocketstore.storage.recovery.recover import RecoveryParts
     from rocketstore.units import QueueKey
@@ -36,6 +40,8 @@ class LostFiles:
         Whether the last writer ended in order.
     now_ms
         The time.
+    store_time_of
+        Returns the store time of the record at a physical offset, None without one.
 
     Attributes
     ----------
@@ -44,12 +50,19 @@ class LostFiles:
     """
 
     def __init__(
-        self, parts: RecoveryParts, evidence: Evidence, *, clean: bool, now_ms: int
+        self,
+        parts: RecoveryParts,
+        evidence: Evidence,
+        *,
+        clean: bool,
+        now_ms: int,
+        store_time_of: Callable[[int], int | None],
     ) -> None:
         self._parts = parts
         self._evidence = evidence
         self._clean = clean
         self._now_ms = now_ms
+        self._store_time_of = store_time_of
         self._lost: list[LostQueue] = []
         self.findings: list[Finding] = []
 
@@ -79,14 +92,43 @@ class LostFiles:
             log_stop=data_stop,
             max_record_bytes=parts.log.file_size,
         ).find()
-        if self._lost:
+        index = self._look_at_index(known) if parts.config.message_index_enable else None
+        if self._lost or index is not None:
             promise_nothing(parts.layout, parts.disk)
         for lost in self._lost:
             self._take_queue(lost)
-        for offset in [lost.walk_from for lost in self._lost]:
+        if index is not None:
+            self._take_index(index)
+        places = [lost.walk_from for lost in self._lost]
+        if index is not None:
+            places.append(index.walk_from)
+        for offset in places:
             file = parts.log.find(offset)
             start = min(start, parts.log.min_offset if file is None else file.base)
         return start
+
+    def _look_at_index(self, known: KnownEnds | None) -> LostIndex | None:
+        search = LostIndexSearch(
+            self._parts.index,
+            None if known is None else known.index_files,
+            log_min=self._parts.log.min_offset,
+            clean=self._clean,
+            store_time_of=self._store_time_of,
+        )
+        lost = search.find()
+        if lost is None:
+            for done in search.put_headers_right():
+                self._note("index-header", self._parts.index.directory.name, 0, done)
+        return lost
+
+    def _take_index(self, lost: LostIndex) -> None:
+        index = self._parts.index
+        index.take_away(lost.first_name, self._evidence.take_file)
+        self._note("index-lost", f"{index.directory.name}/{lost.first_name}", 0, lost.reason)
+
+    def _note(self, kind: str, name: str, at: int, reason: str) -> None:
+        action = "made again from the log"
+        self.findings.append(Finding(Severity.WARNING, kind, name, at, 0, reason, action))
 
     def _take_queue(self, lost: LostQueue) -> None:
         queue = self._parts.queues.get(lost.key)
@@ -96,10 +138,7 @@ class LostFiles:
             queue.truncate(lost.first, now_ms=self._now_ms)
         if lost.is_certain:
             name = f"{self._parts.queues.directory.name}/{lost.key.topic}/{lost.key.queue_id}"
-            action = "made again from the log"
-            at = lost.first * ENTRY_SIZE_BYTES
-            finding = Finding(Severity.WARNING, "queue-lost", name, at, 0, lost.reason, action)
-            self.findings.append(finding)
+            self._note("queue-lost", name, lost.first * ENTRY_SIZE_BYTES, lost.reason)
 
     def keep_given(self) -> dict[QueueKey, tuple[int, int]]:
         """Keep the places of numbers that were given out, and whose records the log lacks as well.

@@ -78,7 +78,7 @@ class RecoveryParts:
     index: IndexService
     dispatcher: Dispatcher
     checkpoint: Checkpoint
-    known_ends: KnownEnds | None
+    known_ends: KnownEnds | None = None
     disk: Disk
 
 
@@ -191,7 +191,9 @@ class _Recovery:
         if parts.log.files:
             # Before anything is mapped: reading a hole through a map makes it look like data.
             self._last_with_data()
-        self.lost = LostFiles(parts, self.evidence, clean=clean, now_ms=now_ms)
+        self.lost = LostFiles(
+            parts, self.evidence, clean=clean, now_ms=now_ms, store_time_of=self._store_time_of
+        )
 
     def last_store_timestamp_ms(self) -> int:
         """Return the newest store time; one far from now is a damaged header and would stay."""

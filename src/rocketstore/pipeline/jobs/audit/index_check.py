@@ -24,6 +24,7 @@ from rocketstore.format.index_file import (
     decode_header,
     used_item_count,
 )
+from rocketstore.format.index_header import HeaderWitness, header_faults
 from rocketstore.pipeline.files import files_at, opened
 from rocketstore.pipeline.jobs.audit.entry_check import passing_over_deleted
 from rocketstore.pipeline.jobs.audit.facts import IndexFacts, StrayItems, Trouble
@@ -90,7 +91,7 @@ def check_index_file(task: IndexTask) -> IndexFacts:
     newest = np.zeros(place.layout.slot_count, dtype=np.int64)
     found = np.zeros(5, dtype=np.int64)
     found[4] = -(1 << 62)
-    first = -1
+    first = last = -1
     stray = _Uncovered(task.covered)
     files, _ = files_at(task.location)
     count = 0
@@ -100,11 +101,18 @@ def check_index_file(task: IndexTask) -> IndexFacts:
             kernels.follow_items(items, number, newest, found)
             offsets = items.view(ITEM_DTYPE)["physical_offset"].astype(np.int64)
             first = int(offsets[0]) if count == 0 else first
+            last = int(offsets[-1])
             stray.take(number, offsets)
             count += len(offsets)
         troubles = _troubles(place, found, count)
         if not found[2]:
             troubles += _slot_trouble(file, place, newest, count, is_live=task.is_live)
+        if count and not task.is_live:
+            used = None if found[2] else (int(np.count_nonzero(newest)), count)
+            # What the records say of the times is verify's to compare.
+            witness = HeaderWitness(first, last, None, None, None, used)
+            faults = header_faults(place.header, witness)
+            troubles += [Trouble("index-header", 0, fault) for fault in faults]
     last = int(found[4]) if count else -1
     return IndexFacts(place.name, count, first, last, troubles, stray.found(place.name))
 

@@ -1,0 +1,103 @@
+"""`queue rebuild` and `index rebuild` are killed before each call of the disk; an opening ends it.
+
+What a kill leaves is what was written so far, all of it: the page cache outlives the process. Power
+cuts are the subject of `test_power_cut_in_repair`.
+"""
+
+from __future__ import annotations
+
+import shutil
+from typing import TYPE_CHECKING, Literal
+
+import pytest
+
+from rocketstore import Message, MessageStore, StoreConfig
+from rocketstore.config import RecoveryPolicy
+from rocketstore.storage.audit.verify import verify_store
+from rocketstore.storage.recovery.repair import rebuild_store
+from support.power_cut import PowerCutError
+from support.shadow_disk import ShadowDisk
+from support.small_store import Clock, bodies
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+CONFIG = StoreConfig(
+    mapped_file_size_commit_log=16_384,
+    mapped_file_size_consume_queue=400,
+    max_hash_slot_num=20,
+    max_index_num=80,
+    retention=False,
+)
+TOPICS = ("A", "B")
+COUNT = 45
+
+
+def body(topic: str, number: int) -> bytes:
+    return f"{topic}{number} ".encode() * 60
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
+    root, clock = tmp_path_factory.mktemp("whole") / "store", Clock()
+    with MessageStore.open(root, CONFIG, clock=clock, threads=False) as store:
+        for topic in TOPICS:
+            for number in range(COUNT):
+                clock.now_ms += 10
+                key = f"{topic}{number}"
+                store.put(Message(topic=topic, body=body(topic, number), keys=(key,)), queue_id=0)
+            clock.now_ms += 20_000
+    assert len(list((root / "commitlog").iterdir())) >= 2
+    return root, clock.now_ms
+
+
+def killed(root: Path, what: Literal["queues", "index"], number: int, now_ms: int) -> bool:
+    """Rebuild until call `number`; return whether there was one."""
+    left = number
+
+    def count(_call: str, _path: Path) -> None:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise PowerCutError
+
+    try:
+        disk = ShadowDisk(root, hook=count)
+        rebuild_store(root, what=what, now_ms=now_ms, config=CONFIG, disk=disk)
+    except PowerCutError:
+        return True
+    return False
+
+
+@pytest.mark.parametrize("policy", list(RecoveryPolicy))
+@pytest.mark.parametrize("what", ["queues", "index"])
+def test_a_killed_rebuild_is_ended_by_the_next_opening(
+    whole: tuple[Path, int],
+    tmp_path: Path,
+    what: Literal["queues", "index"],
+    policy: RecoveryPolicy,
+) -> None:
+    number, is_over, clock = 0, False, Clock(whole[1])
+    while not is_over:
+        root = shutil.copytree(whole[0], tmp_path / "store")
+        is_over = not killed(root, what, number, clock.now_ms)
+        try:
+            check_whole(root, clock, policy)
+        except BaseException as error:
+            error.add_note(f"killed before call {number} of the rebuild")
+            raise
+        shutil.rmtree(root)
+        number += 1 if policy is RecoveryPolicy.SALVAGE else 5
+    assert number > 30
+
+
+def check_whole(root: Path, clock: Clock, policy: RecoveryPolicy) -> None:
+    with MessageStore.open(root, CONFIG, clock=clock, threads=False, policy=policy) as store:
+        for topic in TOPICS:
+            assert bodies(store, topic) == {n: body(topic, n) for n in range(COUNT)}
+            assert store.next_queue_offset(topic, 0) == COUNT
+            for number in range(0, COUNT, 3):
+                (found,) = store.find(topic, key=f"{topic}{number}")
+                assert found.queue_offset == number
+    report = verify_store(root, CONFIG, now_ms=clock())
+    assert [finding for finding in report.findings if finding.severity.value != "note"] == []

@@ -1,0 +1,194 @@
+"""Whatever the index loses, or its headers say: every message is found by key, and by key and time.
+
+The losses are tried after a clean stop and after a crash, under both policies; the store is that of
+`test_lost_queue_files`.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+import struct
+from typing import TYPE_CHECKING
+
+import pytest
+
+from rocketstore import Message, MessageStore, StoreConfig
+from rocketstore.config import RecoveryPolicy
+from rocketstore.storage.audit.verify import verify_store
+from support.small_store import Clock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+CONFIG = StoreConfig(
+    mapped_file_size_commit_log=16_384,
+    mapped_file_size_consume_queue=2_000,
+    max_hash_slot_num=20,
+    max_index_num=80,
+    retention=False,
+)
+COUNT = 330
+STEP_MS = 700
+HEADER = struct.Struct(">qqqqii")
+HOW = [(clean, policy) for clean in (True, False) for policy in RecoveryPolicy]
+
+
+def open_store(root: Path, clock: Clock, policy: RecoveryPolicy | None = None) -> MessageStore:
+    return MessageStore.open(root, CONFIG, clock=clock, threads=False, policy=policy)
+
+
+def put(store: MessageStore, numbers: range, clock: Clock) -> None:
+    for number in numbers:
+        clock.now_ms += STEP_MS
+        store.put(Message(topic="T", body=b"%d" % number * 30, keys=(f"k{number}",)), queue_id=0)
+    store.wait_dispatched()
+    store.flush()
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Clock]:
+    root, clock = tmp_path_factory.mktemp("index") / "store", Clock()
+    with open_store(root, clock) as store:
+        put(store, range(COUNT), clock)
+    assert len(index_files(root)) == 5
+    return root, clock
+
+
+def index_files(root: Path) -> list[Path]:
+    return sorted((root / "index").iterdir())
+
+
+def damaged(
+    whole: tuple[Path, Clock], tmp_path: Path, *, clean: bool, remembered: bool = True
+) -> tuple[Path, Clock]:
+    root, clock = shutil.copytree(whole[0], tmp_path / "store"), Clock(whole[1].now_ms)
+    if not clean:
+        open_store(root, clock).abandon()
+    if not remembered:
+        (root / "known-ends").unlink()
+    return root, clock
+
+
+def check_whole(root: Path, clock: Clock, policy: RecoveryPolicy) -> None:
+    """Open; assert that everything is found before and after more is put."""
+    with open_store(root, clock, policy) as store:
+        check_found(store, COUNT)
+        put(store, range(COUNT, COUNT + 100), clock)
+        check_found(store, COUNT + 100)
+    report = verify_store(root, CONFIG, now_ms=clock())
+    assert [finding for finding in report.findings if finding.severity.value != "note"] == []
+
+
+def check_found(store: MessageStore, count: int) -> None:
+    for number in range(count):
+        (found,) = store.find("T", key=f"k{number}")
+        assert found.queue_offset == number
+        at = found.store_timestamp_ms
+        assert store.find("T", key=f"k{number}", begin_ms=at, end_ms=at) == [found]
+
+
+def delete(path: Path) -> None:
+    path.unlink()
+
+
+def zero(path: Path) -> None:
+    path.write_bytes(bytes(path.stat().st_size))
+
+
+def garble(path: Path) -> None:
+    path.write_bytes(random.Random(path.name).randbytes(path.stat().st_size))
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 4])
+
+
+@pytest.mark.parametrize(("clean", "policy"), HOW)
+@pytest.mark.parametrize("number", [0, 2, -1])
+@pytest.mark.parametrize("harm", [delete, zero, garble, cut])
+def test_a_lost_index_file_is_made_again(
+    whole: tuple[Path, Clock],
+    tmp_path: Path,
+    harm: Callable[[Path], None],
+    number: int,
+    clean: bool,  # noqa: FBT001 - a parameter of pytest's
+    policy: RecoveryPolicy,
+) -> None:
+    root, clock = damaged(whole, tmp_path, clean=clean)
+    harm(index_files(root)[number])
+    check_whole(root, clock, policy)
+
+
+@pytest.mark.parametrize(("clean", "policy"), HOW)
+def test_a_lost_index_is_made_again(
+    whole: tuple[Path, Clock],
+    tmp_path: Path,
+    clean: bool,  # noqa: FBT001 - a parameter of pytest's
+    policy: RecoveryPolicy,
+) -> None:
+    root, clock = damaged(whole, tmp_path, clean=clean)
+    shutil.rmtree(root / "index")
+    check_whole(root, clock, policy)
+
+
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("number", [0, 2, -1])
+@pytest.mark.parametrize("harm", [zero, garble, cut])
+def test_what_the_files_alone_tell_is_found_without_memory(
+    whole: tuple[Path, Clock],
+    tmp_path: Path,
+    harm: Callable[[Path], None],
+    number: int,
+    clean: bool,  # noqa: FBT001 - a parameter of pytest's
+) -> None:
+    root, clock = damaged(whole, tmp_path, clean=clean, remembered=False)
+    harm(index_files(root)[number])
+    check_whole(root, clock, RecoveryPolicy.SALVAGE)
+
+
+LIES = {
+    "begin time": (0, 1_800_000_000_000),
+    "no begin time": (0, 0),
+    "end time": (1, 5),
+    "late end time": (1, 1_800_000_000_000),
+    "begin offset": (2, 77),
+    "end offset": (3, 77),
+    "end offset 0": (3, 0),
+    "end offset -1": (3, -1),
+    "slots": (4, 1000),
+    "few items": (5, 9),
+    "no items": (5, 0),
+    "many items": (5, 79),
+}
+
+
+def lie(path: Path, what: str) -> None:
+    content = bytearray(path.read_bytes())
+    header = list(HEADER.unpack_from(content))
+    at, value = LIES[what]
+    header[at] = value
+    HEADER.pack_into(content, 0, *header)
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("number", [0, -1])
+@pytest.mark.parametrize("remembered", [True, False])
+@pytest.mark.parametrize("what", LIES)
+def test_a_header_is_not_believed_unread(
+    whole: tuple[Path, Clock],
+    tmp_path: Path,
+    what: str,
+    remembered: bool,  # noqa: FBT001 - a parameter of pytest's
+    number: int,
+    clean: bool,  # noqa: FBT001 - a parameter of pytest's
+) -> None:
+    root, clock = damaged(whole, tmp_path, clean=clean, remembered=remembered)
+    lie(index_files(root)[number], what)
+    kinds = {finding.kind for finding in verify_store(root, CONFIG, now_ms=clock()).findings}
+    assert kinds & {"index-header", "index-item", "index-slot"}, kinds
+    if what == "slots" and not remembered:
+        return  # nobody reads it, and counting them would take a walk over all slots
+    check_whole(root, clock, RecoveryPolicy.SALVAGE)
