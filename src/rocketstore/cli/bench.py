@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 from cyclopts import App, Parameter
 
-from rocketstore.cli.options import OutputOption, StoreArgument, StoreSettings
+from rocketstore.cli.options import OutputOption, StoreArgument, StoreSettings, must_exist
 from rocketstore.cli.output import print_object
 from rocketstore.errors import StoreError
 
@@ -159,6 +159,8 @@ def _temporary_store(
     from rocketstore.storage.store import MessageStore
 
     config = (settings or StoreSettings()).load_for_writing()
+    if directory is not None:
+        must_exist(directory)
     kernels.warm()
     root = Path(tempfile.mkdtemp(prefix="rocketstore-bench-", dir=directory))
     try:

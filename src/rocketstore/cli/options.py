@@ -78,6 +78,18 @@ EndOption = Annotated[
 ]
 
 
+def must_exist(directory: Path | str, *, hint: str | None = None) -> None:
+    """Refuse a directory that is not there before anything is done; a URI is not looked at.
+
+    Raises
+    ------
+    StoreError
+        It is not there.
+    """
+    if "://" not in str(directory) and not Path(directory).exists():
+        raise StoreError(f"{directory}: there is no such directory", hint=hint)
+
+
 @Parameter(name="*")
 @dataclass(frozen=True)
 class StoreSettings:
@@ -108,11 +120,8 @@ class StoreSettings:
             There is no `store`.
         """
         config = self.load_with_origins().config
-        if store is not None and ":/" not in str(store) and not Path(store).exists():
-            raise StoreError(
-                f"{store}: there is no such directory",
-                hint="name the one that holds commitlog, consumequeue and index",
-            )
+        if store is not None:
+            must_exist(store, hint="name the one that holds commitlog, consumequeue and index")
         return config
 
     def load_for_writing(self) -> StoreConfig:
@@ -128,6 +137,8 @@ class StoreSettings:
         """Return the settings with where each comes from; warnings go to stderr."""
         from rocketstore.config import load_config
 
+        if self.config is not None and not self.config.exists():
+            raise StoreError(f"{self.config}: there is no such file")
         loaded = load_config(broker_conf=self.config, overrides=self.set_)
         for warning in loaded.warnings:
             complain(warning)

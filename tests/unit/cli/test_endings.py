@@ -87,7 +87,7 @@ def test_an_interrupted_import_says_how_many_lines_are_stored(
         (["store", "import", "x", "nofile", "-t", "t"], "nofile: no such file"),
         (["store", "import", "x", "/proc/self/mem", "-t", "t"], "input/output error"),
         (["store", "info", "/root\0"], ""),
-        (["config", "show", "-c", "nofile"], "cannot read nofile"),
+        (["config", "show", "-c", "nofile"], "nofile: there is no such file"),
     ],
     ids=" ".join,
 )

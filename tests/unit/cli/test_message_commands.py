@@ -316,6 +316,8 @@ def test_what_the_store_does_not_have_is_a_sentence_and_exits_1(
         ["pipeline", "audit"],
         ["pipeline", "report"],
         ["pipeline", "rebuild"],
+        ["pipeline", "archive", "out"],
+        ["pipeline", "restore", "out"],
     ],
 )
 def test_a_path_that_is_not_there_exits_3_with_one_line(
@@ -328,6 +330,13 @@ def test_a_path_that_is_not_there_exits_3_with_one_line(
     assert captured.err.startswith(f"rocketstore: {missing}: ")
     assert len(captured.err.splitlines()) == 1
     assert not missing.exists()
+
+
+def test_a_broker_conf_that_is_not_there_exits_3(
+    store: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["store", "info", str(store), "--config", "missing.conf"]) == 3
+    assert capsys.readouterr().err == "rocketstore: missing.conf: there is no such file\n"
 
 
 # --- times --------------------------------------------------------------------------------------

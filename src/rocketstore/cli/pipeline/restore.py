@@ -12,6 +12,7 @@ from rocketstore.cli.options import (
     EndOption,
     OutputOption,
     StoreSettings,
+    must_exist,
 )
 from rocketstore.cli.output import print_object
 from rocketstore.cli.progress import job_progress
@@ -51,6 +52,7 @@ def restore(
     from rocketstore import pipeline
 
     (settings or StoreSettings()).load()
+    must_exist(archive, hint="name the one that `rocketstore pipeline archive` wrote to")
     spark = pipeline.session(master, quiet=True)
     with job_progress("restoring", unit="tasks") as progress:
         result = pipeline.restore(

@@ -142,7 +142,7 @@ def summary_line(report: AuditReport) -> str:
         state = f"{len(report.findings)} findings, no damage"
     return (
         f"{counts.message_count:,} records ({counts.message_bytes:,} bytes, "
-        f"{counts.unwitnessed_bytes:,} of them unwitnessed: their checksum is of bodies only), "
+        f"{counts.unwitnessed_bytes:,} of them unwitnessed: checksums cover bodies only), "
         f"{counts.entry_count:,} entries in {counts.queue_count:,} queues, "
         f"{counts.index_item_count:,} index items: {state}"
     )
