@@ -16,7 +16,9 @@ from rocketstore import (
     StoreConfig,
 )
 from rocketstore.config import load_config
-from support.configured_store import LOG_FILE_BYTES, START_MS, Clock, open_small
+from rocketstore.storage.audit.verify import verify_store
+from rocketstore.storage.recovery.repair import repair_store
+from support.configured_store import LOG_FILE_BYTES, START_MS, Clock, open_small, small_config
 from support.synthetic_log import record_bytes
 
 TOPIC = "TopicTest"
@@ -281,3 +283,11 @@ def test_a_record_for_several_queues_is_in_all_of_them_when_the_settings_say_so(
     root = java_log(tmp_path, topic=TOPIC.encode(), queue_id=3, properties=names)
     with open_small(root, **settings) as store:
         assert sorted(store.queues()) == sorted([*extra, (TOPIC, 3)])
+    # Whoever verifies may have other settings; no queue tells which were in force.
+    for others in ({}, {"enable_multi_dispatch": True}, {"enable_lmq": True}):
+        config = small_config(**others)
+        assert verify_store(root, config, now_ms=START_MS).findings == []
+        assert repair_store(root, config=config, now_ms=START_MS).actions == []
+    with open_small(root, **settings) as store:
+        for topic, queue_id in extra:
+            assert store.max_offset(topic, queue_id) == 1

@@ -177,6 +177,14 @@ def _extra_queues(
         return
     for name, offset in zip(names, offsets, strict=True):
         if offset.isascii() and offset.isdigit() and int(offset) <= MAX_QUEUE_OFFSET:
-            is_light = name.startswith(LIGHT_QUEUE_PREFIX)
-            queue_id = 0 if is_light else int(columns.queue_id[row])
-            yield row, numbers.number_of(name.encode(), queue_id), int(offset)
+            for queue_id in extra_queue_ids(name, int(columns.queue_id[row])):
+                yield row, numbers.number_of(name.encode(), queue_id), int(offset)
+
+
+def extra_queue_ids(name: str, queue_id: int) -> set[int]:
+    """Return the queues in which an extra entry of a record of queue `queue_id` may stand.
+
+    A light queue is queue 0 of its name where the broker had ``enableLmq``, else the record's own;
+    nothing in the store tells which.
+    """
+    return {0, queue_id} if name.startswith(LIGHT_QUEUE_PREFIX) else {queue_id}

@@ -371,6 +371,7 @@ def _extra_queues(columns: RecordColumns, row: int) -> Iterator[tuple[TaskQueue,
         return
     for name, offset in zip(names, offsets, strict=True):
         if offset.isascii() and offset.isdigit() and int(offset) <= MAX_QUEUE_OFFSET:
-            is_light = name.startswith(LIGHT_QUEUE_PREFIX)
-            queue_id = 0 if is_light else int(columns.queue_id[row])
-            yield TaskQueue(name.encode(), queue_id), int(offset)
+            own = int(columns.queue_id[row])
+            # As in `queue_expectation.extra_queue_ids`, which a task may not import.
+            for queue_id in {0, own} if name.startswith(LIGHT_QUEUE_PREFIX) else {own}:
+                yield TaskQueue(name.encode(), queue_id), int(offset)
