@@ -192,6 +192,13 @@ def wrong_tags(root, offsets):
     patch(root / QUEUE, 20 * 7 + 12, struct.pack(">q", 17))
 
 
+def top_bit_of_tags(root, offsets):
+    path = root / QUEUE
+    content = bytearray(path.read_bytes())
+    content[3 * 20 + 12] ^= 0x80
+    path.write_bytes(content)
+
+
 def entry_behind_the_log(root, offsets):
     last = root / "consumequeue/Topic0/0" / file_name(QUEUE_FILE_BYTES)
     patch(last, 20 * 20, struct.pack(">qiq", offsets[-1] + 4_000, 300, 5))
@@ -275,6 +282,7 @@ DAMAGES = {
     wrong_entry: "queue-wrong",
     wrong_size_of_entry: "queue-wrong",
     wrong_tags: "queue-wrong",
+    top_bit_of_tags: "queue-wrong",
     entry_behind_the_log: "queue-stale",
     entry_behind_the_files: "queue-beyond-log",
     lose_queue: "queue-missing",

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 import numpy as np
 
+from rocketstore.format.markers import CONSUME_QUEUE_EXT_DIRECTORY
 from rocketstore.format.queue_entry import (
     ENTRY_SIZE_BYTES,
     MAX_EXT_ADDRESS,
@@ -298,7 +299,7 @@ class QueueAudit:
         agrees = (found["physical_offset"] == batch.entries["physical_offset"]) & (
             found["record_size"] == batch.entries["record_size"]
         )
-        agrees &= _tags_agree(found["tags_code"], batch)
+        agrees &= _tags_agree(found["tags_code"], batch) | self._are_extended(queue, found)
         queue.backed.add_numbers(offsets[agrees])
         own = ~batch.is_extra
         if own.any():
@@ -306,6 +307,15 @@ class QueueAudit:
             queue.missing.add_numbers(offsets[own][believed & ~agrees[own]])
         stops = batch.entries["physical_offset"] + batch.entries["record_size"]
         return int(stops[agrees].max(initial=0))
+
+    def _are_extended(self, queue: AuditedQueue, entries: EntryArray) -> BoolArray:
+        """Return whose tags stand in an extension file (spec F7), where the queue has one."""
+        extended: BoolArray = entries["tags_code"] <= MAX_EXT_ADDRESS
+        if extended.any():
+            directory = self._directory.with_name(CONSUME_QUEUE_EXT_DIRECTORY)
+            files = (directory / queue.key.topic / str(queue.key.queue_id)).glob("*")
+            extended &= any(files)
+        return extended
 
     def unbacked(
         self, queue: AuditedQueue, *, log: LogBounds, lost: Sequence[ByteRange]
@@ -372,8 +382,6 @@ def _gather(queue: AuditedQueue, offsets: Int64Array) -> EntryArray:
 
 def _tags_agree(tags_code: Int64Array, batch: ExpectedEntries) -> BoolArray:
     agrees = tags_code == batch.entries["tags_code"]
-    # The real tags stand in the extension file then (spec F7).
-    agrees |= tags_code <= MAX_EXT_ADDRESS
     # A deliver time follows the levels set when it was dispatched; a hash is smaller (K-S1).
     agrees |= ~batch.is_exact & (tags_code >= batch.store_timestamp)
     mask: BoolArray = agrees

@@ -276,7 +276,16 @@ class _Repair:
         else:
             start = start_after_clean_stop(len(files))
         check_crc = self.config.check_crc_on_recover
-        return find_compatible_end(files, start, check_crc=check_crc).end
+        end = find_compatible_end(files, start, check_crc=check_crc).end
+        # What is left is marked as stopped in order: 4.9 then looks at its last three files, which
+        # may begin before the file where it began after the crash, and ends the log there.
+        while left := [file for file in files if file.base < end]:
+            start = start_after_clean_stop(len(left))
+            again = find_compatible_end(left, start, check_crc=check_crc).end
+            if again >= end:
+                break
+            end = again
+        return end
 
     def refuse_lost_log(self) -> None:
         """Raise where there is nothing to rebuild from."""

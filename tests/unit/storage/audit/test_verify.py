@@ -289,3 +289,28 @@ def test_extensions_of_queues_are_named_as_not_checked_by_verify_and_repair(
     repaired = repair_store(root, config=CONFIG, now_ms=NOW_MS)
     assert repaired.findings == [found]
     assert not repaired.is_changed
+
+
+@pytest.mark.parametrize("has_extension", [False, True])
+def test_a_tags_code_with_its_top_bit_flipped_is_no_address_where_no_extension_is(
+    store: tuple[Path, list[int]], *, has_extension: bool
+) -> None:
+    root, _ = store
+    path = root / "consumequeue" / "Topic0" / "0" / f"{0:020d}"
+    whole = path.read_bytes()
+    flipped = bytearray(whole)
+    flipped[20 * 3 + 12] ^= 0x80
+    path.write_bytes(flipped)
+    if has_extension:
+        directory = root / "consumequeue_ext" / "Topic0" / "0"
+        directory.mkdir(parents=True)
+        (directory / f"{0:020d}").write_bytes(bytes(100))
+    kinds = {finding.kind for finding in verify(root).findings}
+    repair_store(root, config=CONFIG, now_ms=NOW_MS)
+    if has_extension:
+        assert kinds == {"queue-ext"}
+        assert path.read_bytes() == flipped
+    else:
+        assert "queue-wrong" in kinds
+        assert path.read_bytes() == whole
+        assert verify(root).findings == []

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 import numpy as np
 
 from rocketstore.errors import StoreError
+from rocketstore.format.markers import CONSUME_QUEUE_EXT_DIRECTORY
 from rocketstore.format.queue_entry import (
     ENTRY_DTYPE,
     ENTRY_SIZE_BYTES,
@@ -139,16 +140,21 @@ class QueueEntries:
             found["record_size"] == expected.size
         )
         tags_code = found["tags_code"]
-        agrees &= (
-            np.where(
-                expected.deliver_from_ms >= 0,
-                tags_code >= expected.deliver_from_ms,
-                tags_code == expected.tags_code,
-            )
-            # The real tags stand in the extension file then (spec F7).
-            | (tags_code <= MAX_EXT_ADDRESS)
-        )
+        agrees &= np.where(
+            expected.deliver_from_ms >= 0,
+            tags_code >= expected.deliver_from_ms,
+            tags_code == expected.tags_code,
+        ) | self._are_extended(tags_code)
         return Compared(agrees, written_mask(found) & ~filler_mask(found) & ~agrees)
+
+    def _are_extended(self, tags_code: Int64Array) -> BoolArray:
+        """Return whose tags stand in an extension file (spec F7), where the queue has one."""
+        extended: BoolArray = tags_code <= MAX_EXT_ADDRESS
+        if extended.any():
+            root, _, topic, queue, _ = self.row.files[0].path.rsplit("/", 4)
+            directory = f"{root}/{CONSUME_QUEUE_EXT_DIRECTORY}/{topic}/{queue}"
+            extended &= bool(self._files.list(directory))
+        return extended
 
     def _gather(self, offsets: Int64Array) -> EntryArray:
         """Return the entries at some queue offsets, reading neighbours at once."""

@@ -1,0 +1,50 @@
+"""A second repair finds nothing to do, and a dry run reports what the repair does."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from rocketstore.storage.recovery.repair import repair_store
+from support.small_store import CONFIG, LOG_FILE_BYTES, Clock, build_store, crashed, log_path
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class SlowClock(Clock):
+    """Seconds pass between two looks: a checkpoint counts only from three seconds on."""
+
+    def __call__(self) -> int:
+        self.now_ms += 1_000
+        return self.now_ms
+
+
+def flip_body(root: Path, offset: int) -> None:
+    path = log_path(root, offset)
+    data = bytearray(path.read_bytes())
+    data[offset % LOG_FILE_BYTES + 100] ^= 1
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("is_crashed", [True, False])
+@pytest.mark.parametrize("damaged", [[70], [204], [120], [200], [70, 200], [20, 150, 240]])
+def test_a_second_compatible_repair_cuts_no_more(
+    tmp_path: Path, *, is_crashed: bool, damaged: list[int]
+) -> None:
+    """After a crash 4.9 begins at one file, and at an earlier one after the next clean stop."""
+    clock = SlowClock()
+    offsets = build_store(tmp_path, 260, clock)
+    for number in damaged:
+        flip_body(tmp_path, offsets[number])
+    if is_crashed:
+        crashed(tmp_path)
+    at = {"now_ms": clock.now_ms + 1_000, "config": CONFIG}
+    planned = repair_store(tmp_path, policy="compatible", dry_run=True, **at)
+    first = repair_store(tmp_path, policy="compatible", **at)
+    assert [loss for loss in first.lost_for_broker if loss.verb == "drop"] == []
+    assert planned._replace(dry_run=False, evidence=None) == first._replace(evidence=None)
+    second = repair_store(tmp_path, policy="compatible", **at)
+    assert second.actions == []
+    assert second.counts == first.counts
