@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
     from rocketstore.storage.read_only import ReadOnlyStore
 
 POLL_INTERVAL_S: Final = 0.1
+_TURNS_PER_LISTING: Final = 5
+"""Looks at the queues for each listing of the directory that has them, maybe by the thousand."""
+
 _LONGEST_BODY: Final = 4096
 """Characters of a body that a line shows where no terminal says less."""
 
@@ -53,9 +57,11 @@ def new_messages(
     sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[StoredMessage]:
     """Yield messages as they come, for ever; queues that are new too."""
-    while True:
+    for turn in itertools.count():
         is_idle = True
-        for key in _queue_ids(reader, topic, queue_id):
+        if turn % _TURNS_PER_LISTING == 0:
+            queue_ids = _queue_ids(reader, topic, queue_id)
+        for key in queue_ids:
             offset = ends.get(key, 0)
             page = reader.get(topic, key, offset, 32, tags)
             yield from page.messages

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from rocketstore import Message
 from rocketstore.cli.application import run
 from rocketstore.events import get_logger
 from rocketstore.storage.store import MessageStore
@@ -177,3 +178,16 @@ def test_what_py4j_says_of_a_broken_call_is_not_shown(capsys: pytest.CaptureFixt
     finally:
         logging.getLogger().removeHandler(shown)
     assert capsys.readouterr().err == "something else\n"
+
+
+def test_what_the_terminal_cannot_show_is_spelt_out(tmp_path: Path) -> None:
+    with MessageStore.open(tmp_path) as opened:
+        opened.put(Message(topic="t", body="zwölf €".encode()), 0)
+    ended = subprocess.run(
+        [sys.executable, "-m", "rocketstore.cli", "message", "get", str(tmp_path), "-t", "t"],
+        capture_output=True,
+        env={**os.environ, "PYTHONIOENCODING": "latin-1"},
+        check=False,
+    )
+    assert (ended.returncode, ended.stderr) == (0, b"")
+    assert ended.stdout.endswith("zwölf \\u20ac\n".encode("latin-1"))
