@@ -45,6 +45,7 @@ if TYPE_CHECKING:
         StoreFullError,
         StoreLockedError,
         StoreReadOnlyError,
+        SystemRefusedError,
         TruncatedRecordError,
         UnsupportedEnvironmentError,
     )
@@ -130,6 +131,7 @@ __all__ = [
     "StoreLockedError",
     "StoreReadOnlyError",
     "StoredMessage",
+    "SystemRefusedError",
     "TruncatedRecordError",
     "UnsupportedEnvironmentError",
     "load_config",

@@ -170,6 +170,22 @@ class StoreFullError(StoreError):
     retriable = True
 
 
+class SystemRefusedError(StoreError, OSError):
+    """The system refused a call on a file of the store: no descriptors, no memory, a bad disk.
+
+    Attributes
+    ----------
+    errno
+        The system's reason, as of any `OSError`.
+    """
+
+    retriable = True
+
+    def __init__(self, message: str, *, code: int | None = None, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.errno = code
+
+
 class StoreDamagedError(StoreError):
     """The store cannot be opened for writing as it is; a repair is needed."""
 

@@ -61,7 +61,7 @@ def test_the_page_has_every_error_with_its_exit_code():
     tree = set()
     for name in ERRORS:
         kind = getattr(errors, name)
-        parent = kind.__base__.__name__ if kind.__base__ is not Exception else "-"
+        parent = kind.__bases__[0].__name__ if kind.__base__ is not Exception else "-"
         tree.add((name, parent, str(kind.exit_code), "yes" if kind.retriable else "no"))
     assert page == tree
 

@@ -25,7 +25,6 @@ from rocketstore.config import (
     parse_delay_levels,
     resolve_sizes,
 )
-from rocketstore.errors import StoreError
 from rocketstore.events import get_logger
 from rocketstore.format.file_name import parse_file_name
 from rocketstore.format.host import encode_host
@@ -46,6 +45,7 @@ from rocketstore.storage.recovery.evidence import has_data
 from rocketstore.storage.recovery.recover import RecoveryParts, RecoveryReport, recover
 from rocketstore.storage.retention import Retention, StorePlaces
 from rocketstore.storage.running_flags import RunningFlags
+from rocketstore.storage.system_errors import system_errors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -114,20 +114,20 @@ def open_parts(
     StoreDamagedError, NotAStoreError, StoreFullError
         It cannot be opened as it is.
     """
-    try:
+    with system_errors(f"cannot make {layout.root}"):
         disk.make_directory(layout.root)
-    except OSError as error:
-        raise StoreError(f"cannot make {layout.root}: {error.strerror}") from error
     lock = StoreLock.acquire(layout.lock)
     opening = None
     try:
-        sizes = resolve_sizes(config, observed_sizes(layout, config))
-        opening = _Opening(layout, sizes.fill_in(config), sizes, disk, clock)
-        return opening.finish(lock, policy)
+        with system_errors(f"cannot open the store {layout.root}"):
+            sizes = resolve_sizes(config, observed_sizes(layout, config))
+            opening = _Opening(layout, sizes.fill_in(config), sizes, disk, clock)
+            return opening.finish(lock, policy)
     except BaseException:
-        if opening is not None:
-            opening.drop()
-        lock.release()
+        with ExitStack() as rest:
+            rest.callback(lock.release)
+            if opening is not None:
+                rest.callback(opening.drop)
         raise
 
 

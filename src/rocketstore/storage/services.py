@@ -23,6 +23,7 @@ from rocketstore.storage.retention_service import RetentionService
 from rocketstore.storage.running_flags import RunningFlag
 from rocketstore.storage.scrub import TURN_INTERVAL_S, Scrubber
 from rocketstore.storage.statistics import PutTotals, StoreStatistics
+from rocketstore.storage.system_errors import system_errors
 from rocketstore.units import QueueKey
 
 if TYPE_CHECKING:
@@ -118,6 +119,7 @@ class StoreServices:
 
     # --- waiting and flushing -------------------------------------------------------------------
 
+    @system_errors("cannot dispatch all messages")
     def wait_dispatched(self, physical_offset: int, timeout_s: float | None) -> bool:
         """Wait until everything before an offset is dispatched."""
         if self._parts.log.readable_limit < physical_offset:
@@ -129,6 +131,7 @@ class StoreServices:
         self._catch_up()
         return self._parts.dispatcher.dispatched_offset >= physical_offset
 
+    @system_errors("cannot dispatch all messages")
     def wait_until(self, is_true: Callable[[], bool], timeout_s: float) -> bool:
         """Wait until something becomes true that dispatch makes true."""
         if not self._threads:
@@ -136,6 +139,7 @@ class StoreServices:
             self._catch_up()
         return self.dispatch.wait_until(is_true, timeout_s if self._threads else 0.0)
 
+    @system_errors("cannot flush queues, index and checkpoint")
     def flush(self) -> None:
         """Make log, queues, index and checkpoint durable."""
         self.flusher.flush()

@@ -117,16 +117,24 @@ class EndingStore(Reader):
 
     def _end(self) -> None:
         """Stop everything; take the marker ``abort`` away if that was in order."""
+        why = "not everything is on the disk"
         if self._services.stop():
-            self._parts.disk.unlink(self.layout.abort)
-            self._parts.disk.fsync_directory(self.layout.root)
-        else:
-            _log.warning("store.abort_stays", root=str(self.layout.root))
+            try:
+                self._parts.disk.unlink(self.layout.abort)
+                self._parts.disk.fsync_directory(self.layout.root)
+            except OSError as error:  # the next open looks closer, and finds all in order
+                why = str(error)
+            else:
+                return
+        _log.warning("store.abort_stays", root=str(self.layout.root), why=why)
 
     def _let_go(self) -> None:
         gone: Any = self._gone
         self._log = self._queues = self._key_search = self._raw_pages = gone
-        self._parts.drop()
+        try:
+            self._parts.drop()
+        except OSError as error:  # a file made ahead stays, and the next open deletes it
+            _log.warning("store.files_left", root=str(self.layout.root), error=str(error))
         self._is_let_go = True
 
     def _check_open(self) -> None:

@@ -11,6 +11,7 @@ this lock (spec F12). Who holds it is asked of the kernel (``F_GETLK``), not rea
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import io
 import os
@@ -18,8 +19,9 @@ import struct
 import threading
 from typing import TYPE_CHECKING, Final, Self
 
-from rocketstore.errors import StoreError, StoreLockedError
+from rocketstore.errors import StoreLockedError
 from rocketstore.format.markers import LOCK_CONTENT, LOCK_LENGTH_BYTES, LOCK_START
+from rocketstore.storage.system_errors import system_error, system_errors
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -54,6 +56,7 @@ class StoreLock:
         self._key = key
 
     @classmethod
+    @system_errors("cannot take the lock of the store")
     def acquire(cls, path: Path) -> Self:
         """Take the lock file at `path`, made if need be, without waiting.
 
@@ -69,20 +72,16 @@ class StoreLock:
             try:
                 file = io.FileIO(path, "r+", opener=_opened)
             except OSError as error:
-                raise StoreError(
-                    f"cannot open {path} for writing: {error.strerror}",
-                    hint="open the store with read_only=True, or fix the permissions",
-                ) from error
-            status = os.fstat(file.fileno())
-            key = (status.st_dev, status.st_ino)
+                raise system_error(f"cannot open {path} for writing", error) from error
             try:
-                fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, LOCK_LENGTH_BYTES, LOCK_START)
-            except OSError as error:
-                owner = _owner_pid(file.fileno())
+                status = os.fstat(file.fileno())
+                key = (status.st_dev, status.st_ino)
+                _lock(file.fileno(), path)
+                _write_content(file.fileno())
+            except BaseException:
                 file.close()
-                raise _locked(path, owner) from error
+                raise
             _held[key] = file
-        _write_content(file.fileno())
         return cls(path, file, key)
 
     def release(self) -> None:
@@ -122,10 +121,19 @@ def writer_pid(path: Path) -> int | None:
             os.close(descriptor)
 
 
+def _lock(descriptor: int, path: Path) -> None:
+    try:
+        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, LOCK_LENGTH_BYTES, LOCK_START)
+    except OSError as error:
+        if error.errno not in {errno.EAGAIN, errno.EACCES}:
+            raise
+        raise _locked(path, _owner_pid(descriptor)) from error
+
+
 def _refuse_second(path: Path) -> None:
     try:
         status = path.stat()
-    except OSError:
+    except FileNotFoundError:
         return
     if (status.st_dev, status.st_ino) in _held:
         raise _locked(path, os.getpid())

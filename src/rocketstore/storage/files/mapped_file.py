@@ -26,6 +26,7 @@ from rocketstore.events import get_logger
 from rocketstore.format.file_name import file_name
 from rocketstore.storage.files.disk import Disk, has_all_blocks, probe_pages
 from rocketstore.storage.files.new_file import make_file
+from rocketstore.storage.system_errors import system_error, system_errors
 from rocketstore.units import OS_PAGE_SIZE_BYTES, MiB
 
 if TYPE_CHECKING:
@@ -211,7 +212,12 @@ class MappedFile:
 
     def _opened(self) -> int:
         if self._descriptor is None:
-            self._descriptor = self._disk.open_file(self.path, writable=self.writable)
+            try:
+                self._descriptor = self._disk.open_file(self.path, writable=self.writable)
+            except FileNotFoundError:
+                raise  # expected beside retention: who asks knows what it means
+            except OSError as error:
+                raise system_error(f"cannot open {self.path}", error) from error
         return self._descriptor
 
     @contextlib.contextmanager
@@ -247,7 +253,9 @@ class MappedFile:
         with self._lock:
             mapping = self._last_mapping()  # one that a reader kept is as good as a new one
             if mapping is None:
-                mapping = mmap.mmap(self._opened(), self.size, mmap.MAP_SHARED, access)
+                descriptor = self._opened()
+                with system_errors(f"cannot map {self.path}"):
+                    mapping = mmap.mmap(descriptor, self.size, mmap.MAP_SHARED, access)
                 self._last_mapping = weakref.ref(mapping)
             self._mapping = mapping
             return mapping
@@ -267,7 +275,12 @@ class MappedFile:
     def read_at(self, position: int, size: int) -> bytes:
         """Return a copy of up to `size` bytes by `pread`, without mapping the file."""
         with self.descriptor() as descriptor:
-            return os.pread(descriptor, size, position)
+            try:
+                return os.pread(descriptor, size, position)
+            except OSError as error:
+                raise system_error(
+                    f"cannot read {self.path} at offset {position}", error
+                ) from error
 
     def reserve(self, stop: int) -> None:
         """Make sure that bytes before position `stop` have room on the disk.

@@ -21,6 +21,7 @@ from rocketstore.errors import (
     RefusedMessageError,
     StoreError,
     StoreForkedError,
+    SystemRefusedError,
 )
 from rocketstore.events import get_logger
 from rocketstore.format.blank import END_FILE_MIN_BLANK_SIZE
@@ -359,7 +360,7 @@ class StoreWriter(PutState):
         """Return the status of an append that raised, or raise what has no status."""
         if isinstance(error, (RefusedMessageError, FlushFailedError)):
             self._raise(error)
-        if isinstance(error, StoreError):
+        if isinstance(error, StoreError) and not isinstance(error, SystemRefusedError):
             return self.refuse(PutMessageStatus.CREATE_MAPEDFILE_FAILED, str(error))
         return self.refuse(PutMessageStatus.UNKNOWN_ERROR, f"the system refused: {error}")
 

@@ -12,7 +12,7 @@ How derived: ConsumeQueue of 4.9 (spec F6, B12, B16.1, B16.5) without K-C1 and K
 
 from __future__ import annotations
 
-import contextlib
+import errno
 import os
 import threading
 from enum import Enum
@@ -479,7 +479,7 @@ def _has_data(file: MappedFile, start: int) -> bool:
     """Whether a byte behind `start` is not zero; holes are passed over without reading."""
     descriptor = file.fd
     at = start
-    with contextlib.suppress(OSError):  # ENXIO: no data behind
+    try:
         while at < file.size:
             data = os.lseek(descriptor, at, os.SEEK_DATA)
             hole = min(os.lseek(descriptor, data, os.SEEK_HOLE), file.size)
@@ -491,4 +491,7 @@ def _has_data(file: MappedFile, start: int) -> bool:
                 if raw != _ZEROS[: len(raw)]:
                     return True
                 at += len(raw)
+    except OSError as error:
+        if error.errno != errno.ENXIO:  # no data behind
+            raise
     return False

@@ -117,8 +117,7 @@ class KeySearch:
         layout = index.layout
         in_disk_below = self._log.max_offset - self._memory_span_bytes
         found: list[StoredMessage] = []
-        for file in reversed(index.files):
-            array = file.array
+        for array in self._index_arrays():
             number: int | None = _FROM_SLOT
             while number:
                 number = append_hits(
@@ -130,6 +129,15 @@ class KeySearch:
             if len(found) == max_messages:
                 break
         return found
+
+    def _index_arrays(self) -> Iterator[ByteArray]:
+        """Yield the index files' bytes, newest first, and held: retention takes only names."""
+        for file in reversed(self._mapped_index.files):
+            try:
+                array = file.array
+            except FileNotFoundError:  # retention was faster: all it knows has expired
+                continue
+            yield array
 
     def _find_plainly(self, question: _Question, max_messages: int) -> list[StoredMessage]:
         messages: dict[int, StoredMessage] = {}
@@ -165,8 +173,8 @@ class KeySearch:
         except IndexError:
             buffer = np.zeros(2 * _HITS_PER_CALL + 1, np.int64)
         messages: dict[int, StoredMessage] = {}
-        for file in reversed(index.files):
-            array, number = file.array, _FROM_SLOT
+        for array in self._index_arrays():
+            number = _FROM_SLOT
             while number:
                 log, base, readable = self._recent_place()
                 number, count = kernels.find_hits(
@@ -198,7 +206,7 @@ class KeySearch:
             return None
         try:
             array = part.array
-        except OSError:  # deleted since
+        except FileNotFoundError:  # deleted since
             return None
         self._recent = (weakref.ref(array), part)
         return array, part.base, part.write_position

@@ -286,7 +286,7 @@ class RawPages:
             return _NO_BYTES, None
         try:
             array = part.array
-        except OSError:  # deleted since
+        except FileNotFoundError:  # deleted since
             return _NO_BYTES, None
         self._recent = (weakref.ref(array), part)
         return array, part

@@ -1,0 +1,163 @@
+"""Every call of the system that a store makes, below any object of its own: counted, and failed.
+
+`FailingCalls` puts wrappers around the functions of `os`, `mmap` and `io` through which a store
+reaches its files, so that also those calls are seen that do not pass through `Disk`. Only calls on
+files below one directory are counted; what a fault does to them is `Fault`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import io
+import mmap
+import os
+import threading
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
+
+from rocketstore.storage.files import disk as disk_module
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+NO_MEMORY = -1
+"""Instead of an errno: Python itself finds no memory for what the call needs."""
+
+BY_PATH = ("open", "listdir", "scandir", "mkdir", "replace", "unlink", "rmdir", "stat")
+BY_DESCRIPTOR = (
+    "posix_fallocate", "ftruncate", "pread", "preadv", "pwrite", "fdatasync", "fsync", "fstat",
+    "lseek",
+)  # fmt: skip
+_SYNCS = ("fdatasync", "fsync")
+CALLS = (*BY_PATH, *BY_DESCRIPTOR, "link", "mmap", "io.open", "zero_range")
+
+
+class Fault(NamedTuple):
+    """Which call fails, and how.
+
+    Attributes
+    ----------
+    call
+        Of `CALLS`.
+    number
+        The first that fails, from 0.
+    code
+        An errno, or `NO_MEMORY`.
+    lasting
+        Whether all later ones fail too.
+    """
+
+    call: str
+    number: int
+    code: int
+    lasting: bool
+
+    def __str__(self) -> str:
+        code = "MemoryError" if self.code == NO_MEMORY else errno.errorcode[self.code]
+        return f"{self.call}-{self.number}{'-and-on' if self.lasting else ''}-{code}"
+
+    def hits(self, call: str, number: int) -> bool:
+        if call != self.call:
+            return False
+        return number >= self.number if self.lasting else number == self.number
+
+    def error(self, path: str) -> BaseException:
+        if self.code == NO_MEMORY:
+            return MemoryError()
+        return OSError(self.code, os.strerror(self.code), path)
+
+
+class FailingCalls:
+    """Counts the calls below `root` while it is entered, and fails those that `fault` names.
+
+    Attributes
+    ----------
+    counts
+        Calls so far, by name.
+    fault
+        None fails nothing.
+    hits
+        Calls that failed.
+    """
+
+    def __init__(self, root: Path, fault: Fault | None = None) -> None:
+        self.root = str(root)
+        self.fault = fault
+        self.counts: Counter[str] = Counter()
+        self.hits = 0
+        self._lock = threading.Lock()
+        self._undo = contextlib.ExitStack()
+
+    def __enter__(self) -> Self:
+        for name in BY_PATH:
+            self._wrap(os, name, name, lambda path, *_: _text(path))
+        for name in BY_DESCRIPTOR:
+            self._wrap(os, name, name, lambda descriptor, *_: _name_of(descriptor))
+        self._wrap(os, "link", "link", lambda source, *_: _linked(source))
+        self._wrap(mmap, "mmap", "mmap", lambda descriptor, *_: _name_of(descriptor))
+        self._wrap(io, "open", "io.open", lambda path, *_: _text(path))
+        real_zero_range = disk_module._fallocate_zero_range
+
+        def zero_range(descriptor: int, *rest: int) -> bool:
+            # C's fallocate answers by a number: where it cannot, zeros are written.
+            try:
+                self._note("zero_range", _name_of(descriptor))
+            except OSError:
+                return False
+            return real_zero_range(descriptor, *rest)
+
+        self._set(disk_module, "_fallocate_zero_range", zero_range)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._undo.close()
+
+    def _wrap(self, module: Any, name: str, call: str, path_of: Callable[..., str]) -> None:
+        real = getattr(module, name)
+
+        def wrapper(*arguments: Any, **keywords: Any) -> Any:
+            is_below = self._note(call, path_of(*arguments) if arguments else "")
+            # Nobody pulls the plug here: a sync that works need not be done.
+            return None if is_below and call in _SYNCS else real(*arguments, **keywords)
+
+        self._set(module, name, wrapper)
+
+    def _set(self, module: Any, name: str, value: object) -> None:
+        self._undo.callback(setattr, module, name, getattr(module, name))
+        setattr(module, name, value)
+
+    def _note(self, call: str, path: str) -> bool:
+        if not path.startswith(self.root):
+            return False
+        with self._lock:
+            number = self.counts[call]
+            self.counts[call] += 1
+            fault = self.fault
+            if fault is None or not fault.hits(call, number):
+                return True
+            self.hits += 1
+        raise fault.error(path)
+
+
+_real_readlink = os.readlink
+
+
+def _text(path: object) -> str:
+    if isinstance(path, int):
+        return _name_of(path)
+    return os.fsdecode(path) if isinstance(path, (str, bytes, os.PathLike)) else ""
+
+
+def _name_of(descriptor: int) -> str:
+    try:
+        return _real_readlink(f"/proc/self/fd/{descriptor}")
+    except OSError:
+        return ""
+
+
+def _linked(source: object) -> str:
+    with contextlib.suppress(OSError):
+        return _real_readlink(str(source))
+    return str(source)
