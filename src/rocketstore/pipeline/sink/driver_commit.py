@@ -57,7 +57,7 @@ from rocketstore.pipeline.sink.staging import (
 from rocketstore.storage.checkpoint import StoreCheckpoint
 from rocketstore.storage.clock import system_clock_ms
 from rocketstore.storage.files.disk import Disk
-from rocketstore.storage.files.lock import writer_pid
+from rocketstore.storage.files.lock import writer_name, writer_pid
 from rocketstore.storage.layout import StoreLayout
 from rocketstore.storage.opening import observed_sizes
 from rocketstore.storage.store import MessageStore
@@ -477,8 +477,8 @@ def _refuse_if_locked(root: Path) -> None:
     pid = writer_pid(lock)
     if pid is not None:
         raise StoreLockedError(
-            f"{root} is in use: process {pid} holds {lock}",
-            owner_pid=pid,
+            f"{root} is in use: {writer_name(pid)} holds {lock}",
+            owner_pid=pid or None,
             hint="stop that writer, or write to another store",
         )
 

@@ -17,10 +17,16 @@ import io
 import os
 import struct
 import threading
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final, Self
 
 from rocketstore.errors import StoreLockedError
-from rocketstore.format.markers import LOCK_CONTENT, LOCK_LENGTH_BYTES, LOCK_START
+from rocketstore.format.markers import (
+    ABORT_FILE_NAME,
+    LOCK_CONTENT,
+    LOCK_LENGTH_BYTES,
+    LOCK_START,
+)
 from rocketstore.storage.system_errors import system_error, system_errors
 
 if TYPE_CHECKING:
@@ -28,6 +34,9 @@ if TYPE_CHECKING:
 
 _FLOCK: Final = struct.Struct("@hhqqi4x")
 """``struct flock`` of 64-bit Linux: type, whence, start, length, pid."""
+
+UNKNOWN_WRITER: Final = 0
+"""Somebody who holds a lock and has no number here: in another container, or on another host."""
 
 _held: dict[tuple[int, int], io.FileIO] = {}
 """Lock files held by this process, by device and inode."""
@@ -102,10 +111,11 @@ def _opened(path: str, _flags: int) -> int:
 
 
 def writer_pid(path: Path) -> int | None:
-    """Return the process that holds the lock file at `path` now, None when nobody is known to.
+    """Return the process that holds the lock file at `path` now, None when nobody does.
 
-    Takes no lock, and opens no descriptor where this process is the writer: closing it would drop
-    the lock.
+    `UNKNOWN_WRITER` is one without a number, also where the kernel may not be asked and ``abort``
+    says that a writer has not ended. Takes no lock, and opens no descriptor where this process is
+    the writer: closing it would drop the lock.
     """
     with _registry:
         try:
@@ -113,10 +123,14 @@ def writer_pid(path: Path) -> int | None:
             if (status.st_dev, status.st_ino) in _held:
                 return os.getpid()
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return None  # every writer makes it first
         except OSError:
-            return None
+            return _doubtful_writer(path)
         try:
             return _owner_pid(descriptor)
+        except OSError:
+            return _doubtful_writer(path)
         finally:
             os.close(descriptor)
 
@@ -127,7 +141,21 @@ def _lock(descriptor: int, path: Path) -> None:
     except OSError as error:
         if error.errno not in {errno.EAGAIN, errno.EACCES}:
             raise
-        raise _locked(path, _owner_pid(descriptor)) from error
+        owner = None
+        with suppress(OSError):
+            owner = _owner_pid(descriptor)
+        raise _locked(path, owner or UNKNOWN_WRITER) from error
+
+
+def writer_name(pid: int) -> str:
+    """Return a writer as messages to people name it."""
+    if pid == os.getpid():
+        return "this process"
+    return f"process {pid}" if pid else "a process in another container or on another host"
+
+
+def _doubtful_writer(path: Path) -> int | None:
+    return UNKNOWN_WRITER if path.with_name(ABORT_FILE_NAME).exists() else None
 
 
 def _refuse_second(path: Path) -> None:
@@ -139,28 +167,20 @@ def _refuse_second(path: Path) -> None:
         raise _locked(path, os.getpid())
 
 
-def _locked(path: Path, owner: int | None) -> StoreLockedError:
-    if owner == os.getpid():
-        who = "this process"
-    else:
-        who = "another process" if owner is None else f"process {owner}"
+def _locked(path: Path, owner: int) -> StoreLockedError:
     return StoreLockedError(
-        f"{path.parent} is in use: {who} holds {path}",
-        owner_pid=owner,
+        f"{path.parent} is in use: {writer_name(owner)} holds {path}",
+        owner_pid=owner or None,
         hint="stop that writer, or open with read_only=True, which needs no lock",
     )
 
 
 def _owner_pid(descriptor: int) -> int | None:
-    """Return the process that holds the lock; None when the kernel does not tell."""
+    """Return the process that holds the lock, None when nobody does; raises `OSError`."""
     question = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, LOCK_START, LOCK_LENGTH_BYTES, 0)
-    try:
-        answer = fcntl.fcntl(descriptor, fcntl.F_GETLK, question)
-    except OSError:
-        return None
-    kind, _, _, _, pid = _FLOCK.unpack(answer)
-    # 0 is a process of another PID namespace, -1 an open-file-description lock.
-    return pid if kind != fcntl.F_UNLCK and pid > 0 else None
+    kind, _, _, _, pid = _FLOCK.unpack(fcntl.fcntl(descriptor, fcntl.F_GETLK, question))
+    # 0 is a process of another PID namespace, less one of another host or a lock of a descriptor.
+    return None if kind == fcntl.F_UNLCK else max(pid, UNKNOWN_WRITER)
 
 
 def _write_content(descriptor: int) -> None:

@@ -37,7 +37,7 @@ from rocketstore.storage.audit.verify import checkpoint_findings, table_findings
 from rocketstore.storage.checkpoint import StoreCheckpoint, read_checkpoint
 from rocketstore.storage.dispatch.dispatcher import Dispatcher
 from rocketstore.storage.files.disk import Disk
-from rocketstore.storage.files.lock import StoreLock, writer_pid
+from rocketstore.storage.files.lock import StoreLock, writer_name, writer_pid
 from rocketstore.storage.files.mapped_file_queue import MappedFileQueue
 from rocketstore.storage.files.pread_files import DANGLING_HINT, FileProblem, PreadFiles
 from rocketstore.storage.index.index_service import IndexService
@@ -142,7 +142,9 @@ def repair_store(
         owner = writer_pid(places.layout.lock)
         if owner is not None:
             raise StoreLockedError(
-                f"{path} is in use by process {owner}", owner_pid=owner, hint="stop that writer"
+                f"{path} is in use by {writer_name(owner)}",
+                owner_pid=owner or None,
+                hint="stop that writer",
             )
         return _rehearse(places, config, now_ms, policy)
     lock = StoreLock.acquire(places.layout.lock)

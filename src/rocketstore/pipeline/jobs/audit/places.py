@@ -1,13 +1,16 @@
 """Where the parts of a store are, how long its files should be, and whether somebody writes to it.
 
-Law: nothing is opened for writing and no lock is taken or asked for on the lock file itself:
-closing a descriptor of it would drop the lock of a writer in this very process. The kernel's list
-of locks tells as well.
+Law: nothing is opened for writing, and this process opens no descriptor of the lock file: closing
+it would drop the lock of a writer in this very process. Another one asks the kernel. Where that has
+no sure answer, the file ``abort`` of a writer that has not ended is one: no live store is called
+damaged.
 """
 
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -27,6 +30,8 @@ from rocketstore.format.markers import (
     CONSUME_QUEUE_DIRECTORY,
     INDEX_DIRECTORY,
     LOCK_FILE_NAME,
+    LOCK_LENGTH_BYTES,
+    LOCK_START,
 )
 from rocketstore.pipeline.files import files_at, is_remote, opened
 from rocketstore.pipeline.jobs.audit.store_files import (
@@ -49,7 +54,19 @@ if TYPE_CHECKING:
     from rocketstore.pipeline.files import FileEntry, Files
     from rocketstore.units import QueueKey
 
-_LOCKS: Final = Path("/proc/locks")
+_MOUNTS: Final = Path("/proc/self/mountinfo")
+_ELSEWHERE: Final = ("nfs", "cifs", "smb", "9p", "virtiofs", "fuse", "ceph", "gluster", "lustre")
+"""Beginnings of the kinds of file systems that other machines mount as well."""
+
+_IS_LOCKED: Final = 3
+_ASK: Final = f"""
+import fcntl, struct, sys
+question = struct.pack("@hhqqi4x", fcntl.F_WRLCK, 0, {LOCK_START}, {LOCK_LENGTH_BYTES}, 0)
+with open(sys.argv[1], "rb") as file:
+    answer = fcntl.fcntl(file, fcntl.F_GETLK, question)
+sys.exit(0 if struct.unpack("@hhqqi4x", answer)[0] == fcntl.F_UNLCK else {_IS_LOCKED})
+"""
+"""A question to the kernel about a lock file, which sees the locks of other containers."""
 
 
 @dataclass(frozen=True)
@@ -198,13 +215,26 @@ def _is_live(location: str, root: str, *, has_abort: bool) -> bool:
     """Whether a writer works on the store."""
     if is_remote(location):
         return has_abort  # no lock reaches there
-    try:
-        status = os.stat(f"{root}/{LOCK_FILE_NAME}")  # noqa: PTH116 - as the rest: paths are texts
-    except OSError:
+    lock = Path(root, LOCK_FILE_NAME)
+    if not lock.exists():
         return False  # every writer makes it first
+    command = [sys.executable, "-I", "-S", "-c", _ASK, str(lock)]
     try:
-        table = _LOCKS.read_text("ascii", "replace")
-    except OSError:
+        asked = subprocess.run(command, capture_output=True, check=False, timeout=60)  # noqa: S603
+    except (OSError, subprocess.SubprocessError):
         return has_abort
-    device = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
-    return any(device in line.split() for line in table.splitlines() if " WRITE " in line)
+    if asked.returncode == _IS_LOCKED:
+        return True
+    return has_abort and (asked.returncode != 0 or _is_elsewhere(lock))
+
+
+def _is_elsewhere(path: Path) -> bool:
+    """Whether a file lies on a file system whose locks other machines may not show."""
+    device = path.stat().st_dev
+    name = f"{os.major(device)}:{os.minor(device)}"
+    try:
+        mounts = [line.split() for line in _MOUNTS.read_text("utf-8", "replace").splitlines()]
+    except OSError:
+        return True
+    kinds = {fields[fields.index("-") + 1] for fields in mounts if fields[2] == name}
+    return any(kind.startswith(_ELSEWHERE) for kind in kinds)

@@ -34,7 +34,7 @@ from rocketstore.pipeline.jobs.rebuild.object_commit import kept_name
 from rocketstore.pipeline.stores import REBUILD_DIRECTORY, SegmentState, list_segments
 from rocketstore.storage.audit.store_audit import ReadLogFile, find_places
 from rocketstore.storage.files.disk import Disk
-from rocketstore.storage.files.lock import StoreLock, writer_pid
+from rocketstore.storage.files.lock import StoreLock, writer_name, writer_pid
 from rocketstore.storage.files.pread_files import PreadFiles
 from rocketstore.storage.layout import StoreLayout
 from rocketstore.storage.recovery.log_survey import survey_log
@@ -80,7 +80,9 @@ def refuse_open(root: Path) -> None:
     owner = writer_pid(StoreLayout.of(root).lock)
     if owner is not None:
         raise StoreLockedError(
-            f"{root} is in use by process {owner}", owner_pid=owner, hint="stop that writer"
+            f"{root} is in use by {writer_name(owner)}",
+            owner_pid=owner or None,
+            hint="stop that writer",
         )
 
 

@@ -1,0 +1,105 @@
+"""A store whose writer has no number here, as in another container, is in use all the same."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import struct
+from contextlib import contextmanager
+
+import pytest
+
+from rocketstore import MessageStore
+from rocketstore.errors import StoreLockedError
+from rocketstore.pipeline.jobs.audit import places
+from rocketstore.pipeline.jobs.rebuild.proving import prove_with
+from rocketstore.pipeline.sink.driver_commit import check_target
+from rocketstore.storage.audit.verify import verify_store
+from rocketstore.storage.files import lock
+from rocketstore.storage.files.lock import UNKNOWN_WRITER, writer_pid
+from rocketstore.storage.recovery.repair import repair_store
+from support.audit_runs import audit_here
+from support.rebuild_oracle import Here
+from support.sink_parts import sink_options
+from support.small_store import CONFIG, Clock, messages, open_store, put_all
+
+WHO = "a process in another container or on another host"
+
+
+@pytest.fixture
+def root(tmp_path):
+    """A store as its writer has it: the last messages are in no queue yet."""
+    with open_store(tmp_path / "written", Clock()) as writer:
+        put_all(writer, messages(40), Clock())
+        for message in messages(5, first=40):
+            writer.put(message, queue_id=0)
+        shutil.copytree(tmp_path / "written", tmp_path / "store")
+    return tmp_path / "store"
+
+
+@contextmanager
+def held(root):
+    """Hold the lock as a descriptor's: the kernel tells of it, and of no process."""
+    descriptor = os.open(root / "lock", os.O_RDWR)
+    try:
+        wanted = struct.pack("@hhqqi4x", fcntl.F_WRLCK, 0, 0, 1, 0)
+        fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, wanted)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def damage(report):
+    return [one for one in report.findings if one.severity.value == "damage"]
+
+
+def test_a_live_store_is_not_called_damaged(root):
+    with held(root):
+        assert damage(audit_here(root)) == []
+        assert damage(verify_store(root, CONFIG)) == []
+        assert writer_pid(root / "lock") == UNKNOWN_WRITER
+    assert writer_pid(root / "lock") is None
+    assert {one.kind for one in damage(audit_here(root))} == {"queue-missing"}
+
+
+def test_what_needs_a_closed_store_is_refused_and_says_who_has_it(root):
+    with held(root):
+        for work in (
+            lambda: MessageStore.open(root, CONFIG),
+            lambda: check_target(sink_options(root)),
+            lambda: prove_with(Here(), root, now_ms=1),
+            lambda: repair_store(root, config=CONFIG, now_ms=1, dry_run=True),
+        ):
+            with pytest.raises(StoreLockedError, match=WHO) as caught:
+                work()
+            assert caught.value.owner_pid is None
+
+
+@pytest.mark.parametrize("has_abort", [True, False])
+def test_where_the_kernel_cannot_be_asked_abort_decides(root, monkeypatch, has_abort):
+    if not has_abort:
+        (root / "abort").unlink()
+
+    def refuse(*_: object, **_more: object) -> None:
+        raise OSError(37, "No locks available")
+
+    monkeypatch.setattr(lock.fcntl, "fcntl", refuse)
+    monkeypatch.setattr(places.subprocess, "run", refuse)
+    assert (writer_pid(root / "lock") is not None) == has_abort
+    assert (damage(audit_here(root)) == []) == has_abort
+    assert (damage(verify_store(root, CONFIG)) == []) == has_abort
+
+
+@pytest.mark.parametrize("kind", ["nfs4", "virtiofs"])
+def test_a_free_lock_on_a_disk_of_several_machines_proves_nothing(
+    root, tmp_path, monkeypatch, kind
+):
+    assert damage(audit_here(root)) != []
+    device = root.stat().st_dev
+    line = f"36 35 {os.major(device)}:{os.minor(device)} / /mnt rw - {kind} server:/ rw\n"
+    (tmp_path / "mountinfo").write_text(line)
+    monkeypatch.setattr(places, "_MOUNTS", tmp_path / "mountinfo")
+    assert damage(audit_here(root)) == []
+    (root / "abort").unlink()
+    assert damage(audit_here(root)) != []
