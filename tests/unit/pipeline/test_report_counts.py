@@ -18,7 +18,7 @@ from rocketstore.pipeline.jobs.report.buckets import (
     bucket_numbers,
 )
 from rocketstore.pipeline.jobs.report.distribution import Distribution
-from rocketstore.pipeline.jobs.report.groups import FrequentGroups, TimeGroups, pa
+from rocketstore.pipeline.jobs.report.groups import ExactGroups, FrequentGroups, TimeGroups, pa
 from support.busy_log import DELAY_TOPIC, START_MS, busy_puts, write_log
 from support.golden_stores import STORES, golden_store
 from support.report_run import make_report, tables_of
@@ -357,6 +357,21 @@ def test_of_too_many_different_values_only_their_own_topic_loses_its_exactness(
         assert report.summary["latency"]["isExact"] is True
         assert "≤ 319 B" in report.page.read_text("utf-8")
         assert "≤ 309 B" not in report.page.read_text("utf-8")
+
+
+def test_values_that_were_given_up_stay_so_whatever_comes_later():
+    def part(*values):
+        return pa.table(
+            {"topic": ["t"] * len(values), "value": values, "messages": [1] * len(values)}
+        )
+
+    groups = ExactGroups("exactSizes", 2)
+    groups.add(part(1, 2))
+    assert groups.settle().num_rows == 2
+    groups.add(part(3))
+    groups.settle()
+    groups.add(part(3))
+    assert groups.settle().to_pylist() == [{"topic": "t", "value": None, "messages": 4}]
 
 
 def test_tags_and_keys_are_counted_over_all_topics_too(busy, found):

@@ -1,8 +1,9 @@
 """Count the records of a task, in blocks of some ten thousand, with numpy and Arrow.
 
 Law: what is kept is bounded by settings, whatever the log holds: blocks of `BLOCK_RECORDS` numbers,
-names cut at `NAME_MAX_BYTES`, `NAME_CAPACITY` tags and keys, `TIME_ROWS` buckets. Only the groups
-that the store itself must hold in memory, its queues and topics, are as many as there are.
+names cut at `NAME_MAX_BYTES`, `NAME_CAPACITY` tags and keys, `TIME_ROWS` buckets, `EXACT_VALUES` of
+a topic. Only the groups that the store itself must hold in memory, its queues and topics, are as
+many as there are.
 """
 
 from __future__ import annotations
