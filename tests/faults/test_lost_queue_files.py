@@ -197,3 +197,72 @@ def test_a_queue_that_lost_its_end_is_made_again(
     root, clock = damaged(whole, tmp_path, clean=clean)
     loss(root)
     check_whole(root, clock, policy)
+
+
+@pytest.mark.parametrize("policy", BOTH_POLICIES)
+@pytest.mark.parametrize("loss", [*LOSSES, last_entries, first_of_two_files, directory, everything])
+def test_a_repair_makes_it_again(
+    whole: tuple[Path, int],
+    tmp_path: Path,
+    loss: Callable[[Path], None] | tuple[Callable[[Path], None], str, int],
+    policy: RecoveryPolicy,
+) -> None:
+    root, clock = damaged(whole, tmp_path, clean=True, remembered=False)
+    shutil.rmtree(root / "index")  # made again from the log, beside queues that are not whole
+    if isinstance(loss, tuple):
+        harm, topic, number = loss
+        harm(queue_file(root, topic, number))
+    else:
+        loss(root)
+    report = repair_store(root, now_ms=clock(), policy=policy.value, config=CONFIG)
+    kinds = {finding.kind for finding in report.remaining}
+    if kinds == {"queue-kept"}:
+        # Garbage behind a queue's last entry counts as numbers that were given out: none is reused.
+        assert loss == (garble, IDLE, COUNTS[IDLE] // PER_FILE)
+        return
+    assert not kinds
+    check_whole(root, clock, policy)
+
+
+def test_what_somebody_else_wrote_since_makes_the_memory_count_as_none(
+    whole: tuple[Path, int], tmp_path: Path
+) -> None:
+    root, clock = damaged(whole, tmp_path, clean=True)
+    memory = (root / "known-ends").read_bytes()
+    # What a broker of 4.9 leaves that deleted a topic and stored three messages in it again.
+    (root / "known-ends").unlink()
+    directory(root)
+    with open_store(root, clock) as store:
+        for number in range(3):
+            clock.now_ms += 10
+            result = store.put(Message(topic=IDLE, body=b"again %d" % number), queue_id=0)
+            assert result.queue_offset == number
+    (root / "known-ends").write_bytes(memory)
+    with open_store(root, clock) as store:
+        assert store.next_queue_offset(IDLE, 0) == 3
+        assert bodies(store, IDLE) == {number: b"again %d" % number for number in range(3)}
+
+
+def test_a_damaged_memory_counts_as_none(whole: tuple[Path, int], tmp_path: Path) -> None:
+    root, clock = damaged(whole, tmp_path, clean=True)
+    path = root / "known-ends"
+    content = bytearray(path.read_bytes())
+    assert b"[0,107]" in content
+    path.write_bytes(content.replace(b"[0,107]", b"[0,907]"))
+    check_whole(root, clock, RecoveryPolicy.SALVAGE)
+
+
+def test_numbers_go_on_though_log_and_queue_are_lost(
+    whole: tuple[Path, int], tmp_path: Path
+) -> None:
+    root, clock = damaged(whole, tmp_path, clean=True)
+    for path in sorted((root / "commitlog").iterdir())[2:]:
+        path.unlink()
+    shutil.rmtree(root / "consumequeue" / BUSY)
+    with open_store(root, clock) as store:
+        assert store.next_queue_offset(BUSY, 0) == COUNTS[BUSY]
+        assert "queue-kept" in {finding.kind for finding in store.recovery.findings}
+    with open_store(root, clock) as store:
+        assert store.put(Message(topic=BUSY, body=b"next"), queue_id=0).queue_offset == 150
+        store.wait_dispatched()
+        assert store.get(BUSY, 0, 150).messages[0].body == b"next"
