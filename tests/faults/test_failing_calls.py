@@ -27,11 +27,13 @@ import pytest
 
 from rocketstore import (
     FlushFailedError,
+    Message,
     MessageStore,
     RocketStoreError,
     StoreConfig,
     StoreFullError,
 )
+from rocketstore.cli.application import main
 from rocketstore.config import FlushDiskType
 from rocketstore.errors import SystemRefusedError
 from rocketstore.events import ROOT
@@ -393,3 +395,83 @@ def test_a_marker_that_cannot_be_deleted_costs_a_recovery_and_no_error(
     assert calls.hits
     with MessageStore.open(tmp_path, config, threads=False) as again:
         assert again.recovery.was_clean is (call == "fsync")
+
+
+# --- reading ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("call", ["pread", "open", "listdir", "scandir"])
+@pytest.mark.parametrize("number", [0, 3, 9, 20])
+def test_a_reader_of_a_disk_that_fails_is_told_and_never_finds_nothing(
+    tmp_path: Path, call: str, number: int
+) -> None:
+    config = small_files(FlushDiskType.ASYNC_FLUSH)
+    filled(tmp_path, config, in_order=True)
+
+    def read() -> list[int]:
+        found = []
+        with MessageStore.open(tmp_path, config, read_only=True) as store:
+            for queue in store.queues():
+                found += [message.physical_offset for message in all_messages(store, queue)]
+                found += [len(store.find(queue.topic, f"shared-{n}")) for n in range(7)]
+        return found
+
+    whole = read()
+    with FailingCalls(tmp_path, Fault(call, number, errno.EIO, lasting=True)) as calls:
+        try:
+            assert read() == whole
+        except SystemRefusedError as error:
+            assert calls.hits
+            assert str(tmp_path) in str(error)  # noqa: PT017 - a call that is not made is no fault
+        else:
+            assert not calls.hits
+
+
+@pytest.mark.parametrize("command", ["info", "scan", "verify"])
+@pytest.mark.parametrize("call", ["pread", "preadv", "open", "listdir"])
+def test_commands_on_a_disk_that_fails_end_with_3(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str, call: str
+) -> None:
+    filled(tmp_path, small_files(FlushDiskType.ASYNC_FLUSH), in_order=True)
+    with (
+        FailingCalls(tmp_path, Fault(call, 0, errno.EIO, lasting=True)) as calls,
+        pytest.raises(SystemExit) as ended,
+    ):
+        main(["store", command, str(tmp_path)])
+    assert ended.value.code == (3 if calls.hits else 0)
+    if calls.hits:
+        assert str(tmp_path) in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("below", ["commitlog", "consumequeue/orders/0"])
+def test_a_directory_with_a_name_of_the_store_is_named_and_may_be_moved_away(
+    tmp_path: Path, below: str
+) -> None:
+    config = small_files(FlushDiskType.ASYNC_FLUSH)
+    size = LOG_FILE_BYTES if below == "commitlog" else config.mapped_file_size_consume_queue
+    assert size is not None
+    strange = tmp_path / below / f"{size:020d}"
+    strange.mkdir(parents=True)
+    message = Message(topic="orders", body=bytes(500))
+    count = 0
+    with MessageStore.open(tmp_path, config, threads=False) as store:
+        assert any(str(strange) in str(problem) for problem in store.problems)
+        said = ""
+        while not said:
+            result = store.put(message)
+            if result.status is PutMessageStatus.PUT_OK:
+                count += 1
+                with contextlib.suppress(SystemRefusedError):
+                    try:
+                        store.wait_dispatched()
+                    except RocketStoreError as error:
+                        said = str(error)
+            else:
+                said = result.detail
+            assert count < 200
+        assert str(strange) in said
+        assert "move it" in said
+        strange.rmdir()
+        assert store.put(message).status is PutMessageStatus.PUT_OK
+        assert store.wait_dispatched()
+        assert store.max_offset("orders", 0) == count + 1

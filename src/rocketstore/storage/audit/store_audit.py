@@ -39,6 +39,7 @@ from rocketstore.storage.layout import StoreLayout
 from rocketstore.storage.recovery.evidence import data_extents
 from rocketstore.storage.recovery.log_survey import LogSurvey, chain_records, survey_log
 from rocketstore.storage.recovery.queue_numbers import QueueNumbers
+from rocketstore.storage.system_errors import system_errors
 from rocketstore.units import ByteRange
 
 if TYPE_CHECKING:
@@ -71,6 +72,10 @@ class ReadLogFile:
 
         Only what the file system holds bytes for is read.
         """
+        with system_errors(f"cannot read {self.path} behind offset {position}"):
+            return self._read_into(position, view)
+
+    def _read_into(self, position: int, view: memoryview) -> int:
         view[:] = bytes(len(view))
         try:
             descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)

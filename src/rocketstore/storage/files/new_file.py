@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from rocketstore.errors import StoreError
 from rocketstore.events import get_logger
 
 if TYPE_CHECKING:
@@ -47,7 +48,19 @@ def make_file(path: Path, size: int, *, disk: Disk, sync: bool = True) -> tuple[
     ------
     StoreFullError
         There is no room; nothing is left behind.
+    StoreError
+        Something has that name already, say a directory.
     """
+    try:
+        return _made(path, size, disk, sync=sync)
+    except FileExistsError as error:
+        raise StoreError(
+            f"cannot make {path}: something of that name is there already",
+            hint="move it out of the store; the next message that needs the file makes it then",
+        ) from error
+
+
+def _made(path: Path, size: int, disk: Disk, *, sync: bool) -> tuple[int, bool]:
     descriptor = disk.create_unnamed(path)
     is_named = descriptor is None
     if descriptor is None:

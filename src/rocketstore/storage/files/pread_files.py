@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import bisect
 import contextlib
+import errno
 import itertools
 import os
 import stat
@@ -23,8 +24,8 @@ from collections import Counter, OrderedDict
 from enum import Enum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from rocketstore.errors import StoreError
 from rocketstore.format.file_name import parse_file_name
+from rocketstore.storage.system_errors import system_error, system_errors
 from rocketstore.units import ByteRange
 
 if TYPE_CHECKING:
@@ -120,13 +121,12 @@ class OpenFiles:
     def read(self, path: Path, position: int, size: int) -> bytes | None:
         """Return `size` bytes at `position`, fewer where the file ends.
 
-        None where the file is gone, or where the disk cannot read these bytes: to a reader they
-        are as lost as a deleted file's.
+        None where the file is gone.
 
         Raises
         ------
-        StoreError
-            The file is there but may not be opened.
+        SystemRefusedError
+            The file is there and cannot be opened, or the disk cannot read these bytes.
         """
         opened = self._open.get(path)
         if opened is None:
@@ -135,10 +135,7 @@ class OpenFiles:
             except (FileNotFoundError, NotADirectoryError):
                 return None
             except OSError as error:
-                raise StoreError(
-                    f"cannot open {path} for reading: {error.strerror}",
-                    hint="check the owner and mode of the store's files",
-                ) from error
+                raise system_error(f"cannot open {path} for reading", error) from error
             self._open[path] = opened
             while len(self._open) > self._limit:
                 with contextlib.suppress(KeyError):  # another thread was faster
@@ -148,8 +145,10 @@ class OpenFiles:
                 self._open.move_to_end(path)
         try:
             return os.pread(opened.fd, size, position)
-        except OSError:
-            return None
+        except OSError as error:
+            if error.errno == errno.ESTALE:  # deleted, on a file system of another machine
+                return None
+            raise system_error(f"cannot read {path} at offset {position}", error) from error
 
     def forget(self, path: Path) -> None:
         """Let go of a file that was deleted."""
@@ -274,6 +273,7 @@ class PreadFiles:
         """Whether a directory listing could tell more: behind the end, or in a file cut short."""
         return not self.files or offset >= self.files[-1].range.stop
 
+    @system_errors("cannot list the files of the store")
     def _look(self) -> tuple[int, list[LogFile], list[FileFinding]]:
         found, findings = self._list()
         file_size = self._given_size or _commonest_size(found)

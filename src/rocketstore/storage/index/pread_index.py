@@ -35,6 +35,7 @@ from rocketstore.format.index_file import (
 )
 from rocketstore.format.java_hash import key_hash
 from rocketstore.storage.files.pread_files import FileFinding, FileProblem
+from rocketstore.storage.system_errors import system_errors
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -73,6 +74,7 @@ class PreadIndex:
         self._layout = layout
         self.findings: list[FileFinding] = []
 
+    @system_errors("cannot list the files of the index")
     def files(self) -> list[PreadIndexFile]:
         """Return the index files, oldest first; `findings` says what was passed over.
 
@@ -192,6 +194,7 @@ def _commonest_layout(sizes: dict[Path, int]) -> IndexLayout:
     ) from error
 
 
+@system_errors("cannot list the files of the index")
 def index_observations(directory: Path) -> list[FileObservation]:
     """Return path and length of every index file that is not empty."""
     found = []

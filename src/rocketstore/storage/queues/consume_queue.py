@@ -150,14 +150,15 @@ class ConsumeQueue(QueueEntries):
         StoreFullError
             There is no room for a new file.
         """
-        file = self.files.find(position)
-        if file is None:
-            file = self._create(position)
+        with self._mappings.files_lock:  # no file goes between its being found and its being given
+            file = self.files.find(position)
             if file is None:
-                return False
-        # A file that Java made is sparse: its blocks must exist before a kernel writes.
-        file.reserve(file.size)
-        self._mappings.admit_writer(self.row, file)
+                file = self._create(position)
+                if file is None:
+                    return False
+            # A file that Java made is sparse: its blocks must exist before a kernel writes.
+            file.reserve(file.size)
+            self._mappings.admit_writer(self.row, file)
         with self._lock:
             if file not in self._unflushed:
                 self._unflushed = (*self._unflushed, file)
@@ -170,11 +171,10 @@ class ConsumeQueue(QueueEntries):
     def _create(self, position: int) -> MappedFile | None:
         file_size = self.files.file_size
         base = position - position % file_size
-        with self._mappings.files_lock:
-            last = self.files.last()
-            if last is not None and base != last.base + file_size:
-                return None
-            file = self.files.create(base, sync=False)
+        last = self.files.last()
+        if last is not None and base != last.base + file_size:
+            return None
+        file = self.files.create(base, sync=False)
         if last is None and position > base:
             # Spec F6: the first file of a queue is filled up to its first entry.
             file.write_bytes(0, FILLER_BYTES * ((position - base) // ENTRY_SIZE_BYTES))
@@ -387,6 +387,8 @@ class ConsumeQueue(QueueEntries):
             if first.is_available and self._may_be_needed(first, log_min_offset):
                 break
             with self._mappings.files_lock:
+                if self._mappings.is_written(self.row, first):
+                    break  # kernels hold its address: it goes when they have another
                 path = self.files.remove_first(force_after_ms=force_after_ms, now_ms=now_ms)
             if path is None:
                 return gone, False

@@ -29,6 +29,7 @@ from rocketstore.format.queue_entry import (
     written_mask,
 )
 from rocketstore.storage.files.pread_files import FileFinding, OpenFiles, PreadFiles
+from rocketstore.storage.system_errors import system_errors
 from rocketstore.units import KiB, QueueKey
 
 if TYPE_CHECKING:
@@ -339,9 +340,14 @@ class PreadQueues:
         return [finding for queue in self._queues.values() for finding in queue.files.findings]
 
 
-def _directories(path: Path | str) -> Iterator[os.DirEntry[str]]:
-    with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(path) as entries:
-        yield from (entry for entry in entries if entry.is_dir())
+def _directories(path: Path | str) -> list[os.DirEntry[str]]:
+    with (
+        system_errors("cannot list the queues of the store"),
+        contextlib.suppress(FileNotFoundError, NotADirectoryError),
+        os.scandir(path) as entries,
+    ):
+        return [entry for entry in entries if entry.is_dir()]
+    return []
 
 
 def _is_plain_name(topic: str) -> bool:

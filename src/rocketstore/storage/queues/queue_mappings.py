@@ -105,6 +105,10 @@ class QueueMappings:
                     self._rows.set(oldest_row, column, 0)
                 oldest.drop()
 
+    def is_written(self, row: int, file: MappedFile) -> bool:
+        """Whether the kernels write to this file of a queue, or may."""
+        return self._writers.get(row) is file
+
     def forget(self, file: MappedFile) -> None:
         """Let go of a deleted file."""
         with self._lock:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rocketstore.errors import StoreFullError
+from rocketstore.errors import StoreError, StoreFullError
 from rocketstore.storage.files.disk import Disk
 from rocketstore.storage.files.new_file import make_file
 from support.descriptors import open_descriptors
@@ -82,6 +82,6 @@ def test_no_room_leaves_nothing(tmp_path: Path) -> None:
 def test_a_file_that_is_there_is_not_touched(tmp_path: Path, disk: Disk) -> None:
     path = tmp_path / "old"
     path.write_bytes(b"kept")
-    with pytest.raises(FileExistsError):
+    with pytest.raises(StoreError, match="something of that name is there"):
         make_file(path, SIZE, disk=disk)
     assert path.read_bytes() == b"kept"

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
 import pytest
 
-from rocketstore.errors import StoreError
+from rocketstore.errors import StoreError, SystemRefusedError
 from rocketstore.format.file_name import file_name
 from rocketstore.storage.files.pread_files import FileProblem, OpenFiles, PreadFiles
 from rocketstore.units import ByteRange
@@ -163,17 +164,22 @@ def test_an_open_that_the_system_refuses_is_an_error_that_names_the_file(
         files.slice(0, 1)
 
 
-def test_bytes_that_the_disk_cannot_read_are_lost_and_no_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("code", "is_gone"), [(errno.EIO, False), (errno.ESTALE, True)])
+def test_bytes_that_the_disk_cannot_read_are_an_error_with_their_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, *, is_gone: bool
 ) -> None:
     make(tmp_path, 0)
     files = PreadFiles([tmp_path])
 
     def fail(*_: object) -> bytes:
-        raise OSError(5, "Input/output error")
+        raise OSError(code, os.strerror(code))
 
     monkeypatch.setattr(os, "pread", fail)
-    assert files.slice(0, 1) is None
+    if is_gone:
+        assert files.slice(7, 1) is None
+        return
+    with pytest.raises(SystemRefusedError, match=f"{file_name(0)} at offset 7: Input/output"):
+        files.slice(7, 1)
 
 
 def test_a_file_that_one_listing_missed_is_no_hole(

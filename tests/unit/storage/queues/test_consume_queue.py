@@ -12,6 +12,7 @@ import pytest
 
 from rocketstore.errors import FlushFailedError
 from rocketstore.format.queue_entry import FILLER, FILLER_BYTES, QueueEntry, encode_entry
+from rocketstore.scan.dispatch_state import QueueColumn
 from rocketstore.storage.files.disk import Disk
 from rocketstore.storage.queues.consume_queue import PutEntry
 from rocketstore.storage.queues.queue_table import ConsumeQueueTable
@@ -410,3 +411,27 @@ def test_the_table_lists_topics_and_next_offsets(table, queue):
     assert table.next_offsets() == {KEY: 12, QueueKey("Other", 2): 0}
     assert table.max_physical_offset == 2200
     assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] > 0
+
+
+def test_kernels_never_keep_the_address_of_a_file_that_expired(tmp_path, log_min):
+    """A record with an old number has the first file mapped for kernels; then it expires."""
+    table = open_table(tmp_path, log_min)
+    queue = table.get_or_create(KEY)
+    for number in range(12):
+        queue.put(number, QueueEntry(100 * number, 100, 0))
+    assert queue.put(0, QueueEntry(0, 100, 0)) is PutEntry.REPEATED
+    assert queue.map_for_write(0)
+    address = table.rows.value(queue.row, QueueColumn.ADDRESS)
+    first = queue.files.files[0].path
+    log_min.value = 10_000
+    queue.delete_expired(10_000, force_after_ms=0, now_ms=0)
+    gc.collect()
+    mapped = [
+        line.split()[0].split("-")[0] for line in Path("/proc/self/maps").read_text().splitlines()
+        if line.endswith(str(first))
+    ]  # fmt: skip
+    assert [int(start, 16) for start in mapped] == [address]
+    # With the next entry they have another file, and it goes.
+    assert queue.put(12, QueueEntry(1200, 100, 0)) is PutEntry.WRITTEN
+    gone, _ = queue.delete_expired(10_000, force_after_ms=0, now_ms=0)
+    assert first in gone
