@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import errno
 import faulthandler
+import functools
 import itertools
 import mmap
+import os
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +23,7 @@ from rocketstore import FlushDiskType, Message, MessageStore, StoreConfig
 from rocketstore.format.client_batch import encode_client_batch
 from rocketstore.storage.files import mapped_file
 from rocketstore.storage.files.disk import Disk
+from rocketstore.storage.files.lock import writer_pid
 from rocketstore.storage.results import PutMessageStatus, PutResult
 from support.interrupts import InterruptAt
 from support.store_oracle import LogContent, check_queues, read_log, read_queues
@@ -244,4 +248,134 @@ def test_a_roll_whose_file_cannot_be_mapped_changes_nothing(
         assert mapping.left == 0
         for _ in range(2 * LOG_FILE_BYTES // 200):
             run.put()
+    run.check(tmp_path, config)
+
+
+def put_and_read(run: Run) -> None:
+    """Put into new and old queues, and take the messages out of them."""
+    run.put_new_queue()
+    run.put()
+    run.store.wait_dispatched()
+    run.store.get("t", 0, 0)
+    run.store.get_raw("t", 1, 0)
+    run.store.find("t", "k1")
+    run.store.runtime_info()
+
+
+def put_and_flush(run: Run) -> None:
+    run.put()
+    run.store.flush()
+
+
+@pytest.mark.parametrize("operation", [put_and_read, put_and_flush])
+def test_an_interrupted_dispatch_get_or_flush_goes_on_where_it_was(
+    operation: Callable[[Run], None], tmp_path: Path
+) -> None:
+    config = small_config()
+    interrupt = InterruptAt()
+    with MessageStore.open(tmp_path, config, disk=QuickDisk(), threads=False) as store:
+        run = Run(store)
+        settle_in(run)
+        operation(run)
+        # What it does grows with the store; the first lines are those of all.
+        for lines in range(1, 700):
+            if not interrupt.run(lines, lambda: operation(run)):
+                break
+            if lines % 10 == 0:
+                operation(run)
+        assert lines > 200
+        operation(run)
+    run.check(tmp_path, config)
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_an_interrupted_close_ends_what_it_began(times: int, tmp_path: Path) -> None:
+    """A second interrupt comes ten lines after the first."""
+    config = small_config()
+    interrupt = InterruptAt()
+    for lines in itertools.count(1, 7 * times):
+        root = tmp_path / str(lines)
+        store = MessageStore.open(root, config, disk=QuickDisk(), threads=False)
+        run = Run(store)
+        for _ in range(QUEUES):
+            run.put_large()
+        if lines == 1:
+            run.put_batch()
+        was_interrupted = interrupt.run(lines, store.close, times=times, apart=10)
+        store.close()
+        assert store.is_closed
+        run.check(root, config)
+        if not was_interrupted:
+            break
+    assert lines > 50
+
+
+def test_an_interrupted_close_lets_no_thread_outlive_the_lock(tmp_path: Path) -> None:
+    config = small_config(FlushDiskType.SYNC_FLUSH)
+    interrupt = InterruptAt()
+    alive = threading.active_count()
+    for lines in itertools.count(1, 17):
+        root = tmp_path / str(lines)
+        store = MessageStore.open(root, config, disk=QuickDisk())
+        run = Run(store)
+        for _ in range(QUEUES):
+            run.put_large()
+        was_interrupted = interrupt.run(lines, store.close, times=2, apart=5)
+        if threading.active_count() > alive:
+            assert writer_pid(root / "lock") == os.getpid()
+        store.close()
+        assert threading.active_count() == alive
+        assert writer_pid(root / "lock") is None
+        run.check(root, config)
+        if not was_interrupted:
+            break
+    assert lines > 100
+
+
+def test_interrupted_puts_beside_the_threads_of_a_store_leave_them_working(tmp_path: Path) -> None:
+    for flush in FlushDiskType:
+        root, config = tmp_path / flush.name, small_config(flush)
+        interrupt = InterruptAt()
+        with MessageStore.open(root, config, disk=QuickDisk()) as store:
+            run = Run(store)
+            settle_in(run)
+            for operation in (Run.put_large, Run.put_odd, Run.put_batch):
+                for lines in itertools.count(1, 5):
+                    if not interrupt.run(lines, functools.partial(operation, run)):
+                        break
+                    run.put(7 * (lines % 11))
+            assert store.wait_dispatched(timeout_s=30)
+        run.check(root, config)
+
+
+class OutOfTimeError(TimeoutError):
+    """What a program's time limit may raise: an `OSError` that is none of the system's."""
+
+
+def test_an_exception_of_a_handler_is_not_taken_for_one_of_the_system(tmp_path: Path) -> None:
+    config = small_config(FlushDiskType.SYNC_FLUSH)
+
+    class LateDisk(QuickDisk):
+        is_late = False
+
+        def fdatasync(self, descriptor: int, path: Path) -> None:
+            if self.is_late:
+                raise OutOfTimeError
+
+        def allocate(self, descriptor: int, path: Path, size: int) -> bool:
+            if self.is_late:
+                raise OutOfTimeError
+            return super().allocate(descriptor, path, size)
+
+    disk = LateDisk()
+    with MessageStore.open(tmp_path, config, disk=disk, threads=False) as store:
+        run = Run(store)
+        settle_in(run)
+        for rolls in (False, True):
+            make_room(run, rolls=rolls)
+            disk.is_late = True
+            with pytest.raises(OutOfTimeError):
+                run.put_large()
+            disk.is_late = False
+            run.put_large()
     run.check(tmp_path, config)

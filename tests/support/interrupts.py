@@ -42,12 +42,19 @@ class InterruptAt:
     def __init__(self, part: str = "storage") -> None:
         self._root = str(_PACKAGE / part)
         self._lines_left = -1
+        self._more = self._apart = 0
         self._trips = _tripping()
         self.where = ""
 
-    def run(self, lines: int, operation: Callable[[], Any]) -> bool:
-        """Call `operation` with an interrupt at its n-th line; False when it has fewer lines."""
+    def run(
+        self, lines: int, operation: Callable[[], Any], *, times: int = 1, apart: int = 1
+    ) -> bool:
+        """Call `operation` with an interrupt at its n-th line; False when it has fewer lines.
+
+        Of several `times` each comes so many lines after the one before it.
+        """
         self._lines_left, self.where = lines, ""
+        self._more, self._apart = times - 1, apart
         before = signal.signal(signal.SIGINT, self._handle)
         try:
             self._run(operation)
@@ -65,10 +72,20 @@ class InterruptAt:
             sys.settrace(None)
 
     def _handle(self, _number: int, frame: FrameType | None) -> None:
+        if self._more:
+            self._more -= 1
+            self._lines_left = self._apart
+            self._trace_again(frame)
         if frame is not None:
             code = frame.f_code
             self.where = f"{Path(code.co_filename).name}:{frame.f_lineno} {code.co_name}"
         raise Interrupt(self.where)
+
+    def _trace_again(self, frame: FrameType | None) -> None:
+        while frame is not None:
+            frame.f_trace = self._trace_call(frame, "", None)
+            frame = frame.f_back
+        sys.settrace(self._trace_call)
 
     def _trace_call(self, frame: FrameType, _event: str, _arg: object) -> Any:
         return self._trace_line if frame.f_code.co_filename.startswith(self._root) else None
@@ -80,4 +97,4 @@ class InterruptAt:
                 sys.settrace(None)  # or the interpreter would look in here next
                 self._trips.clear()
                 return self._trips[0]
-        return None
+        return self._trace_line

@@ -63,7 +63,7 @@ class StoreServices:
     def __init__(self, parts: StoreParts, *, threads: bool) -> None:
         self._parts = parts
         self._threads = threads
-        self.is_stopped = False
+        self.is_stopped = not threads
         config, clock, log = parts.config, parts.clock, parts.log
         self.flusher = CommitLogFlusher(
             log, checkpoint=parts.checkpoint, config=config, clock=clock
@@ -178,6 +178,7 @@ class StoreServices:
             self._wait_for_dispatch()
         self.dispatch.stop()
         self.queue_flusher.stop()
+        self._parts.preallocator.stop()
         self.is_stopped = True
         is_in_order = failure is None and self._finish()
         if failure is not None:

@@ -310,7 +310,7 @@ class MessageStore(EndingStore):
         self._check_readable()
         began_ns = monotonic_ns()
         # What Reader.get_raw does, without the way there: a page takes a few microseconds.
-        queue = self._queues.get((topic, queue_id))  # type: ignore[arg-type] # equal to a QueueKey
+        queue = self._queue_of(topic, queue_id)
         result = self._raw_pages.read(queue, topic, queue_id, offset, max_messages, tags)
         self.statistics.note_get(result[2], (monotonic_ns() - began_ns) // _NANOS_PER_MS)
         return result

@@ -66,6 +66,13 @@ def check_topic(topic: object) -> str:
     return name
 
 
+def check_is_int(queue_id: object) -> int:
+    """Return `queue_id` if it is an int; raises `InvalidNameError`."""
+    if isinstance(queue_id, bool) or not isinstance(queue_id, int):
+        raise InvalidNameError(f"a queue id is an int, not {type(queue_id).__name__}")
+    return queue_id
+
+
 def check_queue_id(queue_id: object) -> int:
     """Return `queue_id` if it may be a directory name and fits a record.
 
@@ -74,8 +81,7 @@ def check_queue_id(queue_id: object) -> int:
     InvalidNameError
         Not an int, or outside 0 to 2,147,483,647.
     """
-    if isinstance(queue_id, bool) or not isinstance(queue_id, int):
-        raise InvalidNameError(f"a queue id is an int, not {type(queue_id).__name__}")
+    queue_id = check_is_int(queue_id)
     if not 0 <= queue_id <= QUEUE_ID_MAX:
         raise InvalidNameError(f"queue id {queue_id} is outside 0 to {QUEUE_ID_MAX}")
     return queue_id

@@ -104,8 +104,8 @@ class EntryDecisions:
         queue = self._table.get_or_create(key)
         if queue is None:
             self._refuse("topic or queue id cannot name a directory")
-        elif name != key.topic.encode():
-            # No UTF-8: Java reads it as another name, which from now on these bytes have too.
+        else:
+            # Also of bytes that are no UTF-8: Java reads them as this name.
             self._table.rows.add_name(name, key.queue_id, queue.row)
 
     def on_queue_roll(self) -> None:

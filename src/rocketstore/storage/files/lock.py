@@ -96,9 +96,9 @@ class StoreLock:
     def release(self) -> None:
         """Let go of the lock; a second call does nothing."""
         with _registry:
-            if not self._file.closed:
-                self._file.close()
-                _held.pop(self._key, None)
+            self._file.close()
+            if _held.get(self._key) is self._file:
+                del _held[self._key]
 
     @property
     def is_held(self) -> bool:

@@ -398,6 +398,8 @@ class MappedFile:
                     self._disk.fsync_directory(directory)
                 self._directory_synced = True
         except OSError as error:
+            if error.errno is None:  # of a signal handler, not of the system
+                raise
             if isinstance(error, FileNotFoundError) and not self.is_available:
                 return
             raise self._flush_error(error) from error
@@ -419,6 +421,8 @@ class MappedFile:
             with self.descriptor() as descriptor:
                 return sync(self._disk.sync_call(descriptor, self.path))
         except OSError as error:
+            if error.errno is None:  # of a signal handler, not of the system
+                raise
             raise self._flush_error(error) from error
 
     def _flush_error(self, error: OSError) -> FlushFailedError:

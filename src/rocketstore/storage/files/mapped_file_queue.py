@@ -18,8 +18,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from rocketstore.errors import StoreDamagedError
-from rocketstore.format.file_name import parse_file_name
+from rocketstore.format.file_name import file_name, parse_file_name
 from rocketstore.storage.files.mapped_file import MappedFile
+from rocketstore.storage.files.new_file import remove_empty
 from rocketstore.storage.files.pread_files import DANGLING_HINT, is_dangling
 from rocketstore.storage.recovery.evidence import has_data
 from rocketstore.units import ByteRange
@@ -273,6 +274,7 @@ class MappedFileQueue:
         """
         directory = self._place(base)
         self._disk.make_directory(directory, sync=sync)
+        remove_empty(directory / file_name(base), self._disk)
         file = MappedFile.create(
             directory, base=base, size=self.file_size, disk=self._disk, sync=sync
         )

@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING
 
 from rocketstore.errors import StoreError
 from rocketstore.events import get_logger
+from rocketstore.storage.recovery.evidence import has_data
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from rocketstore.storage.files.disk import Disk
 
-__all__ = ["make_file"]
+__all__ = ["make_file", "remove_empty"]
 
 _log = get_logger(__name__)
 
@@ -88,3 +89,16 @@ def _made(path: Path, size: int, disk: Disk, *, sync: bool) -> tuple[int, bool]:
     if not backed:
         _log.warning("file.sparse", path=str(path), why="the file system has no fallocate")
     return descriptor, backed
+
+
+def remove_empty(path: Path, disk: Disk) -> None:
+    """Delete a file that is in the way and holds nothing: whoever made it was interrupted."""
+    if not path.is_file():
+        return
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        holds_data = has_data(descriptor, 0, os.fstat(descriptor).st_size)
+    finally:
+        os.close(descriptor)
+    if not holds_data:
+        disk.unlink(path)

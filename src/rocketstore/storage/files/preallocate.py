@@ -3,8 +3,7 @@
 Law: a file handed out is complete: all its blocks, its name durable, all zeros. Files that nobody
 took are deleted at an orderly close; after a crash they stay and recovery deletes them, because
 they begin behind the end of the log. A file that was taken is handed out again until the log has
-it; one that is there already and holds nothing was made by somebody who could not say so any more,
-and makes room for a new one. Names appear in the order of the log: while a put makes a file itself,
+it. Names appear in the order of the log: while a put makes a file itself,
 none is made behind it, so that no reader sees a hole.
 
 How derived: AllocateMappedFileService of 4.9 (spec B7). A put does not fail because a file is still
@@ -15,7 +14,6 @@ never half full: a gigabyte more for each message of a small store.
 
 from __future__ import annotations
 
-import os
 import threading
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Final
@@ -25,7 +23,7 @@ from rocketstore.events import get_logger
 from rocketstore.format.file_name import file_name
 from rocketstore.storage.bell import Changes
 from rocketstore.storage.files.mapped_file import MappedFile
-from rocketstore.storage.recovery.evidence import has_data
+from rocketstore.storage.files.new_file import remove_empty
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -168,13 +166,17 @@ class Preallocator:
             lambda: not self._wanted and self._under_way is None, timeout_s
         )
 
-    def close(self) -> None:
-        """Stop the thread and delete the files that nobody took."""
+    def stop(self) -> None:
+        """Stop the thread; files are made when they are asked for."""
         self._closing = True
         self._changes.tell()
         if self._thread is not None:
             self._thread.join()
             self._thread = None
+
+    def close(self) -> None:
+        """Stop the thread and delete the files that nobody took."""
+        self.stop()
         taken = self._taken
         unused = [file for file in self._ready.values() if taken is None or file.base != taken.base]
         if taken is not None and not self.is_in_use(taken.base):
@@ -232,7 +234,7 @@ class Preallocator:
         directory = self._place(base)
         try:
             self._disk.make_directory(directory)
-            _remove_empty(directory / file_name(base), self._disk)
+            remove_empty(directory / file_name(base), self._disk)
             file = MappedFile.create(directory, base=base, size=self._file_size, disk=self._disk)
         except OSError as error:
             if error.errno is None:  # of a signal handler, not of the system
@@ -245,16 +247,3 @@ class Preallocator:
             file.destroy(0, now_ms=0)
             raise
         return file
-
-
-def _remove_empty(path: Path, disk: Disk) -> None:
-    """Delete a file that holds nothing: one that was made, and then could not be handed out."""
-    if not path.is_file():
-        return
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        holds_data = has_data(descriptor, 0, os.fstat(descriptor).st_size)
-    finally:
-        os.close(descriptor)
-    if not holds_data:
-        disk.unlink(path)

@@ -56,6 +56,9 @@ if TYPE_CHECKING:
 
 _log: Final = get_logger(__name__)
 _OK: Final = PutMessageStatus.PUT_OK
+_NO_ID: Final = -1
+"""No queue has it: what is no int, and may be equal to one (True, 1.0), is not looked up."""
+
 _SLOW_NS: Final = 1_000_000
 """Only puts of a millisecond and more are entered in the histogram one by one."""
 
@@ -147,7 +150,7 @@ class StoreWriter(PutState):
             if refused is not None:
                 return refused
         try:
-            cell = self._cells[message.topic, queue_id]
+            cell = self._cells[message.topic, queue_id if type(queue_id) is int else _NO_ID]
         except (KeyError, TypeError, AttributeError):
             refuse_other_types((message,))
             made = self._new_cell(message.topic, queue_id)
@@ -199,7 +202,7 @@ class StoreWriter(PutState):
             if refused is not None:
                 return refused
         try:
-            cell = self._cells[prepared.topic, queue_id]
+            cell = self._cells[prepared.topic, queue_id if type(queue_id) is int else _NO_ID]
         except (KeyError, TypeError):
             made = self._new_cell(prepared.topic, queue_id)
             if isinstance(made, PutResult):
@@ -306,7 +309,7 @@ class StoreWriter(PutState):
     def cell_of(self, topic: object, queue_id: object) -> QueueCell | PutResult:
         """Return the cell of a queue, or why there is none; raises `InvalidNameError`."""
         try:
-            return self._cells[topic, queue_id]  # type: ignore[index]  # any object may be asked
+            return self._cells[topic, queue_id if type(queue_id) is int else _NO_ID]  # type: ignore[index]
         except (KeyError, TypeError):
             return self._new_cell(topic, queue_id)
 
@@ -360,6 +363,8 @@ class StoreWriter(PutState):
         """Return the status of an append that raised, or raise what has no status."""
         if isinstance(error, (RefusedMessageError, FlushFailedError)):
             self._raise(error)
+        if isinstance(error, OSError) and error.errno is None:
+            raise error  # of a signal handler (a time limit, say), not of the system
         if isinstance(error, StoreError) and not isinstance(error, SystemRefusedError):
             return self.refuse(PutMessageStatus.CREATE_MAPEDFILE_FAILED, str(error))
         return self.refuse(PutMessageStatus.UNKNOWN_ERROR, f"the system refused: {error}")

@@ -54,8 +54,8 @@ class QueueRows:
     def __len__(self) -> int:
         return self._count
 
-    def add(self, topic: str, queue_id: int, *, is_delay: bool) -> int:
-        """Add a queue that is not there yet and return its row."""
+    def add(self, *, is_delay: bool) -> int:
+        """Return a row for a queue that has none; no record leads there before `add_name`."""
         row = self._count
         if row == len(self.queues):
             grown = np.zeros((2 * row, QUEUE_COLUMN_COUNT), np.int64)
@@ -63,7 +63,6 @@ class QueueRows:
             self.queues = grown
         self.queues[row, QueueColumn.IS_DELAY] = is_delay
         self._count = row + 1
-        self.add_name(topic.encode(), queue_id, row)
         return row
 
     def add_name(self, name: bytes, queue_id: int, row: int) -> None:
@@ -73,14 +72,13 @@ class QueueRows:
         """
         if 2 * (self._name_count + 1) > len(self.slots):
             self._grow_slots()
-        self._name_count += 1
         slot = np.zeros(SLOT_COLUMN_COUNT, np.int64)
         slot[SlotColumn.TOPIC_HASH] = string_hash(name.decode("utf-8", "replace"))
         slot[SlotColumn.QUEUE_ID] = queue_id
         slot[SlotColumn.TOPIC_AT] = self._place_of(name)
         slot[SlotColumn.TOPIC_SIZE] = len(name)
         slot[SlotColumn.QUEUE] = row
-        _insert(self.slots, slot)
+        self._name_count += _insert(self.slots, slot)
 
     def value(self, row: int, column: QueueColumn) -> int:
         """Return one number; safe from any thread."""
@@ -117,9 +115,13 @@ def _empty_slots(count: int) -> Int64Array:
     return slots
 
 
-def _insert(slots: Int64Array, slot: Int64Array) -> None:
+def _insert(slots: Int64Array, slot: Int64Array) -> bool:
+    """Enter a slot; False where it is entered already."""
     count = len(slots)
     number = slot_of(int(slot[SlotColumn.TOPIC_HASH]), int(slot[SlotColumn.QUEUE_ID]), count)
     while slots[number, SlotColumn.QUEUE] >= 0:
+        if (slots[number] == slot).all():
+            return False
         number = (number + 1) % count
     slots[number] = slot
+    return True

@@ -84,7 +84,6 @@ class ConsumeQueueTable:
         self._disk = disk
         self._log_min_offset = log_min_offset
         self._queues: dict[QueueKey, ConsumeQueue] = {}
-        self._by_row: list[ConsumeQueue] = []
         self._create_lock = threading.Lock()
 
     def __repr__(self) -> str:
@@ -110,17 +109,13 @@ class ConsumeQueueTable:
             queue = self._add(key)
         return queue
 
-    def by_row(self, row: int) -> ConsumeQueue:
-        """Return the queue of a row of the kernels' table."""
-        return self._by_row[row]
-
     def keys(self) -> list[QueueKey]:
         """Return every queue, in order."""
         return sorted(self._queues)
 
     def all(self) -> list[ConsumeQueue]:
         """Return every queue, in no order."""
-        return list(self._by_row)
+        return list(self._queues.values())
 
     def topics(self) -> list[str]:
         """Return every topic, in order."""
@@ -137,7 +132,7 @@ class ConsumeQueueTable:
 
     def _add(self, key: QueueKey) -> ConsumeQueue:
         with self._create_lock:
-            row = self.rows.add(key.topic, key.queue_id, is_delay=key.topic == DELAY_TOPIC)
+            row = self.rows.add(is_delay=key.topic == DELAY_TOPIC)
             files = MappedFileQueue(
                 self.directory / key.topic / str(key.queue_id),
                 self.file_size,
@@ -152,8 +147,9 @@ class ConsumeQueueTable:
                 mappings=self.mappings,
                 log_min_offset=self._log_min_offset,
             )
-            self._by_row.append(queue)
+            # The kernels ask for a queue until they know its name, so that comes last.
             self._queues[key] = queue
+            self.rows.add_name(key.topic.encode(), key.queue_id, row)
         return queue
 
     # --- opening and closing --------------------------------------------------------------------

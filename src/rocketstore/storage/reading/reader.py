@@ -28,6 +28,7 @@ from rocketstore.storage.reading.record_access import (
 )
 from rocketstore.storage.reading.tag_filter import parse_tags
 from rocketstore.storage.results import GetRawResult, GetResult, GetViewsResult
+from rocketstore.storage.topic_name import check_is_int
 from rocketstore.units import QueueKey
 
 if TYPE_CHECKING:
@@ -35,7 +36,12 @@ if TYPE_CHECKING:
 
     from rocketstore.message import StoredMessage
     from rocketstore.storage.reading.get_page import PageLimits
-    from rocketstore.storage.reading.read_sources import IndexSource, LogSource, QueueSources
+    from rocketstore.storage.reading.read_sources import (
+        IndexSource,
+        LogSource,
+        QueueSource,
+        QueueSources,
+    )
 
 _ENTRIES_AT_A_TIME: Final = 4096
 
@@ -121,7 +127,9 @@ class Reader:
                 return Rejection.UNWANTED
             return message
 
-        page = read_page(request, self._queues.get(key), self._limits, log.max_offset, take)
+        page = read_page(
+            request, self._queue_of(topic, queue_id), self._limits, log.max_offset, take
+        )
         return GetResult(*page)
 
     def get_views(
@@ -144,7 +152,9 @@ class Reader:
         def take(physical_offset: int, size: int) -> memoryview | Rejection:
             return raw_view(self._log, physical_offset, size, key, request.tag_filter)
 
-        page = read_page(request, self._queues.get(key), self._limits, self._log.max_offset, take)
+        page = read_page(
+            request, self._queue_of(topic, queue_id), self._limits, self._log.max_offset, take
+        )
         return GetViewsResult(*page)
 
     def get_raw(
@@ -160,17 +170,17 @@ class Reader:
         That is the body of a pull response. Body checksums are not compared. Parameters as `get`.
         """
         self._check_readable()
-        queue = self._queues.get((topic, queue_id))  # type: ignore[arg-type] # equal to a QueueKey
+        queue = self._queue_of(topic, queue_id)
         return self._raw_pages.read(queue, topic, queue_id, offset, max_messages, tags)
 
     def min_offset(self, topic: str, queue_id: int) -> int:
         """Return the first queue offset that can be read, 0 for an unknown queue."""
-        queue = self._queues.get(QueueKey(topic, queue_id))
+        queue = self._queue_of(topic, queue_id)
         return 0 if queue is None else queue.min_offset
 
     def max_offset(self, topic: str, queue_id: int) -> int:
         """Return one past the last queue offset, 0 for an unknown queue."""
-        queue = self._queues.get(QueueKey(topic, queue_id))
+        queue = self._queue_of(topic, queue_id)
         return 0 if queue is None else queue.max_offset
 
     def message_count(self, topic: str, queue_id: int) -> int:
@@ -178,7 +188,7 @@ class Reader:
 
         Source: DefaultMessageStore.getMessageTotalInQueue.
         """
-        queue = self._queues.get(QueueKey(topic, queue_id))
+        queue = self._queue_of(topic, queue_id)
         return 0 if queue is None else max(0, queue.max_offset - queue.min_offset)
 
     def queues(self) -> list[QueueKey]:
@@ -202,7 +212,7 @@ class Reader:
         max_entries
             Most entries; None yields all.
         """
-        queue = self._queues.get(QueueKey(topic, queue_id))
+        queue = self._queue_of(topic, queue_id)
         if queue is None:
             return
         at = queue.first_offset if offset is None else max(offset, queue.first_offset)
@@ -217,6 +227,11 @@ class Reader:
             for values in ENTRY_STRUCT.iter_unpack(entries):
                 yield at, QueueEntry._make(values)
                 at += 1
+
+    def _queue_of(self, topic: str, queue_id: int) -> QueueSource | None:
+        if type(queue_id) is not int:
+            check_is_int(queue_id)  # a bool, or a float, may be equal to a number of a queue
+        return self._queues.get((topic, queue_id))  # type: ignore[arg-type] # equal to a QueueKey
 
     # --- by key, by id --------------------------------------------------------------------------
 
@@ -291,12 +306,12 @@ class Reader:
         -----
         Source: DefaultMessageStore.getOffsetInQueueByTime.
         """
-        queue = self._queues.get(QueueKey(topic, queue_id))
+        queue = self._queue_of(topic, queue_id)
         return 0 if queue is None else time_search.offset_at(self._log, queue, timestamp_ms)
 
     def earliest_timestamp(self, topic: str, queue_id: int) -> int | None:
         """Return the store time of a queue's first readable message, None when it has none."""
-        queue = self._queues.get(QueueKey(topic, queue_id))
+        queue = self._queue_of(topic, queue_id)
         return None if queue is None else time_search.earliest_timestamp(self._log, queue)
 
     def earliest_log_timestamp(self) -> int | None:
@@ -320,7 +335,7 @@ class Reader:
 
     def store_timestamp(self, topic: str, queue_id: int, offset: int) -> int | None:
         """Return the store time of one queue offset, None when its record cannot be read."""
-        queue = self._queues.get(QueueKey(topic, queue_id))
+        queue = self._queue_of(topic, queue_id)
         entry = None if queue is None or offset < 0 else queue.entry_bytes(offset, 1)
         if not entry:
             return None

@@ -1,0 +1,55 @@
+"""What is equal to a queue id and is none has the same answer whatever queues there are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rocketstore import InvalidNameError, Message, MessageStore, StoreConfig
+from rocketstore.format.client_batch import encode_client_batch
+
+MESSAGE = Message(topic="t", body=b"x")
+PUTS: list[Callable[[MessageStore, Any], object]] = [
+    lambda store, queue_id: store.put(MESSAGE, queue_id),
+    lambda store, queue_id: store.put(MESSAGE, queue_id=queue_id),
+    lambda store, queue_id: store.put_prepared(store.prepare(MESSAGE), None, queue_id),
+    lambda store, queue_id: store.put_batch([MESSAGE], queue_id),
+    lambda store, queue_id: store.put_client_batch(
+        "t", queue_id, encode_client_batch([(0, b"x", b"")])
+    ),
+]
+GETS: list[Callable[[Any, Any], object]] = [
+    lambda store, queue_id: store.get("t", queue_id, 0),
+    lambda store, queue_id: store.get_raw("t", queue_id, 0),
+    lambda store, queue_id: store.get_views("t", queue_id, 0),
+    lambda store, queue_id: store.min_offset("t", queue_id),
+    lambda store, queue_id: store.max_offset("t", queue_id),
+    lambda store, queue_id: store.message_count("t", queue_id),
+    lambda store, queue_id: list(store.queue_entries("t", queue_id)),
+    lambda store, queue_id: store.offset_at("t", queue_id, 0),
+    lambda store, queue_id: store.earliest_timestamp("t", queue_id),
+    lambda store, queue_id: store.store_timestamp("t", queue_id, 0),
+]
+
+
+@pytest.mark.parametrize("no_id", [True, False, 1.0, "1", None])
+def test_no_put_and_no_get_takes_it(no_id: object, tmp_path: Path) -> None:
+    config = StoreConfig(mapped_file_size_commit_log=65_536)
+    with MessageStore.open(tmp_path, config, threads=False) as store:
+        for has_queues in (False, True):
+            end = store.max_physical_offset
+            for ask in [*PUTS, *GETS]:
+                with pytest.raises(InvalidNameError, match="a queue id is an int, not"):
+                    ask(store, no_id)
+            assert store.max_physical_offset == end
+            if not has_queues:
+                for queue_id in (0, 1):
+                    store.put(MESSAGE, queue_id)
+                store.wait_dispatched()
+    with MessageStore.open(tmp_path, config, read_only=True) as reader:
+        for ask in GETS:
+            with pytest.raises(InvalidNameError):
+                ask(reader, no_id)
