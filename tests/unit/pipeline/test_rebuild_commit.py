@@ -81,6 +81,17 @@ def test_killed_before_any_step_everything_is_whole_and_the_next_run_ends_it(sto
     assert {path.read_bytes() for path in kept} >= set(old["consumequeue"].values())
 
 
+def test_an_opening_takes_the_new_index_for_whole(tmp_path):
+    store, clock = tmp_path / "store", Clock()
+    build_store(store, 500, clock)
+    clock.now_ms += 60_000
+    rebuild_with(Here(), store, now_ms=clock(), config=CONFIG)
+    index = tree(store / "index")
+    with open_store(store, clock) as opened:
+        assert opened.recovery.findings == []
+        assert tree(store / "index") == index
+
+
 def test_where_names_cannot_be_exchanged_a_kill_between_two_renames_is_mended(store, monkeypatch):
     def refuse(one, other):
         raise OSError(errno.EINVAL, "no exchange here")

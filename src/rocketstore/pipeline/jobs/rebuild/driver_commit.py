@@ -36,6 +36,7 @@ from rocketstore.storage.audit.store_audit import ReadLogFile, find_places
 from rocketstore.storage.files.disk import Disk
 from rocketstore.storage.files.lock import StoreLock, writer_name, writer_pid
 from rocketstore.storage.files.pread_files import PreadFiles
+from rocketstore.storage.known_ends import forget_known_ends
 from rocketstore.storage.layout import StoreLayout
 from rocketstore.storage.recovery.log_survey import survey_log
 
@@ -265,6 +266,8 @@ def commit(
     )
     step("journal")
     _write_journal(root, journal, disk)
+    # It names index files that are about to go; the next opening would miss them.
+    forget_known_ends(root, keep_queues=True, disk=disk)
     for swap in swaps:
         step(f"swap {swap.name}")
         _swap(root, staging.directory, swap)
