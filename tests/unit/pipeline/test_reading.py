@@ -21,6 +21,7 @@ from rocketstore.pipeline.stores import SegmentState
 from support.golden import golden_case
 from support.golden_stores import golden_store
 from support.pipeline_tables import plan_table, read_table
+from support.store_files import StoreFiles
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -134,6 +135,16 @@ def test_offsets_leave_out_what_has_no_place_in_a_queue():
     topics = ",".join(sorted({row["topic"] for row in rows}))
     chosen = read_table(store, subscribe=topics, startingOffsets=json.dumps({half: {"0": 0}}))
     assert chosen == [row for row in rows if row["sysFlag"] & 0xC in (0, 8)]
+
+
+def test_a_choice_of_topics_has_the_records_that_are_in_no_queue(tmp_path):
+    """So it cannot leave out files by the queue's entries, as offsets do."""
+    store = StoreFiles(tmp_path / "store")
+    put = [store.put("TopicA", dispatch=number % 3 == 0) for number in range(30)]
+    store.put("TopicB")
+    for choice in ({"subscribe": "TopicA"}, {"assign": '{"TopicA": [0]}'}):
+        assert offsets_of(read_table(tmp_path / "store", **choice)) == put
+        assert planned_bytes(tmp_path / "store", **choice) == planned_bytes(tmp_path / "store")
 
 
 def test_an_empty_range_is_no_row_and_no_error(basic):

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from rocketstore.pipeline.stores import StorePlace
 
 MAX_SPLIT_BYTES: Final = 256 * MiB
-"""Of the log per task: tasks cost 0.1 s of processor time each, and hold about twice this."""
+"""Of the log per task, which holds about twice this."""
 
 
 class ArchiveResult(NamedTuple):
