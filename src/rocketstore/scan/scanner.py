@@ -289,4 +289,7 @@ def describe_break(  # noqa: PLR0911 - one sentence per reason
         return f"body CRC: expected {number(8, 4) & 0xFFFFFFFF:08x}, found {computed:08x}"
     if reason is StopReason.TRUNCATED:
         return f"length: {total} bytes, but the file ends after {available}"
-    return f"inner lengths do not add up to the record's {total} bytes, or a sector of it is empty"
+    return (
+        f"inner lengths do not add up to the record's {total} bytes, or its topic or properties "
+        "were cut off or overwritten"
+    )

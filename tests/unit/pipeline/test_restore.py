@@ -84,7 +84,7 @@ def test_golden_logs_as_a_crash_left_them_come_back_byte_for_byte(case, tmp_path
 
 ODD_RECORDS = [
     {"topic": b""},
-    {"topic": b"\xff\xfe", "properties": b"\xff\x01\xfe\x02"},
+    {"topic": b"\xff\xfe", "properties": b"\xc3\xbf\x01\xc3\xbe\x02"},
     {"topic": "日本".encode()},
     {"topic": b"a/b=c%d"},
     {"topic": b"t" * 127},

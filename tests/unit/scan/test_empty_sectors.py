@@ -11,6 +11,7 @@ from rocketstore.scan.compiled import index as compiled_index
 from rocketstore.scan.compiled import walk as compiled
 from rocketstore.scan.reference import index as reference_index
 from rocketstore.scan.reference import walk as reference
+from rocketstore.scan.scanner import scan_segment
 from support.synthetic_log import SyntheticLog
 
 BASE = 1 << 20
@@ -76,6 +77,12 @@ class TestEmptySectors:
         log = SyntheticLog(BASE)
         log.add(body=bytes(3000), properties=b"TAGS\x01created")
         assert walk(log, flavour) == (1, StopReason.END)
+
+
+def test_the_evidence_names_text_that_was_cut_off():
+    log = SyntheticLog(BASE).add(properties=b"TAGS\x01cre\0\0\0")
+    (damage,) = next(scan_segment(bytes(log.data), base=BASE)).damage
+    assert "topic or properties were cut off" in damage.evidence
 
 
 SLOTS, ITEMS = 16, 64

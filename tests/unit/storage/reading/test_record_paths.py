@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
@@ -146,6 +147,8 @@ def read_every_way(store: Reader, wanted: list[int]) -> dict[str, list[int]]:
             {message.physical_offset for page in one_by_one for message in page if page}
         ),
         "get_raw": offsets_in(bytes(store.get_raw(TOPIC, 0, 0, count).records)),
+        # The compiled gatherer serves the file that the page before was in.
+        "get_raw again": offsets_in(bytes(store.get_raw(TOPIC, 0, 0, count).records)),
         "get_raw any tag": offsets_in(bytes(store.get_raw(TOPIC, 0, 0, count, "*").records)),
         "get_views": [offset for view in views for offset in offsets_in(bytes(view))],
         "find": sorted(message.physical_offset for message in found),
@@ -287,3 +290,23 @@ def test_records_without_properties_are_intact_at_every_place_in_a_sector(tmp_pa
     rows = list(LogScan(tmp_path, CONFIG, None, None).rows())
     assert [row["physicalOffset"] for row in rows] == offsets
     assert verify_store(tmp_path, CONFIG).findings == []
+
+
+def test_a_topic_of_more_than_127_bytes_is_no_record_for_any_reader(tmp_path):
+    """Its length would be negative for 4.9, which reads a signed byte."""
+    topic = "t" * 130
+    with MessageStore.open(tmp_path, CONFIG, threads=False) as store:
+        offsets = filled(store, 3)
+    queues = tmp_path / "consumequeue"
+    shutil.copytree(queues / TOPIC, queues / topic)
+    odd = Odd(b"", topic=topic.encode())
+    overwrite(tmp_path, offsets[1], forged(odd, offsets[1], 1, 1_700_000_000_000))
+    with MessageStore.open(tmp_path, CONFIG, read_only=True) as reader:
+        assert reader.get_raw(topic, 0, 1, 1).message_count == 0
+        assert reader.get(topic, 0, 1, 1).messages == []
+    with MessageStore.open(tmp_path, CONFIG, threads=False) as store:
+        assert store.max_offset(topic, 0) > 1
+        assert store.get_raw(TOPIC, 0, 0, 1).message_count == 1  # the file is at hand from here on
+        assert store.get_raw(topic, 0, 1, 1).message_count == 0
+        assert store.get_views(topic, 0, 1, 1).records == []
+        assert store.get(topic, 0, 1, 1).messages == []
