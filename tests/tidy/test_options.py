@@ -49,8 +49,6 @@ IN_LATER_WITH_EFFECT = {
 READ_FOR_OTHERS_ONLY = {
     "mapped_file_size_consume_queue_ext": "no such file is written or read; its size is reported",
     "message_index_safe": "compatible recovery goes back further with it, as Java does",
-    "destroy_mapped_file_interval_forcibly": "concerns files that readers hold",
-    "redelete_hanged_file_interval": "concerns files that readers hold",
 }
 """Options that no list of mutations takes out."""
 

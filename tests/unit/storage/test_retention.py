@@ -12,7 +12,6 @@ from rocketstore import Message
 from rocketstore.config import StoreConfig
 from rocketstore.storage.retention import (
     HOUR_MS,
-    MANUAL_ROUNDS,
     DeletedFile,
     DiskUsage,
     Retention,
@@ -126,6 +125,15 @@ def test_age_is_that_of_the_last_record_and_not_of_the_file(bench):
     assert bench.retention.last_store_timestamp(second) == OLD
 
 
+def test_a_file_is_as_old_as_its_newest_record(bench):
+    for stored in (OLD, YOUNG, OLD):
+        bench.parts.append(3, body=b"x" * 290, store_timestamp=stored)
+    bench.parts.append(12, body=b"x" * 290, store_timestamp=OLD)
+    bench.parts.run()
+    assert bench.log_rules() == []
+    assert bench.retention.last_store_timestamp(bench.parts.log.files[0]) == YOUNG
+
+
 def test_one_damaged_header_does_not_make_a_file_look_old(bench):
     bench.fill(YOUNG, YOUNG)
     file = bench.parts.log.files[0]
@@ -151,6 +159,7 @@ def test_a_file_without_a_readable_record_does_not_expire(bench):
 def test_the_newest_log_file_is_never_deleted(bench):
     bench.fill(OLD, OLD)
     bench.log_ratio = 0.99
+    bench.dispatched = 1 << 40  # else it would stay for that reason
     for _ in range(3):
         bench.run()
     assert len(bench.parts.log.files) == 1
@@ -227,7 +236,7 @@ def test_each_round_that_may_delete_says_by_what_rule(bench):
     rounds = [log for log in logs if log["event"] == "retention.round"]
     assert [(one["rule"], one["manual_rounds_left"]) for one in rounds] == [
         ("EXPIRED_AT_HOUR", 0),
-        ("EXPIRED_MANUALLY", MANUAL_ROUNDS),
+        ("EXPIRED_MANUALLY", 20),
     ]
 
 
@@ -373,7 +382,7 @@ def test_a_manual_request_lasts_for_its_rounds(bench):
     bench.parts.clock.now_ms = NOON
     bench.retention.delete_manually()
     assert bench.log_rules() == [RetentionRule.EXPIRED_MANUALLY] * 10
-    assert bench.retention.manual_rounds_left == MANUAL_ROUNDS - 1
+    assert bench.retention.manual_rounds_left == 20 - 1
     assert bench.log_rules() == [RetentionRule.EXPIRED_MANUALLY] * 3
     assert bench.log_rules() == []
     assert bench.retention.manual_rounds_left == 0, "K-E10: nothing left to do"
@@ -421,6 +430,31 @@ def test_a_file_held_for_too_long_goes_and_its_reader_keeps_its_bytes(bench):
     assert bench.log_rules() == [RetentionRule.EXPIRED_AT_HOUR]
     assert bytes(view) == before
     assert not first.path.exists()
+
+
+def test_how_long_a_file_waits_for_its_readers_is_a_setting(tmp_path):
+    bench = Bench(tmp_path, destroy_mapped_file_interval_forcibly=500).fill(OLD, OLD)
+    view = bench.parts.log.files[0].slice(0, 100)
+    assert bench.log_rules() == []
+    bench.parts.clock.now_ms += 499
+    assert bench.log_rules() == []
+    bench.parts.clock.now_ms += 1
+    assert bench.log_rules() == [RetentionRule.EXPIRED_AT_HOUR]
+    assert len(view) == 100
+
+
+def test_when_a_hung_file_is_tried_again_is_a_setting(tmp_path):
+    settings = {"destroy_mapped_file_interval_forcibly": 24 * HOUR_MS}
+    bench = Bench(tmp_path, redelete_hanged_file_interval=700, **settings).fill(OLD, OLD)
+    view = bench.parts.log.files[0].slice(0, 100)
+    assert bench.log_rules() == []
+    bench.parts.clock.now_ms = NOON
+    assert bench.log_rules() == []
+    del view
+    bench.parts.clock.now_ms += 700
+    assert bench.log_rules() == []
+    bench.parts.clock.now_ms += 1
+    assert bench.log_rules() == [RetentionRule.HUNG]
 
 
 def test_a_hung_file_is_tried_again_at_other_hours(bench):

@@ -38,7 +38,7 @@ def test_warming_syncs_after_so_many_pages_only_with_sync_flush(tmp_path, disk, 
 
 def test_warming_leaves_a_file_of_zeros_with_every_page_present(tmp_path, disk):
     file = MappedFile.create(tmp_path, base=0, size=SIZE, disk=disk)
-    WarmUp(flush_every_pages=4096, flush=False).warm(file)
+    WarmUp(flush_every_pages=4096, flush=False, lock=False).warm(file)
     assert file.path.read_bytes() == bytes(SIZE)
     assert resident_bytes(file.path) == SIZE
 

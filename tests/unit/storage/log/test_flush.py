@@ -18,8 +18,8 @@ from support.failing_disk import FailingDisk
 from support.log_parts import LOG_FILE_BYTES, LogParts
 from support.said import capture_logs
 
-# Longer than any test: whoever waits in vain is found out.
-SYNC = StoreConfig(flush_disk_type=FlushDiskType.SYNC_FLUSH, sync_flush_timeout=600_000)
+# Longer than any test waits: whoever is not woken is found out.
+SYNC = StoreConfig(flush_disk_type=FlushDiskType.SYNC_FLUSH, sync_flush_timeout=20_000)
 MESSAGE = Message(topic="orders", body=b"x" * 100)
 
 
