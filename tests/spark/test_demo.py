@@ -10,13 +10,14 @@ import pytest
 from rocketstore import MessageStore, StoreConfig
 from rocketstore.cli.demo_pipeline import run_jobs
 from rocketstore.cli.flights import flight_message, flights_file, read_flights
+from support.terminal import Terminal
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
 
 FLIGHTS = 3000
 
 
-def test_the_demo_takes_the_flights_through_every_job(spark, tmp_path, capsys):
+def test_the_demo_takes_the_flights_through_every_job(spark, tmp_path, capsys, monkeypatch):
     encoder = msgspec.json.Encoder()
     config = StoreConfig(
         mapped_file_size_commit_log=512 * 1024, max_hash_slot_num=500, max_index_num=2000
@@ -25,7 +26,11 @@ def test_the_demo_takes_the_flights_through_every_job(spark, tmp_path, capsys):
     with MessageStore.open(store, config) as opened:
         for row in itertools.islice(read_flights(flights_file()), FLIGHTS):
             opened.put(*flight_message(row, encoder))
+    terminal = Terminal()
+    monkeypatch.setattr("sys.stderr", terminal)
     assert run_jobs(spark, store, tmp_path) == 0
+    for task in ("auditing", "archiving", "restoring", "rebuilding", "proving", "reporting"):
+        assert task in terminal.getvalue()
     printed = capsys.readouterr().out
     assert "3,000 records, 3,000 queue entries" in printed
     assert "nothing to find" in printed

@@ -48,9 +48,11 @@ def job_progress(task: str, *, unit: str = "bytes") -> Iterator[Callable[[int, i
     if not sys.stderr.isatty():
         yield None
         return
-    with _bar(task, None, unit) as (shown, handle):
+    # How much there is, it says with its first step.
+    with _bar(task, None, "") as (shown, handle):
 
         def advance(amount: int, total: int) -> None:
+            shown.columns = _columns(unit)
             before = shown.tasks[0].completed
             # More than there is: the job goes over its tasks again.
             completed = before + amount if before + amount <= total else amount
@@ -62,11 +64,18 @@ def job_progress(task: str, *, unit: str = "bytes") -> Iterator[Callable[[int, i
 @contextmanager
 def _bar(task: str, total: int | None, unit: str) -> Iterator[tuple[Progress, TaskID]]:
     from rich.console import Console
+    from rich.progress import Progress
+
+    console = Console(stderr=True)
+    with Progress(*_columns(unit), console=console, transient=True) as shown:
+        yield shown, shown.add_task(task, total=total, rate="-")
+
+
+def _columns(unit: str) -> tuple[ProgressColumn, ...]:
     from rich.progress import (
         BarColumn,
         DownloadColumn,
         MofNCompleteColumn,
-        Progress,
         TaskProgressColumn,
         TextColumn,
         TimeElapsedColumn,
@@ -74,22 +83,14 @@ def _bar(task: str, total: int | None, unit: str) -> Iterator[tuple[Progress, Ta
         TransferSpeedColumn,
     )
 
-    columns: tuple[ProgressColumn, ...] = (TimeElapsedColumn(),)
-    if unit == "bytes":
-        columns = (TaskProgressColumn(), DownloadColumn(), TransferSpeedColumn())
-    elif unit:
+    begin = (TextColumn("{task.description}"), BarColumn(24))
+    if not unit:
+        return (*begin, TimeElapsedColumn())
+    counts: tuple[ProgressColumn, ...] = (DownloadColumn(), TransferSpeedColumn())
+    if unit != "bytes":
         rate = TextColumn("{task.fields[rate]} " + unit + "/s")
-        columns = (TaskProgressColumn(), MofNCompleteColumn(), rate)
-    if unit:
-        columns = (*columns, TimeRemainingColumn())
-    with Progress(
-        TextColumn("{task.description}"),
-        BarColumn(24),
-        *columns,
-        console=Console(stderr=True),
-        transient=True,
-    ) as shown:
-        yield shown, shown.add_task(task, total=total, rate="-")
+        counts = (MofNCompleteColumn(), rate)
+    return (*begin, TaskProgressColumn(), *counts, TimeRemainingColumn())
 
 
 def _rate(shown: Progress) -> str:
