@@ -96,9 +96,14 @@ class PlainPutGroup:
     def _hand_over(self, woken: Parker, timeout_s: float) -> bool:
         """Let the next of those released last go on, or the thread, and wait for the release."""
         if len(self._waiting) >= self._ring_at:
-            # The thread is rung once: a ring that it does not wait for would end its next wait.
-            self._ring_at = _NOBODY
-            return woken.hand_over(self._bell, timeout_s)
+            try:
+                # The thread is rung once: a ring that it does not wait for would end its next wait.
+                self._ring_at = _NOBODY
+                return woken.hand_over(self._bell, timeout_s)
+            except BaseException:
+                # An interrupt: a ring too many is better than none for ever.
+                self._bell.unpark()
+                raise
         try:
             following = self._served.popleft()
         except IndexError:

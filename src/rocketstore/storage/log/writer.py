@@ -363,7 +363,7 @@ class StoreWriter(PutState):
         """Return the status of an append that raised, or raise what has no status."""
         if isinstance(error, (RefusedMessageError, FlushFailedError)):
             self._raise(error)
-        if isinstance(error, OSError) and error.errno is None:
+        if not isinstance(error, StoreError) and error.errno is None:
             raise error  # of a signal handler (a time limit, say), not of the system
         if isinstance(error, StoreError) and not isinstance(error, SystemRefusedError):
             return self.refuse(PutMessageStatus.CREATE_MAPEDFILE_FAILED, str(error))
