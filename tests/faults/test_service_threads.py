@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rocketstore import FlushFailedError, Message, MessageStore
+from rocketstore import FlushFailedError, Message, MessageStore, SystemRefusedError
 from rocketstore.config import FlushDiskType
 from rocketstore.storage import retention_service
 from rocketstore.storage.checkpoint import read_checkpoint
@@ -180,3 +180,47 @@ def fill(store: MessageStore, count: int = 250) -> None:
         message = Message(topic=f"Topic{number % 2}", body=bytes(2000))
         assert store.put(message).status is PutMessageStatus.PUT_OK
     assert store.wait_dispatched()
+
+
+# --- starting -----------------------------------------------------------------------------------
+
+THREADS = (
+    "rocketstore-preallocate", "rocketstore-touch", "rocketstore-flush", "rocketstore-dispatch",
+    "rocketstore-queue-flush", "rocketstore-statistics", "rocketstore-disk-check",
+    "rocketstore-retention", "rocketstore-scrub",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", THREADS)
+def test_a_store_whose_threads_cannot_be_started_is_not_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    start = threading.Thread.start
+
+    def start_some(thread: threading.Thread) -> None:
+        if thread.name == name:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start_some)
+    before = threading.active_count()
+    settings = {"retention": True, "scrub_bytes_per_second": 1000}
+    with pytest.raises(SystemRefusedError, match=f"{name}.*ulimit -u"):
+        open_small(tmp_path, threads=True, **settings)
+    assert threading.active_count() == before
+    monkeypatch.undo()
+    with open_small(tmp_path, threads=True, **settings) as store:
+        assert store.put(Message(topic="orders", body=b"x")).status is PutMessageStatus.PUT_OK
+
+
+def test_an_unforeseen_error_of_the_thread_that_makes_files_ahead_stops_no_put(
+    tmp_path: Path,
+) -> None:
+    disk = StrangeDisk("rocketstore-preallocate")
+    disk.is_strange = True
+    with open_small(tmp_path, disk=disk, threads=True) as store:
+        fill(store, 120)
+        assert disk.was_strange.wait(LONG_S)
+        names = {thread.name for thread in threading.enumerate()}
+        assert "rocketstore-preallocate" in names
+        fill(store, 120)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import threading
 from typing import TYPE_CHECKING, Final
 
 from rocketstore.events import get_logger
 from rocketstore.storage.bell import StopSign
+from rocketstore.storage.threads import started
 
 if TYPE_CHECKING:
+    import threading
     from collections.abc import Callable
 
 _log: Final = get_logger(__name__)
@@ -36,8 +37,7 @@ class Periodic:
 
     def start(self) -> None:
         """Start the thread."""
-        self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-        self._thread.start()
+        self._thread = started(self._run, self._name)
 
     def stop(self) -> None:
         """Stop the thread after the turn it is in."""

@@ -7,13 +7,15 @@ How derived: the scheduled jobs of DefaultMessageStore.addScheduleTask of 4.9 (s
 
 from __future__ import annotations
 
-import threading
+import functools
 from typing import TYPE_CHECKING, Final
 
 from rocketstore.events import get_logger
 from rocketstore.storage.bell import StopSign
+from rocketstore.storage.threads import started
 
 if TYPE_CHECKING:
+    import threading
     from collections.abc import Callable
 
     from rocketstore.storage.retention import Retention
@@ -51,11 +53,8 @@ class RetentionService:
             ("rocketstore-retention", self._clean, FIRST_CLEAN_AFTER_S, self._interval_s),
         )  # fmt: skip
         for name, job, first_s, interval_s in jobs:
-            thread = threading.Thread(
-                target=self._run, args=(job, first_s, interval_s), name=name, daemon=True
-            )
-            self._threads.append(thread)
-            thread.start()
+            run = functools.partial(self._run, job, first_s, interval_s)
+            self._threads.append(started(run, name))
 
     def stop(self) -> None:
         """Stop both threads; a round under way ends after the file it is at."""

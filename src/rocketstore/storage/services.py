@@ -105,6 +105,13 @@ class StoreServices:
         """Start the threads."""
         if not self._threads:
             return
+        try:
+            self._start_threads()
+        except BaseException:
+            self.stop()
+            raise
+
+    def _start_threads(self) -> None:
         self._parts.preallocator.start()
         if self._parts.touch_ahead is not None:
             self._parts.touch_ahead.start()
@@ -174,7 +181,7 @@ class StoreServices:
             self.flusher.close()
         except FlushFailedError as error:
             failure = error
-        if self._threads:
+        if self.dispatch.is_running:
             self._wait_for_dispatch()
         self.dispatch.stop()
         self.queue_flusher.stop()

@@ -9,14 +9,15 @@ How derived: ReputMessageService.run of 4.9 (spec B11), which sleeps a milliseco
 
 from __future__ import annotations
 
-import threading
 import time
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from rocketstore.events import get_logger
 from rocketstore.storage.bell import StopSign
+from rocketstore.storage.threads import started
 
 if TYPE_CHECKING:
+    import threading
     from collections.abc import Callable
 
     from rocketstore.storage.dispatch.dispatcher import Dispatcher
@@ -95,8 +96,7 @@ class DispatchService:
     def start(self) -> None:
         """Start the thread."""
         self._stopping.clear()
-        self._thread = threading.Thread(target=self._run, name="rocketstore-dispatch", daemon=True)
-        self._thread.start()
+        self._thread = started(self._run, "rocketstore-dispatch")
 
     def stop(self) -> None:
         """Stop the thread after the round it is in, and let go of everybody who waits."""

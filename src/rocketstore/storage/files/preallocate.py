@@ -24,6 +24,8 @@ from rocketstore.format.file_name import file_name
 from rocketstore.storage.bell import Changes
 from rocketstore.storage.files.mapped_file import MappedFile
 from rocketstore.storage.files.new_file import remove_empty
+from rocketstore.storage.system_errors import system_error
+from rocketstore.storage.threads import started
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -95,10 +97,7 @@ class Preallocator:
     def start(self) -> None:
         """Start the thread; without it every file is made when it is asked for."""
         if self._thread is None and self._files_ahead > 0:
-            self._thread = threading.Thread(
-                target=self._run, name="rocketstore-preallocate", daemon=True
-            )
-            self._thread.start()
+            self._thread = started(self._run, "rocketstore-preallocate")
 
     def request(self, base: int) -> None:
         """Ask for the files behind the one that begins at `base`, which is in use."""
@@ -219,6 +218,8 @@ class Preallocator:
         except (StoreError, OSError) as error:
             # The put that needs the file makes it, or fails with this very error.
             _log.warning("file.not_preallocated", base=base, error=str(error))
+        except Exception:  # noqa: BLE001 - likewise, and the thread goes on
+            _log.exception("file.not_preallocated", base=base)
         finally:
             if file is not None:
                 self._ready[base] = file
@@ -239,7 +240,8 @@ class Preallocator:
         except OSError as error:
             if error.errno is None:  # of a signal handler, not of the system
                 raise
-            raise StoreError(f"cannot make the file at {base} in {directory}: {error}") from error
+            refused = system_error(f"cannot make the file at {base} in {directory}", error)
+            raise StoreError(refused.message, hint=refused.hint) from error
         try:
             if self._warm_up is not None:
                 self._warm_up.warm(file)

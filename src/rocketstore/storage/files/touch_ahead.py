@@ -21,14 +21,16 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import threading
 from typing import TYPE_CHECKING, Final
 
 from rocketstore.events import get_logger
 from rocketstore.storage.bell import Bell
+from rocketstore.storage.threads import started
 from rocketstore.units import OS_PAGE_SIZE_BYTES, KiB, MiB
 
 if TYPE_CHECKING:
+    import threading
+
     from rocketstore.storage.files.mapped_file import MappedFile
 
 WINDOW_BYTES: Final = 4 * MiB
@@ -81,8 +83,7 @@ class TouchAhead:
 
     def start(self) -> None:
         """Start the thread."""
-        self._thread = threading.Thread(target=self._run, name="rocketstore-touch", daemon=True)
-        self._thread.start()
+        self._thread = started(self._run, "rocketstore-touch")
 
     def request(self, file: MappedFile, start: int, stop: int) -> None:
         """Ask for the pages of `file` from position `start` to `stop`."""

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Final
 from rocketstore.errors import FlushFailedError, StoreError
 from rocketstore.events import get_logger
 from rocketstore.storage.files.touch_ahead import touch_for_syncs
+from rocketstore.storage.threads import started
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -228,9 +229,8 @@ class CommitLogFlusher:
     def start(self) -> None:
         """Start flushing in the background, by the mode of the settings."""
         self._last_thorough_ms = self._clock()
-        self._thread = threading.Thread(target=self._run, name="rocketstore-flush", daemon=True)
         self.group.open()
-        self._thread.start()
+        self._thread = started(self._run, "rocketstore-flush")
 
     def close(self) -> None:
         """Stop the thread and flush what is left.

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final
 from rocketstore.errors import RocketStoreError
 from rocketstore.events import get_logger
 from rocketstore.storage.bell import StopSign
+from rocketstore.storage.threads import started
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -131,10 +132,7 @@ class QueueFlusher:
     def start(self) -> None:
         """Start the thread."""
         self._stopping.clear()
-        self._thread = threading.Thread(
-            target=self._run, name="rocketstore-queue-flush", daemon=True
-        )
-        self._thread.start()
+        self._thread = started(self._run, "rocketstore-queue-flush")
 
     def stop(self) -> None:
         """Stop the thread; what is left to flush is the caller's decision."""
