@@ -334,7 +334,7 @@ def test_a_broker_conf_may_hold_keys_of_any_other_version_and_each_is_named(tmp_
 
 def test_a_flag_of_the_broker_is_taken_and_said_to_have_no_effect():
     loaded = load_config(environment={}, overrides=["aclEnable=true", "maxMessageSize=77"])
-    assert loaded.config == StoreConfig(max_message_size=77, retention=True)
+    assert loaded.config == StoreConfig(max_message_size=77)
     assert loaded.warnings == (
         "--set aclEnable: an option of a broker, which a store does not have",
     )
