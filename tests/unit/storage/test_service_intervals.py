@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from datetime import UTC
 
 import pytest
@@ -64,15 +65,14 @@ def run_jobs(service: RetentionService) -> dict[str, list[float]]:
 def jobs_of(service):
     started = []
 
-    class Thread:
-        def __init__(self, *, target, args, name, daemon):
-            started.append(args)
-
-        def start(self) -> None: ...
+    def start(run, _name):
+        started.append(run.args)
+        return threading.Thread()
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("rocketstore.storage.retention_service.threading.Thread", Thread)
+        patch.setattr("rocketstore.storage.retention_service.started", start)
         service.start()
+    service._threads.clear()
     return started
 
 
