@@ -338,7 +338,8 @@ class MappedFileQueue:
         if not first.destroy(force_after_ms, now_ms=now_ms):
             return None
         with self._changing:
-            self._replace([file for file in self.files if file is not first])
+            if self.files[0] is first:
+                self._replace(self.files[1:])
         self._disk.fsync_directory(first.path.parent)
         return first.path
 

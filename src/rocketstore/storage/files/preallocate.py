@@ -105,10 +105,12 @@ class Preallocator:
             return
         with self._lock:
             for ahead in range(1, self._files_ahead + 1):
-                wanted = base + ahead * self._file_size
-                if wanted not in (self._under_way, *self._ready, *self._wanted):
-                    self._wanted.append(wanted)
+                self._want(base + ahead * self._file_size)
         self._changes.tell()
+
+    def _want(self, base: int) -> None:
+        if base not in (self._under_way, *self._ready, *self._wanted):
+            self._wanted.append(base)
 
     def take(self, base: int, *, ahead: bool = True) -> MappedFile:
         """Return the file that begins at `base`, and ask for those behind it unless told not to.

@@ -117,21 +117,28 @@ class CommitLogFlusher:
             began = time.monotonic()
             try:
                 for file in self._dirty_files():
-                    self._touch(file)
-                    flushed = file.flush(least_pages)
-                    log.flushed_offset = file.base + flushed
-                    if flushed == file.size:
-                        file.close_descriptor()
+                    self._flush_file(file, least_pages)
             except FlushFailedError as error:
                 self._fail(error)
                 raise
             if serves:
                 self.group.serve(log.flushed_offset)
-            if log.flushed_offset >= written:
-                self._checkpoint.advance(physic_ms=timestamp)
+            self._note_flushed(log.flushed_offset, timestamp, written)
         if time.monotonic() - began > _SLOW_FLUSH_S:
             _log.warning("log.flush_slow", took_ms=round((time.monotonic() - began) * 1000))
         return log.flushed_offset
+
+    def _flush_file(self, file: MappedFile, least_pages: int) -> None:
+        self._touch(file)
+        flushed = file.flush(least_pages)
+        self._log.flushed_offset = file.base + flushed
+        if flushed == file.size:
+            file.close_descriptor()
+
+    def _note_flushed(self, flushed: int, timestamp_ms: int, written: int) -> None:
+        """Have the checkpoint learn a time at which the log ended no later than it is flushed."""
+        if flushed >= written:
+            self._checkpoint.advance(physic_ms=timestamp_ms)
 
     def _flush_in_rounds(self) -> bool:
         """Flush the last file for all who wait, round after round; False where that is not all.
@@ -160,9 +167,8 @@ class CommitLogFlusher:
             if flushed == end:
                 file.close_descriptor()
             # What was put since counts too if it is on the disk already; times first, as above.
-            for timestamp, written in (before, (log.last_store_timestamp_ms, log.max_offset)):
-                if flushed >= written:
-                    self._checkpoint.advance(physic_ms=timestamp)
+            self._note_flushed(flushed, *before)
+            self._note_flushed(flushed, log.last_store_timestamp_ms, log.max_offset)
         if sync_s > _SLOW_FLUSH_S:
             _log.warning("log.flush_slow", took_ms=round(sync_s * 1000))
         return True

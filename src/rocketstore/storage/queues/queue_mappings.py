@@ -80,10 +80,13 @@ class QueueMappings:
         with self._lock:
             self._readers[file] = None
             self._readers.move_to_end(file)
-            while len(self._readers) > self._reader_limit:
-                oldest, _ = self._readers.popitem(last=False)
-                if oldest not in self._writers.values():
-                    oldest.drop()
+            for _ in range(len(self._readers) - self._reader_limit):
+                self._let_oldest_reader_go()
+
+    def _let_oldest_reader_go(self) -> None:
+        oldest, _ = self._readers.popitem(last=False)
+        if oldest not in self._writers.values():
+            oldest.drop()
 
     def admit_writer(self, row: int, file: MappedFile) -> None:
         """Map a file that the kernels write to; only for the dispatching thread.

@@ -1,0 +1,79 @@
+"""No place inside a lock's block where an interrupt leaves without letting go of the lock.
+
+CPython runs signal handlers where a loop goes back to its start. Where a condition comes right
+before that (an ``if`` that ends the body, the ``while`` itself), 3.12 and 3.13 list no handler for
+the instruction: an exception raised there passes by the end of the ``with``. So in such a block a
+loop is a ``for`` whose body ends with a plain statement.
+"""
+
+from __future__ import annotations
+
+import ast
+import dis
+from pathlib import Path
+from types import CodeType
+from typing import TYPE_CHECKING
+
+import pytest
+
+import rocketstore
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+STORAGE = Path(rocketstore.__file__).parent / "storage"
+OWN_FRAMES = {"<genexpr>", "<listcomp>", "<setcomp>", "<dictcomp>"}
+"""What runs in a frame of its own, in which no lock is taken."""
+
+LOCKING = """
+def work(lock, items):
+    with lock:
+        for item in items:
+            if item:
+                item()
+"""
+
+
+def code_objects(code: CodeType) -> Iterator[CodeType]:
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from code_objects(constant)
+
+
+def blocks_of_locks(tree: ast.AST) -> list[range]:
+    """Return the lines of each block entered by a name, not by a call that makes a context."""
+    return [
+        range(node.body[0].lineno, (node.body[-1].end_lineno or 0) + 1)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.With)
+        and any(isinstance(item.context_expr, (ast.Name, ast.Attribute)) for item in node.items)
+    ]
+
+
+def ways_past(source: str) -> set[int]:
+    """Return the lines in blocks of locks from which an interrupt passes by the block's end."""
+    blocks = blocks_of_locks(ast.parse(source))
+    found = set()
+    for code in code_objects(compile(source, "", "exec")):
+        handled = dis._parse_exception_table(code)  # type: ignore[attr-defined] # no public way
+        for step in dis.get_instructions(code):
+            line = step.positions.lineno if step.positions else None
+            if (
+                step.opname == "JUMP_BACKWARD"
+                and code.co_name not in OWN_FRAMES
+                and any(line in block for block in blocks)
+                and not any(entry.start <= step.offset < entry.end for entry in handled)
+            ):
+                found.add(line)
+    return found
+
+
+@pytest.mark.parametrize("path", sorted(STORAGE.rglob("*.py")), ids=lambda path: path.stem)
+def test_every_way_out_of_a_lock_lets_go_of_it(path: Path) -> None:
+    assert ways_past(path.read_text("utf-8")) == set()
+
+
+def test_blocks_of_locks_are_recognised() -> None:
+    assert [list(block) for block in blocks_of_locks(ast.parse(LOCKING))] == [[4, 5, 6]]
+    assert ways_past(LOCKING) <= {5, 6}
