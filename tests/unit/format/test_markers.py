@@ -3,6 +3,7 @@
 import pytest
 
 from rocketstore.format import markers
+from rocketstore.storage.known_ends import KNOWN_ENDS_FILE_NAME
 from support.golden_stores import STORES, golden_store
 from support.page_tables import table_with
 
@@ -38,4 +39,5 @@ def test_page_lists_every_name_of_the_module():
         markers.CONSUME_QUEUE_EXT_DIRECTORY,
         markers.INDEX_DIRECTORY,
         markers.CONFIG_DIRECTORY,
+        KNOWN_ENDS_FILE_NAME,
     }

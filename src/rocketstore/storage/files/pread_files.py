@@ -335,17 +335,17 @@ def _is_still(file: LogFile) -> bool:
 def _commonest_size(files: list[LogFile]) -> int:
     """Return the size that all files should have, learnt from their names and lengths.
 
-    Names tell more than lengths, of which damage may have changed any: the size is one with which
-    most files begin where one should, the commonest length of several such, else the larger.
+    Damage may have changed a length, and a stray file may have any name: the size is the commonest
+    length with which most files begin where one should, else a distance between two of them.
     """
     lengths = Counter(file.size for file in files if file.size)
     steps = {after.base - before.base for before, after in itertools.pairwise(files)}
     first = files[0].base if files else 0
     bases = Counter((file.base - first) for file in files)
 
-    def weight(size: int) -> tuple[int, int, int]:
+    def weight(size: int) -> tuple[bool, int, int, int]:
         fitting = sum(count for base, count in bases.items() if base % size == 0)
-        return fitting, lengths[size], size
+        return 2 * fitting > len(files), lengths[size], fitting, size
 
     return max((lengths.keys() | steps) - {0}, key=weight, default=0)
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rocketstore.errors import FlushFailedError, FormatError, StoreFullError
+from rocketstore.errors import FlushFailedError, FormatError, StoreError, StoreFullError
 from rocketstore.storage.files.mapped_file import MappedFile
 from support.descriptors import open_descriptors
 from support.failing_disk import FailingDisk
@@ -60,7 +60,7 @@ def test_a_full_disk_is_an_error_and_leaves_no_file(tmp_path, disk):
 
 def test_an_existing_file_is_never_overwritten(tmp_path, disk):
     create(tmp_path, disk)
-    with pytest.raises(FileExistsError):
+    with pytest.raises(StoreError, match="something of that name is there already"):
         create(tmp_path, disk)
 
 
