@@ -130,8 +130,9 @@ def check_record(buffer: Any, position: Any, base: Any, file_size: Any, check_cr
 @inner
 def _is_utf8(buffer: Any, position: Any, end: Any) -> Any:
     while position < end:
-        if position + 8 <= end and load_word(buffer, position) & _EACH_TOP_BIT == np.uint64(0):
-            position += 8
+        at = min(position, end - 8)  # much more than a word stands before any text
+        if load_word(buffer, at) & _EACH_TOP_BIT == np.uint64(0):
+            position = at + 8
             continue
         byte = load_u8(buffer, position)
         position += 1
