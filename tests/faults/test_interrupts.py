@@ -352,21 +352,23 @@ class OutOfTimeError(TimeoutError):
     """What a program's time limit may raise: an `OSError` that is none of the system's."""
 
 
+class LateDisk(QuickDisk):
+    """A time limit ends while it syncs or makes a file."""
+
+    is_late = False
+
+    def fdatasync(self, descriptor: int, path: Path) -> None:
+        if self.is_late:
+            raise OutOfTimeError
+
+    def allocate(self, descriptor: int, path: Path, size: int) -> bool:
+        if self.is_late:
+            raise OutOfTimeError
+        return super().allocate(descriptor, path, size)
+
+
 def test_an_exception_of_a_handler_is_not_taken_for_one_of_the_system(tmp_path: Path) -> None:
     config = small_config(FlushDiskType.SYNC_FLUSH)
-
-    class LateDisk(QuickDisk):
-        is_late = False
-
-        def fdatasync(self, descriptor: int, path: Path) -> None:
-            if self.is_late:
-                raise OutOfTimeError
-
-        def allocate(self, descriptor: int, path: Path, size: int) -> bool:
-            if self.is_late:
-                raise OutOfTimeError
-            return super().allocate(descriptor, path, size)
-
     disk = LateDisk()
     with MessageStore.open(tmp_path, config, disk=disk, threads=False) as store:
         run = Run(store)
@@ -378,4 +380,20 @@ def test_an_exception_of_a_handler_is_not_taken_for_one_of_the_system(tmp_path: 
                 run.put_large()
             disk.is_late = False
             run.put_large()
+    run.check(tmp_path, config)
+
+
+def test_nor_is_it_at_opening_or_in_a_flush(tmp_path: Path) -> None:
+    config, disk = small_config(), LateDisk()
+    with MessageStore.open(tmp_path, config, disk=disk, threads=False) as store:
+        run = Run(store)
+        run.put()
+        disk.is_late = True
+        with pytest.raises(OutOfTimeError):
+            store.flush()
+        disk.is_late = False
+    (tmp_path / "checkpoint").unlink()
+    disk.is_late = True
+    with pytest.raises(OutOfTimeError):
+        MessageStore.open(tmp_path, config, disk=disk)
     run.check(tmp_path, config)

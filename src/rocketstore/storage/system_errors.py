@@ -1,7 +1,7 @@
 """What the system refuses, said as an error of the store: what, where, and what to do next.
 
-Law: no `OSError` leaves the store as it is. ``FileNotFoundError`` beside retention is an expected
-outcome, and is dealt with where a file is read.
+Law: no `OSError` of the system leaves the store as it is. ``FileNotFoundError`` beside retention is
+an expected outcome, and is dealt with where a file is read.
 """
 
 from __future__ import annotations
@@ -31,9 +31,14 @@ _HINTS: Final = {
 
 
 def system_error(what: str, error: OSError) -> StoreError:
-    """Return the error that says what could not be done because of `error`, and what helps."""
+    """Return the error that says what could not be done because of `error`, and what helps.
+
+    One without a number is of a signal handler (a time limit, say), not the system's: it is raised.
+    """
     if isinstance(error, StoreError):
         return error
+    if error.errno is None:
+        raise error
     where = "" if error.filename is None or str(error.filename) in what else f" ({error.filename})"
     message = f"{what}{where}: {error.strerror or error}"
     hint = _HINTS.get(error.errno or 0, "try again; if it stays so, see the system's log (dmesg)")

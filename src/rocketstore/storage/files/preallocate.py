@@ -240,8 +240,6 @@ class Preallocator:
             remove_empty(directory / file_name(base), self._disk)
             file = MappedFile.create(directory, base=base, size=self._file_size, disk=self._disk)
         except OSError as error:
-            if error.errno is None:  # of a signal handler, not of the system
-                raise
             refused = system_error(f"cannot make the file at {base} in {directory}", error)
             raise StoreError(refused.message, hint=refused.hint) from error
         try:
