@@ -106,6 +106,7 @@ def test_kinds_of_entries_are_told_apart(entry, written, filler, message):
 
 
 def test_filler_bytes_decode_to_the_filler():
+    assert bytes.fromhex("00000000000000007fffffff0000000000000000") == FILLER_BYTES
     assert decode_entry(FILLER_BYTES) == FILLER
 
 

@@ -132,6 +132,7 @@ def test_log_files_roll_without_a_gap(parts):
     assert len(parts.log.files) > 2
     assert [entry[0] for entry in parts.entries()] == placed
     assert parts.dispatcher.behind_bytes == 0
+    assert parts.dispatcher.counts.stepped_over_ranges == 0, "a blank is no damage"
 
 
 @pytest.mark.parametrize(
