@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Self
 import msgspec
 
 from rocketstore.config import StoreConfig, from_properties, load_broker_conf, resolve_sizes
-from rocketstore.errors import NotAStoreError, StoreDamagedError, StoreError, StoreLockedError
+from rocketstore.errors import NotAStoreError, StoreDamagedError, StoreError
 from rocketstore.events import get_logger
 from rocketstore.format.checkpoint import Checkpoint
 from rocketstore.format.host import encode_host
@@ -57,7 +57,7 @@ from rocketstore.pipeline.sink.staging import (
 from rocketstore.storage.checkpoint import StoreCheckpoint
 from rocketstore.storage.clock import system_clock_ms
 from rocketstore.storage.files.disk import Disk
-from rocketstore.storage.files.lock import writer_name, writer_pid
+from rocketstore.storage.files.lock import refuse_writer
 from rocketstore.storage.layout import StoreLayout
 from rocketstore.storage.opening import observed_sizes
 from rocketstore.storage.store import MessageStore
@@ -106,7 +106,7 @@ def check_target(options: SinkOptions) -> None:
         It may not be written to.
     """
     root = Path(options.root)
-    _refuse_if_locked(root)
+    refuse_writer(root / LOCK_FILE_NAME, hint="stop that writer, or write to another store")
     if root.exists() and not root.is_dir():
         raise NotAStoreError(f"{root} is no directory", hint="name the directory of a store")
     names = {path.name for path in root.iterdir()} if root.is_dir() else set()
@@ -470,17 +470,6 @@ def read_intent(root: Path) -> Intent | None:
     except FileNotFoundError:
         return None
     return Intent.decode(content, path)
-
-
-def _refuse_if_locked(root: Path) -> None:
-    lock = root / LOCK_FILE_NAME
-    pid = writer_pid(lock)
-    if pid is not None:
-        raise StoreLockedError(
-            f"{root} is in use: {writer_name(pid)} holds {lock}",
-            owner_pid=pid or None,
-            hint="stop that writer, or write to another store",
-        )
 
 
 def _config_of(options: SinkOptions) -> StoreConfig:

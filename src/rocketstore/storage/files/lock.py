@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 _FLOCK: Final = struct.Struct("@hhqqi4x")
 """``struct flock`` of 64-bit Linux: type, whence, start, length, pid."""
 
+_HINT: Final = "stop that writer, or open with read_only=True, which needs no lock"
+
 UNKNOWN_WRITER: Final = 0
 """Somebody who holds a lock and has no number here: in another container, or on another host."""
 
@@ -135,6 +137,13 @@ def writer_pid(path: Path) -> int | None:
             os.close(descriptor)
 
 
+def refuse_writer(path: Path, *, hint: str) -> None:
+    """Raise `StoreLockedError` where somebody holds the lock file at `path` now; takes no lock."""
+    owner = writer_pid(path)
+    if owner is not None:
+        raise _locked(path, owner, hint)
+
+
 def _lock(descriptor: int, path: Path) -> None:
     try:
         fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, LOCK_LENGTH_BYTES, LOCK_START)
@@ -145,13 +154,6 @@ def _lock(descriptor: int, path: Path) -> None:
         with suppress(OSError):
             owner = _owner_pid(descriptor)
         raise _locked(path, owner or UNKNOWN_WRITER) from error
-
-
-def writer_name(pid: int) -> str:
-    """Return a writer as messages to people name it."""
-    if pid == os.getpid():
-        return "this process"
-    return f"process {pid}" if pid else "a process in another container or on another host"
 
 
 def _doubtful_writer(path: Path) -> int | None:
@@ -167,11 +169,12 @@ def _refuse_second(path: Path) -> None:
         raise _locked(path, os.getpid())
 
 
-def _locked(path: Path, owner: int) -> StoreLockedError:
+def _locked(path: Path, owner: int, hint: str = _HINT) -> StoreLockedError:
+    who = f"process {owner}" if owner else "a process in another container or on another host"
+    if owner == os.getpid():
+        who = "this process"
     return StoreLockedError(
-        f"{path.parent} is in use: {writer_name(owner)} holds {path}",
-        owner_pid=owner or None,
-        hint="stop that writer, or open with read_only=True, which needs no lock",
+        f"{path.parent} is in use: {who} holds {path}", owner_pid=owner or None, hint=hint
     )
 
 

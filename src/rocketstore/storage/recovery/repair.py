@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
 from rocketstore.config import StoreConfig, parse_delay_levels
-from rocketstore.errors import StoreDamagedError, StoreLockedError
+from rocketstore.errors import StoreDamagedError
 from rocketstore.format.checkpoint import Checkpoint
 from rocketstore.storage.audit.audit_findings import audit_findings
 from rocketstore.storage.audit.findings import Finding, RepairReport, Severity
@@ -37,7 +37,7 @@ from rocketstore.storage.audit.verify import checkpoint_findings, table_findings
 from rocketstore.storage.checkpoint import StoreCheckpoint, read_checkpoint
 from rocketstore.storage.dispatch.dispatcher import Dispatcher
 from rocketstore.storage.files.disk import Disk
-from rocketstore.storage.files.lock import StoreLock, writer_name, writer_pid
+from rocketstore.storage.files.lock import StoreLock, refuse_writer
 from rocketstore.storage.files.mapped_file_queue import MappedFileQueue
 from rocketstore.storage.files.pread_files import DANGLING_HINT, FileProblem, PreadFiles
 from rocketstore.storage.index.index_service import IndexService
@@ -139,13 +139,7 @@ def repair_store(
     config = config or StoreConfig()
     places = find_places(Path(path), config)
     if dry_run:
-        owner = writer_pid(places.layout.lock)
-        if owner is not None:
-            raise StoreLockedError(
-                f"{path} is in use by {writer_name(owner)}",
-                owner_pid=owner or None,
-                hint="stop that writer",
-            )
+        refuse_writer(places.layout.lock, hint="stop that writer")
         return _rehearse(places, config, now_ms, policy)
     lock = StoreLock.acquire(places.layout.lock)
     try:

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import msgspec
 import numpy as np
 
-from rocketstore.errors import NotAStoreError, StoreError, StoreLockedError
+from rocketstore.errors import NotAStoreError, StoreError
 from rocketstore.events import get_logger
 from rocketstore.format.markers import CONSUME_QUEUE_DIRECTORY, INDEX_DIRECTORY
 from rocketstore.pipeline.files import files_at, opened
@@ -34,7 +34,7 @@ from rocketstore.pipeline.jobs.rebuild.object_commit import kept_name
 from rocketstore.pipeline.stores import REBUILD_DIRECTORY, SegmentState, list_segments
 from rocketstore.storage.audit.store_audit import ReadLogFile, find_places
 from rocketstore.storage.files.disk import Disk
-from rocketstore.storage.files.lock import StoreLock, writer_name, writer_pid
+from rocketstore.storage.files.lock import StoreLock, refuse_writer
 from rocketstore.storage.files.pread_files import PreadFiles
 from rocketstore.storage.known_ends import forget_known_ends
 from rocketstore.storage.layout import StoreLayout
@@ -78,13 +78,7 @@ def locked(root: Path) -> Iterator[None]:
 
 def refuse_open(root: Path) -> None:
     """Raise where a writer has the store; nothing is written, and no lock is taken."""
-    owner = writer_pid(StoreLayout.of(root).lock)
-    if owner is not None:
-        raise StoreLockedError(
-            f"{root} is in use by {writer_name(owner)}",
-            owner_pid=owner or None,
-            hint="stop that writer",
-        )
+    refuse_writer(StoreLayout.of(root).lock, hint="stop that writer")
 
 
 # --- the log ------------------------------------------------------------------------------------
