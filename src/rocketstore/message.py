@@ -205,7 +205,7 @@ def inflated(raw_body: bytes, sys_flag: int, message_id: str) -> bytes:
     if inflater.eof:
         return body
     raise CompressedBodyError(
-        f"compressed body of message {message_id} is cut off behind {len(raw_body)} bytes",
+        f"compressed body of message {message_id} is cut off after {len(raw_body)} bytes",
         field="body",
         hint="raw_body holds it as stored",
     )

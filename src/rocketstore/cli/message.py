@@ -107,8 +107,15 @@ def get(
         elif left:
             say_shown(count, f"at most {count + left}")
     elif start >= stop:
-        complain(f"nothing there: queue {topic}/{queue} ends at queue offset {stop}")
+        _say_nothing_there(f"queue {topic}/{queue}", start, stop, end)
     return 0
+
+
+def _say_nothing_there(queue: str, start: int, stop: int, end: int | None) -> None:
+    why = f"ends at queue offset {stop}"
+    if end is not None:
+        why = f"has no message from queue offset {start} on that was stored before --end"
+    complain(f"nothing there: {queue} {why}")
 
 
 @app.command

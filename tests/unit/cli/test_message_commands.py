@@ -436,3 +436,15 @@ def test_topics_are_listed_with_their_counts(
         {"topic": "bodies", "queues": 1, "messages": len(BODIES) + 1},
         {"topic": "orders", "queues": 1, "messages": COUNT},
     ]
+
+
+def test_an_empty_range_of_times_is_not_said_to_be_the_end_of_the_queue(
+    store: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    question = ["message", "get", str(store), "-t", "orders", "-q", "1"]
+
+    assert run([*question, "--begin", "1971-01-02", "--end", "1971-01-01"]) == 0
+
+    said = capsys.readouterr().err
+    assert "on that was stored before --end" in said
+    assert "ends at queue offset" not in said

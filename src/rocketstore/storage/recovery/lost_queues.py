@@ -141,7 +141,7 @@ class LostQueueSearch:
             return None
         if entry.physical_offset <= self._log_min or (known is not None and known.first == first):
             return None
-        reason = f"it begins at {first} with a record behind the log's first"
+        reason = f"it begins at {first} with a record after the log's first"
         return self._lost(queue, queue.files.files[0].base, reason, is_certain=False)
 
     def _lost_end(self, queue: ConsumeQueue) -> LostQueue | None:
