@@ -179,8 +179,8 @@ class ReadOnlyStore(Reader):
 
     def close(self) -> None:
         """Let go of all files; may be called twice."""
-        closed: Any = _Closed(self.layout.root)
-        self._log = self._queues = self._key_search = self._raw_pages = closed
+        gone: Any = Gone(StoreClosedError(f"{self.layout.root} was closed", hint="open it again"))
+        self._log = self._queues = self._key_search = self._raw_pages = gone
         self._open_files.close()
 
     # --- about the store ------------------------------------------------------------------------
@@ -383,14 +383,22 @@ class ReadOnlyStore(Reader):
         return IndexLayout(self._sizes.hash_slot_count, self._sizes.index_item_count)
 
 
-class _Closed:
-    """What a closed store reads from."""
+class Gone:
+    """Stands for a part of a store that cannot be used any more."""
 
-    def __init__(self, root: Path) -> None:
-        self._root = root
+    def __init__(self, error: StoreClosedError) -> None:
+        self.error = error
 
     def __getattr__(self, name: str) -> NoReturn:
-        raise StoreClosedError(f"{self._root} was closed", hint="open it again")
+        raise self.again()
+
+    def __call__(self) -> NoReturn:
+        """Raise the error: a method may be replaced too."""
+        raise self.again()
+
+    def again(self) -> StoreClosedError:
+        """Return the error, without the traceback of an earlier time."""
+        return type(self.error)(self.error.message, hint=self.error.hint)
 
 
 def _observation(files: PreadFiles) -> FileObservation | None:

@@ -13,11 +13,11 @@ from __future__ import annotations
 import contextlib
 import os
 import weakref
-from typing import TYPE_CHECKING, Any, Final, NoReturn, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from rocketstore.errors import FlushFailedError, StoreClosedError, StoreForkedError
 from rocketstore.events import get_logger
-from rocketstore.storage.read_only import physical_memory_bytes
+from rocketstore.storage.read_only import Gone, physical_memory_bytes
 from rocketstore.storage.reading.get_page import PageLimits
 from rocketstore.storage.reading.reader import Reader
 from rocketstore.storage.services import StoreServices
@@ -52,7 +52,7 @@ class EndingStore(Reader):
         self._check_readable = parts.flags.check_readable
         self._is_closed = self._is_let_go = False
         self._closing: dict[str, object] = {}
-        self._gone = _Gone(StoreClosedError(f"{self.layout.root} was closed", hint="open it again"))
+        self._gone = Gone(StoreClosedError(f"{self.layout.root} was closed", hint="open it again"))
         self._pid = os.getpid()
         _stores.add(self)
 
@@ -153,27 +153,10 @@ class EndingStore(Reader):
         self._writer.forked = error
         self._writer.stop()
         self._kept = self._parts  # a view that somebody has stays valid
-        self._gone = _Gone(error)
+        self._gone = Gone(error)
         self._is_closed = self._is_let_go = True
         for name in _IN_USE:
             setattr(self, name, self._gone)
-
-
-class _Gone:
-    """Stands for a part of a store that cannot be used any more."""
-
-    def __init__(self, error: StoreClosedError) -> None:
-        self.error = error
-
-    def __getattr__(self, name: str) -> NoReturn:
-        raise self.again()
-
-    def __call__(self) -> NoReturn:
-        raise self.again()
-
-    def again(self) -> StoreClosedError:
-        """Return the error, without the traceback of an earlier time."""
-        return type(self.error)(self.error.message, hint=self.error.hint)
 
 
 _stores: Final[weakref.WeakSet[EndingStore]] = weakref.WeakSet()
