@@ -25,6 +25,7 @@ from rocketstore.config import (
     parse_delay_levels,
     resolve_sizes,
 )
+from rocketstore.errors import NotAStoreError
 from rocketstore.events import get_logger
 from rocketstore.format.file_name import parse_file_name
 from rocketstore.format.host import encode_host
@@ -115,6 +116,8 @@ def open_parts(
         It cannot be opened as it is.
     """
     with system_errors(f"cannot make {layout.root}"):
+        if layout.root.is_file():
+            raise NotAStoreError(f"{layout.root} is a file", hint="name a directory, or a new one")
         disk.make_directory(layout.root)
     lock = StoreLock.acquire(layout.lock)
     opening = None

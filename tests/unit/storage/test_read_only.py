@@ -13,6 +13,7 @@ from rocketstore.config import StoreConfig
 from rocketstore.errors import (
     ConfigError,
     FormatError,
+    MessageStore,
     NotAStoreError,
     StoreClosedError,
     StoreReadOnlyError,
@@ -463,3 +464,13 @@ def test_a_short_last_queue_file_is_read_as_far_as_it_goes(files: StoreFiles) ->
     store = ReadOnlyStore(files.root)
     assert store.max_offset(*QUEUE) == 13
     assert bodies(store, 10) == [b"10", b"11", b"12"]
+
+
+def test_a_file_is_no_place_for_a_store(tmp_path: Path) -> None:
+    file = tmp_path / "file.txt"
+    file.write_text("a line")
+
+    with pytest.raises(NotAStoreError, match="is a file; name a directory"):
+        MessageStore.open(file)
+
+    assert file.read_text() == "a line"
