@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from rocketstore import MessageStore
 from rocketstore.config import StoreConfig
 from rocketstore.errors import (
     ConfigError,
     FormatError,
-    MessageStore,
     NotAStoreError,
     StoreClosedError,
     StoreReadOnlyError,
