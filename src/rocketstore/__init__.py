@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from rocketstore.config import (
         BrokerRole,
         FlushDiskType,
+        LoadedConfig,
         RecoveryPolicy,
         StoreConfig,
         load_config,
@@ -70,6 +71,8 @@ if TYPE_CHECKING:
         PutMessageStatus,
         PutResult,
     )
+    from rocketstore.storage.running_flags import RunningFlag, RunningFlags
+    from rocketstore.storage.statistics import StoreStatistics
     from rocketstore.storage.store import MessageStore
     from rocketstore.units import (
         ByteRange,
@@ -103,6 +106,7 @@ __all__ = [
     "IndexHeader",
     "InvalidFilterError",
     "InvalidNameError",
+    "LoadedConfig",
     "LogFile",
     "Message",
     "MessageStore",
@@ -121,6 +125,8 @@ __all__ = [
     "RecoveryReport",
     "RefusedMessageError",
     "RocketStoreError",
+    "RunningFlag",
+    "RunningFlags",
     "SparkJobError",
     "StoreClosedError",
     "StoreConfig",
@@ -130,6 +136,7 @@ __all__ = [
     "StoreFullError",
     "StoreLockedError",
     "StoreReadOnlyError",
+    "StoreStatistics",
     "StoredMessage",
     "SystemRefusedError",
     "TruncatedRecordError",
@@ -138,7 +145,14 @@ __all__ = [
 ]
 
 _PLACES: Final = {
-    "config": ("BrokerRole", "FlushDiskType", "RecoveryPolicy", "StoreConfig", "load_config"),
+    "config": (
+        "BrokerRole",
+        "FlushDiskType",
+        "LoadedConfig",
+        "RecoveryPolicy",
+        "StoreConfig",
+        "load_config",
+    ),
     "errors": tuple(name for name in __all__ if name.endswith("Error")),
     "format.checkpoint": ("Checkpoint",),
     "format.index_file": ("IndexHeader",),
@@ -158,6 +172,8 @@ _PLACES: Final = {
         "PutMessageStatus",
         "PutResult",
     ),
+    "storage.running_flags": ("RunningFlag", "RunningFlags"),
+    "storage.statistics": ("StoreStatistics",),
     "storage.store": ("MessageStore",),
     "units": ("ByteRange", "QueueKey"),
 }

@@ -83,7 +83,7 @@ def print_repair(report: RepairReport, output: Output) -> int:
 
 
 def print_findings(findings: Sequence[Finding | AuditFinding]) -> None:
-    """Print findings as a table, and an empty line below; nothing where there are none."""
+    """Print findings as a table, and an empty line below; nothing where there is no finding."""
     if findings:
         print_rows(
             (finding.to_dict() for finding in findings),

@@ -33,7 +33,7 @@ def parse_time(text: str, now_ms: int | None = None) -> int:
     Raises
     ------
     ConfigError
-        It is none of them.
+        It is not one of them.
     """
     ago = _AGO.fullmatch(text)
     if ago is not None:

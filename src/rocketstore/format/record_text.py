@@ -7,7 +7,7 @@ Law: what 4.9 writes is whole. What a cut, an unwritten sector or foreign bytes 
 - a whole sector of zeros inside the text was never written.
 
 Every judge of a record asks this rule: `record.decode_record` and its compiled twin, the walk and
-its reference, and whoever hands out records as bytes. Limits: docs/format/properties.md.
+its reference, and the readers that hand out records as bytes. Limits: docs/format/properties.md.
 """
 
 from __future__ import annotations

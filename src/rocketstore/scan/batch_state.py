@@ -86,7 +86,7 @@ class BatchRefusal(IntEnum):
     """The batch has no message."""
 
     BAD_PROPERTIES = -5
-    """Properties of a message are none; see ``format.record_text``."""
+    """Bytes that are no properties of a message; see ``format.record_text``."""
 
     CUT_OFF = -100
     """This value minus the position of the message inside which the client's batch ends."""

@@ -73,7 +73,7 @@ class KnownEnds(NamedTuple):
         log
             The files of the log.
         clean
-            Whether the last writer, whoever it was, ended in order.
+            Whether the last writer, ours or a broker, ended in order.
 
         Notes
         -----

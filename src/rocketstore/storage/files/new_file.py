@@ -92,7 +92,7 @@ def _made(path: Path, size: int, disk: Disk, *, sync: bool) -> tuple[int, bool]:
 
 
 def remove_empty(path: Path, disk: Disk) -> None:
-    """Delete a file that is in the way and holds nothing: whoever made it was interrupted."""
+    """Delete a file that is in the way and holds nothing: its maker was interrupted."""
     if not path.is_file():
         return
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)

@@ -1,12 +1,13 @@
 """An append happens as a whole or not at all, wherever an exception ends it.
 
-A signal handler may raise an exception between any two lines, and whoever catches it puts again.
+A signal handler may raise an exception between any two lines, and the program that catches it puts
+again.
 
 Law: the write position of the last file is the one end of the log, and its one store the moment in
 which an append is done. What else that append changes stands in a note before its first byte is
-written, as values, not as differences; whoever has the lock next brings it into agreement with the
-position, as often as it takes. Bytes of an append that was not done are zero again before anything
-is written behind them. The compiled append does nothing while there may be a note.
+written, as values, not as differences; the next holder of the lock brings it into agreement with
+the position, as often as it takes. Bytes of an append that was not done are zero again before
+anything is written after them. The compiled append does nothing while there may be a note.
 
 Why: docs/decisions/0020-whole-or-not-at-all.md.
 """

@@ -133,7 +133,7 @@ class LostQueueSearch:
         """Judge whether files before the first one are missing that the log still has records of.
 
         Retention leaves a first file whose first record has expired, or comes right behind one that
-        has; a queue that was made anew begins with a filler.
+        has; a queue that was made again begins with a filler.
         """
         known, first = self._known.get(queue.key), queue.first_offset
         entry = queue.entry(first)
@@ -170,7 +170,7 @@ class LostQueueSearch:
     def _lost(
         self, queue: ConsumeQueue, position: int, reason: str, *, is_certain: bool = True
     ) -> LostQueue:
-        """Describe a queue whose files from byte `position` on are to be made anew."""
+        """Describe a queue whose files from byte `position` on are to be made again."""
         behind = [file for file in queue.files.files if file.base >= position]
         before = [file for file in queue.files.files if file.base < position]
         walk_from, given = self._log_min, 0
