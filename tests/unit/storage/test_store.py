@@ -94,6 +94,17 @@ def test_what_was_put_is_there_after_the_next_open(tmp_path):
         assert store.next_queue_offset("orders", 0) == 101
 
 
+def test_a_get_gives_what_was_put_from_the_offset_asked_for_on(tmp_path):
+    put = [b"zero", b"one", b"two"]
+    with MessageStore.open(tmp_path, SMALL) as store:
+        for body in put:
+            store.put(Message(topic="orders", body=body))
+        assert store.wait_dispatched()
+        for offset in range(4):
+            got = store.get("orders", 0, offset).messages
+            assert [message.body for message in got] == put[offset:]
+
+
 def test_a_store_left_open_is_recovered_with_everything(tmp_path):
     store = MessageStore.open(tmp_path, SMALL, threads=False)
     for number in range(300):

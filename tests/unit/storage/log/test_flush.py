@@ -3,6 +3,7 @@
 import itertools
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -31,10 +32,12 @@ class GatedDisk(FailingDisk):
         self.gate = threading.Event()
         self.gate.set()
         self.is_syncing = threading.Event()
+        self.on_release: Callable[[], None] = lambda: None
 
     def fdatasync(self, descriptor: int, path: Path) -> None:
         self.is_syncing.set()
         self.gate.wait(30)
+        self.on_release()
         super().fdatasync(descriptor, path)
 
 
@@ -120,6 +123,23 @@ def test_the_property_wait_is_java_s_boolean(sync_parts, wait, waits):
         else:
             assert future.result(10).status is PutMessageStatus.PUT_OK
         disk.gate.set()
+
+
+def test_a_sync_says_nothing_of_what_was_put_while_it_ran(sync_parts):
+    disk, group = sync_parts.disk, sync_parts.flusher.group
+    disk.gate.clear()
+    disk.is_syncing.clear()
+    told = []
+    disk.on_release = lambda: told.append(group.flushed_offset)
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(sync_parts.writer.put, MESSAGE)
+        assert disk.is_syncing.wait(10)
+        second = pool.submit(sync_parts.writer.put, MESSAGE)
+        while len(group) < 1:
+            pass
+        disk.gate.set()
+        ends = [put.result(10).physical_offset + put.result().size for put in (first, second)]
+    assert told[1:] == ends[:1]
 
 
 def test_a_flush_that_takes_too_long_is_a_status_and_the_message_is_stored(tmp_path):
