@@ -10,6 +10,7 @@ from rocketstore import Message, PutMessageStatus, RefusedMessageError
 from rocketstore.format.blank import encode_blank
 from rocketstore.format.client_batch import encode_client_batch
 from rocketstore.scan import kernels
+from rocketstore.units import QueueKey
 from support.configured_store import LOG_FILE_BYTES, START_MS, open_small
 
 OK = PutMessageStatus.PUT_OK
@@ -234,6 +235,27 @@ def test_a_batch_goes_into_the_file_that_is_last_when_its_turn_comes(store, monk
     monkeypatch.setattr(log, "lock", own_lock)
     assert result.physical_offset > LOG_FILE_BYTES + 5000
     assert [m.queue_offset for m in read(store, 32)] == [0, 1, 2, 3, 4]
+
+
+def test_a_message_goes_into_the_file_that_is_last_when_its_turn_comes(store, monkeypatch):
+    store.put(Message(topic=TOPIC, body=bytes(LOG_FILE_BYTES - 3000)))
+    log = store._parts.log
+    own_lock = log.lock
+
+    def roll():
+        monkeypatch.setattr(log, "lock", own_lock)
+        assert store.put(Message(topic=TOPIC, body=bytes(5000))).physical_offset == LOG_FILE_BYTES
+        monkeypatch.setattr(log, "lock", late)
+
+    late = LateLock(own_lock, roll)
+    monkeypatch.setattr(log, "lock", late)
+    # What `put` comes to where nothing is compiled.
+    offset, *_ = log.append_plainly(
+        log.cell(QueueKey(TOPIC, 0)), b"x", b"", 0, 0, None, log.store_host, 0, 0
+    )
+    monkeypatch.setattr(log, "lock", own_lock)
+    assert offset > LOG_FILE_BYTES + 5000
+    assert [m.queue_offset for m in read(store, 32)] == [0, 1, 2]
 
 
 def test_a_batch_of_more_than_half_a_second_is_logged(store, monkeypatch):

@@ -579,6 +579,13 @@ def test_the_state_of_the_store_is_looked_at_before_the_message(tmp_path):
         assert store.put(Message(topic="t" * 200, body=b"x")).status is UNAVAILABLE
 
 
+def test_of_several_reasons_against_puts_the_first_is_named(tmp_path):
+    with open_small(tmp_path / "store", broker_role=BrokerRole.SLAVE) as store:
+        store.running_flags.set(RunningFlag.DISK_FULL, "the disk is full")
+        assert "SLAVE" in store.put(Message(topic=TOPIC, body=b"x")).detail
+    assert store.put(Message(topic=TOPIC, body=b"x")).detail == "the store was closed"
+
+
 # --- prepared messages, waiting -------------------------------------------------------------------
 
 
