@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from rocketstore.errors import FlushFailedError, StoreFullError
+from rocketstore.errors import FlushFailedError, StoreError, StoreFullError
 from rocketstore.events import get_logger
 from rocketstore.format.index_file import (
     FIRST_ITEM,
@@ -110,6 +110,7 @@ class IndexService:
         self._clock = clock
         self._tz = tz
         self._newest_name: str | None = None
+        self._under_way: Path | None = None
 
     def __repr__(self) -> str:
         return f"IndexService({self.directory}, files={len(self.files)})"
@@ -225,10 +226,16 @@ class IndexService:
             self._give_newest()
             return self.files[-1]
         self._disk.make_directory(self.directory)
+        if self._under_way is not None and self._under_way not in (f.file.path for f in self.files):
+            self._disk.unlink(self._under_way)  # an interrupt ended its making
         name = next_index_file_name(self._clock(), self._tz, self._newest_name)
-        path = self.directory / name
+        self._under_way = path = self.directory / name
         size = self.layout.size_bytes
-        descriptor, _ = make_file(path, size, disk=self._disk)
+        try:
+            descriptor, _ = make_file(path, size, disk=self._disk)
+        except StoreError:  # which left nothing of ours behind
+            self._under_way = None
+            raise
         mapped = MappedFile(
             path, base=0, size=size, disk=self._disk, writable=True, descriptor=descriptor
         )

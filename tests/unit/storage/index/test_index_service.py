@@ -15,6 +15,7 @@ from rocketstore.format.java_hash import key_hash
 from rocketstore.scan import kernels
 from rocketstore.scan.reference.index import put_item
 from rocketstore.storage.files.disk import Disk
+from rocketstore.storage.files.mapped_file import MappedFile
 from rocketstore.storage.index.index_service import IndexService
 from support.dispatch_parts import INDEX_LAYOUT, DispatchParts, SettableClock
 from support.golden_stores import golden_store
@@ -228,6 +229,33 @@ def test_a_file_that_cannot_be_made_leaves_nothing_behind(tmp_path):
             index.roll()
     assert list((tmp_path / "index").iterdir()) == []
     assert index.files == ()
+
+
+@pytest.mark.parametrize("later_ms", [0, 1])
+@pytest.mark.parametrize("place", ["reserve", "close_descriptor"])
+def test_a_file_whose_making_was_interrupted_is_gone_after_the_next_roll(
+    tmp_path, monkeypatch, place, later_ms
+):
+    """Also within the millisecond that named it."""
+    clock = SettableClock()
+    index, _ = open_index(tmp_path, clock=clock)
+    index.roll()
+    put(index, "k", 0, 1_700_000_000_000)
+    with monkeypatch.context() as patch:
+        patch.setattr(MappedFile, place, interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            index.roll()
+    clock.now_ms += later_ms
+    index.roll()
+    put(index, "k", 1000, 1_700_000_000_000)
+    names = [file.name for file in index.files]
+    assert sorted(path.name for path in (tmp_path / "index").iterdir()) == names
+    assert len(names) == 2
+    assert list(index.candidates(TOPIC, "k")) == [1000, 0]
+
+
+def interrupted(*_arguments):
+    raise KeyboardInterrupt
 
 
 def test_a_sparse_file_of_java_is_used_when_the_disk_has_room_again(tmp_path):
