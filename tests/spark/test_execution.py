@@ -7,7 +7,8 @@ import os
 import pyarrow as pa
 import pytest
 
-from rocketstore.pipeline.jobs.execution import run_tasks, task_rows
+from rocketstore.errors import StoreDamagedError
+from rocketstore.pipeline.jobs.execution import map_tasks, plain_failure, run_tasks, task_rows
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
 
@@ -47,3 +48,24 @@ def test_every_task_is_alone_in_its_partition_and_what_all_share_is_not_in_it(sp
     told = run_tasks(spark, tasks, work, "number BIGINT, last BIGINT", shared=[index])
     assert sorted(told.column("number").to_pylist()) == list(range(30))
     assert set(told.column("last").to_pylist()) == {19_999}
+
+
+def test_what_tasks_yield_is_a_table_of_spark_that_it_groups_and_writes(spark, tmp_path):
+    def work(task):
+        yield pa.record_batch({"name": [f"q{task % 3}"], "bytes": pa.array([task], pa.int32())})
+
+    facts = map_tasks(spark, range(9), work, "name STRING, bytes BIGINT")
+    found = {row["name"]: row["sum(bytes)"] for row in facts.groupBy("name").sum("bytes").collect()}
+    assert found == {"q0": 9, "q1": 12, "q2": 15}
+    facts.write.parquet(str(tmp_path / "facts"))
+    assert spark.read.parquet(str(tmp_path / "facts")).count() == 9
+    assert map_tasks(spark, [], work, "name STRING, bytes BIGINT").collect() == []
+
+
+def test_an_error_of_a_task_reaches_the_action_in_its_own_words(spark):
+    def work(task):
+        raise StoreDamagedError("one byte is wrong")
+        yield
+
+    with pytest.raises(StoreDamagedError, match=r"^one byte is wrong$"), plain_failure():
+        map_tasks(spark, [1], work, "name STRING").count()

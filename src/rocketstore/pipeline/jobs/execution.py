@@ -24,10 +24,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     import pyarrow as pa
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 __all__ = [
     "Progress",
+    "map_tasks",
     "plain_failure",
     "run_tasks",
     "task_rows",
@@ -111,6 +112,44 @@ def run_tasks(
             spark.interruptTag(tag)
             raise
     return pa.concat_tables(tables)
+
+
+def map_tasks(
+    spark: SparkSession,
+    tasks: Sequence[Task],
+    work: Callable[[Task], Iterator[pa.RecordBatch]],
+    schema: str,
+) -> DataFrame:
+    """Return what `work` yields of every task as a DataFrame; nothing runs before it is used.
+
+    Parameters
+    ----------
+    spark
+        The session, classic or Connect.
+    tasks
+        What is to be done, in any order; each is a Spark task of its own.
+    work
+        A module-level function of this package, run on workers. It may run twice for one task (a
+        retry, or speculation), also at the same time.
+    schema
+        The columns of the rows as Spark DDL.
+
+    Notes
+    -----
+    What a worker raises reaches the caller of an action in its own words within `plain_failure`.
+    """
+    from rocketstore.pipeline.source import plain_errors  # noqa: PLC0415 - needs PySpark
+
+    columns = _arrow_schema(schema)
+
+    def apply(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for task in unpacked(batches):
+            with plain_errors():
+                # Spark takes a batch for what the schema says, whatever its own types are.
+                yield from (rows.cast(columns) for rows in work(task))
+
+    frame: DataFrame = task_rows(spark, tasks).mapInArrow(apply, schema)
+    return frame
 
 
 def watched(

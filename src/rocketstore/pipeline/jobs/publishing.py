@@ -1,0 +1,107 @@
+"""A directory that appears under its name as a whole: the way in which jobs publish what they make.
+
+On a disk it is written beside its place and renamed, as POSIX and NFS promise it. On an object store nothing is renamed: it is written in its place, and ``_SUCCESS`` comes last, as
+Spark's own writers have it.
+
+Law: what a killed job left is never taken for a result, and never deleted by another run, which
+cannot tell whether its writer still lives.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import uuid
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from rocketstore.errors import StoreError
+from rocketstore.events import get_logger
+from rocketstore.pipeline.files import files_at, is_remote, local_path, sync_path
+from rocketstore.pipeline.objects import ObjectStore
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+PARTIAL: Final = ".partial"
+"""What the name of a directory that is not published yet ends with; it begins with a dot."""
+
+SUCCESS: Final = "_SUCCESS"
+"""An empty object, written last."""
+
+_log = get_logger(__name__)
+
+
+@contextmanager
+def published(location: str) -> Iterator[str]:
+    """Yield a place to write to, which becomes `location` when the block ends without an error.
+
+    Parameters
+    ----------
+    location
+        A path or URI at which there is nothing yet, or an empty directory.
+
+    Yields
+    ------
+    str
+        A location that workers may write to. Whoever writes a file there also syncs it.
+
+    Raises
+    ------
+    StoreError
+        Something is at `location` already, or it cannot be written.
+    """
+    if is_remote(location):
+        _refuse_taken(location)
+        yield location
+        store = ObjectStore(location)
+        store.put(f"{store.root}/{SUCCESS}", b"")
+        return
+    target = Path(local_path(location))
+    _refuse_taken(str(target))
+    partial = target.with_name(f".{target.name}.{uuid.uuid4().hex[:12]}{PARTIAL}")
+    with _plain_errors(target):
+        partial.mkdir(parents=True)
+    try:
+        yield str(partial)
+        with _plain_errors(target):
+            for directory, _, _ in os.walk(partial):
+                sync_path(directory)
+            partial.rename(target)
+            sync_path(target.parent)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+
+
+def _refuse_taken(location: str) -> None:
+    files, path = files_at(location)
+    if files.list(path) or (
+        not is_remote(location) and os.path.lexists(path) and not _is_empty(path)
+    ):
+        raise StoreError(
+            f"{location} is there already: expected nothing, or an empty directory",
+            hint="name a directory that does not exist yet",
+        )
+    if not is_remote(location):
+        _name_leftovers(Path(path))
+
+
+def _is_empty(path: str) -> bool:
+    return Path(path).is_dir() and not any(Path(path).iterdir())
+
+
+def _name_leftovers(target: Path) -> None:
+    for left in sorted(target.parent.glob(f".{target.name}.*{PARTIAL}")):
+        _log.warning("%s was left by a run that did not end; delete it if none is running", left)
+
+
+@contextmanager
+def _plain_errors(target: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise StoreError(
+            f"{target} cannot be written: {error}", hint="name a directory that can be written"
+        ) from error

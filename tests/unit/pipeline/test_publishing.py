@@ -1,0 +1,86 @@
+"""A directory is published as a whole or not at all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rocketstore.errors import StoreError
+from rocketstore.pipeline.files import files_at
+from rocketstore.pipeline.jobs.publishing import published
+
+
+def test_what_was_written_appears_when_the_block_ends(tmp_path):
+    with published(str(tmp_path / "made")) as partial:
+        (Path(partial) / "inner").mkdir()
+        (Path(partial) / "inner" / "file").write_text("x")
+        assert not (tmp_path / "made").exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["made"]
+    assert (tmp_path / "made" / "inner" / "file").read_text() == "x"
+
+
+def test_a_block_that_fails_leaves_nothing(tmp_path):
+    def make():
+        with published(str(tmp_path / "made")) as partial:
+            (Path(partial) / "file").write_text("x")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        make()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("kind", ["file", "full", "link"])
+def test_nothing_that_is_there_is_replaced(tmp_path, kind):
+    target = tmp_path / "made"
+    if kind == "file":
+        target.write_text("mine")
+    elif kind == "link":
+        target.symlink_to(tmp_path / "nowhere")
+    else:
+        (target / "mine").mkdir(parents=True)
+    with pytest.raises(StoreError, match="is there already"), published(str(target)):
+        pass
+    assert [path.name for path in tmp_path.iterdir()] == ["made"]
+
+
+def test_what_came_meanwhile_is_not_replaced(tmp_path):
+    target = tmp_path / "made"
+
+    def make():
+        with published(str(target)):
+            target.mkdir()
+            (target / "theirs").write_text("x")
+
+    with pytest.raises(StoreError, match="cannot be written"):
+        make()
+    assert (target / "theirs").read_text() == "x"
+    assert [path.name for path in tmp_path.iterdir()] == ["made"]
+
+
+def test_an_empty_directory_may_be_there(tmp_path):
+    (tmp_path / "made").mkdir()
+    with published(f"file://{tmp_path}/made") as partial:
+        (Path(partial) / "file").write_text("x")
+    assert (tmp_path / "made" / "file").exists()
+
+
+def test_what_a_killed_run_left_is_named_and_kept(tmp_path, caplog):
+    left = tmp_path / ".made.0123456789ab.partial"
+    left.mkdir()
+    with published(str(tmp_path / "made")):
+        pass
+    assert left.is_dir()
+    assert str(left) in caplog.text
+
+
+def test_on_an_object_store_the_mark_comes_last(s3):
+    location = s3.uri("made")
+    with published(location) as place:
+        assert place == location
+        assert files_at(location)[0].list(files_at(location)[1]) == []
+    files, path = files_at(location)
+    assert [entry.name for entry in files.list(path)] == ["_SUCCESS"]
+    with pytest.raises(StoreError, match="is there already"), published(location):
+        pass
