@@ -1,7 +1,8 @@
 """A directory that appears under its name as a whole: the way in which jobs publish what they make.
 
-On a disk it is written beside its place and renamed, as POSIX and NFS promise it. On an object store nothing is renamed: it is written in its place, and ``_SUCCESS`` comes last, as
-Spark's own writers have it.
+On a disk it is written beside its place and renamed, as POSIX and NFS promise it. On an object
+store nothing is renamed: it is written in its place, and ``_SUCCESS`` comes last, as Spark's own
+writers have it.
 
 Law: what a killed job left is never taken for a result, and never deleted by another run, which
 cannot tell whether its writer still lives.
