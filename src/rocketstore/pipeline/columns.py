@@ -68,6 +68,37 @@ TABLES: Final[dict[str, dict[str, str]]] = {
         "file": "STRING",
         "brokerName": "STRING",
     },
+    "queues": {
+        "topic": "STRING",
+        "queueId": "INT",
+        "minOffset": "BIGINT",
+        "maxOffset": "BIGINT",
+        "bytes": "BIGINT",
+        "firstStoreTimestamp": "TIMESTAMP",
+        "lastStoreTimestamp": "TIMESTAMP",
+        "brokerName": "STRING",
+    },
+    "topics": {
+        "topic": "STRING",
+        "queueCount": "INT",
+        "messageCount": "BIGINT",
+        "bytes": "BIGINT",
+        "firstStoreTimestamp": "TIMESTAMP",
+        "lastStoreTimestamp": "TIMESTAMP",
+        "readQueueNums": "INT",
+        "writeQueueNums": "INT",
+        "perm": "INT",
+        "brokerName": "STRING",
+    },
+    "consumers": {
+        "group": "STRING",
+        "topic": "STRING",
+        "queueId": "INT",
+        "offset": "BIGINT",
+        "maxOffset": "BIGINT",
+        "lag": "BIGINT",
+        "brokerName": "STRING",
+    },
     "damage": {
         "physicalOffset": "BIGINT",
         "size": "BIGINT",
@@ -80,7 +111,17 @@ TABLES: Final[dict[str, dict[str, str]]] = {
 """Table, its columns in default order, and their types in Spark's DDL."""
 
 NULLABLE: Final = frozenset(
-    {"tags", "uniqKey", "bornTimestamp", "storeTimestamp", "firstStoreTimestamp"}
+    {
+        "tags",
+        "uniqKey",
+        "bornTimestamp",
+        "storeTimestamp",
+        "firstStoreTimestamp",
+        "lastStoreTimestamp",
+        "readQueueNums",
+        "writeQueueNums",
+        "perm",
+    }
 )
 """Columns of any table whose rows can be without a value."""
 

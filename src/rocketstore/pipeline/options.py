@@ -35,6 +35,7 @@ DAMAGE_POLICIES: Final = ("fail", "skip", "report")
 
 _EVERY: Final = frozenset(TABLES)
 _QUEUES: Final = RECORD_TABLES | {"consumequeue"}
+_TOPICS: Final = _QUEUES | {"queues", "topics", "consumers"}
 _CUT: Final = RECORD_TABLES | {"consumequeue", "index", "damage"}
 
 
@@ -57,10 +58,10 @@ OPTIONS: Final = (
     Option("includeBody", frozenset({"messages"}), "true", "whether there is a column `body`"),
     Option("includeProperties", RECORD_TABLES, "true", "whether there is a column `properties`"),
     Option("decompressBody", frozenset({"messages"}), "true", "whether zlib bodies are inflated"),
-    Option("subscribe", _QUEUES, "-", "topics, separated by commas"),
-    Option("topic", _QUEUES, "-", "the same as `subscribe`"),
-    Option("subscribePattern", _QUEUES, "-", "regular expression that a whole topic matches"),
-    Option("assign", _QUEUES, "-", 'queues: `{"topic":[0,1]}`'),
+    Option("subscribe", _TOPICS, "-", "topics, separated by commas"),
+    Option("topic", _TOPICS, "-", "the same as `subscribe`"),
+    Option("subscribePattern", _TOPICS, "-", "regular expression that a whole topic matches"),
+    Option("assign", _TOPICS, "-", 'queues: `{"topic":[0,1]}`'),
     Option("startingOffsets", _QUEUES, "earliest", "first queue offset of each queue, JSON"),
     Option("endingOffsets", _QUEUES, "latest", "queue offset behind the last, JSON"),
     Option("startingTimestamp", RECORD_TABLES, "-", "store time in ms, from which on"),

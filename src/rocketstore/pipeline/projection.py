@@ -68,6 +68,15 @@ def record_batches(
         yield batch_of(arrays, schema)
 
 
+def optional_timestamps(values_ms: Sequence[int | None]) -> Any:
+    """Return times as a column; null where there is none, or none that a calendar has."""
+    known = [
+        one if one is not None and FIRST_TIMESTAMP_MS <= one <= LAST_TIMESTAMP_MS else None
+        for one in values_ms
+    ]
+    return pa.array(known, pa.timestamp("ms", "UTC"))
+
+
 def batch_of(arrays: Mapping[str, Any], schema: pyarrow.Schema) -> pyarrow.RecordBatch:
     """Return a batch of a schema from arrays by name, cast where only the width differs."""
     cast = [

@@ -375,18 +375,23 @@ def _head(files: Files, entry: FileEntry) -> bytes:
 
 
 def first_store_timestamp_ms(location: str, segment: Segment) -> int | None:
-    """Return when the first record of a file was stored; None when no record stands there.
+    """Return when the first record of a file was stored; None when no record stands there."""
+    if segment.state is SegmentState.MISSING:
+        return None
+    return store_timestamp_ms(location, segment, segment.base)
+
+
+def store_timestamp_ms(location: str, segment: Segment, physical_offset: int) -> int | None:
+    """Return when the record at an offset of a file was stored; None when none stands there.
 
     Only the record's own address vouches for it: enough to leave a file out with a margin.
     """
-    if segment.state is SegmentState.MISSING:
-        return None
     files, _ = files_at(location)
     with opened(files, segment.path) as file:
-        head = file.read(0, _HEAD_BYTES)
+        head = file.read(physical_offset - segment.base, _HEAD_BYTES)
     if len(head) < _HEAD_BYTES or head[4:8] not in _MAGICS:
         return None
-    if int.from_bytes(head[28:36], "big") != segment.base:
+    if int.from_bytes(head[28:36], "big") != physical_offset:
         return None
     at = 68 if int.from_bytes(head[36:40], "big") & _BORN_HOST_V6 else 56
     return int.from_bytes(head[at : at + 8], "big", signed=True)

@@ -24,6 +24,9 @@ _MODULES: Final = {
     "consumequeue": "consumequeue",
     "index": "index",
     "segments": "segments",
+    "queues": "queue_bounds",
+    "topics": "topic_totals",
+    "consumers": "consumer_lag",
     "damage": "damage",
 }
 

@@ -4,12 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rocketstore.pipeline.projection import (
-    FIRST_TIMESTAMP_MS,
-    LAST_TIMESTAMP_MS,
-    batch_of,
-    pa,
-)
+from rocketstore.pipeline.projection import batch_of, optional_timestamps, pa
 from rocketstore.pipeline.stores import (
     StorePlace,
     find_stores,
@@ -42,12 +37,10 @@ def read(
     if not segments:
         return
     firsts = [first_store_timestamp_ms(task.location, segment) for segment in segments]
-    is_date = [one is not None and FIRST_TIMESTAMP_MS <= one <= LAST_TIMESTAMP_MS for one in firsts]
-    times = [one if good else None for one, good in zip(firsts, is_date, strict=True)]
     arrays = {
         "physicalOffset": pa.array([one.base for one in segments], pa.int64()),
         "size": pa.array([one.size for one in segments], pa.int64()),
-        "firstStoreTimestamp": pa.array(times, pa.timestamp("ms", "UTC")),
+        "firstStoreTimestamp": optional_timestamps(firsts),
         "state": pa.array([one.state.value for one in segments], pa.string()),
         "file": pa.array([one.path for one in segments], pa.string()),
         "brokerName": pa.array([task.broker_name] * len(segments), pa.string()),
