@@ -203,6 +203,22 @@ def test_slices_are_copied_or_refused(data, places):
     assert targets[0].tobytes() == targets[1].tobytes()
 
 
+@given(st.binary(max_size=50), st.lists(st.tuples(st.integers(-2, 52), st.integers(-2, 30))))
+def test_crcs_of_slices_are_those_of_the_c_library_or_refused(data, places):
+    at = np.array([place for place, _ in places], dtype=np.int64)
+    sizes = np.array([size for _, size in places], dtype=np.int64)
+    is_inside = all(min(place, size) >= 0 and place + size <= len(data) for place, size in places)
+    for module in (compiled_slices, reference_slices):
+        found = np.zeros(len(places), dtype=np.int64)
+        count = module.slice_crcs(as_array(data), at, sizes, found)
+        assert count == (len(places) if is_inside else -1)
+        if is_inside:
+            expected = [zlib.crc32(data[place:][:size]) & 0x7FFFFFFF for place, size in places]
+            assert found.tolist() == expected
+        if places:
+            assert module.slice_crcs(as_array(data), at, sizes, found[:-1]) == -1
+
+
 @pytest.mark.parametrize("module", [compiled_walk, reference_walk])
 def test_a_matrix_of_another_width_is_refused(module):
     cols = np.zeros((4, COLUMN_COUNT - 1), dtype=np.int64)

@@ -34,6 +34,7 @@ KERNELS: Final[dict[str, str]] = {
     "resync": "resync",
     "last_nonzero": "resync",
     "copy_slices": "slices",
+    "slice_crcs": "slices",
     "split_properties": "properties",
     "follow": "dispatch",
     "number_queues": "entries",
