@@ -8,7 +8,7 @@ from collections import Counter
 
 import pytest
 
-from rocketstore.pipeline import FILTER_PUSHDOWN, session
+from rocketstore.pipeline import session
 from support.golden_stores import STORES, golden_store
 from support.pipeline_tables import read_table
 
@@ -173,13 +173,6 @@ FILTERS = (
 )
 
 
-@pytest.fixture
-def pushdown(spark):
-    spark.conf.set(FILTER_PUSHDOWN, "true")
-    yield
-    spark.conf.unset(FILTER_PUSHDOWN)
-
-
 FILTER_COLUMNS = "topic,tags,queueId,queueOffset,physicalOffset,size,storeTimestamp,brokerName"
 
 
@@ -191,22 +184,18 @@ def unfiltered(spark, basic):
     return [by_offset(rows_of(frame.filter(one))) for one in FILTERS]
 
 
-@pytest.mark.parametrize("number", range(len(FILTERS)), ids=FILTERS)
-def test_a_filter_gives_the_same_rows_with_pushdown(spark, basic, unfiltered, pushdown, number):
-    options = {"columns": FILTER_COLUMNS, "pushDownPredicate": True}
-    frame = load(spark, basic, table="commitlog", **options)
-    assert by_offset(rows_of(frame.filter(FILTERS[number]))) == unfiltered[number]
-
-
 @pytest.mark.parametrize("number", [0, 2, 5])
 def test_a_filter_gives_the_same_rows_under_spark_s_defaults(spark, basic, unfiltered, number):
     frame = load(spark, basic, table="commitlog", columns=FILTER_COLUMNS)
     assert by_offset(rows_of(frame.filter(FILTERS[number]))) == unfiltered[number]
 
 
-@pytest.mark.parametrize("is_pushdown_on", [False, True])
-def test_a_filtered_query_changes_no_other_query_of_its_frame(spark, basic, is_pushdown_on):
-    spark.conf.set(FILTER_PUSHDOWN, str(is_pushdown_on).lower())
+PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
+
+
+@pytest.mark.parametrize("is_on", [False, True])
+def test_a_filtered_query_changes_no_other_query_of_its_frame(spark, basic, is_on):
+    spark.conf.set(PUSHDOWN, str(is_on).lower())
     try:
         frame = load(spark, basic, table="commitlog")
         first = frame.filter("topic = 'TopicA' and queueId = 0")
@@ -215,23 +204,7 @@ def test_a_filtered_query_changes_no_other_query_of_its_frame(spark, basic, is_p
         other = frame.filter("queueId = 1")
         assert first.union(other).count() == 186 + 377
     finally:
-        spark.conf.unset(FILTER_PUSHDOWN)
-
-
-def test_a_pushed_filter_is_refused_by_name_under_spark_s_defaults(spark, basic):
-    with pytest.raises(Exception, match=FILTER_PUSHDOWN.replace(".", r"\.")):
-        load(spark, basic, pushDownPredicate=True).filter("queueId = 1").count()
-
-
-def test_filters_reach_the_source_and_are_kept_by_spark(spark, basic, copy, pushdown):
-    # A file that nobody may need is broken, so that reading it would fail the query.
-    (copy / "commitlog" / "00000000000000655360").write_bytes(b"\xff" * 65_536)
-    frame = load(spark, copy, table="commitlog", pushDownPredicate=True)
-    frame = frame.filter("physicalOffset < 600000")
-    whole = load(spark, basic, table="commitlog").filter("physicalOffset < 600000")
-    assert frame.count() == whole.count() > 0
-    plan = frame._jdf.queryExecution().executedPlan().toString()
-    assert "Filter" in plan
+        spark.conf.unset(PUSHDOWN)
 
 
 # --- damage and other trouble -------------------------------------------------------------------
@@ -256,6 +229,7 @@ def test_damage_stops_a_query_with_one_plain_sentence(spark, copy):
     [
         ({"startOffsets": "x"}, None, "is unknown, found 'x'; did you mean startingOffsets"),
         ({"table": "index", "topic": "a"}, None, "option topic does not apply to table index"),
+        ({"pushDownPredicate": "true"}, None, "is unknown, found 'true'"),
         ({}, "/nowhere/at/all", "is no store"),
         ({"columns": "nothing"}, None, "table messages has no column 'nothing'"),
     ],
@@ -286,7 +260,6 @@ def test_spark_finds_the_source_by_itself():
 
 def test_a_session_of_this_package_has_the_source(spark, basic):
     here = session(master="local[2]")
-    assert here.conf.get(FILTER_PUSHDOWN, "false") == "false"
     assert load(here, basic, table="segments").count() == 19
 
 

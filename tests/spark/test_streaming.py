@@ -155,7 +155,6 @@ def test_a_loss_ends_a_query_with_one_plain_sentence_unless_it_is_accepted(spark
         ({"maxOffsetsPerTrigger": "many"}, "option maxOffsetsPerTrigger must be a number"),
         ({"table": "index"}, "table index cannot be read as a stream"),
         ({"endingOffsets": "latest"}, "option endingOffsets does not apply to a stream"),
-        ({"pushDownPredicate": "true"}, "option pushDownPredicate does not apply to a stream"),
     ],
 )
 def test_a_stream_refuses_what_it_cannot_mean_with_one_plain_sentence(

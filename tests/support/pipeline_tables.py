@@ -12,10 +12,7 @@ from rocketstore.pipeline.options import parse_options
 from rocketstore.pipeline.tables import table_named
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from pathlib import Path
-
-    from rocketstore.pipeline.pushdown import Comparison
 
 ARROW_TYPES = {
     "STRING": pa.string(),
@@ -28,24 +25,20 @@ ARROW_TYPES = {
 }
 
 
-def plan_table(
-    path: str | Path, comparisons: Sequence[Comparison] = (), **options: Any
-) -> list[Any]:
+def plan_table(path: str | Path, **options: Any) -> list[Any]:
     """Return the tasks of a read as an executor gets them."""
     parsed = parse_options({"path": str(path), **_texts(options)})
-    return pickle.loads(pickle.dumps(table_named(parsed.table).plan(parsed, comparisons)))  # noqa: S301
+    return pickle.loads(pickle.dumps(table_named(parsed.table).plan(parsed)))  # noqa: S301
 
 
-def read_table(
-    path: str | Path, comparisons: Sequence[Comparison] = (), **options: Any
-) -> list[dict[str, Any]]:
+def read_table(path: str | Path, **options: Any) -> list[dict[str, Any]]:
     """Return the rows of a table in the order of its tasks."""
     parsed = parse_options({"path": str(path), **_texts(options)})
     table = table_named(parsed.table)
     schema = pa.schema([(name, ARROW_TYPES[TABLES[parsed.table][name]]) for name in parsed.columns])
     batches = []
-    for task in plan_table(path, comparisons, **options):
-        for batch in table.read(task, parsed, comparisons, schema):
+    for task in plan_table(path, **options):
+        for batch in table.read(task, parsed, schema):
             batch.validate(full=True)
             assert batch.schema.equals(schema)
             batches.append(batch)

@@ -58,11 +58,8 @@ _JOBS: Final = {
 }
 """Jobs, what they answer with, and the modules of both, loaded when first asked for."""
 
-FILTER_PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
-"""Spark's setting that lets Python data sources see filters; off unless somebody sets it."""
 
-
-def register(spark: SparkSession, *, pushdown: bool = False) -> None:
+def register(spark: SparkSession) -> None:
     """Make ``format("rocketstore")`` known to a session.
 
     Spark finds the source by itself where this package is installed in its usual place.
@@ -71,9 +68,6 @@ def register(spark: SparkSession, *, pushdown: bool = False) -> None:
     ----------
     spark
         A session, classic or Spark Connect.
-    pushdown
-        Whether to set Spark's ``spark.sql.python.filterPushdown.enabled`` for this session, which
-        option ``pushDownPredicate`` of a read needs; ``docs/guide/spark.md`` says what it risks.
 
     Raises
     ------
@@ -84,8 +78,6 @@ def register(spark: SparkSession, *, pushdown: bool = False) -> None:
     from rocketstore.pipeline.source import StoreDataSource  # noqa: PLC0415 - needs PySpark
 
     spark.dataSource.register(StoreDataSource)
-    if pushdown:
-        spark.conf.set(FILTER_PUSHDOWN, "true")
 
 
 def __getattr__(name: str) -> Any:

@@ -10,9 +10,12 @@ Two levels name topic and queue, three name the broker in between::
 from __future__ import annotations
 
 import json
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from rocketstore.errors import ConfigError
+from rocketstore.pipeline.option_table import refused
+
+if TYPE_CHECKING:
+    from rocketstore.errors import ConfigError
 
 EARLIEST: Final = -2
 LATEST: Final = -1
@@ -82,6 +85,20 @@ def parse_places(key: str, text: str, *, keyword: str) -> dict[QueuePlace, int]:
     return found
 
 
+def parse_timestamps(key: str, text: str) -> dict[QueuePlace, int]:
+    """Return the time in ms that JSON gives each queue.
+
+    Raises
+    ------
+    ConfigError
+        Not that JSON, or no time.
+    """
+    times = _leaves(key, text)
+    if not times or not all(type(one) is int and one >= 0 for one in times.values()):
+        raise _refused(key, text, 'JSON such as {"topic":{"0":1700000000000}}, times in ms')
+    return times
+
+
 def parse_assignment(key: str, text: str) -> frozenset[QueuePlace]:
     """Return the queues of ``{"topic": [0, 1]}`` or ``{"topic": {"broker": [0, 1]}}``.
 
@@ -127,6 +144,4 @@ def _object(key: str, text: str) -> dict[str, Any]:
 
 
 def _refused(key: str, text: str, expected: str) -> ConfigError:
-    return ConfigError(
-        f"option {key}: expected {expected}, found {text!r:.200}", key=key, value=text
-    )
+    return refused(key, text, f"must be {expected}")

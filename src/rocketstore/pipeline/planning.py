@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from rocketstore.errors import ConfigError, StoreDamagedError
 from rocketstore.pipeline.files import files_at, opened
-from rocketstore.pipeline.pushdown import bounds_of
 from rocketstore.pipeline.queue_range import (
     QueueRange,
     are_records,
@@ -32,10 +31,9 @@ from rocketstore.scan.split import SegmentFile, plan_splits
 from rocketstore.units import ByteRange
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from rocketstore.pipeline.options import ReadOptions
-    from rocketstore.pipeline.pushdown import Comparison
     from rocketstore.pipeline.stores import Segment, StorePlace
 
 CLOCK_MARGIN_MS: Final = 600_000
@@ -73,9 +71,7 @@ class SplitTask(NamedTuple):
         return self.stop - self.start
 
 
-def plan_log(
-    options: ReadOptions, comparisons: Sequence[Comparison]
-) -> list[tuple[SplitTask, ...]]:
+def plan_log(options: ReadOptions) -> list[tuple[SplitTask, ...]]:
     """Return the tasks of a read, each a row of byte ranges.
 
     Raises
@@ -91,13 +87,11 @@ def plan_log(
     stores = find_stores(options)
     check_brokers(stores, options)
     for store in stores:
-        if not _is_wanted(store.broker_name, comparisons):
-            continue
         segments = list_segments(store)
         if options.fail_on_data_loss and options.table != "damage":
             _refuse_holes(segments)
         present = [one for one in segments if one.state is not SegmentState.MISSING]
-        pieces += _plan_store(store, present, options, comparisons)
+        pieces += _plan_store(store, present, options)
     return _grouped(pieces, options)
 
 
@@ -105,30 +99,22 @@ def _plan_store(
     store: StorePlace,
     segments: Sequence[Segment],
     options: ReadOptions,
-    comparisons: Sequence[Comparison],
 ) -> list[SplitTask]:
     if not segments:
         return []
-    low, high = bounds_of(comparisons, "physicalOffset")
-    wanted = ByteRange(
-        segments[0].base if low is None else low,
-        segments[-1].base + segments[-1].size if high is None else high + 1,
-    )
     ranges: tuple[QueueRange, ...] = ()
     spans = None
     if options.has_offsets:
         ranges = queue_ranges(store, segments, options)
         spans = wanted_spans(store, segments, options, ranges)
     pieces = []
-    for segment in _in_time(store, segments, options, comparisons):
-        start = max(0, wanted.start - segment.base)
+    for segment in _in_time(store, segments, options):
         written = _data_stop(store, segment)
-        stop = min(written, wanted.stop - segment.base)
         # Of a file made in advance the end is found by reading what was never written: once is
         # enough where nobody writes.
         known = written if segment.is_last and not store.is_open else None
-        if start < stop:
-            pieces.append(SplitTask(store, segment, start, stop, ranges, known))
+        if written:
+            pieces.append(SplitTask(store, segment, 0, written, ranges, known))
     check_task_count(sum(one.byte_count for one in pieces), options)
     split = [part for one in pieces for part in _split(one, options.max_split_bytes)]
     if spans is None:
@@ -169,10 +155,6 @@ def _split(task: SplitTask, max_split_bytes: int) -> list[SplitTask]:
     return parts
 
 
-def _is_wanted(broker_name: str, comparisons: Iterable[Comparison]) -> bool:
-    return all(broker_name in one.values for one in comparisons if one.column == "brokerName")
-
-
 def _refuse_holes(segments: Sequence[Segment]) -> None:
     for segment in segments:
         if segment.state is SegmentState.MISSING:
@@ -191,14 +173,9 @@ def _in_time(
     store: StorePlace,
     segments: Sequence[Segment],
     options: ReadOptions,
-    comparisons: Sequence[Comparison],
 ) -> list[Segment]:
     """Leave out files whose records were all stored before or behind the asked time."""
-    low_us, high_us = bounds_of(comparisons, "storeTimestamp")
-    lows = [options.starting_timestamp_ms, None if low_us is None else low_us // 1000]
-    highs = [options.ending_timestamp_ms, None if high_us is None else high_us // 1000]
-    low = max((one for one in lows if one is not None), default=None)
-    high = min((one for one in highs if one is not None), default=None)
+    low, high = options.starting_timestamp_ms, options.ending_timestamp_ms
     if low is None and high is None:
         return list(segments)
     firsts = [first_store_timestamp_ms(store.location, segment) for segment in segments]

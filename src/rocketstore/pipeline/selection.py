@@ -1,19 +1,17 @@
 """Which records of a batch a query wants, decided on columns before anything is copied.
 
-Law: topics, tags, offsets and times of the options are decided here and nowhere else, exactly;
-comparisons pushed down by Spark only take rows away that Spark would take away itself.
+Law: topics, tags, offsets and times of the options are decided here and nowhere else, exactly.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from rocketstore.message import TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
 from rocketstore.pipeline.offsets import ANY_BROKER
-from rocketstore.pipeline.pushdown import NUMBER_COLUMNS, TIME_COLUMNS
-from rocketstore.scan.columns import Column, RecordColumns
+from rocketstore.scan.columns import RecordColumns
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -21,56 +19,23 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from rocketstore.pipeline.options import ReadOptions
-    from rocketstore.pipeline.pushdown import Comparison
     from rocketstore.pipeline.queue_range import QueueRange
 
     Mask = npt.NDArray[np.bool_]
-
-_NUMBERS: Final = {
-    "flag": Column.FLAG,
-    "queueId": Column.QUEUE_ID,
-    "queueOffset": Column.QUEUE_OFFSET,
-    "physicalOffset": Column.PHYSICAL_OFFSET,
-    "size": Column.SIZE,
-    "sysFlag": Column.SYS_FLAG,
-    "reconsumeTimes": Column.RECONSUME_TIMES,
-    "preparedTransactionOffset": Column.PREPARED_OFFSET,
-    "bodyCRC": Column.BODY_CRC,
-    "bornTimestamp": Column.BORN_TIMESTAMP,
-    "storeTimestamp": Column.STORE_TIMESTAMP,
-}
-assert set(_NUMBERS) == NUMBER_COLUMNS | TIME_COLUMNS
-
-_OPERATORS: Final[dict[str, Callable[[Any, Any], Any]]] = {
-    "<": np.less,
-    "<=": np.less_equal,
-    ">": np.greater,
-    ">=": np.greater_equal,
-}
-_LIMIT_MS: Final = 9_000_000_000_000_000
-"""Times beyond it would not fit as microseconds; they are far outside any calendar."""
 
 
 def select(
     columns: RecordColumns,
     options: ReadOptions,
-    comparisons: Sequence[Comparison],
     ranges: Sequence[QueueRange],
     broker: str,
 ) -> RecordColumns:
     """Return the wanted records of a batch."""
-    masks = [_compared(columns, one) for one in comparisons if one.column in _NUMBERS]
-    masks += _stored_between(columns, options)
-    topic_tests = [_text_test(one.values) for one in comparisons if one.column == "topic"]
+    masks = _stored_between(columns, options)
     if options.has_topic_choice:
-        topic_tests.append(options.wants_topic)
-    if topic_tests:
-        masks.append(_where_text(columns, "topic", lambda text: all(t(text) for t in topic_tests)))
-    tag_tests = [_text_test(one.values) for one in comparisons if one.column == "tags"]
+        masks.append(_where_text(columns, "topic", options.wants_topic))
     if options.tags is not None:
-        tag_tests.append(_text_test(tuple(options.tags)))
-    if tag_tests:
-        masks.append(_where_text(columns, "tags", lambda text: all(t(text) for t in tag_tests)))
+        masks.append(_where_text(columns, "tags", options.tags.__contains__))
     if options.queues is not None:
         masks.append(_assigned(columns, options, broker))
     if options.has_offsets:
@@ -81,20 +46,6 @@ def select(
     if mask.all():
         return columns
     return RecordColumns(columns.buffer, columns.cols[mask], columns.base)
-
-
-def _text_test(values: tuple[Any, ...]) -> Callable[[str], bool]:
-    return frozenset(values).__contains__
-
-
-def _compared(columns: RecordColumns, one: Comparison) -> Mask:
-    numbers = columns.cols[:, _NUMBERS[one.column]]
-    if one.column in TIME_COLUMNS:
-        numbers = np.clip(numbers, -_LIMIT_MS, _LIMIT_MS) * 1000
-    if one.operator in ("=", "in"):
-        return np.isin(numbers, np.array(one.values, dtype=np.int64))
-    found: Mask = _OPERATORS[one.operator](numbers, one.values[0])
-    return found
 
 
 def _stored_between(columns: RecordColumns, options: ReadOptions) -> list[Mask]:

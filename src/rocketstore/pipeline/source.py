@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-    from rocketstore.pipeline.pushdown import Comparison
-
 NAME: Final = "rocketstore"
 
 _HIDE_TRACEBACK: Final = "SPARK_HIDE_TRACEBACK"
@@ -81,11 +79,7 @@ class StoreDataSource(DataSource):
         """Return a reader of the columns in `schema`, which the user may have given."""
         with plain_errors():
             check_schema(self.read_options, schema)
-        # Only who asks gets a reader with `pushFilters`: Spark keeps the plan of the last filter
-        # for every other query of the same DataFrame, whose rows would be missing (decision 0005).
-        wants_filters = self.read_options.push_down_predicate
-        reader = PushdownStoreReader if wants_filters else StoreReader
-        return reader(self.read_options, schema)
+        return StoreReader(self.read_options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         """Return a reader of what is being written; see ``docs/guide/spark-streaming.md``."""
@@ -113,20 +107,18 @@ class StoreDataSource(DataSource):
 
 
 class StoreReader(DataSourceReader):
-    """Reads a table without filters of Spark."""
+    """Reads a table; what a query filters by, it does not know."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self.read_options = options
         self.row_schema = schema
-        self.comparisons: tuple[Comparison, ...] = ()
 
     def partitions(self) -> list[InputPartition]:
         """Return the tasks; of an empty list Spark would make one whose value is None."""
         from rocketstore.pipeline.tables import table_named  # noqa: PLC0415 - as above
 
         with plain_errors():
-            table = table_named(self.read_options.table)
-            tasks = table.plan(self.read_options, self.comparisons)
+            tasks = table_named(self.read_options.table).plan(self.read_options)
         return [TaskPartition(task) for task in tasks]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -140,18 +132,7 @@ class StoreReader(DataSourceReader):
         table = table_named(self.read_options.table)
         schema = to_arrow_schema(self.row_schema, timezone="UTC")
         with plain_errors():
-            yield from table.read(partition.value, self.read_options, self.comparisons, schema)
-
-
-class PushdownStoreReader(StoreReader):
-    """Reads a table for one query and uses what it can of its filter."""
-
-    def pushFilters(self, filters: list[Any]) -> Iterator[Any]:  # noqa: N802 - Spark's name
-        """Note the filters and hand every one back; deterministic, as Spark may replay it."""
-        from rocketstore.pipeline.pushdown import comparisons_of  # noqa: PLC0415 - as above
-
-        self.comparisons = comparisons_of(filters)
-        return iter(filters)
+            yield from table.read(partition.value, self.read_options, schema)
 
 
 def check_schema(options: ReadOptions, schema: StructType) -> None:

@@ -7,7 +7,8 @@ import pytest
 from rocketstore.errors import ConfigError
 from rocketstore.pipeline.columns import TABLES, table_ddl
 from rocketstore.pipeline.offsets import QueuePlace
-from rocketstore.pipeline.options import OPTIONS, parse_options
+from rocketstore.pipeline.option_table import OPTIONS, SINK, STREAM, GivenOptions
+from rocketstore.pipeline.options import parse_options
 from support.page_tables import table_with
 
 
@@ -34,16 +35,49 @@ def test_defaults_read_every_message_and_stop_at_damage():
 
 def test_an_unknown_option_is_named_with_the_nearest_known_one():
     error = refused(startingOffset="earliest")
-    assert error.key == "startingoffset"
+    assert error.key == "startingOffset"
     assert "did you mean startingOffsets" in str(error)
 
 
-@pytest.mark.parametrize("option", [option for option in OPTIONS if option.tables != set(TABLES)])
+@pytest.mark.parametrize("option", [option for option in OPTIONS if not option.uses >= set(TABLES)])
 def test_an_option_is_refused_by_name_where_it_means_nothing(option):
-    (table, *_) = set(TABLES) - option.tables
-    error = refused(table=table, **{option.name: "1"})
-    assert error.key == option.name
-    assert table in str(error)
+    uses = set().union(*(one.uses for one in OPTIONS if one.name == option.name))
+    for table in set(TABLES) - uses:
+        error = refused(**{"table": table, option.name: "1"})
+        assert error.key == option.name
+        assert any(word in str(error) for word in (table, "streams", "does not apply to a read"))
+    for use in {STREAM, SINK} - uses:
+        with pytest.raises(ConfigError, match=f"option {option.name} does not apply to a {use}"):
+            GivenOptions({option.name: "1"}, frozenset({use}))
+
+
+@pytest.mark.parametrize(
+    ("text", "milliseconds"),
+    [
+        ("1700000000000", 1_700_000_000_000),
+        ("2023-11-14T22:13:20Z", 1_700_000_000_000),
+        ("2023-11-14 23:13:20+01:00", 1_700_000_000_000),
+        ("2023-11-14T22:13:20", 1_700_000_000_000),
+        ("2023-11-14T22:13:20.000001Z", 1_700_000_000_001),
+        ("2023-11-15", 1_700_006_400_000),
+    ],
+)
+def test_a_time_is_milliseconds_or_iso_8601_in_utc_unless_it_has_a_zone(text, milliseconds):
+    assert parse(startingTimestamp=text).starting_timestamp_ms == milliseconds
+    assert parse(endingTimestamp=text).ending_timestamp_ms == milliseconds
+
+
+def test_sizes_times_and_numbers_of_sink_and_stream_are_read_by_one_parser():
+    sink = GivenOptions({"LockTimeout": "2m", "chunkBytes": "8m"}, frozenset({SINK}))
+    assert (sink.seconds("lockTimeout"), sink.byte_count("chunkBytes")) == (120, 8 << 20)
+    assert sink.number("queueCount") is None
+    wrong = GivenOptions({"lockTimeout": "soon", "chunkBytes": "2g"}, frozenset({SINK}))
+    with pytest.raises(ConfigError, match="option lockTimeout must be a length of time"):
+        wrong.seconds("lockTimeout")
+    with pytest.raises(ConfigError, match="option chunkBytes must be a number of bytes"):
+        wrong.byte_count("chunkBytes", 1 << 30)
+    stream = GivenOptions({"maxTriggerDelay": "500ms"}, frozenset({STREAM}))
+    assert stream.seconds("maxTriggerDelay") == 0.5
 
 
 def test_names_are_matched_without_regard_to_case():
@@ -62,7 +96,8 @@ def test_names_are_matched_without_regard_to_case():
         ("maxSplitBytes", "-5"),
         ("maxSplitBytes", "many"),
         ("minPartitions", "0"),
-        ("startingTimestamp", "2026-01-01"),
+        ("startingTimestamp", "2026-13-01"),
+        ("startingTimestamp", "yesterday"),
         ("endingTimestamp", "-1"),
         ("columns", ","),
         ("columns", "topic,topic"),
@@ -164,16 +199,17 @@ def test_slots_and_items_come_together():
     assert refused(table="index", maxHashSlotNum="5").key == "maxHashSlotNum"
 
 
-def test_the_page_has_every_option_with_its_tables_default_and_meaning():
-    rows = table_with("reference/spark-options.md", "option", "tables", "default", "meaning")
-    page = [(row["option"], row["tables"], row["default"], row["meaning"]) for row in rows]
+def page_of(uses):
+    words = {STREAM: "streams", SINK: "sink"}
+    tables = ["all tables"] if uses >= set(TABLES) else sorted(uses & set(TABLES))
+    return ", ".join([*tables, *(words[use] for use in (STREAM, SINK) if use in uses)])
+
+
+def test_the_page_has_every_option_with_its_uses_default_and_meaning():
+    rows = table_with("reference/spark-options.md", "option", "of", "default", "meaning")
+    page = [(row["option"], row["of"], row["default"], row["meaning"]) for row in rows]
     assert page == [
-        (
-            f"`{option.name}`",
-            "all" if option.tables == set(TABLES) else ", ".join(sorted(option.tables)),
-            option.default,
-            option.meaning,
-        )
+        (f"`{option.name}`", page_of(option.uses), option.default, option.meaning)
         for option in OPTIONS
     ]
 

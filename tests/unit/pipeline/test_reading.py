@@ -16,7 +16,6 @@ from rocketstore.errors import ConfigError, NotAStoreError, StoreDamagedError, S
 from rocketstore.pipeline import files, planning
 from rocketstore.pipeline.log_read import read_split
 from rocketstore.pipeline.options import parse_options
-from rocketstore.pipeline.pushdown import Comparison
 from rocketstore.pipeline.stores import SegmentState
 from support.golden import golden_case
 from support.golden_stores import golden_store
@@ -47,10 +46,8 @@ def microseconds(moment):
     return (moment - EPOCH) // timedelta(microseconds=1)
 
 
-def planned_bytes(path, comparisons=(), **options):
-    return sum(
-        part.byte_count for task in plan_table(path, comparisons, **options) for part in task
-    )
+def planned_bytes(path, **options):
+    return sum(part.byte_count for task in plan_table(path, **options) for part in task)
 
 
 def offsets_of(rows):
@@ -228,52 +225,6 @@ def test_small_files_share_a_task_and_more_tasks_can_be_asked_for(basic):
         tasks = plan_table(basic, minPartitions=wanted)
         assert wanted <= len(tasks) <= wanted + 20
         assert read_table(basic, minPartitions=wanted) == read_table(basic)
-
-
-# --- filters of Spark ---------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("comparison", "wanted"),
-    [
-        (Comparison("topic", "=", ("TopicA",)), lambda row: row["topic"] == "TopicA"),
-        (Comparison("topic", "in", ("TopicA", "x")), lambda row: row["topic"] == "TopicA"),
-        (Comparison("tags", "=", ("TagB",)), lambda row: row["tags"] == "TagB"),
-        (Comparison("queueId", ">=", (2,)), lambda row: row["queueId"] >= 2),
-        (Comparison("queueOffset", "<", (7,)), lambda row: row["queueOffset"] < 7),
-        (Comparison("queueOffset", "in", (7, 9)), lambda row: row["queueOffset"] in (7, 9)),
-        (Comparison("physicalOffset", "<=", (70_000,)), lambda row: row["physicalOffset"] <= 70e3),
-        (Comparison("physicalOffset", ">", (70_000,)), lambda row: row["physicalOffset"] > 70e3),
-        (Comparison("brokerName", "=", ("store",)), lambda _: True),
-        (Comparison("brokerName", "in", ("other",)), lambda _: False),
-        (Comparison("queueId", "in", ()), lambda _: False),
-    ],
-)
-def test_a_filter_takes_away_what_spark_would_take_away(basic, comparison, wanted):
-    rows = read_table(basic, maxSplitBytes="9000")
-    assert read_table(basic, [comparison], maxSplitBytes="9000") == [
-        row for row in rows if wanted(row)
-    ]
-
-
-@pytest.mark.parametrize("operator", ["<", "<=", ">", ">=", "="])
-@pytest.mark.parametrize("shift", [-1, 0, 1])
-def test_times_are_compared_in_microseconds(basic, operator, shift):
-    rows = read_table(basic)
-    moment = microseconds(rows[500]["storeTimestamp"]) + shift
-    test = {"<": int.__lt__, "<=": int.__le__, ">": int.__gt__, ">=": int.__ge__, "=": int.__eq__}
-    chosen = read_table(basic, [Comparison("storeTimestamp", operator, (moment,))])
-    assert chosen == [
-        row for row in rows if test[operator](microseconds(row["storeTimestamp"]), moment)
-    ]
-
-
-def test_a_filter_on_the_address_reads_only_its_files(basic):
-    low, high = (
-        Comparison("physicalOffset", ">=", (70_000,)),
-        Comparison("physicalOffset", "<", (80_000,)),
-    )
-    assert planned_bytes(basic, [low, high]) <= 10_001  # fmt: skip
 
 
 # --- damage -------------------------------------------------------------------------------------

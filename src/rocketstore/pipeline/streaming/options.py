@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING, Final
 from rocketstore.errors import ConfigError
 from rocketstore.pipeline.columns import RECORD_TABLES
 from rocketstore.pipeline.offsets import EARLIEST, LATEST, parse_places
+from rocketstore.pipeline.option_table import STREAM, GivenOptions
 from rocketstore.pipeline.options import (
-    STREAM_ONLY,
     ReadOptions,
-    byte_count,
     check_offsets_are_of_chosen_topics,
     parse_options,
-    whole_number,
+    read_options,
 )
 
 if TYPE_CHECKING:
@@ -27,11 +26,6 @@ if TYPE_CHECKING:
 
     from rocketstore.pipeline.offsets import QueuePlace
 
-_BATCH_ONLY: Final = {
-    "endingOffsets": "which has no end",
-    "endingTimestamp": "which has no end",
-    "pushDownPredicate": "whose filters Spark keeps to itself",
-}
 _STARTS: Final = ("startingOffsets", "startingTimestamp")
 _KEYWORDS: Final = {"earliest": EARLIEST, "latest": LATEST, "-2": EARLIEST, "-1": LATEST}
 
@@ -79,33 +73,25 @@ def parse_stream_options(given: Mapping[str, str]) -> StreamOptions:
     ConfigError
         As of ``parse_options``; an option that a stream cannot have.
     """
-    by_key = {key.lower(): value for key, value in given.items()}
-    for name, reason in _BATCH_ONLY.items():
-        if name.lower() in by_key:
-            raise ConfigError(
-                f"option {name} does not apply to a stream, {reason}", key=name,
-                value=by_key[name.lower()], hint="read it with spark.read, or leave it out",
-            )  # fmt: skip
-    own = {name: by_key.pop(name.lower()) for name in (*_STARTS, *STREAM_ONLY)
-           if name.lower() in by_key}  # fmt: skip
-    read = parse_options(by_key)
+    values = GivenOptions(given, frozenset({STREAM}))
+    read = read_options(values)
     if read.table not in RECORD_TABLES:
         raise ConfigError(
             f"table {read.table} cannot be read as a stream", key="table", value=read.table,
             hint=f"streams are of {' and '.join(sorted(RECORD_TABLES))}; read it with spark.read",
         )  # fmt: skip
-    if all(name in own for name in _STARTS):
+    if all(name in values for name in _STARTS):
         raise ConfigError(
             "option startingTimestamp excludes startingOffsets", key="startingTimestamp",
-            value=own["startingTimestamp"], hint="give one of them",
+            value=values["startingTimestamp"], hint="give one of them",
         )  # fmt: skip
     options = StreamOptions(
         read,
-        starting_timestamp_ms=whole_number(own, "startingTimestamp"),
-        max_offsets=whole_number(own, "maxOffsetsPerTrigger", minimum=1),
-        max_bytes=byte_count(own, "maxBytesPerTrigger"),
+        starting_timestamp_ms=values.timestamp_ms("startingTimestamp"),
+        max_offsets=values.number("maxOffsetsPerTrigger", 1),
+        max_bytes=values.byte_count("maxBytesPerTrigger"),
     )
-    return _with_start(options, own.get("startingOffsets", "latest").strip())
+    return _with_start(options, values.get("startingOffsets", "latest").strip())
 
 
 def read_options_of_either(given: Mapping[str, str]) -> ReadOptions:
@@ -122,8 +108,7 @@ def read_options_of_either(given: Mapping[str, str]) -> ReadOptions:
         try:
             return parse_stream_options(given).read
         except ConfigError as stream_error:
-            keys = {key.lower() for key in given}
-            is_stream = any(name.lower() in keys for name in STREAM_ONLY)
+            is_stream = any("pertrigger" in key.lower() for key in given)
             raise (stream_error if is_stream else batch_error) from None
 
 

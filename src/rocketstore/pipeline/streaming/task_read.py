@@ -61,7 +61,7 @@ def read_tasks(
     for task in tasks:
         broker = task.split.store.broker_name
         for columns in _TaskRead(task, options).records():
-            wanted = select(columns, options, (), (), broker)
+            wanted = select(columns, options, (), broker)
             if len(wanted):
                 yield from record_batches(
                     wanted, schema, broker=broker, decompress=options.decompress_body

@@ -1,7 +1,7 @@
 """The tables of the data source, one module each.
 
-A table's module has two functions. ``plan(options, comparisons)`` runs where the query is planned
-and returns the tasks; ``read(task, options, comparisons, schema)`` runs on an executor and yields
+A table's module has two functions. ``plan(options)`` runs where the query is planned
+and returns the tasks; ``read(task, options, schema)`` runs on an executor and yields
 Arrow batches of the schema. A task is a value that can be pickled.
 """
 
@@ -11,12 +11,11 @@ import importlib
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     import pyarrow as pa
 
     from rocketstore.pipeline.options import ReadOptions
-    from rocketstore.pipeline.pushdown import Comparison
 
 _MODULES: Final = {
     "messages": "records",
@@ -34,7 +33,7 @@ _MODULES: Final = {
 class Table(Protocol):
     """What a table's module offers."""
 
-    def plan(self, options: ReadOptions, comparisons: Sequence[Comparison]) -> list[Any]:
+    def plan(self, options: ReadOptions) -> list[Any]:
         """Return the tasks of a read."""
         ...
 
@@ -42,7 +41,6 @@ class Table(Protocol):
         self,
         task: Any,
         options: ReadOptions,
-        comparisons: Sequence[Comparison],
         schema: pa.Schema,
     ) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a task."""

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from pyarrow import RecordBatch, Schema
 
     from rocketstore.pipeline.options import ReadOptions
-    from rocketstore.pipeline.pushdown import Comparison
 
 
 class EntryTask(NamedTuple):
@@ -39,13 +38,11 @@ class EntryTask(NamedTuple):
     last: int
 
 
-def plan(options: ReadOptions, comparisons: Sequence[Comparison]) -> list[tuple[EntryTask, ...]]:
+def plan(options: ReadOptions) -> list[tuple[EntryTask, ...]]:
     """Return tasks of about `maxSplitBytes` of queue files each."""
     stores = find_stores(options)
     check_brokers(stores, options)
     pieces = [piece for store in stores for piece in _pieces(store, options)]
-    topics = [set(one.values) for one in comparisons if one.column == "topic"]
-    pieces = [one for one in pieces if all(one.key.topic in wanted for wanted in topics)]
     total = sum(one.last - one.first for one in pieces) * ENTRY_SIZE_BYTES
     limit = min(options.max_split_bytes, -(-total // options.min_partitions))
     tasks: list[tuple[EntryTask, ...]] = []
@@ -99,7 +96,6 @@ def _check_chosen_are_there(
 def read(
     task: tuple[EntryTask, ...],
     options: ReadOptions,  # noqa: ARG001 - every table's signature
-    comparisons: Sequence[Comparison],  # noqa: ARG001
     schema: Schema,
 ) -> Iterator[RecordBatch]:
     """Yield the written entries of a task."""

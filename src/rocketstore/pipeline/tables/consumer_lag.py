@@ -17,15 +17,14 @@ from rocketstore.pipeline.stores import StorePlace, find_stores
 from rocketstore.units import QueueKey
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from pyarrow import RecordBatch, Schema
 
     from rocketstore.pipeline.options import ReadOptions
-    from rocketstore.pipeline.pushdown import Comparison
 
 
-def plan(options: ReadOptions, comparisons: Sequence[Comparison]) -> list[StorePlace]:  # noqa: ARG001
+def plan(options: ReadOptions) -> list[StorePlace]:
     """Return one task per store."""
     stores = find_stores(options)
     check_brokers(stores, options)
@@ -35,7 +34,6 @@ def plan(options: ReadOptions, comparisons: Sequence[Comparison]) -> list[StoreP
 def read(
     task: StorePlace,
     options: ReadOptions,
-    comparisons: Sequence[Comparison],  # noqa: ARG001 - every table's signature
     schema: Schema,
 ) -> Iterator[RecordBatch]:
     """Yield each group's place in each queue that it has committed an offset of."""

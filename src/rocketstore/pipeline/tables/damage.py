@@ -10,17 +10,16 @@ from rocketstore.pipeline.projection import batch_of, pa
 from rocketstore.pipeline.stores import SegmentState, find_stores, list_segments
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from pyarrow import RecordBatch, Schema
 
     from rocketstore.pipeline.options import ReadOptions
-    from rocketstore.pipeline.pushdown import Comparison
 
 MISSING_FILE = "missing file"
 
 
-def plan(options: ReadOptions, comparisons: Sequence[Comparison]) -> list[tuple[SplitTask, ...]]:
+def plan(options: ReadOptions) -> list[tuple[SplitTask, ...]]:
     """Return tasks that scan every file, and one that lists the missing ones."""
     holes = tuple(
         SplitTask(store, segment, 0, 0, ())
@@ -28,14 +27,13 @@ def plan(options: ReadOptions, comparisons: Sequence[Comparison]) -> list[tuple[
         for segment in list_segments(store)
         if segment.state is SegmentState.MISSING
     )
-    tasks = plan_log(options, [one for one in comparisons if one.column == "brokerName"])
+    tasks = plan_log(options)
     return [*tasks, holes] if holes else tasks
 
 
 def read(
     task: tuple[SplitTask, ...],
     options: ReadOptions,  # noqa: ARG001 - every table's signature
-    comparisons: Sequence[Comparison],  # noqa: ARG001
     schema: Schema,
 ) -> Iterator[RecordBatch]:
     """Yield the damage that begins in a task's byte ranges."""

@@ -30,13 +30,12 @@ from rocketstore.pipeline.projection import batch_of, constant, pa, timestamps
 from rocketstore.pipeline.stores import StorePlace, find_stores
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from pyarrow import RecordBatch, Schema
 
     from rocketstore.pipeline.files import FileEntry
     from rocketstore.pipeline.options import ReadOptions
-    from rocketstore.pipeline.pushdown import Comparison
 
 CHUNK_ITEMS = 65_536
 
@@ -52,7 +51,7 @@ class ItemTask(NamedTuple):
     last: int
 
 
-def plan(options: ReadOptions, comparisons: Sequence[Comparison]) -> list[ItemTask]:  # noqa: ARG001
+def plan(options: ReadOptions) -> list[ItemTask]:
     """Return tasks of at most `maxSplitBytes` of items each."""
     pieces = [piece for store in find_stores(options) for piece in _files(store, options)]
     total = sum(one.last - one.first for one in pieces) * ITEM_SIZE_BYTES
@@ -114,7 +113,6 @@ def _header(entry: FileEntry, head: bytes) -> IndexHeader:
 def read(
     task: ItemTask,
     options: ReadOptions,  # noqa: ARG001 - every table's signature
-    comparisons: Sequence[Comparison],  # noqa: ARG001
     schema: Schema,
 ) -> Iterator[RecordBatch]:
     """Yield the items of a task."""

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from pyarrow import RecordBatch, Schema
 
     from rocketstore.pipeline.options import ReadOptions
-    from rocketstore.pipeline.pushdown import Comparison
     from rocketstore.pipeline.queues import QueueFiles
     from rocketstore.units import QueueKey
 
@@ -62,7 +61,7 @@ class QueueBounds(NamedTuple):
     last_ms: int | None
 
 
-def plan(options: ReadOptions, comparisons: Sequence[Comparison]) -> list[QueueTask]:  # noqa: ARG001
+def plan(options: ReadOptions) -> list[QueueTask]:
     """Return tasks of some queues each."""
     stores = find_stores(options)
     check_brokers(stores, options)
@@ -79,7 +78,6 @@ def plan(options: ReadOptions, comparisons: Sequence[Comparison]) -> list[QueueT
 def read(
     task: QueueTask,
     options: ReadOptions,  # noqa: ARG001 - every table's signature
-    comparisons: Sequence[Comparison],  # noqa: ARG001
     schema: Schema,
 ) -> Iterator[RecordBatch]:
     """Yield the queues of a task."""

@@ -10,12 +10,11 @@ from rocketstore.pipeline.projection import record_batches
 from rocketstore.pipeline.selection import select
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from pyarrow import RecordBatch, Schema
 
     from rocketstore.pipeline.options import ReadOptions
-    from rocketstore.pipeline.pushdown import Comparison
 
 plan = plan_log
 
@@ -23,14 +22,13 @@ plan = plan_log
 def read(
     task: tuple[SplitTask, ...],
     options: ReadOptions,
-    comparisons: Sequence[Comparison],
     schema: Schema,
 ) -> Iterator[RecordBatch]:
     """Yield the wanted records of a task's byte ranges."""
     for part in task:
         broker = part.store.broker_name
         for columns in intact_records(part, options):
-            wanted = select(columns, options, comparisons, part.queue_ranges, broker)
+            wanted = select(columns, options, part.queue_ranges, broker)
             if len(wanted):
                 yield from record_batches(
                     wanted, schema, broker=broker, decompress=options.decompress_body

@@ -13,15 +13,14 @@ from rocketstore.pipeline.stores import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from pyarrow import RecordBatch, Schema
 
     from rocketstore.pipeline.options import ReadOptions
-    from rocketstore.pipeline.pushdown import Comparison
 
 
-def plan(options: ReadOptions, comparisons: Sequence[Comparison]) -> list[StorePlace]:  # noqa: ARG001
+def plan(options: ReadOptions) -> list[StorePlace]:
     """Return one task per store."""
     return find_stores(options)
 
@@ -29,7 +28,6 @@ def plan(options: ReadOptions, comparisons: Sequence[Comparison]) -> list[StoreP
 def read(
     task: StorePlace,
     options: ReadOptions,  # noqa: ARG001 - every table's signature
-    comparisons: Sequence[Comparison],  # noqa: ARG001
     schema: Schema,
 ) -> Iterator[RecordBatch]:
     """Yield the files of a store, missing ones included."""

@@ -18,13 +18,12 @@ from rocketstore.pipeline.stores import StorePlace, find_stores
 from rocketstore.pipeline.tables.queue_bounds import QUEUES_PER_TASK, QueueBounds, bounds_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from pyarrow import RecordBatch, Schema
 
     from rocketstore.format.metadata_json import TopicConfig
     from rocketstore.pipeline.options import ReadOptions
-    from rocketstore.pipeline.pushdown import Comparison
     from rocketstore.units import QueueKey
 
 
@@ -35,7 +34,7 @@ class TopicRows(NamedTuple):
     topics: tuple[tuple[str, tuple[QueueKey, ...], TopicConfig | None], ...]
 
 
-def plan(options: ReadOptions, comparisons: Sequence[Comparison]) -> list[TopicRows]:  # noqa: ARG001
+def plan(options: ReadOptions) -> list[TopicRows]:
     """Return tasks of whole topics."""
     stores = find_stores(options)
     check_brokers(stores, options)
@@ -61,7 +60,6 @@ def _tasks_of(store: StorePlace, options: ReadOptions) -> Iterator[TopicRows]:
 def read(
     task: TopicRows,
     options: ReadOptions,  # noqa: ARG001 - every table's signature
-    comparisons: Sequence[Comparison],  # noqa: ARG001
     schema: Schema,
 ) -> Iterator[RecordBatch]:
     """Yield the topics of a task."""

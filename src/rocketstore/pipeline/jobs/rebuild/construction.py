@@ -256,7 +256,7 @@ def _plan(place: StorePlace, max_split_bytes: int) -> list[tuple[SplitTask, ...]
         }
         | log_option(place.log_directories)
     )
-    return plan_log(options, [])
+    return plan_log(options)
 
 
 def _read(

@@ -88,7 +88,7 @@ def plan_report(
         ReportTask(
             splits, {split.store.broker_name: delays[split.store.broker_name] for split in splits}
         )
-        for splits in plan_log(options, [])
+        for splits in plan_log(options)
     ]
     stores = [(place, list_segments(place)) for place in places]
     return ReportPlan(stores, tasks, delays, now_ms)
