@@ -11,6 +11,11 @@ says so), `rawTopic` or else `topic`, `rawProperties`. `rawBornTimestamp` and `r
 are null where the timestamps, which have milliseconds, say the same. Rows come in any order: files
 are rewritten by OPTIMIZE and by other tools.
 
+**Checksums.** `recordCRC` is the CRC-32 of the record's bytes as they stand in the log,
+`contentCRC` that of an extent's `content`, both cut to 31 bits as `bodyCRC` is
+(``kernels.slice_crcs``, ``body_crc``). Whoever writes a record from its row compares it: page
+checksums of Parquet are lost when another tool rewrites a file, and cover no footer.
+
 **Runs.** A run is two commits: its extents, then its messages, and only the second one makes it
 count. Each has application transactions of the broker: in `messages` the end of the log
 (`app_id(broker)`) and the run's number (`run_id(broker)`), in `extents` the run's number. A run
@@ -115,6 +120,7 @@ RAW_FIELDS: Final = pa.schema(
         ("rawStoreHost", pa.binary()),
         ("rawBornTimestamp", pa.int64()),
         ("rawStoreTimestamp", pa.int64()),
+        ("recordCRC", pa.int32()),
     ]
 )
 """What identity needs besides; `rawTopic` is null where `topic` is the stored bytes in UTF-8."""
@@ -137,6 +143,7 @@ EXTENT_SCHEMA: Final = pa.schema(
         ("reason", pa.string()),
         ("evidence", pa.string()),
         ("content", pa.binary()),
+        ("contentCRC", pa.int32()),
     ]
 )
 
