@@ -1,36 +1,107 @@
-"""``python -m bench.pipeline audit --log-gib 4``: one or more scenarios on one store."""
+"""``python -m bench.pipeline audit --log-gib 4 --before ../other``: scenarios on one store."""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
-import os
 import shutil
+import statistics
+import subprocess
+import sys
 import tempfile
-import time
+import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
+
+import psutil
 
 from bench import machine
-from bench.pipeline import (
-    Figure,
-    build_store,
-    in_pool,
-    measure,
-    scan_alone,
-    scan_split,
-    scenario,
-    scenario_names,
-    splits_of,
-    written_bytes,
-)
-from rocketstore.pipeline import session
-from rocketstore.units import GiB
+from bench.pipeline import GB, build_store, scenario_names, written_bytes
+from rocketstore.units import GiB, MiB
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
-RESULTS = Path(__file__).resolve().parents[1] / "results"
+RESULTS: Final = Path(__file__).resolve().parents[1] / "results"
+SAMPLE_S: Final = 0.1
+"""Between looks at how much memory workers have."""
+
+
+class Run(NamedTuple):
+    """What one run of a job cost."""
+
+    cpu_s: float
+    wall_s: float
+    worker_bytes: int
+
+
+class Side:
+    """A checkout with a session of its own, in which jobs run when they are asked for.
+
+    Attributes
+    ----------
+    started_s
+        How long the session took to start.
+    """
+
+    def __init__(self, checkout: Path, store: Path, scratch: Path, cores: int) -> None:
+        python = checkout / ".venv" / "bin" / "python"
+        child = Path(__file__).with_name("_child.py")
+        self._process = subprocess.Popen(
+            [
+                str(python if python.exists() else sys.executable),
+                str(child),
+                str(checkout),
+                str(store),
+                str(scratch),
+                str(cores),
+            ],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        self.started_s = float(self._answer()["started_s"])
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait()
+
+    def run(self, scenario: str) -> Run | None:
+        """Run a scenario once; None where this checkout has none of that name."""
+        assert self._process.stdin is not None
+        ended = threading.Event()
+        most: list[int] = [0]
+        watcher = threading.Thread(target=self._watch, args=(ended, most))
+        watcher.start()
+        try:
+            print(scenario, file=self._process.stdin, flush=True)
+            found = self._answer()
+        finally:
+            ended.set()
+            watcher.join()
+        return None if "missing" in found else Run(found["cpu_s"], found["wall_s"], most[0])
+
+    def _answer(self) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise SystemExit("a job failed: run its scenario alone, by bench/pipeline/_child.py")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def _watch(self, ended: threading.Event, most: list[int]) -> None:
+        own = psutil.Process(self._process.pid)
+        while not ended.wait(SAMPLE_S):
+            for process in own.children(recursive=True):
+                with contextlib.suppress(psutil.Error):  # one that ended meanwhile
+                    if "pyspark.daemon" in process.cmdline():
+                        most[0] = max(most[0], process.memory_info().rss)
 
 
 def main() -> None:
@@ -43,12 +114,9 @@ def main() -> None:
         store = given.store or directory / "store"
         if given.store is None:
             build_store(store, int(given.log_gib * GiB), body_bytes=given.body)
-        figures = []
-        for figure in _figures(given, store, directory / "scratch"):
-            figures.append(figure)
-            print(figure.row(), flush=True)
+        rows = list(_rows(given, store, directory))
         if given.save is not None:
-            _save(given, figures, directory)
+            _save(given, rows, directory)
     finally:
         shutil.rmtree(directory)
 
@@ -62,51 +130,72 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--store", type=Path, help="a store to read instead of making one")
     parser.add_argument("--repeats", type=int, default=3, help="runs that count, after one")
     parser.add_argument("--directory", help="where the store is made; default: temporary")
-    parser.add_argument("--cores", type=int, help="default: those this process may run on")
-    parser.add_argument("--without-spark", action="store_true", help="only what needs no Spark")
+    parser.add_argument("--cores", default="2", help="of each side; 1,2 compares the two")
+    parser.add_argument("--before", type=Path, help="another checkout, run in turn with this one")
     parser.add_argument("--save", metavar="NAME", help="write bench/results/NAME.json")
     return parser.parse_args()
 
 
-def _figures(given: argparse.Namespace, store: Path, scratch: Path) -> Iterator[Figure]:
-    cores = given.cores or len(os.sched_getaffinity(0))
+def _rows(given: argparse.Namespace, store: Path, directory: Path) -> Iterator[dict[str, Any]]:
+    """Run every scenario on every side in turn; yield and print what each cost."""
     log_bytes = written_bytes(store)
-    splits = splits_of(store)
-    print(f"{log_bytes:,} bytes of log, {len(splits)} splits, {cores} cores")
-
-    def clear() -> None:
-        shutil.rmtree(scratch, ignore_errors=True)
-        scratch.mkdir()
-
-    def figure(name: str, job: Callable[[], object]) -> Figure:
-        return measure(name, job, log_bytes=log_bytes, repeats=given.repeats, clear=clear)
-
-    yield figure("scan alone", lambda: scan_alone(splits))
-    yield figure("scan in a pool", lambda: in_pool(scan_split, splits, cores))
-    modules = {name: scenario(name) for name in given.scenarios or scenario_names()}
-    for name, module in modules.items():
-        if hasattr(module, "prepare_plain"):
-            yield figure(f"{name} in a pool", module.prepare_plain(store, scratch, cores))
-    if given.without_spark:
-        return
-    began = time.perf_counter()
-    spark = session(f"local[{cores}]")
-    spark.sparkContext.setLogLevel("ERROR")
-    print(f"session started in {time.perf_counter() - began:.1f} s")
-    try:
-        for name, module in modules.items():
-            yield figure(f"{name} on Spark", module.prepare(spark, store, scratch))
-    finally:
-        spark.stop()
+    here = Path(__file__).resolve().parents[2]
+    print(f"{log_bytes:,} bytes of log in {len(list(store.glob('commitlog/*')))} files")
+    with contextlib.ExitStack() as stack:
+        sides = {}
+        for cores in map(int, given.cores.split(",")):
+            for name, checkout in (("before", given.before), ("now", here)):
+                if checkout is not None:
+                    key = f"{name}, {cores} core{'s' * (cores > 1)}"
+                    scratch = directory / key.replace(", ", "-").replace(" ", "")
+                    side = Side(checkout.resolve(), store, scratch, cores)
+                    sides[key] = stack.enter_context(side)
+                    print(f"{key}: session started in {side.started_s:.1f} s")
+        for scenario in given.scenarios or scenario_names():
+            runs: dict[str, list[Run]] = {key: [] for key in sides}
+            for _ in range(given.repeats + 1):
+                for key, side in sides.items():
+                    found = side.run(scenario)
+                    runs[key] += [] if found is None else [found]
+            for key, measured in runs.items():
+                if measured:
+                    row = _row(scenario, key, measured, log_bytes)
+                    print(_line(row), flush=True)
+                    yield row
 
 
-def _save(given: argparse.Namespace, figures: list[Figure], directory: Path) -> None:
+def _row(scenario: str, side: str, runs: list[Run], log_bytes: int) -> dict[str, Any]:
+    counted = runs[1:] or runs
+    return {
+        "scenario": scenario,
+        "side": side,
+        # The least: what disturbs can only add.
+        "cpuSecondsPerGb": min(run.cpu_s for run in counted) * GB / log_bytes,
+        "spread": max(run.cpu_s for run in counted) / min(run.cpu_s for run in counted),
+        "wallSeconds": statistics.median(run.wall_s for run in counted),
+        "gbPerSecond": log_bytes / statistics.median(run.wall_s for run in counted) / GB,
+        "firstRunCpuSeconds": runs[0].cpu_s,
+        "workerMiB": max(run.worker_bytes for run in runs) // MiB,
+        "runs": [run._asdict() for run in runs],
+    }
+
+
+def _line(row: dict[str, Any]) -> str:
+    return (
+        f"{row['scenario']:<16} {row['side']:<16} {row['cpuSecondsPerGb']:6.2f} CPU s/GB  "
+        f"spread {row['spread']:4.2f}  wall {row['wallSeconds']:6.1f} s = "
+        f"{row['gbPerSecond']:5.2f} GB/s  first run {row['firstRunCpuSeconds']:5.1f} CPU s  "
+        f"worker {row['workerMiB']:>4} MiB"
+    )
+
+
+def _save(given: argparse.Namespace, rows: list[dict[str, Any]], directory: Path) -> None:
     report: dict[str, Any] = {
         "machine": machine.describe(directory),
         "versions": machine.versions("java"),
         "commit": machine.commit(),
         "bodyBytes": given.body,
-        "figures": [figure.to_dict() for figure in figures],
+        "figures": rows,
     }
     target = RESULTS / f"{given.save}.json"
     target.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")

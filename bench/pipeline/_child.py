@@ -1,0 +1,68 @@
+"""One side of a comparison: a checkout's own Python with a session of Spark, which runs jobs.
+
+``python _child.py CHECKOUT STORE SCRATCH CORES``: a line with a scenario's name runs it once, and
+the answer is a line of JSON. It stands alone, so that it runs checkouts that have another harness.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import shutil
+import sys
+import time
+from pathlib import Path
+
+import psutil
+
+
+def tree_cpu_s() -> float:
+    """Return the CPU seconds of this process, its descendants and those that were waited for."""
+    own = psutil.Process()
+    total = 0.0
+    for process in [own, *own.children(recursive=True)]:
+        try:
+            times = process.cpu_times()
+        except psutil.NoSuchProcess:
+            continue
+        total += times.user + times.system + times.children_user + times.children_system
+    return total
+
+
+def main() -> None:
+    checkout, store, scratch = map(Path, sys.argv[1:4])
+    cores = int(sys.argv[4])
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:cores])
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what a job prints is no answer
+    sys.path[:0] = [str(checkout), str(checkout / "tests")]
+    from rocketstore.pipeline import session  # noqa: PLC0415 - of the checkout
+
+    began = time.perf_counter()
+    spark = session(f"local[{cores}]")
+    spark.sparkContext.setLogLevel("ERROR")
+    jobs = {}
+
+    def answer(**values: object) -> None:
+        print(json.dumps(values), file=answers, flush=True)
+
+    answer(started_s=time.perf_counter() - began)
+    for name in map(str.strip, sys.stdin):
+        shutil.rmtree(scratch, ignore_errors=True)
+        scratch.mkdir()
+        if name not in jobs:
+            try:
+                module = importlib.import_module(f"bench.pipeline.{name}")
+            except ModuleNotFoundError:
+                answer(missing=True)
+                continue
+            jobs[name] = module.prepare(spark, store, scratch)
+        before, began = tree_cpu_s(), time.perf_counter()
+        jobs[name]()
+        answer(wall_s=time.perf_counter() - began, cpu_s=tree_cpu_s() - before)
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()
