@@ -8,6 +8,7 @@ writes). A location is no place for a secret: it stands in plans and errors.
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import os
 from pathlib import Path
@@ -51,7 +52,11 @@ class OpenFile(Protocol):
         ...
 
     def data_stop(self, size: int) -> int:
-        """Return a position behind which the file is known to be zeros."""
+        """Return a position after which the file is known to be zeros."""
+        ...
+
+    def is_hole(self, position: int) -> bool:
+        """Whether nothing was ever written from a position on, as far as that can be known."""
         ...
 
     def close(self) -> None:
@@ -298,6 +303,14 @@ class LocalFile:
         """
         return self._last_written(min(self._last_hole(size), size))
 
+    def is_hole(self, position: int) -> bool:
+        """Whether nothing was ever written from a position on, as far as that can be known."""
+        try:
+            os.lseek(self.descriptor, position, os.SEEK_DATA)
+        except OSError as error:
+            return error.errno == errno.ENXIO
+        return False
+
     def _last_written(self, stop: int) -> int:
         """Return a position up to a chunk behind the last byte before `stop` that is not zero."""
         while stop > 0:
@@ -395,6 +408,10 @@ class ArrowFile:
     def data_stop(self, size: int) -> int:
         """Return `size`: nothing is known of holes."""
         return size
+
+    def is_hole(self, position: int) -> bool:  # noqa: ARG002 - as of every file
+        """Return False: as above."""
+        return False
 
     def close(self) -> None:
         """Let go of the file."""

@@ -49,20 +49,26 @@ def read_split(task: SplitTask) -> Iterator[tuple[RecordColumns, list[FoundDamag
     with opened(files, segment.path) as file:
         if _was_begun_since(task, file):
             return
-        batches = scan_window(
-            file,
-            base=segment.base,
-            size=segment.size,
-            start=task.start,
-            stop=task.stop,
-            file_size=segment.file_size,
-            data_stop=file.data_stop(segment.size) if task.data_stop is None else task.data_stop,
-            whole_damage=True,
-        )
-        for batch in batches:
-            yield batch.columns, _damage_of(task, batch)
+        # What begins in zeros that nothing follows begins before them.
+        if task.start == 0 or not file.is_hole(task.start - 1):
+            for batch in _scanned(task, file):
+                yield batch.columns, _damage_of(task, batch)
     if _has_missing_end(task):
         yield RecordColumns(np.empty(0, dtype=np.uint8), new_columns(0), 0), [_missing_end(task)]
+
+
+def _scanned(task: SplitTask, file: OpenFile) -> Iterator[ScanBatch]:
+    segment = task.segment
+    return scan_window(
+        file,
+        base=segment.base,
+        size=segment.size,
+        start=task.start,
+        stop=task.stop,
+        file_size=segment.file_size,
+        data_stop=file.data_stop(segment.size) if task.data_stop is None else task.data_stop,
+        whole_damage=True,
+    )
 
 
 def _was_begun_since(task: SplitTask, file: OpenFile) -> bool:

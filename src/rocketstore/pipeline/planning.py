@@ -10,9 +10,10 @@ their record was looked at (`queues`).
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING, Final, NamedTuple
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
-from rocketstore.errors import ConfigError, StoreDamagedError
+from rocketstore.errors import StoreDamagedError
 from rocketstore.pipeline.files import files_at, opened
 from rocketstore.pipeline.queue_range import (
     QueueRange,
@@ -31,7 +32,7 @@ from rocketstore.scan.split import SegmentFile, plan_splits
 from rocketstore.units import ByteRange
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from rocketstore.pipeline.options import ReadOptions
     from rocketstore.pipeline.stores import Segment, StorePlace
@@ -40,9 +41,18 @@ CLOCK_MARGIN_MS: Final = 600_000
 """How far a broker's clock may have been set back inside a file: ten minutes."""
 
 
-MOST_TASKS: Final = 250_000
-"""Of one read. The heap that Spark gives its driver, 1 GB, does not hold a million of them: Spark's
-scheduler dies of it without a word to the query, which waits for ever."""
+MOST_TASKS: Final = 100_000
+"""Of one read. The heap that Spark gives its driver, 1 GB, does not hold a million of them: its
+scheduler dies of it without a word to the query, which waits for ever. A larger log has larger
+tasks."""
+
+FIRST_LOOKS: Final = 1024
+"""Files whose first record planning looks at before it searches between them."""
+
+LOOKS_AT_ONCE: Final = 16
+"""Files that planning looks into side by side."""
+
+Piece = TypeVar("Piece")
 
 
 class SplitTask(NamedTuple):
@@ -81,7 +91,7 @@ def plan_log(options: ReadOptions) -> list[tuple[SplitTask, ...]]:
     StoreError
         Something cannot be read, or an offset is not there.
     ConfigError
-        Queues of a store that is not read are named, or the splits are too small.
+        Queues of a store that is not read are named.
     """
     pieces: list[SplitTask] = []
     stores = find_stores(options)
@@ -92,7 +102,7 @@ def plan_log(options: ReadOptions) -> list[tuple[SplitTask, ...]]:
             _refuse_holes(segments)
         present = [one for one in segments if one.state is not SegmentState.MISSING]
         pieces += _plan_store(store, present, options)
-    return _grouped(pieces, options)
+    return _tasks(pieces, options)
 
 
 def _plan_store(
@@ -115,8 +125,9 @@ def _plan_store(
         known = written if segment.is_last and not store.is_open else None
         if written:
             pieces.append(SplitTask(store, segment, 0, written, ranges, known))
-    check_task_count(sum(one.byte_count for one in pieces), options)
-    split = [part for one in pieces for part in _split(one, options.max_split_bytes)]
+    total = sum(one.byte_count for one in pieces)
+    limit = max(options.max_split_bytes, -(-total // MOST_TASKS))
+    split = [part for one in pieces for part in _split(one, limit)]
     if spans is None:
         return split
     # An entry that lies would leave its record outside: it is noticed where ranges end.
@@ -169,76 +180,101 @@ def _refuse_holes(segments: Sequence[Segment]) -> None:
 # --- time ---------------------------------------------------------------------------------------
 
 
-def _in_time(
-    store: StorePlace,
-    segments: Sequence[Segment],
-    options: ReadOptions,
-) -> list[Segment]:
-    """Leave out files whose records were all stored before or behind the asked time."""
+def _in_time(store: StorePlace, segments: Sequence[Segment], options: ReadOptions) -> list[Segment]:
+    """Leave out files whose records were all stored before or after the asked time."""
     low, high = options.starting_timestamp_ms, options.ending_timestamp_ms
     if low is None and high is None:
         return list(segments)
-    firsts = [first_store_timestamp_ms(store.location, segment) for segment in segments]
+    firsts = _first_times(store, segments, [one for one in (low, high) if one is not None])
     known = [first for first in firsts if first is not None]
     if known != sorted(known):
         # A clock was set back by more than a file is long: times say nothing about places.
         return list(segments)
-    kept = []
-    for number, segment in enumerate(segments):
-        # Of times that are not known, the nearest known ones on either side are bounds.
-        first = next((one for one in reversed(firsts[: number + 1]) if one is not None), None)
-        next_first = next((one for one in firsts[number + 1 :] if one is not None), None)
-        is_before = _is_before(next_first, low, CLOCK_MARGIN_MS)
-        is_behind = _is_before(high, first, CLOCK_MARGIN_MS)
-        if not is_before and not is_behind:
-            kept.append(segment)
-    return kept
+    # Of times that are not known, the nearest known ones on either side are bounds.
+    begins = itertools.accumulate(firsts, _known_last)
+    ends = [*itertools.accumulate(reversed(firsts[1:]), _known_last)][::-1]
+    return [
+        segment
+        for segment, first, next_first in zip(segments, begins, [*ends, None], strict=True)
+        if not _is_before(next_first, low) and not _is_before(high, first)
+    ]
 
 
-def _is_before(earlier: int | None, later: int | None, margin: int) -> bool:
-    return earlier is not None and later is not None and earlier + margin < later
+def _known_last(held: int | None, one: int | None) -> int | None:
+    return held if one is None else one
 
 
-def check_task_count(byte_count: int, options: ReadOptions) -> None:
-    """Refuse splits so small that Spark would not survive their number.
+def _first_times(
+    store: StorePlace, segments: Sequence[Segment], bounds: Sequence[int]
+) -> list[int | None]:
+    """Return the store times of first records that show which files hold the bounds.
 
-    Raises
-    ------
-    ConfigError
-        They are.
+    All of a log of `FIRST_LOOKS` files; of a longer one as many in equal steps, and what a binary
+    search meets between two of them.
     """
-    for key, count in (
-        ("maxSplitBytes", -(-byte_count // options.max_split_bytes)),
-        ("minPartitions", min(byte_count, options.min_partitions)),
-    ):
-        if count > MOST_TASKS:
-            raise ConfigError(
-                f"option {key} asks for {count} tasks, Spark's driver bears {MOST_TASKS}",
-                key=key,
-                hint="maxSplitBytes is in bytes: 256m is 268435456",
-            )
+    times: dict[int, int | None] = {}
+
+    def look(numbers: Iterable[int]) -> None:
+        places = [number for number in numbers if number not in times]
+        found = pool.map(
+            lambda number: first_store_timestamp_ms(store.location, segments[number]), places
+        )
+        times.update(zip(places, found, strict=True))
+
+    with ThreadPoolExecutor(LOOKS_AT_ONCE, thread_name_prefix="rocketstore-plan") as pool:
+        look(range(0, len(segments), -(-len(segments) // FIRST_LOOKS)))
+        look([len(segments) - 1])
+        for bound in (near for one in bounds for near in (one - CLOCK_MARGIN_MS, one)):
+            unseen = [0]
+            while unseen:
+                known = [
+                    (number, time) for number, time in sorted(times.items()) if time is not None
+                ]
+                below = max((number for number, time in known if time <= bound), default=0)
+                above = min(
+                    (number for number, time in known if number > below), default=len(segments)
+                )
+                unseen = [number for number in range(below, above) if number not in times]
+                look(unseen[len(unseen) // 2 :][:1])
+    return [times.get(number) for number in range(len(segments))]
+
+
+def _is_before(earlier: int | None, later: int | None) -> bool:
+    return earlier is not None and later is not None and earlier + CLOCK_MARGIN_MS < later
 
 
 # --- tasks --------------------------------------------------------------------------------------
 
 
-def _grouped(pieces: list[SplitTask], options: ReadOptions) -> list[tuple[SplitTask, ...]]:
-    """Put small neighbours into one task, and cut further where more tasks are wanted."""
-    total = sum(piece.byte_count for piece in pieces)
-    limit = options.max_split_bytes
-    if options.min_partitions > 1:
-        limit = max(1, min(limit, -(-total // options.min_partitions)))
-        pieces = [part for piece in pieces for part in _cut(piece, limit)]
-    tasks: list[tuple[SplitTask, ...]] = []
-    group: list[SplitTask] = []
+def bytes_per_task(byte_count: int, options: ReadOptions) -> int:
+    """Return how many of so many bytes a task reads: as asked, in about `MOST_TASKS` at most."""
+    wanted = min(options.max_split_bytes, -(-byte_count // options.min_partitions))
+    # Pieces that do not fit together leave half a task empty at worst.
+    return max(1, wanted, -(-2 * byte_count // MOST_TASKS))
+
+
+def grouped(
+    pieces: Iterable[Piece], limit: int, size_of: Callable[[Piece], int]
+) -> list[tuple[Piece, ...]]:
+    """Put neighbours together, as many as have `limit` bytes; a larger piece stands alone."""
+    groups: list[tuple[Piece, ...]] = []
+    group: list[Piece] = []
     size = 0
     for piece in pieces:
-        if group and size + piece.byte_count > limit:
-            tasks.append(tuple(group))
+        if group and size + size_of(piece) > limit:
+            groups.append(tuple(group))
             group, size = [], 0
         group.append(piece)
-        size += piece.byte_count
-    return [*tasks, tuple(group)] if group else tasks
+        size += size_of(piece)
+    return [*groups, tuple(group)] if group else groups
+
+
+def _tasks(pieces: list[SplitTask], options: ReadOptions) -> list[tuple[SplitTask, ...]]:
+    """Put small neighbours into one task, and cut further where more tasks are wanted."""
+    limit = bytes_per_task(sum(piece.byte_count for piece in pieces), options)
+    if options.min_partitions > 1:
+        pieces = [part for piece in pieces for part in _cut(piece, limit)]
+    return grouped(pieces, limit, lambda piece: piece.byte_count)
 
 
 def _cut(task: SplitTask, limit: int) -> list[SplitTask]:

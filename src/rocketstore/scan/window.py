@@ -145,7 +145,11 @@ class _WindowScan:
 
     def load(self, position: int, size: int | None = None) -> None:
         """Move the window so that it begins at `position`."""
-        wanted = self.window_bytes if size is None else size
+        wanted = size
+        if wanted is None:
+            # Of the zeros after the data the walk has to see one record's head.
+            unread = self.data_stop - position + WINDOW_MIN_BYTES
+            wanted = min(self.window_bytes, max(unread, WINDOW_MIN_BYTES))
         wanted = max(0, min(wanted, self.size - position))
         if len(self._memory) < wanted:
             # No longer than needed: a file shorter than the window is read as a whole.

@@ -14,6 +14,7 @@ from rocketstore.errors import StoreError
 from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES, entry_array, written_mask
 from rocketstore.pipeline.files import files_at, opened
 from rocketstore.pipeline.offsets import ANY_BROKER
+from rocketstore.pipeline.planning import bytes_per_task, grouped
 from rocketstore.pipeline.projection import batch_of, constant, pa
 from rocketstore.pipeline.queue_range import check_brokers, is_chosen, queue_ranges
 from rocketstore.pipeline.queues import CHUNK_ENTRIES, QueueFile, list_queues, queue_files
@@ -43,19 +44,12 @@ def plan(options: ReadOptions) -> list[tuple[EntryTask, ...]]:
     stores = find_stores(options)
     check_brokers(stores, options)
     pieces = [piece for store in stores for piece in _pieces(store, options)]
-    total = sum(one.last - one.first for one in pieces) * ENTRY_SIZE_BYTES
-    limit = min(options.max_split_bytes, -(-total // options.min_partitions))
-    tasks: list[tuple[EntryTask, ...]] = []
-    group: list[EntryTask] = []
-    size = 0
-    for piece in pieces:
-        byte_count = (piece.last - piece.first) * ENTRY_SIZE_BYTES
-        if group and size + byte_count > limit:
-            tasks.append(tuple(group))
-            group, size = [], 0
-        group.append(piece)
-        size += byte_count
-    return [*tasks, tuple(group)] if group else tasks
+    limit = bytes_per_task(sum(map(_byte_count, pieces)), options)
+    return grouped(pieces, limit, _byte_count)
+
+
+def _byte_count(piece: EntryTask) -> int:
+    return (piece.last - piece.first) * ENTRY_SIZE_BYTES
 
 
 def _pieces(store: StorePlace, options: ReadOptions) -> Iterator[EntryTask]:

@@ -25,7 +25,7 @@ from rocketstore.format.index_file import (
 )
 from rocketstore.format.markers import INDEX_DIRECTORY
 from rocketstore.pipeline.files import files_at, opened
-from rocketstore.pipeline.planning import check_task_count
+from rocketstore.pipeline.planning import bytes_per_task
 from rocketstore.pipeline.projection import batch_of, constant, pa, timestamps
 from rocketstore.pipeline.stores import StorePlace, find_stores
 
@@ -52,12 +52,10 @@ class ItemTask(NamedTuple):
 
 
 def plan(options: ReadOptions) -> list[ItemTask]:
-    """Return tasks of at most `maxSplitBytes` of items each."""
+    """Return tasks of about `maxSplitBytes` of items each."""
     pieces = [piece for store in find_stores(options) for piece in _files(store, options)]
     total = sum(one.last - one.first for one in pieces) * ITEM_SIZE_BYTES
-    check_task_count(total, options)
-    limit_bytes = min(options.max_split_bytes, -(-total // options.min_partitions))
-    limit = max(1, limit_bytes // ITEM_SIZE_BYTES)
+    limit = max(1, bytes_per_task(total, options) // ITEM_SIZE_BYTES)
     return [
         piece._replace(first=first, last=min(first + limit, piece.last))
         for piece in pieces

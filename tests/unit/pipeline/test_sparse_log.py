@@ -1,0 +1,135 @@
+"""A log of terabytes, most of them never written, costs what is there."""
+
+from __future__ import annotations
+
+import time
+import tracemalloc
+from datetime import UTC, datetime
+
+import pytest
+
+from rocketstore.pipeline import files, planning, stores
+from rocketstore.pipeline.log_read import read_split
+from support.pipeline_tables import plan_table, read_table
+from support.sparse_log import BEGIN_MS, FILE_MS, GIB, make_sparse_log
+
+FILES = 2000
+
+
+@pytest.fixture(scope="module")
+def sparse(tmp_path_factory):
+    root = tmp_path_factory.mktemp("sparse") / "store"
+    return root, make_sparse_log(root, FILES)
+
+
+@pytest.fixture
+def reads(monkeypatch):
+    """Bytes asked of the disk, by position and size."""
+    asked = []
+    read_into, read = files.LocalFile.read_into, files.LocalFile.read
+
+    def counted_into(self, position, view):
+        asked.append((position, len(view)))
+        return read_into(self, position, view)
+
+    def counted(self, position, size):
+        asked.append((position, size))
+        return read(self, position, size)
+
+    monkeypatch.setattr(files.LocalFile, "read_into", counted_into)
+    monkeypatch.setattr(files.LocalFile, "read", counted)
+    return asked
+
+
+def test_two_terabytes_are_planned_in_seconds_and_megabytes(sparse):
+    root, _ = sparse
+    tracemalloc.start()
+    begin = time.process_time()
+    tasks = plan_table(root)
+    seconds, (_, most) = time.process_time() - begin, tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert 4 * (FILES - 1) < len(tasks) <= 4 * FILES
+    assert sum(part.byte_count for task in tasks for part in task) > (FILES - 1) * GIB
+    # Of 20 TB that is a tenth; tracing costs most of the time here.
+    assert most < 50 << 20
+    assert seconds < 6
+
+
+def test_holes_are_not_read(sparse, reads):
+    root, offsets = sparse
+    tasks = plan_table(root)[: 4 * 20]
+    reads.clear()
+    found = [
+        int(at)
+        for task in tasks
+        for part in task
+        for columns, damage in read_split(part)
+        for at in columns.physical_offset
+        if not damage
+    ]
+    assert found == offsets[: 3 * 20]
+    # Of each file a window as long as its data, and the piece in which they end.
+    assert sum(size for _, size in reads) <= 20 * 4 * 65_536
+    assert {position // (256 << 20) for position, _ in reads} == {0}
+
+
+def test_a_time_is_found_by_looks_at_few_files(sparse, monkeypatch):
+    root, _ = sparse
+    looks = []
+    look = planning.first_store_timestamp_ms
+    monkeypatch.setattr(
+        planning,
+        "first_store_timestamp_ms",
+        lambda place, segment: looks.append(segment.base) or look(place, segment),
+    )
+    for number in (0, 1, 777, FILES - 1):
+        looks.clear()
+        start = BEGIN_MS + number * FILE_MS
+        rows = read_table(root, startingTimestamp=start, endingTimestamp=start + 1)
+        instants = [datetime.fromtimestamp(start / 1000, UTC)]
+        assert [row["storeTimestamp"] for row in rows] == instants
+        assert len(looks) < planning.FIRST_LOOKS + 20
+        planned = plan_table(root, startingTimestamp=start, endingTimestamp=start + 1)
+        # Ten minutes of margin on both sides are ten files each here.
+        assert len({part.segment.base for task in planned for part in task}) <= 24
+
+
+def test_more_bytes_than_spark_bears_tasks_for_are_read_by_larger_tasks(sparse, monkeypatch):
+    root, _ = sparse
+    monkeypatch.setattr(planning, "MOST_TASKS", 1000)
+    tasks = plan_table(root)
+    assert 500 <= len(tasks) <= 1001
+    whole = [part for task in plan_table(root, maxSplitBytes="1024g") for part in task]
+    assert sum(part.byte_count for task in tasks for part in task) == sum(
+        part.byte_count for part in whole
+    )
+
+
+def test_a_hole_is_a_question_to_the_disk(tmp_path):
+    path = tmp_path / "file"
+    path.write_bytes(b"x" * 65_536)
+    with path.open("r+b") as file:
+        file.truncate(GIB)
+    with files.opened(files.LocalFiles(), str(path)) as file:
+        assert not file.is_hole(0)
+        assert not file.is_hole(65_535)
+        assert file.is_hole(65_536)
+        assert file.is_hole(GIB // 2)
+        assert file.data_stop(GIB) == 65_536
+
+
+def test_zeros_that_no_blank_covers_are_damage_however_the_file_is_cut(tmp_path):
+    root = tmp_path / "store"
+    make_sparse_log(root, 3, file_size=1 << 20)
+    with (root / "commitlog" / f"{1 << 20:020d}").open("r+b") as file:
+        file.truncate(4096)
+        file.seek(0)
+        at = file.read().rindex(b"\xcb\xd4\x31\x94") - 4
+        file.seek(at)
+        file.write(bytes(8))
+        file.truncate(1 << 20)
+    for size in ("1g", "256k", "5000"):
+        (row,) = read_table(root, table="damage", maxSplitBytes=size)
+        assert (row["physicalOffset"], row["size"]) == ((1 << 20) + at, (1 << 20) - at)
+        assert row["reason"] == "unwritten hole"
+    assert stores.list_segments(str(root))[1].size == 1 << 20
