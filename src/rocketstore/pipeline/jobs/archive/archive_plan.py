@@ -1,0 +1,278 @@
+"""Plan a run: where the log ends, which byte ranges are read, and by which task.
+
+The driver finds the end first. What a writer appends meanwhile is left to the next run, and what a
+writer has half appended lies after the end: so whatever is no record before it is damage, in a live
+store as well.
+
+Law: the ranges of a plan cover the log from `begin` to `end` without gap or overlap.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import zlib
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from rocketstore.errors import ArchiveError
+from rocketstore.format.markers import CONFIG_DIRECTORY
+from rocketstore.pipeline.files import files_at, opened
+from rocketstore.pipeline.stores import SegmentState, list_segments
+from rocketstore.scan.split import SegmentFile, plan_splits
+from rocketstore.scan.window import scan_window
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rocketstore.pipeline.jobs.archive.archive_table import Run
+    from rocketstore.pipeline.stores import Segment, StorePlace
+
+
+class Stretch(NamedTuple):
+    """A range of one CommitLog file; `start` and `stop` are positions in the file.
+
+    Attributes
+    ----------
+    kind
+        Empty for a part of the log; ``tail`` or ``excess`` for bytes that are kept as they are.
+    """
+
+    segment: Segment
+    start: int
+    stop: int
+    kind: str = ""
+
+
+class ArchiveTask(NamedTuple):
+    """What one task archives, to files below the archive's location `target`."""
+
+    number: int
+    store: StorePlace
+    stretches: tuple[Stretch, ...]
+    target: str
+    run: int
+
+
+class LogPlan(NamedTuple):
+    """What a run reads.
+
+    Attributes
+    ----------
+    gap
+        Deleted before it was archived, before `begin`.
+    is_compared
+        Whether the last archived record was there to be compared.
+    segments
+        The CommitLog files that reach beyond `begin`.
+    config
+        Content of the files of the directory ``config``, by name.
+    """
+
+    begin: int
+    end: int
+    gap: tuple[int, int] | None
+    is_compared: bool
+    segments: tuple[Segment, ...]
+    log: tuple[Stretch, ...]
+    beside: tuple[Stretch, ...]
+    config: dict[str, bytes]
+    is_open: bool
+
+    @property
+    def expected_bytes(self) -> int:
+        """Bytes that records and extents, tail and excess left out, have together."""
+        return sum(one.stop - one.start for one in self.log)
+
+    @property
+    def beside_hash(self) -> str:
+        """What tells whether anything but the log has changed.
+
+        The tables of a running broker change all the time, so they are not looked at.
+        """
+        tables = (
+            {} if self.is_open else {name: zlib.crc32(one) for name, one in self.config.items()}
+        )
+        files = [(one.base, one.size, one.file_size) for one in self.segments if self._is_last(one)]
+        kept = [(one.segment.base, *one[1:]) for one in self.beside if self._is_last(one.segment)]
+        return hashlib.sha256(msgspec.json.encode((files, kept, tables))).hexdigest()
+
+    def _is_last(self, segment: Segment) -> bool:
+        """Whether a run that found nothing new would look at a file."""
+        return segment.base + segment.file_size > self.end
+
+    def has_news(self, last: Run | None) -> bool:
+        """Whether there is anything to archive after `last`."""
+        if last is None or self.begin != self.end or self.gap is not None:
+            return True
+        return self.beside_hash != last.facts.beside
+
+
+def plan_run(store: StorePlace, last: Run | None) -> LogPlan:
+    """Return what a run after `last` reads.
+
+    Raises
+    ------
+    ArchiveError
+        The log is not the one that was archived.
+    StoreError
+        The store cannot be read.
+    """
+    found = list_segments(store)
+    segments = [one for one in found if one.state is not SegmentState.MISSING]
+    begin, gap = _begin(segments, last)
+    log_end = _log_end(store, segments)
+    is_compared = last is not None and _compare(store, segments, last, log_end)
+    end = max(begin, log_end)
+    log, beside = [], []
+    reaching = tuple(one for one in segments if one.base + one.file_size > begin)
+    for segment in reaching:
+        limit = min(segment.size, segment.file_size)
+        start = min(max(0, begin - segment.base), limit)
+        stop = min(max(start, end - segment.base), limit)
+        log.append(Stretch(segment, start, stop))
+        if segment.base + limit > end:
+            beside.append(Stretch(segment, stop, _data_stop(store, segment), "tail"))
+        beside.append(Stretch(segment, limit, segment.size, "excess"))
+    return LogPlan(
+        begin=begin,
+        end=end,
+        gap=gap,
+        is_compared=is_compared,
+        segments=reaching,
+        log=tuple(one for one in log if one.start < one.stop),
+        beside=tuple(one for one in beside if one.start < one.stop),
+        config=_config_tables(store),
+        is_open=store.is_open,
+    )
+
+
+def _begin(segments: Sequence[Segment], last: Run | None) -> tuple[int, tuple[int, int] | None]:
+    first = segments[0].base if segments else 0
+    if last is None:
+        return first, None
+    if not segments or first <= last.end:
+        return last.end, None
+    return first, (last.end, first)
+
+
+def _data_stop(store: StorePlace, segment: Segment) -> int:
+    files, _ = files_at(store.location)
+    with opened(files, segment.path) as file:
+        return min(file.data_stop(segment.size), segment.size, segment.file_size)
+
+
+def _log_end(store: StorePlace, segments: Sequence[Segment]) -> int:
+    """Return the physical offset after the last record or BLANK, else where the log begins."""
+    for segment in reversed(segments):
+        end = _end_in(store, segment)
+        if end > segment.base:
+            return end
+    return segments[0].base if segments else 0
+
+
+def _end_in(store: StorePlace, segment: Segment) -> int:
+    files, _ = files_at(store.location)
+    with opened(files, segment.path) as file:
+        stop = min(file.data_stop(segment.size), segment.size, segment.file_size)
+        end = segment.base
+        if stop == 0:
+            return end
+        # From the last believable record before the zeros: some megabytes, not the file.
+        for batch in scan_window(
+            file,
+            base=segment.base,
+            size=segment.size,
+            start=stop,
+            stop=stop,
+            file_size=segment.file_size,
+            data_stop=stop,
+        ):
+            end = batch.end_of_data
+    return end
+
+
+def _config_tables(store: StorePlace) -> dict[str, bytes]:
+    files, root = files_at(store.location)
+    tables = {}
+    for entry in files.list(f"{root}/{CONFIG_DIRECTORY}"):
+        if not entry.is_directory:
+            with opened(files, entry.path) as file:
+                tables[entry.name] = file.read(0, entry.size)
+    return tables
+
+
+def _compare(store: StorePlace, segments: Sequence[Segment], last: Run, end: int) -> bool:
+    """Compare the last archived record with the log; return whether it was there.
+
+    Raises
+    ------
+    ArchiveError
+        Something else stands there, or the log ends before.
+    """
+    if end < last.end:
+        raise _other_log(store, f"the log ends at physical offset {end}, the archive at {last.end}")
+    facts = last.facts
+    if not facts.last_size or facts.last_offset < segments[0].base:
+        return False
+    found = _record_hash(store, segments, facts.last_offset, facts.last_size)
+    if found == facts.last_sha256:
+        return True
+    raise _other_log(
+        store,
+        f"the record at physical offset {facts.last_offset}, {facts.last_size} bytes: "
+        f"expected SHA-256 {facts.last_sha256}, found {found}",
+    )
+
+
+def _record_hash(store: StorePlace, segments: Sequence[Segment], offset: int, size: int) -> str:
+    files, _ = files_at(store.location)
+    for segment in segments:
+        if 0 <= offset - segment.base < segment.file_size:
+            with opened(files, segment.path) as file:
+                return record_hash(file.read(offset - segment.base, size))
+    return "nothing, its file is missing"
+
+
+def record_hash(content: bytes | memoryview) -> str:
+    """Return what tells a record from any other."""
+    return hashlib.sha256(content).hexdigest()
+
+
+def _other_log(store: StorePlace, difference: str) -> ArchiveError:
+    return ArchiveError(
+        f"{store.location} is not the store that was archived as broker {store.broker_name}, or "
+        f"its log was cut and rewritten since: {difference}",
+        hint="archive this store to a directory of its own",
+    )
+
+
+def plan_tasks(
+    store: StorePlace, plan: LogPlan, stretch_bytes: int, target: str, run: int
+) -> list[ArchiveTask]:
+    """Return the tasks of a run: neighbouring ranges, together at most `stretch_bytes`."""
+    groups: list[list[Stretch]] = []
+    size = stretch_bytes
+    for part in (part for one in plan.log for part in _split(one, stretch_bytes)):
+        length = part.stop - part.start
+        if size + length > stretch_bytes:
+            groups.append([])
+            size = 0
+        groups[-1].append(part)
+        size += length
+    groups += [list(plan.beside)] if plan.beside else []
+    return [
+        ArchiveTask(number, store, tuple(group), target, run) for number, group in enumerate(groups)
+    ]
+
+
+def _split(stretch: Stretch, stretch_bytes: int) -> list[Stretch]:
+    # Cut where the whole file would be cut, so that cuts do not depend on where a run begins.
+    segment = stretch.segment
+    file = SegmentFile(segment.path, segment.base, segment.file_size)
+    parts = []
+    for split in plan_splits([file], stretch_bytes):
+        start, stop = max(split.start, stretch.start), min(split.stop, stretch.stop)
+        if start < stop:
+            parts.append(Stretch(segment, start, stop))
+    return parts

@@ -1,0 +1,61 @@
+"""Archive without Spark: each task pickled as Spark does, one after the other."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from rocketstore.pipeline.jobs.archive.archive_files import RESULT_FIELDS
+from rocketstore.pipeline.jobs.archive.archive_job import begin_run, end_run
+from rocketstore.pipeline.jobs.archive.archive_table import Archive
+from rocketstore.pipeline.jobs.archive.archive_write import archive_task
+from rocketstore.units import MiB
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from rocketstore.config import StoreConfig
+    from rocketstore.pipeline.jobs.archive.archive_job import ArchiveResult
+    from rocketstore.pipeline.jobs.archive.archive_plan import ArchiveTask
+
+
+def sent(task: Any) -> Any:
+    """Return a task as a worker gets it."""
+    return pickle.loads(pickle.dumps(task))  # noqa: S301 - our own bytes
+
+
+def run_tasks(tasks: Sequence[ArchiveTask]) -> pa.Table:
+    batches = [batch for task in tasks for batch in archive_task(sent(task))]
+    return pa.Table.from_batches(batches, schema=RESULT_FIELDS)
+
+
+def archived(
+    store: Path | str,
+    target: Path | str,
+    *,
+    stretch: int = MiB,
+    run: Callable[[Sequence[ArchiveTask]], pa.Table] = run_tasks,
+    config: StoreConfig | None = None,
+) -> ArchiveResult:
+    planned = begin_run(store, target, config=config, stretch_bytes=stretch)
+    return end_run(planned, run(planned.tasks) if planned.has_news else None)
+
+
+def rows(archive: Path | str) -> list[dict[str, Any]]:
+    """Return the archived records in the order of the log."""
+    table = Archive.open(archive).messages.to_pyarrow_table()
+    return sorted(table.to_pylist(), key=lambda row: row["physicalOffset"])
+
+
+def log_bytes(store: Path) -> dict[str, bytes]:
+    """Return the CommitLog files of a store."""
+    return {path.name: path.read_bytes() for path in (store / "commitlog").iterdir()}
+
+
+def state(archive: Path | str) -> tuple[int, int]:
+    """Return the versions of the tables: they change when something is committed."""
+    opened = Archive.open(archive)
+    return opened.messages.version(), opened.extents.version()
