@@ -76,7 +76,7 @@ def test_a_copy_of_a_java_store_has_the_same_messages(spark, tmp_path):
     ("mode", "options", "message"),
     [
         ("overwrite", {}, "mode overwrite would replace the messages of"),
-        ("append", {"colour": "red"}, "option colour of a sink is unknown"),
+        ("append", {"colour": "red"}, "option colour is unknown"),
         ("append", {"sinkId": "a"}, "batchId is missing"),
     ],
 )
@@ -94,7 +94,7 @@ def test_a_store_that_this_process_holds_is_refused_by_its_number(orders, tmp_pa
         MessageStore.open(tmp_path) as store,
         pytest.raises(Exception, match=f"process {os.getpid()} holds"),
     ):
-        write(orders, tmp_path)
+        write(orders, tmp_path, lockTimeout="500ms")
     assert store.is_closed
     assert not (tmp_path / "sink").exists()
 
@@ -133,11 +133,23 @@ def test_a_used_name_with_a_new_checkpoint_ends_the_query_instead_of_dropping_ba
     sink_driver.write_source(spark, tmp_path)
     run_to_its_end(lambda: sink_driver.start_query(spark, tmp_path))
     stored = _numbers(tmp_path / "store")
-    shutil.rmtree(tmp_path / "checkpoint")
+    shutil.rmtree(tmp_path / "checkpoint-numbers")
     with pytest.raises(Exception, match="of sinkId numbers up to 2, and batch 0 comes") as caught:
         run_to_its_end(lambda: sink_driver.start_query(spark, tmp_path))
     assert "give it a new sinkId" in str(caught.value)
     assert _numbers(tmp_path / "store") == stored
+    check_whole(tmp_path / "store", None)
+
+
+def test_two_queries_into_one_store_at_once_both_finish(spark, tmp_path):
+    sink_driver.write_source(spark, tmp_path)
+    queries = [
+        sink_driver.start_query(spark, tmp_path, sink_id=name) for name in ("numbers", "again")
+    ]
+    for query in queries:
+        query.awaitTermination()
+    expected = sorted(2 * list(range(sink_driver.BATCHES * sink_driver.ROWS_PER_BATCH)))
+    assert sorted(_numbers(tmp_path / "store")) == expected
     check_whole(tmp_path / "store", None)
 
 

@@ -34,17 +34,20 @@ def write_source(spark: Any, directory: Path) -> None:
 
 
 def start_query(
-    spark: Any, directory: Path, trouble: Callable[..., Iterator[Any]] | None = None
+    spark: Any,
+    directory: Path,
+    trouble: Callable[..., Iterator[Any]] | None = None,
+    sink_id: str = "numbers",
 ) -> Any:
     """Start the query over what there is."""
     frame = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1)
     frame = frame.parquet(str(directory / "source")).repartitionByRange(2, "body")
     if trouble is not None:
         frame = frame.mapInArrow(trouble, SCHEMA)
-    writer = frame.writeStream.format("rocketstore").option("sinkId", "numbers")
+    writer = frame.writeStream.format("rocketstore").option("sinkId", sink_id)
     writer = writer.option("topic", "Numbers").option("mappedFileSizeCommitLog", "16384")
     writer = writer.option("chunkBytes", "2000")
-    writer = writer.option("checkpointLocation", str(directory / "checkpoint"))
+    writer = writer.option("checkpointLocation", str(directory / f"checkpoint-{sink_id}"))
     return writer.trigger(availableNow=True).option("path", str(directory / "store")).start()
 
 

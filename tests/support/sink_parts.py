@@ -6,25 +6,30 @@ import os
 import signal
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pyarrow as pa
 
 from rocketstore import MessageStore, StoreConfig
-from rocketstore.pipeline.sink.driver_commit import encode_settings
-from rocketstore.pipeline.sink.options import parse_sink_options
-from rocketstore.pipeline.sink.rows import RowEncoder
-from rocketstore.pipeline.sink.staging import JobOwner, StagingWriter, make_job_directory
+from rocketstore.pipeline.sink.sink_commit import encode_settings
+from rocketstore.pipeline.sink.sink_rows import RowEncoder
+from rocketstore.pipeline.sink.sink_settings import parse_sink_options
+from rocketstore.pipeline.sink.sink_staging import (
+    StagingJob,
+    make_job_directory,
+    stage_chunks,
+    staging_root,
+)
 from rocketstore.storage.audit.verify import verify_store
 from rocketstore.storage.files.disk import Disk
-from rocketstore.storage.log.record_log import RecordLog
+from rocketstore.storage.results import PutResult
 from support.small_store import LOG_FILE_BYTES, QUEUE_FILE_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from rocketstore.pipeline.sink.options import SinkOptions
-    from rocketstore.pipeline.sink.staging import StagedFile
+    from rocketstore.message import StoredMessage
+    from rocketstore.pipeline.sink.sink_settings import SinkOptions
+    from rocketstore.pipeline.sink.sink_staging import StagedFile
 
 SIZES = {
     "mappedFileSizeCommitLog": str(LOG_FILE_BYTES),
@@ -43,7 +48,7 @@ CONFIG = StoreConfig(
 
 def sink_options(root: Path, *, streaming: bool = True, **given: str) -> SinkOptions:
     """Return options with small files; a stream's have a sinkId."""
-    texts = {"path": str(root), "chunkBytes": "3000", **SIZES, **given}
+    texts = {"path": str(root), "chunkBytes": "3000", "lockTimeout": "0s", **SIZES, **given}
     if streaming:
         texts.setdefault("sinkId", "sink")
     return parse_sink_options(texts, streaming=streaming)
@@ -58,33 +63,29 @@ def rows(count: int, first: int = 0) -> list[dict[str, Any]]:
             "keys": [f"key-{number}"] if number % 3 else None,
             "tags": f"Tag{number % 3}",
             "queueId": number % 3 if number % 5 else None,
+            "bornTimestamp": 1_600_000_000_000 + number if number % 2 else None,
         }
         for number in range(first, first + count)
     ]
 
 
 def stage(
-    options: SinkOptions, owner: JobOwner, tasks: Sequence[Sequence[dict[str, Any]]]
+    options: SinkOptions, job: StagingJob, tasks: Sequence[Sequence[dict[str, Any]]]
 ) -> list[StagedFile]:
     """Stage rows as so many tasks do."""
     settings = encode_settings(options)
-    make_job_directory(options.root, owner)
+    if not (staging_root(options.root) / job.name).exists():
+        make_job_directory(options.root, job)
     files = []
     for partition_id, task in enumerate(tasks):
-        encoder = RowEncoder(settings, partition_id)
-        staged = StagingWriter(
-            options.root, owner, partition_id=partition_id, chunk_bytes=options.chunk_bytes
-        )
-        if task:
-            for row in encoder.encode(pa.RecordBatch.from_pylist(list(task), SCHEMA)):
-                staged.add(row)
-        file = staged.finish()
+        encoder = RowEncoder(settings, partition_id, options.chunk_bytes)
+        batch = pa.RecordBatch.from_pylist(list(task), SCHEMA)
+        file = stage_chunks(options.root, job, partition_id, encoder.encode(batch))
         if file is not None:
             files.append(file)
     return files
 
 
-MAGIC_PLACES = np.arange(4, 8)
 SCHEMA = pa.schema(
     [
         ("topic", pa.string()),
@@ -92,35 +93,39 @@ SCHEMA = pa.schema(
         ("keys", pa.list_(pa.string())),
         ("tags", pa.string()),
         ("queueId", pa.int32()),
+        ("bornTimestamp", pa.int64()),
     ]
 )
 
 
-def new_owner(options: SinkOptions, *, streaming: bool = True) -> JobOwner:
-    """Return the owner of a new job."""
-    return JobOwner.new(options.sink_id, streaming=streaming)
+def new_job(options: SinkOptions, *, streaming: bool = True) -> StagingJob:
+    """Return a new job."""
+    return StagingJob.new(options.sink_id, streaming=streaming)
 
 
-def stored_numbers(root: Path) -> list[int]:
-    """Return the numbers of all rows in the store, in the order of the log.
+def stored_numbers(root: Path, *, has_gaps: bool = False) -> list[int]:
+    """Return the numbers of all rows in the store, in the order of the log."""
+    return [int(message.body[:6]) for message in stored_messages(root, has_gaps=has_gaps)]
 
-    Opens it for writing first, as the next writer would, so that it is recovered.
+
+def stored_messages(root: Path, *, has_gaps: bool = False) -> list[StoredMessage]:
+    """Return all messages in the store, in the order of the log.
+
+    Opens it for writing first, as the next writer would, so that it is recovered. `has_gaps` says
+    that a power cut took records, whose queue offsets nobody else gets.
     """
-    numbers = []
+    messages = []
     with MessageStore.open(root, CONFIG, threads=False) as store:
         for topic, queue_id in queues_of(root):
             offset, stop = store.min_offset(topic, queue_id), store.max_offset(topic, queue_id)
             while offset < stop:
                 page = store.get(topic, queue_id, offset)
-                assert [message.queue_offset for message in page.messages] == list(
-                    range(offset, offset + len(page.messages))
-                ), "queue offsets are contiguous"
-                assert page.messages
-                numbers += [
-                    (message.physical_offset, int(message.body[:6])) for message in page.messages
-                ]
+                found = [message.queue_offset for message in page.messages]
+                assert has_gaps or found == list(range(offset, offset + len(found)))
+                assert page.next_offset > offset
+                messages += page.messages
                 offset = page.next_offset
-    return [number for _, number in sorted(numbers)]
+    return sorted(messages, key=lambda message: message.physical_offset)
 
 
 def queues_of(root: Path) -> list[tuple[str, int]]:
@@ -142,11 +147,16 @@ def check_whole(root: Path, config: StoreConfig | None = CONFIG) -> None:
 # --- kills ----------------------------------------------------------------------------------------
 
 
+TORN_PUTS = 11
+"""One put of so many is a place to die in."""
+
+
 class _KillPoints:
     """Counts the places where a process may die, and kills this one at one of them."""
 
     def __init__(self, wanted: int) -> None:
         self.left = wanted
+        self.puts = 0
 
     def passed(self) -> None:
         self.left -= 1
@@ -207,15 +217,15 @@ class KillingDisk(Disk):
 def killed_at(point: int, work: Callable[[Disk], object]) -> bool:
     """Do `work` in a process that SIGKILL ends at a point; False when it ended before that.
 
-    Points are the calls of the disk, and for each run of records: before it, with half of its bytes
-    in the log, and with half of its magics, which come last.
+    Points are the calls of the disk, and for each eleventh message: before it, with the first half
+    of its record in the log, and with the second.
     """
     pid = os.fork()
     if pid == 0:
         points = _KillPoints(point)
         status = 1
         try:
-            _tear_appends(points)
+            _tear_puts(points)
             work(KillingDisk(points))
             status = 0
         finally:
@@ -228,21 +238,27 @@ def killed_at(point: int, work: Callable[[Disk], object]) -> bool:
     return False
 
 
-def _tear_appends(points: _KillPoints) -> None:
-    """Let every append of this process, which is about to die, be a place to die in."""
-    append = RecordLog.append
+def _tear_puts(points: _KillPoints) -> None:
+    """Let every put of this process, which is about to die, be a place to die in."""
+    put = MessageStore.put_prepared
 
-    def torn(log: RecordLog, data: Any, starts: Any, *rest: Any) -> None:
+    def torn(store: MessageStore, *arguments: Any) -> PutResult:
+        points.puts += 1
+        if points.puts % TORN_PUTS:
+            return put(store, *arguments)
         points.passed()
-        bare, half = data.copy(), data.copy()
-        bare[starts[:, None] + MAGIC_PLACES] = 0
-        bare[len(data) // 2 :] = 0
-        half[starts[len(starts) // 2 :, None] + MAGIC_PLACES] = 0
-        for state in (bare, half):
+        result = put(store, *arguments)
+        half = result.size // 2
+        for start, size in ((half, result.size - half), (0, half)):
             points.left -= 1
             if points.left < 0:
-                append(log, state, starts[:0], *rest)
+                position = result.physical_offset + start
+                file_start = position // LOG_FILE_BYTES * LOG_FILE_BYTES
+                path = store.layout.root / "commitlog" / f"{file_start:020}"
+                with path.open("r+b") as log:
+                    log.seek(position - file_start)
+                    log.write(bytes(size))
                 os.kill(os.getpid(), signal.SIGKILL)
-        append(log, data, starts, *rest)
+        return result
 
-    RecordLog.append = torn  # type: ignore[method-assign]
+    MessageStore.put_prepared = torn  # type: ignore[method-assign, assignment]

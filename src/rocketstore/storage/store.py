@@ -21,7 +21,6 @@ from rocketstore.storage.clock import system_clock_ms
 from rocketstore.storage.files.disk import Disk
 from rocketstore.storage.layout import StoreLayout
 from rocketstore.storage.log.prepared import PreparedMessage
-from rocketstore.storage.log.record_log import RecordLog
 from rocketstore.storage.opening import StoreParts, open_parts
 from rocketstore.storage.read_only import ReadOnlyStore
 from rocketstore.storage.store_end import EndingStore
@@ -403,9 +402,9 @@ class MessageStore(EndingStore):
         return self._services.next_queue_offset(topic, queue_id)
 
     @property
-    def records(self) -> RecordLog:
-        """The CommitLog's bytes, for whoever brings finished records (the sink of the pipeline)."""
-        return RecordLog(self._parts.log, self._writer)
+    def last_store_timestamp_ms(self) -> int:
+        """Store time of the last record, 0 without any; later ones are not earlier."""
+        return self._parts.log.last_store_timestamp_ms
 
     def delete_expired_files(self) -> None:
         """Let retention, if it is on, delete expired files at any hour for its next rounds."""

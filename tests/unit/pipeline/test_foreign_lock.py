@@ -14,7 +14,7 @@ from rocketstore import MessageStore
 from rocketstore.errors import StoreLockedError
 from rocketstore.pipeline.jobs.audit import places
 from rocketstore.pipeline.jobs.rebuild.proving import prove_with
-from rocketstore.pipeline.sink.driver_commit import check_target
+from rocketstore.pipeline.sink.sink_commit import check_target
 from rocketstore.storage.audit.verify import verify_store
 from rocketstore.storage.files import lock
 from rocketstore.storage.files.lock import UNKNOWN_WRITER, writer_pid

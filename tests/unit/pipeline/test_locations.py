@@ -10,7 +10,7 @@ from rocketstore.errors import ConfigError, StoreError
 from rocketstore.pipeline.files import local_path
 from rocketstore.pipeline.jobs.rebuild.job import rebuild_with
 from rocketstore.pipeline.jobs.report.output import output_places
-from rocketstore.pipeline.sink.options import parse_sink_options
+from rocketstore.pipeline.sink.sink_settings import parse_sink_options
 from support.archive_runs import archived, log_bytes, restored
 from support.audit_runs import audit_here
 from support.pipeline_tables import read_table

@@ -19,7 +19,7 @@ from rocketstore.pipeline.jobs.rebuild import job as rebuild_job
 from rocketstore.pipeline.jobs.rebuild.job import rebuild_with
 from rocketstore.pipeline.jobs.rebuild.proving import prove_with
 from rocketstore.pipeline.jobs.report.plan import plan_report
-from rocketstore.pipeline.sink.options import parse_sink_options
+from rocketstore.pipeline.sink.sink_settings import parse_sink_options
 from support.archive_runs import (
     archived,
     log_bytes,

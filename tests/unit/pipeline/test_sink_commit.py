@@ -3,44 +3,51 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import shutil
 import subprocess
 import sys
-from dataclasses import replace
+import threading
+import time
 
+import pyarrow as pa
 import pytest
 
 from rocketstore import Message, MessageStore
 from rocketstore.errors import (
     ConfigError,
     NotAStoreError,
+    RefusedMessageError,
     StoreDamagedError,
     StoreError,
     StoreFullError,
     StoreLockedError,
 )
-from rocketstore.pipeline.sink.driver_commit import (
+from rocketstore.pipeline.sink.sink_commit import (
     check_target,
     commit_batch,
-    read_intent,
     sweep_job,
 )
-from rocketstore.pipeline.sink.intent import DoneMarks, Intent, done_path
-from rocketstore.pipeline.sink.rows import EncodedRow
-from rocketstore.pipeline.sink.staging import (
-    JobOwner,
+from rocketstore.pipeline.sink.sink_ledger import (
+    Intent,
+    Ledger,
+    ledger_path,
+    read_intent,
+    sealed,
+)
+from rocketstore.pipeline.sink.sink_staging import (
+    ABANDONED_AFTER_S,
     StagedFile,
-    StagingWriter,
+    make_job_directory,
     read_chunks,
+    stage_chunks,
     staging_root,
 )
 from rocketstore.storage.files.disk import Disk
 from support.sink_parts import (
     CONFIG,
     check_whole,
-    new_owner,
+    new_job,
     rows,
     sink_options,
     stage,
@@ -51,10 +58,10 @@ from support.small_store import Clock
 
 def commit(root, tasks, batch_id=0, *, streaming=True, disk=None, clock=None, **given):
     options = sink_options(root, streaming=streaming, **given)
-    owner = new_owner(options, streaming=streaming)
-    files = stage(options, owner, tasks)
+    job = new_job(options, streaming=streaming)
+    files = stage(options, job, tasks)
     more = {} if clock is None else {"clock": clock}
-    return commit_batch(options, owner, files, batch_id, disk=disk, **more)
+    return commit_batch(options, job, files, batch_id, disk=disk, **more)
 
 
 def numbers(*tasks):
@@ -95,7 +102,8 @@ def test_a_stream_that_begins_again_under_a_used_name_is_refused(tmp_path):
     for number in range(3):
         commit(tmp_path, [rows(3, 3 * number)], number + 4)
     for number in (0, 3, 4, 5):
-        with pytest.raises(ConfigError, match=f"of sinkId sink up to 6, and batch {number} comes"):
+        message = f"sink.json has batches of sinkId sink up to 6, and batch {number} comes again"
+        with pytest.raises(ConfigError, match=message):
             commit(tmp_path, [rows(3, 100)], number)
     with pytest.raises(ConfigError, match="give it a new sinkId"):
         commit(tmp_path, [[]], 0)
@@ -134,13 +142,12 @@ def test_an_empty_batch_is_done_as_well(tmp_path):
     }
 
 
-def test_marks_of_a_stream_stay_one_run_however_long_it_goes_on():
-    marks = DoneMarks("s")
+def test_the_ledger_of_a_stream_stays_one_run_however_long_it_goes_on():
+    ledger = Ledger(sink_id="s")
     for number in (0, 1, 2, 7, 3, 9, 8):
-        marks = marks.marking(number)
-    assert marks.ranges == ((0, 3), (7, 9))
-    assert 3 in marks
-    assert 5 not in marks
+        ledger = ledger.with_batch(number)
+    assert (ledger.batches, ledger.last) == (((0, 4), (7, 10)), 8)
+    assert [number in ledger for number in (0, 3, 4, 5, 7, 9, 10)] == [1, 1, 0, 0, 1, 1, 0]
 
 
 # --- the store ----------------------------------------------------------------------------------
@@ -211,6 +218,51 @@ def test_a_store_that_is_open_elsewhere_is_refused_with_the_process_before_any_w
     check_whole(tmp_path)
 
 
+def test_a_store_in_use_is_waited_for_and_the_holder_named_when_the_time_is_over(tmp_path):
+    commit(tmp_path, [rows(3)], 0)
+    options = sink_options(tmp_path, lockTimeout="2s")
+    job = new_job(options)
+    files = stage(options, job, [rows(3, 3)])
+    pauses = []
+    with MessageStore.open(tmp_path, CONFIG, threads=False):
+        for work in (
+            lambda: check_target(options, sleep=pauses.append),
+            lambda: commit_batch(options, job, files, 1, sleep=pauses.append),
+        ):
+            pauses.clear()
+            with pytest.raises(StoreLockedError, match=r"this process holds .*waited 2 s"):
+                work()
+            assert sum(pauses) == pytest.approx(2)
+
+    holder = MessageStore.open(tmp_path, CONFIG, threads=False)
+
+    def let_go(_seconds):
+        holder.close()
+
+    assert commit_batch(options, job, files, 1, sleep=let_go).is_new
+    assert stored_numbers(tmp_path) == list(range(6))
+
+
+def test_two_sinks_into_one_store_at_once_both_finish(tmp_path):
+    def write(name, first):
+        for number in range(5):
+            tasks = [rows(20, first + 20 * number)]
+            outcomes.append(commit(tmp_path, tasks, number, sinkId=name, lockTimeout="60s"))
+
+    outcomes = []
+    threads = [
+        threading.Thread(target=write, args=(name, first))
+        for name, first in (("left", 0), ("right", 100))
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [outcome.is_new for outcome in outcomes] == [True] * 10
+    assert sorted(stored_numbers(tmp_path)) == list(range(200))
+    check_whole(tmp_path)
+
+
 def test_a_directory_of_something_else_is_refused(tmp_path):
     (tmp_path / "thesis.txt").write_text("draft")
     with pytest.raises(NotAStoreError, match="is no store and not empty"):
@@ -241,7 +293,7 @@ def test_a_disk_that_is_full_in_the_middle_leaves_a_batch_that_the_next_commit_f
         commit(tmp_path, [rows(200)], 1, disk=FullDisk(1))
     options = sink_options(tmp_path)
     # What Spark does then; it may not take away what the next commit needs.
-    sweep_job(options, new_owner(options))
+    sweep_job(options, new_job(options))
     assert read_intent(tmp_path).batch_id == 1
     commit(tmp_path, [rows(1, 300)], 2)
     assert stored_numbers(tmp_path) == [*range(900, 910), *range(200), 300]
@@ -253,29 +305,49 @@ def test_a_disk_that_is_full_in_the_middle_leaves_a_batch_that_the_next_commit_f
 
 def staged(root):
     options = sink_options(root)
-    owner = new_owner(options)
-    files = stage(options, owner, [rows(40)])
-    return options, owner, files, staging_root(root) / owner.job / files[0].name
+    job = new_job(options)
+    files = stage(options, job, [rows(40)])
+    return options, job, files, staging_root(root) / job.name / files[0].name
 
 
-def test_a_staged_file_that_was_changed_or_cut_appends_nothing(tmp_path):
+def test_a_staged_file_that_was_cut_or_is_missing_is_named_and_nothing_is_appended(tmp_path):
     commit(tmp_path, [rows(3, 900)], 0)
-    for number, change in enumerate(
-        (
-            lambda data: data[:-1],
-            lambda data: data[:20],
-            lambda data: b"",
-            lambda data: b"X" + data[1:],
-            lambda data: data[:-9] + bytes([data[-9] ^ 1]) + data[-8:],
-            lambda data: data[:9] + b"\xff" + data[10:],
-        )
+    for change in (
+        lambda path: path.write_bytes(path.read_bytes()[:-1]),
+        lambda path: path.write_bytes(path.read_bytes()[:20]),
+        lambda path: path.write_bytes(b""),
+        lambda path: path.write_bytes(path.read_bytes() + b"x"),
+        lambda path: path.unlink(),
     ):
-        options, owner, files, path = staged(tmp_path)
-        path.write_bytes(change(path.read_bytes()))
-        with pytest.raises(StoreDamagedError, match="nothing of it was appended"):
-            commit_batch(options, owner, files, 1)
-        assert stored_numbers(tmp_path) == [900, 901, 902], number
+        options, job, files, path = staged(tmp_path)
+        change(path)
+        with pytest.raises(StoreDamagedError, match=f"staged file {path}") as caught:
+            commit_batch(options, job, files, 1)
+        assert "nothing of it was appended; run the write again" in str(caught.value)
         assert read_intent(tmp_path) is None
+        assert stored_numbers(tmp_path) == [900, 901, 902]
+
+
+def test_a_staged_file_whose_bytes_changed_is_appended_up_to_there_and_finished_when_it_is_back(
+    tmp_path,
+):
+    commit(tmp_path, [rows(3, 900)], 0)
+    options, job, files, path = staged(tmp_path)
+    assert len(files[0].chunks) > 2
+    content = path.read_bytes()
+    begin = sum(size for size, _ in files[0].chunks[:2])
+    path.write_bytes(content[: begin + 9] + b"\xff" + content[begin + 10 :])
+    for _ in range(2):
+        with pytest.raises(StoreDamagedError, match=f"bytes at {begin}; a part of the batch may"):
+            commit_batch(options, job, files, 1)
+    found = stored_numbers(tmp_path)
+    assert found == [900, 901, 902, *range(len(found) - 3)]
+    assert 0 < len(found) - 3 < 40
+    path.write_bytes(content)
+    check_target(options)
+    assert stored_numbers(tmp_path) == [900, 901, 902, *range(40)]
+    assert not commit(tmp_path, [rows(40)], 1).is_new
+    check_whole(tmp_path)
 
 
 def test_every_bit_of_a_staged_file_is_vouched_for(tmp_path):
@@ -283,13 +355,13 @@ def test_every_bit_of_a_staged_file_is_vouched_for(tmp_path):
     data = path.read_bytes()
     for at in range(0, len(data), 97):
         path.write_bytes(data[:at] + bytes([data[at] ^ 0x10]) + data[at + 1 :])
-        with pytest.raises(StoreDamagedError):
-            list(read_chunks(path, files[0].size))
+        with pytest.raises(StoreDamagedError, match="checksum mismatch"):
+            list(read_chunks(path.parent, files))
 
 
 def test_a_done_mark_that_cannot_be_trusted_stops_the_commit(tmp_path):
     commit(tmp_path, [rows(3)], 0)
-    path = done_path(tmp_path, "sink")
+    path = ledger_path(tmp_path, "sink")
     for content in (b"", b"{}", path.read_bytes().replace(b'"sink"', b'"sunk"')):
         path.write_bytes(content)
         with pytest.raises(StoreDamagedError, match="cannot be trusted"):
@@ -300,15 +372,21 @@ def test_a_done_mark_that_cannot_be_trusted_stops_the_commit(tmp_path):
 
 def test_an_intent_reads_back_as_it_was_written(tmp_path):
     intent = Intent(
-        job="j", sink_id="s", batch_id=4, start=10, length=300, crc=7, messages=2,
-        store_timestamp_ms=99, runs=((10, 200), (220, 90)), file_start=0, file_size=1000,
-        first_offsets=(("T", 1, 5),), files=(StagedFile(0, "a", 10, 2),), skipped=((0, 1),),
+        job="j", sink_id="s", batch_id=4, start=10, file_size=1000, store_timestamp_ms=99,
+        files=(StagedFile(0, "a", ((10, 2), (7, 3))),), present=((0, 1), (5, 9)),
     )  # fmt: skip
-    assert Intent.decode(intent.encode(), tmp_path) == intent
-    fields = json.loads(intent.encode())
-    fields["content"]["length"] = 301
-    with pytest.raises(StoreDamagedError, match="checksum"):
-        Intent.decode(json.dumps(fields).encode(), tmp_path)
+    path = tmp_path / "sink" / "intent.json"
+    path.parent.mkdir()
+    path.write_bytes(sealed(intent))
+    assert read_intent(tmp_path) == intent
+    for old, new, what in (
+        (b'"start":10', b'"start":11', "checksum"),
+        (b"crc32", b"crc33", "crc33"),
+        (b"}", b"", "expected a checksum"),
+    ):
+        path.write_bytes(sealed(intent).replace(old, new))
+        with pytest.raises(StoreDamagedError, match=f"intent.json cannot be trusted: .*{what}"):
+            read_intent(tmp_path)
 
 
 # --- leftovers ----------------------------------------------------------------------------------
@@ -316,55 +394,56 @@ def test_an_intent_reads_back_as_it_was_written(tmp_path):
 
 def test_files_of_attempts_that_were_not_committed_are_not_used_and_swept(tmp_path):
     options = sink_options(tmp_path)
-    owner = new_owner(options)
-    stage(options, owner, [rows(40)])
-    files = stage(options, owner, [rows(40)])
-    commit_batch(options, owner, files, 0)
+    job = new_job(options)
+    stage(options, job, [rows(40)])
+    files = stage(options, job, [rows(40)])
+    commit_batch(options, job, files, 0)
     assert stored_numbers(tmp_path) == list(range(40))
     check_whole(tmp_path)
 
 
 def test_a_task_makes_no_directory_where_the_drivers_is_not_to_be_seen(tmp_path):
     options = sink_options(tmp_path / "here")
-    owner = new_owner(options)
-    stage(options, owner, [rows(3)])
-    elsewhere = str(tmp_path / "there" / "store")
-    staged = StagingWriter(elsewhere, owner, partition_id=0, chunk_bytes=100)
+    job = new_job(options)
+    make_job_directory(options.root, job)
+    elsewhere = tmp_path / "there" / "store"
+    chunk = pa.RecordBatch.from_pydict({"body": [b"x"]})
     with pytest.raises(StoreError, match="the directory is not shared") as caught:
-        staged.add(EncodedRow(("Topic0", 0), b"x" * 200))
-    assert f"{staging_root(elsewhere) / owner.job} is not there" in str(caught.value)
-    staged.discard()
+        stage_chunks(elsewhere, job, 0, [chunk])
+    assert f"{staging_root(elsewhere) / job.name} is not there" in str(caught.value)
     assert not (tmp_path / "there").exists()
 
 
-def test_what_a_dead_driver_staged_is_swept_and_what_a_living_one_stages_is_not(tmp_path):
-    options = sink_options(tmp_path, streaming=False)
-    living = new_owner(options, streaming=False)
-    dead = replace(living, job="dead", started=living.started - 1)
-    elsewhere = replace(living, job="elsewhere", host="another")
-    old = replace(elsewhere, job="old")
-    for owner in (living, dead, elsewhere, old):
-        stage(options, owner, [rows(3)])
-    for path in (staging_root(tmp_path) / "old", *(staging_root(tmp_path) / "old").iterdir()):
-        os.utime(path, (0, 0))
+def test_an_attempt_that_fails_leaves_no_file(tmp_path):
+    options = sink_options(tmp_path)
+    job = new_job(options)
+    with pytest.raises(RefusedMessageError):
+        stage(options, job, [[*rows(100), {"topic": "no topic", "body": b""}]])
+    assert list((staging_root(tmp_path) / job.name).iterdir()) == []
+
+
+def test_a_commit_sweeps_what_its_stream_and_dead_jobs_left_and_nothing_of_the_living(tmp_path):
+    stream = sink_options(tmp_path)
+    write = sink_options(tmp_path, streaming=False)
+    longer = sink_options(tmp_path, sinkId="sink.2")
+    former, other = new_job(stream), new_job(longer)
+    living, dead = (new_job(write, streaming=False) for _ in range(2))
+    for job in (former, other, living, dead):
+        stage(stream, job, [rows(3)])
+    (path,) = (staging_root(tmp_path) / dead.name).iterdir()
+    old_s = time.time() - ABANDONED_AFTER_S - 60
+    os.utime(path, (old_s, old_s))
+    os.utime(path.parent, (old_s, old_s))
     commit(tmp_path, [rows(3)], 0)
-    left = {path.name for path in staging_root(tmp_path).iterdir()}
-    assert left == {living.job, "elsewhere"}
+    assert {path.name for path in staging_root(tmp_path).iterdir()} == {living.name, other.name}
 
 
 def test_an_aborted_job_takes_its_files_with_it(tmp_path):
     options = sink_options(tmp_path)
-    stage(options, new_owner(options), [rows(3)])
+    stage(options, new_job(options), [rows(3)])
     # A stream's abort comes to a writer that never saw the job.
-    sweep_job(options, new_owner(options))
+    sweep_job(options, new_job(options))
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_driver_is_the_process_that_it_was():
-    owner = JobOwner.new(None, streaming=False)
-    assert owner.is_gone is False
-    assert replace(owner, started=owner.started + 1).is_gone is True
-    assert replace(owner, host="another").is_gone is None
 
 
 def test_a_store_that_was_moved_goes_on(tmp_path):
@@ -401,4 +480,4 @@ def test_what_the_system_refuses_a_task_is_one_sentence(
     options = sink_options(tmp_path / "store")
     monkeypatch.setattr(os, call, refuse)
     with pytest.raises(kind, match=message):
-        stage(options, new_owner(options), [rows(30)])
+        stage(options, new_job(options), [rows(30)])

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rocketstore.errors import ConfigError
-from rocketstore.pipeline.sink.options import SINK_OPTIONS, parse_sink_options
-from support.page_tables import table_with
+from rocketstore.pipeline.sink.sink_settings import parse_sink_options
 
 
 def parse(*, streaming=False, **given):
@@ -18,7 +17,7 @@ def parse(*, streaming=False, **given):
     [
         ({"path": ""}, False, "no store is named"),
         ({"path": "s3://bucket/store"}, False, "option path must be a directory"),
-        ({"colour": "red"}, False, "option colour of a sink is unknown"),
+        ({"colour": "red"}, False, "option colour is unknown"),
         ({"quueCount": "3"}, False, "did you mean queueCount?"),
         ({"sinkId": "a/b", "batchId": "1"}, False, "option sinkId must be letters"),
         ({"sinkId": "../x", "batchId": "1"}, False, "option sinkId must be letters"),
@@ -29,7 +28,7 @@ def parse(*, streaming=False, **given):
         ({}, True, "writeStream needs option sinkId"),
         ({"sinkId": "a", "batchId": "1"}, True, "option batchId is for write"),
         ({"queueCount": "0"}, False, "option queueCount must be a number from 1"),
-        ({"chunkBytes": "2g"}, False, "option chunkBytes must be a number of bytes up to 1g"),
+        ({"chunkBytes": "2g"}, False, "option chunkBytes must be a number of bytes up to 1024m"),
     ],
 )
 def test_what_cannot_be_meant_is_refused_by_name(given, streaming, message):
@@ -42,7 +41,8 @@ def test_names_are_matched_without_regard_to_case_and_spark_s_own_are_passed_ove
     options = parse(
         streaming=True, SINKID="a", chunkbytes="64k", checkpointLocation="/c", queryname="q"
     )
-    assert (options.sink_id, options.chunk_bytes) == ("a", 65_536)
+    assert (options.sink_id, options.chunk_bytes, options.lock_timeout_s) == ("a", 65_536, 60)
+    assert parse(lockTimeout="0s").lock_timeout_s == 0
 
 
 def test_settings_of_the_store_are_handed_on():
@@ -54,9 +54,3 @@ def test_a_file_uri_and_a_relative_path_become_absolute(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     assert parse(path="file:///data/store").root == "/data/store"
     assert parse(path="store").root == str(tmp_path / "store")
-
-
-def test_the_page_lists_the_options():
-    rows = table_with("guide/spark-sink.md", "option", "default", "meaning")
-    page = [(row["option"], row["default"], row["meaning"]) for row in rows]
-    assert page == [(f"`{one.name}`", one.default, one.meaning) for one in SINK_OPTIONS]

@@ -12,11 +12,11 @@ from rocketstore import Message, MessageStore
 from rocketstore.errors import ConfigError, RefusedMessageError, RocketStoreError
 from rocketstore.format.host import encode_host
 from rocketstore.format.java_hash import string_hash
-from rocketstore.pipeline.sink import rows as sink_rows
-from rocketstore.pipeline.sink.driver_commit import commit_batch, encode_settings
-from rocketstore.pipeline.sink.rows import EncodeSettings, RowEncoder, check_columns
+from rocketstore.pipeline.sink import sink_rows
+from rocketstore.pipeline.sink.sink_commit import commit_batch, encode_settings
+from rocketstore.pipeline.sink.sink_rows import EncodeSettings, RowEncoder, check_columns
 from rocketstore.storage.topic_name import check_topic
-from support.sink_parts import CONFIG, new_owner, sink_options, stage
+from support.sink_parts import CONFIG, new_job, sink_options, stage
 from support.small_store import Clock
 
 SETTINGS = EncodeSettings(
@@ -49,7 +49,8 @@ def batch_of(*rows):
 
 
 def encode(*rows, settings=SETTINGS, partition_id=0):
-    return list(RowEncoder(settings, partition_id).encode(batch_of(*rows)))
+    chunks = RowEncoder(settings, partition_id, 1 << 20).encode(batch_of(*rows))
+    return [row for chunk in chunks for row in chunk.to_pylist()]
 
 
 ROWS = [
@@ -87,9 +88,9 @@ def test_the_log_is_byte_for_byte_what_puts_would_have_written(tmp_path, monkeyp
     monkeypatch.setattr("support.sink_parts.SCHEMA", pa.schema(list(TYPES.items())))
     rows = [{**row, "queueId": number % 3} for number, row in enumerate(ROWS * 40)]
     options = sink_options(tmp_path / "sink")
-    owner = new_owner(options)
-    files = stage(options, owner, [rows[:100], rows[100:]])
-    commit_batch(options, owner, files, 0, clock=clock)
+    job = new_job(options)
+    files = stage(options, job, [rows[:100], rows[100:]])
+    commit_batch(options, job, files, 0, clock=clock)
     with MessageStore.open(tmp_path / "put", CONFIG, clock=clock, threads=False) as store:
         for row in rows:
             assert store.put(message_of(row), row["queueId"]).is_stored
@@ -184,7 +185,7 @@ def test_a_row_without_a_queue_goes_by_its_keys_or_in_turn():
     )
     # The first hash is Integer.MIN_VALUE, whose absolute value Java cannot say.
     expected = [0, abs(string_hash("k-1")) % 4, 2, 3, 9, 0]
-    assert [row.queue.queue_id for row in found] == expected
+    assert [row["queueId"] for row in found] == expected
 
 
 def test_columns_win_over_properties_of_the_same_name_and_keep_their_place():
@@ -197,13 +198,13 @@ def test_columns_win_over_properties_of_the_same_name_and_keep_their_place():
             "tags": "new",
         }
     )
-    assert found.record.endswith(b"KEYS\x01a  b\x02TAGS\x01new\x02x\x01y")
+    assert found["properties"] == b"KEYS\x01a  b\x02TAGS\x01new\x02x\x01y"
 
 
 def test_a_topic_option_wins_over_the_column():
     settings = SETTINGS.__class__(**{**vars(SETTINGS), "topic": "Given"})
-    assert encode({"topic": "T", "body": b""}, settings=settings)[0].queue.topic == "Given"
-    assert encode({"body": b""}, settings=settings)[0].queue.topic == "Given"
+    assert encode({"topic": "T", "body": b""}, settings=settings)[0]["topic"] == "Given"
+    assert encode({"body": b""}, settings=settings)[0]["topic"] == "Given"
 
 
 @pytest.mark.parametrize(

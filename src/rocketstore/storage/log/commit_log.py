@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 import numpy as np
 
-from rocketstore.errors import RefusedMessageError, StoreError
+from rocketstore.errors import RefusedMessageError
 from rocketstore.format.blank import END_FILE_MIN_BLANK_SIZE, encode_blank
 from rocketstore.format.record import MESSAGE_MAGIC_V1_SIGNED, body_crc, crc32, record_struct
 from rocketstore.message import TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
@@ -342,65 +342,6 @@ class CommitLog(WholeAppends):
         if done < 0:
             return done
         return offset, size, queue_offset, now, count
-
-    def append_placed(
-        self,
-        data: ByteArray,
-        starts: Table,
-        offset: int,
-        queues: Mapping[QueueKey, tuple[int, int]],
-        now_ms: int,
-    ) -> None:
-        """Append records that are complete and state the offsets they get here, all in one file.
-
-        Parameters
-        ----------
-        data
-            The records, one behind the other; left without their magics.
-        starts
-            Where each begins in `data`.
-        offset
-            Physical offset that the first states.
-        queues
-            Of each queue that has some: its next offset after them, and their bytes.
-        now_ms
-            Their store time, not before the last one.
-
-        Raises
-        ------
-        StoreError
-            The log does not go on there; nothing was stored.
-        StoreFullError
-            A file was needed and could not be made; nothing was stored.
-        """
-        with self.lock:
-            try:
-                self._enter()
-                position = self._make_room(len(data))
-                if self._base + position != offset or now_ms < self.last_store_timestamp_ms:
-                    last_ms = self.last_store_timestamp_ms
-                    raise StoreError(
-                        f"records for physical offset {offset} of {now_ms} ms cannot be appended "
-                        f"at {self._base + position}, after one of {last_ms} ms"
-                    )
-                end = position + len(data)
-                self._begin(len(data), now_ms)
-                # So many bytes take a while. A process that is killed in it leaves no record whose
-                # body is there and whose properties, without a checksum, are not: magics come last.
-                magics = starts[:, None] + _MAGIC_PLACES
-                kept = data[magics]
-                data[magics] = 0
-                self._target[position:end] = data
-                self._target[position + magics] = kept
-                cells = [(self.cell(key), *numbers) for key, numbers in queues.items()]
-                self._commit(
-                    len(data),
-                    now_ms,
-                    [(cell, n, cell.stored_bytes + size) for cell, n, size in cells],
-                )
-                self._busy = 0
-            finally:
-                self.locked_since_ms = 0
 
     def _write_batch(
         self, cell: QueueCell, source: ByteArray, table: Table, plan: Plan, now_ms: int

@@ -1,18 +1,17 @@
-"""Rows to records: whole CommitLog records that lack only what the commit gives them.
+"""Rows to messages: checked, and encoded as far as they can be without the store.
 
-Law: what is encoded here is what ``MessageStore.put`` would store for the same message, and what it
-would refuse is refused here, with the row and the reason, before anything is written to the store.
+Law: what leaves this module the store takes as it is, and stores as ``MessageStore.put`` would;
+what it would refuse is refused here, with the row and the reason, before anything is written to it.
 Runs on executors, so it may not import the store; tests hold the two equal.
 
-Queue offset, physical offset and store time are zero until the commit; a missing bornTimestamp is
-`BORN_AT_STORE`.
+Bodies stay in Arrow's memory: what a task holds besides the batch that Spark gave it is one chunk.
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from rocketstore.errors import ConfigError, FormatError, RefusedMessageError
 from rocketstore.format.blank import END_FILE_MIN_BLANK_SIZE
@@ -28,20 +27,12 @@ from rocketstore.format.properties import (
     UNIQ_KEY,
     encode_properties,
 )
-from rocketstore.format.record import (
-    MESSAGE_MAGIC_V1_SIGNED,
-    TOPIC_SIZE_MAX,
-    body_crc,
-    host_flags,
-    record_struct,
-)
+from rocketstore.format.record import TOPIC_SIZE_MAX, host_flags, record_size
 from rocketstore.message import (
-    BORN_HOST_V6_FLAG,
     COMPRESSED_FLAG,
     COMPRESSION_TYPE_MASK,
     COMPRESSION_TYPE_ZLIB,
     DEFAULT_HOST,
-    STORE_HOST_V6_FLAG,
     TRANSACTION_MASK,
 )
 
@@ -49,9 +40,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     import pyarrow as pa
-
-BORN_AT_STORE: Final = -(1 << 63)
-"""Stands for "the store time" in a staged record; as a time it would be before the dinosaurs."""
 
 QUEUE_ID_MAX: Final = 2**31 - 1
 
@@ -87,22 +75,7 @@ ASSIGNED_COLUMNS: Final = frozenset(
 """Columns of table ``messages`` that the store gives; of rows to be written they are left out."""
 
 _TOPIC: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
-_HOST_BITS: Final = BORN_HOST_V6_FLAG | STORE_HOST_V6_FLAG
 _ZLIB_METHOD: Final = 8
-
-
-class Queue(NamedTuple):
-    """Where a record goes."""
-
-    topic: str
-    queue_id: int
-
-
-class EncodedRow(NamedTuple):
-    """A record and its queue."""
-
-    queue: Queue
-    record: bytes
 
 
 @dataclass(frozen=True)
@@ -185,29 +158,46 @@ class RowEncoder:
         Of the store.
     partition_id
         Of the task: where its round robin begins, and what errors name.
+    chunk_bytes
+        About how many bytes of rows a chunk has.
     """
 
-    def __init__(self, settings: EncodeSettings, partition_id: int) -> None:
+    def __init__(self, settings: EncodeSettings, partition_id: int, chunk_bytes: int) -> None:
         self._settings = settings
         self._partition_id = partition_id
+        self._chunk_bytes = chunk_bytes
         self._turn = partition_id
         self._rows = 0
-        self._topics: dict[str, bytes] = {}
+        self._topics: set[str] = set()
 
-    def encode(self, batch: pa.RecordBatch) -> Iterator[EncodedRow]:
-        """Yield the records of a batch.
+    def encode(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """Yield the messages of a batch in chunks of the columns that `sink_commit` puts.
 
         Raises
         ------
         RefusedMessageError
             A row is no message that the store takes; says which row, and why.
         """
-        columns = _columns(batch)
-        names = list(columns)
-        for values in zip(*columns.values(), strict=True):
-            row = dict(zip(names, values, strict=True))
+        known = {name.lower(): name for name in COLUMNS}
+        names = [known.get(name.lower(), "") for name in batch.schema.names]
+        rows = max(1, self._chunk_bytes * batch.num_rows // max(batch.nbytes, 1))
+        for first in range(0, batch.num_rows, rows):
+            part = batch.slice(first, rows)
+            yield self._encoded({name: part.column(at) for at, name in enumerate(names) if name})
+
+    def _encoded(self, columns: dict[str, pa.Array[Any]]) -> pa.RecordBatch:
+        import pyarrow as pa  # noqa: PLC0415 - kept out of planning processes
+
+        body = columns.pop("body").cast(pa.large_binary())
+        lists = {
+            name: (_born_ms(column) if name == "bornTimestamp" else column).to_pylist()
+            for name, column in columns.items()
+        }
+        made = []
+        for at, scalar in enumerate(body):
+            row = {name: values[at] for name, values in lists.items()}
             try:
-                yield self._encode_row(row)
+                made.append(self._message(row, scalar.as_buffer()))
             except (RefusedMessageError, FormatError) as error:
                 topic = self._settings.topic or row.get("topic")
                 raise RefusedMessageError(
@@ -216,41 +206,60 @@ class RowEncoder:
                     hint=error.hint or "mend or filter such rows; nothing was written",
                 ) from error
             self._rows += 1
+        fields: list[tuple[str, Any]] = [
+            ("queueId", pa.int32()),
+            ("body", pa.large_binary()),
+            ("topic", pa.string()),
+            ("properties", pa.binary()),
+            ("flag", pa.int32()),
+            ("sysFlag", pa.int32()),
+            ("bornTimestamp", pa.int64()),
+            ("bornHost", pa.string()),
+            ("reconsumeTimes", pa.int32()),
+            ("preparedTransactionOffset", pa.int64()),
+        ]
+        schema = pa.schema(fields)
+        values = iter(zip(*made, strict=True))
+        arrays = [body if name == "body" else pa.array(next(values), kind) for name, kind in fields]
+        return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
-    def _encode_row(self, row: dict[str, Any]) -> EncodedRow:
+    def _message(self, row: dict[str, Any], body: pa.Buffer | None) -> tuple[Any, ...]:
+        """Return the fields of a message as they are staged, without the body."""
         settings = self._settings
-        topic = settings.topic or row.get("topic")
-        encoded_topic = self._topics.get(topic)  # type: ignore[arg-type] # None is in no dict
-        if encoded_topic is None:
-            encoded_topic = self._topics[check_topic(topic)] = check_topic(topic).encode("ascii")
-        body = _body(row["body"], settings.max_message_size)
+        topic: Any = settings.topic or row.get("topic")
+        if topic not in self._topics:
+            self._topics.add(check_topic(topic))
+        if body is None:
+            raise RefusedMessageError("its body is null", hint="an empty body is b''; filter nulls")
+        if body.size > settings.max_message_size:
+            raise RefusedMessageError(
+                f"body of {body.size} bytes exceeds maxMessageSize of {settings.max_message_size}"
+            )
         pairs = _properties(row)
         properties = encode_properties(pairs) if pairs else b""
         if len(properties) > PROPERTIES_SIZE_MAX:
             raise RefusedMessageError(
                 f"properties of {len(properties)} bytes exceed the limit of {PROPERTIES_SIZE_MAX}"
             )
-        born_host = _born_host(row.get("bornHost"))
+        host = row.get("bornHost")
         sys_flag = _sys_flag(row.get("sysFlag"), body)
-        sys_flag |= host_flags(born_host, settings.store_host)
         queue_id = self._queue_id(row.get("queueId"), pairs)
-        born = row.get("bornTimestamp")
-        layout = record_struct(
-            len(body), len(encoded_topic), len(properties), len(born_host), len(settings.store_host)
+        size = record_size(
+            body_size=body.size,
+            topic_size=len(topic),
+            properties_size=len(properties),
+            sys_flag=host_flags(_born_host(host), settings.store_host),
         )
-        if layout.size + END_FILE_MIN_BLANK_SIZE > settings.file_size:
+        if size + END_FILE_MIN_BLANK_SIZE > settings.file_size:
             raise RefusedMessageError(
-                f"{layout.size} bytes do not fit a CommitLog file of {settings.file_size} bytes, "
+                f"{size} bytes do not fit a CommitLog file of {settings.file_size} bytes, "
                 f"which holds {settings.file_size - END_FILE_MIN_BLANK_SIZE}"
             )
-        record = layout.pack(
-            layout.size, MESSAGE_MAGIC_V1_SIGNED, body_crc(body), queue_id, row.get("flag") or 0,
-            0, 0, sys_flag, BORN_AT_STORE if born is None else born, born_host, 0,
-            settings.store_host, row.get("reconsumeTimes") or 0,
-            row.get("preparedTransactionOffset") or 0, len(body), body, len(encoded_topic),
-            encoded_topic, len(properties), properties,
+        return (
+            queue_id, topic, properties, row.get("flag") or 0, sys_flag, row.get("bornTimestamp"),
+            host or DEFAULT_HOST, row.get("reconsumeTimes") or 0,
+            row.get("preparedTransactionOffset") or 0,
         )  # fmt: skip
-        return EncodedRow(Queue(str(topic), queue_id), record)
 
     def _queue_id(self, given: int | None, pairs: dict[str, str]) -> int:
         """Return the queue given, else that of the keys, else the next in turn."""
@@ -284,34 +293,12 @@ def check_topic(topic: object) -> str:
     return topic
 
 
-def _columns(batch: pa.RecordBatch) -> dict[str, list[Any]]:
-    """Return the columns that make messages, under our names, as Python values."""
-    known = {name.lower(): name for name in COLUMNS}
-    columns = {}
-    for field, column in zip(batch.schema, batch.columns, strict=True):
-        name = known.get(field.name.lower())
-        if name is not None:
-            columns[name] = _born_ms(column) if name == "bornTimestamp" else column.to_pylist()
-    return columns
-
-
-def _born_ms(column: pa.Array[Any]) -> list[int | None]:
+def _born_ms(column: pa.Array[Any]) -> pa.Array[Any]:
     import pyarrow as pa  # noqa: PLC0415 - kept out of planning processes
 
     if pa.types.is_timestamp(column.type):
         column = column.cast(pa.timestamp("ms", column.type.tz), safe=False)
-    times: list[int | None] = column.cast(pa.int64()).to_pylist()
-    return times
-
-
-def _body(body: object, limit: int) -> bytes:
-    if isinstance(body, str):
-        body = body.encode()
-    if not isinstance(body, bytes):
-        raise RefusedMessageError("its body is null", hint="an empty body is b''; filter nulls")
-    if len(body) > limit:
-        raise RefusedMessageError(f"body of {len(body)} bytes exceeds maxMessageSize of {limit}")
-    return body
+    return column.cast(pa.int64())
 
 
 def _properties(row: dict[str, Any]) -> dict[str, str]:
@@ -352,13 +339,13 @@ def _is_no_delay(text: str) -> bool:
 
 def _born_host(host: str | None) -> bytes:
     try:
-        return encode_host(DEFAULT_HOST if host is None else host)
+        return encode_host(host or DEFAULT_HOST)
     except FormatError as error:
         raise RefusedMessageError(f"born host {host!r:.60} is not ip:port or [v6]:port") from error
 
 
-def _sys_flag(sys_flag: int | None, body: bytes) -> int:
-    """Return sysFlag without host bits, which follow from the hosts."""
+def _sys_flag(sys_flag: int | None, body: pa.Buffer) -> int:
+    """Return sysFlag if the store takes it with this body."""
     if not sys_flag:
         return 0
     if sys_flag & TRANSACTION_MASK:
@@ -372,12 +359,13 @@ def _sys_flag(sys_flag: int | None, body: bytes) -> int:
             f"sysFlag {sys_flag:#x} says that the body is compressed, and it is no zlib stream",
             hint='read the source with .option("decompressBody", "false"), or leave sysFlag out',
         )
-    return sys_flag & ~_HOST_BITS
+    return sys_flag
 
 
-def _is_zlib(body: bytes) -> bool:
+def _is_zlib(body: pa.Buffer) -> bool:
     """Whether a body begins as a zlib stream does, or is empty, which nobody inflates."""
-    if not body:
+    head = body.slice(0, min(body.size, 2)).to_pybytes()
+    if not head:
         return True
-    is_deflate = body[0] & 0xF == _ZLIB_METHOD
-    return len(body) > 2 and is_deflate and int.from_bytes(body[:2], "big") % 31 == 0
+    is_deflate = head[0] & 0xF == _ZLIB_METHOD
+    return body.size > 2 and is_deflate and int.from_bytes(head, "big") % 31 == 0

@@ -18,13 +18,13 @@ from pyspark.sql.datasource import (
 )
 
 from rocketstore.errors import ConfigError
-from rocketstore.pipeline.sink.options import parse_sink_options
-from rocketstore.pipeline.sink.rows import RowEncoder, check_columns
-from rocketstore.pipeline.sink.staging import (
-    JobOwner,
+from rocketstore.pipeline.sink.sink_rows import RowEncoder, check_columns
+from rocketstore.pipeline.sink.sink_settings import parse_sink_options
+from rocketstore.pipeline.sink.sink_staging import (
     StagedFile,
-    StagingWriter,
+    StagingJob,
     make_job_directory,
+    stage_chunks,
 )
 
 if TYPE_CHECKING:
@@ -33,50 +33,50 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-    from rocketstore.pipeline.sink.options import SinkOptions
-    from rocketstore.pipeline.sink.rows import EncodeSettings
+    from rocketstore.pipeline.sink.sink_rows import EncodeSettings
+    from rocketstore.pipeline.sink.sink_settings import SinkOptions
 
 
 @dataclass
 class TaskCommit(WriterCommitMessage):
     """What a task tells the commit; `file` is None when it had no row."""
 
-    owner: JobOwner
+    job: StagingJob
     file: StagedFile | None
 
 
 class BatchSink(DataSourceArrowWriter):
     """The sink of one ``df.write``."""
 
-    def __init__(self, options: SinkOptions, owner: JobOwner, settings: EncodeSettings) -> None:
+    def __init__(self, options: SinkOptions, job: StagingJob, settings: EncodeSettings) -> None:
         self.sink_options = options
-        self.owner = owner
+        self.job = job
         self.settings = settings
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskCommit:
         """Encode and stage the rows of one task; runs on an executor."""
-        return _stage(self.sink_options, self.owner, self.settings, iterator)
+        return _stage(self.sink_options, self.job, self.settings, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Append what the tasks staged; runs once, on the driver."""
-        _commit(self.sink_options, self.owner, messages, self.sink_options.batch_id)
+        _commit(self.sink_options, self.job, messages, self.sink_options.batch_id)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:  # noqa: ARG002 - Spark's
         """Take away what the tasks staged."""
-        _abort(self.sink_options, self.owner)
+        _abort(self.sink_options, self.job)
 
 
 class StreamSink(DataSourceStreamArrowWriter):
     """The sink of one micro-batch of ``df.writeStream``."""
 
-    def __init__(self, options: SinkOptions, owner: JobOwner, settings: EncodeSettings) -> None:
+    def __init__(self, options: SinkOptions, job: StagingJob, settings: EncodeSettings) -> None:
         self.sink_options = options
-        self.owner = owner
+        self.job = job
         self.settings = settings
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskCommit:
         """Encode and stage the rows of one task; runs on an executor."""
-        return _stage(self.sink_options, self.owner, self.settings, iterator)
+        return _stage(self.sink_options, self.job, self.settings, iterator)
 
     def commit(
         self,
@@ -84,7 +84,7 @@ class StreamSink(DataSourceStreamArrowWriter):
         batchId: int,  # noqa: N803 - Spark's name
     ) -> None:
         """Append what the tasks staged, unless this batch is in the store; on the driver."""
-        _commit(self.sink_options, self.owner, messages, batchId)
+        _commit(self.sink_options, self.job, messages, batchId)
 
     def abort(
         self,
@@ -92,7 +92,7 @@ class StreamSink(DataSourceStreamArrowWriter):
         batchId: int,  # noqa: ARG002, N803 - Spark's
     ) -> None:
         """Take away what the tasks staged."""
-        _abort(self.sink_options, self.owner)
+        _abort(self.sink_options, self.job)
 
 
 def batch_writer(given: Mapping[str, str], schema: StructType, *, overwrite: bool) -> BatchSink:
@@ -107,8 +107,8 @@ def stream_writer(given: Mapping[str, str], schema: StructType, *, overwrite: bo
 
 def _prepared(
     given: Mapping[str, str], schema: StructType, *, overwrite: bool, streaming: bool
-) -> tuple[SinkOptions, JobOwner, EncodeSettings]:
-    from rocketstore.pipeline.sink.driver_commit import (  # noqa: PLC0415 - on the driver only
+) -> tuple[SinkOptions, StagingJob, EncodeSettings]:
+    from rocketstore.pipeline.sink.sink_commit import (  # noqa: PLC0415 - on the driver only
         check_target,
         encode_settings,
     )
@@ -119,20 +119,20 @@ def _prepared(
         raise ConfigError(
             f"{kind} would replace the messages of {options.root}: a log is only appended to",
             key="mode",
-            hint='use mode "append", and to begin anew name a directory that is not there',
+            hint='use mode "append"; for a new log name a directory that is not there',
         )
     types = [(field.name, field.dataType.simpleString()) for field in schema.fields]
     check_columns(types, options.topic)
     check_target(options)
     settings = encode_settings(options)
-    owner = JobOwner.new(options.sink_id, streaming=streaming)
-    make_job_directory(options.root, owner)
-    return options, owner, settings
+    job = StagingJob.new(options.sink_id, streaming=streaming)
+    make_job_directory(options.root, job)
+    return options, job, settings
 
 
 def _stage(
     options: SinkOptions,
-    owner: JobOwner,
+    job: StagingJob,
     settings: EncodeSettings,
     batches: Iterator[pa.RecordBatch],
 ) -> TaskCommit:
@@ -142,43 +142,34 @@ def _stage(
 
     context = TaskContext.get()
     partition_id = 0 if context is None else context.partitionId()
-    encoder = RowEncoder(settings, partition_id)
-    staged = StagingWriter(
-        options.root, owner, partition_id=partition_id, chunk_bytes=options.chunk_bytes
-    )
+    encoder = RowEncoder(settings, partition_id, options.chunk_bytes)
     with plain_errors():
-        try:
-            for batch in batches:
-                for row in encoder.encode(batch):
-                    staged.add(row)
-            return TaskCommit(owner, staged.finish())
-        except BaseException:
-            staged.discard()
-            raise
+        chunks = (chunk for batch in batches for chunk in encoder.encode(batch))
+        return TaskCommit(job, stage_chunks(options.root, job, partition_id, chunks))
 
 
 def _commit(
     options: SinkOptions,
-    owner: JobOwner,
+    job: StagingJob,
     messages: list[WriterCommitMessage | None],
     batch_id: int | None,
 ) -> None:
-    from rocketstore.pipeline.sink.driver_commit import (  # noqa: PLC0415 - on the driver only
+    from rocketstore.pipeline.sink.sink_commit import (  # noqa: PLC0415 - on the driver only
         commit_batch,
     )
     from rocketstore.pipeline.source import plain_errors  # noqa: PLC0415 - which imports this
 
     reports = [message for message in messages if isinstance(message, TaskCommit)]
     # A stream is committed by a writer that did not plan it: the tasks know the job.
-    job = reports[0].owner if reports else owner
+    job = reports[0].job if reports else job
     files = [report.file for report in reports if report.file is not None]
     with plain_errors():
         commit_batch(options, job, files, batch_id)
 
 
-def _abort(options: SinkOptions, owner: JobOwner) -> None:
-    from rocketstore.pipeline.sink.driver_commit import (  # noqa: PLC0415 - on the driver only
+def _abort(options: SinkOptions, job: StagingJob) -> None:
+    from rocketstore.pipeline.sink.sink_commit import (  # noqa: PLC0415 - on the driver only
         sweep_job,
     )
 
-    sweep_job(options, owner)
+    sweep_job(options, job)
