@@ -6,13 +6,13 @@ import shutil
 from typing import TYPE_CHECKING, Any
 
 from bench.pipeline import SPLIT_BYTES
-from rocketstore.pipeline.jobs.rebuild.job import rebuild
+from rocketstore.pipeline.jobs.rebuild.rebuild_job import rebuild
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from rocketstore.pipeline.jobs.rebuild.job import RebuildReport
+    from rocketstore.pipeline.jobs.rebuild.rebuild_job import RebuildReport
 
 NOW_MS = 1_700_000_000_000
 

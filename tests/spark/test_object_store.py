@@ -10,13 +10,12 @@ import pytest
 
 from rocketstore import pipeline
 from rocketstore.cli.application import run
-from rocketstore.pipeline.jobs.rebuild.job import rebuild_with
 from support.archive_runs import log_bytes
 from support.golden_stores import golden_store
 from support.pipeline_tables import read_table
-from support.rebuild_oracle import Here
+from support.rebuild_runs import rebuilt_here
 from support.s3_server import ACCESS_KEY, SECRET_KEY, running_s3
-from support.small_store import START_MS, copy_store
+from support.small_store import copy_store
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
 
@@ -66,17 +65,17 @@ def test_an_archive_on_s3_is_made_asked_and_restored(spark, s3, on_disk, tmp_pat
 
 def test_a_store_on_s3_is_rebuilt_to_the_bytes_of_a_disk(spark, s3, on_disk, tmp_path):
     copy = copy_store(golden_store("basic")[0], tmp_path / "copy")
-    rebuild_with(Here(), copy, plan="posix", now_ms=START_MS)
+    rebuilt_here(copy)
     report = pipeline.rebuild(
-        spark, s3.uri("store"), plan="shuffle", sole_writer=True, max_split_bytes=SPLIT_BYTES
+        spark, s3.uri("store"), target=s3.uri("new"), max_split_bytes=SPLIT_BYTES
     )
     assert report.record_count == len(on_disk)
-    assert report.kept is not None
-    assert s3.tree("store/consumequeue") == {
-        path.relative_to(copy / "consumequeue").as_posix(): path.read_bytes()
-        for path in (copy / "consumequeue").rglob("*")
-        if path.is_file()
-    }
+    for name in ("consumequeue", "index"):
+        assert s3.tree(f"new/{name}") == {
+            path.relative_to(copy / name).as_posix(): path.read_bytes()
+            for path in (copy / name).rglob("*")
+            if path.is_file()
+        }
 
 
 def test_a_store_on_s3_is_proved_without_a_write(spark, s3, monkeypatch, capsys):

@@ -1,45 +1,66 @@
-"""Rebuild and proof on Spark's workers; what they do is tested without Spark in tests/unit."""
+"""Rebuild on Spark's workers; what tasks do is tested without Spark in tests/unit."""
 
 from __future__ import annotations
 
+import shutil
+
 import pytest
 
-from rocketstore import pipeline
+from rocketstore import StoreConfig, pipeline
 from rocketstore.cli.application import run
 from support.golden_stores import golden_store
 from support.rebuild_oracle import dispatched, tree
-from support.small_store import copy_store, overwrite
+from support.rebuild_runs import rebuilt_here
+from support.small_store import Clock, build_store, copy_store, overwrite
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
 
 
-@pytest.mark.parametrize("plan", ["posix", "shuffle"])
-def test_workers_make_what_dispatch_makes(spark, tmp_path, plan):
+def queues_and_index(store):
+    return tree(store / "consumequeue"), list(tree(store / "index").values())
+
+
+def test_workers_make_what_dispatch_makes(spark, tmp_path):
     source, _ = golden_store("broker")
     store = copy_store(source, tmp_path / "store")
-    seen = []
-    report = pipeline.rebuild(
-        spark, store, plan=plan, max_split_bytes=40_000, progress=lambda *tick: seen.append(tick)
-    )
-    expected = dispatched(source, tmp_path / "expected")
-    assert tree(store / "consumequeue") == expected[0]
-    assert list(tree(store / "index").values()) == expected[1]
+    report = pipeline.rebuild(spark, store, max_split_bytes=40_000)
+    assert queues_and_index(store) == dispatched(source, tmp_path / "expected")
     assert report.record_count == report.entry_count == 519
-    assert seen
 
 
-def test_the_command_rebuilds_and_proves(spark, tmp_path, monkeypatch, capsys):
+def test_after_damage_and_leftovers_spark_answers_as_the_table_of_other_tests(spark, tmp_path):
+    store = tmp_path / "store"
+    build_store(store, 900, Clock())
+    for place in (200, 17_000, 40_100, 200_000):
+        overwrite(store, place, b"\xff" * 40)
+    shutil.copytree(store, tmp_path / "here")
+    config = StoreConfig(max_hash_slot_num=10, max_index_num=101)
+    expected = rebuilt_here(tmp_path / "here", config=config, max_split_bytes=9000)
+    report = pipeline.rebuild(spark, store, config=config, max_split_bytes=9000)
+    assert queues_and_index(store) == queues_and_index(tmp_path / "here")
+    assert sorted(tree(store / "index")) == sorted(tree(tmp_path / "here" / "index"))
+    assert len(tree(store / "index")) == 9
+    for field in ("record_count", "entry_count", "refused_count", "log_end"):
+        assert getattr(report, field) == getattr(expected, field)
+    assert [one.start for one in report.damage] == [one.start for one in expected.damage]
+
+
+def test_an_empty_store_has_neither_queues_nor_index(spark, tmp_path):
+    store = tmp_path / "store"
+    build_store(store, 0, Clock())
+    assert pipeline.rebuild(spark, store).queue_count == 0
+    assert queues_and_index(store) == ({}, [])
+
+
+def test_the_command_rebuilds(spark, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(pipeline, "session", lambda *_, **__: spark)
     source, _ = golden_store("crash/cq_deleted")
     store = copy_store(source, tmp_path / "store")
     before = tree(store)
-    assert run(["pipeline", "rebuild", str(store), "--prove"]) == 1
-    assert "without a reason" in capsys.readouterr().out
-    assert tree(store) == before
+    assert run(["pipeline", "rebuild", str(store), "--to", str(tmp_path / "new")]) == 0
+    assert f"They were made in {tmp_path / 'new'}" in capsys.readouterr().out
+    assert tree(store).keys() - {"lock"} == before.keys() - {"lock"}
     assert run(["pipeline", "rebuild", str(store)]) == 0
     assert "index items" in capsys.readouterr().out
-    assert run(["pipeline", "rebuild", str(store), "--prove"]) == 0
-    assert "the same" in capsys.readouterr().out
-    overwrite(store, 3000, b"\xff" * 400)
-    assert run(["pipeline", "rebuild", str(store), "--prove", "--output", "json"]) == 4
-    assert '"lost"' in capsys.readouterr().out
+    for name in ("consumequeue", "index"):
+        assert tree(store / name) == tree(tmp_path / "new" / name)

@@ -100,7 +100,7 @@ def _rebuild(spark: Any, store: Path, scratch: Path) -> int:
 
     restored = scratch / "restored"
     with _timed("rebuilt", "rebuilding", unit="tasks") as say:
-        made = pipeline.rebuild(spark, restored, progress=say.progress)
+        made = pipeline.rebuild(spark, restored)
         count = _compare(store, restored, "consumequeue")
         say(
             f"{made.entry_count:,} entries and {made.index_item_count:,} index items from the "

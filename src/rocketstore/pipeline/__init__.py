@@ -17,9 +17,8 @@ if TYPE_CHECKING:
     from rocketstore.pipeline.jobs.archive.query import archived_messages
     from rocketstore.pipeline.jobs.audit.job import audit
     from rocketstore.pipeline.jobs.audit.report import AuditReport
-    from rocketstore.pipeline.jobs.rebuild.job import rebuild
     from rocketstore.pipeline.jobs.rebuild.proving import ProofReport, prove_rebuild
-    from rocketstore.pipeline.jobs.rebuild.report import RebuildReport
+    from rocketstore.pipeline.jobs.rebuild.rebuild_job import RebuildReport, rebuild
     from rocketstore.pipeline.jobs.report.job import Report, report
     from rocketstore.pipeline.jobs.restore.job import RestoreResult, restore
 
@@ -45,14 +44,14 @@ _JOBS: Final = {
     "ArchiveResult": "rocketstore.pipeline.jobs.archive.job",
     "AuditReport": "rocketstore.pipeline.jobs.audit.report",
     "ProofReport": "rocketstore.pipeline.jobs.rebuild.proving",
-    "RebuildReport": "rocketstore.pipeline.jobs.rebuild.report",
+    "RebuildReport": "rocketstore.pipeline.jobs.rebuild.rebuild_job",
     "Report": "rocketstore.pipeline.jobs.report.job",
     "RestoreResult": "rocketstore.pipeline.jobs.restore.job",
     "archive": "rocketstore.pipeline.jobs.archive.job",
     "archived_messages": "rocketstore.pipeline.jobs.archive.query",
     "audit": "rocketstore.pipeline.jobs.audit.job",
     "prove_rebuild": "rocketstore.pipeline.jobs.rebuild.proving",
-    "rebuild": "rocketstore.pipeline.jobs.rebuild.job",
+    "rebuild": "rocketstore.pipeline.jobs.rebuild.rebuild_job",
     "report": "rocketstore.pipeline.jobs.report.job",
     "restore": "rocketstore.pipeline.jobs.restore.job",
 }

@@ -8,13 +8,12 @@ import pytest
 
 from rocketstore.errors import ConfigError, StoreError
 from rocketstore.pipeline.files import local_path
-from rocketstore.pipeline.jobs.rebuild.job import rebuild_with
 from rocketstore.pipeline.jobs.report.output import output_places
 from rocketstore.pipeline.sink.sink_settings import parse_sink_options
 from support.archive_runs import archived, log_bytes, restored
 from support.audit_runs import audit_here
 from support.pipeline_tables import read_table
-from support.rebuild_oracle import Here
+from support.rebuild_runs import rebuilt_here
 from support.small_store import Clock, build_store
 from support.stream_run import StreamRun
 
@@ -59,8 +58,10 @@ def test_jobs_work_on_the_same_places(root, form, tmp_path):
     assert (tmp_path / "an archive").is_dir()
     restored(form(str(tmp_path / "an archive")), form(str(tmp_path / "a copy")))
     assert log_bytes(tmp_path / "a copy") == log_bytes(root)
-    report = rebuild_with(Here(), location, now_ms=1)
+    report = rebuilt_here(location, target=form(str(tmp_path / "new queues")))
     assert report.record_count == 30
+    assert (tmp_path / "new queues" / "consumequeue").is_dir()
+    assert rebuilt_here(location).record_count == 30
     assert audit_here(root).findings == []
 
 

@@ -15,8 +15,6 @@ from rocketstore.errors import (
 )
 from rocketstore.pipeline.jobs.archive.manifest import read_manifests
 from rocketstore.pipeline.jobs.archive.place import archive_place
-from rocketstore.pipeline.jobs.rebuild import job as rebuild_job
-from rocketstore.pipeline.jobs.rebuild.job import rebuild_with
 from rocketstore.pipeline.jobs.rebuild.proving import prove_with
 from rocketstore.pipeline.jobs.report.plan import plan_report
 from rocketstore.pipeline.sink.sink_settings import parse_sink_options
@@ -30,6 +28,7 @@ from support.archive_runs import (
 from support.audit_runs import audit_here
 from support.golden_stores import golden_store
 from support.rebuild_oracle import Here
+from support.rebuild_runs import rebuilt_here
 from support.small_store import Clock, build_store, messages, open_store, overwrite, put_all
 
 GOLDEN = ("basic", "batch", "delay", "ipv6", "transactions")
@@ -292,10 +291,8 @@ LEAKY_PLACE = "s3://AKIAUSER:verysecret@bucket/place"
         lambda store, tmp: archived(LEAKY_PLACE, tmp / "a"),
         lambda store, tmp: restored(LEAKY_PLACE, tmp / "back"),
         lambda store, tmp: restored(tmp / "a", LEAKY_PLACE),
-        lambda store, tmp: rebuild_with(Here(), LEAKY_PLACE, now_ms=0),
-        lambda store, tmp: rebuild_with(
-            Here(), LEAKY_PLACE, plan="shuffle", sole_writer=True, now_ms=0
-        ),
+        lambda store, tmp: rebuilt_here(LEAKY_PLACE),
+        lambda store, tmp: rebuilt_here(store, target=LEAKY_PLACE),
         lambda store, tmp: prove_with(Here(), LEAKY_PLACE, now_ms=0),
         lambda store, tmp: audit_here(LEAKY_PLACE),
         lambda store, tmp: plan_report(LEAKY_PLACE),
@@ -322,17 +319,17 @@ def test_commands_take_locations_as_they_stand(tmp_path, built, s3, monkeypatch,
         del progress, begin_ms, end_ms
         return restored(source, target, topics=tuple(topics))
 
-    def rebuilding(_, store, *, progress, config, **options):
-        del progress, config
-        return rebuild_with(Here(), store, now_ms=0, **options)
+    def rebuilding(_, store, *, config, **options):
+        del config
+        return rebuilt_here(store, **options)
 
     for name, job in (
         ("archive", archiving),
         ("restore", restoring),
+        ("rebuild", rebuilding),
         ("session", lambda *_, **__: None),
     ):
         monkeypatch.setattr(pipeline, name, job, raising=False)
-    monkeypatch.setattr(rebuild_job, "rebuild", rebuilding)
     s3.put_tree(built, "store")
     store, archive, back = s3.uri("store"), s3.uri("archive"), str(tmp_path / "back")
     assert run_command(["pipeline", "archive", store, archive]) == 2
@@ -341,7 +338,8 @@ def test_commands_take_locations_as_they_stand(tmp_path, built, s3, monkeypatch,
     assert run_command(["pipeline", "restore", archive, back]) == 0
     assert log_bytes(tmp_path / "back") == log_bytes(built)
     assert run_command(["pipeline", "restore", archive, s3.uri("back")]) == 2
-    given = ["pipeline", "rebuild", store, "--plan", "shuffle"]
+    given = ["pipeline", "rebuild", store]
     assert run_command(given) == 2
-    assert run_command([*given, "--sole-writer"]) == 0
-    assert "What was there is kept in repair/" in capsys.readouterr().out
+    assert "--to" in capsys.readouterr().err
+    assert run_command([*given, "--to", s3.uri("new")]) == 0
+    assert f"They were made in {s3.uri('new')}" in capsys.readouterr().out

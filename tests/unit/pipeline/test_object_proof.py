@@ -11,7 +11,6 @@ import pytest
 from rocketstore import Message, StoreConfig
 from rocketstore.errors import ConfigError, NotAStoreError, StoreDamagedError, StoreError
 from rocketstore.pipeline.jobs.rebuild import index_proof, item_turns
-from rocketstore.pipeline.jobs.rebuild.job import rebuild_with
 from rocketstore.pipeline.jobs.rebuild.proving import prove_with
 from support.golden_stores import STORES, golden_store
 from support.rebuild_oracle import Here
@@ -189,14 +188,6 @@ def test_queues_without_a_record_are_compared_too(s3, tmp_path):
         (one.place, one.kind, one.row_count) for one in report.differences
     }
     assert without_paths(report) == without_paths(proved(store))
-
-
-def test_what_a_rebuild_has_made_is_the_same(s3, store):
-    FAULTS["an entry"](store)
-    assert proved_there(s3, store).findings
-    s3.writes_left = None
-    rebuild_with(Here(), s3.uri("store"), sole_writer=True, now_ms=START_MS)
-    assert proved(s3.uri("store")).differences == []
 
 
 @pytest.mark.parametrize("key", ["commitlog", "consumequeue/Topic0/0", "index"])

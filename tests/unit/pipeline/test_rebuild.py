@@ -11,11 +11,11 @@ from rocketstore import Message, StoreConfig
 from rocketstore.errors import NotAStoreError, StoreDamagedError, StoreError, StoreLockedError
 from rocketstore.format.index_file import index_file_name
 from rocketstore.format.queue_entry import KEPT_PLACE_BYTES
-from rocketstore.pipeline.jobs.rebuild.job import rebuild_with
 from rocketstore.storage.audit.verify import verify_store
 from rocketstore.units import MiB
 from support.golden_stores import STORES, golden_store
-from support.rebuild_oracle import Here, dispatched, tree
+from support.rebuild_oracle import dispatched, tree
+from support.rebuild_runs import rebuilt_here as rebuilt
 from support.small_store import (
     CONFIG,
     LOG_FILE_BYTES,
@@ -36,10 +36,6 @@ GOLDEN_SIZES = StoreConfig(
 SPLITS = (1000, 7000, 64 * MiB)
 
 
-def rebuilt(store, **keywords):
-    return rebuild_with(Here(), store, now_ms=START_MS, **keywords)
-
-
 def queues_and_index(store):
     return tree(store / "consumequeue"), list(tree(store / "index").values())
 
@@ -58,13 +54,12 @@ def test_queues_of_many_files_are_as_dispatch_wrote_them(tmp_path, split):
 def test_every_golden_store_is_rebuilt_as_dispatch_would_write_it(tmp_path, name):
     source, _ = golden_store(name)
     expected = dispatched(source, tmp_path / "expected")
-    for plan in ("posix", "shuffle"):
-        for split in SPLITS:
-            store = copy_store(source, tmp_path / f"{plan}{split}")
-            for name_of_part in ("consumequeue", "index"):
-                shutil.rmtree(store / name_of_part, ignore_errors=True)
-            rebuilt(store, max_split_bytes=split, plan=plan, config=GOLDEN_SIZES)
-            assert queues_and_index(store) == expected
+    for split in SPLITS:
+        store = copy_store(source, tmp_path / f"{split}")
+        for name_of_part in ("consumequeue", "index"):
+            shutil.rmtree(store / name_of_part, ignore_errors=True)
+        rebuilt(store, max_split_bytes=split, config=GOLDEN_SIZES)
+        assert queues_and_index(store) == expected
 
 
 def java_queues(store):

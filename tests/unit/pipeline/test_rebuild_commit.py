@@ -1,128 +1,186 @@
-"""A rebuild that is killed anywhere leaves whole queues and a whole index, old or new."""
+"""A rebuild that fails or is killed anywhere leaves whole queues and a whole index, old or new."""
 
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import shutil
-import subprocess
-import sys
-import textwrap
+import struct
 
 import pytest
 
-from rocketstore import Message
-from rocketstore.errors import StoreError
-from rocketstore.pipeline.jobs.rebuild import driver_commit
-from rocketstore.pipeline.jobs.rebuild.job import rebuild_with
-from rocketstore.pipeline.jobs.rebuild.tasks import read_log
+from rocketstore.errors import StoreDamagedError, StoreError, StoreLockedError
+from rocketstore.pipeline.jobs.rebuild import rebuild_commit
 from rocketstore.storage.audit.verify import verify_store
-from support.rebuild_oracle import Here, tree
+from rocketstore.storage.files.disk import Disk
+from support.rebuild_oracle import tree
+from support.rebuild_runs import RowsHere, rebuilt_here
 from support.small_store import CONFIG, START_MS, Clock, bodies, build_store, open_store
 
-STEPS = ("built", "journal", "swap consumequeue", "swap index", "keep", "sweep")
+NAMES = ("consumequeue", "index")
 
 
 @pytest.fixture
 def store(tmp_path):
     """Return a store whose queues and index differ from what a rebuild makes."""
-    build_store(tmp_path / "store", 500, Clock())
+    build_store(tmp_path / "store", 300, Clock())
     for path in sorted((tmp_path / "store" / "commitlog").iterdir())[:2]:
         path.unlink()
     return tmp_path / "store"
 
 
-def rebuilt(store, runner=None, **keywords):
-    return rebuild_with(runner or Here(), store, now_ms=START_MS, config=CONFIG, **keywords)
+def rebuilt(store, rows=RowsHere, **keywords):
+    return rebuilt_here(store, rows, config=CONFIG, **keywords)
 
 
 def parts_of(store):
-    return {name: tree(store / name) for name in ("consumequeue", "index")}
+    return {name: tree(store / name) for name in NAMES if (store / name).is_dir()}
 
 
-def killed_at(store, step):
-    """Run a rebuild in a process that ends, without a word, before a step."""
-    code = f"""
-        import os, sys
-        from pathlib import Path
-        from rocketstore.pipeline.jobs.rebuild.job import rebuild_with
-        from support.rebuild_oracle import Here
-        from support.small_store import CONFIG, START_MS
-        def step(name):
-            if name == {step!r}:
-                os._exit(9)
-        rebuild_with(Here(), Path(sys.argv[1]), now_ms=START_MS, config=CONFIG, step=step)
-    """
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code), str(store)], env=environment, check=False
-    )
-    assert done.returncode == 9
+class KilledError(BaseException):
+    """What a test ends a process with."""
 
 
-@pytest.mark.parametrize("step", STEPS)
-def test_killed_before_any_step_everything_is_whole_and_the_next_run_ends_it(store, step):
-    expected = shutil.copytree(store, store.parent / "expected")
-    old = parts_of(store)
-    rebuilt(expected)
-    new = parts_of(expected)
-    killed_at(store, step)
-    found = parts_of(store)
-    for name in ("consumequeue", "index"):
-        assert found[name] in (old[name], new[name])
-    # The store serves as it is, whichever it has.
-    copy = shutil.copytree(store, store.parent / "copy")
-    with open_store(copy, Clock(START_MS + 1000)) as opened:
-        assert len(bodies(opened, "Topic0")) + len(bodies(opened, "Topic1")) == 398
-    rebuilt(store)
-    assert parts_of(store) == new
-    assert not (store / "rebuild").exists()
-    kept = [path for path in (store / "repair").rglob("*") if path.is_file()]
-    assert {path.read_bytes() for path in kept} >= set(old["consumequeue"].values())
+@pytest.fixture
+def staged(store, monkeypatch):
+    """Stop a rebuild right before its commit; return the store, its new directories whole."""
 
-
-def test_an_opening_takes_the_new_index_for_whole(tmp_path):
-    store, clock = tmp_path / "store", Clock()
-    build_store(store, 500, clock)
-    clock.now_ms += 60_000
-    rebuild_with(Here(), store, now_ms=clock(), config=CONFIG)
-    index = tree(store / "index")
-    with open_store(store, clock) as opened:
-        assert opened.recovery.findings == []
-        assert tree(store / "index") == index
-
-
-def test_where_names_cannot_be_exchanged_a_kill_between_two_renames_is_mended(store, monkeypatch):
-    def refuse(one, other):
-        raise OSError(errno.EINVAL, "no exchange here")
-
-    monkeypatch.setattr(driver_commit, "_exchange", refuse)
-    expected = shutil.copytree(store, store.parent / "expected")
-    rebuilt(expected)
-    old = parts_of(store)
-
-    class KilledError(BaseException):
-        pass
-
-    rename = type(store).rename
-
-    def rename_once(self, target):
-        if self.name == "consumequeue" and "rebuild" in self.parts:
-            raise KilledError
-        return rename(self, target)
+    def kill(*_args, **_keywords):
+        raise KilledError
 
     with monkeypatch.context() as patched:
-        patched.setattr(type(store), "rename", rename_once)
+        patched.setattr(rebuild_commit, "commit", kill)
         with pytest.raises(KilledError):
             rebuilt(store)
-    assert not (store / "consumequeue").exists()
-    with driver_commit.locked(store):
-        assert driver_commit.finish_interrupted(store)
-    assert parts_of(store) == {
-        "consumequeue": parts_of(expected)["consumequeue"],
-        "index": old["index"],
-    }
-    assert not (store / "rebuild").exists()
+    (staging,) = (store / "rebuild").iterdir()
+    assert sorted(path.name for path in staging.iterdir()) == list(NAMES)
+    return store
+
+
+CALLS = {"replace", "unlink", "fsync_directory", "make_directory", "fdatasync"}
+
+
+class DyingDisk(Disk):
+    """Ends the process before a call; everything that changes a name or syncs counts."""
+
+    def __init__(self, allowed):
+        self.allowed = allowed
+
+    def count(self):
+        self.allowed -= 1
+        if self.allowed < 0:
+            raise KilledError
+
+    def __getattribute__(self, name):
+        if name in CALLS:
+            self.count()
+        return super().__getattribute__(name)
+
+
+def committed(root, allowed, monkeypatch):
+    """Commit until so many calls were made; return whether it came to its end."""
+    disk = DyingDisk(allowed)
+
+    def counted(call):
+        def work(*arguments, **keywords):
+            disk.count()
+            return call(*arguments, **keywords)
+
+        return work
+
+    (staging,) = (path for path in (root / "rebuild").iterdir() if path.is_dir())
+    with monkeypatch.context() as patched:
+        patched.setattr(rebuild_commit, "_exchange", counted(rebuild_commit._exchange))
+        patched.setattr(rebuild_commit.shutil, "rmtree", counted(shutil.rmtree))
+        try:
+            rebuild_commit.commit(root, staging, NAMES, now_ms=START_MS, disk=disk)
+        except KilledError:
+            return False
+    return True
+
+
+def test_killed_before_any_call_everything_is_whole_and_the_next_run_ends_it(
+    staged, tmp_path, monkeypatch
+):
+    old, count, is_over = parts_of(staged), 0, False
+    rebuilt(shutil.copytree(staged, tmp_path / "expected"))
+    new = parts_of(tmp_path / "expected")
+    assert old["consumequeue"] != new["consumequeue"]
+    seen = set()
+    while not is_over:
+        root = shutil.copytree(staged, tmp_path / "killed")
+        is_over = committed(root, count, monkeypatch)
+        found = parts_of(root)
+        for name in NAMES:
+            assert found[name] in (old[name], new[name])
+        seen.add(tuple(found[name] == new[name] for name in NAMES))
+        # The store serves as it is, whichever it has.
+        copy = shutil.copytree(root, tmp_path / "copy")
+        with open_store(copy, Clock(START_MS + 1000)) as opened:
+            assert len(bodies(opened, "Topic0")) + len(bodies(opened, "Topic1")) == 198
+        rebuilt(root)
+        assert parts_of(root) == new
+        assert not (root / "rebuild").exists()
+        kept = [path for path in (root / "repair").rglob("*") if path.is_file()]
+        assert {path.read_bytes() for path in kept} >= set(old["consumequeue"].values())
+        shutil.rmtree(root)
+        shutil.rmtree(copy)
+        count += 1
+    assert count > 20
+    assert {(False, False), (True, False), (True, True)} <= seen
+
+
+def test_where_names_cannot_be_exchanged_a_kill_between_two_renames_is_mended(
+    staged, tmp_path, monkeypatch
+):
+    def refuse(*_):
+        raise OSError(errno.EINVAL, "no exchange here")
+
+    monkeypatch.setattr(rebuild_commit, "_exchange", refuse)
+    old, count, is_over, missing = parts_of(staged), 0, False, 0
+    rebuilt(shutil.copytree(staged, tmp_path / "expected"))
+    new = parts_of(tmp_path / "expected")
+    while not is_over:
+        root = shutil.copytree(staged, tmp_path / "killed")
+        is_over = committed(root, count, monkeypatch)
+        missing += len(parts_of(root)) < len(NAMES)
+        with rebuild_commit.locked(root):
+            rebuild_commit.finish_interrupted(root)
+        found = parts_of(root)
+        for name in NAMES:
+            assert found[name] in (old[name], new[name])
+        assert not (root / "rebuild").exists()
+        shutil.rmtree(root)
+        count += 1
+    assert missing == len(NAMES)
+
+
+def test_a_directory_that_a_writer_went_on_with_is_never_replaced_by_what_a_kill_left(
+    staged, tmp_path, monkeypatch
+):
+    count = 0
+    while True:
+        root = shutil.copytree(staged, tmp_path / str(count))
+        is_over = committed(root, count, monkeypatch)
+        clock = Clock(START_MS + 10_000)
+        with open_store(root, clock) as opened:
+            put_later(opened)
+        before = parts_of(root)
+        with rebuild_commit.locked(root):
+            rebuild_commit.finish_interrupted(root)
+        assert parts_of(root) == before
+        if is_over:
+            break
+        count += 5
+    assert_nothing_is_wrong(root, clock)
+
+
+def put_later(opened):
+    from rocketstore import Message  # noqa: PLC0415 - of this one helper
+
+    opened.put(Message(topic="Topic0", body=b"later", keys=("later",)), queue_id=0)
+    assert opened.wait_dispatched()
 
 
 def assert_nothing_is_wrong(store, clock):
@@ -131,58 +189,119 @@ def assert_nothing_is_wrong(store, clock):
     assert {finding.kind for finding in report.findings} <= {"queue-filler"}
 
 
-def test_a_directory_that_a_writer_went_on_with_is_never_replaced_by_what_a_kill_left(store):
-    killed_at(store, "swap index")
-    clock = Clock(START_MS + 10_000)
+def test_an_opening_takes_the_new_index_for_whole(tmp_path):
+    store, clock = tmp_path / "store", Clock()
+    build_store(store, 500, clock)
+    clock.now_ms += 60_000
+    rebuilt(store)
+    index = tree(store / "index")
     with open_store(store, clock) as opened:
-        opened.put(Message(topic="Topic0", body=b"later", keys=("later",)), queue_id=0)
-        assert opened.wait_dispatched()
-    before = parts_of(store)
-    with driver_commit.locked(store):
-        driver_commit.finish_interrupted(store)
-    assert parts_of(store) == before
-    assert_nothing_is_wrong(store, clock)
+        assert opened.recovery.findings == []
+        assert tree(store / "index") == index
+
+
+# --- what goes wrong on the way -----------------------------------------------------------------
+
+
+def lose_a_block(blocks):
+    return blocks[:-1]
+
+
+def lose_items(blocks):
+    return [one for one in blocks if one["target"] != b"i0"]
+
+
+def spoil_a_block(blocks):
+    last = blocks[-1]
+    return [*blocks[:-1], {**last, "data": last["data"][:-1] + b"\x99"}]
+
+
+def cut_a_block(blocks):
+    last = blocks[-1]
+    return [*blocks[:-1], {**last, "data": last["data"][:-20]}]
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lose_a_block, "entries and .* index items to the writers: expected 198 and 198"),
+        (lose_items, "198 entries and 0 index items to the writers: expected 198 and 198"),
+        (spoil_a_block, "another checksum"),
+        (cut_a_block, "another checksum"),
+    ],
+)
+def test_what_the_shuffle_loses_or_spoils_is_noticed(store, change, says):
+    before = tree(store)
+
+    class Lossy(RowsHere):
+        pass
+
+    Lossy.change = staticmethod(change)
+    with pytest.raises(StoreDamagedError, match=says):
+        rebuilt(store, Lossy)
+    assert tree(store) == before
+
+
+def cut(path):
+    os.truncate(path, path.stat().st_size - 1)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "says"), [(cut, "bytes: expected 2000"), (os.unlink, "files: expected")]
+)
+def test_a_staged_file_that_was_cut_off_or_lost_is_noticed(store, spoil, says):
+    before = tree(store)
+
+    class CuttingOff(RowsHere):
+        def write(self, *arguments):
+            table = super().write(*arguments)
+            files = (store / "rebuild").rglob("attempts/*/00000000000000002000")
+            spoil(next(files))
+            return table
+
+    with pytest.raises(StoreError, match=says):
+        rebuilt(store, CuttingOff)
+    assert tree(store) == before
 
 
 def test_a_task_that_fails_changes_nothing(store):
     before = tree(store)
 
-    class Failing(Here):
-        def run(self, tasks, work, schema):
-            if work is not read_log:
-                raise StoreError("a worker is gone")
-            return super().run(tasks, work, schema)
+    class Failing(RowsHere):
+        def write(self, kept, others, write, schema):
+            super().write(kept, others, write, schema)
+            raise StoreError("a worker is gone")
 
     with pytest.raises(StoreError, match="a worker is gone"):
-        rebuilt(store, Failing())
+        rebuilt(store, Failing)
     assert tree(store) == before
 
 
-def test_tasks_that_run_twice_and_late_write_the_same_bytes(store):
+def test_attempts_that_run_twice_or_end_late_change_nothing(store):
     expected = shutil.copytree(store, store.parent / "expected")
     rebuilt(expected)
+    late = []
 
-    class Twice(Here):
-        def __init__(self):
-            self.late = []
+    class Twice(RowsHere):
+        def write(self, kept, others, write, schema):
+            def twice(batches):
+                batches = list(batches)
+                late.append((write, batches))
+                first = write(iter(batches))
+                next(first)  # and killed, its directory left behind
+                self.left = first
+                return write(iter(batches))
 
-        def run(self, tasks, work, schema):
-            for task in tasks:
-                list(work(task))
-            self.late += [(work, task) for task in tasks]
-            table = super().run(tasks, work, schema)
-            for task in reversed(tasks):
-                list(work(task))
-            return table
+            return super().write(kept, others, twice, schema)
 
-    runner = Twice()
-    rebuilt(store, runner, max_split_bytes=5000)
+    rebuilt(store, Twice, max_split_bytes=5000)
     assert parts_of(store) == parts_of(expected)
+    assert len(late) == 2
     before = tree(store)
-    for work, task in runner.late:
+    for write, batches in late:
         # The rebuild is over: an attempt that comes too late finds no directory to write into.
-        with pytest.raises((OSError, StoreError)):
-            list(work(task))
+        with pytest.raises(OSError, match="attempts"):
+            list(write(iter(batches)))
     assert tree(store) == before
 
 
@@ -192,5 +311,20 @@ def test_a_store_that_crashed_keeps_its_mark_and_is_recovered_when_it_is_opened(
     assert (store / "abort").exists()
     clock = Clock(START_MS + 10_000)
     with open_store(store, clock) as opened:
-        assert opened.max_offset("Topic0", 0) == 250
+        assert opened.max_offset("Topic0", 0) == 150
     assert_nothing_is_wrong(store, clock)
+
+
+def test_a_lock_that_somebody_unknown_holds_is_respected(store, tmp_path):
+    before = parts_of(store)
+    descriptor = os.open(store / "lock", os.O_RDWR)
+    try:
+        wanted = struct.pack("@hhqqi4x", fcntl.F_WRLCK, 0, 0, 1, 0)
+        fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, wanted)
+        for target in (None, tmp_path / "new"):
+            with pytest.raises(StoreLockedError, match="in another container or on another host"):
+                rebuilt(store, target=target)
+    finally:
+        os.close(descriptor)
+    assert parts_of(store) == before
+    assert not (tmp_path / "new").exists()

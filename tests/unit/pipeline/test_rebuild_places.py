@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from rocketstore import StoreConfig
 from rocketstore.format.file_name import file_name
-from rocketstore.pipeline.jobs.rebuild.job import rebuild_with
-from support.rebuild_oracle import Here, dispatched, tree
+from support.rebuild_oracle import dispatched, tree
+from support.rebuild_runs import rebuilt_here
 from support.synthetic_log import SyntheticLog, record_bytes
 
 FILE_BYTES = 3000
@@ -91,15 +91,12 @@ FAR = PLAIN | {"first": 2**40, "step": 0}
 @example(wanted=[FAR, PLAIN | {"first": 0, "step": 1}], split=400)
 @example(wanted=[FAR, PLAIN | {"first": 0, "step": -(2**40)}], split=1100)
 @example(wanted=[FAR, PLAIN | {"first": 0, "step": 2**61}], split=400)
-def test_both_plans_equal_dispatch(wanted, split):
+def test_every_place_is_the_one_that_dispatch_gives(wanted, split):
     with tempfile.TemporaryDirectory() as name:
         store, expected = Path(name) / "store", Path(name) / "expected"
         write_log(store, wanted)
         queues, index = dispatched(store, expected, config=CONFIG)
-        for plan in ("posix", "shuffle"):
-            report = rebuild_with(
-                Here(), store, plan=plan, config=CONFIG, max_split_bytes=split, now_ms=1
-            )
-            assert tree(store / "consumequeue") == queues
-            assert list(tree(store / "index").values()) == index
-            assert report.record_count == len(wanted)
+        report = rebuilt_here(store, config=CONFIG, max_split_bytes=split)
+        assert tree(store / "consumequeue") == queues
+        assert list(tree(store / "index").values()) == index
+        assert report.record_count == len(wanted)

@@ -10,7 +10,6 @@ import pytest
 
 from rocketstore import MessageStore, StoreConfig
 from rocketstore.errors import ConfigError, NotAStoreError, StoreDamagedError, StoreError
-from rocketstore.pipeline.jobs.rebuild.job import rebuild_with
 from rocketstore.pipeline.jobs.rebuild.proving import prove_with
 from rocketstore.pipeline.options import parse_options
 from rocketstore.pipeline.stores import find_stores, list_segments
@@ -18,6 +17,7 @@ from support.archive_runs import archived
 from support.audit_runs import audit_here
 from support.pipeline_tables import read_table
 from support.rebuild_oracle import Here, tree
+from support.rebuild_runs import rebuilt_here
 from support.report_run import make_report
 from support.small_store import CONFIG, START_MS, Clock, build_store, messages, put_all
 from support.stream_run import StreamRun, flat
@@ -84,15 +84,12 @@ def test_an_audit_finds_nothing_wrong(parts):
     assert report.counts.message_count == COUNT
 
 
-@pytest.mark.parametrize("plan", ["posix", "shuffle"])
-def test_a_rebuild_makes_what_was_there(parts, plan):
+def test_a_rebuild_makes_what_was_there(parts):
     root, config = parts
     before = tree(root / "consumequeue"), list(tree(root / "index").values())
     log = [tree(path) for path in map_paths(config)]
     shutil.rmtree(root / "consumequeue")
-    report = rebuild_with(
-        Here(), root, plan=plan, config=config, max_split_bytes=7000, now_ms=START_MS
-    )
+    report = rebuilt_here(root, config=config, max_split_bytes=7000)
     assert (report.record_count, report.damage, report.kept_places) == (COUNT, [], {})
     assert (tree(root / "consumequeue"), list(tree(root / "index").values())) == before
     assert [tree(path) for path in map_paths(config)] == log
@@ -109,7 +106,7 @@ def test_behind_damage_the_whole_log_is_judged(parts):
     with file.open("r+b") as opened:
         opened.seek(3000)
         opened.write(b"\xff" * 40)
-    report = rebuild_with(Here(), root, config=config, now_ms=START_MS)
+    report = rebuilt_here(root, config=config)
     assert len(report.damage) == 1
     assert COUNT - 2 <= report.record_count < COUNT
 
@@ -134,7 +131,7 @@ JOBS = {
     "damage": lambda root, _: read_table(root, table="damage"),
     "stream": lambda root, _: StreamRun(root).drain(),
     "audit": lambda root, _: audit_here(root),
-    "rebuild": lambda root, _: rebuild_with(Here(), root, now_ms=START_MS),
+    "rebuild": lambda root, _: rebuilt_here(root),
     "proof": lambda root, _: prove_with(Here(), root, now_ms=START_MS),
     "report": lambda root, tmp_path: make_report(root, tmp_path / "page.html"),
     "archive": lambda root, tmp_path: archived(root, tmp_path / "archive"),
@@ -167,7 +164,7 @@ def test_a_disk_that_is_not_mounted_is_no_shorter_log(parts, tmp_path, job):
     (tmp_path / "other").rename(tmp_path / "elsewhere")
     jobs = {
         "audit": lambda: audit_here(root, config),
-        "rebuild": lambda: rebuild_with(Here(), root, config=config, now_ms=START_MS),
+        "rebuild": lambda: rebuilt_here(root, config=config),
         "proof": lambda: prove_with(Here(), root, config=config, now_ms=START_MS),
         "report": lambda: make_report(root, tmp_path / "page.html", config=config),
         "archive": lambda: archived(root, tmp_path / "archive", config=config),
@@ -225,7 +222,7 @@ def test_an_object_store_has_one_directory(s3):
     config = StoreConfig(store_path_commit_log="/a/commitlog,/b/commitlog")
     location = s3.uri("store")
     for job in (
-        lambda: rebuild_with(Here(), location, config=config, sole_writer=True, now_ms=START_MS),
+        lambda: rebuilt_here(location, config=config, target="/nowhere/new"),
         lambda: prove_with(Here(), location, config=config, now_ms=START_MS),
         lambda: audit_here(location, config),
         lambda: make_report(location, "/nowhere/page.html", config=config),

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from cyclopts import Parameter
 
 from rocketstore.cli.findings import EXIT_DAMAGED, EXIT_FINE, EXIT_FOUND
 from rocketstore.cli.options import Output, OutputOption, StoreLocation, StoreSettings
 from rocketstore.cli.output import print_object, print_rows
-from rocketstore.cli.progress import job_progress
 from rocketstore.units import MiB
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from rocketstore.pipeline.jobs.rebuild.parts import Broken
+    from rocketstore.pipeline.jobs.rebuild import log_scan, parts
     from rocketstore.pipeline.jobs.rebuild.proving import ProofReport
-    from rocketstore.pipeline.jobs.rebuild.report import RebuildReport
+    from rocketstore.pipeline.jobs.rebuild.rebuild_job import RebuildReport
 
 _DIFFERENCE_COLUMNS: Final = ("area", "place", "kind", "first", "count")
 
@@ -28,16 +27,14 @@ def rebuild(
     /,
     *,
     prove: bool = False,
-    plan: Literal["posix", "shuffle"] | None = None,
+    to: str | None = None,
     master: str = "local[*]",
     split_mib: Annotated[int, Parameter(name="--split-mib")] = 256,
     staging: str | None = None,
-    sole_writer: Annotated[bool, Parameter(negative=())] = False,
-    take_over: Annotated[bool, Parameter(negative=())] = False,
     settings: StoreSettings | None = None,
     output: OutputOption = "table",
 ) -> int:
-    """Make queues and index anew from the CommitLog of a store that nobody has open.
+    """Make queues and index again from the CommitLog of a store that nobody has open.
 
     What was there is kept in repair/ inside the store.
 
@@ -47,10 +44,9 @@ def rebuild(
         Directory of the store, or its URI on an object store.
     prove
         Change nothing: say where queues and index differ from what would be made, and why.
-    plan
-        posix: workers write into files of the shared disk; shuffle: Spark shuffles the entries, and
-        each file is written by one task. The bytes are the same. Unset: shuffle on an object store,
-        where it is the only one, else posix.
+    to
+        Make them in this place, where there is nothing yet, and leave the store as it is; a path,
+        or a URI. A store on an object store needs one.
     master
         Where Spark runs.
     split_mib
@@ -58,37 +54,21 @@ def rebuild(
     staging
         With --prove: a directory that all workers see, for what is compared; for an object store
         one that each worker has.
-    sole_writer
-        For an object store, which has no lock: nobody else writes there meanwhile.
-    take_over
-        For an object store: the rebuild whose claim is there, made on another machine, was killed.
     settings
         Where settings come from, such as the delay levels.
     output
         How to print.
     """
     from rocketstore import pipeline
-    from rocketstore.pipeline.jobs.rebuild.job import rebuild as run_rebuild
     from rocketstore.pipeline.jobs.rebuild.proving import prove_rebuild
 
     config = (settings or StoreSettings()).load(store)
-    spark = pipeline.session(master, quiet=True)
-    with job_progress("proving" if prove else "rebuilding", unit="tasks") as progress:
-        options: dict[str, Any] = {
-            "plan": plan,
-            "config": config,
-            "max_split_bytes": split_mib * MiB,
-            "progress": progress,
-        }
-        if prove:
-            proof = prove_rebuild(spark, store, staging=staging, **options)
-        else:
-            report = run_rebuild(
-                spark, store, sole_writer=sole_writer, take_over=take_over, **options
-            )
+    is_watched = str(sys.stderr.isatty()).lower()
+    spark = pipeline.session(master, quiet=True, spark__ui__showConsoleProgress=is_watched)
+    options: dict[str, Any] = {"config": config, "max_split_bytes": split_mib * MiB}
     if prove:
-        return _print_proof(proof, output)
-    _print_report(report, output)
+        return _print_proof(prove_rebuild(spark, store, staging=staging, **options), output)
+    _print_report(pipeline.rebuild(spark, store, target=to, **options), output)
     return EXIT_FINE
 
 
@@ -100,6 +80,8 @@ def _print_report(report: RebuildReport, output: Output) -> None:
         f"{report.record_count:,} records: {report.entry_count:,} entries in "
         f"{report.queue_count:,} queues, {report.index_item_count:,} index items"
     )
+    if report.target != report.store:
+        print(f"They were made in {report.target}; the store is as it was")
     if report.kept is not None:
         print(f"What was there is kept in {report.kept}")
     if report.refused_count:
@@ -137,7 +119,7 @@ def _print_proof(report: ProofReport, output: Output) -> int:
     return EXIT_FOUND if report.findings else EXIT_FINE
 
 
-def _print_damage(damage: Sequence[Broken]) -> None:
+def _print_damage(damage: Sequence[log_scan.Broken | parts.Broken]) -> None:
     for one in damage:
         print(
             f"Damage from {one.start} to {one.stop}: {one.reason}: {one.evidence}", file=sys.stderr

@@ -19,12 +19,6 @@ from rocketstore.format.markers import CONSUME_QUEUE_DIRECTORY
 from rocketstore.pipeline.files import files_at
 from rocketstore.pipeline.jobs.rebuild import driver_commit
 from rocketstore.pipeline.jobs.rebuild.assembly import Assembly
-from rocketstore.pipeline.jobs.rebuild.given_numbers import (
-    LogRanges,
-    QueueTops,
-    QueueWriter,
-    keep_given_numbers,
-)
 from rocketstore.pipeline.jobs.rebuild.index_files import index_names
 from rocketstore.pipeline.jobs.rebuild.parts import PartManifest
 from rocketstore.pipeline.jobs.rebuild.settings import RebuildSettings, learn_settings
@@ -297,17 +291,3 @@ def _refuse_lost_log(place: StorePlace) -> None:
             f"{place.location} has no CommitLog file, but its queues have entries",
             hint="bring the files back, or move consumequeue away to begin an empty store",
         )
-
-
-def keep_numbers(
-    place: StorePlace, tops: QueueTops, writer: QueueWriter, built: Built
-) -> dict[str, int]:
-    """Let no new queue end before numbers that the old one gave out; see `keep_given_numbers`."""
-    segments = list_segments(place)
-    log = LogRanges(
-        segments[0].base if segments else 0,
-        built.log_end,
-        [(one.start, one.stop) for one in built.damage],
-        built.leftovers,
-    )
-    return keep_given_numbers(tops, writer, log)

@@ -1,0 +1,250 @@
+"""What a rebuild does to a store on a disk: the lock, and new directories in the place of old ones.
+
+New queues and index are made below ``rebuild/<id>`` inside the store. When they are whole and
+durable, each directory changes places with the new one in a single step (``RENAME_EXCHANGE``), and
+the old one goes to ``repair/<time>/``. A journal says which directory is which, by inode, so that
+the next rebuild can tell old from new after a kill.
+
+Law: at every moment ``consumequeue`` and ``index`` are whole, old or new; either serves the same
+log. The lock is held from before the log is read until after the swap. The checkpoint is not
+touched: it says up to when queues and index are on the disk, and the new ones are, to the log's
+end.
+
+How derived: decision 0010.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import shutil
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from rocketstore.errors import NotAStoreError, StoreError
+from rocketstore.events import get_logger
+from rocketstore.pipeline.stores import REBUILD_DIRECTORY
+from rocketstore.storage.files.disk import Disk
+from rocketstore.storage.files.lock import StoreLock
+from rocketstore.storage.known_ends import forget_known_ends
+from rocketstore.storage.layout import StoreLayout
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+_log: Final = get_logger(__name__)
+
+JOURNAL_NAME: Final = "commit.json"
+_AT_FDCWD: Final = -100
+_RENAME_EXCHANGE: Final = 2
+
+
+@contextmanager
+def locked(root: Path) -> Iterator[None]:
+    """Hold the lock of a store, as a writer does.
+
+    Raises
+    ------
+    StoreLockedError
+        Somebody has it open, Java or ours, here or elsewhere.
+    """
+    lock = StoreLock.acquire(StoreLayout.of(root).lock)
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+class Swap(msgspec.Struct, frozen=True):
+    """One directory that is replaced; inodes tell which is which after a kill."""
+
+    name: str
+    new_inode: int
+    old_inode: int | None
+
+
+class Journal(msgspec.Struct, frozen=True):
+    """What a commit is going to do; paths are relative to the store."""
+
+    staging: str
+    kept: str
+    swaps: list[Swap]
+
+
+def commit(
+    root: Path, staging: Path, names: Sequence[str], *, now_ms: int, disk: Disk | None = None
+) -> str | None:
+    """Put new directories in the place of the old ones; the caller holds the lock.
+
+    Parameters
+    ----------
+    staging
+        ``rebuild/<id>``, whole; its files were synced by those that wrote them.
+    names
+        ``consumequeue``, ``index``: what is replaced.
+    now_ms
+        The time, for the directory where the old ones are kept.
+
+    Returns
+    -------
+    str or None
+        Where the old directories are, relative to the store; None when there were none.
+
+    Raises
+    ------
+    StoreError
+        A directory cannot be replaced: it is a link or a mount of its own.
+    """
+    disk = disk or Disk()
+    for name in names:
+        _refuse_link(root / name)
+        for directory, _, _ in os.walk(staging / name, topdown=False):
+            disk.fsync_directory(Path(directory))
+    swaps = [Swap(name, (staging / name).stat().st_ino, _inode(root / name)) for name in names]
+    kept = _kept_directory(root, now_ms)
+    journal = Journal(
+        staging.relative_to(root).as_posix(), kept.relative_to(root).as_posix(), swaps
+    )
+    _write_journal(root, journal, disk)
+    # It names index files that are about to go; the next opening would miss them.
+    forget_known_ends(root, keep_queues=True, disk=disk)
+    for swap in swaps:
+        _swap(root, staging, swap, disk)
+        disk.fsync_directory(root)
+        disk.fsync_directory(staging)
+    is_kept = _keep_old(root, journal, disk)
+    _sweep(root, disk)
+    _log.info("rebuild.committed", root=str(root), kept=journal.kept if is_kept else None)
+    return journal.kept if is_kept else None
+
+
+def finish_interrupted(root: Path, *, disk: Disk | None = None) -> None:
+    """Bring in order what a rebuild that was killed left; the caller holds the lock.
+
+    Directories that are in place stay, old or new: both are whole, and a writer may have gone on
+    with them since. One that is missing, which only a kill between two plain renames leaves, gets
+    the new one. Old ones are kept in ``repair/``; all else below ``rebuild`` is removed.
+    """
+    disk = disk or Disk()
+    if not (root / REBUILD_DIRECTORY).is_dir():
+        return
+    journal = _read_journal(root)
+    if journal is not None:
+        for swap in journal.swaps:
+            new = root / journal.staging / swap.name
+            if not (root / swap.name).exists() and _inode(new) == swap.new_inode:
+                disk.replace(new, root / swap.name)
+        disk.fsync_directory(root)
+        _keep_old(root, journal, disk)
+    _sweep(root, disk)
+    _log.warning("rebuild.swept", root=str(root), had_journal=journal is not None)
+
+
+def _swap(root: Path, staging: Path, swap: Swap, disk: Disk) -> None:
+    current, new = root / swap.name, staging / swap.name
+    if swap.old_inode is None:
+        disk.replace(new, current)
+        return
+    try:
+        _exchange(new, current)
+    except OSError as error:
+        if error.errno not in {errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP}:
+            raise StoreError(
+                f"{current} cannot be replaced: {error.strerror}",
+                hint="consumequeue and index have to lie on the store's own file system",
+            ) from error
+        # The file system cannot exchange: for a moment there is none, which the journal mends.
+        disk.replace(current, staging / f"old-{swap.name}")
+        disk.replace(new, current)
+
+
+def _exchange(one: Path, other: Path) -> None:
+    """Let two names change places in one step."""
+    function = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    if function is None:
+        raise OSError(errno.ENOSYS, "no renameat2")
+    here = ctypes.c_int(_AT_FDCWD)
+    names = [ctypes.c_char_p(os.fsencode(path)) for path in (one, other)]
+    if function(here, names[0], here, names[1], ctypes.c_uint(_RENAME_EXCHANGE)) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+
+
+def _keep_old(root: Path, journal: Journal, disk: Disk) -> bool:
+    """Move directories that were replaced to ``repair/``; return whether there are any."""
+    staging, kept = root / journal.staging, root / journal.kept
+    for swap in journal.swaps:
+        for candidate in (staging / swap.name, staging / f"old-{swap.name}"):
+            if swap.old_inode is not None and _inode(candidate) == swap.old_inode:
+                disk.make_directory(kept)
+                disk.replace(candidate, kept / swap.name)
+                disk.fsync_directory(kept)
+    return kept.is_dir()
+
+
+def _kept_directory(root: Path, now_ms: int) -> Path:
+    moment = datetime.fromtimestamp(now_ms // 1000, UTC)
+    name = f"{moment:%Y%m%dT%H%M%S}{now_ms % 1000:03d}Z"
+    top = StoreLayout.of(root).repair
+    number = 1
+    while (path := top / (name if number == 1 else f"{name}.{number}")).exists():
+        number += 1
+    return path
+
+
+def _sweep(root: Path, disk: Disk) -> None:
+    """Remove everything below ``rebuild``, the journal last."""
+    top = root / REBUILD_DIRECTORY
+    for path in sorted(top.iterdir()):
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+    disk.unlink(top / JOURNAL_NAME)
+    shutil.rmtree(top, ignore_errors=True)
+    disk.fsync_directory(root)
+
+
+def _write_journal(root: Path, journal: Journal, disk: Disk) -> None:
+    path = root / REBUILD_DIRECTORY / JOURNAL_NAME
+    temporary = path.with_name(path.name + ".tmp")
+    with temporary.open("wb") as file:
+        file.write(msgspec.json.encode(journal))
+        file.flush()
+        disk.fdatasync(file.fileno(), temporary)
+    disk.replace(temporary, path)
+    disk.fsync_directory(path.parent)
+    disk.fsync_directory(root)
+
+
+def _read_journal(root: Path) -> Journal | None:
+    path = root / REBUILD_DIRECTORY / JOURNAL_NAME
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Journal)
+    except FileNotFoundError:
+        return None
+    except msgspec.MsgspecError as error:
+        raise StoreError(
+            f"{path} is no journal of a rebuild: {error}",
+            hint=f"look at {path.parent}, and remove it when nothing in it is needed",
+        ) from error
+
+
+def _refuse_link(path: Path) -> None:
+    if path.is_symlink():
+        raise StoreError(
+            f"{path} is a link, which a rebuild would replace by a directory",
+            hint="use: rocketstore queue rebuild, rocketstore index rebuild",
+        )
+    if path.exists() and not path.is_dir():
+        raise NotAStoreError(f"{path} is no directory", hint="move it away")
+
+
+def _inode(path: Path) -> int | None:
+    try:
+        return path.stat().st_ino
+    except FileNotFoundError:
+        return None
