@@ -10,14 +10,17 @@ their record was looked at (`queues`).
 from __future__ import annotations
 
 import itertools
+from bisect import bisect_right
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from rocketstore.errors import StoreDamagedError
+from rocketstore.events import get_logger
 from rocketstore.pipeline.files import files_at, opened
 from rocketstore.pipeline.queue_range import (
+    LOOKS_AT_ONCE,
+    Doubt,
     QueueRange,
-    are_records,
     check_brokers,
     queue_ranges,
     wanted_spans,
@@ -29,13 +32,15 @@ from rocketstore.pipeline.stores import (
     list_segments,
 )
 from rocketstore.scan.split import SegmentFile, plan_splits
-from rocketstore.units import ByteRange
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from rocketstore.pipeline.options import ReadOptions
     from rocketstore.pipeline.stores import Segment, StorePlace
+    from rocketstore.units import ByteRange
+
+_log = get_logger(__name__)
 
 CLOCK_MARGIN_MS: Final = 600_000
 """How far a broker's clock may have been set back inside a file: ten minutes."""
@@ -48,9 +53,6 @@ tasks."""
 
 FIRST_LOOKS: Final = 1024
 """Files whose first record planning looks at before it searches between them."""
-
-LOOKS_AT_ONCE: Final = 16
-"""Files that planning looks into side by side."""
 
 Piece = TypeVar("Piece")
 
@@ -112,11 +114,8 @@ def _plan_store(
 ) -> list[SplitTask]:
     if not segments:
         return []
-    ranges: tuple[QueueRange, ...] = ()
-    spans = None
-    if options.has_offsets:
-        ranges = queue_ranges(store, segments, options)
-        spans = wanted_spans(store, segments, options, ranges)
+    ranges = queue_ranges(store, segments, options) if options.has_offsets else ()
+    spans = _spans(store, segments, options, ranges) if options.has_topic_choice else None
     pieces = []
     for segment in _in_time(store, segments, options):
         written = _data_stop(store, segment)
@@ -130,16 +129,40 @@ def _plan_store(
     split = [part for one in pieces for part in _split(one, limit)]
     if spans is None:
         return split
-    # An entry that lies would leave its record outside: it is noticed where ranges end.
-    edges = {at for one in split for at in spans.edges(_physical(one))}
-    if not are_records(store, segments, edges):
-        return split
-    narrowed = [(one, spans.within(_physical(one))) for one in split]
-    return [
-        one._replace(start=part.start - one.segment.base, stop=part.stop - one.segment.base)
-        for one, part in narrowed
-        if part is not None
-    ]
+    kept = [part for one in split for part in _within(one, spans)]
+    _log.info(
+        "%s: reads %d of %d bytes of the log, where the chosen queues have records",
+        store.location,
+        sum(one.byte_count for one in kept),
+        total,
+    )
+    return kept
+
+
+def _spans(
+    store: StorePlace,
+    segments: Sequence[Segment],
+    options: ReadOptions,
+    ranges: tuple[QueueRange, ...],
+) -> list[ByteRange] | None:
+    """Return where records of the chosen queues start; None where only the log knows."""
+    try:
+        return wanted_spans(store, segments, options, ranges)
+    except Doubt as doubt:
+        _log.warning(
+            "%s: all of the log is read for the chosen queues, since %s", store.location, doubt
+        )
+        return None
+
+
+def _within(task: SplitTask, spans: Sequence[ByteRange]) -> Iterator[SplitTask]:
+    base = task.segment.base
+    first = bisect_right(spans, base + task.start, key=lambda span: span.stop)
+    for span in itertools.islice(spans, first, None):
+        start, stop = max(task.start, span.start - base), min(task.stop, span.stop - base)
+        if span.start >= base + task.stop:
+            return
+        yield task._replace(start=start, stop=stop)
 
 
 def _data_stop(store: StorePlace, segment: Segment) -> int:
@@ -149,10 +172,6 @@ def _data_stop(store: StorePlace, segment: Segment) -> int:
     files, _ = files_at(store.location)
     with opened(files, segment.path) as file:
         return file.data_stop(segment.size)
-
-
-def _physical(task: SplitTask) -> ByteRange:
-    return ByteRange(task.segment.base + task.start, task.segment.base + task.stop)
 
 
 def _split(task: SplitTask, max_split_bytes: int) -> list[SplitTask]:

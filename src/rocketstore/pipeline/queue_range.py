@@ -1,37 +1,41 @@
-"""Queue offsets that a query asks for: which there are, and where in the log their records lie."""
+"""Which bytes of a log can hold records of chosen queues, by the first and last entry of each.
+
+Law: a range of the log is left out only where both entries lead to records that state the same
+topic, queue and queue offset, and a queue that might lack a record is `Doubt`: all is read then.
+What is not dispatched yet lies after the last record that any queue has, and is always read.
+"""
 
 from __future__ import annotations
 
-from bisect import bisect_left
+import itertools
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from rocketstore.errors import ConfigError, StoreError
+from rocketstore.format.queue_entry import KEPT_PLACE_BYTES
 from rocketstore.pipeline.files import files_at, opened
 from rocketstore.pipeline.offsets import ANY_BROKER, EARLIEST, LATEST, QueuePlace
 from rocketstore.pipeline.queues import list_queues, queue_files
 from rocketstore.units import ByteRange, QueueKey
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
-
-    import numpy as np
-    import numpy.typing as npt
+    from collections.abc import Mapping, Sequence
 
     from rocketstore.pipeline.options import ReadOptions
     from rocketstore.pipeline.queues import QueueFiles
     from rocketstore.pipeline.stores import Segment, StorePlace
 
-ENTRY_LIMIT: Final = 4_000_000
-"""Most entries that planning reads to learn which ranges hold asked records: 80 MB."""
-
 LOOKS_AT_ONCE: Final = 16
-"""Files that planning looks into side by side."""
+"""Queues that planning looks into side by side: on an object store each look is a request."""
 
-_HEAD_BYTES: Final = 36
-"""Of a record, up to its own address."""
+_HEAD_BYTES: Final = 112
+"""Of a record, up to the length of its body, whatever its addresses."""
 
 _MAGICS: Final = (b"\xda\xa3\x20\xa7", b"\xda\xa3\x20\xab")
+
+
+class Doubt(Exception):  # noqa: N818 - not an error: more is read
+    """Why a queue is not to be believed."""
 
 
 class QueueRange(NamedTuple):
@@ -41,46 +45,6 @@ class QueueRange(NamedTuple):
     queue_id: int
     start: int
     stop: int | None
-
-
-class WantedSpans:
-    """Where in the log the asked records lie.
-
-    Attributes
-    ----------
-    spans
-        Ranges that hold asked records, or may.
-    offsets
-        Single records; sorted.
-    """
-
-    def __init__(self, spans: list[ByteRange], offsets: npt.NDArray[np.int64] | None) -> None:
-        self.spans = spans
-        self.offsets = offsets
-
-    def within(self, extent: ByteRange) -> ByteRange | None:
-        """Return the part of `extent` that asked records start in, None where none does."""
-        parts = [
-            ByteRange(max(span.start, extent.start), min(span.stop, extent.stop))
-            for span in self.spans
-            if span.start < extent.stop and extent.start < span.stop
-        ]
-        if self.offsets is not None:
-            first, behind = self.offsets.searchsorted([extent.start, extent.stop])
-            if first < behind:
-                # The last one starts there; where it ends is the reader's matter.
-                last = int(self.offsets[behind - 1])
-                parts.append(ByteRange(int(self.offsets[first]), last + 1))
-        if not parts:
-            return None
-        return ByteRange(min(one.start for one in parts), max(one.stop for one in parts))
-
-    def edges(self, extent: ByteRange) -> list[int]:
-        """Return the single records that bound what `within` gives: the first and the last one."""
-        if self.offsets is None:
-            return []
-        first, behind = self.offsets.searchsorted([extent.start, extent.stop])
-        return [int(self.offsets[at]) for at in (first, behind - 1)] if first < behind else []
 
 
 def check_brokers(stores: Sequence[StorePlace], options: ReadOptions) -> None:
@@ -169,72 +133,171 @@ def wanted_spans(
     segments: Sequence[Segment],
     options: ReadOptions,
     ranges: Sequence[QueueRange],
-) -> WantedSpans | None:
-    """Return where the records of the chosen queues lie; None when that is not known."""
-    import numpy as np  # noqa: PLC0415 - planning a query without offsets needs none
+) -> list[ByteRange]:
+    """Return the ranges in which records of the chosen queues start, in order.
 
+    Raises
+    ------
+    Doubt
+        That cannot be said: some queue may lack a record.
+    """
     by_key = {QueueKey(one.topic, one.queue_id): one for one in ranges}
-    listed = [key for key in list_queues(store.location) if is_chosen(options, store, key)]
-    if not _are_complete(listed, by_key, options):
-        return None
-    spans: list[ByteRange] = []
-    parts = []
-    budget = ENTRY_LIMIT
-    end = segments[-1].base + segments[-1].size
-    for key in listed:
-        queue = queue_files(store.location, key)
-        wanted = by_key.get(key, QueueRange(*key, 0, None))
-        maximum = queue.written_stop()
-        start = max(wanted.start, queue.min_offset(segments[0].base))
-        stop = maximum if wanted.stop is None else min(wanted.stop, maximum)
-        # Nothing vouches for an end that is not a number: records may not be dispatched yet.
-        is_open = wanted.stop is None or wanted.stop > maximum
-        offsets = None
-        if start < stop:
-            low = _record_start(store, segments, queue, start)
-            high = _record_start(store, segments, queue, stop - 1)
-            if low is None or high is None:
-                return None
-            if stop - start <= budget:
-                budget -= stop - start
-                offsets = queue.physical_offsets(start, stop)
-            if offsets is None:
-                spans.append(ByteRange(low, high + 1))
-            else:
-                parts.append(offsets)
-            if is_open:
-                spans.append(ByteRange(high, end))
-        elif is_open:
-            last = _record_start(store, segments, queue, maximum - 1)
-            spans.append(ByteRange(segments[0].base if last is None else last, end))
-    return WantedSpans(spans, np.sort(np.concatenate(parts)) if parts else None)
-
-
-def are_records(store: StorePlace, segments: Sequence[Segment], offsets: Collection[int]) -> bool:
-    """Whether a record that states its own address stands at each of some physical offsets."""
-    files, _ = files_at(store.location)
-    ordered = sorted(offsets)
-
-    def are_in(segment: Segment) -> bool:
-        inside = ordered[
-            bisect_left(ordered, segment.base) : bisect_left(ordered, segment.base + segment.size)
-        ]
-        if not inside:
-            return True
-        with opened(files, segment.path) as file:
-            return all(
-                _address_of(file.read(at - segment.base, _HEAD_BYTES)) == at for at in inside
-            )
-
-    # On an object store each look is a request.
+    listed = list_queues(store.location)
+    chosen = [key for key in listed if is_chosen(options, store, key)]
+    _check_complete(chosen, by_key, options, store.broker_name)
+    log = _Log(store, segments)
     with ThreadPoolExecutor(LOOKS_AT_ONCE, thread_name_prefix="rocketstore-plan") as pool:
-        return all(pool.map(are_in, segments))
+        # First: a writer that goes on must not get further in another queue than in these.
+        tail = []
+        wanted = [by_key.get(key, QueueRange(*key, 0, None)) for key in chosen]
+        if not options.fail_on_data_loss or any(one.stop is None for one in wanted):
+            ends = pool.map(log.last_record, listed)
+            dispatched = max((end for end in ends if end is not None), default=log.start)
+            tail = [ByteRange(dispatched, log.end)]
+        spans = [one for one in pool.map(log.span, wanted) if one is not None]
+    return _merged([*spans, *tail])
 
 
-def _address_of(head: bytes) -> int:
-    """Return the address that the head of a record states, -1 if it is none."""
-    is_record = len(head) == _HEAD_BYTES and head[4:8] in _MAGICS
-    return int.from_bytes(head[28:36], "big") if is_record else -1
+def _check_complete(
+    chosen: Sequence[QueueKey],
+    by_key: Mapping[QueueKey, QueueRange],
+    options: ReadOptions,
+    broker: str,
+) -> None:
+    """Doubt where a queue that the query may mean has no directory."""
+    there = set(chosen)
+    wanted = set(by_key)
+    for place in options.queues or ():
+        if place.broker in (ANY_BROKER, broker):
+            wanted.add(QueueKey(place.topic, place.queue_id))
+    if options.queues is None:
+        counts = dict.fromkeys(options.topics or (), 1)
+        for key in chosen:
+            counts[key.topic] = max(counts.get(key.topic, 0), key.queue_id + 1)
+        # A queue whose directory was lost leaves a gap in the numbers, or no directory at all.
+        for topic, count in counts.items():
+            wanted |= {QueueKey(topic, number) for number in range(count)}
+    for key in sorted(wanted - there):
+        raise Doubt(f"there is no queue {key}")
+
+
+def _merged(spans: list[ByteRange]) -> list[ByteRange]:
+    merged: list[ByteRange] = []
+    for one in sorted(spans):
+        if merged and one.start <= merged[-1].stop:
+            merged[-1] = ByteRange(merged[-1].start, max(merged[-1].stop, one.stop))
+        else:
+            merged.append(one)
+    return merged
+
+
+def _check_whole(queue: QueueFiles, stop: int) -> None:
+    """Doubt a queue that lacks a file, or has entries after the zeros that should end it."""
+    if stop == queue.first_offset:
+        raise Doubt(f"queue {queue.key} has no entries")
+    for one, other in itertools.pairwise(queue.files):
+        if one.first + one.entry_count != other.first:
+            raise Doubt(f"queue {queue.key} has no file of entry {one.first + one.entry_count}")
+    for _, entries in queue.entries(stop, queue.data_stop()):
+        if entries.tobytes().replace(KEPT_PLACE_BYTES, b"").strip(b"\0"):
+            raise Doubt(f"queue {queue.key} ends at entry {stop} and has other bytes after that")
+
+
+class _Log:
+    """The files of a log, as a queue's entries point into them."""
+
+    def __init__(self, store: StorePlace, segments: Sequence[Segment]) -> None:
+        self.store = store
+        self.segments = segments
+        self.files, _ = files_at(store.location)
+        self.start = segments[0].base
+        self.end = segments[-1].base + segments[-1].size
+
+    def last_record(self, key: QueueKey) -> int | None:
+        """Return where the record of a queue's last entry starts; None where none does."""
+        queue = queue_files(self.store.location, key)
+        return self._record_start(queue, queue.written_stop() - 1)
+
+    def span(self, wanted: QueueRange) -> ByteRange | None:
+        """Return where records of a queue's range start, from the first to the last, if any do."""
+        queue = queue_files(self.store.location, QueueKey(wanted.topic, wanted.queue_id))
+        maximum = queue.written_stop()
+        _check_whole(queue, maximum)
+        first = self._first_kept(queue, maximum)
+        start = first if wanted.start <= first else queue.next_message(wanted.start, maximum)[0]
+        stop = maximum if wanted.stop is None else min(wanted.stop, maximum)
+        if start >= stop:
+            return None
+        low, high = self._stated_start(queue, start), self._stated_start(queue, stop - 1)
+        if low > high:
+            raise Doubt(f"entry {stop - 1} of queue {queue.key} points before entry {start}")
+        if wanted.start <= first and not self._begins_there(queue, first):
+            low = self.start
+        return ByteRange(low, high + 1)
+
+    def _stated_start(self, queue: QueueFiles, number: int) -> int:
+        """Return where the record of an entry starts, which says so itself."""
+        at = self._record_start(queue, number)
+        if at is None:
+            raise Doubt(f"entry {number} of queue {queue.key} leads to no record that says so")
+        return at
+
+    def _begins_there(self, queue: QueueFiles, first: int) -> bool:
+        """Whether the log can hold no record of a queue that stands before its first kept entry.
+
+        Fillers say nothing: 4.9 writes them for records that it did not enter again after a crash.
+        """
+        before = queue.entry(first - 1)
+        return first == 0 or (before is not None and not before.is_filler)
+
+    def _first_kept(self, queue: QueueFiles, stop: int) -> int:
+        """Return the first entry that points into the log; fillers and expired ones come before."""
+
+        def is_kept(number: int) -> bool:
+            entry = queue.entry(number)
+            return entry is not None and entry.is_message and entry.physical_offset >= self.start
+
+        low, high = queue.first_offset, stop
+        if is_kept(low):
+            return low
+        while low < high:
+            middle = (low + high) // 2
+            low, high = (low, middle) if is_kept(middle) else (middle + 1, high)
+        # Lost records have fillers, too, and one that a search meets leads past what is before it.
+        for number in (low - (1 << power) for power in range(63)):
+            if number < queue.first_offset:
+                break
+            if queue.entry(number) is None:
+                raise Doubt(f"entry {number} of queue {queue.key} was never written")
+            if is_kept(number):
+                return queue.min_offset(self.start)
+        return low
+
+    def _record_start(self, queue: QueueFiles, number: int) -> int | None:
+        """Return where the record of an entry starts, None unless the record says so itself."""
+        entry = queue.entry(number)
+        if entry is None or entry.is_filler:
+            return None
+        at = entry.physical_offset
+        segment = next((one for one in self.segments if 0 <= at - one.base < one.size), None)
+        if segment is None:
+            return None
+        with opened(self.files, segment.path) as file:
+            head = file.read(at - segment.base, _HEAD_BYTES)
+            if len(head) < _HEAD_BYTES or head[4:8] not in _MAGICS:
+                return None
+            flags = int.from_bytes(head[36:40], "big")
+            # IPv6 addresses are 12 bytes longer; the topic stands after the body.
+            body_at = 88 + 12 * bool(flags & 0x10) + 12 * bool(flags & 0x20)
+            body_size = int.from_bytes(head[body_at - 4 : body_at], "big")
+            width = 2 if head[4:8] == _MAGICS[1] else 1
+            rest = file.read(at - segment.base + body_at + body_size, width + 256)
+        size = int.from_bytes(rest[:width], "big")
+        stated = (
+            rest[width : width + size].decode(errors="replace"),
+            *(int.from_bytes(head[a:b], "big") for a, b in ((12, 16), (20, 28), (28, 36))),
+        )
+        return at if stated == (*queue.key, number, at) else None
 
 
 def is_chosen(options: ReadOptions, store: StorePlace, key: QueueKey) -> bool:
@@ -243,37 +306,3 @@ def is_chosen(options: ReadOptions, store: StorePlace, key: QueueKey) -> bool:
         brokers = (ANY_BROKER, store.broker_name)
         return any(QueuePlace(key.topic, one, key.queue_id) in options.queues for one in brokers)
     return options.wants_topic(key.topic)
-
-
-def _are_complete(
-    listed: Sequence[QueueKey], by_key: Mapping[QueueKey, QueueRange], options: ReadOptions
-) -> bool:
-    """Whether every queue that the query may mean has a directory to be pruned by."""
-    if not by_key.keys() <= set(listed) or options.topic_pattern is not None:
-        return False
-    if options.queues is not None:
-        return {(place.topic, place.queue_id) for place in options.queues} <= set(listed)
-    ids: dict[str, set[int]] = {topic: set() for topic in options.topics or ()}
-    for key in listed:
-        ids[key.topic].add(key.queue_id)
-    # A queue whose directory was lost may leave a gap in the numbers, or no directory at all.
-    return all(found and found == set(range(len(found))) for found in ids.values())
-
-
-def _record_start(
-    store: StorePlace, segments: Sequence[Segment], queue: QueueFiles, queue_offset: int
-) -> int | None:
-    """Return where the record of an entry starts, None unless the record says so itself."""
-    entry = queue.entry(queue_offset)
-    if entry is None or entry.is_filler:
-        return None
-    at = entry.physical_offset
-    segment = next((one for one in segments if one.base <= at < one.base + one.size), None)
-    if segment is None:
-        return None
-    files, _ = files_at(store.location)
-    with opened(files, segment.path) as file:
-        head = file.read(at - segment.base, _HEAD_BYTES)
-    numbers = int.from_bytes(head[12:16], "big"), int.from_bytes(head[20:28], "big")
-    is_record = _address_of(head) == at and numbers == (queue.key.queue_id, queue_offset)
-    return at if is_record else None

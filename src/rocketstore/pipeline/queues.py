@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     import numpy as np
-    import numpy.typing as npt
 
     from rocketstore.pipeline.files import Files
 
@@ -130,25 +129,14 @@ class QueueFiles:
                     )
                     yield at, entry_array(raw[: len(raw) - len(raw) % ENTRY_SIZE_BYTES])
 
-    def physical_offsets(self, start: int, stop: int) -> npt.NDArray[np.int64] | None:
-        """Return where the records of some entries are; None unless each is written."""
-        import numpy as np  # noqa: PLC0415 - planning a query without offsets needs none
-
-        parts = []
-        for file in self.files:
-            first, last = max(start, file.first), min(stop, file.first + file.entry_count)
-            if first >= last:
-                continue
-            position, size = (first - file.first), (last - first)
-            with opened(self.system, file.path) as opened_file:
-                raw = opened_file.read(position * ENTRY_SIZE_BYTES, size * ENTRY_SIZE_BYTES)
-            entries = entry_array(raw[: len(raw) - len(raw) % ENTRY_SIZE_BYTES])
-            if not written_mask(entries).all():
-                return None
-            parts.append(entries["physical_offset"].astype(np.int64))
-        found = np.concatenate(parts) if parts else np.empty(0, np.int64)
-        # A log only grows, so where the numbers do not, the entries are not to be believed.
-        return found if len(found) == stop - start and bool((np.diff(found) > 0).all()) else None
+    def data_stop(self) -> int:
+        """Return a queue offset after which the files are known to be zeros."""
+        if not self.files:
+            return 0
+        last = self.files[-1]
+        with opened(self.system, last.path) as file:
+            byte_count = file.data_stop(last.entry_count * ENTRY_SIZE_BYTES)
+        return last.first + -(-byte_count // ENTRY_SIZE_BYTES)
 
 
 def list_queues(location: str) -> list[QueueKey]:

@@ -38,7 +38,7 @@ def select(
         masks.append(_where_text(columns, "tags", options.tags.__contains__))
     if options.queues is not None:
         masks.append(_assigned(columns, options, broker))
-    if options.has_offsets:
+    if options.has_topic_choice:
         masks.append(_in_ranges(columns, ranges))
     if not masks:
         return columns

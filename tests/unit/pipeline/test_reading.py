@@ -135,7 +135,7 @@ def test_offsets_leave_out_what_has_no_place_in_a_queue():
 
 
 def test_a_choice_of_topics_has_the_records_that_are_in_no_queue(tmp_path):
-    """So it cannot leave out files by the queue's entries, as offsets do."""
+    """An entry that was never written shows that the queue lacks some."""
     store = StoreFiles(tmp_path / "store")
     put = [store.put("TopicA", dispatch=number % 3 == 0) for number in range(30)]
     store.put("TopicB")

@@ -1,0 +1,212 @@
+"""A choice of topics leaves out what its queues show to be others', and never a row."""
+
+from __future__ import annotations
+
+import random
+import shutil
+
+import pytest
+
+from rocketstore.format.markers import CONSUME_QUEUE_DIRECTORY
+from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES
+from rocketstore.units import QueueKey
+from support.golden_stores import STORES, golden_store
+from support.pipeline_tables import plan_table, read_table
+from support.store_files import StoreFiles
+
+HAS_NO_PLACE = (4, 12)
+"""Prepared and rolled back: sysFlag & 12."""
+
+
+def planned_bytes(path, **options):
+    return sum(part.byte_count for task in plan_table(path, **options) for part in task)
+
+
+def rows_of(path, topics, **options):
+    """What a choice of topics means, from a read without one."""
+    return [
+        row
+        for row in read_table(path, **options)
+        if row["topic"] in topics and row["sysFlag"] & 12 not in HAS_NO_PLACE
+    ]
+
+
+def offsets(rows):
+    return [row["physicalOffset"] for row in rows]
+
+
+@pytest.mark.parametrize("name", STORES)
+def test_of_golden_stores_each_topic_has_the_rows_of_an_unpruned_read(name):
+    store, _ = golden_store(name)
+    options = {"table": "commitlog", "damage": "skip", "failOnDataLoss": False}
+    everything = read_table(store, **options)
+    for topic in sorted({row["topic"] for row in everything}):
+        if "," in topic:
+            continue
+        expected = [
+            row for row in everything
+            if row["topic"] == topic and row["sysFlag"] & 12 not in HAS_NO_PLACE
+        ]  # fmt: skip
+        for size in ("1g", "9000"):
+            assert read_table(store, subscribe=topic, maxSplitBytes=size, **options) == expected
+
+
+@pytest.fixture
+def stretches(tmp_path):
+    """A hundred topics, each written in one go, of which the last three records are of the tail."""
+    store = StoreFiles(tmp_path / "store", log_file_size=65_536, queue_file_size=2000)
+    for topic in range(100):
+        for record in range(40):
+            store.put(f"Topic{topic:02d}", bytes(100), queue_id=record % 2)
+    return store
+
+
+@pytest.mark.parametrize("number", [0, 50, 99])
+def test_one_topic_of_a_hundred_costs_its_stretch(stretches, number):
+    topic = f"Topic{number:02d}"
+    whole = planned_bytes(stretches.root)
+    assert planned_bytes(stretches.root, subscribe=topic) <= 0.03 * whole
+    assert planned_bytes(stretches.root, assign=f'{{"{topic}":[0,1]}}') <= 0.03 * whole
+    assert planned_bytes(stretches.root, subscribePattern=topic) <= 0.03 * whole
+    assert planned_bytes(stretches.root, subscribe="Topic10,Topic80") <= 0.05 * whole
+    rows = read_table(stretches.root, subscribe=topic)
+    assert rows == rows_of(stretches.root, {topic})
+    assert len(rows) == 40
+
+
+def test_what_is_not_dispatched_yet_is_read(stretches):
+    late = [stretches.put("Topic00", bytes(100), dispatch=False) for _ in range(3)]
+    rows = read_table(stretches.root, subscribe="Topic00")
+    assert offsets(rows)[-3:] == late
+    assert rows == rows_of(stretches.root, {"Topic00"})
+
+
+def queue_of(store, topic="Topic50", queue_id=0):
+    return store.root / CONSUME_QUEUE_DIRECTORY / topic / str(queue_id)
+
+
+def remove(store):
+    shutil.rmtree(queue_of(store))
+
+
+def empty(store):
+    for path in queue_of(store).iterdir():
+        path.write_bytes(bytes(path.stat().st_size))
+
+
+def zeros_at_the_begin(store):
+    (path,) = queue_of(store).iterdir()
+    path.write_bytes(bytes(5 * ENTRY_SIZE_BYTES) + path.read_bytes()[5 * ENTRY_SIZE_BYTES :])
+
+
+def zeros_in_the_middle(store):
+    (path,) = queue_of(store).iterdir()
+    data = bytearray(path.read_bytes())
+    data[5 * ENTRY_SIZE_BYTES : 12 * ENTRY_SIZE_BYTES] = bytes(7 * ENTRY_SIZE_BYTES)
+    path.write_bytes(data)
+
+
+def last_entry_of_another_queue(store):
+    key = QueueKey("Topic50", 0)
+    store.write_entry(key, 19, 0, 231)
+
+
+def first_entry_beyond_the_log(store):
+    store.write_entry(QueueKey("Topic50", 0), 0, 1 << 40, 231)
+
+
+def first_entry_a_filler(store):
+    store.write_entry(QueueKey("Topic50", 0), 0, 0, 0x7FFFFFFF)
+
+
+def queue_of_another_topic(store):
+    remove(store)
+    shutil.copytree(queue_of(store, "Topic51"), queue_of(store))
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        remove,
+        empty,
+        zeros_at_the_begin,
+        last_entry_of_another_queue,
+        first_entry_beyond_the_log,
+        queue_of_another_topic,
+    ],
+)
+def test_a_queue_that_cannot_be_trusted_leaves_out_nothing_and_is_named_once(
+    stretches, damage, caplog
+):
+    damage(stretches)
+    expected = rows_of(stretches.root, {"Topic50"})
+    assert len(expected) == 40
+    for choice in ({"subscribe": "Topic50"}, {"assign": '{"Topic50":[0,1]}'}):
+        caplog.clear()
+        assert planned_bytes(stretches.root, **choice) == planned_bytes(stretches.root)
+        (said,) = [one for one in caplog.messages if "all of the log is read" in one]
+        assert "Topic50/0" in said
+        assert read_table(stretches.root, **choice) == expected
+    # The others are as they were.
+    assert planned_bytes(stretches.root, subscribe="Topic40") < 3000 + 40 * 250
+
+
+@pytest.mark.parametrize("damage", [zeros_in_the_middle, first_entry_a_filler])
+def test_entries_between_the_first_and_the_last_do_not_matter(stretches, damage):
+    damage(stretches)
+    assert (
+        offsets(read_table(stretches.root, subscribe="Topic50"))[1:]
+        == offsets(rows_of(stretches.root, {"Topic50"}))[1:]
+    )
+
+
+def test_an_expired_begin_is_found_by_a_search(stretches):
+    for base in (0, 65_536):
+        stretches.log_path(base).unlink()
+    first = next(row for row in read_table(stretches.root))
+    assert planned_bytes(stretches.root, subscribe=first["topic"]) < 20_000
+    assert read_table(stretches.root, subscribe=first["topic"]) == rows_of(
+        stretches.root, {first["topic"]}
+    )
+
+
+def damage_entries(store, chance):
+    """Write zeros or anything over some entries; of zeros at its end nothing tells a queue."""
+    files = sorted((store.root / CONSUME_QUEUE_DIRECTORY).rglob("0*0"))
+    paths = [path for path in files if path.is_file()]
+    for _ in range(chance.randrange(4)):
+        path = chance.choice(paths)
+        data = bytearray(path.read_bytes())
+        at, size = chance.randrange(len(data)), chance.choice((1, 20, 60))
+        junk = chance.choice((bytes(size), chance.randbytes(size)))[: len(data) - at]
+        after = data[at + len(junk) :] if path.parent == paths[-1].parent else b""
+        if any(junk) or any(after):
+            data[at : at + len(junk)] = junk
+        path.write_bytes(data)
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_of_random_stores_each_choice_has_the_rows_of_an_unpruned_read(tmp_path, seed):
+    chance = random.Random(seed)
+    store = StoreFiles(tmp_path / "store", queue_file_size=5 * ENTRY_SIZE_BYTES)
+    topics = ["A", "B", "C", "D"]
+    for topic in topics:
+        if chance.random() < 0.3:
+            store.fill(QueueKey(topic, 0), chance.randrange(1, 12))
+    for _ in range(chance.randrange(20, 150)):
+        topic = topics[min(chance.randrange(5), 3)]
+        store.put(topic, bytes(chance.randrange(300)), queue_id=chance.randrange(2))
+        if chance.random() < 0.02:
+            store.fill(QueueKey(topic, 0), chance.randrange(1, 7))
+    for _ in range(chance.randrange(4)):
+        store.put(chance.choice(topics), dispatch=False)
+    damage_entries(store, chance)
+    if chance.random() < 0.4:
+        log = sorted((store.root / "commitlog").iterdir())
+        for path in log[: chance.randrange(len(log))]:
+            path.unlink()
+    options = {"failOnDataLoss": False, "damage": "skip"}
+    for topic in topics:
+        for size in ("1g", "1000"):
+            found = read_table(store.root, subscribe=topic, maxSplitBytes=size, **options)
+            assert offsets(found) == offsets(rows_of(store.root, {topic}, **options)), topic
