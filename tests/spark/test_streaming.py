@@ -107,12 +107,12 @@ def test_every_message_is_in_one_batch_over_crashes_and_restarts(spark, tmp_path
     assert [set(one) for one in query.saved(2)] == [{"version", "log"}, {"version", "queues"}]
 
 
-def test_a_running_query_shows_what_was_put_and_begins_at_the_end(spark, tmp_path, clock):
+def test_a_running_query_shows_what_was_put_and_how_much_is_left(spark, tmp_path, clock):
     query = Query(spark, tmp_path, LOG)
     with open_store(query.store, clock) as store:
         put(store, clock, 0, 10)
         running = (
-            query.frame().writeStream.format("memory").queryName("live")
+            query.frame(maxOffsetsPerTrigger=2).writeStream.format("memory").queryName("live")
             .option("checkpointLocation", str(query.checkpoint)).start()
         )  # fmt: skip
         try:
@@ -123,6 +123,37 @@ def test_a_running_query_shows_what_was_put_and_begins_at_the_end(spark, tmp_pat
                 running.processAllAvailable()
                 rows = spark.table("live").collect()
                 assert sorted((row[1], bytes(row[2])) for row in rows) == expected
+            shown = [one["sources"][0] for one in running.recentProgress]
+        finally:
+            running.stop()
+    logs = [json.loads(one["latestOffset"])["log"]["store"] for one in shown if one["numInputRows"]]
+    ends = [json.loads(one["endOffset"])["log"]["store"] for one in shown if one["numInputRows"]]
+    assert [log["lag"] for log in logs] == [
+        log["offset"] - end["offset"] for log, end in zip(logs, ends, strict=True)
+    ]
+    assert max(log["lag"] for log in logs) > 0
+    assert logs[-1]["lag"] == 0
+    assert json.loads(shown[-1]["latestOffset"])["of"] == f"the whole log in {query.store}"
+
+
+def test_a_query_that_waits_for_records_is_given_no_other_limit(spark, tmp_path, clock):
+    query = Query(spark, tmp_path, LOG)
+    with open_store(query.store, clock) as store:
+        first = put(store, clock, 0, 3)
+        frame = query.frame(minOffsetsPerTrigger=5, startingOffsets="earliest")
+        running = (
+            frame.writeStream.format("memory").queryName("waits")
+            .option("checkpointLocation", str(query.checkpoint)).start()
+        )  # fmt: skip
+        try:
+            running.processAllAvailable()
+            assert spark.table("waits").count() == len(first)
+            put(store, clock, 3, 3)
+            running.processAllAvailable()
+            assert spark.table("waits").count() == len(first)
+            put(store, clock, 6, 2)
+            running.processAllAvailable()
+            assert spark.table("waits").count() == 8
         finally:
             running.stop()
 
@@ -153,7 +184,10 @@ def test_a_loss_ends_a_query_with_one_plain_sentence_unless_it_is_accepted(spark
     ("options", "message"),
     [
         ({"maxOffsetsPerTrigger": "many"}, "option maxOffsetsPerTrigger must be a number"),
-        ({"table": "index"}, "table index cannot be read as a stream"),
+        (
+            {"table": "index"},
+            "option table names one that cannot be read as a stream, found 'index'",
+        ),
         ({"endingOffsets": "latest"}, "option endingOffsets does not apply to a stream"),
     ],
 )

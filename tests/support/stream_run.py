@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 import pickle
+import time
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from rocketstore.pipeline.columns import TABLES
-from rocketstore.pipeline.streaming.limits import limits_of
-from rocketstore.pipeline.streaming.offsets import from_json
-from rocketstore.pipeline.streaming.options import parse_stream_options
-from rocketstore.pipeline.streaming.reader import stream_of
-from rocketstore.pipeline.streaming.task_read import read_tasks
+from rocketstore.pipeline.streaming.stream_offsets import from_json
+from rocketstore.pipeline.streaming.stream_options import parse_stream_options
+from rocketstore.pipeline.streaming.stream_read import read_tasks
+from rocketstore.pipeline.streaming.stream_reader import stream_of
 from support.pipeline_tables import ARROW_TYPES
 
 if TYPE_CHECKING:
@@ -57,11 +57,12 @@ class StreamRun:
         checkpoint: Checkpoint | None = None,
         *,
         available_now: bool = False,
+        clock: Any = time.monotonic,
         **options: Any,
     ) -> None:
         given = {name: str(value) for name, value in options.items()}
         self.options = parse_stream_options({"path": str(path), **given})
-        self.stream = stream_of(self.options)
+        self.stream = stream_of(self.options, clock=clock)
         self.checkpoint = Checkpoint() if checkpoint is None else checkpoint
         self.target = self.stream.latest() if available_now else None
         self.is_first_trigger = True
@@ -78,7 +79,7 @@ class StreamRun:
             return True
         text = self.start_text(done)
         begin = from_json(json.loads(text), self.stream.kind)
-        limits = limits_of(limit, self.options)
+        limits = self.options.limits_of(self.options.default_limit() if limit is None else limit)
         end = self.stream.advance(begin, limits, self.target)
         end_text = text if end is begin else json.dumps(end.to_json())
         if done and end_text == text:

@@ -66,7 +66,7 @@ class StoreDataSource(DataSource):
     def schema(self) -> str:
         """Return the columns of the table, and refuse a place that is no store at once."""
         from rocketstore.pipeline.stores import find_stores  # noqa: PLC0415 - see the module's head
-        from rocketstore.pipeline.streaming.options import (  # noqa: PLC0415 - as above
+        from rocketstore.pipeline.streaming.stream_options import (  # noqa: PLC0415 - as above
             read_options_of_either,
         )
 
@@ -83,7 +83,7 @@ class StoreDataSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         """Return a reader of what is being written; see ``docs/guide/spark-streaming.md``."""
-        from rocketstore.pipeline.streaming.reader import StoreStreamReader  # noqa: PLC0415 - above
+        from rocketstore.pipeline.streaming.stream_reader import StoreStreamReader  # noqa: PLC0415 - above
 
         return StoreStreamReader(dict(self.options), schema)
 

@@ -10,8 +10,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rocketstore import Message, MessageStore
-from rocketstore.errors import ConfigError
-from rocketstore.pipeline.streaming import entries
+from rocketstore.errors import ConfigError, StoreError
+from rocketstore.pipeline import files
+from rocketstore.pipeline.streaming import live_log, live_queue
+from rocketstore.pipeline.streaming.stream_offsets import latest_json
 from support.golden_stores import STORES, golden_store
 from support.pipeline_tables import read_table
 from support.small_store import (
@@ -21,7 +23,9 @@ from support.small_store import (
     build_store,
     messages,
     open_store,
+    overwrite,
     put_all,
+    read_log,
 )
 from support.stream_run import ReadAllAvailable, ReadMaxRows, StreamRun, flat, places_of
 
@@ -200,6 +204,97 @@ def test_a_stream_through_many_files_loses_nothing_at_their_ends(root, store, cl
         assert sorted_places(run.drain()) == put
 
 
+def test_a_limit_is_found_by_lengths_and_only_its_last_record_is_checked(
+    root, store, clock, mode, monkeypatch
+):
+    put = put_all(store, messages(100, body_size=500), clock)
+    checked = []
+    walk = live_log.kernels.walk
+
+    def counted(*given):
+        found = walk(*given)
+        *_, is_checked, cols = given
+        checked.extend(cols[: found[0], 0].tolist() if is_checked else ())
+        return found
+
+    monkeypatch.setattr(live_log, "CHECKED_BYTES", 0)
+    monkeypatch.setattr(live_log.kernels, "walk", counted)
+    run = StreamRun(root, startingOffsets="earliest", maxOffsetsPerTrigger=40, **mode)
+    run.plan_next()
+    assert len(set(checked)) < 10
+    assert put[39] in checked
+    assert sorted(places_of(run.run_planned())) == put[:40]
+
+
+def test_a_damaged_record_is_no_end_of_a_batch(root, store, clock, mode):
+    put = put_all(store, messages(30), clock)
+    byte = read_log(root, put[9] + 90, 1)
+    overwrite(root, put[9] + 90, bytes([byte[0] ^ 1]))
+    run = StreamRun(
+        root, startingOffsets="earliest", maxOffsetsPerTrigger=10, damage="skip", **mode
+    )
+    assert sorted_places(run.drain()) == [*put[:9], *put[10:]]
+
+
+# --- waiting for more ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+def seconds():
+    """A clock that a test moves."""
+    return [0.0]
+
+
+def waiting(root, seconds, **options):
+    return StreamRun(
+        root, startingOffsets="earliest", clock=lambda: seconds[0], minOffsetsPerTrigger=10,
+        maxTriggerDelay="60s", **options,
+    )  # fmt: skip
+
+
+def test_a_batch_waits_for_so_many_records_or_so_long(root, store, clock, mode, seconds):
+    put = put_all(store, messages(3), clock)
+    run = waiting(root, seconds, **mode)
+    # The first batch of a run waits for nothing.
+    assert sorted(places_of(run.batch())) == put
+    more = put_all(store, messages(9, first=3), clock)
+    assert run.batch() is None
+    more += put_all(store, messages(1, first=12), clock)
+    assert sorted(places_of(run.batch())) == more
+    late = put_all(store, messages(2, first=13), clock)
+    seconds[0] = 59.9
+    assert run.batch() is None
+    seconds[0] = 60
+    assert sorted(places_of(run.batch())) == late
+    put_all(store, messages(2, first=15), clock)
+    assert run.batch() is None
+    # A restart does not wait either.
+    assert len(StreamRun(root, run.checkpoint, minOffsetsPerTrigger=10, **mode).batch()) == 2
+
+
+def test_records_of_all_stores_count_for_a_batch_that_waits(tmp_path, clock, mode, seconds):
+    a, b = open_both(tmp_path, clock)
+    with a, b:
+        run = waiting(tmp_path / "stores", seconds, **mode)
+        assert run.batch() == []
+        put_all(a, messages(6), clock)
+        assert run.batch() is None
+        put_all(b, messages(4), clock)
+        assert len(run.batch()) == 10
+
+
+def test_available_now_and_once_wait_for_nothing(root, store, clock, mode, seconds):
+    put_all(store, messages(3), clock)
+    run = waiting(root, seconds, maxOffsetsPerTrigger=10, **mode)
+    run.batch()
+    put_all(store, messages(3, first=3), clock)
+    assert run.batch() is None
+    assert len(run.batch(ReadAllAvailable())) == 3
+    put_all(store, messages(3, first=6), clock)
+    run.target = run.stream.latest()
+    assert len(run.batch()) == 3
+
+
 # --- available now ------------------------------------------------------------------------------
 
 
@@ -303,6 +398,54 @@ def test_a_stream_begins_at_a_time(root, store, clock, mode):
     assert sorted_places(run.drain()) == later
 
 
+def test_a_queue_or_a_log_begins_at_a_time_of_its_own(root, store, clock):
+    put = put_all(store, messages(100), clock)
+    since = clock.now_ms - 39
+    run = StreamRun(root, startingOffsetsByTimestamp=json.dumps({"store": since}))
+    assert sorted_places(run.drain()) == put[60:]
+    # A queue that is not named begins at its beginning, as with startingOffsets.
+    times = json.dumps({"Topic0": {"0": since}, "Topic1": {"store": {"0": clock.now_ms + 1}}})
+    run = StreamRun(root, subscribe="Topic0,Topic1", startingOffsetsByTimestamp=times)
+    assert sorted_places(run.drain()) == put[60::2]
+    times = json.dumps({"Topic0": {"0": since}})
+    run = StreamRun(root, subscribe="Topic0,Topic1", startingOffsetsByTimestamp=times)
+    assert sorted_places(run.drain()) == sorted([*put[60::2], *put[1::2]])
+
+
+@pytest.mark.parametrize("option", ["startingTimestamp", "startingOffsetsByTimestamp"])
+def test_where_nothing_was_stored_since_it_begins_at_the_end_or_fails(
+    root, store, clock, mode, option
+):
+    put_all(store, messages(10), clock)
+    later = clock.now_ms + 1
+    text = later
+    if option != "startingTimestamp":
+        text = json.dumps({f"Topic{n}": {"0": later} for n in (0, 1)} if mode else {"store": later})
+    options = {option: text, **mode}
+    run = StreamRun(root, **options)
+    assert run.batch() == []
+    assert sorted_places(run.drain()) == []
+    with pytest.raises(StoreError, match=rf"nothing was stored at {later} ms or later.*latest"):
+        StreamRun(root, startingOffsetsByTimestampStrategy="error", **options).batch()
+
+
+def test_a_time_in_a_log_of_many_files_is_found_by_their_first_records(
+    root, store, clock, monkeypatch
+):
+    put = put_all(store, messages(200, body_size=900), clock)
+    opened = []
+    since = clock.now_ms - 5
+    monkeypatch.setattr(live_log, "CLOCK_MARGIN_MS", 0)
+    run = StreamRun(root, startingTimestamp=since)
+    reads = files.LocalFile.read_into
+    monkeypatch.setattr(
+        files.LocalFile, "read_into", lambda self, *rest: opened.append(self) or reads(self, *rest)
+    )
+    run.plan_next()
+    assert len(opened) < 8
+    assert sorted_places(run.drain()) == put[-6:]
+
+
 def test_a_log_begins_at_a_physical_offset(root, store, clock):
     put = put_all(store, messages(100), clock)
     for row in (0, 37, 99):
@@ -323,6 +466,8 @@ def test_a_store_that_is_not_there_is_named(root, store):
     queues = '{"Topic0":{"broker-z":{"0":5}}}'
     with pytest.raises(ConfigError, match=r"names store 'broker-z'.*the stores are store"):
         StreamRun(root, subscribe="Topic0", startingOffsets=queues).batch()
+    with pytest.raises(ConfigError, match=r"ByTimestamp names store 'broker-z'.*are store"):
+        StreamRun(root, subscribe="Topic0", startingOffsetsByTimestamp=queues).batch()
 
 
 # --- queues and stores --------------------------------------------------------------------------
@@ -360,7 +505,7 @@ def test_only_chosen_queues_are_streamed(root, store, clock):
 def test_queues_of_unequal_speed_are_read_in_the_order_of_the_log(
     root, store, clock, monkeypatch, most_held
 ):
-    monkeypatch.setattr(entries, "LIMITED_ENTRIES", most_held)
+    monkeypatch.setattr(live_queue, "LIMITED_ENTRIES", most_held)
     put = [
         store.put(Message(topic="Topic0", body=b"x"), queue_id=0 if number % 7 else 1 + number % 3)
         for number in range(120)
@@ -395,7 +540,7 @@ def open_both(tmp_path, clock):
 
 
 @pytest.mark.parametrize("limit", [1, 7, 1000])
-def test_several_stores_share_the_limits_and_none_starves(tmp_path, clock, mode, limit):
+def test_a_limit_holds_for_each_store_by_itself(tmp_path, clock, mode, limit):
     a, b = open_both(tmp_path, clock)
     with a, b:
         put_all(a, messages(100), clock)
@@ -404,10 +549,30 @@ def test_several_stores_share_the_limits_and_none_starves(tmp_path, clock, mode,
             tmp_path / "stores", startingOffsets="earliest", maxOffsetsPerTrigger=limit, **mode
         )
         batches = run.drain()
-    assert all(len(rows) <= limit for rows in batches)
-    assert len(flat(batches)) == 120
-    counts = {name: sum(row["brokerName"] == name for row in flat(batches)) for name in "ab"}
-    assert counts == {"a": 100, "b": 20}
+    for name, total in (("a", 100), ("b", 20)):
+        counts = [sum(row["brokerName"] == name for row in rows) for rows in batches]
+        full, rest = divmod(total, limit)
+        assert counts == [*[limit] * full, *[rest] * (rest > 0), *[0] * len(counts)][: len(counts)]
+
+
+@pytest.mark.parametrize("busy", ["a", "b"])
+def test_a_store_that_grows_faster_than_the_limit_never_keeps_another_waiting(
+    tmp_path, clock, mode, busy
+):
+    a, b = open_both(tmp_path, clock)
+    with a, b:
+        store = {"a": a, "b": b}[busy]
+        put_all({"a": b, "b": a}[busy], messages(50), clock)
+        put_all(store, messages(50), clock)
+        run = StreamRun(
+            tmp_path / "stores", startingOffsets="earliest", maxOffsetsPerTrigger=10, **mode
+        )
+        rows = []
+        for number in range(5):
+            put_all(store, messages(30, first=50 + 30 * number), clock)
+            rows += run.batch()
+    counts = {name: sum(row["brokerName"] == name for row in rows) for name in "ab"}
+    assert counts == {"a": 50, "b": 50}
 
 
 @pytest.mark.parametrize("limits", [{"maxOffsetsPerTrigger": 10}, {"maxBytesPerTrigger": 4000}])
@@ -434,29 +599,6 @@ def test_a_store_far_ahead_and_one_that_grows_both_move_in_each_batch(
     assert len(places) == len(found)
 
 
-@pytest.mark.parametrize("limit", [1, 2])
-def test_stores_take_turns_where_a_limit_is_less_than_their_number(tmp_path, clock, mode, limit):
-    a, b = open_both(tmp_path, clock)
-    with a, b, open_store(tmp_path / "stores" / "c", clock) as c:
-        for store in (a, b, c):
-            put_all(store, messages(20), clock)
-        run = StreamRun(
-            tmp_path / "stores", startingOffsets="earliest", maxOffsetsPerTrigger=limit, **mode
-        )
-        names = [row["brokerName"] for _ in range(3) for row in run.batch()]
-    assert sorted(names) == sorted("abc" * limit)
-
-
-def test_one_busy_store_does_not_keep_another_waiting(tmp_path, clock):
-    a, b = open_both(tmp_path, clock)
-    with a, b:
-        put_all(a, messages(100), clock)
-        put_all(b, messages(20), clock)
-        run = StreamRun(tmp_path / "stores", startingOffsets="earliest", maxOffsetsPerTrigger=1)
-        names = [row["brokerName"] for _ in range(10) for row in run.batch()]
-    assert {"a", "b"} <= set(names)
-
-
 def test_a_store_that_appears_later_begins_at_its_beginning(tmp_path, clock, mode):
     with open_store(tmp_path / "stores" / "a", clock) as a:
         put_all(a, messages(10), clock)
@@ -477,6 +619,29 @@ def test_two_stores_of_one_name_are_refused(tmp_path, clock):
     a, b = open_both(tmp_path, clock)
     with a, b, pytest.raises(ConfigError, match="two stores are called same"):
         StreamRun(tmp_path / "stores", brokerName="same,same").batch()
+
+
+def test_what_is_left_is_shown_for_every_store_and_queue(tmp_path, clock):
+    a, b = open_both(tmp_path, clock)
+    with a, b:
+        put = put_all(a, messages(30), clock)
+        put_all(b, messages(4), clock)
+        options = {"startingOffsets": "earliest", "maxOffsetsPerTrigger": 10}
+        shown = {}
+        for kind, choice in MODES.items():
+            run = StreamRun(tmp_path / "stores", **options, **choice)
+            end = run.stream.advance(run.stream.initial(), run.options.limits)
+            shown[kind] = latest_json(
+                str(run.options), run.stream.kind, run.stream.ends, end.places
+            )
+    assert shown["log"]["of"] == f"the whole log in {tmp_path}/stores"
+    assert shown["queues"]["of"] == f"queues of Topic.* in {tmp_path}/stores"
+    logs = shown["log"]["log"]
+    assert logs["a"]["lag"] == logs["a"]["offset"] - put[10]
+    assert logs["b"]["lag"] == 0
+    queues = shown["queues"]["queues"]
+    assert queues["a"] == {f"Topic{n}": {"0": {"offset": 15, "lag": 10}} for n in (0, 1)}
+    assert queues["b"]["Topic0"] == {"0": {"offset": 2, "lag": 0}}
 
 
 # --- anything in any order ----------------------------------------------------------------------

@@ -12,13 +12,13 @@ from pyspark.sql.streaming.datasource import (
     ReadMaxBytes,
     ReadMaxFiles,
     ReadMaxRows,
+    ReadMinRows,
 )
 
 from rocketstore.errors import ConfigError
 from rocketstore.pipeline.columns import TABLES
 from rocketstore.pipeline.offsets import EARLIEST, LATEST, QueuePlace
-from rocketstore.pipeline.streaming.limits import UNLIMITED, Limits, default_limit, limits_of
-from rocketstore.pipeline.streaming.offsets import (
+from rocketstore.pipeline.streaming.stream_offsets import (
     LOG,
     QUEUES,
     Evidence,
@@ -26,7 +26,12 @@ from rocketstore.pipeline.streaming.offsets import (
     StreamOffset,
     from_json,
 )
-from rocketstore.pipeline.streaming.options import parse_stream_options, read_options_of_either
+from rocketstore.pipeline.streaming.stream_options import (
+    UNLIMITED,
+    Limits,
+    parse_stream_options,
+    read_options_of_either,
+)
 
 NUMBERS = st.integers(0, 2**63 - 1)
 PLACES = st.builds(
@@ -105,15 +110,18 @@ def test_a_stream_begins_at_the_latest_message_unless_told_otherwise():
 
 def test_queues_are_given_offsets_and_logs_physical_ones():
     of_queues = parse(subscribe="t", startingOffsets='{"t":{"0":5,"1":-1}}')
-    assert of_queues.queue_offsets == {QueuePlace("t", "", 0): 5, QueuePlace("t", "", 1): LATEST}
+    assert of_queues.starts == {QueuePlace("t", "", 0): 5, QueuePlace("t", "", 1): LATEST}
     assert of_queues.start == EARLIEST
     of_logs = parse(startingOffsets='{"broker-a":4711,"b":-2}')
-    assert of_logs.log_offsets == {"broker-a": 4711, "b": EARLIEST}
+    assert of_logs.starts == {
+        QueuePlace("", "broker-a", -1): 4711,
+        QueuePlace("", "b", -1): EARLIEST,
+    }
 
 
 def test_limits_are_numbers_and_sizes():
     options = parse(maxOffsetsPerTrigger="100", maxBytesPerTrigger="8m")
-    assert (options.max_offsets, options.max_bytes) == (100, 8 << 20)
+    assert options.limits == Limits(100, 8 << 20)
 
 
 @pytest.mark.parametrize(
@@ -126,6 +134,12 @@ def test_limits_are_numbers_and_sizes():
         ("endingOffsets", "latest"),
         ("endingTimestamp", "5"),
         ("startingTimestamp", "yesterday"),
+        ("minOffsetsPerTrigger", "0"),
+        ("maxTriggerDelay", "5s"),
+        ("startingOffsetsByTimestamp", "yesterday"),
+        ("startingOffsetsByTimestamp", '{"broker-a":-1}'),
+        ("startingOffsetsByTimestamp", '{"t":{"0":5}}'),
+        ("startingOffsetsByTimestampStrategy", "error"),
         ("startingOffsets", "soon"),
         ("startingOffsets", '{"broker-a":"5"}'),
         ("startingOffsets", '{"broker-a":-3}'),
@@ -143,6 +157,25 @@ def test_an_option_that_a_stream_cannot_have_is_refused_by_name(name, value):
 def test_there_is_one_beginning():
     error = refused(startingOffsets="earliest", startingTimestamp="5")
     assert "startingTimestamp excludes startingOffsets" in str(error)
+    error = refused(startingTimestamp="5", startingOffsetsByTimestamp='{"broker-a":5}')
+    assert "startingOffsetsByTimestamp excludes startingTimestamp" in str(error)
+
+
+def test_a_least_number_above_the_most_is_refused():
+    error = refused(minOffsetsPerTrigger="11", maxOffsetsPerTrigger="10")
+    assert "minOffsetsPerTrigger is more than maxOffsetsPerTrigger" in str(error)
+    assert parse(minOffsetsPerTrigger="10", maxOffsetsPerTrigger="10").limits == Limits(
+        10, None, 10
+    )
+
+
+def test_times_are_given_to_queues_and_to_logs():
+    of_queues = parse(subscribe="t", startingOffsetsByTimestamp='{"t":{"0":5,"b":{"1":7}}}')
+    assert of_queues.start_times_ms == {QueuePlace("t", "", 0): 5, QueuePlace("t", "b", 1): 7}
+    assert of_queues.start == EARLIEST
+    of_logs = parse(startingOffsetsByTimestamp='{"broker-a":5}')
+    assert of_logs.start_times_ms == {QueuePlace("", "broker-a", -1): 5}
+    assert "not chosen" in str(refused(subscribe="t", startingOffsetsByTimestamp='{"u":{"0":5}}'))
 
 
 def test_offsets_of_topics_that_are_not_chosen_are_refused():
@@ -171,24 +204,34 @@ def test_a_query_has_no_limit_per_trigger():
 
 def test_both_limits_hold_although_spark_knows_one():
     options = parse(maxOffsetsPerTrigger="100", maxBytesPerTrigger="8m")
-    limit = default_limit(options)
+    limit = options.default_limit()
     assert limit == ReadMaxRows(100)
-    assert limits_of(limit, options) == Limits(100, 8 << 20)
+    assert options.limits_of(limit) == Limits(100, 8 << 20)
 
 
 def test_the_smaller_of_spark_s_limit_and_the_option_s_holds():
     options = parse(maxOffsetsPerTrigger="100", maxBytesPerTrigger="1k")
-    assert limits_of(ReadMaxRows(7), options) == Limits(7, 1024)
-    assert limits_of(ReadMaxRows(700), options) == Limits(100, 1024)
-    assert limits_of(ReadMaxBytes(7), options) == Limits(100, 7)
-    assert limits_of(ReadMaxFiles(7), options) == Limits(100, 1024)
+    assert options.limits_of(ReadMaxRows(7)) == Limits(7, 1024)
+    assert options.limits_of(ReadMaxRows(700)) == Limits(100, 1024)
+    assert options.limits_of(ReadMaxBytes(7)) == Limits(100, 7)
+    assert options.limits_of(ReadMaxFiles(7)) == Limits(100, 1024)
 
 
 def test_spark_s_wish_for_everything_switches_both_limits_off():
     options = parse(maxOffsetsPerTrigger="100", maxBytesPerTrigger="1k")
-    assert limits_of(ReadAllAvailable(), options) == UNLIMITED
+    assert options.limits_of(ReadAllAvailable()) == UNLIMITED
 
 
 def test_spark_is_told_the_limit_there_is():
-    assert default_limit(parse()) == ReadAllAvailable()
-    assert default_limit(parse(maxBytesPerTrigger="5")) == ReadMaxBytes(5)
+    assert parse().default_limit() == ReadAllAvailable()
+    assert parse(maxBytesPerTrigger="5").default_limit() == ReadMaxBytes(5)
+    assert parse(minOffsetsPerTrigger="5").default_limit() == ReadMinRows(5)
+
+
+def test_a_least_number_of_records_stays_with_every_limit_but_all():
+    options = parse(minOffsetsPerTrigger="5", maxOffsetsPerTrigger="100", maxTriggerDelay="2m")
+    assert options.limits_of(ReadMaxRows(7)) == Limits(7, None, 5)
+    assert options.limits_of(ReadMinRows(5)) == Limits(100, None, 5)
+    assert options.limits_of(ReadAllAvailable()) == UNLIMITED
+    assert options.longest_wait_s == 120
+    assert parse(minOffsetsPerTrigger="5").longest_wait_s == 900

@@ -1,13 +1,13 @@
-"""Read one task of a stream's batch, on an executor.
+"""The tasks of one batch: byte ranges of a log, and how an executor reads one.
 
-Law: the planner saw a record behind every byte of a task's range, so everything in it is a record,
+Law: the planner saw a record after every byte of a task's range, so everything in it is a record,
 a filler, or damage. What is not there now (a file that was deleted, a log that was cut, a network
 mount that lags) is data loss; it never makes a batch quietly smaller.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -15,9 +15,11 @@ from rocketstore.errors import StoreDamagedError, StoreError
 from rocketstore.events import get_logger
 from rocketstore.message import TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
 from rocketstore.pipeline.files import files_at, opened
+from rocketstore.pipeline.planning import SplitTask
 from rocketstore.pipeline.projection import record_batches
 from rocketstore.pipeline.selection import select
-from rocketstore.pipeline.streaming.loss import Losses
+from rocketstore.pipeline.stores import SegmentState
+from rocketstore.pipeline.streaming.following import Losses
 from rocketstore.scan.columns import RecordColumns
 from rocketstore.scan.scanner import Damage, DamageReason
 from rocketstore.scan.window import scan_window
@@ -30,26 +32,80 @@ if TYPE_CHECKING:
     from pyarrow import RecordBatch, Schema
 
     from rocketstore.pipeline.options import ReadOptions
-    from rocketstore.pipeline.streaming.tasks import QueueSpan, StreamTask
+    from rocketstore.pipeline.stores import Segment, StorePlace
 
-    Mask = npt.NDArray[np.bool_]
+    Numbers = npt.NDArray[np.int64]
 
 _log = get_logger(__name__)
+
+
+class QueueSpan(NamedTuple):
+    """Queue offsets ``[start, stop)`` of a queue, and where its first and last record start.
+
+    A queue that was deleted and made again has records of the same numbers elsewhere in the log.
+    """
+
+    topic: str
+    queue_id: int
+    start: int
+    stop: int
+    low: int
+    high: int
+
+
+class StreamTask(NamedTuple):
+    """A byte range of one CommitLog file, and what of it belongs to the batch.
+
+    Attributes
+    ----------
+    spans
+        The wanted queues; None is every record.
+    expected
+        Queue offsets whose records start in the range, as far as that is known.
+    """
+
+    split: SplitTask
+    spans: tuple[QueueSpan, ...] | None = None
+    expected: int | None = None
+
+
+def pieces(
+    store: StorePlace, segments: Sequence[Segment], wanted: ByteRange, options: ReadOptions
+) -> Iterator[SplitTask]:
+    """Yield byte ranges that cover what is there of a range of the log."""
+    step = _step(options, wanted.size)
+    for segment in segments:
+        start = max(0, wanted.start - segment.base)
+        stop = min(segment.size, wanted.stop - segment.base)
+        while start < stop and segment.state is not SegmentState.MISSING:
+            # Cut where the whole file would be cut, so that small batches do not cut much.
+            edge = min(stop, (start // step + 1) * step)
+            yield SplitTask(store, segment, start, edge, ())
+            start = edge
+
+
+def grouped(tasks: Sequence[StreamTask], options: ReadOptions) -> list[tuple[StreamTask, ...]]:
+    """Put small neighbours into one task."""
+    groups: list[tuple[StreamTask, ...]] = []
+    group: list[StreamTask] = []
+    step, size = _step(options, sum(task.split.byte_count for task in tasks)), 0
+    for task in tasks:
+        if group and size + task.split.byte_count > step:
+            groups.append(tuple(group))
+            group, size = [], 0
+        group.append(task)
+        size += task.split.byte_count
+    return [*groups, tuple(group)] if group else groups
+
+
+def _step(options: ReadOptions, byte_count: int) -> int:
+    return max(1, min(options.max_split_bytes, -(-byte_count // options.min_partitions)))
 
 
 def read_tasks(
     tasks: Sequence[StreamTask], options: ReadOptions, schema: Schema
 ) -> Iterator[RecordBatch]:
-    """Yield the rows of a task.
-
-    Parameters
-    ----------
-    tasks
-        Byte ranges, in the order of the log.
-    options
-        What is asked of each record of the batch.
-    schema
-        Names and types of the wanted columns.
+    """Yield the rows of a task, of which `options` ask what is asked of each record.
 
     Raises
     ------
@@ -75,10 +131,7 @@ class _TaskRead:
         self.task = task
         self.options = options
         self.losses = Losses(options)
-        self.is_damaged = False
-        self.damaged_ranges = 0
-        self.damaged_bytes = 0
-        self.is_short = False
+        self.damage: list[int] = []
 
     def records(self) -> Iterator[RecordColumns]:
         spans = None if self.task.spans is None else _SpanTable(self.task.spans)
@@ -91,7 +144,12 @@ class _TaskRead:
             if not isinstance(error.__cause__, FileNotFoundError):
                 raise
             self._lose("the file is gone")
-        self._account(spans)
+        path = self.task.split.segment.path
+        if self.damage:
+            count, size = len(self.damage), sum(self.damage)
+            _log.warning("skipped %d damaged ranges of %d bytes in %s", count, size, path)
+        if spans is not None and self.task.expected is not None:
+            self._compare(*spans.count(), self.task.expected)
 
     def _all_records(self) -> Iterator[RecordColumns]:
         split = self.task.split
@@ -119,23 +177,25 @@ class _TaskRead:
 
     def _end_at(self, unwritten_at: int) -> None:
         """Deal with zeros where the planner saw something."""
-        split, base = self.task.split, self.task.split.segment.base
-        if unwritten_at >= base + split.stop:
+        split, segment = self.task.split, self.task.split.segment
+        if unwritten_at >= segment.base + split.stop:
             return
-        if split.segment.is_last:
-            self._lose(f"expected records up to {base + split.stop}, found zeros at {unwritten_at}")
-            return
-        # Another file follows, so the log did not end in this one: what is empty here was lost.
-        self.is_damaged = True
-        if base + split.start <= unwritten_at < base + split.segment.size:
-            extent = ByteRange(unwritten_at, base + split.segment.size)
+        if segment.is_last:
+            stop = segment.base + split.stop
+            self._lose(f"expected records up to {stop}, found zeros at {unwritten_at}")
+        elif segment.base + split.start <= unwritten_at < segment.base + segment.size:
+            # Another file follows, so the log did not end in this one: what is empty was lost.
+            extent = ByteRange(unwritten_at, segment.base + segment.size)
             evidence = "zeros up to the end of a file that another one follows"
             self._note(Damage(extent, DamageReason.UNWRITTEN_HOLE, evidence))
+        else:
+            self.damage.append(0)
 
     def _note(self, damage: Damage) -> None:
+        segment = self.task.split.segment
         what = (
-            f"{damage.reason.value} in {self.task.split.segment.path} at position "
-            f"{damage.range.start - self.task.split.segment.base} (physical offset "
+            f"{damage.reason.value} in {segment.path} at position "
+            f"{damage.range.start - segment.base} (physical offset "
             f"{damage.range.start}), {damage.range.size} bytes: {damage.evidence}"
         )
         if self.options.damage == "fail":
@@ -144,38 +204,26 @@ class _TaskRead:
                 hint='to stream the intact rest: option("damage", "skip"); to list all damage, '
                 'read it with option("table", "damage")',
             )
-        self.is_damaged = True
-        self.damaged_ranges += 1
-        self.damaged_bytes += damage.range.size
+        self.damage.append(damage.range.size)
         if self.options.damage == "report":
             _log.warning("skipped damage: %s", what)
 
     def _lose(self, what: str) -> None:
-        self.is_short = True
         split = self.task.split
         where = f"{split.segment.path} from physical offset {split.segment.base + split.start} on"
         self.losses.report(f"{where}: {what}", "the batch has what is there")
 
-    def _account(self, spans: _SpanTable | None) -> None:
-        path, expected = self.task.split.segment.path, self.task.expected
-        if self.damaged_ranges:
-            _log.warning(
-                "skipped %d damaged ranges of %d bytes in %s",
-                self.damaged_ranges, self.damaged_bytes, path,
-            )  # fmt: skip
-        if spans is None or expected is None:
-            return
-        records, found = spans.count()
+    def _compare(self, records: int, found: int, expected: int) -> None:
         surplus = records - min(found, expected)
         if surplus:
             _log.warning(
                 "%d records in %s state a queue offset that another record has; they are rows of "
                 "the batch as well: rocketstore pipeline audit lists them as queue-conflict",
-                surplus, path,
+                surplus, self.task.split.segment.path,
             )  # fmt: skip
-        if found >= expected or self.is_short:
+        if found >= expected or self.losses.count:
             return
-        if self.is_damaged:
+        if self.damage:
             _log.warning("%d records of the batch were damaged", expected - found)
             return
         self._lose(f"expected {expected} records of the batch's queues, found {found}")
@@ -186,17 +234,14 @@ class _SpanTable:
 
     def __init__(self, spans: Sequence[QueueSpan]) -> None:
         self.topics = {topic: code for code, topic in enumerate({one.topic for one in spans})}
-        rows = sorted(
-            (self.topics[one.topic], one.queue_id, one.start, one.stop, one.low, one.high)
-            for one in spans
-        )
+        rows = sorted((self.topics[one.topic], *one[1:]) for one in spans)
         table = np.array(rows, dtype=np.int64)
         self.keys = table[:, 0] << 32 | table[:, 1]
         self.bounds = table[:, 2:]
         # A number of its own for each offset of the batch, over all queues.
         sizes = table[:, 3] - table[:, 2]
         self.firsts = np.cumsum(sizes) - sizes - table[:, 2]
-        self.found: list[npt.NDArray[np.int64]] = [np.empty(0, dtype=np.int64)]
+        self.found: list[Numbers] = [np.empty(0, dtype=np.int64)]
 
     def of(self, columns: RecordColumns) -> RecordColumns:
         """Return the records that belong to a wanted queue's range."""
@@ -206,16 +251,9 @@ class _SpanTable:
         start, stop, low, high = self.bounds[at].T
         kind = columns.sys_flag & TRANSACTION_MASK
         offset, physical = columns.queue_offset, columns.physical_offset
-        mask: Mask = (
-            (codes >= 0)
-            & (self.keys[at] == keys)
-            & (offset >= start)
-            & (offset < stop)
-            & (physical >= low)
-            & (physical <= high)
-            & (kind != TRANSACTION_PREPARED)
-            & (kind != TRANSACTION_ROLLBACK)
-        )
+        mask = (codes >= 0) & (self.keys[at] == keys) & (offset >= start) & (offset < stop)
+        mask &= (physical >= low) & (physical <= high)
+        mask &= (kind != TRANSACTION_PREPARED) & (kind != TRANSACTION_ROLLBACK)
         self.found.append((self.firsts[at] + offset)[mask])
         if mask.all():
             return columns
@@ -226,11 +264,11 @@ class _SpanTable:
         found = np.concatenate(self.found)
         return len(found), len(np.unique(found))
 
-    def _topic_codes(self, columns: RecordColumns) -> npt.NDArray[np.int64]:
+    def _topic_codes(self, columns: RecordColumns) -> Numbers:
         """Return the number of each record's topic, -1 of a topic that nobody asked for."""
         texts: Any = columns.to_arrow(["topic"]).column(0)
         encoded = texts.dictionary_encode()
         codes = [self.topics.get(text, -1) for text in encoded.dictionary.to_pylist()]
         numbers = encoded.indices.fill_null(len(codes)).to_numpy(zero_copy_only=False)
-        found: npt.NDArray[np.int64] = np.array([*codes, -1], dtype=np.int64)[numbers]
+        found: Numbers = np.array([*codes, -1], dtype=np.int64)[numbers]
         return found

@@ -1,7 +1,7 @@
 """How far a stream has come, as Spark keeps it in its checkpoint.
 
 A place is the number of what comes next (a physical offset, or a queue offset) and the evidence of
-the record in front of it: where that record starts and the CRC-32 of all its bytes. Evidence of the
+the record before it: where that record starts and the CRC-32 of all its bytes. Evidence of the
 record *at* the place would be impossible where a stream mostly stands, at the end of the log::
 
     {"version": 1, "log": {"broker-a": {"offset": 4711, "record": 4500, "crc": 1234}}}
@@ -9,34 +9,29 @@ record *at* the place would be impossible where a stream mostly stands, at the e
 
 A batch usually begins where the one before ended. Where it does not, the place has `since`: of the
 first batch, of a store or queue that appeared, and after a loss that was accepted. So a batch that
-Spark plans again after a restart is the same, although Spark asks for the initial offset anew.
+Spark plans again after a restart is the same, although Spark asks for the initial offset again.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from rocketstore.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 VERSION: Final = 1
 LOG: Final = "log"
 QUEUES: Final = "queues"
 
 Key = tuple[str, ...]
-"""Of the log ``(broker,)``, of a queue ``(broker, topic, queue id)``."""
+"""Of a log ``(broker,)``, of a queue ``(broker, topic, queue id)``."""
 
 
 class Evidence(NamedTuple):
-    """A record that was there when its offset was saved.
-
-    Attributes
-    ----------
-    record
-        Physical offset of its first byte.
-    crc
-        CRC-32 of all its bytes.
-    """
+    """A record that was there when its offset was saved: its first byte, CRC-32 of all bytes."""
 
     record: int
     crc: int
@@ -47,10 +42,8 @@ class Place(NamedTuple):
 
     Attributes
     ----------
-    offset
-        Physical offset or queue offset of what comes next.
     evidence
-        The record in front; None where none was there.
+        The record before; None where there was none.
     since
         Where the batch that ends here begins, if not where the one before ended.
     """
@@ -62,12 +55,10 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True)
 class StreamOffset:
-    """How far a stream has come.
+    """How far a stream has come; `kind` is ``log`` or ``queues``.
 
     Attributes
     ----------
-    kind
-        ``log`` or ``queues``.
     is_initial
         No batch ends here: a query that was never run begins here.
     """
@@ -76,18 +67,32 @@ class StreamOffset:
     places: dict[Key, Place] = field(default_factory=dict)
     is_initial: bool = False
 
+    def settled(self) -> dict[Key, Place]:
+        """Return the places as the batch after them sees them."""
+        return {key: place._replace(since=None) for key, place in self.places.items()}
+
     def to_json(self) -> dict[str, Any]:
         """Return the offset as Spark keeps it; equal offsets give equal text."""
-        nested: dict[str, Any] = {}
-        for key in sorted(self.places, key=_order):
-            inner = nested
-            for part in key[:-1]:
-                inner = inner.setdefault(part, {})
-            inner[key[-1]] = _place_to_json(self.places[key])
         head: dict[str, Any] = {"version": VERSION}
         if self.is_initial:
             head["initial"] = True
-        return {**head, self.kind: nested}
+        return {**head, self.kind: _nested({k: _to_json(p) for k, p in self.places.items()})}
+
+
+def latest_json(
+    of: str, kind: str, ends: Mapping[Key, Place], places: Mapping[Key, Place]
+) -> dict[str, Any]:
+    """Return where logs or queues end as Spark shows it in a query's progress.
+
+    ``lag`` is how much of each comes after the batch at hand: bytes of a log, messages of a queue.
+    `of` says what is followed, which nothing else of a Python source can say there.
+    """
+    shown = {
+        key: {"offset": end.offset, "lag": max(0, end.offset - places[key].offset)}
+        for key, end in ends.items()
+        if key in places
+    }
+    return {"version": VERSION, "of": of, kind: _nested(shown)}
 
 
 def from_json(saved: dict[str, Any], kind: str) -> StreamOffset:
@@ -98,25 +103,26 @@ def from_json(saved: dict[str, Any], kind: str) -> StreamOffset:
     ConfigError
         It is not one of ours, or one of a query with other options.
     """
+    hint = "give the query a checkpointLocation of its own"
     other = LOG if kind == QUEUES else QUEUES
     if saved.get("version") != VERSION or (kind not in saved and other not in saved):
         raise ConfigError(
-            f"the checkpoint's offset is not one of this version: {saved!r:.200}",
-            hint="give the query a checkpointLocation of its own",
+            f"the checkpoint's offset is not one of this version: {saved!r:.200}", hint=hint
         )
     if other in saved:
         had, has = ("had no", "has one") if other == LOG else ("had a", "has none")
         raise ConfigError(
             f"the checkpoint is of a query that {had} subscribe, subscribePattern or assign, "
             f"and this query {has}",
-            hint="give this query a checkpointLocation of its own",
+            hint=hint,
         )
     places: dict[Key, Place] = {}
-    depth = 1 if kind == LOG else 3
     try:
-        _collect(saved[kind], (), depth, places)
+        _collect(saved[kind], (), 1 if kind == LOG else 3, places)
     except (KeyError, TypeError, AttributeError) as error:
-        raise ConfigError(f"the checkpoint's offset is malformed: {saved!r:.200}") from error
+        raise ConfigError(
+            f"the checkpoint's offset is malformed: {saved!r:.200}", hint=hint
+        ) from error
     return StreamOffset(kind, places, bool(saved.get("initial", False)))
 
 
@@ -129,14 +135,21 @@ def _collect(nested: Any, key: Key, depth: int, places: dict[Key, Place]) -> Non
     places[key] = Place(nested["offset"], evidence, nested.get("since"))
 
 
-def _place_to_json(place: Place) -> dict[str, int]:
+def _nested(flat: Mapping[Key, dict[str, int]]) -> dict[str, Any]:
+    nested: dict[str, Any] = {}
+    # Queues by number, whatever the order they were found in.
+    for key in sorted(flat, key=lambda key: (*key[:-1], int(key[-1])) if key[1:] else key):
+        inner = nested
+        for part in key[:-1]:
+            inner = inner.setdefault(part, {})
+        inner[key[-1]] = flat[key]
+    return nested
+
+
+def _to_json(place: Place) -> dict[str, int]:
     found = {"offset": place.offset}
     if place.evidence is not None:
-        found |= {"record": place.evidence.record, "crc": place.evidence.crc}
+        found |= place.evidence._asdict()
     if place.since is not None:
         found["since"] = place.since
     return found
-
-
-def _order(key: Key) -> tuple[Any, ...]:
-    return (*key[:-1], int(key[-1])) if key[1:] else key

@@ -17,9 +17,8 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
 
 from rocketstore.pipeline.source import TaskPartition, check_schema, plain_errors
-from rocketstore.pipeline.streaming.limits import default_limit, limits_of
-from rocketstore.pipeline.streaming.offsets import StreamOffset, from_json
-from rocketstore.pipeline.streaming.options import parse_stream_options
+from rocketstore.pipeline.streaming.stream_offsets import StreamOffset, from_json, latest_json
+from rocketstore.pipeline.streaming.stream_options import parse_stream_options
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -28,20 +27,20 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.datasource import ReadLimit
     from pyspark.sql.types import StructType
 
-    from rocketstore.pipeline.streaming.log_stream import LogStream
-    from rocketstore.pipeline.streaming.options import StreamOptions
-    from rocketstore.pipeline.streaming.queue_stream import QueueStream
+    from rocketstore.pipeline.streaming.following import Stream
+    from rocketstore.pipeline.streaming.stream_options import StreamOptions
 
 
 class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads a store as a stream; see ``docs/guide/spark-streaming.md``."""
 
     def __init__(self, given: Mapping[str, str], schema: StructType) -> None:
-        # Not parsed yet: where making a reader fails, PySpark 4.3 tells of a failure of its own.
+        # Not parsed yet: where making a reader fails, PySpark 4.3 reports a failure of its own.
         self.given = dict(given)
         self.row_schema = schema
         self.target: StreamOffset | None = None
-        self._stream: LogStream | QueueStream | None = None
+        self.reached = StreamOffset("")
+        self._stream: Stream | None = None
 
     @cached_property
     def stream_options(self) -> StreamOptions:
@@ -51,7 +50,7 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return options
 
     @property
-    def stream(self) -> LogStream | QueueStream:
+    def stream(self) -> Stream:
         """What decides; made on first use, since executors have no need of it."""
         if self._stream is None:
             self._stream = stream_of(self.stream_options)
@@ -65,16 +64,23 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """Return the limit that Spark hands to ``latestOffset``."""
         with plain_errors():
-            limit: ReadLimit = default_limit(self.stream_options)
+            limit: ReadLimit = self.stream_options.default_limit()
             return limit
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """Return the offset behind the next batch."""
+        """Return the offset after the next batch; `start` itself where there is nothing to do."""
         with plain_errors():
             begin = from_json(start, self.stream.kind)
-            limits = limits_of(limit, self.stream_options)
-            end = self.stream.advance(begin, limits, self.target)
-            return start if end is begin else end.to_json()
+            limits = self.stream_options.limits_of(limit)
+            self.reached = self.stream.advance(begin, limits, self.target)
+            return start if self.reached is begin else self.reached.to_json()
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
+        """Return where the store ended when ``latestOffset`` looked; Spark asks right after it."""
+        if not self.reached.kind:
+            return None
+        of, stream = str(self.stream_options), self.stream
+        return latest_json(of, stream.kind, stream.ends, self.reached.places)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Note where the log ends now; later messages are for a later run."""
@@ -92,7 +98,7 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Yield the rows of one task."""
         from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415 - executors only
 
-        from rocketstore.pipeline.streaming.task_read import read_tasks  # noqa: PLC0415 - as above
+        from rocketstore.pipeline.streaming.stream_read import read_tasks  # noqa: PLC0415 - above
 
         if partition.value is None:
             return
@@ -101,17 +107,13 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             yield from read_tasks(partition.value, self.stream_options.row_options, schema)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_stream": None}
+        return {**self.__dict__, "_stream": None, "target": None, "reached": StreamOffset("")}
 
 
-def stream_of(options: StreamOptions) -> LogStream | QueueStream:
+def stream_of(options: StreamOptions, **given: Any) -> Stream:
     """Return the stream that the options ask for."""
-    if options.has_queues:
-        from rocketstore.pipeline.streaming.queue_stream import (  # noqa: PLC0415 - needs numpy
-            QueueStream,
-        )
+    from rocketstore.pipeline.streaming.following import Stream  # noqa: PLC0415 - not on executors
+    from rocketstore.pipeline.streaming.live_log import LiveLog  # noqa: PLC0415 - needs numpy
+    from rocketstore.pipeline.streaming.live_queue import LiveQueue  # noqa: PLC0415 - as above
 
-        return QueueStream(options)
-    from rocketstore.pipeline.streaming.log_stream import LogStream  # noqa: PLC0415 - needs numpy
-
-    return LogStream(options)
+    return Stream(options, LiveQueue if options.has_queues else LiveLog, **given)
