@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from rocketstore.format.record import body_crc
 from rocketstore.pipeline.jobs.archive.archive_files import RESULT_FIELDS
 from rocketstore.pipeline.jobs.archive.archive_job import begin_run, end_run
-from rocketstore.pipeline.jobs.archive.archive_table import Archive
+from rocketstore.pipeline.jobs.archive.archive_table import EXTENT_SCHEMA, Archive
 from rocketstore.pipeline.jobs.archive.archive_write import archive_task
 from rocketstore.units import MiB
+from support.small_store import read_log
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -59,3 +61,29 @@ def state(archive: Path | str) -> tuple[int, int]:
     """Return the versions of the tables: they change when something is committed."""
     opened = Archive.open(archive)
     return opened.messages.version(), opened.extents.version()
+
+
+def assert_covers(archive: Path | str, store: Path) -> None:
+    """Check that rows say every byte of the log once, with the log's own checksums and bytes."""
+    opened = Archive.open(archive)
+    (broker,) = opened.brokers()
+    runs = opened.runs(broker)
+    found = {row["physicalOffset"]: (row["size"], row["recordCRC"]) for row in rows(archive)}
+    assert len(found) == opened.messages.to_pyarrow_table().num_rows
+    kinds = ["blank", "damage", "unwritten", "gap"]
+    numbers = {run.number for run in runs}
+    for row in opened.read_extents(kinds, EXTENT_SCHEMA.names).to_pylist():
+        if row["run"] in numbers:
+            assert row["physicalOffset"] not in found
+            assert row["contentCRC"] == body_crc(row["content"])
+            whole = row["content"].ljust(row["size"], b"\0")
+            found[row["physicalOffset"]] = (
+                row["size"],
+                None if row["kind"] == "gap" else body_crc(whole),
+            )
+    position = runs[0].begin
+    for offset, (size, crc) in sorted(found.items()):
+        assert offset == position
+        assert crc in (None, body_crc(read_log(store, offset, size)))
+        position += size
+    assert position == runs[-1].end

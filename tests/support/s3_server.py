@@ -240,9 +240,16 @@ class _Handler(BaseHTTPRequestHandler):
         elif "uploadId" in self.query:
             state.uploads[self.query["uploadId"]][int(self.query["partNumber"])] = self.body
             self._answer(b"", headers={"ETag": _etag(self.body)})
+        elif self._is_refused():
+            self._error(HTTPStatus.PRECONDITION_FAILED, "PreconditionFailed")
         else:
             state.objects[self.key] = self.body
             self._answer(b"", headers={"ETag": _etag(self.body)})
+
+    def _is_refused(self) -> bool:
+        """Whether something is there where nothing may be, which is how Delta commits."""
+        wants_none = self.headers.get("If-None-Match") == "*"
+        return wants_none and self.key in self.server_state.objects
 
     def _post(self) -> None:
         state = self.server_state

@@ -269,7 +269,7 @@ def _facts(run: ArchiveRun, total: _Totals) -> RunFacts:
         last_offset=offset,
         last_size=size,
         last_sha256=digest,
-        beside=run.plan.beside_hash,
+        beside=run.plan.beside,
     )
 
 

@@ -18,12 +18,13 @@ import msgspec
 from rocketstore.errors import ArchiveError
 from rocketstore.format.markers import CONFIG_DIRECTORY
 from rocketstore.pipeline.files import files_at, opened
+from rocketstore.pipeline.jobs.archive.archive_table import EXTENT_BYTES
 from rocketstore.pipeline.stores import SegmentState, list_segments
 from rocketstore.scan.split import SegmentFile, plan_splits
 from rocketstore.scan.window import scan_window
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from rocketstore.pipeline.jobs.archive.archive_table import Run
     from rocketstore.pipeline.stores import Segment, StorePlace
@@ -65,8 +66,12 @@ class LogPlan(NamedTuple):
         Whether the last archived record was there to be compared.
     segments
         The CommitLog files that reach beyond `begin`.
+    log, kept
+        What is read: parts of the log, and what is kept as it is.
     config
         Content of the files of the directory ``config``, by name.
+    beside
+        What tells whether anything but the log has changed.
     """
 
     begin: int
@@ -75,37 +80,20 @@ class LogPlan(NamedTuple):
     is_compared: bool
     segments: tuple[Segment, ...]
     log: tuple[Stretch, ...]
-    beside: tuple[Stretch, ...]
+    kept: tuple[Stretch, ...]
     config: dict[str, bytes]
-    is_open: bool
+    beside: str
 
     @property
     def expected_bytes(self) -> int:
         """Bytes that records and extents, tail and excess left out, have together."""
         return sum(one.stop - one.start for one in self.log)
 
-    @property
-    def beside_hash(self) -> str:
-        """What tells whether anything but the log has changed.
-
-        The tables of a running broker change all the time, so they are not looked at.
-        """
-        tables = (
-            {} if self.is_open else {name: zlib.crc32(one) for name, one in self.config.items()}
-        )
-        files = [(one.base, one.size, one.file_size) for one in self.segments if self._is_last(one)]
-        kept = [(one.segment.base, *one[1:]) for one in self.beside if self._is_last(one.segment)]
-        return hashlib.sha256(msgspec.json.encode((files, kept, tables))).hexdigest()
-
-    def _is_last(self, segment: Segment) -> bool:
-        """Whether a run that found nothing new would look at a file."""
-        return segment.base + segment.file_size > self.end
-
     def has_news(self, last: Run | None) -> bool:
         """Whether there is anything to archive after `last`."""
         if last is None or self.begin != self.end or self.gap is not None:
             return True
-        return self.beside_hash != last.facts.beside
+        return self.beside != last.facts.beside
 
 
 def plan_run(store: StorePlace, last: Run | None) -> LogPlan:
@@ -124,7 +112,7 @@ def plan_run(store: StorePlace, last: Run | None) -> LogPlan:
     log_end = _log_end(store, segments)
     is_compared = last is not None and _compare(store, segments, last, log_end)
     end = max(begin, log_end)
-    log, beside = [], []
+    log, kept = [], []
     reaching = tuple(one for one in segments if one.base + one.file_size > begin)
     for segment in reaching:
         limit = min(segment.size, segment.file_size)
@@ -132,8 +120,9 @@ def plan_run(store: StorePlace, last: Run | None) -> LogPlan:
         stop = min(max(start, end - segment.base), limit)
         log.append(Stretch(segment, start, stop))
         if segment.base + limit > end:
-            beside.append(Stretch(segment, stop, _data_stop(store, segment), "tail"))
-        beside.append(Stretch(segment, limit, segment.size, "excess"))
+            kept.append(Stretch(segment, stop, _data_stop(store, segment), "tail"))
+        kept.append(Stretch(segment, limit, segment.size, "excess"))
+    config = _config_tables(store)
     return LogPlan(
         begin=begin,
         end=end,
@@ -141,10 +130,29 @@ def plan_run(store: StorePlace, last: Run | None) -> LogPlan:
         is_compared=is_compared,
         segments=reaching,
         log=tuple(one for one in log if one.start < one.stop),
-        beside=tuple(one for one in beside if one.start < one.stop),
-        config=_config_tables(store),
-        is_open=store.is_open,
+        kept=tuple(one for one in kept if one.start < one.stop),
+        config=config,
+        beside=_beside(
+            store, [one for one in kept if one.segment.base + one.segment.file_size > end], config
+        ),
     )
+
+
+def _beside(store: StorePlace, kept: Sequence[Stretch], config: Mapping[str, bytes]) -> str:
+    """Return a hash of what lies beside the log; every file after its end has a part in `kept`.
+
+    The tables of a running broker change all the time, so they are not looked at.
+    """
+    files, _ = files_at(store.location)
+    found = []
+    for one in kept:
+        # A record that is half written has less.
+        size = max(0, min(one.stop - one.start, EXTENT_BYTES))
+        with opened(files, one.segment.path) as file:
+            content = zlib.crc32(file.read(one.start, size).rstrip(b"\0"))
+        found.append((one.segment.base, one.segment.size, one.segment.file_size, *one[1:], content))
+    tables = {} if store.is_open else {name: zlib.crc32(one) for name, one in config.items()}
+    return hashlib.sha256(msgspec.json.encode((found, tables))).hexdigest()
 
 
 def _begin(segments: Sequence[Segment], last: Run | None) -> tuple[int, tuple[int, int] | None]:
@@ -260,7 +268,7 @@ def plan_tasks(
             size = 0
         groups[-1].append(part)
         size += length
-    groups += [list(plan.beside)] if plan.beside else []
+    groups += [list(plan.kept)] if plan.kept else []
     return [
         ArchiveTask(number, store, tuple(group), target, run) for number, group in enumerate(groups)
     ]

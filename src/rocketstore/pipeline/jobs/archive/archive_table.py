@@ -57,8 +57,6 @@ from urllib.parse import parse_qsl, urlsplit
 
 import msgspec
 import pyarrow  # noqa: ICN001 - `pa` is the same without its annotations
-from deltalake import CommitProperties, DeltaTable, Transaction
-from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
 from rocketstore.errors import ArchiveDamagedError, ArchiveError
 from rocketstore.pipeline.files import is_remote, joined, local_path, refuse_secrets
@@ -68,6 +66,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
+    from deltalake import DeltaTable
     from deltalake.transaction import AddAction
 
 pa: Any = pyarrow
@@ -225,6 +224,8 @@ class Archive(NamedTuple):
         ArchiveError
             There is no archive, no such version, or it cannot be read.
         """
+        from deltalake.exceptions import DeltaError, TableNotFoundError  # noqa: PLC0415 - driver
+
         location = str(location)
         try:
             messages = _table(location, MESSAGES)
@@ -249,6 +250,9 @@ class Archive(NamedTuple):
         ArchiveError
             It can be neither opened nor made.
         """
+        from deltalake import DeltaTable  # noqa: PLC0415 - as above
+        from deltalake.exceptions import DeltaError  # noqa: PLC0415 - as above
+
         location = str(location)
         try:
             for name, schema, days, columns in (
@@ -332,7 +336,7 @@ class Archive(NamedTuple):
         ArchiveError
             Another archiver of this broker has committed since the archive was opened.
         """
-        self._commit(self.extents, broker, [Transaction(run_id(broker), run)], files)
+        self._commit(self.extents, broker, {run_id(broker): run}, files)
 
     def commit_messages(self, broker: str, run: int, end: int, files: Sequence[AddAction]) -> None:
         """Commit the messages of a run, and with them the run.
@@ -342,19 +346,22 @@ class Archive(NamedTuple):
         ArchiveError
             Another archiver of this broker has committed since the archive was opened.
         """
-        marks = [Transaction(app_id(broker), end), Transaction(run_id(broker), run)]
-        self._commit(self.messages, broker, marks, files)
+        self._commit(self.messages, broker, {app_id(broker): end, run_id(broker): run}, files)
 
     def _commit(
-        self, table: DeltaTable, broker: str, marks: list[Transaction], files: Sequence[AddAction]
+        self, table: DeltaTable, broker: str, marks: dict[str, int], files: Sequence[AddAction]
     ) -> None:
+        from deltalake import CommitProperties, Transaction  # noqa: PLC0415 - as above
+        from deltalake.exceptions import CommitFailedError, DeltaError  # noqa: PLC0415 - as above
+
+        transactions = [Transaction(name, version) for name, version in marks.items()]
         try:
             table.create_write_transaction(
                 list(files),
                 mode="append",
                 schema=table.schema(),
                 partition_by=table.metadata().partition_columns,
-                commit_properties=CommitProperties(app_transactions=marks),
+                commit_properties=CommitProperties(app_transactions=transactions),
             )
         except CommitFailedError as error:
             raise ArchiveError(
@@ -400,5 +407,7 @@ def _storage_options(query: str) -> Iterator[tuple[str, str]]:
 
 
 def _table(location: str, name: str) -> DeltaTable:
+    from deltalake import DeltaTable  # noqa: PLC0415 - as above
+
     uri, options = table_uri(location, name)
     return DeltaTable(uri, storage_options=options)

@@ -1,0 +1,136 @@
+"""An archive on an object store: each record once, committed by Delta's conditional puts."""
+
+from __future__ import annotations
+
+import polars as pl
+import pytest
+
+from rocketstore.errors import ArchiveError, ConfigError, StoreError
+from rocketstore.pipeline.jobs.archive.archive_job import begin_run, end_run
+from rocketstore.pipeline.jobs.archive.archive_table import Archive, table_uri
+from support.archiving import archived, assert_covers, rows, run_tasks, state
+from support.golden_stores import golden_store
+from support.s3_server import ACCESS_KEY, CREDENTIALS, SECRET_KEY
+from support.small_store import Clock, build_store, messages, open_store, overwrite, put_all
+
+GOLDEN = ("basic", "batch", "delay", "ipv6", "transactions")
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    root = tmp_path_factory.mktemp("archives") / "store"
+    build_store(root, 120, Clock())
+    return root
+
+
+def grown(store, count):
+    """Put so many messages more."""
+    clock = Clock()
+    with open_store(store, clock) as opened:
+        put_all(opened, messages(count, first=1000), clock)
+
+
+@pytest.mark.parametrize("stretch", [60_000, 1 << 26])
+@pytest.mark.parametrize("name", GOLDEN)
+def test_an_archive_on_s3_is_the_one_on_a_disk(tmp_path, s3, name, stretch):
+    store, _ = golden_store(name)
+    made = archived(store, s3.uri("archive"), stretch=stretch)
+    assert made == archived(store, tmp_path / "disk", stretch=stretch)
+    assert rows(s3.uri("archive")) == rows(tmp_path / "disk")
+    assert not s3.uploads
+
+
+def test_a_store_on_s3_is_archived_as_from_a_disk(tmp_path, built, s3):
+    s3.put_tree(built, "store")
+    archived(s3.uri("store"), s3.uri("archive"))
+    archived(built, tmp_path / "disk")
+    assert rows(s3.uri("archive")) == rows(tmp_path / "disk")
+
+
+def test_runs_follow_each_other_and_nothing_new_writes_nothing(tmp_path, s3):
+    store = tmp_path / "store"
+    offsets = build_store(store, 50, Clock())
+    overwrite(store, offsets[20] + 100, b"\xff" * 10)
+    assert archived(store, s3.uri("archive")).damaged_bytes
+    before = s3.tree("archive")
+    assert archived(store, s3.uri("archive")).run is None
+    assert s3.tree("archive") == before
+    grown(store, 40)
+    second = archived(store, s3.uri("archive"))
+    assert (second.run, second.records, second.is_compared) == (2, 40, True)
+    assert_covers(s3.uri("archive"), store)
+
+
+def test_others_read_it_without_this_package(built, s3):
+    archived(built, s3.uri("archive"))
+    uri, options = table_uri(s3.uri("archive"), "messages")
+    options |= {name: value for name, value in CREDENTIALS.items() if "KEY" in name}
+    lazy = pl.scan_delta(uri, storage_options=options).filter(pl.col("topic") == "Topic1")
+    assert lazy.collect().height == 60
+
+
+def test_a_kill_at_any_request_leaves_no_run_or_a_whole_one_and_the_next_call_the_same_rows(
+    tmp_path, s3
+):
+    store = tmp_path / "store"
+    build_store(store, 50, Clock())
+    archived(store, s3.uri("archive"))
+    first = dict(s3.objects)
+    old = rows(s3.uri("archive"))
+    grown(store, 40)
+    s3.writes_left = 10**6
+    archived(store, s3.uri("archive"), stretch=5000)
+    write_count = 10**6 - s3.writes_left
+    expected = rows(s3.uri("archive"))
+    seen = set()
+    for allowed in range(write_count):
+        s3.objects.clear()
+        s3.objects.update(first)
+        s3.writes_left = allowed
+        with pytest.raises((StoreError, ArchiveError)):
+            archived(store, s3.uri("archive"), stretch=5000)
+        found = rows(s3.uri("archive"))
+        assert found in (old, expected)
+        seen.add(len(found))
+        s3.writes_left = None
+        archived(store, s3.uri("archive"), stretch=5000)
+        assert rows(s3.uri("archive")) == expected
+        assert_covers(s3.uri("archive"), store)
+    assert 50 in seen
+
+
+def test_of_two_archivers_of_a_broker_one_fails(built, s3):
+    place = s3.uri("archive")
+    runs = [begin_run(built, place, config=None, stretch_bytes=9000) for _ in range(2)]
+    found = [run_tasks(run.tasks) for run in runs]
+    assert end_run(runs[0], found[0]).records == 120
+    with pytest.raises(ArchiveError, match="archived by another process"):
+        end_run(runs[1], found[1])
+    assert_covers(place, built)
+
+
+def test_a_commit_that_finds_its_version_taken_takes_the_next_one(tmp_path, built, s3):
+    """Two brokers at the same time: the server refuses the second put of one log entry."""
+    place = s3.uri("archive")
+    build_store(tmp_path / "other", 30, Clock())
+    runs = [
+        begin_run(one, place, config=None, stretch_bytes=1 << 26)
+        for one in (built, tmp_path / "other")
+    ]
+    found = [run_tasks(run.tasks) for run in runs]
+    for run, written in zip(runs, found, strict=True):
+        end_run(run, written)
+    assert state(place) == (2, 2)
+    assert Archive.open(place).brokers() == ["other", "store"]
+    assert len(rows(place)) == 150
+
+
+def test_what_is_no_place_for_an_archive_is_refused_without_its_secrets(built, s3):
+    s3.put_tree(built, "store")
+    with pytest.raises(ConfigError, match="is a store"):
+        archived(built, s3.uri("store"))
+    with pytest.raises(ConfigError, match="credential") as caught:
+        archived(built, "s3://key:verysecret@bucket/archive")
+    assert "verysecret" not in str(caught.value)
+    planned = begin_run(built, s3.uri("archive"), config=None, stretch_bytes=9000)
+    assert not any(secret in repr(planned.tasks) for secret in (ACCESS_KEY, SECRET_KEY))
