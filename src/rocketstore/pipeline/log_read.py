@@ -51,13 +51,14 @@ def read_split(task: SplitTask) -> Iterator[tuple[RecordColumns, list[FoundDamag
             return
         # What begins in zeros that nothing follows begins before them.
         if task.start == 0 or not file.is_hole(task.start - 1):
-            for batch in _scanned(task, file):
-                yield batch.columns, _damage_of(task, batch)
+            for batch in scanned(task, file):
+                yield batch.columns, damage_of(task, batch)
     if _has_missing_end(task):
         yield RecordColumns(np.empty(0, dtype=np.uint8), new_columns(0), 0), [_missing_end(task)]
 
 
-def _scanned(task: SplitTask, file: OpenFile) -> Iterator[ScanBatch]:
+def scanned(task: SplitTask, file: OpenFile, *, whole_damage: bool = True) -> Iterator[ScanBatch]:
+    """Yield what starts in a task's range; see ``scan_window`` for `whole_damage`."""
     segment = task.segment
     return scan_window(
         file,
@@ -67,7 +68,7 @@ def _scanned(task: SplitTask, file: OpenFile) -> Iterator[ScanBatch]:
         stop=task.stop,
         file_size=segment.file_size,
         data_stop=file.data_stop(segment.size) if task.data_stop is None else task.data_stop,
-        whole_damage=True,
+        whole_damage=whole_damage,
     )
 
 
@@ -81,7 +82,8 @@ def _was_begun_since(task: SplitTask, file: OpenFile) -> bool:
     return is_ahead and file.read(0, 8).strip(b"\0") != b""
 
 
-def _damage_of(task: SplitTask, batch: ScanBatch) -> list[FoundDamage]:
+def damage_of(task: SplitTask, batch: ScanBatch) -> list[FoundDamage]:
+    """Return the damage of a batch, zeros at the end of a file that is not the last among it."""
     segment, tail_at = task.segment, batch.unwritten_at
     found = [
         FoundDamage(one, segment.is_last and one.range.stop == tail_at) for one in batch.damage
@@ -128,11 +130,11 @@ def intact_records(task: SplitTask, options: ReadOptions) -> Iterator[RecordColu
                 if one.is_torn_tail and task.store.is_open:
                     continue
                 if options.damage == "fail":
-                    raise _refused(task, one.damage)
+                    raise refused(task, one.damage)
                 ranges += 1
                 damaged_bytes += one.damage.range.size
                 if options.damage == "report":
-                    _log.warning("skipped damage: %s", _described(task, one.damage))
+                    _log.warning("skipped damage: %s", described(task, one.damage))
             if len(columns):
                 yield columns
     except StoreError as error:
@@ -145,7 +147,8 @@ def intact_records(task: SplitTask, options: ReadOptions) -> Iterator[RecordColu
         )
 
 
-def _described(task: SplitTask, damage: Damage) -> str:
+def described(task: SplitTask, damage: Damage) -> str:
+    """Say what is damaged, where, and how that shows."""
     return (
         f"{damage.reason.value} in {task.segment.path} at position "
         f"{damage.range.start - task.segment.base} (physical offset {damage.range.start}), "
@@ -153,9 +156,10 @@ def _described(task: SplitTask, damage: Damage) -> str:
     )
 
 
-def _refused(task: SplitTask, damage: Damage) -> StoreDamagedError:
+def refused(task: SplitTask, damage: Damage) -> StoreDamagedError:
+    """Return the error of a read that takes no damage."""
     return StoreDamagedError(
-        f"damage: {_described(task, damage)}",
+        f"damage: {described(task, damage)}",
         hint='to read the intact rest: option("damage", "skip"); '
         'to list all damage: option("table", "damage")',
     )

@@ -117,7 +117,8 @@ def _plan_store(
     ranges = queue_ranges(store, segments, options) if options.has_offsets else ()
     spans = _spans(store, segments, options, ranges) if options.has_topic_choice else None
     pieces = []
-    for segment in _in_time(store, segments, options):
+    low, high = options.starting_timestamp_ms, options.ending_timestamp_ms
+    for segment in in_time(store, segments, low, high):
         written = _data_stop(store, segment)
         # Of a file made in advance the end is found by reading what was never written: once is
         # enough where nobody writes.
@@ -199,9 +200,10 @@ def _refuse_holes(segments: Sequence[Segment]) -> None:
 # --- time ---------------------------------------------------------------------------------------
 
 
-def _in_time(store: StorePlace, segments: Sequence[Segment], options: ReadOptions) -> list[Segment]:
-    """Leave out files whose records were all stored before or after the asked time."""
-    low, high = options.starting_timestamp_ms, options.ending_timestamp_ms
+def in_time(
+    store: StorePlace, segments: Sequence[Segment], low: int | None, high: int | None
+) -> list[Segment]:
+    """Leave out files whose records were all stored before or after the asked times."""
     if low is None and high is None:
         return list(segments)
     firsts = _first_times(store, segments, [one for one in (low, high) if one is not None])

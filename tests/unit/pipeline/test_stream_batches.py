@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from rocketstore import Message, MessageStore
 from rocketstore.errors import ConfigError, StoreError
-from rocketstore.pipeline import files
+from rocketstore.pipeline import files, planning
 from rocketstore.pipeline.streaming import live_log, live_queue
 from rocketstore.pipeline.streaming.stream_offsets import latest_json
 from support.golden_stores import STORES, golden_store
@@ -435,7 +435,7 @@ def test_a_time_in_a_log_of_many_files_is_found_by_their_first_records(
     put = put_all(store, messages(200, body_size=900), clock)
     opened = []
     since = clock.now_ms - 5
-    monkeypatch.setattr(live_log, "CLOCK_MARGIN_MS", 0)
+    monkeypatch.setattr(planning, "CLOCK_MARGIN_MS", 0)
     run = StreamRun(root, startingTimestamp=since)
     reads = files.LocalFile.read_into
     monkeypatch.setattr(

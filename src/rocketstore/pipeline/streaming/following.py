@@ -18,12 +18,13 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, ParamSpec, TypeAlias, 
 from rocketstore.errors import ConfigError, StoreError
 from rocketstore.events import get_logger
 from rocketstore.pipeline.offsets import ANY_BROKER, EARLIEST, LATEST
+from rocketstore.pipeline.planning import bytes_per_task, grouped
 from rocketstore.pipeline.stores import find_stores
 from rocketstore.pipeline.streaming.stream_offsets import Key, Place, StreamOffset
 from rocketstore.pipeline.streaming.stream_options import UNLIMITED, named_place
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from rocketstore.pipeline.options import ReadOptions
     from rocketstore.pipeline.stores import StorePlace
@@ -48,24 +49,17 @@ class Losses:
     def __init__(self, options: ReadOptions) -> None:
         self.is_error = options.fail_on_data_loss
         self.count = 0
-        self.reported: set[str] = set()
+        self._reported: set[str] = set()
 
     def report(self, what: str, then: str) -> None:
-        """Note a loss: `what` says where, expected and found, `then` where the stream goes on.
-
-        Raises
-        ------
-        StoreError
-            `failOnDataLoss` is set.
-        """
+        """Raise or count a loss: `what` says where, expected and found, `then` what follows."""
         if self.is_error:
             raise StoreError(f"data loss: {what}", hint=HINT)
-        if what in self.reported:
-            # Met again by the next batch, or by the plan of the same one.
-            return
-        self.reported.add(what)
-        self.count += 1
-        _log.warning("data loss %d of this stream: %s; %s", self.count, what, then)
+        # What is met again by the next batch, or by the plan of the same one, counts once.
+        if what not in self._reported:
+            self._reported.add(what)
+            self.count += 1
+            _log.warning("data loss %d of this stream: %s; %s", self.count, what, then)
 
 
 class Move(NamedTuple):
@@ -92,47 +86,21 @@ def again_if_a_file_went(method: Callable[Given, Answer]) -> Callable[Given, Ans
 
 
 def named_stores(options: StreamOptions) -> dict[str, StorePlace]:
-    """Return the stores of a stream by name.
-
-    Raises
-    ------
-    ConfigError
-        Two stores have one name, or an option names one that is not there.
-    """
+    """Return the stores of a stream by name, which must be different."""
     stores: dict[str, StorePlace] = {}
     for store in find_stores(options.read):
-        name = store.broker_name
-        if name in stores:
+        other = stores.setdefault(store.broker_name, store)
+        if other is not store:
             raise ConfigError(
-                f"two stores are called {name}: {stores[name].location} and {store.location}",
+                f"two stores are called {store.broker_name}: {other.location} and {store.location}",
                 key="brokerName",
                 hint="a stream keeps its offsets by name: give each its own by brokerName",
             )
-        stores[name] = store
     return stores
 
 
-def _refuse_unknown(options: StreamOptions, stores: Mapping[str, StorePlace]) -> None:
-    for key, named in (
-        ("startingOffsets", options.starts),
-        ("startingOffsetsByTimestamp", options.start_times_ms),
-    ):
-        for place in named:
-            if place is not None and place.broker not in {ANY_BROKER, *stores}:
-                raise ConfigError(
-                    f"option {key} names store {place.broker!r}", key=key,
-                    hint=f"the stores are {', '.join(stores)}",
-                )  # fmt: skip
-
-
 class Stream:
-    """Offsets and tasks of a query, without Spark.
-
-    Attributes
-    ----------
-    ends
-        Where lines ended when they were last looked at, for people and for the next look.
-    """
+    """Offsets and tasks of a query, without Spark; `ends` is where its lines ended lately."""
 
     def __init__(
         self,
@@ -142,37 +110,34 @@ class Stream:
     ) -> None:
         self.options = options
         self.lines = lines
+        self.kind = lines.kind
         self.losses = Losses(options.read)
         self.ends: dict[Key, Place] = {}
-        self.clock = clock
-        self.last_trigger_s: float | None = None
+        self._clock = clock
+        self._last_trigger_s: float | None = None
+        self._where = f"below {', '.join(options.read.locations)}"
 
-    @property
-    def kind(self) -> str:
-        """What offsets of this stream are of."""
-        return self.lines.kind
+    def _found(self, places: Mapping[Key, Place]) -> Mapping[Key, Line]:
+        return self.lines.found(self.options, {**places, **self.ends})
 
     @again_if_a_file_went
     def initial(self) -> StreamOffset:
-        """Return where a query that was never run begins.
-
-        Raises
-        ------
-        ConfigError
-            An option names a store that there is not.
-        StoreError
-            It names an offset that there is not, and `failOnDataLoss` is set.
-        """
-        _refuse_unknown(self.options, named_stores(self.options))
-        found = self.lines.found(self.options, self.ends)
-        places = {key: self._first_place(line) for key, line in found.items()}
+        """Return where a query that was never run begins."""
+        stores = named_stores(self.options)
+        for key, named in (
+            ("startingOffsets", self.options.starts),
+            ("startingOffsetsByTimestamp", self.options.start_times_ms),
+        ):
+            for name in {place.broker for place in named if place} - {ANY_BROKER, *stores}:
+                hint = f"the stores are {', '.join(stores)}"
+                raise ConfigError(f"option {key} names store {name!r}", key=key, hint=hint)
+        places = {key: self._first_place(line) for key, line in self._found({}).items()}
         return StreamOffset(self.kind, places, is_initial=True)
 
     @again_if_a_file_went
     def latest(self) -> StreamOffset:
         """Return the end of every line."""
-        found = self.lines.found(self.options, self.ends)
-        return StreamOffset(self.kind, {key: line.end for key, line in found.items()})
+        return StreamOffset(self.kind, {key: line.end for key, line in self._found({}).items()})
 
     @again_if_a_file_went
     def advance(
@@ -190,26 +155,23 @@ class Stream:
         StoreError
             Data was lost, and `failOnDataLoss` is set.
         """
-        found: Mapping[Key, Line] = self.lines.found(self.options, {**start.places, **self.ends})
+        found = self._found(start.places)
         self._report_absent(start, found)
-        if target is not None:
-            known = target.places.keys() | start.places.keys()
-            found = {key: line for key, line in found.items() if key in known}
         places, moves = start.settled(), []
         for key, line in found.items():
+            if target is not None and key not in target.places and key not in start.places:
+                continue
             begin = places[key] = self._begin(line, start)
-            goal = line.end
-            self.ends[key] = goal
-            if target is not None:
-                own = target.places.get(key, begin)
-                goal = own if own.offset < goal.offset else goal
+            goal = self.ends[key] = line.end
+            if target is not None and target.places.get(key, begin).offset < goal.offset:
+                goal = target.places.get(key, begin)
             if goal.offset > begin.offset:
                 moves.append(Move(line, begin, goal))
         if target is None and self._is_too_early(moves, limits.min_rows) and not start.is_initial:
             return start
         for of_store in _by_store(moves):
             is_cut = not limits.is_unlimited
-            stops = of_store[0].line.cut(of_store, limits) if is_cut else {}
+            stops = self.lines.cut(of_store, limits) if is_cut else {}
             for line, begin, goal in of_store:
                 stop = stops.get(line.key, begin if is_cut else goal)
                 places[line.key] = stop._replace(since=begin.since)
@@ -227,47 +189,44 @@ class Stream:
         StoreError
             Data was lost, and `failOnDataLoss` is set.
         """
-        from rocketstore.pipeline.streaming.stream_read import grouped  # noqa: PLC0415 - numpy
-
-        found = self.lines.found(self.options, {**end.places, **self.ends})
-        moves = []
+        found, read, moves = self._found(end.places), self.options.read, []
         for key, place in end.places.items():
             saved = start.places.get(key, place)
             if place.offset <= (saved.offset if place.since is None else place.since):
                 continue
-            if key not in found:
-                self.losses.report(
-                    f"the batch has {_named(key)} up to {self.lines.unit} {place.offset}, expected "
-                    f"its files below {self._where()}, found none",
-                    "the batch is without it",
-                )
+            if key in found:
+                moves.append(self._checked_move(found[key], saved, place))
                 continue
-            move = self._checked_move(found[key], saved, place)
-            if move.begin.offset < move.goal.offset:
-                moves.append(move)
+            self.losses.report(
+                f"the batch has {_named(key)} up to {self.lines.unit} {place.offset}, expected "
+                f"its files {self._where}, found none",
+                "the batch is without it",
+            )
+        moves = [move for move in moves if move.begin.offset < move.goal.offset]
         tasks = [
             task
             for of_store in _by_store(moves)
-            for task in of_store[0].line.tasks(of_store, self.options.read, self.losses)
+            for task in self.lines.tasks(of_store, read, self.losses)
         ]
-        return grouped(tasks, self.options.read)
+        step = bytes_per_task(sum(task.split.byte_count for task in tasks), read)
+        return grouped(tasks, step, lambda task: task.split.byte_count)
 
     # --- places ---------------------------------------------------------------------------------
 
     def _first_place(self, line: Line) -> Place:
-        broker = line.store.broker_name
-        since_ms = named_place(self.options.start_times_ms, broker, line.queue)
+        options, broker = self.options, line.store.broker_name
+        since_ms = named_place(options.start_times_ms, broker, line.queue)
         if since_ms is not None:
             offset = line.first_since(since_ms)
-            if offset is None and self.options.must_have_time:
-                raise StoreError(
-                    f"{line}: nothing was stored at {since_ms} ms or later",
-                    hint='to begin at its end: option("startingOffsetsByTimestampStrategy", '
-                    '"latest")',
-                )
-            return line.end if offset is None else line.place(offset)
-        asked = named_place(self.options.starts, broker, line.queue)
-        asked = self.options.start if asked is None else asked
+            if offset is not None:
+                return line.place(offset)
+            if options.must_have_time:
+                key = "startingOffsetsByTimestampStrategy"
+                hint = f'to begin at its end: option("{key}", "latest")'
+                raise StoreError(f"{line}: nothing was stored at {since_ms} ms or later", hint=hint)
+            return line.end
+        asked = named_place(options.starts, broker, line.queue)
+        asked = options.start if asked is None else asked
         if asked == LATEST:
             return line.end
         if asked == EARLIEST:
@@ -290,60 +249,53 @@ class Stream:
         if problem is None:
             return place.offset
         resumed = line.resume(place)
-        self.losses.report(
-            f"{line}: {whose} {line.unit} {place.offset}: {problem}",
-            f"the stream goes on at {resumed}",
-        )
+        what = f"{line}: {whose} {line.unit} {place.offset}: {problem}"
+        self.losses.report(what, f"the stream goes on at {resumed}")
         return resumed
 
     def _checked_move(self, line: Line, saved: Place, end: Place) -> Move:
         if end.since is None:
-            begin = Place(self._checked(line, saved, "the checkpoint has"))
+            begin = self._checked(line, saved, "the checkpoint has")
         elif end.since < min(line.start, end.offset):
-            begin = Place(self._checked(line, Place(end.since), "the batch begins at"))
+            begin = self._checked(line, Place(end.since), "the batch begins at")
         else:
-            begin = Place(end.since)
-        problem = line.problem(end) if end.offset > begin.offset else None
+            begin = end.since
+        problem = line.problem(end) if end.offset > begin else None
         if problem is None:
-            return Move(line, begin, end)
+            return Move(line, Place(begin), end)
         stop = min(end.offset, line.end.offset)
-        self.losses.report(
-            f"{line}: the batch ends at {line.unit} {end.offset}: {problem}",
-            f"the batch has what is before {stop}",
-        )
-        return Move(line, begin, Place(stop))
+        what = f"{line}: the batch ends at {line.unit} {end.offset}: {problem}"
+        self.losses.report(what, f"the batch has what is before {stop}")
+        return Move(line, Place(begin), Place(stop))
 
     def _report_absent(self, start: StreamOffset, found: Mapping[Key, Line]) -> None:
         for key, place in start.places.items():
             if key not in found and not self.lines.is_kept(self.options, key, place):
                 self.losses.report(
                     f"the checkpoint has {_named(key)} at {self.lines.unit} {place.offset}, "
-                    f"expected its files below {self._where()}, found none",
+                    f"expected its files {self._where}, found none",
                     "it is left out as long as it is not there",
                 )
 
     def _is_too_early(self, moves: Sequence[Move], least: int | None) -> bool:
         """Whether less is there than a batch is to have, and the last one is not long ago."""
-        now_s = self.clock()
-        last_s, self.last_trigger_s = self.last_trigger_s, now_s
+        now_s = self._clock()
+        last_s, self._last_trigger_s = self._last_trigger_s, now_s
         if least is None or last_s is None or now_s - last_s >= self.options.longest_wait_s:
             return False
         for move in moves:
             least -= move.line.count(move, least)
             if least <= 0:
                 return False
-        self.last_trigger_s = last_s
+        self._last_trigger_s = last_s
         return True
 
-    def _where(self) -> str:
-        return ", ".join(self.options.read.locations)
 
-
-def _by_store(moves: Sequence[Move]) -> list[list[Move]]:
+def _by_store(moves: Sequence[Move]) -> Iterable[list[Move]]:
     stores: dict[str, list[Move]] = {}
     for move in moves:
         stores.setdefault(move.line.key[0], []).append(move)
-    return list(stores.values())
+    return stores.values()
 
 
 def _named(key: Key) -> str:

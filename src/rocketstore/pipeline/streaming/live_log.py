@@ -16,13 +16,14 @@ from __future__ import annotations
 
 import zlib
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
 from rocketstore.format.blank import BLANK_MAGIC
 from rocketstore.pipeline.files import files_at, opened
-from rocketstore.pipeline.stores import SegmentState, first_store_timestamp_ms, list_segments
+from rocketstore.pipeline.planning import in_time
+from rocketstore.pipeline.stores import SegmentState, list_segments
 from rocketstore.pipeline.streaming.following import named_stores
 from rocketstore.pipeline.streaming.stream_offsets import LOG, Evidence, Key, Place
 from rocketstore.pipeline.streaming.stream_options import WHOLE_LOG
@@ -48,9 +49,6 @@ if TYPE_CHECKING:
 CHECKED_BYTES: Final = MiB
 """Before the end of a log that is being written: so much is looked at with checksums."""
 
-CLOCK_MARGIN_MS: Final = 600_000
-"""How far a broker's clock may have been set back inside a file: ten minutes."""
-
 _LOOKBACK_BYTES: Final = 4096
 """Looks begin at a record that was checked, so they need not go far to find one before it."""
 
@@ -59,7 +57,7 @@ _HEAD_BYTES: Final = 128
 
 
 class Seen(NamedTuple):
-    """What stands at a physical offset: one row of an intact record, its CRC-32, else `what`."""
+    """What stands at a physical offset: one row of an intact record and its CRC-32, or none."""
 
     columns: RecordColumns
     crc: int
@@ -80,30 +78,39 @@ class Seen(NamedTuple):
         """What proves later that the record was there."""
         return Evidence(int(self.columns.physical_offset[0]), self.crc)
 
+    def problem(self, evidence: Evidence) -> str | None:
+        """Return what was expected and found unless the record is the one of some evidence."""
+        if self.is_record and self.crc == evidence.crc:
+            return None
+        return (
+            f"expected before it, at physical offset {evidence.record}, a record with CRC "
+            f"{evidence.crc:08x}, found {self.what}: the log was cut and written anew, or damaged"
+        )
+
 
 class LiveLog:
-    """The log of one store; bounds are looked up once."""
+    """The log of one store; bounds are looked up once. `near` is where it ended lately."""
 
     kind = LOG
     unit = "physical offset"
     queue = WHOLE_LOG
 
+    def __init__(self, store: StorePlace, near: Place | None = None) -> None:
+        self.store = store
+        self.key = (store.broker_name,)
+        self.segments = list_segments(store)
+        self.start = self.segments[0].base if self.segments else 0
+        self._near = near
+
+    @classmethod
+    def found(cls, options: StreamOptions, near: Mapping[Key, Place]) -> dict[Key, LiveLog]:
+        """Return the logs there are; `near` says where some of them ended lately."""
+        return {(name,): cls(it, near.get((name,))) for name, it in named_stores(options).items()}
+
     @staticmethod
     def is_kept(options: StreamOptions, key: Key, place: Place) -> bool:  # noqa: ARG004 - as a queue
         """Whether nothing is lost although a log has no file: never."""
         return False
-
-    def __init__(self, store: StorePlace, near: Place = Place(0)) -> None:  # noqa: B008 - immutable
-        self.store = store
-        self.key = (store.broker_name,)
-        self.near = near
-        self.segments = list_segments(store)
-
-    @classmethod
-    def found(cls, options: StreamOptions, near: Mapping[Key, Place]) -> dict[Key, LiveLog]:
-        """Return the lines there are; `near` says where some of them ended lately."""
-        stores = named_stores(options)
-        return {(name,): cls(one, near.get((name,), Place(0))) for name, one in stores.items()}
 
     def __str__(self) -> str:
         return self.store.location
@@ -127,123 +134,83 @@ class LiveLog:
             return file.read(offset - segment.base, size)
 
     def record(self, offset: int) -> Seen:
-        """Look at a physical offset.
-
-        Raises
-        ------
-        StoreError
-            The file cannot be read.
-        """
-        segment = self.segment_at(offset)
-        if segment is None or segment.state is SegmentState.MISSING:
-            return _nothing("no file that holds it")
-        left = segment.base + segment.file_size - offset
-        data = self.read(offset, min(_HEAD_BYTES, left))
+        """Look at a physical offset."""
+        segment, data = self.segment_at(offset), self.read(offset, _HEAD_BYTES)
+        left = 0 if segment is None else segment.base + segment.file_size - offset
         total = int.from_bytes(data[:4], "big", signed=True)
         if len(data) < total <= left:
             data = self.read(offset, total)
-        array, cols = np.frombuffer(data, dtype=np.uint8), new_columns(1)
+        array, cols = np.frombuffer(data[:left], dtype=np.uint8), new_columns(1)
         found, _, code = kernels.walk(array, 0, 1, offset, left, True, cols)  # noqa: FBT003
+        columns = RecordColumns(array, cols[:found], offset)
         if found:
             crc = zlib.crc32(data[: int(cols[0, 1])])
-            return Seen(RecordColumns(array, cols, offset), crc, f"a record with CRC {crc:08x}")
-        reason = StopReason(code)
-        if not data:
-            return _nothing("the end of the file")
-        if reason is StopReason.UNWRITTEN:
-            return _nothing("zeros")
-        if reason is StopReason.BLANK:
-            return _nothing("the filler of the file's end")
-        return _nothing(f"no record ({describe_break(array, 0, reason, offset, left)})")
-
-    def _past_blank(self, offset: int) -> int:
-        """Return where the next file begins if only filler follows, else `offset`."""
-        segment = self.segment_at(offset)
-        if segment is None:
-            return offset
-        stop = segment.base + segment.file_size
-        filler = (stop - offset).to_bytes(4, "big") + BLANK_MAGIC.to_bytes(4, "big")
-        return stop if self.read(offset, 8) == filler else offset
+            return Seen(columns, crc, f"a record with CRC {crc:08x}")
+        if not data.strip(b"\0"):
+            return Seen(columns, 0, "zeros" if data else "nothing")
+        why = describe_break(array, 0, StopReason(code), offset, left)
+        return Seen(columns, 0, f"no record ({why})")
 
     def _after(self, seen: Seen) -> Place:
-        return Place(self._past_blank(seen.stop), seen.evidence)
+        """Return the place after a record: in the next file if only filler follows it."""
+        segment = self.segment_at(seen.stop - 1)
+        stop = seen.stop if segment is None else segment.base + segment.file_size
+        filler = (stop - seen.stop).to_bytes(4, "big") + BLANK_MAGIC.to_bytes(4, "big")
+        is_last = self.read(seen.stop, len(filler)) == filler
+        return Place(stop if is_last else seen.stop, seen.evidence)
 
-    # --- stretches ------------------------------------------------------------------------------
-
-    def _scan(self, start: int, stop: int | None = None) -> Iterator[ScanBatch]:
-        """Yield what starts in a stretch, lengths followed and bodies not checked."""
-        files, _ = files_at(self.store.location)
-        for segment in self.segments:
-            end = segment.base + segment.size
-            is_wanted = start < end and (stop is None or segment.base < stop)
-            if is_wanted and segment.state is not SegmentState.MISSING:
-                with opened(files, segment.path) as file:
-                    position = max(0, start - segment.base)
-                    yield from _batches(file, segment, position, stop, check_crc=False)
-
-    @cached_property
-    def start(self) -> int:
-        """First offset there is."""
-        return self.segments[0].base if self.segments else 0
+    # --- the end --------------------------------------------------------------------------------
 
     @cached_property
     def end(self) -> Place:
         """What comes after the last record that can be believed."""
-        place = Place(self.start)
+        position = self.start
         for segment in self.segments:
             if not segment.is_last:
                 continue
-            last, position, is_full = self._end_in(segment)
-            place = Place(position)
-            before = None if last is None else self.record(last)
-            if before is None:
-                before = self._last_before(segment.base)
-            if before is not None and before.is_record and self._after(before).offset == position:
-                place = self._after(before)
-            if not is_full:
+            last, position = self._end_in(segment)
+            seen = self._last_before(segment.base) if last is None else self.record(last)
+            if position < segment.base + segment.file_size:
                 break
-        return place
+        if position == self.start or seen is None or not seen.is_record:
+            return Place(position)
+        place = self._after(seen)
+        return place if place.offset == position else Place(position)
 
-    def _end_in(self, segment: Segment) -> tuple[int | None, int, bool]:
-        """Return the last record of the file being written, its end, and whether the file is full.
+    def _end_in(self, segment: Segment) -> tuple[int | None, int]:
+        """Return the last record of a file being written, and where the next one begins.
 
-        Lengths lead near the end, checksums to it.
+        Lengths lead near the end, from where the log ended lately if that is true still; checksums
+        lead to it.
         """
         files, _ = files_at(self.store.location)
-        begin = segment.base
+        begin, near = segment.base, self._near
+        starts = {begin: None}
+        if near and near.evidence and begin <= near.evidence.record and self.problem(near) is None:
+            starts = {max(begin, near.evidence.record - CHECKED_BYTES): None, begin: None}
         with opened(files, segment.path) as file:
-            for start in {max(begin, self._near(segment) - CHECKED_BYTES): 0, begin: 0}:
+            for start in starts:
                 found = _lengths(file, segment, start)
                 if len(found):
                     at = int(found.searchsorted(int(found[-1]) - CHECKED_BYTES))
-                    last, position, is_full = _Tail(file, segment, int(found[at])).walk()
+                    last, position = _checked_end(file, segment, int(found[at]))
                     if last is not None:
-                        return last, position, is_full
-            return _Tail(file, segment, begin).walk()
-
-    def _near(self, segment: Segment) -> int:
-        """Return where the log ended lately, if that was in this file and is true still."""
-        near = self.near
-        is_here = near.evidence is not None and segment.base <= near.evidence.record
-        is_here = is_here and near.offset <= segment.base + segment.size
-        return near.offset if is_here and self.problem(near) is None else segment.base
+                        return last, position
+            return _checked_end(file, segment, begin)
 
     def _last_before(self, stop: int) -> Seen | None:
-        """Return the last record of the files before one that has none yet, intact or not."""
+        """Return what is the last record of the files before one that has none yet."""
         for near in (stop - CHECKED_BYTES, self.start):
-            found = [
-                int(batch.columns.physical_offset[-1])
-                for batch in self._scan(near, stop)
-                if len(batch.columns)
-            ]
-            if found:
-                return self.record(found[-1])
+            found = [batch.columns.physical_offset[-1:] for batch in self._scan(near, stop)]
+            last = np.concatenate([np.empty(0, dtype=np.int64), *found])
+            if len(last):
+                return self.record(int(last[-1]))
         return None
 
     # --- places ---------------------------------------------------------------------------------
 
     def place(self, offset: int) -> Place:
-        """Return a place with what evidence there is for it."""
+        """Return a place, for which there is no evidence."""
         return Place(offset)
 
     def problem(self, place: Place) -> str | None:
@@ -260,38 +227,41 @@ class LiveLog:
                 return None
             return f"expected a record's start or the log's end, found {seen.what}"
         seen = self.record(evidence.record)
-        if not seen.is_record or seen.crc != evidence.crc:
-            return not_the_evidence(evidence, seen)
-        if offset in (seen.stop, self._past_blank(seen.stop)):
-            return None
+        problem = seen.problem(evidence)
+        if problem is not None or offset in (seen.stop, self._after(seen).offset):
+            return problem
         return f"expected it to be {seen.stop}, where the record before it ends, found {offset}"
 
     def resume(self, place: Place) -> int:
-        """Return where to go on when a place does not hold."""
+        """Return the first record at a place that does not hold or after it, else the end."""
         end = self.end.offset
-        if not self.start < place.offset < end:
-            return max(self.start, min(place.offset, end))
-        for batch in self._scan(place.offset, end):
-            for at in batch.columns.physical_offset.tolist():
-                if self.record(at).is_record:
-                    return int(at)
-        return end
+        if place.offset <= self.start:
+            return self.start
+        return next(self._intact(place.offset, end), end)
 
     def first_since(self, since_ms: int) -> int | None:
-        """Return the first offset that was stored at a time or later."""
-        start = self.start
-        for segment in self.segments:
-            first_ms = first_store_timestamp_ms(self.store.location, segment)
-            if first_ms is not None and first_ms + CLOCK_MARGIN_MS < since_ms:
-                start = segment.base
-        for batch in self._scan(start, self.end.offset):
-            (rows,) = np.nonzero(batch.columns.store_timestamp >= since_ms)
-            for at in batch.columns.physical_offset[rows].tolist():
+        """Return the first record that was stored at a time or later."""
+        begin = min((one.base for one in in_time(self.store, self.segments, since_ms, None)),
+                    default=self.start)  # fmt: skip
+        return next(self._intact(begin, self.end.offset, since_ms), None)
+
+    def _intact(self, start: int, stop: int, since_ms: int = 0) -> Iterator[int]:
+        for batch in self._scan(start, stop):
+            is_late = batch.columns.store_timestamp >= since_ms
+            for at in batch.columns.physical_offset[is_late].tolist():
                 if self.record(at).is_record:
-                    return int(at)
-        return None
+                    yield at
 
     # --- batches --------------------------------------------------------------------------------
+
+    def _scan(self, start: int, stop: int) -> Iterator[ScanBatch]:
+        """Yield what starts in a stretch, lengths followed and bodies not checked."""
+        files, _ = files_at(self.store.location)
+        for one in self.segments:
+            is_wanted = start < stop and start < one.base + one.size and one.base < stop
+            if is_wanted and one.state is not SegmentState.MISSING:
+                with opened(files, one.path) as file:
+                    yield from _batches(file, one, max(start, one.base), stop)
 
     def count(self, move: Move, most: int) -> int:
         """Return how many records a move has, `most` if there are more."""
@@ -304,7 +274,7 @@ class LiveLog:
 
     @classmethod
     def cut(cls, moves: Sequence[Move], limits: Limits) -> dict[Key, Place]:
-        """Return how far the lines of one store go within limits."""
+        """Return how far a log goes within limits."""
         return {log.key: log.cut_one(begin.offset, goal, limits) for log, begin, goal in moves}
 
     def cut_one(self, begin: int, goal: Place, limits: Limits) -> Place:
@@ -320,21 +290,19 @@ class LiveLog:
                 size_bytes += int(sizes[:count].sum())
                 last = [int(offsets[count - 1])]
             is_due = is_due or count < len(offsets)
-            if is_due:
-                for at in (*last, *offsets[count:].tolist()):
-                    seen = self.record(at)
-                    if seen.is_record:
-                        return self._after(seen)
-                last = []
+            for at in (*last, *offsets[count:].tolist()) if is_due else ():
+                seen = self.record(at)
+                if seen.is_record:
+                    return self._after(seen)
         return goal
 
     @classmethod
     def tasks(
         cls, moves: Sequence[Move], options: ReadOptions, losses: Losses
     ) -> Iterator[StreamTask]:
-        """Yield the byte ranges of one store that hold what its lines move over."""
-        for line, begin, goal in moves:
-            for one in line.segments:
+        """Yield the byte ranges of one store's log."""
+        for log, begin, goal in moves:
+            for one in log.segments:
                 is_wanted = one.base < goal.offset and begin.offset < one.base + one.size
                 if one.state is SegmentState.MISSING and is_wanted:
                     losses.report(
@@ -343,61 +311,31 @@ class LiveLog:
                         f"the stream goes on at {one.base + one.size}",
                     )
             wanted = ByteRange(begin.offset, goal.offset)
-            for piece in pieces(line.store, line.segments, wanted, options):
-                yield StreamTask(piece)
+            yield from map(StreamTask, pieces(log.store, log.segments, wanted, options))
 
 
-class _Tail:
-    """A walk with checksums along the file that is being written, from a record to its end."""
-
-    def __init__(self, file: OpenFile, segment: Segment, start: int) -> None:
-        self.file = file
-        self.segment = segment
-        self.position = start
-        self.last: int | None = None
-        self.last_ms: int | None = None
-        self.seen_breaks: set[int] = set()
-
-    def walk(self) -> tuple[int | None, int, bool]:
-        """Return the last record, where the next one begins, and whether that is the next file."""
-        while not self._is_walked():
-            pass
-        stop = self.segment.base + self.segment.file_size
-        return self.last, self.position, self.position == stop
-
-    def _is_walked(self) -> bool:
-        """Walk, and say whether no break is left to be looked at once more."""
-        segment = self.segment
-        start = self.position - segment.base
-        for batch in _batches(self.file, segment, start, None, check_crc=True):
-            columns = batch.columns
-            if len(columns) and batch.run_starts:
-                if self.position not in self.seen_breaks:
-                    self.seen_breaks.add(self.position)
-                    return False
-                if not self._goes_on(columns):
-                    return True
-            if len(columns):
-                self.last = int(columns.physical_offset[-1])
-                self.last_ms = int(columns.store_timestamp[-1])
-                self.position = self.last + int(columns.size[-1])
-            if batch.blanks:
-                self.position = segment.base + segment.file_size
-        return True
-
-    def _goes_on(self, columns: RecordColumns) -> bool:
-        """Whether records found after a break belong to the log as it is now."""
-        head = self.file.read(self.position - self.segment.base, 4)
-        first = int(columns.physical_offset[0])
-        if self.position + int.from_bytes(head, "big", signed=True) == first:
-            return True
-        return self.last_ms is None or int(columns.store_timestamp[0]) >= self.last_ms
+def _batches(
+    file: OpenFile, segment: Segment, start: int, stop: int, *, check_crc: bool = False
+) -> Iterator[ScanBatch]:
+    """Yield what starts in a stretch of a file, given by physical offsets."""
+    return scan_window(
+        file,
+        base=segment.base,
+        size=segment.size,
+        start=start - segment.base,
+        stop=min(segment.size, stop - segment.base),
+        file_size=segment.file_size,
+        data_stop=file.data_stop(segment.size) if segment.is_last else None,
+        check_crc=check_crc,
+        lookback_bytes=_LOOKBACK_BYTES,
+        whole_damage=True,
+    )
 
 
 def _lengths(file: OpenFile, segment: Segment, start: int) -> npt.NDArray[np.int64]:
     """Return where the last records start that lengths lead to, up to a break or the end."""
     recent = np.empty(0, dtype=np.int64)
-    for batch in _batches(file, segment, start - segment.base, None, check_crc=False):
+    for batch in _batches(file, segment, start, segment.base + segment.size):
         if batch.run_starts:
             break
         recent = np.concatenate([recent, batch.columns.physical_offset])[-BATCH_RECORDS:]
@@ -407,30 +345,29 @@ def _lengths(file: OpenFile, segment: Segment, start: int) -> npt.NDArray[np.int
     return recent
 
 
-def _batches(
-    file: OpenFile, segment: Segment, start: int, stop: int | None, *, check_crc: bool
-) -> Iterator[ScanBatch]:
-    return scan_window(
-        file,
-        base=segment.base,
-        size=segment.size,
-        start=start,
-        stop=segment.size if stop is None else min(segment.size, stop - segment.base),
-        file_size=segment.file_size,
-        data_stop=file.data_stop(segment.size) if segment.is_last else None,
-        check_crc=check_crc,
-        lookback_bytes=_LOOKBACK_BYTES,
-        whole_damage=True,
-    )
-
-
-def not_the_evidence(evidence: Evidence, seen: Any) -> str:
-    """Say what was expected and found where the record before a place is another one."""
-    return (
-        f"expected before it, at physical offset {evidence.record}, a record with CRC "
-        f"{evidence.crc:08x}, found {seen.what}: the log was cut and written anew, or damaged"
-    )
-
-
-def _nothing(what: str) -> Seen:
-    return Seen(RecordColumns(np.empty(0, dtype=np.uint8), new_columns(0), 0), 0, what)
+def _checked_end(file: OpenFile, segment: Segment, position: int) -> tuple[int | None, int]:
+    """Walk with checksums from a record; return the last one, and where the next one begins."""
+    last: int | None = None
+    last_ms: int | None = None
+    seen_breaks: set[int] = set()
+    is_walked = False
+    while not is_walked:
+        is_walked = True
+        stop = segment.base + segment.size
+        for batch in _batches(file, segment, position, stop, check_crc=True):
+            columns = batch.columns
+            if len(columns) and batch.run_starts:
+                is_walked = position in seen_breaks
+                seen_breaks.add(position)
+                head = file.read(position - segment.base, 4)
+                leads_on = position + int.from_bytes(head, "big") == columns.physical_offset[0]
+                is_newer = last_ms is None or columns.store_timestamp[0] >= last_ms
+                if not is_walked or not (leads_on or is_newer):
+                    break
+            if len(columns):
+                last = int(columns.physical_offset[-1])
+                last_ms = int(columns.store_timestamp[-1])
+                position = last + int(columns.size[-1])
+            if batch.blanks:
+                position = segment.base + segment.file_size
+    return last, position

@@ -9,7 +9,7 @@ queue and number, and counted against the entries.
 from __future__ import annotations
 
 from functools import cached_property
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from rocketstore.pipeline.queue_range import is_chosen
 from rocketstore.pipeline.queues import list_queues, queue_files
 from rocketstore.pipeline.stores import SegmentState
 from rocketstore.pipeline.streaming.following import named_stores
-from rocketstore.pipeline.streaming.live_log import LiveLog, not_the_evidence
+from rocketstore.pipeline.streaming.live_log import LiveLog
 from rocketstore.pipeline.streaming.stream_offsets import QUEUES, Key, Place
 from rocketstore.pipeline.streaming.stream_read import QueueSpan, StreamTask, pieces
 from rocketstore.units import ByteRange, QueueKey
@@ -65,7 +65,7 @@ class LiveQueue:
 
     @classmethod
     def found(cls, options: StreamOptions, near: Mapping[Key, Place]) -> dict[Key, LiveQueue]:
-        """Return the lines there are; `near` says where some of them ended lately."""
+        """Return the queues there are; where they ended lately is of no use."""
         del near
         queues = [
             cls(log, key)
@@ -82,7 +82,7 @@ class LiveQueue:
         store = named_stores(options).get(key[0])
         if store is None or place.evidence is None:
             return place.offset == 0
-        return LiveLog(store).record(place.evidence.record).crc == place.evidence.crc
+        return LiveLog(store).record(place.evidence.record).problem(place.evidence) is None
 
     def __str__(self) -> str:
         return f"queue {self.queue} of {self.store.location}"
@@ -95,16 +95,11 @@ class LiveQueue:
         if entry is None or entry.is_filler:
             return None
         seen = self.log.record(entry.physical_offset)
-        return seen if self._is_own(seen, queue_offset) else None
-
-    def _is_own(self, seen: Seen, queue_offset: int) -> bool:
-        """Whether a record is the one of this queue with that number."""
-        return (
-            seen.is_record
-            and int(seen.columns.queue_offset[0]) == queue_offset
-            and int(seen.columns.queue_id[0]) == self.queue.queue_id
-            and seen.columns.topic(0) == self.queue.topic
-        )
+        if not seen.is_record:
+            return None
+        queue = QueueKey(seen.columns.topic(0), int(seen.columns.queue_id[0]))
+        is_own = queue == self.queue and int(seen.columns.queue_offset[0]) == queue_offset
+        return seen if is_own else None
 
     @cached_property
     def start(self) -> int:
@@ -160,31 +155,27 @@ class LiveQueue:
         stop = self.files.written_stop()
         if evidence is None or evidence.record < self.log.start:
             return None if offset <= stop else f"expected at most {stop}, the queue's end"
-        seen = self.log.record(evidence.record)
-        if seen.crc != evidence.crc or not self._is_own(seen, offset - 1):
-            return not_the_evidence(evidence, seen)
+        problem = self.log.record(evidence.record).problem(evidence)
         # A queue that ends before the offset may only be late; its entries come again.
         last = min(offset, stop) - 1
         entry = self.files.entry(last)
-        if entry is None or entry.is_filler:
-            return None
-        expected = evidence.record
-        is_late = last < offset - 1 and entry.physical_offset < expected
-        if is_late or (last == offset - 1 and entry.physical_offset == expected):
+        if problem is not None or entry is None or entry.is_filler:
+            return problem
+        at, expected = entry.physical_offset, evidence.record
+        if at == expected if last == offset - 1 else at < expected:
             return None
         return (
             f"expected number {offset - 1} at physical offset {expected}, found number {last} at "
-            f"{entry.physical_offset}: the topic was deleted and made anew"
+            f"{at}: the topic was deleted and made anew"
         )
 
     def resume(self, place: Place) -> int:
         """Return where to go on when a place does not hold."""
         start, end, evidence = self.start, self.end.offset, place.evidence
         if evidence is not None and place.offset >= start:
-            seen = self.log.record(evidence.record)
-            if seen.crc == evidence.crc and self._is_own(seen, place.offset - 1):
+            at = evidence.record
+            if self.log.record(at).problem(evidence) is None:
                 # Made again: what was read is there, and so is all that came after it.
-                at = evidence.record
                 low = self._first_where(start, end, lambda entry: entry.physical_offset > at)
                 return self.files.next_message(low, end)[0]
         return max(start, min(place.offset, end))
@@ -229,24 +220,23 @@ class LiveQueue:
 
     @classmethod
     def cut(cls, moves: Sequence[Move], limits: Limits) -> dict[Key, Place]:
-        """Return how far the lines of one store go within limits."""
-        queues: list[LiveQueue] = [one.line for one in moves]
+        """Return how far the queues of one store go: its limits take what its log has first."""
         most = min(limits.max_rows or LIMITED_ENTRIES, LIMITED_ENTRIES)
-        room = max(1, min(most, LIMITED_ENTRIES // len(queues)))
+        room = max(1, min(most, LIMITED_ENTRIES // len(moves)))
         stops = [one.begin.offset for one in moves]
         parts = []
         frontier = np.iinfo(np.int64).max
-        for number, (queue, (_, begin, goal)) in enumerate(zip(queues, moves, strict=True)):
+        for number, (queue, begin, goal) in enumerate(moves):
             seen_stop = min(goal.offset, begin.offset + room)
             found = list(queue.entries(begin.offset, seen_stop))
-            last = next((int(one[1][-1]) for one in reversed(found) if len(one[1])), None)
             parts += [(np.full(len(one[0]), number), *one) for one in found]
-            if last is None:
+            last = [int(one[1][-1]) for one in found if len(one[1])]
+            if not last:
                 # A hole as far as was looked: the batch goes through it, and its plan reports it.
                 stops[number] = seen_stop
             elif seen_stop < goal.offset:
                 # After the last entry that was looked at, this queue may have earlier ones.
-                frontier = min(frontier, last)
+                frontier = min(frontier, last[-1])
         numbers, offsets, physical, sizes = map(np.concatenate, zip(*parts, strict=True))
         order = np.argsort(physical, kind="stable")
         order = order[physical[order] <= frontier]
@@ -255,38 +245,33 @@ class LiveQueue:
             stops[number] = int(offsets[taken[numbers[taken] == number]].max()) + 1
         return {
             queue.key: queue.place(stop)
-            for queue, stop, move in zip(queues, stops, moves, strict=True)
-            if stop > move.begin.offset
+            for (queue, begin, _), stop in zip(moves, stops, strict=True)
+            if stop > begin.offset
         }
 
     @classmethod
     def tasks(
         cls, moves: Sequence[Move], options: ReadOptions, losses: Losses
     ) -> Iterator[StreamTask]:
-        """Yield the byte ranges of one store that hold what its lines move over."""
-        looked = [
-            (line, line.look_at(begin.offset, goal.offset, options.damage))
-            for line, begin, goal in moves
-        ]
-        found = [(queue, one) for queue, one in looked if one is not None]
+        """Yield the byte ranges that hold records of one store's queues, and how many each has."""
+        looked = [(queue, queue.look_at(a.offset, b.offset, options)) for queue, a, b in moves]
+        found = [(queue, *one) for queue, one in looked if one is not None]
         if not found:
             return
-        log = found[0][0].log
-        spans = tuple(one.span for _, one in found)
+        log, spans = found[0][0].log, tuple(span for _, span, _ in found)
         wanted = ByteRange(min(one.low for one in spans), max(one.high for one in spans) + 1)
         cells = list(pieces(log.store, log.segments, wanted, options))
-        if not all(one.is_whole for _, one in found):
+        if not all(is_whole for _, _, is_whole in found):
             yield from (StreamTask(cell, spans) for cell in cells)
             return
-        bases = np.array([cell.segment.base for cell in cells])
-        starts = bases + np.array([cell.start for cell in cells])
-        stops = bases + np.array([cell.stop for cell in cells])
-        counts, lows, highs = np.zeros(len(cells), dtype=np.int64), stops.copy(), starts.copy()
-        for queue, one in found:
-            for _, physical, sizes in queue.entries(one.span.start, one.span.stop):
+        bases = np.array([cell.segment.base for cell in cells], dtype=np.int64)
+        starts = bases + np.array([cell.start for cell in cells], dtype=np.int64)
+        stops = bases + np.array([cell.stop for cell in cells], dtype=np.int64)
+        counts, lows, highs = np.zeros_like(starts), stops.copy(), starts.copy()
+        for queue, span, _ in found:
+            for _, physical, sizes in queue.entries(span.start, span.stop):
                 at = np.searchsorted(starts, physical, side="right") - 1
-                is_there = at >= 0
-                is_there[is_there] = physical[is_there] < stops[at[is_there]]
+                is_there = (at >= 0) & (physical < np.append(stops, 0)[at])
                 if not is_there.all():
                     lost = physical[~is_there]
                     losses.report(
@@ -298,57 +283,46 @@ class LiveQueue:
                 np.add.at(counts, at, 1)
                 np.minimum.at(lows, at, physical[is_there])
                 np.maximum.at(highs, at, (physical + sizes)[is_there])
-        for number, cell in enumerate(cells):
-            if counts[number]:
-                start = int(lows[number] - bases[number])
-                stop = min(int(highs[number] - bases[number]), cell.stop)
-                yield StreamTask(cell._replace(start=start, stop=stop), spans, int(counts[number]))
+        for number in np.flatnonzero(counts).tolist():
+            start, stop = int(lows[number] - bases[number]), int(highs[number] - bases[number])
+            cell = cells[number]._replace(start=start, stop=min(stop, cells[number].stop))
+            yield StreamTask(cell, spans, int(counts[number]))
 
-    def look_at(self, start: int, stop: int, damage: str) -> _Entries | None:
-        """Return where the records of a range lie; None when not one of its entries has one.
+    def look_at(self, start: int, stop: int, options: ReadOptions) -> tuple[QueueSpan, bool] | None:
+        """Return where the records of a range lie, and whether its entries say so of each.
 
-        Raises
-        ------
-        StoreDamagedError
-            Entries are missing between others, or point backwards, and `damage` is ``fail``.
+        None when not one of its entries has a record. Entries that are missing between others, or
+        point backwards, are damage.
         """
-        low = high = -1
-        count = 0
+        low, high = np.iinfo(np.int64).max, -1
+        kept = fillers = 0
         is_rising = True
-        for numbers, physical, _ in self.entries(start, stop):
+        for _, entries in self.files.entries(start, stop):
+            is_filler = filler_mask(entries)
+            physical = entries["physical_offset"][written_mask(entries) & ~is_filler]
+            fillers += int(is_filler.sum())
+            kept += len(physical)
             if len(physical):
-                is_rising &= bool((np.diff(physical) > 0).all()) and int(physical[0]) > high
-                low = int(physical.min()) if low < 0 else min(low, int(physical.min()))
-                high = max(high, int(physical.max()))
-                count += len(numbers)
-        fillers = 0
-        if count < stop - start:
-            fillers = sum(int(filler_mask(one).sum()) for _, one in self.files.entries(start, stop))
+                is_rising &= int(physical[0]) > high and bool((physical[1:] > physical[:-1]).all())
+                low, high = min(low, int(physical.min())), max(high, int(physical.max()))
         if fillers:
             # Those who put them there reported the loss; `get` steps over them as well.
             _log.warning(
                 "%s: %d offsets between %d and %d are fillers in the place of lost messages",
                 self, fillers, start, stop,
             )  # fmt: skip
-        is_whole = is_rising and count + fillers == stop - start
-        if not is_whole:
+        kept += fillers
+        if not is_rising or kept < stop - start:
             what = (
                 f"{self}: expected {stop - start} entries from offset {start} on, each after the "
-                f"one before in the log, found {count + fillers}{' in disorder' * (not is_rising)}"
+                f"one before in the log, found {kept}{' in disorder' * (not is_rising)}"
             )
-            if damage == "fail":
-                raise StoreDamagedError(
-                    f"damage: {what}",
-                    hint='to stream what the log has: option("damage", "skip"); to make the queue '
-                    "again from the log: rocketstore queue rebuild",
+            if options.damage == "fail":
+                hint = (
+                    'to stream what the log has: option("damage", "skip"); to make the queue again '
+                    "from the log: rocketstore queue rebuild"
                 )
+                raise StoreDamagedError(f"damage: {what}", hint=hint)
             _log.warning("damage: %s", what)
-        span = QueueSpan(*self.queue, start, stop, low, high)
-        return _Entries(span, is_whole) if count else None
-
-
-class _Entries(NamedTuple):
-    """Where the records of a range lie, and whether its entries say so of each."""
-
-    span: QueueSpan
-    is_whole: bool
+        is_whole = is_rising and kept == stop - start
+        return (QueueSpan(*self.queue, start, stop, low, high), is_whole) if high >= 0 else None

@@ -38,30 +38,22 @@ class Evidence(NamedTuple):
 
 
 class Place(NamedTuple):
-    """What comes next in one log or queue.
-
-    Attributes
-    ----------
-    evidence
-        The record before; None where there was none.
-    since
-        Where the batch that ends here begins, if not where the one before ended.
-    """
+    """What comes next, evidence of the record before, and where the batch began if elsewhere."""
 
     offset: int
     evidence: Evidence | None = None
     since: int | None = None
 
+    def to_json(self) -> dict[str, int]:
+        """Return the place as Spark keeps it."""
+        saved = {"offset": self.offset}
+        saved |= {} if self.evidence is None else self.evidence._asdict()
+        return saved if self.since is None else {**saved, "since": self.since}
+
 
 @dataclass(frozen=True)
 class StreamOffset:
-    """How far a stream has come; `kind` is ``log`` or ``queues``.
-
-    Attributes
-    ----------
-    is_initial
-        No batch ends here: a query that was never run begins here.
-    """
+    """How far a stream has come; no batch ends at an initial one, where a new query begins."""
 
     kind: str
     places: dict[Key, Place] = field(default_factory=dict)
@@ -73,10 +65,8 @@ class StreamOffset:
 
     def to_json(self) -> dict[str, Any]:
         """Return the offset as Spark keeps it; equal offsets give equal text."""
-        head: dict[str, Any] = {"version": VERSION}
-        if self.is_initial:
-            head["initial"] = True
-        return {**head, self.kind: _nested({k: _to_json(p) for k, p in self.places.items()})}
+        head = {"version": VERSION, **({"initial": True} if self.is_initial else {})}
+        return {**head, self.kind: _nested({k: p.to_json() for k, p in self.places.items()})}
 
 
 def latest_json(
@@ -96,33 +86,22 @@ def latest_json(
 
 
 def from_json(saved: dict[str, Any], kind: str) -> StreamOffset:
-    """Return an offset that a checkpoint holds.
-
-    Raises
-    ------
-    ConfigError
-        It is not one of ours, or one of a query with other options.
-    """
-    hint = "give the query a checkpointLocation of its own"
+    """Return an offset that a checkpoint holds, unless that is another version's or query's."""
+    hint = "give this query a checkpointLocation of its own"
     other = LOG if kind == QUEUES else QUEUES
     if saved.get("version") != VERSION or (kind not in saved and other not in saved):
-        raise ConfigError(
-            f"the checkpoint's offset is not one of this version: {saved!r:.200}", hint=hint
-        )
+        what = f"the checkpoint's offset is not one of this version: {saved!r:.200}"
+        raise ConfigError(what, hint=hint)
     if other in saved:
         had, has = ("had no", "has one") if other == LOG else ("had a", "has none")
-        raise ConfigError(
-            f"the checkpoint is of a query that {had} subscribe, subscribePattern or assign, "
-            f"and this query {has}",
-            hint=hint,
-        )
+        what = f"the checkpoint is of a query that {had} subscribe, subscribePattern or assign"
+        raise ConfigError(f"{what}, and this query {has}", hint=hint)
     places: dict[Key, Place] = {}
     try:
         _collect(saved[kind], (), 1 if kind == LOG else 3, places)
     except (KeyError, TypeError, AttributeError) as error:
-        raise ConfigError(
-            f"the checkpoint's offset is malformed: {saved!r:.200}", hint=hint
-        ) from error
+        what = f"the checkpoint's offset is malformed: {saved!r:.200}"
+        raise ConfigError(what, hint=hint) from error
     return StreamOffset(kind, places, bool(saved.get("initial", False)))
 
 
@@ -144,12 +123,3 @@ def _nested(flat: Mapping[Key, dict[str, int]]) -> dict[str, Any]:
             inner = inner.setdefault(part, {})
         inner[key[-1]] = flat[key]
     return nested
-
-
-def _to_json(place: Place) -> dict[str, int]:
-    found = {"offset": place.offset}
-    if place.evidence is not None:
-        found |= place.evidence._asdict()
-    if place.since is not None:
-        found["since"] = place.since
-    return found

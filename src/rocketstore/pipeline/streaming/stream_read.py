@@ -11,19 +11,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from rocketstore.errors import StoreDamagedError, StoreError
+from rocketstore.errors import StoreError
 from rocketstore.events import get_logger
 from rocketstore.message import TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
 from rocketstore.pipeline.files import files_at, opened
-from rocketstore.pipeline.planning import SplitTask
+from rocketstore.pipeline.log_read import damage_of, described, refused, scanned
+from rocketstore.pipeline.planning import SplitTask, bytes_per_task
 from rocketstore.pipeline.projection import record_batches
 from rocketstore.pipeline.selection import select
 from rocketstore.pipeline.stores import SegmentState
 from rocketstore.pipeline.streaming.following import Losses
 from rocketstore.scan.columns import RecordColumns
-from rocketstore.scan.scanner import Damage, DamageReason
-from rocketstore.scan.window import scan_window
-from rocketstore.units import ByteRange
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -33,6 +31,7 @@ if TYPE_CHECKING:
 
     from rocketstore.pipeline.options import ReadOptions
     from rocketstore.pipeline.stores import Segment, StorePlace
+    from rocketstore.units import ByteRange
 
     Numbers = npt.NDArray[np.int64]
 
@@ -73,7 +72,7 @@ def pieces(
     store: StorePlace, segments: Sequence[Segment], wanted: ByteRange, options: ReadOptions
 ) -> Iterator[SplitTask]:
     """Yield byte ranges that cover what is there of a range of the log."""
-    step = _step(options, wanted.size)
+    step = bytes_per_task(wanted.size, options)
     for segment in segments:
         start = max(0, wanted.start - segment.base)
         stop = min(segment.size, wanted.stop - segment.base)
@@ -82,24 +81,6 @@ def pieces(
             edge = min(stop, (start // step + 1) * step)
             yield SplitTask(store, segment, start, edge, ())
             start = edge
-
-
-def grouped(tasks: Sequence[StreamTask], options: ReadOptions) -> list[tuple[StreamTask, ...]]:
-    """Put small neighbours into one task."""
-    groups: list[tuple[StreamTask, ...]] = []
-    group: list[StreamTask] = []
-    step, size = _step(options, sum(task.split.byte_count for task in tasks)), 0
-    for task in tasks:
-        if group and size + task.split.byte_count > step:
-            groups.append(tuple(group))
-            group, size = [], 0
-        group.append(task)
-        size += task.split.byte_count
-    return [*groups, tuple(group)] if group else groups
-
-
-def _step(options: ReadOptions, byte_count: int) -> int:
-    return max(1, min(options.max_split_bytes, -(-byte_count // options.min_partitions)))
 
 
 def read_tasks(
@@ -129,6 +110,7 @@ class _TaskRead:
 
     def __init__(self, task: StreamTask, options: ReadOptions) -> None:
         self.task = task
+        self.path = task.split.segment.path
         self.options = options
         self.losses = Losses(options)
         self.damage: list[int] = []
@@ -144,73 +126,33 @@ class _TaskRead:
             if not isinstance(error.__cause__, FileNotFoundError):
                 raise
             self._lose("the file is gone")
-        path = self.task.split.segment.path
         if self.damage:
             count, size = len(self.damage), sum(self.damage)
-            _log.warning("skipped %d damaged ranges of %d bytes in %s", count, size, path)
+            _log.warning("skipped %d damaged ranges of %d bytes in %s", count, size, self.path)
         if spans is not None and self.task.expected is not None:
             self._compare(*spans.count(), self.task.expected)
 
     def _all_records(self) -> Iterator[RecordColumns]:
-        split = self.task.split
-        segment = split.segment
+        split, segment = self.task.split, self.task.split.segment
         files, _ = files_at(split.store.location)
         with opened(files, segment.path) as file:
-            batches = scan_window(
-                file,
-                base=segment.base,
-                size=segment.size,
-                start=split.start,
-                stop=split.stop,
-                file_size=segment.file_size,
-                data_stop=file.data_stop(segment.size) if segment.is_last else None,
-                # A queue's batch may begin in the middle of a damaged range, a log's never does.
-                whole_damage=self.task.spans is None,
-            )
-            for batch in batches:
-                for damage in batch.damage:
-                    self._note(damage)
-                if batch.unwritten_at is not None:
-                    self._end_at(batch.unwritten_at)
+            # A queue's batch may begin in the middle of a damaged range, a log's never does.
+            for batch in scanned(split, file, whole_damage=self.task.spans is None):
+                for one, _ in damage_of(split, batch):
+                    if self.options.damage == "fail":
+                        raise refused(split, one)
+                    self.damage.append(one.range.size)
+                    if self.options.damage == "report":
+                        _log.warning("skipped damage: %s", described(split, one))
+                zeros_at, stop = batch.unwritten_at, segment.base + split.stop
+                if segment.is_last and zeros_at is not None and zeros_at < stop:
+                    self._lose(f"expected records up to {stop}, found zeros at {zeros_at}")
                 if len(batch.columns):
                     yield batch.columns
 
-    def _end_at(self, unwritten_at: int) -> None:
-        """Deal with zeros where the planner saw something."""
-        split, segment = self.task.split, self.task.split.segment
-        if unwritten_at >= segment.base + split.stop:
-            return
-        if segment.is_last:
-            stop = segment.base + split.stop
-            self._lose(f"expected records up to {stop}, found zeros at {unwritten_at}")
-        elif segment.base + split.start <= unwritten_at < segment.base + segment.size:
-            # Another file follows, so the log did not end in this one: what is empty was lost.
-            extent = ByteRange(unwritten_at, segment.base + segment.size)
-            evidence = "zeros up to the end of a file that another one follows"
-            self._note(Damage(extent, DamageReason.UNWRITTEN_HOLE, evidence))
-        else:
-            self.damage.append(0)
-
-    def _note(self, damage: Damage) -> None:
-        segment = self.task.split.segment
-        what = (
-            f"{damage.reason.value} in {segment.path} at position "
-            f"{damage.range.start - segment.base} (physical offset "
-            f"{damage.range.start}), {damage.range.size} bytes: {damage.evidence}"
-        )
-        if self.options.damage == "fail":
-            raise StoreDamagedError(
-                f"damage: {what}",
-                hint='to stream the intact rest: option("damage", "skip"); to list all damage, '
-                'read it with option("table", "damage")',
-            )
-        self.damage.append(damage.range.size)
-        if self.options.damage == "report":
-            _log.warning("skipped damage: %s", what)
-
     def _lose(self, what: str) -> None:
-        split = self.task.split
-        where = f"{split.segment.path} from physical offset {split.segment.base + split.start} on"
+        start = self.task.split.segment.base + self.task.split.start
+        where = f"{self.path} from physical offset {start} on"
         self.losses.report(f"{where}: {what}", "the batch has what is there")
 
     def _compare(self, records: int, found: int, expected: int) -> None:
@@ -219,14 +161,12 @@ class _TaskRead:
             _log.warning(
                 "%d records in %s state a queue offset that another record has; they are rows of "
                 "the batch as well: rocketstore pipeline audit lists them as queue-conflict",
-                surplus, self.task.split.segment.path,
+                surplus, self.path,
             )  # fmt: skip
-        if found >= expected or self.losses.count:
-            return
-        if self.damage:
+        if found < expected and self.damage:
             _log.warning("%d records of the batch were damaged", expected - found)
-            return
-        self._lose(f"expected {expected} records of the batch's queues, found {found}")
+        elif found < expected and not self.losses.count:
+            self._lose(f"expected {expected} records of the batch's queues, found {found}")
 
 
 class _SpanTable:
@@ -234,8 +174,7 @@ class _SpanTable:
 
     def __init__(self, spans: Sequence[QueueSpan]) -> None:
         self.topics = {topic: code for code, topic in enumerate({one.topic for one in spans})}
-        rows = sorted((self.topics[one.topic], *one[1:]) for one in spans)
-        table = np.array(rows, dtype=np.int64)
+        table = np.array(sorted((self.topics[one.topic], *one[1:]) for one in spans), np.int64)
         self.keys = table[:, 0] << 32 | table[:, 1]
         self.bounds = table[:, 2:]
         # A number of its own for each offset of the batch, over all queues.
@@ -245,30 +184,23 @@ class _SpanTable:
 
     def of(self, columns: RecordColumns) -> RecordColumns:
         """Return the records that belong to a wanted queue's range."""
-        codes = self._topic_codes(columns)
-        keys = codes << 32 | (columns.queue_id & 0xFFFFFFFF)
+        texts: Any = columns.to_arrow(["topic"]).column(0)
+        encoded = texts.dictionary_encode()
+        codes = [self.topics.get(text, -1) for text in encoded.dictionary.to_pylist()]
+        numbers = encoded.indices.fill_null(len(codes)).to_numpy(zero_copy_only=False)
+        topics: Numbers = np.array([*codes, -1], dtype=np.int64)[numbers]
+        keys = topics << 32 | (columns.queue_id & 0xFFFFFFFF)
         at = np.minimum(np.searchsorted(self.keys, keys), len(self.keys) - 1)
         start, stop, low, high = self.bounds[at].T
         kind = columns.sys_flag & TRANSACTION_MASK
         offset, physical = columns.queue_offset, columns.physical_offset
-        mask = (codes >= 0) & (self.keys[at] == keys) & (offset >= start) & (offset < stop)
+        mask = (topics >= 0) & (self.keys[at] == keys) & (offset >= start) & (offset < stop)
         mask &= (physical >= low) & (physical <= high)
         mask &= (kind != TRANSACTION_PREPARED) & (kind != TRANSACTION_ROLLBACK)
         self.found.append((self.firsts[at] + offset)[mask])
-        if mask.all():
-            return columns
         return RecordColumns(columns.buffer, columns.cols[mask], columns.base)
 
     def count(self) -> tuple[int, int]:
         """Return how many wanted records were found, and how many queue offsets they have."""
         found = np.concatenate(self.found)
         return len(found), len(np.unique(found))
-
-    def _topic_codes(self, columns: RecordColumns) -> Numbers:
-        """Return the number of each record's topic, -1 of a topic that nobody asked for."""
-        texts: Any = columns.to_arrow(["topic"]).column(0)
-        encoded = texts.dictionary_encode()
-        codes = [self.topics.get(text, -1) for text in encoded.dictionary.to_pylist()]
-        numbers = encoded.indices.fill_null(len(codes)).to_numpy(zero_copy_only=False)
-        found: Numbers = np.array([*codes, -1], dtype=np.int64)[numbers]
-        return found
