@@ -318,15 +318,48 @@ class Archive(NamedTuple):
         """Return columns of the extents of some kinds, of runs that count and that do not.
 
         With `content` of kind ``damage``, ``tail`` or ``excess`` this may be large: such rows are
-        for workers to read.
+        for workers to read. Column ``__filename`` is the path of a row's file in the table.
+
+        Raises
+        ------
+        ArchiveDamagedError
+            A file of the table is missing or cannot be read.
         """
         import pyarrow.compute as pc  # noqa: PLC0415 - of this function only
+        from pyarrow import dataset  # noqa: PLC0415 - as above
 
         wanted = pc.field("kind").isin(list(kinds))
         if broker is not None:
             wanted &= pc.field("brokerName") == broker
-        dataset = self.extents.to_pyarrow_dataset()
-        return dataset.to_table(columns=list(columns), filter=wanted)
+        settings: dict[str, Any] = {
+            "columns": list(columns),
+            "filter": wanted,
+            "fragment_scan_options": dataset.ParquetFragmentScanOptions(
+                page_checksum_verification=True
+            ),
+        }
+        source = self.extents.to_pyarrow_dataset()
+        try:
+            table = source.to_table(**settings)
+            nulls = sum(table.column(name).null_count for name in {"run", "kind"} & {*columns})
+            problem: Exception | None = ValueError("rows without run or kind") if nulls else None
+        except (OSError, ValueError, pa.ArrowException) as error:
+            problem = error
+        if problem is None:
+            return table
+        # It does not say in which file.
+        found = EXTENTS
+        for fragment in source.get_fragments():
+            try:
+                fragment.to_table(**settings)
+            except (OSError, ValueError, pa.ArrowException):
+                found = f"{EXTENTS}/{fragment.path}"
+                break
+        raise ArchiveDamagedError(
+            f"{joined(self.location, *found.split('/'))} cannot be read: "
+            f"{' '.join(str(problem).split())}",
+            hint="restore the archive from a backup",
+        ) from problem
 
     def commit_extents(self, broker: str, run: int, files: Sequence[AddAction]) -> None:
         """Commit the extents of a run, which do not count yet.

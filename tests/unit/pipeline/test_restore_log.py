@@ -1,0 +1,617 @@
+"""A restored log is the archived one, byte for byte; a broken archive restores nothing."""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import os
+import random
+import shutil
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from deltalake import write_deltalake
+
+from rocketstore import MessageStore
+from rocketstore.errors import (
+    ArchiveDamagedError,
+    ArchiveError,
+    ConfigError,
+    StoreError,
+    StoreFullError,
+)
+from rocketstore.pipeline.jobs.archive.archive_table import Archive
+from rocketstore.pipeline.jobs.restore import restore_task
+from rocketstore.pipeline.jobs.restore.restore_plan import LogFileTask, Selection, Steps, lay_out
+from support.archiving import archived, log_bytes, rows, sent
+from support.golden import CRASH_CASES, golden_case
+from support.golden_stores import STORES, golden_store
+from support.pipeline_tables import read_table
+from support.restoring import map_tasks, restored
+from support.small_store import (
+    LOG_FILE_BYTES,
+    START_MS,
+    Clock,
+    bodies,
+    build_store,
+    messages,
+    open_store,
+    overwrite,
+    put_all,
+)
+from support.synthetic_log import MAGIC_V2, SyntheticLog
+
+SPLITS = (30_000, 1 << 30)
+
+
+@pytest.fixture
+def store(tmp_path):
+    """Return a store of three files."""
+    build_store(tmp_path / "store", 120, Clock())
+    return tmp_path / "store"
+
+
+@pytest.mark.parametrize("name", STORES)
+def test_golden_logs_come_back_byte_for_byte(name, tmp_path):
+    source, _ = golden_store(name)
+    for split in SPLITS:
+        archived(source, tmp_path / "a", stretch=split)
+        found = restored(tmp_path / "a", tmp_path / "back")
+        assert log_bytes(tmp_path / "back") == log_bytes(source)
+        assert found.is_whole
+        config = source / "config"
+        expected = {path.name: path.read_bytes() for path in config.iterdir() if path.is_file()}
+        assert {
+            name: (tmp_path / "back/config" / name).read_bytes() for name in expected
+        } == expected
+        shutil.rmtree(tmp_path / "a")
+        shutil.rmtree(tmp_path / "back")
+
+
+@pytest.mark.parametrize("case", CRASH_CASES)
+def test_golden_logs_as_a_crash_left_them_come_back_byte_for_byte(case, tmp_path):
+    source = golden_case("crash") / case / "in"
+    archived(source, tmp_path / "a", stretch=30_000)
+    restored(tmp_path / "a", tmp_path / "back")
+    assert log_bytes(tmp_path / "back") == log_bytes(source)
+
+
+# --- whatever stands in a record ----------------------------------------------------------------
+
+ODD_RECORDS = [
+    {"topic": b""},
+    {"topic": b"\xff\xfe", "properties": b"\xc3\xbf\x01\xc3\xbe\x02"},
+    {"topic": "日本".encode()},
+    {"topic": b"a/b=c%d"},
+    {"topic": b"t" * 127},
+    {"topic": b"t" * 300, "magic": MAGIC_V2},
+    {"magic": MAGIC_V2},
+    {"sys_flag": 0x10},
+    {"sys_flag": 0x20},
+    {"sys_flag": 0x30, "magic": MAGIC_V2},
+    {"sys_flag": 1, "body": b"no zlib stream"},
+    {"sys_flag": -(2**31) & 0xFFFFFFFF},
+    {"body": b""},
+    {"body": bytes(range(256)) * 40},
+    {"properties": b"A\x01b\x02A\x01c\x02"},
+    {"properties": b"A\x01b"},
+    {"properties": b"\x01\x02\x02A\x02=\x01"},
+    {"properties": b"KEYS\x01  a  b \x02TAGS\x01t\x02UNIQ_KEY\x01u\x02"},
+    {"properties": b"K\x01" + b"v" * 32_000 + b"\x02"},
+    {"store_timestamp": -1, "born_timestamp": 0},
+    {"store_timestamp": 2**63 - 1, "born_timestamp": -(2**63)},
+    {"store_timestamp": -(2**63)},
+    {"store_timestamp": 253_402_300_800_000},
+    {"queue_id": -1, "queue_offset": -(2**63)},
+    {"queue_id": 2**31 - 1, "queue_offset": 2**63 - 1},
+    {"flag": -(2**31), "reconsume_times": -1, "prepared_offset": -5},
+]
+
+
+def written(directory: Path, *logs: SyntheticLog) -> Path:
+    (directory / "commitlog").mkdir(parents=True)
+    for log in logs:
+        (directory / "commitlog" / f"{log.base:020d}").write_bytes(log.data)
+    return directory
+
+
+@pytest.mark.parametrize("split", [700, 1 << 20])
+def test_records_come_back_whatever_is_in_their_fields(tmp_path, split):
+    log = SyntheticLog(base=1 << 40)
+    for fields in ODD_RECORDS:
+        log.add(**fields)
+    log.data += bytes(5000)
+    source = written(tmp_path / "store", log)
+    archived(source, tmp_path / "a", stretch=split)
+    assert len(rows(tmp_path / "a")) == len(ODD_RECORDS)
+    restored(tmp_path / "a", tmp_path / "back")
+    assert log_bytes(tmp_path / "back") == log_bytes(source)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_logs_with_any_damage_come_back_byte_for_byte(tmp_path, seed):
+    random_source = random.Random(seed)
+    logs = []
+    for number in range(random_source.randint(1, 3)):
+        log = SyntheticLog(base=number * 20_000)
+        while len(log.data) < 17_000:
+            log.add(**random_source.choice([one for one in ODD_RECORDS if len(str(one)) < 999]))
+            if random_source.random() < 0.1:
+                log.garbage(random_source.randbytes(random_source.randint(1, 300)))
+            if random_source.random() < 0.05:
+                log.data += bytes(random_source.randint(1, 900))
+        del log.data[20_000:]
+        log.data += bytes(20_000 - len(log.data))
+        for _ in range(random_source.randint(0, 4)):
+            log.data[random_source.randrange(20_000)] ^= 1 << random_source.randrange(8)
+        logs.append(log)
+    if random_source.random() < 0.3:
+        del logs[-1].data[random_source.randrange(1, 20_000) :]
+    if len(logs) == 3 and random_source.random() < 0.3:
+        del logs[1]
+    source = written(tmp_path / "store", *logs)
+    archived(source, tmp_path / "a", stretch=random_source.choice([1500, 9000, 1 << 20]))
+    restored(tmp_path / "a", tmp_path / "back")
+    assert log_bytes(tmp_path / "back") == log_bytes(source)
+    expected = read_table(source, damage="skip", failOnDataLoss=False, columns="physicalOffset")
+    assert [row["physicalOffset"] for row in rows(tmp_path / "a")] == sorted(
+        row["physicalOffset"] for row in expected
+    )
+
+
+# --- the store that comes back ------------------------------------------------------------------
+
+
+def test_a_restored_store_opens_and_gives_the_same_messages(tmp_path, store):
+    archived(store, tmp_path / "a", stretch=9000)
+    restored(tmp_path / "a", tmp_path / "back")
+    with open_store(store, Clock()) as there, open_store(tmp_path / "back", Clock()) as back:
+        for topic in ("Topic0", "Topic1"):
+            assert len(bodies(there, topic)) == 60
+            assert bodies(back, topic) == bodies(there, topic)
+        assert [one.body for one in back.find("Topic1", key="key-7")] == [
+            one.body for one in there.find("Topic1", key="key-7")
+        ]
+
+
+def test_a_golden_store_opens_after_its_restore_and_gives_the_same_messages(tmp_path):
+    source, manifest = golden_store("basic")
+    archived(source, tmp_path / "a")
+    restored(tmp_path / "a", tmp_path / "back")
+    with MessageStore.open(tmp_path / "back") as back:
+        back.wait_dispatched()
+    expected = read_table(source, table="consumequeue", brokerName="b")
+    found = read_table(tmp_path / "back", table="consumequeue", brokerName="b")
+
+    def in_order(entries):
+        return sorted(entries, key=lambda row: (row["topic"], row["queueId"], row["queueOffset"]))
+
+    assert in_order(found) == in_order(expected)
+    assert manifest
+
+
+# --- selections ---------------------------------------------------------------------------------
+
+
+def kept(row):
+    """Return what a selection does not change."""
+    return {name: row[name] for name in row if name not in ("physicalOffset", "msgId")}
+
+
+@pytest.mark.parametrize("split", [9000, 1 << 20])
+def test_a_selection_by_topic_is_a_store_of_those_messages(tmp_path, store, split):
+    archived(store, tmp_path / "a", stretch=split)
+    found = restored(tmp_path / "a", tmp_path / "back", topics=("Topic1",))
+    expected = [row for row in read_table(store) if row["topic"] == "Topic1"]
+    rows_back = read_table(tmp_path / "back", brokerName="store")
+    assert list(map(kept, rows_back)) == list(map(kept, expected))
+    assert (found.records, found.is_whole) == (60, False)
+    with open_store(tmp_path / "back", Clock()) as back, open_store(store, Clock()) as there:
+        assert bodies(back, "Topic1") == bodies(there, "Topic1")
+        assert not back.max_offset("Topic0", 0)
+
+
+@pytest.mark.parametrize(("begin", "end"), [(31, 71), (None, 50), (100, None), (1, 121), (60, 61)])
+def test_a_selection_by_time_is_exact_and_keeps_queue_offsets(tmp_path, store, begin, end):
+    archived(store, tmp_path / "a", stretch=9000)
+    times = [None if one is None else START_MS + one for one in (begin, end)]
+    restored(tmp_path / "a", tmp_path / "back", begin_ms=times[0], end_ms=times[1])
+    expected = [
+        row
+        for row in read_table(store)
+        if (begin is None or row["storeTimestamp"].timestamp() * 1000 >= times[0] - 0.5)
+        and (end is None or row["storeTimestamp"].timestamp() * 1000 < times[1] - 0.5)
+    ]
+    assert len(expected) == (121 if end is None else end) - (1 if begin is None else begin)
+    rows_back = read_table(tmp_path / "back", brokerName="store")
+    assert list(map(kept, rows_back)) == list(map(kept, expected))
+    with open_store(tmp_path / "back", Clock()) as back, open_store(store, Clock()) as there:
+        for topic in ("Topic0", "Topic1"):
+            wanted = {row["queueOffset"] for row in expected if row["topic"] == topic}
+            there_bodies = bodies(there, topic)
+            assert bodies(back, topic) == {one: there_bodies[one] for one in sorted(wanted)}
+
+
+def test_a_selection_of_nothing_says_what_there_is(tmp_path, store):
+    archived(store, tmp_path / "a")
+    with pytest.raises(ConfigError, match=r"no message of topic Nothing; it has topics Topic0, T"):
+        restored(tmp_path / "a", tmp_path / "back", topics=("Nothing",))
+    with pytest.raises(ConfigError, match="no message of topic Topic; it has"):
+        restored(tmp_path / "a", tmp_path / "back", topics=("Topic0", "Topic"))
+    with pytest.raises(ConfigError, match=f"{START_MS + 1} to {START_MS + 120} ms"):
+        restored(tmp_path / "a", tmp_path / "back", begin_ms=START_MS + 121)
+    assert not (tmp_path / "back").exists()
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_new_log_is_laid_out_by_the_rule_of_a_broker(seed):
+    random_source = random.Random(seed)
+    sizes = [random_source.randint(91, 400) for _ in range(random_source.randint(1, 100))]
+    old = np.arange(len(sizes)) * 1000
+    steps = Steps(old, np.ones(len(sizes), np.int64), np.array(sizes))
+    counting = LogFileTask("a", "b", Selection(), 0, 1000, 0, 1000 * len(sizes), ())
+    found = [
+        (task.base, task.begin, task.end, task.records, task.record_bytes, task.blank)
+        for task in lay_out([counting], steps)
+    ]
+    first, expected = 0, []
+    for number, size in enumerate([*sizes, None]):
+        used = sum(sizes[first:number])
+        if size is None or used + size + 8 > 1000:
+            is_last = size is None
+            base = len(expected) * 1000
+            until = len(sizes) * 1000 if is_last else number * 1000
+            expected.append((base, first * 1000, until, number - first, used, not is_last))
+            first = number
+    assert found == expected
+
+
+def test_records_of_a_selection_stand_where_a_broker_would_put_them(tmp_path, store):
+    archived(store, tmp_path / "a")
+    restored(tmp_path / "a", tmp_path / "back", topics=("Topic1",))
+    place = 0
+    for row in read_table(tmp_path / "back"):
+        if row["size"] + 8 > LOG_FILE_BYTES - place % LOG_FILE_BYTES:
+            place += LOG_FILE_BYTES - place % LOG_FILE_BYTES
+        assert row["physicalOffset"] == place
+        place += row["size"]
+    assert place > LOG_FILE_BYTES
+    assert not read_table(tmp_path / "back", table="damage")
+
+
+# --- versions and brokers -----------------------------------------------------------------------
+
+
+def test_any_version_comes_back_by_its_number_or_a_time(tmp_path, store):
+    logs, moments = [], []
+    for number in range(3):
+        with open_store(store, Clock(START_MS + 1000 * (number + 1))) as writer:
+            put_all(writer, messages(10, first=200 + 10 * number), Clock())
+        archived(store, tmp_path / "a")
+        logs.append(log_bytes(store))
+        time.sleep(0.01)
+        moments.append(datetime.now(UTC).isoformat())
+    for number, log in enumerate(logs):
+        for as_of in (number + 1, moments[number]):
+            found = restored(tmp_path / "a", tmp_path / "back", as_of=as_of)
+            assert log_bytes(tmp_path / "back") == log
+            assert found.version == number + 1
+            shutil.rmtree(tmp_path / "back")
+    with pytest.raises(ArchiveError, match="as of 9"):
+        restored(tmp_path / "a", tmp_path / "back", as_of=9)
+    with pytest.raises(ArchiveError, match=r"has no broker .*nothing was archived|no broker"):
+        restored(tmp_path / "a", tmp_path / "back", as_of=0)
+    assert not (tmp_path / "back").exists()
+
+
+def test_of_several_brokers_one_is_named(tmp_path, store):
+    build_store(tmp_path / "other", 30, Clock())
+    archived(store, tmp_path / "a")
+    archived(tmp_path / "other", tmp_path / "a")
+    Archive.open(tmp_path / "a").messages.optimize.compact()
+    Archive.open(tmp_path / "a").extents.optimize.compact()
+    with pytest.raises(ArchiveError, match=r"2 brokers: other, store; say which"):
+        restored(tmp_path / "a", tmp_path / "back")
+    with pytest.raises(ArchiveError, match=r"has no broker third; it has other, store"):
+        restored(tmp_path / "a", tmp_path / "back", broker="third")
+    for name in ("store", "other"):
+        restored(tmp_path / "a", tmp_path / name / "back", broker=name)
+        assert log_bytes(tmp_path / name / "back") == log_bytes(tmp_path / name)
+    restored(tmp_path / "a", tmp_path / "some", broker="other", topics=("Topic1",))
+    assert len(read_table(tmp_path / "some")) == 15
+
+
+# --- what other tools do to the tables ----------------------------------------------------------
+
+
+def test_rewritten_tables_give_the_same_log(tmp_path, store):
+    overwrite(store, 5000, bytes(40))
+    for stretch in (5000, 9000):
+        archived(store, tmp_path / "a", stretch=stretch)
+        with open_store(store, Clock(START_MS + 5000)) as writer:
+            put_all(writer, messages(10, first=300), Clock())
+    archived(store, tmp_path / "a")
+    for table in (Archive.open(tmp_path / "a").messages, Archive.open(tmp_path / "a").extents):
+        table.optimize.compact()
+    Archive.open(tmp_path / "a").messages.optimize.z_order(["queueId", "uniqKey"])
+    opened = Archive.open(tmp_path / "a")
+    for table in (opened.messages, opened.extents):
+        table.vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False)
+    restored(tmp_path / "a", tmp_path / "back")
+    assert log_bytes(tmp_path / "back") == log_bytes(store)
+    with pytest.raises(ArchiveDamagedError, match="is missing: VACUUM"):
+        restored(tmp_path / "a", tmp_path / "old", as_of=1)
+
+
+def days_store(directory: Path) -> Path:
+    """Return a store of three files, each of a day of its own."""
+    logs = []
+    for number in range(3):
+        log = SyntheticLog(base=number * 8192)
+        while len(log.data) < 7000:
+            time_ms = START_MS + number * 86_400_000
+            log.add(store_timestamp=time_ms, topic=b"T%d" % number)
+        log.blank(8192)
+        logs.append(log)
+    return written(directory, *logs)
+
+
+def test_days_that_were_deleted_are_named_and_may_be_left_out(tmp_path):
+    source = days_store(tmp_path / "store")
+    archived(source, tmp_path / "a")
+    day = datetime.fromtimestamp(START_MS / 1000, UTC).date()
+    Archive.open(tmp_path / "a").messages.delete(f"day = '{day}'")
+    log = log_bytes(source)
+    first = min(log)
+    size = len(log[first].rstrip(bytes(1)))
+    with pytest.raises(
+        ArchiveDamagedError, match=r"bytes of the log of broker store: .* 0 to \d+;"
+    ):
+        restored(tmp_path / "a", tmp_path / "back")
+    found = restored(tmp_path / "a", tmp_path / "back", allow_gaps=True)
+    assert log_bytes(tmp_path / "back") == {name: log[name] for name in log if name != first}
+    assert not found.is_whole
+    assert found.missing_stretches == 1
+    assert 0 < found.missing_bytes < size
+    found = restored(tmp_path / "a", tmp_path / "was", as_of=1)
+    assert log_bytes(tmp_path / "was") == log
+    # What is there still makes a whole new log.
+    some = restored(tmp_path / "a", tmp_path / "some", begin_ms=START_MS + 86_400_000)
+    assert some.records == found.records * 2 // 3
+    with pytest.raises(ConfigError, match="no message of topic T0; it has topics T1, T2"):
+        restored(tmp_path / "a", tmp_path / "none", topics=("T0", "T1"))
+
+
+def test_rows_that_were_deleted_become_zeros_when_they_may(tmp_path, store):
+    archived(store, tmp_path / "a")
+    gone = rows(tmp_path / "a")[20:23]
+    places = ", ".join(str(row["physicalOffset"]) for row in gone)
+    Archive.open(tmp_path / "a").messages.delete(f"physicalOffset in ({places})")
+    first, last = gone[0]["physicalOffset"], gone[-1]["physicalOffset"] + gone[-1]["size"]
+    with pytest.raises(ArchiveDamagedError, match=f"physical offsets {first} to {last};"):
+        restored(tmp_path / "a", tmp_path / "back")
+    found = restored(tmp_path / "a", tmp_path / "back", allow_gaps=True)
+    assert (found.missing_stretches, found.missing_bytes) == (1, last - first)
+    overwrite(store, first, bytes(last - first))
+    assert log_bytes(tmp_path / "back") == log_bytes(store)
+
+
+def test_rows_that_are_there_twice_are_refused(tmp_path, store):
+    archived(store, tmp_path / "a")
+    table = Archive.open(tmp_path / "a").messages
+    write_deltalake(table, table.to_pyarrow_table().slice(40, 1), mode="append")
+    for selection in ({}, {"topics": ("Topic0", "Topic1")}):
+        with pytest.raises(ArchiveDamagedError, match="or is there twice"):
+            restored(tmp_path / "a", tmp_path / "back", **selection)
+    assert not (tmp_path / "back").exists()
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "message"),
+    [
+        ("rawProperties", b"KEYS\x01other\x02", "has (CRC|bytes)"),
+        ("queueOffset", 77, "has CRC"),
+        ("body", b"x", "has (CRC|bytes)"),
+        ("topic", "Topic2", "has CRC"),
+    ],
+)
+def test_a_row_that_was_changed_is_refused(tmp_path, store, column, value, message):
+    archived(store, tmp_path / "a")
+    table = Archive.open(tmp_path / "a").messages
+    content = table.to_pyarrow_table()
+    values = content.column(column).to_pylist()
+    values[40] = value
+    at = content.schema.get_field_index(column)
+    changed = content.set_column(
+        at, content.schema.field(at), pa.array(values, content.schema.field(at).type)
+    )
+    write_deltalake(table, changed, mode="overwrite")
+    with pytest.raises(ArchiveDamagedError, match=message):
+        restored(tmp_path / "a", tmp_path / "back")
+
+
+# --- failures -----------------------------------------------------------------------------------
+
+
+def parquet_files(archive: Path) -> list[Path]:
+    return sorted(archive.rglob("*.parquet"))
+
+
+def test_a_target_that_holds_something_is_refused_and_left_alone(tmp_path, store):
+    archived(store, tmp_path / "a")
+    (tmp_path / "back").mkdir()
+    restored(tmp_path / "a", tmp_path / "back")  # an empty directory is fine
+    before = log_bytes(tmp_path / "back")
+    with pytest.raises(StoreError, match="is there already"):
+        restored(tmp_path / "a", tmp_path / "back")
+    assert log_bytes(tmp_path / "back") == before
+
+
+def test_a_directory_that_is_no_archive_is_refused(tmp_path, store):
+    for place in (tmp_path / "nowhere", store):
+        with pytest.raises(ArchiveError, match="is no archive"):
+            restored(place, tmp_path / "back")
+    assert [path.name for path in tmp_path.iterdir()] == ["store"]
+
+
+def test_files_that_are_missing_or_cut_restore_nothing(tmp_path, store):
+    overwrite(store, 5000, bytes(40))
+    archived(store, tmp_path / "a", stretch=9000)
+    for path in parquet_files(tmp_path / "a"):
+        content = path.read_bytes()
+        for broken in (None, content[:-1], b""):
+            path.unlink()
+            if broken is not None:
+                path.write_bytes(broken)
+            with pytest.raises(ArchiveError, match=path.name):
+                restored(tmp_path / "a", tmp_path / "back")
+            path.write_bytes(content)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "store"]
+
+
+def test_no_flipped_bit_gives_a_wrong_store(tmp_path, store):
+    """A flip is refused, or it hit what nothing depends on, and the store is right."""
+    overwrite(store, 5000, bytes(40))
+    archived(store, tmp_path / "a")
+    expected = log_bytes(store)
+    random_source = random.Random(7)
+    refused = 0
+    for _ in range(150):
+        path = random_source.choice(parquet_files(tmp_path / "a"))
+        content = bytearray(path.read_bytes())
+        kept_content = bytes(content)
+        content[random_source.randrange(len(content))] ^= 1 << random_source.randrange(8)
+        path.write_bytes(content)
+        try:
+            restored(tmp_path / "a", tmp_path / "back")
+        except ArchiveError:
+            refused += 1
+        else:
+            assert log_bytes(tmp_path / "back") == expected
+            shutil.rmtree(tmp_path / "back")
+        path.write_bytes(kept_content)
+    assert refused > 50
+
+
+class Killed(BaseException):
+    """Stands for SIGKILL: no cleanup runs after it."""
+
+
+def test_a_restore_killed_at_any_step_leaves_nothing_and_the_next_is_whole(
+    tmp_path, store, monkeypatch
+):
+    archived(store, tmp_path / "a", stretch=9000)
+    expected = log_bytes(store)
+    for number in itertools.count(1):
+        counter = itertools.count(1)
+
+        def dying(action, counter=counter, number=number):
+            def step(*given, **options):
+                if next(counter) == number:
+                    raise Killed
+                return action(*given, **options)
+
+            return step
+
+        with monkeypatch.context() as patched:
+            for owner, name in (
+                (Path, "rename"), (Path, "mkdir"), (os, "pwrite"), (os, "fsync"),
+                (os, "posix_fallocate"),
+            ):  # fmt: skip
+                patched.setattr(owner, name, dying(getattr(owner, name)))
+            patched.setattr(Path, "unlink", lambda *_, **__: None)
+            patched.setattr(shutil, "rmtree", dying(lambda *_, **__: None))
+            try:
+                restored(tmp_path / "a", tmp_path / "back")
+            except Killed:
+                pass
+            else:
+                break
+        if (tmp_path / "back").exists():
+            assert log_bytes(tmp_path / "back") == expected
+        else:
+            restored(tmp_path / "a", tmp_path / "back")
+            assert log_bytes(tmp_path / "back") == expected
+        shutil.rmtree(tmp_path / "back")
+        for left in tmp_path.glob(".back.*"):
+            shutil.rmtree(left)
+    assert number > 15
+
+
+def test_a_task_that_runs_twice_writes_the_same_and_a_late_one_nothing(tmp_path, store):
+    archived(store, tmp_path / "a", stretch=9000)
+    late = []
+
+    def twice(spark, tasks, work, schema):
+        for task in reversed(tasks):
+            late.append((work, sent(task)))
+            list(work(sent(task)))
+        return map_tasks(spark, tasks, work, schema)
+
+    restored(tmp_path / "a", tmp_path / "back", run=twice)
+    for work, task in late:
+        if work is restore_task.write_task:
+            with pytest.raises(StoreError, match="where all of Spark's workers see it"):
+                list(work(task))
+    assert log_bytes(tmp_path / "back") == log_bytes(store)
+    assert sorted(path.name for path in (tmp_path / "back").iterdir()) == ["commitlog"]
+
+
+def test_an_attempt_that_dies_leaves_what_no_store_has(tmp_path, store, monkeypatch):
+    archived(store, tmp_path / "a", stretch=9000)
+
+    def dying(spark, tasks, work, schema):
+        if work is restore_task.write_task:
+            with monkeypatch.context() as patched:
+                patched.setattr(os, "fsync", lambda _: 1 / 0)
+                patched.setattr(Path, "unlink", lambda *_, **__: None)
+                with pytest.raises(ZeroDivisionError):
+                    list(work(sent(tasks[0])))
+        return map_tasks(spark, tasks, work, schema)
+
+    restored(tmp_path / "a", tmp_path / "back", run=dying)
+    assert log_bytes(tmp_path / "back") == log_bytes(store)
+    assert sorted(path.name for path in (tmp_path / "back").iterdir()) == ["commitlog"]
+
+
+@pytest.mark.parametrize("step", ["posix_fallocate", "pwrite", "fsync"])
+def test_a_full_disk_is_named_and_leaves_nothing(tmp_path, store, monkeypatch, step):
+    archived(store, tmp_path / "a")
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, step, full)
+        with pytest.raises(StoreFullError, match="the disk is full"):
+            restored(tmp_path / "a", tmp_path / "back")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "store"]
+
+
+def test_tables_of_the_newest_run_come_back_or_are_refused(tmp_path, store):
+    (store / "config").mkdir(exist_ok=True)
+    (store / "config/consumerOffset.json").write_text("{}")
+    (store / "config/empty.json").write_text("")
+    archived(store, tmp_path / "a")
+    (store / "config/consumerOffset.json").write_text('{"a": 1}')
+    found = archived(store, tmp_path / "a")
+    assert (found.run, found.records) == (2, 0)
+    restored(tmp_path / "a", tmp_path / "back")
+    assert (tmp_path / "back/config/consumerOffset.json").read_text() == '{"a": 1}'
+    assert (tmp_path / "back/config/empty.json").read_text() == ""
+    restored(tmp_path / "a", tmp_path / "old", as_of=1)
+    assert (tmp_path / "old/config/consumerOffset.json").read_text() == "{}"
+
+
+def test_sizes_of_batches_do_not_change_what_is_restored(tmp_path, store, monkeypatch):
+    archived(store, tmp_path / "a")
+    monkeypatch.setattr(restore_task, "BATCH_BYTES", 700)
+    monkeypatch.setattr(restore_task, "SLICE_BYTES", 3000)
+    restored(tmp_path / "a", tmp_path / "back")
+    assert log_bytes(tmp_path / "back") == log_bytes(store)
+    found = restored(tmp_path / "a", tmp_path / "some", topics=("Topic1",))
+    assert found.records == 60
