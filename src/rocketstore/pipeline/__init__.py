@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any, Final
 
-from rocketstore.pipeline.environment import check_versions, session
+from rocketstore.pipeline.environment import check_versions, session, warn_of_untested_versions
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -71,9 +71,10 @@ def register(spark: SparkSession) -> None:
     Raises
     ------
     UnsupportedEnvironmentError
-        PySpark or pandas is missing or of a version that does not work.
+        PySpark or pandas is missing, or of a version that cannot work.
     """
     check_versions()
+    warn_of_untested_versions()
     from rocketstore.pipeline.source import StoreDataSource  # noqa: PLC0415 - needs PySpark
 
     spark.dataSource.register(StoreDataSource)

@@ -54,6 +54,20 @@ def test_every_table_has_the_same_rows_as_on_a_disk(s3, name, table):
     assert without_places(read_table(s3.uri(f"stores/{name}/store"), **options)) == on_disk
 
 
+def test_a_location_is_written_as_hadoop_writes_it_too_and_may_be_a_pattern(s3, monkeypatch):
+    expected = read_table(s3.uri("stores/basic/store"))
+    hadoops = s3.uri("stores/basic/store").replace("s3://", "s3a://")
+    assert without_places(read_table(hadoops)) == without_places(expected)
+    assert len(read_table(s3.uri("stores/basi*/st*e"))) == len(expected)
+    with pytest.raises(NotAStoreError, match="no directory matches"):
+        read_table(s3.uri("stores/nothing-*"))
+
+
+def test_all_stores_of_a_host_are_reached_by_one_client(s3):
+    clients = {id(files_at(s3.uri(f"stores/{name}"))[0].system) for name in GOLDEN}
+    assert len(clients) == 1
+
+
 def test_a_prefix_with_several_stores_is_all_of_them(s3):
     rows = read_table(s3.uri("stores/basic"), columns="brokerName,physicalOffset")
     assert {row["brokerName"] for row in rows} == {"store"}
