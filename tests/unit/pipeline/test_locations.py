@@ -8,7 +8,8 @@ import pytest
 
 from rocketstore.errors import ConfigError, NotAStoreError
 from rocketstore.pipeline.files import local_path
-from rocketstore.pipeline.jobs.report.output import output_places
+from rocketstore.pipeline.jobs.report.report_job import checked_place
+from rocketstore.pipeline.jobs.report.report_plan import plan_report
 from rocketstore.pipeline.sink.sink_settings import parse_sink_options
 from support.archive_runs import archived, log_bytes, restored
 from support.audit_runs import audit_here
@@ -68,7 +69,7 @@ def test_jobs_work_on_the_same_places(root, form, tmp_path):
 def test_a_sink_and_a_report_name_the_same_places(root, form):
     assert parse_sink_options({"path": form(str(root))}, streaming=False).root == str(root)
     with pytest.raises(ConfigError, match="lies inside the store"):
-        output_places(form(str(root / "page.html")), [form(str(root))])
+        checked_place(form(str(root / "report")), plan_report(form(str(root))))
 
 
 def test_a_path_is_taken_as_it_is(tmp_path):

@@ -212,7 +212,7 @@ def test_an_audit_finds_the_same_as_on_a_disk(tmp_path, s3):
 
 def test_a_report_says_the_same_as_of_a_disk(tmp_path, s3):
     reports = [
-        make_report(place, tmp_path / f"{name}.html", now_ms=1_800_000_000_000)
+        make_report(place, tmp_path / name, now_ms=1_800_000_000_000)
         for name, place in (
             ("disk", golden_store("basic")[0]),
             ("s3", s3.uri("stores/basic/store")),
