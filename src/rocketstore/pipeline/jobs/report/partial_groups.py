@@ -58,7 +58,6 @@ BLOCK_RECORDS: Final = 65_536
 """Records that are grouped at a time: grouping costs about 0.3 ms before the first row."""
 
 MOST_ROWS: Final = 131_072
-
 NAME_CAPACITY: Final = 8_192
 """Tags of topics, and keys of topics, that a task counts exactly."""
 
@@ -106,17 +105,8 @@ _PICKED: Final = (
 class DelayFacts(NamedTuple):
     """What is known about delayed messages without reading them.
 
-    Attributes
-    ----------
-    delays_ms
-        Delay of each level, from 1.
-    delivered_below
-        By level: the queue offset of the next message to deliver, of ``delayOffset.json``; levels
-        that it does not name have none.
-    has_offsets
-        Whether that file could be read.
-    now_ms
-        When the report was asked for.
+    The delay of each level, from 1; by level the queue offset of the next message to deliver, of
+    ``delayOffset.json``, if that file could be read; and when the report was asked for.
     """
 
     delays_ms: dict[int, int]
@@ -219,15 +209,9 @@ def group_rows(part: str, columns: dict[str, Any]) -> Any:
     """Return groups as rows of `SCHEMA`; columns that are not given are null."""
     count = len(next(iter(columns.values())))
     given = columns | {"part": pa.repeat(part, count)}
-    arrays = [
-        pa.array(given[field.name], field.type)
-        if field.name in given and not isinstance(given[field.name], pa.ChunkedArray)
-        else given[field.name].cast(field.type)
-        if field.name in given
-        else pa.nulls(count, field.type)
-        for field in _ARROW_SCHEMA
-    ]
-    return pa.table(arrays, schema=_ARROW_SCHEMA)
+    nulls = {name: pa.nulls(count, pa.int64()) for name in _ARROW_SCHEMA.names if name not in given}
+    rows = pa.table(nulls | given).select(_ARROW_SCHEMA.names)
+    return rows.cast(_ARROW_SCHEMA)
 
 
 def _grouped(rows: Any) -> Any:
@@ -402,13 +386,10 @@ class Tally:
         levels = block.queue_id[rows] + 1
         present, places = np.unique(levels, return_inverse=True)
         known = [delays.delays_ms.get(int(level)) for level in present]
-        delay_ms = np.array(
-            [UNKNOWN_LEVEL_DELAY_MS if one is None else one for one in known], dtype=np.int64
-        )
+        delays_ms = [UNKNOWN_LEVEL_DELAY_MS if one is None else one for one in known]
+        delay_ms = np.minimum(np.array(delays_ms, dtype=np.int64), LAST_TIMESTAMP_MS)
         stored = np.clip(block.store_ms[rows], 0, LAST_TIMESTAMP_MS)
-        due = np.minimum(
-            stored + np.minimum(delay_ms, LAST_TIMESTAMP_MS)[places], LAST_TIMESTAMP_MS
-        )
+        due = np.minimum(stored + delay_ms[places], LAST_TIMESTAMP_MS)
         below = np.array([delays.delivered_below.get(int(one), 0) for one in present], np.int64)
         is_late = due <= delays.now_ms
         is_waiting = block.queue_offset[rows] >= below[places] if delays.has_offsets else ~is_late
