@@ -178,15 +178,7 @@ def summary_of(plan: ReportPlan, ask: Ask) -> Row:
     files = [one for _, segments in plan.stores for one in segments]
     present = [one for one in files if one.state is not SegmentState.MISSING]
     return {
-        "stores": [
-            {
-                "brokerName": place.broker_name,
-                "location": place.location,
-                "isOpen": place.is_open,
-                "hasDelayOffsets": plan.delays[place.broker_name].has_offsets,
-            }
-            for place, _ in plan.stores
-        ],
+        "stores": _stores(plan),
         "reportedMs": plan.now_ms,
         **{name: total("queues", name) for name in ("messages", "bytes", "bodyBytes", "topics")},
         "queues": total("queues", "groups"),
@@ -220,6 +212,18 @@ def summary_of(plan: ReportPlan, ask: Ask) -> Row:
         "nameMaxBytes": NAME_MAX_BYTES,
         "timed": total("queues", "messages") - note("withoutStoreTime"),
     }  # fmt: skip
+
+
+def _stores(plan: ReportPlan) -> list[Row]:
+    return [
+        {
+            "brokerName": place.broker_name,
+            "location": place.location,
+            "isOpen": place.is_open,
+            "hasDelayOffsets": plan.delays[place.broker_name].has_offsets,
+        }
+        for place, _ in plan.stores
+    ]
 
 
 # --- what the charts draw -----------------------------------------------------------------------
