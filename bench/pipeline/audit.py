@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from bench.pipeline import SPLIT_BYTES
-from rocketstore.pipeline.jobs.audit.job import audit
+from rocketstore.pipeline.jobs.audit.audit_job import audit
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -15,12 +15,13 @@ import numpy as np
 import pytest
 
 from rocketstore.config import RecoveryPolicy, StoreConfig
-from rocketstore.storage.audit.queue_audit import LogBounds, QueueAudit, UnbackedKind
-from rocketstore.storage.audit.queue_expectation import expected_entries
+from rocketstore.storage.audit.queue_audit import QueueAudit
 from rocketstore.storage.recovery.log_survey import chain_records, survey_log
-from rocketstore.storage.recovery.queue_numbers import QueueNumbers
 from rocketstore.storage.recovery.recover import RecoveryParts, RecoveryReport, recover
 from rocketstore.storage.store import MessageStore
+from rocketstore.verification.expectation import expected_entries
+from rocketstore.verification.queue_numbers import QueueNumbers
+from rocketstore.verification.unbacked import LogBounds, UnbackedKind
 from support.golden import CRASH_CASES, golden_case, manifest
 from support.store_parts import INDEX_LAYOUT, LOG_FILE_BYTES, QUEUE_FILE_BYTES, load_parts
 
@@ -169,11 +170,13 @@ def test_salvage_lets_queues_and_log_agree(case: str, tmp_path: Path) -> None:
     ):
         for columns in chain_records(file, chain.start, chain.stop):
             audit.compare(expected_entries(columns, numbers, np.zeros(0, np.int64)), numbers.keys())
-    bounds = LogBounds(0, report.end, parts.log.files[-1].base + LOG_FILE_BYTES)
+    lost = [(one.start, one.stop) for one in survey.lost_ranges()]
+    bounds = LogBounds(0, report.end, parts.log.files[-1].base + LOG_FILE_BYTES, lost)
     holes = 0
     for queue in audit.queues.values():
-        assert not list(queue.truly_missing())
-        for run in audit.unbacked(queue, log=bounds, lost=survey.lost_ranges()):
+        queue.conclude(bounds)
+        assert not len(queue.truly_missing)
+        for run in queue.unbacked:
             if run.kind is UnbackedKind.KEPT:  # the torn record had an entry already
                 assert run.is_tail
                 continue

@@ -6,12 +6,14 @@ import json
 import shutil
 
 import pytest
+from pyarrow import parquet
 
 from rocketstore import pipeline
 from rocketstore.cli.application import run
 from rocketstore.errors import StoreError
-from rocketstore.pipeline.jobs.audit import job
-from support.audit_runs import audit_here
+from rocketstore.pipeline.jobs.audit import audit_job, audit_plan
+from rocketstore.storage.audit.verify import verify_store
+from support.audit_runs import audited, keys
 from support.golden_stores import golden_store
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
@@ -25,30 +27,38 @@ def damaged(tmp_path):
     with log.open("r+b") as file:
         file.seek(20_000)
         file.write(b"no record's bytes")
+    (target / "config").mkdir(exist_ok=True)
+    offsets = {"offsetTable": {"TopicTest@readers": {"0": 1 << 40}}}
+    (target / "config" / "consumerOffset.json").write_text(json.dumps(offsets))
     return target
 
 
-def test_spark_finds_what_one_process_finds(spark, damaged, tmp_path):
-    told = []
-    report = pipeline.audit(
-        spark,
-        damaged,
-        tmp_path / "out",
-        max_split_bytes=150_000,
-        progress=lambda *tick: told.append(tick),
-    )
-    assert report == audit_here(damaged)
+def test_spark_finds_what_verify_finds_and_writes_it(spark, damaged, tmp_path):
+    out = tmp_path / "out"
+    report = pipeline.audit(spark, damaged, out, max_split_bytes=150_000)
+    verified = verify_store(damaged)
+    assert keys(report.findings) == keys(verified.findings)
+    assert report.counts == verified.counts
+    assert report == audited(damaged)  # on frames that stand for Spark's
     assert report.exit_code == 4
-    lines = (tmp_path / "out" / "findings.jsonl").read_text("utf-8").splitlines()
-    assert [json.loads(line) for line in lines] == [one.to_dict() for one in report.findings]
-    assert len(told) > 1
-    assert sum(done for done, _ in told) > report.counts.message_bytes
+    rows = parquet.read_table(out / "findings").to_pylist()
+    by_text = [sorted(map(str, one)) for one in (rows, (f.to_dict() for f in report.findings))]
+    assert by_text[0] == by_text[1]
+    queues = parquet.read_table(out / "queues").to_pylist()
+    assert queues == [row.to_dict() for row in report.queues]
+    summary = json.loads((out / "summary.json").read_text("utf-8"))
+    assert (summary["exitCode"], summary["counts"]) == (4, report.counts.to_dict())
+    assert sum(summary["findingCounts"].values()) == len(report.findings)
+    with pytest.raises(StoreError, match="is there already"):
+        pipeline.audit(spark, damaged, out)
 
 
-def test_gaps_of_many_entries_are_judged_by_tasks(spark, damaged, monkeypatch):
-    expected = audit_here(damaged)
-    monkeypatch.setattr(job, "LOCAL_GAP_ENTRIES", 0)
-    assert pipeline.audit(spark, damaged) == expected
+@pytest.mark.parametrize("name", ["multidispatch", "crash/cq_deleted", "crash/torn_half_zero"])
+def test_golden_stores_are_judged_as_by_verify(spark, name):
+    root, _ = golden_store(name)
+    report, verified = pipeline.audit(spark, root, max_split_bytes=90_000), verify_store(root)
+    assert keys(report.findings) == keys(verified.findings)
+    assert report.counts == verified.counts
 
 
 def test_the_command_prints_findings_and_exits_by_the_worst(spark, damaged, monkeypatch, capsys):
@@ -72,7 +82,7 @@ def test_a_place_that_is_no_store_needs_no_spark(monkeypatch, tmp_path, capsys):
 
 
 def test_what_a_task_cannot_read_is_said_in_its_words(spark, damaged, monkeypatch):
-    real = job.find_places
+    real = audit_job.find_places
 
     def places_elsewhere(location, config):
         places = real(location, config)
@@ -82,7 +92,7 @@ def test_what_a_task_cannot_read_is_said_in_its_words(spark, damaged, monkeypatc
         object.__setattr__(places, "log", log)
         return places
 
-    monkeypatch.setattr(job, "find_places", places_elsewhere)
-    monkeypatch.setattr(job, "data_stop", lambda _places, file: file.size)
+    monkeypatch.setattr(audit_job, "find_places", places_elsewhere)
+    monkeypatch.setattr(audit_plan, "data_stop", lambda _places, file: file.size)
     with pytest.raises(StoreError, match="cannot be read: Not a directory"):
         pipeline.audit(spark, damaged)

@@ -14,6 +14,8 @@ from rocketstore.errors import StoreError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from rocketstore.pipeline import AuditReport
+
 HOURS: Final = (6, 9, 12, 15, 18, 21)
 
 DELAYS: Final = """
@@ -66,7 +68,7 @@ def _audit(spark: Any, store: Path, scratch: Path) -> int:
     from rocketstore import pipeline
 
     with _timed("audited", "auditing") as say:
-        report = pipeline.audit(spark, store, scratch / "audit", progress=say.progress)
+        report: AuditReport = pipeline.audit(spark, store, scratch / "audit")
         counts = report.counts
         found = f"{len(report.findings)} findings" if report.findings else "nothing to find"
         say(
@@ -132,7 +134,8 @@ def _report(spark: Any, store: Path, scratch: Path) -> None:
     from rocketstore import pipeline
 
     with _timed("reported", "reporting") as say:
-        report = pipeline.report(spark, store, scratch / "report")
+        page = scratch / "report.html"
+        report = pipeline.report(spark, store, page, progress=say.progress)
         say("traffic, sizes, latency, keys and damage as one page", report.page)
 
 

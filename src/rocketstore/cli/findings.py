@@ -10,13 +10,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from rocketstore.cli.options import Output
-    from rocketstore.pipeline.jobs.audit.findings import Finding as AuditFinding
-    from rocketstore.storage.audit.findings import (
-        Finding,
-        LostForBroker,
-        RepairReport,
-        VerifyReport,
-    )
+    from rocketstore.storage.recovery.repair_report import LostForBroker, RepairReport
+    from rocketstore.verification.findings import Finding, VerifyReport
 
 EXIT_FINE: Final = 0
 EXIT_FOUND: Final = 1
@@ -82,7 +77,7 @@ def print_repair(report: RepairReport, output: Output) -> int:
     return EXIT_FOUND if report.is_changed or report.remaining else EXIT_FINE
 
 
-def print_findings(findings: Sequence[Finding | AuditFinding]) -> None:
+def print_findings(findings: Sequence[Finding]) -> None:
     """Print findings as a table, and an empty line below; nothing where there is no finding."""
     if findings:
         print_rows(

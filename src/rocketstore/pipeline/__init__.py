@@ -8,18 +8,18 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any, Final
 
-from rocketstore.pipeline.environment import check_versions, session, warn_of_untested_versions
+from rocketstore.pipeline.environment import check_versions, session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from rocketstore.pipeline.jobs.archive.job import ArchiveResult, archive
     from rocketstore.pipeline.jobs.archive.query import archived_messages
-    from rocketstore.pipeline.jobs.audit.job import audit
-    from rocketstore.pipeline.jobs.audit.report import AuditReport
+    from rocketstore.pipeline.jobs.audit.audit_job import audit
+    from rocketstore.pipeline.jobs.audit.audit_report import AuditReport
     from rocketstore.pipeline.jobs.rebuild.proving import ProofReport, prove_rebuild
     from rocketstore.pipeline.jobs.rebuild.rebuild_job import RebuildReport, rebuild
-    from rocketstore.pipeline.jobs.report.report_job import Report, report
+    from rocketstore.pipeline.jobs.report.job import Report, report
     from rocketstore.pipeline.jobs.restore.job import RestoreResult, restore
 
 __all__ = [
@@ -42,17 +42,17 @@ __all__ = [
 
 _JOBS: Final = {
     "ArchiveResult": "rocketstore.pipeline.jobs.archive.job",
-    "AuditReport": "rocketstore.pipeline.jobs.audit.report",
+    "AuditReport": "rocketstore.pipeline.jobs.audit.audit_report",
     "ProofReport": "rocketstore.pipeline.jobs.rebuild.proving",
     "RebuildReport": "rocketstore.pipeline.jobs.rebuild.rebuild_job",
-    "Report": "rocketstore.pipeline.jobs.report.report_job",
+    "Report": "rocketstore.pipeline.jobs.report.job",
     "RestoreResult": "rocketstore.pipeline.jobs.restore.job",
     "archive": "rocketstore.pipeline.jobs.archive.job",
     "archived_messages": "rocketstore.pipeline.jobs.archive.query",
-    "audit": "rocketstore.pipeline.jobs.audit.job",
+    "audit": "rocketstore.pipeline.jobs.audit.audit_job",
     "prove_rebuild": "rocketstore.pipeline.jobs.rebuild.proving",
     "rebuild": "rocketstore.pipeline.jobs.rebuild.rebuild_job",
-    "report": "rocketstore.pipeline.jobs.report.report_job",
+    "report": "rocketstore.pipeline.jobs.report.job",
     "restore": "rocketstore.pipeline.jobs.restore.job",
 }
 """Jobs, what they answer with, and the modules of both, loaded when first asked for."""
@@ -71,10 +71,9 @@ def register(spark: SparkSession) -> None:
     Raises
     ------
     UnsupportedEnvironmentError
-        PySpark or pandas is missing, or of a version that cannot work.
+        PySpark or pandas is missing or of a version that does not work.
     """
     check_versions()
-    warn_of_untested_versions()
     from rocketstore.pipeline.source import StoreDataSource  # noqa: PLC0415 - needs PySpark
 
     spark.dataSource.register(StoreDataSource)

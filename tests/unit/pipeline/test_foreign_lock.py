@@ -12,14 +12,14 @@ import pytest
 
 from rocketstore import MessageStore
 from rocketstore.errors import StoreLockedError
-from rocketstore.pipeline.jobs.audit import places
+from rocketstore.pipeline.jobs.audit import audit_places
 from rocketstore.pipeline.jobs.rebuild.proving import prove_with
 from rocketstore.pipeline.sink.sink_commit import check_target
 from rocketstore.storage.audit.verify import verify_store
 from rocketstore.storage.files import lock
 from rocketstore.storage.files.lock import UNKNOWN_WRITER, writer_pid
 from rocketstore.storage.recovery.repair import repair_store
-from support.audit_runs import audit_here
+from support.audit_runs import audited
 from support.rebuild_oracle import Here
 from support.sink_parts import sink_options
 from support.small_store import CONFIG, Clock, messages, open_store, put_all
@@ -56,11 +56,11 @@ def damage(report):
 
 def test_a_live_store_is_not_called_damaged(root):
     with held(root):
-        assert damage(audit_here(root)) == []
+        assert damage(audited(root)) == []
         assert damage(verify_store(root, CONFIG)) == []
         assert writer_pid(root / "lock") == UNKNOWN_WRITER
     assert writer_pid(root / "lock") is None
-    assert {one.kind for one in damage(audit_here(root))} == {"queue-missing"}
+    assert {one.kind for one in damage(audited(root))} == {"queue-missing"}
 
 
 def test_what_needs_a_closed_store_is_refused_and_says_who_has_it(root):
@@ -85,9 +85,8 @@ def test_where_the_kernel_cannot_be_asked_abort_decides(root, monkeypatch, has_a
         raise OSError(37, "No locks available")
 
     monkeypatch.setattr(lock.fcntl, "fcntl", refuse)
-    monkeypatch.setattr(places.subprocess, "run", refuse)
     assert (writer_pid(root / "lock") is not None) == has_abort
-    assert (damage(audit_here(root)) == []) == has_abort
+    assert (damage(audited(root)) == []) == has_abort
     assert (damage(verify_store(root, CONFIG)) == []) == has_abort
 
 
@@ -95,11 +94,11 @@ def test_where_the_kernel_cannot_be_asked_abort_decides(root, monkeypatch, has_a
 def test_a_free_lock_on_a_disk_of_several_machines_proves_nothing(
     root, tmp_path, monkeypatch, kind
 ):
-    assert damage(audit_here(root)) != []
+    assert damage(audited(root)) != []
     device = root.stat().st_dev
     line = f"36 35 {os.major(device)}:{os.minor(device)} / /mnt rw - {kind} server:/ rw\n"
     (tmp_path / "mountinfo").write_text(line)
-    monkeypatch.setattr(places, "_MOUNTS", tmp_path / "mountinfo")
-    assert damage(audit_here(root)) == []
+    monkeypatch.setattr(audit_places, "_MOUNTS", tmp_path / "mountinfo")
+    assert damage(audited(root)) == []
     (root / "abort").unlink()
-    assert damage(audit_here(root)) != []
+    assert damage(audited(root)) != []

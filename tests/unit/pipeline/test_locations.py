@@ -6,13 +6,12 @@ from urllib.parse import quote
 
 import pytest
 
-from rocketstore.errors import ConfigError, NotAStoreError
+from rocketstore.errors import ConfigError, StoreError
 from rocketstore.pipeline.files import local_path
-from rocketstore.pipeline.jobs.report.report_job import checked_place
-from rocketstore.pipeline.jobs.report.report_plan import plan_report
+from rocketstore.pipeline.jobs.report.output import output_places
 from rocketstore.pipeline.sink.sink_settings import parse_sink_options
 from support.archive_runs import archived, log_bytes, restored
-from support.audit_runs import audit_here
+from support.audit_runs import audited
 from support.pipeline_tables import read_table
 from support.rebuild_runs import rebuilt_here
 from support.small_store import Clock, build_store
@@ -54,7 +53,7 @@ def test_queries_and_streams_read_the_same_store(root, form):
 
 def test_jobs_work_on_the_same_places(root, form, tmp_path):
     location = form(str(root))
-    assert audit_here(location).counts.message_count == 30
+    assert audited(location).counts.message_count == 30
     assert archived(location, form(str(tmp_path / "an archive"))).records == 30
     assert (tmp_path / "an archive").is_dir()
     restored(form(str(tmp_path / "an archive")), form(str(tmp_path / "a copy")))
@@ -63,13 +62,13 @@ def test_jobs_work_on_the_same_places(root, form, tmp_path):
     assert report.record_count == 30
     assert (tmp_path / "new queues" / "consumequeue").is_dir()
     assert rebuilt_here(location).record_count == 30
-    assert audit_here(root).findings == []
+    assert audited(root).findings == []
 
 
 def test_a_sink_and_a_report_name_the_same_places(root, form):
     assert parse_sink_options({"path": form(str(root))}, streaming=False).root == str(root)
     with pytest.raises(ConfigError, match="lies inside the store"):
-        checked_place(form(str(root / "report")), plan_report(form(str(root))))
+        output_places(form(str(root / "page.html")), [form(str(root))])
 
 
 def test_a_path_is_taken_as_it_is(tmp_path):
@@ -85,7 +84,7 @@ def test_a_uri_that_names_no_directory_of_this_machine_is_refused(location):
     for use in (
         local_path,
         read_table,
-        audit_here,
+        audited,
         lambda one: archived(one, one),
         lambda one: parse_sink_options({"path": one}, streaming=False),
     ):
@@ -93,17 +92,6 @@ def test_a_uri_that_names_no_directory_of_this_machine_is_refused(location):
             use(location)
 
 
-def test_a_pattern_names_the_directories_that_match(tmp_path):
-    for number in range(3):
-        build_store(tmp_path / f"broker-{number}" / "my store", 3, Clock())
-    (tmp_path / "broker-file").touch()
-    for pattern, names in (("broker-*/my store", 3), ("broker-[01]/*", 2), ("broker-?", 3)):
-        assert len(read_table(tmp_path / pattern)) == names * 3
-        assert len(read_table(f"file://{tmp_path}/{pattern}")) == names * 3
-    with pytest.raises(NotAStoreError, match="no directory matches"):
-        read_table(tmp_path / "broker-9*")
-
-
-def test_a_path_that_is_there_is_no_pattern(tmp_path):
-    build_store(tmp_path / "store[1]", 3, Clock())
-    assert len(read_table(tmp_path / "store[1]")) == 3
+def test_the_name_of_hadoops_client_gets_the_right_one_told():
+    with pytest.raises(StoreError, match="write s3://"):
+        read_table("s3a://bucket/store")

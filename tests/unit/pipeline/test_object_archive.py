@@ -16,7 +16,7 @@ from rocketstore.errors import (
 from rocketstore.pipeline.jobs.archive.manifest import read_manifests
 from rocketstore.pipeline.jobs.archive.place import archive_place
 from rocketstore.pipeline.jobs.rebuild.proving import prove_with
-from rocketstore.pipeline.jobs.report.report_plan import plan_report
+from rocketstore.pipeline.jobs.report.plan import plan_report
 from rocketstore.pipeline.sink.sink_settings import parse_sink_options
 from support.archive_runs import (
     archived,
@@ -25,7 +25,7 @@ from support.archive_runs import (
     run_archive_tasks,
     run_restore_tasks,
 )
-from support.audit_runs import audit_here
+from support.audit_runs import audited
 from support.golden_stores import golden_store
 from support.rebuild_oracle import Here
 from support.rebuild_runs import rebuilt_here
@@ -294,7 +294,7 @@ LEAKY_PLACE = "s3://AKIAUSER:verysecret@bucket/place"
         lambda store, tmp: rebuilt_here(LEAKY_PLACE),
         lambda store, tmp: rebuilt_here(store, target=LEAKY_PLACE),
         lambda store, tmp: prove_with(Here(), LEAKY_PLACE, now_ms=0),
-        lambda store, tmp: audit_here(LEAKY_PLACE),
+        lambda store, tmp: audited(LEAKY_PLACE),
         lambda store, tmp: plan_report(LEAKY_PLACE),
         lambda store, tmp: parse_sink_options({"path": LEAKY_PLACE}, streaming=False),
     ],

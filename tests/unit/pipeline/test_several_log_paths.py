@@ -14,7 +14,7 @@ from rocketstore.pipeline.jobs.rebuild.proving import prove_with
 from rocketstore.pipeline.options import parse_options
 from rocketstore.pipeline.stores import find_stores, list_segments
 from support.archive_runs import archived
-from support.audit_runs import audit_here
+from support.audit_runs import audited
 from support.pipeline_tables import read_table
 from support.rebuild_oracle import Here, tree
 from support.rebuild_runs import rebuilt_here
@@ -79,7 +79,7 @@ def test_a_stream_reads_all_directories(parts):
 
 def test_an_audit_finds_nothing_wrong(parts):
     root, config = parts
-    report = audit_here(root, config, max_split_bytes=7000)
+    report = audited(root, config, max_split_bytes=7000)
     assert list(report.findings) == []
     assert report.counts.message_count == COUNT
 
@@ -113,7 +113,7 @@ def test_behind_damage_the_whole_log_is_judged(parts):
 
 def test_a_report_counts_all_messages(parts, tmp_path):
     root, config = parts
-    made = make_report(root, tmp_path / "report", now_ms=START_MS, config=config)
+    made = make_report(root, tmp_path / "page.html", now_ms=START_MS, config=config)
     assert made.summary["messages"] == COUNT
     assert made.summary["damagedRanges"] == 0
 
@@ -130,10 +130,10 @@ JOBS = {
     "segments": lambda root, _: read_table(root, table="segments"),
     "damage": lambda root, _: read_table(root, table="damage"),
     "stream": lambda root, _: StreamRun(root).drain(),
-    "audit": lambda root, _: audit_here(root),
+    "audit": lambda root, _: audited(root),
     "rebuild": lambda root, _: rebuilt_here(root),
     "proof": lambda root, _: prove_with(Here(), root, now_ms=START_MS),
-    "report": lambda root, tmp_path: make_report(root, tmp_path / "report"),
+    "report": lambda root, tmp_path: make_report(root, tmp_path / "page.html"),
     "archive": lambda root, tmp_path: archived(root, tmp_path / "archive"),
 }
 
@@ -145,7 +145,7 @@ def test_one_directory_of_several_is_not_taken_for_the_log(parts, tmp_path, job)
     with pytest.raises(ConfigError, match="one CommitLog file of 2, as of a log in 2 directories"):
         JOBS[job](root, tmp_path)
     assert tree(root) == before
-    assert not (tmp_path / "report").exists()
+    assert not (tmp_path / "page.html").exists()
 
 
 @pytest.mark.parametrize("job", JOBS)
@@ -163,10 +163,10 @@ def test_a_disk_that_is_not_mounted_is_no_shorter_log(parts, tmp_path, job):
     root, config = parts
     (tmp_path / "other").rename(tmp_path / "elsewhere")
     jobs = {
-        "audit": lambda: audit_here(root, config),
+        "audit": lambda: audited(root, config),
         "rebuild": lambda: rebuilt_here(root, config=config),
         "proof": lambda: prove_with(Here(), root, config=config, now_ms=START_MS),
-        "report": lambda: make_report(root, tmp_path / "report", config=config),
+        "report": lambda: make_report(root, tmp_path / "page.html", config=config),
         "archive": lambda: archived(root, tmp_path / "archive", config=config),
     }
     with pytest.raises(NotAStoreError, match="other is no directory, but storePathCommitLog"):
@@ -183,14 +183,14 @@ def test_lost_files_are_read_when_the_one_directory_is_named(parts):
     rows = read_table(root, failOnDataLoss=False, **named)
     assert 0 < len(rows) < COUNT
     config = StoreConfig(store_path_commit_log=str(root / "commitlog"))
-    assert "log-hole" in {one.kind for one in audit_here(root, config).findings}
+    assert "log-hole" in {one.kind for one in audited(root, config).findings}
 
 
 def test_an_audit_tells_of_what_lies_behind_a_directory_with_one_file(parts, tmp_path):
     root, _ = parts
     for path in sorted((root / "commitlog").iterdir())[1:]:
         path.rename(tmp_path / "other" / path.name)
-    found = audit_here(root, StoreConfig(mapped_file_size_commit_log=CONFIG_LOG_BYTES)).findings
+    found = audited(root, StoreConfig(mapped_file_size_commit_log=CONFIG_LOG_BYTES)).findings
     assert any(one.kind.startswith("queue") and one.severity.value != "note" for one in found)
 
 
@@ -224,8 +224,8 @@ def test_an_object_store_has_one_directory(s3):
     for job in (
         lambda: rebuilt_here(location, config=config, target="/nowhere/new"),
         lambda: prove_with(Here(), location, config=config, now_ms=START_MS),
-        lambda: audit_here(location, config),
-        lambda: make_report(location, "/nowhere/report", config=config),
+        lambda: audited(location, config),
+        lambda: make_report(location, "/nowhere/page.html", config=config),
     ):
         with pytest.raises(ConfigError, match="a matter of disks"):
             job()
@@ -237,8 +237,8 @@ def test_settings_of_a_broker_may_come_with_a_copy_of_its_store(tmp_path):
         store_path_root_dir="/data/broker/store",
         store_path_commit_log="/data/broker/store/commitlog",
     )
-    assert audit_here(root, config).counts.message_count == COUNT
-    made = make_report(tmp_path, tmp_path / "report", now_ms=START_MS, config=config)
+    assert audited(root, config).counts.message_count == COUNT
+    made = make_report(tmp_path, tmp_path / "page.html", now_ms=START_MS, config=config)
     assert made.summary["messages"] == COUNT
 
 

@@ -10,12 +10,11 @@ from cyclopts import Parameter
 from rocketstore.cli.findings import print_findings
 from rocketstore.cli.options import OutputOption, StoreLocation, StoreSettings
 from rocketstore.cli.output import print_object, print_rows
-from rocketstore.cli.progress import job_progress
 from rocketstore.units import MiB
 
 if TYPE_CHECKING:
     from rocketstore.cli.options import Output
-    from rocketstore.pipeline.jobs.audit.report import AuditReport
+    from rocketstore.pipeline.jobs.audit.audit_report import AuditReport
 
 
 def audit(
@@ -37,7 +36,7 @@ def audit(
     store
         Directory of the store, or its URI.
     out
-        Directory to be made: findings and queues as Parquet, findings as JSON lines, a manifest.
+        Directory to be made: findings and queues as Parquet, a summary as JSON.
     master
         Where Spark runs.
     split_mib
@@ -48,30 +47,24 @@ def audit(
         How to print.
     """
     from rocketstore import pipeline
-    from rocketstore.pipeline.jobs.audit.places import find_places
-    from rocketstore.pipeline.jobs.audit.report import check_target
+    from rocketstore.pipeline.jobs.audit.audit_places import find_places
+    from rocketstore.pipeline.jobs.publishing import refuse_taken
 
     config = (settings or StoreSettings()).load(store)
     if out is not None:
-        check_target(out)
+        refuse_taken(str(out))
     # What is wrong with the place is said before Spark is started, which takes seconds.
     find_places(store, config)
     spark = pipeline.session(master, quiet=True)
-    with job_progress("auditing") as progress:
-        report = pipeline.audit(
-            spark,
-            store,
-            out,
-            config=config,
-            max_split_bytes=max(1, split_mib) * MiB,
-            progress=progress,
-        )
+    report: AuditReport = pipeline.audit(
+        spark, store, out, config=config, max_split_bytes=max(1, split_mib) * MiB
+    )
     _print(report, output)
     return report.exit_code
 
 
 def _print(report: AuditReport, output: Output) -> None:
-    from rocketstore.pipeline.jobs.audit.report import summary_line
+    from rocketstore.pipeline.jobs.audit.audit_report import summary_line
 
     if output == "json":
         print_object(report.to_dict(), output)

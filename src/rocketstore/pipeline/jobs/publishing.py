@@ -54,13 +54,13 @@ def published(location: str) -> Iterator[str]:
         Something is at `location` already, or it cannot be written.
     """
     if is_remote(location):
-        _refuse_taken(location)
+        refuse_taken(location)
         yield location
         store = ObjectStore(location)
         store.put(f"{store.root}/{SUCCESS}", b"")
         return
     target = Path(local_path(location))
-    _refuse_taken(str(target))
+    refuse_taken(str(target))
     partial = target.with_name(f".{target.name}.{uuid.uuid4().hex[:12]}{PARTIAL}")
     with _plain_errors(target):
         partial.mkdir(parents=True)
@@ -76,7 +76,8 @@ def published(location: str) -> Iterator[str]:
         raise
 
 
-def _refuse_taken(location: str) -> None:
+def refuse_taken(location: str) -> None:
+    """Raise where something is at `location` that a job would have to replace."""
     files, path = files_at(location)
     if files.list(path) or (
         not is_remote(location) and os.path.lexists(path) and not _is_empty(path)

@@ -117,10 +117,8 @@ class Stream:
         self._last_trigger_s: float | None = None
         self._where = f"below {', '.join(options.read.locations)}"
 
-    def _found(
-        self, begins: Mapping[Key, Place], ends: Mapping[Key, Place] | None = None
-    ) -> Mapping[Key, Line]:
-        return self.lines.found(self.options, begins, ends or {})
+    def _found(self, places: Mapping[Key, Place]) -> Mapping[Key, Line]:
+        return self.lines.found(self.options, {**places, **self.ends})
 
     @again_if_a_file_went
     def initial(self) -> StreamOffset:
@@ -157,7 +155,7 @@ class Stream:
         StoreError
             Data was lost, and `failOnDataLoss` is set.
         """
-        found = self._found(start.places, {} if limits.is_unlimited else self.ends)
+        found = self._found(start.places)
         self._report_absent(start, found)
         places, moves = start.settled(), []
         for key, line in found.items():
@@ -191,7 +189,7 @@ class Stream:
         StoreError
             Data was lost, and `failOnDataLoss` is set.
         """
-        found, read, moves = self._found({}), self.options.read, []
+        found, read, moves = self._found(end.places), self.options.read, []
         for key, place in end.places.items():
             saved = start.places.get(key, place)
             if place.offset <= (saved.offset if place.since is None else place.since):

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
@@ -28,19 +28,18 @@ from rocketstore.config import (
 from rocketstore.errors import NotAStoreError
 from rocketstore.format.file_name import parse_file_name
 from rocketstore.format.index_file import IndexLayout, is_index_file_name
-from rocketstore.storage.audit.findings import StoreCounts
-from rocketstore.storage.audit.index_audit import IndexAudit, IndexTrouble
-from rocketstore.storage.audit.index_expectation import expected_items
-from rocketstore.storage.audit.queue_audit import AuditedQueue, LogBounds, QueueAudit, Unbacked
-from rocketstore.storage.audit.queue_expectation import expected_entries
+from rocketstore.storage.audit.index_audit import IndexAudit
+from rocketstore.storage.audit.queue_audit import QueueAudit
 from rocketstore.storage.files.pread_files import FileFinding, PreadFiles
 from rocketstore.storage.index.layout_evidence import believable_index_file
 from rocketstore.storage.layout import StoreLayout
 from rocketstore.storage.recovery.evidence import data_extents
 from rocketstore.storage.recovery.log_survey import LogSurvey, chain_records, survey_log
-from rocketstore.storage.recovery.queue_numbers import QueueNumbers
 from rocketstore.storage.system_errors import system_errors
-from rocketstore.units import ByteRange
+from rocketstore.verification.expectation import expected_entries, expected_items
+from rocketstore.verification.findings import StoreCounts
+from rocketstore.verification.log_rules import Damaged, LeftChain, LogView
+from rocketstore.verification.queue_numbers import QueueNumbers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -49,7 +48,10 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from rocketstore.scan.columns import RecordColumns
+    from rocketstore.storage.audit.queue_audit import AuditedQueue
     from rocketstore.storage.files.pread_files import LogFile
+    from rocketstore.units import ByteRange
+    from rocketstore.verification.findings import Finding
 
     ByteArray: TypeAlias = npt.NDArray[np.uint8]
     Int64Array: TypeAlias = npt.NDArray[np.int64]
@@ -72,7 +74,7 @@ class ReadLogFile:
 
         Only what the file system holds bytes for is read.
         """
-        with system_errors(f"cannot read {self.path} behind offset {position}"):
+        with system_errors(f"cannot read {self.path} past offset {position}"):
             return self._read_into(position, view)
 
     def _read_into(self, position: int, view: memoryview) -> int:
@@ -95,7 +97,7 @@ class ReadLogFile:
 
     @property
     def array(self) -> ByteArray:
-        """All bytes of the file, read anew each time."""
+        """All bytes of the file, read again each time."""
         array = np.zeros(self.size, np.uint8)
         self.read_into(0, array.data)
         return array
@@ -150,26 +152,47 @@ class StoreAudit:
     ----------
     log_end
         The end that queues were compared with: the survey's, unless the caller chose another.
-    unbacked
-        For each queue, entries without an intact record.
-    file_findings
-        Files of the log and of queues that are not what they should be, with their directory.
+    expected_item_count
+        Items that an index made from the log would have.
+    log_findings
+        Files of the log that are not what they should be.
+    dispatched_end
+        End of the last record that some queue has an entry for.
     """
 
     places: StorePlaces
     log_files: list[ReadLogFile]
     survey: LogSurvey
-    log_end: int
-    queues: QueueAudit
-    unbacked: dict[AuditedQueue, list[Unbacked]]
-    index_troubles: list[IndexTrouble]
+    log: LogView
+    queues: list[AuditedQueue]
+    index_findings: list[Finding]
     counts: StoreCounts
-    expected_item_count: int = 0
-    """Items that an index made from the log would have."""
-    log_findings: list[FileFinding] = field(default_factory=list)
-    dispatched_end: int = 0
-    """End of the last record that some queue has an entry for."""
-    last_store_timestamp_ms: int = 0
+    expected_item_count: int
+    log_findings: list[FileFinding]
+    dispatched_end: int
+    last_store_timestamp_ms: int
+    latest_store_timestamp_ms: int
+
+    @property
+    def log_end(self) -> int:
+        """The end that queues were compared with."""
+        return self.log.end
+
+    @property
+    def entry_count(self) -> int:
+        """Places of all queues that are in use."""
+        return sum(queue.end - queue.first_offset for queue in self.queues)
+
+    def place_in_log(self, physical_offset: int) -> tuple[str, int]:
+        """Return file and position of a physical offset, ("", offset) where no file is."""
+        for file in self.log_files:
+            if file.base <= physical_offset < file.base + file.size:
+                return self.below_root(file.path), physical_offset - file.base
+        return "", physical_offset
+
+    def below_root(self, path: object) -> str:
+        """Return a path relative to the store's root where it lies there."""
+        return str(path).removeprefix(f"{self.places.layout.root}/")
 
 
 def find_places(root: Path, config: StoreConfig) -> StorePlaces:
@@ -280,28 +303,53 @@ def audit_store(  # noqa: PLR0913 - where, how, when; the rest have defaults
             if chain.record_count and chain.is_kept and chain.start < end:
                 for columns in chain_records(file, chain.start, min(chain.stop, end)):
                     tally.take(columns)
-    log_min = files[0].base if files else 0
-    old = [ByteRange(chain.start, chain.stop) for chain in survey.leftovers]
-    bounds = LogBounds(log_min, end, files[-1].base + size if files else 0, old)
-    lost = survey.lost_ranges()
-    unbacked = {
-        queue: queues.unbacked(queue, log=bounds, lost=lost) for queue in queues.queues.values()
-    }
-    troubles = index.finish(log_min=log_min, log_end=end) if config.message_index_enable else []
+    view = _view(survey, end, files)
+    bounds = view.bounds()._replace(lost=[(one.start, one.stop) for one in survey.lost_ranges()])
+    for queue in queues.queues.values():
+        queue.conclude(bounds)
+    audited = list(queues.queues.values())
+    has_index = config.message_index_enable
     queues.close()
     return StoreAudit(
         places,
         files,
         survey,
-        end,
-        queues,
-        unbacked,
-        troubles,
-        tally.counts(survey, unbacked, log_min, end),
+        view,
+        audited,
+        index.finish(log_min=view.start, log_end=end) if has_index else [],
+        tally.counts(survey, audited, view),
         index.expected_count,
         log.findings,
-        tally.dispatched_end,
+        max((one.part.agreed_stop for one in audited if one.part is not None), default=0),
         tally.last_store_timestamp_ms,
+        tally.latest_store_timestamp_ms,
+    )
+
+
+def _view(survey: LogSurvey, end: int, files: Sequence[ReadLogFile]) -> LogView:
+    judged = [(one, one.judgement) for one in survey.leftovers + survey.doubtful]
+    return LogView(
+        files[0].base if files else 0,
+        end,
+        files[-1].base + files[-1].size if files else 0,
+        [],
+        [
+            LeftChain(
+                one.start,
+                one.stop,
+                one.record_count,
+                judgement.reason,
+                f"log-{judgement.verdict.value}",
+            )
+            for one, judgement in judged
+            if judgement is not None
+        ],
+        [
+            Damaged(one.range.start, one.range.stop, one.reason.value, one.evidence)
+            for file in survey.files
+            for one in file.damage
+        ],
+        [(hole.start, hole.stop) for hole in survey.holes],
     )
 
 
@@ -320,45 +368,37 @@ class _Tally:
         self._delays = delay_array(config)
         self._numbers = QueueNumbers()
         self._records = self._bytes = self._bodies = 0
-        self.dispatched_end = 0
-        self.last_store_timestamp_ms = 0
+        self.last_store_timestamp_ms = self.latest_store_timestamp_ms = 0
 
     def take(self, columns: RecordColumns) -> None:
         self._records += len(columns)
         self.last_store_timestamp_ms = int(columns.store_timestamp[-1])
+        latest = int(columns.store_timestamp.max())
+        self.latest_store_timestamp_ms = max(self.latest_store_timestamp_ms, latest)
         self._bytes += int(columns.size.sum())
         self._bodies += int(columns.body_size.sum())
         expected = expected_entries(columns, self._numbers, self._delays)
-        agreeing_end = self._queues.compare(expected, self._numbers.keys())
-        self.dispatched_end = max(self.dispatched_end, agreeing_end)
+        self._queues.compare(expected, self._numbers.keys())
         if self._has_index:
-            self._index.compare(expected_items(columns))
+            start = int(columns.physical_offset[0])
+            stop = int(columns.physical_offset[-1] + columns.size[-1])
+            self._index.compare(expected_items(columns), start, stop)
 
     def counts(
-        self,
-        survey: LogSurvey,
-        unbacked: dict[AuditedQueue, list[Unbacked]],
-        log_min: int,
-        log_end: int,
+        self, survey: LogSurvey, queues: Sequence[AuditedQueue], log: LogView
     ) -> StoreCounts:
         return StoreCounts(
             message_count=self._records,
             message_bytes=self._bytes,
             unwitnessed_bytes=self._bytes - self._bodies,
-            damaged_bytes=sum(d.range.size for d in survey.damage_before_end())
-            + sum(hole.size for hole in survey.holes if hole.start < survey.end),
+            damaged_bytes=log._replace(end=survey.end).damaged_bytes,
             leftover_count=sum(chain.record_count for chain in survey.leftovers),
-            queue_count=len(unbacked),
-            entry_count=sum(queue.backed.count for queue in unbacked),
-            hole_count=sum(
-                run.stop - run.start
-                for runs in unbacked.values()
-                for run in runs
-                if run.kind.is_hole
-            ),
+            queue_count=len(queues),
+            entry_count=sum(queue.entry_count for queue in queues),
+            hole_count=sum(queue.hole_count for queue in queues),
             index_item_count=self._index.item_count,
-            min_physical_offset=log_min,
-            max_physical_offset=log_end,
+            min_physical_offset=log.start,
+            max_physical_offset=log.end,
         )
 
 

@@ -8,46 +8,39 @@ Law: findings are values; verify raises only where there is nothing to verify.
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from rocketstore.config import StoreConfig
-from rocketstore.errors import FormatError
-from rocketstore.format.checkpoint import CHECKPOINT_SIZE_BYTES, decode_checkpoint
-from rocketstore.format.metadata_json import (
-    CONSUMER_FILTERS_FILE,
-    CONSUMER_OFFSETS_FILE,
-    DELAY_OFFSETS_FILE,
-    SUBSCRIPTION_GROUPS_FILE,
-    TOPICS_FILE,
-    ConsumerFilterTable,
-    ConsumerOffsets,
-    DelayOffsets,
-    SubscriptionGroupTable,
-    TopicTable,
-    decode_table,
-)
-from rocketstore.storage.audit.audit_findings import audit_findings
-from rocketstore.storage.audit.findings import Finding, Severity, VerifyReport
+from rocketstore.format.file_name import parse_file_name
+from rocketstore.format.markers import CHECKPOINT_FILE_NAME
 from rocketstore.storage.audit.store_audit import audit_store, find_places
 from rocketstore.storage.files.lock import writer_pid
-from rocketstore.storage.files.metadata_file import backup_path
-from rocketstore.storage.recovery.leftovers import CLOCK_TOLERANCE_MS
+from rocketstore.units import QueueKey
+from rocketstore.verification.expectation import DELAY_TOPIC
+from rocketstore.verification.findings import Finding, Severity, VerifyReport, file_finding
+from rocketstore.verification.log_rules import empty_log_finding, log_findings
+from rocketstore.verification.queue_rules import extension_finding, queue_findings
+from rocketstore.verification.small_files import (
+    abort_finding,
+    checkpoint_findings,
+    position_findings,
+    positions,
+    table_findings,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from rocketstore.storage.audit.store_audit import StoreAudit
+    from rocketstore.storage.files.pread_files import FileFinding
     from rocketstore.storage.layout import StoreLayout
+    from rocketstore.verification.small_files import Content
 
-TABLES: Final = {
-    TOPICS_FILE: TopicTable,
-    CONSUMER_OFFSETS_FILE: ConsumerOffsets,
-    DELAY_OFFSETS_FILE: DelayOffsets,
-    SUBSCRIPTION_GROUPS_FILE: SubscriptionGroupTable,
-    CONSUMER_FILTERS_FILE: ConsumerFilterTable,
-}
-"""The JSON tables that are known, by file name."""
+_LOOKED_AT_BYTES: Final = 256
+"""More than a header; a record's last bytes may well be zeros."""
 
 
 def verify_store(
@@ -64,11 +57,11 @@ def verify_store(
     path
         Directory of the store.
     config
-        Settings that the files do not tell; sizes left unset are learnt.
+        Settings that the files do not say; sizes left unset are learnt.
     progress
-        Told how many bytes of the log were surveyed.
+        Called with bytes of the log that were surveyed.
     now_ms
-        The time, by which impossible times are told; None asks the system.
+        The time, by which impossible times are recognised; None asks the system.
 
     Raises
     ------
@@ -104,102 +97,88 @@ def _look(
     places = find_places(path, config)
     layout = places.layout
     is_live = writer_pid(layout.lock) is not None
+    # Read first: what consumers had by then, the queues have when they are looked at.
+    read = small_files(layout)
+    standing = list(positions(read))
     audit = audit_store(places, config, now_ms=now_ms, is_live=is_live, advance=progress)
+    latest_ms = now_ms if is_live else audit.latest_store_timestamp_ms
     findings = [
         *audit_findings(audit, is_live=is_live),
-        *_marker_findings(layout, is_live=is_live),
-        *checkpoint_findings(layout, now_ms),
-        *table_findings(layout),
+        *([abort_finding()] if layout.abort.exists() and not is_live else []),
+        *checkpoint_findings(read(CHECKPOINT_FILE_NAME), now_ms, latest_ms),
+        *table_findings(read),
     ]
+    queues = {queue.key: queue for queue in audit.queues}
+    topics = {DELAY_TOPIC.decode(), *(key.topic for key in queues)}
+    for one in standing:
+        if one.topic in topics:  # else it was deleted, or has had no message yet
+            findings += position_findings(one, queues.get(QueueKey(one.topic, one.queue_id)))
     return VerifyReport(findings, audit.counts), is_live
 
 
-def _marker_findings(layout: StoreLayout, *, is_live: bool) -> Iterator[Finding]:
-    if layout.abort.exists() and not is_live:
-        yield Finding(
-            Severity.NOTE,
-            "abort",
-            layout.abort.name,
-            0,
-            0,
-            "the last writer did not end in order",
-            "the next opening recovers the store",
-        )
+def audit_findings(audit: StoreAudit, *, is_live: bool = False) -> list[Finding]:
+    """Return what an audit found in the log, the queues and the index, in this order."""
+    return [
+        *_log_file_findings(audit),
+        *log_findings(audit.log, audit.place_in_log, is_live=is_live),
+        *_queue_findings(audit, is_live=is_live),
+        *_extension_findings(audit),
+        *audit.index_findings,
+    ]
 
 
-def checkpoint_findings(layout: StoreLayout, now_ms: int) -> Iterator[Finding]:
-    """Yield what is wrong with the checkpoint; a broken one only makes recovery go further back."""
-
-    def finding(severity: Severity, offset: int, reason: str) -> Finding:
-        return Finding(
-            severity,
-            "checkpoint",
-            layout.checkpoint.name,
-            offset,
-            0,
-            reason,
-            "repair writes it anew; until then recovery goes back further",
-        )
-
-    try:
-        content = layout.checkpoint.read_bytes()
-    except FileNotFoundError:
-        yield finding(Severity.NOTE, 0, "there is none")
-        return
-    if len(content) != CHECKPOINT_SIZE_BYTES:
-        reason = f"length: expected {CHECKPOINT_SIZE_BYTES} bytes, found {len(content)}"
-        yield finding(Severity.WARNING, 0, reason)
-    try:
-        times = decode_checkpoint(content)
-    except FormatError as error:
-        yield finding(Severity.WARNING, 0, str(error))
-        return
-    for number, (name, value) in enumerate(times._asdict().items()):
-        if not 0 <= value <= now_ms + CLOCK_TOLERANCE_MS:
-            yield finding(Severity.WARNING, 8 * number, f"{name}: {value} is no past time")
+def _log_file_findings(audit: StoreAudit) -> Iterator[Finding]:
+    last = audit.log_files[-1].base if audit.log_files else 0
+    for found in audit.log_findings:
+        if found.problem.name == "MISSING":
+            continue  # reported with its range as a hole of the log
+        is_last = (parse_file_name(found.path.name) or 0) >= last
+        is_short = found.problem.name in {"EMPTY", "WRONG_SIZE"}
+        ends_in_bytes = is_short and is_last and _ends_in_bytes(found.path)
+        yield _file_finding(audit, "log", found, is_last=is_last, ends_in_bytes=ends_in_bytes)
+    if not audit.log_files:
+        yield empty_log_finding(audit.entry_count)
 
 
-def table_findings(layout: StoreLayout) -> Iterator[Finding]:
-    """Yield what is wrong with the JSON tables and their backups (K-D4)."""
-    for name, table in TABLES.items():
-        path = layout.config / name
-        own = _table_fault(path, table)
-        backup = _table_fault(backup_path(path), table)
-        if own is None and backup is None:
-            continue
-        shown = path.relative_to(layout.root).as_posix()
-        if own is None:
-            if backup != _MISSING:
-                action = "nothing to do: the table itself is good"
-                yield _table_finding(Severity.WARNING, shown + ".bak", str(backup), action)
-        elif backup is None:
-            action = "the backup is read instead"
-            yield _table_finding(Severity.WARNING, shown, own, action)
-        elif own != _MISSING or backup != _MISSING:
-            reason = f"{own}; backup: {backup}"
-            action = "bring the table back; the broker starts without it"
-            yield _table_finding(Severity.DAMAGE, shown, reason, action)
+def _file_finding(audit: StoreAudit, part: str, found: FileFinding, **more: bool) -> Finding:
+    problem = found.problem.name.lower().replace("_", "-")
+    name = audit.below_root(found.path)
+    return file_finding(part, problem, name, found.expected, found.found, **more)
 
 
-_MISSING: Final = "missing"
+def _ends_in_bytes(path: Path) -> bool:
+    """Whether a file's last bytes are not zeros: then it was cut off inside its records."""
+    with path.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - _LOOKED_AT_BYTES))
+        return any(file.read())
 
 
-def _table_finding(severity: Severity, file: str, reason: str, action: str) -> Finding:
-    return Finding(severity, "table", file, 0, 0, reason, action)
+def _queue_findings(audit: StoreAudit, *, is_live: bool) -> Iterator[Finding]:
+    for queue in audit.queues:
+        for found in queue.files.findings:
+            finding = _file_finding(audit, "queue", found)
+            yield finding._replace(topic=queue.topic, queue_id=queue.queue_id)
+        yield from queue_findings(queue, is_live=is_live)
 
 
-def _table_fault(path: Path, table: type) -> str | None:
-    """Return why a table cannot be read, None when it can."""
-    try:
-        content = path.read_bytes()
-    except FileNotFoundError:
-        return _MISSING
-    except OSError as error:
-        return str(error.strerror)
-    if not content.strip():
-        return "empty"
-    try:
-        decode_table(content, table)
-    except FormatError as error:
-        return str(error)
-    return None
+def _extension_findings(audit: StoreAudit) -> Iterator[Finding]:
+    for directory in sorted(audit.places.layout.consume_queue_ext.glob("*/*")):
+        sizes = [path.stat().st_size for path in directory.iterdir() if path.is_file()]
+        if sizes:
+            shown = audit.below_root(directory)
+            yield extension_finding(shown, directory.parent.name, directory.name, sizes)
+
+
+def small_files(layout: StoreLayout) -> Callable[[str], Content]:
+    """Return what reads a small file by its name below the store."""
+
+    def read(name: str) -> Content:
+        try:
+            return Path(layout.root, name).read_bytes()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            return str(error.strerror)
+
+    return read

@@ -383,7 +383,7 @@ def _in_order(found: list[LogFile], file_size: int, findings: list[FileFinding])
                 FileFinding(
                     file.path,
                     FileProblem.MISPLACED,
-                    f"a multiple of {file_size} behind {files[0].base}",
+                    f"a multiple of {file_size} after {files[0].base}",
                     str(file.base),
                 )
             )

@@ -11,19 +11,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rocketstore.storage.audit.findings import LostForBroker
-from rocketstore.storage.audit.queue_audit import UnbackedKind
 from rocketstore.storage.recovery.log_survey import chain_records
 from rocketstore.storage.recovery.recovery_compatible import (
     find_compatible_end,
     start_after_clean_stop,
 )
+from rocketstore.storage.recovery.repair_report import LostForBroker
+from rocketstore.verification.unbacked import UnbackedKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from rocketstore.storage.audit.queue_audit import AuditedQueue, Unbacked
+    from rocketstore.storage.audit.queue_audit import AuditedQueue
     from rocketstore.storage.audit.store_audit import ReadLogFile, StoreAudit
+    from rocketstore.verification.unbacked import Unbacked
 
 
 def lost_for_broker(audit: StoreAudit, *, check_crc: bool = True) -> list[LostForBroker]:
@@ -80,8 +81,8 @@ def _skipped(audit: StoreAudit) -> Iterator[LostForBroker]:
     first = audit.log_files[0]
     if first.base:
         return
-    for queue, runs in audit.unbacked.items():
-        for run in runs:
+    for queue in audit.queues:
+        for run in queue.unbacked:
             if run.kind is UnbackedKind.FILLER and run.start > queue.first_offset:
                 yield from _behind_filler(queue, run, first.size)
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rocketstore.storage.audit.findings import Finding, Severity
 from rocketstore.storage.recovery.evidence import has_data
+from rocketstore.verification.findings import Finding, Severity
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

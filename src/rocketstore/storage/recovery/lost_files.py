@@ -13,10 +13,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES
-from rocketstore.storage.audit.findings import Finding, Severity
 from rocketstore.storage.checkpoint import promise_nothing
 from rocketstore.storage.recovery.lost_index import LostIndex, LostIndexSearch
 from rocketstore.storage.recovery.lost_queues import LostQueue, LostQueueSearch
+from rocketstore.verification.findings import Finding, Severity
 
 if TYPE_CHECKING:
     from collections.abc import Callable

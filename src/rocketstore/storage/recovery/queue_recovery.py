@@ -27,8 +27,8 @@ from rocketstore.format.queue_entry import (
 )
 from rocketstore.scan import kernels
 from rocketstore.scan.columns import RecordColumns, new_columns
-from rocketstore.storage.audit.queue_audit import empty_mask
 from rocketstore.storage.recovery.leftovers import normal_mask
+from rocketstore.verification.unbacked import empty_mask
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

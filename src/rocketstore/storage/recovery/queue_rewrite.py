@@ -14,8 +14,8 @@ import numpy as np
 
 from rocketstore.format.file_name import file_name, parse_file_name
 from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES, FILLER_BYTES, KEPT_PLACE_BYTES
-from rocketstore.storage.audit.intervals import Intervals
 from rocketstore.storage.files.new_file import make_file
+from rocketstore.verification import runs
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from rocketstore.storage.audit.queue_expectation import ExpectedEntries
     from rocketstore.storage.files.disk import Disk
     from rocketstore.storage.recovery.evidence import Evidence
     from rocketstore.storage.recovery.repair_plan import QueuePlan
     from rocketstore.units import QueueKey
+    from rocketstore.verification.expectation import ExpectedEntries
 
     Int64Array: TypeAlias = npt.NDArray[np.int64]
 
@@ -61,8 +61,8 @@ class QueueRewrite:
         self._file_size = file_size
         self._disk = disk
         self._evidence = evidence
-        self._wanted = {plan.key: _intervals(plan.write) for plan in plans}
-        self._written = {plan.key: Intervals() for plan in plans}
+        self._wanted = {plan.key: plan.write for plan in plans}
+        self._written = {plan.key: runs.no_runs() for plan in plans}
         self._open: dict[Path, int] = {}
 
     def keep_evidence(self) -> None:
@@ -112,17 +112,16 @@ class QueueRewrite:
 
     def _write_run(self, key: QueueKey, batch: ExpectedEntries, rows: Int64Array) -> None:
         """Write entries of neighbouring places, as far as they are wanted and not written yet."""
-        written = self._written[key]
         first = int(batch.queue_offset[rows[0]])
         stop = first + len(rows)
         for begin, end in self._wanted[key]:
             low, high = max(begin, first), min(end, stop)
             if low >= high:
                 continue
-            for start, behind in list(written.gaps(low, high)):
+            for start, behind in runs.pairs(runs.gaps(self._written[key], low, high)):
                 content = batch.entries[rows[start - first : behind - first]].tobytes()
                 self._write(key, start, content)
-                written.add(start, behind)
+            self._written[key] = runs.joined([self._written[key], [(low, high)]])
 
     def finish(self) -> None:
         """Make everything durable."""
@@ -189,10 +188,3 @@ class QueueRewrite:
 
 
 _OPEN_FILES = 256
-
-
-def _intervals(ranges: Sequence[tuple[int, int]]) -> Intervals:
-    intervals = Intervals()
-    for start, stop in ranges:
-        intervals.add(start, stop)
-    return intervals

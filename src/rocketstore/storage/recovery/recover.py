@@ -31,7 +31,6 @@ from rocketstore.errors import StoreDamagedError
 from rocketstore.events import get_logger
 from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES
 from rocketstore.scan.resync import find_record
-from rocketstore.storage.audit.findings import Finding, Severity
 from rocketstore.storage.checkpoint import promise_nothing
 from rocketstore.storage.recovery.evidence import Evidence
 from rocketstore.storage.recovery.leftovers import CLOCK_TOLERANCE_MS
@@ -47,6 +46,7 @@ from rocketstore.storage.recovery.recovery_compatible import (
 )
 from rocketstore.storage.recovery.recovery_start import crash_start, store_time_at
 from rocketstore.units import ByteRange, MiB
+from rocketstore.verification.findings import Finding, Severity
 
 if TYPE_CHECKING:
     from rocketstore.config import StoreConfig

@@ -25,7 +25,8 @@ from rocketstore.storage.recovery.evidence import Evidence, data_extents
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from rocketstore.storage.audit.findings import Finding, LostForBroker
+    from rocketstore.storage.recovery.repair_report import LostForBroker
+    from rocketstore.verification.findings import Finding
 
 _COPIED_NAMES: Final = ("checkpoint", "abort")
 """Small files of the root that a repair writes anew."""

@@ -22,10 +22,8 @@ from typing import TYPE_CHECKING, Final, Literal
 from rocketstore.config import StoreConfig, parse_delay_levels
 from rocketstore.errors import StoreDamagedError
 from rocketstore.format.checkpoint import Checkpoint
-from rocketstore.storage.audit.audit_findings import audit_findings
-from rocketstore.storage.audit.findings import Finding, RepairReport, Severity
+from rocketstore.format.markers import CHECKPOINT_FILE_NAME
 from rocketstore.storage.audit.queue_audit import QueueAudit
-from rocketstore.storage.audit.queue_expectation import expected_entries
 from rocketstore.storage.audit.store_audit import (
     StoreAudit,
     StorePlaces,
@@ -33,7 +31,7 @@ from rocketstore.storage.audit.store_audit import (
     delay_array,
     find_places,
 )
-from rocketstore.storage.audit.verify import checkpoint_findings, table_findings
+from rocketstore.storage.audit.verify import audit_findings, small_files
 from rocketstore.storage.checkpoint import StoreCheckpoint, read_checkpoint
 from rocketstore.storage.dispatch.dispatcher import Dispatcher
 from rocketstore.storage.files.disk import Disk
@@ -48,7 +46,6 @@ from rocketstore.storage.recovery.evidence import Evidence
 from rocketstore.storage.recovery.leftovers import CLOCK_TOLERANCE_MS
 from rocketstore.storage.recovery.log_cut import cut_leftovers, cut_log
 from rocketstore.storage.recovery.log_survey import chain_records
-from rocketstore.storage.recovery.queue_numbers import QueueNumbers
 from rocketstore.storage.recovery.queue_rewrite import QueueRewrite
 from rocketstore.storage.recovery.recovery_compatible import (
     find_compatible_end,
@@ -63,6 +60,11 @@ from rocketstore.storage.recovery.repair_files import (
     log_file_fixes,
 )
 from rocketstore.storage.recovery.repair_plan import RepairPlan, plan_repair
+from rocketstore.storage.recovery.repair_report import RepairReport
+from rocketstore.verification.expectation import expected_entries
+from rocketstore.verification.findings import Finding, Severity
+from rocketstore.verification.queue_numbers import QueueNumbers
+from rocketstore.verification.small_files import checkpoint_findings, table_findings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -246,11 +248,13 @@ class _Repair:
 
     def _has_bad_checkpoint(self) -> bool:
         """Whether the checkpoint says what cannot be; that there is none is no fault."""
-        found = checkpoint_findings(self.layout, self.now_ms)
+        found = checkpoint_findings(small_files(self.layout)(CHECKPOINT_FILE_NAME), self.now_ms)
         return any(finding.severity is not Severity.NOTE for finding in found)
 
     def _other_findings(self) -> list[Finding]:
-        return [*checkpoint_findings(self.layout, self.now_ms), *table_findings(self.layout)]
+        read = small_files(self.layout)
+        checkpoint = checkpoint_findings(read(CHECKPOINT_FILE_NAME), self.now_ms)
+        return [*checkpoint, *table_findings(read)]
 
     def _audit(self) -> StoreAudit:
         end_of: Callable[[Sequence[ReadLogFile]], int] | None = None
@@ -291,7 +295,7 @@ class _Repair:
 
     def _refuse_dangling_links(self, audit: StoreAudit) -> None:
         # Its disk may be there tomorrow: nothing is to be made in its place.
-        queues = (found for queue in audit.unbacked for found in queue.files.findings)
+        queues = (found for queue in audit.queues for found in queue.files.findings)
         for found in (*audit.log_findings, *queues):
             if found.problem is FileProblem.DANGLING_LINK:
                 raise StoreDamagedError(
@@ -300,7 +304,7 @@ class _Repair:
                 )
 
     def _refuse_lost_log(self, audit: StoreAudit) -> None:
-        entries = sum(queue.end() - queue.first_offset for queue in audit.unbacked)
+        entries = audit.entry_count
         if not audit.log_files and entries:
             raise StoreDamagedError(
                 f"{self.layout.root} has no CommitLog file, but its queues have {entries} entries",
@@ -457,7 +461,7 @@ class _RehearsedRepair(_Repair):
     def _audit(self) -> StoreAudit:
         audit = super()._audit()
         if self._has_new_index:
-            audit.index_troubles = []
+            audit.index_findings = []
             audit.counts = audit.counts._replace(index_item_count=audit.expected_item_count)
         return audit
 

@@ -9,14 +9,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from rocketstore.storage.audit.audit_findings import place_in_log
-from rocketstore.storage.audit.index_audit import NEEDS_REBUILD
-from rocketstore.storage.audit.queue_audit import UnbackedKind
 from rocketstore.units import ByteRange, QueueKey
+from rocketstore.verification import runs
+from rocketstore.verification.findings import INDEX_REBUILT
+from rocketstore.verification.queue_rules import is_directory_name
+from rocketstore.verification.unbacked import UnbackedKind
 
 if TYPE_CHECKING:
-    from rocketstore.storage.audit.queue_audit import AuditedQueue, Unbacked
+    from rocketstore.storage.audit.queue_audit import AuditedQueue
     from rocketstore.storage.audit.store_audit import StoreAudit
+    from rocketstore.verification.unbacked import Unbacked
 
 _GIVEN_KINDS = frozenset({UnbackedKind.KEPT, UnbackedKind.STALE, UnbackedKind.BEYOND})
 """At a queue's end these numbers were given out, to records that are lost."""
@@ -131,9 +133,11 @@ def plan_repair(
         if chain.record_count and chain.start < end
     ]
     plans = [
-        plan_queue(queue, runs, keeps_places=keeps_places) for queue, runs in audit.unbacked.items()
+        plan_queue(queue, keeps_places=keeps_places)
+        for queue in audit.queues
+        if is_directory_name(queue.topic)
     ]
-    needed = [trouble for trouble in audit.index_troubles if trouble.kind in NEEDS_REBUILD]
+    needed = [found for found in audit.index_findings if found.kind in INDEX_REBUILT]
     reason = needed[0].reason if needed else None
     if needed and len(needed) > 1:
         reason = f"{reason}; and {len(needed) - 1} more"
@@ -144,7 +148,7 @@ def plan_repair(
         [plan for plan in plans if plan is not None],
         reason,
         has_abort,
-        {place.start: place_in_log(audit, place.start) for place in tail + leftovers},
+        {place.start: audit.place_in_log(place.start) for place in tail + leftovers},
     )
 
 
@@ -164,15 +168,15 @@ def _tail(audit: StoreAudit) -> list[ByteRange]:
     return ranges
 
 
-def plan_queue(
-    queue: AuditedQueue, runs: list[Unbacked], *, keeps_places: bool = True
-) -> QueuePlan | None:
+def plan_queue(queue: AuditedQueue, *, keeps_places: bool = True) -> QueuePlan | None:
     """Decide what one queue needs; None when it is as it should be."""
-    write = list(queue.truly_missing())
+    write = runs.pairs(queue.truly_missing)
     missing = _Ranges(write)
     fill: list[tuple[int, int]] = []
-    keep, cut_from = _end_of_queue([run for run in runs if run.is_tail], keeps_places=keeps_places)
-    for run in runs:
+    keep, cut_from = _end_of_queue(
+        [run for run in queue.unbacked if run.is_tail], keeps_places=keeps_places
+    )
+    for run in queue.unbacked:
         if run.kind in _FILLED_KINDS and not run.is_tail:
             fill += missing.left_of(run.start, run.stop)
     if not (write or fill or keep is not None or cut_from is not None):

@@ -10,9 +10,9 @@ import pytest
 
 from rocketstore.config import StoreConfig
 from rocketstore.errors import NotAStoreError
-from rocketstore.storage.audit.findings import Finding, Severity, VerifyReport
 from rocketstore.storage.audit.verify import verify_store
 from rocketstore.storage.recovery.repair import repair_store
+from rocketstore.verification.findings import Finding, Severity, VerifyReport
 from support.golden import CASES, golden_case, manifest
 from support.small_store import (
     CONFIG,
@@ -190,11 +190,17 @@ def test_a_torn_record_that_a_queue_knew_is_damage_before_and_after_somebody_ope
     crashed(root)
     report = verify(root)
     assert report.is_damaged
-    assert {f.kind for f in report.findings} == {"log-tail", "queue-stale", "index-stale", "abort"}
+    assert {f.kind for f in report.findings} == {
+        "log-tail",
+        "queue-stale",
+        "index-stale",
+        "checkpoint-ahead",
+        "abort",
+    }
     open_store(root, Clock(NOW_MS)).close()
     report = verify(root)
     assert report.is_damaged
-    assert {f.kind for f in report.findings} == {"queue-kept"}
+    assert {f.kind for f in report.findings} == {"queue-kept", "checkpoint-ahead"}
 
 
 @pytest.mark.parametrize(
@@ -285,7 +291,7 @@ def test_extensions_of_queues_are_named_as_not_checked_by_verify_and_repair(
     (found,) = verify(root).findings
     assert (found.kind, found.severity) == ("queue-ext", Severity.NOTE)
     assert (found.file, found.size) == ("consumequeue_ext/Topic0/0", 200)
-    assert "neither checked nor made anew" in found.reason
+    assert "neither checked nor made again" in found.reason
     repaired = repair_store(root, config=CONFIG, now_ms=NOW_MS)
     assert repaired.findings == [found]
     assert not repaired.is_changed

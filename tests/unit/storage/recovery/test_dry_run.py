@@ -27,7 +27,7 @@ from support.store_parts import INDEX_LAYOUT
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from rocketstore.storage.audit.findings import RepairReport
+    from rocketstore.storage.recovery.repair_report import RepairReport
 
 Policy = Literal["salvage", "compatible"]
 

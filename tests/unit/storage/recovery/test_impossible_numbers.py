@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from rocketstore import Message, MessageStore, StoreConfig
-from rocketstore.storage.audit.findings import Severity
 from rocketstore.storage.audit.verify import verify_store
 from rocketstore.storage.recovery.repair import repair_store
+from rocketstore.verification.findings import Severity
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from rocketstore.storage.audit.findings import Finding
+    from rocketstore.verification.findings import Finding
 
 MESSAGES = 250
 QUEUE_OFFSET_AT = 20

@@ -325,7 +325,8 @@ def test_numbers_of_messages_lost_with_the_end_of_the_log_are_not_given_again(
             assert kinds.count("queue-kept") == (2 if round_number == 0 else 0)
             assert store.max_offset("Topic0", 0) == kept_from
         report = verify_store(tmp_path, CONFIG, now_ms=clock())
-        assert {finding.kind for finding in report.findings} == {"queue-kept"}
+        kinds = {finding.kind for finding in report.findings}
+        assert kinds - {"checkpoint-ahead"} == {"queue-kept"}
         assert report.counts.hole_count == COUNT - first_lost
     with open_store(tmp_path, clock) as store:
         result = store.put(messages(1)[0], queue_id=0)

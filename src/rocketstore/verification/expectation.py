@@ -1,0 +1,183 @@
+"""Which queue entries and which index items the records of a log call for.
+
+Law: one entry per record that has a place in a queue (no prepared or rollback records), at the
+queue offset that the record states, plus one per extra queue of a multi-dispatch record. One item
+for UNIQ_KEY and one for each part of KEYS between blanks, for every record that is no rollback
+record; equal parts count each.
+
+How derived: CommitLogDispatcherBuildConsumeQueue, multiDispatchLmqQueue and
+IndexService.buildIndex of 4.9.3 (spec B11, B12, B15.1, F5, F8), as the dispatch kernels write them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+
+import numpy as np
+
+from rocketstore.format.properties import decode_properties
+from rocketstore.format.queue_entry import ENTRY_DTYPE, MAX_QUEUE_OFFSET
+from rocketstore.scan import kernels
+from rocketstore.scan.columns import Column
+from rocketstore.verification.queue_numbers import TaskQueue
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import numpy.typing as npt
+
+    from rocketstore.format.queue_entry import EntryArray
+    from rocketstore.scan.columns import RecordColumns
+    from rocketstore.verification.queue_numbers import QueueNumbers
+
+    Int64Array: TypeAlias = npt.NDArray[np.int64]
+
+DELAY_TOPIC: Final = b"SCHEDULE_TOPIC_XXXX"
+LIGHT_QUEUE_PREFIX: Final = "%LMQ%"
+
+
+class ExpectedEntries(NamedTuple):
+    """Entries that records call for, in log order, extra queues last.
+
+    Attributes
+    ----------
+    deliver_from_ms
+        For records that wait in the delay topic their store time, else -1: their entry holds a
+        deliver time, which depends on settings at the time of dispatch, so that only this lower
+        bound is known.
+    is_extra
+        True for the extra queues of multi-dispatch records.
+    """
+
+    queue_number: Int64Array
+    queue_offset: Int64Array
+    entries: EntryArray
+    deliver_from_ms: Int64Array
+    is_extra: npt.NDArray[np.bool_]
+
+    def rows(self, chosen: Int64Array | slice) -> ExpectedEntries:
+        """Return some of them."""
+        return ExpectedEntries._make(column[chosen] for column in self)
+
+    def by_queue(self) -> Iterator[tuple[int, ExpectedEntries]]:
+        """Yield the entries of each queue."""
+        order = np.argsort(self.queue_number, kind="stable")
+        numbers, firsts = np.unique(self.queue_number[order], return_index=True)
+        bounds = [*firsts.tolist(), len(order)]
+        for at, number in enumerate(numbers.tolist()):
+            yield number, self.rows(order[bounds[at] : bounds[at + 1]])
+
+
+def expected_entries(
+    columns: RecordColumns, numbers: QueueNumbers, delays_ms: Int64Array
+) -> ExpectedEntries:
+    """Return the entries that these records call for.
+
+    Parameters
+    ----------
+    columns
+        Intact records of the log.
+    numbers
+        Numbers the queues, new ones included.
+    delays_ms
+        Delay of each level, from index 1 (spec F5).
+    """
+    queue_number = numbers.of(columns)
+    has_place = (
+        (queue_number >= 0)
+        & (columns.queue_offset >= 0)
+        & (columns.queue_offset <= MAX_QUEUE_OFFSET)
+        & (columns.queue_id >= 0)
+    )
+    rows = np.flatnonzero(has_place)
+    extra = list(_extra_entries(columns, numbers, has_place))
+    extra_columns = np.array(extra, dtype=np.int64).reshape(-1, 3)
+    all_rows = np.concatenate((rows, extra_columns[:, 0]))
+    entries = np.empty(len(all_rows), dtype=ENTRY_DTYPE)
+    entries["physical_offset"] = columns.physical_offset[all_rows]
+    entries["record_size"] = columns.size[all_rows]
+    entries["tags_code"] = columns.tags_code[all_rows]
+    is_extra = np.arange(len(all_rows)) >= len(rows)
+    deliver_from = np.full(len(all_rows), -1, dtype=np.int64)
+    # An extra queue keeps the plain hash of the tags (spec F8).
+    is_delayed = _delayed_mask(columns, rows)
+    if is_delayed.any():
+        late = rows[is_delayed]
+        deliver_from[: len(rows)][is_delayed] = columns.store_timestamp[late]
+        if len(delays_ms) > 1:
+            level = np.minimum(columns.delay_level[late], len(delays_ms) - 1)
+            codes = columns.store_timestamp[late] + delays_ms[level]
+            entries["tags_code"][: len(rows)][is_delayed] = codes
+    return ExpectedEntries(
+        np.concatenate((queue_number[rows], extra_columns[:, 1])),
+        np.concatenate((columns.queue_offset[rows], extra_columns[:, 2])),
+        entries,
+        deliver_from,
+        is_extra,
+    )
+
+
+def _delayed_mask(columns: RecordColumns, rows: Int64Array) -> npt.NDArray[np.bool_]:
+    """Return which records wait in the delay topic."""
+    mask: npt.NDArray[np.bool_] = (columns.topic_size[rows] == len(DELAY_TOPIC)) & (
+        columns.delay_level[rows] > 0
+    )
+    for at in np.flatnonzero(mask).tolist():
+        topic = columns.bytes_of(int(rows[at]), Column.TOPIC_AT, Column.TOPIC_SIZE)
+        mask[at] = topic == DELAY_TOPIC
+    return mask
+
+
+def _extra_entries(
+    columns: RecordColumns, numbers: QueueNumbers, has_place: npt.NDArray[np.bool_]
+) -> Iterator[tuple[int, int, int]]:
+    """Yield row, queue number and queue offset of each extra queue of multi-dispatch records."""
+    listed = np.empty(len(columns), dtype=np.int64)
+    cols = np.ascontiguousarray(columns.cols)
+    count = kernels.list_extra_queues(columns.buffer, cols, listed)
+    for row in listed[:count].tolist():
+        if not has_place[row]:
+            continue
+        properties = decode_properties(columns.properties(row))
+        names = properties.get("INNER_MULTI_DISPATCH", "").split(",")
+        offsets = properties.get("INNER_MULTI_QUEUE_OFFSET", "").split(",")
+        if not names[0] or len(names) != len(offsets):
+            continue
+        for name, offset in zip(names, offsets, strict=True):
+            if offset.isascii() and offset.isdigit() and int(offset) <= MAX_QUEUE_OFFSET:
+                for queue_id in extra_queue_ids(name, int(columns.queue_id[row])):
+                    number = numbers.number_of(TaskQueue(name.encode(), queue_id))
+                    yield row, number, int(offset)
+
+
+def extra_queue_ids(name: str, queue_id: int) -> set[int]:
+    """Return the queues in which an extra entry of a record of queue `queue_id` may stand.
+
+    A light queue is queue 0 of its name where the broker had ``enableLmq``, else the record's own;
+    nothing in the store says which.
+    """
+    return {0, queue_id} if name.startswith(LIGHT_QUEUE_PREFIX) else {queue_id}
+
+
+class ExpectedItems(NamedTuple):
+    """Items in log order: of which record, with which hash, and when that was stored."""
+
+    physical_offset: Int64Array
+    key_hash: Int64Array
+    store_timestamp_ms: Int64Array
+
+
+def expected_items(columns: RecordColumns) -> ExpectedItems:
+    """Return the items that these records call for."""
+    cols = np.ascontiguousarray(columns.cols)
+    room = 4 * len(columns) + 64
+    while True:
+        rows, hashes = np.empty((2, room), dtype=np.int64)
+        count = kernels.list_items(columns.buffer, cols, rows, hashes)
+        if count >= 0:
+            break
+        room *= 2
+    chosen = rows[:count]
+    return ExpectedItems(
+        columns.physical_offset[chosen], hashes[:count], columns.store_timestamp[chosen]
+    )

@@ -1,0 +1,361 @@
+"""What is found wrong with a store: every kind with its weight and remedy, declared once.
+
+Law: a finding says what, where (file and offset), how bad, and what to do next.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Any, Final, NamedTuple
+
+
+class Severity(Enum):
+    """How bad a finding is, worst last."""
+
+    NOTE = "note"
+    """Worth knowing; nothing is wrong (a filler entry, an older process's pre-allocated file)."""
+
+    WARNING = "warning"
+    """A structure that can be rebuilt, or a doubt that was decided for keeping."""
+
+    DAMAGE = "damage"
+    """Bytes that were messages or belong to the store's own files are lost or disagree."""
+
+
+_N, _W, _D = Severity
+
+
+class Kind(NamedTuple):
+    """A kind of finding.
+
+    Attributes
+    ----------
+    severity
+        Unless the case says otherwise.
+    action
+        What to do, or what repair does, unless the case says otherwise.
+    means
+        The row of the reference table.
+    """
+
+    severity: Severity
+    action: str
+    means: str
+
+
+_BRING_BACK: Final = "bring back what the link points to, or remove the link and repair the store"
+_KEEPS: Final = "they keep their places; a get steps over them"
+_AGAIN: Final = "repair makes the index again"
+_NOTHING: Final = "nothing to do"
+
+KINDS: Final = {
+    "log-damage": Kind(
+        _D,
+        "it stays as it is; entries of lost records keep their places",
+        "bytes inside the log that are no record: the reason says what broke",
+    ),
+    "log-hole": Kind(
+        _D,
+        "bring the file back; a 4.9 broker that dispatches across it again hangs there. "
+        "If it lies on another disk: --set storePathCommitLog=…",
+        "a log file is missing; `offset` is physical",
+    ),
+    "log-tail": Kind(
+        _W,
+        "the next opening, or repair, keeps a copy and zeroes it",
+        "bytes after the last record that are no record",
+    ),
+    "log-leftover": Kind(
+        _W,
+        "repair keeps a copy and zeroes them, if it judges alike",
+        "whole records that an earlier, longer log left; not messages",
+    ),
+    "log-doubtful": Kind(
+        _W, "kept as messages", "records kept in doubt; the reason says what speaks against them"
+    ),
+    "log-empty": Kind(_D, "bring the files back", "there is no log file (a note without entries)"),
+    "log-file-…": Kind(_W, "", "a log file's length, name or place is wrong"),
+    "queue-file-…": Kind(_W, "", "a queue file's length, name or place is wrong"),
+    "queue-missing": Kind(
+        _D,
+        "the next opening after a crash, or repair, writes them",
+        "records without their entry",
+    ),
+    "queue-wrong": Kind(
+        _D,
+        "repair replaces them",
+        "entries that point at no intact record of this queue and number (a warning at its end)",
+    ),
+    "queue-unwritten": Kind(
+        _D, "repair puts fillers there", "zeros between entries, where 4.9 takes the queue to end"
+    ),
+    "queue-beyond-log": Kind(
+        _D,
+        "bring the file back; else the next opening, or repair, keeps their places only",
+        "entries that point past the last CommitLog file: a file of messages is gone",
+    ),
+    "queue-hole": Kind(
+        _D, _KEEPS, "entries, or fillers, that keep the places of records lost inside the log"
+    ),
+    "queue-stale": Kind(
+        _D,
+        "the next opening, or repair, keeps their places and gives no number again",
+        "entries that point at or past the end of the log: their records are lost",
+    ),
+    "queue-kept": Kind(
+        _D,
+        "no number is given again; a get will step over them",
+        "places given out to messages that were lost with the end of the log",
+    ),
+    "queue-conflict": Kind(
+        _W, "the entries stay", "several records claim one place; the first one has it"
+    ),
+    "queue-gap": Kind(
+        _W,
+        "repair puts fillers there",
+        "queue offsets that no record states and for which nothing stands in the queue",
+    ),
+    "queue-impossible": Kind(
+        _D,
+        "they get no entry; store scan shows them, and their bodies are intact",
+        "records whose queue offset cannot be, because so many messages do not fit before them; "
+        "a warning: records of a topic that cannot be a directory",
+    ),
+    "queue-ext": Kind(
+        _N,
+        "nothing to do here: reads take tags from the records; entries that repair writes "
+        "hold the hash of the tags and need no extension",
+        "files of a queue extension (`consumequeue_ext`): neither checked nor made again",
+    ),
+    "queue-filler": Kind(_N, _NOTHING, "fillers, which only keep places"),
+    "index-header": Kind(_D, _AGAIN, "the header of an index file contradicts its items"),
+    "index-length": Kind(_D, _AGAIN, "an index file of a wrong length"),
+    "index-item": Kind(_D, _AGAIN, "an item whose hash is negative"),
+    "index-chain": Kind(_D, _AGAIN, "items that link to a wrong one"),
+    "index-slot": Kind(_D, _AGAIN, "slots that name a wrong item"),
+    "index-order": Kind(
+        _D, _AGAIN, "items that are not in the log's order; nothing else is said of the index then"
+    ),
+    "index-wrong": Kind(_D, _AGAIN, "items that name no record with that key"),
+    "index-stale": Kind(_W, _AGAIN, "items that name records past the log's end"),
+    "index-missing": Kind(_W, _AGAIN, "keys without an item; lookups stay right"),
+    "index-extra": Kind(_W, "move it away", "a file that is no index file"),
+    "checkpoint": Kind(
+        _W,
+        "repair writes it again; until then recovery goes back further",
+        "broken, or a note: there is none",
+    ),
+    "checkpoint-ahead": Kind(
+        _W,
+        "the end of the log is lost, or its clock was set back: compare with a replica",
+        "the checkpoint tells of flushed messages that the log does not have",
+    ),
+    "table": Kind(_W, "", "a JSON table, or its backup, cannot be read; damage where both cannot"),
+    "consumer-ahead": Kind(
+        _W,
+        "messages were lost, or the offset is wrong: reset it, or the group waits",
+        "a consumer, or a delay level, stands past the end of its queue",
+    ),
+    "consumer-behind": Kind(
+        _N,
+        "nothing to do; messages before expired unread by this group",
+        "a consumer, or a delay level, stands before what is left of its queue",
+    ),
+    "abort": Kind(
+        _N, "the next opening recovers the store", "the last writer did not end in order"
+    ),
+}
+"""Every kind that verify and audit report; ``…`` stands for what is wrong with the file."""
+
+INDEX_REBUILT: Final = frozenset(
+    kind for kind, one in KINDS.items() if kind.startswith("index-") and one.action == _AGAIN
+)
+"""Kinds of trouble that making the index again takes away."""
+
+
+class Finding(NamedTuple):
+    """One thing that a check saw.
+
+    Attributes
+    ----------
+    kind
+        Short name for programs, of the list in docs/guide/repair.md.
+    file
+        Path below the store's root, ``""`` for the store as a whole.
+    offset, size
+        Byte range inside `file`; a size of 0 means the place only.
+    reason
+        What was found against what was expected.
+    action
+        What to do, or what repair would do or did.
+    topic, queue_id, queue_offset
+        The queue, and the first queue offset that is concerned; None where none is.
+    physical_offset
+        Place in the log; None where none is.
+    expected, found
+        The two values, as far as it is one value.
+    """
+
+    severity: Severity
+    kind: str
+    file: str
+    offset: int
+    size: int
+    reason: str
+    action: str
+    topic: str | None = None
+    queue_id: int | None = None
+    queue_offset: int | None = None
+    physical_offset: int | None = None
+    expected: str | None = None
+    found: str | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the form of a JSON line and of a row of a table."""
+        return camel_names({**self._asdict(), "severity": self.severity.value})
+
+
+def finding(  # noqa: PLR0913 - what, where, why; the rest have defaults
+    kind: str,
+    file: str,
+    reason: str,
+    *,
+    offset: int = 0,
+    size: int = 0,
+    severity: Severity | None = None,
+    action: str | None = None,
+    **more: Any,
+) -> Finding:
+    """Return a finding with the weight and the remedy of its kind, unless others are given."""
+    known = KINDS[kind]
+    return Finding(
+        known.severity if severity is None else severity,
+        kind,
+        file,
+        offset,
+        size,
+        reason,
+        known.action if action is None else action,
+        **more,
+    )
+
+
+def file_finding(  # noqa: PLR0913 - as above
+    part: str,
+    problem: str,
+    file: str,
+    expected: str,
+    found: str,
+    *,
+    is_last: bool = False,
+    ends_in_bytes: bool = False,
+    **more: Any,
+) -> Finding:
+    """Return what is wrong with a file before a byte of it is read.
+
+    Parameters
+    ----------
+    part
+        ``log`` or ``queue``.
+    problem
+        As the kind ends, such as ``wrong-size``.
+    is_last, ends_in_bytes
+        Of a short file of the log: none follows; its last bytes are no zeros.
+    """
+    severity, again = Severity.WARNING, " and makes its entries again"
+    action = "repair moves it away" + (again if part == "queue" else "; 4.9 may not start with it")
+    if problem == "dangling-link":
+        severity, action = Severity.DAMAGE, _BRING_BACK
+    elif problem == "not-a-file":
+        action = "move it away" + (
+            ", then repair makes its entries again"
+            if part == "queue"
+            else "; 4.9 may not start with it"
+        )
+    elif part == "log" and problem in {"empty", "wrong-size"}:
+        if is_last and not ends_in_bytes:
+            action = "the next opening, or repair, gives it its length with zeros"
+        else:
+            severity = Severity.DAMAGE
+            action = "repair gives it its length; 4.9 does not start with it"
+    reason = f"expected {expected}, found {found}"
+    kind = f"{part}-file-{problem}"
+    return Finding(
+        severity, kind, file, 0, 0, reason, action, expected=expected, found=found, **more
+    )
+
+
+class StoreCounts(NamedTuple):
+    """What a full pass over a store counted.
+
+    Attributes
+    ----------
+    message_count
+        Intact records of the log, prepared and rollback records included.
+    message_bytes
+        Their bytes.
+    unwitnessed_bytes
+        Bytes of intact records that no checksum covers: all but their bodies. 4.9 protects
+        nothing else, so a change there is seen only where it breaks the format or disagrees with
+        an entry of a queue or of the index.
+    damaged_bytes
+        Bytes of the log, before its end, that are neither record nor blank, missing files included.
+    leftover_count
+        Whole records left behind by an earlier, longer log; not messages.
+    entry_count
+        Queue entries that point at an intact record.
+    hole_count
+        Queue entries that keep the place of a lost record, fillers included.
+    index_item_count
+        Items of the index.
+    """
+
+    message_count: int = 0
+    message_bytes: int = 0
+    unwitnessed_bytes: int = 0
+    damaged_bytes: int = 0
+    leftover_count: int = 0
+    queue_count: int = 0
+    entry_count: int = 0
+    hole_count: int = 0
+    index_item_count: int = 0
+    min_physical_offset: int = 0
+    max_physical_offset: int = 0
+
+    def to_dict(self) -> dict[str, int]:
+        """Return the form that ``--output json`` prints."""
+        return camel_names(self._asdict())
+
+
+class VerifyReport(NamedTuple):
+    """Outcome of a check of a whole store."""
+
+    findings: list[Finding]
+    counts: StoreCounts
+
+    @property
+    def is_damaged(self) -> bool:
+        """Whether damage is in the store now (exit code 4)."""
+        return any(one.severity is Severity.DAMAGE for one in self.findings)
+
+    @property
+    def has_warnings(self) -> bool:
+        """Whether something was found that is no mere note (exit code 1 or 4)."""
+        return any(one.severity is not Severity.NOTE for one in self.findings)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the form that ``--output json`` prints."""
+        return {
+            "findings": [one.to_dict() for one in self.findings],
+            "counts": self.counts.to_dict(),
+        }
+
+
+def camel_names(values: dict[str, Any]) -> dict[str, Any]:
+    """Return values under the names that JSON has for them."""
+    return {_camel(name): value for name, value in values.items()}
+
+
+def _camel(name: str) -> str:
+    head, *rest = name.split("_")
+    return head + "".join(part.capitalize() for part in rest)

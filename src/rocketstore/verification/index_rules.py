@@ -1,0 +1,235 @@
+"""An index file by itself, and its items against the keys of the records.
+
+Law: an index is only a way to find records, so nothing in it is ever lost for good: every finding
+means "make it again". Items pass by in order, and one number per slot is kept.
+
+How derived: IndexFile and IndexService of 4.9 (spec F10, B15). Java's own index may lack keys
+(K-I1) and hold the record of a crash twice (K-I8); the first is reported, the second is not.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+
+import msgspec
+import numpy as np
+
+from rocketstore.format.index_file import ITEM_DTYPE, SLOT_SIZE_BYTES, IndexHeader, IndexLayout
+from rocketstore.format.index_header import HeaderWitness, header_faults
+from rocketstore.scan import kernels
+from rocketstore.verification.findings import Finding, finding
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    import numpy.typing as npt
+
+    ByteArray: TypeAlias = npt.NDArray[np.uint8]
+    Int64Array: TypeAlias = npt.NDArray[np.int64]
+
+CHUNK_SLOTS: Final = 1 << 20
+_HASH_BITS: Final = 31
+
+
+class Trouble(msgspec.Struct, array_like=True):
+    """Something wrong inside one index file."""
+
+    kind: str
+    offset: int
+    reason: str
+
+
+class IndexFacts(msgspec.Struct, array_like=True):
+    """What one index file holds, looked at by itself.
+
+    Attributes
+    ----------
+    first, last
+        Physical offsets of the records of its first and its last item; -1 without items.
+    last_difference_s
+        Time that the last item states.
+    slots_in_use
+        None where a hash is negative.
+    """
+
+    file: str
+    header: tuple[int, ...]
+    item_count: int
+    first: int
+    last: int
+    last_difference_s: int
+    slots_in_use: int | None
+    troubles: list[Trouble]
+
+    @property
+    def is_in_order(self) -> bool:
+        """Whether its items are in the log's order."""
+        return not any(one.kind == "index-order" for one in self.troubles)
+
+
+class IndexFileCheck:
+    """Follows the items of one index file."""
+
+    def __init__(self, file: str, header: IndexHeader, layout: IndexLayout) -> None:
+        self._file, self._header, self._layout = file, header, layout
+        self._newest = np.zeros(layout.slot_count, dtype=np.int64)
+        self._found = np.array([0, 0, 0, 0, -(1 << 62)], dtype=np.int64)
+        self._count = self._difference_s = 0
+        self._first = -1
+
+    def take(self, number: int, content: ByteArray) -> None:
+        """Take whole items, of which the first has this number."""
+        kernels.follow_items(content, number, self._newest, self._found)
+        items = content.view(ITEM_DTYPE)
+        self._first = self._first if self._count else int(items["physical_offset"][0])
+        self._difference_s = int(items["time_difference_s"][-1])
+        self._count += len(items)
+
+    def facts(self, read_slots: Callable[[int, int], ByteArray], *, is_live: bool) -> IndexFacts:
+        """Compare slots and links with those that putting the items one by one would give.
+
+        Parameters
+        ----------
+        read_slots
+            Returns the bytes from a position, as many as asked for.
+        is_live
+            Whether a writer may be adding items.
+        """
+        layout, troubles = self._layout, []
+        if not 0 <= self._header.index_count <= layout.item_count:
+            found = f"expected at most {layout.item_count}, found {self._header.index_count}"
+            troubles.append(Trouble("index-header", 36, f"item count: {found}"))
+        wrong_links, first_wrong, negative, back, last = self._found.tolist()
+        if negative:
+            at = layout.item_position(negative)
+            troubles.append(Trouble("index-item", at, "negative hash"))
+        elif wrong_links:
+            reason = f"{wrong_links} items link to a wrong one"
+            troubles.append(Trouble("index-chain", layout.item_position(first_wrong), reason))
+        if back and self._count:
+            troubles.append(_out_of_order(layout.item_position(back)))
+        if not negative:
+            troubles += self._slot_troubles(read_slots, is_live=is_live)
+        slots = None if negative else int(np.count_nonzero(self._newest))
+        return IndexFacts(
+            self._file,
+            tuple(self._header),
+            self._count,
+            self._first,
+            last if self._count else -1,
+            self._difference_s,
+            slots,
+            troubles,
+        )
+
+    def _slot_troubles(
+        self, read_slots: Callable[[int, int], ByteArray], *, is_live: bool
+    ) -> list[Trouble]:
+        wrong, first_bad = 0, -1
+        for begin in range(0, len(self._newest), CHUNK_SLOTS):
+            expected = self._newest[begin : begin + CHUNK_SLOTS]
+            content = read_slots(self._layout.slot_position(begin), len(expected) * SLOT_SIZE_BYTES)
+            slots = content.view(">i4")
+            differs = slots != expected
+            if is_live:
+                differs &= slots <= self._count
+            bad = np.flatnonzero(differs)
+            if bad.size and first_bad < 0:
+                first_bad = begin + int(bad[0])
+            wrong += bad.size
+        at = self._layout.slot_position(max(first_bad, 0))
+        return [Trouble("index-slot", at, f"{wrong} slots name a wrong item")] if wrong else []
+
+
+def _out_of_order(position: int) -> Trouble:
+    return Trouble("index-order", position, "items are not in the log's order")
+
+
+class Lacking(NamedTuple):
+    """Keys that no item has: how many, and the first record of one."""
+
+    key_count: int
+    first: int
+
+
+class StrayCount(NamedTuple):
+    """Items of a file that no record calls for: past the log's end, or not."""
+
+    file: str
+    is_stale: bool
+    item_count: int
+    first_item: int
+
+
+def item_keys(offsets: Int64Array, hashes: Int64Array, start: int) -> Int64Array:
+    """Return one number for each place and hash; places are less than 2**31 bytes after `start`."""
+    keys: Int64Array = ((offsets - start) << _HASH_BITS) + hashes
+    return keys
+
+
+def compare_keys(expected: Int64Array, found: Int64Array) -> tuple[Int64Array, Int64Array]:
+    """Return the rows of expected keys that no item has, and of items that no record calls for."""
+    if np.array_equal(expected, found):
+        none = np.empty(0, dtype=np.int64)
+        return none, none
+    lacking, stray = ~np.isin(expected, found), ~np.isin(found, expected)
+    return np.flatnonzero(lacking), np.flatnonzero(stray)
+
+
+def index_findings(
+    files: list[IndexFacts],
+    layout: IndexLayout,
+    lacking: Lacking,
+    stray: Iterable[StrayCount],
+    store_time: Callable[[int], int | None],
+    *,
+    is_live: bool,
+) -> list[Finding]:
+    """Return what is wrong with the items of the index.
+
+    Parameters
+    ----------
+    files
+        In the order of their names.
+    lacking, stray
+        What the records' keys and the items do not share.
+    store_time
+        Returns when the record at a physical offset was stored; None where none can be read.
+    """
+    found, last, in_order = [], -1, True
+    for file in files:
+        troubles = list(file.troubles)
+        if file.item_count and file.first < last and file.is_in_order:
+            troubles.append(_out_of_order(layout.item_position(1)))
+        in_order &= all(one.kind != "index-order" for one in troubles)
+        if file.item_count:
+            last = file.last
+            if not is_live:
+                troubles += _header_troubles(file, store_time)
+        found += [finding(one.kind, file.file, one.reason, offset=one.offset) for one in troubles]
+    if not in_order:
+        return found  # an item may lie where nobody looks for it: a rebuild is due anyway
+    for one in sorted(stray, key=lambda one: (one.is_stale, one.file)):
+        kind = "index-stale" if one.is_stale else "index-wrong"
+        what = "name records past the log's end" if one.is_stale else "name no record with that key"
+        if one.item_count and not (is_live and one.is_stale):
+            at = layout.item_position(one.first_item)
+            found.append(finding(kind, one.file, f"{one.item_count} items {what}", offset=at))
+    end = max((file.last for file in files if file.item_count), default=-1)
+    if lacking.key_count and not (is_live and lacking.first > end):
+        reason = f"{lacking.key_count} keys are missing, the first at {lacking.first}"
+        found.append(finding("index-missing", "index", reason, physical_offset=lacking.first))
+    return found
+
+
+def _header_troubles(file: IndexFacts, store_time: Callable[[int], int | None]) -> list[Trouble]:
+    witness = HeaderWitness(
+        file.first,
+        file.last,
+        file.last_difference_s if file.item_count > 1 else None,
+        store_time(file.first),
+        store_time(file.last),
+        None if file.slots_in_use is None else (file.slots_in_use, file.item_count),
+    )
+    faults = header_faults(IndexHeader(*file.header), witness)
+    return [Trouble("index-header", 0, fault) for fault in faults]

@@ -1,0 +1,107 @@
+"""A number for each queue, in the order in which a task meets them.
+
+Law: equal number if and only if equal topic bytes and equal queue id; the kernel ``number_queues``
+compares the bytes, not only their hashes.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+
+import numpy as np
+
+from rocketstore.format.java_hash import string_hash
+from rocketstore.scan import kernels
+from rocketstore.scan.columns import Column
+from rocketstore.scan.dispatch_state import SLOT_COLUMN_COUNT, slot_of
+from rocketstore.units import QueueKey
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from rocketstore.scan.columns import RecordColumns
+
+    Int64Array: TypeAlias = npt.NDArray[np.int64]
+
+_FIRST_SLOTS: Final = 256
+_FULL_PART: Final = 2
+"""A table is made larger when more than one in so many slots is used."""
+
+
+class TaskQueue(NamedTuple):
+    """A queue that a task has met; the topic as stored."""
+
+    topic: bytes
+    queue_id: int
+
+    @property
+    def name(self) -> str:
+        """The topic as text; malformed UTF-8 is replaced as Java does."""
+        return self.topic.decode("utf-8", "replace")
+
+
+class QueueNumbers:
+    """The queues of one task."""
+
+    def __init__(self) -> None:
+        self.queues: list[TaskQueue] = []
+        self._numbers: dict[TaskQueue, int] = {}
+        self._slots = _empty_slots(_FIRST_SLOTS)
+        self._topics = np.empty(0, dtype=np.uint8)
+        self._places: list[tuple[int, int]] = []
+
+    def __len__(self) -> int:
+        return len(self.queues)
+
+    def keys(self) -> list[QueueKey]:
+        """Return the queue of each number."""
+        return [QueueKey(queue.name, queue.queue_id) for queue in self.queues]
+
+    def of(self, columns: RecordColumns) -> Int64Array:
+        """Return the number of each record's queue, -1 for one that has no place in a queue."""
+        numbers = np.empty(len(columns), dtype=np.int64)
+        cols = np.ascontiguousarray(columns.cols)
+        row = 0
+        while True:
+            row = kernels.number_queues(
+                columns.buffer, cols, row, self._slots, self._topics, numbers
+            )
+            if row >= len(columns):
+                return numbers
+            topic = columns.bytes_of(row, Column.TOPIC_AT, Column.TOPIC_SIZE)
+            # Of malformed UTF-8 only the columns' own hash is the one to be looked for.
+            topic_hash = int(columns.topic_hash[row])
+            self.number_of(TaskQueue(topic, int(columns.queue_id[row])), topic_hash)
+
+    def number_of(self, queue: TaskQueue, topic_hash: int | None = None) -> int:
+        """Return the number of one queue, a new one if it is new."""
+        known = self._numbers.get(queue)
+        if known is not None:
+            return known
+        number = self._numbers[queue] = len(self.queues)
+        self.queues.append(queue)
+        begin = len(self._topics)
+        self._topics = np.concatenate((self._topics, np.frombuffer(queue.topic, dtype=np.uint8)))
+        hashed = string_hash(queue.name) if topic_hash is None else topic_hash
+        self._places.append((begin, hashed))
+        if _FULL_PART * len(self.queues) > len(self._slots):
+            self._slots = _empty_slots(2 * len(self._slots))
+            for each in range(len(self.queues)):
+                self._enter(each)
+        else:
+            self._enter(number)
+        return number
+
+    def _enter(self, number: int) -> None:
+        queue, (begin, topic_hash) = self.queues[number], self._places[number]
+        mask = len(self._slots) - 1
+        slot = slot_of(topic_hash, queue.queue_id, len(self._slots))
+        while self._slots[slot, -1] >= 0:
+            slot = (slot + 1) & mask
+        self._slots[slot] = (topic_hash, queue.queue_id, begin, len(queue.topic), number)
+
+
+def _empty_slots(count: int) -> Int64Array:
+    slots = np.zeros((count, SLOT_COLUMN_COUNT), dtype=np.int64)
+    slots[:, -1] = -1
+    return slots

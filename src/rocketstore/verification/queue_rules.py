@@ -1,0 +1,413 @@
+"""What stands in a queue against what the records of the log call for.
+
+A stretch of records is compared with the entries at the places that it states; what comes out adds
+up, so however a log is cut, the parts of a queue say the same. Entries that no record called for
+are judged at the end: places of lost records, entries that point past the log or at something else.
+
+Law: a queue offset is never moved; the question is always what stands at this place.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+
+import numpy as np
+
+from rocketstore.format.queue_entry import (
+    ENTRY_SIZE_BYTES,
+    MAX_EXT_ADDRESS,
+    filler_mask,
+    is_likely_beginning,
+    written_mask,
+)
+from rocketstore.format.record import FIXED_SIZE
+from rocketstore.verification import runs
+from rocketstore.verification.findings import KINDS, Finding, Severity, finding
+from rocketstore.verification.unbacked import TAIL_KINDS, Unbacked, UnbackedKind, merged
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    import numpy.typing as npt
+
+    from rocketstore.format.queue_entry import EntryArray
+    from rocketstore.verification.expectation import ExpectedEntries
+    from rocketstore.verification.runs import Runs
+
+    Int64Array: TypeAlias = npt.NDArray[np.int64]
+    BoolArray: TypeAlias = npt.NDArray[np.bool_]
+
+MISSING_COLUMNS: Final = 5
+"""Of a run of missing entries: first queue offset, one past the last, physical offsets of the first
+and the last record, and of the agreeing record before it in its part (else -1)."""
+
+
+MAX_NAME_BYTES: Final = 255
+"""Of a directory."""
+
+
+class QueuePart(NamedTuple):
+    """What some records of one queue, in log order, say about it.
+
+    Attributes
+    ----------
+    start
+        Physical offset of the first record.
+    record_count, agreed_count, contradicted_count
+        Records; those whose entry agrees; those whose place another entry has. Extra queues of
+        multi-dispatch records count in none of them.
+    first, last
+        Smallest and largest queue offset of an agreeing record; (0, -1) without one.
+    agreed_stop
+        Physical offset at which the last record with an agreeing entry ends.
+    backed
+        Runs of queue offsets whose entry agrees with a record, extra queues included.
+    missing
+        Runs of records without their entry, in log order; see `MISSING_COLUMNS`.
+    """
+
+    start: int
+    record_count: int
+    agreed_count: int
+    contradicted_count: int
+    first: int
+    last: int
+    agreed_stop: int
+    backed: Runs
+    missing: Int64Array
+
+
+def compare(
+    expected: ExpectedEntries, found: EntryArray, has_extension: Callable[[], bool]
+) -> QueuePart:
+    """Compare the entries that records of one queue call for with those at their places.
+
+    Parameters
+    ----------
+    expected
+        Of one queue.
+    found
+        What stands at each queue offset of them; zeros where nothing does.
+    has_extension
+        Whether the queue has files in ``consumequeue_ext``, which may hold its tags (spec F7).
+    """
+    entries, tags_code = expected.entries, found["tags_code"]
+    physical = entries["physical_offset"].astype(np.int64)
+    agrees = (found["physical_offset"] == physical) & (
+        found["record_size"] == entries["record_size"]
+    )
+    is_extended = agrees & (tags_code <= MAX_EXT_ADDRESS)
+    if is_extended.any():
+        is_extended &= has_extension()
+    # A deliver time follows the levels set when it was dispatched; a hash is smaller (K-S1).
+    is_late = expected.deliver_from_ms >= 0
+    agrees &= (
+        (tags_code == entries["tags_code"])
+        | (is_late & (tags_code >= expected.deliver_from_ms))
+        | is_extended
+    )
+    own = np.flatnonzero(~expected.is_extra)
+    offsets, own_agrees = expected.queue_offset[own], agrees[own]
+    stated = offsets[own_agrees]
+    contradicts = written_mask(found) & ~filler_mask(found) & ~agrees
+    stops = physical + entries["record_size"]
+    return QueuePart(
+        int(physical[0]),
+        own.size,
+        stated.size,
+        int(contradicts[own].sum()),
+        int(stated.min()) if stated.size else 0,
+        int(stated.max()) if stated.size else -1,
+        int(stops[agrees].max(initial=0)),
+        runs.runs_of(expected.queue_offset[agrees]),
+        _missing_runs(offsets, physical[own], own_agrees),
+    )
+
+
+def _missing_runs(offsets: Int64Array, physical: Int64Array, agrees: BoolArray) -> Int64Array:
+    rows = np.flatnonzero(~agrees)
+    if not rows.size:
+        return np.empty((0, MISSING_COLUMNS), dtype=np.int64)
+    begins = np.ones(rows.size, dtype=np.bool_)
+    begins[1:] = (np.diff(rows) != 1) | (np.diff(offsets[rows]) != 1)
+    firsts = rows[begins]
+    lasts = rows[np.append(begins[1:], True)]
+    has_before = (firsts > 0) & agrees[np.maximum(firsts - 1, 0)]
+    before = np.where(has_before, physical[np.maximum(firsts - 1, 0)], -1)
+    columns = (offsets[firsts], offsets[lasts] + 1, physical[firsts], physical[lasts], before)
+    return np.stack(columns, axis=1)
+
+
+def added(part: QueuePart, more: QueuePart) -> QueuePart:
+    """Return what a part and the one after it say together."""
+    both = [one for one in (part, more) if one.agreed_count]
+    return QueuePart(
+        part.start if part.record_count else more.start,
+        part.record_count + more.record_count,
+        part.agreed_count + more.agreed_count,
+        part.contradicted_count + more.contradicted_count,
+        min((one.first for one in both), default=0),
+        max((one.last for one in both), default=-1),
+        max(part.agreed_stop, more.agreed_stop),
+        runs.joined([part.backed, more.backed]),
+        np.concatenate((part.missing, more.missing)),
+    )
+
+
+class QueueView:
+    """A queue as its files and the records of the log show it.
+
+    Parameters
+    ----------
+    topic, queue_id
+        The queue.
+    first_offset, end
+        Queue offset of the first place on disk, and one past the last entry that is not zeros.
+    file_places
+        Places of a file.
+    has_files
+        Whether there is any.
+
+    Attributes
+    ----------
+    backed
+        Queue offsets whose entry agrees with an intact record.
+    missing
+        Queue offsets of records whose entry is absent or says something else, `backed` ones
+        included: two records may claim one place.
+    impossible
+        Records whose number cannot be, with their physical offsets, in log order.
+    unbacked
+        Entries without an intact record; filled in by who has read them.
+    """
+
+    def __init__(
+        self, topic: str, queue_id: int, first_offset: int, end: int, file_places: int
+    ) -> None:
+        self.topic = topic
+        self.queue_id = queue_id
+        self.first_offset = first_offset
+        self.end = end
+        self.file_places = max(1, file_places)
+        self.has_files = True
+        self.record_count = 0
+        self.first, self.last = 0, -1
+        self.backed = self.missing = runs.no_runs()
+        self.impossible: list[tuple[int, int]] = []
+        self.unbacked: list[Unbacked] = []
+        self.is_own = False
+        """Whether records name it as their own queue, not only as an extra one."""
+
+    @property
+    def directory(self) -> str:
+        """Path below the store."""
+        return f"consumequeue/{self.topic}/{self.queue_id}"
+
+    @property
+    def truly_missing(self) -> Runs:
+        """Queue offsets that need an entry and have none that agrees."""
+        return runs.without(self.missing, self.backed)
+
+    @property
+    def shadowed_count(self) -> int:
+        """Queue offsets that a record states although another record has the entry."""
+        return runs.count(self.missing) - runs.count(self.truly_missing)
+
+    @property
+    def skipped(self) -> Runs:
+        """Queue offsets between the first and the last that no record states."""
+        stated = runs.joined([self.backed, self.missing])
+        return runs.gaps(stated, self.first, self.last + 1)
+
+    @property
+    def entry_count(self) -> int:
+        """Entries that point at an intact record."""
+        return runs.count(self.backed)
+
+    @property
+    def hole_count(self) -> int:
+        """Entries that keep the place of a lost record, fillers included."""
+        return sum(run.stop - run.start for run in self.unbacked if run.kind.is_hole)
+
+    @property
+    def last_used(self) -> int:
+        """One past the last place that has an entry that is not zeros, or that a record backs."""
+        return max(self.end, runs.stop_of(self.backed))
+
+    @property
+    def stop(self) -> int:
+        """One past the last queue offset that a record or an entry has."""
+        return max(self.last_used, self.last + 1)
+
+    @property
+    def first_record(self) -> int:
+        """Queue offset of the first record that is left."""
+        return int(self.backed[0, 0]) if len(self.backed) else self.first_offset
+
+    def gaps(self) -> Runs:
+        """Return the places that no record backs."""
+        return runs.gaps(self.backed, self.first_offset, self.last_used)
+
+    def take(self, parts: Iterable[QueuePart]) -> None:
+        """Put together what all kept records say."""
+        ordered = sorted(parts, key=lambda part: part.start)
+        self.backed = runs.joined([part.backed for part in ordered])
+        self.record_count = sum(part.record_count for part in ordered)
+        self.is_own = self.record_count > 0
+        missing = _believed(self, ordered)
+        self.missing = runs.joined([missing[:, :2]])
+        first = [part.first for part in ordered if part.agreed_count] + missing[:, 0].tolist()
+        last = [part.last for part in ordered if part.agreed_count] + (missing[:, 1] - 1).tolist()
+        self.first, self.last = min(first, default=0), max(last, default=-1)
+
+    def judge(self, found: Iterable[Unbacked]) -> None:
+        """Take the runs of entries without a record, in any order, and mark those at the end."""
+        missing_stop = runs.stop_of(self.truly_missing)
+        end = max(self.last_used, runs.stop_of(self.missing))
+        ordered = merged(sorted(found, key=lambda run: run.start))
+        for at in range(len(ordered) - 1, -1, -1):
+            run = ordered[at]
+            if run.stop != end or run.start < missing_stop or run.kind not in TAIL_KINDS:
+                break
+            ordered[at] = run._replace(is_tail=True)
+            end = run.start
+        self.unbacked = ordered
+
+
+def _believed(queue: QueueView, parts: Sequence[QueuePart]) -> Int64Array:
+    """Return the runs of missing entries whose numbers can be, and note the others.
+
+    A record's header has no checksum. A number that so many messages would have to precede as have
+    no room before the record is not believed: the places before it would fill the disk. The rule is
+    that of dispatch (`EntryDecisions`).
+    """
+    parts = [part for part in parts if part.record_count]
+    rows = np.concatenate(
+        [np.empty((0, MISSING_COLUMNS), np.int64), *(part.missing for part in parts)]
+    )
+    stop, last, believed = queue.end, parts[0].start if parts else 0, []
+    if len(rows) and not queue.has_files and not stop:
+        stop = _beginning(rows, queue.file_places)
+    for row in rows.tolist():
+        first, behind, at, last_at, before = row
+        last = max(last, before)
+        room = max(at - last, 0) // FIXED_SIZE + queue.file_places
+        if 0 <= first <= stop + room:
+            stop, last = max(stop, behind), last_at
+            believed.append(row)
+        else:
+            queue.impossible += [(first + step, at) for step in range(behind - first)]
+    return np.array(believed, dtype=np.int64).reshape(-1, MISSING_COLUMNS)
+
+
+def _beginning(rows: Int64Array, places: int) -> int:
+    """Return the number that a queue without files begins with.
+
+    It may be any, because old files of log and queue may be gone. It is a forged one where neither
+    the log before its record has room for so many messages, nor the next record goes on there.
+    """
+    if len(rows) == 1 and rows[0, 1] - rows[0, 0] == 1:
+        return int(rows[0, 0])  # the only record of the queue
+    for (first, behind, at, _, _), after in itertools.zip_longest(
+        rows.tolist(), rows[1:, 0].tolist()
+    ):
+        is_followed = behind - first > 1 or (after is not None and 0 <= after - first <= places)
+        if first >= 0 and (is_likely_beginning(first, at) or is_followed):
+            return int(first)
+    return 0
+
+
+# --- findings -----------------------------------------------------------------------------------
+
+
+def queue_findings(queue: QueueView, *, is_live: bool) -> Iterator[Finding]:
+    """Yield what is wrong with a queue; what a writer has not dispatched yet is nothing."""
+    if not is_directory_name(queue.topic):
+        if queue.record_count:
+            yield finding(
+                "queue-impossible",
+                "consumequeue",
+                f"{queue.record_count} records of a topic that cannot be a directory: "
+                f"{queue.topic}/{queue.queue_id}",
+                severity=Severity.WARNING,
+                action="nothing to do",
+                topic=queue.topic,
+                queue_id=queue.queue_id,
+            )
+        return
+    backed_stop = runs.stop_of(queue.backed)
+    for start, stop in runs.pairs(queue.truly_missing):
+        if not (is_live and start >= backed_stop):
+            yield _found(queue, "queue-missing", (start, stop), "records without their entry")
+    if queue.shadowed_count:
+        reason = f"{queue.shadowed_count} records claim a queue offset that another record has"
+        yield _found(queue, "queue-conflict", (0, 0), reason)
+    for run in queue.unbacked:
+        is_in_motion = run.is_tail or run.kind is UnbackedKind.STALE
+        if run.kind is not UnbackedKind.EXPIRED and not (is_live and is_in_motion):
+            yield _run_finding(queue, run)
+    yield from _numbers_findings(queue)
+
+
+def _numbers_findings(queue: QueueView) -> Iterator[Finding]:
+    """Yield what is wrong with the queue offsets that records state."""
+    if queue.is_own:
+        shown = runs.joined([[(run.start, run.stop)] for run in queue.unbacked])
+        for start, stop in runs.pairs(runs.without(queue.skipped, shown)):
+            reason = "no record states them, no entry stands there"
+            yield _found(queue, "queue-gap", (start, stop), reason)
+    if queue.impossible:
+        number, at = queue.impossible[0]
+        reason = (
+            f"{len(queue.impossible)} records state a queue offset that cannot be, the first "
+            f"{number} at physical offset {at}: no {number} messages fit before it"
+        )
+        yield _found(queue, "queue-impossible", (0, 0), reason)._replace(physical_offset=at)
+
+
+def _run_finding(queue: QueueView, run: Unbacked) -> Finding:
+    kind = f"queue-{run.kind.value}"
+    reason, severity = KINDS[kind].means, None
+    if run.kind is UnbackedKind.LOST:
+        reason = "entries of records that are lost in a damaged range of the log"
+    # Those before a queue's first message are its normal beginning.
+    elif run.kind is UnbackedKind.FILLER and runs.holds(queue.backed, run.start - 1):
+        kind, reason = "queue-hole", "fillers that keep the places of lost records"
+    elif run.kind is UnbackedKind.WRONG:
+        reason = "entries that point at no intact record of this queue and number"
+        severity = Severity.WARNING if run.is_tail else None
+    found = _found(queue, kind, (run.start, run.stop), reason)
+    return found if severity is None else found._replace(severity=severity)
+
+
+def _found(queue: QueueView, kind: str, span: tuple[int, int], reason: str) -> Finding:
+    start, stop = span
+    return finding(
+        kind,
+        queue.directory,
+        f"queue offsets {start} to {stop - 1}: {reason}" if start < stop else reason,
+        offset=start * ENTRY_SIZE_BYTES,
+        size=(stop - start) * ENTRY_SIZE_BYTES,
+        topic=queue.topic,
+        queue_id=queue.queue_id,
+        queue_offset=start if start < stop else None,
+    )
+
+
+def is_directory_name(topic: str) -> bool:
+    """Whether a topic can be the name of a directory."""
+    is_name = topic not in {"", ".", ".."} and not {"/", "\0"} & set(topic)
+    return is_name and len(topic.encode("utf-8", "surrogatepass")) <= MAX_NAME_BYTES
+
+
+def extension_finding(directory: str, topic: str, queue: str, sizes: Sequence[int]) -> Finding:
+    """Name what is not looked into: the extension of a queue (spec F7)."""
+    return finding(
+        "queue-ext",
+        directory,
+        f"{len(sizes)} files of a queue extension: neither checked nor made again",
+        size=sum(sizes),
+        topic=topic,
+        queue_id=int(queue) if queue.isdecimal() else None,
+    )

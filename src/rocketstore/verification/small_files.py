@@ -1,0 +1,189 @@
+"""The small files of a store: checkpoint and JSON tables, each against the log and the queues.
+
+A consumer that stands past a queue's end waits for messages that may never come; one before its
+beginning has lost some.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from rocketstore.errors import FormatError
+from rocketstore.format.checkpoint import CHECKPOINT_SIZE_BYTES, decode_checkpoint
+from rocketstore.format.markers import ABORT_FILE_NAME, CHECKPOINT_FILE_NAME, CONFIG_DIRECTORY
+from rocketstore.format.metadata_json import (
+    BACKUP_SUFFIX,
+    CONSUMER_FILTERS_FILE,
+    CONSUMER_OFFSETS_FILE,
+    DELAY_OFFSETS_FILE,
+    SUBSCRIPTION_GROUPS_FILE,
+    TOPICS_FILE,
+    ConsumerFilterTable,
+    ConsumerOffsets,
+    DelayOffsets,
+    SubscriptionGroupTable,
+    TopicTable,
+    decode_table,
+)
+from rocketstore.verification.expectation import DELAY_TOPIC
+from rocketstore.verification.findings import Finding, Severity, finding
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from rocketstore.verification.queue_rules import QueueView
+
+TABLES: Final[dict[str, Any]] = {
+    TOPICS_FILE: TopicTable,
+    CONSUMER_OFFSETS_FILE: ConsumerOffsets,
+    DELAY_OFFSETS_FILE: DelayOffsets,
+    SUBSCRIPTION_GROUPS_FILE: SubscriptionGroupTable,
+    CONSUMER_FILTERS_FILE: ConsumerFilterTable,
+}
+"""The JSON tables that are known, by file name."""
+
+SMALL_FILES: Final = (
+    CHECKPOINT_FILE_NAME,
+    *(f"{CONFIG_DIRECTORY}/{name}{end}" for name in TABLES for end in ("", BACKUP_SUFFIX)),
+)
+"""Every small file, by its name below the store."""
+
+CLOCK_TOLERANCE_MS: Final = 86_400_000
+"""A store time may be that far ahead: a day, for clocks of several machines."""
+
+_MISSING: Final = "missing"
+
+Content = bytes | str | None
+"""A file's content; why it cannot be read; None where there is no file."""
+
+
+def abort_finding() -> Finding:
+    """Say that the last writer did not end in order."""
+    return finding("abort", ABORT_FILE_NAME, "the last writer did not end in order")
+
+
+def checkpoint_findings(
+    content: Content, now_ms: int, latest_ms: int | None = None
+) -> Iterator[Finding]:
+    """Yield what is wrong with the checkpoint; a broken one only makes recovery go further back.
+
+    Parameters
+    ----------
+    latest_ms
+        The latest store time of the log; None or 0 is not known.
+    """
+    name = CHECKPOINT_FILE_NAME
+    if content is None:
+        yield finding("checkpoint", name, "there is none", severity=Severity.NOTE)
+        return
+    if isinstance(content, str):
+        yield finding("checkpoint", name, content)
+        return
+    if len(content) != CHECKPOINT_SIZE_BYTES:
+        reason = f"length: expected {CHECKPOINT_SIZE_BYTES} bytes, found {len(content)}"
+        yield finding("checkpoint", name, reason)
+    try:
+        times = decode_checkpoint(content)
+    except FormatError as error:
+        yield finding("checkpoint", name, str(error))
+        return
+    for number, (what, value) in enumerate(times._asdict().items()):
+        if not 0 <= value <= now_ms + CLOCK_TOLERANCE_MS:
+            reason = f"{what}: {value} is no past time"
+            yield finding("checkpoint", name, reason, offset=8 * number)
+        elif what == "physic_ms" and latest_ms and value > latest_ms:
+            yield finding(
+                "checkpoint-ahead",
+                name,
+                f"{what}: messages were flushed up to {value}, the log's last is of {latest_ms}",
+                offset=8 * number,
+                expected=f"at most {latest_ms}",
+                found=str(value),
+            )
+
+
+def table_findings(content_of: Callable[[str], Content]) -> Iterator[Finding]:
+    """Yield what is wrong with the JSON tables and their backups (K-D4)."""
+    for name in TABLES:
+        shown = f"{CONFIG_DIRECTORY}/{name}"
+        _, own = _decoded(content_of(shown), name)
+        _, backup = _decoded(content_of(shown + BACKUP_SUFFIX), name)
+        if own is None:
+            if backup not in {None, _MISSING}:
+                action = "nothing to do: the table itself is good"
+                yield finding("table", shown + BACKUP_SUFFIX, str(backup), action=action)
+        elif backup is None:
+            yield finding("table", shown, own, action="the backup is read instead")
+        elif {own, backup} != {_MISSING}:
+            yield finding(
+                "table",
+                shown,
+                f"{own}; backup: {backup}",
+                severity=Severity.DAMAGE,
+                action="bring the table back; the broker starts without it",
+            )
+
+
+def _decoded(content: Content, name: str) -> tuple[Any, str | None]:
+    """Return a table, or why it cannot be read."""
+    if not isinstance(content, bytes):
+        return None, _MISSING if content is None else content
+    if not content.strip():
+        return None, "empty"
+    try:
+        return decode_table(content, TABLES[name]), None
+    except FormatError as error:
+        return None, str(error)
+
+
+# --- against the queues -------------------------------------------------------------------------
+
+
+class Position(NamedTuple):
+    """Where a consumer, or a delay level, goes on in a queue."""
+
+    file: str
+    who: str
+    topic: str
+    queue_id: int
+    offset: int
+
+
+def positions(content_of: Callable[[str], Content]) -> Iterator[Position]:
+    """Yield every consumer's position, of the table or else its backup."""
+    for name in (CONSUMER_OFFSETS_FILE, DELAY_OFFSETS_FILE):
+        shown = f"{CONFIG_DIRECTORY}/{name}"
+        table, _ = _decoded(content_of(shown), name)
+        if table is None:
+            table, _ = _decoded(content_of(shown + BACKUP_SUFFIX), name)
+        if isinstance(table, ConsumerOffsets):
+            for key, offsets in sorted(table.offset_table.items()):
+                topic, _, group = key.partition("@")
+                for queue_id, offset in sorted(offsets.items()):
+                    yield Position(shown, f"group {group}", topic, queue_id, offset)
+        elif isinstance(table, DelayOffsets):
+            topic = DELAY_TOPIC.decode()
+            for level, offset in sorted(table.offset_table.items()):
+                yield Position(shown, f"delay level {level}", topic, level - 1, offset)
+
+
+def position_findings(position: Position, queue: QueueView | None) -> Iterator[Finding]:
+    """Compare a consumer's next offset with what its queue has; None: there is no such queue."""
+    first, end = (0, 0) if queue is None else (queue.first_record, queue.stop)
+    at = f"{position.who}: next is queue offset {position.offset}, and the queue"
+    if position.offset > end:
+        kind, reason = "consumer-ahead", f"{at} ends before {end}"
+    elif position.offset < first:
+        kind, reason = "consumer-behind", f"{at} begins at {first}"
+    else:
+        return
+    yield finding(
+        kind,
+        position.file,
+        reason,
+        topic=position.topic,
+        queue_id=position.queue_id,
+        queue_offset=position.offset,
+        expected=f"{first} to {end}",
+        found=str(position.offset),
+    )

@@ -1,0 +1,149 @@
+"""What queue entries are that no intact record of the log backs."""
+
+from __future__ import annotations
+
+import itertools
+from enum import Enum
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+
+import numpy as np
+
+from rocketstore.format.queue_entry import filler_mask, kept_place_mask, written_mask
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    import numpy.typing as npt
+
+    from rocketstore.format.queue_entry import EntryArray
+
+    BoolArray: TypeAlias = npt.NDArray[np.bool_]
+
+
+class UnbackedKind(Enum):
+    """What entries without an intact record are; the value ends the kind of their finding."""
+
+    EXPIRED = "expired"
+    """Their records were deleted with old log files."""
+    FILLER = "filler"
+    """Fillers before the first message, or kept places."""
+    LOST = "hole"
+    """They point into damage: the places of lost records."""
+    UNWRITTEN = "unwritten"
+    """Zeros between entries; 4.9 takes them for the queue's end."""
+    KEPT = "kept"
+    """Kept places: given out to records that were lost with the log's end."""
+    STALE = "stale"
+    """They point at or past the log's end."""
+    BEYOND = "beyond-log"
+    """They point past the last log file: a file is gone, or was never seen again."""
+    WRONG = "wrong"
+    """They point at something else: another queue's record, or no record's start."""
+
+    @property
+    def is_hole(self) -> bool:
+        """Whether such an entry may stay: it keeps a place."""
+        return self in {UnbackedKind.FILLER, UnbackedKind.LOST, UnbackedKind.KEPT}
+
+
+TAIL_KINDS: Final = frozenset(
+    {
+        UnbackedKind.KEPT,
+        UnbackedKind.STALE,
+        UnbackedKind.BEYOND,
+        UnbackedKind.WRONG,
+        UnbackedKind.UNWRITTEN,
+    }
+)
+_KINDS: Final = list(UnbackedKind)
+
+
+class LogBounds(NamedTuple):
+    """Physical offsets by which entries are judged; ranges as pairs, in order.
+
+    Attributes
+    ----------
+    min, end, files_stop
+        The first file's start, the log's end, the last file's stop.
+    lost
+        Ranges inside the log without a kept record.
+    old
+        What an earlier log left.
+    """
+
+    min: int
+    end: int
+    files_stop: int
+    lost: Sequence[tuple[int, int]] = ()
+    old: Sequence[tuple[int, int]] = ()
+
+
+class Unbacked(NamedTuple):
+    """Neighbouring entries without an intact record; queue offsets.
+
+    Attributes
+    ----------
+    is_tail
+        Nothing that stays comes after them.
+    """
+
+    kind: UnbackedKind
+    start: int
+    stop: int
+    is_tail: bool = False
+
+
+def unbacked_runs(entries: EntryArray, first: int, log: LogBounds) -> list[Unbacked]:
+    """Say what neighbouring entries are that no record backs; `first` is their queue offset."""
+    if not len(entries):
+        return []
+    kinds = _kinds(entries, log)
+    breaks = np.flatnonzero(np.diff(kinds)) + 1
+    return [
+        Unbacked(_KINDS[kinds[begin]], first + begin, first + behind)
+        for begin, behind in itertools.pairwise([0, *breaks.tolist(), kinds.size])
+    ]
+
+
+def _kinds(entries: EntryArray, log: LogBounds) -> npt.NDArray[np.int8]:
+    offsets = entries["physical_offset"].astype(np.int64)
+    kinds = np.full(len(entries), _KINDS.index(UnbackedKind.WRONG), dtype=np.int8)
+
+    def put(kind: UnbackedKind, where: BoolArray) -> None:
+        kinds[where] = _KINDS.index(kind)
+
+    lost = np.array(log.lost, dtype=np.int64).reshape(-1, 2)
+    if len(lost):
+        at = np.searchsorted(lost[:, 0], offsets, side="right") - 1
+        put(UnbackedKind.LOST, (at >= 0) & (offsets < lost[np.maximum(at, 0), 1]))
+    put(UnbackedKind.STALE, offsets >= log.end)
+    put(UnbackedKind.BEYOND, offsets >= log.files_stop)
+    for start, stop in log.old:
+        put(UnbackedKind.WRONG, (offsets >= max(start, log.end)) & (offsets < stop))
+    put(UnbackedKind.EXPIRED, offsets < log.min)
+    put(UnbackedKind.WRONG, ~written_mask(entries))
+    put(UnbackedKind.KEPT, kept_place_mask(entries))
+    put(UnbackedKind.FILLER, filler_mask(entries))
+    put(UnbackedKind.UNWRITTEN, empty_mask(entries))
+    return kinds
+
+
+def empty_mask(entries: EntryArray) -> BoolArray:
+    """Return which entries are zeros throughout."""
+    mask: BoolArray = (
+        (entries["physical_offset"] == 0)
+        & (entries["record_size"] == 0)
+        & (entries["tags_code"] == 0)
+    )
+    return mask
+
+
+def merged(found: Iterable[Unbacked]) -> list[Unbacked]:
+    """Put neighbouring runs of one kind together."""
+    joined: list[Unbacked] = []
+    for run in found:
+        if joined and joined[-1].stop == run.start and joined[-1].kind is run.kind:
+            joined[-1] = joined[-1]._replace(stop=run.stop)
+        else:
+            joined.append(run)
+    return joined

@@ -1,0 +1,118 @@
+"""DataFrames in this process, as far as jobs use them: what Spark does in one partition, by DuckDB.
+
+For tests of what a job concludes from many small stores; that Spark comes to the same is tested on
+Spark (``tests/spark``).
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import duckdb
+import pyarrow as pa
+
+from rocketstore.pipeline.jobs import execution
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+_KINDS = {"STRING": pa.string(), "INT": pa.int32(), "LONG": pa.int64(), "BINARY": pa.binary()}
+
+
+def arrow_schema(columns: str) -> pa.Schema:
+    """Return what `execution` asks Spark for."""
+    fields = (one.split() for one in columns.split(", "))
+    return pa.schema([(name, _KINDS[kind]) for name, kind in fields])
+
+
+class Frame:
+    """An Arrow table with the methods of a Spark DataFrame."""
+
+    def __init__(self, table: pa.Table) -> None:
+        self._table = table
+
+    @property
+    def sparkSession(self) -> Frames:  # noqa: N802 - Spark's name
+        return Frames()
+
+    def persist(self) -> Frame:
+        return self
+
+    def unpersist(self) -> Frame:
+        return self
+
+    def repartition(self, *_: Any) -> Frame:
+        return self
+
+    repartitionById = repartition  # noqa: N815 - Spark's name
+
+    def sortWithinPartitions(self, *names: str) -> Frame:  # noqa: N802 - Spark's name
+        return self._query(f"SELECT * FROM rows ORDER BY {', '.join(names)}")  # noqa: S608 - tests' own
+
+    def orderBy(self, name: str, *, ascending: bool) -> Frame:  # noqa: N802 - Spark's name
+        direction = "ASC" if ascending else "DESC"
+        return self._query(f"SELECT * FROM rows ORDER BY {name} {direction}")  # noqa: S608 - above
+
+    def limit(self, count: int) -> Frame:
+        return Frame(self._table.slice(0, count))
+
+    def filter(self, condition: str) -> Frame:
+        return self._query(f"SELECT * FROM rows WHERE {condition}")  # noqa: S608 - as above
+
+    def unionByName(self, other: Frame) -> Frame:  # noqa: N802 - Spark's name
+        both = [self._table, other._table.select(self._table.column_names)]
+        return Frame(pa.concat_tables(both, promote_options="permissive"))
+
+    def mapInArrow(self, work: Any, schema: Any) -> Frame:  # noqa: N802 - Spark's name
+        columns = arrow_schema(schema)
+        batches = [batch.select(columns.names).cast(columns) for batch in work(self._batches())]
+        return Frame(pa.Table.from_batches(batches, columns))
+
+    def groupBy(self, *names: str) -> Grouped:  # noqa: N802 - Spark's name
+        return Grouped(self, names)
+
+    def toArrow(self) -> pa.Table:  # noqa: N802 - Spark's name
+        return self._table
+
+    def _batches(self) -> Any:
+        return iter(self._table.to_batches(max_chunksize=100))
+
+    def _query(self, query: str) -> Frame:
+        with duckdb.connect() as connection:
+            connection.register("rows", self._table)
+            return Frame(connection.sql(query).to_arrow_table())
+
+
+class Grouped:
+    """Groups of a frame."""
+
+    def __init__(self, frame: Frame, names: tuple[str, ...]) -> None:
+        self._frame, self._names = frame, names
+
+    def agg(self, sums: dict[str, str]) -> Frame:
+        chosen = [
+            f'{what}({name})::BIGINT AS "{what}({"1" if name == "*" else name})"'
+            for name, what in sums.items()
+        ]
+        names = ", ".join(self._names)
+        query = f"SELECT {names}, {', '.join(chosen)} FROM rows GROUP BY {names}"  # noqa: S608 - above
+        return self._frame._query(query)
+
+
+class Frames:
+    """A session that makes such frames."""
+
+    def createDataFrame(self, table: pa.Table) -> Frame:  # noqa: N802 - Spark's name
+        return Frame(table)
+
+
+@contextmanager
+def jobs_here() -> Iterator[Frames]:
+    """Let jobs run on such frames, without Spark."""
+    asked, execution._arrow_schema = execution._arrow_schema, arrow_schema
+    try:
+        yield Frames()
+    finally:
+        execution._arrow_schema = asked
