@@ -89,10 +89,10 @@ class StoreDataSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: FBT001 - Spark's
         """Return the sink of ``df.write``; see ``docs/guide/spark-sink.md``."""
-        from rocketstore.pipeline.sink.sink_writer import batch_writer  # noqa: PLC0415 - as above
+        from rocketstore.pipeline.sink.sink_writer import BatchSink  # noqa: PLC0415 - as above
 
         with plain_errors():
-            return batch_writer(dict(self.options), schema, overwrite=overwrite)
+            return BatchSink.planned(dict(self.options), schema, overwrite=overwrite)
 
     def streamWriter(  # noqa: N802 - Spark's name
         self,
@@ -100,10 +100,10 @@ class StoreDataSource(DataSource):
         overwrite: bool,  # noqa: FBT001 - Spark's
     ) -> DataSourceStreamWriter:
         """Return the sink of one micro-batch of ``df.writeStream``."""
-        from rocketstore.pipeline.sink.sink_writer import stream_writer  # noqa: PLC0415 - as above
+        from rocketstore.pipeline.sink.sink_writer import StreamSink  # noqa: PLC0415 - as above
 
         with plain_errors():
-            return stream_writer(dict(self.options), schema, overwrite=overwrite)
+            return StreamSink.planned(dict(self.options), schema, overwrite=overwrite)
 
 
 class StoreReader(DataSourceReader):

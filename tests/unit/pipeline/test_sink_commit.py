@@ -300,6 +300,14 @@ def test_a_disk_that_is_full_in_the_middle_leaves_a_batch_that_the_next_commit_f
     check_whole(tmp_path)
 
 
+def test_a_write_of_which_nothing_got_in_is_forgotten_and_may_be_repeated(tmp_path):
+    with pytest.raises(StoreFullError, match="after 0 messages the store took no more"):
+        commit(tmp_path, [rows(20)], None, streaming=False, disk=FullDisk(0))
+    assert read_intent(tmp_path).title.startswith("write write..")
+    assert commit(tmp_path, [rows(20)], None, streaming=False).messages == 20
+    assert stored_numbers(tmp_path) == list(range(20))
+
+
 # --- staged files and marks that were changed ---------------------------------------------------
 
 
@@ -372,7 +380,7 @@ def test_a_done_mark_that_cannot_be_trusted_stops_the_commit(tmp_path):
 
 def test_an_intent_reads_back_as_it_was_written(tmp_path):
     intent = Intent(
-        job="j", sink_id="s", batch_id=4, start=10, file_size=1000, store_timestamp_ms=99,
+        job="j", sink_id="s", batch_id=4, start=10, store_timestamp_ms=99,
         files=(StagedFile(0, "a", ((10, 2), (7, 3))),), present=((0, 1), (5, 9)),
     )  # fmt: skip
     path = tmp_path / "sink" / "intent.json"

@@ -9,11 +9,12 @@ import shutil
 import pytest
 
 from rocketstore import Message, MessageStore
-from rocketstore.errors import StoreDamagedError
+from rocketstore.errors import StoreDamagedError, StoreError
 from rocketstore.format.java_hash import string_hash
 from rocketstore.pipeline.sink.sink_commit import check_target, commit_batch
 from rocketstore.pipeline.sink.sink_ledger import read_intent
 from rocketstore.pipeline.sink.sink_staging import staging_root
+from rocketstore.storage.files.disk import Disk
 from support.shadow_disk import ShadowDisk
 from support.sink_parts import (
     CONFIG,
@@ -33,7 +34,7 @@ TASKS = (rows(45), rows(3, 45), [], rows(52, 48))
 
 BEFORE = rows(10, 900)
 POWER_SEEDS = range(int(os.environ.get("ROCKETSTORE_SINK_POWER_SEEDS", "25")))
-CALLS_OF_A_COMMIT = 62
+CALLS_OF_A_COMMIT = 76
 """Calls of the disk; a cut at a later one would come too late."""
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
@@ -215,12 +216,12 @@ def test_a_power_cut_in_a_commit_loses_and_repeats_nothing(root, tmp_path, seed)
     assert stored_messages(target, has_gaps=True) == found
 
 
-def interrupted(root, tmp_path):
+def interrupted(root, tmp_path, least=10):
     """Return a store whose commit was killed with a part of the batch in the log."""
     for point in range(30, 80):
         target = tmp_path / f"half-{point}"
         trial(root, target, point)
-        if read_intent(target) and 10 < len(stored_numbers(target)) < 110:
+        if read_intent(target) and least < len(stored_numbers(target)) < 110:
             return target
         shutil.rmtree(target)
     raise AssertionError
@@ -244,3 +245,36 @@ def test_an_intent_that_cannot_be_trusted_stops_every_commit(root, tmp_path):
     with pytest.raises(StoreDamagedError, match=r"intent\.json cannot be trusted: checksum"):
         commit(target, TASKS, 1)
     assert stored_numbers(target) == before
+
+
+def test_a_batch_whose_beginning_was_deleted_meanwhile_stops_every_commit(root, tmp_path):
+    target = interrupted(root, tmp_path, least=70)
+    (target / "commitlog" / f"{0:020}").unlink()
+    with pytest.raises(StoreError, match=r"and the log begins at 16384 by now") as caught:
+        commit(target, TASKS, 1)
+    assert "intent.json away" in str(caught.value)
+
+
+class Watched(Disk):
+    """Notes what is synced and replaced."""
+
+    def __init__(self):
+        self.noted = []
+
+    def fdatasync(self, descriptor, path):
+        self.noted.append(path.parent.name)
+        super().fdatasync(descriptor, path)
+
+    def replace(self, source, target):
+        self.noted.append(target.name)
+        super().replace(source, target)
+
+
+def test_rows_are_called_present_only_when_they_are_on_the_disk(root, tmp_path):
+    # The same kill again: looking at what it left has put that on the disk.
+    _, _, point = interrupted(root, tmp_path).name.partition("-")
+    target = tmp_path / "again"
+    assert trial(root, target, int(point))
+    disk = Watched()
+    commit(target, TASKS, 1, disk=disk)
+    assert "commitlog" in disk.noted[: disk.noted.index("intent.json")]

@@ -16,9 +16,9 @@ from __future__ import annotations
 
 import os
 import time
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 import msgspec
 
@@ -50,7 +50,6 @@ from rocketstore.format.markers import (
 from rocketstore.format.record import host_flags, record_size
 from rocketstore.pipeline.sink.sink_ledger import (
     Intent,
-    Ledger,
     Ranges,
     intent_path,
     is_among,
@@ -67,11 +66,12 @@ from rocketstore.pipeline.sink.sink_staging import (
     check_staged,
     read_chunks,
     staging_root,
-    sweep_staging,
+    sweepable,
 )
 from rocketstore.storage.clock import system_clock_ms
 from rocketstore.storage.files.disk import Disk
 from rocketstore.storage.files.lock import refuse_writer
+from rocketstore.storage.files.metadata_file import replace_whole
 from rocketstore.storage.layout import StoreLayout
 from rocketstore.storage.log.prepared import HOST_BITS, PreparedMessage
 from rocketstore.storage.opening import observed_sizes
@@ -79,7 +79,7 @@ from rocketstore.storage.results import PutMessageStatus
 from rocketstore.storage.store import MessageStore
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Sequence
+    from collections.abc import Callable, Generator, Iterator, Sequence
 
     from rocketstore.pipeline.sink.sink_settings import SinkOptions
 
@@ -92,8 +92,6 @@ _SIGNS_OF_A_STORE: Final = frozenset(
 
 _PAUSE_S: Final = 0.1
 """Between two looks at a store that is in use."""
-
-_HINT_LOCKED: Final = "stop that writer, give a longer lockTimeout, or write to another store"
 
 _log: Final = get_logger(__name__)
 _Result = TypeVar("_Result")
@@ -108,28 +106,13 @@ class CommitOutcome(NamedTuple):
 
 
 class _Row(NamedTuple):
-    """A message of a batch; `number` counts over all staged files."""
+    """A message of a batch; `number` counts over all staged files, `size` is its record's."""
 
     number: int
+    size: int
     queue_id: int
     body: bytes
     prepared: PreparedMessage
-
-
-class _StoppedClock:
-    """The time, until a commit stops it: all messages appended under an intent have one."""
-
-    def __init__(self, clock: Callable[[], int]) -> None:
-        self._clock = clock
-
-    def __call__(self) -> int:
-        return self._clock()
-
-    def stop_at_least(self, earliest_ms: int) -> int:
-        """Stop at the present time, or at `earliest_ms` when the clock went back; return it."""
-        now_ms = max(self._clock(), earliest_ms)
-        self._clock = lambda: now_ms
-        return now_ms
 
 
 def check_target(options: SinkOptions, *, sleep: Sleep = time.sleep) -> None:
@@ -137,15 +120,11 @@ def check_target(options: SinkOptions, *, sleep: Sleep = time.sleep) -> None:
 
     Raises
     ------
-    StoreLockedError
-        A writer, ours or a broker, has the store open for longer than ``lockTimeout``.
-    NotAStoreError
-        The directory holds something else.
-    StoreError
-        It may not be written to.
+    StoreLockedError, NotAStoreError, StoreError
+        A writer does not let go in ``lockTimeout``; it holds something else; it is not writable.
     """
     root = Path(options.root)
-    _waiting(options, lambda: refuse_writer(root / LOCK_FILE_NAME, hint=_HINT_LOCKED), sleep)
+    _waiting(options, lambda: refuse_writer(root / LOCK_FILE_NAME, hint=""), sleep)
     if root.exists() and not root.is_dir():
         raise NotAStoreError(f"{root} is no directory", hint="name the directory of a store")
     names = {path.name for path in root.iterdir()} if root.is_dir() else set()
@@ -160,19 +139,18 @@ def check_target(options: SinkOptions, *, sleep: Sleep = time.sleep) -> None:
         hint = "let the users that run Spark's driver and workers write there"
         raise StoreError(f"{there} cannot be written: Permission denied", hint=hint)
     if intent_path(root).exists():
-        with SinkStore.open(options, sleep=sleep) as store:
+        with _opened(options, Disk(), system_clock_ms, sleep) as store:
             store.settle()
 
 
 def encode_settings(options: SinkOptions) -> EncodeSettings:
     """Return what tasks have to know of the store."""
     config = _config_of(options)
-    sizes = resolve_sizes(config, observed_sizes(StoreLayout.of(options.root, config), config))
     return EncodeSettings(
         topic=options.topic,
         queue_count=options.queue_count,
         max_message_size=config.max_message_size,
-        file_size=sizes.commit_log_file_bytes,
+        file_size=_file_size_of(options, config),
         store_host=encode_host(config.store_host),
     )
 
@@ -191,26 +169,23 @@ def commit_batch(  # noqa: PLR0913 - the last three are of tests
 
     Parameters
     ----------
-    job
-        Which staged them.
     files
         Of the committed attempts only.
 
     Raises
     ------
-    StoreLockedError
-        Somebody else writes to the store for longer than ``lockTimeout``; nothing was appended.
-    StoreDamagedError
-        A staged file, the intent or the ledger cannot be trusted.
-    ConfigError
-        A stream with another checkpoint has used this sinkId; nothing was appended.
-    StoreError
-        The store could not take it all. The next commit finishes the batch.
+    StoreLockedError, ConfigError
+        Somebody does not let go of the store; a stream with another checkpoint used this sinkId.
+        Nothing was appended.
+    StoreDamagedError, StoreError
+        A staged file, intent or ledger cannot be trusted; the store could not take it all. The next
+        commit finishes the batch.
     """
-    with SinkStore.open(options, disk=disk, clock=clock, sleep=sleep) as store:
+    chosen = Disk() if disk is None else disk
+    with _opened(options, chosen, clock, sleep) as store:
         store.settle()
         outcome = store.commit(job, sorted(files), batch_id)
-        store.sweep(job, clock() / 1000)
+        _sweep(sweepable(options.root, job, kept=None, now_s=clock() / 1000), chosen)
     return outcome
 
 
@@ -219,52 +194,44 @@ def sweep_job(options: SinkOptions, job: StagingJob) -> None:
 
     The job of an intent stays: its commit will be finished from it. Needs no lock.
     """
-    root = Path(options.root)
-    disk = Disk()
+    root, disk = Path(options.root), Disk()
     try:
         intent = read_intent(root)
         kept = None if intent is None else intent.job
-        sweep_staging(root, disk, job, kept=kept, now_s=time.time())
+        _sweep(sweepable(root, job, kept=kept, now_s=time.time()), disk)
         for directory in (staging_root(root), root / SINK_DIRECTORY):
             disk.remove_directory(directory)
     except (OSError, StoreDamagedError) as error:
         _log.warning("sink.sweep_failed", root=str(root), error=str(error))
 
 
+def _sweep(directories: Sequence[Path], disk: Disk) -> None:
+    for directory in directories:
+        for path in sorted(directory.iterdir()):
+            disk.unlink(path)
+        disk.remove_directory(directory)
+
+
 class SinkStore:
     """A store that is open for a commit."""
 
-    def __init__(self, options: SinkOptions, disk: Disk, clock: _StoppedClock) -> None:
+    def __init__(self, options: SinkOptions, disk: Disk, clock: Callable[[], int]) -> None:
         config = _config_of(options)
-        self._root = Path(options.root)
-        self._disk = disk
         self._clock = clock
         self._store_host = encode_host(config.store_host)
+        self.root, self.disk = Path(options.root), disk
         # Without threads: one commit is one row of steps, and retention deletes nothing.
-        self._store = MessageStore.open(options.root, config, disk=disk, clock=clock, threads=False)
-        layout = self._store.layout
-        sizes = resolve_sizes(config, observed_sizes(layout, config))
-        self._file_size = sizes.commit_log_file_bytes
+        self.store = MessageStore.open(
+            options.root,
+            config,
+            disk=disk,
+            clock=self._time_ms,
+            threads=False,
+        )
+        self._file_size = _file_size_of(options, config)
 
-    @classmethod
-    def open(
-        cls,
-        options: SinkOptions,
-        *,
-        disk: Disk | None = None,
-        clock: Callable[[], int] = system_clock_ms,
-        sleep: Sleep = time.sleep,
-    ) -> SinkStore:
-        """Wait for the lock, recover and return the store, made where there is none."""
-        chosen = Disk() if disk is None else disk
-        return _waiting(options, lambda: cls(options, chosen, _StoppedClock(clock)), sleep)
-
-    def __enter__(self) -> Self:
-        self._store.__enter__()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._store.__exit__(*error)  # type: ignore[arg-type] # three values, as they came
+    def _time_ms(self) -> int:
+        return self._clock()
 
     def commit(
         self, job: StagingJob, files: Sequence[StagedFile], batch_id: int | None
@@ -272,35 +239,35 @@ class SinkStore:
         """Append a batch that is not there yet."""
         sink_id = job.sink_id
         if sink_id is not None and batch_id is not None:
-            ledger = read_ledger(self._root, sink_id)
+            ledger = read_ledger(self.root, sink_id)
             if job.streaming:
-                ledger.refuse_older(batch_id, ledger_path(self._root, sink_id))
+                ledger.refuse_older(batch_id, ledger_path(self.root, sink_id))
             if batch_id in ledger:
                 _log.warning(
                     "sink.batch_known", sink_id=sink_id, batch_id=batch_id, last=ledger.last,
                     hint="it was committed before and is passed over",
                 )  # fmt: skip
                 return CommitOutcome(is_new=False, start=0, messages=0)
-        check_staged(staging_root(self._root) / job.name, files, begun=False)
+        check_staged(staging_root(self.root) / job.name, files, begun=False)
         intent = Intent(
-            job=job.name, sink_id=sink_id, batch_id=batch_id, start=0, file_size=0,
-            store_timestamp_ms=0, files=tuple(files),
+            job=job.name, sink_id=sink_id, batch_id=batch_id, start=0, store_timestamp_ms=0,
+            files=tuple(files),
         )  # fmt: skip
-        start = self._store.max_physical_offset
+        start = self.store.max_physical_offset
         return CommitOutcome(is_new=True, start=start, messages=self._append(intent))
 
     def settle(self) -> None:
         """Finish or undo what a killed commit left; see the module's head."""
-        intent = read_intent(self._root)
+        intent = read_intent(self.root)
         if intent is None:
             return
         is_done = False
         if intent.sink_id is not None and intent.batch_id is not None:
-            is_done = intent.batch_id in read_ledger(self._root, intent.sink_id)
+            is_done = intent.batch_id in read_ledger(self.root, intent.sink_id)
         present: Ranges = ()
         if not is_done:
             present = intent.present
-            if self._store.max_physical_offset > intent.start:
+            if self.store.max_physical_offset > intent.start:
                 present = self._present(intent)
             _log.info("sink.settled", batch=intent.title, present=present)
         if present:
@@ -308,30 +275,30 @@ class SinkStore:
         else:
             self._forget_intent()
 
-    def sweep(self, job: StagingJob, now_s: float) -> None:
-        """Take away what this job staged, and what was left."""
-        sweep_staging(self._root, self._disk, job, kept=None, now_s=now_s)
-
     # --- the log ------------------------------------------------------------------------------
 
     def _append(self, intent: Intent) -> int:
         """Append the rows of a batch that are not present, under an intent, and finish it."""
         # What the intent calls present, and all in front of it, stays whatever is lost after this.
-        self._store.flush()
-        now_ms = self._clock.stop_at_least(self._store.last_store_timestamp_ms)
-        place = self._store.max_physical_offset
-        intent = msgspec.structs.replace(
-            intent, start=place, file_size=self._file_size, store_timestamp_ms=now_ms
-        )
+        self.store.flush()
+        now_ms = max(self._clock(), self.store.last_store_timestamp_ms)
+        self._clock = lambda: now_ms
+        place = self.store.max_physical_offset
+        intent = msgspec.structs.replace(intent, start=place, store_timestamp_ms=now_ms)
         self._write_intent(intent)
         count = 0
         with closing(self._rows(intent)) as rows:
             for row in rows:
                 if is_among(intent.present, row.number):
                     continue
-                result = self._store.put_prepared(row.prepared, row.body, row.queue_id)
+                result = self.store.put_prepared(row.prepared, row.body, row.queue_id)
                 if not result.is_stored:
-                    raise _not_taken(intent, count, result.status, result.detail)
+                    is_full = result.status is PutMessageStatus.CREATE_MAPEDFILE_FAILED
+                    raise (StoreFullError if is_full else StoreError)(
+                        f"{intent.title}: after {count} messages the store took no more: "
+                        f"{result.detail}",
+                        hint="put that right; the next write to the store finishes this first",
+                    )
                 place = self._fitted(place, row)
                 if (result.physical_offset, result.store_timestamp_ms) != (place, now_ms):
                     raise StoreError(
@@ -342,27 +309,29 @@ class SinkStore:
                     )
                 place += result.size
                 count += 1
-        self._store.flush()
-        if not self._store.wait_dispatched():
+        self.store.flush()
+        if not self.store.wait_dispatched():
             raise StoreError(
                 f"{intent.title} is in the log but not in its queues",
                 hint="open the store again, which dispatches what is missing",
             )
         if intent.sink_id is not None and intent.batch_id is not None:
-            ledger = read_ledger(self._root, intent.sink_id).with_batch(intent.batch_id)
-            self._write(ledger_path(self._root, intent.sink_id), ledger)
+            ledger = read_ledger(self.root, intent.sink_id).with_batch(intent.batch_id)
+            path = ledger_path(self.root, intent.sink_id)
+            self.disk.make_directory(path.parent)
+            replace_whole(path, sealed(ledger), self.disk)
         self._forget_intent()
         return count
 
     def _present(self, intent: Intent) -> Ranges:
         """Return which rows of an interrupted batch are in the log."""
-        if intent.start < self._store.min_physical_offset:
+        if intent.start < self.store.min_physical_offset:
             raise StoreError(
                 f"{intent.title} was interrupted at physical offset {intent.start}, and the log "
-                f"begins at {self._store.min_physical_offset} by now: what is missing is unknown",
-                hint=f"look at the messages, then move {intent_path(self._root)} away",
+                f"begins at {self.store.min_physical_offset} by now: what is missing is unknown",
+                hint=f"look at the messages, then move {intent_path(self.root)} away",
             )
-        check_staged(staging_root(self._root) / intent.job, intent.files, begun=True)
+        check_staged(staging_root(self.root) / intent.job, intent.files, begun=True)
         place = intent.start
         present: list[tuple[int, int]] = []
         with closing(self._rows(intent)) as rows:
@@ -371,7 +340,7 @@ class SinkStore:
                 if not is_present:
                     place = self._fitted(place, row)
                     is_present = self._stands_at(place, row, intent.store_timestamp_ms)
-                    place += self._size(row)
+                    place += row.size
                 if is_present and present and present[-1][1] == row.number:
                     present[-1] = (present[-1][0], row.number + 1)
                 elif is_present:
@@ -380,7 +349,7 @@ class SinkStore:
 
     def _stands_at(self, place: int, row: _Row, now_ms: int) -> bool:
         """Whether the record at a place of the log is what a commit put there for a row."""
-        found = self._store.at_physical_offset(place)
+        found = self.store.at_physical_offset(place)
         if found is None or found.store_timestamp_ms != now_ms:
             return False
         prepared = row.prepared
@@ -398,22 +367,14 @@ class SinkStore:
     def _fitted(self, place: int, row: _Row) -> int:
         """Return where a row goes that follows `place`: a record leaves room for a BLANK."""
         rest = self._file_size - place % self._file_size
-        return place if self._size(row) + END_FILE_MIN_BLANK_SIZE <= rest else place + rest
-
-    def _size(self, row: _Row) -> int:
-        return record_size(
-            body_size=len(row.body),
-            topic_size=len(row.prepared.topic),
-            properties_size=len(row.prepared.properties),
-            sys_flag=host_flags(row.prepared.born_host, self._store_host),
-        )
+        return place if row.size + END_FILE_MIN_BLANK_SIZE <= rest else place + rest
 
     def _rows(self, intent: Intent) -> Generator[_Row, None, None]:
         """Yield the rows of a batch in order; one chunk of them is held."""
         number = 0
         last = prepared = None
-        for chunk in read_chunks(staging_root(self._root) / intent.job, intent.files):
-            for queue_id, body, *about in zip(
+        for chunk in read_chunks(staging_root(self.root) / intent.job, intent.files):
+            for body, queue_id, *about in zip(
                 *(column.to_pylist() for column in chunk.columns), strict=True
             ):
                 if about != last or prepared is None:
@@ -424,36 +385,38 @@ class SinkStore:
                         born_timestamp_ms=born_ms, born_host=born_host, reconsume_times=times,
                         prepared_transaction_offset=offset,
                     )  # fmt: skip
-                yield _Row(number, queue_id, body, prepared)
+                size = record_size(
+                    body_size=len(body),
+                    topic_size=len(prepared.topic),
+                    properties_size=len(prepared.properties),
+                    sys_flag=host_flags(prepared.born_host, self._store_host),
+                )
+                yield _Row(number, size, queue_id, body, prepared)
                 number += 1
 
     # --- intent and ledger ----------------------------------------------------------------------
 
     def _write_intent(self, intent: Intent) -> None:
         # The tasks synced their files; that these can be found again is seen to here.
-        job = staging_root(self._root) / intent.job
-        for directory in (job, job.parent, job.parent.parent, self._root):
-            self._disk.fsync_directory(directory)
-        self._write(intent_path(self._root), intent)
+        job = staging_root(self.root) / intent.job
+        for directory in (job, job.parent, job.parent.parent, self.root):
+            self.disk.fsync_directory(directory)
+        replace_whole(intent_path(self.root), sealed(intent), self.disk)
 
     def _forget_intent(self) -> None:
-        path = intent_path(self._root)
-        self._disk.unlink(path)
-        self._disk.fsync_directory(path.parent)
+        path = intent_path(self.root)
+        self.disk.unlink(path)
+        self.disk.fsync_directory(path.parent)
 
-    def _write(self, path: Path, content: Intent | Ledger) -> None:
-        """Give a file its new content as a whole, durably."""
-        self._disk.make_directory(path.parent)
-        temporary = path.with_name(path.name + ".tmp")
-        self._disk.unlink(temporary)
-        descriptor = self._disk.create_file(temporary)
-        try:
-            self._disk.write_at(descriptor, temporary, 0, sealed(content))
-            self._disk.fdatasync(descriptor, temporary)
-        finally:
-            os.close(descriptor)
-        self._disk.replace(temporary, path)
-        self._disk.fsync_directory(path.parent)
+
+@contextmanager
+def _opened(
+    options: SinkOptions, disk: Disk, clock: Callable[[], int], sleep: Sleep
+) -> Iterator[SinkStore]:
+    """Wait for the lock, recover and yield the store, made where there is none."""
+    sink = _waiting(options, lambda: SinkStore(options, disk, clock), sleep)
+    with sink.store:
+        yield sink
 
 
 def _waiting(options: SinkOptions, attempt: Callable[[], _Result], sleep: Sleep) -> _Result:
@@ -468,21 +431,11 @@ def _waiting(options: SinkOptions, attempt: Callable[[], _Result], sleep: Sleep)
                 raise StoreLockedError(
                     f"{error.message}; waited {options.lock_timeout_s:g} s for it",
                     owner_pid=error.owner_pid,
-                    hint=_HINT_LOCKED,
+                    hint="stop that writer, give a longer lockTimeout, or write to another store",
                 ) from error
         pause_s = min(_PAUSE_S, left_s)
         sleep(pause_s)
         waited_s += pause_s
-
-
-def _not_taken(
-    intent: Intent, count: int, status: PutMessageStatus, detail: str | None
-) -> StoreError:
-    is_full = status is PutMessageStatus.CREATE_MAPEDFILE_FAILED
-    return (StoreFullError if is_full else StoreError)(
-        f"{intent.title}: the store took {count} of its messages and then refused: {detail}",
-        hint="put that right; the next write to the store finishes this batch first",
-    )
 
 
 def _config_of(options: SinkOptions) -> StoreConfig:
@@ -496,3 +449,8 @@ def _config_of(options: SinkOptions) -> StoreConfig:
         flush_disk_type=FlushDiskType.ASYNC_FLUSH,
         broker_role=BrokerRole.SLAVE if is_slave else BrokerRole.ASYNC_MASTER,
     )
+
+
+def _file_size_of(options: SinkOptions, config: StoreConfig) -> int:
+    sizes = resolve_sizes(config, observed_sizes(StoreLayout.of(options.root, config), config))
+    return sizes.commit_log_file_bytes

@@ -37,12 +37,8 @@ class Intent(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         None for a write that asked for no exactly-once.
     start
         Physical offset of the log's end when the intent was written.
-    file_size
-        Bytes of a CommitLog file.
     store_timestamp_ms
-        Store time of every message that is appended under it.
-    files
-        Staged files, in order.
+        Of every message that is appended under it.
     present
         Rows, counted over all files, that earlier attempts have brought into the log for good.
     """
@@ -51,7 +47,6 @@ class Intent(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     sink_id: str | None
     batch_id: int | None
     start: int
-    file_size: int
     store_timestamp_ms: int
     files: tuple[StagedFile, ...]
     present: Ranges = ()
@@ -65,15 +60,7 @@ class Intent(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class Ledger(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The batches of one sink that are in the store.
-
-    Attributes
-    ----------
-    batches
-        Their numbers; a stream's are one run.
-    last
-        The batch that came last.
-    """
+    """The batches of one sink that are in the store; a stream's are one run of numbers."""
 
     sink_id: str
     batches: Ranges = ()

@@ -43,36 +43,34 @@ if TYPE_CHECKING:
 
 QUEUE_ID_MAX: Final = 2**31 - 1
 
-COLUMNS: Final[dict[str, frozenset[str]]] = {
-    "body": frozenset({"binary", "string"}),
-    "topic": frozenset({"string"}),
-    "tags": frozenset({"string"}),
-    "keys": frozenset({"array<string>", "string"}),
-    "uniqKey": frozenset({"string"}),
-    "properties": frozenset({"map<string,string>"}),
-    "queueId": frozenset({"int", "bigint"}),
-    "flag": frozenset({"int"}),
-    "sysFlag": frozenset({"int"}),
-    "bornTimestamp": frozenset({"timestamp", "bigint"}),
-    "bornHost": frozenset({"string"}),
-    "reconsumeTimes": frozenset({"int"}),
-    "preparedTransactionOffset": frozenset({"bigint", "int"}),
+COLUMNS: Final = {
+    "body": ("binary", "string"),
+    "topic": ("string",),
+    "tags": ("string",),
+    "keys": ("array<string>", "string"),
+    "uniqKey": ("string",),
+    "properties": ("map<string,string>",),
+    "queueId": ("int", "bigint"),
+    "flag": ("int",),
+    "sysFlag": ("int",),
+    "bornTimestamp": ("bigint", "timestamp"),
+    "bornHost": ("string",),
+    "reconsumeTimes": ("int",),
+    "preparedTransactionOffset": ("bigint", "int"),
 }
 """Columns that become parts of a message, and the types they may have."""
 
-ASSIGNED_COLUMNS: Final = frozenset(
-    {
-        "brokerName",
-        "queueOffset",
-        "storeTimestamp",
-        "physicalOffset",
-        "size",
-        "storeHost",
-        "bodyCRC",
-        "msgId",
-    }
-)
+ASSIGNED_COLUMNS: Final = (
+    "brokerName", "queueOffset", "storeTimestamp", "physicalOffset", "size", "storeHost", "bodyCRC",
+    "msgId",
+)  # fmt: skip
 """Columns of table ``messages`` that the store gives; of rows to be written they are left out."""
+
+STAGED_COLUMNS: Final = (
+    "body", "queueId", "topic", "properties", "flag", "sysFlag", "bornTimestamp", "bornHost",
+    "reconsumeTimes", "preparedTransactionOffset",
+)  # fmt: skip
+"""What the commit gets of each row, in this order; `bornTimestamp` is null for the store time."""
 
 _TOPIC: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
 _ZLIB_METHOD: Final = 8
@@ -80,17 +78,7 @@ _ZLIB_METHOD: Final = 8
 
 @dataclass(frozen=True)
 class EncodeSettings:
-    """What encoding needs to know of the store.
-
-    Attributes
-    ----------
-    topic
-        Wins over the column.
-    file_size
-        Bytes of a CommitLog file.
-    store_host
-        As records hold it.
-    """
+    """What encoding needs to know of the store; `topic` wins over the column."""
 
     topic: str | None
     queue_count: int
@@ -100,14 +88,7 @@ class EncodeSettings:
 
 
 def check_columns(types: Sequence[tuple[str, str]], topic: str | None) -> None:
-    """Check names and types of the columns to be written.
-
-    Parameters
-    ----------
-    types
-        Name and Spark's simple text of the type of each column.
-    topic
-        The option.
+    """Check names and types (Spark's simple texts) of the columns to be written.
 
     Raises
     ------
@@ -132,7 +113,7 @@ def check_columns(types: Sequence[tuple[str, str]], topic: str | None) -> None:
         seen.add(name)
         if kind not in COLUMNS[name]:
             raise ConfigError(
-                f"column {name} must be {' or '.join(sorted(COLUMNS[name]))}, found {kind}",
+                f"column {name} must be {' or '.join(COLUMNS[name])}, found {kind}",
                 key=name,
                 value=kind,
                 hint="cast it",
@@ -150,17 +131,7 @@ def check_columns(types: Sequence[tuple[str, str]], topic: str | None) -> None:
 
 
 class RowEncoder:
-    """Encodes the rows of one task, in order.
-
-    Parameters
-    ----------
-    settings
-        Of the store.
-    partition_id
-        Of the task: where its round robin begins, and what errors name.
-    chunk_bytes
-        About how many bytes of rows a chunk has.
-    """
+    """Encodes the rows of one task, in order, in chunks of about `chunk_bytes`."""
 
     def __init__(self, settings: EncodeSettings, partition_id: int, chunk_bytes: int) -> None:
         self._settings = settings
@@ -206,22 +177,13 @@ class RowEncoder:
                     hint=error.hint or "mend or filter such rows; nothing was written",
                 ) from error
             self._rows += 1
-        fields: list[tuple[str, Any]] = [
-            ("queueId", pa.int32()),
-            ("body", pa.large_binary()),
-            ("topic", pa.string()),
-            ("properties", pa.binary()),
-            ("flag", pa.int32()),
-            ("sysFlag", pa.int32()),
-            ("bornTimestamp", pa.int64()),
-            ("bornHost", pa.string()),
-            ("reconsumeTimes", pa.int32()),
-            ("preparedTransactionOffset", pa.int64()),
-        ]
-        schema = pa.schema(fields)
-        values = iter(zip(*made, strict=True))
-        arrays = [body if name == "body" else pa.array(next(values), kind) for name, kind in fields]
-        return pa.RecordBatch.from_arrays(arrays, schema=schema)
+        kinds = (
+            pa.int32(), pa.string(), pa.binary(), pa.int32(), pa.int32(), pa.int64(), pa.string(),
+            pa.int32(), pa.int64(),
+        )  # fmt: skip
+        values = zip(*made, strict=True)
+        others = [pa.array(one, kind) for one, kind in zip(values, kinds, strict=True)]
+        return pa.RecordBatch.from_arrays([body, *others], names=list(STAGED_COLUMNS))
 
     def _message(self, row: dict[str, Any], body: pa.Buffer | None) -> tuple[Any, ...]:
         """Return the fields of a message as they are staged, without the body."""
@@ -241,9 +203,7 @@ class RowEncoder:
             raise RefusedMessageError(
                 f"properties of {len(properties)} bytes exceed the limit of {PROPERTIES_SIZE_MAX}"
             )
-        host = row.get("bornHost")
-        sys_flag = _sys_flag(row.get("sysFlag"), body)
-        queue_id = self._queue_id(row.get("queueId"), pairs)
+        host = row.get("bornHost") or DEFAULT_HOST
         size = record_size(
             body_size=body.size,
             topic_size=len(topic),
@@ -256,9 +216,9 @@ class RowEncoder:
                 f"which holds {settings.file_size - END_FILE_MIN_BLANK_SIZE}"
             )
         return (
-            queue_id, topic, properties, row.get("flag") or 0, sys_flag, row.get("bornTimestamp"),
-            host or DEFAULT_HOST, row.get("reconsumeTimes") or 0,
-            row.get("preparedTransactionOffset") or 0,
+            self._queue_id(row.get("queueId"), pairs), topic, properties, row.get("flag") or 0,
+            _sys_flag(row.get("sysFlag"), body), row.get("bornTimestamp"), host,
+            row.get("reconsumeTimes") or 0, row.get("preparedTransactionOffset") or 0,
         )  # fmt: skip
 
     def _queue_id(self, given: int | None, pairs: dict[str, str]) -> int:
@@ -337,9 +297,9 @@ def _is_no_delay(text: str) -> bool:
         return False
 
 
-def _born_host(host: str | None) -> bytes:
+def _born_host(host: str) -> bytes:
     try:
-        return encode_host(host or DEFAULT_HOST)
+        return encode_host(host)
     except FormatError as error:
         raise RefusedMessageError(f"born host {host!r:.60} is not ip:port or [v6]:port") from error
 

@@ -19,7 +19,7 @@ import socket
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from rocketstore.errors import StoreDamagedError, StoreError, StoreFullError
 from rocketstore.format.record import crc32
@@ -38,27 +38,9 @@ ABANDONED_AFTER_S: Final = 24 * 3600
 whether a driver on another machine lives; if it did, its write would fail and lose nothing."""
 
 
-class Remover(Protocol):
-    """The store's `Disk`, of which executors know nothing."""
-
-    def unlink(self, path: Path) -> None:
-        """Delete a file."""
-
-    def remove_directory(self, directory: Path) -> None:
-        """Delete an empty directory."""
-
-
 @dataclass(frozen=True)
 class StagingJob:
-    """One ``df.write``, or one micro-batch.
-
-    Attributes
-    ----------
-    name
-        Of its directory: kind, sink and a part that no other job has.
-    host
-        Where its driver runs.
-    """
+    """One ``df.write``, or one micro-batch; `name` is its directory's, `host` its driver's."""
 
     name: str
     sink_id: str | None
@@ -78,15 +60,7 @@ class StagingJob:
 
 
 class StagedFile(NamedTuple):
-    """A staged file as its task reports it.
-
-    Attributes
-    ----------
-    name
-        In the job's directory.
-    chunks
-        Bytes and CRC-32 of each.
-    """
+    """A staged file as its task reports it, with bytes and CRC-32 of each of its chunks."""
 
     partition_id: int
     name: str
@@ -99,13 +73,7 @@ def staging_root(root: str | Path) -> Path:
 
 
 def make_job_directory(root: str | Path, job: StagingJob) -> None:
-    """Make the directory that a job's tasks stage in; on the driver, before they start.
-
-    Raises
-    ------
-    StoreError
-        It cannot be made.
-    """
+    """Make the directory that a job's tasks stage in; on the driver, before they start."""
     directory = staging_root(root) / job.name
     with written_at(directory):
         try:
@@ -197,36 +165,22 @@ def read_chunks(directory: Path, files: Iterable[StagedFile]) -> Iterator[pa.Rec
             raise _damaged(path, f"cannot be read: {error.strerror}") from error
 
 
-def sweep_staging(
-    root: str | Path, disk: Remover, job: StagingJob, *, kept: str | None, now_s: float
-) -> None:
-    """Take away what a job staged, what earlier batches of its stream left, and what is old.
-
-    Parameters
-    ----------
-    kept
-        A job whose files are still needed.
-    """
+def sweepable(root: str | Path, job: StagingJob, *, kept: str | None, now_s: float) -> list[Path]:
+    """Return the directories of a job and of earlier batches of its stream, and old ones."""
     directory = staging_root(root)
-    for one in sorted(directory.iterdir()) if directory.is_dir() else ():
-        is_ours = one.name == job.name or job.follows(one.name)
-        if one.name != kept and (is_ours or _last_change_s(one) < now_s - ABANDONED_AFTER_S):
-            for path in sorted(one.iterdir()):
-                disk.unlink(path)
-            disk.remove_directory(one)
+    found = [one for one in directory.iterdir() if one.name != kept] if directory.is_dir() else []
+    return [
+        one
+        for one in found
+        if one.name == job.name
+        or job.follows(one.name)
+        or _last_change_s(one) < now_s - ABANDONED_AFTER_S
+    ]
 
 
 @contextlib.contextmanager
 def written_at(directory: Path) -> Iterator[None]:
-    """Say in one sentence that a place cannot be written, whatever the system says of it.
-
-    Raises
-    ------
-    StoreFullError
-        Its disk is full.
-    StoreError
-        Anything else went wrong with it.
-    """
+    """Say in one sentence that a place cannot be written, whatever the system says of it."""
     try:
         yield
     except OSError as error:

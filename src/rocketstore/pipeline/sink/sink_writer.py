@@ -9,7 +9,7 @@ job's directory goes.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar, Self
 
 from pyspark.sql.datasource import (
     DataSourceArrowWriter,
@@ -45,131 +45,100 @@ class TaskCommit(WriterCommitMessage):
     file: StagedFile | None
 
 
-class BatchSink(DataSourceArrowWriter):
-    """The sink of one ``df.write``."""
+class _Sink:
+    """What both kinds of sink do alike."""
+
+    streaming: ClassVar[bool]
 
     def __init__(self, options: SinkOptions, job: StagingJob, settings: EncodeSettings) -> None:
         self.sink_options = options
         self.job = job
         self.settings = settings
 
+    @classmethod
+    def planned(cls, given: Mapping[str, str], schema: StructType, *, overwrite: bool) -> Self:
+        """Return the sink, after all that can be refused before any work.
+
+        Raises
+        ------
+        ConfigError, StoreError
+            It cannot be written so, or there.
+        """
+        from rocketstore.pipeline.sink.sink_commit import (  # noqa: PLC0415 - on the driver only
+            check_target,
+            encode_settings,
+        )
+
+        options = parse_sink_options(given, streaming=cls.streaming)
+        if overwrite:
+            kind = "output mode complete" if cls.streaming else "mode overwrite"
+            raise ConfigError(
+                f"{kind} would replace the messages of {options.root}: a log is only appended to",
+                key="mode",
+                hint='use mode "append"; for a new log name a directory that is not there',
+            )
+        types = [(field.name, field.dataType.simpleString()) for field in schema.fields]
+        check_columns(types, options.topic)
+        check_target(options)
+        settings = encode_settings(options)
+        job = StagingJob.new(options.sink_id, streaming=cls.streaming)
+        make_job_directory(options.root, job)
+        return cls(options, job, settings)
+
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskCommit:
         """Encode and stage the rows of one task; runs on an executor."""
-        return _stage(self.sink_options, self.job, self.settings, iterator)
+        from pyspark import TaskContext  # noqa: PLC0415 - of the worker that runs the task
 
-    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Append what the tasks staged; runs once, on the driver."""
-        _commit(self.sink_options, self.job, messages, self.sink_options.batch_id)
+        from rocketstore.pipeline.source import plain_errors  # noqa: PLC0415 - which imports this
 
-    def abort(self, messages: list[WriterCommitMessage | None]) -> None:  # noqa: ARG002 - Spark's
-        """Take away what the tasks staged."""
-        _abort(self.sink_options, self.job)
-
-
-class StreamSink(DataSourceStreamArrowWriter):
-    """The sink of one micro-batch of ``df.writeStream``."""
-
-    def __init__(self, options: SinkOptions, job: StagingJob, settings: EncodeSettings) -> None:
-        self.sink_options = options
-        self.job = job
-        self.settings = settings
-
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskCommit:
-        """Encode and stage the rows of one task; runs on an executor."""
-        return _stage(self.sink_options, self.job, self.settings, iterator)
+        context = TaskContext.get()
+        partition_id = 0 if context is None else context.partitionId()
+        options = self.sink_options
+        encoder = RowEncoder(self.settings, partition_id, options.chunk_bytes)
+        with plain_errors():
+            chunks = (chunk for batch in iterator for chunk in encoder.encode(batch))
+            file = stage_chunks(options.root, self.job, partition_id, chunks)
+            return TaskCommit(self.job, file)
 
     def commit(
         self,
         messages: list[WriterCommitMessage | None],
-        batchId: int,  # noqa: N803 - Spark's name
+        batchId: int | None = None,  # noqa: N803 - Spark's name; of a stream only
     ) -> None:
         """Append what the tasks staged, unless this batch is in the store; on the driver."""
-        _commit(self.sink_options, self.job, messages, batchId)
+        from rocketstore.pipeline.sink.sink_commit import (  # noqa: PLC0415 - on the driver only
+            commit_batch,
+        )
+        from rocketstore.pipeline.source import plain_errors  # noqa: PLC0415 - which imports this
+
+        reports = [message for message in messages if isinstance(message, TaskCommit)]
+        # A stream is committed by a writer that did not plan it: the tasks know the job.
+        job = reports[0].job if reports else self.job
+        files = [report.file for report in reports if report.file is not None]
+        batch_id = self.sink_options.batch_id if batchId is None else batchId
+        with plain_errors():
+            commit_batch(self.sink_options, job, files, batch_id)
 
     def abort(
         self,
         messages: list[WriterCommitMessage | None],  # noqa: ARG002 - Spark's
-        batchId: int,  # noqa: ARG002, N803 - Spark's
+        batchId: int | None = None,  # noqa: ARG002, N803 - Spark's
     ) -> None:
         """Take away what the tasks staged."""
-        _abort(self.sink_options, self.job)
-
-
-def batch_writer(given: Mapping[str, str], schema: StructType, *, overwrite: bool) -> BatchSink:
-    """Return the sink of ``df.write``, after all that can be refused before any work."""
-    return BatchSink(*_prepared(given, schema, overwrite=overwrite, streaming=False))
-
-
-def stream_writer(given: Mapping[str, str], schema: StructType, *, overwrite: bool) -> StreamSink:
-    """Return the sink of a micro-batch, as `batch_writer`."""
-    return StreamSink(*_prepared(given, schema, overwrite=overwrite, streaming=True))
-
-
-def _prepared(
-    given: Mapping[str, str], schema: StructType, *, overwrite: bool, streaming: bool
-) -> tuple[SinkOptions, StagingJob, EncodeSettings]:
-    from rocketstore.pipeline.sink.sink_commit import (  # noqa: PLC0415 - on the driver only
-        check_target,
-        encode_settings,
-    )
-
-    options = parse_sink_options(given, streaming=streaming)
-    if overwrite:
-        kind = "output mode complete" if streaming else "mode overwrite"
-        raise ConfigError(
-            f"{kind} would replace the messages of {options.root}: a log is only appended to",
-            key="mode",
-            hint='use mode "append"; for a new log name a directory that is not there',
+        from rocketstore.pipeline.sink.sink_commit import (  # noqa: PLC0415 - on the driver only
+            sweep_job,
         )
-    types = [(field.name, field.dataType.simpleString()) for field in schema.fields]
-    check_columns(types, options.topic)
-    check_target(options)
-    settings = encode_settings(options)
-    job = StagingJob.new(options.sink_id, streaming=streaming)
-    make_job_directory(options.root, job)
-    return options, job, settings
+
+        sweep_job(self.sink_options, self.job)
 
 
-def _stage(
-    options: SinkOptions,
-    job: StagingJob,
-    settings: EncodeSettings,
-    batches: Iterator[pa.RecordBatch],
-) -> TaskCommit:
-    from pyspark import TaskContext  # noqa: PLC0415 - of the worker that runs the task
+class BatchSink(_Sink, DataSourceArrowWriter):
+    """The sink of one ``df.write``."""
 
-    from rocketstore.pipeline.source import plain_errors  # noqa: PLC0415 - which imports this
-
-    context = TaskContext.get()
-    partition_id = 0 if context is None else context.partitionId()
-    encoder = RowEncoder(settings, partition_id, options.chunk_bytes)
-    with plain_errors():
-        chunks = (chunk for batch in batches for chunk in encoder.encode(batch))
-        return TaskCommit(job, stage_chunks(options.root, job, partition_id, chunks))
+    streaming = False
 
 
-def _commit(
-    options: SinkOptions,
-    job: StagingJob,
-    messages: list[WriterCommitMessage | None],
-    batch_id: int | None,
-) -> None:
-    from rocketstore.pipeline.sink.sink_commit import (  # noqa: PLC0415 - on the driver only
-        commit_batch,
-    )
-    from rocketstore.pipeline.source import plain_errors  # noqa: PLC0415 - which imports this
+class StreamSink(_Sink, DataSourceStreamArrowWriter):
+    """The sink of one micro-batch of ``df.writeStream``."""
 
-    reports = [message for message in messages if isinstance(message, TaskCommit)]
-    # A stream is committed by a writer that did not plan it: the tasks know the job.
-    job = reports[0].job if reports else job
-    files = [report.file for report in reports if report.file is not None]
-    with plain_errors():
-        commit_batch(options, job, files, batch_id)
-
-
-def _abort(options: SinkOptions, job: StagingJob) -> None:
-    from rocketstore.pipeline.sink.sink_commit import (  # noqa: PLC0415 - on the driver only
-        sweep_job,
-    )
-
-    sweep_job(options, job)
+    streaming = True

@@ -49,8 +49,8 @@ def write_atomically(
     disk.make_directory(path.parent)
     former = _read(path)
     if former and former != content and _is_good(former, decode):
-        _write_and_rename(backup_path(path), former, disk)
-    _write_and_rename(path, content, disk)
+        replace_whole(backup_path(path), former, disk)
+    replace_whole(path, content, disk)
 
 
 def read_with_backup(path: Path, decode: Callable[[bytes], _T]) -> _T | None:
@@ -102,7 +102,8 @@ def _is_good(content: bytes, decode: Callable[[bytes], object] | None) -> bool:
     return True
 
 
-def _write_and_rename(path: Path, content: bytes, disk: Disk) -> None:
+def replace_whole(path: Path, content: bytes, disk: Disk) -> None:
+    """Make `content` the durable content of `path` and keep no backup."""
     temporary = path.with_name(path.name + ".tmp")
     disk.unlink(temporary)
     descriptor = disk.create_file(temporary)
