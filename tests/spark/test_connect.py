@@ -51,7 +51,7 @@ answer["archived"] = pipeline.archived_messages(spark, f"{place}/archive").count
 answer["restored"] = pipeline.restore(spark, f"{place}/archive", f"{place}/restored").records
 answer["rebuilt"] = pipeline.rebuild(spark, f"{place}/restored").entry_count
 answer["differences"] = len(pipeline.prove_rebuild(spark, f"{place}/restored").differences)
-pipeline.report(spark, store, f"{place}/report.html")
+pipeline.report(spark, store, f"{place}/report")
 
 def sink(writer, name, directory):
     options = {"topic": "Sunk", "sinkId": name, "path": f"{place}/{directory}"}
@@ -110,7 +110,7 @@ def test_source_sinks_and_jobs_work_on_spark_connect(tmp_path):
     assert answer["audit"] == [1489, 0, 1.0]
     assert answer["archived"] == answer["restored"] == answer["rebuilt"] == 1489
     assert answer["differences"] == 0
-    assert (tmp_path / "report.html").read_text().lower().startswith("<!doctype html>")
+    assert (tmp_path / "report" / "index.html").read_text().lower().startswith("<!doctype html>")
     assert answer["sunk"] == answer["streamed"] == 1489
     for log in (store / "commitlog").iterdir():
         assert (tmp_path / "restored" / "commitlog" / log.name).read_bytes() == log.read_bytes()

@@ -159,6 +159,24 @@ def test_a_view_answers_sql(spark, basic):
     assert found
 
 
+def test_a_table_of_the_catalog_is_read_with_the_options_it_was_made_with(spark, basic, tmp_path):
+    spark.sql(f"CREATE TABLE headers USING rocketstore OPTIONS (path '{basic}', table 'commitlog')")
+    spark.sql("CREATE TABLE typed (topic STRING) USING rocketstore OPTIONS (path '/nowhere')")
+    try:
+        assert spark.sql("SELECT count(*) AS n FROM headers").first()["n"] == 1489
+        assert "body" not in spark.table("headers").columns
+        with pytest.raises(Exception, match="is no store"):
+            spark.sql("CREATE TABLE nothing USING rocketstore OPTIONS (path '/nowhere')")
+        with pytest.raises(Exception, match="make the table without columns"):
+            spark.table("typed").count()
+        row = spark.createDataFrame([(b"x",)], "body BINARY").write.format("rocketstore")
+        with pytest.raises(Exception, match="no store is named"):
+            row.option("topic", "a").saveAsTable("unnamed")
+    finally:
+        for name in ("headers", "typed", "unnamed"):
+            spark.sql(f"DROP TABLE IF EXISTS {name}")
+
+
 FILTERS = (
     "topic = 'TopicA'",
     "topic IN ('TopicB', 'Topic-C_1') AND queueId >= 1",

@@ -40,4 +40,4 @@ def test_the_demo_takes_the_flights_through_every_job(spark, tmp_path, capsys, m
     carriers = [line.split() for line in printed.splitlines() if line.startswith(" " * 11 + "UA")]
     assert len(carriers) == 1
     assert int(carriers[0][1].replace(",", "")) > 400
-    assert (tmp_path / "report.html").read_text().startswith("<!DOCTYPE html>")
+    assert (tmp_path / "report" / "index.html").read_text().startswith("<!DOCTYPE html>")

@@ -1,18 +1,20 @@
-"""The report on Spark: the same files as without it, from Python and from the command line."""
+"""The report on Spark: the same as what its statements say elsewhere, and the command line."""
 
 from __future__ import annotations
 
 import json
 
+import pyarrow.parquet as pq
 import pytest
 
 from rocketstore import pipeline
 from rocketstore.cli.application import run
 from rocketstore.errors import StoreError
-from rocketstore.pipeline.jobs.report import job
-from rocketstore.pipeline.jobs.report.plan import plan_report
+from rocketstore.pipeline.jobs.report import report_job
+from rocketstore.pipeline.jobs.report.report_plan import plan_report
+from rocketstore.pipeline.jobs.report.report_tables import TABLES
 from support.busy_log import START_MS, busy_puts, write_log
-from support.report_run import make_report, read_page
+from support.report_run import make_report, read_page, tables_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
 
@@ -21,28 +23,31 @@ pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
 def store(tmp_path_factory):
     directory = tmp_path_factory.mktemp("report") / "store"
     write_log(directory, busy_puts(3_000))
+    log = sorted((directory / "commitlog").iterdir())[2]
+    content = bytearray(log.read_bytes())
+    content[5_000:5_100] = b"\xee" * 100
+    log.write_bytes(content)
     return directory
 
 
 def test_a_report_on_spark_equals_one_without(spark, store, tmp_path):
-    done = []
-    (tmp_path / "plain").mkdir()
-    (tmp_path / "spark").mkdir()
-    plain = make_report(store, tmp_path / "plain" / "page.html", now_ms=START_MS)
+    plain = make_report(store, tmp_path / "plain", now_ms=START_MS)
     found = pipeline.report(
-        spark,
-        store,
-        tmp_path / "spark" / "page.html",
-        max_split_bytes=150_000,
-        now_ms=START_MS,
-        progress=lambda *tick: done.append(tick),
+        spark, store, tmp_path / "spark", max_split_bytes=150_000, now_ms=START_MS
     )
+    expected = tables_of(plain)
+    assert tables_of(found) == expected
+    assert set(expected) == set(TABLES)
+    for name in TABLES:
+        types = [pq.read_schema(report.tables / f"{name}.parquet") for report in (plain,)]
+        written = pq.ParquetDataset(found.tables / f"{name}.parquet").schema
+        assert [(one.name, one.type) for one in written] == [
+            (one.name, one.type) for one in types[0]
+        ]
+    assert json.loads(found.json.read_text()) == json.loads(plain.json.read_text())
     assert found.page.read_bytes() == plain.page.read_bytes()
-    assert found.json.read_bytes() == plain.json.read_bytes()
-    assert len(done) > 1
-    assert sum(amount for amount, _ in done) >= found.summary["bytes"]
-    tables = spark.read.parquet(f"file://{found.tables}/queues.parquet")
-    assert tables.agg({"messages": "sum"}).collect()[0][0] == 3_000
+    rows = spark.read.parquet(f"file://{found.tables}/queues.parquet")
+    assert rows.agg({"messages": "sum"}).collect()[0][0] == found.summary["messages"]
 
 
 def test_a_file_that_goes_away_meanwhile_is_one_clear_error(spark, tmp_path, monkeypatch):
@@ -50,32 +55,20 @@ def test_a_file_that_goes_away_meanwhile_is_one_clear_error(spark, tmp_path, mon
     log = next((tmp_path / "store" / "commitlog").iterdir())
     plan = plan_report(str(tmp_path / "store"))
     log.unlink()
-    monkeypatch.setattr(job, "plan_report", lambda *_, **__: plan)
+    monkeypatch.setattr(report_job, "plan_report", lambda *_, **__: plan)
     with pytest.raises(StoreError, match="cannot be read"):
-        pipeline.report(spark, tmp_path / "store", tmp_path / "page.html")
+        pipeline.report(spark, tmp_path / "store", tmp_path / "report")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["store"]
 
 
 def test_the_command_writes_a_page_and_says_where(spark, store, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(pipeline, "session", lambda *_, **__: spark)
-    page = tmp_path / "page.html"
-    assert run(["pipeline", "report", str(store), "--out", str(page)]) == 0
-    assert "3,000 messages of" in capsys.readouterr().out
-    assert run(["pipeline", "report", str(store), "--out", str(page), "--output", "json"]) == 0
-    printed = json.loads(capsys.readouterr().out)
-    assert printed["page"] == str(page)
-    assert printed["summary"]["messages"] == 3_000
-
-
-def test_damage_is_told_and_the_command_did_its_work(spark, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(pipeline, "session", lambda *_, **__: spark)
-    write_log(tmp_path / "store", busy_puts(300))
-    (log,) = (tmp_path / "store" / "commitlog").iterdir()
-    content = bytearray(log.read_bytes())
-    content[5_000:5_100] = b"\xee" * 100
-    log.write_bytes(content)
-    page = tmp_path / "page.html"
-    assert run(["pipeline", "report", str(tmp_path / "store"), "--out", str(page)]) == 0
-    assert "1 damaged ranges" not in (said := capsys.readouterr().out)
+    out = tmp_path / "report"
+    assert run(["pipeline", "report", str(store), "--out", str(out)]) == 0
+    said = capsys.readouterr().out
+    assert "messages of 7 topics" in said
     assert "1 damaged range of" in said
-    assert "Damage. 1 damaged range" in read_page(page).text
+    assert str(out / "index.html") in said
+    assert "Damage. 1 damaged range" in read_page(out / "index.html").text
+    assert run(["pipeline", "report", str(store), "--out", str(out)]) == 3
+    assert "is there already" in capsys.readouterr().err

@@ -25,8 +25,7 @@ def test_all_jobs_read_both_directories_of_a_log(spark, tmp_path):
     assert reader.load(str(root)).count() == 300
     assert pipeline.audit(spark, root, config=config).findings == []
     assert (
-        pipeline.report(spark, root, tmp_path / "page.html", config=config).summary["messages"]
-        == 300
+        pipeline.report(spark, root, tmp_path / "report", config=config).summary["messages"] == 300
     )
     assert pipeline.archive(spark, root, tmp_path / "archive", config=config).records == 300
     assert pipeline.rebuild(spark, root, config=config).record_count == 300

@@ -62,16 +62,6 @@ class RowsHere:
             if row["facts"] is None and row["piece"] in before:
                 yield row, before[row["piece"]] + row["first"], len(row["data"]) // 20
 
-    def first_times(self, kept):
-        times = {}
-        for row, item, count in self._kept(kept):
-            number = -(-item // kept.items_per_file)
-            place = number * kept.items_per_file - item
-            if row["target"] == INDEX_TARGET and place < count:
-                content = row["data"][20 * place : 20 * place + 20]
-                times[number] = int.from_bytes(content[12:], "little")
-        return [times[number] for number in sorted(times)]
-
     def write(self, kept, others, write, schema):
         blocks = [
             {"target": one, "at": -1, "ordinal": 0, "first": 0, "data": b"", "crc": 0}

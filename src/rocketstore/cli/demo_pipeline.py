@@ -134,8 +134,7 @@ def _report(spark: Any, store: Path, scratch: Path) -> None:
     from rocketstore import pipeline
 
     with _timed("reported", "reporting") as say:
-        page = scratch / "report.html"
-        report = pipeline.report(spark, store, page, progress=say.progress)
+        report = pipeline.report(spark, store, scratch / "report")
         say("traffic, sizes, latency, keys and damage as one page", report.page)
 
 

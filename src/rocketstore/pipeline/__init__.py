@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any, Final
 
-from rocketstore.pipeline.environment import check_versions, session
+from rocketstore.pipeline.environment import check_versions, session, warn_of_untested_versions
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rocketstore.pipeline.jobs.audit.audit_report import AuditReport
     from rocketstore.pipeline.jobs.rebuild.proving import ProofReport, prove_rebuild
     from rocketstore.pipeline.jobs.rebuild.rebuild_job import RebuildReport, rebuild
-    from rocketstore.pipeline.jobs.report.job import Report, report
+    from rocketstore.pipeline.jobs.report.report_job import Report, report
     from rocketstore.pipeline.jobs.restore.job import RestoreResult, restore
 
 __all__ = [
@@ -45,14 +45,14 @@ _JOBS: Final = {
     "AuditReport": "rocketstore.pipeline.jobs.audit.audit_report",
     "ProofReport": "rocketstore.pipeline.jobs.rebuild.proving",
     "RebuildReport": "rocketstore.pipeline.jobs.rebuild.rebuild_job",
-    "Report": "rocketstore.pipeline.jobs.report.job",
+    "Report": "rocketstore.pipeline.jobs.report.report_job",
     "RestoreResult": "rocketstore.pipeline.jobs.restore.job",
     "archive": "rocketstore.pipeline.jobs.archive.job",
     "archived_messages": "rocketstore.pipeline.jobs.archive.query",
     "audit": "rocketstore.pipeline.jobs.audit.audit_job",
     "prove_rebuild": "rocketstore.pipeline.jobs.rebuild.proving",
     "rebuild": "rocketstore.pipeline.jobs.rebuild.rebuild_job",
-    "report": "rocketstore.pipeline.jobs.report.job",
+    "report": "rocketstore.pipeline.jobs.report.report_job",
     "restore": "rocketstore.pipeline.jobs.restore.job",
 }
 """Jobs, what they answer with, and the modules of both, loaded when first asked for."""
@@ -71,9 +71,10 @@ def register(spark: SparkSession) -> None:
     Raises
     ------
     UnsupportedEnvironmentError
-        PySpark or pandas is missing or of a version that does not work.
+        PySpark or pandas is missing, or of a version that cannot work.
     """
     check_versions()
+    warn_of_untested_versions()
     from rocketstore.pipeline.source import StoreDataSource  # noqa: PLC0415 - needs PySpark
 
     spark.dataSource.register(StoreDataSource)

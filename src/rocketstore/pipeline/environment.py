@@ -5,6 +5,7 @@ Law: what is missing is one sentence that says what to install, before Spark say
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import shutil
@@ -18,10 +19,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from rocketstore.errors import UnsupportedEnvironmentError
+from rocketstore.events import get_logger
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from types import FrameType
+
+_log = get_logger(__name__)
 
 INSTALL: Final = "pip install 'rocketstore[pipeline]'"
 JAVA_MIN: Final = 17
@@ -51,25 +55,30 @@ QUIET_SETTINGS: Final[dict[str, str]] = {
 
 
 def check_versions() -> None:
-    """Check the versions of PySpark and pandas, without importing them.
+    """Check that there is a PySpark with the data source's interface, without importing it.
 
     Raises
     ------
     UnsupportedEnvironmentError
-        One is missing or not among those that are tested.
+        It is missing, or of another major version.
     """
     spark = _version("pyspark")
-    if spark[:2] != SPARK:
+    if spark[:1] != SPARK[:1]:
         raise UnsupportedEnvironmentError(
             f"PySpark {_text(spark)} is not supported: expected {_text(SPARK)}", hint=INSTALL
         )
-    pandas = _version("pandas")
-    if not PANDAS_MIN <= pandas < PANDAS_BELOW:
-        raise UnsupportedEnvironmentError(
-            f"pandas {_text(pandas)} is not supported: PySpark {_text(SPARK)} works with "
-            f"{_text(PANDAS_MIN)} or newer, below {_text(PANDAS_BELOW)}",
-            hint=INSTALL,
-        )
+
+
+@functools.cache
+def warn_of_untested_versions() -> None:
+    """Warn, once, of versions of PySpark and pandas that are not among those that are tested."""
+    for package, least, below in (("pyspark", SPARK, (4, 4)), ("pandas", PANDAS_MIN, PANDAS_BELOW)):
+        found = _version(package)
+        if not least <= found < below:
+            _log.warning(
+                "%s %s is not tested: expected %s or newer, below %s; %s",
+                *(package, _text(found), _text(least), _text(below), INSTALL),
+            )
 
 
 def check_java(environment: Mapping[str, str] = os.environ) -> None:
@@ -113,7 +122,7 @@ def session(master: str = "local[*]", *, quiet: bool = False, **settings: str) -
     Raises
     ------
     UnsupportedEnvironmentError
-        Java, PySpark or pandas is missing or of a version that does not work.
+        Java, PySpark or pandas is missing, or of a version that cannot work.
 
     Notes
     -----

@@ -31,6 +31,10 @@ queue file needs half as many requests."""
 _SECRET_WORDS: Final = ("key", "secret", "token", "password", "signature", "credential", "sas")
 
 
+_S3_NAMES: Final = frozenset({"s3", "s3a", "s3n"})
+"""Of S3, here and to Hadoop's clients."""
+
+
 class FileEntry(NamedTuple):
     """What a directory holds under one name."""
 
@@ -124,8 +128,7 @@ def files_at(location: str) -> tuple[Files, str]:
     """
     if not is_remote(location):
         return LocalFiles(), local_path(location)
-    # A client of a parent process has lost its threads: each process has its own.
-    return _arrow_files(location, os.getpid())
+    return _arrow_files(location)
 
 
 def refuse_secrets(location: str) -> None:
@@ -139,7 +142,7 @@ def refuse_secrets(location: str) -> None:
     if not is_remote(location):
         return
     parts = urlsplit(location)
-    has_user = parts.scheme == "s3" and parts.username is not None
+    has_user = parts.scheme in _S3_NAMES and parts.username is not None
     names = [name.lower() for name, _ in parse_qsl(parts.query, keep_blank_values=True)]
     if (
         has_user
@@ -154,23 +157,31 @@ def refuse_secrets(location: str) -> None:
         )
 
 
-@functools.lru_cache(maxsize=64)
-def _arrow_files(location: str, _process: int) -> tuple[ArrowFiles, str]:
-    """Return the files of a URI; a client takes milliseconds to make, and credentials a request."""
+def _arrow_files(location: str) -> tuple[ArrowFiles, str]:
+    """Return the files of a URI, and its path; Hadoop's names of S3 are understood, too."""
     refuse_secrets(location)
-    from pyarrow import ArrowException, fs  # noqa: PLC0415 - only for stores elsewhere
-
+    parts = urlsplit(location)
+    scheme = "s3" if parts.scheme in _S3_NAMES else parts.scheme
+    query = f"?{parts.query}" if parts.query else ""
     try:
-        system, path = fs.FileSystem.from_uri(location)
-    except (ArrowException, OSError, ValueError) as error:
-        hint = (
-            "pyarrow.fs knows s3://, hdfs://, gs://, abfs:// and file://; "
-            "credentials come from the environment of each executor"
-        )
-        if location.startswith(("s3a:", "s3n:")):
-            hint = "write s3://: s3a:// and s3n:// are names of Hadoop's clients"
-        raise StoreError(f"{location} cannot be reached: {error}", hint=hint) from error
-    return ArrowFiles(system), path.rstrip("/")
+        # A client of a parent process has lost its threads: each process has its own.
+        system, root = _client(f"{scheme}://{parts.netloc}/{query}", os.getpid())
+    except (OSError, ValueError, NotImplementedError) as error:
+        raise StoreError(
+            f"{location} cannot be reached: {error}",
+            hint="pyarrow.fs knows s3://, hdfs://, gs://, abfs:// and file://; "
+            "credentials come from the environment of each executor",
+        ) from error
+    return ArrowFiles(system), f"{root.rstrip('/')}/{unquote(parts.path).strip('/')}".rstrip("/")
+
+
+@functools.lru_cache(maxsize=64)
+def _client(host: str, _process: int) -> tuple[Any, str]:
+    """Return the client of a host or bucket, which takes milliseconds to make and a request."""
+    from pyarrow import fs  # noqa: PLC0415 - only for stores elsewhere
+
+    client: tuple[Any, str] = fs.FileSystem.from_uri(host)
+    return client
 
 
 def joined(location: str, *names: str) -> str:

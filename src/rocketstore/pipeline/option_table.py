@@ -26,8 +26,14 @@ STREAM: Final = "stream"
 SINK: Final = "sink"
 """Use of an option in ``write`` and ``writeStream``."""
 
-SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname"})
-"""Options that Spark itself reads and hands on."""
+SPARKS_OWN: Final = frozenset(
+    {
+        *("checkpointlocation", "queryname", "serialization.format"),
+        *("location", "owner", "provider", "external", "comment", "is_managed_location"),
+    }
+)
+"""What Spark itself adds to the options, the second line for a table of its catalog; so are names
+that begin with ``option.``, each again without that."""
 
 _READS: Final = frozenset(TABLES)
 _ANY: Final = _READS | {STREAM}
@@ -125,7 +131,7 @@ class GivenOptions(Mapping[str, str]):
         known = {one.name.lower(): one.name for one in OPTIONS if one.uses & uses}
         self._values = {}
         for key, value in given.items():
-            if key.lower() in SPARKS_OWN:
+            if key.lower() in SPARKS_OWN or key.lower().startswith("option."):
                 continue
             name = known.get(key.lower())
             if name is None:

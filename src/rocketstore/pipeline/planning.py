@@ -128,14 +128,14 @@ def _plan_store(
     total = sum(one.byte_count for one in pieces)
     limit = max(options.max_split_bytes, -(-total // MOST_TASKS))
     split = [part for one in pieces for part in _split(one, limit)]
-    if spans is None:
-        return split
-    kept = [part for one in split for part in _within(one, spans)]
+    kept = split if spans is None else [part for one in split for part in _within(one, spans)]
+    chosen = options.topics or options.topic_pattern or options.queues or "all topics"
     _log.info(
-        "%s: reads %d of %d bytes of the log, where the chosen queues have records",
+        "%s: reads %d of %d bytes of the log for %s",
         store.location,
         sum(one.byte_count for one in kept),
-        total,
+        sum(one.size for one in segments),
+        chosen if isinstance(chosen, str) else sorted(chosen),
     )
     return kept
 

@@ -10,9 +10,9 @@ Law: nothing here, nor what executors load, imports ``rocketstore.storage``.
 
 from __future__ import annotations
 
+import json
 import os
 from contextlib import contextmanager
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import (
@@ -53,17 +53,12 @@ class StoreDataSource(DataSource):
         with plain_errors():
             check_versions()
 
-    @cached_property
-    def read_options(self) -> ReadOptions:
-        """What a query asked for; a sink has options of its own."""
-        return parse_options(dict(self.options))
-
     @classmethod
     def name(cls) -> str:
         """Return the name that ``format`` takes."""
         return NAME
 
-    def schema(self) -> str:
+    def schema(self) -> StructType | str:
         """Return the columns of the table, and refuse a place that is no store at once."""
         from rocketstore.pipeline.stores import find_stores  # noqa: PLC0415 - see the module's head
         from rocketstore.pipeline.streaming.stream_options import (  # noqa: PLC0415 - as above
@@ -73,19 +68,36 @@ class StoreDataSource(DataSource):
         with plain_errors():
             options = read_options_of_either(dict(self.options))
             find_stores(options)
-            return table_ddl(options.table, options.columns)
+        if "provider" in self.options:
+            return _with_options(options, dict(self.options))
+        return table_ddl(options.table, options.columns)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return a reader of the columns in `schema`, which the user may have given."""
         with plain_errors():
-            check_schema(self.read_options, schema)
-        return StoreReader(self.read_options, schema)
+            options = parse_options(self._given(schema))
+            check_schema(options, schema)
+        return StoreReader(options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         """Return a reader of what is being written; see ``docs/guide/spark-streaming.md``."""
         from rocketstore.pipeline.streaming.stream_reader import StoreStreamReader  # noqa: PLC0415 - above
 
-        return StoreStreamReader(dict(self.options), schema)
+        with plain_errors():
+            return StoreStreamReader(self._given(schema), schema)
+
+    def _given(self, schema: StructType) -> dict[str, str]:
+        """Return the options of a read, which for a table of Spark's catalog are in its schema."""
+        kept = schema.fields[0].metadata.get(NAME) if schema.fields else None
+        given = dict(self.options) if kept is None else json.loads(kept) | dict(self.options)
+        if not given:
+            raise ConfigError(
+                "Spark hands this table's options on to no Python data source",
+                key="path",
+                hint="make the table without columns, CREATE TABLE … USING rocketstore OPTIONS "
+                "(path '…'), or read the store with format(\"rocketstore\").load(…)",
+            )
+        return given
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: FBT001 - Spark's
         """Return the sink of ``df.write``; see ``docs/guide/spark-sink.md``."""
@@ -104,6 +116,33 @@ class StoreDataSource(DataSource):
 
         with plain_errors():
             return StreamSink.planned(dict(self.options), schema, overwrite=overwrite)
+
+
+def _with_options(options: ReadOptions, given: dict[str, str]) -> StructType:
+    """Return columns that say what a table of Spark's catalog was made with.
+
+    Spark 4.3 keeps the options of such a table and hands none of them to the reader (decision
+    0005); it does hand on the columns, with what was noted of them. ``fromDDL`` needs a session.
+    """
+    from pyspark.sql import types  # noqa: PLC0415 - see the module's head
+
+    text = types.StringType()
+    kinds = {
+        "STRING": text,
+        "INT": types.IntegerType(),
+        "BIGINT": types.LongType(),
+        "BINARY": types.BinaryType(),
+        "TIMESTAMP": types.TimestampType(),
+        "ARRAY<STRING>": types.ArrayType(text),
+        "MAP<STRING,STRING>": types.MapType(text, text),
+    }
+    noted = {NAME: json.dumps(given)}
+    return types.StructType(
+        [
+            types.StructField(name, kinds[column_type(options.table, name)], metadata=noted)
+            for name in options.columns
+        ]
+    )
 
 
 class StoreReader(DataSourceReader):

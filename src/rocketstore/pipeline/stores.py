@@ -12,9 +12,12 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 from enum import Enum
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
+from urllib.parse import quote
 
 from rocketstore.config import StoreConfig, commit_log_directories
 from rocketstore.errors import ConfigError, NotAStoreError, StoreError
@@ -26,7 +29,7 @@ from rocketstore.format.markers import (
     CONSUME_QUEUE_DIRECTORY,
     LOCK_FILE_NAME,
 )
-from rocketstore.pipeline.files import files_at, is_remote, joined, last_name, opened
+from rocketstore.pipeline.files import files_at, is_remote, joined, last_name, local_path, opened
 
 if TYPE_CHECKING:
     from rocketstore.pipeline.files import FileEntry, Files
@@ -47,6 +50,7 @@ queues and index in place, one object after the other."""
 _FEWEST_OF_SEVERAL: Final = 2
 """So many files of a log with a hole between them are no pattern yet."""
 
+_PATTERN: Final = re.compile(r"[*?\[]")
 _HEAD_BYTES: Final = 128
 _MAGICS: Final = (b"\xda\xa3\x20\xa7", b"\xda\xa3\x20\xab")
 _BORN_HOST_V6: Final = 0x10
@@ -122,7 +126,8 @@ def find_stores(options: ReadOptions) -> list[StorePlace]:
     if options.log_directories:
         found = [_store_with_log(options)]
     else:
-        found = [one for location in options.locations for one in _stores_at(location)]
+        locations = [one for location in options.locations for one in _matching(location)]
+        found = [one for location in locations for one in _stores_at(location)]
     if not options.broker_names:
         return found
     if len(options.broker_names) != len(found):
@@ -136,6 +141,35 @@ def find_stores(options: ReadOptions) -> list[StorePlace]:
         place._replace(broker_name=name)
         for place, name in zip(found, options.broker_names, strict=True)
     ]
+
+
+def _matching(location: str) -> list[str]:
+    """Return the directories that a pattern such as ``/data/broker-*`` names, in order.
+
+    In a URI ``?`` begins the query, and a path that is there is no pattern.
+    """
+    remote = is_remote(location)
+    place, mark, query = location.partition("?") if remote else (local_path(location), "", "")
+    names = place.split("/")
+    patterns = [at for at, name in enumerate(names) if _PATTERN.search(name)]
+    if not patterns or (not remote and Path(place).exists()):
+        return [location]
+    found = ["/".join(names[: patterns[0]])]
+    for name in names[patterns[0] :]:
+        listed = []
+        for base in found:
+            files, root = files_at(f"{base or '/'}{mark}{query}")
+            listed += [
+                f"{base}/{quote(entry.name) if remote else entry.name}"
+                for entry in files.list(root)
+                if entry.is_directory and fnmatchcase(entry.name, name)
+            ]
+        found = listed
+    if not found:
+        raise NotAStoreError(
+            f"no directory matches {location}", hint="name stores, or a directory of stores"
+        )
+    return [f"{one}{mark}{query}" for one in found]
 
 
 def _stores_at(location: str) -> list[StorePlace]:

@@ -22,26 +22,49 @@ def with_versions(monkeypatch, **versions):
     monkeypatch.setattr(environment.metadata, "version", version)
 
 
-def test_the_versions_here_are_supported():
+@pytest.fixture(autouse=True)
+def asked_again():
+    environment.warn_of_untested_versions.cache_clear()
+    yield
+    environment.warn_of_untested_versions.cache_clear()
+
+
+def test_the_versions_here_are_tested(caplog):
     environment.check_versions()
+    environment.warn_of_untested_versions()
+    assert not caplog.messages
+
+
+@pytest.mark.parametrize(
+    ("spark", "message"),
+    [
+        ("3.5.1", "PySpark 3.5.1 is not supported: expected 4.3"),
+        ("5.0.0", "PySpark 5.0.0 is not supported"),
+        (None, "pyspark is not installed"),
+    ],
+)
+def test_a_spark_without_the_interface_is_one_error(monkeypatch, spark, message):
+    with_versions(monkeypatch, pyspark=spark, pandas=None)
+    with pytest.raises(UnsupportedEnvironmentError, match=message) as caught:
+        environment.check_versions()
+    assert "pip install 'rocketstore[pipeline]'" in str(caught.value)
 
 
 @pytest.mark.parametrize(
     ("spark", "pandas", "message"),
     [
-        ("3.5.1", "2.2.0", "PySpark 3.5.1 is not supported: expected 4.3"),
-        ("5.0.0", "2.2.0", "PySpark 5.0.0 is not supported"),
-        (None, "2.2.0", "pyspark is not installed"),
-        ("4.3.0", "3.0.0", "pandas 3.0.0 is not supported"),
+        ("4.1.2", "2.2.0", "pyspark 4.1.2 is not tested: expected 4.3 or newer, below 4.4"),
+        ("4.3.0", "3.0.0", "pandas 3.0.0 is not tested"),
         ("4.3.0", "2.1.4", "2.2 or newer, below 3"),
-        ("4.3.0", None, "pandas is not installed"),
     ],
 )
-def test_other_versions_are_one_error(monkeypatch, spark, pandas, message):
+def test_other_versions_are_one_warning(monkeypatch, caplog, spark, pandas, message):
     with_versions(monkeypatch, pyspark=spark, pandas=pandas)
-    with pytest.raises(UnsupportedEnvironmentError, match=message) as caught:
-        environment.check_versions()
-    assert "pip install 'rocketstore[pipeline]'" in str(caught.value)
+    environment.check_versions()
+    environment.warn_of_untested_versions()
+    environment.warn_of_untested_versions()
+    (said,) = caplog.messages
+    assert message in said
 
 
 def test_no_java_is_one_error(tmp_path):

@@ -6,9 +6,10 @@ from urllib.parse import quote
 
 import pytest
 
-from rocketstore.errors import ConfigError, StoreError
+from rocketstore.errors import ConfigError, NotAStoreError
 from rocketstore.pipeline.files import local_path
-from rocketstore.pipeline.jobs.report.output import output_places
+from rocketstore.pipeline.jobs.report.report_job import checked_place
+from rocketstore.pipeline.jobs.report.report_plan import plan_report
 from rocketstore.pipeline.sink.sink_settings import parse_sink_options
 from support.archive_runs import archived, log_bytes, restored
 from support.audit_runs import audited
@@ -68,7 +69,7 @@ def test_jobs_work_on_the_same_places(root, form, tmp_path):
 def test_a_sink_and_a_report_name_the_same_places(root, form):
     assert parse_sink_options({"path": form(str(root))}, streaming=False).root == str(root)
     with pytest.raises(ConfigError, match="lies inside the store"):
-        output_places(form(str(root / "page.html")), [form(str(root))])
+        checked_place(form(str(root / "report")), plan_report(form(str(root))))
 
 
 def test_a_path_is_taken_as_it_is(tmp_path):
@@ -92,6 +93,17 @@ def test_a_uri_that_names_no_directory_of_this_machine_is_refused(location):
             use(location)
 
 
-def test_the_name_of_hadoops_client_gets_the_right_one_told():
-    with pytest.raises(StoreError, match="write s3://"):
-        read_table("s3a://bucket/store")
+def test_a_pattern_names_the_directories_that_match(tmp_path):
+    for number in range(3):
+        build_store(tmp_path / f"broker-{number}" / "my store", 3, Clock())
+    (tmp_path / "broker-file").touch()
+    for pattern, names in (("broker-*/my store", 3), ("broker-[01]/*", 2), ("broker-?", 3)):
+        assert len(read_table(tmp_path / pattern)) == names * 3
+        assert len(read_table(f"file://{tmp_path}/{pattern}")) == names * 3
+    with pytest.raises(NotAStoreError, match="no directory matches"):
+        read_table(tmp_path / "broker-9*")
+
+
+def test_a_path_that_is_there_is_no_pattern(tmp_path):
+    build_store(tmp_path / "store[1]", 3, Clock())
+    assert len(read_table(tmp_path / "store[1]")) == 3

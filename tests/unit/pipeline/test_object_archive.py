@@ -16,7 +16,7 @@ from rocketstore.errors import (
 from rocketstore.pipeline.jobs.archive.manifest import read_manifests
 from rocketstore.pipeline.jobs.archive.place import archive_place
 from rocketstore.pipeline.jobs.rebuild.proving import prove_with
-from rocketstore.pipeline.jobs.report.plan import plan_report
+from rocketstore.pipeline.jobs.report.report_plan import plan_report
 from rocketstore.pipeline.sink.sink_settings import parse_sink_options
 from support.archive_runs import (
     archived,

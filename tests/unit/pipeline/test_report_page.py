@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import html
-import itertools
 import json
 import random
 import re
@@ -12,14 +11,15 @@ import shutil
 import pytest
 
 from rocketstore.errors import NotAStoreError
-from rocketstore.pipeline.jobs.report import counts, tally
-from rocketstore.pipeline.jobs.report.markup import visible
+from rocketstore.pipeline.jobs.report import partial_groups
 from rocketstore.pipeline.jobs.report.wording import (
     NOTHING,
     count_text,
     duration_text,
+    moment_text,
     share_text,
     size_text,
+    visible,
 )
 from support.busy_log import FILE_BYTES, NASTY, START_MS, busy_puts, write_log
 from support.golden_stores import STORES, golden_store
@@ -37,7 +37,8 @@ def store(tmp_path):
 def report_of(store, puts=None):
     if puts is not None:
         write_log(store, puts)
-    return make_report(store, store.parent / "page.html", now_ms=NOW_MS)
+    out = store.parent / f"report{len(list(store.parent.iterdir()))}"
+    return make_report(store, out, now_ms=NOW_MS)
 
 
 def damage(path, position, size):
@@ -50,7 +51,7 @@ def damage(path, position, size):
 
 @pytest.mark.parametrize("name", STORES)
 def test_a_page_is_well_formed_and_needs_nothing_else(name, tmp_path):
-    report = make_report(golden_store(name)[0], tmp_path / "page.html")
+    report = make_report(golden_store(name)[0], tmp_path / "report")
     page = read_page(report.page)
     assert not {"script", "link", "iframe", "img", "object", "embed", "base", "form"} & {
         tag for tag, _ in page.elements
@@ -69,15 +70,24 @@ def test_every_link_leads_to_a_section(store):
     assert {"traffic", "topics", "tags", "keys", "sizes", "latency", "delays", "retries"} < targets
 
 
-def test_every_chart_has_a_title_and_a_text_for_who_cannot_see_it(store):
-    page = read_page(report_of(store, busy_puts(500)).page)
+def test_every_chart_has_a_name_a_table_and_values_for_pointer_and_keyboard(store):
+    report = report_of(store, busy_puts(500))
+    page = read_page(report.page)
     drawings = [values for tag, values in page.elements if tag == "svg"]
     assert len(drawings) > 10
-    assert all(values["role"] == "img" and values["aria-label"] for values in drawings)
+    assert all(values["role"] in ("img", "group") and values["aria-label"] for values in drawings)
+    large = [values for values in drawings if values["role"] == "group"]
+    assert len(large) == [tag for tag, _ in page.elements].count("figure") > 5
+    bars = [values for _, values in page.elements if (values.get("class") or "").startswith("bar")]
+    reached = [values for values in bars if values.get("tabindex") == "0"]
+    assert all(values["role"] == "img" and values["aria-label"] for values in reached)
+    said = {values["aria-label"] for values in reached}
+    traffic = json.loads(report.json.read_text())["traffic"]
+    for at, messages in zip(traffic["barsMs"], traffic["messages"], strict=True):
+        assert not messages or f"{moment_text(at)}: {messages}" in said
     tags = [tag for tag, _ in page.elements]
-    followers = [b for a, b in itertools.pairwise(tags) if a == "svg"]
-    assert set(followers) == {"title"}
-    assert tags.count("figure") <= tags.count("details")
+    assert tags.count("details") >= len(large)
+    assert tags.count("title") > len(reached)
 
 
 def test_names_that_are_markup_or_turn_lines_around_stay_text(store):
@@ -171,20 +181,22 @@ def test_a_lone_message_years_away_does_not_squeeze_the_rest(store):
 
 
 def test_tags_that_are_too_many_are_said_to_be(store, monkeypatch):
-    monkeypatch.setattr(tally, "NAME_CAPACITY", 20)
+    monkeypatch.setattr(partial_groups, "NAME_CAPACITY", 20)
     page = read_page(report_of(store, [PUT | {"tags": f"t{one}"} for one in range(300)]).page)
     assert "too many different tags to keep all" in page.text
     assert "tags" in page.ids()
 
 
-def test_a_store_of_many_topics_over_days_is_drawn_by_less_than_days(store, monkeypatch):
-    for module in (tally, counts):
-        monkeypatch.setattr(module, "SECOND_ROWS", 10)
-        monkeypatch.setattr(module, "TIME_ROWS", 300)
+def test_a_store_of_many_topics_over_hours_is_drawn_by_minutes(store):
     puts = [
         PUT | {"topic": f"t{one % 10}", "store_ms": START_MS + one * 60_000} for one in range(200)
     ]
     assert "Messages per 2 min" in read_page(report_of(store, puts).page).text
+
+
+def test_a_store_of_minutes_is_drawn_by_seconds(store):
+    puts = [PUT | {"store_ms": START_MS + one * 1_000} for one in range(100)]
+    assert "Messages per second" in read_page(report_of(store, puts).page).text
 
 
 def test_damage_is_on_the_page_first_and_by_file_and_place(store):
@@ -232,7 +244,7 @@ def test_damage_is_the_same_for_every_cut(store, tmp_path, split_bytes):
     damage(logs[1], 10, 200_000)
     whole = report_of(store)
     expected = whole.page.read_bytes(), whole.summary, tables_of(whole)
-    cut = make_report(store, tmp_path / "page.html", split_bytes=split_bytes, now_ms=NOW_MS)
+    cut = make_report(store, tmp_path / "cut", split_bytes=split_bytes, now_ms=NOW_MS)
     assert (cut.page.read_bytes(), cut.summary, tables_of(cut)) == expected
 
 
@@ -250,7 +262,7 @@ def test_stores_of_a_directory_are_reported_together(tmp_path):
     both = tmp_path / "both"
     for name in ("a", "b"):
         write_log(both / name, [PUT] * 5)
-    report = make_report(both, tmp_path / "page.html", now_ms=NOW_MS)
+    report = make_report(both, tmp_path / "report", now_ms=NOW_MS)
     assert report.summary["messages"] == 10
     assert [row["brokerName"] for row in tables_of(report)["queues"]] == ["a", "b"]
     assert "a, b" in read_page(report.page).text
@@ -258,8 +270,8 @@ def test_stores_of_a_directory_are_reported_together(tmp_path):
 
 def test_a_directory_that_is_no_store_is_refused(tmp_path):
     with pytest.raises(NotAStoreError, match="is no store"):
-        make_report(tmp_path, tmp_path / "page.html")
-    assert not (tmp_path / "page.html").exists()
+        make_report(tmp_path, tmp_path / "report")
+    assert not (tmp_path / "report").exists()
 
 
 def test_a_delay_table_that_is_torn_gives_way_to_its_backup(store):
@@ -294,19 +306,20 @@ def leaves(value):
 def test_every_number_of_the_page_is_in_the_json(store):
     write_log(store, busy_puts(2_000))
     damage(sorted((store / "commitlog").iterdir())[1], 3_000, 500)
-    report = make_report(store, store.parent / "page.html", now_ms=NOW_MS)
+    report = report_of(store)
     known = {NOTHING}
     for leaf in leaves(json.loads(report.json.read_text("utf-8"))):
         if isinstance(leaf, str):
             known |= {visible(leaf), leaf[:19].replace("T", " "), leaf.rpartition("/")[2]}
         else:
-            known |= {form(leaf) for form in (str, count_text, size_text, duration_text)}
+            forms = (str, count_text, size_text, duration_text, moment_text)
+            known |= {form(leaf) for form in forms}
     html_text = report.page.read_text("utf-8")
     cells = re.findall(r'<t[dh][^>]*>(.*?)</t[dh]>|<dd(?: class="figure")?>(.*?)</dd>', html_text)
     shown = [html.unescape(re.sub("<[^>]+>", "", "".join(groups))) for groups in cells]
     figures = {text for text in shown if re.search("[0-9]", text) and not text.endswith("%")}
     figures -= {"99 % ≤", "90 % ≤", "below 0"}
-    assert len(figures) > 300
+    assert len(figures) > 250
     parts = {part for text in figures - known for part in text.removeprefix("≤ ").split(" to ")}
     assert {part.removesuffix(" times") for part in parts} - known == set()
 
@@ -331,7 +344,7 @@ def test_odd_headers_and_noise_give_a_page_that_is_the_same_for_every_cut(store,
     whole = report_of(store)
     assert read_page(whole.page).text
     expected = whole.page.read_bytes(), whole.summary, tables_of(whole)
-    cut = make_report(store, tmp_path / "page.html", split_bytes=9_000, now_ms=NOW_MS)
+    cut = make_report(store, tmp_path / "cut", split_bytes=9_000, now_ms=NOW_MS)
     assert (cut.page.read_bytes(), cut.summary, tables_of(cut)) == expected
 
 

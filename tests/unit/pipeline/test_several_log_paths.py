@@ -113,7 +113,7 @@ def test_behind_damage_the_whole_log_is_judged(parts):
 
 def test_a_report_counts_all_messages(parts, tmp_path):
     root, config = parts
-    made = make_report(root, tmp_path / "page.html", now_ms=START_MS, config=config)
+    made = make_report(root, tmp_path / "report", now_ms=START_MS, config=config)
     assert made.summary["messages"] == COUNT
     assert made.summary["damagedRanges"] == 0
 
@@ -133,7 +133,7 @@ JOBS = {
     "audit": lambda root, _: audited(root),
     "rebuild": lambda root, _: rebuilt_here(root),
     "proof": lambda root, _: prove_with(Here(), root, now_ms=START_MS),
-    "report": lambda root, tmp_path: make_report(root, tmp_path / "page.html"),
+    "report": lambda root, tmp_path: make_report(root, tmp_path / "report"),
     "archive": lambda root, tmp_path: archived(root, tmp_path / "archive"),
 }
 
@@ -145,7 +145,7 @@ def test_one_directory_of_several_is_not_taken_for_the_log(parts, tmp_path, job)
     with pytest.raises(ConfigError, match="one CommitLog file of 2, as of a log in 2 directories"):
         JOBS[job](root, tmp_path)
     assert tree(root) == before
-    assert not (tmp_path / "page.html").exists()
+    assert not (tmp_path / "report").exists()
 
 
 @pytest.mark.parametrize("job", JOBS)
@@ -166,7 +166,7 @@ def test_a_disk_that_is_not_mounted_is_no_shorter_log(parts, tmp_path, job):
         "audit": lambda: audited(root, config),
         "rebuild": lambda: rebuilt_here(root, config=config),
         "proof": lambda: prove_with(Here(), root, config=config, now_ms=START_MS),
-        "report": lambda: make_report(root, tmp_path / "page.html", config=config),
+        "report": lambda: make_report(root, tmp_path / "report", config=config),
         "archive": lambda: archived(root, tmp_path / "archive", config=config),
     }
     with pytest.raises(NotAStoreError, match="other is no directory, but storePathCommitLog"):
@@ -225,7 +225,7 @@ def test_an_object_store_has_one_directory(s3):
         lambda: rebuilt_here(location, config=config, target="/nowhere/new"),
         lambda: prove_with(Here(), location, config=config, now_ms=START_MS),
         lambda: audited(location, config),
-        lambda: make_report(location, "/nowhere/page.html", config=config),
+        lambda: make_report(location, "/nowhere/report", config=config),
     ):
         with pytest.raises(ConfigError, match="a matter of disks"):
             job()
@@ -238,7 +238,7 @@ def test_settings_of_a_broker_may_come_with_a_copy_of_its_store(tmp_path):
         store_path_commit_log="/data/broker/store/commitlog",
     )
     assert audited(root, config).counts.message_count == COUNT
-    made = make_report(tmp_path, tmp_path / "page.html", now_ms=START_MS, config=config)
+    made = make_report(tmp_path, tmp_path / "report", now_ms=START_MS, config=config)
     assert made.summary["messages"] == COUNT
 
 

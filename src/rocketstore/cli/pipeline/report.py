@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,20 +10,17 @@ from cyclopts import Parameter
 
 from rocketstore.cli.options import Output, OutputOption, StoreSettings
 from rocketstore.cli.output import print_object
-from rocketstore.cli.progress import job_progress
 from rocketstore.units import MiB
 
 if TYPE_CHECKING:
-    from rocketstore.pipeline.jobs.report.job import Report
+    from rocketstore.pipeline.jobs.report.report_job import Report
 
 
 def report(
     store: Annotated[str, Parameter(name="STORE", help="A store, or a directory of stores.")],
     /,
     *,
-    out: Annotated[Path, Parameter(help="The page; tables and JSON go beside it.")] = Path(
-        "rocketstore-report.html"
-    ),
+    out: Annotated[Path | None, Parameter(help="A directory that does not exist yet.")] = None,
     master: str = "local[*]",
     split_mib: Annotated[int, Parameter(name="--split-mib")] = 256,
     settings: StoreSettings | None = None,
@@ -30,15 +28,15 @@ def report(
 ) -> int:
     """Report traffic, sizes, latency, keys, delays, retries and damage as one HTML page.
 
-    The page needs no network and no script. The same as Parquet and JSON goes beside it. The store
-    may be in use; nothing is written to it.
+    The page needs no network and no script. Tables as Parquet and what the page shows as JSON are
+    beside it. The store may be in use; nothing is written to it.
 
     Parameters
     ----------
     store
         Directory or URI of a store, or of a directory of stores.
     out
-        The page. What an earlier report left there is replaced.
+        A new directory for page, tables and JSON; default: one here named after the time.
     master
         Where Spark runs.
     split_mib
@@ -49,16 +47,15 @@ def report(
         How to print.
     """
     from rocketstore import pipeline
-    from rocketstore.pipeline.jobs.report.job import places_of, run_report
-    from rocketstore.pipeline.jobs.report.plan import plan_report
+    from rocketstore.pipeline.jobs.report.report_job import checked_place, run_report
+    from rocketstore.pipeline.jobs.report.report_plan import plan_report
 
     config = (settings or StoreSettings()).load(store)
+    place = out or Path(f"rocketstore-report-{datetime.now():%Y%m%d-%H%M%S}")  # noqa: DTZ005 - a name
     planned = plan_report(store, config, max_split_bytes=max(split_mib, 1) * MiB)
-    places = places_of(planned, out)
+    checked_place(place, planned)
     spark = pipeline.session(master, quiet=True)
-    with job_progress("reporting") as progress:
-        found = run_report(spark, planned, places, progress)
-    _print_report(found, output)
+    _print_report(run_report(spark, planned, place), output)
     return 0
 
 

@@ -117,8 +117,10 @@ class Stream:
         self._last_trigger_s: float | None = None
         self._where = f"below {', '.join(options.read.locations)}"
 
-    def _found(self, places: Mapping[Key, Place]) -> Mapping[Key, Line]:
-        return self.lines.found(self.options, {**places, **self.ends})
+    def _found(
+        self, begins: Mapping[Key, Place], ends: Mapping[Key, Place] | None = None
+    ) -> Mapping[Key, Line]:
+        return self.lines.found(self.options, begins, ends or {})
 
     @again_if_a_file_went
     def initial(self) -> StreamOffset:
@@ -155,7 +157,7 @@ class Stream:
         StoreError
             Data was lost, and `failOnDataLoss` is set.
         """
-        found = self._found(start.places)
+        found = self._found(start.places, {} if limits.is_unlimited else self.ends)
         self._report_absent(start, found)
         places, moves = start.settled(), []
         for key, line in found.items():
@@ -189,7 +191,7 @@ class Stream:
         StoreError
             Data was lost, and `failOnDataLoss` is set.
         """
-        found, read, moves = self._found(end.places), self.options.read, []
+        found, read, moves = self._found({}), self.options.read, []
         for key, place in end.places.items():
             saved = start.places.get(key, place)
             if place.offset <= (saved.offset if place.since is None else place.since):

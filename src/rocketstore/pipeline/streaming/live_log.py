@@ -89,23 +89,40 @@ class Seen(NamedTuple):
 
 
 class LiveLog:
-    """The log of one store; bounds are looked up once. `near` is where it ended lately."""
+    """The log of one store; bounds are looked up once.
+
+    Parameters
+    ----------
+    begin
+        Where its next batch begins, if known.
+    ended
+        Where it ended when it was last looked at. A longer log may have ended there that was cut
+        meanwhile, so no batch goes into the file being written because of it.
+    """
 
     kind = LOG
     unit = "physical offset"
     queue = WHOLE_LOG
 
-    def __init__(self, store: StorePlace, near: Place | None = None) -> None:
+    def __init__(
+        self, store: StorePlace, begin: Place | None = None, ended: Place | None = None
+    ) -> None:
         self.store = store
         self.key = (store.broker_name,)
         self.segments = list_segments(store)
         self.start = self.segments[0].base if self.segments else 0
-        self._near = near
+        tail = next((one.base for one in self.segments if one.is_last), self.start)
+        is_behind = begin is not None and begin.offset < tail
+        self._near = ended if is_behind else begin
+        self._sure_end = tail if is_behind and ended is not None else None
 
     @classmethod
-    def found(cls, options: StreamOptions, near: Mapping[Key, Place]) -> dict[Key, LiveLog]:
-        """Return the logs there are; `near` says where some of them ended lately."""
-        return {(name,): cls(it, near.get((name,))) for name, it in named_stores(options).items()}
+    def found(
+        cls, options: StreamOptions, begins: Mapping[Key, Place], ends: Mapping[Key, Place]
+    ) -> dict[Key, LiveLog]:
+        """Return the logs there are; both mappings are of what is known of them."""
+        stores = {(name,): store for name, store in named_stores(options).items()}
+        return {key: cls(it, begins.get(key), ends.get(key)) for key, it in stores.items()}
 
     @staticmethod
     def is_kept(options: StreamOptions, key: Key, place: Place) -> bool:  # noqa: ARG004 - as a queue
@@ -278,6 +295,15 @@ class LiveLog:
         return {log.key: log.cut_one(begin.offset, goal, limits) for log, begin, goal in moves}
 
     def cut_one(self, begin: int, goal: Place, limits: Limits) -> Place:
+        """Return how far a batch goes: past what is sure only to an end that was found just now."""
+        if self._sure_end is not None and self._sure_end < goal.offset:
+            place = self._fitting(begin, Place(self._sure_end), limits)
+            if place.offset < self._sure_end:
+                return place
+            goal = min(goal, LiveLog(self.store).end, key=lambda place: place.offset)
+        return self._fitting(begin, goal, limits)
+
+    def _fitting(self, begin: int, goal: Place, limits: Limits) -> Place:
         """Return the place after the last record that fits, or the next one that is intact."""
         rows = size_bytes = 0
         last: list[int] = []

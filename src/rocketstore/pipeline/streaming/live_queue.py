@@ -64,9 +64,8 @@ class LiveQueue:
         self.files = queue_files(log.store.location, queue)
 
     @classmethod
-    def found(cls, options: StreamOptions, near: Mapping[Key, Place]) -> dict[Key, LiveQueue]:
+    def found(cls, options: StreamOptions, *_: Mapping[Key, Place]) -> dict[Key, LiveQueue]:
         """Return the queues there are; where they ended lately is of no use."""
-        del near
         queues = [
             cls(log, key)
             for log in map(LiveLog, named_stores(options).values())

@@ -14,11 +14,11 @@ from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES
 from rocketstore.pipeline.jobs.execution import map_tasks, plain_failure
 from rocketstore.pipeline.jobs.rebuild.log_scan import (
     INDEX_TARGET,
-    ITEM_DTYPE,
     ROW_SCHEMA,
     ScanFacts,
     scan_log,
 )
+from rocketstore.units import MiB
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -33,6 +33,11 @@ if TYPE_CHECKING:
 _COUNT: Final = f"octet_length(data) div {ENTRY_SIZE_BYTES}"
 """Entries or items of a block."""
 
+_PARTITION_BYTES: Final = 32 * MiB
+_PARTITIONS_MIN: Final = 8
+_PARTITIONS_MAX: Final = 4096
+"""Of the shuffle: how many writers there are, each with some of the targets."""
+
 
 class KeptPieces(NamedTuple):
     """Pieces whose records are messages, in the order of the log.
@@ -41,12 +46,15 @@ class KeptPieces(NamedTuple):
     ----------
     starts, items_before
         Of each; items of pieces in front of it.
+    block_bytes
+        What all their blocks hold.
     items_per_file
         What an index file takes.
     """
 
     starts: Sequence[int]
     items_before: Sequence[int]
+    block_bytes: int
     items_per_file: int
 
 
@@ -89,20 +97,6 @@ class LogRows:
             .sort("at", "ordinal")
         )
 
-    def first_times(self, kept: KeptPieces) -> list[int]:
-        """Return the store time of the first item of each index file."""
-        size = kept.items_per_file
-        begun = self._items(kept).selectExpr(
-            f"(item + {size - 1}) div {size} AS file", "item", "count", "data"
-        )
-        found = begun.where(f"file * {size} < item + count").selectExpr(
-            "file",
-            f"substring(data, int((file * {size} - item) * {ITEM_DTYPE.itemsize}) + 1 + "
-            f"{ITEM_DTYPE.itemsize - 8}, 8) AS time",
-        )
-        rows = self._collected(found.sort("file")).to_pylist()
-        return [int.from_bytes(row["time"], "little") for row in rows]
-
     def write(
         self, kept: KeptPieces, others: Sequence[bytes], write: Write, schema: str
     ) -> pa.Table:
@@ -114,56 +108,49 @@ class LogRows:
             Targets that get an empty block in front, whether or not they have any other.
         """
         import pyarrow as pa  # noqa: PLC0415 - an import of this package loads no Arrow
+        from pyspark.sql import functions as f  # noqa: PLC0415 - needs PySpark
 
         from rocketstore.pipeline.source import plain_errors  # noqa: PLC0415 - needs PySpark
 
-        columns = ("target", "at", "ordinal", "first", "data", "crc")
-        size = kept.items_per_file
-        # A block at the edge of two files goes to both.
-        numbers = f"explode(sequence(item div {size}, (item + count - 1) div {size})) AS number"
-        items = self._items(kept).selectExpr(numbers, "item", "ordinal", "data", "crc").selectExpr(
-            "concat(X'69', encode(cast(number AS STRING), 'UTF-8')) AS target",
-            "item AS at", "ordinal", "item AS first", "data", "crc",
-        )  # fmt: skip
-        entries = self._of_pieces(kept).where(f"target <> X'{INDEX_TARGET.hex()}'")
-        empty = pa.table(
-            {
-                "target": pa.array(others, pa.binary()),
-                "at": pa.array([-1] * len(others), pa.int64()),
-                "ordinal": pa.array([0] * len(others), pa.int64()),
-                "first": pa.array([0] * len(others), pa.int64()),
-                "data": pa.array([b""] * len(others), pa.binary()),
-                "crc": pa.array([0] * len(others), pa.int64()),
-            }
+        numbers = [pa.array(one, pa.int64()) for one in (kept.starts, kept.items_before)]
+        pieces = self._spark.createDataFrame(pa.table(numbers, ["piece", "before"]))
+        size, is_item = kept.items_per_file, f"target = X'{INDEX_TARGET.hex()}'"
+        item, last = "(before + first)", f"(before + first + {_COUNT} - 1)"
+        blocks = (
+            self._rows.where("facts IS NULL")
+            .join(f.broadcast(pieces), "piece")
+            # A block of items at the edge of two files goes to both.
+            .selectExpr(
+                "*",
+                f"explode(CASE WHEN {is_item} THEN sequence({item} div {size}, {last} div {size}) "
+                "ELSE array(0L) END) AS number",
+            )
+            .selectExpr(
+                f"CASE WHEN {is_item} THEN concat(target, encode(string(number), 'UTF-8')) "
+                "ELSE target END AS target",
+                f"CASE WHEN {is_item} THEN {item} ELSE at END AS at",
+                "ordinal",
+                f"CASE WHEN {is_item} THEN {item} ELSE first END AS first",
+                "data",
+                "crc",
+            )
         )
-        blocks = entries.select(*columns).unionByName(items)
         if others:
-            blocks = blocks.unionByName(self._spark.createDataFrame(empty))
+            names = self._spark.createDataFrame(pa.table({"target": pa.array(others, pa.binary())}))
+            empty = ("-1L AS at", "0L AS ordinal", "0L AS first", "X'' AS data", "0L AS crc")
+            blocks = blocks.unionByName(names.selectExpr("target", *empty))
 
         def write_all(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             with plain_errors():
                 yield from write(batches)
 
-        ordered = blocks.repartition("target").sortWithinPartitions("target", "at", "ordinal")
-        return self._collected(ordered.mapInArrow(write_all, schema))
-
-    def _items(self, kept: KeptPieces) -> DataFrame:
-        """Return blocks of items with the number of their first in the whole log."""
-        blocks = self._of_pieces(kept).where(f"target = X'{INDEX_TARGET.hex()}'")
-        return blocks.selectExpr("before + first AS item", f"{_COUNT} AS count", "*")
-
-    def _of_pieces(self, kept: KeptPieces) -> DataFrame:
-        import pyarrow as pa  # noqa: PLC0415 - as above
-        from pyspark.sql import functions as f  # noqa: PLC0415 - needs PySpark
-
-        pieces = pa.table(
-            {
-                "piece": pa.array(kept.starts, pa.int64()),
-                "before": pa.array(kept.items_before, pa.int64()),
-            }
+        partitions = min(
+            _PARTITIONS_MAX, max(_PARTITIONS_MIN, kept.block_bytes // _PARTITION_BYTES)
         )
-        wanted = f.broadcast(self._spark.createDataFrame(pieces))
-        return self._rows.where("facts IS NULL").join(wanted, "piece")
+        ordered = blocks.repartition(partitions, "target").sortWithinPartitions(
+            "target", "at", "ordinal"
+        )
+        return self._collected(ordered.mapInArrow(write_all, schema))
 
     def _collected(self, frame: DataFrame) -> pa.Table:
         with plain_failure():

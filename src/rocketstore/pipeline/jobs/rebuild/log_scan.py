@@ -51,8 +51,8 @@ QUEUE_TARGET: Final = b"q"
 ITEM_DTYPE: Final = np.dtype([("hash", "<i4"), ("physical", "<i8"), ("stored", "<i8")])
 assert ITEM_DTYPE.itemsize == ENTRY_SIZE_BYTES
 
-_BLOCK_ROWS: Final = 512
-"""Most entries or items of a block: 10 KiB, of which Spark hands 10,000 at a time to a worker."""
+_BLOCK_ROWS: Final = 256
+"""Most entries or items of a block: 5 KiB, of which Spark hands 10,000 at a time to a worker."""
 
 _HELD_RECORDS: Final = 131_072
 """Records whose entries and items are in memory until they are sorted into blocks."""

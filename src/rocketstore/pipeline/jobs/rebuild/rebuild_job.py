@@ -27,6 +27,7 @@ from rocketstore.format.markers import (
     CONSUME_QUEUE_DIRECTORY,
     INDEX_DIRECTORY,
 )
+from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES
 from rocketstore.pipeline.files import files_at, is_remote, joined, last_name, local_path
 from rocketstore.pipeline.jobs.publishing import published
 from rocketstore.pipeline.jobs.rebuild import rebuild_commit
@@ -247,8 +248,7 @@ def _build(
             [(one.start, one.stop) for one in verdict.damage],
             verdict.leftovers,
         )
-        names = index_names(rows.first_times(kept)) if settings.has_index else []
-        writing = FileWriting(place.location, directory, settings, log, names)
+        writing = FileWriting(place.location, directory, settings, log)
         _make_directories(directory, settings)
         others = [QUEUE_TARGET + os.fsencode(name) for name in sorted(old)]
         written = rows.write(kept, others, writing.write, WRITTEN_SCHEMA).to_pylist()
@@ -302,7 +302,9 @@ def _queue_names(location: str) -> set[str]:
 def _kept_pieces(verdict: Verdict, settings: RebuildSettings) -> KeptPieces:
     counts = [one.item_count for one in verdict.kept]
     before = [0, *itertools.accumulate(counts)][: len(counts)]
-    return KeptPieces([one.start for one in verdict.kept], before, settings.items_per_file)
+    size = ENTRY_SIZE_BYTES * (sum(counts) + sum(one.entry_count for one in verdict.kept))
+    starts = [one.start for one in verdict.kept]
+    return KeptPieces(starts, before, size, settings.items_per_file)
 
 
 # --- what was written ---------------------------------------------------------------------------
@@ -337,21 +339,18 @@ def _check_counts(written: list[dict[str, Any]], verdict: Verdict) -> None:
 
 
 def _take_over(directory: str, written: list[dict[str, Any]], settings: RebuildSettings) -> None:
-    """Check the files of every target, and on a disk move them from their attempt's directory.
+    """Check the files of every target, give index files their names, and put all in its place.
 
     Raises
     ------
     StoreError
         A file is missing or not whole.
     """
+    index = sorted((row for row in written if row["items"]), key=lambda row: int(row["target"][1:]))
+    names = index_names(row["first_ms"] for row in index)
+    numbers = [row["target"][1:].decode() for row in index]
     if is_remote(directory):
-        objects = ObjectStore(directory)
-        for name in (CONSUME_QUEUE_DIRECTORY, INDEX_DIRECTORY):
-            sizes = objects.sizes(f"{objects.root}/{name}")
-            is_queue = name == CONSUME_QUEUE_DIRECTORY
-            rows = [row for row in written if row["target"].startswith(QUEUE_TARGET) == is_queue]
-            count = sum(row["files"] for row in rows)
-            _check_files(joined(directory, name), sizes, count, settings, is_queue=is_queue)
+        _take_over_objects(directory, written, settings, dict(zip(numbers, names, strict=True)))
         return
     root = Path(directory)
     for row in written:
@@ -363,10 +362,24 @@ def _take_over(directory: str, written: list[dict[str, Any]], settings: RebuildS
         if is_queue and sizes:
             (root / name).parent.mkdir(exist_ok=True)
             attempt.rename(root / name)
-        elif not is_queue:
-            for path in attempt.iterdir():
-                path.rename(root / name / path.name)
+    for row, number, name in zip(index, numbers, names, strict=True):
+        (root / ATTEMPTS / row["attempt"] / number).rename(root / INDEX_DIRECTORY / name)
     shutil.rmtree(root / ATTEMPTS)
+
+
+def _take_over_objects(
+    directory: str, written: list[dict[str, Any]], settings: RebuildSettings, names: dict[str, str]
+) -> None:
+    objects = ObjectStore(directory)
+    numbered = f"{objects.root}/{ATTEMPTS}"
+    for place, is_queue in ((CONSUME_QUEUE_DIRECTORY, True), (ATTEMPTS, False)):
+        rows = [row for row in written if row["target"].startswith(QUEUE_TARGET) == is_queue]
+        sizes = objects.sizes(f"{objects.root}/{place}")
+        count = sum(row["files"] for row in rows)
+        _check_files(joined(directory, place), sizes, count, settings, is_queue=is_queue)
+    index = f"{objects.root}/{INDEX_DIRECTORY}"
+    objects.copy_all((f"{numbered}/{one}", f"{index}/{name}") for one, name in names.items())
+    objects.remove_tree(numbered)
 
 
 def _check_files(

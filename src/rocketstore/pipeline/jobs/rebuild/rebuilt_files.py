@@ -24,7 +24,7 @@ import numpy as np
 from rocketstore.errors import FieldRangeError, StoreDamagedError, StoreFullError
 from rocketstore.format.file_name import file_name, parse_file_name
 from rocketstore.format.index_file import next_index_file_name
-from rocketstore.format.markers import CONSUME_QUEUE_DIRECTORY, INDEX_DIRECTORY
+from rocketstore.format.markers import CONSUME_QUEUE_DIRECTORY
 from rocketstore.format.queue_entry import (
     ENTRY_DTYPE,
     ENTRY_SIZE_BYTES,
@@ -51,10 +51,12 @@ if TYPE_CHECKING:
     from rocketstore.scan.dispatch_state import Int64Array
 
 WRITTEN_SCHEMA: Final = (
-    "target BINARY, attempt STRING, files LONG, entries LONG, refused LONG, items LONG, kept LONG"
+    "target BINARY, attempt STRING, files LONG, entries LONG, refused LONG, items LONG, kept LONG, "
+    "first_ms LONG"
 )
 """What was written of one target: `attempt` is the directory that has its files, `kept` how many
-places at a queue's end stand for numbers that were given out."""
+places at a queue's end stand for numbers that were given out, `first_ms` the store time of an index
+file's first item."""
 
 ATTEMPTS: Final = "attempts"
 """Directory beside the new ``consumequeue`` and ``index``, for directories of attempts."""
@@ -112,7 +114,6 @@ class FileWriting(NamedTuple):
     target: str
     settings: RebuildSettings
     log: LogRanges
-    index_names: Sequence[str]
 
     def write(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Write the files of all targets among ordered blocks; yield what was written."""
@@ -123,9 +124,9 @@ class FileWriting(NamedTuple):
             attempt = self._new_attempt()
             try:
                 if target.startswith(INDEX_TARGET):
-                    path = f"{attempt}/{self.index_names[int(target[1:])]}"
-                    counts = (0, 0, self._write_index(path, int(target[1:]), pieces), 0)
-                    place = INDEX_DIRECTORY
+                    # Its name follows from the files before it: the driver gives it.
+                    counts = self._write_index(attempt, int(target[1:]), pieces)
+                    place = ATTEMPTS
                 else:
                     directory = os.fsdecode(target[1:])
                     counts = self._write_queue(attempt, directory, pieces)
@@ -158,8 +159,8 @@ class FileWriting(NamedTuple):
 
     def _write_queue(
         self, attempt: str, directory: str, pieces: Iterator[tuple[Int64Array, npt.NDArray[Any]]]
-    ) -> tuple[int, int, int, int]:
-        """Write the files of one queue; return entries, refused records, 0, kept places."""
+    ) -> tuple[int, int, int, int, int]:
+        """Write the files of one queue; return entries, refused records, 0, kept places, 0."""
         files = QueueFiles(attempt, self.settings.queue_file_bytes)
         places = EntryPlaces(self.settings.entries_per_file)
         placed = 0
@@ -177,24 +178,26 @@ class FileWriting(NamedTuple):
             kept = OldQueue(self.store, directory, self.settings, self.log).keep(files, end)
         finally:
             files.close()
-        return placed, places.refused_count, 0, kept
+        return placed, places.refused_count, 0, kept, 0
 
     # --- an index file --------------------------------------------------------------------------
 
     def _write_index(
-        self, path: str, number: int, pieces: Iterator[tuple[Int64Array, npt.NDArray[Any]]]
-    ) -> int:
-        """Write one index file; return how many items it got."""
+        self, attempt: str, number: int, pieces: Iterator[tuple[Int64Array, npt.NDArray[Any]]]
+    ) -> tuple[int, int, int, int, int]:
+        """Write one index file; return 0, 0, items, 0, the store time of the first."""
         layout, size = self.settings.layout, self.settings.items_per_file
         put = kernels.load("put_items")
-        count = 0
-        descriptor = open_whole(path, layout.size_bytes)
+        count = first_ms = 0
+        descriptor = open_whole(f"{attempt}/{number}", layout.size_bytes)
         try:
             mapping = mmap.mmap(descriptor, layout.size_bytes)
             array = np.frombuffer(mapping, np.uint8)
             for numbers, content in pieces:
                 own = (numbers >= number * size) & (numbers < (number + 1) * size)
                 items = content.view(ITEM_DTYPE)[own]
+                if not count:
+                    first_ms = int(items["stored"][0])
                 # Kernels want each column in one piece.
                 columns = [items[name].astype(np.int64) for name in ("hash", "physical", "stored")]
                 done = put(array, layout.slot_count, layout.item_count, *columns)
@@ -206,7 +209,7 @@ class FileWriting(NamedTuple):
             os.fdatasync(descriptor)
         finally:
             os.close(descriptor)
-        return count
+        return 0, 0, count, 0, first_ms
 
 
 def blocks_of(

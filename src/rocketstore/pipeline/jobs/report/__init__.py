@@ -1,6 +1,6 @@
 """Report what a store holds, as one page that needs nothing else, and as tables.
 
-Tasks count (``task``, ``tally``) in groups (``groups``, ``buckets``); the driver puts them together
-(``counts``), names them (``tables``, ``summary``), draws them (``page``, ``traffic``, ``health``,
-``charts``) and writes them (``output``). Importing this package loads neither PySpark nor pyarrow.
+Tasks count in groups (``partial_groups``), Spark puts them together and writes tables
+(``report_job``, ``report_tables``), and a template shows them (``report_page``, ``page_charts``).
+Importing this package loads neither PySpark nor pyarrow.
 """

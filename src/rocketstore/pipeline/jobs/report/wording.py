@@ -1,31 +1,45 @@
-"""Numbers as people read them: with units, thousands separators, and times in UTC."""
+"""Numbers as people read them, and names in which everything can be seen."""
 
 from __future__ import annotations
 
 import datetime as dt
+import unicodedata
 from typing import Final
-
-from rocketstore.pipeline.jobs.report.buckets import DAY_MS, HOUR_MS, MINUTE_MS, SECOND_MS
 
 MINUS: Final = "\u2212"
 
 NOTHING: Final = "\u2013"
 """Where there is nothing to say."""
 
+DAY_MS: Final = 86_400_000
+
 _SIZE_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
-_YEAR_MS: Final = 365.25 * DAY_MS
-_UNITS: Final = (
-    (_YEAR_MS, "y"),
-    (DAY_MS, "d"),
-    (HOUR_MS, "h"),
-    (MINUTE_MS, "min"),
-    (SECOND_MS, "s"),
-)
+_TIME_UNITS: Final = (
+    (365.25 * DAY_MS, "y"), (DAY_MS, "d"), (3_600_000, "h"), (60_000, "min"), (1_000, "s"),
+    (1, "ms"),
+)  # fmt: skip
+_UNSEEN: Final = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
+"""Unicode categories: controls, formats (bidirectional overrides among them), halves of pairs."""
 
 
-def count_text(count: int | None) -> str:
+def visible(text: str) -> str:
+    r"""Return a text in which everything can be seen.
+
+    Examples
+    --------
+    >>> print(visible("a\u202eb\x00"))
+    a\u202eb\u0000
+    """
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(
+        f"\\u{ord(one):04x}" if unicodedata.category(one) in _UNSEEN else one for one in text
+    )
+
+
+def count_text(count: float | None) -> str:
     """Return a whole number with separators."""
-    return NOTHING if count is None else f"{count:,}".replace("-", MINUS)
+    return NOTHING if count is None else f"{round(count):,}".replace("-", MINUS)
 
 
 def plural(count: int, noun: str, many: str | None = None) -> str:
@@ -48,23 +62,12 @@ def duration_text(milliseconds: float | None) -> str:
     """Return a length of time in one unit."""
     if milliseconds is None:
         return NOTHING
-    sign = MINUS if milliseconds < 0 else ""
     amount = abs(milliseconds)
-    for unit, name in _UNITS:
-        if amount >= unit:
-            return f"{sign}{_short(amount / unit)} {name}"
-    return f"{sign}{_short(amount)} ms"
+    unit, name = next((one for one in _TIME_UNITS if amount >= one[0]), _TIME_UNITS[-1])
+    return f"{MINUS if milliseconds < 0 else ''}{_short(amount / unit)} {name}"
 
 
-def rough_duration_text(milliseconds: float) -> str:
-    """Return a length of time to two digits, for the axis of a chart."""
-    text = duration_text(milliseconds)
-    number, _, unit = text.partition(" ")
-    amount = float(number.replace(",", "").replace(MINUS, "-"))
-    return f"{amount:.2g} {unit}" if abs(amount) < 100 else text
-
-
-def bound_text(text: str, *, is_exact: bool) -> str:
+def bound_text(text: str, is_exact: bool | None) -> str:  # noqa: FBT001 - a filter's argument
     """Return a figure, marked where the value itself may be less."""
     return text if is_exact or text == NOTHING else f"≤ {text}"
 
@@ -81,18 +84,19 @@ def share_text(part: float, whole: float) -> str:
     return f"{percent:.1f} %"
 
 
-def moment_text(timestamp_ms: int | None, *, with_zone: bool = False) -> str:
-    """Return a time to the second."""
+def moment_text(timestamp_ms: int | None, pattern: str = "%Y-%m-%d %H:%M:%S") -> str:
+    """Return a time of the calendar, its first or last where there is no such time."""
     if timestamp_ms is None:
         return NOTHING
-    return moment(timestamp_ms).strftime("%Y-%m-%d %H:%M:%S") + (" UTC" if with_zone else "")
+    at = min(max(timestamp_ms, 0), 253_402_300_799_999)
+    moment = dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(milliseconds=at)
+    return moment.strftime(pattern)
 
 
-def moment(timestamp_ms: int) -> dt.datetime:
-    """Return a time of the calendar, its first or last when there is none."""
-    limit = 253_402_300_799_999
-    at = min(max(timestamp_ms, 0), limit)
-    return dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(milliseconds=at)
+def width_text(width_ms: int) -> str:
+    """Return what a bar stands for, to come after "per"."""
+    names = {1_000: "second", 60_000: "minute", 3_600_000: "hour", DAY_MS: "day"}
+    return names.get(width_ms, duration_text(width_ms))
 
 
 def _short(number: float) -> str:
