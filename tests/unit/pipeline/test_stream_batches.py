@@ -631,9 +631,7 @@ def test_what_is_left_is_shown_for_every_store_and_queue(tmp_path, clock):
         for kind, choice in MODES.items():
             run = StreamRun(tmp_path / "stores", **options, **choice)
             end = run.stream.advance(run.stream.initial(), run.options.limits)
-            shown[kind] = latest_json(
-                str(run.options), run.stream.kind, run.stream.ends, end.places
-            )
+            shown[kind] = latest_json(str(run.options), run.stream.ends, end)
     assert shown["log"]["of"] == f"the whole log in {tmp_path}/stores"
     assert shown["queues"]["of"] == f"queues of Topic.* in {tmp_path}/stores"
     logs = shown["log"]["log"]

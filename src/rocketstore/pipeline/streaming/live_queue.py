@@ -18,7 +18,7 @@ from rocketstore.events import get_logger
 from rocketstore.format.queue_entry import filler_mask, written_mask
 from rocketstore.pipeline.queue_range import is_chosen
 from rocketstore.pipeline.queues import list_queues, queue_files
-from rocketstore.pipeline.stores import SegmentState
+from rocketstore.pipeline.stores import SegmentState, store_timestamp_ms
 from rocketstore.pipeline.streaming.following import named_stores
 from rocketstore.pipeline.streaming.live_log import LiveLog
 from rocketstore.pipeline.streaming.stream_offsets import QUEUES, Key, Place
@@ -39,13 +39,10 @@ if TYPE_CHECKING:
     Numbers = npt.NDArray[np.int64]
 
 LIGHT_QUEUE_PREFIX: Final = "%LMQ%"
-"""Light queues point at records of other topics; those are rows under their own topic only."""
+"""Such queues point at records of other topics, which are rows under their own topic only."""
 
 LIMITED_ENTRIES: Final = 2_000_000
 """Most entries of a store that are held to find out which come first in its log: 32 MB."""
-
-_HEAD_BYTES: Final = 8
-"""Length and magic number of a record; zeros where none was written."""
 
 _log = get_logger(__name__)
 
@@ -135,7 +132,7 @@ class LiveQueue:
         segment = self.log.segment_at(entry.physical_offset)
         if segment is None:
             return entry.physical_offset >= self.log.start
-        head = self.log.read(entry.physical_offset, _HEAD_BYTES)
+        head = self.log.read(entry.physical_offset, 8)
         return segment.state is not SegmentState.MISSING and not head.strip(b"\0")
 
     def place(self, offset: int) -> Place:
@@ -181,25 +178,17 @@ class LiveQueue:
 
     def first_since(self, since_ms: int) -> int | None:
         """Return the first offset that was stored at a time or later."""
-        low, high = self.start, self.end.offset
-        end = high
-        while low < high:
-            middle = (low + high) // 2
-            at, seen = self._next_record(middle, high)
-            if seen is not None and int(seen.columns.store_timestamp[0]) < since_ms:
-                low = at + 1
-            else:
-                high = middle
-        return low if low < end else None
 
-    def _next_record(self, start: int, stop: int) -> tuple[int, Seen | None]:
-        """Return the first offset in [start, stop) with an intact record; `stop` and None else."""
-        for numbers, _, _ in self.entries(start, stop):
-            for number in numbers.tolist():
-                seen = self.record(number)
-                if seen is not None:
-                    return number, seen
-        return stop, None
+        def is_since(entry: QueueEntry) -> bool:
+            at, segment = entry.physical_offset, self.log.segment_at(entry.physical_offset)
+            if segment is None or segment.state is SegmentState.MISSING:
+                return True
+            stored_ms = store_timestamp_ms(self.store.location, segment, at)
+            # What has no time may be as late as any.
+            return stored_ms is None or stored_ms >= since_ms
+
+        found = self._first_where(self.start, self.end.offset, is_since)
+        return found if found < self.end.offset else None
 
     # --- batches --------------------------------------------------------------------------------
 

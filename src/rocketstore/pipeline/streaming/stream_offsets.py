@@ -69,20 +69,18 @@ class StreamOffset:
         return {**head, self.kind: _nested({k: p.to_json() for k, p in self.places.items()})}
 
 
-def latest_json(
-    of: str, kind: str, ends: Mapping[Key, Place], places: Mapping[Key, Place]
-) -> dict[str, Any]:
+def latest_json(of: str, ends: Mapping[Key, Place], reached: StreamOffset) -> dict[str, Any]:
     """Return where logs or queues end as Spark shows it in a query's progress.
 
     ``lag`` is how much of each comes after the batch at hand: bytes of a log, messages of a queue.
     `of` says what is followed, which nothing else of a Python source can say there.
     """
     shown = {
-        key: {"offset": end.offset, "lag": max(0, end.offset - places[key].offset)}
-        for key, end in ends.items()
-        if key in places
+        key: {"offset": ends[key].offset, "lag": max(0, ends[key].offset - place.offset)}
+        for key, place in reached.places.items()
+        if key in ends
     }
-    return {"version": VERSION, "of": of, kind: _nested(shown)}
+    return {"version": VERSION, "of": of, reached.kind: _nested(shown)}
 
 
 def from_json(saved: dict[str, Any], kind: str) -> StreamOffset:

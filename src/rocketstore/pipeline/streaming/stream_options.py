@@ -41,8 +41,8 @@ WHOLE_LOG: Final = QueueKey("", -1)
 _BY_TIME: Final = "startingOffsetsByTimestamp"
 _STRATEGY: Final = "startingOffsetsByTimestampStrategy"
 _STARTS: Final = ("startingOffsets", "startingTimestamp", _BY_TIME)
+_LEAST: Final = ("minOffsetsPerTrigger",)
 _KEYWORDS: Final = {"earliest": EARLIEST, "latest": LATEST, "-2": EARLIEST, "-1": LATEST}
-_LONGEST_WAIT_S: Final = 15 * 60.0
 
 
 class Limits(NamedTuple):
@@ -99,18 +99,13 @@ class StreamOptions:
     start_times_ms: dict[QueuePlace | None, int] = field(default_factory=dict)
     must_have_time: bool = False
     limits: Limits = UNLIMITED
-    longest_wait_s: float = _LONGEST_WAIT_S
-
-    @property
-    def has_queues(self) -> bool:
-        """Whether the stream follows queues, and not the whole log."""
-        return self.read.has_topic_choice
+    longest_wait_s: float = 15 * 60
 
     def __str__(self) -> str:
         read = self.read
         topics = sorted(read.topics or {place.topic for place in read.queues or ()})
         chosen = read.topic_pattern or ",".join(topics)
-        what = f"queues of {chosen}" if self.has_queues else "the whole log"
+        what = f"queues of {chosen}" if read.has_topic_choice else "the whole log"
         return f"{what} in {', '.join(read.locations)}"
 
     @property
@@ -119,11 +114,7 @@ class StreamOptions:
         return replace(self.read, topics=None, topic_pattern=None, queues=None)
 
     def limits_of(self, given: Any) -> Limits:
-        """Return the limits of a batch for the ``ReadLimit`` that Spark hands over.
-
-        Spark knows one limit of one kind, so the others of several options are applied here. Where
-        it says "all" (``Trigger.Once``), no limit holds.
-        """
+        """Return what holds together with the one ``ReadLimit`` of Spark; nothing if it is all."""
         kind, (rows, size, least) = type(given).__name__, self.limits
         if kind == "ReadAllAvailable":
             return UNLIMITED
@@ -154,96 +145,66 @@ def named_place(named: Mapping[Any, int], broker: str, queue: QueueKey) -> int |
 
 
 def parse_stream_options(given: Mapping[str, str]) -> StreamOptions:
-    """Return the options of a stream.
-
-    Raises
-    ------
-    ConfigError
-        An option that a stream cannot have, a malformed value, or two that exclude each other.
-    """
+    """Return the options of a stream, which must fit together."""
     values = GivenOptions(given, frozenset({STREAM}))
     read = read_options(values)
     if read.table not in RECORD_TABLES:
-        what = "names one that cannot be read as a stream"
         hint = f"streams are of {' and '.join(sorted(RECORD_TABLES))}; read it with spark.read"
-        raise values.refused("table", what, hint)
+        raise values.refused("table", "names one that cannot be read as a stream", hint)
     chosen = [name for name in _STARTS if name in values]
     if len(chosen) > 1:
         raise values.refused(chosen[1], f"excludes {chosen[0]}", "give one of them")
     most, least = (values.number(f"{one}OffsetsPerTrigger", 1) for one in ("max", "min"))
     if least is not None and most is not None and least > most:
         raise values.refused("minOffsetsPerTrigger", f"is more than maxOffsetsPerTrigger, {most}")
-    for name, needed in (
-        ("maxTriggerDelay", ("minOffsetsPerTrigger",)), (_STRATEGY, _STARTS[1:]),
-    ):  # fmt: skip
+    for name, needed in (("maxTriggerDelay", _LEAST), (_STRATEGY, _STARTS[1:])):
         if name in values and not any(one in values for one in needed):
             raise values.refused(name, "means nothing alone", f"it needs {' or '.join(needed)}")
-    wait_s = values.seconds("maxTriggerDelay")
-    options = StreamOptions(
+    wait_s, since_ms = values.seconds("maxTriggerDelay"), values.timestamp_ms("startingTimestamp")
+    text = values.get("startingOffsets", "latest").strip().lower()
+    # A log or queue that is not named is one that nobody knew of: it begins at its beginning.
+    is_named = _BY_TIME in values or text not in _KEYWORDS
+    return StreamOptions(
         read,
+        start=EARLIEST if is_named else _KEYWORDS[text],
+        starts=_numbers(values, read, "startingOffsets") if text not in _KEYWORDS else {},
+        start_times_ms={None: since_ms} if since_ms is not None
+        else dict(_numbers(values, read, _BY_TIME).items()) if _BY_TIME in values else {},
         must_have_time=values.one_of(_STRATEGY, ("latest", "error")) == "error",
         limits=Limits(most, values.byte_count("maxBytesPerTrigger"), least),
-        longest_wait_s=_LONGEST_WAIT_S if wait_s is None else wait_s,
-    )
-    return _with_start(options, values)
+        longest_wait_s=15 * 60 if wait_s is None else wait_s,
+    )  # fmt: skip
 
 
 def read_options_of_either(given: Mapping[str, str]) -> ReadOptions:
-    """Return what a batch query or a stream reads; its reader checks the options in full.
-
-    Raises
-    ------
-    ConfigError
-        Neither can have these options.
-    """
+    """Return what a batch query or a stream reads; its reader checks the options in full."""
     try:
         return parse_options(given)
     except ConfigError as batch_error:
         try:
             return parse_stream_options(given).read
         except ConfigError as stream_error:
-            own = {one.name.lower() for one in OPTIONS if one.uses == {STREAM}} - {
-                "startingoffsets"
-            }
-            is_stream = any(key.lower() in own for key in given)
+            own = {one.name.lower() for one in OPTIONS if one.uses == {STREAM}}
+            is_stream = any(key.lower() in own - {"startingoffsets"} for key in given)
             raise (stream_error if is_stream else batch_error) from None
 
 
-def _with_start(options: StreamOptions, values: GivenOptions) -> StreamOptions:
-    since_ms = values.timestamp_ms("startingTimestamp")
-    if since_ms is not None:
-        return replace(options, start_times_ms={None: since_ms})
-    # A log or queue that is not named is one that nobody knew of: it begins at its beginning.
-    if _BY_TIME in values:
-        if not options.has_queues:
-            times: dict[QueuePlace, int] = _of_logs(values, _BY_TIME, "times in ms", 0)
+def _numbers(values: GivenOptions, read: ReadOptions, name: str) -> dict[QueuePlace, int]:
+    """Return the offset or time that JSON gives each queue, or the log of each broker."""
+    if read.has_topic_choice:
+        if name == _BY_TIME:
+            places = parse_timestamps(name, values[name])
         else:
-            times = parse_timestamps(_BY_TIME, values[_BY_TIME])
-            check_offsets_are_of_chosen_topics(options.read, _BY_TIME, times)
-        return replace(options, start=EARLIEST, start_times_ms=dict(times.items()))
-    text = values.get("startingOffsets", "latest").strip()
-    if text.lower() in _KEYWORDS:
-        return replace(options, start=_KEYWORDS[text.lower()])
-    if not options.has_queues:
-        what = "earliest, latest, or physical offsets"
-        starts = _of_logs(values, "startingOffsets", what, EARLIEST)
-    else:
-        starts = parse_places("startingOffsets", text, keyword="earliest, latest")
-        check_offsets_are_of_chosen_topics(options.read, "startingOffsets", starts)
-    return replace(options, start=EARLIEST, starts=starts)
-
-
-def _of_logs(values: GivenOptions, name: str, what: str, least: int) -> dict[QueuePlace, int]:
-    """Return the number that JSON gives the log of each broker."""
+            places = parse_places(name, values[name], keyword="earliest, latest")
+        check_offsets_are_of_chosen_topics(read, name, places)
+        return places
+    what, least = ("times in ms", 0) if name == _BY_TIME else ("-1, -2, offsets", EARLIEST)
     try:
-        loaded = json.loads(values[name])
+        given = json.loads(values[name])
     except ValueError:
-        loaded = None
-    if not isinstance(loaded, dict) or any(
-        type(number) is not int or number < least for number in loaded.values()
-    ):
-        what = f'must be {what} of brokers in JSON such as {{"broker-a":4711}}'
+        given = None
+    if not isinstance(given, dict) or any(type(n) is not int or n < least for n in given.values()):
+        what = f'must be a word or {what} of brokers in JSON such as {{"broker-a":4711}}'
         hint = "to name queues, choose them: subscribe, subscribePattern or assign"
         raise values.refused(name, what, hint)
-    topic, queue_id = WHOLE_LOG
-    return {QueuePlace(topic, broker, queue_id): number for broker, number in loaded.items()}
+    return {QueuePlace(WHOLE_LOG.topic, name, WHOLE_LOG.queue_id): n for name, n in given.items()}

@@ -1,11 +1,9 @@
 """The stream as Spark's Python Data Source API wants it: a thin shell.
 
-One object of this class lives in a process of its own as long as the query runs and is asked for
-offsets and partitions; others are pickled to executors and asked to ``read``. So nothing that a
-task needs may be kept here, and nothing that a restart needs either: that is in the offsets.
-
-``commit`` is left alone. Spark calls it for a batch when it plans the next one, so never for the
-last one; nothing may hang on it.
+One object lives in a process of its own as long as the query runs and is asked for offsets and
+partitions; others are pickled to executors and asked to ``read``. So nothing is kept here that a
+task or a restart needs: that is in the offsets. ``commit`` is left alone, as Spark never calls it
+for the last batch.
 """
 
 from __future__ import annotations
@@ -39,8 +37,7 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.given = dict(given)
         self.row_schema = schema
         self.target: StreamOffset | None = None
-        self.reached = StreamOffset("")
-        self._stream: Stream | None = None
+        self.reached: StreamOffset | None = None
 
     @cached_property
     def stream_options(self) -> StreamOptions:
@@ -49,12 +46,10 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         check_schema(options.read, self.row_schema)
         return options
 
-    @property
+    @cached_property
     def stream(self) -> Stream:
-        """What decides; made on first use, since executors have no need of it."""
-        if self._stream is None:
-            self._stream = stream_of(self.stream_options)
-        return self._stream
+        """What decides; executors have no need of it."""
+        return stream_of(self.stream_options)
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's names, here and below
         """Return where a query that was never run begins."""
@@ -77,10 +72,9 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
         """Return where the store ended when ``latestOffset`` looked; Spark asks right after it."""
-        if not self.reached.kind:
+        if self.reached is None:
             return None
-        of, stream = str(self.stream_options), self.stream
-        return latest_json(of, stream.kind, stream.ends, self.reached.places)
+        return latest_json(str(self.stream_options), self.stream.ends, self.reached)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Note where the log ends now; later messages are for a later run."""
@@ -107,7 +101,7 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             yield from read_tasks(partition.value, self.stream_options.row_options, schema)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_stream": None, "target": None, "reached": StreamOffset("")}
+        return {"given": self.given, "row_schema": self.row_schema}
 
 
 def stream_of(options: StreamOptions, **given: Any) -> Stream:
@@ -116,4 +110,4 @@ def stream_of(options: StreamOptions, **given: Any) -> Stream:
     from rocketstore.pipeline.streaming.live_log import LiveLog  # noqa: PLC0415 - needs numpy
     from rocketstore.pipeline.streaming.live_queue import LiveQueue  # noqa: PLC0415 - as above
 
-    return Stream(options, LiveQueue if options.has_queues else LiveLog, **given)
+    return Stream(options, LiveQueue if options.read.has_topic_choice else LiveLog, **given)
