@@ -1,10 +1,9 @@
-"""The archive: every byte of the log to Parquet, sorted, by topic and day."""
+"""The archive: every byte of the log to a Delta table, sorted, by day."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from bench.pipeline import SPLIT_BYTES
 from rocketstore.pipeline import archive
 
 if TYPE_CHECKING:
@@ -14,7 +13,7 @@ if TYPE_CHECKING:
 
 def prepare(spark: Any, store: Path, scratch: Path) -> Callable[[], object]:
     def job() -> None:
-        result = archive(spark, store, scratch / "archive", max_split_bytes=SPLIT_BYTES)
+        result = archive(spark, store, scratch / "archive")
         assert result.records, "the store has messages"
 
     return job

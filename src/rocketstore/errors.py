@@ -236,13 +236,13 @@ class NotFoundError(RocketStoreError):
 
 
 class ArchiveError(RocketStoreError):
-    """An archive that cannot be written to, or does not belong to the store at hand."""
+    """An archive that cannot be written to, or that does not belong to the store at hand."""
 
     exit_code = 3
 
 
 class ArchiveDamagedError(ArchiveError):
-    """Files of an archive are missing, or are not what its manifests say."""
+    """Rows or files of an archive are missing, or are not what their checksums say."""
 
     exit_code = 4
 

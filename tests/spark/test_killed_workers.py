@@ -19,8 +19,8 @@ import pytest
 
 from rocketstore import MessageStore
 from rocketstore.storage.audit.verify import verify_store
-from support.archive_runs import restored
 from support.golden import golden_case
+from support.restoring import restored
 from support.spark_cluster import SparkCluster
 from support.spark_session import require_java
 

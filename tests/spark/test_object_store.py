@@ -10,7 +10,7 @@ import pytest
 
 from rocketstore import pipeline
 from rocketstore.cli.application import run
-from support.archive_runs import log_bytes
+from support.archiving import log_bytes, rows
 from support.golden_stores import golden_store
 from support.pipeline_tables import read_table
 from support.rebuild_runs import rebuilt_here
@@ -51,14 +51,13 @@ def test_a_store_on_s3_is_read_and_neither_plan_nor_error_tells_a_credential(spa
 
 def test_an_archive_on_s3_is_made_asked_and_restored(spark, s3, on_disk, tmp_path):
     archive = s3.uri("archive")
-    made = pipeline.archive(
-        spark, s3.uri("store"), archive, max_split_bytes=SPLIT_BYTES, sole_writer=True
-    )
+    made = pipeline.archive(spark, s3.uri("store"), archive, max_split_bytes=SPLIT_BYTES)
     assert made.records == len(on_disk)
-    found = pipeline.archived_messages(spark, archive).select(*PLACES, "run", "day").collect()
-    assert sorted(tuple(row) for row in found) == [
-        (*(row[name] for name in PLACES), 1, row["storeTimestamp"].date()) for row in on_disk
+    found = rows(archive)
+    assert sorted(tuple(row[name] for name in PLACES) for row in found) == [
+        tuple(row[name] for name in PLACES) for row in on_disk
     ]
+    assert all(row["day"] == row["storeTimestamp"].date() for row in found)
     assert pipeline.restore(spark, archive, tmp_path / "back").is_whole
     assert log_bytes(tmp_path / "back") == log_bytes(golden_store("basic")[0])
 

@@ -42,7 +42,7 @@ def archived(
     run: Callable[[Sequence[ArchiveTask]], pa.Table] = run_tasks,
     config: StoreConfig | None = None,
 ) -> ArchiveResult:
-    planned = begin_run(store, target, config=config, stretch_bytes=stretch)
+    planned = begin_run(store, target, config=config, max_split_bytes=stretch)
     return end_run(planned, run(planned.tasks) if planned.has_news else None)
 
 

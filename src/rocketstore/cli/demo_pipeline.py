@@ -84,15 +84,15 @@ def _archive_and_restore(spark: Any, store: Path, scratch: Path) -> None:
 
     archive, restored = scratch / "archive", scratch / "restored"
     with _timed("archived", "archiving") as say:
-        kept = pipeline.archive(spark, store, archive, progress=say.progress)
+        kept = pipeline.archive(spark, store, archive)
         size = _size_bytes(archive)
         say(
-            f"{kept.records:,} records ({kept.record_bytes / 1e6:.0f} MB) as Parquet by topic and "
-            f"day: {size / 1e6:.0f} MB",
+            f"{kept.records:,} records ({kept.record_bytes / 1e6:.0f} MB) as a Delta table "
+            f"by day: {size / 1e6:.0f} MB",
             archive,
         )
     with _timed("restored", "restoring", unit="tasks") as say:
-        pipeline.restore(spark, archive, restored, progress=say.progress)
+        pipeline.restore(spark, archive, restored)
         count = _compare(store, restored, "commitlog")
         say(f"the {count} files of the CommitLog: identical byte for byte", restored)
 

@@ -13,14 +13,13 @@ from rocketstore.pipeline.environment import check_versions, session, warn_of_un
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from rocketstore.pipeline.jobs.archive.job import ArchiveResult, archive
-    from rocketstore.pipeline.jobs.archive.query import archived_messages
+    from rocketstore.pipeline.jobs.archive.archive_job import ArchiveResult, archive
     from rocketstore.pipeline.jobs.audit.audit_job import audit
     from rocketstore.pipeline.jobs.audit.audit_report import AuditReport
     from rocketstore.pipeline.jobs.rebuild.proving import ProofReport, prove_rebuild
     from rocketstore.pipeline.jobs.rebuild.rebuild_job import RebuildReport, rebuild
     from rocketstore.pipeline.jobs.report.report_job import Report, report
-    from rocketstore.pipeline.jobs.restore.job import RestoreResult, restore
+    from rocketstore.pipeline.jobs.restore.restore_job import RestoreResult, restore
 
 __all__ = [
     "ArchiveResult",
@@ -30,7 +29,6 @@ __all__ = [
     "Report",
     "RestoreResult",
     "archive",
-    "archived_messages",
     "audit",
     "prove_rebuild",
     "rebuild",
@@ -41,19 +39,18 @@ __all__ = [
 ]
 
 _JOBS: Final = {
-    "ArchiveResult": "rocketstore.pipeline.jobs.archive.job",
+    "ArchiveResult": "rocketstore.pipeline.jobs.archive.archive_job",
     "AuditReport": "rocketstore.pipeline.jobs.audit.audit_report",
     "ProofReport": "rocketstore.pipeline.jobs.rebuild.proving",
     "RebuildReport": "rocketstore.pipeline.jobs.rebuild.rebuild_job",
     "Report": "rocketstore.pipeline.jobs.report.report_job",
-    "RestoreResult": "rocketstore.pipeline.jobs.restore.job",
-    "archive": "rocketstore.pipeline.jobs.archive.job",
-    "archived_messages": "rocketstore.pipeline.jobs.archive.query",
+    "RestoreResult": "rocketstore.pipeline.jobs.restore.restore_job",
+    "archive": "rocketstore.pipeline.jobs.archive.archive_job",
     "audit": "rocketstore.pipeline.jobs.audit.audit_job",
     "prove_rebuild": "rocketstore.pipeline.jobs.rebuild.proving",
     "rebuild": "rocketstore.pipeline.jobs.rebuild.rebuild_job",
     "report": "rocketstore.pipeline.jobs.report.report_job",
-    "restore": "rocketstore.pipeline.jobs.restore.job",
+    "restore": "rocketstore.pipeline.jobs.restore.restore_job",
 }
 """Jobs, what they answer with, and the modules of both, loaded when first asked for."""
 

@@ -5,7 +5,7 @@ made by the store itself where it can. Whatever has to appear together needs a c
 is somebody else's rule.
 
 Nothing is locked: no call of ``pyarrow.fs`` writes only where nothing is yet. Whoever writes below
-a location has to be the only one, and says so (`check_sole_writer`).
+a location has to be the only one, or writes under names that nobody else has.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import contextlib
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final
 
-from rocketstore.errors import ConfigError, StoreError
-from rocketstore.pipeline.files import ArrowFiles, files_at, opened, refuse_secrets
+from rocketstore.errors import StoreError
+from rocketstore.pipeline.files import ArrowFiles, files_at, opened
 from rocketstore.units import MiB
 
 if TYPE_CHECKING:
@@ -28,24 +28,6 @@ _FLUSH_BYTES: Final = 64 * MiB
 
 _REQUESTS: Final = 16
 """Copies that are asked for side by side; each is a round trip and hardly any bytes."""
-
-
-def check_sole_writer(location: str, *, sole_writer: bool) -> None:
-    """Refuse to write where nobody can tell whether somebody else does.
-
-    Raises
-    ------
-    ConfigError
-        The caller has not said that there is nobody; or the location holds a secret.
-    """
-    refuse_secrets(location)
-    if not sole_writer:
-        raise ConfigError(
-            f"{location} has no lock that would tell whether somebody else writes there",
-            key="sole_writer",
-            hint="see to it that nobody does, no broker's copy job and no other run, and say so: "
-            "sole_writer=True, --sole-writer",
-        )
 
 
 class ObjectStore:

@@ -5,11 +5,18 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
-from rocketstore.errors import ArchiveError, ConfigError, StoreError
+from rocketstore.errors import ArchiveError, ConfigError, RocketStoreError, StoreError
 from rocketstore.pipeline.jobs.archive.archive_job import begin_run, end_run
 from rocketstore.pipeline.jobs.archive.archive_table import Archive, table_uri
+from rocketstore.pipeline.jobs.rebuild.proving import prove_with
+from rocketstore.pipeline.jobs.report.report_plan import plan_report
+from rocketstore.pipeline.sink.sink_settings import parse_sink_options
 from support.archiving import archived, assert_covers, rows, run_tasks, state
+from support.audit_runs import audited
 from support.golden_stores import golden_store
+from support.rebuild_oracle import Here
+from support.rebuild_runs import rebuilt_here
+from support.restoring import restored
 from support.s3_server import ACCESS_KEY, CREDENTIALS, SECRET_KEY
 from support.small_store import Clock, build_store, messages, open_store, overwrite, put_all
 
@@ -101,7 +108,7 @@ def test_a_kill_at_any_request_leaves_no_run_or_a_whole_one_and_the_next_call_th
 
 def test_of_two_archivers_of_a_broker_one_fails(built, s3):
     place = s3.uri("archive")
-    runs = [begin_run(built, place, config=None, stretch_bytes=9000) for _ in range(2)]
+    runs = [begin_run(built, place, config=None, max_split_bytes=9000) for _ in range(2)]
     found = [run_tasks(run.tasks) for run in runs]
     assert end_run(runs[0], found[0]).records == 120
     with pytest.raises(ArchiveError, match="archived by another process"):
@@ -114,7 +121,7 @@ def test_a_commit_that_finds_its_version_taken_takes_the_next_one(tmp_path, buil
     place = s3.uri("archive")
     build_store(tmp_path / "other", 30, Clock())
     runs = [
-        begin_run(one, place, config=None, stretch_bytes=1 << 26)
+        begin_run(one, place, config=None, max_split_bytes=1 << 26)
         for one in (built, tmp_path / "other")
     ]
     found = [run_tasks(run.tasks) for run in runs]
@@ -132,5 +139,31 @@ def test_what_is_no_place_for_an_archive_is_refused_without_its_secrets(built, s
     with pytest.raises(ConfigError, match="credential") as caught:
         archived(built, "s3://key:verysecret@bucket/archive")
     assert "verysecret" not in str(caught.value)
-    planned = begin_run(built, s3.uri("archive"), config=None, stretch_bytes=9000)
+    planned = begin_run(built, s3.uri("archive"), config=None, max_split_bytes=9000)
     assert not any(secret in repr(planned.tasks) for secret in (ACCESS_KEY, SECRET_KEY))
+
+
+LEAKY_PLACE = "s3://AKIAUSER:verysecret@bucket/place"
+
+
+@pytest.mark.parametrize(
+    "attempt",
+    [
+        lambda store, tmp: archived(store, LEAKY_PLACE),
+        lambda store, tmp: archived(LEAKY_PLACE, tmp / "a"),
+        lambda store, tmp: restored(LEAKY_PLACE, tmp / "back"),
+        lambda store, tmp: restored(tmp / "a", LEAKY_PLACE),
+        lambda store, tmp: rebuilt_here(LEAKY_PLACE),
+        lambda store, tmp: rebuilt_here(store, target=LEAKY_PLACE),
+        lambda store, tmp: prove_with(Here(), LEAKY_PLACE, now_ms=0),
+        lambda store, tmp: audited(LEAKY_PLACE),
+        lambda store, tmp: plan_report(LEAKY_PLACE),
+        lambda store, tmp: parse_sink_options({"path": LEAKY_PLACE}, streaming=False),
+    ],
+)
+def test_no_job_repeats_a_credential_that_stood_in_a_location(tmp_path, built, attempt):
+    with pytest.raises(RocketStoreError) as caught:
+        attempt(built, tmp_path)
+    told = f"{caught.value!r} {caught.value} {caught.value.hint} {vars(caught.value)}"
+    assert "verysecret" not in told
+    assert "AKIAUSER" not in told

@@ -447,7 +447,7 @@ def test_a_full_disk_is_reported_and_leaves_the_archive_as_it_was(
 
 
 def test_a_worker_that_does_not_see_the_archive_fails_and_makes_nothing(tmp_path, store):
-    planned = begin_run(store, tmp_path / "a", config=None, stretch_bytes=1 << 30)
+    planned = begin_run(store, tmp_path / "a", config=None, max_split_bytes=1 << 30)
     elsewhere = [task._replace(target=str(tmp_path / "elsewhere")) for task in planned.tasks]
     with pytest.raises(ArchiveError, match="all of them see"):
         run_tasks(elsewhere)
@@ -466,7 +466,7 @@ def test_a_log_that_changes_meanwhile_is_not_archived(tmp_path, store):
 
 
 def test_of_two_archivers_of_a_broker_one_fails_and_nothing_is_there_twice(tmp_path, store):
-    runs = [begin_run(store, tmp_path / "a", config=None, stretch_bytes=9000) for _ in range(2)]
+    runs = [begin_run(store, tmp_path / "a", config=None, max_split_bytes=9000) for _ in range(2)]
     found = [run_tasks(run.tasks) for run in runs]
     assert end_run(runs[0], found[0]).records == 120
     with pytest.raises(ArchiveError, match="archived by another process"):
@@ -478,7 +478,7 @@ def test_of_two_archivers_of_a_broker_one_fails_and_nothing_is_there_twice(tmp_p
 def test_an_archiver_that_comes_between_the_commits_of_another_one_wins_or_fails(
     tmp_path, store, monkeypatch
 ):
-    first = begin_run(store, tmp_path / "a", config=None, stretch_bytes=9000)
+    first = begin_run(store, tmp_path / "a", config=None, max_split_bytes=9000)
     plain = Archive.commit_messages
 
     def come_between(*given):
@@ -495,7 +495,7 @@ def test_an_archiver_that_comes_between_the_commits_of_another_one_wins_or_fails
 def test_brokers_are_archived_at_the_same_time(tmp_path, store):
     shutil.copytree(store, tmp_path / "other")
     runs = [
-        begin_run(one, tmp_path / "a", config=None, stretch_bytes=9000)
+        begin_run(one, tmp_path / "a", config=None, max_split_bytes=9000)
         for one in (store, tmp_path / "other")
     ]
     found = [run_tasks(run.tasks) for run in runs]

@@ -11,10 +11,11 @@ from rocketstore.pipeline.files import local_path
 from rocketstore.pipeline.jobs.report.report_job import checked_place
 from rocketstore.pipeline.jobs.report.report_plan import plan_report
 from rocketstore.pipeline.sink.sink_settings import parse_sink_options
-from support.archive_runs import archived, log_bytes, restored
+from support.archiving import archived, log_bytes
 from support.audit_runs import audited
 from support.pipeline_tables import read_table
 from support.rebuild_runs import rebuilt_here
+from support.restoring import restored
 from support.small_store import Clock, build_store
 from support.stream_run import StreamRun
 

@@ -13,7 +13,7 @@ from rocketstore.errors import ConfigError, NotAStoreError, StoreDamagedError, S
 from rocketstore.pipeline.jobs.rebuild.proving import prove_with
 from rocketstore.pipeline.options import parse_options
 from rocketstore.pipeline.stores import find_stores, list_segments
-from support.archive_runs import archived
+from support.archiving import archived
 from support.audit_runs import audited
 from support.pipeline_tables import read_table
 from support.rebuild_oracle import Here, tree

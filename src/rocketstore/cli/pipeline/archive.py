@@ -1,4 +1,4 @@
-"""``rocketstore pipeline archive``: what a log has got since the last run, to Parquet, on Spark."""
+"""``rocketstore pipeline archive``: what a log has got since the last run, to a Delta table."""
 
 from __future__ import annotations
 
@@ -14,11 +14,10 @@ from rocketstore.cli.options import (
     StoreSettings,
 )
 from rocketstore.cli.output import print_object
-from rocketstore.cli.progress import job_progress
 from rocketstore.units import MiB
 
 if TYPE_CHECKING:
-    from rocketstore.pipeline.jobs.archive.job import ArchiveResult
+    from rocketstore.pipeline.jobs.archive.archive_job import ArchiveResult
 
 
 def archive(
@@ -27,25 +26,23 @@ def archive(
     /,
     *,
     master: str = "local[*]",
-    split_mib: Annotated[int, Parameter(name="--split-mib")] = 256,
-    sole_writer: Annotated[bool, Parameter(negative=())] = False,
+    split_mib: Annotated[int, Parameter(name="--split-mib")] = 512,
     settings: StoreSettings | None = None,
     output: OutputOption = "table",
 ) -> int:
-    """Archive what a store's log has got since the last time, as Parquet by topic and day.
+    """Archive what a store's log has got since the last time, as Delta tables by day.
 
     Parameters
     ----------
     store
         Directory of the store, which a broker may be writing to; or its URI.
     target
-        Directory of the archive, made if missing; or its URI on an object store.
+        Directory of the archive, made if missing; or its URI on an object store. Stores of several
+        brokers may share one.
     master
         Where Spark runs.
     split_mib
-        Most MiB of the log that one task archives; it holds about twice as much in memory.
-    sole_writer
-        For an object store, which has no lock: nobody else archives there meanwhile.
+        Most MiB of the log that one task archives, to one file per day.
     settings
         Where settings come from, such as the directories of the log.
     output
@@ -55,16 +52,7 @@ def archive(
 
     config = (settings or StoreSettings()).load(store)
     spark = pipeline.session(master, quiet=True)
-    with job_progress("archiving") as progress:
-        result = pipeline.archive(
-            spark,
-            store,
-            target,
-            config=config,
-            max_split_bytes=split_mib * MiB,
-            sole_writer=sole_writer,
-            progress=progress,
-        )
+    result = pipeline.archive(spark, store, target, config=config, max_split_bytes=split_mib * MiB)
     _print_result(result, target, output)
     return 0
 

@@ -15,7 +15,6 @@ from rocketstore.cli.options import (
     must_exist,
 )
 from rocketstore.cli.output import print_object
-from rocketstore.cli.progress import job_progress
 
 
 def restore(
@@ -54,16 +53,7 @@ def restore(
     (settings or StoreSettings()).load()
     must_exist(archive, hint="name the one that `rocketstore pipeline archive` wrote to")
     spark = pipeline.session(master, quiet=True)
-    with job_progress("restoring", unit="tasks") as progress:
-        result = pipeline.restore(
-            spark,
-            archive,
-            store,
-            topics=topic or (),
-            begin_ms=begin,
-            end_ms=end,
-            progress=progress,
-        )
+    result = pipeline.restore(spark, archive, store, topics=topic or (), begin_ms=begin, end_ms=end)
     if output != "table":
         print_object(result._asdict(), "json")
         return 0

@@ -1,5 +1,5 @@
-"""``rocketstore pipeline archive``: a store's log as Parquet files, from which it can be restored.
+"""``rocketstore pipeline archive``: a store's log as a Delta table, from which it can be restored.
 
-`job` is the whole; `plan` says what is read, `task` runs on workers, `commit` makes a run count,
-`manifest` and `layout` are what readers of an archive need.
+`archive_table` says what the tables hold and is all that readers need; `archive_plan` says what is
+read, `archive_write` and `archive_files` run on workers, `archive_job` is the whole.
 """

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from rocketstore.config import StoreConfig
     from rocketstore.pipeline.stores import StorePlace
 
-STRETCH_BYTES: Final = 512 * MiB
+MAX_SPLIT_BYTES: Final = 512 * MiB
 """Of the log per task, which makes one file: 128 MB and more of what zstd makes a quarter."""
 
 
@@ -107,7 +107,7 @@ def archive(
     target: str | Path,
     *,
     config: StoreConfig | None = None,
-    stretch_bytes: int = STRETCH_BYTES,
+    max_split_bytes: int = MAX_SPLIT_BYTES,
 ) -> ArchiveResult:
     """Archive what a store's CommitLog has got since the last run.
 
@@ -122,7 +122,7 @@ def archive(
         Stores of several brokers may share one.
     config
         For ``storePathCommitLog``: where the log lies when not in ``commitlog``.
-    stretch_bytes
+    max_split_bytes
         Bytes of the log per task, and so per file.
 
     Raises
@@ -135,7 +135,7 @@ def archive(
     StoreFullError
         The archive's disk is full.
     """
-    run = begin_run(store, target, config=config, stretch_bytes=stretch_bytes)
+    run = begin_run(store, target, config=config, max_split_bytes=max_split_bytes)
     if not run.has_news:
         return end_run(run, None)
     with plain_failure():
@@ -145,7 +145,7 @@ def archive(
 
 
 def begin_run(
-    store: str | Path, target: str | Path, *, config: StoreConfig | None, stretch_bytes: int
+    store: str | Path, target: str | Path, *, config: StoreConfig | None, max_split_bytes: int
 ) -> ArchiveRun:
     """Plan a run.
 
@@ -153,8 +153,8 @@ def begin_run(
     ------
     As `archive`.
     """
-    if stretch_bytes < 1:
-        raise ConfigError(f"stretch_bytes: expected at least 1, found {stretch_bytes}")
+    if max_split_bytes < 1:
+        raise ConfigError(f"max_split_bytes: expected at least 1, found {max_split_bytes}")
     place, location = _one_store(store, config), str(target)
     files, root = files_at(location)
     if files.list(f"{root}/{COMMIT_LOG_DIRECTORY}"):
@@ -167,7 +167,7 @@ def begin_run(
     last = runs[-1] if runs else None
     plan = plan_run(place, last)
     number = (archive.extents.transaction_version(run_id(place.broker_name)) or 0) + 1
-    tasks = plan_tasks(place, plan, stretch_bytes, location, number)
+    tasks = plan_tasks(place, plan, max_split_bytes, location, number)
     return ArchiveRun(archive, place, plan, last, number, tasks)
 
 

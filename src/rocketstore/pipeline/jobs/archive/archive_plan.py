@@ -256,14 +256,14 @@ def _other_log(store: StorePlace, difference: str) -> ArchiveError:
 
 
 def plan_tasks(
-    store: StorePlace, plan: LogPlan, stretch_bytes: int, target: str, run: int
+    store: StorePlace, plan: LogPlan, max_split_bytes: int, target: str, run: int
 ) -> list[ArchiveTask]:
-    """Return the tasks of a run: neighbouring ranges, together at most `stretch_bytes`."""
+    """Return the tasks of a run: neighbouring ranges, together at most `max_split_bytes`."""
     groups: list[list[Stretch]] = []
-    size = stretch_bytes
-    for part in (part for one in plan.log for part in _split(one, stretch_bytes)):
+    size = max_split_bytes
+    for part in (part for one in plan.log for part in _split(one, max_split_bytes)):
         length = part.stop - part.start
-        if size + length > stretch_bytes:
+        if size + length > max_split_bytes:
             groups.append([])
             size = 0
         groups[-1].append(part)
@@ -274,12 +274,12 @@ def plan_tasks(
     ]
 
 
-def _split(stretch: Stretch, stretch_bytes: int) -> list[Stretch]:
+def _split(stretch: Stretch, max_split_bytes: int) -> list[Stretch]:
     # Cut where the whole file would be cut, so that cuts do not depend on where a run begins.
     segment = stretch.segment
     file = SegmentFile(segment.path, segment.base, segment.file_size)
     parts = []
-    for split in plan_splits([file], stretch_bytes):
+    for split in plan_splits([file], max_split_bytes):
         start, stop = max(split.start, stretch.start), min(split.stop, stretch.stop)
         if start < stop:
             parts.append(Stretch(segment, start, stop))

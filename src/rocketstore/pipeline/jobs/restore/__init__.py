@@ -1,5 +1,5 @@
 """``rocketstore pipeline restore``: a store from an archive, whole or a selection.
 
-`job` is the whole; `plan` says what goes where, `task` runs on workers, `encode` turns rows into
-records, `driver_commit` makes the store appear.
+`restore_job` is the whole; `restore_plan` says what goes where, `restore_task` runs on workers,
+`record_bytes` turns rows into records.
 """
