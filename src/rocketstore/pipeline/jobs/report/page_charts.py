@@ -54,15 +54,19 @@ class Chart(NamedTuple):
 
 
 def bar_chart(
-    caption: str, bars: Sequence[Bar], text_of: Callable[[float], str] = count_text
+    caption: str,
+    bars: Sequence[Bar],
+    text_of: Callable[[float], str] = count_text,
+    width: int = 1_000,
 ) -> Chart:
     """Return bars with both axes; each can be reached by the keyboard."""
     top = nice_top(max(bar.value for bar in bars), in_bytes=text_of is size_text)
     drawing = _drawing(
         bars,
-        width=1_000,
-        height=210,
+        width=width,
+        height=190,
         margin=20,
+        margin_bottom=2,
         y_labels=[{"value": top * part / 2, "label": text_of(top * part / 2)} for part in range(3)],
         range=(0, top),
         x_labels=[bar.label for bar in bars],
@@ -74,7 +78,7 @@ def bar_chart(
         rect = shape.find("rect")
         assert rect is not None
         at = float(rect.get("x", 0)) + float(rect.get("width", 0)) / 2
-        anchor = "start" if at < 250 else "middle" if at < 700 else "end"
+        anchor = "start" if at < width / 4 else "middle" if at < width * 0.7 else "end"
         tip = {"class": "tip", "x": f"{at:.0f}", "y": "-6", "text-anchor": anchor}
         ET.SubElement(shape, "text", tip).text = f"{visible(bar.name)}: {visible(bar.text)}"
         shape.attrib |= {"tabindex": "0", "role": "img"}

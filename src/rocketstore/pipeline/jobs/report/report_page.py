@@ -87,8 +87,9 @@ def findings_of(plan: ReportPlan, summary: Row, tables: Path, ask: Ask) -> Row:
     found["cardQueues"] = _of_topics(tables, found["topics"][: SHOWN["cards"]])
     found["traffic"] = _traffic(plan, ask) if summary["timed"] else None
     found |= _histograms(ask)
-    found["groups"] = ask(report_tables.GROUPS, rows=SHOWN["groups"])
-    found["retryTimes"] = ask(report_tables.RETRY_TIMES)
+    came_back = summary["retries"] or summary["deadLetters"]
+    found["groups"] = ask(report_tables.GROUPS, rows=SHOWN["groups"]) if came_back else []
+    found["retryTimes"] = ask(report_tables.RETRY_TIMES) if came_back else []
     found["files"] = _files(tables, summary, ask)
     return found
 
@@ -308,9 +309,9 @@ def _powers(rows: list[Row]) -> list[Row]:
     return bars
 
 
-def _power_bars(bars: list[Row], text_of: Callable[[float], str]) -> list[Bar]:
-    """Return bars of a histogram, of many every second one with a label."""
-    step = 1 if len(bars) <= 12 else 2
+def _power_bars(bars: list[Row], text_of: Text, most_labels: int) -> list[Bar]:
+    """Return bars of a histogram, labelled where they begin."""
+    step = -(-len(bars) // most_labels)
     found = []
     for number, bar in enumerate(bars):
         if bar["low"] is None:
@@ -379,7 +380,9 @@ def _charts(findings: Row) -> dict[Any, page_charts.Chart]:
     } | {way: (powers, wording.duration_text) for way, powers in findings["latencies"].items()}
     for name, (powers, text_of) in histograms.items():
         if powers:
-            charts[name] = page_charts.bar_chart(TITLES[name], _power_bars(powers, text_of))
+            width = 1_000 if name == "sizes" else 480
+            bars = _power_bars(powers, text_of, most_labels=width // 80)
+            charts[name] = page_charts.bar_chart(TITLES[name], bars, width=width)
     times = {row["times"]: row["messages"] for row in findings["retryTimes"]}
     if len(times) > 1:
         listed = range(min(times), max(times) + 1)

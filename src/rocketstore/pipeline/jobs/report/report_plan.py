@@ -56,44 +56,29 @@ class ReportPlan(NamedTuple):
     width_ms: int
 
     def known_groups(self) -> Any:
-        """Return groups of what needs no counting: every file, and those that are missing."""
-        files = [(place.broker_name, one) for place, segments in self.stores for one in segments]
-        lost = [(name, one) for name, one in files if one.state is SegmentState.MISSING]
+        """Return groups of what needs no counting: every file, and the damage of missing ones."""
         import pyarrow as pa  # noqa: PLC0415 - an import of this package loads no Arrow
 
+        files = [(place.broker_name, one) for place, segments in self.stores for one in segments]
+        lost = [one for one in files if one[1].state is SegmentState.MISSING]
+        size = {"damagedBytes": [one.size for _, one in lost]}
+        state = {"detail": [one.state.value for _, one in files]}
+        reason = {
+            "topic": ["missing file"] * len(lost),
+            "detail": ["its neighbours are there, it is not"] * len(lost),
+            "least": [0] * len(lost),
+        }
+        sizes = {"least": [one.size for _, one in files]}
         return pa.concat_tables(
             [
-                group_rows(
-                    "files",
-                    {
-                        **_of_files(files),
-                        "detail": [one.state.value for _, one in files],
-                        "least": [one.size for _, one in files],
-                    },
-                ),
-                group_rows(
-                    "files",
-                    {
-                        **_of_files(lost),
-                        "damagedRanges": [1] * len(lost),
-                        "damagedBytes": [one.size for _, one in lost],
-                    },
-                ),
-                group_rows(
-                    "damage",
-                    {
-                        **_of_files(lost),
-                        "topic": ["missing file"] * len(lost),
-                        "detail": ["its neighbours are there, it is not"] * len(lost),
-                        "least": [0] * len(lost),
-                        "damagedBytes": [one.size for _, one in lost],
-                    },
-                ),
+                group_rows("files", _named(files) | state | sizes),
+                group_rows("files", _named(lost) | size | {"damagedRanges": [1] * len(lost)}),
+                group_rows("damage", _named(lost) | size | reason),
             ]
         )
 
 
-def _of_files(files: list[tuple[str, Segment]]) -> dict[str, list[Any]]:
+def _named(files: list[tuple[str, Segment]]) -> dict[str, list[Any]]:
     return {
         "brokerName": [broker_name for broker_name, _ in files],
         "name": [one.path for _, one in files],
