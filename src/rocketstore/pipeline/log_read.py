@@ -6,13 +6,15 @@ torn record at the very end of a store that is open, or was not closed in order,
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
 from rocketstore.errors import StoreDamagedError, StoreError
 from rocketstore.events import get_logger
 from rocketstore.pipeline.files import files_at, opened
+from rocketstore.pipeline.queue_range import Doubt
+from rocketstore.pipeline.record_blocks import records_by_entries
 from rocketstore.pipeline.stores import SegmentState
 from rocketstore.scan.columns import RecordColumns, new_columns
 from rocketstore.scan.scanner import Damage, DamageReason, ScanBatch
@@ -21,6 +23,8 @@ from rocketstore.units import ByteRange
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    import numpy.typing as npt
 
     from rocketstore.pipeline.files import OpenFile
     from rocketstore.pipeline.options import ReadOptions
@@ -123,6 +127,36 @@ def intact_records(task: SplitTask, options: ReadOptions) -> Iterator[RecordColu
     StoreError
         The file cannot be read; one that is gone only when `failOnDataLoss` is set.
     """
+    yielded: list[npt.NDArray[np.int64]] = []
+    if task.queues:
+        stop = min(task.stop, task.dispatched - task.segment.base)
+        try:
+            for columns in _by_entries(task._replace(stop=stop)):
+                yielded.append(columns.physical_offset)
+                yield columns
+        except Doubt:
+            pass  # some are yielded already
+        else:
+            if stop >= task.stop:
+                return
+            task = task._replace(start=max(stop, task.start))
+    for columns in _scanned_records(task, options):
+        mask = np.isin(columns.physical_offset, np.concatenate([_NONE, *yielded]), invert=True)
+        if mask.any():
+            yield RecordColumns(columns.buffer, columns.cols[mask], columns.base)
+
+
+_NONE: Final = np.empty(0, dtype=np.int64)
+
+
+def _by_entries(task: SplitTask) -> Iterator[RecordColumns]:
+    if task.start < task.stop:
+        files, _ = files_at(task.store.location)
+        with opened(files, task.segment.path) as file:
+            yield from records_by_entries(task, file)
+
+
+def _scanned_records(task: SplitTask, options: ReadOptions) -> Iterator[RecordColumns]:
     ranges = damaged_bytes = 0
     try:
         for columns, found in read_split(task):

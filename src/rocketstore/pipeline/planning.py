@@ -21,6 +21,7 @@ from rocketstore.pipeline.queue_range import (
     LOOKS_AT_ONCE,
     Doubt,
     QueueRange,
+    QueueSpans,
     check_brokers,
     queue_ranges,
     wanted_spans,
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 
     from rocketstore.pipeline.options import ReadOptions
     from rocketstore.pipeline.stores import Segment, StorePlace
-    from rocketstore.units import ByteRange
+    from rocketstore.units import ByteRange, QueueKey
 
 _log = get_logger(__name__)
 
@@ -68,6 +69,8 @@ class SplitTask(NamedTuple):
         The wanted range of each queue that has one.
     data_stop
         Position behind which the file holds zeros and nobody writes; None: to be looked up.
+    queues, dispatched
+        Queues that have an entry of each wanted record before a physical offset; none: not known.
     """
 
     store: StorePlace
@@ -76,6 +79,8 @@ class SplitTask(NamedTuple):
     stop: int
     queue_ranges: tuple[QueueRange, ...]
     data_stop: int | None = None
+    queues: tuple[QueueKey, ...] = ()
+    dispatched: int = 0
 
     @property
     def byte_count(self) -> int:
@@ -128,7 +133,10 @@ def _plan_store(
     total = sum(one.byte_count for one in pieces)
     limit = max(options.max_split_bytes, -(-total // MOST_TASKS))
     split = [part for one in pieces for part in _split(one, limit)]
-    kept = split if spans is None else [part for one in split for part in _within(one, spans)]
+    kept = split
+    if spans is not None:
+        told = [one._replace(queues=spans.queues, dispatched=spans.dispatched) for one in split]
+        kept = [part for one in told for part in _within(one, spans.ranges)]
     chosen = options.topics or options.topic_pattern or options.queues or "all topics"
     _log.info(
         "%s: reads %d of %d bytes of the log for %s",
@@ -145,7 +153,7 @@ def _spans(
     segments: Sequence[Segment],
     options: ReadOptions,
     ranges: tuple[QueueRange, ...],
-) -> list[ByteRange] | None:
+) -> QueueSpans | None:
     """Return where records of the chosen queues start; None where only the log knows."""
     try:
         return wanted_spans(store, segments, options, ranges)

@@ -28,10 +28,29 @@ if TYPE_CHECKING:
 LOOKS_AT_ONCE: Final = 16
 """Queues that planning looks into side by side: on an object store each look is a request."""
 
+MOST_QUEUES: Final = 64
+"""Whose entries a task looks for, each by a search; with more of them it scans."""
+
 _HEAD_BYTES: Final = 112
 """Of a record, up to the length of its body, whatever its addresses."""
 
 _MAGICS: Final = (b"\xda\xa3\x20\xa7", b"\xda\xa3\x20\xab")
+
+
+class QueueSpans(NamedTuple):
+    """Where records of chosen queues start.
+
+    Attributes
+    ----------
+    ranges
+        In order and apart.
+    queues
+        Queues that have an entry of each such record before `dispatched`; empty when not all do.
+    """
+
+    ranges: list[ByteRange]
+    queues: tuple[QueueKey, ...]
+    dispatched: int
 
 
 class Doubt(Exception):  # noqa: N818 - not an error: more is read
@@ -133,8 +152,8 @@ def wanted_spans(
     segments: Sequence[Segment],
     options: ReadOptions,
     ranges: Sequence[QueueRange],
-) -> list[ByteRange]:
-    """Return the ranges in which records of the chosen queues start, in order.
+) -> QueueSpans:
+    """Return where records of the chosen queues start.
 
     Raises
     ------
@@ -149,13 +168,15 @@ def wanted_spans(
     with ThreadPoolExecutor(LOOKS_AT_ONCE, thread_name_prefix="rocketstore-plan") as pool:
         # First: a writer that goes on must not get further in another queue than in these.
         tail = []
+        dispatched = log.end
         wanted = [by_key.get(key, QueueRange(*key, 0, None)) for key in chosen]
         if not options.fail_on_data_loss or any(one.stop is None for one in wanted):
             ends = pool.map(log.last_record, listed)
             dispatched = max((end for end in ends if end is not None), default=log.start)
             tail = [ByteRange(dispatched, log.end)]
         spans = [one for one in pool.map(log.span, wanted) if one is not None]
-    return _merged([*spans, *tail])
+    is_whole = len(chosen) <= MOST_QUEUES and not any(span.start < log.start for span in spans)
+    return QueueSpans(_merged([*spans, *tail]), tuple(chosen) if is_whole else (), dispatched)
 
 
 def _check_complete(
@@ -232,7 +253,7 @@ class _Log:
         if low > high:
             raise Doubt(f"entry {stop - 1} of queue {queue.key} points before entry {start}")
         if wanted.start <= first and not self._begins_there(queue, first):
-            low = self.start
+            low = self.start - 1  # which says so
         return ByteRange(low, high + 1)
 
     def _stated_start(self, queue: QueueFiles, number: int) -> int:

@@ -9,6 +9,9 @@ import pytest
 
 from rocketstore.format.markers import CONSUME_QUEUE_DIRECTORY
 from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES
+from rocketstore.pipeline import files
+from rocketstore.pipeline.log_read import intact_records
+from rocketstore.pipeline.options import parse_options
 from rocketstore.units import QueueKey
 from support.golden_stores import STORES, golden_store
 from support.pipeline_tables import plan_table, read_table
@@ -72,6 +75,66 @@ def test_one_topic_of_a_hundred_costs_its_stretch(stretches, number):
     rows = read_table(stretches.root, subscribe=topic)
     assert rows == rows_of(stretches.root, {topic})
     assert len(rows) == 40
+
+
+@pytest.fixture
+def interleaved(tmp_path):
+    """A hundred topics in turn, in records of 1 KiB."""
+    store = StoreFiles(tmp_path / "store", log_file_size=1 << 20, queue_file_size=2000)
+    for number in range(6000):
+        store.put(f"Topic{number % 100:02d}", bytes(1000), queue_id=number % 3 // 2)
+    return store
+
+
+@pytest.fixture
+def log_bytes(monkeypatch):
+    """Bytes read of the files of logs."""
+    counted = []
+    read_into, read = files.LocalFile.read_into, files.LocalFile.read
+
+    def counted_into(self, position, view):
+        counted.extend([len(view)] * ("commitlog" in self.path))
+        return read_into(self, position, view)
+
+    def counted_read(self, position, size):
+        counted.extend([size] * ("commitlog" in self.path))
+        return read(self, position, size)
+
+    monkeypatch.setattr(files.LocalFile, "read_into", counted_into)
+    monkeypatch.setattr(files.LocalFile, "read", counted_read)
+    return counted
+
+
+@pytest.mark.parametrize("topic", ["Topic00", "Topic37"])
+def test_one_topic_of_a_hundred_in_turn_costs_its_records(interleaved, log_bytes, topic):
+    whole = planned_bytes(interleaved.root)
+    expected = rows_of(interleaved.root, {topic})
+    assert len(expected) == 60
+    for size in ("1g", "300k"):
+        tasks = plan_table(interleaved.root, subscribe=topic, maxSplitBytes=size)
+        log_bytes.clear()
+        options = parse_options({"path": str(interleaved.root), "subscribe": topic})
+        found = [
+            int(at)
+            for task in tasks
+            for part in task
+            for columns in intact_records(part, options)
+            for at in columns.physical_offset
+        ]
+        assert set(offsets(expected)) <= set(found)
+        # Its records, and the end of the log, where no queue may have a record yet.
+        assert sum(log_bytes) <= 0.02 * whole + whole % (1 << 20)
+        assert read_table(interleaved.root, subscribe=topic, maxSplitBytes=size) == expected
+
+
+def test_an_entry_that_lies_between_others_has_its_range_scanned(interleaved):
+    expected = rows_of(interleaved.root, {"Topic37"})
+    key = QueueKey("Topic37", 0)
+    count = interleaved.next_offsets[key]
+    for lie in ((0, 100), (expected[3]["physicalOffset"] + 1, 1100), (1 << 40, 1100), (-1, 0)):
+        interleaved.write_entry(key, count // 2, *lie)
+        rows = read_table(interleaved.root, subscribe="Topic37")
+        assert sorted(offsets(rows)) == offsets(expected)
 
 
 def test_what_is_not_dispatched_yet_is_read(stretches):
