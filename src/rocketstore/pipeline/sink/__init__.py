@@ -1,6 +1,6 @@
 """The sink: ``df.write`` and ``df.writeStream`` into a store, each batch exactly once.
 
-Tasks encode rows to whole records and stage them in files (`rows`, `staging`); the driver gives
-them their offsets and appends them (`placement`, `driver_commit`), so that whatever is killed
-leaves a batch that is there once or not at all (`intent`). See docs/guide/spark-sink.md.
+Tasks check rows and stage them in files (`sink_rows`, `sink_staging`); the driver puts them into
+the store (`sink_commit`), so that whatever is killed leaves a batch that is there once or not at
+all (`sink_ledger`). What Spark calls is in `sink_writer`. See docs/guide/spark-sink.md.
 """

@@ -222,11 +222,7 @@ class SinkStore:
         self.root, self.disk = Path(options.root), disk
         # Without threads: one commit is one row of steps, and retention deletes nothing.
         self.store = MessageStore.open(
-            options.root,
-            config,
-            disk=disk,
-            clock=self._time_ms,
-            threads=False,
+            options.root, config, disk=disk, clock=self._time_ms, threads=False
         )
         self._file_size = _file_size_of(options, config)
 

@@ -15,8 +15,6 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Final, cast
 
-import numpy as np
-
 from rocketstore.errors import RefusedMessageError
 from rocketstore.format.blank import END_FILE_MIN_BLANK_SIZE, encode_blank
 from rocketstore.format.record import MESSAGE_MAGIC_V1_SIGNED, body_crc, crc32, record_struct
@@ -33,6 +31,7 @@ if TYPE_CHECKING:
     import mmap
     from collections.abc import Callable, Mapping
 
+    import numpy as np
     import numpy.typing as npt
 
     from rocketstore.scan.batch_state import Plan
@@ -47,7 +46,6 @@ if TYPE_CHECKING:
 
 _CACHED_PACKERS: Final = 8192
 _SIZE_MASK: Final = (1 << COUNT_SHIFT) - 1
-_MAGIC_PLACES: Final = np.arange(4, 8)
 _LARGEST_HEAD: Final = 75 + 2 * 20 + 1
 """Of a record besides body, topic and properties, with a separator between those."""
 _OUTSIDE_QUEUES: Final = frozenset({TRANSACTION_PREPARED, TRANSACTION_ROLLBACK})
