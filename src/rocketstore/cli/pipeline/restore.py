@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated
 
 from cyclopts import Parameter
@@ -19,47 +20,78 @@ from rocketstore.cli.output import print_object
 
 def restore(
     archive: ArchiveLocation,
-    store: Annotated[str, Parameter(name="STORE", help="Directory that becomes the store.")],
+    store: Annotated[str, Parameter(name="STORE", help="What becomes the store: a path or URI.")],
     /,
     *,
+    as_of: str | None = None,
+    broker: str | None = None,
     topic: Annotated[list[str] | None, Parameter(name=["--topic", "-t"], negative=())] = None,
     begin: BeginOption = None,
     end: EndOption = None,
+    allow_gaps: Annotated[bool, Parameter(negative=())] = False,
+    log_only: Annotated[bool, Parameter(negative=())] = False,
     master: str = "local[*]",
     settings: StoreSettings | None = None,
     output: OutputOption = "table",
 ) -> int:
     """Restore a store, byte for byte; or only some messages, to a new store.
 
-    Queues and index are made when the store is opened, or by `rocketstore pipeline rebuild`.
-
     Parameters
     ----------
     archive
         Directory of the archive, or its URI on an object store.
     store
-        A directory that is not there yet, or is empty.
+        A place where there is nothing yet.
+    as_of
+        Version of the archive's table messages, or an ISO 8601 time; unset: the latest.
+    broker
+        Whose log, where the archive has several.
     topic
         Only messages of this topic; repeatable.
+    allow_gaps
+        Restore a log of which rows were deleted from the archive: with zeros in their place, and
+        without files of which nothing is left.
+    log_only
+        Make no queues and no index: whoever opens the store first does.
     master
         Where Spark runs.
     settings
-        Where settings come from; checked, though none of them concerns a restore.
+        Where settings come from, such as the delay levels.
     output
         How to print.
     """
     from rocketstore import pipeline
 
-    (settings or StoreSettings()).load()
+    config = (settings or StoreSettings()).load()
     must_exist(archive, hint="name the one that `rocketstore pipeline archive` wrote to")
-    spark = pipeline.session(master, quiet=True)
-    result = pipeline.restore(spark, archive, store, topics=topic or (), begin_ms=begin, end_ms=end)
+    is_watched = str(sys.stderr.isatty()).lower()
+    result = pipeline.restore(
+        pipeline.session(master, quiet=True, spark__ui__showConsoleProgress=is_watched),
+        archive,
+        store,
+        as_of=int(as_of) if as_of and as_of.isdigit() else as_of,
+        broker=broker,
+        topics=topic or (),
+        begin_ms=begin,
+        end_ms=end,
+        allow_gaps=allow_gaps,
+        log_only=log_only,
+        config=config,
+    )
     if output != "table":
         print_object(result._asdict(), "json")
         return 0
-    what = "as they were archived" if result.is_whole else "a new log of the selection"
+    if result.missing_bytes:
+        print(
+            f"{result.missing_bytes:,} bytes in {result.missing_stretches:,} stretches of the log "
+            "are gone from the archive: zeros, or files that are left out",
+            file=sys.stderr,
+        )
+    whole = "as they were archived" if not result.missing_bytes else "with gaps"
+    what = whole if not topic and begin is None and end is None else "a new log of the selection"
+    made = "the log alone" if result.queues is None else f"{result.queues:,} queues made of it"
     print(
-        f"{result.records:,} records in {result.file_count:,} CommitLog files of "
-        f"{result.file_bytes:,} bytes: {what}"
+        f"{result.records:,} records of broker {result.broker}, version {result.version}, in "
+        f"{result.file_count:,} CommitLog files of {result.file_bytes:,} bytes: {what}; {made}"
     )
     return 0

@@ -189,6 +189,15 @@ def rebuild(
     return report._replace(kept=kept, seconds=time.perf_counter() - began)
 
 
+def make_queues(spark: SparkSession, store: str, config: StoreConfig) -> RebuildReport:
+    """Make queues and index of a store that has a log only, and that nobody has seen yet.
+
+    On a disk as on an object store they are written where they belong.
+    """
+    now_ms = time.time_ns() // 1_000_000
+    return _build(spark, _place(store, config), store, config, DEFAULT_SPLIT_BYTES, now_ms)
+
+
 def _place(store: str, config: StoreConfig) -> StorePlace:
     """Return a store, and where its log lies."""
     directories = configured_log(store, config)

@@ -8,12 +8,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from rocketstore.config import StoreConfig
 from rocketstore.errors import ConfigError
 from rocketstore.format.markers import COMMIT_LOG_DIRECTORY, CONFIG_DIRECTORY
 from rocketstore.pipeline.files import is_remote, sync_path
 from rocketstore.pipeline.jobs.archive.archive_table import Archive
 from rocketstore.pipeline.jobs.execution import map_tasks, plain_failure
 from rocketstore.pipeline.jobs.publishing import published
+from rocketstore.pipeline.jobs.rebuild.rebuild_job import make_queues
 from rocketstore.pipeline.jobs.restore.restore_plan import (
     Selection,
     Steps,
@@ -94,6 +96,7 @@ def restore(  # noqa: PLR0913 - keywords, each a choice of the caller
     end_ms: int | None = None,
     allow_gaps: bool = False,
     log_only: bool = False,
+    config: StoreConfig | None = None,
 ) -> RestoreResult:
     """Restore a store from an archive.
 
@@ -121,7 +124,9 @@ def restore(  # noqa: PLR0913 - keywords, each a choice of the caller
         Whether a whole log is restored although rows of it were deleted from the archive: files of
         which nothing is left are left out, and zeros take the place of what else is missing.
     log_only
-        Whether queues and index are left to whoever opens the store.
+        Whether queues and index are left to the first one who opens the store.
+    config
+        For queues and index, what the log does not say: delay levels, sizes of files.
 
     Raises
     ------
@@ -156,7 +161,9 @@ def restore(  # noqa: PLR0913 - keywords, each a choice of the caller
             written = run(placed, write_task, WRITE_SCHEMA).to_pylist()
         bases = sorted(row["base"] for row in written)
         assert bases == [task.base for task in tasks], "each file is written by one task"
-        queues = None if log_only or not tasks else _make_queues(spark, place)
+        queues = None
+        if tasks and not log_only:
+            queues = make_queues(spark, place, config or StoreConfig()).queue_count
     return RestoreResult(
         broker=whose,
         version=opened.messages.version(),
@@ -236,9 +243,3 @@ def _new_directories(place: str, tables: Mapping[str, bytes]) -> Iterator[None]:
             path.parent.mkdir(exist_ok=True)
             path.write_bytes(content)
             sync_path(path)
-
-
-def _make_queues(spark: SparkSession, place: str) -> int:
-    from rocketstore import pipeline  # noqa: PLC0415 - which imports this module
-
-    return pipeline.rebuild(spark, place).queue_count

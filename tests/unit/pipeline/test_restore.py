@@ -615,3 +615,18 @@ def test_sizes_of_batches_do_not_change_what_is_restored(tmp_path, store, monkey
     assert log_bytes(tmp_path / "back") == log_bytes(store)
     found = restored(tmp_path / "a", tmp_path / "some", topics=("Topic1",))
     assert found.records == 60
+
+
+def test_a_store_comes_back_on_an_object_store(tmp_path, store, s3):
+    (store / "config").mkdir(exist_ok=True)
+    (store / "config/topics.json").write_text("{}")
+    archived(store, tmp_path / "a", stretch=9000)
+    found = restored(tmp_path / "a", s3.uri("back"))
+    there = {name: bytes(content) for name, content in s3.objects.items()}
+    log = {f"back/commitlog/{name}": content for name, content in log_bytes(store).items()}
+    assert there == log | {"back/config/topics.json": b"{}", "back/_SUCCESS": b""}
+    assert found.is_whole
+    with pytest.raises(StoreError, match="is there already"):
+        restored(tmp_path / "a", s3.uri("back"))
+    restored(tmp_path / "a", s3.uri("some"), topics=("Topic1",))
+    assert len(read_table(s3.uri("some"))) == 60
