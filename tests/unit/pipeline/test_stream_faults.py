@@ -373,7 +373,7 @@ def test_a_topic_that_was_deleted_and_made_anew_is_a_loss(root, count):
     assert run.batch() is None
     log.files.next_offsets.clear()
     new = log.put(count, b"new")
-    with pytest.raises(StoreError, match=r"data loss.*expected number 19 at .*made anew"):
+    with pytest.raises(StoreError, match=r"data loss.*expected number 19 at .*made again"):
         run.batch()
     again = tolerant(root, run, subscribe="TopicA")
     assert sorted_places(again.drain()) == new

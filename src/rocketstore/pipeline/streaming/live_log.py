@@ -84,7 +84,7 @@ class Seen(NamedTuple):
             return None
         return (
             f"expected before it, at physical offset {evidence.record}, a record with CRC "
-            f"{evidence.crc:08x}, found {self.what}: the log was cut and written anew, or damaged"
+            f"{evidence.crc:08x}, found {self.what}: the log was cut and written again, or damaged"
         )
 
 

@@ -162,7 +162,7 @@ class LiveQueue:
             return None
         return (
             f"expected number {offset - 1} at physical offset {expected}, found number {last} at "
-            f"{at}: the topic was deleted and made anew"
+            f"{at}: the topic was deleted and made again"
         )
 
     def resume(self, place: Place) -> int:
