@@ -50,13 +50,13 @@ if TYPE_CHECKING:
 pa: Any = pyarrow
 pc: Any = pyarrow.compute
 
-WINDOW_BYTES: Final = 48 * MiB
+WINDOW_BYTES: Final = 32 * MiB
 """Of the log, sorted at a time."""
 
-WINDOW_ROWS: Final = 128 * 1024
+WINDOW_ROWS: Final = 64 * 1024
 """A row costs 224 bytes beside its record."""
 
-ROW_GROUP_BYTES: Final = 6 * MiB
+ROW_GROUP_BYTES: Final = 4 * MiB
 """An eighth of a window: what is read of one topic among many."""
 
 _OPEN_DAYS: Final = 16
