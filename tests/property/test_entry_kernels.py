@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from rocketstore.format.index_file import IndexLayout
 from rocketstore.pipeline.jobs.rebuild.extraction import QueueNumbers, items_of
-from rocketstore.pipeline.jobs.rebuild.index_files import put_all
+from rocketstore.scan import kernels
 from rocketstore.scan.columns import RecordColumns, new_columns
 from rocketstore.scan.reference import dispatch as reference_dispatch
 from rocketstore.scan.reference import entries as reference_entries
@@ -94,7 +94,7 @@ def test_listed_items_make_the_index_file_that_dispatch_makes(log):
     items = items_of(columns_of(log))
     layout = IndexLayout(7, 300)
     made = [np.zeros(layout.size_bytes, np.uint8) for _ in range(2)]
-    put_all(made[0], layout, [items])
+    kernels.load("put_items")(made[0], 7, 300, *items)
     reference_index.put_items(made[1], 7, 300, *items)
     assert made[0].tobytes() == made[1].tobytes()
     expected = run.index_files[0].tobytes() if run.index_files else bytes(layout.size_bytes)

@@ -52,7 +52,7 @@ files = DeltaTable(f"{place}/archive/messages").file_uris()
 answer["archived"] = spark.read.parquet(*files).count()
 answer["restored"] = pipeline.restore(spark, f"{place}/archive", f"{place}/restored").records
 answer["rebuilt"] = pipeline.rebuild(spark, f"{place}/restored").entry_count
-answer["differences"] = len(pipeline.prove_rebuild(spark, f"{place}/restored").differences)
+answer["differences"] = len(pipeline.prove_rebuild(spark, f"{place}/restored").findings)
 pipeline.report(spark, store, f"{place}/report")
 
 def sink(writer, name, directory):

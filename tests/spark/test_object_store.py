@@ -81,11 +81,11 @@ def test_a_store_on_s3_is_proved_without_a_write(spark, s3, monkeypatch, capsys)
     monkeypatch.setattr(pipeline, "session", lambda *_, **__: spark)
     s3.writes_left = 0
     report = pipeline.prove_rebuild(spark, s3.uri("store"), max_split_bytes=SPLIT_BYTES)
-    assert report.differences == []
-    assert report.record_count == report.entry_count > 0
-    assert report.index_item_count > 0
+    assert report.findings == []
+    assert report.counts.message_count == report.counts.entry_count > 0
+    assert report.counts.index_item_count > 0
     key = next(key for key in s3.objects if "/consumequeue/" in key)
     s3.objects[key] = b"\1" * 20 + s3.objects[key][20:]
     assert run(["pipeline", "rebuild", s3.uri("store"), "--prove"]) == 1
-    assert "1 without a reason" in capsys.readouterr().out
+    assert "queue-wrong" in capsys.readouterr().out
     assert {request.method for request in s3.take()} == {"GET", "HEAD"}

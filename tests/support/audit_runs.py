@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from rocketstore.pipeline.jobs.audit.audit_job import audit
+from rocketstore.pipeline.jobs.audit.rebuild_proof import prove_rebuild
 from support.arrow_frames import jobs_here
 
 if TYPE_CHECKING:
@@ -12,11 +13,17 @@ if TYPE_CHECKING:
 
     from rocketstore.config import StoreConfig
     from rocketstore.pipeline.jobs.audit.audit_report import AuditReport
+    from rocketstore.pipeline.jobs.audit.rebuild_proof import ProofReport
 
 
 def audited(store: Path | str, config: StoreConfig | None = None, **options: Any) -> AuditReport:
     with jobs_here() as frames:
         return audit(frames, store, config=config, **options)
+
+
+def proved(store: Path | str, config: StoreConfig | None = None, **options: Any) -> ProofReport:
+    with jobs_here() as frames:
+        return prove_rebuild(frames, store, config=config, **options)
 
 
 def keys(findings: Any) -> set[tuple[Any, ...]]:

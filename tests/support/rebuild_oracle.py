@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
 from rocketstore.config import StoreConfig, parse_delay_levels
 from rocketstore.pipeline.jobs.rebuild.settings import learn_settings
 from rocketstore.storage.dispatch.dispatcher import Dispatcher
@@ -12,34 +9,6 @@ from rocketstore.storage.files.disk import Disk
 from rocketstore.storage.files.mapped_file_queue import MappedFileQueue
 from rocketstore.storage.index.index_service import IndexService
 from rocketstore.storage.queues.queue_table import ConsumeQueueTable
-
-
-class Here:
-    """Runs tasks in this process, in turn; brings rows together as Spark's shuffle does."""
-
-    def run(self, tasks, work, schema):
-        return _table([batch for task in tasks for batch in work(task)], schema)
-
-    def exchange(self, tasks, emit, rows_schema, write, schema):
-        rows = self.run(tasks, emit, rows_schema)
-        if not rows.num_rows:
-            return _table([], schema)
-        names = rows.column_names[:3]
-        # Two partitions, each in small batches, as a worker gets them.
-        targets = sorted(set(rows.column(0).to_pylist()))
-        written = []
-        for some in (targets[::2], targets[1::2]):
-            part = rows.filter(pc.is_in(rows.column(0), pa.array(some, pa.string())))
-            ordered = part.sort_by([(name, "ascending") for name in names]).combine_chunks()
-            written += list(write(iter(ordered.to_batches(max_chunksize=57))))
-        return _table(written, schema)
-
-
-def _table(batches, schema):
-    if batches:
-        return pa.Table.from_batches(batches)
-    names = [column.split()[0] for column in schema.split(", ")]
-    return pa.table({name: pa.array([], pa.int64()) for name in names})
 
 
 def tree(directory):

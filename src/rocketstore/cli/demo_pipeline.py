@@ -110,8 +110,8 @@ def _rebuild(spark: Any, store: Path, scratch: Path) -> int:
             restored,
         )
     with _timed("proved", "proving", unit="tasks") as say:
-        proof = pipeline.prove_rebuild(spark, store, progress=say.progress)
-        told = f"{len(proof.differences)} differences" if proof.differences else "no difference"
+        proof = pipeline.prove_rebuild(spark, store)
+        told = f"{len(proof.findings)} differences" if proof.findings else "no difference"
         say(f"the first store's queues and index against its log: {told}", None)
     return 1 if proof.findings else 0
 

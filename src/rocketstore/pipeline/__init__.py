@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rocketstore.pipeline.jobs.archive.archive_job import ArchiveResult, archive
     from rocketstore.pipeline.jobs.audit.audit_job import audit
     from rocketstore.pipeline.jobs.audit.audit_report import AuditReport
-    from rocketstore.pipeline.jobs.rebuild.proving import ProofReport, prove_rebuild
+    from rocketstore.pipeline.jobs.audit.rebuild_proof import ProofReport, prove_rebuild
     from rocketstore.pipeline.jobs.rebuild.rebuild_job import RebuildReport, rebuild
     from rocketstore.pipeline.jobs.report.report_job import Report, report
     from rocketstore.pipeline.jobs.restore.restore_job import RestoreResult, restore
@@ -41,13 +41,13 @@ __all__ = [
 _JOBS: Final = {
     "ArchiveResult": "rocketstore.pipeline.jobs.archive.archive_job",
     "AuditReport": "rocketstore.pipeline.jobs.audit.audit_report",
-    "ProofReport": "rocketstore.pipeline.jobs.rebuild.proving",
+    "ProofReport": "rocketstore.pipeline.jobs.audit.rebuild_proof",
     "RebuildReport": "rocketstore.pipeline.jobs.rebuild.rebuild_job",
     "Report": "rocketstore.pipeline.jobs.report.report_job",
     "RestoreResult": "rocketstore.pipeline.jobs.restore.restore_job",
     "archive": "rocketstore.pipeline.jobs.archive.archive_job",
     "audit": "rocketstore.pipeline.jobs.audit.audit_job",
-    "prove_rebuild": "rocketstore.pipeline.jobs.rebuild.proving",
+    "prove_rebuild": "rocketstore.pipeline.jobs.audit.rebuild_proof",
     "rebuild": "rocketstore.pipeline.jobs.rebuild.rebuild_job",
     "report": "rocketstore.pipeline.jobs.report.report_job",
     "restore": "rocketstore.pipeline.jobs.restore.restore_job",

@@ -43,8 +43,18 @@ MISSING_COLUMNS: Final = 5
 and the last record, and of the agreeing record before it in its part (else -1)."""
 
 
+EXPLAINED: Final = {
+    "extension": "the tags code stands in an extension file (enableConsumeQueueExt)",
+    "delay-levels": "deliver times by other delay levels than the settings have",
+    "K-S1": "Java dispatched it at recovery, before it knew the delay levels: a hash, no time",
+    "multi-dispatch": "entries in extra queues of other records (enableMultiDispatch)",
+}
+"""Reasons for which an entry of a record is another than dispatch would write today."""
+
 MAX_NAME_BYTES: Final = 255
 """Of a directory."""
+
+_HASH_STOP: Final = 2**31
 
 
 class QueuePart(NamedTuple):
@@ -61,6 +71,8 @@ class QueuePart(NamedTuple):
         Smallest and largest queue offset of an agreeing record; (0, -1) without one.
     agreed_stop
         Physical offset at which the last record with an agreeing entry ends.
+    explained
+        Entries that are not what dispatch would write today, for each reason of `EXPLAINED`.
     backed
         Runs of queue offsets whose entry agrees with a record, extra queues included.
     missing
@@ -74,6 +86,7 @@ class QueuePart(NamedTuple):
     first: int
     last: int
     agreed_stop: int
+    explained: tuple[int, ...]
     backed: Runs
     missing: Int64Array
 
@@ -102,11 +115,12 @@ def compare(
         is_extended &= has_extension()
     # A deliver time follows the levels set when it was dispatched; a hash is smaller (K-S1).
     is_late = expected.deliver_from_ms >= 0
-    agrees &= (
-        (tags_code == entries["tags_code"])
-        | (is_late & (tags_code >= expected.deliver_from_ms))
-        | is_extended
-    )
+    is_equal = tags_code == entries["tags_code"]
+    is_hash = agrees & is_late & ~is_equal & (np.abs(tags_code) < _HASH_STOP)
+    is_later = is_late & (tags_code >= expected.deliver_from_ms)
+    agrees &= is_equal | is_later | is_extended
+    differs = (is_extended & ~is_equal, agrees & is_later & ~is_equal, is_hash)
+    explained = (*(int(one.sum()) for one in differs), int((agrees & expected.is_extra).sum()))
     own = np.flatnonzero(~expected.is_extra)
     offsets, own_agrees = expected.queue_offset[own], agrees[own]
     stated = offsets[own_agrees]
@@ -120,6 +134,7 @@ def compare(
         int(stated.min()) if stated.size else 0,
         int(stated.max()) if stated.size else -1,
         int(stops[agrees].max(initial=0)),
+        explained,
         runs.runs_of(expected.queue_offset[agrees]),
         _missing_runs(offsets, physical[own], own_agrees),
     )
@@ -150,6 +165,7 @@ def added(part: QueuePart, more: QueuePart) -> QueuePart:
         min((one.first for one in both), default=0),
         max((one.last for one in both), default=-1),
         max(part.agreed_stop, more.agreed_stop),
+        tuple(map(sum, zip(part.explained, more.explained, strict=True))),
         runs.joined([part.backed, more.backed]),
         np.concatenate((part.missing, more.missing)),
     )

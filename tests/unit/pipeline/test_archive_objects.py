@@ -8,13 +8,12 @@ import pytest
 from rocketstore.errors import ArchiveError, ConfigError, RocketStoreError, StoreError
 from rocketstore.pipeline.jobs.archive.archive_job import begin_run, end_run
 from rocketstore.pipeline.jobs.archive.archive_table import Archive, table_uri
-from rocketstore.pipeline.jobs.rebuild.proving import prove_with
+from rocketstore.pipeline.jobs.audit.rebuild_proof import prove_rebuild
 from rocketstore.pipeline.jobs.report.report_plan import plan_report
 from rocketstore.pipeline.sink.sink_settings import parse_sink_options
 from support.archiving import archived, assert_covers, rows, run_tasks, state
 from support.audit_runs import audited
 from support.golden_stores import golden_store
-from support.rebuild_oracle import Here
 from support.rebuild_runs import rebuilt_here
 from support.restoring import restored
 from support.s3_server import ACCESS_KEY, CREDENTIALS, SECRET_KEY
@@ -155,7 +154,7 @@ LEAKY_PLACE = "s3://AKIAUSER:verysecret@bucket/place"
         lambda store, tmp: restored(tmp / "a", LEAKY_PLACE),
         lambda store, tmp: rebuilt_here(LEAKY_PLACE),
         lambda store, tmp: rebuilt_here(store, target=LEAKY_PLACE),
-        lambda store, tmp: prove_with(Here(), LEAKY_PLACE, now_ms=0),
+        lambda store, tmp: prove_rebuild(None, LEAKY_PLACE),
         lambda store, tmp: audited(LEAKY_PLACE),
         lambda store, tmp: plan_report(LEAKY_PLACE),
         lambda store, tmp: parse_sink_options({"path": LEAKY_PLACE}, streaming=False),

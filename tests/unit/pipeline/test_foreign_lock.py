@@ -13,14 +13,13 @@ import pytest
 from rocketstore import MessageStore
 from rocketstore.errors import StoreLockedError
 from rocketstore.pipeline.jobs.audit import audit_places
-from rocketstore.pipeline.jobs.rebuild.proving import prove_with
+from rocketstore.pipeline.jobs.audit.rebuild_proof import prove_rebuild
 from rocketstore.pipeline.sink.sink_commit import check_target
 from rocketstore.storage.audit.verify import verify_store
 from rocketstore.storage.files import lock
 from rocketstore.storage.files.lock import UNKNOWN_WRITER, writer_pid
 from rocketstore.storage.recovery.repair import repair_store
 from support.audit_runs import audited
-from support.rebuild_oracle import Here
 from support.sink_parts import sink_options
 from support.small_store import CONFIG, Clock, messages, open_store, put_all
 
@@ -68,7 +67,7 @@ def test_what_needs_a_closed_store_is_refused_and_says_who_has_it(root):
         for work in (
             lambda: MessageStore.open(root, CONFIG),
             lambda: check_target(sink_options(root)),
-            lambda: prove_with(Here(), root, now_ms=1),
+            lambda: prove_rebuild(None, root),
             lambda: repair_store(root, config=CONFIG, now_ms=1, dry_run=True),
         ):
             with pytest.raises(StoreLockedError, match=WHO) as caught:

@@ -10,13 +10,12 @@ import pytest
 
 from rocketstore import MessageStore, StoreConfig
 from rocketstore.errors import ConfigError, NotAStoreError, StoreDamagedError, StoreError
-from rocketstore.pipeline.jobs.rebuild.proving import prove_with
 from rocketstore.pipeline.options import parse_options
 from rocketstore.pipeline.stores import find_stores, list_segments
 from support.archiving import archived
-from support.audit_runs import audited
+from support.audit_runs import audited, proved
 from support.pipeline_tables import read_table
-from support.rebuild_oracle import Here, tree
+from support.rebuild_oracle import tree
 from support.rebuild_runs import rebuilt_here
 from support.report_run import make_report
 from support.small_store import CONFIG, START_MS, Clock, build_store, messages, put_all
@@ -93,7 +92,7 @@ def test_a_rebuild_makes_what_was_there(parts):
     assert (report.record_count, report.damage, report.kept_places) == (COUNT, [], {})
     assert (tree(root / "consumequeue"), list(tree(root / "index").values())) == before
     assert [tree(path) for path in map_paths(config)] == log
-    assert prove_with(Here(), root, config=config, now_ms=START_MS).differences == []
+    assert proved(root, config).findings == []
 
 
 def map_paths(config):
@@ -132,7 +131,7 @@ JOBS = {
     "stream": lambda root, _: StreamRun(root).drain(),
     "audit": lambda root, _: audited(root),
     "rebuild": lambda root, _: rebuilt_here(root),
-    "proof": lambda root, _: prove_with(Here(), root, now_ms=START_MS),
+    "proof": lambda root, _: proved(root),
     "report": lambda root, tmp_path: make_report(root, tmp_path / "report"),
     "archive": lambda root, tmp_path: archived(root, tmp_path / "archive"),
 }
@@ -165,7 +164,7 @@ def test_a_disk_that_is_not_mounted_is_no_shorter_log(parts, tmp_path, job):
     jobs = {
         "audit": lambda: audited(root, config),
         "rebuild": lambda: rebuilt_here(root, config=config),
-        "proof": lambda: prove_with(Here(), root, config=config, now_ms=START_MS),
+        "proof": lambda: proved(root, config),
         "report": lambda: make_report(root, tmp_path / "report", config=config),
         "archive": lambda: archived(root, tmp_path / "archive", config=config),
     }
@@ -223,7 +222,7 @@ def test_an_object_store_has_one_directory(s3):
     location = s3.uri("store")
     for job in (
         lambda: rebuilt_here(location, config=config, target="/nowhere/new"),
-        lambda: prove_with(Here(), location, config=config, now_ms=START_MS),
+        lambda: proved(location, config),
         lambda: audited(location, config),
         lambda: make_report(location, "/nowhere/report", config=config),
     ):

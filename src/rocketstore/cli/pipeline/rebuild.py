@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from rocketstore.cli.findings import EXIT_DAMAGED, EXIT_FINE, EXIT_FOUND
+from rocketstore.cli.findings import EXIT_DAMAGED, EXIT_FINE, EXIT_FOUND, print_findings
 from rocketstore.cli.options import Output, OutputOption, StoreLocation, StoreSettings
 from rocketstore.cli.output import print_object, print_rows
 from rocketstore.units import MiB
@@ -15,11 +15,9 @@ from rocketstore.units import MiB
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from rocketstore.pipeline.jobs.rebuild import log_scan, parts
-    from rocketstore.pipeline.jobs.rebuild.proving import ProofReport
+    from rocketstore.pipeline.jobs.audit.rebuild_proof import ProofReport
+    from rocketstore.pipeline.jobs.rebuild import log_scan
     from rocketstore.pipeline.jobs.rebuild.rebuild_job import RebuildReport
-
-_DIFFERENCE_COLUMNS: Final = ("area", "place", "kind", "first", "count")
 
 
 def rebuild(
@@ -30,7 +28,6 @@ def rebuild(
     to: str | None = None,
     master: str = "local[*]",
     split_mib: Annotated[int, Parameter(name="--split-mib")] = 256,
-    staging: str | None = None,
     settings: StoreSettings | None = None,
     output: OutputOption = "table",
 ) -> int:
@@ -51,23 +48,19 @@ def rebuild(
         Where Spark runs.
     split_mib
         Most MiB of the log that one task reads.
-    staging
-        With --prove: a directory that all workers see, for what is compared; for an object store
-        one that each worker has.
     settings
         Where settings come from, such as the delay levels.
     output
         How to print.
     """
     from rocketstore import pipeline
-    from rocketstore.pipeline.jobs.rebuild.proving import prove_rebuild
 
     config = (settings or StoreSettings()).load(store)
     is_watched = str(sys.stderr.isatty()).lower()
     spark = pipeline.session(master, quiet=True, spark__ui__showConsoleProgress=is_watched)
     options: dict[str, Any] = {"config": config, "max_split_bytes": split_mib * MiB}
     if prove:
-        return _print_proof(prove_rebuild(spark, store, staging=staging, **options), output)
+        return _print_proof(pipeline.prove_rebuild(spark, store, **options), output)
     _print_report(pipeline.rebuild(spark, store, target=to, **options), output)
     return EXIT_FINE
 
@@ -100,26 +93,25 @@ def _print_report(report: RebuildReport, output: Output) -> None:
 def _print_proof(report: ProofReport, output: Output) -> int:
     if output == "json":
         print_object(report.to_dict(), output)
-    elif output == "jsonl" or report.differences:
-        rows = (one.to_dict() for one in report.differences)
-        print_rows(rows, output, columns=_DIFFERENCE_COLUMNS, notes=("explanation", "detail"))
-    if output == "table":
+    elif output == "jsonl":
+        rows = (one.to_dict() for one in (*report.damage, *report.findings))
+        print_rows(rows, output, columns=())
+    else:
+        print_findings([*report.damage, *report.findings])
+        counts = report.counts
+        state = f"{len(report.findings)} differences" if report.findings else "nothing differs"
         print(
-            f"{report.record_count:,} records call for {report.entry_count:,} entries and "
-            f"{report.index_item_count:,} index items: "
-            + (
-                f"{len(report.differences)} differences, {len(report.findings)} without a reason"
-                if report.differences
-                else "the same"
-            )
+            f"{counts.message_count:,} records, {counts.entry_count:,} entries and "
+            f"{counts.index_item_count:,} index items: {state}"
         )
-        _print_damage(report.damage)
+        for one in report.to_dict()["explained"]:
+            print(f"{one['count']:,} explained ({one['reason']}): {one['explanation']}")
     if report.is_damaged:
         return EXIT_DAMAGED
     return EXIT_FOUND if report.findings else EXIT_FINE
 
 
-def _print_damage(damage: Sequence[log_scan.Broken | parts.Broken]) -> None:
+def _print_damage(damage: Sequence[log_scan.Broken]) -> None:
     for one in damage:
         print(
             f"Damage from {one.start} to {one.stop}: {one.reason}: {one.evidence}", file=sys.stderr

@@ -86,7 +86,7 @@ def _compare_cell(task: AuditTask, target: str, rows: Iterable[Row]) -> Iterator
         part = queue_rules.compare(expected, found, lambda: any(one.has_extension for one in held))
         backed.append(part.backed)
         if not (expected.is_extra.all() and not held and not len(part.backed)):
-            facts = packed((*part[:7], part.backed.tobytes(), part.missing.tobytes()))
+            facts = packed((*part[:8], part.backed.tobytes(), part.missing.tobytes()))
             counts = (part.record_count, part.agreed_count, part.contradicted_count)
             yield Row(queue, part.start, "part", facts, *counts)
     if entries is None:
@@ -158,6 +158,9 @@ def _compare_bucket(target: str, rows: Sequence[Row]) -> Iterator[Row]:
         np.concatenate([none, *(keys for _, keys in blocks)]),
         np.concatenate([none, *(keys for _, _, keys in found)]),
     )
+    count = sum(keys.size for _, _, keys in found) - stray.size
+    if repeated := count - sum(keys.size for _, keys in blocks) + lacking.size:
+        yield Row("K-I8", 0, "explained", b"", repeated)
     base = int(target.partition("/")[2]) * audit_work.BUCKET_BYTES
     at = 0
     for _, keys in blocks:

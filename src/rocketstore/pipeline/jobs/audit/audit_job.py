@@ -238,7 +238,7 @@ class _Audit:
             Row(queue_target(one.topic, one.queue_id), -1, "position", msgspec.msgpack.encode(one))
             for one in positions(self._small.get)
         ]
-        about = facts.filter("kind IN ('part', 'cell', 'stray', 'lacking')")
+        about = facts.filter("kind IN ('part', 'cell', 'stray', 'lacking', 'explained')")
         if known:
             import pyarrow as pa  # noqa: PLC0415 - only where jobs run
 
@@ -269,6 +269,8 @@ class _Audit:
             QueueRow(*msgspec.msgpack.decode(content))
             for content in _contents(judged.filter("kind = 'queue'").limit(MOST_COLLECTED))
         ]
+        reasons = judged.filter("kind = 'explained'").groupBy("target").agg({"a": "sum"})
+        explained = _rows(reasons, "target", "sum(a)")
         log = [*self._log_findings(view, used), *self._queue_file_findings()]
         rest = [*self._item_findings(judged, index, view), *self._small_findings(view)]
         report = AuditReport(
@@ -293,6 +295,7 @@ class _Audit:
                 max_physical_offset=view.end,
             ),
             sorted(queues, key=lambda one: (one.topic, one.queue_id)),
+            {reason: count for reason, count in sorted(explained) if count},
         )
         return report, [*log, *rest]
 

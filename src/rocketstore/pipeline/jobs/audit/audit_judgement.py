@@ -17,12 +17,14 @@ from rocketstore.pipeline.jobs.audit.audit_work import Row, queue_of
 from rocketstore.verification import runs
 from rocketstore.verification.expectation import DELAY_TOPIC
 from rocketstore.verification.findings import Finding, Severity
-from rocketstore.verification.queue_rules import QueueView, queue_findings
+from rocketstore.verification.queue_rules import EXPLAINED, QueueView, queue_findings
 from rocketstore.verification.small_files import Position, position_findings
 from rocketstore.verification.unbacked import LogBounds, Unbacked, UnbackedKind, unbacked_runs
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+
+    from rocketstore.verification.queue_rules import QueuePart
 
 
 class Judgement(NamedTuple):
@@ -62,6 +64,8 @@ def judge_targets(judgement: Judgement, rows: Iterable[Row]) -> Iterator[Row]:
         for row in group:
             if row.kind == "lacking" and is_kept(row):
                 yield Row(target, 0, "lacking", b"", row.a, row.place)
+            elif row.kind == "explained":
+                yield row
             elif row.kind == "stray":
                 numbers, offsets = (np.frombuffer(b, np.int64) for b in _decoded(row.facts))
                 is_stale = offsets >= judgement.bounds.end
@@ -80,13 +84,15 @@ def _judge_queue(judgement: Judgement, target: str, rows: list[Row]) -> Iterator
     end = max((cell.end for cell in cells), default=0)
     view = QueueView(topic, queue_id, first, max(first, end), judgement.file_places)
     view.has_files = bool(cells)
-    view.take(part_of(row.facts) for row in rows if row.kind == "part")
+    parts = [part_of(row.facts) for row in rows if row.kind == "part"]
+    view.take(parts)
     view.judge(_unbacked(view, cells, judgement.bounds))
     places = [msgspec.msgpack.decode(r.facts, type=Position) for r in rows if r.kind == "position"]
     is_there = view.is_own or any(row.kind == "listed" for row in rows)
     if is_there:
         for found in queue_findings(view, is_live=judgement.is_live):
             yield _finding_row(found)
+        yield from _explained(view, parts)
         used = view.end - view.first_offset
         row = msgspec.msgpack.encode(_queue_columns(view))
         yield Row(target, 0, "queue", row, view.entry_count, view.hole_count, used)
@@ -94,6 +100,19 @@ def _judge_queue(judgement: Judgement, target: str, rows: list[Row]) -> Iterator
         for position in places:
             for found in position_findings(position, view if is_there else None):
                 yield _finding_row(found)
+
+
+def _explained(view: QueueView, parts: list[QueuePart]) -> Iterator[Row]:
+    """Yield how many entries are not what dispatch would write today, by reason."""
+    for at, reason in enumerate(EXPLAINED):
+        yield Row(reason, 0, "explained", b"", sum(part.explained[at] for part in parts))
+    for kind, reason in (
+        (UnbackedKind.EXPIRED, "expired"),
+        (UnbackedKind.FILLER, "filler"),
+        (UnbackedKind.KEPT, "kept-place"),
+    ):
+        count = sum(run.stop - run.start for run in view.unbacked if run.kind is kind)
+        yield Row(reason, 0, "explained", b"", count)
 
 
 def _unbacked(view: QueueView, cells: list[Cell], bounds: LogBounds) -> Iterator[Unbacked]:

@@ -76,12 +76,15 @@ class AuditReport(NamedTuple):
         In the order log, queues, index, small files; of queues at most `audit_job.MOST_COLLECTED`.
     queues
         Every queue, by topic and number, as many at most.
+    explained
+        Entries and items that are not what dispatch would write today, and no fault, by reason.
     """
 
     store: str
     findings: list[Finding]
     counts: StoreCounts
     queues: list[QueueRow]
+    explained: dict[str, int]
 
     @property
     def is_damaged(self) -> bool:
@@ -106,6 +109,7 @@ class AuditReport(NamedTuple):
             "store": self.store,
             "findings": [finding.to_dict() for finding in self.findings],
             "counts": self.counts.to_dict(),
+            "explained": self.explained,
         }
 
 
