@@ -18,7 +18,7 @@ from deltalake import DeltaTable
 
 from rocketstore import Message, MessageStore, StoreConfig
 from rocketstore.errors import ArchiveError, ConfigError, NotAStoreError, StoreFullError
-from rocketstore.pipeline.jobs.archive import archive_write
+from rocketstore.pipeline.jobs.archive import archive_files, archive_table, archive_write
 from rocketstore.pipeline.jobs.archive.archive_job import begin_run, end_run
 from rocketstore.pipeline.jobs.archive.archive_table import Archive, app_id
 from rocketstore.units import MiB
@@ -420,6 +420,18 @@ def test_a_run_whose_messages_never_came_is_passed_over_when_the_log_has_grown(
     assert (found.run, found.damaged_bytes, found.records) == (2, 0, 120)
     assert [run.number for run in Archive.open(tmp_path / "a").runs("grown")] == [2]
     assert_covers(tmp_path / "a", store)
+
+
+def test_what_is_committed_is_on_the_disk_files_first(tmp_path, store, monkeypatch):
+    synced = []
+    for module in (archive_files, archive_table):
+        monkeypatch.setattr(module, "sync_path", lambda path: synced.append(Path(path)))
+    archived(store, tmp_path / "a")
+    names = [path.relative_to(tmp_path / "a").as_posix() for path in synced]
+    order = [name for name in names if name.endswith(("parquet", "01.json"))]
+    assert order[-2:] == [f"{name}/_delta_log/{1:020}.json" for name in ("extents", "messages")]
+    assert {tmp_path / "a" / name for name in order[:-2]} == set((tmp_path / "a").rglob("part-*"))
+    assert {"messages/_delta_log", "extents/_delta_log", "messages/day=2023-11-14"} <= set(names)
 
 
 @pytest.mark.parametrize("step", ["write", "fsync"])

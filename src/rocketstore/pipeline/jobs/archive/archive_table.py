@@ -52,6 +52,7 @@ Page: docs/reference/archive.md.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 from urllib.parse import parse_qsl, urlsplit
 
@@ -59,12 +60,11 @@ import msgspec
 import pyarrow  # noqa: ICN001 - `pa` is the same without its annotations
 
 from rocketstore.errors import ArchiveDamagedError, ArchiveError
-from rocketstore.pipeline.files import is_remote, joined, local_path, refuse_secrets
+from rocketstore.pipeline.files import is_remote, joined, local_path, refuse_secrets, sync_path
 from rocketstore.units import MiB
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-    from pathlib import Path
 
     from deltalake import DeltaTable
     from deltalake.transaction import AddAction
@@ -396,6 +396,7 @@ class Archive(NamedTuple):
                 partition_by=table.metadata().partition_columns,
                 commit_properties=CommitProperties(app_transactions=transactions),
             )
+            self._sync(table)
         except CommitFailedError as error:
             raise ArchiveError(
                 f"{self.location}: broker {broker} was archived by another process at the same "
@@ -405,6 +406,16 @@ class Archive(NamedTuple):
             ) from error
         except (DeltaError, OSError) as error:
             raise ArchiveError(f"{self.location} cannot be committed to: {error}") from error
+
+    def _sync(self, table: DeltaTable) -> None:
+        """Bring what was committed since a table was opened to the disk: `deltalake` does not."""
+        if is_remote(self.location):
+            return
+        name = EXTENTS if table is self.extents else MESSAGES
+        log = Path(local_path(self.location), name, "_delta_log")
+        oldest = f"{table.version():020}.json"
+        for path in (*(one for one in log.glob("*.json") if one.name >= oldest), log, log.parent):
+            sync_path(path)
 
 
 def table_uri(location: str, name: str) -> tuple[str, dict[str, str] | None]:
