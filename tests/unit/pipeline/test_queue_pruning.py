@@ -174,6 +174,10 @@ def last_entry_of_another_queue(store):
     store.write_entry(key, 19, 0, 231)
 
 
+def last_entry_that_counts_as_none(store):
+    store.write_entry(QueueKey("Topic50", 0), 19, -1, 0)
+
+
 def first_entry_beyond_the_log(store):
     store.write_entry(QueueKey("Topic50", 0), 0, 1 << 40, 231)
 
@@ -194,6 +198,7 @@ def queue_of_another_topic(store):
         empty,
         zeros_at_the_begin,
         last_entry_of_another_queue,
+        last_entry_that_counts_as_none,
         first_entry_beyond_the_log,
         queue_of_another_topic,
     ],
