@@ -157,11 +157,8 @@ def _drawing(bars: Sequence[Bar], **settings: Any) -> ET.Element:
 
 
 def _shapes(drawing: ET.Element, bars: Sequence[Bar]) -> list[tuple[ET.Element, Bar]]:
-    return list(zip(drawing.iterfind(".//g[@class='bar']"), filter(_is_drawn, bars), strict=True))
-
-
-def _is_drawn(bar: Bar) -> bool:
-    return bar.value != 0
+    drawn = (bar for bar in bars if bar.value)
+    return list(zip(drawing.iterfind(".//g[@class='bar']"), drawn, strict=True))
 
 
 def _chart(caption: str, drawing: ET.Element, bars: Sequence[Bar], role: str) -> Chart:

@@ -89,7 +89,6 @@ def findings_of(plan: ReportPlan, summary: Row, tables: Path, ask: Ask) -> Row:
     found |= _histograms(ask)
     came_back = summary["retries"] or summary["deadLetters"]
     found["groups"] = ask(report_tables.GROUPS, rows=SHOWN["groups"]) if came_back else []
-    found["retryTimes"] = ask(report_tables.RETRY_TIMES) if came_back else []
     found["files"] = _files(tables, summary, ask)
     return found
 
@@ -279,14 +278,17 @@ def _traffic(plan: ReportPlan, ask: Ask) -> Row:
 
 def _histograms(ask: Ask) -> Row:
     rows = ask(report_tables.DISTRIBUTIONS)
-    sizes = [row for row in rows if row["part"] == "sizes"]
-    latencies = {
-        way: _powers([row for row in rows if row["way"] == way and row["part"] == "latencies"])
-        for way in WAYS
-    }
+    parts: dict[tuple[str, str | None], list[Row]] = {}
+    for row in rows:
+        parts.setdefault((row["part"], row["way"]), []).append(row)
+    ways = [way for way in WAYS if ("latencies", way) in parts]
     return {
-        "sizes": _powers(sizes),
-        "latencies": {way: bars for way, bars in latencies.items() if bars},
+        "sizes": _powers(parts.get(("sizes", None), [])),
+        "latencies": {way: _powers(parts["latencies", way]) for way in ways},
+        "retryTimes": [
+            {"times": row["bucket"], "messages": row["messages"]}
+            for row in parts.get(("retries", None), [])
+        ],
     }
 
 

@@ -184,7 +184,9 @@ GROUP BY 1, 2"""
 
 DISTRIBUTIONS: Final = """
 SELECT part, name AS way, number AS bucket, sum(messages) AS messages
-FROM {groups} WHERE part IN ('sizes', 'latencies') GROUP BY part, name, number"""
+FROM {groups}
+WHERE part IN ('sizes', 'latencies') OR part = 'retries' AND left(topic, 5) <> '%DLQ%'
+GROUP BY part, name, number ORDER BY part, name, number"""
 
 GROUPS: Final = """
 SELECT CASE WHEN left(topic, 5) = '%DLQ%' THEN substring(topic, 6) ELSE substring(topic, 8) END
@@ -194,10 +196,6 @@ SELECT CASE WHEN left(topic, 5) = '%DLQ%' THEN substring(topic, 6) ELSE substrin
   max(number) AS times, max(lastMs) AS lastStoreMs
 FROM {groups} WHERE part = 'retries' GROUP BY 1
 ORDER BY deadLetters DESC, retries DESC, consumerGroup LIMIT {rows}"""
-
-RETRY_TIMES: Final = """
-SELECT number AS times, sum(messages) AS messages FROM {groups}
-WHERE part = 'retries' AND left(topic, 5) <> '%DLQ%' GROUP BY number ORDER BY number"""
 
 CELLS: Final = """
 SELECT name AS file, brokerName, number AS cell FROM {groups}
