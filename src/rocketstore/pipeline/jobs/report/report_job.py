@@ -26,8 +26,10 @@ if TYPE_CHECKING:
     from rocketstore.config import StoreConfig
     from rocketstore.pipeline.jobs.report.report_plan import ReportPlan
 
-TASKS_OF_PARTITION: Final = 32
-"""Tasks whose groups one partition holds: each yields some thousand rows at most."""
+TASKS_OF_PARTITION: Final = 256
+MOST_PARTITIONS: Final = 64
+"""Of the groups: some thousand rows of each task. Every task writes a file for each of them, so
+Spark's 200 would cost more than the counting."""
 
 _TIMES: Final = "spark.sql.parquet.outputTimestampType"
 
@@ -95,9 +97,8 @@ def run_report(spark: SparkSession, plan: ReportPlan, out: str | os.PathLike[str
     with published(str(place)) as directory, plain_failure():
         counted = map_tasks(spark, plan.tasks, count_task, SCHEMA)
         known = spark.createDataFrame(plan.known_groups(), SCHEMA)
-        groups = _aggregated(counted.unionByName(known))
-        # Spark's 200 partitions of it, each with a few rows, would cost more than the counting.
-        groups = groups.coalesce(1 + len(plan.tasks) // TASKS_OF_PARTITION).persist()
+        count = min(MOST_PARTITIONS, 1 + len(plan.tasks) // TASKS_OF_PARTITION)
+        groups = _aggregated(counted.unionByName(known), count).persist()
         try:
 
             def ask(sql: str, **values: Any) -> list[dict[str, Any]]:
@@ -167,12 +168,12 @@ def write_page(directory: Path, findings: dict[str, Any]) -> None:
         ) from error
 
 
-def _aggregated(rows: DataFrame) -> DataFrame:
+def _aggregated(rows: DataFrame, partition_count: int) -> DataFrame:
     """Return one row for each combination of keys."""
     from pyspark.sql import functions as f  # noqa: PLC0415 - needs PySpark
 
     joined = [getattr(f, function)(name).alias(name) for name, function in MEASURES.items()]
-    return rows.groupBy(*KEYS).agg(*joined)
+    return rows.repartition(partition_count, *KEYS).groupBy(*KEYS).agg(*joined)
 
 
 def _ordered(rows: DataFrame, order: tuple[str, ...]) -> DataFrame:
