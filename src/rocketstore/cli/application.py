@@ -6,6 +6,7 @@ import io
 import logging
 import os
 import sys
+import tempfile
 import traceback
 from pathlib import Path
 from typing import Final, NoReturn
@@ -15,7 +16,7 @@ from cyclopts import App
 
 from rocketstore import events
 from rocketstore.cli.wording import STANDARD_INPUT, complain, program_name, system_error
-from rocketstore.errors import RocketStoreError
+from rocketstore.errors import RocketStoreError, SparkJobError
 
 EXIT_USAGE: Final = 2
 EXIT_UNREACHABLE: Final = 3
@@ -38,6 +39,9 @@ COMMANDS: Final = (
 )
 """Name, attribute of the module ``rocketstore.cli.<name>``, and what the help says; a module is
 imported when its command is used, so that ``rocketstore --help`` is quick."""
+
+TRACEBACK: Final = "--traceback"
+"""After any command of ``pipeline``: shows what led to an error, workers' stacks included."""
 
 app = App(
     name="rocketstore",
@@ -75,6 +79,9 @@ def run(arguments: list[str]) -> int:
     events.ROOT.addHandler(_ON_STDERR)
     # The parser takes a lone dash for an option; here, as everywhere, it is standard input.
     arguments = [STANDARD_INPUT if argument == "-" else argument for argument in arguments]
+    is_traced = arguments[:1] == ["pipeline"] and TRACEBACK in arguments
+    if is_traced:
+        arguments = [argument for argument in arguments if argument != TRACEBACK]
     try:
         outcome = app(
             arguments, exit_on_error=False, print_error=False, result_action="return_value"
@@ -86,6 +93,10 @@ def run(arguments: list[str]) -> int:
         return EXIT_USAGE
     except RocketStoreError as error:
         complain(str(error))
+        if is_traced:
+            traceback.print_exception(error)
+        elif isinstance(error, SparkJobError):
+            complain(f"what led to it is in {_kept_traceback(error)}; {TRACEBACK} shows it here")
         return error.exit_code
     except KeyboardInterrupt as interrupt:
         complain("; ".join(filter(None, ("interrupted", str(interrupt)))))
@@ -100,6 +111,15 @@ def run(arguments: list[str]) -> int:
             traceback.print_exc()
         return EXIT_UNREACHABLE
     return outcome if isinstance(outcome, int) else 0
+
+
+def _kept_traceback(error: BaseException) -> str:
+    """Write what led to an error, workers' stacks included, to a file, and return its name."""
+    with tempfile.NamedTemporaryFile(
+        "w", encoding="utf-8", prefix="rocketstore-", suffix=".log", delete=False
+    ) as file:
+        traceback.print_exception(error, file=file)
+    return file.name
 
 
 class _OnStderr(logging.Handler):

@@ -10,7 +10,11 @@ from rocketstore.cli.pipeline.rebuild import rebuild
 from rocketstore.cli.pipeline.report import report
 from rocketstore.cli.pipeline.restore import restore
 
-app = App(name="pipeline", help="Jobs over whole stores, on Spark: needs rocketstore[pipeline].")
+app = App(
+    name="pipeline",
+    help="Jobs over whole stores, on Spark: needs rocketstore[pipeline]. With --traceback each "
+    "shows what led to an error.",
+)
 app.command(archive)
 app.command(audit)
 app.command(rebuild)

@@ -1,0 +1,41 @@
+"""An error that nobody foresaw can be traced from the command line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rocketstore import pipeline
+from rocketstore.cli.application import run
+from rocketstore.errors import SparkJobError
+from support.golden_stores import golden_store
+
+
+@pytest.fixture
+def command(monkeypatch):
+    def fail(*_, **__):
+        cause = ValueError("what a worker ran into")
+        raise SparkJobError("Spark gave the job up: ValueError") from cause
+
+    monkeypatch.setattr(pipeline, "session", lambda *_, **__: None)
+    monkeypatch.setattr(pipeline, "audit", fail, raising=False)
+    return ["pipeline", "audit", str(golden_store("basic")[0])]
+
+
+def test_the_sentence_names_the_file_that_has_the_stack(command, capsys, monkeypatch, tmp_path):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    assert run(command) == SparkJobError.exit_code
+    first, second = capsys.readouterr().err.splitlines()
+    assert first == "rocketstore: Spark gave the job up: ValueError"
+    (kept,) = tmp_path.glob("rocketstore-*.log")
+    assert str(kept) in second
+    assert "--traceback" in second
+    assert "what a worker ran into" in Path(kept).read_text("utf-8")
+
+
+def test_traceback_shows_it_at_once(command, capsys, monkeypatch, tmp_path):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    assert run([*command, "--traceback"]) == SparkJobError.exit_code
+    assert "ValueError: what a worker ran into" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
