@@ -27,8 +27,9 @@ from rocketstore.pipeline.log_read import read_split
 from rocketstore.scan.columns import RecordColumns
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
+    import numpy.typing as npt
     import pyarrow as pa
 
     from rocketstore.pipeline.jobs.rebuild.extraction import Entries, Items
@@ -44,6 +45,8 @@ ROW_SCHEMA: Final = (
 physical offset at which its piece begins; `at` that of its first entry or item, `ordinal` orders
 blocks with the same; `first` the queue offset of the first entry, or the number of the first item
 in its piece. The last row of a task has only `facts`."""
+
+_COLUMNS: Final = [column.split()[0] for column in ROW_SCHEMA.split(", ")]
 
 INDEX_TARGET: Final = b"i"
 QUEUE_TARGET: Final = b"q"
@@ -143,88 +146,75 @@ class ScanFacts(msgspec.Struct, array_like=True):
 
 def scan_log(task: ScanTask) -> Iterator[pa.RecordBatch]:
     """Yield rows of `ROW_SCHEMA`."""
+    import pyarrow as pa  # noqa: PLC0415 - only where rows are made
+
     scan = _LogScan(task)
     for split in task.splits:
-        scan.begin(split)
+        segment = split.segment
         for columns, found in read_split(split):
-            scan.broken += [_broken(split, one.damage, one.is_torn_tail) for one in found]
-            scan.take(columns)
+            for damage, is_torn_tail in found:
+                extent, reason = damage.range, damage.reason.value
+                scan.facts.broken.append(
+                    Broken(
+                        extent.start, extent.stop, reason, damage.evidence, segment.path,
+                        segment.base, is_torn_tail,
+                    )
+                )  # fmt: skip
+            scan.take(columns, segment.base)
             if scan.held_count >= _HELD_RECORDS:
                 yield from scan.blocks()
     yield from scan.blocks()
-    yield scan.facts()
-
-
-def _broken(split: SplitTask, damage: Any, is_torn_tail: bool) -> Broken:  # noqa: FBT001 - a field
-    return Broken(
-        damage.range.start,
-        damage.range.stop,
-        damage.reason.value,
-        damage.evidence,
-        split.segment.path,
-        split.segment.base,
-        is_torn_tail,
-    )
+    encoded = msgspec.msgpack.encode(scan.facts)
+    yield pa.RecordBatch.from_pylist([dict.fromkeys(_COLUMNS) | {"facts": encoded}])
 
 
 class _LogScan:
     """Collects what records call for until there is enough for blocks."""
 
     def __init__(self, task: ScanTask) -> None:
+        self.facts = ScanFacts([], [])
         self.held_count = 0
-        self.pieces: list[Piece] = []
-        self.broken: list[Broken] = []
         self._task = task
-        self._numbers = QueueNumbers()
-        self._base = -1
+        self._queues = QueueNumbers()
         self._entries: list[tuple[int, Entries]] = []
         self._items: list[tuple[int, int, Items]] = []
 
-    def begin(self, split: SplitTask) -> None:
-        """Go on in another range."""
-        self._base = split.segment.base
-
-    def take(self, columns: RecordColumns) -> None:
-        """Take records of one batch."""
+    def take(self, columns: RecordColumns, base: int) -> None:
+        """Take records of a file that begins at `base`."""
         if not len(columns):
             return
         starts = columns.physical_offset
-        stops = starts + columns.size
-        breaks = np.flatnonzero(starts[1:] != stops[:-1]) + 1
+        breaks = np.flatnonzero(starts[1:] != starts[:-1] + columns.size[:-1]) + 1
         for first, behind in itertools.pairwise([0, *breaks.tolist(), len(starts)]):
-            start, stop = int(starts[first]), int(stops[behind - 1])
-            self._take_piece(
-                RecordColumns(columns.buffer, columns.cols[first:behind], columns.base), start, stop
-            )
+            piece = RecordColumns(columns.buffer, columns.cols[first:behind], columns.base)
+            self._take_piece(piece, base)
         self.held_count += len(columns)
 
-    def _take_piece(self, columns: RecordColumns, start: int, stop: int) -> None:
-        settings = self._task.settings
-        entries, refused = entries_of(columns, self._numbers, settings)
-        times = columns.store_timestamp
+    def _take_piece(self, columns: RecordColumns, base: int) -> None:
+        settings, times = self._task.settings, columns.store_timestamp
+        entries, refused = entries_of(columns, self._queues, settings)
+        items = items_of(columns) if settings.has_index else None
+        item_count = len(items.key_hashes) if items else 0
         kind = columns.sys_flag & TRANSACTION_MASK
         normal = times[(kind != TRANSACTION_PREPARED) & (kind != TRANSACTION_ROLLBACK)]
-        believable = np.flatnonzero((times > 0) & (times <= self._task.latest_ms))
+        believable = times[(times > 0) & (times <= self._task.latest_ms)]
+        start = int(columns.physical_offset[0])
         found = Piece(
-            self._base, start, stop, len(columns), refused, len(entries.numbers), 0,
-            int(times[believable[-1]]) if believable.size else 0,
+            base, start, int(columns.physical_offset[-1] + columns.size[-1]),
+            len(columns), refused, len(entries.numbers), item_count,
+            int(believable[-1]) if believable.size else 0,
             times[:_WITNESSES].tolist(), times[-_WITNESSES:].tolist(),
             normal[:_WITNESSES].tolist(), normal[-_WITNESSES:].tolist(),
         )  # fmt: skip
-        last = self.pieces[-1] if self.pieces else None
-        first_item = 0
-        if last is not None and (last.base, last.stop) == (self._base, start):
-            first_item = last.item_count
-            last.add(found)
+        pieces = self.facts.pieces
+        if pieces and (pieces[-1].base, pieces[-1].stop) == (base, start):
+            pieces[-1].add(found)
         else:
-            self.pieces.append(found)
+            pieces.append(found)
         if len(entries.numbers):
-            self._entries.append((self.pieces[-1].start, entries))
-        if settings.has_index:
-            items = items_of(columns)
-            self.pieces[-1].item_count += len(items.key_hashes)
-            if len(items.key_hashes):
-                self._items.append((self.pieces[-1].start, first_item, items))
+            self._entries.append((pieces[-1].start, entries))
+        if items and item_count:
+            self._items.append((pieces[-1].start, pieces[-1].item_count - item_count, items))
 
     def blocks(self) -> Iterator[pa.RecordBatch]:
         """Yield what was collected."""
@@ -235,114 +225,70 @@ class _LogScan:
         self._entries, self._items, self.held_count = [], [], 0
 
     def _entry_blocks(self) -> pa.RecordBatch:
-        import pyarrow as pa  # noqa: PLC0415 - only where rows are made
-
-        parts = [entries for _, entries in self._entries]
+        starts, parts = zip(*self._entries, strict=True)
         numbers = np.concatenate([one.numbers for one in parts])
-        offsets = np.concatenate([one.queue_offsets for one in parts])
-        pieces = np.repeat(
-            np.array([piece for piece, _ in self._entries], np.int64),
-            [len(one.numbers) for one in parts],
-        )
-        names = self._numbers.names
+        pieces = np.repeat(np.array(starts, np.int64), [len(one.numbers) for one in parts])
+        names = self._queues.names
         # Of 16-bit numbers a stable sort is a radix sort.
         narrow = numbers.astype(np.uint16) if len(names) <= np.iinfo(np.uint16).max else numbers
         order = np.argsort(narrow, kind="stable")
-        numbers, offsets, pieces = numbers[order], offsets[order], pieces[order]
+        targets = [QUEUE_TARGET + one.directory.encode() if one.is_usable else b"" for one in names]
         entries = joined_entries([one.entries for one in parts])[order]
-        is_new = np.ones(len(numbers), np.bool_)
-        is_new[1:] = (
-            (numbers[1:] != numbers[:-1])
-            | (pieces[1:] != pieces[:-1])
-            | (offsets[1:] != offsets[:-1] + 1)
-        )
-        starts = _cut(np.flatnonzero(is_new), len(numbers))
-        targets = [
-            QUEUE_TARGET + name.directory.encode() if name.is_usable else b"" for name in names
-        ]
-        used = pa.DictionaryArray.from_arrays(pa.array(numbers[starts], pa.int32()), targets)
-        physical = entries["physical_offset"].astype(np.int64)
         return _block_rows(
-            used.cast(pa.binary()), pieces[starts], physical[starts], offsets[starts],
-            np.append(starts, len(numbers)), np.ascontiguousarray(entries),
+            targets, numbers[order], pieces[order],
+            np.concatenate([one.queue_offsets for one in parts])[order],
+            entries["physical_offset"].astype(np.int64), np.ascontiguousarray(entries),
         )  # fmt: skip
 
     def _item_blocks(self) -> pa.RecordBatch:
-        import pyarrow as pa  # noqa: PLC0415 - only where rows are made
-
-        counts = [len(items.key_hashes) for _, _, items in self._items]
-        total = sum(counts)
-        packed = np.empty(total, ITEM_DTYPE)
-        packed["hash"] = np.concatenate([items.key_hashes for _, _, items in self._items])
-        packed["physical"] = np.concatenate([one.physical_offsets for _, _, one in self._items])
-        packed["stored"] = np.concatenate([one.store_timestamps for _, _, one in self._items])
-        pieces = np.repeat(np.array([one[0] for one in self._items], np.int64), counts)
-        within = np.concatenate(
-            [np.arange(first, first + len(one.key_hashes)) for _, first, one in self._items]
-        )
-        is_new = np.ones(total, np.bool_)
-        is_new[1:] = pieces[1:] != pieces[:-1]
-        starts = _cut(np.flatnonzero(is_new), total)
+        starts, firsts, parts = zip(*self._items, strict=True)
+        counts = [len(one.key_hashes) for one in parts]
+        packed = np.empty(sum(counts), ITEM_DTYPE)
+        packed["hash"] = np.concatenate([one.key_hashes for one in parts])
+        packed["physical"] = np.concatenate([one.physical_offsets for one in parts])
+        packed["stored"] = np.concatenate([one.store_timestamps for one in parts])
+        numbers = [np.arange(at, at + count) for at, count in zip(firsts, counts, strict=True)]
         return _block_rows(
-            pa.array([INDEX_TARGET] * len(starts), pa.binary()), pieces[starts],
-            packed["physical"][starts], within[starts], np.append(starts, total), packed,
+            [INDEX_TARGET], np.zeros(len(packed), np.int64),
+            np.repeat(np.array(starts, np.int64), counts), np.concatenate(numbers),
+            packed["physical"], packed,
         )  # fmt: skip
-
-    def facts(self) -> pa.RecordBatch:
-        """Return the row that says what was met."""
-        import pyarrow as pa  # noqa: PLC0415 - only where rows are made
-
-        encoded = msgspec.msgpack.encode(ScanFacts(self.pieces, self.broken))
-        columns = [*[None] * 7, encoded]
-        return pa.RecordBatch.from_arrays(
-            [pa.array([one], kind) for one, kind in zip(columns, _kinds(), strict=True)],
-            names=column_names(),
-        )
-
-
-def column_names() -> list[str]:
-    """Return the columns of `ROW_SCHEMA`."""
-    return [column.split()[0] for column in ROW_SCHEMA.split(", ")]
-
-
-def _kinds() -> list[pa.DataType]:
-    import pyarrow as pa  # noqa: PLC0415 - only where rows are made
-
-    return [
-        pa.binary() if column.endswith("BINARY") else pa.int64()
-        for column in ROW_SCHEMA.split(", ")
-    ]
-
-
-def _cut(starts: Int64Array, total: int) -> Int64Array:
-    """Cut runs that begin at `starts` so that none is longer than a block."""
-    lengths = np.diff(np.append(starts, total))
-    counts = -(-lengths // _BLOCK_ROWS)
-    before = np.cumsum(counts) - counts
-    numbers = np.arange(int(counts.sum())) - np.repeat(before, counts)
-    cut: Int64Array = np.repeat(starts, counts) + numbers * _BLOCK_ROWS
-    return cut
 
 
 def _block_rows(
-    targets: Any,
+    names: Sequence[bytes],
+    targets: Int64Array,
     pieces: Int64Array,
-    at: Int64Array,
-    firsts: Int64Array,
-    bounds: Int64Array,
-    packed: np.ndarray[Any, Any],
+    numbers: Int64Array,
+    physical: Int64Array,
+    packed: npt.NDArray[Any],
 ) -> pa.RecordBatch:
+    """Cut packed entries or items into blocks, each of one target and piece, numbered in a row."""
     import pyarrow as pa  # noqa: PLC0415 - only where rows are made
 
-    content = packed.view(np.uint8)
-    edges = (bounds * ENTRY_SIZE_BYTES).astype(np.int32)
-    count = len(pieces)
-    data = pa.BinaryArray.from_buffers(
-        pa.binary(), count, [None, pa.py_buffer(edges), pa.py_buffer(content)]
+    is_new = np.ones(len(packed), np.bool_)
+    is_new[1:] = (
+        (targets[1:] != targets[:-1])
+        | (pieces[1:] != pieces[:-1])
+        | (numbers[1:] != numbers[:-1] + 1)
     )
-    view = content.data
-    checks = [zlib.crc32(view[a:b]) for a, b in itertools.pairwise(edges.tolist())]
-    numbers = [pieces, at, np.arange(count), firsts]
-    columns = [targets, *(pa.array(one, pa.int64()) for one in numbers)]
-    columns += [data, pa.array(checks, pa.int64()), pa.nulls(count, pa.binary())]
-    return pa.RecordBatch.from_arrays(columns, names=column_names())
+    runs = np.flatnonzero(is_new)
+    # No block is longer than `_BLOCK_ROWS`.
+    counts = -(-np.diff(np.append(runs, len(packed))) // _BLOCK_ROWS)
+    nth = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
+    starts = np.repeat(runs, counts) + nth * _BLOCK_ROWS
+    edges = (np.append(starts, len(packed)) * ENTRY_SIZE_BYTES).astype(np.int32)
+    content = packed.view(np.uint8)
+    buffers = [None, pa.py_buffer(edges), pa.py_buffer(content)]
+    view, cuts = content.data, itertools.pairwise(edges.tolist())
+    used = pa.DictionaryArray.from_arrays(pa.array(targets[starts], pa.int32()), list(names))
+    columns = [
+        used.cast(pa.binary()),
+        *(pa.array(one[starts], pa.int64()) for one in (pieces, physical)),
+        pa.array(np.arange(len(starts)), pa.int64()),
+        pa.array(numbers[starts], pa.int64()),
+        pa.BinaryArray.from_buffers(pa.binary(), len(starts), buffers),
+        pa.array([zlib.crc32(view[start:stop]) for start, stop in cuts], pa.int64()),
+        pa.nulls(len(starts), pa.binary()),
+    ]
+    return pa.RecordBatch.from_arrays(columns, names=_COLUMNS)
