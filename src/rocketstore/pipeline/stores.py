@@ -43,10 +43,6 @@ _SIGNS_OF_A_STORE: Final = frozenset(
 REBUILD_DIRECTORY: Final = "rebuild"
 """Where new queues and index are made inside the store; gone when no rebuild runs."""
 
-PLACING_NAME: Final = "placing.json"
-"""Object below `REBUILD_DIRECTORY` that is there while a rebuild of a store on an object store puts
-queues and index in place, one object after the other."""
-
 _FEWEST_OF_SEVERAL: Final = 2
 """So many files of a log with a hole between them are no pattern yet."""
 
@@ -273,25 +269,7 @@ def _store_of(files: Files, entries: list[FileEntry], location: str) -> StorePla
     has_files = any(parse_file_name(entry.name) is not None for entry in files.list(log.path))
     if not has_files and not names & _SIGNS_OF_A_STORE:
         return None
-    if REBUILD_DIRECTORY in names and is_remote(location):
-        refuse_half_rebuilt(files, f"{log.path.rpartition('/')[0]}/{REBUILD_DIRECTORY}", location)
     return StorePlace(location, last_name(location), ABORT_FILE_NAME in names)
-
-
-def refuse_half_rebuilt(files: Files, rebuild_directory: str, location: str) -> None:
-    """Raise where queues and index on an object store are some old and some new.
-
-    Raises
-    ------
-    StoreError
-        They are.
-    """
-    if any(one.name == PLACING_NAME for one in files.list(rebuild_directory)):
-        raise StoreError(
-            f"{location} is half rebuilt: {rebuild_directory}/{PLACING_NAME} is there, so some of "
-            "its queues and index files are old and some are new",
-            hint="wait for the rebuild to end; if it was killed, run it again, which finishes it",
-        )
 
 
 def list_segments(store: str | StorePlace) -> list[Segment]:

@@ -33,10 +33,8 @@ from rocketstore.format.markers import (
 )
 from rocketstore.pipeline.files import files_at, is_remote, opened
 from rocketstore.pipeline.stores import (
-    REBUILD_DIRECTORY,
     configured_log,
     list_segments,
-    refuse_half_rebuilt,
     store_with_log,
 )
 from rocketstore.units import QueueKey
@@ -258,8 +256,6 @@ def find_places(location: str, config: StoreConfig) -> StorePlaces:
     sizes = _sizes(files, config, logs, keys.values(), index)
     extensions = _listed(files, f"{root}/{CONSUME_QUEUE_EXT_DIRECTORY}")
     names = {entry.name for entry in files.list(root)}
-    if REBUILD_DIRECTORY in names and is_remote(location):
-        refuse_half_rebuilt(files, f"{root}/{REBUILD_DIRECTORY}", location)
     return StorePlaces(
         location if is_remote(location) else root,
         files,
