@@ -68,10 +68,10 @@ ATTEMPTS: Final = ".attempts"
 STEPS: Final = 256
 """Of a file, in which a selection is counted: 4 MiB of 1 GiB, no more than a large message."""
 
-SLICE_BYTES: Final = 64 * MiB
+SLICE_BYTES: Final = 32 * MiB
 """Records that are put in order before they are written: as many as the archive sorts at a time."""
 
-BATCH_BYTES: Final = 8 * MiB
+BATCH_BYTES: Final = 4 * MiB
 _BATCH_ROWS: Final = 1 << 16
 _MOST_STRETCHES: Final = 100
 """Missing stretches of a file that are reported one by one."""
