@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark-cluster")]
 DRIVER = """
 import json, os, sys
 from rocketstore.pipeline import session
-from rocketstore.pipeline.jobs.execution import run_tasks
+from rocketstore.pipeline.jobs.execution import map_tasks
 import pyarrow as pa
 
 spark = session(sys.argv[1], spark__executor__memory="512m", spark__ui__enabled="false")
@@ -66,7 +66,7 @@ def test_two_workers_share_a_query_and_a_job(cluster: SparkCluster) -> None:
 frame = spark.read.format("rocketstore").option("maxSplitBytes", "65536").load(STORE)
 def where(task):
     yield pa.record_batch({"task": [task], "directory": [os.getcwd()]})
-table = run_tasks(spark, list(range(16)), where, "task INT, directory STRING")
+table = map_tasks(spark, list(range(16)), where, "task INT, directory STRING").toArrow()
 answer(
     rows=frame.count(),
     by_topic={row.topic: row["count"] for row in frame.groupBy("topic").count().collect()},

@@ -58,6 +58,7 @@ def demo(
         _find_by_key(store)
         _find_by_time(store, middle_ms)
         _read_by_tag(store)
+        consume_half(store, directory)
     status = _verify(directory)
     if pipeline:
         from rocketstore.cli.demo_pipeline import run_pipeline
@@ -169,6 +170,31 @@ def _read_by_tag(store: MessageStore) -> None:
     print(
         f"by tag     {matched:,} of {scanned:,} flights from {topic} were of {tags} "
         f"({seconds:.2f} s, {scanned / seconds:,.0f} entries/s)"
+    )
+
+
+def consume_half(store: MessageStore, directory: Path) -> None:
+    """Read half of a topic as a consumer group, and keep its offsets where a broker keeps them."""
+    from rocketstore.format.markers import CONFIG_DIRECTORY
+    from rocketstore.format.metadata_json import (
+        CONSUMER_OFFSETS_FILE,
+        ConsumerOffsets,
+        encode_table,
+    )
+
+    topic, group = "EWR", "departures-board"
+    reached = {}
+    for queue_id in range(4):
+        offset, half = 0, store.max_offset(topic, queue_id) // 2
+        while offset < half:
+            offset = store.get(topic, queue_id, offset, min(32, half - offset)).next_offset
+        reached[queue_id] = offset
+    table = ConsumerOffsets(offset_table={f"{topic}@{group}": reached})
+    path = directory / CONFIG_DIRECTORY / CONSUMER_OFFSETS_FILE
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(encode_table(table), "utf-8")
+    print(
+        f"consumed   {sum(reached.values()):,} messages of {topic} as group {group}, half of them"
     )
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from rich.progress import Progress, ProgressColumn, TaskID
+    from rich.progress import Progress, ProgressColumn
 
 
 @contextmanager
@@ -31,44 +31,17 @@ def progress(
     if not sys.stderr.isatty():
         yield lambda _advance: None
         return
-    with _bar(task, total, unit) as (shown, handle):
-
-        def advance(amount: int) -> None:
-            shown.update(handle, advance=amount, rate=_rate(shown))
-
-        yield advance
-
-
-@contextmanager
-def job_progress(task: str, *, unit: str = "bytes") -> Iterator[Callable[[int, int], None] | None]:
-    """Show how far a job of the pipeline is; yields what its `progress` is to be.
-
-    None where stderr is no terminal: told nobody, Spark has one job to do instead of twenty.
-    """
-    if not sys.stderr.isatty():
-        yield None
-        return
-    # How much there is, it says with its first step.
-    with _bar(task, None, "") as (shown, handle):
-
-        def advance(amount: int, total: int) -> None:
-            shown.columns = _columns(unit)
-            before = shown.tasks[0].completed
-            # More than there is: the job goes over its tasks again.
-            completed = before + amount if before + amount <= total else amount
-            shown.update(handle, completed=completed, total=total, rate=_rate(shown))
-
-        yield advance
-
-
-@contextmanager
-def _bar(task: str, total: int | None, unit: str) -> Iterator[tuple[Progress, TaskID]]:
     from rich.console import Console
     from rich.progress import Progress
 
     console = Console(stderr=True)
     with Progress(*_columns(unit), console=console, transient=True) as shown:
-        yield shown, shown.add_task(task, total=total, rate="-")
+        handle = shown.add_task(task, total=total, rate="-")
+
+        def advance(amount: int) -> None:
+            shown.update(handle, advance=amount, rate=_rate(shown))
+
+        yield advance
 
 
 def _columns(unit: str) -> tuple[ProgressColumn, ...]:

@@ -34,7 +34,6 @@ PANDAS_MIN: Final = (2, 2)
 PANDAS_BELOW: Final = (3,)
 
 SETTINGS: Final[dict[str, str]] = {
-    "spark.ui.showConsoleProgress": "false",
     "spark.sql.session.timeZone": "UTC",
 }
 """Of a session that `session` starts; anything given to it wins."""
@@ -115,7 +114,8 @@ def session(master: str = "local[*]", *, quiet: bool = False, **settings: str) -
         Where Spark runs; see ``docs/guide/spark-cluster.md`` for others than ``local``.
     quiet
         Whether Spark's driver logs errors only, without Java's stacks, and nothing of tasks that
-        failed, as in the command line's own sessions; Spark logs as it is configured unless asked.
+        failed, and shows how far it is where stderr is a terminal, as in the command line's own
+        sessions; Spark logs as it is configured unless asked.
     settings
         Spark's settings, with ``__`` for each dot: ``spark__driver__memory="2g"``.
 
@@ -142,7 +142,9 @@ def session(master: str = "local[*]", *, quiet: bool = False, **settings: str) -
     builder = builder.master(master).appName("rocketstore")
     given = {name.replace("__", "."): value for name, value in settings.items()}
     settled = SETTINGS | (LOCAL_SETTINGS if master.startswith("local") else {})
-    settled |= QUIET_SETTINGS if quiet else {}
+    if quiet:
+        is_watched = str(sys.stderr.isatty()).lower()
+        settled |= QUIET_SETTINGS | {"spark.ui.showConsoleProgress": is_watched}
     for name, value in (settled | given).items():
         builder = builder.config(name, value)
     with interrupted_afterwards():

@@ -100,6 +100,7 @@ def test_an_old_java_is_one_error(tmp_path, told, message):
 START = """
 import os, signal
 from rocketstore.pipeline.environment import interrupted_afterwards
+from support.terminal import Terminal
 
 signal.signal(signal.SIGINT, signal.default_int_handler)
 steps = {steps}
@@ -162,10 +163,13 @@ class Builder:
 def test_a_session_logs_as_spark_is_configured_unless_asked_to_be_quiet(monkeypatch, master):
     monkeypatch.setattr(environment, "check_java", lambda: None)
     monkeypatch.setattr("rocketstore.pipeline.register", lambda spark: None)
+    monkeypatch.setattr("sys.stderr", Terminal())
     asked = {}
     for quiet in (False, True):
         monkeypatch.setattr("pyspark.sql.SparkSession.builder", Builder())
         asked[quiet] = environment.session(master, quiet=quiet).settings
-    assert set(asked[True]) - set(asked[False]) == {"spark.driver.extraJavaOptions"}
+    told = {"spark.driver.extraJavaOptions", "spark.ui.showConsoleProgress"}
+    assert set(asked[True]) - set(asked[False]) == told
+    assert asked[True]["spark.ui.showConsoleProgress"] == "true"
     assert "log4j2.properties" in asked[True]["spark.driver.extraJavaOptions"]
     assert ("spark.ui.enabled" in asked[False]) == master.startswith("local")

@@ -56,8 +56,7 @@ def rebuild(
     from rocketstore import pipeline
 
     config = (settings or StoreSettings()).load(store)
-    is_watched = str(sys.stderr.isatty()).lower()
-    spark = pipeline.session(master, quiet=True, spark__ui__showConsoleProgress=is_watched)
+    spark = pipeline.session(master, quiet=True)
     options: dict[str, Any] = {"config": config, "max_split_bytes": split_mib * MiB}
     if prove:
         return _print_proof(pipeline.prove_rebuild(spark, store, **options), output)

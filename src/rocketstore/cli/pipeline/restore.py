@@ -64,9 +64,8 @@ def restore(
 
     config = (settings or StoreSettings()).load()
     must_exist(archive, hint="name the one that `rocketstore pipeline archive` wrote to")
-    is_watched = str(sys.stderr.isatty()).lower()
     result = pipeline.restore(
-        pipeline.session(master, quiet=True, spark__ui__showConsoleProgress=is_watched),
+        pipeline.session(master, quiet=True),
         archive,
         store,
         as_of=int(as_of) if as_of and as_of.isdigit() else as_of,

@@ -1,4 +1,4 @@
-"""Spread tasks over Spark's workers and collect what each says.
+"""Spread tasks over Spark's workers; what they say is a DataFrame.
 
 A task is any picklable value; the work on it is a function of this package, so that a worker finds
 it by name. Each task travels in a row of its own, so what a worker is sent grows with its task and
@@ -8,12 +8,8 @@ cluster alike: no RDD, no ``sparkContext``.
 
 from __future__ import annotations
 
-import io
 import pickle
 import re
-import uuid
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
@@ -21,97 +17,23 @@ from rocketstore import errors
 from rocketstore.errors import RocketStoreError, SparkJobError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
 __all__ = [
-    "Progress",
     "map_tasks",
     "plain_failure",
-    "run_tasks",
     "task_rows",
     "unpacked",
-    "watched",
     "worker_error",
 ]
 
 Task = TypeVar("Task")
 
-Progress = Callable[[int, int], None]
-"""Told how much was done since its last call and how much there is in all, in a job's own unit; a
-job that goes over things more than once begins again at nothing."""
-
-PROGRESS_STEPS: Final = 20
-"""Spark jobs that tasks are spread over when somebody watches: each that ends moves the bar."""
-
 _RAISED: Final = re.compile(r"^(?:\w+\.)*(\w+Error): (.+)", re.MULTILINE)
 """The last line of a Python traceback, as Spark hands it on inside its own message."""
-
-
-def run_tasks(
-    spark: SparkSession,
-    tasks: Sequence[Task],
-    work: Callable[[Task], Iterator[pa.RecordBatch]],
-    schema: str,
-    *,
-    done: Callable[[Sequence[Task]], None] | None = None,
-    shared: Sequence[object] = (),
-) -> pa.Table:
-    """Run `work` on every task, each in a Spark task of its own, and return all rows it yields.
-
-    Parameters
-    ----------
-    spark
-        The session, classic or Connect.
-    tasks
-        What is to be done, in any order.
-    work
-        A module-level function of this package. It may run twice for one task (a retry, or
-        speculation), also at the same time; only one of the results is returned.
-    schema
-        The columns of the rows as Spark DDL. Rows are collected here: counts and places, no bodies.
-    done
-        Called with tasks that have ended.
-    shared
-        Large objects that many tasks hold: each is sent beside the tasks instead of in all.
-
-    Returns
-    -------
-    pyarrow.Table
-        Rows in no order.
-
-    Raises
-    ------
-    RocketStoreError
-        What a task raised, in its own words; of several the first.
-    """
-    import pyarrow as pa  # noqa: PLC0415 - an import of this package loads no Arrow
-
-    if not tasks:
-        return _arrow_schema(schema).empty_table()
-    if done is None:
-        return _run(spark, tasks, work, schema, shared)
-    tag = f"rocketstore-{uuid.uuid4().hex}"
-    step = -(-len(tasks) // PROGRESS_STEPS)
-    groups = [tasks[at : at + step] for at in range(0, len(tasks), step)]
-
-    def run_group(group: Sequence[Task]) -> pa.Table:
-        spark.addTag(tag)  # of this thread
-        return _run(spark, group, work, schema, shared)
-
-    tables = []
-    with ThreadPoolExecutor(len(groups), thread_name_prefix="rocketstore-job") as pool:
-        running = {pool.submit(run_group, group): group for group in groups}
-        try:
-            for future in as_completed(running):
-                tables.append(future.result())
-                done(running[future])
-        except BaseException:
-            spark.interruptTag(tag)
-            raise
-    return pa.concat_tables(tables)
 
 
 def map_tasks(
@@ -152,83 +74,26 @@ def map_tasks(
     return frame
 
 
-def watched(
-    progress: Progress | None, tasks: Sequence[Task], size_of: Callable[[Task], int] = lambda _: 1
-) -> Callable[[Sequence[Task]], None] | None:
-    """Return what `run_tasks` is to call with ended tasks; None where nobody watches."""
-    if progress is None:
-        return None
-    total = sum(map(size_of, tasks))
-    return lambda ended: progress(sum(map(size_of, ended)), total)
-
-
-def _run(
-    spark: SparkSession,
-    tasks: Sequence[Task],
-    work: Callable[[Task], Iterator[pa.RecordBatch]],
-    schema: str,
-    shared: Sequence[object],
-) -> pa.Table:
-    from rocketstore.pipeline.source import plain_errors  # noqa: PLC0415 - needs PySpark
-
-    columns = _arrow_schema(schema)
-
-    def apply(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for task in unpacked(batches, shared):
-            with plain_errors():
-                # Spark takes a batch for what the schema says, whatever its own types are.
-                yield from (rows.cast(columns) for rows in work(task))
-
-    with plain_failure():
-        return task_rows(spark, tasks, shared).mapInArrow(apply, schema).toArrow()
-
-
-def task_rows(spark: SparkSession, tasks: Sequence[object], shared: Sequence[object] = ()) -> Any:
+def task_rows(spark: SparkSession, tasks: Sequence[object]) -> Any:
     """Return a DataFrame with a row for each task, in a partition of its own; see `unpacked`."""
     import pyarrow as pa  # noqa: PLC0415 - an import of this package loads no Arrow
 
     rows = pa.table(
         {
             "number": pa.array(range(len(tasks)), pa.int32()),
-            "task": pa.array([_pickled(task, shared) for task in tasks], pa.binary()),
+            "task": pa.array(
+                [pickle.dumps(task, pickle.HIGHEST_PROTOCOL) for task in tasks], pa.binary()
+            ),
         }
     )
     return spark.createDataFrame(rows).repartitionById(max(1, len(tasks)), "number")
 
 
-def unpacked(batches: Iterator[pa.RecordBatch], shared: Sequence[object] = ()) -> Iterator[Any]:
+def unpacked(batches: Iterator[pa.RecordBatch]) -> Iterator[Any]:
     """Yield the tasks that rows of `task_rows` hold; on a worker."""
     for batch in batches:
         for content in batch.column("task"):
-            yield _Unpickler(content.as_py(), shared).load()
-
-
-class _Pickler(pickle.Pickler):
-    """Writes the number of a shared value instead of the value."""
-
-    def __init__(self, file: io.BytesIO, shared: Sequence[object]) -> None:
-        super().__init__(file, pickle.HIGHEST_PROTOCOL)
-        self._numbers = {id(value): number for number, value in enumerate(shared)}
-
-    def persistent_id(self, value: object) -> int | None:
-        return self._numbers.get(id(value))
-
-
-class _Unpickler(pickle.Unpickler):
-    """Puts shared values back; what it reads was written by this package's own driver."""
-
-    def __init__(self, content: bytes, shared: Sequence[object]) -> None:
-        super().__init__(io.BytesIO(content))
-        self._shared = shared
-
-    def persistent_load(self, number: int) -> object:
-        return self._shared[number]
-
-
-def _pickled(task: object, shared: Sequence[object]) -> bytes:
-    file = io.BytesIO()
-    _Pickler(file, shared).dump(task)
-    return file.getvalue()
+            yield pickle.loads(content.as_py())  # noqa: S301 - this package's own driver wrote it
 
 
 def _arrow_schema(schema: str) -> pa.Schema:
