@@ -38,7 +38,7 @@ def test_the_demo_takes_the_flights_through_every_job(spark, tmp_path, capsys):
     assert f"departures-board has {behind} still to read" in printed
     assert "UA from EWR: " in printed
     assert "the 12 queue files are identical" in printed
-    carriers = [line.split() for line in printed.splitlines() if line.startswith(" " * 11 + "UA")]
+    carriers = [line.split() for line in printed.splitlines() if line.startswith(" " * 11 + "UA  ")]
     assert len(carriers) == 1
     assert int(carriers[0][1].replace(",", "")) > 400
     assert (tmp_path / "report" / "index.html").read_text().startswith("<!DOCTYPE html>")

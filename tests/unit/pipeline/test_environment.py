@@ -11,6 +11,7 @@ import pytest
 
 from rocketstore.errors import UnsupportedEnvironmentError
 from rocketstore.pipeline import environment
+from support.terminal import Terminal
 
 
 def with_versions(monkeypatch, **versions):
@@ -100,7 +101,6 @@ def test_an_old_java_is_one_error(tmp_path, told, message):
 START = """
 import os, signal
 from rocketstore.pipeline.environment import interrupted_afterwards
-from support.terminal import Terminal
 
 signal.signal(signal.SIGINT, signal.default_int_handler)
 steps = {steps}
