@@ -94,3 +94,22 @@ def test_no_generated_file_is_tracked():
 def test_every_module_says_what_it_is(path):
     source = (ROOT / path).read_text("utf-8")
     assert not source.strip() or ast.get_docstring(module_ast(path))
+
+
+def test_no_two_modules_and_no_two_classes_of_the_pipeline_share_a_name():
+    paths = [
+        path
+        for path in files_with(".py", under=("src",))
+        if path.is_relative_to("src/rocketstore/pipeline")
+    ]
+    modules = [path.stem for path in paths if path.stem != "__init__"]
+    classes = [
+        node.name
+        for path in paths
+        for node in ast.walk(module_ast(path))
+        if isinstance(node, ast.ClassDef)
+    ]
+    assert modules
+    assert classes
+    for names in (modules, classes):
+        assert not {name for name in names if names.count(name) > 1}

@@ -12,8 +12,8 @@ from rocketstore.format.queue_entry import ENTRY_DTYPE, ENTRY_SIZE_BYTES
 from rocketstore.pipeline.files import files_at, opened
 from rocketstore.pipeline.jobs.audit import audit_work
 from rocketstore.pipeline.jobs.audit.audit_work import (
+    AuditedFile,
     AuditTask,
-    QueueFile,
     Row,
     expected_of,
     packed,
@@ -72,12 +72,12 @@ def compare_targets(task: AuditTask, rows: Iterable[Row]) -> Iterator[Row]:
 def _compare_cell(task: AuditTask, target: str, rows: Iterable[Row]) -> Iterator[Row]:
     _, number, queue = target.split("/", 2)
     first = int(number) * task.places
-    held: list[QueueFile] = []
+    held: list[AuditedFile] = []
     entries: EntryArray | None = None
     backed: list[runs.Runs] = []
     for row in rows:
         if row.kind == "file":
-            held.append(msgspec.msgpack.decode(row.facts, type=QueueFile))
+            held.append(msgspec.msgpack.decode(row.facts, type=AuditedFile))
             continue
         if entries is None:
             entries = _entries(task, held, first)
@@ -99,7 +99,7 @@ def _compare_cell(task: AuditTask, target: str, rows: Iterable[Row]) -> Iterator
         yield Row(queue, begin, "cell", packed(cell))
 
 
-def _entries(task: AuditTask, held: list[QueueFile], first: int) -> EntryArray:
+def _entries(task: AuditTask, held: list[AuditedFile], first: int) -> EntryArray:
     """Return the entries of a cell, zeros where no byte is; forget files that are gone."""
     content = np.zeros(task.places * ENTRY_SIZE_BYTES, dtype=np.uint8)
     files, _ = files_at(task.location)

@@ -11,9 +11,9 @@ from rocketstore.format.markers import CONFIG_DIRECTORY
 from rocketstore.pipeline.files import opened
 from rocketstore.pipeline.jobs.audit.audit_places import data_stop
 from rocketstore.pipeline.jobs.audit.audit_work import (
+    AuditedFile,
     AuditTask,
     Cut,
-    QueueFile,
     passing_over_deleted,
 )
 from rocketstore.scan.split import SegmentFile, plan_splits
@@ -74,7 +74,7 @@ def log_tasks(common: AuditTask, cuts: Iterable[Cut], limit: int) -> Iterator[Au
 def queue_file_tasks(common: AuditTask, places: StorePlaces) -> Iterator[AuditTask]:
     """Yield tasks that name the files of queues."""
     files = (
-        QueueFile(
+        AuditedFile(
             *key,
             file.base,
             file.size,

@@ -93,7 +93,7 @@ class Cut(NamedTuple):
     data_stop: int | None
 
 
-class QueueFile(NamedTuple):
+class AuditedFile(NamedTuple):
     """A file of a queue."""
 
     topic: str
@@ -125,7 +125,7 @@ class AuditTask(NamedTuple):
     delays_ms: tuple[int, ...] = ()
     cuts: tuple[Cut, ...] = ()
     index_file: tuple[str, str] | None = None
-    queue_files: tuple[QueueFile, ...] = ()
+    queue_files: tuple[AuditedFile, ...] = ()
 
     @property
     def places(self) -> int:
@@ -133,7 +133,7 @@ class AuditTask(NamedTuple):
         return self.queue_file_bytes // ENTRY_SIZE_BYTES
 
 
-class _Block(msgspec.Struct, array_like=True):
+class _QueueEntries(msgspec.Struct, array_like=True):
     """Expected entries of one queue; `offsets` is empty where they follow one another."""
 
     first: int
@@ -318,10 +318,10 @@ def _groups(keys: Int64Array) -> Iterator[Int64Array]:
     yield from (rows for rows in np.split(order, bounds) if rows.size)
 
 
-def _block(entries: ExpectedEntries) -> _Block:
+def _block(entries: ExpectedEntries) -> _QueueEntries:
     offsets = entries.queue_offset
     in_order = bool((np.diff(offsets) == 1).all())
-    return _Block(
+    return _QueueEntries(
         int(offsets[0]),
         b"" if in_order else offsets.tobytes(),
         entries.entries.astype(ENTRY_DTYPE).tobytes(),  # joined, it has the machine's byte order
@@ -332,7 +332,7 @@ def _block(entries: ExpectedEntries) -> _Block:
 
 def expected_of(content: bytes) -> ExpectedEntries:
     """Return the entries of a row of the kind ``block``."""
-    block = msgspec.msgpack.decode(content, type=_Block)
+    block = msgspec.msgpack.decode(content, type=_QueueEntries)
     entries = np.frombuffer(block.entries, dtype=ENTRY_DTYPE)
     count = len(entries)
     offsets = np.frombuffer(block.offsets, dtype=np.int64)

@@ -161,7 +161,7 @@ class FileWriting(NamedTuple):
         self, attempt: str, directory: str, pieces: Iterator[tuple[Int64Array, npt.NDArray[Any]]]
     ) -> tuple[int, int, int, int, int]:
         """Write the files of one queue; return entries, refused records, 0, kept places, 0."""
-        files = QueueFiles(attempt, self.settings.queue_file_bytes)
+        files = RebuiltQueue(attempt, self.settings.queue_file_bytes)
         places = EntryPlaces(self.settings.entries_per_file)
         placed = 0
         try:
@@ -273,7 +273,7 @@ def _with_next(
         yield held, None
 
 
-class QueueFiles:
+class RebuiltQueue:
     """The files of one queue, made whole as they are needed, with all their blocks."""
 
     def __init__(self, directory: str, file_bytes: int) -> None:
@@ -354,7 +354,7 @@ class OldQueue(NamedTuple):
     settings: RebuildSettings
     log: LogRanges
 
-    def keep(self, files: QueueFiles, end: int | None) -> int:
+    def keep(self, files: RebuiltQueue, end: int | None) -> int:
         """Write kept places after a queue's `end`, None where nothing is in it; return how many."""
         old = self._files()
         if end is None:
@@ -371,7 +371,7 @@ class OldQueue(NamedTuple):
             files.write(at, KEPT_PLACE_BYTES * min(per_file, given - at))
         return given - end
 
-    def _keep_vanished(self, old: dict[int, tuple[str, int]], files: QueueFiles) -> int:
+    def _keep_vanished(self, old: dict[int, tuple[str, int]], files: RebuiltQueue) -> int:
         """Keep the last file of a queue that has no record left, if it says what was given."""
         for base in sorted(old, reverse=True):
             entries = self._read(old[base])

@@ -64,7 +64,7 @@ so many percent are reached in, never too low, and exact where all in that bucke
 ALL_PERCENTILES: Final = f"SELECT * FROM ({PERCENTILES}) WHERE topic IS NULL"
 
 
-class Table(NamedTuple):
+class Statement(NamedTuple):
     """A statement, and the columns that its rows are in the order of; ``-``: the greatest first."""
 
     sql: str
@@ -78,8 +78,8 @@ def _all_names(part: str, name: str, measures: str) -> str:
     )
 
 
-TABLES: Final[dict[str, Table]] = {
-    "topics": Table(
+TABLES: Final[dict[str, Statement]] = {
+    "topics": Statement(
         f"""
         SELECT q.topic, {KIND.replace("topic", "q.topic")} AS kind, queues, messages, bytes,
           leastOfQueue, mostOfQueue, bodyBytes, bodyBytesP50, bodyBytesP99, bodyBytesP50Exact,
@@ -92,32 +92,32 @@ TABLES: Final[dict[str, Table]] = {
         LEFT JOIN ({PERCENTILES}) p ON p.topic = q.topic""",
         ("-messages", "topic"),
     ),
-    "queues": Table(
+    "queues": Statement(
         f"""
         SELECT brokerName, topic, number AS queueId, messages, bytes, bodyBytes,
           least AS minQueueOffset, most AS maxQueueOffset, {STORED.format("")}
         FROM {{groups}} WHERE part = 'queues'""",
         ("brokerName", "topic", "queueId"),
     ),
-    "tags": Table(
+    "tags": Statement(
         "SELECT topic, name AS tags, messages, bytes FROM {groups} WHERE part = 'tags'",
         ("-messages", "topic", "tags"),
     ),
-    "keys": Table(
+    "keys": Statement(
         "SELECT topic, name AS key, messages FROM {groups} WHERE part = 'keys' "
         f"ORDER BY messages DESC, topic, key LIMIT {KEY_ROWS}",
         ("-messages", "topic", "key"),
     ),
-    "allTags": Table(
+    "allTags": Statement(
         _all_names("tags", "tags", "sum(messages) AS messages, sum(bytes) AS bytes"),
         ("-messages", "tags"),
     ),
-    "allKeys": Table(
+    "allKeys": Statement(
         _all_names("keys", "key", "sum(messages) AS messages")
         + f" ORDER BY messages DESC, key LIMIT {KEY_ROWS}",
         ("-messages", "key"),
     ),
-    "traffic": Table(
+    "traffic": Statement(
         """
         SELECT timestamp_millis(startMs) AS startTimestamp, topic, sum(messages) AS messages,
           sum(bytes) AS bytes
@@ -125,17 +125,17 @@ TABLES: Final[dict[str, Table]] = {
         GROUP BY startMs, topic""",
         ("startTimestamp", "topic"),
     ),
-    "sizes": Table(
+    "sizes": Statement(
         "SELECT topic, number AS bucketBytes, messages, least AS leastBytes, most AS mostBytes "
         "FROM {groups} WHERE part = 'sizes'",
         ("topic", "bucketBytes"),
     ),
-    "latencies": Table(
+    "latencies": Statement(
         "SELECT topic, name AS way, number AS bucketMs, messages, least AS leastMs, "
         "most AS mostMs FROM {groups} WHERE part = 'latencies'",
         ("topic", "way", "bucketMs"),
     ),
-    "delays": Table(
+    "delays": Statement(
         """
         SELECT brokerName, number AS level, least AS delayMs, messages, bytes, waiting, overdue,
           timestamp_millis(firstMs) AS firstDueTimestamp,
@@ -143,7 +143,7 @@ TABLES: Final[dict[str, Table]] = {
         FROM {groups} WHERE part = 'delays'""",
         ("brokerName", "level"),
     ),
-    "retries": Table(
+    "retries": Statement(
         f"""
         SELECT topic, {KIND} AS kind,
           CASE WHEN left(topic, 5) = '%DLQ%' THEN substring(topic, 6) ELSE substring(topic, 8) END
@@ -152,7 +152,7 @@ TABLES: Final[dict[str, Table]] = {
         FROM {{groups}} WHERE part = 'retries'""",
         ("topic", "reconsumeTimes"),
     ),
-    "files": Table(
+    "files": Statement(
         """
         SELECT brokerName, name AS file, number AS physicalOffset, max(least) AS size,
           max(detail) AS state, coalesce(sum(messages), 0) AS messages,
@@ -162,7 +162,7 @@ TABLES: Final[dict[str, Table]] = {
         FROM {groups} WHERE part = 'files' GROUP BY brokerName, name, number""",
         ("brokerName", "physicalOffset", "file"),
     ),
-    "damage": Table(
+    "damage": Statement(
         """
         SELECT brokerName, name AS file, number AS physicalOffset, least AS position,
           damagedBytes AS size, topic AS reason, detail AS evidence
