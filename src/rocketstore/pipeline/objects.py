@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final
 
 from rocketstore.errors import StoreError
-from rocketstore.pipeline.files import ArrowFiles, files_at, opened
+from rocketstore.pipeline.files import ArrowFiles, files_at
 from rocketstore.units import MiB
 
 if TYPE_CHECKING:
@@ -47,42 +47,17 @@ class ObjectStore:
     def __init__(self, location: str) -> None:
         files, self.root = files_at(location)
         assert isinstance(files, ArrowFiles), "a disk has better ways"
-        self.location = location
-        self.files = files
         self._system: Any = files.system
-
-    # --- reading --------------------------------------------------------------------------------
 
     def sizes(self, path: str) -> dict[str, int]:
         """Return the sizes of all objects below a path, by their path below it."""
-        return {path: size for path, (size, _) in self.states(path).items()}
-
-    def states(self, path: str) -> dict[str, tuple[int, int | None]]:
-        """Return size and time of change, in ns, of all objects below a path."""
         from pyarrow import fs  # noqa: PLC0415 - only where it is needed
 
         selector = fs.FileSelector(path, allow_not_found=True, recursive=True)
         with self._plain_errors(path, "listed"):
             infos = self._system.get_file_info(selector)
         start = len(path) + 1
-        return {
-            one.path[start:]: (one.size, one.mtime_ns)
-            for one in infos
-            if one.type == fs.FileType.File
-        }
-
-    def content(self, path: str) -> bytes | None:
-        """Return a whole object; None where there is none."""
-        from pyarrow import fs  # noqa: PLC0415 - as above
-
-        with self._plain_errors(path, "read"):
-            info = self._system.get_file_info(path)
-        if info.type != fs.FileType.File:
-            return None
-        with opened(self.files, path) as file:
-            return file.read(0, info.size)
-
-    # --- writing --------------------------------------------------------------------------------
+        return {one.path[start:]: one.size for one in infos if one.type == fs.FileType.File}
 
     def put(self, path: str, content: bytes) -> None:
         """Write an object.
@@ -139,17 +114,6 @@ class ObjectStore:
                 ):
                     while piece := read.read(_PIECE_BYTES):
                         written.write(piece)
-
-    def remove(self, path: str) -> None:
-        """Remove an object, if there is one.
-
-        Raises
-        ------
-        StoreError
-            It cannot be removed.
-        """
-        with self._plain_errors(path, "removed"), contextlib.suppress(FileNotFoundError):
-            self._system.delete_file(path)
 
     def remove_tree(self, path: str) -> None:
         """Remove all objects below a path, if there are any.

@@ -69,8 +69,6 @@ class QueuePart(NamedTuple):
         multi-dispatch records count in none of them.
     first, last
         Smallest and largest queue offset of an agreeing record; (0, -1) without one.
-    agreed_stop
-        Physical offset at which the last record with an agreeing entry ends.
     explained
         Entries that are not what dispatch would write today, for each reason of `EXPLAINED`.
     backed
@@ -85,7 +83,6 @@ class QueuePart(NamedTuple):
     contradicted_count: int
     first: int
     last: int
-    agreed_stop: int
     explained: tuple[int, ...]
     backed: Runs
     missing: Int64Array
@@ -125,7 +122,6 @@ def compare(
     offsets, own_agrees = expected.queue_offset[own], agrees[own]
     stated = offsets[own_agrees]
     contradicts = written_mask(found) & ~filler_mask(found) & ~agrees
-    stops = physical + entries["record_size"]
     return QueuePart(
         int(physical[0]),
         own.size,
@@ -133,7 +129,6 @@ def compare(
         int(contradicts[own].sum()),
         int(stated.min()) if stated.size else 0,
         int(stated.max()) if stated.size else -1,
-        int(stops[agrees].max(initial=0)),
         explained,
         runs.runs_of(expected.queue_offset[agrees]),
         _missing_runs(offsets, physical[own], own_agrees),
@@ -164,7 +159,6 @@ def added(part: QueuePart, more: QueuePart) -> QueuePart:
         part.contradicted_count + more.contradicted_count,
         min((one.first for one in both), default=0),
         max((one.last for one in both), default=-1),
-        max(part.agreed_stop, more.agreed_stop),
         tuple(map(sum, zip(part.explained, more.explained, strict=True))),
         runs.joined([part.backed, more.backed]),
         np.concatenate((part.missing, more.missing)),

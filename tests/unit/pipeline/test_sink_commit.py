@@ -381,7 +381,7 @@ def test_a_done_mark_that_cannot_be_trusted_stops_the_commit(tmp_path):
 def test_an_intent_reads_back_as_it_was_written(tmp_path):
     intent = Intent(
         job="j", sink_id="s", batch_id=4, start=10, store_timestamp_ms=99,
-        files=(StagedFile(0, "a", ((10, 2), (7, 3))),), present=((0, 1), (5, 9)),
+        files=(StagedFile("a", ((10, 2), (7, 3))),), present=((0, 1), (5, 9)),
     )  # fmt: skip
     path = tmp_path / "sink" / "intent.json"
     path.parent.mkdir()

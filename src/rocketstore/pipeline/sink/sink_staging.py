@@ -62,7 +62,6 @@ class StagingJob:
 class StagedFile(NamedTuple):
     """A staged file as its task reports it, with bytes and CRC-32 of each of its chunks."""
 
-    partition_id: int
     name: str
     chunks: tuple[tuple[int, int], ...]
 
@@ -111,7 +110,7 @@ def stage_chunks(
             with written_at(directory):
                 os.fsync(descriptor)
                 sync_path(directory)  # its name; the driver syncs those of the directories above
-    return StagedFile(partition_id, path.name, tuple(written)) if written else None
+    return StagedFile(path.name, tuple(written)) if written else None
 
 
 def check_staged(directory: Path, files: Iterable[StagedFile], *, begun: bool) -> None:

@@ -156,8 +156,6 @@ class StoreAudit:
         Items that an index made from the log would have.
     log_findings
         Files of the log that are not what they should be.
-    dispatched_end
-        End of the last record that some queue has an entry for.
     """
 
     places: StorePlaces
@@ -169,7 +167,6 @@ class StoreAudit:
     counts: StoreCounts
     expected_item_count: int
     log_findings: list[FileFinding]
-    dispatched_end: int
     last_store_timestamp_ms: int
     latest_store_timestamp_ms: int
 
@@ -320,7 +317,6 @@ def audit_store(  # noqa: PLR0913 - where, how, when; the rest have defaults
         tally.counts(survey, audited, view),
         index.expected_count,
         log.findings,
-        max((one.part.agreed_stop for one in audited if one.part is not None), default=0),
         tally.last_store_timestamp_ms,
         tally.latest_store_timestamp_ms,
     )

@@ -86,7 +86,7 @@ def _compare_cell(task: AuditTask, target: str, rows: Iterable[Row]) -> Iterator
         part = queue_rules.compare(expected, found, lambda: any(one.has_extension for one in held))
         backed.append(part.backed)
         if not (expected.is_extra.all() and not held and not len(part.backed)):
-            facts = packed((*part[:8], part.backed.tobytes(), part.missing.tobytes()))
+            facts = packed((*part[:-2], part.backed.tobytes(), part.missing.tobytes()))
             counts = (part.record_count, part.agreed_count, part.contradicted_count)
             yield Row(queue, part.start, "part", facts, *counts)
     if entries is None:
