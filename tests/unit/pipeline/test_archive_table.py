@@ -7,6 +7,7 @@ import hashlib
 import itertools
 import os
 import shutil
+import time
 from pathlib import Path
 
 import duckdb
@@ -18,6 +19,7 @@ from deltalake import DeltaTable
 
 from rocketstore import Message, MessageStore, StoreConfig
 from rocketstore.errors import ArchiveError, ConfigError, NotAStoreError, StoreFullError
+from rocketstore.pipeline.files import LocalFile
 from rocketstore.pipeline.jobs.archive import archive_files, archive_table, archive_write
 from rocketstore.pipeline.jobs.archive.archive_job import begin_run, end_run
 from rocketstore.pipeline.jobs.archive.archive_table import Archive, app_id
@@ -36,6 +38,7 @@ from support.small_store import (
     put_all,
     read_log,
 )
+from support.sparse_log import GIB, make_sparse_log
 
 STRETCHES = (30_000, 1 << 30)
 
@@ -82,6 +85,30 @@ def test_windows_of_any_size_give_the_same_rows(tmp_path, monkeypatch):
             found.append(rows(target))
     assert len(found[0]) == 900
     assert all(one == found[0] for one in found)
+
+
+def test_zeros_after_a_blank_are_not_read_and_are_one_row(tmp_path, monkeypatch):
+    make_sparse_log(tmp_path / "store", 300, queues=False)
+    left = 300 * 512 * 1024
+    read_into, read = LocalFile.read_into, LocalFile.read
+
+    def counted(size):
+        nonlocal left
+        left -= size
+        assert left > 0, "zeros are read"
+
+    monkeypatch.setattr(
+        LocalFile, "read_into", lambda *given: counted(len(given[2])) or read_into(*given)
+    )
+    monkeypatch.setattr(LocalFile, "read", lambda *given: counted(given[2]) or read(*given))
+    begin = time.process_time()
+    result = archived(tmp_path / "store", tmp_path / "a", stretch=64 * GIB)
+    assert time.process_time() - begin < 20
+    assert (result.records, result.end) == (900, 300 * GIB)
+    blanks = Archive.open(tmp_path / "a").read_extents(["blank"], ["size", "content"]).to_pylist()
+    assert len(blanks) == 300
+    assert {len(row["content"]) for row in blanks} == {8}
+    assert sum(row["size"] for row in blanks) == 300 * GIB - result.record_bytes
 
 
 # --- files --------------------------------------------------------------------------------------

@@ -24,9 +24,11 @@ from rocketstore.errors import (
     StoreError,
     StoreFullError,
 )
+from rocketstore.format.file_name import file_name
 from rocketstore.pipeline.jobs.archive.archive_table import Archive
 from rocketstore.pipeline.jobs.restore import restore_task
 from rocketstore.pipeline.jobs.restore.restore_plan import LogFileTask, Selection, Steps, lay_out
+from rocketstore.units import MiB
 from support.archiving import archived, log_bytes, rows, sent
 from support.golden import CRASH_CASES, golden_case
 from support.golden_stores import STORES, golden_store
@@ -43,6 +45,7 @@ from support.small_store import (
     overwrite,
     put_all,
 )
+from support.sparse_log import make_sparse_log
 from support.synthetic_log import MAGIC_V2, SyntheticLog
 
 SPLITS = (30_000, 1 << 30)
@@ -164,6 +167,27 @@ def test_logs_with_any_damage_come_back_byte_for_byte(tmp_path, seed):
 
 
 # --- the store that comes back ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("split", [MiB, 1 << 30])
+def test_zeros_that_are_left_out_come_back_wherever_bytes_stand_between_them(tmp_path, split):
+    """After a BLANK, in damage, after the size of a file and in the tail."""
+    store, size = tmp_path / "store", 18 * MiB
+    make_sparse_log(store, 5, file_size=size, queues=False)
+    written = {
+        1: {5 * MiB: b"x", 12 * MiB: b"x"},
+        2: {0: b"x" * 900, 4 * MiB: b"x", 13 * MiB: b"x"},
+        3: {18 * MiB: b"x", 23 * MiB: b"x", 25 * MiB: b"\0"},
+        4: {0: bytes(900), 9 * MiB: b"x"},
+    }
+    for number, pieces in written.items():
+        with (store / "commitlog" / file_name(number * size)).open("r+b") as file:
+            for place, piece in pieces.items():
+                file.seek(place)
+                file.write(piece)
+    archived(store, tmp_path / "a", stretch=split)
+    assert restored(tmp_path / "a", tmp_path / "b").is_whole
+    assert log_bytes(tmp_path / "b") == log_bytes(store)
 
 
 def test_a_restored_store_opens_and_gives_the_same_messages(tmp_path, store):

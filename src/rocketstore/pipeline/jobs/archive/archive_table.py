@@ -27,7 +27,8 @@ broker that it has not seen, so of two archivers of one broker one fails; other 
 are no conflict.
 
 **Extents.** `file` is the physical offset at which the CommitLog file begins. `content` may be
-shorter than `size`: zeros follow. A stretch longer than ``EXTENT_BYTES`` is several rows.
+shorter than `size`: zeros follow, up to the rest of a file. A stretch with more content than
+``EXTENT_BYTES`` is several rows.
 
 =========== ==========================================================================
 kind        row

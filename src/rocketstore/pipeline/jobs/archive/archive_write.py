@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from rocketstore.pipeline.files import OpenFile
     from rocketstore.pipeline.jobs.archive.archive_plan import ArchiveTask, Stretch
     from rocketstore.pipeline.stores import StorePlace
     from rocketstore.scan.scanner import ScanBatch
@@ -94,17 +95,16 @@ def archive_task(task: ArchiveTask) -> Iterator[pyarrow.RecordBatch]:
         The archive cannot be written.
     """
     messages, extents = _Messages(task), Extents(task.target, task.store, task.run, task.number)
+    files, _ = files_at(task.store.location)
     with plain_write_errors(task.target):
         try:
             for stretch in task.stretches:
-                if stretch.kind:
-                    extents.add_bytes(stretch, (stretch.kind, None, None))
-                else:
-                    _read(task, stretch, messages, extents)
+                with opened(files, stretch.segment.path) as file:
+                    _read(file, stretch, messages, extents)
             rows = [*messages.close(), *extents.close()]
         except BaseException:
-            for file in (*messages.files, *extents.files):
-                file.remove()
+            for one in (*messages.files, *extents.files):
+                one.remove()
             raise
     if rows:
         yield pa.RecordBatch.from_pylist(rows, schema=RESULT_FIELDS)
@@ -136,23 +136,25 @@ def plain_write_errors(target: str) -> Iterator[None]:
         ) from error
 
 
-def _read(task: ArchiveTask, stretch: Stretch, messages: _Messages, extents: Extents) -> None:
+def _read(file: OpenFile, stretch: Stretch, messages: _Messages, extents: Extents) -> None:
     segment = stretch.segment
-    files, _ = files_at(task.store.location)
-    with opened(files, segment.path) as file:
-        for batch in scan_window(
-            file,
-            base=segment.base,
-            size=segment.size,
-            start=stretch.start,
-            stop=stretch.stop,
-            file_size=segment.file_size,
-            data_stop=file.data_stop(segment.size),
-            whole_damage=True,
-        ):
-            messages.add(batch.columns)
-            for part, what in _extents_of(stretch, batch):
-                extents.add_bytes(part, what)
+    data_stop = file.data_stop(segment.size)
+    if stretch.kind:
+        extents.add_bytes(file, data_stop, stretch, (stretch.kind, None, None))
+        return
+    for batch in scan_window(
+        file,
+        base=segment.base,
+        size=segment.size,
+        start=stretch.start,
+        stop=stretch.stop,
+        file_size=segment.file_size,
+        data_stop=data_stop,
+        whole_damage=True,
+    ):
+        messages.add(batch.columns)
+        for part, what in _extents_of(stretch, batch):
+            extents.add_bytes(file, data_stop, part, what)
 
 
 _What = tuple[str, str | None, str | None]
@@ -194,30 +196,30 @@ class Extents:
         self._held_bytes = 0
         self._totals = {"extent_bytes": 0, "damaged_bytes": 0}
 
-    def add_bytes(self, stretch: Stretch, what: _What) -> None:
-        """Add a range of a CommitLog file; zeros at the end of a row's content are left out."""
+    def add_bytes(self, file: OpenFile, data_stop: int, stretch: Stretch, what: _What) -> None:
+        """Add a range of a CommitLog file; what is zeros up to the range's end is no content."""
         kind, reason, evidence = what
-        segment, start = stretch.segment, stretch.start
+        base, start = stretch.segment.base, stretch.start
         self._totals["extent_bytes"] += 0 if stretch.kind else stretch.stop - start
         self._totals["damaged_bytes"] += stretch.stop - start if kind in _DAMAGE else 0
-        files, _ = files_at(self._store.location)
-        with opened(files, segment.path) as file:
-            while start < stretch.stop:
-                # What is unwritten is all zeros, and may be as long as a file.
-                length = stretch.stop - start
-                length = length if kind == "unwritten" else min(length, EXTENT_BYTES)
-                content = b"" if kind == "unwritten" else file.read(start, length).rstrip(b"\0")
-                if content or not stretch.kind:
-                    self.add(
-                        kind=kind,
-                        physicalOffset=segment.base + start,
-                        size=length,
-                        file=segment.base,
-                        reason=reason,
-                        evidence=evidence,
-                        content=content,
-                    )
-                start += length
+        # What is unwritten is all zeros, whatever is known of the file.
+        data_stop = start if kind == "unwritten" else min(data_stop, stretch.stop)
+        while start < stretch.stop:
+            read = min(max(0, data_stop - start), EXTENT_BYTES)
+            # After a BLANK zeros may be as long as a file: they are of the last row that is read.
+            stop = start + read if start + read < data_stop else stretch.stop
+            content = file.read(start, read).rstrip(b"\0")
+            if content or not stretch.kind:
+                self.add(
+                    kind=kind,
+                    physicalOffset=base + start,
+                    size=stop - start,
+                    file=base,
+                    reason=reason,
+                    evidence=evidence,
+                    content=content,
+                )
+            start = stop
 
     def add(self, **values: Any) -> None:
         """Add a row."""
