@@ -12,6 +12,9 @@ from typing import Final
 from rocketstore.errors import FieldRangeError
 
 FILE_NAME_DIGITS: Final = 20
+MAX_NAME_BYTES: Final = 255
+"""Of a name in a directory, on the file systems of Linux."""
+
 MAX_OFFSET: Final = 2**63 - 1
 """Offsets are signed 64-bit numbers on disk, so 19 digits suffice; the 20th is always 0."""
 
@@ -50,3 +53,17 @@ def parse_file_name(name: str) -> int | None:
         return None
     offset = int(name)
     return offset if offset <= MAX_OFFSET else None
+
+
+def is_directory_name(topic: str) -> bool:
+    """Whether a topic can be the name of a directory below ``consumequeue``.
+
+    Wider than what a put accepts: a log that a Java program wrote is read as it is.
+
+    Examples
+    --------
+    >>> is_directory_name("%RETRY%group"), is_directory_name("a/b")
+    (True, False)
+    """
+    is_name = topic not in {"", ".", ".."} and "/" not in topic and "\0" not in topic
+    return is_name and len(topic.encode("utf-8", "surrogatepass")) <= MAX_NAME_BYTES

@@ -13,13 +13,14 @@ from __future__ import annotations
 import itertools
 import json
 import re
+from collections import Counter
 from enum import Enum
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import quote
 
-from rocketstore.config import StoreConfig, commit_log_directories
+from rocketstore.config import FileObservation, StoreConfig, commit_log_directories
 from rocketstore.errors import ConfigError, NotAStoreError, StoreError
 from rocketstore.format.file_name import file_name, parse_file_name
 from rocketstore.format.markers import (
@@ -32,6 +33,8 @@ from rocketstore.format.markers import (
 from rocketstore.pipeline.files import files_at, is_remote, joined, last_name, local_path, opened
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from rocketstore.pipeline.files import FileEntry, Files
     from rocketstore.pipeline.options import ReadOptions
 
@@ -407,3 +410,20 @@ def store_timestamp_ms(location: str, segment: Segment, physical_offset: int) ->
         return None
     at = 68 if int.from_bytes(head[36:40], "big") & _BORN_HOST_V6 else 56
     return int.from_bytes(head[at : at + 8], "big", signed=True)
+
+
+def offset_files(entries: Iterable[FileEntry]) -> list[FileEntry]:
+    """Return the files that are named by an offset."""
+    return [
+        one for one in entries if not one.is_directory and parse_file_name(one.name) is not None
+    ]
+
+
+def commonest_size(entries: Iterable[FileEntry], multiple_of: int = 1) -> FileObservation | None:
+    """Return a file of the size that most have, the larger of two that are equally common."""
+    sizes = {one.path: one.size for one in entries if one.size and one.size % multiple_of == 0}
+    counted = Counter(sizes.values())
+    if not counted:
+        return None
+    size = max(counted, key=lambda size: (counted[size], size))
+    return FileObservation(Path(next(path for path, one in sizes.items() if one == size)), size)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 import numpy as np
 
+from rocketstore.format.file_name import is_directory_name
 from rocketstore.format.queue_entry import (
     ENTRY_SIZE_BYTES,
     MAX_EXT_ADDRESS,
@@ -50,9 +51,6 @@ EXPLAINED: Final = {
     "multi-dispatch": "entries in extra queues of other records (enableMultiDispatch)",
 }
 """Reasons for which an entry of a record is another than dispatch would write today."""
-
-MAX_NAME_BYTES: Final = 255
-"""Of a directory."""
 
 _HASH_STOP: Final = 2**31
 
@@ -403,12 +401,6 @@ def _found(queue: QueueView, kind: str, span: tuple[int, int], reason: str) -> F
         queue_id=queue.queue_id,
         queue_offset=start if start < stop else None,
     )
-
-
-def is_directory_name(topic: str) -> bool:
-    """Whether a topic can be the name of a directory."""
-    is_name = topic not in {"", ".", ".."} and not {"/", "\0"} & set(topic)
-    return is_name and len(topic.encode("utf-8", "surrogatepass")) <= MAX_NAME_BYTES
 
 
 def extension_finding(directory: str, topic: str, queue: str, sizes: Sequence[int]) -> Finding:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 import numpy as np
 
+from rocketstore.format.file_name import is_directory_name
 from rocketstore.format.markers import CONSUME_QUEUE_EXT_DIRECTORY
 from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES, entry_array
 from rocketstore.scan import kernels
@@ -148,7 +149,7 @@ class QueueAudit:
 
     def _add(self, key: QueueKey) -> AuditedQueue:
         # A topic that is no directory's name must not lead out of this one.
-        is_name = queue_rules.is_directory_name(key.topic)
+        is_name = is_directory_name(key.topic)
         below = (key.topic, str(key.queue_id))
         directories = (self._directory.joinpath(*below),) if is_name else ()
         files = PreadFiles(directories, open_files=self._open_files, file_size=self._file_size)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from rocketstore.errors import FlushFailedError
 from rocketstore.events import get_logger
+from rocketstore.format.file_name import is_directory_name
 from rocketstore.storage.files.mapped_file_queue import FileProblemReason, MappedFileQueue
 from rocketstore.storage.queues.consume_queue import ConsumeQueue
 from rocketstore.storage.queues.queue_mappings import QueueMappings
@@ -37,9 +38,6 @@ DELAY_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
 _NAME_LEVELS: Final = 3
 """A queue's first file may be as new as the names of its queue and its topic: its first flush makes
 all three durable. Dispatch does not wait for that, nor would an entry be lost: the log has them."""
-
-MAX_NAME_BYTES: Final = 255
-"""Longest name of a directory; a topic in a log that somebody else wrote may be anything."""
 
 
 class ConsumeQueueTable:
@@ -241,19 +239,6 @@ class ConsumeQueueTable:
         if changed:
             _log.info("queues.truncated", physical_limit=physical_limit, queues=len(changed))
         return changed
-
-
-def is_directory_name(name: str) -> bool:
-    """Whether a topic can be the name of a directory below ``consumequeue``.
-
-    Wider than what a put accepts: a log that a Java program wrote is read as it is.
-    """
-    return (
-        name not in {"", ".", ".."}
-        and "/" not in name
-        and "\0" not in name
-        and len(name.encode("utf-8", "surrogatepass")) <= MAX_NAME_BYTES
-    )
 
 
 def _subdirectories(directory: Path) -> list[str]:

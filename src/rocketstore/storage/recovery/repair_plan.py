@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from rocketstore.format.file_name import is_directory_name
 from rocketstore.units import ByteRange, QueueKey
 from rocketstore.verification import runs
 from rocketstore.verification.findings import INDEX_REBUILT
-from rocketstore.verification.queue_rules import is_directory_name
 from rocketstore.verification.unbacked import UnbackedKind
 
 if TYPE_CHECKING:

@@ -7,14 +7,12 @@ neighbours contradict is left out and reported, a short one is used as far as it
 from __future__ import annotations
 
 import os
-from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from rocketstore.config import (
-    FileObservation,
     ObservedSizes,
     StoreConfig,
     StoreSizes,
@@ -31,10 +29,13 @@ from rocketstore.format.markers import (
     INDEX_DIRECTORY,
     LOCK_FILE_NAME,
 )
+from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES
 from rocketstore.pipeline.files import files_at, is_remote, opened
 from rocketstore.pipeline.stores import (
+    commonest_size,
     configured_log,
     list_segments,
+    offset_files,
     store_with_log,
 )
 from rocketstore.units import QueueKey
@@ -90,25 +91,6 @@ class FileRow(NamedTuple):
     def stop(self) -> int:
         """Offset past the last byte there is room for, 0 without files."""
         return self.files[-1].stop if self.files else 0
-
-
-def commonest_size(entries: Iterable[FileEntry], multiple_of: int = 1) -> FileEntry | None:
-    """Return a file of the size that most have, the larger of two that are equally common."""
-    sized = [one for one in entries if one.size and one.size % multiple_of == 0]
-    counted = Counter(one.size for one in sized)
-    if not counted:
-        return None
-    size = max(counted, key=lambda size: (counted[size], size))
-    return next(one for one in sized if one.size == size)
-
-
-def offset_files(files: Files, directory: str) -> list[FileEntry]:
-    """Return the files of a directory that are named by an offset."""
-    return [
-        one
-        for one in files.list(directory)
-        if not one.is_directory and parse_file_name(one.name) is not None
-    ]
 
 
 def file_row(files: Files, directories: Sequence[str], file_size: int) -> FileRow:
@@ -293,31 +275,20 @@ def _sizes(
     index: list[FileEntry],
 ) -> StoreSizes:
     # What is set is not compared with the files: a file of another length is a finding.
-    log_files = [one for path in logs for one in offset_files(files, path)]
+    log_files = [one for path in logs for one in offset_files(files.list(path))]
     queue_files = (
         []
         if config.mapped_file_size_consume_queue
-        else [
-            one
-            for entries in queues
-            for one in entries
-            if not one.is_directory and parse_file_name(one.name) is not None
-        ]
+        else [one for entries in queues for one in offset_files(entries)]
     )
     index_files = [one for one in index if is_index_file_name(one.name)]
     has_layout = config.max_hash_slot_num is not None and config.max_index_num is not None
     observed = ObservedSizes(
-        commit_log=None
-        if config.mapped_file_size_commit_log
-        else _observed(commonest_size(log_files)),
-        consume_queue=_observed(commonest_size(queue_files, 20)),
-        index_file=None if has_layout else _observed(commonest_size(index_files)),
+        commit_log=None if config.mapped_file_size_commit_log else commonest_size(log_files),
+        consume_queue=commonest_size(queue_files, ENTRY_SIZE_BYTES),
+        index_file=None if has_layout else commonest_size(index_files),
     )
     return resolve_sizes(config, observed)
-
-
-def _observed(entry: FileEntry | None) -> FileObservation | None:
-    return None if entry is None else FileObservation(Path(entry.path), entry.size)
 
 
 def _listed(files: Files, directory: str) -> dict[tuple[str, str], list[FileEntry]]:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
+from rocketstore.format.file_name import is_directory_name
 from rocketstore.format.java_hash import string_hash
 from rocketstore.format.properties import decode_properties
 from rocketstore.format.queue_entry import ENTRY_DTYPE, MAX_QUEUE_OFFSET
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
 
 DELAY_TOPIC: Final = b"SCHEDULE_TOPIC_XXXX"
 _LIGHT_QUEUE_PREFIX: Final = "%LMQ%"
-_MAX_NAME_BYTES: Final = 255
 _EXTRA_QUEUES: Final = re.compile(rb"INNER_MULTI_DISPATCH\x01")
 _WITHOUT_ENTRY_BIT: Final = 0x4
 _FIRST_SLOTS: Final = 256
@@ -57,13 +57,8 @@ class QueueName(NamedTuple):
     @property
     def is_usable(self) -> bool:
         """Whether it can be a directory below ``consumequeue``; else it has no entries."""
-        return (
-            self.topic not in {b"", b".", b".."}
-            and b"/" not in self.topic
-            and b"\0" not in self.topic
-            and len(self.topic) <= _MAX_NAME_BYTES
-            and 0 <= self.queue_id < 2**31
-        )
+        topic = self.topic.decode("utf-8", "surrogatepass")
+        return is_directory_name(topic) and 0 <= self.queue_id < 2**31
 
     @property
     def directory(self) -> str:

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from rocketstore.config import (
-    FileObservation,
     ObservedSizes,
     parse_delay_levels,
     resolve_sizes,
 )
-from rocketstore.format.file_name import parse_file_name
 from rocketstore.format.index_file import IndexLayout, is_index_file_name
 from rocketstore.format.markers import (
     CONSUME_QUEUE_DIRECTORY,
@@ -22,13 +18,11 @@ from rocketstore.format.markers import (
 )
 from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES
 from rocketstore.pipeline.files import files_at
+from rocketstore.pipeline.stores import commonest_size, offset_files
 from rocketstore.scan.dispatch_state import NO_LEVEL_DELAY_MS, Int64Array
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from rocketstore.config import StoreConfig
-    from rocketstore.pipeline.files import FileEntry, Files
 
 
 class RebuildSettings(NamedTuple):
@@ -88,7 +82,7 @@ def learn_settings(location: str, config: StoreConfig) -> RebuildSettings:
         if topic.is_directory
         for queue in files.list(topic.path)
         if queue.is_directory
-        for file in _offset_files(files, queue.path)
+        for file in offset_files(files.list(queue.path))
     )
     index_files = (
         file
@@ -98,8 +92,8 @@ def learn_settings(location: str, config: StoreConfig) -> RebuildSettings:
     has_layout = config.max_hash_slot_num is not None and config.max_index_num is not None
     has_queue_size = config.mapped_file_size_consume_queue is not None
     observed = ObservedSizes(
-        consume_queue=None if has_queue_size else _commonest(queue_files, ENTRY_SIZE_BYTES),
-        index_file=None if has_layout else _commonest(index_files),
+        consume_queue=None if has_queue_size else commonest_size(queue_files, ENTRY_SIZE_BYTES),
+        index_file=None if has_layout else commonest_size(index_files),
     )
     sizes = resolve_sizes(config, observed)
     return RebuildSettings(
@@ -119,20 +113,3 @@ def _delays(config: StoreConfig) -> tuple[int, ...]:
     for level, delay_ms in levels.items():
         delays[level] = delay_ms
     return tuple(delays)
-
-
-def _offset_files(files: Files, directory: str) -> list[FileEntry]:
-    return [
-        one
-        for one in files.list(directory)
-        if parse_file_name(one.name) is not None and not one.is_directory
-    ]
-
-
-def _commonest(entries: Iterable[FileEntry], multiple_of: int = 1) -> FileObservation | None:
-    sizes = {entry.path: entry.size for entry in entries}
-    counted = Counter(size for size in sizes.values() if size and size % multiple_of == 0)
-    if not counted:
-        return None
-    size = max(counted, key=lambda size: (counted[size], size))
-    return FileObservation(Path(next(path for path, one in sizes.items() if one == size)), size)
