@@ -22,7 +22,7 @@ from rocketstore.errors import ArchiveError, ConfigError, NotAStoreError, StoreF
 from rocketstore.pipeline.files import LocalFile
 from rocketstore.pipeline.jobs.archive import archive_files, archive_table, archive_write
 from rocketstore.pipeline.jobs.archive.archive_job import begin_run, end_run
-from rocketstore.pipeline.jobs.archive.archive_table import Archive, app_id
+from rocketstore.pipeline.jobs.archive.archive_table import Archive
 from rocketstore.units import MiB
 from support.archiving import archived, assert_covers, rows, run_tasks, state
 from support.golden_stores import STORES, golden_store
@@ -231,7 +231,7 @@ def test_runs_at_any_boundary_give_the_rows_of_one_run(tmp_path, store):
 def test_the_tables_say_how_far_a_broker_is_archived(tmp_path, store):
     result = archived(store, tmp_path / "a")
     table = DeltaTable(tmp_path / "a/messages")
-    assert table.transaction_version(app_id("store")) == result.end
+    assert table.transaction_version("store") == result.end
 
 
 def test_tables_of_a_running_broker_are_no_news_and_those_of_a_stopped_one_are(tmp_path, store):

@@ -48,8 +48,8 @@ pa: Any = pyarrow
 pc: Any = pyarrow.compute
 
 _TEXTS: Final = ("table", "path", "day", "stats", "last_sha256")
-_SUMS: Final = ("records", "record_bytes", "extent_bytes", "damaged_bytes")
-_NUMBERS: Final = ("size", *_SUMS, "last_offset", "last_size")
+SUMS: Final = ("records", "record_bytes", "extent_bytes", "damaged_bytes")
+_NUMBERS: Final = ("size", *SUMS, "last_offset", "last_size")
 RESULT_FIELDS: Final = pa.schema(
     [*((name, pa.string()) for name in _TEXTS), *((name, pa.int64()) for name in _NUMBERS)]
 )
@@ -118,7 +118,7 @@ class TableFile:
         self._nulls = dict.fromkeys(self._columns, 0)
         self._sent = 0
         self._rows = 0
-        self.totals = dict.fromkeys(_SUMS, 0)
+        self.totals = dict.fromkeys(SUMS, 0)
 
     def write(self, batch: pyarrow.RecordBatch) -> None:
         """Write a row group."""

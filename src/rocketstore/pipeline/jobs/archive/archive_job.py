@@ -11,7 +11,7 @@ from deltalake.transaction import AddAction
 from rocketstore.errors import ArchiveError, ConfigError
 from rocketstore.format.markers import COMMIT_LOG_DIRECTORY
 from rocketstore.pipeline.files import files_at
-from rocketstore.pipeline.jobs.archive.archive_files import RESULT_SCHEMA
+from rocketstore.pipeline.jobs.archive.archive_files import RESULT_SCHEMA, SUMS
 from rocketstore.pipeline.jobs.archive.archive_plan import (
     ArchiveTask,
     LogPlan,
@@ -98,7 +98,10 @@ class ArchiveRun(NamedTuple):
     @property
     def has_news(self) -> bool:
         """Whether there is anything to archive."""
-        return self.plan.has_news(self.last)
+        plan, last = self.plan, self.last
+        if last is None or plan.begin != plan.end or plan.gap is not None:
+            return True
+        return plan.beside != last.facts.beside
 
 
 def archive(
@@ -181,11 +184,12 @@ def end_run(run: ArchiveRun, rows: pa.Table | None) -> ArchiveResult:
     """
     place, plan = run.store, run.plan
     found: list[dict[str, Any]] = [] if rows is None else rows.to_pylist()
-    total = _Totals(list(found))
+    total = {name: sum(row[name] for row in found) for name in SUMS}
     if rows is not None:
         _check_coverage(run, total)
+        facts = _facts(run, found, total)
         with plain_write_errors(run.archive.location):
-            found += _driver_extents(run, total)
+            found += _driver_extents(run, facts)
         run.archive.commit_extents(place.broker_name, run.number, _added(found, EXTENTS))
         run.archive.commit_messages(
             place.broker_name, run.number, plan.end, _added(found, MESSAGES)
@@ -205,35 +209,21 @@ def end_run(run: ArchiveRun, rows: pa.Table | None) -> ArchiveResult:
     )
 
 
-class _Totals:
-    """Sums over the rows of all files."""
-
-    def __init__(self, rows: list[dict[str, Any]]) -> None:
-        self._rows = rows
-
-    def __getitem__(self, name: str) -> int:
-        return sum(row[name] for row in self._rows)
-
-    @property
-    def last_records(self) -> list[tuple[int, int, str]]:
-        """Offset, size and SHA-256 of the last record of each task."""
-        return [(row["last_offset"], row["last_size"], row["last_sha256"]) for row in self._rows]
-
-
-def _check_coverage(run: ArchiveRun, total: _Totals) -> None:
+def _check_coverage(run: ArchiveRun, total: dict[str, int]) -> None:
     """Compare what tasks found with what there is: every byte is a record or in an extent."""
     found = total["record_bytes"] + total["extent_bytes"]
     plan = run.plan
-    if found != plan.expected_bytes:
+    expected = sum(one.stop - one.start for one in plan.log)
+    if found != expected:
         raise ArchiveError(
-            f"{run.store.location} changed while it was archived: expected {plan.expected_bytes} "
+            f"{run.store.location} changed while it was archived: expected {expected} "
             f"bytes from physical offset {plan.begin} to {plan.end}, found {found}; nothing was "
             "archived",
             hint="run the archive again",
         )
 
 
-def _driver_extents(run: ArchiveRun, total: _Totals) -> list[dict[str, Any]]:
+def _driver_extents(run: ArchiveRun, facts: RunFacts) -> list[dict[str, Any]]:
     """Write what the driver knows of the run: itself, the gap, the files, the tables."""
     plan = run.plan
     extents = Extents(run.archive.location, run.store, run.number, len(run.tasks))
@@ -241,7 +231,7 @@ def _driver_extents(run: ArchiveRun, total: _Totals) -> list[dict[str, Any]]:
         kind="run",
         physicalOffset=plan.begin,
         size=plan.end - plan.begin,
-        content=msgspec.json.encode(_facts(run, total)),
+        content=msgspec.json.encode(facts),
     )
     if plan.gap is not None:
         first, stop = plan.gap
@@ -256,9 +246,12 @@ def _driver_extents(run: ArchiveRun, total: _Totals) -> list[dict[str, Any]]:
     return extents.close()
 
 
-def _facts(run: ArchiveRun, total: _Totals) -> RunFacts:
+def _facts(run: ArchiveRun, found: list[dict[str, Any]], total: dict[str, int]) -> RunFacts:
     last = run.last
-    offset, size, digest = max(total.last_records, default=(0, 0, ""))
+    names = "last_offset", "last_size", "last_sha256"
+    offset, size, digest = max(
+        (tuple(row[one] for one in names) for row in found), default=(0, 0, "")
+    )
     if not size and last is not None:
         old = last.facts
         offset, size, digest = old.last_offset, old.last_size, old.last_sha256

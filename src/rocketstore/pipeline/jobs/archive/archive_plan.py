@@ -19,6 +19,7 @@ from rocketstore.errors import ArchiveError
 from rocketstore.format.markers import CONFIG_DIRECTORY
 from rocketstore.pipeline.files import files_at, opened
 from rocketstore.pipeline.jobs.archive.archive_table import EXTENT_BYTES
+from rocketstore.pipeline.planning import grouped
 from rocketstore.pipeline.stores import SegmentState, list_segments
 from rocketstore.scan.split import SegmentFile, plan_splits
 from rocketstore.scan.window import scan_window
@@ -83,17 +84,6 @@ class LogPlan(NamedTuple):
     kept: tuple[Stretch, ...]
     config: dict[str, bytes]
     beside: str
-
-    @property
-    def expected_bytes(self) -> int:
-        """Bytes that records and extents, tail and excess left out, have together."""
-        return sum(one.stop - one.start for one in self.log)
-
-    def has_news(self, last: Run | None) -> bool:
-        """Whether there is anything to archive after `last`."""
-        if last is None or self.begin != self.end or self.gap is not None:
-            return True
-        return self.beside != last.facts.beside
 
 
 def plan_run(store: StorePlace, last: Run | None) -> LogPlan:
@@ -259,19 +249,10 @@ def plan_tasks(
     store: StorePlace, plan: LogPlan, max_split_bytes: int, target: str, run: int
 ) -> list[ArchiveTask]:
     """Return the tasks of a run: neighbouring ranges, together at most `max_split_bytes`."""
-    groups: list[list[Stretch]] = []
-    size = max_split_bytes
-    for part in (part for one in plan.log for part in _split(one, max_split_bytes)):
-        length = part.stop - part.start
-        if size + length > max_split_bytes:
-            groups.append([])
-            size = 0
-        groups[-1].append(part)
-        size += length
-    groups += [list(plan.kept)] if plan.kept else []
-    return [
-        ArchiveTask(number, store, tuple(group), target, run) for number, group in enumerate(groups)
-    ]
+    parts = [part for one in plan.log for part in _split(one, max_split_bytes)]
+    groups = grouped(parts, max_split_bytes, lambda part: part.stop - part.start)
+    groups += [plan.kept] if plan.kept else []
+    return [ArchiveTask(number, store, group, target, run) for number, group in enumerate(groups)]
 
 
 def _split(stretch: Stretch, max_split_bytes: int) -> list[Stretch]:

@@ -18,7 +18,7 @@ checksums of Parquet are lost when another tool rewrites a file, and cover no fo
 
 **Runs.** A run is two commits: its extents, then its messages, and only the second one makes it
 count. Each has application transactions of the broker: in `messages` the end of the log
-(`app_id(broker)`) and the run's number (`run_id(broker)`), in `extents` the run's number. A run
+(the broker's name) and the run's number (`run_id(broker)`), in `extents` the run's number. A run
 whose second commit never came stays without effect: the run that replaces it names, as `previous`,
 the last one that counts. So the runs that count in a version of `messages` are found by following
 `previous` from the run that this version names (`Archive.runs`); extents are always read in their
@@ -190,11 +190,6 @@ class Run(NamedTuple):
     begin: int
     end: int
     facts: RunFacts
-
-
-def app_id(broker: str) -> str:
-    """Return the application transaction of `messages` whose version is the end of the log."""
-    return broker
 
 
 def run_id(broker: str) -> str:
@@ -380,7 +375,7 @@ class Archive(NamedTuple):
         ArchiveError
             Another archiver of this broker has committed since the archive was opened.
         """
-        self._commit(self.messages, broker, {app_id(broker): end, run_id(broker): run}, files)
+        self._commit(self.messages, broker, {broker: end, run_id(broker): run}, files)
 
     def _commit(
         self, table: DeltaTable, broker: str, marks: dict[str, int], files: Sequence[AddAction]

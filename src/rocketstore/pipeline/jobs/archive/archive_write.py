@@ -235,9 +235,7 @@ class Extents:
             return
         if not self.files:
             self.files.append(TableFile(self._target, EXTENTS, None, self._number))
-        names = EXTENT_SCHEMA.names
-        rows = [{name: row.get(name) for name in names} for row in self._rows]
-        self.files[0].write(pa.RecordBatch.from_pylist(rows, schema=EXTENT_SCHEMA))
+        self.files[0].write(pa.RecordBatch.from_pylist(self._rows, schema=EXTENT_SCHEMA))
         self._rows, self._held_bytes = [], 0
 
     def close(self) -> list[dict[str, object]]:
