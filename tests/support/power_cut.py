@@ -53,6 +53,10 @@ TOLERATED_BEHIND_THE_FLUSH = TOLERATED_FINDINGS | {"queue-kept"}
 (decision 0014). With SYNC_FLUSH dispatch follows the flush."""
 
 
+COUNTED = "no-topic@all"
+"""Key of the table that is rewritten: its numbers are no offsets of a queue."""
+
+
 class PowerCutError(BaseException):
     """The power went."""
 
@@ -296,14 +300,14 @@ class Trial:
         number = self.table + 1
         self.tables_possible = {self.table, number}
         path = store.layout.config / "consumerOffset.json"
-        content = encode_table(ConsumerOffsets(offset_table={"orders@all": {0: number}}))
+        content = encode_table(ConsumerOffsets(offset_table={COUNTED: {0: number}}))
         write_atomically(path, content.encode(), disk=disk, decode=_decode_offsets)
         self.table = number
         self.tables_possible = {number}
 
     def _check_table(self, root: Path) -> None:
         found = read_with_backup(root / "config" / "consumerOffset.json", _decode_offsets)
-        number = 0 if found is None else found.offset_table["orders@all"][0]
+        number = 0 if found is None else found.offset_table[COUNTED][0]
         assert number in self.tables_possible, f"table {number}, not {self.tables_possible}"
         self.table, self.tables_possible = number, {number}
 

@@ -123,10 +123,19 @@ def test_what_the_system_refuses_is_no_finding(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     MessageStore.open(tmp_path).close()
+    (tmp_path / "lock").unlink()
+    (tmp_path / "lock").mkdir()
+    assert run(["store", "repair", str(tmp_path)]) == 3  # 1 would say that all is well now
+    assert str(tmp_path / "lock") in capsys.readouterr().err
+
+
+def test_a_directory_in_the_place_of_the_checkpoint_is_moved_away(tmp_path: Path) -> None:
+    MessageStore.open(tmp_path).close()
     (tmp_path / "checkpoint").unlink()
     (tmp_path / "checkpoint").mkdir()
-    assert run(["store", "repair", str(tmp_path)]) == 3  # 1 would say that all is well now
-    assert str(tmp_path / "checkpoint") in capsys.readouterr().err
+    assert run(["store", "repair", str(tmp_path)]) == 1
+    assert (tmp_path / "checkpoint").is_file()
+    assert run(["store", "verify", str(tmp_path)]) == 0
 
 
 def test_a_closed_stdout_keeps_no_command_from_its_work(tmp_path: Path) -> None:

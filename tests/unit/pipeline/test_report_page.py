@@ -7,6 +7,8 @@ import json
 import random
 import re
 import shutil
+import subprocess
+import sys
 
 import pytest
 
@@ -371,3 +373,16 @@ def test_a_share_is_never_rounded_to_nothing_or_to_all():
     assert share_text(1, 10**6) == "< 0.1 %"
     assert share_text(10**6 - 1, 10**6) == "> 99.9 %"
     assert share_text(1, 3) == "33.3 %"
+
+
+def test_what_is_drawn_leaves_the_process_able_to_find_what_is_installed():
+    code = """
+import importlib.metadata
+import sys
+from rocketstore.pipeline.jobs.report.page_charts import Bar, _drawing
+
+_drawing([Bar(1, "a", "1")])
+importlib.metadata.distribution("pygal")
+assert "PluginImportFixer" not in {type(hook).__name__ for hook in sys.meta_path}
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -137,11 +137,12 @@ def nice_top(value: float, *, in_bytes: bool = False) -> float:
 
 def _drawing(bars: Sequence[Bar], **settings: Any) -> ET.Element:
     """Return what pygal draws, without its style, script and tooltips."""
-    hooks = list(sys.meta_path)
     import pygal  # noqa: PLC0415 - an extra; and only the driver draws
 
     # pygal leaves an import hook of Python 3.3's kind, for plugins that nobody has here.
-    sys.meta_path[:] = hooks
+    # No other hook may go: a library that pygal imports has put its own in place of Python's.
+    fixer = pygal.PluginImportFixer
+    sys.meta_path[:] = [hook for hook in sys.meta_path if not isinstance(hook, fixer)]
     chart = pygal.Bar(js=[], css=[], show_legend=False, **settings)
     chart.add("", [bar.value or None for bar in bars])
     text = chart.render(is_unicode=True, disable_xml_declaration=True)
