@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tempfile
 
 import pyarrow.parquet as pq
 import pytest
@@ -11,6 +12,7 @@ from rocketstore import pipeline
 from rocketstore.cli.application import run
 from rocketstore.errors import StoreError
 from rocketstore.pipeline.jobs.report import report_job
+from rocketstore.pipeline.jobs.report.partial_groups import count_task
 from rocketstore.pipeline.jobs.report.report_plan import plan_report
 from rocketstore.pipeline.jobs.report.report_tables import TABLES
 from support.busy_log import START_MS, busy_puts, write_log
@@ -48,6 +50,21 @@ def test_a_report_on_spark_equals_one_without(spark, store, tmp_path):
     assert found.page.read_bytes() == plain.page.read_bytes()
     rows = spark.read.parquet(f"file://{found.tables}/queues.parquet")
     assert rows.agg({"messages": "sum"}).collect()[0][0] == found.summary["messages"]
+
+
+def test_a_split_is_counted_once_however_many_tables_are_made_of_it(
+    spark, store, tmp_path, monkeypatch
+):
+    counts = tmp_path / "counts"
+    counts.mkdir()
+
+    def count(task):
+        tempfile.mkstemp(dir=counts)
+        return count_task(task)
+
+    monkeypatch.setattr(report_job, "count_task", count)
+    pipeline.report(spark, store, tmp_path / "report")
+    assert len(list(counts.iterdir())) == len(plan_report(str(store)).tasks)
 
 
 def test_a_file_that_goes_away_meanwhile_is_one_clear_error(spark, tmp_path, monkeypatch):

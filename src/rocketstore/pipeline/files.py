@@ -28,6 +28,8 @@ _BLOCK_BYTES: Final = 16 * KiB
 """Least bytes that are asked of an object store: as quick as 20 of them, and a binary search in a
 queue file needs half as many requests."""
 
+_BLOCK_OF_STAT: Final = 512
+
 _SECRET_WORDS: Final = ("key", "secret", "token", "password", "signature", "credential", "sas")
 
 
@@ -77,6 +79,10 @@ class Files(Protocol):
 
     def open(self, path: str) -> OpenFile:
         """Open a file for reading."""
+        ...
+
+    def stored_stop(self, path: str, size: int) -> int:
+        """Return where the last hole of a file begins, if that can be known; nothing is read."""
         ...
 
 
@@ -278,6 +284,15 @@ class LocalFiles:
         except OSError as error:
             raise unreadable(path, error) from error
 
+    def stored_stop(self, path: str, size: int) -> int:
+        """Return where the last hole of a file begins, if that can be known; nothing is read."""
+        with contextlib.suppress(OSError, StoreError):  # gone: who reads it says so
+            if Path(path).stat().st_blocks * _BLOCK_OF_STAT < size:
+                file = self.open(path)
+                with contextlib.closing(file):
+                    return min(file.last_hole(size), size)
+        return size
+
 
 class LocalFile:
     """A file read with ``pread``."""
@@ -312,7 +327,7 @@ class LocalFile:
         That is where its last hole begins. A file without a hole there, because its pages were
         written ahead, is read backwards as far as it is zeros.
         """
-        return self._last_written(min(self._last_hole(size), size))
+        return self._last_written(min(self.last_hole(size), size))
 
     def is_hole(self, position: int) -> bool:
         """Whether nothing was ever written from a position on, as far as that can be known."""
@@ -332,7 +347,8 @@ class LocalFile:
             stop = begin
         return stop
 
-    def _last_hole(self, size: int) -> int:
+    def last_hole(self, size: int) -> int:
+        """Return where the last hole begins; `size` where the file system cannot tell."""
         stop = 0
         try:
             while stop < size:
@@ -377,6 +393,10 @@ class ArrowFiles:
             return ArrowFile(path, self.system.open_input_file(path))
         except OSError as error:
             raise unreadable(path, error) from error
+
+    def stored_stop(self, path: str, size: int) -> int:  # noqa: ARG002 - of any file system
+        """Return `size`: an object has no holes."""
+        return size
 
 
 class ArrowFile:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import itertools
 from bisect import bisect_right
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from rocketstore.errors import StoreDamagedError
@@ -51,6 +52,9 @@ MOST_TASKS: Final = 100_000
 """Of one read. The heap that Spark gives its driver, 1 GB, does not hold a million of them: its
 scheduler dies of it without a word to the query, which waits for ever. A larger log has larger
 tasks."""
+
+PIECES_OF_TASK: Final = 64
+"""That hold nothing: to open one costs about what 4 MiB of records do."""
 
 FIRST_LOOKS: Final = 1024
 """Files whose first record planning looks at before it searches between them."""
@@ -299,11 +303,26 @@ def grouped(
 
 
 def _tasks(pieces: list[SplitTask], options: ReadOptions) -> list[tuple[SplitTask, ...]]:
-    """Put small neighbours into one task, and cut further where more tasks are wanted."""
+    """Put small neighbours into one task, and cut further where more tasks are wanted.
+
+    What was never written weighs next to nothing: a task costs Spark 0.1 s, a hole a question.
+    """
     limit = bytes_per_task(sum(piece.byte_count for piece in pieces), options)
     if options.min_partitions > 1:
         pieces = [part for piece in pieces for part in _cut(piece, limit)]
-    return grouped(pieces, limit, lambda piece: piece.byte_count)
+        return grouped(pieces, limit, lambda piece: piece.byte_count)
+    written = cache(_stored_stop)
+
+    def weight(piece: SplitTask) -> int:
+        stored = min(piece.stop, written(piece.store, piece.segment)) - piece.start
+        return max(stored, min(piece.byte_count, limit // PIECES_OF_TASK))
+
+    return grouped(pieces, limit, weight)
+
+
+def _stored_stop(store: StorePlace, segment: Segment) -> int:
+    files, _ = files_at(store.location)
+    return files.stored_stop(segment.path, segment.size)
 
 
 def _cut(task: SplitTask, limit: int) -> list[SplitTask]:

