@@ -81,7 +81,7 @@ class KeyColumns(NamedTuple):
     Attributes
     ----------
     queue_number
-        Equal for records of the same topic and queue id, and only for those.
+        Equal for normal records of the same topic and queue id, and only for those.
     is_normal
         False for prepared and rollback records.
     """

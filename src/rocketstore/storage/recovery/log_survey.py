@@ -30,8 +30,8 @@ from rocketstore.storage.recovery.leftovers import (
     find_bridge,
     normal_mask,
 )
-from rocketstore.storage.recovery.queue_numbers import QueueNumbers
 from rocketstore.units import ByteRange
+from rocketstore.verification.queue_numbers import QueueNumbers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
