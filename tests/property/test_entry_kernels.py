@@ -8,13 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rocketstore.format.index_file import IndexLayout
-from rocketstore.pipeline.jobs.rebuild.extraction import QueueNumbers, items_of
+from rocketstore.pipeline.jobs.rebuild.extraction import QueueNumbers
 from rocketstore.scan import kernels
 from rocketstore.scan.columns import RecordColumns, new_columns
 from rocketstore.scan.reference import dispatch as reference_dispatch
 from rocketstore.scan.reference import entries as reference_entries
 from rocketstore.scan.reference import index as reference_index
 from rocketstore.scan.reference.walk import walk
+from rocketstore.verification.expectation import expected_items
 from support.memory_dispatch import MemoryDispatch
 from support.scan_strategies import damaged_logs
 from support.synthetic_log import SyntheticLog
@@ -91,7 +92,8 @@ def test_a_number_is_one_queue_whatever_topics_share_a_hash(log):
 def test_listed_items_make_the_index_file_that_dispatch_makes(log):
     run = MemoryDispatch(slots_per_file=7, items_per_file=300)
     run.run(reference_dispatch.follow, bytes(log.data), log.base)
-    items = items_of(columns_of(log))
+    found = expected_items(columns_of(log))
+    items = found.key_hash, found.physical_offset, found.store_timestamp_ms
     layout = IndexLayout(7, 300)
     made = [np.zeros(layout.size_bytes, np.uint8) for _ in range(2)]
     kernels.load("put_items")(made[0], 7, 300, *items)

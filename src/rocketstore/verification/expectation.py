@@ -169,15 +169,13 @@ class ExpectedItems(NamedTuple):
 
 def expected_items(columns: RecordColumns) -> ExpectedItems:
     """Return the items that these records call for."""
+    sizes = columns.keys_size
+    # Each key but the last is followed by a blank.
+    room = int((columns.unique_key_size > 0).sum() + ((sizes + 1) // 2).sum())
+    rows, hashes = np.empty(room, np.int64), np.empty(room, np.int64)
     cols = np.ascontiguousarray(columns.cols)
-    room = 4 * len(columns) + 64
-    while True:
-        rows, hashes = np.empty((2, room), dtype=np.int64)
-        count = kernels.list_items(columns.buffer, cols, rows, hashes)
-        if count >= 0:
-            break
-        room *= 2
-    chosen = rows[:count]
+    count = kernels.list_items(columns.buffer, cols, rows, hashes)
+    rows = rows[:count]
     return ExpectedItems(
-        columns.physical_offset[chosen], hashes[:count], columns.store_timestamp[chosen]
+        columns.physical_offset[rows], hashes[:count], columns.store_timestamp[rows]
     )

@@ -1,11 +1,11 @@
-"""From records to what queues and index keep of them: the same numbers that dispatch writes.
+"""From records to what queues keep of them: the same numbers that dispatch writes.
 
 Law: a row of what comes out is what the ``follow`` kernel would have written for the same record;
-kernels number queues and hash keys, numpy does the rest, and Python sees no single record but those
-with extra queues.
+kernels number queues, numpy does the rest, and Python sees no single record but those with extra
+queues.
 
-How derived: CommitLogDispatcherBuildConsumeQueue, CommitLogDispatcherBuildIndex and
-multiDispatchLmqQueue of 4.9 (spec B11, B12, B15.1, F5, F8).
+How derived: CommitLogDispatcherBuildConsumeQueue and multiDispatchLmqQueue of 4.9 (spec B11, B15.1,
+F5, F8).
 """
 
 from __future__ import annotations
@@ -155,14 +155,6 @@ class Entries(NamedTuple):
     entries: EntryArray
 
 
-class Items(NamedTuple):
-    """Index items that records call for, in the order of the log."""
-
-    key_hashes: Int64Array
-    physical_offsets: Int64Array
-    store_timestamps: Int64Array
-
-
 def entries_of(
     columns: RecordColumns, numbers: QueueNumbers, settings: RebuildSettings
 ) -> tuple[Entries, int]:
@@ -271,15 +263,3 @@ def _with_extra(
         np.concatenate((found.queue_offsets, extra_offsets))[order],
         joined_entries((found.entries, entries))[order],
     )
-
-
-def items_of(columns: RecordColumns) -> Items:
-    """Return the index items that intact records call for."""
-    sizes = columns.keys_size
-    # Each key but the last is followed by a blank.
-    room = int((columns.unique_key_size > 0).sum() + ((sizes + 1) // 2).sum())
-    rows, hashes = np.empty(room, np.int64), np.empty(room, np.int64)
-    cols = np.ascontiguousarray(columns.cols)
-    count = kernels.list_items(columns.buffer, cols, rows, hashes)
-    rows = rows[:count]
-    return Items(hashes[:count], columns.physical_offset[rows], columns.store_timestamp[rows])

@@ -20,11 +20,11 @@ from rocketstore.message import TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSACT
 from rocketstore.pipeline.jobs.rebuild.extraction import (
     QueueNumbers,
     entries_of,
-    items_of,
     joined_entries,
 )
 from rocketstore.pipeline.log_read import read_split
 from rocketstore.scan.columns import RecordColumns
+from rocketstore.verification.expectation import expected_items
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -32,10 +32,11 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     import pyarrow as pa
 
-    from rocketstore.pipeline.jobs.rebuild.extraction import Entries, Items
+    from rocketstore.pipeline.jobs.rebuild.extraction import Entries
     from rocketstore.pipeline.jobs.rebuild.settings import RebuildSettings
     from rocketstore.pipeline.planning import SplitTask
     from rocketstore.scan.dispatch_state import Int64Array
+    from rocketstore.verification.expectation import ExpectedItems
 
 ROW_SCHEMA: Final = (
     "target BINARY, piece LONG, at LONG, ordinal LONG, first LONG, data BINARY, crc LONG, "
@@ -177,7 +178,7 @@ class _LogScan:
         self._task = task
         self._queues = QueueNumbers()
         self._entries: list[tuple[int, Entries]] = []
-        self._items: list[tuple[int, int, Items]] = []
+        self._items: list[tuple[int, int, ExpectedItems]] = []
 
     def take(self, columns: RecordColumns, base: int) -> None:
         """Take records of a file that begins at `base`."""
@@ -193,8 +194,8 @@ class _LogScan:
     def _take_piece(self, columns: RecordColumns, base: int) -> None:
         settings, times = self._task.settings, columns.store_timestamp
         entries, refused = entries_of(columns, self._queues, settings)
-        items = items_of(columns) if settings.has_index else None
-        item_count = len(items.key_hashes) if items else 0
+        items = expected_items(columns) if settings.has_index else None
+        item_count = len(items.key_hash) if items else 0
         kind = columns.sys_flag & TRANSACTION_MASK
         normal = times[(kind != TRANSACTION_PREPARED) & (kind != TRANSACTION_ROLLBACK)]
         believable = times[(times > 0) & (times <= self._task.latest_ms)]
@@ -242,11 +243,11 @@ class _LogScan:
 
     def _item_blocks(self) -> pa.RecordBatch:
         starts, firsts, parts = zip(*self._items, strict=True)
-        counts = [len(one.key_hashes) for one in parts]
+        counts = [len(one.key_hash) for one in parts]
         packed = np.empty(sum(counts), ITEM_DTYPE)
-        packed["hash"] = np.concatenate([one.key_hashes for one in parts])
-        packed["physical"] = np.concatenate([one.physical_offsets for one in parts])
-        packed["stored"] = np.concatenate([one.store_timestamps for one in parts])
+        packed["hash"] = np.concatenate([one.key_hash for one in parts])
+        packed["physical"] = np.concatenate([one.physical_offset for one in parts])
+        packed["stored"] = np.concatenate([one.store_timestamp_ms for one in parts])
         numbers = [np.arange(at, at + count) for at, count in zip(firsts, counts, strict=True)]
         return _block_rows(
             [INDEX_TARGET], np.zeros(len(packed), np.int64),
