@@ -1,1 +1,1 @@
-"""Queues and index made anew from the CommitLog: ``rocketstore pipeline rebuild``."""
+"""Queues and index made again from the CommitLog: ``rocketstore pipeline rebuild``."""
