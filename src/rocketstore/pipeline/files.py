@@ -1,7 +1,7 @@
 """Files of a store, on this machine's disks or anywhere that ``pyarrow.fs`` reaches.
 
 A location is a path (or ``file:`` URI), read with ``pread``, or a URI such as ``s3://bucket/store``,
-opened again in every process from its text. Law: nothing is mapped and nothing is written (`objects`
+opened in every process from its text. Law: nothing is mapped and nothing is written (`objects`
 writes). A location is no place for a secret: it stands in plans and errors.
 """
 
