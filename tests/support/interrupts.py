@@ -72,6 +72,11 @@ class InterruptAt:
             sys.settrace(None)
 
     def _handle(self, _number: int, frame: FrameType | None) -> None:
+        if frame is not None and frame.f_code.co_filename.endswith("_weakrefset.py"):
+            # A callback of a weak reference: Python only prints what is raised there.
+            self._lines_left = 1
+            self._trace_again(frame)
+            return
         if self._more:
             self._more -= 1
             self._lines_left = self._apart
