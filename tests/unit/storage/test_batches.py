@@ -216,7 +216,8 @@ class LateLock:
         self.release()
 
 
-def test_a_batch_goes_into_the_file_that_is_last_when_its_turn_comes(store, monkeypatch):
+def nearly_full_log(store, monkeypatch):
+    """Return a log whose last file is full by the time that the next put has its turn."""
     store.put(Message(topic=TOPIC, body=bytes(LOG_FILE_BYTES - 3000)))
     log = store._parts.log
     own_lock = log.lock
@@ -228,32 +229,25 @@ def test_a_batch_goes_into_the_file_that_is_last_when_its_turn_comes(store, monk
 
     late = LateLock(own_lock, roll)
     monkeypatch.setattr(log, "lock", late)
+    return log
+
+
+def test_a_batch_goes_into_the_file_that_is_last_when_its_turn_comes(store, monkeypatch):
+    nearly_full_log(store, monkeypatch)
     # It would have fitted into the first file, which was the last one when it was called.
     # Text that is not ASCII is not plain, so that the lock is taken.
     batch = [Message(topic=TOPIC, tags="é" * n) for n in range(3)]
     result = store.put_batch(batch)
-    monkeypatch.setattr(log, "lock", own_lock)
     assert result.physical_offset > LOG_FILE_BYTES + 5000
     assert [m.queue_offset for m in read(store, 32)] == [0, 1, 2, 3, 4]
 
 
 def test_a_message_goes_into_the_file_that_is_last_when_its_turn_comes(store, monkeypatch):
-    store.put(Message(topic=TOPIC, body=bytes(LOG_FILE_BYTES - 3000)))
-    log = store._parts.log
-    own_lock = log.lock
-
-    def roll():
-        monkeypatch.setattr(log, "lock", own_lock)
-        assert store.put(Message(topic=TOPIC, body=bytes(5000))).physical_offset == LOG_FILE_BYTES
-        monkeypatch.setattr(log, "lock", late)
-
-    late = LateLock(own_lock, roll)
-    monkeypatch.setattr(log, "lock", late)
+    log = nearly_full_log(store, monkeypatch)
     # What `put` comes to where nothing is compiled.
     offset, *_ = log.append_plainly(
         log.cell(QueueKey(TOPIC, 0)), b"x", b"", 0, 0, None, log.store_host, 0, 0
     )
-    monkeypatch.setattr(log, "lock", own_lock)
     assert offset > LOG_FILE_BYTES + 5000
     assert [m.queue_offset for m in read(store, 32)] == [0, 1, 2]
 
