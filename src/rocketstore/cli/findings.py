@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from rocketstore.cli.output import print_object, print_rows, print_text
+from rocketstore.verification.findings import state_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,15 +40,10 @@ def print_verification(report: VerifyReport, output: Output) -> int:
 def verification_summary(report: VerifyReport) -> str:
     """Return in one line what was checked and what is wrong."""
     counts = report.counts
-    state = "nothing wrong"
-    if report.is_damaged:
-        state = f"DAMAGED: {len(report.findings)} findings"
-    elif report.findings:
-        state = f"{len(report.findings)} findings, no damage"
     queues = "1 queue" if counts.queue_count == 1 else f"{counts.queue_count:,} queues"
     return (
         f"{counts.message_count:,} records, {counts.entry_count:,} entries in {queues}, "
-        f"{counts.index_item_count:,} index items: {state}"
+        f"{counts.index_item_count:,} index items: {state_of(report.findings)}"
     )
 
 

@@ -6,7 +6,10 @@ Law: a finding says what, where (file and offset), how bad, and what to do next.
 from __future__ import annotations
 
 from enum import Enum
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 class Severity(Enum):
@@ -349,6 +352,13 @@ class VerifyReport(NamedTuple):
             "findings": [one.to_dict() for one in self.findings],
             "counts": self.counts.to_dict(),
         }
+
+
+def state_of(findings: Sequence[Finding]) -> str:
+    """Return in a few words what findings come to, as the last line of a check has it."""
+    if any(one.severity is Severity.DAMAGE for one in findings):
+        return f"DAMAGED: {len(findings)} findings"
+    return f"{len(findings)} findings, no damage" if findings else "nothing wrong"
 
 
 def camel_names(values: dict[str, Any]) -> dict[str, Any]:

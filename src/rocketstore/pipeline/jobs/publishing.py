@@ -46,7 +46,7 @@ def published(location: str) -> Iterator[str]:
     Yields
     ------
     str
-        A location that workers may write to. Whoever writes a file there also syncs it.
+        A location that workers may write to. The writer of a file there also syncs it.
 
     Raises
     ------

@@ -2,7 +2,7 @@
 
 Law: nothing is appended before an intent is on the disk that says from where on, and no intent goes
 away before its batch is wholly in the log, on the disk and in the ledger, or not in it at all.
-Whoever opens the store for the next batch settles an intent that was left first. The store's own
+The next commit first settles an intent that was left. The store's own
 recovery has cut what was torn by then; of the rest each row's place in the log follows from the
 intent, and it is there if the record in this place is the row in every field:
 

@@ -13,7 +13,7 @@ are rewritten by OPTIMIZE and by other tools.
 
 **Checksums.** `recordCRC` is the CRC-32 of the record's bytes as they stand in the log,
 `contentCRC` that of an extent's `content`, both cut to 31 bits as `bodyCRC` is
-(``kernels.slice_crcs``, ``body_crc``). Whoever writes a record from its row compares it: page
+(``kernels.slice_crcs``, ``body_crc``). A restore compares it: page
 checksums of Parquet are lost when another tool rewrites a file, and cover no footer.
 
 **Runs.** A run is two commits: its extents, then its messages, and only the second one makes it

@@ -12,7 +12,7 @@ import msgspec
 from rocketstore.pipeline.files import is_remote, sync_path
 from rocketstore.pipeline.jobs.publishing import published
 from rocketstore.pipeline.objects import ObjectStore
-from rocketstore.verification.findings import Finding, Severity, StoreCounts, camel_names
+from rocketstore.verification.findings import Finding, Severity, StoreCounts, camel_names, state_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -116,16 +116,11 @@ class AuditReport(NamedTuple):
 def summary_line(report: AuditReport) -> str:
     """Return in one line what was checked and what is wrong."""
     counts = report.counts
-    state = "nothing wrong"
-    if report.is_damaged:
-        state = f"DAMAGED: {len(report.findings)} findings"
-    elif report.findings:
-        state = f"{len(report.findings)} findings, no damage"
     return (
         f"{counts.message_count:,} records ({counts.message_bytes:,} bytes, "
         f"{counts.unwitnessed_bytes:,} of them unwitnessed: checksums cover bodies only), "
         f"{counts.entry_count:,} entries in {counts.queue_count:,} queues, "
-        f"{counts.index_item_count:,} index items: {state}"
+        f"{counts.index_item_count:,} index items: {state_of(report.findings)}"
     )
 
 

@@ -55,7 +55,7 @@ class Verdict(NamedTuple):
     end
         Physical offset after the last message.
     damage
-        Damaged ranges in front of it; what was never finished is none.
+        Damaged ranges in front of it; what was never finished does not count.
     """
 
     kept: list[Piece]

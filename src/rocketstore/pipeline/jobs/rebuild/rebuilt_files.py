@@ -403,7 +403,7 @@ class OldQueue(NamedTuple):
         view = entries.view(np.uint8).data
         with opened(files_at(self.store)[0], place[0]) as file:
             read = file.read_into(first * ENTRY_SIZE_BYTES, view)
-        # The rest of an entry that was cut off is none.
+        # What is left of an entry that was cut off does not count.
         view[read - read % ENTRY_SIZE_BYTES : read] = bytes(read % ENTRY_SIZE_BYTES)
         return entries
 
