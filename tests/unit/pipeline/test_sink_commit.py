@@ -475,6 +475,7 @@ def test_a_place_without_permission_is_refused_before_any_work(tmp_path, monkeyp
     ("number", "kind", "message"),
     [
         (errno.EACCES, StoreError, "Permission denied; nothing was appended; let the users"),
+        (errno.EDQUOT, StoreFullError, "Disk quota exceeded; nothing was appended; make room"),
         (errno.ENOSPC, StoreFullError, "No space left on device; nothing was appended; make room"),
     ],
 )

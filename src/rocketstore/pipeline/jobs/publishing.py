@@ -10,6 +10,7 @@ cannot tell whether its writer still lives.
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import uuid
@@ -17,13 +18,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from rocketstore.errors import StoreError
+from rocketstore.errors import StoreError, StoreFullError
 from rocketstore.events import get_logger
 from rocketstore.pipeline.files import files_at, is_remote, local_path, sync_path
 from rocketstore.pipeline.objects import ObjectStore
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from rocketstore.errors import RocketStoreError
 
 PARTIAL: Final = ".partial"
 """What the name of a directory that is not published yet ends with; it begins with a dot."""
@@ -62,11 +65,10 @@ def published(location: str) -> Iterator[str]:
     target = Path(local_path(location))
     refuse_taken(str(target))
     partial = target.with_name(f".{target.name}.{uuid.uuid4().hex[:12]}{PARTIAL}")
-    with _plain_errors(target):
-        partial.mkdir(parents=True)
     try:
-        yield str(partial)
-        with _plain_errors(target):
+        with plain_write_errors(target):
+            partial.mkdir(parents=True)
+            yield str(partial)
             for directory, _, _ in os.walk(partial):
                 sync_path(directory)
             partial.rename(target)
@@ -100,10 +102,35 @@ def _name_leftovers(target: Path) -> None:
 
 
 @contextmanager
-def _plain_errors(target: Path) -> Iterator[None]:
+def plain_write_errors(
+    place: Path | str,
+    outcome: str = "nothing of this run is kept",
+    kind: type[RocketStoreError] = StoreError,
+) -> Iterator[None]:
+    """Say in one sentence that a place cannot be written, whatever the system says of it.
+
+    Parameters
+    ----------
+    place
+        What is written to, for the error.
+    outcome
+        What is left there, for the error.
+    kind
+        The error to raise, except where there is no room.
+
+    Raises
+    ------
+    StoreFullError
+        The disk is full, or a quota used up.
+    """
     try:
         yield
     except OSError as error:
-        raise StoreError(
-            f"{target} cannot be written: {error}", hint="name a directory that can be written"
-        ) from error
+        what = f"{place} cannot be written: {error.strerror or error}; {outcome}"
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise StoreFullError(what, hint="make room and run it again") from error
+        hint = (
+            "let the users that run Spark's driver and workers write there; it has to be where all "
+            "of them see it under one path"
+        )
+        raise kind(what, hint=hint) from error

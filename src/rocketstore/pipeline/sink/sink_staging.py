@@ -13,7 +13,6 @@ Law: a staged file is on the disk before its task reports it. Runs on executors.
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import socket
 import uuid
@@ -21,9 +20,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from rocketstore.errors import StoreDamagedError, StoreError, StoreFullError
+from rocketstore.errors import StoreDamagedError, StoreError
 from rocketstore.format.record import crc32
 from rocketstore.pipeline.files import sync_path
+from rocketstore.pipeline.jobs.publishing import plain_write_errors
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -74,7 +74,7 @@ def staging_root(root: str | Path) -> Path:
 def make_job_directory(root: str | Path, job: StagingJob) -> None:
     """Make the directory that a job's tasks stage in; on the driver, before they start."""
     directory = staging_root(root) / job.name
-    with written_at(directory):
+    with plain_write_errors(directory, "nothing was appended"):
         try:
             directory.mkdir(parents=True)
         except FileNotFoundError:  # an abort has just taken the empty directory above
@@ -103,11 +103,11 @@ def stage_chunks(
                 stack.push(lambda kind, *_: path.unlink(missing_ok=True) if kind else None)
             content = memoryview(_stream_of(chunk))
             written.append((len(content), crc32(content)))
-            with written_at(directory):
+            with plain_write_errors(directory, "nothing was appended"):
                 while content:
                     content = content[os.write(descriptor, content) :]
         if written:
-            with written_at(directory):
+            with plain_write_errors(directory, "nothing was appended"):
                 os.fsync(descriptor)
                 sync_path(directory)  # its name; the driver syncs those of the directories above
     return StagedFile(path.name, tuple(written)) if written else None
@@ -177,21 +177,8 @@ def sweepable(root: str | Path, job: StagingJob, *, kept: str | None, now_s: flo
     ]
 
 
-@contextlib.contextmanager
-def written_at(directory: Path) -> Iterator[None]:
-    """Say in one sentence that a place cannot be written, whatever the system says of it."""
-    try:
-        yield
-    except OSError as error:
-        what = f"{directory} cannot be written: {error.strerror}; nothing was appended"
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise StoreFullError(what, hint="make room and write again") from error
-        hint = "let the users that run Spark's driver and workers write to the store's directory"
-        raise StoreError(what, hint=hint) from error
-
-
 def _create(path: Path, job: StagingJob) -> int:
-    with written_at(path.parent):
+    with plain_write_errors(path.parent, "nothing was appended"):
         try:
             return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
         except FileNotFoundError as error:

@@ -31,9 +31,9 @@ from rocketstore.pipeline.jobs.archive.archive_table import (
 from rocketstore.pipeline.jobs.archive.archive_write import (
     Extents,
     archive_task,
-    plain_write_errors,
 )
 from rocketstore.pipeline.jobs.execution import map_tasks, plain_failure
+from rocketstore.pipeline.jobs.publishing import plain_write_errors
 from rocketstore.pipeline.options import parse_options
 from rocketstore.pipeline.stores import configured_log, find_stores, log_option
 from rocketstore.units import MiB
@@ -188,7 +188,7 @@ def end_run(run: ArchiveRun, rows: pa.Table | None) -> ArchiveResult:
     if rows is not None:
         _check_coverage(run, total)
         facts = _facts(run, found, total)
-        with plain_write_errors(run.archive.location):
+        with plain_write_errors(run.archive.location, kind=ArchiveError):
             found += _driver_extents(run, facts)
         run.archive.commit_extents(place.broker_name, run.number, _added(found, EXTENTS))
         run.archive.commit_messages(

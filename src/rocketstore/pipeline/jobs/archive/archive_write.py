@@ -10,14 +10,13 @@ Law: what is not committed is never read.
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow  # noqa: ICN001 - `pa` is the same without its annotations
 import pyarrow.compute
 
-from rocketstore.errors import ArchiveError, StoreFullError
+from rocketstore.errors import ArchiveError
 from rocketstore.format.record import body_crc
 from rocketstore.pipeline.files import files_at, opened
 from rocketstore.pipeline.jobs.archive.archive_files import (
@@ -33,6 +32,7 @@ from rocketstore.pipeline.jobs.archive.archive_table import (
     EXTENTS,
     MESSAGES,
 )
+from rocketstore.pipeline.jobs.publishing import plain_write_errors
 from rocketstore.scan.arrow import binary_slices
 from rocketstore.scan.columns import Column, RecordColumns
 from rocketstore.scan.window import scan_window
@@ -96,7 +96,7 @@ def archive_task(task: ArchiveTask) -> Iterator[pyarrow.RecordBatch]:
     """
     messages, extents = _Messages(task), Extents(task.target, task.store, task.run, task.number)
     files, _ = files_at(task.store.location)
-    with plain_write_errors(task.target):
+    with plain_write_errors(task.target, kind=ArchiveError):
         try:
             for stretch in task.stretches:
                 with opened(files, stretch.segment.path) as file:
@@ -108,32 +108,6 @@ def archive_task(task: ArchiveTask) -> Iterator[pyarrow.RecordBatch]:
             raise
     if rows:
         yield pa.RecordBatch.from_pylist(rows, schema=RESULT_FIELDS)
-
-
-@contextmanager
-def plain_write_errors(target: str) -> Iterator[None]:
-    """Say what an error of the archive's disk means.
-
-    Raises
-    ------
-    StoreFullError
-        It is full.
-    ArchiveError
-        Anything else went wrong with it.
-    """
-    try:
-        yield
-    except OSError as error:
-        if error.errno == 28:  # ENOSPC
-            raise StoreFullError(
-                f"{target}: the disk is full; nothing of this run is archived",
-                hint="make room and run the archive again; VACUUM removes what this run has left",
-            ) from error
-        raise ArchiveError(
-            f"{target} cannot be written: {error}",
-            hint="let the user that runs Spark's workers write there; the archive has to lie on "
-            "a disk that all of them see under this path",
-        ) from error
 
 
 def _read(file: OpenFile, stretch: Stretch, messages: _Messages, extents: Extents) -> None:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from rocketstore.errors import ConfigError, StoreError
+from rocketstore.errors import ConfigError
 from rocketstore.pipeline.files import is_remote, local_path, sync_path
 from rocketstore.pipeline.jobs.execution import map_tasks, plain_failure
 from rocketstore.pipeline.jobs.publishing import published
@@ -143,27 +143,15 @@ def checked_place(out: str | os.PathLike[str], plan: ReportPlan) -> Path:
 
 
 def write_page(directory: Path, findings: dict[str, Any]) -> None:
-    """Write page and JSON beside the tables, and sync them all.
-
-    Raises
-    ------
-    StoreError
-        Something cannot be written.
-    """
-    try:
-        text = json.dumps(findings, ensure_ascii=True)
-        (directory / "report.json").write_text(text, encoding="utf-8")
-        # Halves of surrogate pairs, which no topic of a sane store has, are not UTF-8.
-        page = directory / "index.html"
-        page.write_text(report_page(findings), encoding="utf-8", errors="backslashreplace")
-        for root, _, names in os.walk(directory):
-            for name in names:
-                sync_path(Path(root, name))
-    except OSError as error:
-        raise StoreError(
-            f"the report cannot be written to {directory}: {error.strerror or error}",
-            hint="make room or name another place",
-        ) from error
+    """Write page and JSON beside the tables, and sync them all."""
+    text = json.dumps(findings, ensure_ascii=True)
+    (directory / "report.json").write_text(text, encoding="utf-8")
+    # Halves of surrogate pairs, which no topic of a sane store has, are not UTF-8.
+    page = directory / "index.html"
+    page.write_text(report_page(findings), encoding="utf-8", errors="backslashreplace")
+    for root, _, names in os.walk(directory):
+        for name in names:
+            sync_path(Path(root, name))
 
 
 def _aggregated(rows: DataFrame, partition_count: int) -> DataFrame:

@@ -32,7 +32,6 @@ from rocketstore.pipeline.jobs.restore.restore_task import (
     WRITE_SCHEMA,
     count_task,
     missing_bytes,
-    plain_write_errors,
     topics_task,
     write_task,
 )
@@ -233,13 +232,12 @@ def _new_directories(place: str, tables: Mapping[str, bytes]) -> Iterator[None]:
         for name, content in tables.items():
             objects.put(f"{objects.root}/{CONFIG_DIRECTORY}/{name}", content)
         return
-    with plain_write_errors(Path(place)):
-        for name in (ATTEMPTS, COMMIT_LOG_DIRECTORY):
-            Path(place, name).mkdir()
-        yield
-        shutil.rmtree(Path(place, ATTEMPTS))
-        for name, content in tables.items():
-            path = Path(place, CONFIG_DIRECTORY, name)
-            path.parent.mkdir(exist_ok=True)
-            path.write_bytes(content)
-            sync_path(path)
+    for name in (ATTEMPTS, COMMIT_LOG_DIRECTORY):
+        Path(place, name).mkdir()
+    yield
+    shutil.rmtree(Path(place, ATTEMPTS))
+    for name, content in tables.items():
+        path = Path(place, CONFIG_DIRECTORY, name)
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(content)
+        sync_path(path)

@@ -25,13 +25,14 @@ import pyarrow  # noqa: ICN001 - `pa` is the same without its annotations
 import pyarrow.compute
 import pyarrow.parquet as pq
 
-from rocketstore.errors import ArchiveDamagedError, StoreError, StoreFullError
+from rocketstore.errors import ArchiveDamagedError
 from rocketstore.format.blank import encode_blank
 from rocketstore.format.file_name import file_name
 from rocketstore.format.markers import COMMIT_LOG_DIRECTORY
 from rocketstore.format.record import body_crc
 from rocketstore.pipeline.files import ArrowFiles, files_at, is_remote, joined
 from rocketstore.pipeline.jobs.archive.archive_table import EXTENTS, FILE_SCHEMA, MESSAGES
+from rocketstore.pipeline.jobs.publishing import plain_write_errors
 from rocketstore.pipeline.jobs.restore.record_bytes import (
     COLUMNS,
     FROM_BACKUP,
@@ -406,20 +407,3 @@ def _new_file(task: LogFileTask) -> Iterator[_NewFile]:
         except BaseException:
             path.unlink(missing_ok=True)
             raise
-
-
-@contextlib.contextmanager
-def plain_write_errors(path: Path) -> Iterator[None]:
-    """Say what an error of the new store's disk means."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise StoreFullError(
-                f"{path}: the disk is full; nothing was restored",
-                hint="make room and run the restore again",
-            ) from error
-        raise StoreError(
-            f"{path} cannot be written: {error}",
-            hint="the new store has to lie where all of Spark's workers see it and may write",
-        ) from error
