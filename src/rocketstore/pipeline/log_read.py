@@ -1,25 +1,31 @@
 """Read a byte range of a CommitLog file: records in batches, and every damaged byte accounted for.
 
+Records of a few queues are read one by one, by their entries, where that is much less than the
+range; else it is scanned.
+
 Law: damage is either an error or counted, never silently passed over. One exception is no damage: a
 torn record at the very end of a store that is open, or was not closed in order, is the log's end.
+Law: what entries say is believed only as a whole: each is written, they ascend, and each leads to a
+record that states the same topic, queue and offset. Else it is `Doubt`, and the range is scanned.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
 from rocketstore.errors import StoreDamagedError, StoreError
 from rocketstore.events import get_logger
+from rocketstore.format.queue_entry import ENTRY_DTYPE, filler_mask, written_mask
 from rocketstore.pipeline.files import files_at, opened
 from rocketstore.pipeline.queue_range import Doubt
-from rocketstore.pipeline.record_blocks import records_by_entries
+from rocketstore.pipeline.queues import queue_files
 from rocketstore.pipeline.stores import SegmentState
 from rocketstore.scan.columns import RecordColumns, new_columns
-from rocketstore.scan.scanner import Damage, DamageReason, ScanBatch
+from rocketstore.scan.scanner import Damage, DamageReason, ScanBatch, scan_segment
 from rocketstore.scan.window import scan_window
-from rocketstore.units import ByteRange
+from rocketstore.units import ByteRange, KiB, MiB
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,8 +35,22 @@ if TYPE_CHECKING:
     from rocketstore.pipeline.files import OpenFile
     from rocketstore.pipeline.options import ReadOptions
     from rocketstore.pipeline.planning import SplitTask
+    from rocketstore.pipeline.queues import QueueFiles
+
+    Numbers = npt.NDArray[np.int64]
 
 _log = get_logger(__name__)
+
+WORTH_A_SCAN: Final = 4
+"""Records that have a larger part of their range are found by a scan, which asks less often."""
+
+_GAP_BYTES: Final = 32 * KiB
+"""Between records that are read at once: as quick to read as to ask for again."""
+
+_BLOCK_BYTES: Final = 8 * MiB
+
+_NEIGHBOURS: Final = 512
+"""More entries than a page of memory holds, which is what a disk or a kernel loses."""
 
 
 class FoundDamage(NamedTuple):
@@ -57,8 +77,12 @@ def read_split(task: SplitTask) -> Iterator[tuple[RecordColumns, list[FoundDamag
         if task.start == 0 or not file.is_hole(task.start - 1):
             for batch in scanned(task, file):
                 yield batch.columns, damage_of(task, batch)
-    if _has_missing_end(task):
-        yield RecordColumns(np.empty(0, dtype=np.uint8), new_columns(0), 0), [_missing_end(task)]
+    is_cut = segment.state is SegmentState.TRUNCATED and not segment.is_last
+    if is_cut and task.stop == segment.size:
+        extent = ByteRange(segment.base + segment.size, segment.base + segment.file_size)
+        evidence = f"the file has {segment.size} of {segment.file_size} bytes"
+        found = FoundDamage(Damage(extent, DamageReason.TRUNCATED, evidence), is_torn_tail=False)
+        yield RecordColumns(np.empty(0, dtype=np.uint8), new_columns(0), 0), [found]
 
 
 def scanned(task: SplitTask, file: OpenFile, *, whole_damage: bool = True) -> Iterator[ScanBatch]:
@@ -80,7 +104,7 @@ def _was_begun_since(task: SplitTask, file: OpenFile) -> bool:
     """Whether a writer has reached a file that was made in advance after the read was planned.
 
     The file before it may have been read before it was full, so this one's records would be rows
-    behind a gap.
+    after a gap.
     """
     is_ahead = task.segment.state is SegmentState.UNWRITTEN and task.store.is_open
     return is_ahead and file.read(0, 8).strip(b"\0") != b""
@@ -104,19 +128,6 @@ def damage_of(task: SplitTask, batch: ScanBatch) -> list[FoundDamage]:
     return found
 
 
-def _has_missing_end(task: SplitTask) -> bool:
-    segment = task.segment
-    is_cut = segment.state is SegmentState.TRUNCATED and not segment.is_last
-    return is_cut and task.stop == segment.size
-
-
-def _missing_end(task: SplitTask) -> FoundDamage:
-    segment = task.segment
-    extent = ByteRange(segment.base + segment.size, segment.base + segment.file_size)
-    evidence = f"the file has {segment.size} of {segment.file_size} bytes"
-    return FoundDamage(Damage(extent, DamageReason.TRUNCATED, evidence), is_torn_tail=False)
-
-
 def intact_records(task: SplitTask, options: ReadOptions) -> Iterator[RecordColumns]:
     """Yield the records of a task's range and deal with damage as the query asked.
 
@@ -127,33 +138,26 @@ def intact_records(task: SplitTask, options: ReadOptions) -> Iterator[RecordColu
     StoreError
         The file cannot be read; one that is gone only when `failOnDataLoss` is set.
     """
-    yielded: list[npt.NDArray[np.int64]] = []
+    yielded: list[Numbers] = []
     if task.queues:
-        stop = min(task.stop, task.dispatched - task.segment.base)
+        stop = max(task.start, min(task.stop, task.dispatched - task.segment.base))
         try:
-            for columns in _by_entries(task._replace(stop=stop)):
+            for columns in _records_by_entries(task._replace(stop=stop)):
                 yielded.append(columns.physical_offset)
                 yield columns
         except Doubt:
             pass  # some are yielded already
         else:
-            if stop >= task.stop:
+            if stop == task.stop:
                 return
-            task = task._replace(start=max(stop, task.start))
+            task = task._replace(start=stop)
     for columns in _scanned_records(task, options):
-        mask = np.isin(columns.physical_offset, np.concatenate([_NONE, *yielded]), invert=True)
+        if not yielded:
+            yield columns
+            continue
+        mask = np.isin(columns.physical_offset, np.concatenate(yielded), invert=True)
         if mask.any():
             yield RecordColumns(columns.buffer, columns.cols[mask], columns.base)
-
-
-_NONE: Final = np.empty(0, dtype=np.int64)
-
-
-def _by_entries(task: SplitTask) -> Iterator[RecordColumns]:
-    if task.start < task.stop:
-        files, _ = files_at(task.store.location)
-        with opened(files, task.segment.path) as file:
-            yield from records_by_entries(task, file)
 
 
 def _scanned_records(task: SplitTask, options: ReadOptions) -> Iterator[RecordColumns]:
@@ -197,3 +201,117 @@ def refused(task: SplitTask, damage: Damage) -> StoreDamagedError:
         hint='to read the intact rest: option("damage", "skip"); '
         'to list all damage: option("table", "damage")',
     )
+
+
+# --- by entries ---------------------------------------------------------------------------------
+
+
+class _Wanted(NamedTuple):
+    """Records in the order of the log, as entries name them."""
+
+    places: Numbers
+    sizes: Numbers
+    queue_ids: Numbers
+    queue_offsets: Numbers
+    topics: npt.NDArray[np.object_]
+
+    def rows(self, rows: Any) -> _Wanted:
+        """Return some of them."""
+        columns: list[Any] = [column[rows] for column in self]
+        return _Wanted(*columns)
+
+
+def _records_by_entries(task: SplitTask) -> Iterator[RecordColumns]:
+    """Yield at least the records of the task's queues that start in its range.
+
+    Raises
+    ------
+    Doubt
+        A scan is the better way, or an entry lies.
+    """
+    begin, stop = task.segment.base + task.start, task.segment.base + task.stop
+    parts = [_entries_in(queue_files(task.store.location, key), begin, stop) for key in task.queues]
+    joined: list[Any] = [np.concatenate(columns) for columns in zip(*parts, strict=True)]
+    wanted = _Wanted(*joined).rows(np.argsort(joined[0], kind="stable"))
+    if not len(wanted.places):
+        return
+    if int(wanted.sizes.sum()) * WORTH_A_SCAN > task.byte_count:
+        raise Doubt("the queues have most of the range")
+    ends = wanted.places + wanted.sizes
+    is_far = wanted.places[1:] - ends[:-1] > _GAP_BYTES
+    is_other_block = np.diff((wanted.places - begin) // _BLOCK_BYTES) > 0
+    files, _ = files_at(task.store.location)
+    with opened(files, task.segment.path) as file:
+        for rows in np.split(np.arange(len(ends)), np.flatnonzero(is_far | is_other_block) + 1):
+            yield _block(task, file, wanted.rows(rows))
+
+
+def _block(task: SplitTask, file: OpenFile, wanted: _Wanted) -> RecordColumns:
+    """Return the records of one stretch, all of `wanted` among them."""
+    segment = task.segment
+    position = int(wanted.places[0]) - segment.base
+    size = int((wanted.places + wanted.sizes).max()) - segment.base - position
+    if position + size > segment.size:
+        raise Doubt("an entry leads beyond its file")
+    data = np.empty(size, dtype=np.uint8)
+    if file.read_into(position, data.data) < size:
+        raise Doubt("the file is shorter than it was")
+    batches = list(
+        scan_segment(
+            data,
+            base=segment.base + position,
+            file_size=segment.file_size - position,
+            batch_records=size // 88 + 1,
+        )
+    )
+    if len(batches) > 1:
+        raise Doubt("there is damage between records")
+    columns = batches[0].columns
+    offsets = columns.physical_offset
+    rows = np.minimum(offsets.searchsorted(wanted.places), max(len(offsets) - 1, 0))
+    topics: Any = columns.to_arrow(["topic"]).column(0)
+    if not len(offsets) or not (
+        np.array_equal(offsets[rows], wanted.places)
+        and np.array_equal(columns.queue_id[rows], wanted.queue_ids)
+        and np.array_equal(columns.queue_offset[rows], wanted.queue_offsets)
+        and topics.take(rows).to_pylist() == wanted.topics.tolist()
+    ):
+        raise Doubt("an entry leads to no record that says so")
+    return columns
+
+
+def _entries_in(queue: QueueFiles, begin: int, stop: int) -> _Wanted:
+    """Return the entries that point into a range of the log."""
+    end = queue.written_stop()
+    first = _first_from(queue, begin, queue.first_offset, end)
+    last = _first_from(queue, stop, first, end)
+    # An entry that lies leads a search beside it: its neighbours show that.
+    low, high = max(queue.first_offset, first - _NEIGHBOURS), min(end, last + _NEIGHBOURS)
+    chunks = [entries for _, entries in queue.entries(low, high)]
+    entries = np.concatenate([np.empty(0, dtype=ENTRY_DTYPE), *chunks])
+    places = entries["physical_offset"].astype(np.int64)
+    is_right = (
+        len(entries) == high - low
+        and bool((written_mask(entries) & ~filler_mask(entries)).all())
+        and bool((np.diff(places) > 0).all())
+    )
+    if not is_right:
+        raise Doubt(f"entries {low} to {high} of queue {queue.key} are not in order")
+    return _Wanted(
+        places,
+        entries["record_size"].astype(np.int64),
+        np.full(high - low, queue.key.queue_id, dtype=np.int64),
+        np.arange(low, high, dtype=np.int64),
+        np.full(high - low, queue.key.topic, dtype=object),
+    ).rows(slice(first - low, last - low))
+
+
+def _first_from(queue: QueueFiles, place: int, low: int, high: int) -> int:
+    """Return the first entry that points at `place` or after it, by a binary search."""
+    while low < high:
+        middle = (low + high) // 2
+        entry = queue.entry(middle)
+        if entry is None or entry.is_filler:
+            raise Doubt(f"entry {middle} of queue {queue.key} leads to no record")
+        low, high = (low, middle) if entry.physical_offset >= place else (middle + 1, high)
+    return low

@@ -4,7 +4,7 @@ Left out without being read: stores of another name, files whose store times or 
 the asked range, ranges that hold no record of the asked queues.
 
 Law: pruning never loses a row. Store times are believed with a margin, queue entries only after
-their record was looked at (`queues`).
+their record was looked at (`queue_range`).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from rocketstore.pipeline.stores import (
 from rocketstore.scan.split import SegmentFile, plan_splits
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from rocketstore.pipeline.options import ReadOptions
     from rocketstore.pipeline.stores import Segment, StorePlace
@@ -47,7 +47,6 @@ _log = get_logger(__name__)
 CLOCK_MARGIN_MS: Final = 600_000
 """How far a broker's clock may have been set back inside a file: ten minutes."""
 
-
 MOST_TASKS: Final = 100_000
 """Of one read. The heap that Spark gives its driver, 1 GB, does not hold a million of them: its
 scheduler dies of it without a word to the query, which waits for ever. A larger log has larger
@@ -57,7 +56,7 @@ PIECES_OF_TASK: Final = 64
 """That hold nothing: to open one costs about what 4 MiB of records do."""
 
 FIRST_LOOKS: Final = 1024
-"""Files whose first record planning looks at before it searches between them."""
+"""Files whose first record planning looks at before it looks at those beside the bounds."""
 
 Piece = TypeVar("Piece")
 
@@ -72,7 +71,7 @@ class SplitTask(NamedTuple):
     queue_ranges
         The wanted range of each queue that has one.
     data_stop
-        Position behind which the file holds zeros and nobody writes; None: to be looked up.
+        Position after which the file holds zeros and nobody writes; None: to be looked up.
     queues, dispatched
         Queues that have an entry of each wanted record before a physical offset; none: not known.
     """
@@ -104,43 +103,45 @@ def plan_log(options: ReadOptions) -> list[tuple[SplitTask, ...]]:
     ConfigError
         Queues of a store that is not read are named.
     """
-    pieces: list[SplitTask] = []
     stores = find_stores(options)
     check_brokers(stores, options)
+    pieces: list[SplitTask] = []
     for store in stores:
-        segments = list_segments(store)
-        if options.fail_on_data_loss and options.table != "damage":
-            _refuse_holes(segments)
-        present = [one for one in segments if one.state is not SegmentState.MISSING]
-        pieces += _plan_store(store, present, options)
-    return _tasks(pieces, options)
+        pieces += _plan_store(store, list_segments(store), options)
+    limit = bytes_per_task(sum(piece.byte_count for piece in pieces), options)
+    if options.min_partitions > 1:
+        pieces = [part for piece in pieces for part in _cut(piece, limit)]
+        return grouped(pieces, limit, lambda piece: piece.byte_count)
+    weight = stored_weight(limit)
+    return grouped(
+        pieces, limit, lambda one: weight(one.store.location, one.segment, one.start, one.stop)
+    )
 
 
 def _plan_store(
-    store: StorePlace,
-    segments: Sequence[Segment],
-    options: ReadOptions,
+    store: StorePlace, listed: Sequence[Segment], options: ReadOptions
 ) -> list[SplitTask]:
+    segments = [one for one in listed if one.state is not SegmentState.MISSING]
+    if len(segments) < len(listed) and options.fail_on_data_loss and options.table != "damage":
+        raise _hole_error(next(one for one in listed if one.state is SegmentState.MISSING))
     if not segments:
         return []
     ranges = queue_ranges(store, segments, options) if options.has_offsets else ()
     spans = _spans(store, segments, options, ranges) if options.has_topic_choice else None
-    pieces = []
+    whole = []
     low, high = options.starting_timestamp_ms, options.ending_timestamp_ms
     for segment in in_time(store, segments, low, high):
         written = _data_stop(store, segment)
         # Of a file made in advance the end is found by reading what was never written: once is
         # enough where nobody writes.
         known = written if segment.is_last and not store.is_open else None
-        if written:
-            pieces.append(SplitTask(store, segment, 0, written, ranges, known))
-    total = sum(one.byte_count for one in pieces)
+        whole.append(SplitTask(store, segment, 0, written, ranges, known))
+    total = sum(one.byte_count for one in whole)
     limit = max(options.max_split_bytes, -(-total // MOST_TASKS))
-    split = [part for one in pieces for part in _split(one, limit)]
-    kept = split
+    kept = [part for one in whole for part in _split(one, limit)]
     if spans is not None:
-        told = [one._replace(queues=spans.queues, dispatched=spans.dispatched) for one in split]
-        kept = [part for one in told for part in _within(one, spans.ranges)]
+        said = [one._replace(queues=spans.queues, dispatched=spans.dispatched) for one in kept]
+        kept = [part for one in said for part in _within(one, spans.ranges)]
     chosen = options.topics or options.topic_pattern or options.queues or "all topics"
     _log.info(
         "%s: reads %d of %d bytes of the log for %s",
@@ -150,6 +151,15 @@ def _plan_store(
         chosen if isinstance(chosen, str) else sorted(chosen),
     )
     return kept
+
+
+def _hole_error(missing: Segment) -> StoreDamagedError:
+    return StoreDamagedError(
+        f"{missing.path} is missing: {missing.size} bytes of the log from physical offset "
+        f"{missing.base} on",
+        hint='to read what is there: option("failOnDataLoss", "false"); for a log in '
+        "several directories name them: storePathCommitLog",
+    )
 
 
 def _spans(
@@ -187,26 +197,12 @@ def _data_stop(store: StorePlace, segment: Segment) -> int:
         return file.data_stop(segment.size)
 
 
-def _split(task: SplitTask, max_split_bytes: int) -> list[SplitTask]:
+def _split(task: SplitTask, max_split_bytes: int) -> Iterator[SplitTask]:
     # Cut where the whole file would be cut, so that the cuts do not depend on the filters.
     file = SegmentFile(task.segment.path, task.segment.base, task.segment.size)
-    parts = []
     for part in plan_splits([file], max_split_bytes):
-        start, stop = max(part.start, task.start), min(part.stop, task.stop)
-        if start < stop:
-            parts.append(task._replace(start=start, stop=stop))
-    return parts
-
-
-def _refuse_holes(segments: Sequence[Segment]) -> None:
-    for segment in segments:
-        if segment.state is SegmentState.MISSING:
-            raise StoreDamagedError(
-                f"{segment.path} is missing: {segment.size} bytes of the log from physical offset "
-                f"{segment.base} on",
-                hint='to read what is there: option("failOnDataLoss", "false"); for a log in '
-                "several directories name them: storePathCommitLog",
-            )
+        if part.start < task.stop:
+            yield task._replace(start=part.start, stop=min(part.stop, task.stop))
 
 
 # --- time ---------------------------------------------------------------------------------------
@@ -215,65 +211,41 @@ def _refuse_holes(segments: Sequence[Segment]) -> None:
 def in_time(
     store: StorePlace, segments: Sequence[Segment], low: int | None, high: int | None
 ) -> list[Segment]:
-    """Leave out files whose records were all stored before or after the asked times."""
+    """Leave out files whose records were all stored before or after the asked times.
+
+    Of a long log not every first record is looked at: some in equal steps, and then those of the
+    files at both ends of what they leave.
+    """
     if low is None and high is None:
         return list(segments)
-    firsts = _first_times(store, segments, [one for one in (low, high) if one is not None])
-    known = [first for first in firsts if first is not None]
-    if known != sorted(known):
-        # A clock was set back by more than a file is long: times say nothing about places.
-        return list(segments)
-    # Of times that are not known, the nearest known ones on either side are bounds.
-    begins = itertools.accumulate(firsts, _known_last)
-    ends = [*itertools.accumulate(reversed(firsts[1:]), _known_last)][::-1]
-    return [
-        segment
-        for segment, first, next_first in zip(segments, begins, [*ends, None], strict=True)
-        if not _is_before(next_first, low) and not _is_before(high, first)
-    ]
+    step = -(-len(segments) // FIRST_LOOKS)
+    times: dict[int, int] = {}
 
-
-def _known_last(held: int | None, one: int | None) -> int | None:
-    return held if one is None else one
-
-
-def _first_times(
-    store: StorePlace, segments: Sequence[Segment], bounds: Sequence[int]
-) -> list[int | None]:
-    """Return the store times of first records that show which files hold the bounds.
-
-    All of a log of `FIRST_LOOKS` files; of a longer one as many in equal steps, and what a binary
-    search meets between two of them.
-    """
-    times: dict[int, int | None] = {}
-
-    def look(numbers: Iterable[int]) -> None:
+    def look(numbers: Iterable[int]) -> range:
         places = [number for number in numbers if number not in times]
         found = pool.map(
             lambda number: first_store_timestamp_ms(store.location, segments[number]), places
         )
-        times.update(zip(places, found, strict=True))
+        times.update((at, time) for at, time in zip(places, found, strict=True) if time is not None)
+        return _between(times, len(segments), low, high)
 
     with ThreadPoolExecutor(LOOKS_AT_ONCE, thread_name_prefix="rocketstore-plan") as pool:
-        look(range(0, len(segments), -(-len(segments) // FIRST_LOOKS)))
-        look([len(segments) - 1])
-        for bound in (near for one in bounds for near in (one - CLOCK_MARGIN_MS, one)):
-            unseen = [0]
-            while unseen:
-                known = [
-                    (number, time) for number, time in sorted(times.items()) if time is not None
-                ]
-                below = max((number for number, time in known if time <= bound), default=0)
-                above = min(
-                    (number for number, time in known if number > below), default=len(segments)
-                )
-                unseen = [number for number in range(below, above) if number not in times]
-                look(unseen[len(unseen) // 2 :][:1])
-    return [times.get(number) for number in range(len(segments))]
+        kept = look([*range(0, len(segments), step), len(segments) - 1])
+        if step > 1:
+            kept = look([*kept[:step], *kept[-step:]])
+    return list(segments[kept.start : kept.stop])
 
 
-def _is_before(earlier: int | None, later: int | None) -> bool:
-    return earlier is not None and later is not None and earlier + CLOCK_MARGIN_MS < later
+def _between(times: Mapping[int, int], count: int, low: int | None, high: int | None) -> range:
+    """Return the files that can hold records of a time, by the first times of some of them."""
+    known = sorted(times.items())
+    if [time for _, time in known] != sorted(times.values()):
+        # A clock was set back by more than a file is long: times say nothing about places.
+        return range(count)
+    early = [at for at, time in known if low is not None and time + CLOCK_MARGIN_MS < low]
+    late = [at for at, time in known if high is not None and time > high + CLOCK_MARGIN_MS]
+    start = early[-1] if early else 0
+    return range(start, max(start, late[0]) if late else count)
 
 
 # --- tasks --------------------------------------------------------------------------------------
@@ -302,27 +274,23 @@ def grouped(
     return [*groups, tuple(group)] if group else groups
 
 
-def _tasks(pieces: list[SplitTask], options: ReadOptions) -> list[tuple[SplitTask, ...]]:
-    """Put small neighbours into one task, and cut further where more tasks are wanted.
+def stored_weight(limit: int) -> Callable[[str, Segment, int, int], int]:
+    """Return the function that says what a range of a file weighs in tasks of `limit` bytes.
 
-    What was never written weighs next to nothing: a task costs Spark 0.1 s, a hole a question.
+    It takes the store's location, the file, and where the range begins and ends. What was never
+    written weighs next to nothing: a task costs Spark 0.1 s, a hole a question.
     """
-    limit = bytes_per_task(sum(piece.byte_count for piece in pieces), options)
-    if options.min_partitions > 1:
-        pieces = [part for piece in pieces for part in _cut(piece, limit)]
-        return grouped(pieces, limit, lambda piece: piece.byte_count)
-    written = cache(_stored_stop)
 
-    def weight(piece: SplitTask) -> int:
-        stored = min(piece.stop, written(piece.store, piece.segment)) - piece.start
-        return max(stored, min(piece.byte_count, limit // PIECES_OF_TASK))
+    @cache
+    def stored_stop(location: str, segment: Segment) -> int:
+        files, _ = files_at(location)
+        return files.stored_stop(segment.path, segment.size)
 
-    return grouped(pieces, limit, weight)
+    def weight(location: str, segment: Segment, start: int, stop: int) -> int:
+        stored = min(stop, stored_stop(location, segment)) - start
+        return max(stored, min(stop - start, limit // PIECES_OF_TASK))
 
-
-def _stored_stop(store: StorePlace, segment: Segment) -> int:
-    files, _ = files_at(store.location)
-    return files.stored_stop(segment.path, segment.size)
+    return weight
 
 
 def _cut(task: SplitTask, limit: int) -> list[SplitTask]:

@@ -1,7 +1,8 @@
-"""Records as the columns of a query: Arrow arrays in Spark's types.
+"""Records, and rows of other tables, as the columns of a query: Arrow arrays in Spark's types.
 
-Law: built from buffers, never row by row; only a compressed body is looked at alone, because zlib
-takes one at a time. Nothing is built that the query did not name.
+Law: records are built from buffers, never one by one, except where their bodies are compressed
+(zlib takes one at a time) or a name stands twice in their properties. Nothing is built that the
+query did not name.
 """
 
 from __future__ import annotations
@@ -35,24 +36,20 @@ pc: Any = pyarrow.compute
 """Their annotations know too little of what they take."""
 
 INFLATED_BATCH_BYTES: Final = 64 * MiB
-"""Inflated bodies that end a batch."""
+"""Bodies that end a batch where some of them are inflated."""
 
 FIRST_TIMESTAMP_MS: Final = -62_135_596_800_000
 LAST_TIMESTAMP_MS: Final = 253_402_300_799_999
 """The years 1 to 9999, which Spark's and Python's calendars have."""
 
-_TIMESTAMPS: Final = frozenset({"bornTimestamp", "storeTimestamp"})
-
 
 def record_batches(
     columns: RecordColumns, schema: pyarrow.Schema, *, broker: str, decompress: bool
 ) -> Iterator[pyarrow.RecordBatch]:
-    """Yield records as batches of a schema.
+    """Yield records, at least one, as batches of a schema.
 
     Parameters
     ----------
-    columns
-        At least one record.
     schema
         Names and types of the wanted columns; names are those of table ``messages``.
     broker
@@ -60,98 +57,91 @@ def record_batches(
     decompress
         Whether zlib bodies are inflated.
     """
-    for rows, body in _pieces(columns, schema.names, decompress=decompress):
+    for rows, body in _bodies(columns, schema.names, decompress=decompress):
         piece = RecordColumns(columns.buffer, columns.cols[rows], columns.base)
-        arrays = {
-            name: body if name == BODY else _array(piece, name, broker) for name in schema.names
+        known = {BODY: body, BROKER_NAME: broker}
+        values = {
+            name: known[name] if name in known else _values(piece, name) for name in schema.names
         }
-        yield batch_of(arrays, schema)
+        yield batch_of(values, schema, len(piece))
 
 
-def optional_timestamps(values_ms: Sequence[int | None]) -> Any:
-    """Return times as a column; null where there is none, or none that a calendar has."""
-    known = [
-        one if one is not None and FIRST_TIMESTAMP_MS <= one <= LAST_TIMESTAMP_MS else None
-        for one in values_ms
-    ]
-    return pa.array(known, pa.timestamp("ms", "UTC"))
+def batch_of(
+    values: Mapping[str, Any], schema: pyarrow.Schema, count: int | None = None
+) -> pyarrow.RecordBatch:
+    """Return a batch from the values of each column by name.
 
-
-def batch_of(arrays: Mapping[str, Any], schema: pyarrow.Schema) -> pyarrow.RecordBatch:
-    """Return a batch of a schema from arrays by name, cast where only the width differs."""
-    cast = [
-        array if array.type == field.type else array.cast(field.type)
-        for field, array in ((field, arrays[field.name]) for field in schema)
-    ]
-    batch: pyarrow.RecordBatch = pa.RecordBatch.from_arrays(cast, schema=schema)
+    They are an array, a list, or one value for all of `count` rows; of times they may be numbers of
+    milliseconds.
+    """
+    arrays = [_array(values[field.name], field.type, count) for field in schema]
+    batch: pyarrow.RecordBatch = pa.RecordBatch.from_arrays(arrays, schema=schema)
     return batch
 
 
-def timestamps(milliseconds: npt.NDArray[np.int64]) -> Any:
-    """Return milliseconds as UTC timestamps, null where no calendar has the time."""
+def _array(values: Any, kind: Any, count: int | None) -> Any:
+    if not isinstance(values, (pa.Array, np.ndarray, list)):
+        return pa.repeat(pa.scalar(values, kind), count)
+    if pa.types.is_timestamp(kind) and not isinstance(values, pa.Array):
+        values = timestamps(values)
+    array = values if isinstance(values, pa.Array) else pa.array(values, kind)
+    return array if array.type == kind else array.cast(kind)
+
+
+def timestamps(milliseconds: npt.NDArray[np.int64] | Sequence[int | None]) -> Any:
+    """Return milliseconds as UTC times, null where there are none or no calendar has the time."""
+    no_date = LAST_TIMESTAMP_MS + 1
+    if not isinstance(milliseconds, np.ndarray):
+        given = [no_date if one is None else one for one in milliseconds]
+        milliseconds = np.array(given, dtype=np.int64)
     is_date = (milliseconds >= FIRST_TIMESTAMP_MS) & (milliseconds <= LAST_TIMESTAMP_MS)
     microseconds = np.where(is_date, milliseconds, 0) * 1000
     return pa.array(microseconds, type=pa.int64(), mask=~is_date).cast(pa.timestamp("us", "UTC"))
 
 
-def constant(value: object, count: int, kind: Any) -> Any:
-    """Return an array of one value."""
-    return pa.repeat(pa.scalar(value, kind), count)
-
-
-def _array(columns: RecordColumns, name: str, broker: str) -> Any:
-    if name == BROKER_NAME:
-        return constant(broker, len(columns), pa.string())
+def _values(columns: RecordColumns, name: str) -> Any:
     if name == PROPERTIES:
         return property_maps(columns)
     if name == "keys":
         return _key_lists(columns)
-    if name in _TIMESTAMPS:
-        is_born = name == "bornTimestamp"
-        return timestamps(columns.born_timestamp if is_born else columns.store_timestamp)
+    if name == "bornTimestamp":
+        return columns.born_timestamp
+    if name == "storeTimestamp":
+        return columns.store_timestamp
     return columns.to_arrow([name]).column(0)
 
 
-# --- bodies -------------------------------------------------------------------------------------
-
-
-def _pieces(
+def _bodies(
     columns: RecordColumns, names: Sequence[str], *, decompress: bool
 ) -> Iterator[tuple[slice, Any]]:
-    """Yield rows with their bodies, cut where inflated bodies grow too large for one batch."""
-    count = len(columns)
+    """Yield rows with their bodies, cut where inflated ones grow too large for one batch."""
     if BODY not in names:
-        yield slice(0, count), None
+        yield slice(0, len(columns)), None
         return
     stored = columns.to_arrow([BODY]).column(0)
-    rows = _zlib_rows(columns) if decompress else []
-    if not len(rows):
-        yield slice(0, count), stored
-        return
-    begin = total = 0
-    inflated: dict[int, bytes] = {}
-    for row in rows:
-        body = _inflated(columns, row)
-        if total and total + len(body) > INFLATED_BATCH_BYTES:
-            yield slice(begin, row), _spliced(stored, begin, row, inflated)
-            begin, total, inflated = row, 0, {}
-        inflated[row] = body
-        total += len(body)
-    yield slice(begin, count), _spliced(stored, begin, count, inflated)
-
-
-def _zlib_rows(columns: RecordColumns) -> list[int]:
     kinds = columns.sys_flag & COMPRESSION_TYPE_MASK
     is_zlib = ((columns.sys_flag & COMPRESSED_FLAG) != 0) & (
         (kinds == 0) | (kinds == COMPRESSION_TYPE_ZLIB)
     )
-    rows: list[int] = np.flatnonzero(is_zlib).tolist()
-    return rows
+    if not decompress or not is_zlib.any():
+        yield slice(0, len(columns)), stored
+        return
+    begin = total = 0
+    bodies: list[bytes] = []
+    for row, is_packed in enumerate(is_zlib.tolist()):
+        body = columns.bytes_of(row, Column.BODY_AT, Column.BODY_SIZE)
+        if is_packed:
+            body = _inflated(body)
+        if bodies and total + len(body) > INFLATED_BATCH_BYTES:
+            yield slice(begin, row), bodies
+            begin, total, bodies = row, 0, []
+        bodies.append(body)
+        total += len(body)
+    yield slice(begin, len(columns)), bodies
 
 
-def _inflated(columns: RecordColumns, row: int) -> bytes:
+def _inflated(stored: bytes) -> bytes:
     """Return an inflated body; as stored when it is no whole zlib stream or inflates too far."""
-    stored = columns.bytes_of(row, Column.BODY_AT, Column.BODY_SIZE)
     inflater = zlib.decompressobj()
     try:
         body = inflater.decompress(stored, INFLATED_BODY_LIMIT_BYTES + 1)
@@ -161,30 +151,13 @@ def _inflated(columns: RecordColumns, row: int) -> bytes:
     return body if inflater.eof and len(body) <= INFLATED_BODY_LIMIT_BYTES else stored
 
 
-def _spliced(stored: Any, begin: int, end: int, inflated: Mapping[int, bytes]) -> Any:
-    """Return stored bodies with some replaced."""
-    count = end - begin
-    order = np.arange(count, dtype=np.int64)
-    order[np.fromiter(inflated, dtype=np.int64, count=len(inflated)) - begin] = count + np.arange(
-        len(inflated)
-    )
-    replaced = pa.array(list(inflated.values()), type=pa.binary())
-    pool = pa.concat_arrays([stored.slice(begin, count), replaced])
-    return pool.take(pa.array(order))
-
-
-# --- keys and properties ------------------------------------------------------------------------
-
-
 def _key_lists(columns: RecordColumns) -> Any:
     """Return the keys of each record: KEYS split at blanks, empty ones left out."""
-    texts = columns.to_arrow(["keys"]).column(0)
-    lists = pc.split_pattern(texts.fill_null(""), " ")
-    values, offsets = _flat(lists)
-    kept = pc.not_equal(values, "")
-    if pc.all(kept).as_py() in (True, None):
+    found = pc.split_pattern(columns.to_arrow(["keys"]).column(0), " ")
+    lists = pa.ListArray.from_arrays(found.offsets, found.values)  # no null, an empty list
+    if not pc.any(pc.equal(lists.flatten(), "")).as_py():
         return lists
-    return pa.ListArray.from_arrays(_kept_offsets(offsets, kept), values.filter(kept))
+    return pa.array([[key for key in keys if key] for keys in lists.to_pylist()], lists.type)
 
 
 def property_maps(columns: RecordColumns) -> Any:
@@ -201,41 +174,8 @@ def property_maps(columns: RecordColumns) -> Any:
     offsets[1:] = ends
     names = text_slices(columns, parts[:found, 0], parts[:found, 1], PROPERTIES)
     values = text_slices(columns, parts[:found, 2], parts[:found, 3], PROPERTIES)
+    maps = pa.MapArray.from_arrays(offsets, names, values)
     if may_repeat:
-        return _last_wins(names, values, offsets)
-    return pa.MapArray.from_arrays(offsets, names, values)
-
-
-def _flat(lists: Any) -> tuple[Any, npt.NDArray[np.int32]]:
-    """Return all values of a list array and where each list begins."""
-    offsets = lists.offsets.to_numpy()
-    return lists.flatten(), offsets - offsets[0]
-
-
-def _kept_offsets(offsets: npt.NDArray[np.int32], kept: Any) -> Any:
-    """Return where each list begins once some values are gone."""
-    before = np.zeros(len(kept) + 1, dtype=np.int32)
-    np.cumsum(kept.to_numpy(zero_copy_only=False), out=before[1:])
-    return before[offsets]
-
-
-def _last_wins(names: Any, values: Any, offsets: npt.NDArray[np.int32]) -> Any:
-    """Return maps in which a name that a record has twice keeps its place and its last value."""
-    count = len(names)
-    encoded = names.dictionary_encode()
-    name_count = len(encoded.dictionary)
-    rows = np.repeat(np.arange(len(offsets) - 1, dtype=np.int64), np.diff(offsets))
-    identities = rows * max(name_count, 1) + encoded.indices.to_numpy()
-    distinct, firsts = np.unique(identities, return_index=True)
-    if len(distinct) == count:
-        return pa.MapArray.from_arrays(offsets, names, values)
-    _, lasts = np.unique(identities[::-1], return_index=True)
-    order = np.argsort(firsts)
-    places, sources = firsts[order], count - 1 - lasts[order]
-    is_kept = np.zeros(count, dtype=np.bool_)
-    is_kept[places] = True
-    return pa.MapArray.from_arrays(
-        _kept_offsets(offsets, pa.array(is_kept)),
-        names.take(pa.array(places)),
-        values.take(pa.array(sources)),
-    )
+        # The later value wins at the earlier place, as in a `dict`.
+        return pa.array([list(dict(one).items()) for one in maps.to_pylist()], maps.type)
+    return maps

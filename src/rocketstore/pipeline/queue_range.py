@@ -8,15 +8,17 @@ What is not dispatched yet lies after the last record that any queue has, and is
 from __future__ import annotations
 
 import itertools
+from bisect import bisect_right
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from rocketstore.errors import ConfigError, StoreError
+from rocketstore.errors import ConfigError, FormatError, StoreError
 from rocketstore.format.queue_entry import KEPT_PLACE_BYTES
+from rocketstore.format.record import decode_record
 from rocketstore.pipeline.files import files_at, opened
 from rocketstore.pipeline.offsets import ANY_BROKER, EARLIEST, LATEST, QueuePlace
 from rocketstore.pipeline.queues import list_queues, queue_files
-from rocketstore.units import ByteRange, QueueKey
+from rocketstore.units import ByteRange, MiB, QueueKey
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -26,15 +28,26 @@ if TYPE_CHECKING:
     from rocketstore.pipeline.stores import Segment, StorePlace
 
 LOOKS_AT_ONCE: Final = 16
-"""Queues that planning looks into side by side: on an object store each look is a request."""
+"""What planning looks into side by side: on an object store each look is a request."""
 
 MOST_QUEUES: Final = 64
 """Whose entries a task looks for, each by a search; with more of them it scans."""
 
-_HEAD_BYTES: Final = 112
-"""Of a record, up to the length of its body, whatever its addresses."""
+_MOST_RECORD_BYTES: Final = 64 * MiB
+"""That an entry may state: one that lies must not decide how much is read."""
 
-_MAGICS: Final = (b"\xda\xa3\x20\xa7", b"\xda\xa3\x20\xab")
+
+class Doubt(Exception):  # noqa: N818 - not an error: more is read
+    """Why a queue is not to be believed."""
+
+
+class QueueRange(NamedTuple):
+    """Queue offsets ``[start, stop)`` of a queue; `stop` None is the end, wherever that will be."""
+
+    topic: str
+    queue_id: int
+    start: int
+    stop: int | None
 
 
 class QueueSpans(NamedTuple):
@@ -53,17 +66,12 @@ class QueueSpans(NamedTuple):
     dispatched: int
 
 
-class Doubt(Exception):  # noqa: N818 - not an error: more is read
-    """Why a queue is not to be believed."""
-
-
-class QueueRange(NamedTuple):
-    """Queue offsets ``[start, stop)`` of a queue; `stop` None is the end, wherever that will be."""
-
-    topic: str
-    queue_id: int
-    start: int
-    stop: int | None
+def is_chosen(options: ReadOptions, store: StorePlace, key: QueueKey) -> bool:
+    """Whether a queue is among those that the options choose."""
+    if options.queues is None:
+        return options.wants_topic(key.topic)
+    brokers = (ANY_BROKER, store.broker_name)
+    return any(QueuePlace(key.topic, one, key.queue_id) in options.queues for one in brokers)
 
 
 def check_brokers(stores: Sequence[StorePlace], options: ReadOptions) -> None:
@@ -107,9 +115,8 @@ def queue_ranges(
     ranges = []
     for key in sorted(starting.keys() | ending.keys()):
         start, stop = starting.get(key, EARLIEST), ending.get(key, LATEST)
-        queue = queue_files(store.location, key)
         if options.fail_on_data_loss:
-            _check_there(store, segments, queue, start, stop)
+            _check_there(store, segments, queue_files(store.location, key), start, stop)
         ranges.append(
             QueueRange(*key, 0 if start == EARLIEST else start, None if stop == LATEST else stop)
         )
@@ -118,33 +125,37 @@ def queue_ranges(
 
 def _of_broker(offsets: Mapping[QueuePlace, int], broker: str) -> dict[QueueKey, int]:
     """Return the offsets that hold for a broker; the ones that name it win."""
-    named = {}
-    for place, offset in sorted(offsets.items(), key=lambda item: item[0].broker != ANY_BROKER):
-        if place.broker in (ANY_BROKER, broker):
-            named[QueueKey(place.topic, place.queue_id)] = offset
-    return named
+    found = {}
+    for name in (ANY_BROKER, broker):
+        for place, offset in offsets.items():
+            if place.broker == name:
+                found[QueueKey(place.topic, place.queue_id)] = offset
+    return found
 
 
 def _check_there(
     store: StorePlace, segments: Sequence[Segment], queue: QueueFiles, start: int, stop: int
 ) -> None:
-    hint = 'to read what is there: option("failOnDataLoss", "false")'
-    if not queue.files:
-        raise StoreError(f"{store.location} has no queue {queue.key}", hint=hint)
+    problem = None
     maximum = queue.written_stop()
     minimum = queue.min_offset(segments[0].base) if segments else maximum
-    if start not in (EARLIEST, LATEST) and not minimum <= start <= maximum:
-        raise StoreError(
+    if not queue.files:
+        problem = f"{store.location} has no queue {queue.key}"
+    elif start not in (EARLIEST, LATEST) and not minimum <= start <= maximum:
+        problem = (
             f"queue {queue.key} of {store.location}: startingOffsets asks for {start}, "
-            f"there are {minimum} to {maximum}",
-            hint=hint,
+            f"there are {minimum} to {maximum}"
         )
-    if stop not in (EARLIEST, LATEST) and stop > maximum:
-        raise StoreError(
+    elif stop not in (EARLIEST, LATEST) and stop > maximum:
+        problem = (
             f"queue {queue.key} of {store.location}: endingOffsets asks for {stop}, "
-            f"the queue ends at {maximum}",
-            hint=hint,
+            f"the queue ends at {maximum}"
         )
+    if problem is not None:
+        raise StoreError(problem, hint='to read what is there: option("failOnDataLoss", "false")')
+
+
+# --- where records lie --------------------------------------------------------------------------
 
 
 def wanted_spans(
@@ -186,7 +197,6 @@ def _check_complete(
     broker: str,
 ) -> None:
     """Doubt where a queue that the query may mean has no directory."""
-    there = set(chosen)
     wanted = set(by_key)
     for place in options.queues or ():
         if place.broker in (ANY_BROKER, broker):
@@ -198,7 +208,7 @@ def _check_complete(
         # A queue whose directory was lost leaves a gap in the numbers, or no directory at all.
         for topic, count in counts.items():
             wanted |= {QueueKey(topic, number) for number in range(count)}
-    for key in sorted(wanted - there):
+    for key in sorted(wanted - set(chosen)):
         raise Doubt(f"there is no queue {key}")
 
 
@@ -224,6 +234,13 @@ def _check_whole(queue: QueueFiles, stop: int) -> None:
             raise Doubt(f"queue {queue.key} ends at entry {stop} and has other bytes after that")
 
 
+def segment_at(segments: Sequence[Segment], physical_offset: int) -> Segment | None:
+    """Return the file that holds an offset of the log; None where no file does."""
+    number = bisect_right(segments, physical_offset, key=lambda one: one.base) - 1
+    found = segments[number] if number >= 0 else None
+    return found if found is not None and physical_offset < found.base + found.size else None
+
+
 class _Log:
     """The files of a log, as a queue's entries point into them."""
 
@@ -244,7 +261,7 @@ class _Log:
         queue = queue_files(self.store.location, QueueKey(wanted.topic, wanted.queue_id))
         maximum = queue.written_stop()
         _check_whole(queue, maximum)
-        first = self._first_kept(queue, maximum)
+        first = self._first_kept(queue)
         start = first if wanted.start <= first else queue.next_message(wanted.start, maximum)[0]
         stop = maximum if wanted.stop is None else min(wanted.stop, maximum)
         if start >= stop:
@@ -252,7 +269,10 @@ class _Log:
         low, high = self._stated_start(queue, start), self._stated_start(queue, stop - 1)
         if low > high:
             raise Doubt(f"entry {stop - 1} of queue {queue.key} points before entry {start}")
-        if wanted.start <= first and not self._begins_there(queue, first):
+        before = queue.entry(first - 1)
+        if wanted.start <= first and first > 0 and (before is None or before.is_filler):
+            # The log may hold records before the first kept entry, since no entry is before it.
+            # Fillers say nothing: 4.9 writes them for records that it did not enter after a crash.
             low = self.start - 1  # which says so
         return ByteRange(low, high + 1)
 
@@ -263,67 +283,40 @@ class _Log:
             raise Doubt(f"entry {number} of queue {queue.key} leads to no record that says so")
         return at
 
-    def _begins_there(self, queue: QueueFiles, first: int) -> bool:
-        """Whether the log can hold no record of a queue that stands before its first kept entry.
-
-        Fillers say nothing: 4.9 writes them for records that it did not enter again after a crash.
-        """
-        before = queue.entry(first - 1)
-        return first == 0 or (before is not None and not before.is_filler)
-
-    def _first_kept(self, queue: QueueFiles, stop: int) -> int:
+    def _first_kept(self, queue: QueueFiles) -> int:
         """Return the first entry that points into the log; fillers and expired ones come before."""
 
         def is_kept(number: int) -> bool:
             entry = queue.entry(number)
-            return entry is not None and entry.is_message and entry.physical_offset >= self.start
+            if entry is None:
+                raise Doubt(f"entry {number} of queue {queue.key} was never written")
+            return entry.is_message and entry.physical_offset >= self.start
 
-        low, high = queue.first_offset, stop
-        if is_kept(low):
-            return low
-        while low < high:
-            middle = (low + high) // 2
-            low, high = (low, middle) if is_kept(middle) else (middle + 1, high)
-        # Lost records have fillers, too, and one that a search meets leads past what is before it.
-        for number in (low - (1 << power) for power in range(63)):
+        if is_kept(queue.first_offset):
+            return queue.first_offset
+        first = queue.min_offset(self.start)
+        # One entry that lies can lead a search past what is before it.
+        for number in (first - (1 << power) for power in range(63)):
             if number < queue.first_offset:
                 break
-            if queue.entry(number) is None:
-                raise Doubt(f"entry {number} of queue {queue.key} was never written")
             if is_kept(number):
-                return queue.min_offset(self.start)
-        return low
+                raise Doubt(f"entry {number} of queue {queue.key} comes before expired ones")
+        return first
 
     def _record_start(self, queue: QueueFiles, number: int) -> int | None:
         """Return where the record of an entry starts, None unless the record says so itself."""
         entry = queue.entry(number)
-        if entry is None or entry.is_filler:
+        if entry is None or entry.is_filler or entry.record_size > _MOST_RECORD_BYTES:
             return None
         at = entry.physical_offset
-        segment = next((one for one in self.segments if 0 <= at - one.base < one.size), None)
+        segment = segment_at(self.segments, at)
         if segment is None:
             return None
         with opened(self.files, segment.path) as file:
-            head = file.read(at - segment.base, _HEAD_BYTES)
-            if len(head) < _HEAD_BYTES or head[4:8] not in _MAGICS:
-                return None
-            flags = int.from_bytes(head[36:40], "big")
-            # IPv6 addresses are 12 bytes longer; the topic stands after the body.
-            body_at = 88 + 12 * bool(flags & 0x10) + 12 * bool(flags & 0x20)
-            body_size = int.from_bytes(head[body_at - 4 : body_at], "big")
-            width = 2 if head[4:8] == _MAGICS[1] else 1
-            rest = file.read(at - segment.base + body_at + body_size, width + 256)
-        size = int.from_bytes(rest[:width], "big")
-        stated = (
-            rest[width : width + size].decode(errors="replace"),
-            *(int.from_bytes(head[a:b], "big") for a, b in ((12, 16), (20, 28), (28, 36))),
-        )
-        return at if stated == (*queue.key, number, at) else None
-
-
-def is_chosen(options: ReadOptions, store: StorePlace, key: QueueKey) -> bool:
-    """Whether a queue is among those that the options choose."""
-    if options.queues is not None:
-        brokers = (ANY_BROKER, store.broker_name)
-        return any(QueuePlace(key.topic, one, key.queue_id) in options.queues for one in brokers)
-    return options.wants_topic(key.topic)
+            content = file.read(at - segment.base, entry.record_size)
+        try:
+            found = decode_record(content, 0, base=at, check_crc=False)
+        except FormatError:
+            return None
+        stated = (found.topic, found.queue_id, found.queue_offset)
+        return at if stated == (*queue.key, number) else None

@@ -1,4 +1,4 @@
-"""ConsumeQueues as the planner of a query reads them: bounds and entries, by a few small reads.
+"""ConsumeQueues as planners read them: bounds and entries, by a few small reads.
 
 Law: an entry is a hint for pruning, never an answer. A range of the log is left out only because of
 entries whose record was looked at; where a queue is missing, damaged or behind, more is read.
@@ -6,15 +6,17 @@ entries whose record was looked at; where a queue is missing, damaged or behind,
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
 
 from rocketstore.format.file_name import parse_file_name
 from rocketstore.format.markers import CONSUME_QUEUE_DIRECTORY
 from rocketstore.format.queue_entry import (
+    ENTRY_DTYPE,
     ENTRY_SIZE_BYTES,
     QueueEntry,
     decode_entry,
-    entry_array,
     filler_mask,
     written_mask,
 )
@@ -24,11 +26,9 @@ from rocketstore.units import QueueKey
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    import numpy as np
+    from rocketstore.pipeline.files import Files, OpenFile
 
-    from rocketstore.pipeline.files import Files
-
-CHUNK_ENTRIES: Final = 65_536
+_CHUNK_ROWS: Final = 65_536
 
 
 class QueueFile(NamedTuple):
@@ -39,14 +39,21 @@ class QueueFile(NamedTuple):
     entry_count: int
 
 
-class QueueFiles:
-    """The files of one queue.
+def stored_rows(
+    files: Files, path: str, position: int, count: int, kind: np.dtype[Any]
+) -> Iterator[tuple[int, np.ndarray]]:
+    """Yield rows of a file in chunks, each with the number of rows before it; cut at its end."""
+    if count <= 0:
+        return
+    with opened(files, path) as file:
+        for at in range(0, count, _CHUNK_ROWS):
+            wanted = min(_CHUNK_ROWS, count - at) * kind.itemsize
+            raw = file.read(position + at * kind.itemsize, wanted)
+            yield at, np.frombuffer(raw, dtype=kind, count=len(raw) // kind.itemsize)
 
-    Attributes
-    ----------
-    files
-        In order; between two of them entries may be missing.
-    """
+
+class QueueFiles:
+    """The files of one queue, in order; between two of them entries may be missing."""
 
     def __init__(self, system: Files, key: QueueKey, directory: str) -> None:
         self.system = system
@@ -68,23 +75,19 @@ class QueueFiles:
     def entry(self, queue_offset: int) -> QueueEntry | None:
         """Return an entry; None where there is none, written or not."""
         for file in self.files:
-            at = queue_offset - file.first
-            if 0 <= at < file.entry_count:
+            if 0 <= queue_offset - file.first < file.entry_count:
                 with opened(self.system, file.path) as opened_file:
-                    raw = opened_file.read(at * ENTRY_SIZE_BYTES, ENTRY_SIZE_BYTES)
-                entry = decode_entry(raw) if len(raw) == ENTRY_SIZE_BYTES else None
-                return entry if entry is not None and entry.is_written else None
+                    return _entry_at(opened_file, queue_offset - file.first)
         return None
 
     def written_stop(self) -> int:
-        """Return the queue offset behind the last written entry."""
+        """Return the queue offset after the last written entry."""
         for file in reversed(self.files):
             low, high = 0, file.entry_count
             with opened(self.system, file.path) as opened_file:
                 while low < high:
                     middle = (low + high) // 2
-                    raw = opened_file.read(middle * ENTRY_SIZE_BYTES, ENTRY_SIZE_BYTES)
-                    is_written = len(raw) == ENTRY_SIZE_BYTES and decode_entry(raw).is_written
+                    is_written = _entry_at(opened_file, middle) is not None
                     low, high = (middle + 1, high) if is_written else (low, middle)
             if low:
                 return file.first + low
@@ -92,7 +95,8 @@ class QueueFiles:
 
     def min_offset(self, log_min: int) -> int:
         """Return the first queue offset whose record the log may still have."""
-        low, high = self.first_offset, self.written_stop()
+        low, stop = self.first_offset, self.written_stop()
+        high = stop
         while low < high:
             middle = (low + high) // 2
             # Fillers stand for lost records inside a queue, too: they count with what follows them.
@@ -101,7 +105,7 @@ class QueueFiles:
                 low = at + 1
             else:
                 high = middle
-        return self.next_message(low, self.written_stop())[0]
+        return self.next_message(low, stop)[0]
 
     def next_message(self, start: int, stop: int) -> tuple[int, QueueEntry | None]:
         """Return the first entry in [start, stop) that points at a record; `stop` and None else."""
@@ -119,15 +123,10 @@ class QueueFiles:
         """Yield chunks of a range as stored, each with the queue offset of its first entry."""
         for file in self.files:
             first, last = max(start, file.first), min(stop, file.first + file.entry_count)
-            if first >= last:
-                continue
-            with opened(self.system, file.path) as opened_file:
-                for at in range(first, last, CHUNK_ENTRIES):
-                    raw = opened_file.read(
-                        (at - file.first) * ENTRY_SIZE_BYTES,
-                        min(CHUNK_ENTRIES, last - at) * ENTRY_SIZE_BYTES,
-                    )
-                    yield at, entry_array(raw[: len(raw) - len(raw) % ENTRY_SIZE_BYTES])
+            position = (first - file.first) * ENTRY_SIZE_BYTES
+            count = last - first
+            for at, entries in stored_rows(self.system, file.path, position, count, ENTRY_DTYPE):
+                yield first + at, entries
 
     def data_stop(self) -> int:
         """Return a queue offset after which the files are known to be zeros."""
@@ -139,15 +138,20 @@ class QueueFiles:
         return last.first + -(-byte_count // ENTRY_SIZE_BYTES)
 
 
+def _entry_at(file: OpenFile, number: int) -> QueueEntry | None:
+    """Return an entry of a file; None where none was written."""
+    raw = file.read(number * ENTRY_SIZE_BYTES, ENTRY_SIZE_BYTES)
+    entry = decode_entry(raw) if len(raw) == ENTRY_SIZE_BYTES else None
+    return entry if entry is not None and entry.is_written else None
+
+
 def list_queues(location: str) -> list[QueueKey]:
     """Return the queues that have a directory, by topic and number."""
     files, root = files_at(location)
-    topics = [
-        entry for entry in files.list(f"{root}/{CONSUME_QUEUE_DIRECTORY}") if entry.is_directory
-    ]
     return [
         QueueKey(topic.name, int(entry.name))
-        for topic in topics
+        for topic in files.list(f"{root}/{CONSUME_QUEUE_DIRECTORY}")
+        if topic.is_directory
         for entry in sorted(files.list(topic.path), key=lambda one: one.name.zfill(20))
         if entry.is_directory and entry.name.isascii() and entry.name.isdigit()
     ]

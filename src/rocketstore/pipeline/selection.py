@@ -14,7 +14,7 @@ from rocketstore.pipeline.offsets import ANY_BROKER
 from rocketstore.scan.columns import RecordColumns
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     import numpy.typing as npt
 
@@ -25,73 +25,55 @@ if TYPE_CHECKING:
 
 
 def select(
-    columns: RecordColumns,
-    options: ReadOptions,
-    ranges: Sequence[QueueRange],
-    broker: str,
+    columns: RecordColumns, options: ReadOptions, ranges: Sequence[QueueRange], broker: str
 ) -> RecordColumns:
     """Return the wanted records of a batch."""
-    masks = _stored_between(columns, options)
-    if options.has_topic_choice:
-        masks.append(_where_text(columns, "topic", options.wants_topic))
-    if options.tags is not None:
-        masks.append(_where_text(columns, "tags", options.tags.__contains__))
-    if options.queues is not None:
-        masks.append(_assigned(columns, options, broker))
-    if options.has_topic_choice:
-        masks.append(_in_ranges(columns, ranges))
-    if not masks:
-        return columns
-    mask = np.logical_and.reduce(masks)
-    if mask.all():
+    masks = list(_masks(columns, options, ranges, broker))
+    mask = np.logical_and.reduce(masks) if masks else None
+    if mask is None or mask.all():
         return columns
     return RecordColumns(columns.buffer, columns.cols[mask], columns.base)
 
 
-def _stored_between(columns: RecordColumns, options: ReadOptions) -> list[Mask]:
-    masks = []
+def _masks(
+    columns: RecordColumns, options: ReadOptions, ranges: Sequence[QueueRange], broker: str
+) -> Iterator[Mask]:
     if options.starting_timestamp_ms is not None:
-        masks.append(columns.store_timestamp >= options.starting_timestamp_ms)
+        yield columns.store_timestamp >= options.starting_timestamp_ms
     if options.ending_timestamp_ms is not None:
-        masks.append(columns.store_timestamp < options.ending_timestamp_ms)
-    return masks
+        yield columns.store_timestamp < options.ending_timestamp_ms
+    if options.tags is not None:
+        yield _passing(*_distinct(columns, "tags"), options.tags.__contains__)
+    if not options.has_topic_choice:
+        return
+    kind = columns.sys_flag & TRANSACTION_MASK  # those two have no place in a queue
+    yield (kind != TRANSACTION_PREPARED) & (kind != TRANSACTION_ROLLBACK)
+    topics, numbers = _distinct(columns, "topic")
+    yield _passing(topics, numbers, options.wants_topic)
 
+    def in_queue(topic: str, queue_id: int) -> Mask:
+        mask: Mask = columns.queue_id == queue_id
+        return mask & _passing(topics, numbers, topic.__eq__)
 
-def _where_text(columns: RecordColumns, name: str, test: Callable[[str], bool]) -> Mask:
-    """Test a text column, each distinct text once; a missing text never passes."""
-    texts: Any = columns.to_arrow([name]).column(0)
-    encoded = texts.dictionary_encode()
-    verdicts = np.array([*map(test, encoded.dictionary.to_pylist()), False], dtype=np.bool_)
-    numbers = encoded.indices.fill_null(len(verdicts) - 1).to_numpy(zero_copy_only=False)
-    found: Mask = verdicts[numbers]
-    return found
-
-
-def _assigned(columns: RecordColumns, options: ReadOptions, broker: str) -> Mask:
-    queue_ids: dict[str, set[int]] = {}
-    for place in options.queues or ():
-        if place.broker in (ANY_BROKER, broker):
-            queue_ids.setdefault(place.topic, set()).add(place.queue_id)
-    mask = np.zeros(len(columns), dtype=np.bool_)
-    for topic, wanted in queue_ids.items():
-        mask |= _where_text(columns, "topic", topic.__eq__) & np.isin(
-            columns.queue_id, np.array(sorted(wanted), dtype=np.int64)
-        )
-    return mask
-
-
-def _in_ranges(columns: RecordColumns, ranges: Sequence[QueueRange]) -> Mask:
-    """Return which records have a place in a queue, inside the queue's range if it has one."""
-    kind = columns.sys_flag & TRANSACTION_MASK
-    mask: Mask = (kind != TRANSACTION_PREPARED) & (kind != TRANSACTION_ROLLBACK)
-    by_topic: dict[str, list[QueueRange]] = {}
+    if options.queues is not None:
+        chosen = [one for one in options.queues if one.broker in (ANY_BROKER, broker)]
+        queues = [in_queue(one.topic, one.queue_id) for one in chosen]
+        yield np.logical_or.reduce([np.zeros(len(columns), dtype=np.bool_), *queues])
     for one in ranges:
-        by_topic.setdefault(one.topic, []).append(one)
-    for topic, queues in by_topic.items():
-        is_topic = _where_text(columns, "topic", topic.__eq__)
-        for one in queues:
-            outside = columns.queue_offset < one.start
-            if one.stop is not None:
-                outside |= columns.queue_offset >= one.stop
-            mask &= ~(is_topic & (columns.queue_id == one.queue_id) & outside)
-    return mask
+        outside = columns.queue_offset < one.start
+        if one.stop is not None:
+            outside |= columns.queue_offset >= one.stop
+        yield ~(outside & in_queue(one.topic, one.queue_id))
+
+
+def _distinct(columns: RecordColumns, name: str) -> tuple[list[str], npt.NDArray[np.int64]]:
+    """Return the distinct texts of a column, and which of them each record has; -1 is none."""
+    encoded: Any = columns.to_arrow([name]).column(0).dictionary_encode()
+    numbers = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False)
+    return encoded.dictionary.to_pylist(), numbers
+
+
+def _passing(texts: list[str], numbers: npt.NDArray[np.int64], test: Callable[[str], bool]) -> Mask:
+    """Test each distinct text once; a missing one, the last verdict, never passes."""
+    found: Mask = np.array([*map(test, texts), False], dtype=np.bool_)[numbers]
+    return found

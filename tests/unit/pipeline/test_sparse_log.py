@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 import pytest
 
 from rocketstore.pipeline import files, planning, stores
+from rocketstore.pipeline.jobs.archive.archive_job import begin_run
 from rocketstore.pipeline.log_read import read_split
 from support.pipeline_tables import plan_table, read_table
 from support.sparse_log import BEGIN_MS, FILE_MS, GIB, make_sparse_log
@@ -56,6 +57,15 @@ def test_two_terabytes_are_planned_in_seconds_and_megabytes(sparse):
     # Of 20 TB that is a tenth; tracing costs most of the time here.
     assert most < 50 << 20
     assert seconds < 6
+
+
+def test_an_archive_of_hardly_anything_is_made_by_few_tasks(sparse, tmp_path):
+    root, _ = sparse
+    run = begin_run(root, tmp_path / "archive", config=None, max_split_bytes=512 << 20)
+    stretches = [stretch for task in run.tasks for stretch in task.stretches]
+    assert len(stretches) == 2 * FILES
+    assert sum(one.stop - one.start for one in stretches) == FILES * GIB
+    assert len(run.tasks) <= 2 * FILES / planning.PIECES_OF_TASK + 1
 
 
 def test_holes_are_not_read(sparse, reads):

@@ -1,54 +1,47 @@
-"""The tables of the data source, one module each.
-
-A table's module has two functions. ``plan(options)`` runs where the query is planned
-and returns the tasks; ``read(task, options, schema)`` runs on an executor and yields
-Arrow batches of the schema. A task is a value that can be pickled.
-"""
+"""The tables of the data source; see `Table`."""
 
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     import pyarrow as pa
 
     from rocketstore.pipeline.options import ReadOptions
 
 _MODULES: Final = {
-    "messages": "records",
-    "commitlog": "records",
-    "consumequeue": "consumequeue",
-    "index": "index",
-    "segments": "segments",
-    "queues": "queue_bounds",
-    "topics": "topic_totals",
-    "consumers": "consumer_lag",
-    "damage": "damage",
+    "messages": "log_tables",
+    "commitlog": "log_tables",
+    "segments": "log_tables",
+    "damage": "log_tables",
+    "consumequeue": "entry_tables",
+    "index": "entry_tables",
+    "queues": "queue_tables",
+    "topics": "queue_tables",
+    "consumers": "queue_tables",
 }
 
 
-class Table(Protocol):
-    """What a table's module offers."""
+class Table(NamedTuple):
+    """A table: two functions, between which its tasks are pickled.
 
-    def plan(self, options: ReadOptions) -> list[Any]:
-        """Return the tasks of a read."""
-        ...
+    Attributes
+    ----------
+    plan
+        Returns the tasks of a read, where the query is planned.
+    read
+        Yields the rows of one task as batches of a schema, on an executor.
+    """
 
-    def read(
-        self,
-        task: Any,
-        options: ReadOptions,
-        schema: pa.Schema,
-    ) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a task."""
-        ...
+    plan: Callable[[ReadOptions], list[Any]]
+    read: Callable[[Any, ReadOptions, pa.Schema], Iterator[pa.RecordBatch]]
 
 
 def table_named(name: str) -> Table:
-    """Return the module of a table; loaded only when a query uses it."""
-    module: Any = importlib.import_module(f"{__name__}.{_MODULES[name]}")
-    table: Table = module
+    """Return a table; its module is loaded only when a query uses it."""
+    module = importlib.import_module(f"{__name__}.{_MODULES[name]}")
+    table: Table = module.TABLES[name]
     return table

@@ -19,7 +19,7 @@ from rocketstore.errors import ArchiveError
 from rocketstore.format.markers import CONFIG_DIRECTORY
 from rocketstore.pipeline.files import files_at, opened
 from rocketstore.pipeline.jobs.archive.archive_table import EXTENT_BYTES
-from rocketstore.pipeline.planning import grouped
+from rocketstore.pipeline.planning import grouped, stored_weight
 from rocketstore.pipeline.stores import SegmentState, list_segments
 from rocketstore.scan.split import SegmentFile, plan_splits
 from rocketstore.scan.window import scan_window
@@ -250,7 +250,12 @@ def plan_tasks(
 ) -> list[ArchiveTask]:
     """Return the tasks of a run: neighbouring ranges, together at most `max_split_bytes`."""
     parts = [part for one in plan.log for part in _split(one, max_split_bytes)]
-    groups = grouped(parts, max_split_bytes, lambda part: part.stop - part.start)
+    weight = stored_weight(max_split_bytes)
+    groups = grouped(
+        parts,
+        max_split_bytes,
+        lambda part: weight(store.location, part.segment, part.start, part.stop),
+    )
     groups += [plan.kept] if plan.kept else []
     return [ArchiveTask(number, store, group, target, run) for number, group in enumerate(groups)]
 
