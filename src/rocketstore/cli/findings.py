@@ -32,9 +32,7 @@ def print_verification(report: VerifyReport, output: Output) -> int:
         print_text(verification_summary(report))
         if report.counts.unwitnessed_bytes:
             print_text(checksum_note(report))
-    if report.is_damaged:
-        return EXIT_DAMAGED
-    return EXIT_FOUND if report.has_warnings else EXIT_FINE
+    return report.exit_code
 
 
 def verification_summary(report: VerifyReport) -> str:

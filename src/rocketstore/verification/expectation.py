@@ -177,5 +177,5 @@ def expected_items(columns: RecordColumns) -> ExpectedItems:
     count = kernels.list_items(columns.buffer, cols, rows, hashes)
     rows = rows[:count]
     return ExpectedItems(
-        columns.physical_offset[rows], hashes[:count], columns.store_timestamp[rows]
+        columns.physical_offset[rows], hashes[:count].copy(), columns.store_timestamp[rows]
     )

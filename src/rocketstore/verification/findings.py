@@ -5,6 +5,7 @@ Law: a finding says what, where (file and offset), how bad, and what to do next.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -330,7 +331,8 @@ class StoreCounts(NamedTuple):
         return camel_names(self._asdict())
 
 
-class VerifyReport(NamedTuple):
+@dataclass(frozen=True)
+class VerifyReport:
     """Outcome of a check of a whole store."""
 
     findings: list[Finding]
@@ -338,13 +340,18 @@ class VerifyReport(NamedTuple):
 
     @property
     def is_damaged(self) -> bool:
-        """Whether damage is in the store now (exit code 4)."""
+        """Whether damage is in the store now."""
         return any(one.severity is Severity.DAMAGE for one in self.findings)
 
     @property
     def has_warnings(self) -> bool:
-        """Whether something was found that is no mere note (exit code 1 or 4)."""
+        """Whether something was found that is no mere note."""
         return any(one.severity is not Severity.NOTE for one in self.findings)
+
+    @property
+    def exit_code(self) -> int:
+        """0 nothing wrong, 1 findings, 4 damage."""
+        return 4 if self.is_damaged else int(self.has_warnings)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the form that ``--output json`` prints."""

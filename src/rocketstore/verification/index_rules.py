@@ -161,18 +161,25 @@ class StrayCount(NamedTuple):
     first_item: int
 
 
-def item_keys(offsets: Int64Array, hashes: Int64Array, start: int) -> Int64Array:
-    """Return one number for each place and hash; places are less than 2**31 bytes after `start`."""
-    keys: Int64Array = ((offsets - start) << _HASH_BITS) + hashes
-    return keys
+def compare_items(
+    expected: tuple[Int64Array, Int64Array], found: tuple[Int64Array, Int64Array]
+) -> tuple[Int64Array, Int64Array]:
+    """Return the rows of expected items that are not there, and of items that no record calls for.
 
-
-def compare_keys(expected: Int64Array, found: Int64Array) -> tuple[Int64Array, Int64Array]:
-    """Return the rows of expected keys that no item has, and of items that no record calls for."""
-    if np.array_equal(expected, found):
+    Parameters
+    ----------
+    expected, found
+        Physical offsets and hashes; those expected are in order, less than 4 GiB from each other.
+    """
+    if all(map(np.array_equal, expected, found)):
         none = np.empty(0, dtype=np.int64)
         return none, none
-    lacking, stray = ~np.isin(expected, found), ~np.isin(found, expected)
+    start = int(expected[0][0]) if expected[0].size else 0
+    keys = [
+        (np.clip(offsets - start, -1, 2**32 - 1) << _HASH_BITS) + hashes
+        for offsets, hashes in (expected, found)
+    ]
+    lacking, stray = ~np.isin(keys[0], keys[1]), ~np.isin(keys[1], keys[0])
     return np.flatnonzero(lacking), np.flatnonzero(stray)
 
 

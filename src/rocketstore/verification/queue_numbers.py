@@ -53,9 +53,14 @@ class QueueNumbers:
     def __len__(self) -> int:
         return len(self.queues)
 
+    def key(self, number: int) -> QueueKey:
+        """Return the queue of a number."""
+        queue = self.queues[number]
+        return QueueKey(queue.name, queue.queue_id)
+
     def keys(self) -> list[QueueKey]:
         """Return the queue of each number."""
-        return [QueueKey(queue.name, queue.queue_id) for queue in self.queues]
+        return [self.key(number) for number in range(len(self.queues))]
 
     def of(self, columns: RecordColumns) -> Int64Array:
         """Return the number of each record's queue, -1 for one that has no place in a queue."""

@@ -16,6 +16,7 @@ import numpy as np
 
 from rocketstore.format.file_name import is_directory_name
 from rocketstore.format.queue_entry import (
+    ENTRY_DTYPE,
     ENTRY_SIZE_BYTES,
     MAX_EXT_ADDRESS,
     filler_mask,
@@ -23,9 +24,16 @@ from rocketstore.format.queue_entry import (
     written_mask,
 )
 from rocketstore.format.record import FIXED_SIZE
+from rocketstore.scan import kernels
 from rocketstore.verification import runs
 from rocketstore.verification.findings import KINDS, Finding, Severity, finding
-from rocketstore.verification.unbacked import TAIL_KINDS, Unbacked, UnbackedKind, merged
+from rocketstore.verification.unbacked import (
+    TAIL_KINDS,
+    Unbacked,
+    UnbackedKind,
+    merged,
+    unbacked_runs,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -35,9 +43,14 @@ if TYPE_CHECKING:
     from rocketstore.format.queue_entry import EntryArray
     from rocketstore.verification.expectation import ExpectedEntries
     from rocketstore.verification.runs import Runs
+    from rocketstore.verification.unbacked import LogBounds
 
     Int64Array: TypeAlias = npt.NDArray[np.int64]
     BoolArray: TypeAlias = npt.NDArray[np.bool_]
+    ReadEntries: TypeAlias = Callable[[int, int], EntryArray]
+
+CHUNK_ENTRIES: Final = 65_536
+"""Entries that are read at once."""
 
 MISSING_COLUMNS: Final = 5
 """Of a run of missing entries: first queue offset, one past the last, physical offsets of the first
@@ -47,12 +60,9 @@ and the last record, and of the agreeing record before it in its part (else -1).
 EXPLAINED: Final = {
     "extension": "the tags code stands in an extension file (enableConsumeQueueExt)",
     "delay-levels": "deliver times by other delay levels than the settings have",
-    "K-S1": "Java dispatched it at recovery, before it knew the delay levels: a hash, no time",
     "multi-dispatch": "entries in extra queues of other records (enableMultiDispatch)",
 }
 """Reasons for which an entry of a record is another than dispatch would write today."""
-
-_HASH_STOP: Final = 2**31
 
 
 class QueuePart(NamedTuple):
@@ -108,14 +118,13 @@ def compare(
     is_extended = agrees & (tags_code <= MAX_EXT_ADDRESS)
     if is_extended.any():
         is_extended &= has_extension()
-    # A deliver time follows the levels set when it was dispatched; a hash is smaller (K-S1).
-    is_late = expected.deliver_from_ms >= 0
+    # A deliver time follows the levels set when it was dispatched. A hash in its place, which is
+    # smaller, has the message delivered at once (K-S1).
     is_equal = tags_code == entries["tags_code"]
-    is_hash = agrees & is_late & ~is_equal & (np.abs(tags_code) < _HASH_STOP)
-    is_later = is_late & (tags_code >= expected.deliver_from_ms)
+    is_later = (expected.deliver_from_ms >= 0) & (tags_code >= expected.deliver_from_ms)
     agrees &= is_equal | is_later | is_extended
-    differs = (is_extended & ~is_equal, agrees & is_later & ~is_equal, is_hash)
-    explained = (*(int(one.sum()) for one in differs), int((agrees & expected.is_extra).sum()))
+    differs = (is_extended & ~is_equal, agrees & is_later & ~is_equal, agrees & expected.is_extra)
+    explained = tuple(int(one.sum()) for one in differs)
     own = np.flatnonzero(~expected.is_extra)
     offsets, own_agrees = expected.queue_offset[own], agrees[own]
     stated = offsets[own_agrees]
@@ -163,6 +172,23 @@ def added(part: QueuePart, more: QueuePart) -> QueuePart:
     )
 
 
+def entries_at(offsets: Int64Array, read: ReadEntries) -> EntryArray:
+    """Return the entries at some queue offsets, neighbours read at once."""
+    if not offsets.size or (np.diff(offsets) == 1).all():
+        return read(int(offsets[0]) if offsets.size else 0, offsets.size)
+    order = np.argsort(offsets, kind="stable")
+    ordered = offsets[order]
+    found, at = np.empty(offsets.size, ENTRY_DTYPE), 0
+    while at < ordered.size:
+        first = int(ordered[at])
+        # One flipped offset must not make this read a whole disk of nothing.
+        stop = int(np.searchsorted(ordered, first + CHUNK_ENTRIES))
+        entries = read(first, int(ordered[stop - 1]) + 1 - first)
+        found[order[at:stop]] = entries[ordered[at:stop] - first]
+        at = stop
+    return found
+
+
 class QueueView:
     """A queue as its files and the records of the log show it.
 
@@ -170,15 +196,17 @@ class QueueView:
     ----------
     topic, queue_id
         The queue.
-    first_offset, end
-        Queue offset of the first place on disk, and one past the last entry that is not zeros.
     file_places
         Places of a file.
-    has_files
-        Whether there is any.
+    held
+        Queue offsets that each of its files has room for, in order.
+    read
+        Returns so many entries from a queue offset; zeros where no file or byte is.
 
     Attributes
     ----------
+    first_offset, end
+        Queue offset of the first place on disk, and one past the last entry that is not zeros.
     backed
         Queue offsets whose entry agrees with an intact record.
     missing
@@ -187,25 +215,42 @@ class QueueView:
     impossible
         Records whose number cannot be, with their physical offsets, in log order.
     unbacked
-        Entries without an intact record; filled in by who has read them.
+        Entries without an intact record.
+    is_own
+        Whether records name it as their own queue, not only as an extra one.
     """
 
     def __init__(
-        self, topic: str, queue_id: int, first_offset: int, end: int, file_places: int
+        self,
+        topic: str,
+        queue_id: int,
+        file_places: int,
+        held: Sequence[tuple[int, int]],
+        read: ReadEntries,
     ) -> None:
-        self.topic = topic
-        self.queue_id = queue_id
-        self.first_offset = first_offset
-        self.end = end
+        self.topic, self.queue_id = topic, queue_id
         self.file_places = max(1, file_places)
-        self.has_files = True
+        self.has_files = bool(held)
+        self._held, self._read = held, read
+        self.first_offset = held[0][0] if held else 0
+        self.end = self._end()
         self.record_count = 0
         self.first, self.last = 0, -1
         self.backed = self.missing = runs.no_runs()
         self.impossible: list[tuple[int, int]] = []
         self.unbacked: list[Unbacked] = []
         self.is_own = False
-        """Whether records name it as their own queue, not only as an extra one."""
+
+    def _end(self) -> int:
+        stop = self._held[-1][1] if self._held else 0
+        while stop > self.first_offset:
+            start = max(self.first_offset, stop - CHUNK_ENTRIES)
+            content = self._read(start, stop - start).view(np.uint8)
+            last = int(kernels.last_nonzero(content, 0, content.size))
+            if last >= 0:
+                return start + last // ENTRY_SIZE_BYTES + 1
+            stop = start
+        return stop
 
     @property
     def directory(self) -> str:
@@ -253,12 +298,8 @@ class QueueView:
         """Queue offset of the first record that is left."""
         return int(self.backed[0, 0]) if len(self.backed) else self.first_offset
 
-    def gaps(self) -> Runs:
-        """Return the places that no record backs."""
-        return runs.gaps(self.backed, self.first_offset, self.last_used)
-
-    def take(self, parts: Iterable[QueuePart]) -> None:
-        """Put together what all kept records say."""
+    def conclude(self, parts: Iterable[QueuePart], log: LogBounds) -> None:
+        """Put together what all kept records say, and judge the entries that none of them backs."""
         ordered = sorted(parts, key=lambda part: part.start)
         self.backed = runs.joined([part.backed for part in ordered])
         self.record_count = sum(part.record_count for part in ordered)
@@ -268,19 +309,32 @@ class QueueView:
         first = [part.first for part in ordered if part.agreed_count] + missing[:, 0].tolist()
         last = [part.last for part in ordered if part.agreed_count] + (missing[:, 1] - 1).tolist()
         self.first, self.last = min(first, default=0), max(last, default=-1)
+        self._judge(log)
 
-    def judge(self, found: Iterable[Unbacked]) -> None:
-        """Take the runs of entries without a record, in any order, and mark those at the end."""
+    def _judge(self, log: LogBounds) -> None:
+        gaps = runs.gaps(self.backed, self.first_offset, self.last_used)
+        held = runs.joined([self._held])
+        # However far away a stray file lies, what no file holds is not read.
+        found = [
+            Unbacked(UnbackedKind.UNWRITTEN, start, stop)
+            for start, stop in runs.pairs(runs.without(gaps, held))
+        ]
+        for begin, end in runs.pairs(runs.without(gaps, runs.without(gaps, held))):
+            for start in range(begin, end, CHUNK_ENTRIES):
+                entries = self._read(start, min(end - start, CHUNK_ENTRIES))
+                found += unbacked_runs(entries, start, log)
+        self.unbacked = merged(sorted(found, key=lambda run: run.start))
+        self._mark_tail()
+
+    def _mark_tail(self) -> None:
         missing_stop = runs.stop_of(self.truly_missing)
         end = max(self.last_used, runs.stop_of(self.missing))
-        ordered = merged(sorted(found, key=lambda run: run.start))
-        for at in range(len(ordered) - 1, -1, -1):
-            run = ordered[at]
+        for at in range(len(self.unbacked) - 1, -1, -1):
+            run = self.unbacked[at]
             if run.stop != end or run.start < missing_stop or run.kind not in TAIL_KINDS:
                 break
-            ordered[at] = run._replace(is_tail=True)
+            self.unbacked[at] = run._replace(is_tail=True)
             end = run.start
-        self.unbacked = ordered
 
 
 def _believed(queue: QueueView, parts: Sequence[QueuePart]) -> Int64Array:

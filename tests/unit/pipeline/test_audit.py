@@ -20,7 +20,7 @@ from rocketstore.errors import ConfigError, NotAStoreError, StoreError
 from rocketstore.format.file_name import file_name
 from rocketstore.pipeline import files as pipeline_files
 from rocketstore.pipeline.files import ArrowFiles
-from rocketstore.pipeline.jobs.audit import audit_compare, audit_places, audit_work
+from rocketstore.pipeline.jobs.audit import audit_files, audit_plan, audit_work
 from rocketstore.storage.audit.verify import verify_store
 from rocketstore.units import MiB
 from support.audit_runs import audited, keys, kinds
@@ -78,7 +78,7 @@ def test_a_golden_store_is_judged_as_by_verify(name):
     report, verified = audited(root), verify_store(root)
     assert keys(report.findings) == keys(verified.findings)
     assert report.counts == verified.counts
-    assert (report.is_damaged, report.has_findings) == (
+    assert (report.is_damaged, report.has_warnings) == (
         verified.is_damaged,
         verified.has_warnings,
     )
@@ -314,13 +314,12 @@ def test_a_damaged_store_is_judged_as_by_verify(store, damage):
         assert DAMAGES[damage] in kinds(report.findings)
 
 
-def test_blocks_and_buckets_of_other_sizes_find_the_same(store, monkeypatch):
+def test_blocks_and_chunks_of_other_sizes_find_the_same(store, monkeypatch):
     root, offsets = store
     for damage in (flip_body, zero_entry, wrong_hash, lose_first_file):
         damage(root, offsets)
     expected = audited(root)
     monkeypatch.setattr(audit_work, "BLOCK_RECORDS", 7)
-    monkeypatch.setattr(audit_work, "BUCKET_BYTES", 9_000)
     monkeypatch.setattr(audit_work, "CHUNK_ITEMS", 5)
     assert expected.findings
     assert audited(root, max_split_bytes=20_000) == expected
@@ -333,7 +332,7 @@ def test_a_store_behind_pyarrow_is_judged_alike(store, monkeypatch):
         damage(root, offsets)
     expected = audited(root)
     elsewhere = ArrowFiles(LocalFileSystem())
-    for module in (audit_places, audit_work, audit_compare):
+    for module in (audit_plan, audit_files, audit_work):
         monkeypatch.setattr(module, "files_at", lambda location: (elsewhere, location))
     assert audited(root, max_split_bytes=20_000) == expected
 
@@ -472,13 +471,13 @@ def test_what_a_writer_has_not_finished_is_no_finding(tmp_path):
 
 def before_reading(monkeypatch, happens):
     """Let something happen before a range of the log is read."""
-    real = audit_work._LogReader.rows
+    real = audit_work._scanned
 
-    def rows(reader):
-        happens(reader._cut)
-        return real(reader)
+    def scanned(cut, task):
+        happens(cut)
+        return real(cut, task)
 
-    monkeypatch.setattr(audit_work._LogReader, "rows", rows)
+    monkeypatch.setattr(audit_work, "_scanned", scanned)
 
 
 def is_locked(root):
@@ -523,7 +522,7 @@ def test_queue_and_index_files_that_retention_takes_meanwhile_are_no_finding(tmp
             min((root / "index").iterdir()).unlink()
 
     before_reading(monkeypatch, retention)
-    monkeypatch.setattr(audit_places, "_is_live", lambda *_, **__: True)
+    monkeypatch.setattr(audit_plan, "_may_have_writer", lambda _: True)
     report = audited(root)
     assert report.findings == []
     assert report.counts.min_physical_offset == gone

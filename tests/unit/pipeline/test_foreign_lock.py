@@ -12,7 +12,6 @@ import pytest
 
 from rocketstore import MessageStore
 from rocketstore.errors import StoreLockedError
-from rocketstore.pipeline.jobs.audit import audit_places
 from rocketstore.pipeline.jobs.audit.rebuild_proof import prove_rebuild
 from rocketstore.pipeline.sink.sink_commit import check_target
 from rocketstore.storage.audit.verify import verify_store
@@ -97,7 +96,7 @@ def test_a_free_lock_on_a_disk_of_several_machines_proves_nothing(
     device = root.stat().st_dev
     line = f"36 35 {os.major(device)}:{os.minor(device)} / /mnt rw - {kind} server:/ rw\n"
     (tmp_path / "mountinfo").write_text(line)
-    monkeypatch.setattr(audit_places, "_MOUNTS", tmp_path / "mountinfo")
-    assert damage(audited(root)) == []
+    monkeypatch.setattr(lock, "_MOUNTS", tmp_path / "mountinfo")
+    assert damage(audited(root)) == damage(verify_store(root, CONFIG)) == []
     (root / "abort").unlink()
     assert damage(audited(root)) != []

@@ -47,7 +47,7 @@ def audit(
         How to print.
     """
     from rocketstore import pipeline
-    from rocketstore.pipeline.jobs.audit.audit_places import find_places
+    from rocketstore.pipeline.jobs.audit.audit_plan import find_places
     from rocketstore.pipeline.jobs.publishing import refuse_taken
 
     config = (settings or StoreSettings()).load(store)

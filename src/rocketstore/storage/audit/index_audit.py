@@ -27,9 +27,8 @@ from rocketstore.verification.index_rules import (
     IndexFileCheck,
     Lacking,
     StrayCount,
-    compare_keys,
+    compare_items,
     index_findings,
-    item_keys,
 )
 
 if TYPE_CHECKING:
@@ -143,12 +142,15 @@ class IndexAudit:
             for file in self._files
             if file.facts.is_in_order
         ]
-        parts = [item_keys(f.physical_offset[s], f.key_hash[s], start) for f, s in spans]
-        found = np.concatenate([np.empty(0, dtype=np.int64), *parts])
-        lacking, stray = compare_keys(item_keys(offsets, hashes, start), found)
-        matches = np.ones(found.size, dtype=np.bool_)
+        none = np.empty(0, dtype=np.int64)
+        found = (
+            np.concatenate([none, *(file.physical_offset[span] for file, span in spans)]),
+            np.concatenate([none, *(file.key_hash[span] for file, span in spans)]),
+        )
+        lacking, stray = compare_items((offsets, hashes), found)
+        matches = np.ones(found[0].size, dtype=np.bool_)
         matches[stray] = False
-        bounds = np.cumsum([part.size for part in parts])[:-1]
+        bounds = np.cumsum([span.stop - span.start for _, span in spans])[:-1]
         for (file, span), matched in zip(spans, np.split(matches, bounds), strict=bool(spans)):
             file.matched[span] = matched
         if lacking.size:

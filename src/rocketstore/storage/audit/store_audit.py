@@ -303,7 +303,7 @@ def audit_store(  # noqa: PLR0913 - where, how, when; the rest have defaults
     view = _view(survey, end, files)
     bounds = view.bounds()._replace(lost=[(one.start, one.stop) for one in survey.lost_ranges()])
     for queue in queues.queues.values():
-        queue.conclude(bounds)
+        queue.judge(bounds)
     audited = list(queues.queues.values())
     has_index = config.message_index_enable
     queues.close()

@@ -17,7 +17,7 @@ from rocketstore.config import StoreConfig
 from rocketstore.format.file_name import parse_file_name
 from rocketstore.format.markers import CHECKPOINT_FILE_NAME
 from rocketstore.storage.audit.store_audit import audit_store, find_places
-from rocketstore.storage.files.lock import writer_pid
+from rocketstore.storage.files.lock import may_have_writer
 from rocketstore.units import QueueKey
 from rocketstore.verification.expectation import DELAY_TOPIC
 from rocketstore.verification.findings import Finding, Severity, VerifyReport, file_finding
@@ -96,7 +96,7 @@ def _look(
     """Return what one look finds, and whether somebody writes to the store."""
     places = find_places(path, config)
     layout = places.layout
-    is_live = writer_pid(layout.lock) is not None
+    is_live = may_have_writer(layout.lock)
     # Read first: what consumers had by then, the queues have when they are looked at.
     read = small_files(layout)
     standing = list(positions(read))

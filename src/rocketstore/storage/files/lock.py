@@ -18,7 +18,8 @@ import os
 import struct
 import threading
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final, Self
+from pathlib import Path
+from typing import Final, Self
 
 from rocketstore.errors import StoreLockedError
 from rocketstore.format.markers import (
@@ -29,13 +30,14 @@ from rocketstore.format.markers import (
 )
 from rocketstore.storage.system_errors import system_error, system_errors
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 _FLOCK: Final = struct.Struct("@hhqqi4x")
 """``struct flock`` of 64-bit Linux: type, whence, start, length, pid."""
 
 _HINT: Final = "stop that writer, or open with read_only=True, which needs no lock"
+
+_MOUNTS: Final = Path("/proc/self/mountinfo")
+_SHARED: Final = ("nfs", "cifs", "smb", "9p", "virtiofs", "fuse", "ceph", "gluster", "lustre")
+"""Beginnings of the kinds of file systems that other machines mount as well."""
 
 UNKNOWN_WRITER: Final = 0
 """Somebody who holds a lock and has no number here: in another container, or on another host."""
@@ -135,6 +137,28 @@ def writer_pid(path: Path) -> int | None:
             return _doubtful_writer(path)
         finally:
             os.close(descriptor)
+
+
+def may_have_writer(path: Path) -> bool:
+    """Whether somebody may be writing to the store of the lock file at `path`.
+
+    On a disk that other machines mount too, a free lock proves nothing, and ``abort`` decides.
+    """
+    if writer_pid(path) is not None:
+        return True
+    is_doubtful = path.exists() and _doubtful_writer(path) is not None
+    return is_doubtful and _is_shared_disk(path)
+
+
+def _is_shared_disk(path: Path) -> bool:
+    device = path.stat().st_dev
+    name = f"{os.major(device)}:{os.minor(device)}"
+    try:
+        mounts = [line.split() for line in _MOUNTS.read_text("utf-8", "replace").splitlines()]
+    except OSError:
+        return True
+    kinds = {fields[fields.index("-") + 1] for fields in mounts if fields[2] == name}
+    return any(kind.startswith(_SHARED) for kind in kinds)
 
 
 def refuse_writer(path: Path, *, hint: str) -> None:

@@ -1,15 +1,16 @@
-"""The audit: plan byte ranges, let tasks read them, let Spark bring together what belongs together.
+"""The audit: plan byte ranges, let tasks compare them where they are read, let Spark group facts.
 
-What is read goes over the network once, as blocks (`audit_work`); what comparing says of it is
-small, is kept by Spark, and is asked three times: for the shape of the log, for the witnesses of
-records after a break, and for the findings (decision 0009).
+Two passes: one over the log and the index, whose facts Spark keeps; one over these facts by queue,
+which reads of the queues what no record backs (decision 0009). The driver holds a row for each
+range of the log and each index file, and findings up to `MOST_COLLECTED`.
 """
 
 from __future__ import annotations
 
 import bisect
 import time
-from typing import TYPE_CHECKING, Any, Final
+from collections import Counter
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 
@@ -20,27 +21,28 @@ from rocketstore.format.markers import (
 )
 from rocketstore.pipeline.files import opened
 from rocketstore.pipeline.jobs.audit import audit_work
-from rocketstore.pipeline.jobs.audit.audit_compare import compare_targets
-from rocketstore.pipeline.jobs.audit.audit_judgement import Judgement, finding_of, judge_targets
-from rocketstore.pipeline.jobs.audit.audit_places import StorePlaces, find_places
+from rocketstore.pipeline.jobs.audit.audit_files import passing_over_deleted
+from rocketstore.pipeline.jobs.audit.audit_judgement import (
+    REASONS,
+    Judgement,
+    finding_of,
+    judge_targets,
+)
 from rocketstore.pipeline.jobs.audit.audit_plan import (
-    common_task,
-    cuts_of,
-    index_files_of,
-    log_tasks,
-    queue_file_tasks,
+    StorePlaces,
+    find_places,
+    plan_tasks,
     small_contents,
 )
 from rocketstore.pipeline.jobs.audit.audit_report import AuditReport, QueueRow, write_report
 from rocketstore.pipeline.jobs.audit.audit_work import (
     FACTS,
     Row,
-    passing_over_deleted,
+    packed,
     queue_target,
 )
 from rocketstore.pipeline.jobs.publishing import refuse_taken
 from rocketstore.pipeline.options import DEFAULT_SPLIT_BYTES
-from rocketstore.units import GiB
 from rocketstore.verification.findings import Finding, StoreCounts, file_finding
 from rocketstore.verification.index_rules import IndexFacts, Lacking, StrayCount, index_findings
 from rocketstore.verification.log_rules import (
@@ -69,12 +71,10 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 MOST_COLLECTED: Final = 100_000
-"""Findings of queues, and queues, that are collected: the worst first. `out` holds all."""
+"""Findings of queues, and then queues, that are collected: the worst first. `out` holds all."""
 
-_GROUP_BYTES: Final = 2 * GiB
-"""Of the log, whose blocks are one partition: some 100 MB."""
-
-_MOST_GROUPS: Final = 4_000
+_QUEUES_PER_TASK: Final = 500
+_MOST_TASKS: Final = 200
 _LOOKED_AT_BYTES: Final = 256
 """More than a header; a record's last bytes may well be zeros."""
 
@@ -148,29 +148,28 @@ class _Audit:
         now_ms: int,
     ) -> None:
         self._spark, self._places, self._now_ms = spark, places, now_ms
-        self._has_index = config.message_index_enable
         # Read first: what consumers had by then, the queues have when they are looked at.
         self._small = small_contents(places)
-        self._index_findings, index_files = index_files_of(places) if self._has_index else ([], [])
-        self._common = common_task(places, config)
-        self._cuts = list(cuts_of(places, max_split_bytes))
-        self._tasks = [
-            *log_tasks(self._common, self._cuts, max_split_bytes),
-            *(self._common._replace(index_file=file) for file in index_files),
-            *queue_file_tasks(self._common, places),
-        ]
+        self._common, self._tasks, self._index = plan_tasks(places, config, max_split_bytes)
 
     def run(self, out: str | Path | None) -> AuditReport:
-        from rocketstore.pipeline.jobs.execution import plain_failure  # noqa: PLC0415 - PySpark
+        from rocketstore.pipeline.jobs.execution import (  # noqa: PLC0415 - needs PySpark
+            map_tasks,
+            plain_failure,
+        )
 
-        facts = self._facts()
+        facts = map_tasks(self._spark, self._tasks, audit_work.read_task, FACTS)
         judged = None
         try:
             with plain_failure():
                 facts.persist()
-                view, excluded = self._shape(facts)
-                judged = self._judged(facts, view, excluded).persist()
-                report, own = self._report(facts, judged, view)
+                whole = _rows(facts.filter("kind IN ('stretch', 'index')"), "kind", "facts")
+                view, excluded = self._shape(facts, _decoded(whole, "stretch", Stretch))
+                judged = self._judged(facts, view, excluded)
+                if out is not None:
+                    judged.persist()
+                index = _decoded(whole, "index", IndexFacts)
+                report, own = self._report(_collected(judged), index, view)
                 if out is not None:
                     write_report(report, own, judged, str(out))
                 return report
@@ -179,33 +178,20 @@ class _Audit:
                 if frame is not None:
                     frame.unpersist()
 
-    def _facts(self) -> DataFrame:
-        """Return what tasks read, compared where it came together."""
-        from rocketstore.pipeline.jobs.execution import map_tasks  # noqa: PLC0415 - needs PySpark
-
-        read = map_tasks(self._spark, self._tasks, audit_work.read_parts, FACTS)
-        total = sum(cut.stop - cut.start for cut in self._cuts)
-        groups = min(_MOST_GROUPS, max(2, -(-total // _GROUP_BYTES)))
-        together = read.repartition(groups, "target").sortWithinPartitions("target", "place")
-        return _mapped(together, compare_targets, self._common)
-
-    def _shape(self, facts: DataFrame) -> tuple[LogView, tuple[tuple[int, int], ...]]:
+    def _shape(
+        self, facts: DataFrame, stretches: list[Stretch]
+    ) -> tuple[LogView, tuple[tuple[int, int], ...]]:
         """Return the log, and the ranges of it that hold no messages."""
         places, size = self._places, self._places.sizes.commit_log_file_bytes
-        stretches = [
-            msgspec.msgpack.decode(content, type=Stretch)
-            for content in _contents(facts.filter("kind = 'stretch'"))
-        ]
         stretches.sort(key=lambda one: one.start)
         gone = {one.base for one in stretches if one.is_gone}
         if places.is_live:
             # Retention may have taken the oldest files, and their entries, since they were read.
-            there = {file.base for file in places.listed_again().files}
+            there = {file.base for file in places.log_now().files}
             gone |= {file.base for file in places.log.files} - there
         bases = [file.base for file in places.log.files if file.base not in gone]
         present = [one for one in stretches if one.base not in gone]
-        evidence = self._evidence(facts, present)
-        view = log_view(present, bases, size, evidence)
+        view = log_view(present, bases, size, self._evidence(facts, present))
         excluded = [(one.start, one.stop) for one in view.leftovers]
         excluded += [(base, base + size) for base in gone]
         return view, tuple(sorted(excluded))
@@ -225,56 +211,42 @@ class _Audit:
     def _judged(
         self, facts: DataFrame, view: LogView, excluded: tuple[tuple[int, int], ...]
     ) -> DataFrame:
-        places = self._places
-        judgement = Judgement(
-            view.bounds(),
-            excluded,
-            self._common.places,
-            frozenset(key.topic for key in places.queues),
-            places.is_live,
-        )
-        known = [Row(queue_target(*key), -1, "listed") for key in places.queues]
+        import pyarrow as pa  # noqa: PLC0415 - only where jobs run
+
+        queues = self._places.queues
+        topics = frozenset(key.topic for key in queues)
+        judgement = Judgement(self._common, view.bounds(), excluded, topics)
+        known = [
+            Row(queue_target(*key), -1, "listed", packed(row.files)) for key, row in queues.items()
+        ]
         known += [
-            Row(queue_target(one.topic, one.queue_id), -1, "position", msgspec.msgpack.encode(one))
+            Row(queue_target(one.topic, one.queue_id), -1, "position", packed(one))
             for one in positions(self._small.get)
         ]
-        about = facts.filter("kind IN ('part', 'cell', 'stray', 'lacking', 'explained')")
-        if known:
-            import pyarrow as pa  # noqa: PLC0415 - only where jobs run
-
-            table = pa.Table.from_batches(audit_work.as_batches(known))
-            about = about.unionByName(self._spark.createDataFrame(table))
-        groups = min(200, max(2, len(places.queues) // 50))
-        together = about.repartition(groups, "target").sortWithinPartitions("target", "place")
+        known.append(Row("index", -1, "listed"))  # so that there is a row at least
+        table = pa.Table.from_batches(audit_work.as_batches(known))
+        about = facts.filter("kind NOT IN ('stretch', 'index')")
+        about = about.unionByName(self._spark.createDataFrame(table))
+        groups = min(_MOST_TASKS, 2 + len(queues) // _QUEUES_PER_TASK)
+        together = about.repartition(groups, "target").sortWithinPartitions("target")
         return _mapped(together, judge_targets, judgement)
 
     # --- what is said ---------------------------------------------------------------------------
 
     def _report(
-        self, facts: DataFrame, judged: DataFrame, view: LogView
+        self, judged: list[Row], index: list[IndexFacts], view: LogView
     ) -> tuple[AuditReport, list[Finding]]:
         """Return what is reported, and which findings are not rows of `judged`."""
-        index = [
-            msgspec.msgpack.decode(content, type=IndexFacts)
-            for content in _contents(facts.filter("kind = 'index'"))
-        ]
-        index.sort(key=lambda one: one.file)
-        sums = judged.filter("kind = 'queue'").groupBy("kind").agg({**_SUMS, "*": "count"})
-        numbers = _rows(sums, "count(1)", "sum(a)", "sum(b)", "sum(c)") or [(0, 0, 0, 0)]
-        queue_count, entries, holes, used = numbers[0]
-        worst_first = judged.filter("kind = 'finding'").orderBy("a", ascending=False)
-        found = [finding_of(one) for one in _contents(worst_first.limit(MOST_COLLECTED))]
+        sums: Counter[str] = Counter()
+        for row in judged:
+            if row.kind == "sums":
+                sums.update(msgspec.msgpack.decode(row.facts))
+        found = [finding_of(row.facts) for row in judged if row.kind == "finding"]
         found.sort(key=lambda one: (one.topic or "", one.queue_id or 0, one.kind, one.offset))
-        queues = [
-            QueueRow(*msgspec.msgpack.decode(content))
-            for content in _contents(judged.filter("kind = 'queue'").limit(MOST_COLLECTED))
-        ]
-        reasons = judged.filter("kind = 'explained'").groupBy("target").agg({"a": "sum"})
-        explained = _rows(reasons, "target", "sum(a)")
-        log = [*self._log_findings(view, used), *self._queue_file_findings()]
+        queues = [QueueRow(*msgspec.msgpack.decode(r.facts)) for r in judged if r.kind == "queue"]
+        log = [*self._log_findings(view, sums["used"]), *self._queue_file_findings()]
         rest = [*self._item_findings(judged, index, view), *self._small_findings(view)]
         report = AuditReport(
-            self._places.location,
             [
                 *log,
                 *(one for one in found if one.kind.startswith("queue")),
@@ -287,15 +259,16 @@ class _Audit:
                 unwitnessed_bytes=sum(one.record_bytes - one.body_bytes for one in view.kept),
                 damaged_bytes=view.damaged_bytes,
                 leftover_count=sum(chain.record_count for chain in view.leftovers),
-                queue_count=queue_count,
-                entry_count=entries,
-                hole_count=holes,
+                queue_count=sums["queues"],
+                entry_count=sums["entries"],
+                hole_count=sums["holes"],
                 index_item_count=sum(one.item_count for one in index),
                 min_physical_offset=view.start,
                 max_physical_offset=view.end,
             ),
+            self._places.location,
             sorted(queues, key=lambda one: (one.topic, one.queue_id)),
-            {reason: count for reason, count in sorted(explained) if count},
+            {reason: sums[reason] for reason in sorted(REASONS) if sums[reason]},
         )
         return report, [*log, *rest]
 
@@ -333,23 +306,20 @@ class _Audit:
                 yield extension_finding(directory, topic, queue, sizes)
 
     def _item_findings(
-        self, judged: DataFrame, index: list[IndexFacts], view: LogView
+        self, judged: list[Row], index: list[IndexFacts], view: LogView
     ) -> list[Finding]:
-        if not self._has_index:
+        if not self._common.has_index:
             return []
-        sums = judged.filter("kind = 'stray'").groupBy("target", "place")
         stray = [
-            StrayCount(target.partition("/")[2], bool(place), count, first)
-            for target, place, count, first in _rows(
-                sums.agg({"a": "sum", "b": "min"}), "target", "place", "sum(a)", "min(b)"
-            )
+            StrayCount(row.target.partition("/")[2], bool(row.c), row.a, row.b)
+            for row in judged
+            if row.kind == "stray"
         ]
-        keys = judged.filter("kind = 'lacking'").groupBy("kind").agg({"a": "sum", "b": "min"})
-        lacking = _rows(keys, "sum(a)", "min(b)") or [(0, -1)]
-        return self._index_findings + index_findings(
-            index,
+        lacking = [Lacking(row.a, row.b) for row in judged if row.kind == "lacking"]
+        return self._index + index_findings(
+            sorted(index, key=lambda one: one.file),
             self._places.index_layout,
-            Lacking(*lacking[0]),
+            lacking[0] if lacking else Lacking(0, -1),
             stray,
             lambda offset: _store_time(self._places, view, offset),
             is_live=self._places.is_live,
@@ -396,7 +366,19 @@ def _store_time(places: StorePlaces, view: LogView, offset: int) -> int | None:
 
 # --- Spark --------------------------------------------------------------------------------------
 
+Facts = TypeVar("Facts")
+
 _SUMS: Final = {"a": "sum", "b": "sum", "c": "sum"}
+
+
+def _collected(judged: DataFrame) -> list[Row]:
+    """Return sums, and the worst of what was found, as rows."""
+    rows = _rows(judged.orderBy("place", ascending=True).limit(MOST_COLLECTED), *Row._fields)
+    return [Row._make(row) for row in rows]
+
+
+def _decoded(rows: Iterable[tuple[str, bytes]], kind: str, of: type[Facts]) -> list[Facts]:
+    return [msgspec.msgpack.decode(facts, type=of) for one, facts in rows if one == kind]
 
 
 def _mapped(
@@ -417,10 +399,6 @@ def _by_chain(starts: Sequence[int], rows: Iterable[Row]) -> Iterator[Row]:
     """Put the start of its chain as the place of each row."""
     for row in rows:
         yield row._replace(place=starts[bisect.bisect_right(starts, row.place) - 1], facts=b"")
-
-
-def _contents(frame: DataFrame) -> list[bytes]:
-    return [row[0] for row in _rows(frame, "facts")]
 
 
 def _rows(frame: DataFrame, *names: str) -> list[tuple[Any, ...]]:

@@ -6,25 +6,46 @@ Law: a queue is judged from its own facts and the shape of the log, in whatever 
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections import Counter
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 import numpy as np
 
-from rocketstore.format.queue_entry import ENTRY_DTYPE
-from rocketstore.pipeline.jobs.audit.audit_compare import Cell, part_of
-from rocketstore.pipeline.jobs.audit.audit_work import Row, queue_of
+from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES
+from rocketstore.pipeline.jobs.audit.audit_files import QueueSource, StoreFile
+from rocketstore.pipeline.jobs.audit.audit_work import Row, packed, part_of
+from rocketstore.units import QueueKey
 from rocketstore.verification import runs
 from rocketstore.verification.expectation import DELAY_TOPIC
 from rocketstore.verification.findings import Finding, Severity
 from rocketstore.verification.queue_rules import EXPLAINED, QueueView, queue_findings
 from rocketstore.verification.small_files import Position, position_findings
-from rocketstore.verification.unbacked import LogBounds, Unbacked, UnbackedKind, unbacked_runs
+from rocketstore.verification.unbacked import UnbackedKind
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
+    from rocketstore.pipeline.jobs.audit.audit_work import AuditTask
     from rocketstore.verification.queue_rules import QueuePart
+    from rocketstore.verification.unbacked import LogBounds
+
+SUMS, DAMAGE, FOUND, QUEUE = range(4)
+"""Places of what is judged: in this order it is collected, as far as there is room."""
+
+REASONS: Final = EXPLAINED | {
+    "expired": "records that were deleted with old log files",
+    "filler": "places before a queue's first message, or of lost ones",
+    "kept-place": "the place of a record that is lost, kept when the store was recovered",
+    "K-I8": "Java indexes the last record once more at recovery",
+}
+"""Why entries and items may differ from what dispatch would write today, without a fault."""
+
+_REASON_OF: Final = {
+    UnbackedKind.EXPIRED: "expired",
+    UnbackedKind.FILLER: "filler",
+    UnbackedKind.KEPT: "kept-place",
+}
 
 
 class Judgement(NamedTuple):
@@ -32,99 +53,114 @@ class Judgement(NamedTuple):
 
     Attributes
     ----------
+    task
+        What all tasks share.
     excluded
         Ranges of the log whose records are no messages: leftovers, and files that are gone.
     topics
         Topics that have a directory.
     """
 
+    task: AuditTask
     bounds: LogBounds
     excluded: tuple[tuple[int, int], ...]
-    file_places: int
     topics: frozenset[str]
-    is_live: bool
 
 
 def judge_targets(judgement: Judgement, rows: Iterable[Row]) -> Iterator[Row]:
-    """Judge what came together; `rows` are sorted by target, then place.
+    """Judge what came together; `rows` are sorted by target.
 
-    Yields rows of the kinds ``finding``, ``queue`` (entries, holes, places in use), ``lacking``
-    (keys, first place) and ``stray`` (of place 0: wrong, of 1: stale; items, first item).
+    Yields ``finding`` and ``queue`` rows, and ``sums``: of queues, reasons, and items.
     """
     excluded = np.array(judgement.excluded, dtype=np.int64).reshape(-1, 2)
-
-    def is_kept(row: Row) -> bool:
-        return not runs.holds(excluded, row.place)
-
+    sums: Counter[str] = Counter()
     for target, group in itertools.groupby(rows, key=lambda row: row.target):
+        kept = [
+            row
+            for row in group
+            if row.kind not in {"part", "lacking"} or not runs.holds(excluded, row.place)
+        ]
         if target.startswith("queue/"):
-            kept = [row for row in group if row.kind != "part" or is_kept(row)]
-            yield from _judge_queue(judgement, target, kept)
-            continue
-        for row in group:
-            if row.kind == "lacking" and is_kept(row):
-                yield Row(target, 0, "lacking", b"", row.a, row.place)
-            elif row.kind == "explained":
-                yield row
-            elif row.kind == "stray":
-                numbers, offsets = (np.frombuffer(b, np.int64) for b in _decoded(row.facts))
-                is_stale = offsets >= judgement.bounds.end
-                is_there = offsets >= judgement.bounds.min
-                for place, chosen in enumerate((~is_stale & is_there, is_stale)):
-                    if chosen.any():
-                        first = int(numbers[chosen].min())
-                        yield Row(target, place, "stray", b"", int(chosen.sum()), first)
+            yield from _judge_queue(judgement, target, kept, sums)
+        else:
+            yield from _judge_items(judgement.bounds, target, kept, sums)
+    yield Row("", SUMS, "sums", packed(sums))
 
 
-def _judge_queue(judgement: Judgement, target: str, rows: list[Row]) -> Iterator[Row]:
-    topic, queue_id = queue_of(target)
-    cells = [msgspec.msgpack.decode(r.facts, type=Cell) for r in rows if r.kind == "cell"]
-    cells.sort(key=lambda cell: cell.start)
-    first = min((cell.start for cell in cells), default=0)
-    end = max((cell.end for cell in cells), default=0)
-    view = QueueView(topic, queue_id, first, max(first, end), judgement.file_places)
-    view.has_files = bool(cells)
-    parts = [part_of(row.facts) for row in rows if row.kind == "part"]
-    view.take(parts)
-    view.judge(_unbacked(view, cells, judgement.bounds))
-    places = [msgspec.msgpack.decode(r.facts, type=Position) for r in rows if r.kind == "position"]
-    is_there = view.is_own or any(row.kind == "listed" for row in rows)
+def _judge_items(
+    bounds: LogBounds, target: str, rows: list[Row], sums: Counter[str]
+) -> Iterator[Row]:
+    """Yield keys without an item, and items without a record: past the log's end (1), or not."""
+    sums["K-I8"] += sum(row.a for row in rows if row.kind == "repeated")
+    lacking = [row for row in rows if row.kind == "lacking"]
+    if lacking:
+        first = min(row.place for row in lacking)
+        yield Row(target, SUMS, "lacking", b"", sum(row.a for row in lacking), first)
+    stray = [msgspec.msgpack.decode(row.facts) for row in rows if row.kind == "stray"]
+    if stray:
+        numbers, offsets = (
+            np.frombuffer(b"".join(column), np.int64) for column in zip(*stray, strict=True)
+        )
+        is_stale = offsets >= bounds.end
+        for late, chosen in enumerate((~is_stale & (offsets >= bounds.min), is_stale)):
+            if chosen.any():
+                first, count = int(numbers[chosen].min()), int(chosen.sum())
+                yield Row(target, SUMS, "stray", b"", count, first, late)
+
+
+def _judge_queue(
+    judgement: Judgement, target: str, rows: list[Row], sums: Counter[str]
+) -> Iterator[Row]:
+    _, number, topic = target.split("/", 2)
+    key, is_live = QueueKey(topic, int(number)), judgement.task.is_live
+    listed = [row.facts for row in rows if row.kind == "listed"]
+    parts = [part_of(row) for row in rows if row.kind == "part"]
+    view = _view(judgement, key, msgspec.msgpack.decode(listed[0]) if listed else [], parts)
+    is_there = view.is_own or bool(listed)
     if is_there:
-        for found in queue_findings(view, is_live=judgement.is_live):
+        for found in queue_findings(view, is_live=is_live):
             yield _finding_row(found)
-        yield from _explained(view, parts)
-        used = view.end - view.first_offset
-        row = msgspec.msgpack.encode(_queue_columns(view))
-        yield Row(target, 0, "queue", row, view.entry_count, view.hole_count, used)
+        _count(view, parts, sums)
+        yield Row(target, QUEUE, "queue", packed(_queue_columns(view)))
     if is_there or topic in judgement.topics or topic == DELAY_TOPIC.decode():
-        for position in places:
-            for found in position_findings(position, view if is_there else None):
-                yield _finding_row(found)
+        for row in rows:
+            if row.kind == "position":
+                position = msgspec.msgpack.decode(row.facts, type=Position)
+                for found in position_findings(position, view if is_there else None):
+                    yield _finding_row(found)
 
 
-def _explained(view: QueueView, parts: list[QueuePart]) -> Iterator[Row]:
-    """Yield how many entries are not what dispatch would write today, by reason."""
+def _view(
+    judgement: Judgement, key: QueueKey, files: Sequence[Any], parts: list[QueuePart]
+) -> QueueView:
+    task = judgement.task
+    while True:
+        held = [
+            (base // ENTRY_SIZE_BYTES, -(-(base + size) // ENTRY_SIZE_BYTES))
+            for base, size, _ in files
+        ]
+        source = QueueSource(
+            task.location, task.queue_file_bytes, key, [StoreFile(*file) for file in files]
+        )
+        places = task.queue_file_bytes // ENTRY_SIZE_BYTES
+        view = QueueView(*key, places, held, source.read)
+        view.conclude(parts, judgement.bounds)
+        if not source.has_lost:
+            return view
+        files = source.listed_again()  # retention took one meanwhile
+
+
+def _count(view: QueueView, parts: list[QueuePart], sums: Counter[str]) -> None:
+    """Add up what a queue has, and why its entries are not what dispatch would write today."""
+    sums["queues"] += 1
+    sums["entries"] += view.entry_count
+    sums["holes"] += view.hole_count
+    sums["used"] += view.end - view.first_offset
     for at, reason in enumerate(EXPLAINED):
-        yield Row(reason, 0, "explained", b"", sum(part.explained[at] for part in parts))
-    for kind, reason in (
-        (UnbackedKind.EXPIRED, "expired"),
-        (UnbackedKind.FILLER, "filler"),
-        (UnbackedKind.KEPT, "kept-place"),
-    ):
-        count = sum(run.stop - run.start for run in view.unbacked if run.kind is kind)
-        yield Row(reason, 0, "explained", b"", count)
-
-
-def _unbacked(view: QueueView, cells: list[Cell], bounds: LogBounds) -> Iterator[Unbacked]:
-    for cell in cells:
-        for name, start, stop in cell.runs:
-            if start < view.last_used:
-                yield Unbacked(UnbackedKind[name], start, min(stop, view.last_used))
-        for start, content in cell.doubtful:
-            yield from unbacked_runs(np.frombuffer(content, dtype=ENTRY_DTYPE), start, bounds)
-    covered = runs.joined([[(cell.start, cell.stop)] for cell in cells])
-    for start, stop in runs.pairs(runs.without(view.gaps(), covered)):
-        yield Unbacked(UnbackedKind.UNWRITTEN, start, stop)
+        sums[reason] += sum(part.explained[at] for part in parts)
+    for run in view.unbacked:
+        if run.kind in _REASON_OF:
+            sums[_REASON_OF[run.kind]] += run.stop - run.start
 
 
 def _queue_columns(view: QueueView) -> list[Any]:
@@ -143,19 +179,11 @@ def _queue_columns(view: QueueView) -> list[Any]:
 
 
 def _finding_row(found: Finding) -> Row:
-    return Row("", 0, "finding", packed_finding(found), int(found.severity is Severity.DAMAGE))
-
-
-def packed_finding(found: Finding) -> bytes:
-    """Return a finding as bytes."""
-    return msgspec.msgpack.encode((found.severity.value, *found[1:]))
+    place = DAMAGE if found.severity is Severity.DAMAGE else FOUND
+    return Row("", place, "finding", packed((found.severity.value, *found[1:])))
 
 
 def finding_of(content: bytes) -> Finding:
     """Return a finding from bytes."""
-    severity, *rest = _decoded(content)
+    severity, *rest = msgspec.msgpack.decode(content)
     return Finding(Severity(severity), *rest)
-
-
-def _decoded(content: bytes) -> Any:
-    return msgspec.msgpack.decode(content)

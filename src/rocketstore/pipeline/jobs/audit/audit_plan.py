@@ -1,91 +1,346 @@
-"""What an audit's tasks are to read, and what its driver reads at once."""
+"""Where the parts of a store are, and what the audit's tasks are to read of them.
+
+Law: nothing is opened for writing. What is wrong with a file is a value; a file that its name or
+neighbours contradict is left out and reported, a short one is used as far as it goes.
+"""
 
 from __future__ import annotations
 
-import itertools
+import contextlib
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from rocketstore.config import parse_delay_levels
-from rocketstore.format.index_file import is_index_file_name
-from rocketstore.format.markers import CONFIG_DIRECTORY
-from rocketstore.pipeline.files import opened
-from rocketstore.pipeline.jobs.audit.audit_places import data_stop
-from rocketstore.pipeline.jobs.audit.audit_work import (
-    AuditedFile,
-    AuditTask,
-    Cut,
+from rocketstore.config import (
+    ObservedSizes,
+    StoreConfig,
+    StoreSizes,
+    parse_delay_levels,
+    resolve_sizes,
+)
+from rocketstore.errors import FormatError, NotAStoreError
+from rocketstore.format.index_file import (
+    FIRST_ITEM,
+    INDEX_HEADER_SIZE,
+    IndexLayout,
+    decode_header,
+    is_index_file_name,
+    used_item_count,
+)
+from rocketstore.format.markers import (
+    ABORT_FILE_NAME,
+    COMMIT_LOG_DIRECTORY,
+    CONFIG_DIRECTORY,
+    CONSUME_QUEUE_DIRECTORY,
+    CONSUME_QUEUE_EXT_DIRECTORY,
+    INDEX_DIRECTORY,
+    LOCK_FILE_NAME,
+)
+from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES
+from rocketstore.pipeline.files import files_at, is_remote, opened
+from rocketstore.pipeline.jobs.audit.audit_files import (
+    FileRow,
+    StoreFile,
     passing_over_deleted,
+    row_of,
+)
+from rocketstore.pipeline.jobs.audit.audit_work import AuditTask, Cut, IndexFile
+from rocketstore.pipeline.stores import (
+    commonest_size,
+    configured_log,
+    list_segments,
+    offset_files,
+    store_with_log,
 )
 from rocketstore.scan.split import SegmentFile, plan_splits
+from rocketstore.units import QueueKey
 from rocketstore.verification.findings import Finding, finding
 from rocketstore.verification.small_files import SMALL_FILES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from rocketstore.config import StoreConfig
-    from rocketstore.pipeline.jobs.audit.audit_places import StorePlaces
+    from rocketstore.pipeline.files import FileEntry, Files, OpenFile
 
-_QUEUE_FILES: Final = 2_000
-"""Queue files that one task names."""
+_LISTERS: Final = 16
+"""Directories of an object store that are listed at once."""
+
+_LAST: Final = 2**63 - 1
 
 
-def common_task(places: StorePlaces, config: StoreConfig) -> AuditTask:
-    """Return what all tasks share."""
-    levels = parse_delay_levels(config.message_delay_level)
-    return AuditTask(
-        places.location,
-        places.sizes.commit_log_file_bytes,
-        places.sizes.consume_queue_file_bytes,
-        places.index_layout,
-        config.message_index_enable,
-        places.is_live,
-        places.log.first,
-        tuple(levels.get(level, 0) for level in range(max(levels, default=0) + 1)),
+@dataclass(frozen=True)
+class StorePlaces:
+    """A store's parts as they were found.
+
+    Attributes
+    ----------
+    location
+        Path or URI, as tasks open it.
+    root
+        The path inside its file system.
+    is_live
+        A writer works on it: what it has not dispatched yet is no fault.
+    extensions
+        Sizes of the files of each queue's extension.
+    was_closed
+        There is no file ``abort``.
+    """
+
+    location: str
+    files: Files
+    root: str
+    sizes: StoreSizes
+    log_directories: tuple[str, ...]
+    log: FileRow
+    queues: dict[QueueKey, FileRow]
+    index_entries: tuple[FileEntry, ...]
+    extensions: dict[tuple[str, str], list[int]]
+    is_live: bool
+    was_closed: bool
+
+    @property
+    def index_layout(self) -> IndexLayout:
+        """Slots and items of each index file."""
+        return IndexLayout(self.sizes.hash_slot_count, self.sizes.index_item_count)
+
+    def log_now(self) -> FileRow:
+        """Return the log's files as they are by now."""
+        listed = [self.files.list(directory) for directory in self.log_directories]
+        return row_of(listed, self.sizes.commit_log_file_bytes)
+
+    def below_root(self, path: str) -> str:
+        """Return a path relative to the store where it lies there."""
+        return path.removeprefix(self.root + "/")
+
+    def place_in_log(self, physical_offset: int) -> tuple[str, int]:
+        """Return file and position of a physical offset, ("", offset) where no file is."""
+        size = self.sizes.commit_log_file_bytes
+        for file in self.log.files:
+            if file.base <= physical_offset < file.base + size:
+                return self.below_root(file.path), physical_offset - file.base
+        return "", physical_offset
+
+
+def find_places(location: str, config: StoreConfig) -> StorePlaces:
+    """Find a store's parts and learn the sizes of its files: set, or the commonest.
+
+    Raises
+    ------
+    NotAStoreError
+        There is no CommitLog directory, or not every one that was named.
+    ConfigError
+        A size cannot be learnt, or the log's files look like those of one directory of several.
+    StoreError
+        Something cannot be read.
+    """
+    files, root = files_at(location)
+    root = root.rstrip("/")
+    named = configured_log(location, config)
+    if named:
+        store_with_log(location, named)
+    else:
+        list_segments(location)  # raises where it is one directory of several
+    logs = list(named) or [f"{root}/{COMMIT_LOG_DIRECTORY}"]
+    if not any(_is_directory(files, path) for path in logs):
+        raise NotAStoreError(
+            f"{location} is no store: it has no commitlog directory",
+            hint="give the directory that holds commitlog, consumequeue and index; for a log that "
+            "lies elsewhere set storePathCommitLog",
+        )
+    queue_directory = f"{root}/{CONSUME_QUEUE_DIRECTORY}"
+    listed = _listed(files, queue_directory)
+    keys = {
+        QueueKey(topic, int(name)): entries
+        for (topic, name), entries in listed.items()
+        # As in 4.9, a name must be a number to count.
+        if name.isascii() and name.isdigit() and str(int(name)) == name
+    }
+    index = files.list(f"{root}/{INDEX_DIRECTORY}")
+    sizes = _sizes(files, config, logs, keys.values(), index)
+    extensions = _listed(files, f"{root}/{CONSUME_QUEUE_EXT_DIRECTORY}")
+    names = {entry.name for entry in files.list(root)}
+    return StorePlaces(
+        location if is_remote(location) else root,
+        files,
+        root,
+        sizes,
+        tuple(logs),
+        row_of(map(files.list, logs), sizes.commit_log_file_bytes),
+        {key: row_of([keys[key]], sizes.consume_queue_file_bytes) for key in sorted(keys)},
+        tuple(index),
+        {
+            key: [one.size for one in entries if not one.is_directory]
+            for key, entries in extensions.items()
+        },
+        # No lock reaches an object store.
+        ABORT_FILE_NAME in names if is_remote(location) else _may_have_writer(root),
+        ABORT_FILE_NAME not in names,
     )
 
 
-def cuts_of(places: StorePlaces, max_split_bytes: int) -> Iterator[Cut]:
-    """Yield the ranges of the log that hold something."""
+def _is_directory(files: Files, path: str) -> bool:
+    parent, _, name = path.rpartition("/")
+    return any(one.name == name and one.is_directory for one in files.list(parent))
+
+
+def _sizes(
+    files: Files,
+    config: StoreConfig,
+    logs: list[str],
+    queues: Iterable[list[FileEntry]],
+    index: list[FileEntry],
+) -> StoreSizes:
+    # What is set is not compared with the files: a file of another length is a finding.
+    log_files = [one for path in logs for one in offset_files(files.list(path))]
+    queue_files = (
+        []
+        if config.mapped_file_size_consume_queue
+        else [one for entries in queues for one in offset_files(entries)]
+    )
+    index_files = [one for one in index if is_index_file_name(one.name)]
+    has_layout = config.max_hash_slot_num is not None and config.max_index_num is not None
+    observed = ObservedSizes(
+        commit_log=None if config.mapped_file_size_commit_log else commonest_size(log_files),
+        consume_queue=commonest_size(queue_files, ENTRY_SIZE_BYTES),
+        index_file=None if has_layout else commonest_size(index_files),
+    )
+    return resolve_sizes(config, observed)
+
+
+def _listed(files: Files, directory: str) -> dict[tuple[str, str], list[FileEntry]]:
+    """Return what lies two directories below one, by their names."""
+    below = [
+        (topic.name, queue)
+        for topic in files.list(directory)
+        if topic.is_directory
+        for queue in files.list(topic.path)
+        if queue.is_directory
+    ]
+    with ThreadPoolExecutor(_LISTERS) as pool:
+        listings = pool.map(files.list, [queue.path for _, queue in below])
+        keys = [(topic, queue.name) for topic, queue in below]
+        return dict(zip(keys, listings, strict=True))
+
+
+def _may_have_writer(root: str) -> bool:
+    from rocketstore.storage.files.lock import may_have_writer  # noqa: PLC0415 - drivers only
+
+    return may_have_writer(Path(root, LOCK_FILE_NAME))
+
+
+# --- tasks --------------------------------------------------------------------------------------
+
+
+def plan_tasks(
+    places: StorePlaces, config: StoreConfig, max_split_bytes: int
+) -> tuple[AuditTask, list[AuditTask], list[Finding]]:
+    """Return what all tasks share, the tasks, and what is wrong with index files as listed."""
+    levels = parse_delay_levels(config.message_delay_level)
+    wrong, index = _index_files(places) if config.message_index_enable else ([], [])
+    size = places.sizes.consume_queue_file_bytes
+    common = AuditTask(
+        places.location,
+        places.sizes.commit_log_file_bytes,
+        size,
+        places.index_layout,
+        config.message_index_enable,
+        places.is_live,
+        max((file.last for file in index), default=-1) if places.is_live else _LAST,
+        tuple(levels.get(level, 0) for level in range(max(levels, default=0) + 1)),
+        {
+            key: row.files
+            for key, row in places.queues.items()
+            if row.first % size or any(one.problem == "not-a-file" for one in row.problems)
+        },
+    )
+    tasks = [
+        common._replace(
+            cuts=cuts,
+            index_files=tuple(
+                file
+                for file in index
+                if file.last >= cuts[0].items_start and file.first < cuts[-1].items_stop
+            ),
+        )
+        for cuts in _grouped(_cuts(places, max_split_bytes), max_split_bytes)
+    ]
+    tasks += [common._replace(index_files=(file,)) for file in index]
+    return common, tasks, wrong
+
+
+def _cuts(places: StorePlaces, max_split_bytes: int) -> list[Cut]:
+    """Return the ranges of the log that hold something; at least one, for the index's sake."""
     size = places.sizes.commit_log_file_bytes
+    cuts = []
     for file in places.log.files:
         stop = data_stop(places, file)
         # Cut where the whole file would be cut, however much of it is written.
         for cut in plan_splits([SegmentFile(file.path, file.base, size)], max_split_bytes):
             if cut.start < stop:
                 known = None if places.is_live else stop
-                yield Cut(file.path, file.base, cut.start, min(cut.stop, stop), file.size, known)
+                cuts.append(
+                    Cut(file.path, file.base, cut.start, min(cut.stop, stop), file.size, known)
+                )
+    cuts = cuts or [Cut("", places.log.first, 0, 0, 0, 0)]
+    edges = [places.log.first, *(cut.base + cut.start for cut in cuts[1:]), _LAST]
+    return [
+        cut._replace(items_start=start, items_stop=stop)
+        for cut, (start, stop) in zip(cuts, pairwise(edges), strict=True)
+    ]
 
 
-def log_tasks(common: AuditTask, cuts: Iterable[Cut], limit: int) -> Iterator[AuditTask]:
-    """Put small neighbours into one task."""
+def data_stop(places: StorePlaces, file: StoreFile) -> int:
+    """Return a position past which a file of the log is known to be zeros."""
+    with opened(places.files, file.path) as source:
+        return min(source.data_stop(file.size), file.size)
+
+
+def _grouped(cuts: Iterable[Cut], limit: int) -> Iterator[tuple[Cut, ...]]:
+    """Put small neighbours together."""
     group: list[Cut] = []
     size = 0
     for cut in cuts:
         if group and size + cut.stop - cut.start > limit:
-            yield common._replace(cuts=tuple(group))
+            yield tuple(group)
             group, size = [], 0
         group.append(cut)
         size += cut.stop - cut.start
-    if group:
-        yield common._replace(cuts=tuple(group))
+    yield tuple(group)
 
 
-def queue_file_tasks(common: AuditTask, places: StorePlaces) -> Iterator[AuditTask]:
-    """Yield tasks that name the files of queues."""
-    files = (
-        AuditedFile(
-            *key,
-            file.base,
-            file.size,
-            file.path,
-            bool(places.extensions.get((key[0], str(key[1])))),
-        )
-        for key, row in places.queues.items()
-        for file in row.files
+def _index_files(places: StorePlaces) -> tuple[list[Finding], list[IndexFile]]:
+    """Return what is wrong with index files as they are listed, and the others."""
+    wrong: list[Finding] = []
+    found: list[IndexFile] = []
+    layout = places.index_layout
+    expected = layout.size_bytes
+    for entry in places.index_entries:
+        name = places.below_root(entry.path)
+        if entry.is_directory or not is_index_file_name(entry.name):
+            reason = "no index file's name; it is passed over"
+            wrong.append(finding("index-extra", name, reason))
+        elif entry.size != expected:
+            reason = f"length: expected {expected} bytes, found {entry.size}"
+            wrong.append(finding("index-length", name, reason))
+        else:
+            with passing_over_deleted(), opened(places.files, entry.path) as file:
+                found.append(_index_file(file, entry.path, name, layout))
+    return wrong, found
+
+
+def _index_file(file: OpenFile, path: str, name: str, layout: IndexLayout) -> IndexFile:
+    stop = FIRST_ITEM
+    with contextlib.suppress(FormatError):  # who follows its items says so
+        stop = used_item_count(decode_header(file.read(0, INDEX_HEADER_SIZE)), layout)
+    first, last = (
+        int.from_bytes(file.read(layout.item_position(number) + 4, 8), "big", signed=True)
+        if stop > FIRST_ITEM
+        else -1
+        for number in (FIRST_ITEM, stop - 1)
     )
-    while group := tuple(itertools.islice(files, _QUEUE_FILES)):
-        yield common._replace(queue_files=group)
+    return IndexFile(path, name, stop, first, last)
 
 
 def small_contents(places: StorePlaces) -> dict[str, bytes]:
@@ -98,21 +353,3 @@ def small_contents(places: StorePlaces) -> dict[str, bytes]:
                 with passing_over_deleted(), opened(places.files, entry.path) as file:
                     found[name] = file.read(0, entry.size)
     return found
-
-
-def index_files_of(places: StorePlaces) -> tuple[list[Finding], list[tuple[str, str]]]:
-    """Return what is wrong with index files as they are listed, and the others."""
-    wrong: list[Finding] = []
-    found: list[tuple[str, str]] = []
-    expected = places.index_layout.size_bytes
-    for entry in places.index_entries:
-        name = places.below_root(entry.path)
-        if entry.is_directory or not is_index_file_name(entry.name):
-            reason = "no index file's name; it is passed over"
-            wrong.append(finding("index-extra", name, reason))
-        elif entry.size != expected:
-            reason = f"length: expected {expected} bytes, found {entry.size}"
-            wrong.append(finding("index-length", name, reason))
-        else:
-            found.append((entry.path, name))
-    return wrong, found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -12,7 +13,13 @@ import msgspec
 from rocketstore.pipeline.files import is_remote, sync_path
 from rocketstore.pipeline.jobs.publishing import published
 from rocketstore.pipeline.objects import ObjectStore
-from rocketstore.verification.findings import Finding, Severity, StoreCounts, camel_names, state_of
+from rocketstore.verification.findings import (
+    Finding,
+    Severity,
+    VerifyReport,
+    camel_names,
+    state_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -67,7 +74,8 @@ class QueueRow(NamedTuple):
         return camel_names(self._asdict())
 
 
-class AuditReport(NamedTuple):
+@dataclass(frozen=True)
+class AuditReport(VerifyReport):
     """Outcome of `rocketstore.pipeline.audit`.
 
     Attributes
@@ -75,42 +83,18 @@ class AuditReport(NamedTuple):
     findings
         In the order log, queues, index, small files; of queues at most `audit_job.MOST_COLLECTED`.
     queues
-        Every queue, by topic and number, as many at most.
+        Every queue, by topic and number, as far as there is room beside the findings.
     explained
         Entries and items that are not what dispatch would write today, and no fault, by reason.
     """
 
     store: str
-    findings: list[Finding]
-    counts: StoreCounts
     queues: list[QueueRow]
     explained: dict[str, int]
 
-    @property
-    def is_damaged(self) -> bool:
-        """Whether damage is in the store (exit code 4)."""
-        return any(finding.severity is Severity.DAMAGE for finding in self.findings)
-
-    @property
-    def has_findings(self) -> bool:
-        """Whether something was found that is no mere note (exit code 1 or 4)."""
-        return any(finding.severity is not Severity.NOTE for finding in self.findings)
-
-    @property
-    def exit_code(self) -> int:
-        """0 clean, 1 findings, 4 damage."""
-        if self.is_damaged:
-            return 4
-        return 1 if self.has_findings else 0
-
     def to_dict(self) -> dict[str, Any]:
         """Return the form that ``--output json`` prints."""
-        return {
-            "store": self.store,
-            "findings": [finding.to_dict() for finding in self.findings],
-            "counts": self.counts.to_dict(),
-            "explained": self.explained,
-        }
+        return {"store": self.store, **super().to_dict(), "explained": self.explained}
 
 
 def summary_line(report: AuditReport) -> str:
@@ -143,9 +127,11 @@ def write_report(
         )
         if rows := [one.to_dict() for one in own]:
             found = found.unionByName(judged.sparkSession.createDataFrame(_table(rows, FINDINGS)))
-        found.sort("severity", "kind", "file", "offset").write.parquet(f"{root}/findings")
+        found = found.coalesce(1).sortWithinPartitions("severity", "kind", "file", "offset")
+        found.write.parquet(f"{root}/findings")
         queues = judged.filter("kind = 'queue'").mapInArrow(_unpacked(_queue, QUEUES), QUEUES)
-        queues.sort("topic", "queueId").write.parquet(f"{root}/queues")
+        queues = queues.coalesce(1).sortWithinPartitions("topic", "queueId")
+        queues.write.parquet(f"{root}/queues")
         summary = {
             "store": report.store,
             "exitCode": report.exit_code,

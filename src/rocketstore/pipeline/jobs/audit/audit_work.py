@@ -1,23 +1,23 @@
-"""What tasks of an audit do: read a stretch of the log, an index file, a file of a queue.
+"""What tasks of an audit do: compare a stretch of the log where it is read; follow an index file.
 
-A task sends what its records call for to where it stands: a block of entries to the file of the
-queue that they belong in (a *cell*), a block of keys to the stretch of the log that index items
-point into (a *bucket*). Spark brings blocks, queue files and items of one target together.
+A record states where its queue entry stands, and the items of the index are in the log's order. So
+a task that reads a stretch of the log also reads the entries and items of that stretch, compares
+them as arrays, and yields facts: for each queue the runs of entries that are as they should be, and
+what differs.
 
-Law: a task reads its bytes once, piece by piece; what it holds is a window, or one cell or bucket,
-whatever the log. Nothing is done record by record in Python.
+Law: rows are few and small where a store is healthy; a task lists no directory.
 """
 
 from __future__ import annotations
 
-import contextlib
+import bisect
 import itertools
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import msgspec
 import numpy as np
 
-from rocketstore.errors import FormatError, StoreError
+from rocketstore.errors import FormatError
 from rocketstore.format.index_file import (
     FIRST_ITEM,
     INDEX_HEADER_SIZE,
@@ -28,49 +28,48 @@ from rocketstore.format.index_file import (
     decode_header,
     used_item_count,
 )
-from rocketstore.format.queue_entry import ENTRY_DTYPE, ENTRY_SIZE_BYTES
 from rocketstore.pipeline.files import files_at, opened
+from rocketstore.pipeline.jobs.audit.audit_files import QueueSource, passing_over_deleted
 from rocketstore.scan.window import scan_window
-from rocketstore.units import MiB
 from rocketstore.verification.expectation import (
     ExpectedEntries,
     ExpectedItems,
     expected_entries,
     expected_items,
 )
-from rocketstore.verification.index_rules import IndexFileCheck, Trouble, item_keys
+from rocketstore.verification.index_rules import IndexFileCheck, Trouble, compare_items
 from rocketstore.verification.log_rules import Stretch
 from rocketstore.verification.queue_numbers import QueueNumbers
+from rocketstore.verification.queue_rules import MISSING_COLUMNS, QueuePart, compare, entries_at
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     import numpy.typing as npt
     import pyarrow as pa
 
     from rocketstore.pipeline.files import OpenFile
+    from rocketstore.pipeline.jobs.audit.audit_files import StoreFile
+    from rocketstore.units import QueueKey
 
     Int64Array: TypeAlias = npt.NDArray[np.int64]
 
 FACTS: Final = "target STRING, place LONG, kind STRING, a LONG, b LONG, c LONG, facts BINARY"
 """Rows that tasks send: for whom, at which physical offset, what, and three numbers by kind."""
 
-BLOCK_RECORDS: Final = 262_144
-"""Records whose entries are sent at once: 20 MB of numbers."""
+BLOCK_RECORDS: Final = 131_072
+"""Records that are compared at once."""
 
-BUCKET_BYTES: Final = 64 * MiB
 CHUNK_ITEMS: Final = 65_536
 _ROWS: Final = 256
-_FIRST: Final = -1
-"""A place before every record."""
 
 
 class Row(NamedTuple):
     """A row of `FACTS`.
 
-    By `kind`: ``stretch`` and ``index``, for the driver; ``file`` (a queue file), ``block``
-    (expected entries), ``keys`` and ``items``, to be compared; ``part`` (records, agreeing and
-    contradicted ones), ``cell``, ``stray`` and ``lacking`` (keys), what comparing says.
+    By `kind`: ``stretch`` and ``index``, for the driver; ``part`` (records, agreeing and
+    contradicted ones of a queue), ``lacking`` (keys without an item), ``stray`` (items without a
+    record), ``repeated`` (items beyond the first of a key).
     """
 
     target: str
@@ -83,7 +82,15 @@ class Row(NamedTuple):
 
 
 class Cut(NamedTuple):
-    """A byte range of one file; `data_stop` is where it is zeros from on, None: look it up."""
+    """A byte range of a file of the log.
+
+    Attributes
+    ----------
+    data_stop
+        Where the file is zeros from on; None: look it up.
+    items_start, items_stop
+        Physical offsets whose index items are compared with it; cuts leave none between them.
+    """
 
     path: str
     base: int
@@ -91,28 +98,31 @@ class Cut(NamedTuple):
     stop: int
     file_size: int
     data_stop: int | None
+    items_start: int = 0
+    items_stop: int = 0
 
 
-class AuditedFile(NamedTuple):
-    """A file of a queue."""
+class IndexFile(NamedTuple):
+    """An index file: the number after its last item, records of the first and the last one."""
 
-    topic: str
-    queue_id: int
-    base: int
-    size: int
     path: str
-    has_extension: bool
+    name: str
+    stop: int
+    first: int
+    last: int
 
 
 class AuditTask(NamedTuple):
-    """What one task reads: ranges of the log, or an index file; or queue files, to be named.
+    """Ranges of the log and the index files that name their records; or an index file by itself.
 
     Attributes
     ----------
-    log_start
-        Physical offset of the first file of the log.
+    items_end
+        Of records from this place on, index items may be missing.
     delays_ms
         Delay of each level, from index 1.
+    odd_queues
+        Files of those queues in which not every file is the one that its name says.
     """
 
     location: str
@@ -121,53 +131,17 @@ class AuditTask(NamedTuple):
     layout: IndexLayout
     has_index: bool
     is_live: bool
-    log_start: int
-    delays_ms: tuple[int, ...] = ()
+    items_end: int
+    delays_ms: tuple[int, ...]
+    odd_queues: Mapping[QueueKey, Sequence[StoreFile]]
     cuts: tuple[Cut, ...] = ()
-    index_file: tuple[str, str] | None = None
-    queue_files: tuple[AuditedFile, ...] = ()
-
-    @property
-    def places(self) -> int:
-        """Entries of a cell."""
-        return self.queue_file_bytes // ENTRY_SIZE_BYTES
+    index_files: tuple[IndexFile, ...] = ()
 
 
-class _QueueEntries(msgspec.Struct, array_like=True):
-    """Expected entries of one queue; `offsets` is empty where they follow one another."""
-
-    first: int
-    offsets: bytes
-    entries: bytes
-    deliver_from_ms: bytes
-    extra: bytes
-
-
-@contextlib.contextmanager
-def passing_over_deleted() -> Iterator[None]:
-    """Pass over a file that retention deleted since it was listed."""
-    try:
-        yield
-    except StoreError as error:
-        if not isinstance(error.__cause__, FileNotFoundError):
-            raise
-
-
-def read_parts(task: AuditTask) -> Iterator[pa.RecordBatch]:
-    """Yield what a task reads as rows of `FACTS`."""
-    yield from as_batches(_read(task))
-
-
-def _read(task: AuditTask) -> Iterator[Row]:
-    for cut in task.cuts:
-        yield from _LogReader(task, cut).rows()
-    if task.index_file is not None:
-        yield from _index_rows(task, *task.index_file)
-    for file in task.queue_files:
-        content = msgspec.msgpack.encode(file)
-        size = task.queue_file_bytes
-        for cell in range(file.base // size, -(-(file.base + file.size) // size)):
-            yield Row(cell_target(file.topic, file.queue_id, cell), _FIRST, "file", content)
+def read_task(task: AuditTask) -> Iterator[pa.RecordBatch]:
+    """Yield what a task finds as rows of `FACTS`."""
+    rows = _LogReader(task).rows() if task.cuts else _index_rows(task, task.index_files[0])
+    yield from as_batches(rows)
 
 
 def as_batches(rows: Iterable[Row]) -> Iterator[pa.RecordBatch]:
@@ -186,14 +160,8 @@ def as_batches(rows: Iterable[Row]) -> Iterator[pa.RecordBatch]:
 def rows_of(batches: Iterable[pa.RecordBatch]) -> Iterator[Row]:
     """Yield the rows of batches of `FACTS`."""
     for batch in batches:
-        columns = {name: batch.column(name) for name in batch.schema.names}
-        for at in range(batch.num_rows):
-            yield Row(**{name: column[at].as_py() for name, column in columns.items()})
-
-
-def cell_target(topic: str, queue_id: int, cell: int) -> str:
-    """Return the name under which what belongs to one file of a queue comes together."""
-    return f"cell/{cell}/{queue_target(topic, queue_id)}"
+        columns = [batch.column(name).to_pylist() for name in Row._fields]
+        yield from map(Row._make, zip(*columns, strict=True))
 
 
 def queue_target(topic: str, queue_id: int) -> str:
@@ -201,111 +169,136 @@ def queue_target(topic: str, queue_id: int) -> str:
     return f"queue/{queue_id}/{topic}"
 
 
-def queue_of(target: str) -> tuple[str, int]:
-    """Return topic and number of `queue_target`."""
-    _, number, topic = target.split("/", 2)
-    return topic, int(number)
+def packed(facts: Any) -> bytes:
+    """Return facts as bytes."""
+    return msgspec.msgpack.encode(facts)
+
+
+def part_row(target: str, part: QueuePart) -> Row:
+    """Return what is said of a queue as a row."""
+    facts = packed((*part[:-2], part.backed.tobytes(), part.missing.tobytes()))
+    counts = (part.record_count, part.agreed_count, part.contradicted_count)
+    return Row(target, part.start, "part", facts, *counts)
+
+
+def part_of(row: Row) -> QueuePart:
+    """Return what a row of the kind ``part`` says."""
+    *numbers, backed, missing = msgspec.msgpack.decode(row.facts)
+    runs = np.frombuffer(backed, np.int64).reshape(-1, 2)
+    rows = np.frombuffer(missing, np.int64).reshape(-1, MISSING_COLUMNS)
+    return QueuePart._make((*numbers, runs, rows))
 
 
 # --- the log ------------------------------------------------------------------------------------
 
 
 class _LogReader:
-    """Reads one range of the log."""
+    """Reads the ranges of one task."""
 
-    def __init__(self, task: AuditTask, cut: Cut) -> None:
-        self._task, self._cut = task, cut
-        self._stretch = Stretch(cut.base, cut.base + cut.start)
+    def __init__(self, task: AuditTask) -> None:
+        self._task = task
         self._numbers = QueueNumbers()
         self._delays = np.array(task.delays_ms, dtype=np.int64)
+        self._items = _Items(task)
         self._entries: list[ExpectedEntries] = []
-        self._items: list[ExpectedItems] = []
+        self._keys: list[ExpectedItems] = []
         self._count = 0
 
     def rows(self) -> Iterator[Row]:
-        cut = self._cut
-        files, _ = files_at(self._task.location)
-        is_read = False
+        for cut in self._task.cuts:
+            yield from self._read(cut)
+
+    def _read(self, cut: Cut) -> Iterator[Row]:
+        task, stretch = self._task, Stretch(cut.base, cut.base + cut.start)
+        stretch.is_gone = cut.start < cut.stop
+        reached = cut.items_start
         with passing_over_deleted():
-            with opened(files, cut.path) as file:
-                batches = scan_window(
-                    file,
-                    base=cut.base,
-                    # A file cut short ends in zeros: so repair and the next opening will have it.
-                    size=self._task.log_file_bytes,
-                    start=cut.start,
-                    stop=cut.stop,
-                    data_stop=self._data_stop(file),
-                    whole_damage=True,
-                )
-                for batch in batches:
-                    self._stretch.take(batch)
-                    columns = batch.columns
-                    if not len(columns):
-                        continue
-                    entries = expected_entries(columns, self._numbers, self._delays)
-                    self._entries.append(entries)
-                    if self._task.has_index:
-                        items = expected_items(columns)
-                        hashes = items.key_hash.copy()  # of a larger array
-                        self._items.append(items._replace(key_hash=hashes))
-                    self._count += len(columns)
-                    if self._count >= BLOCK_RECORDS:
-                        yield from self._blocks()
-            is_read = True
-        yield from self._blocks()
-        self._stretch.is_gone = not is_read
-        yield Row(f"stretch/{cut.base}", cut.base + cut.start, "stretch", packed(self._stretch))
+            for batch in _scanned(cut, task) if stretch.is_gone else ():
+                stretch.take(batch)
+                columns = batch.columns
+                if not len(columns):
+                    continue
+                self._entries.append(expected_entries(columns, self._numbers, self._delays))
+                if task.has_index:
+                    self._keys.append(expected_items(columns))
+                self._count += len(columns)
+                reached = int(columns.physical_offset[-1]) + 1
+                if self._count >= BLOCK_RECORDS:
+                    yield from self._compared(stretch, reached)
+            stretch.is_gone = False
+        yield from self._compared(stretch, reached)
+        yield Row("stretch", stretch.start, "stretch", packed(stretch))
+        for found in self._items.until(cut.items_stop):
+            yield found.stray(np.arange(found.offsets.size))
 
-    def _data_stop(self, file: OpenFile) -> int:
-        known = self._cut.data_stop
-        return (
-            min(self._cut.file_size, file.data_stop(self._cut.file_size))
-            if known is None
-            else known
-        )
-
-    def _blocks(self) -> Iterator[Row]:
-        """Yield what was read so far, by target; no block spans two chains."""
-        starts = np.array([chain.start for chain in self._stretch.chains], dtype=np.int64)
+    def _compared(self, stretch: Stretch, stop: int) -> Iterator[Row]:
+        """Compare what was read so far, up to a physical offset; no row is of two chains."""
+        starts = np.array([chain.start for chain in stretch.chains], dtype=np.int64)
         if self._entries:
             columns = zip(*self._entries, strict=True)
-            yield from self._entry_blocks(
-                ExpectedEntries._make(np.concatenate(column) for column in columns), starts
+            yield from self._compared_entries(
+                ExpectedEntries._make(map(np.concatenate, columns)), starts
             )
-        if self._items:
-            columns = zip(*self._items, strict=True)
-            offsets, hashes, _ = (np.concatenate(column) for column in columns)
-            bucket, chain = offsets // BUCKET_BYTES, _chain_of(starts, offsets)
-            for rows in _groups(bucket * (len(starts) + 1) + chain):
-                first = int(offsets[rows[0]])
-                number = first // BUCKET_BYTES
-                keys = item_keys(offsets[rows], hashes[rows], number * BUCKET_BYTES)
-                yield Row(f"bucket/{number}", first, "keys", keys.tobytes())
-        self._entries, self._items, self._count = [], [], 0
+        if self._keys:
+            columns = zip(*self._keys, strict=True)
+            keys = ExpectedItems._make(map(np.concatenate, columns))
+            yield from self._compared_keys(keys, starts, stop)
+        self._entries, self._keys, self._count = [], [], 0
 
-    def _entry_blocks(self, entries: ExpectedEntries, starts: Int64Array) -> Iterator[Row]:
-        physical = entries.entries["physical_offset"].astype(np.int64)
-        cell = entries.queue_offset // self._task.places
-        chain = _chain_of(starts, physical)
-        keys = np.stack((chain, entries.queue_number, cell), axis=1)
-        if (keys[1:] != keys[:-1]).any():
-            # Cells of forged numbers may be huge: they are numbered in the order of their size.
-            _, cell = np.unique(cell, return_inverse=True)
-            many = int(cell.max()) + 1
-            groups = _groups((chain * len(self._numbers) + entries.queue_number) * many + cell)
-        else:
-            groups = iter([np.arange(len(keys))] if len(keys) else [])
-        for rows in groups:
+    def _compared_entries(self, entries: ExpectedEntries, starts: Int64Array) -> Iterator[Row]:
+        chains = _chains_of(starts, entries.entries["physical_offset"].astype(np.int64))
+        task = self._task
+        for rows in _groups(chains * len(self._numbers) + entries.queue_number):
             block = entries.rows(rows)
-            queue = self._numbers.queues[int(block.queue_number[0])]
-            target = cell_target(
-                queue.name, queue.queue_id, int(block.queue_offset[0]) // self._task.places
-            )
-            yield Row(target, int(physical[rows[0]]), "block", packed(_block(block)))
+            key = self._numbers.key(int(block.queue_number[0]))
+            files = QueueSource(task.location, task.queue_file_bytes, key, task.odd_queues.get(key))
+            found = entries_at(block.queue_offset, files.read)
+            part = compare(block, found, files.has_extension)
+            # Extra queues are written only where that is switched on.
+            if len(part.backed) or not block.is_extra.all():
+                yield part_row(queue_target(*key), part)
+
+    def _compared_keys(self, keys: ExpectedItems, starts: Int64Array, stop: int) -> Iterator[Row]:
+        found = list(self._items.until(stop))
+        none = np.empty(0, dtype=np.int64)
+        lacking, stray = compare_items(
+            (keys.physical_offset, keys.key_hash),
+            (
+                np.concatenate([none, *(one.offsets for one in found)]),
+                np.concatenate([none, *(one.hashes for one in found)]),
+            ),
+        )
+        count = sum(one.offsets.size for one in found) - stray.size
+        if repeated := count - keys.key_hash.size + lacking.size:
+            yield Row("index", int(keys.physical_offset[0]), "repeated", b"", repeated)
+        lacking = lacking[keys.physical_offset[lacking] < self._task.items_end]
+        for rows in _groups(_chains_of(starts, keys.physical_offset[lacking])):
+            first = int(keys.physical_offset[lacking[rows[0]]])
+            yield Row("index", first, "lacking", b"", rows.size)
+        at = 0
+        for one in found:
+            rows = stray[(stray >= at) & (stray < at + one.offsets.size)] - at
+            at += one.offsets.size
+            if rows.size:
+                yield one.stray(rows)
 
 
-def _chain_of(starts: Int64Array, offsets: Int64Array) -> Int64Array:
+def _scanned(cut: Cut, task: AuditTask) -> Iterator[Any]:
+    with opened(files_at(task.location)[0], cut.path) as file:
+        stop = cut.data_stop
+        yield from scan_window(
+            file,
+            base=cut.base,
+            # A file cut short ends in zeros: so repair and the next opening will have it.
+            size=task.log_file_bytes,
+            start=cut.start,
+            stop=cut.stop,
+            data_stop=min(cut.file_size, file.data_stop(cut.file_size)) if stop is None else stop,
+            whole_damage=True,
+        )
+
+
+def _chains_of(starts: Int64Array, offsets: Int64Array) -> Int64Array:
     chains: Int64Array = np.searchsorted(starts, offsets, side="right") - 1
     return chains
 
@@ -318,46 +311,74 @@ def _groups(keys: Int64Array) -> Iterator[Int64Array]:
     yield from (rows for rows in np.split(order, bounds) if rows.size)
 
 
-def _block(entries: ExpectedEntries) -> _QueueEntries:
-    offsets = entries.queue_offset
-    in_order = bool((np.diff(offsets) == 1).all())
-    return _QueueEntries(
-        int(offsets[0]),
-        b"" if in_order else offsets.tobytes(),
-        entries.entries.astype(ENTRY_DTYPE).tobytes(),  # joined, it has the machine's byte order
-        entries.deliver_from_ms.tobytes() if (entries.deliver_from_ms >= 0).any() else b"",
-        entries.is_extra.tobytes() if entries.is_extra.any() else b"",
-    )
-
-
-def expected_of(content: bytes) -> ExpectedEntries:
-    """Return the entries of a row of the kind ``block``."""
-    block = msgspec.msgpack.decode(content, type=_QueueEntries)
-    entries = np.frombuffer(block.entries, dtype=ENTRY_DTYPE)
-    count = len(entries)
-    offsets = np.frombuffer(block.offsets, dtype=np.int64)
-    late = np.frombuffer(block.deliver_from_ms, dtype=np.int64)
-    extra = np.frombuffer(block.extra, dtype=np.bool_)
-    return ExpectedEntries(
-        np.zeros(count, dtype=np.int64),
-        offsets if block.offsets else np.arange(block.first, block.first + count),
-        entries,
-        late if block.deliver_from_ms else np.full(count, -1),
-        extra if block.extra else np.zeros(count, dtype=np.bool_),
-    )
-
-
-def packed(facts: Any) -> bytes:
-    """Return facts as bytes."""
-    return msgspec.msgpack.encode(facts)
-
-
 # --- the index ----------------------------------------------------------------------------------
 
 
-def _index_rows(task: AuditTask, path: str, name: str) -> Iterator[Row]:
+class _FoundItems(NamedTuple):
+    """Neighbouring items of a file, of which the first has the number `first`."""
+
+    name: str
+    first: int
+    offsets: Int64Array
+    hashes: Int64Array
+
+    def stray(self, rows: Int64Array) -> Row:
+        """Return some of them, which no record calls for, as a row."""
+        facts = packed(((rows + self.first).tobytes(), self.offsets[rows].tobytes()))
+        return Row(f"index/{self.name}", int(self.offsets[rows[0]]), "stray", facts)
+
+
+class _Items:
+    """Goes through the items of index files along the log."""
+
+    def __init__(self, task: AuditTask) -> None:
+        self._files, _ = files_at(task.location)
+        self._layout = task.layout
+        self._start = task.cuts[0].items_start
+        self._next: dict[IndexFile, int | None] = dict.fromkeys(
+            task.index_files if task.cuts else ()
+        )
+
+    def until(self, stop: int) -> Iterator[_FoundItems]:
+        """Yield the items of records before a physical offset that were not yielded yet."""
+        for index, known in self._next.items():
+            with passing_over_deleted(), opened(self._files, index.path) as file:
+                number = self._first(file, index) if known is None else known
+                while number < index.stop:
+                    count = min(CHUNK_ITEMS, index.stop - number)
+                    items = _read_items(file, self._layout, number, count)
+                    offsets = items["physical_offset"].astype(np.int64)
+                    inside = int(np.searchsorted(offsets, stop))
+                    if inside:
+                        hashes = items["key_hash"][:inside].astype(np.int64)
+                        yield _FoundItems(index.name, number, offsets[:inside], hashes)
+                    number += inside
+                    if inside < count:
+                        break
+                self._next[index] = number
+
+    def _first(self, file: OpenFile, index: IndexFile) -> int:
+        def offset(number: int) -> int:
+            content = file.read(self._layout.item_position(number) + 4, 8)
+            return int.from_bytes(content, "big", signed=True)
+
+        numbers = range(FIRST_ITEM, index.stop)
+        return FIRST_ITEM + bisect.bisect_left(numbers, self._start, key=offset)
+
+
+def _read_items(
+    file: OpenFile, layout: IndexLayout, number: int, count: int
+) -> npt.NDArray[np.void]:
+    """Return whole items, fewer where the file ends."""
+    content = np.empty(count * ITEM_SIZE_BYTES, dtype=np.uint8)
+    got = file.read_into(layout.item_position(number), content.data)
+    return content[: got // ITEM_SIZE_BYTES * ITEM_SIZE_BYTES].view(ITEM_DTYPE)
+
+
+def _index_rows(task: AuditTask, index: IndexFile) -> Iterator[Row]:
     files, _ = files_at(task.location)
-    with passing_over_deleted(), opened(files, path) as file:
+    layout = task.layout
+    with passing_over_deleted(), opened(files, index.path) as file:
 
         def read(position: int, size: int) -> npt.NDArray[np.uint8]:
             content = np.zeros(size, dtype=np.uint8)
@@ -369,40 +390,12 @@ def _index_rows(task: AuditTask, path: str, name: str) -> Iterator[Row]:
             header = decode_header(file.read(0, INDEX_HEADER_SIZE))
         except FormatError as error:
             troubles.append(Trouble("index-header", 0, str(error)))
-        check = IndexFileCheck(name, header, task.layout)
-        for number, content in _chunks(file, task.layout, header):
-            check.take(number, content)
+        check = IndexFileCheck(index.name, header, layout)
+        stop = used_item_count(header, layout)
+        for number in range(FIRST_ITEM, stop, CHUNK_ITEMS):
+            items = _read_items(file, layout, number, min(CHUNK_ITEMS, stop - number))
+            if items.size:
+                check.take(number, items.view(np.uint8))
         facts = check.facts(read, is_live=task.is_live)
         facts.troubles[:0] = troubles
-        yield Row(f"index/{name}", _FIRST, "index", packed(facts))
-        if not facts.is_in_order:
-            return  # its items may lie anywhere: a rebuild is due
-        for number, content in _chunks(file, task.layout, header):
-            items = content.view(ITEM_DTYPE)
-            offsets = items["physical_offset"].astype(np.int64)
-            bucket = offsets // BUCKET_BYTES
-            for rows in _groups(bucket - bucket[0] if len(bucket) else bucket):
-                at = int(bucket[rows[0]])
-                # Before the log are the items of deleted records.
-                rows = rows[offsets[rows] >= task.log_start]  # noqa: PLW2901
-                if rows.size:
-                    hashes = items["key_hash"][rows].astype(np.int64)
-                    keys = item_keys(offsets[rows], hashes, at * BUCKET_BYTES)
-                    facts_of = packed((name, keys.tobytes()))
-                    yield Row(f"bucket/{at}", _FIRST, "items", facts_of, number + int(rows[0]))
-
-
-def _chunks(
-    file: OpenFile, layout: IndexLayout, header: IndexHeader
-) -> Iterator[tuple[int, npt.NDArray[np.uint8]]]:
-    """Yield whole items with the number of the first."""
-    stop = used_item_count(header, layout)
-    for number in range(FIRST_ITEM, stop, CHUNK_ITEMS):
-        count = min(CHUNK_ITEMS, stop - number)
-        items = np.empty(count * ITEM_SIZE_BYTES, dtype=np.uint8)
-        got = file.read_into(layout.item_position(number), items.data)
-        whole = got // ITEM_SIZE_BYTES
-        if whole:
-            yield number, items[: whole * ITEM_SIZE_BYTES]
-        if whole < count:
-            return
+        yield Row("index", facts.first, "index", packed(facts))

@@ -13,22 +13,14 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from rocketstore.format.markers import LOCK_FILE_NAME
 from rocketstore.pipeline.files import files_at, is_remote
 from rocketstore.pipeline.jobs.audit.audit_job import audit
+from rocketstore.pipeline.jobs.audit.audit_judgement import REASONS
 from rocketstore.pipeline.options import DEFAULT_SPLIT_BYTES
 from rocketstore.verification.findings import Finding, Severity, StoreCounts
-from rocketstore.verification.queue_rules import EXPLAINED
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from rocketstore.config import StoreConfig
-
-REASONS: Final = EXPLAINED | {
-    "expired": "records that were deleted with old log files",
-    "filler": "places before a queue's first message, or of lost ones",
-    "kept-place": "the place of a record that is lost, kept when the store was recovered",
-    "K-I8": "Java indexes the last record once more at recovery",
-}
-"""Reasons for a difference that is no fault of the store."""
 
 _LOST: Final = frozenset({"queue-hole", "queue-kept"})
 """Places of records that are lost: the log's fault."""

@@ -1,0 +1,175 @@
+"""The files of a log or a queue as they are listed, and the entries of a queue.
+
+Law: what is wrong with a file is a value; a file that its name or neighbours contradict is left out
+and reported, a short one is used as far as it goes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from rocketstore.errors import StoreError
+from rocketstore.format.file_name import file_name, is_directory_name, parse_file_name
+from rocketstore.format.markers import CONSUME_QUEUE_DIRECTORY, CONSUME_QUEUE_EXT_DIRECTORY
+from rocketstore.format.queue_entry import ENTRY_DTYPE, ENTRY_SIZE_BYTES
+from rocketstore.pipeline.files import files_at, opened
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from rocketstore.format.queue_entry import EntryArray
+    from rocketstore.pipeline.files import FileEntry
+    from rocketstore.units import QueueKey
+
+
+@contextlib.contextmanager
+def passing_over_deleted() -> Iterator[None]:
+    """Pass over a file that retention deleted since it was listed."""
+    try:
+        yield
+    except StoreError as error:
+        if not isinstance(error.__cause__, FileNotFoundError):
+            raise
+
+
+class StoreFile(NamedTuple):
+    """One file of a log or a queue; `base` is the offset in its name, `size` what is usable."""
+
+    base: int
+    size: int
+    path: str
+
+    @property
+    def stop(self) -> int:
+        """Offset past its last byte."""
+        return self.base + self.size
+
+
+class FileProblem(NamedTuple):
+    """Something wrong with a file; `problem` ends the kind of the finding."""
+
+    path: str
+    problem: str
+    expected: str
+    found: str
+    base: int = -1
+
+
+class FileRow(NamedTuple):
+    """The files of one log or queue."""
+
+    files: tuple[StoreFile, ...]
+    problems: tuple[FileProblem, ...]
+
+    @property
+    def first(self) -> int:
+        """Offset of the first byte, 0 without files."""
+        return self.files[0].base if self.files else 0
+
+    @property
+    def stop(self) -> int:
+        """Offset past the last byte there is room for, 0 without files."""
+        return self.files[-1].stop if self.files else 0
+
+
+def row_of(listings: Iterable[Iterable[FileEntry]], file_size: int) -> FileRow:
+    """Return the files that were listed, each of which should have `file_size` bytes."""
+    problems: list[FileProblem] = []
+    found: list[StoreFile] = []
+    for listing in listings:
+        for entry in listing:
+            base = parse_file_name(entry.name)
+            if base is None:
+                problems.append(
+                    FileProblem(entry.path, "wrong-name", "20 digits", repr(entry.name))
+                )
+            elif entry.is_directory:
+                problems.append(
+                    FileProblem(entry.path, "not-a-file", "a file", "something else", base)
+                )
+            else:
+                found.append(StoreFile(base, entry.size, entry.path))
+    return FileRow(tuple(_in_order(sorted(found), file_size, problems)), tuple(problems))
+
+
+def _in_order(
+    found: list[StoreFile], file_size: int, problems: list[FileProblem]
+) -> list[StoreFile]:
+    files: list[StoreFile] = []
+
+    def report(file: StoreFile, problem: str, expected: str, seen: str) -> None:
+        problems.append(FileProblem(file.path, problem, expected, seen, file.base))
+
+    for file in found:
+        if file.size == 0:
+            report(file, "empty", f"{file_size} bytes", "0 bytes")
+            continue
+        if file.size != file_size:
+            report(file, "wrong-size", f"{file_size} bytes", f"{file.size} bytes")
+        if files and file.base == files[-1].base:
+            report(file, "duplicate", "one file of a name", files[-1].path)
+            continue
+        if files and (file.base - files[0].base) % file_size:
+            expected = f"a multiple of {file_size} after {files[0].base}"
+            report(file, "misplaced", expected, str(file.base))
+            continue
+        if files and files[-1].base + file_size < file.base:
+            missing = files[-1].base + file_size
+            path = f"{file.path.rpartition('/')[0]}/{file_name(missing)}"
+            expected = f"{(file.base - missing) // file_size} file(s) up to {file_name(file.base)}"
+            problems.append(FileProblem(path, "missing", expected, "none", missing))
+        files.append(file._replace(size=min(file.size, file_size)))
+    return files
+
+
+class QueueSource:
+    """Reads the entries of a queue; without a list of its files, by the names that they must have.
+
+    Attributes
+    ----------
+    has_lost
+        Whether a listed file was not there.
+    """
+
+    def __init__(
+        self, location: str, file_bytes: int, key: QueueKey, listed: Sequence[StoreFile] | None
+    ) -> None:
+        self._files, root = files_at(location)
+        self._file_bytes, self._listed = file_bytes, listed
+        below = f"{key.topic}/{key.queue_id}" if is_directory_name(key.topic) else ""
+        self._directory = f"{root.rstrip('/')}/{CONSUME_QUEUE_DIRECTORY}/{below}" if below else ""
+        self._extension = f"{root.rstrip('/')}/{CONSUME_QUEUE_EXT_DIRECTORY}/{below}"
+        self.has_lost = False
+
+    def read(self, start: int, count: int) -> EntryArray:
+        """Return entries from a queue offset, zeros where no file or byte is."""
+        content = np.zeros(count * ENTRY_SIZE_BYTES, dtype=np.uint8)
+        at, stop = start * ENTRY_SIZE_BYTES, (start + count) * ENTRY_SIZE_BYTES
+        for file in self._holding(at, stop):
+            begin, end = max(at, file.base), min(stop, file.stop)
+            try:
+                with opened(self._files, file.path) as source:
+                    source.read_into(begin - file.base, content[begin - at : end - at].data)
+            except StoreError as error:
+                if not isinstance(error.__cause__, (FileNotFoundError, NotADirectoryError)):
+                    raise
+                self.has_lost = True
+        return content.view(ENTRY_DTYPE)
+
+    def _holding(self, at: int, stop: int) -> Iterable[StoreFile]:
+        if self._listed is not None:
+            return (one for one in self._listed if one.base < stop and at < one.stop)
+        size = self._file_bytes
+        bases = range(at - at % size, stop, size) if self._directory else ()
+        return (StoreFile(base, size, f"{self._directory}/{file_name(base)}") for base in bases)
+
+    def listed_again(self) -> tuple[StoreFile, ...]:
+        """Return the queue's files as they are by now."""
+        return row_of([self._files.list(self._directory)], self._file_bytes).files
+
+    def has_extension(self) -> bool:
+        """Whether the queue's tags may stand in an extension."""
+        return any(not one.is_directory for one in self._files.list(self._extension))
