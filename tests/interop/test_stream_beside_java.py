@@ -6,8 +6,9 @@ import random
 
 import pytest
 
+from rocketstore.pipeline.streaming.stream_options import Limits
 from support.java_store import JavaStore, message_json, require_java
-from support.stream_run import ReadMaxRows, StreamRun, flat, places_of
+from support.stream_run import StreamRun, flat, places_of
 
 pytestmark = [pytest.mark.java, pytest.mark.xdist_group("java")]
 
@@ -45,7 +46,7 @@ def test_what_java_puts_while_a_stream_runs_comes_once(tmp_path):
         for _ in range(30):
             expected += put(store, rnd, rnd.randrange(1, 30))
             for mode, run in runs.items():
-                found[mode] += places_of(run.batch(ReadMaxRows(rnd.choice([1, 5, 50]))) or [])
+                found[mode] += places_of(run.batch(Limits(rnd.choice([1, 5, 50]))) or [])
         store.wait_dispatched()
         for mode, run in runs.items():
             found[mode] += places_of(flat(run.drain()))

@@ -10,25 +10,17 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from rocketstore.pipeline.columns import TABLES
-from rocketstore.pipeline.streaming.stream_offsets import from_json
-from rocketstore.pipeline.streaming.stream_options import parse_stream_options
-from rocketstore.pipeline.streaming.stream_read import read_tasks
-from rocketstore.pipeline.streaming.stream_reader import stream_of
+from rocketstore.pipeline.streaming.following import Stream
+from rocketstore.pipeline.streaming.stream_options import (
+    Limits,
+    from_json,
+    parse_stream_options,
+)
+from rocketstore.pipeline.streaming.stream_reader import read_tasks
 from support.pipeline_tables import ARROW_TYPES
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-
-class ReadAllAvailable:
-    """Spark's, by its name."""
-
-
-class ReadMaxRows:
-    """Spark's, by its name."""
-
-    def __init__(self, max_rows: int) -> None:
-        self.max_rows = max_rows
 
 
 class Checkpoint:
@@ -48,7 +40,7 @@ class StreamRun:
     """One run of a query, from its start to its stop or crash.
 
     A batch whose offset was written but that was not committed is run again first, with the offset
-    as it was written, and Spark asks for the initial offset anew where no batch was committed.
+    as it was written, and Spark asks for the initial offset again where no batch was committed.
     """
 
     def __init__(
@@ -62,7 +54,7 @@ class StreamRun:
     ) -> None:
         given = {name: str(value) for name, value in options.items()}
         self.options = parse_stream_options({"path": str(path), **given})
-        self.stream = stream_of(self.options, clock=clock)
+        self.stream = Stream(self.options, clock)
         self.checkpoint = Checkpoint() if checkpoint is None else checkpoint
         self.target = self.stream.latest() if available_now else None
         self.is_first_trigger = True
@@ -72,14 +64,14 @@ class StreamRun:
             return self.checkpoint.offsets[number - 1]
         return json.dumps(self.stream.initial().to_json())
 
-    def plan_next(self, limit: Any = None) -> bool:
+    def plan_next(self, limits: Limits | None = None) -> bool:
         """Write the next batch's offset; False when there is nothing to do."""
         done = self.checkpoint.committed
         if len(self.checkpoint.offsets) > done:
             return True
         text = self.start_text(done)
         begin = from_json(json.loads(text), self.stream.kind)
-        limits = self.options.limits_of(self.options.default_limit() if limit is None else limit)
+        limits = self.options.limits if limits is None else limits
         end = self.stream.advance(begin, limits, self.target)
         end_text = text if end is begin else json.dumps(end.to_json())
         if done and end_text == text:
@@ -103,18 +95,18 @@ class StreamRun:
     def commit(self) -> None:
         self.checkpoint.committed += 1
 
-    def batch(self, limit: Any = None) -> list[dict[str, Any]] | None:
+    def batch(self, limits: Limits | None = None) -> list[dict[str, Any]] | None:
         """Run one whole batch; None when there is nothing to do."""
-        if not self.plan_next(limit):
+        if not self.plan_next(limits):
             return None
         rows = self.run_planned()
         self.commit()
         return rows
 
-    def drain(self, limit: Any = None) -> list[list[dict[str, Any]]]:
+    def drain(self, limits: Limits | None = None) -> list[list[dict[str, Any]]]:
         """Run batches until there is nothing to do."""
         found = []
-        while (rows := self.batch(limit)) is not None:
+        while (rows := self.batch(limits)) is not None:
             found.append(rows)
             assert len(found) < 10_000
         return found

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from rocketstore import Message, MessageStore
 from rocketstore.errors import ConfigError, StoreError
 from rocketstore.pipeline import files, planning
-from rocketstore.pipeline.streaming import live_log, live_queue
-from rocketstore.pipeline.streaming.stream_offsets import latest_json
+from rocketstore.pipeline.streaming import live_queue
+from rocketstore.pipeline.streaming.stream_options import UNLIMITED, Limits, latest_json
 from support.golden_stores import STORES, golden_store
 from support.pipeline_tables import read_table
 from support.small_store import (
@@ -27,7 +27,7 @@ from support.small_store import (
     put_all,
     read_log,
 )
-from support.stream_run import ReadAllAvailable, ReadMaxRows, StreamRun, flat, places_of
+from support.stream_run import StreamRun, flat, places_of
 
 MODES: dict[str, dict[str, Any]] = {"log": {}, "queues": {"subscribePattern": "Topic.*"}}
 
@@ -168,7 +168,7 @@ def test_the_smaller_of_two_limits_wins(tmp_path, mode, rows, size, expected):
     run = StreamRun(
         root, startingOffsets="earliest", maxOffsetsPerTrigger=rows, maxBytesPerTrigger=size, **mode
     )
-    batches = run.drain(ReadMaxRows(rows))
+    batches = run.drain()
     assert {len(batch) for batch in batches[:-1]} == {expected}
     assert len(flat(batches)) == 60
 
@@ -182,7 +182,7 @@ def test_a_record_heavier_than_the_limit_is_a_batch_by_itself(root, store, clock
 def test_everything_at_once_when_spark_asks_for_it(root, store, clock, mode):
     put_all(store, messages(60), clock)
     run = StreamRun(root, startingOffsets="earliest", maxOffsetsPerTrigger=7, **mode)
-    assert len(run.batch(ReadAllAvailable())) == 60
+    assert len(run.batch(UNLIMITED)) == 60
 
 
 @pytest.mark.parametrize("split", [200, 5_000, "1g"])
@@ -202,28 +202,6 @@ def test_a_stream_through_many_files_loses_nothing_at_their_ends(root, store, cl
     for limit in (1, 13, 1000):
         run = StreamRun(root, startingOffsets="earliest", maxOffsetsPerTrigger=limit, **mode)
         assert sorted_places(run.drain()) == put
-
-
-def test_a_limit_is_found_by_lengths_and_only_its_last_record_is_checked(
-    root, store, clock, mode, monkeypatch
-):
-    put = put_all(store, messages(100, body_size=500), clock)
-    checked = []
-    walk = live_log.kernels.walk
-
-    def counted(*given):
-        found = walk(*given)
-        *_, is_checked, cols = given
-        checked.extend(cols[: found[0], 0].tolist() if is_checked else ())
-        return found
-
-    monkeypatch.setattr(live_log, "CHECKED_BYTES", 0)
-    monkeypatch.setattr(live_log.kernels, "walk", counted)
-    run = StreamRun(root, startingOffsets="earliest", maxOffsetsPerTrigger=40, **mode)
-    run.plan_next()
-    assert len(set(checked)) < 10
-    assert put[39] in checked
-    assert sorted(places_of(run.run_planned())) == put[:40]
 
 
 def test_a_damaged_record_is_no_end_of_a_batch(root, store, clock, mode):
@@ -289,7 +267,7 @@ def test_available_now_and_once_wait_for_nothing(root, store, clock, mode, secon
     run.batch()
     put_all(store, messages(3, first=3), clock)
     assert run.batch() is None
-    assert len(run.batch(ReadAllAvailable())) == 3
+    assert len(run.batch(UNLIMITED)) == 3
     put_all(store, messages(3, first=6), clock)
     run.target = run.stream.latest()
     assert len(run.batch()) == 3
@@ -674,9 +652,9 @@ def test_every_message_comes_once_whatever_happens(tmp_path_factory, name, steps
                 put.append(store.put(message, queue_id=number).physical_offset)
                 assert store.wait_dispatched()
             elif step == "batch":
-                found += run.batch(ReadMaxRows(number)) or []
+                found += run.batch(Limits(number)) or []
             elif step == "plan":
-                run.plan_next(ReadMaxRows(number))
+                run.plan_next(Limits(number))
             else:
                 run = StreamRun(root, run.checkpoint, startingOffsets="latest" if found else
                                 "earliest", **mode)  # fmt: skip

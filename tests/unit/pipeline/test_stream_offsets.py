@@ -7,38 +7,28 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
-    ReadMaxBytes,
-    ReadMaxFiles,
-    ReadMaxRows,
-    ReadMinRows,
-)
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+from pyspark.sql.types import StructType
 
 from rocketstore.errors import ConfigError
 from rocketstore.pipeline.columns import TABLES
 from rocketstore.pipeline.offsets import EARLIEST, LATEST, QueuePlace
-from rocketstore.pipeline.streaming.stream_offsets import (
+from rocketstore.pipeline.streaming.stream_options import (
     LOG,
     QUEUES,
-    Evidence,
+    Limits,
     Place,
     StreamOffset,
     from_json,
-)
-from rocketstore.pipeline.streaming.stream_options import (
-    UNLIMITED,
-    Limits,
     parse_stream_options,
     read_options_of_either,
 )
+from rocketstore.pipeline.streaming.stream_reader import StoreStreamReader
 
 NUMBERS = st.integers(0, 2**63 - 1)
-PLACES = st.builds(
-    Place,
-    NUMBERS,
-    st.none() | st.builds(Evidence, NUMBERS, st.integers(0, 2**32 - 1)),
-    st.none() | NUMBERS,
+CRCS = st.integers(0, 2**32 - 1)
+PLACES = st.builds(Place, NUMBERS, since=st.none() | NUMBERS) | st.builds(
+    Place, NUMBERS, NUMBERS, CRCS, st.none() | NUMBERS
 )
 NAMES = st.text(min_size=1, max_size=5)
 LOGS = st.dictionaries(st.tuples(NAMES), PLACES)
@@ -75,9 +65,9 @@ def test_equal_offsets_are_equal_text(offset):
 
 def test_a_checkpoint_of_the_other_kind_is_refused_with_what_to_do():
     saved = StreamOffset(LOG, {("a",): Place(1)}).to_json()
-    with pytest.raises(ConfigError, match=r"had no subscribe.*checkpointLocation of its own"):
+    with pytest.raises(ConfigError, match=r"the whole log, not queues.*Location of its own"):
         from_json(saved, QUEUES)
-    with pytest.raises(ConfigError, match="had a subscribe"):
+    with pytest.raises(ConfigError, match=r"follows queues .* not the whole log"):
         from_json(StreamOffset(QUEUES).to_json(), LOG)
 
 
@@ -89,12 +79,11 @@ def test_a_checkpoint_of_the_other_kind_is_refused_with_what_to_do():
         {"version": 1},
         {"version": 1, "log": {"a": 5}},
         {"version": 1, "log": {"a": {"record": 5}}},
-        {"version": 1, "log": {"a": {"offset": 5, "record": 5}}},
         {"version": 1, "log": [1]},
     ],
 )
 def test_what_is_no_offset_is_refused(saved):
-    with pytest.raises(ConfigError, match="offset is"):
+    with pytest.raises(ConfigError, match="offset is not one of this version"):
         from_json(saved, LOG)
 
 
@@ -202,36 +191,19 @@ def test_a_query_has_no_limit_per_trigger():
 # --- limits -------------------------------------------------------------------------------------
 
 
-def test_both_limits_hold_although_spark_knows_one():
-    options = parse(maxOffsetsPerTrigger="100", maxBytesPerTrigger="8m")
-    limit = options.default_limit()
-    assert limit == ReadMaxRows(100)
-    assert options.limits_of(limit) == Limits(100, 8 << 20)
+def limit_of(**given_options):
+    return StoreStreamReader(
+        {"path": "/data/store", **given_options}, StructType()
+    ).getDefaultReadLimit()
 
 
-def test_the_smaller_of_spark_s_limit_and_the_option_s_holds():
-    options = parse(maxOffsetsPerTrigger="100", maxBytesPerTrigger="1k")
-    assert options.limits_of(ReadMaxRows(7)) == Limits(7, 1024)
-    assert options.limits_of(ReadMaxRows(700)) == Limits(100, 1024)
-    assert options.limits_of(ReadMaxBytes(7)) == Limits(100, 7)
-    assert options.limits_of(ReadMaxFiles(7)) == Limits(100, 1024)
+def test_spark_is_given_a_limit_to_hand_back_where_there_is_one():
+    assert limit_of() == ReadAllAvailable()
+    assert limit_of(maxOffsetsPerTrigger="100", maxBytesPerTrigger="8m") == ReadMaxRows(100)
+    for name in ("maxBytesPerTrigger", "minOffsetsPerTrigger"):
+        assert limit_of(**{name: "5"}) != ReadAllAvailable()
 
 
-def test_spark_s_wish_for_everything_switches_both_limits_off():
-    options = parse(maxOffsetsPerTrigger="100", maxBytesPerTrigger="1k")
-    assert options.limits_of(ReadAllAvailable()) == UNLIMITED
-
-
-def test_spark_is_told_the_limit_there_is():
-    assert parse().default_limit() == ReadAllAvailable()
-    assert parse(maxBytesPerTrigger="5").default_limit() == ReadMaxBytes(5)
-    assert parse(minOffsetsPerTrigger="5").default_limit() == ReadMinRows(5)
-
-
-def test_a_least_number_of_records_stays_with_every_limit_but_all():
-    options = parse(minOffsetsPerTrigger="5", maxOffsetsPerTrigger="100", maxTriggerDelay="2m")
-    assert options.limits_of(ReadMaxRows(7)) == Limits(7, None, 5)
-    assert options.limits_of(ReadMinRows(5)) == Limits(100, None, 5)
-    assert options.limits_of(ReadAllAvailable()) == UNLIMITED
-    assert options.longest_wait_s == 120
+def test_a_wait_is_15_minutes_unless_it_is_given():
+    assert parse(minOffsetsPerTrigger="5", maxTriggerDelay="2m").longest_wait_s == 120
     assert parse(minOffsetsPerTrigger="5").longest_wait_s == 900

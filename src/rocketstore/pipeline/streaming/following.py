@@ -13,53 +13,41 @@ from __future__ import annotations
 
 import functools
 import time
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, ParamSpec, TypeAlias, TypeVar
 
 from rocketstore.errors import ConfigError, StoreError
-from rocketstore.events import get_logger
 from rocketstore.pipeline.offsets import ANY_BROKER, EARLIEST, LATEST
 from rocketstore.pipeline.planning import bytes_per_task, grouped
+from rocketstore.pipeline.queue_range import is_chosen
+from rocketstore.pipeline.queues import list_queues
 from rocketstore.pipeline.stores import find_stores
-from rocketstore.pipeline.streaming.stream_offsets import Key, Place, StreamOffset
-from rocketstore.pipeline.streaming.stream_options import UNLIMITED, named_place
+from rocketstore.pipeline.streaming.live_log import LiveLog
+from rocketstore.pipeline.streaming.live_queue import LiveQueue
+from rocketstore.pipeline.streaming.stream_options import (
+    LOG,
+    QUEUES,
+    UNLIMITED,
+    Place,
+    StreamOffset,
+    named_place,
+)
+from rocketstore.pipeline.streaming.stream_reader import Losses
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from rocketstore.pipeline.options import ReadOptions
     from rocketstore.pipeline.stores import StorePlace
-    from rocketstore.pipeline.streaming.live_log import LiveLog
-    from rocketstore.pipeline.streaming.live_queue import LiveQueue
-    from rocketstore.pipeline.streaming.stream_options import Limits, StreamOptions
-    from rocketstore.pipeline.streaming.stream_read import StreamTask
+    from rocketstore.pipeline.streaming.stream_options import Key, Limits, StreamOptions
+    from rocketstore.pipeline.streaming.stream_reader import StreamTask
 
     Line: TypeAlias = LiveLog | LiveQueue
 
+LIGHT_QUEUE_PREFIX: Final = "%LMQ%"
+"""Such queues point at records of other topics, which are rows under their own topic only."""
+
 Given = ParamSpec("Given")
 Answer = TypeVar("Answer")
-
-_log = get_logger(__name__)
-
-HINT: Final = 'to go on with what is there: option("failOnDataLoss", "false")'
-
-
-class Losses:
-    """What one stream or task has lost; `count` is of those that were accepted."""
-
-    def __init__(self, options: ReadOptions) -> None:
-        self.is_error = options.fail_on_data_loss
-        self.count = 0
-        self._reported: set[str] = set()
-
-    def report(self, what: str, then: str) -> None:
-        """Raise or count a loss: `what` says where, expected and found, `then` what follows."""
-        if self.is_error:
-            raise StoreError(f"data loss: {what}", hint=HINT)
-        # What is met again by the next batch, or by the plan of the same one, counts once.
-        if what not in self._reported:
-            self._reported.add(what)
-            self.count += 1
-            _log.warning("data loss %d of this stream: %s; %s", self.count, what, then)
 
 
 class Move(NamedTuple):
@@ -85,47 +73,22 @@ def again_if_a_file_went(method: Callable[Given, Answer]) -> Callable[Given, Ans
     return asked
 
 
-def named_stores(options: StreamOptions) -> dict[str, StorePlace]:
-    """Return the stores of a stream by name, which must be different."""
-    stores: dict[str, StorePlace] = {}
-    for store in find_stores(options.read):
-        other = stores.setdefault(store.broker_name, store)
-        if other is not store:
-            raise ConfigError(
-                f"two stores are called {store.broker_name}: {other.location} and {store.location}",
-                key="brokerName",
-                hint="a stream keeps its offsets by name: give each its own by brokerName",
-            )
-    return stores
-
-
 class Stream:
     """Offsets and tasks of a query, without Spark; `ends` is where its lines ended lately."""
 
-    def __init__(
-        self,
-        options: StreamOptions,
-        lines: type[Line],
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, options: StreamOptions, clock: Callable[[], float] = time.monotonic) -> None:
         self.options = options
-        self.lines = lines
-        self.kind = lines.kind
+        self.kind = QUEUES if options.read.has_topic_choice else LOG
+        self.lines: type[Line] = LiveQueue if self.kind == QUEUES else LiveLog
         self.losses = Losses(options.read)
         self.ends: dict[Key, Place] = {}
         self._clock = clock
         self._last_trigger_s: float | None = None
-        self._where = f"below {', '.join(options.read.locations)}"
-
-    def _found(
-        self, begins: Mapping[Key, Place], ends: Mapping[Key, Place] | None = None
-    ) -> Mapping[Key, Line]:
-        return self.lines.found(self.options, begins, ends or {})
 
     @again_if_a_file_went
     def initial(self) -> StreamOffset:
         """Return where a query that was never run begins."""
-        stores = named_stores(self.options)
+        stores = self._stores()
         for key, named in (
             ("startingOffsets", self.options.starts),
             ("startingOffsetsByTimestamp", self.options.start_times_ms),
@@ -133,13 +96,13 @@ class Stream:
             for name in {place.broker for place in named if place} - {ANY_BROKER, *stores}:
                 hint = f"the stores are {', '.join(stores)}"
                 raise ConfigError(f"option {key} names store {name!r}", key=key, hint=hint)
-        places = {key: self._first_place(line) for key, line in self._found({}).items()}
+        places = {key: self._first_place(line) for key, line in self._found().items()}
         return StreamOffset(self.kind, places, is_initial=True)
 
     @again_if_a_file_went
     def latest(self) -> StreamOffset:
         """Return the end of every line."""
-        return StreamOffset(self.kind, {key: line.end for key, line in self._found({}).items()})
+        return StreamOffset(self.kind, {key: line.end for key, line in self._found().items()})
 
     @again_if_a_file_went
     def advance(
@@ -158,12 +121,15 @@ class Stream:
             Data was lost, and `failOnDataLoss` is set.
         """
         found = self._found(start.places, {} if limits.is_unlimited else self.ends)
-        self._report_absent(start, found)
-        places, moves = start.settled(), []
+        for key in start.places.keys() - found.keys():
+            if not self._is_kept(key, start.places[key]):
+                self._report_absent("the checkpoint has", key, start.places[key])
+        settled = {key: place._replace(since=place.offset) for key, place in start.places.items()}
+        places, moves = dict(settled), []
         for key, line in found.items():
             if target is not None and key not in target.places and key not in start.places:
                 continue
-            begin = places[key] = self._begin(line, start)
+            begin = places[key] = self._begin(line, start.places.get(key))
             goal = self.ends[key] = line.end
             if target is not None and target.places.get(key, begin).offset < goal.offset:
                 goal = target.places.get(key, begin)
@@ -172,12 +138,11 @@ class Stream:
         if target is None and self._is_too_early(moves, limits.min_rows) and not start.is_initial:
             return start
         for of_store in _by_store(moves):
-            is_cut = not limits.is_unlimited
-            stops = self.lines.cut(of_store, limits) if is_cut else {}
+            stops = {} if limits.is_unlimited else self.lines.cut(of_store, limits)
             for line, begin, goal in of_store:
-                stop = stops.get(line.key, begin if is_cut else goal)
-                places[line.key] = stop._replace(since=begin.since)
-        is_new = start.is_initial or places != start.settled()
+                stop = goal if limits.is_unlimited else stops.get(line.key, begin)
+                places[line.key] = stop._replace(since=begin.offset)
+        is_new = start.is_initial or places != settled
         return StreamOffset(self.kind, places) if is_new else start
 
     @again_if_a_file_went
@@ -191,19 +156,17 @@ class Stream:
         StoreError
             Data was lost, and `failOnDataLoss` is set.
         """
-        found, read, moves = self._found({}), self.options.read, []
+        found, read, moves = self._found(), self.options.read, []
         for key, place in end.places.items():
-            saved = start.places.get(key, place)
-            if place.offset <= (saved.offset if place.since is None else place.since):
+            begin = start.places.get(key)
+            if begin is None or begin.offset != place.since:
+                begin = Place(place.offset if place.since is None else place.since)
+            if begin.offset >= place.offset:
                 continue
             if key in found:
-                moves.append(self._checked_move(found[key], saved, place))
-                continue
-            self.losses.report(
-                f"the batch has {_named(key)} up to {self.lines.unit} {place.offset}, expected "
-                f"its files {self._where}, found none",
-                "the batch is without it",
-            )
+                moves.append(self._checked_move(found[key], begin, place))
+            else:
+                self._report_absent("the batch ends with", key, place)
         moves = [move for move in moves if move.begin.offset < move.goal.offset]
         tasks = [
             task
@@ -212,6 +175,55 @@ class Stream:
         ]
         step = bytes_per_task(sum(task.split.byte_count for task in tasks), read)
         return grouped(tasks, step, lambda task: task.split.byte_count)
+
+    # --- lines ----------------------------------------------------------------------------------
+
+    def _stores(self) -> dict[str, StorePlace]:
+        """Return the stores by name, which must be different."""
+        stores: dict[str, StorePlace] = {}
+        for store in find_stores(self.options.read):
+            other = stores.setdefault(store.broker_name, store)
+            if other is not store:
+                name, places = store.broker_name, f"{other.location} and {store.location}"
+                raise ConfigError(
+                    f"two stores are called {name}: {places}",
+                    key="brokerName",
+                    hint="a stream keeps its offsets by name: give each its own by brokerName",
+                )
+        return stores
+
+    def _found(
+        self, begins: Mapping[Key, Place] | None = None, ends: Mapping[Key, Place] | None = None
+    ) -> Mapping[Key, Line]:
+        """Return the lines there are; both mappings are of what is known of logs."""
+        begins, ends = begins or {}, ends or {}
+        stores = {(name,): store for name, store in self._stores().items()}
+        logs = [LiveLog(store, begins.get(key), ends.get(key)) for key, store in stores.items()]
+        if self.kind == LOG:
+            return {log.key: log for log in logs}
+        queues = [
+            LiveQueue(log, key)
+            for log in logs
+            for key in list_queues(log.store.location)
+            if not key.topic.startswith(LIGHT_QUEUE_PREFIX)
+            and is_chosen(self.options.read, log.store, key)
+        ]
+        return {queue.key: queue for queue in queues}
+
+    def _is_kept(self, key: Key, place: Place) -> bool:
+        """Whether a queue's records are there: then only its files are being made again."""
+        store = self._stores().get(key[0])
+        if store is None or place.record is None:
+            return self.kind == QUEUES and place.offset == 0
+        return LiveLog(store).record(place.record).problem(place) is None
+
+    def _report_absent(self, whose: str, key: Key, place: Place) -> None:
+        name = f"queue {key[1]}/{key[2]} of {key[0]}" if key[1:] else f"a store {key[0]!r}"
+        self.losses.report(
+            f"{whose} {name} at {self.lines.unit} {place.offset}, expected its files below "
+            f"{', '.join(self.options.read.locations)}, found none",
+            "it is left out as long as it is not there",
+        )
 
     # --- places ---------------------------------------------------------------------------------
 
@@ -235,15 +247,11 @@ class Stream:
             return line.place(line.start)
         return line.place(self._checked(line, Place(asked), "startingOffsets asks for"))
 
-    def _begin(self, line: Line, start: StreamOffset) -> Place:
+    def _begin(self, line: Line, saved: Place | None) -> Place:
         """Return where the next batch of a line begins."""
-        saved = start.places.get(line.key)
-        if saved is None:
-            return line.place(line.start)._replace(since=line.start)
-        begin = self._checked(line, saved, "the checkpoint has")
-        if begin != saved.offset:
-            return line.place(begin)._replace(since=begin)
-        return saved._replace(since=begin if start.is_initial else None)
+        begin = line.start if saved is None else self._checked(line, saved, "the checkpoint has")
+        place = saved if saved is not None and saved.offset == begin else line.place(begin)
+        return place._replace(since=begin)
 
     def _checked(self, line: Line, place: Place, whose: str) -> int:
         """Return a place's offset if it holds, else where the stream goes on."""
@@ -255,29 +263,18 @@ class Stream:
         self.losses.report(what, f"the stream goes on at {resumed}")
         return resumed
 
-    def _checked_move(self, line: Line, saved: Place, end: Place) -> Move:
-        if end.since is None:
-            begin = self._checked(line, saved, "the checkpoint has")
-        elif end.since < min(line.start, end.offset):
-            begin = self._checked(line, Place(end.since), "the batch begins at")
-        else:
-            begin = end.since
-        problem = line.problem(end) if end.offset > begin else None
+    def _checked_move(self, line: Line, begin: Place, end: Place) -> Move:
+        """Return what of a batch is there; without evidence its begin may be an older end."""
+        start = begin.offset
+        if begin.record is not None or start < line.start:
+            start = self._checked(line, begin, "the checkpoint has")
+        problem = line.problem(end) if end.offset > start else None
         if problem is None:
-            return Move(line, Place(begin), end)
+            return Move(line, Place(start), end)
         stop = min(end.offset, line.end.offset)
         what = f"{line}: the batch ends at {line.unit} {end.offset}: {problem}"
         self.losses.report(what, f"the batch has what is before {stop}")
-        return Move(line, Place(begin), Place(stop))
-
-    def _report_absent(self, start: StreamOffset, found: Mapping[Key, Line]) -> None:
-        for key, place in start.places.items():
-            if key not in found and not self.lines.is_kept(self.options, key, place):
-                self.losses.report(
-                    f"the checkpoint has {_named(key)} at {self.lines.unit} {place.offset}, "
-                    f"expected its files {self._where}, found none",
-                    "it is left out as long as it is not there",
-                )
+        return Move(line, Place(start), Place(stop))
 
     def _is_too_early(self, moves: Sequence[Move], least: int | None) -> bool:
         """Whether less is there than a batch is to have, and the last one is not long ago."""
@@ -294,11 +291,4 @@ class Stream:
 
 
 def _by_store(moves: Sequence[Move]) -> Iterable[list[Move]]:
-    stores: dict[str, list[Move]] = {}
-    for move in moves:
-        stores.setdefault(move.line.key[0], []).append(move)
-    return stores.values()
-
-
-def _named(key: Key) -> str:
-    return f"queue {key[1]}/{key[2]} of {key[0]}" if key[1:] else f"a store {key[0]!r}"
+    return [list(of_store) for _, of_store in groupby(moves, lambda move: move.line.key[0])]

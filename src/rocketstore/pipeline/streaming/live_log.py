@@ -8,8 +8,6 @@ the last such record, a torn one or nothing, is left to a later look. No lock is
 - After a break in the file that is being written, records may be what an earlier, longer log left
   there (decision 0004). They are taken for the log's only when the broken record's length leads to
   them, or when they are not older than the record before the break.
-
-Lengths alone are followed wherever that is enough, since tasks check all of it again.
 """
 
 from __future__ import annotations
@@ -24,30 +22,27 @@ from rocketstore.format.blank import BLANK_MAGIC
 from rocketstore.pipeline.files import files_at, opened
 from rocketstore.pipeline.planning import in_time
 from rocketstore.pipeline.stores import SegmentState, list_segments
-from rocketstore.pipeline.streaming.following import named_stores
-from rocketstore.pipeline.streaming.stream_offsets import LOG, Evidence, Key, Place
-from rocketstore.pipeline.streaming.stream_options import WHOLE_LOG
-from rocketstore.pipeline.streaming.stream_read import StreamTask, pieces
+from rocketstore.pipeline.streaming.stream_options import WHOLE_LOG, Place
+from rocketstore.pipeline.streaming.stream_reader import StreamTask, pieces
 from rocketstore.scan import kernels
 from rocketstore.scan.columns import RecordColumns, StopReason, new_columns
-from rocketstore.scan.scanner import BATCH_RECORDS, describe_break
+from rocketstore.scan.scanner import describe_break
 from rocketstore.scan.window import scan_window
 from rocketstore.units import ByteRange, MiB
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    import numpy.typing as npt
+    from collections.abc import Iterator, Sequence
 
     from rocketstore.pipeline.files import OpenFile
     from rocketstore.pipeline.options import ReadOptions
     from rocketstore.pipeline.stores import Segment, StorePlace
-    from rocketstore.pipeline.streaming.following import Losses, Move
-    from rocketstore.pipeline.streaming.stream_options import Limits, StreamOptions
+    from rocketstore.pipeline.streaming.following import Move
+    from rocketstore.pipeline.streaming.stream_options import Key, Limits
+    from rocketstore.pipeline.streaming.stream_reader import Losses
     from rocketstore.scan.scanner import ScanBatch
 
-CHECKED_BYTES: Final = MiB
-"""Before the end of a log that is being written: so much is looked at with checksums."""
+NEAR_BYTES: Final = MiB
+"""How far before the place where a log ended lately a look for its end begins."""
 
 _LOOKBACK_BYTES: Final = 4096
 """Looks begin at a record that was checked, so they need not go far to find one before it."""
@@ -68,23 +63,13 @@ class Seen(NamedTuple):
         """Whether an intact record stands there."""
         return len(self.columns) == 1
 
-    @property
-    def stop(self) -> int:
-        """Physical offset after the record."""
-        return int(self.columns.physical_offset[0] + self.columns.size[0])
-
-    @property
-    def evidence(self) -> Evidence:
-        """What proves later that the record was there."""
-        return Evidence(int(self.columns.physical_offset[0]), self.crc)
-
-    def problem(self, evidence: Evidence) -> str | None:
-        """Return what was expected and found unless the record is the one of some evidence."""
-        if self.is_record and self.crc == evidence.crc:
+    def problem(self, place: Place) -> str | None:
+        """Return what was expected and found unless the record is a place's evidence."""
+        if self.is_record and self.crc == place.crc:
             return None
         return (
-            f"expected before it, at physical offset {evidence.record}, a record with CRC "
-            f"{evidence.crc:08x}, found {self.what}: the log was cut and written again, or damaged"
+            f"expected before it, at physical offset {place.record}, a record with CRC "
+            f"{place.crc:08x}, found {self.what}: the log was cut and written again, or damaged"
         )
 
 
@@ -100,7 +85,6 @@ class LiveLog:
         meanwhile, so no batch goes into the file being written because of it.
     """
 
-    kind = LOG
     unit = "physical offset"
     queue = WHOLE_LOG
 
@@ -108,26 +92,13 @@ class LiveLog:
         self, store: StorePlace, begin: Place | None = None, ended: Place | None = None
     ) -> None:
         self.store = store
-        self.key = (store.broker_name,)
+        self.key: Key = (store.broker_name,)
         self.segments = list_segments(store)
         self.start = self.segments[0].base if self.segments else 0
         tail = next((one.base for one in self.segments if one.is_last), self.start)
-        is_behind = begin is not None and begin.offset < tail
-        self._near = ended if is_behind else begin
-        self._sure_end = tail if is_behind and ended is not None else None
-
-    @classmethod
-    def found(
-        cls, options: StreamOptions, begins: Mapping[Key, Place], ends: Mapping[Key, Place]
-    ) -> dict[Key, LiveLog]:
-        """Return the logs there are; both mappings are of what is known of them."""
-        stores = {(name,): store for name, store in named_stores(options).items()}
-        return {key: cls(it, begins.get(key), ends.get(key)) for key, it in stores.items()}
-
-    @staticmethod
-    def is_kept(options: StreamOptions, key: Key, place: Place) -> bool:  # noqa: ARG004 - as a queue
-        """Whether nothing is lost although a log has no file: never."""
-        return False
+        is_far = begin is not None and begin.offset < tail
+        self._near = ended if is_far else begin
+        self._sure_end = tail if is_far and ended is not None else None
 
     def __str__(self) -> str:
         return self.store.location
@@ -141,22 +112,20 @@ class LiveLog:
                 return one
         return None
 
-    def read(self, offset: int, size: int) -> bytes:
-        """Return bytes of one file, fewer where it ends, none where it is missing."""
+    def _read(self, offset: int, size: int) -> bytes:
         segment = self.segment_at(offset)
         if segment is None or segment.state is SegmentState.MISSING:
             return b""
-        files, _ = files_at(self.store.location)
-        with opened(files, segment.path) as file:
+        with opened(files_at(self.store.location)[0], segment.path) as file:
             return file.read(offset - segment.base, size)
 
     def record(self, offset: int) -> Seen:
         """Look at a physical offset."""
-        segment, data = self.segment_at(offset), self.read(offset, _HEAD_BYTES)
+        segment, data = self.segment_at(offset), self._read(offset, _HEAD_BYTES)
         left = 0 if segment is None else segment.base + segment.file_size - offset
         total = int.from_bytes(data[:4], "big", signed=True)
         if len(data) < total <= left:
-            data = self.read(offset, total)
+            data = self._read(offset, total)
         array, cols = np.frombuffer(data[:left], dtype=np.uint8), new_columns(1)
         found, _, code = kernels.walk(array, 0, 1, offset, left, True, cols)  # noqa: FBT003
         columns = RecordColumns(array, cols[:found], offset)
@@ -168,63 +137,40 @@ class LiveLog:
         why = describe_break(array, 0, StopReason(code), offset, left)
         return Seen(columns, 0, f"no record ({why})")
 
-    def _after(self, seen: Seen) -> Place:
+    def after(self, offset: int) -> Place:
         """Return the place after a record: in the next file if only filler follows it."""
-        segment = self.segment_at(seen.stop - 1)
-        stop = seen.stop if segment is None else segment.base + segment.file_size
-        filler = (stop - seen.stop).to_bytes(4, "big") + BLANK_MAGIC.to_bytes(4, "big")
-        is_last = self.read(seen.stop, len(filler)) == filler
-        return Place(stop if is_last else seen.stop, seen.evidence)
+        seen, segment = self.record(offset), self.segment_at(offset)
+        if not seen.is_record or segment is None:
+            return Place(offset)
+        stop, file_stop = offset + int(seen.columns.size[0]), segment.base + segment.file_size
+        filler = (file_stop - stop).to_bytes(4, "big") + BLANK_MAGIC.to_bytes(4, "big")
+        if self._read(stop, len(filler)) == filler:
+            stop = file_stop
+        return Place(stop, offset, seen.crc)
 
-    # --- the end --------------------------------------------------------------------------------
+    # --- places ---------------------------------------------------------------------------------
 
     @cached_property
     def end(self) -> Place:
         """What comes after the last record that can be believed."""
-        position = self.start
+        position, last = self.start, None
         for segment in self.segments:
             if not segment.is_last:
                 continue
-            last, position = self._end_in(segment)
-            seen = self._last_before(segment.base) if last is None else self.record(last)
+            found, position = self._end_in(segment)
+            last = last if found is None else found
             if position < segment.base + segment.file_size:
                 break
-        if position == self.start or seen is None or not seen.is_record:
-            return Place(position)
-        place = self._after(seen)
+        place = Place(position) if last is None else self.after(last)
         return place if place.offset == position else Place(position)
 
     def _end_in(self, segment: Segment) -> tuple[int | None, int]:
-        """Return the last record of a file being written, and where the next one begins.
-
-        Lengths lead near the end, from where the log ended lately if that is true still; checksums
-        lead to it.
-        """
-        files, _ = files_at(self.store.location)
-        begin, near = segment.base, self._near
-        starts = {begin: None}
-        if near and near.evidence and begin <= near.evidence.record and self.problem(near) is None:
-            starts = {max(begin, near.evidence.record - CHECKED_BYTES): None, begin: None}
-        with opened(files, segment.path) as file:
-            for start in starts:
-                found = _lengths(file, segment, start)
-                if len(found):
-                    at = int(found.searchsorted(int(found[-1]) - CHECKED_BYTES))
-                    last, position = _checked_end(file, segment, int(found[at]))
-                    if last is not None:
-                        return last, position
-            return _checked_end(file, segment, begin)
-
-    def _last_before(self, stop: int) -> Seen | None:
-        """Return what is the last record of the files before one that has none yet."""
-        for near in (stop - CHECKED_BYTES, self.start):
-            found = [batch.columns.physical_offset[-1:] for batch in self._scan(near, stop)]
-            last = np.concatenate([np.empty(0, dtype=np.int64), *found])
-            if len(last):
-                return self.record(int(last[-1]))
-        return None
-
-    # --- places ---------------------------------------------------------------------------------
+        near, start = self._near, segment.base
+        if near and near.record and near.record > start and self.problem(near) is None:
+            start = max(start, near.record - NEAR_BYTES)
+        with opened(files_at(self.store.location)[0], segment.path) as file:
+            last, position = _checked_end(file, segment, start)
+            return _checked_end(file, segment, segment.base) if last is None else (last, position)
 
     def place(self, offset: int) -> Place:
         """Return a place, for which there is no evidence."""
@@ -232,94 +178,89 @@ class LiveLog:
 
     def problem(self, place: Place) -> str | None:
         """Return what was expected and found where a place does not hold."""
-        offset, evidence = place.offset, place.evidence
+        offset = place.offset
         if offset < self.start:
             return (
                 f"expected it in the log, found that the log begins at {self.start}: "
                 f"{self.start - offset} bytes were deleted"
             )
-        if evidence is None or evidence.record < self.start:
+        if place.record is None or place.record < self.start:
             seen = self.record(offset)
             if offset == self.start or seen.is_record or self.end.offset == offset:
                 return None
             return f"expected a record's start or the log's end, found {seen.what}"
-        seen = self.record(evidence.record)
-        problem = seen.problem(evidence)
-        if problem is not None or offset in (seen.stop, self._after(seen).offset):
+        seen = self.record(place.record)
+        problem = seen.problem(place)
+        if problem is not None:
             return problem
-        return f"expected it to be {seen.stop}, where the record before it ends, found {offset}"
+        stop = place.record + int(seen.columns.size[0])
+        if offset in (stop, self.after(place.record).offset):
+            return None
+        return f"expected it to be {stop}, where the record before it ends, found {offset}"
 
     def resume(self, place: Place) -> int:
         """Return the first record at a place that does not hold or after it, else the end."""
-        end = self.end.offset
         if place.offset <= self.start:
             return self.start
-        return next(self._intact(place.offset, end), end)
+        return next(self._records(place.offset, self.end.offset), self.end.offset)
 
     def first_since(self, since_ms: int) -> int | None:
         """Return the first record that was stored at a time or later."""
-        begin = min((one.base for one in in_time(self.store, self.segments, since_ms, None)),
-                    default=self.start)  # fmt: skip
-        return next(self._intact(begin, self.end.offset, since_ms), None)
-
-    def _intact(self, start: int, stop: int, since_ms: int = 0) -> Iterator[int]:
-        for batch in self._scan(start, stop):
-            is_late = batch.columns.store_timestamp >= since_ms
-            for at in batch.columns.physical_offset[is_late].tolist():
-                if self.record(at).is_record:
-                    yield at
+        files = in_time(self.store, self.segments, since_ms, None)
+        begin = files[0].base if files else self.start
+        return next(self._records(begin, self.end.offset, since_ms), None)
 
     # --- batches --------------------------------------------------------------------------------
 
-    def _scan(self, start: int, stop: int) -> Iterator[ScanBatch]:
-        """Yield what starts in a stretch, lengths followed and bodies not checked."""
-        files, _ = files_at(self.store.location)
+    def _scan(self, start: int, stop: int) -> Iterator[RecordColumns]:
+        """Yield the intact records that start in a stretch of the log."""
         for one in self.segments:
             is_wanted = start < stop and start < one.base + one.size and one.base < stop
             if is_wanted and one.state is not SegmentState.MISSING:
-                with opened(files, one.path) as file:
-                    yield from _batches(file, one, max(start, one.base), stop)
+                with opened(files_at(self.store.location)[0], one.path) as file:
+                    for batch in _batches(file, one, max(start, one.base), stop):
+                        yield batch.columns
+
+    def _records(self, start: int, stop: int, since_ms: int = 0) -> Iterator[int]:
+        for columns in self._scan(start, stop):
+            yield from columns.physical_offset[columns.store_timestamp >= since_ms].tolist()
 
     def count(self, move: Move, most: int) -> int:
         """Return how many records a move has, `most` if there are more."""
         rows = 0
-        for batch in self._scan(move.begin.offset, move.goal.offset):
-            rows += len(batch.columns)
+        for columns in self._scan(move.begin.offset, move.goal.offset):
+            rows += len(columns)
             if rows >= most:
                 return most
         return rows
 
     @classmethod
     def cut(cls, moves: Sequence[Move], limits: Limits) -> dict[Key, Place]:
-        """Return how far a log goes within limits."""
-        return {log.key: log.cut_one(begin.offset, goal, limits) for log, begin, goal in moves}
+        """Return how far a log goes within limits: past what is sure only to an end found now."""
+        stops: dict[Key, Place] = {}
+        for log, begin, goal in moves:
+            stop = log.fitting(begin.offset, goal, limits)
+            if log.is_unsure(stop):
+                sure_goal = min(goal, LiveLog(log.store).end, key=lambda place: place.offset)
+                stop = log.fitting(begin.offset, sure_goal, limits)
+            stops[log.key] = stop
+        return stops
 
-    def cut_one(self, begin: int, goal: Place, limits: Limits) -> Place:
-        """Return how far a batch goes: past what is sure only to an end that was found just now."""
-        if self._sure_end is not None and self._sure_end < goal.offset:
-            place = self._fitting(begin, Place(self._sure_end), limits)
-            if place.offset < self._sure_end:
-                return place
-            goal = min(goal, LiveLog(self.store).end, key=lambda place: place.offset)
-        return self._fitting(begin, goal, limits)
+    def is_unsure(self, place: Place) -> bool:
+        """Whether a place may be one of a longer log that was cut meanwhile."""
+        return self._sure_end is not None and self._sure_end < place.offset
 
-    def _fitting(self, begin: int, goal: Place, limits: Limits) -> Place:
-        """Return the place after the last record that fits, or the next one that is intact."""
-        rows = size_bytes = 0
-        last: list[int] = []
-        is_due = False
-        for batch in self._scan(begin, goal.offset):
-            offsets, sizes = batch.columns.physical_offset, batch.columns.size
-            count = 0 if is_due else limits.fitting(sizes, rows, size_bytes)
+    def fitting(self, begin: int, goal: Place, limits: Limits) -> Place:
+        """Return the place after the last record that fits."""
+        rows = size_bytes = last = 0
+        for columns in self._scan(begin, goal.offset):
+            count = limits.fitting(columns.size, rows, size_bytes)
             if count:
                 rows += count
-                size_bytes += int(sizes[:count].sum())
-                last = [int(offsets[count - 1])]
-            is_due = is_due or count < len(offsets)
-            for at in (*last, *offsets[count:].tolist()) if is_due else ():
-                seen = self.record(at)
-                if seen.is_record:
-                    return self._after(seen)
+                size_bytes += int(columns.size[:count].sum())
+                last = int(columns.physical_offset[count - 1])
+            if count < len(columns):
+                return self.after(last)
         return goal
 
     @classmethod
@@ -340,9 +281,7 @@ class LiveLog:
             yield from map(StreamTask, pieces(log.store, log.segments, wanted, options))
 
 
-def _batches(
-    file: OpenFile, segment: Segment, start: int, stop: int, *, check_crc: bool = False
-) -> Iterator[ScanBatch]:
+def _batches(file: OpenFile, segment: Segment, start: int, stop: int) -> Iterator[ScanBatch]:
     """Yield what starts in a stretch of a file, given by physical offsets."""
     return scan_window(
         file,
@@ -352,35 +291,20 @@ def _batches(
         stop=min(segment.size, stop - segment.base),
         file_size=segment.file_size,
         data_stop=file.data_stop(segment.size) if segment.is_last else None,
-        check_crc=check_crc,
         lookback_bytes=_LOOKBACK_BYTES,
         whole_damage=True,
     )
 
 
-def _lengths(file: OpenFile, segment: Segment, start: int) -> npt.NDArray[np.int64]:
-    """Return where the last records start that lengths lead to, up to a break or the end."""
-    recent = np.empty(0, dtype=np.int64)
-    for batch in _batches(file, segment, start, segment.base + segment.size):
-        if batch.run_starts:
-            break
-        recent = np.concatenate([recent, batch.columns.physical_offset])[-BATCH_RECORDS:]
-        # What follows the last record is not looked for: it may be a gigabyte of zeros.
-        if not file.read(batch.end_of_data - segment.base, 8).strip(b"\0"):
-            break
-    return recent
-
-
 def _checked_end(file: OpenFile, segment: Segment, position: int) -> tuple[int | None, int]:
-    """Walk with checksums from a record; return the last one, and where the next one begins."""
+    """Return the last record of a file being written, and where the next one begins."""
     last: int | None = None
     last_ms: int | None = None
     seen_breaks: set[int] = set()
     is_walked = False
     while not is_walked:
         is_walked = True
-        stop = segment.base + segment.size
-        for batch in _batches(file, segment, position, stop, check_crc=True):
+        for batch in _batches(file, segment, position, segment.base + segment.size):
             columns = batch.columns
             if len(columns) and batch.run_starts:
                 is_walked = position in seen_breaks

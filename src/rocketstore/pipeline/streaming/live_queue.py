@@ -16,30 +16,25 @@ import numpy as np
 from rocketstore.errors import StoreDamagedError
 from rocketstore.events import get_logger
 from rocketstore.format.queue_entry import filler_mask, written_mask
-from rocketstore.pipeline.queue_range import is_chosen
-from rocketstore.pipeline.queues import list_queues, queue_files
+from rocketstore.pipeline.queues import queue_files
 from rocketstore.pipeline.stores import SegmentState, store_timestamp_ms
-from rocketstore.pipeline.streaming.following import named_stores
-from rocketstore.pipeline.streaming.live_log import LiveLog
-from rocketstore.pipeline.streaming.stream_offsets import QUEUES, Key, Place
-from rocketstore.pipeline.streaming.stream_read import QueueSpan, StreamTask, pieces
+from rocketstore.pipeline.streaming.stream_options import Place
+from rocketstore.pipeline.streaming.stream_reader import QueueSpan, StreamTask, pieces
 from rocketstore.units import ByteRange, QueueKey
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     import numpy.typing as npt
 
     from rocketstore.format.queue_entry import QueueEntry
     from rocketstore.pipeline.options import ReadOptions
-    from rocketstore.pipeline.streaming.following import Losses, Move
-    from rocketstore.pipeline.streaming.live_log import Seen
-    from rocketstore.pipeline.streaming.stream_options import Limits, StreamOptions
+    from rocketstore.pipeline.streaming.following import Move
+    from rocketstore.pipeline.streaming.live_log import LiveLog
+    from rocketstore.pipeline.streaming.stream_options import Key, Limits
+    from rocketstore.pipeline.streaming.stream_reader import Losses
 
     Numbers = npt.NDArray[np.int64]
-
-LIGHT_QUEUE_PREFIX: Final = "%LMQ%"
-"""Such queues point at records of other topics, which are rows under their own topic only."""
 
 LIMITED_ENTRIES: Final = 2_000_000
 """Most entries of a store that are held to find out which come first in its log: 32 MB."""
@@ -50,52 +45,19 @@ _log = get_logger(__name__)
 class LiveQueue:
     """One queue of one store; bounds are looked up once."""
 
-    kind = QUEUES
     unit = "offset"
 
     def __init__(self, log: LiveLog, queue: QueueKey) -> None:
         self.log = log
         self.store = log.store
         self.queue = queue
-        self.key = (log.store.broker_name, queue.topic, str(queue.queue_id))
+        self.key: Key = (log.store.broker_name, queue.topic, str(queue.queue_id))
         self.files = queue_files(log.store.location, queue)
-
-    @classmethod
-    def found(cls, options: StreamOptions, *_: Mapping[Key, Place]) -> dict[Key, LiveQueue]:
-        """Return the queues there are; where they ended lately is of no use."""
-        queues = [
-            cls(log, key)
-            for log in map(LiveLog, named_stores(options).values())
-            for key in list_queues(log.store.location)
-            if not key.topic.startswith(LIGHT_QUEUE_PREFIX)
-            and is_chosen(options.read, log.store, key)
-        ]
-        return {queue.key: queue for queue in queues}
-
-    @classmethod
-    def is_kept(cls, options: StreamOptions, key: Key, place: Place) -> bool:
-        """Whether its records are there: then its files are only being made again."""
-        store = named_stores(options).get(key[0])
-        if store is None or place.evidence is None:
-            return place.offset == 0
-        return LiveLog(store).record(place.evidence.record).problem(place.evidence) is None
 
     def __str__(self) -> str:
         return f"queue {self.queue} of {self.store.location}"
 
     # --- places ---------------------------------------------------------------------------------
-
-    def record(self, queue_offset: int) -> Seen | None:
-        """Return the record of an entry; None unless it is intact and says so itself."""
-        entry = self.files.entry(queue_offset)
-        if entry is None or entry.is_filler:
-            return None
-        seen = self.log.record(entry.physical_offset)
-        if not seen.is_record:
-            return None
-        queue = QueueKey(seen.columns.topic(0), int(seen.columns.queue_id[0]))
-        is_own = queue == self.queue and int(seen.columns.queue_offset[0]) == queue_offset
-        return seen if is_own else None
 
     @cached_property
     def start(self) -> int:
@@ -103,20 +65,25 @@ class LiveQueue:
         return self.files.min_offset(self.log.start)
 
     @cached_property
+    def written_stop(self) -> int:
+        """What comes after the last entry, whether its record is there or not."""
+        return self.files.written_stop()
+
+    @cached_property
     def end(self) -> Place:
         """What comes after the last record that can be believed."""
-        low, high = self.start, self.files.written_stop()
-        place = self.place(high)
-        if low >= high or place.evidence is not None:
+        place = self.place(self.written_stop)
+        if place.record is not None or place.offset <= self.start:
             return place
-        low = self._first_where(low, high, self._is_beyond_log)
+        low = self._first_where(lambda entry: entry.physical_offset >= self.log.end.offset)
         # A damaged record before the end is the reader's matter, one at the end is not there.
-        while low > self.start and self.record(low - 1) is None:
+        while low > self.start and self.place(low).record is None:
             low -= 1
         return self.place(low)
 
-    def _first_where(self, low: int, high: int, test: Callable[[QueueEntry], bool]) -> int:
+    def _first_where(self, test: Callable[[QueueEntry], bool], high: int | None = None) -> int:
         """Return the first offset from which on a test of entries holds, `high` if none."""
+        low, high = self.start, self.written_stop if high is None else high
         while low < high:
             middle = (low + high) // 2
             # What has no record counts with what follows it.
@@ -127,54 +94,54 @@ class LiveQueue:
                 low = at + 1
         return low
 
-    def _is_beyond_log(self, entry: QueueEntry) -> bool:
-        """Whether nothing was ever written where an entry points."""
-        segment = self.log.segment_at(entry.physical_offset)
-        if segment is None:
-            return entry.physical_offset >= self.log.start
-        head = self.log.read(entry.physical_offset, 8)
-        return segment.state is not SegmentState.MISSING and not head.strip(b"\0")
-
     def place(self, offset: int) -> Place:
-        """Return a place with what evidence there is for it."""
-        seen = self.record(offset - 1) if offset > 0 else None
-        return Place(offset, None if seen is None else seen.evidence)
+        """Return a place; its evidence is the record before if that is intact and says so."""
+        entry = self.files.entry(offset - 1) if offset else None
+        if entry is None or entry.is_filler:
+            return Place(offset)
+        seen = self.log.record(entry.physical_offset)
+        stated = [
+            (columns.topic(0), int(columns.queue_id[0]), int(columns.queue_offset[0]))
+            for columns in [seen.columns]
+            if seen.is_record
+        ]
+        if stated != [(*self.queue, offset - 1)]:
+            return Place(offset)
+        return Place(offset, entry.physical_offset, seen.crc)
 
     def problem(self, place: Place) -> str | None:
         """Return what was expected and found where a place does not hold."""
-        offset, evidence = place.offset, place.evidence
+        offset, stop = place.offset, self.written_stop
         if offset < self.start:
             return (
                 f"expected it in the queue, found that the queue begins at {self.start}: "
                 f"{self.start - offset} messages are gone"
             )
-        stop = self.files.written_stop()
-        if evidence is None or evidence.record < self.log.start:
+        if place.record is None or place.record < self.log.start:
             return None if offset <= stop else f"expected at most {stop}, the queue's end"
-        problem = self.log.record(evidence.record).problem(evidence)
+        problem = self.log.record(place.record).problem(place)
         # A queue that ends before the offset may only be late; its entries come again.
         last = min(offset, stop) - 1
         entry = self.files.entry(last)
         if problem is not None or entry is None or entry.is_filler:
             return problem
-        at, expected = entry.physical_offset, evidence.record
-        if at == expected if last == offset - 1 else at < expected:
+        at = entry.physical_offset
+        if at == place.record if last == offset - 1 else at < place.record:
             return None
         return (
-            f"expected number {offset - 1} at physical offset {expected}, found number {last} at "
-            f"{at}: the topic was deleted and made again"
+            f"expected number {offset - 1} at physical offset {place.record}, found number {last} "
+            f"at {at}: the topic was deleted and made again"
         )
 
     def resume(self, place: Place) -> int:
         """Return where to go on when a place does not hold."""
-        start, end, evidence = self.start, self.end.offset, place.evidence
-        if evidence is not None and place.offset >= start:
-            at = evidence.record
-            if self.log.record(at).problem(evidence) is None:
-                # Made again: what was read is there, and so is all that came after it.
-                low = self._first_where(start, end, lambda entry: entry.physical_offset > at)
-                return self.files.next_message(low, end)[0]
-        return max(start, min(place.offset, end))
+        at, end = place.record, self.end.offset
+        is_there = at is not None and self.log.record(at).problem(place) is None
+        if at is None or not is_there or place.offset < self.start:
+            return max(self.start, min(place.offset, end))
+        # Made again: what was read is there, and so is all that came after it.
+        low = self._first_where(lambda entry: entry.physical_offset > at, end)
+        return self.files.next_message(low, end)[0]
 
     def first_since(self, since_ms: int) -> int | None:
         """Return the first offset that was stored at a time or later."""
@@ -187,10 +154,14 @@ class LiveQueue:
             # What has no time may be as late as any.
             return stored_ms is None or stored_ms >= since_ms
 
-        found = self._first_where(self.start, self.end.offset, is_since)
+        found = self._first_where(is_since, self.end.offset)
         return found if found < self.end.offset else None
 
     # --- batches --------------------------------------------------------------------------------
+
+    def count(self, move: Move, most: int) -> int:
+        """Return how many records a move has, `most` if there are more."""
+        return min(move.goal.offset - move.begin.offset, most)
 
     def entries(self, start: int, stop: int) -> Iterator[tuple[Numbers, Numbers, Numbers]]:
         """Yield queue offsets, physical offsets and sizes of a range's entries with a record."""
@@ -201,10 +172,6 @@ class LiveQueue:
                 entries["physical_offset"][is_message].astype(np.int64),
                 entries["record_size"][is_message].astype(np.int64),
             )
-
-    def count(self, move: Move, most: int) -> int:
-        """Return how many records a move has, `most` if there are more."""
-        return min(move.goal.offset - move.begin.offset, most)
 
     @classmethod
     def cut(cls, moves: Sequence[Move], limits: Limits) -> dict[Key, Place]:
@@ -252,14 +219,13 @@ class LiveQueue:
         if not all(is_whole for _, _, is_whole in found):
             yield from (StreamTask(cell, spans) for cell in cells)
             return
-        bases = np.array([cell.segment.base for cell in cells], dtype=np.int64)
-        starts = bases + np.array([cell.start for cell in cells], dtype=np.int64)
-        stops = bases + np.array([cell.stop for cell in cells], dtype=np.int64)
-        counts, lows, highs = np.zeros_like(starts), stops.copy(), starts.copy()
+        starts = np.array([cell.segment.base + cell.start for cell in cells], dtype=np.int64)
+        stops = np.array([cell.segment.base + cell.stop for cell in cells], dtype=np.int64)
+        counts = np.zeros(len(cells) + 1, dtype=np.int64)
         for queue, span, _ in found:
-            for _, physical, sizes in queue.entries(span.start, span.stop):
-                at = np.searchsorted(starts, physical, side="right") - 1
-                is_there = (at >= 0) & (physical < np.append(stops, 0)[at])
+            for _, physical, _ in queue.entries(span.start, span.stop):
+                at = np.searchsorted(stops, physical, side="right")
+                is_there = np.append(starts, wanted.stop)[at] <= physical
                 if not is_there.all():
                     lost = physical[~is_there]
                     losses.report(
@@ -267,14 +233,10 @@ class LiveQueue:
                         "on, found no file that holds them",
                         "the batch is without them",
                     )
-                at = at[is_there]
-                np.add.at(counts, at, 1)
-                np.minimum.at(lows, at, physical[is_there])
-                np.maximum.at(highs, at, (physical + sizes)[is_there])
-        for number in np.flatnonzero(counts).tolist():
-            start, stop = int(lows[number] - bases[number]), int(highs[number] - bases[number])
-            cell = cells[number]._replace(start=start, stop=min(stop, cells[number].stop))
-            yield StreamTask(cell, spans, int(counts[number]))
+                counts += np.bincount(at[is_there], minlength=len(counts))
+        for cell, count in zip(cells, counts[:-1].tolist(), strict=True):
+            if count:
+                yield StreamTask(cell, spans, count)
 
     def look_at(self, start: int, stop: int, options: ReadOptions) -> tuple[QueueSpan, bool] | None:
         """Return where the records of a range lie, and whether its entries say so of each.
@@ -300,7 +262,8 @@ class LiveQueue:
                 self, fillers, start, stop,
             )  # fmt: skip
         kept += fillers
-        if not is_rising or kept < stop - start:
+        is_whole = is_rising and kept == stop - start
+        if not is_whole:
             what = (
                 f"{self}: expected {stop - start} entries from offset {start} on, each after the "
                 f"one before in the log, found {kept}{' in disorder' * (not is_rising)}"
@@ -312,5 +275,4 @@ class LiveQueue:
                 )
                 raise StoreDamagedError(f"damage: {what}", hint=hint)
             _log.warning("damage: %s", what)
-        is_whole = is_rising and kept == stop - start
         return (QueueSpan(*self.queue, start, stop, low, high), is_whole) if high >= 0 else None

@@ -1,7 +1,14 @@
-"""Options of a stream: those of a query, and where and how fast it reads.
+"""What a stream is asked for, and how far it has come, as Spark keeps that in its checkpoint.
 
-What says where it begins is for a query without a checkpoint. Limits hold per store: a busy store
-never takes what another may read.
+A place is the number of what comes next (a physical offset, or a queue offset), evidence of the
+record before it (where it starts, and the CRC-32 of all its bytes), and where its batch began::
+
+    {"version": 1, "log": {"broker-a": {"offset": 4711, "record": 4500, "crc": 1234, "since": 80}}}
+    {"version": 1, "queues": {"broker-a": {"orders": {"0": {"offset": 23, "record": 4500, ...}}}}}
+
+Evidence of the record *at* a place would be impossible where a stream mostly stands, at the end. A
+batch says itself where it begins: Spark asks for the initial offset again after a restart, and
+what appeared or was lost since the last batch is in no offset before.
 """
 
 from __future__ import annotations
@@ -35,14 +42,108 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
+VERSION: Final = 1
+LOG: Final = "log"
+QUEUES: Final = "queues"
+
 WHOLE_LOG: Final = QueueKey("", -1)
 """Stands for a store's log where options name queues."""
 
+_FOLLOWED: Final = {LOG: "the whole log", QUEUES: "queues (subscribe, subscribePattern or assign)"}
 _BY_TIME: Final = "startingOffsetsByTimestamp"
 _STRATEGY: Final = "startingOffsetsByTimestampStrategy"
 _STARTS: Final = ("startingOffsets", "startingTimestamp", _BY_TIME)
-_LEAST: Final = ("minOffsetsPerTrigger",)
 _KEYWORDS: Final = {"earliest": EARLIEST, "latest": LATEST, "-2": EARLIEST, "-1": LATEST}
+
+Key = tuple[str, ...]
+"""Of a log ``(broker,)``, of a queue ``(broker, topic, queue id)``."""
+
+
+# --- offsets ------------------------------------------------------------------------------------
+
+
+class Place(NamedTuple):
+    """What comes next, the record before it if it is known, and where the batch began."""
+
+    offset: int
+    record: int | None = None
+    crc: int | None = None
+    since: int | None = None
+
+
+@dataclass(frozen=True)
+class StreamOffset:
+    """How far a stream has come; no batch ends at an initial one, where a new query begins."""
+
+    kind: str
+    places: dict[Key, Place] = field(default_factory=dict)
+    is_initial: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the offset as Spark keeps it; equal offsets give equal text."""
+        flat = {
+            key: {name: n for name, n in place._asdict().items() if n is not None}
+            for key, place in self.places.items()
+        }
+        initial = {"initial": True} if self.is_initial else {}
+        return {"version": VERSION, **initial, self.kind: _nested(flat)}
+
+
+def from_json(saved: dict[str, Any], kind: str) -> StreamOffset:
+    """Return an offset that a checkpoint holds, unless that is another version's or query's."""
+    other = QUEUES if kind == LOG else LOG
+    problem = f"its offset is not one of this version: {saved!r:.200}"
+    if other in saved:
+        problem = f"it is of a query that follows {_FOLLOWED[other]}, not {_FOLLOWED[kind]}"
+    elif saved.get("version") == VERSION and kind in saved:
+        try:
+            flat = _flat(saved[kind], 1 if kind == LOG else 3)
+            places = {key: Place(**place) for key, place in flat.items()}
+            return StreamOffset(kind, places, bool(saved.get("initial")))
+        except (TypeError, AttributeError):
+            pass  # what is in it is no offset either
+    raise ConfigError(
+        f"the checkpoint is of no use here: {problem}",
+        hint="give this query a checkpointLocation of its own",
+    )
+
+
+def latest_json(of: str, ends: Mapping[Key, Place], reached: StreamOffset) -> dict[str, Any]:
+    """Return where logs or queues end as Spark shows it in a query's progress.
+
+    ``lag`` is how much of each comes after the batch at hand: bytes of a log, messages of a queue.
+    `of` says what is followed, which nothing else of a Python source can say there.
+    """
+    shown = {
+        key: {"offset": ends[key].offset, "lag": max(0, ends[key].offset - place.offset)}
+        for key, place in reached.places.items()
+        if key in ends
+    }
+    return {"version": VERSION, "of": of, reached.kind: _nested(shown)}
+
+
+def _nested(flat: Mapping[Key, dict[str, int]]) -> dict[str, Any]:
+    nested: dict[str, Any] = {}
+    # Queues by number, whatever the order they were found in.
+    for key in sorted(flat, key=lambda key: (*key[:-1], key[-1].zfill(20))):
+        inner = nested
+        for part in key[:-1]:
+            inner = inner.setdefault(part, {})
+        inner[key[-1]] = flat[key]
+    return nested
+
+
+def _flat(nested: Any, depth: int) -> dict[Key, Any]:
+    if not depth:
+        return {(): nested}
+    return {
+        (name, *key): place
+        for name, inner in nested.items()
+        for key, place in _flat(inner, depth - 1).items()
+    }
+
+
+# --- options ------------------------------------------------------------------------------------
 
 
 class Limits(NamedTuple):
@@ -113,35 +214,11 @@ class StreamOptions:
         """Of `read`, what remains to be asked of a record that belongs to the batch."""
         return replace(self.read, topics=None, topic_pattern=None, queues=None)
 
-    def limits_of(self, given: Any) -> Limits:
-        """Return what holds together with the one ``ReadLimit`` of Spark; nothing if it is all."""
-        kind, (rows, size, least) = type(given).__name__, self.limits
-        if kind == "ReadAllAvailable":
-            return UNLIMITED
-        if kind == "ReadMaxRows":
-            rows = min(given.max_rows, rows or given.max_rows)
-        elif kind == "ReadMaxBytes":
-            size = min(given.max_bytes, size or given.max_bytes)
-        return Limits(rows, size, least)
-
-    def default_limit(self) -> Any:
-        """Return the limit that Spark is to hand to every batch."""
-        from pyspark.sql.streaming import datasource as spark  # noqa: PLC0415 - needs PySpark
-
-        rows, size, least = self.limits
-        if rows is not None:
-            return spark.ReadMaxRows(rows)
-        if size is not None:
-            return spark.ReadMaxBytes(size)
-        return spark.ReadAllAvailable() if least is None else spark.ReadMinRows(least)
-
 
 def named_place(named: Mapping[Any, int], broker: str, queue: QueueKey) -> int | None:
     """Return the number that is given to a queue, or to all of them; its own broker's wins."""
-    for name in (broker, ANY_BROKER):
-        if (place := QueuePlace(queue.topic, name, queue.queue_id)) in named:
-            return named[place]
-    return named.get(None)
+    places = (QueuePlace(queue.topic, name, queue.queue_id) for name in (broker, ANY_BROKER))
+    return next((named[one] for one in (*places, None) if one in named), None)
 
 
 def parse_stream_options(given: Mapping[str, str]) -> StreamOptions:
@@ -157,23 +234,25 @@ def parse_stream_options(given: Mapping[str, str]) -> StreamOptions:
     most, least = (values.number(f"{one}OffsetsPerTrigger", 1) for one in ("max", "min"))
     if least is not None and most is not None and least > most:
         raise values.refused("minOffsetsPerTrigger", f"is more than maxOffsetsPerTrigger, {most}")
-    for name, needed in (("maxTriggerDelay", _LEAST), (_STRATEGY, _STARTS[1:])):
+    for name, needed in (("maxTriggerDelay", ["minOffsetsPerTrigger"]), (_STRATEGY, _STARTS[1:])):
         if name in values and not any(one in values for one in needed):
             raise values.refused(name, "means nothing alone", f"it needs {' or '.join(needed)}")
     wait_s, since_ms = values.seconds("maxTriggerDelay"), values.timestamp_ms("startingTimestamp")
     text = values.get("startingOffsets", "latest").strip().lower()
     # A log or queue that is not named is one that nobody knew of: it begins at its beginning.
     is_named = _BY_TIME in values or text not in _KEYWORDS
+    times: dict[QueuePlace | None, int] = {} if since_ms is None else {None: since_ms}
+    if _BY_TIME in values:
+        times = dict(_numbers(values, read, _BY_TIME).items())
     return StreamOptions(
         read,
         start=EARLIEST if is_named else _KEYWORDS[text],
         starts=_numbers(values, read, "startingOffsets") if text not in _KEYWORDS else {},
-        start_times_ms={None: since_ms} if since_ms is not None
-        else dict(_numbers(values, read, _BY_TIME).items()) if _BY_TIME in values else {},
+        start_times_ms=times,
         must_have_time=values.one_of(_STRATEGY, ("latest", "error")) == "error",
         limits=Limits(most, values.byte_count("maxBytesPerTrigger"), least),
         longest_wait_s=15 * 60 if wait_s is None else wait_s,
-    )  # fmt: skip
+    )
 
 
 def read_options_of_either(given: Mapping[str, str]) -> ReadOptions:
