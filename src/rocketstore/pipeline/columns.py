@@ -14,113 +14,61 @@ BODY: Final = "body"
 PROPERTIES: Final = "properties"
 BROKER_NAME: Final = "brokerName"
 
-_RECORD: Final = {
-    "topic": "STRING",
-    "flag": "INT",
-    "body": "BINARY",
-    "properties": "MAP<STRING,STRING>",
-    "brokerName": "STRING",
-    "queueId": "INT",
-    "queueOffset": "BIGINT",
-    "bornTimestamp": "TIMESTAMP",
-    "storeTimestamp": "TIMESTAMP",
-    "tags": "STRING",
-    "keys": "ARRAY<STRING>",
-    "uniqKey": "STRING",
-    "physicalOffset": "BIGINT",
-    "size": "BIGINT",
-    "sysFlag": "INT",
-    "bornHost": "STRING",
-    "storeHost": "STRING",
-    "reconsumeTimes": "INT",
-    "preparedTransactionOffset": "BIGINT",
-    "bodyCRC": "INT",
-    "msgId": "STRING",
+_RECORD: Final = """
+    topic STRING, flag INT, body BINARY, properties MAP<STRING,STRING>, brokerName STRING,
+    queueId INT, queueOffset BIGINT, bornTimestamp TIMESTAMP, storeTimestamp TIMESTAMP,
+    tags STRING, keys ARRAY<STRING>, uniqKey STRING, physicalOffset BIGINT, size BIGINT,
+    sysFlag INT, bornHost STRING, storeHost STRING, reconsumeTimes INT,
+    preparedTransactionOffset BIGINT, bodyCRC INT, msgId STRING
+"""
+
+_DDL: Final = {
+    "messages": _RECORD,
+    "commitlog": _RECORD.replace("body BINARY, ", ""),
+    "consumequeue": """
+        topic STRING, queueId INT, queueOffset BIGINT, physicalOffset BIGINT, size INT,
+        tagsCode BIGINT, brokerName STRING
+    """,
+    "index": """
+        keyHash INT, physicalOffset BIGINT, storeTimestamp TIMESTAMP, itemNumber INT,
+        previousItem INT, slot INT, file STRING, brokerName STRING
+    """,
+    "segments": """
+        physicalOffset BIGINT, size BIGINT, firstStoreTimestamp TIMESTAMP, state STRING,
+        file STRING, brokerName STRING
+    """,
+    "queues": """
+        topic STRING, queueId INT, minOffset BIGINT, maxOffset BIGINT, bytes BIGINT,
+        firstStoreTimestamp TIMESTAMP, lastStoreTimestamp TIMESTAMP, brokerName STRING
+    """,
+    "topics": """
+        topic STRING, queueCount INT, messageCount BIGINT, bytes BIGINT,
+        firstStoreTimestamp TIMESTAMP, lastStoreTimestamp TIMESTAMP, readQueueNums INT,
+        writeQueueNums INT, perm INT, brokerName STRING
+    """,
+    "consumers": """
+        group STRING, topic STRING, queueId INT, offset BIGINT, maxOffset BIGINT,
+        lag BIGINT, brokerName STRING
+    """,
+    "damage": """
+        physicalOffset BIGINT, size BIGINT, reason STRING, evidence STRING, file STRING,
+        brokerName STRING
+    """,
 }
 
 TABLES: Final[dict[str, dict[str, str]]] = {
-    "messages": _RECORD,
-    "commitlog": {name: kind for name, kind in _RECORD.items() if name != BODY},
-    "consumequeue": {
-        "topic": "STRING",
-        "queueId": "INT",
-        "queueOffset": "BIGINT",
-        "physicalOffset": "BIGINT",
-        "size": "INT",
-        "tagsCode": "BIGINT",
-        "brokerName": "STRING",
-    },
-    "index": {
-        "keyHash": "INT",
-        "physicalOffset": "BIGINT",
-        "storeTimestamp": "TIMESTAMP",
-        "itemNumber": "INT",
-        "previousItem": "INT",
-        "slot": "INT",
-        "file": "STRING",
-        "brokerName": "STRING",
-    },
-    "segments": {
-        "physicalOffset": "BIGINT",
-        "size": "BIGINT",
-        "firstStoreTimestamp": "TIMESTAMP",
-        "state": "STRING",
-        "file": "STRING",
-        "brokerName": "STRING",
-    },
-    "queues": {
-        "topic": "STRING",
-        "queueId": "INT",
-        "minOffset": "BIGINT",
-        "maxOffset": "BIGINT",
-        "bytes": "BIGINT",
-        "firstStoreTimestamp": "TIMESTAMP",
-        "lastStoreTimestamp": "TIMESTAMP",
-        "brokerName": "STRING",
-    },
-    "topics": {
-        "topic": "STRING",
-        "queueCount": "INT",
-        "messageCount": "BIGINT",
-        "bytes": "BIGINT",
-        "firstStoreTimestamp": "TIMESTAMP",
-        "lastStoreTimestamp": "TIMESTAMP",
-        "readQueueNums": "INT",
-        "writeQueueNums": "INT",
-        "perm": "INT",
-        "brokerName": "STRING",
-    },
-    "consumers": {
-        "group": "STRING",
-        "topic": "STRING",
-        "queueId": "INT",
-        "offset": "BIGINT",
-        "maxOffset": "BIGINT",
-        "lag": "BIGINT",
-        "brokerName": "STRING",
-    },
-    "damage": {
-        "physicalOffset": "BIGINT",
-        "size": "BIGINT",
-        "reason": "STRING",
-        "evidence": "STRING",
-        "file": "STRING",
-        "brokerName": "STRING",
-    },
+    table: {
+        name: kind.rstrip(",")
+        for name, kind in zip(columns.split()[::2], columns.split()[1::2], strict=True)
+    }
+    for table, columns in _DDL.items()
 }
 """Table, its columns in default order, and their types in Spark's DDL."""
 
 NULLABLE: Final = frozenset(
     {
-        "tags",
-        "uniqKey",
-        "bornTimestamp",
-        "storeTimestamp",
-        "firstStoreTimestamp",
-        "lastStoreTimestamp",
-        "readQueueNums",
-        "writeQueueNums",
-        "perm",
+        *("tags", "uniqKey", "bornTimestamp", "storeTimestamp", "firstStoreTimestamp"),
+        *("lastStoreTimestamp", "readQueueNums", "writeQueueNums", "perm"),
     }
 )
 """Columns of any table whose rows can be without a value."""
@@ -129,13 +77,7 @@ RECORD_TABLES: Final = frozenset({"messages", "commitlog"})
 
 
 def column_type(table: str, name: str) -> str:
-    """Return the type of a column.
-
-    Raises
-    ------
-    ConfigError
-        The table has no such column.
-    """
+    """Return the type of a column, which the table must have."""
     columns = TABLES[table]
     if name not in columns:
         raise ConfigError(

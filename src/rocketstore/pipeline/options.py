@@ -1,17 +1,27 @@
-"""What a query asked for, or a stream: what to read, and how."""
+"""Every option of source, streams and sink, how each text becomes a value, what a read asks for.
+
+Offsets of queues are JSON, the way Spark's Kafka source and rocketmq-spark take them: two levels
+name topic and queue, three the broker in between. -2 is the earliest, -1 the latest offset::
+
+    {"orders": {"0": 23, "1": -2}}              {"orders": {"broker-a": {"0": 23}}}
+
+Law: no option is ever ignored. One that is not in the table, or means nothing where it is given, is
+an error that names it. Nothing here looks at a store.
+"""
 
 from __future__ import annotations
 
+import difflib
+import json
 import re
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from rocketstore.errors import ConfigError
-from rocketstore.pipeline.columns import BODY, PROPERTIES, TABLES, column_type
+from rocketstore.pipeline.columns import BODY, PROPERTIES, RECORD_TABLES, TABLES, column_type
 from rocketstore.pipeline.files import refuse_secrets
-from rocketstore.pipeline.offsets import QueuePlace, parse_assignment, parse_offsets
-from rocketstore.pipeline.option_table import STREAM, GivenOptions
 from rocketstore.units import MiB
 
 if TYPE_CHECKING:
@@ -22,27 +32,302 @@ DEFAULT_SPLIT_BYTES: Final = 256 * MiB
 
 DAMAGE_POLICIES: Final = ("fail", "skip", "report")
 
+EARLIEST: Final = -2
+LATEST: Final = -1
+
+ANY_BROKER: Final = ""
+"""Broker of an offset that names none."""
+
+STREAM: Final = "stream"
+"""Use of an option in ``readStream``; in ``read`` its use is the name of a table."""
+
+SINK: Final = "sink"
+"""Use of an option in ``write`` and ``writeStream``."""
+
+SPARKS_OWN: Final = frozenset(
+    {
+        *("checkpointlocation", "queryname", "serialization.format"),
+        *("location", "owner", "provider", "external", "comment", "is_managed_location"),
+    }
+)
+"""What Spark itself adds to the options, the second line for a table of its catalog; so are names
+that begin with ``option.``, each again without that."""
+
+_READS: Final = frozenset(TABLES)
+_ANY: Final = _READS | {STREAM}
+_RECORDS: Final = RECORD_TABLES | {STREAM}
+_MESSAGES: Final = frozenset({"messages", STREAM})
+_QUEUES: Final = _RECORDS | {"consumequeue"}
+_TOPICS: Final = _QUEUES | {"queues", "topics", "consumers"}
+_BATCH_QUEUES: Final = RECORD_TABLES | {"consumequeue"}
+_CUT: Final = _QUEUES | {"index", "damage"}
+_INDEX: Final = frozenset({"index"})
+_STREAM: Final = frozenset({STREAM})
+_SINK: Final = frozenset({SINK})
+
+
 _TOPIC_CHOICES: Final = ("subscribe", "topic", "subscribePattern", "assign")
+
+
+class Option(NamedTuple):
+    """One option: where it means something (tables, `STREAM`, `SINK`), default and meaning."""
+
+    name: str
+    uses: frozenset[str]
+    default: str
+    meaning: str
+
+
+OPTIONS: Final = (
+    Option("path", _ANY, "-", "stores, separated by commas, or a directory of stores"),
+    Option("paths", _ANY, "-", "the same as a JSON array, as `load([...])` gives it"),
+    Option("table", _ANY, "messages", "table to read; streams have `messages`, `commitlog`"),
+    Option("brokerName", _ANY, "directory's name", "name of the store, one per store"),
+    Option("storePathCommitLog", _ANY, "-", "every directory of the log, when not `commitlog`"),
+    Option("columns", _ANY, "all", "columns to read, separated by commas, in this order"),
+    Option("includeBody", _MESSAGES, "true", "whether there is a column `body`"),
+    Option("includeProperties", _RECORDS, "true", "whether there is a column `properties`"),
+    Option("decompressBody", _MESSAGES, "true", "whether zlib bodies are inflated"),
+    Option("subscribe", _TOPICS, "-", "topics, separated by commas"),
+    Option("topic", _TOPICS, "-", "the same as `subscribe`"),
+    Option("subscribePattern", _TOPICS, "-", "regular expression that a whole topic matches"),
+    Option("assign", _TOPICS, "-", 'queues: `{"topic":[0,1]}`'),
+    Option("startingOffsets", _BATCH_QUEUES, "earliest", "first queue offset of each queue, JSON"),
+    Option("endingOffsets", _BATCH_QUEUES, "latest", "queue offset after each queue's last, JSON"),
+    Option("startingTimestamp", _RECORDS, "-", "earliest store time, in ms or ISO 8601"),
+    Option("endingTimestamp", RECORD_TABLES, "-", "store time to stop before, in ms or ISO 8601"),
+    Option("subExpression", _RECORDS, "*", "tags, with two bars between several"),
+    Option("maxSplitBytes", _CUT, "256 MiB", "most bytes of one task; `64m`, `1g` are understood"),
+    Option("minPartitions", _CUT, "1", "fewest tasks to make, where there are as many bytes"),
+    Option("failOnDataLoss", _QUEUES, "true", "whether missing files or offsets are an error"),
+    Option("damage", _RECORDS, "fail", "`fail`, `skip` or `report`"),
+    Option("maxHashSlotNum", _INDEX, "learnt", "slots of an index file"),
+    Option("maxIndexNum", _INDEX, "learnt", "items of an index file"),
+    Option("startingOffsets", _STREAM, "latest", "where a new query begins, or JSON of it"),
+    Option("startingOffsetsByTimestamp", _STREAM, "-", '`{"topic":{"0":ms}}`: store times'),
+    Option("startingOffsetsByTimestampStrategy", _STREAM, "latest", "`error` where none is later"),
+    Option("maxOffsetsPerTrigger", _STREAM, "-", "most records of a batch, of each store"),
+    Option("maxBytesPerTrigger", _STREAM, "-", "most bytes of records of a batch, of each store"),
+    Option("minOffsetsPerTrigger", _STREAM, "-", "records that a batch waits for"),
+    Option("maxTriggerDelay", _STREAM, "15m", "longest wait for `minOffsetsPerTrigger`"),
+    Option("path", _SINK, "-", "directory of the store; made when it is not there"),
+    Option("topic", _SINK, "-", "topic of every message; wins over the column `topic`"),
+    Option("sinkId", _SINK, "-", "name of this writer; needed by `writeStream`"),
+    Option("batchId", _SINK, "-", "number of this batch; of `write` only, together with `sinkId`"),
+    Option("queueCount", _SINK, "4", "queues of a topic among which rows without `queueId` go"),
+    Option("chunkBytes", _SINK, "8 MiB", "bytes that a task or the commit holds at a time"),
+    Option("lockTimeout", _SINK, "1m", "how long to wait for a store that another process writes"),
+    Option("storeConfig", _SINK, "-", "a `broker.conf` with the settings of the store"),
+    Option("mappedFileSizeCommitLog", _SINK, "learnt, or 1 GiB", "bytes of a CommitLog file"),
+    Option("mappedFileSizeConsumeQueue", _SINK, "learnt, or 6 MB", "bytes of a queue file"),
+    Option("maxHashSlotNum", _SINK, "learnt, or 5 million", "slots of an index file"),
+    Option("maxIndexNum", _SINK, "learnt, or 20 million", "items of an index file"),
+    Option("maxMessageSize", _SINK, "4 MiB", "largest body in bytes"),
+)  # fmt: skip
+"""The page's table; names are matched without regard to case, as Spark's are."""
+
+_SIZE_UNITS: Final = {"": 1, "b": 1, "k": 1024, "m": MiB, "g": 1024 * MiB}
+_TIME_UNITS: Final = {"ms": 0.001, "": 1, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400}
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_INT64_MAX: Final = 2**63 - 1
+
+
+class QueuePlace(NamedTuple):
+    """A queue, of one broker or of any that has it."""
+
+    topic: str
+    broker: str
+    queue_id: int
+
+
+class GivenOptions(dict[str, str]):
+    """Options as they were given, under their names in the table; each is read as what it is.
+
+    `uses` says what they are given to: tables, `STREAM`, `SINK`; each must mean something to one.
+    """
+
+    def __init__(self, given: Mapping[str, str], uses: frozenset[str]) -> None:
+        super().__init__()
+        known = {one.name.lower(): one.name for one in OPTIONS if one.uses & uses}
+        for key, value in given.items():
+            if key.lower() in SPARKS_OWN or key.lower().startswith("option."):
+                continue
+            if key.lower() not in known:
+                raise _not_known(key, value, uses, known)
+            self[known[key.lower()]] = value
+
+    def refused(self, name: str, what: str, hint: str | None = None) -> ConfigError:
+        """Return the error that an option has a value that it cannot have."""
+        return refused(name, self.get(name, ""), what, hint)
+
+    def one_of(self, name: str, allowed: tuple[str, ...]) -> str:
+        """Return one of some words, in lower case; the first one where nothing is given."""
+        value = self.get(name, allowed[0]).strip().lower()
+        if value not in allowed:
+            raise self.refused(name, f"must be one of {', '.join(allowed)}")
+        return value
+
+    def is_on(self, name: str) -> bool:
+        """Return true or false; true where nothing is given."""
+        return self.one_of(name, ("true", "false")) == "true"
+
+    def number(self, name: str, least: int = 0, most: int = _INT64_MAX) -> int | None:
+        """Return a whole number; None where nothing is given."""
+        if name not in self:
+            return None
+        text = self[name].strip()
+        is_number = text.isascii() and text.isdigit() and len(text) <= len(str(most))
+        if not is_number or not least <= int(text) <= most:
+            limits = f"of at least {least}" if most == _INT64_MAX else f"from {least} to {most}"
+            raise self.refused(name, f"must be a number {limits}")
+        return int(text)
+
+    def byte_count(self, name: str, most: int = _INT64_MAX) -> int | None:
+        """Return a number of bytes such as ``64m``; None where nothing is given."""
+        count = self._measured(name, r"(\d{1,18})\s*([kmg]?)i?b?", _SIZE_UNITS)
+        if count is not None and not 1 <= count <= most:
+            limit = "" if most == _INT64_MAX else f" up to {most // MiB}m"
+            raise self.refused(name, f"must be a number of bytes{limit}, such as 268435456 or 256m")
+        return None if count is None else int(count)
+
+    def seconds(self, name: str) -> float | None:
+        """Return a length of time such as ``90s`` or ``15m``; None where nothing is given."""
+        count: float | None = self._measured(name, r"(\d{1,9})\s*(ms|s|m|min|h|d|)", _TIME_UNITS)
+        if count is not None and count < 0:
+            raise self.refused(name, "must be a length of time, such as 500ms, 90s, 15m or 1h")
+        return count
+
+    def timestamp_ms(self, name: str) -> int | None:
+        """Return a time in ms, given so or in ISO 8601; None where nothing is given."""
+        if name not in self:
+            return None
+        text = self[name].strip()
+        if text.isascii() and text.isdigit() and len(text) <= len(str(_INT64_MAX)):
+            return int(text)
+        try:
+            moment = datetime.fromisoformat(text)
+        except ValueError as error:
+            what = "must be ms since 1970, or ISO 8601 such as 2026-01-31T12:00:00Z"
+            raise self.refused(name, what) from error
+        zoned = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+        # Store times are whole milliseconds: what is from or before a part of one is from the next.
+        return -((_EPOCH - zoned) // timedelta(milliseconds=1))
+
+    def names(self, name: str, *, json_too: bool = False) -> tuple[str, ...]:
+        """Return names that stand between commas, or in a JSON array; none without a value."""
+        text = self.get(name, "").strip()
+        if not (json_too and text.startswith("[")):
+            return tuple(part.strip() for part in text.split(",") if part.strip())
+        try:
+            listed = json.loads(text)
+        except ValueError as error:
+            raise self.refused(name, "is no JSON array") from error
+        if not all(isinstance(one, str) for one in listed):
+            raise self.refused(name, "is no JSON array of texts")
+        return tuple(listed)
+
+    def _measured(self, name: str, form: str, units: Mapping[str, Any]) -> Any:
+        """Return a number times its unit, -1 where neither stands; None where nothing is given."""
+        if name not in self:
+            return None
+        match = re.fullmatch(rf"\s*{form}\s*", self[name], re.IGNORECASE | re.ASCII)
+        return int(match[1]) * units[match[2].lower()] if match else -1
+
+
+def refused(name: str, value: str, what: str, hint: str | None = None) -> ConfigError:
+    """Return the error that an option has a value that it cannot have."""
+    return ConfigError(
+        f"option {name} {what}, found {value!r:.200}", key=name, value=value, hint=hint
+    )
+
+
+def _not_known(key: str, value: str, uses: frozenset[str], known: Mapping[str, str]) -> ConfigError:
+    elsewhere = [one for one in OPTIONS if one.name.lower() == key.lower()]
+    if elsewhere:
+        its = set().union(*(one.uses for one in elsewhere))
+        if its == {STREAM} and SINK not in uses:
+            return refused(key, value, "is one of streams", "read with spark.readStream")
+        kind = "".join(uses) if len(uses) == 1 else ""
+        places = {SINK: "a sink", STREAM: "a stream", "": "a read"}
+        what = f"does not apply to {places.get(kind, f'table {kind}')}"
+        return refused(elsewhere[0].name, value, what, f"it belongs to {', '.join(sorted(its))}")
+    near = difflib.get_close_matches(key.lower(), known, n=1)
+    hint = f"did you mean {known[near[0]]}?" if near else f"there are {', '.join(known.values())}"
+    return refused(key, value, "is unknown", hint)
+
+
+def parse_offsets(key: str, text: str, *, keyword: str) -> dict[QueuePlace, int]:
+    """Return the offset that each queue is given; empty for the keyword, earliest or latest."""
+    if text.strip().lower() == keyword:
+        return {}
+    places = parse_places(key, text, keyword=keyword)
+    own, other = (EARLIEST, LATEST) if keyword == "earliest" else (LATEST, EARLIEST)
+    if other in places.values():
+        raise refused(key, text, f"must be a queue offset, or {own}")
+    return places
+
+
+def parse_places(key: str, text: str, *, keyword: str) -> dict[QueuePlace, int]:
+    """Return the offset, -2 or -1 that JSON gives each queue; `keyword` is for errors."""
+    if not text.strip().startswith("{"):
+        raise refused(key, text, f'must be {keyword} or JSON such as {{"topic":{{"0":23}}}}')
+    return _numbers(key, text, EARLIEST, f"a queue offset, {EARLIEST} or {LATEST}")
+
+
+def parse_timestamps(key: str, text: str) -> dict[QueuePlace, int]:
+    """Return the time in ms that JSON gives each queue."""
+    times = _numbers(key, text, 0, 'JSON such as {"topic":{"0":1700000000000}}, times in ms')
+    if not times:
+        raise refused(key, text, "names no queue")
+    return times
+
+
+def _numbers(key: str, text: str, least: int, expected: str) -> dict[QueuePlace, int]:
+    numbers: dict[QueuePlace, int] = {}
+    for topic, inner in _object(key, text).items():
+        if not isinstance(inner, dict):
+            raise refused(key, text, 'must be JSON such as {"topic":{"0":23}}')
+        for name, value in inner.items():
+            queues = value if isinstance(value, dict) else {name: value}
+            broker = name if isinstance(value, dict) else ANY_BROKER
+            for queue, number in queues.items():
+                if not (queue.isascii() and queue.isdigit()):
+                    raise refused(key, text, f"must be a queue id where {queue!r} stands")
+                if type(number) is not int or number < least:
+                    raise refused(key, text, f"must be {expected}")
+                numbers[QueuePlace(topic, broker, int(queue))] = number
+    return numbers
+
+
+def _parse_assignment(key: str, text: str) -> frozenset[QueuePlace]:
+    """Return the queues of ``{"topic": [0, 1]}`` or ``{"topic": {"broker": [0, 1]}}``."""
+    places = set()
+    for topic, inner in _object(key, text).items():
+        lists = inner if isinstance(inner, dict) else {ANY_BROKER: inner}
+        for broker, queue_ids in lists.items():
+            is_list = isinstance(queue_ids, list)
+            if not is_list or not all(type(n) is int and n >= 0 for n in queue_ids):
+                raise refused(key, text, 'must be JSON such as {"topic":[0,1]}')
+            places |= {QueuePlace(topic, broker, queue_id) for queue_id in queue_ids}
+    return frozenset(places)
+
+
+def _object(key: str, text: str) -> dict[str, Any]:
+    try:
+        loaded = json.loads(text)
+    except ValueError:
+        loaded = None
+    if not isinstance(loaded, dict):
+        raise refused(key, text, "must be a JSON object")
+    return loaded
 
 
 @dataclass(frozen=True)
 class ReadOptions:
     """What a query asked for.
 
-    Attributes
-    ----------
-    locations
-        Paths or URIs of stores, or of directories of stores.
-    columns
-        In the wanted order.
-    topics, topic_pattern, queues
-        At most one of them is given.
-    starting_offsets, ending_offsets
-        Of queues that were given one.
-    layout
-        Slots and items of index files, when given.
-    log_directories
-        Where the files of the log lie; empty: in ``commitlog``.
+    Of `topics`, `topic_pattern` and `queues` at most one is given; `layout` is slots and items of
+    index files; `log_directories` is where the files of the log lie, empty: in ``commitlog``.
     """
 
     table: str
@@ -87,12 +372,7 @@ class ReadOptions:
 
 
 def parse_options(given: Mapping[str, str]) -> ReadOptions:
-    """Return the options of a query.
-
-    Parameters
-    ----------
-    given
-        Names in any case, and values as text.
+    """Return the options of a query; names in any case, and values as text.
 
     Raises
     ------
@@ -100,81 +380,57 @@ def parse_options(given: Mapping[str, str]) -> ReadOptions:
         An unknown option, one that the table does not have, a malformed value, or two that exclude
         each other.
     """
-    values = GivenOptions(given, frozenset({*TABLES, STREAM}))
-    table = values.one_of("table", tuple(TABLES))
-    values.check_table(table)
-    starting = parse_offsets(
-        "startingOffsets", values.get("startingOffsets", "earliest"), keyword="earliest"
-    )
-    ending = parse_offsets("endingOffsets", values.get("endingOffsets", "latest"), keyword="latest")
+    table = GivenOptions(given, _READS).one_of("table", tuple(TABLES))
+    values = GivenOptions(given, frozenset({table}))
+    bounds = {}
+    for name, keyword in (("startingOffsets", "earliest"), ("endingOffsets", "latest")):
+        bounds[name] = parse_offsets(name, values.get(name, keyword), keyword=keyword)
     parsed = read_options(
         values,
-        starting_offsets=starting,
-        ending_offsets=ending,
+        starting_offsets=bounds["startingOffsets"],
+        ending_offsets=bounds["endingOffsets"],
         starting_timestamp_ms=values.timestamp_ms("startingTimestamp"),
         ending_timestamp_ms=values.timestamp_ms("endingTimestamp"),
     )
-    check_offsets_are_of_chosen_topics(parsed, "startingOffsets", starting)
-    check_offsets_are_of_chosen_topics(parsed, "endingOffsets", ending)
+    for name, places in bounds.items():
+        check_offsets_are_of_chosen_topics(parsed, name, places)
     return parsed
 
 
 def read_options(values: GivenOptions, **bounds: Any) -> ReadOptions:
-    """Return what is read, of a query or a stream; `bounds` say from where to where.
-
-    Raises
-    ------
-    ConfigError
-        A malformed value, or options that exclude each other.
-    """
+    """Return what is read, of a query or a stream; `bounds` say from where to where."""
     table = values.one_of("table", tuple(TABLES))
-    topics, pattern, queues = _topic_choice(values)
-    return ReadOptions(
-        table=table,
-        locations=_locations(values),
-        columns=_columns(values, table),
-        broker_names=values.names("brokerName"),
-        decompress_body=values.boolean("decompressBody", default=True),
-        topics=topics,
-        topic_pattern=pattern,
-        queues=queues,
-        tags=_tags(values),
-        max_split_bytes=values.byte_count("maxSplitBytes") or DEFAULT_SPLIT_BYTES,
-        min_partitions=values.number("minPartitions", 1) or 1,
-        fail_on_data_loss=values.boolean("failOnDataLoss", default=True),
-        damage=values.one_of("damage", DAMAGE_POLICIES),
-        layout=_layout(values),
-        log_directories=_log_directories(values),
-        **bounds,
-    )
-
-
-def _locations(values: GivenOptions) -> tuple[str, ...]:
-    locations = values.text_list("paths") if "paths" in values else values.names("path")
+    locations = values.names("paths", json_too=True) or values.names("path")
     if not locations:
         raise ConfigError("no store is named", key="path", hint="give its directory to load()")
     for location in locations:
         refuse_secrets(location)
-    return locations
-
-
-def _log_directories(values: GivenOptions) -> tuple[str, ...]:
-    """Return the directories that a query names, by commas or as a JSON array."""
-    name = "storePathCommitLog"
-    if name not in values:
-        return ()
-    names = values.text_list(name) if values[name].lstrip().startswith("[") else values.names(name)
-    if not names or not all(Path(one).is_absolute() for one in names):
-        raise values.refused(name, "must name directories by whole paths")
-    return tuple(dict.fromkeys(one.rstrip("/") for one in names))
+    logs = values.names("storePathCommitLog", json_too=True)
+    if not all(Path(one).is_absolute() for one in logs) or (
+        "storePathCommitLog" in values and not logs
+    ):
+        raise values.refused("storePathCommitLog", "must name directories by whole paths")
+    return ReadOptions(
+        table=table,
+        locations=locations,
+        columns=_columns(values, table),
+        broker_names=values.names("brokerName"),
+        decompress_body=values.is_on("decompressBody"),
+        **_topic_choice(values),
+        tags=_tags(values),
+        max_split_bytes=values.byte_count("maxSplitBytes") or DEFAULT_SPLIT_BYTES,
+        min_partitions=values.number("minPartitions", 1) or 1,
+        fail_on_data_loss=values.is_on("failOnDataLoss"),
+        damage=values.one_of("damage", DAMAGE_POLICIES),
+        layout=_layout(values),
+        log_directories=tuple(dict.fromkeys(one.rstrip("/") for one in logs)),
+        **bounds,
+    )
 
 
 def _columns(values: GivenOptions, table: str) -> tuple[str, ...]:
-    left_out = set()
-    if not values.boolean("includeBody", default=True):
-        left_out.add(BODY)
-    if not values.boolean("includeProperties", default=True):
-        left_out.add(PROPERTIES)
+    switches = (("includeBody", BODY), ("includeProperties", PROPERTIES))
+    left_out = {column for name, column in switches if not values.is_on(name)}
     if "columns" not in values:
         return tuple(name for name in TABLES[table] if name not in left_out)
     names = values.names("columns")
@@ -182,45 +438,34 @@ def _columns(values: GivenOptions, table: str) -> tuple[str, ...]:
         column_type(table, name)
     if not names or len(set(names)) < len(names):
         raise values.refused("columns", "must name columns, each once")
-    if left_out & set(names):
-        (first, *_) = left_out & set(names)
-        raise values.refused("columns", f"names {first}, which is not included")
+    for name in left_out & set(names):
+        raise values.refused("columns", f"names {name}, which is not included")
     return names
 
 
-def _topic_choice(
-    values: GivenOptions,
-) -> tuple[frozenset[str] | None, str | None, frozenset[QueuePlace] | None]:
+def _topic_choice(values: GivenOptions) -> dict[str, Any]:
     chosen = [name for name in _TOPIC_CHOICES if name in values]
     if len(chosen) > 1:
         raise values.refused(chosen[1], f"excludes {chosen[0]}", "give one of them")
-    if not chosen:
-        return None, None, None
-    (name,) = chosen
-    if name == "assign":
-        return None, None, parse_assignment(name, values[name])
-    if name == "subscribePattern":
-        try:
-            re.compile(values[name])
-        except re.error as error:
-            raise values.refused(name, f"is no regular expression: {error}") from error
-        return None, values[name], None
-    topics = values.names(name)
-    if not topics:
-        raise values.refused(name, "names no topic")
-    return frozenset(topics), None, None
+    for name in chosen:
+        if name == "assign":
+            return {"queues": _parse_assignment(name, values[name])}
+        if name == "subscribePattern":
+            try:
+                re.compile(values[name])
+            except re.error as error:
+                raise values.refused(name, f"is no regular expression: {error}") from error
+            return {"topic_pattern": values[name]}
+        if not values.names(name):
+            raise values.refused(name, "names no topic")
+        return {"topics": frozenset(values.names(name))}
+    return {}
 
 
 def check_offsets_are_of_chosen_topics(
     options: ReadOptions, key: str, places: Iterable[QueuePlace]
 ) -> None:
-    """Refuse offsets of topics that the query does not read.
-
-    Raises
-    ------
-    ConfigError
-        There is such an offset, or no topic was chosen at all.
-    """
+    """Refuse offsets of topics that the query does not read, or that chose none."""
     for place in places:
         if not options.has_topic_choice:
             raise ConfigError(
@@ -250,8 +495,6 @@ def _tags(values: GivenOptions) -> frozenset[str] | None:
 
 def _layout(values: GivenOptions) -> tuple[int, int] | None:
     slots, items = values.number("maxHashSlotNum", 1), values.number("maxIndexNum", 1)
-    if slots is None and items is None:
-        return None
-    if slots is None or items is None:
+    if (slots is None) != (items is None):
         raise ConfigError("maxHashSlotNum and maxIndexNum come together", key="maxHashSlotNum")
-    return slots, items
+    return None if slots is None or items is None else (slots, items)

@@ -16,7 +16,7 @@ from rocketstore.errors import ConfigError, FormatError, StoreError
 from rocketstore.format.queue_entry import KEPT_PLACE_BYTES
 from rocketstore.format.record import decode_record
 from rocketstore.pipeline.files import files_at, opened
-from rocketstore.pipeline.offsets import ANY_BROKER, EARLIEST, LATEST, QueuePlace
+from rocketstore.pipeline.options import ANY_BROKER, EARLIEST, LATEST, QueuePlace
 from rocketstore.pipeline.queues import list_queues, queue_files
 from rocketstore.units import ByteRange, MiB, QueueKey
 

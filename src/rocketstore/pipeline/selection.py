@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rocketstore.message import TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
-from rocketstore.pipeline.offsets import ANY_BROKER
+from rocketstore.pipeline.options import ANY_BROKER
 from rocketstore.scan.columns import RecordColumns
 
 if TYPE_CHECKING:

@@ -6,9 +6,14 @@ import pytest
 
 from rocketstore.errors import ConfigError
 from rocketstore.pipeline.columns import TABLES, table_ddl
-from rocketstore.pipeline.offsets import QueuePlace
-from rocketstore.pipeline.option_table import OPTIONS, SINK, STREAM, GivenOptions
-from rocketstore.pipeline.options import parse_options
+from rocketstore.pipeline.options import (
+    OPTIONS,
+    SINK,
+    STREAM,
+    GivenOptions,
+    QueuePlace,
+    parse_options,
+)
 from support.page_tables import table_with
 
 
@@ -126,7 +131,7 @@ def test_several_paths_come_with_commas_or_as_spark_s_array():
     assert parse_options({"path": "/a, /b"}).locations == ("/a", "/b")
     assert parse_options({"paths": '["/a","/b,c"]'}).locations == ("/a", "/b,c")
     with pytest.raises(ConfigError):
-        parse_options({"paths": "/a"})
+        parse_options({"paths": '["/a"'})
 
 
 def test_columns_keep_the_order_that_was_asked_for():

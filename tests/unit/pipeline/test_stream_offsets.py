@@ -12,7 +12,7 @@ from pyspark.sql.types import StructType
 
 from rocketstore.errors import ConfigError
 from rocketstore.pipeline.columns import TABLES
-from rocketstore.pipeline.offsets import EARLIEST, LATEST, QueuePlace
+from rocketstore.pipeline.options import EARLIEST, LATEST, QueuePlace
 from rocketstore.pipeline.streaming.stream_options import (
     LOG,
     QUEUES,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from rocketstore.errors import ConfigError
 from rocketstore.pipeline.files import is_remote, local_path, refuse_secrets
-from rocketstore.pipeline.option_table import SINK, GivenOptions
+from rocketstore.pipeline.options import SINK, GivenOptions
 from rocketstore.units import MiB
 
 if TYPE_CHECKING:

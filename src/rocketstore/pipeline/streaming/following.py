@@ -17,7 +17,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, ParamSpec, TypeAlias, TypeVar
 
 from rocketstore.errors import ConfigError, StoreError
-from rocketstore.pipeline.offsets import ANY_BROKER, EARLIEST, LATEST
+from rocketstore.pipeline.options import ANY_BROKER, EARLIEST, LATEST
 from rocketstore.pipeline.planning import bytes_per_task, grouped
 from rocketstore.pipeline.queue_range import is_chosen
 from rocketstore.pipeline.queues import list_queues

@@ -19,19 +19,19 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from rocketstore.errors import ConfigError
 from rocketstore.pipeline.columns import RECORD_TABLES
-from rocketstore.pipeline.offsets import (
+from rocketstore.pipeline.options import (
     ANY_BROKER,
     EARLIEST,
     LATEST,
+    OPTIONS,
+    STREAM,
+    GivenOptions,
     QueuePlace,
-    parse_places,
-    parse_timestamps,
-)
-from rocketstore.pipeline.option_table import OPTIONS, STREAM, GivenOptions
-from rocketstore.pipeline.options import (
     ReadOptions,
     check_offsets_are_of_chosen_topics,
     parse_options,
+    parse_places,
+    parse_timestamps,
     read_options,
 )
 from rocketstore.units import QueueKey

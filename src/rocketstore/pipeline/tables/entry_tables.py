@@ -26,7 +26,7 @@ from rocketstore.format.index_file import (
 from rocketstore.format.markers import INDEX_DIRECTORY
 from rocketstore.format.queue_entry import ENTRY_DTYPE, ENTRY_SIZE_BYTES, written_mask
 from rocketstore.pipeline.files import files_at, opened
-from rocketstore.pipeline.offsets import ANY_BROKER
+from rocketstore.pipeline.options import ANY_BROKER
 from rocketstore.pipeline.planning import bytes_per_task, grouped
 from rocketstore.pipeline.projection import batch_of
 from rocketstore.pipeline.queue_range import check_brokers, is_chosen, queue_ranges
