@@ -9,15 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from rocketstore import MessageStore, StoreConfig
-from rocketstore.pipeline.sink.sink_commit import encode_settings
 from rocketstore.pipeline.sink.sink_rows import RowEncoder
-from rocketstore.pipeline.sink.sink_settings import parse_sink_options
-from rocketstore.pipeline.sink.sink_staging import (
-    StagingJob,
-    make_job_directory,
-    stage_chunks,
-    staging_root,
-)
+from rocketstore.pipeline.sink.sink_staging import stage_chunks
+from rocketstore.pipeline.sink.sink_writer import parse_sink_options
 from rocketstore.storage.audit.verify import verify_store
 from rocketstore.storage.files.disk import Disk
 from rocketstore.storage.results import PutResult
@@ -28,8 +22,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from rocketstore.message import StoredMessage
-    from rocketstore.pipeline.sink.sink_settings import SinkOptions
     from rocketstore.pipeline.sink.sink_staging import StagedFile
+    from rocketstore.pipeline.sink.sink_writer import SinkOptions
 
 SIZES = {
     "mappedFileSizeCommitLog": str(LOG_FILE_BYTES),
@@ -70,15 +64,12 @@ def rows(count: int, first: int = 0) -> list[dict[str, Any]]:
 
 
 def stage(
-    options: SinkOptions, job: StagingJob, tasks: Sequence[Sequence[dict[str, Any]]]
+    options: SinkOptions, job: str, tasks: Sequence[Sequence[dict[str, Any]]]
 ) -> list[StagedFile]:
     """Stage rows as so many tasks do."""
-    settings = encode_settings(options)
-    if not (staging_root(options.root) / job.name).exists():
-        make_job_directory(options.root, job)
     files = []
     for partition_id, task in enumerate(tasks):
-        encoder = RowEncoder(settings, partition_id, options.chunk_bytes)
+        encoder = RowEncoder(options, LOG_FILE_BYTES, partition_id)
         batch = pa.RecordBatch.from_pylist(list(task), SCHEMA)
         file = stage_chunks(options.root, job, partition_id, encoder.encode(batch))
         if file is not None:
@@ -96,11 +87,6 @@ SCHEMA = pa.schema(
         ("bornTimestamp", pa.int64()),
     ]
 )
-
-
-def new_job(options: SinkOptions, *, streaming: bool = True) -> StagingJob:
-    """Return a new job."""
-    return StagingJob.new(options.sink_id, streaming=streaming)
 
 
 def stored_numbers(root: Path, *, has_gaps: bool = False) -> list[int]:

@@ -203,8 +203,8 @@ def import_(
         open_input,
     )
     from rocketstore.cli.progress import progress
+    from rocketstore.format.topic_name import check_queue_id, check_topic
     from rocketstore.storage.store import MessageStore
-    from rocketstore.storage.topic_name import check_queue_id, check_topic
 
     target = ImportTarget(
         check_topic(topic), check_queue_id(queue), tags, compile_key_pattern(key_pattern)

@@ -118,7 +118,7 @@ def message_properties_plainly(message: Message) -> bytes:
     # One text and one count of separators: this runs once per put.
     keys, unique_key, tags = message.keys, message.unique_key, message.tags
     if keys and not isinstance(keys, str):
-        keys = _joined_keys(keys)
+        keys = joined_keys(keys)
     _check_text("a unique key is one text", UNIQ_KEY, unique_key)
     _check_text("tags are one text", TAGS, tags)
     properties = message.properties
@@ -154,8 +154,8 @@ def _check_text(what: str, name: str, value: object) -> None:
         raise _refused(what, name, value)
 
 
-def _joined_keys(keys: tuple[str, ...]) -> str:
-    """Return the value of ``KEYS`` for several keys."""
+def joined_keys(keys: tuple[str, ...]) -> str:
+    """Return the value of ``KEYS`` for several keys; raises `RefusedMessageError`."""
     if not isinstance(keys, (tuple, list)) or not all(isinstance(key, str) for key in keys):
         raise _refused("keys are one text, or several in a tuple", KEYS, keys)
     if any(KEY_SEPARATOR in key for key in keys):

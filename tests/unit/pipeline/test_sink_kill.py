@@ -11,16 +11,14 @@ import pytest
 from rocketstore import Message, MessageStore
 from rocketstore.errors import StoreDamagedError, StoreError
 from rocketstore.format.java_hash import string_hash
-from rocketstore.pipeline.sink.sink_commit import check_target, commit_batch
-from rocketstore.pipeline.sink.sink_ledger import read_intent
-from rocketstore.pipeline.sink.sink_staging import staging_root
+from rocketstore.pipeline.sink.sink_commit import check_target, commit_batch, read_intent
+from rocketstore.pipeline.sink.sink_staging import new_job, staging_root
 from rocketstore.storage.files.disk import Disk
 from support.shadow_disk import ShadowDisk
 from support.sink_parts import (
     CONFIG,
     check_whole,
     killed_at,
-    new_job,
     rows,
     sink_options,
     stage,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rocketstore.errors import ConfigError
-from rocketstore.pipeline.sink.sink_settings import parse_sink_options
+from rocketstore.pipeline.sink.sink_writer import parse_sink_options
 
 
 def parse(*, streaming=False, **given):
@@ -47,7 +47,8 @@ def test_names_are_matched_without_regard_to_case_and_spark_s_own_are_passed_ove
 
 def test_settings_of_the_store_are_handed_on():
     options = parse(mappedfilesizecommitlog="65536", maxMessageSize="10")
-    assert options.store_settings == {"mappedFileSizeCommitLog": "65536", "maxMessageSize": "10"}
+    config = options.config
+    assert (config.mapped_file_size_commit_log, config.max_message_size) == (65_536, 10)
 
 
 def test_a_file_uri_and_a_relative_path_become_absolute(monkeypatch, tmp_path):

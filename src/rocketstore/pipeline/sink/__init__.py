@@ -2,5 +2,5 @@
 
 Tasks check rows and stage them in files (`sink_rows`, `sink_staging`); the driver puts them into
 the store (`sink_commit`), so that whatever is killed leaves a batch that is there once or not at
-all (`sink_ledger`). What Spark calls is in `sink_writer`. See docs/guide/spark-sink.md.
+all. What Spark calls, and what it was asked, is in `sink_writer`. See docs/guide/spark-sink.md.
 """

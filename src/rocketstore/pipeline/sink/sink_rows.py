@@ -1,47 +1,48 @@
 """Rows to messages: checked, and encoded as far as they can be without the store.
 
 Law: what leaves this module the store takes as it is, and stores as ``MessageStore.put`` would;
-what it would refuse is refused here, with the row and the reason, before anything is written to it.
-Runs on executors, so it may not import the store; tests hold the two equal.
+what it would refuse is refused here, with the row and the reason, before anything is written. Runs
+on executors, so it may not import the store; what a put refuses is in `format.refusals`, for both.
 
-Bodies stay in Arrow's memory: what a task holds besides the batch that Spark gave it is one chunk.
+Bodies stay in Arrow's memory.
 """
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass
+from itertools import repeat
 from typing import TYPE_CHECKING, Any, Final
 
-from rocketstore.errors import ConfigError, FormatError, RefusedMessageError
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rocketstore.errors import ConfigError, InvalidNameError, RefusedMessageError
 from rocketstore.format.blank import END_FILE_MIN_BLANK_SIZE
 from rocketstore.format.host import encode_host
 from rocketstore.format.java_hash import string_hash
 from rocketstore.format.properties import (
-    DELAY,
-    INNER_MULTI_DISPATCH,
     KEY_SEPARATOR,
     KEYS,
     PROPERTIES_SIZE_MAX,
     TAGS,
     UNIQ_KEY,
     encode_properties,
+    joined_keys,
 )
-from rocketstore.format.record import TOPIC_SIZE_MAX, host_flags, record_size
+from rocketstore.format.record import host_flags, record_size
+from rocketstore.format.refusals import encoded_born_host, refuse_special, refuse_transaction
+from rocketstore.format.topic_name import check_queue_id, check_topic
 from rocketstore.message import (
     COMPRESSED_FLAG,
     COMPRESSION_TYPE_MASK,
     COMPRESSION_TYPE_ZLIB,
     DEFAULT_HOST,
-    TRANSACTION_MASK,
 )
+from rocketstore.pipeline.columns import TABLES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    import pyarrow as pa
-
-QUEUE_ID_MAX: Final = 2**31 - 1
+    from rocketstore.pipeline.sink.sink_writer import SinkOptions
 
 COLUMNS: Final = {
     "body": ("binary", "string"),
@@ -58,33 +59,38 @@ COLUMNS: Final = {
     "reconsumeTimes": ("int",),
     "preparedTransactionOffset": ("bigint", "int"),
 }
-"""Columns that become parts of a message, and the types they may have."""
+"""Columns that become parts of a message, and the types they may have. Others of table ``messages``
+the store gives; of rows to be written they are left out."""
 
-ASSIGNED_COLUMNS: Final = (
-    "brokerName", "queueOffset", "storeTimestamp", "physicalOffset", "size", "storeHost", "bodyCRC",
-    "msgId",
+STAGED: Final = pa.schema(
+    {
+        "body": pa.large_binary(),
+        "queueId": pa.int32(),
+        "properties": pa.binary(),
+        "bornTimestamp": pa.int64(),
+        "topic": pa.string(),
+        "flag": pa.int32(),
+        "sysFlag": pa.int32(),
+        "bornHost": pa.string(),
+        "reconsumeTimes": pa.int32(),
+        "preparedTransactionOffset": pa.int64(),
+    }
+)
+"""What the commit gets of each row; `bornTimestamp` is null for the store time."""
+
+_NAMES: Final = {name.lower(): name for name in COLUMNS}
+_ASSIGNED: Final = {name.lower() for name in TABLES["messages"]} - set(_NAMES)
+_DEFAULTS: Final = {
+    "flag": 0,
+    "sysFlag": 0,
+    "bornHost": DEFAULT_HOST,
+    "reconsumeTimes": 0,
+    "preparedTransactionOffset": 0,
+}
+_LOOKED_AT: Final = (
+    "topic", "bornHost", "sysFlag", "queueId", "properties", "keys", "uniqKey", "tags",
 )  # fmt: skip
-"""Columns of table ``messages`` that the store gives; of rows to be written they are left out."""
-
-STAGED_COLUMNS: Final = (
-    "body", "queueId", "topic", "properties", "flag", "sysFlag", "bornTimestamp", "bornHost",
-    "reconsumeTimes", "preparedTransactionOffset",
-)  # fmt: skip
-"""What the commit gets of each row, in this order; `bornTimestamp` is null for the store time."""
-
-_TOPIC: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
 _ZLIB_METHOD: Final = 8
-
-
-@dataclass(frozen=True)
-class EncodeSettings:
-    """What encoding needs to know of the store; `topic` wins over the column."""
-
-    topic: str | None
-    queue_count: int
-    max_message_size: int
-    file_size: int
-    store_host: bytes
 
 
 def check_columns(types: Sequence[tuple[str, str]], topic: str | None) -> None:
@@ -95,237 +101,179 @@ def check_columns(types: Sequence[tuple[str, str]], topic: str | None) -> None:
     ConfigError
         A column is missing, unknown, there twice, or of a type that it may not have.
     """
-    known = {name.lower(): name for name in COLUMNS}
-    assigned = {name.lower() for name in ASSIGNED_COLUMNS}
     seen = set()
     for given, kind in types:
-        if given.lower() in assigned:
+        if given.lower() in _ASSIGNED:
             continue
-        name = known.get(given.lower())
-        if name is None:
-            raise ConfigError(
-                f"a message has no column {given!r}",
-                key=given,
-                hint=f"its columns are {', '.join(COLUMNS)}; drop others or put them in properties",
-            )
-        if name in seen:
-            raise ConfigError(f"column {name} is there twice", key=name, hint="drop one")
-        seen.add(name)
-        if kind not in COLUMNS[name]:
-            raise ConfigError(
-                f"column {name} must be {' or '.join(COLUMNS[name])}, found {kind}",
-                key=name,
-                value=kind,
-                hint="cast it",
-            )
+        name = _NAMES.get(given.lower(), given)
+        allowed = COLUMNS.get(name, ())
+        if not allowed:
+            what = f"a message has no column {given!r}"
+            hint = f"its columns are {', '.join(COLUMNS)}; drop others or put them in properties"
+        elif name in seen:
+            what, hint = f"column {name} is there twice", "drop one"
+        elif kind not in allowed:
+            what, hint = f"column {name} must be {' or '.join(allowed)}, found {kind}", "cast it"
+        else:
+            seen.add(name)
+            continue
+        raise ConfigError(what, key=name, value=kind, hint=hint)
     if "body" not in seen:
         raise ConfigError("there is no column body", key="body", hint="name the column so")
-    if topic is None and "topic" not in seen:
-        raise ConfigError(
-            "there is neither a column topic nor an option topic",
-            key="topic",
-            hint='give .option("topic", "...") or a column',
-        )
     if topic is not None:
         check_topic(topic)
+    elif "topic" not in seen:
+        what = "there is neither a column topic nor an option topic"
+        raise ConfigError(what, key="topic", hint='give .option("topic", "...") or a column')
 
 
 class RowEncoder:
-    """Encodes the rows of one task, in order, in chunks of about `chunk_bytes`."""
+    """Encodes the rows of one task, in order; `file_size` is that of a CommitLog file."""
 
-    def __init__(self, settings: EncodeSettings, partition_id: int, chunk_bytes: int) -> None:
-        self._settings = settings
-        self._partition_id = partition_id
-        self._chunk_bytes = chunk_bytes
-        self._turn = partition_id
-        self._rows = 0
-        self._topics: set[str] = set()
+    def __init__(self, options: SinkOptions, file_size: int, partition_id: int) -> None:
+        self._options = options
+        self._file_size = file_size
+        self._store_flags = host_flags(b"", encode_host(options.config.store_host))
+        self._partition_id = self._turn = partition_id
+        self._first = 0
+        self._known: dict[tuple[object, ...], int] = {}
 
     def encode(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """Yield the messages of a batch in chunks of the columns that `sink_commit` puts.
+        """Yield the messages of a batch in chunks of about `chunk_bytes`, with `STAGED` columns.
 
         Raises
         ------
         RefusedMessageError
             A row is no message that the store takes; says which row, and why.
         """
-        known = {name.lower(): name for name in COLUMNS}
-        names = [known.get(name.lower(), "") for name in batch.schema.names]
-        rows = max(1, self._chunk_bytes * batch.num_rows // max(batch.nbytes, 1))
-        for first in range(0, batch.num_rows, rows):
-            part = batch.slice(first, rows)
-            yield self._encoded({name: part.column(at) for at, name in enumerate(names) if name})
+        given = zip(batch.schema.names, batch.columns, strict=True)
+        columns = {_NAMES.get(name.lower(), ""): column for name, column in given}
+        count = batch.num_rows
+        self._known.clear()
+        if self._options.topic is not None:
+            columns["topic"] = pa.repeat(self._options.topic, count)
+        for name, default in _DEFAULTS.items():
+            found = columns.get(name)
+            columns[name] = pa.repeat(default, count) if found is None else found.fill_null(default)
+        born = columns.get("bornTimestamp", pa.nulls(count))
+        if pa.types.is_timestamp(born.type):
+            born = born.cast(pa.timestamp("ms", born.type.tz), safe=False)
+        columns["bornTimestamp"] = born
+        columns["body"] = columns["body"].cast(pa.large_binary())
+        columns["queueId"], columns["properties"] = self._row_by_row(columns, count)
+        arrays = [columns[field.name].cast(field.type) for field in STAGED]
+        messages = pa.RecordBatch.from_arrays(arrays, schema=STAGED)
+        self._first += count
+        rows = max(1, self._options.chunk_bytes * count // max(messages.nbytes, 1))
+        for first in range(0, count, rows):
+            yield messages.slice(first, rows)
 
-    def _encoded(self, columns: dict[str, pa.Array[Any]]) -> pa.RecordBatch:
-        import pyarrow as pa  # noqa: PLC0415 - kept out of planning processes
+    def _row_by_row(self, columns: dict[str, pa.Array], count: int) -> tuple[pa.Array, pa.Array]:
+        """Return the queue and the properties of each row, after all checks."""
+        queue_ids, blocks = [], []
+        bodies = columns["body"]
+        sizes = pc.binary_length(bodies).fill_null(-1)
+        row, topic = 0, None
+        try:
+            lists = [
+                columns[name].to_pylist() if name in columns else repeat(None, count)
+                for name in _LOOKED_AT
+            ]
+            for row, (size, topic, host, sys_flag, queue_id, *parts) in enumerate(
+                zip(sizes.to_pylist(), *lists, strict=False)
+            ):
+                if sys_flag & COMPRESSED_FLAG and size > 0:
+                    _check_compressed(sys_flag, bodies[row].as_buffer())
+                pairs = _pairs(*parts)
+                refuse_special(pairs)
+                block = encode_properties(pairs) if pairs else b""
+                self._check_sizes(size, len(block), self._head_size(topic, host, sys_flag))
+                queue_ids.append(self._queue_id(queue_id, pairs))
+                blocks.append(block)
+        except UnicodeDecodeError as error:  # which Spark lets through
+            what = f"a text of this row or a later one is not UTF-8: {error}"
+            hint = "encode binary values, for example as base64"
+            raise self._refusal(row, topic, what, hint) from error
+        except (RefusedMessageError, InvalidNameError) as error:
+            raise self._refusal(row, topic, error.message, error.hint) from error
+        return pa.array(queue_ids, pa.int32()), pa.array(blocks, pa.binary())
 
-        body = columns.pop("body").cast(pa.large_binary())
-        lists = {
-            name: (_born_ms(column) if name == "bornTimestamp" else column).to_pylist()
-            for name, column in columns.items()
-        }
-        made = []
-        for at, scalar in enumerate(body):
-            row = {name: values[at] for name, values in lists.items()}
-            try:
-                made.append(self._message(row, scalar.as_buffer()))
-            except (RefusedMessageError, FormatError) as error:
-                topic = self._settings.topic or row.get("topic")
-                raise RefusedMessageError(
-                    f"row {self._rows} of task {self._partition_id} (topic {topic!r:.60}) cannot "
-                    f"be stored: {error.args[0]}",
-                    hint=error.hint or "mend or filter such rows; nothing was written",
-                ) from error
-            self._rows += 1
-        kinds = (
-            pa.int32(), pa.string(), pa.binary(), pa.int32(), pa.int32(), pa.int64(), pa.string(),
-            pa.int32(), pa.int64(),
-        )  # fmt: skip
-        values = zip(*made, strict=True)
-        others = [pa.array(one, kind) for one, kind in zip(values, kinds, strict=True)]
-        return pa.RecordBatch.from_arrays([body, *others], names=list(STAGED_COLUMNS))
+    def _head_size(self, topic: str, host: str, sys_flag: int) -> int:
+        """Return the size of a record without body and properties, after a look at what it says."""
+        size = self._known.get((topic, host, sys_flag))
+        if size is None:
+            check_topic(topic)
+            refuse_transaction(sys_flag)
+            flags = self._store_flags | host_flags(encoded_born_host(host), b"")
+            size = record_size(
+                body_size=0, topic_size=len(topic), properties_size=0, sys_flag=flags
+            )
+            self._known[topic, host, sys_flag] = size
+        return size
 
-    def _message(self, row: dict[str, Any], body: pa.Buffer | None) -> tuple[Any, ...]:
-        """Return the fields of a message as they are staged, without the body."""
-        settings = self._settings
-        topic: Any = settings.topic or row.get("topic")
-        if topic not in self._topics:
-            self._topics.add(check_topic(topic))
-        if body is None:
-            raise RefusedMessageError("its body is null", hint="an empty body is b''; filter nulls")
-        if body.size > settings.max_message_size:
-            raise RefusedMessageError(
-                f"body of {body.size} bytes exceeds maxMessageSize of {settings.max_message_size}"
+    def _check_sizes(self, body: int, properties: int, head: int) -> None:
+        limit = self._options.config.max_message_size
+        size = head + body + properties
+        what = None
+        if body < 0:
+            what = "its body is null, and an empty one is b''"
+        elif body > limit:
+            what = f"body of {body} bytes exceeds maxMessageSize of {limit}"
+        elif properties > PROPERTIES_SIZE_MAX:
+            what = f"properties of {properties} bytes exceed the limit of {PROPERTIES_SIZE_MAX}"
+        elif size > self._file_size - END_FILE_MIN_BLANK_SIZE:
+            what = (
+                f"{size} bytes do not fit a CommitLog file of {self._file_size} bytes, "
+                f"which holds {self._file_size - END_FILE_MIN_BLANK_SIZE}"
             )
-        pairs = _properties(row)
-        properties = encode_properties(pairs) if pairs else b""
-        if len(properties) > PROPERTIES_SIZE_MAX:
-            raise RefusedMessageError(
-                f"properties of {len(properties)} bytes exceed the limit of {PROPERTIES_SIZE_MAX}"
-            )
-        host = row.get("bornHost") or DEFAULT_HOST
-        size = record_size(
-            body_size=body.size,
-            topic_size=len(topic),
-            properties_size=len(properties),
-            sys_flag=host_flags(_born_host(host), settings.store_host),
-        )
-        if size + END_FILE_MIN_BLANK_SIZE > settings.file_size:
-            raise RefusedMessageError(
-                f"{size} bytes do not fit a CommitLog file of {settings.file_size} bytes, "
-                f"which holds {settings.file_size - END_FILE_MIN_BLANK_SIZE}"
-            )
-        return (
-            self._queue_id(row.get("queueId"), pairs), topic, properties, row.get("flag") or 0,
-            _sys_flag(row.get("sysFlag"), body), row.get("bornTimestamp"), host,
-            row.get("reconsumeTimes") or 0, row.get("preparedTransactionOffset") or 0,
-        )  # fmt: skip
+        if what is not None:
+            raise RefusedMessageError(what)
 
     def _queue_id(self, given: int | None, pairs: dict[str, str]) -> int:
         """Return the queue given, else that of the keys, else the next in turn."""
         if given is not None:
-            if not 0 <= given <= QUEUE_ID_MAX:
-                raise RefusedMessageError(f"queue id {given} is outside 0 to {QUEUE_ID_MAX}")
-            return given
-        count = self._settings.queue_count
+            return check_queue_id(given)
+        count = self._options.queue_count
         keys = pairs.get(KEYS)
         if keys:
             # As SelectMessageQueueByHash of 4.9: Math.abs of the remainder that Java gives.
             return abs(string_hash(keys)) % count
-        turn = self._turn % count
         self._turn += 1
-        return turn
+        return (self._turn - 1) % count
 
-
-def check_topic(topic: object) -> str:
-    """Return `topic` if the store takes it as a name; as ``storage.topic_name.check_topic``."""
-    if not isinstance(topic, str) or not topic:
-        raise RefusedMessageError("a row has no topic", hint="fill the column, or name a topic")
-    if _TOPIC.fullmatch(topic) is None:
-        raise RefusedMessageError(
-            f"topic {topic!r:.150} has characters outside %|a-zA-Z0-9_-",
-            hint="use letters, digits, %, |, _ and - only",
+    def _refusal(
+        self, row: int, topic: str | None, what: str, hint: str | None
+    ) -> RefusedMessageError:
+        return RefusedMessageError(
+            f"row {self._first + row} of task {self._partition_id} (topic {topic!r:.60}) cannot "
+            f"be stored: {what}",
+            hint=hint or "mend or filter such rows; nothing was written",
         )
-    if len(topic) > TOPIC_SIZE_MAX:
-        raise RefusedMessageError(
-            f"topic of {len(topic)} bytes exceeds the limit of {TOPIC_SIZE_MAX}"
-        )
-    return topic
 
 
-def _born_ms(column: pa.Array[Any]) -> pa.Array[Any]:
-    import pyarrow as pa  # noqa: PLC0415 - kept out of planning processes
-
-    if pa.types.is_timestamp(column.type):
-        column = column.cast(pa.timestamp("ms", column.type.tz), safe=False)
-    return column.cast(pa.int64())
-
-
-def _properties(row: dict[str, Any]) -> dict[str, str]:
-    """Return the properties in stored order; a column wins over an entry of the same name."""
-    pairs = dict(row.get("properties") or ())
-    keys = row.get("keys")
-    if keys is not None and not isinstance(keys, str):
-        if any(key is None or KEY_SEPARATOR in key for key in keys):
-            raise RefusedMessageError("a key is null or contains a blank, the separator of keys")
-        # What a reader split, with blanks of its own, is not joined anew.
+def _pairs(given: Any, keys: Any, unique_key: str | None, tags: str | None) -> dict[str, str]:
+    """Return properties in stored order; a column wins over an entry of the same name."""
+    pairs = dict(given or ())
+    if keys and not isinstance(keys, str):
+        # What a reader split, with more blanks between, is not joined in another way.
         stored = (pairs.get(KEYS) or "").split(KEY_SEPARATOR)
-        keys = None if [key for key in stored if key] == keys else KEY_SEPARATOR.join(keys)
-    for name, value in ((KEYS, keys), (UNIQ_KEY, row.get("uniqKey")), (TAGS, row.get("tags"))):
-        if value:
-            pairs[name] = value  # noqa: PERF403 - two or three of them
-    for name, value in pairs.items():
-        if value is None:
-            raise RefusedMessageError(f"property {name!r:.60} is null", hint="leave it out")
-    if INNER_MULTI_DISPATCH in pairs:
-        raise RefusedMessageError(
-            f"property {INNER_MULTI_DISPATCH} asks for delivery to several queues"
-        )
-    delay = pairs.get(DELAY)
-    if delay is not None and not _is_no_delay(delay):
-        raise RefusedMessageError(
-            f"property {DELAY}={delay!r:.20} asks for a delayed delivery",
-            hint="take the property out, or put such messages through a broker",
-        )
+        keys = None if [key for key in stored if key] == keys else joined_keys(keys)
+    if keys:
+        pairs[KEYS] = keys
+    if unique_key:
+        pairs[UNIQ_KEY] = unique_key
+    if tags:
+        pairs[TAGS] = tags
     return pairs
 
 
-def _is_no_delay(text: str) -> bool:
-    try:
-        return int(text) <= 0
-    except ValueError:
-        return False
-
-
-def _born_host(host: str) -> bytes:
-    try:
-        return encode_host(host)
-    except FormatError as error:
-        raise RefusedMessageError(f"born host {host!r:.60} is not ip:port or [v6]:port") from error
-
-
-def _sys_flag(sys_flag: int | None, body: pa.Buffer) -> int:
-    """Return sysFlag if the store takes it with this body."""
-    if not sys_flag:
-        return 0
-    if sys_flag & TRANSACTION_MASK:
-        raise RefusedMessageError(
-            f"sysFlag {sys_flag:#x} has transaction bits (mask 0xC)",
-            hint="filter such rows: the store does not take transactional messages yet",
-        )
-    kind = sys_flag & COMPRESSION_TYPE_MASK
-    if sys_flag & COMPRESSED_FLAG and kind in (0, COMPRESSION_TYPE_ZLIB) and not _is_zlib(body):
+def _check_compressed(sys_flag: int, body: pa.Buffer) -> None:
+    """Refuse a body that its flag calls compressed and that begins in another way."""
+    head = body.slice(0, min(body.size, 2)).to_pybytes()
+    is_right = body.size > 2 and head[0] & 0xF == _ZLIB_METHOD
+    is_right = is_right and int.from_bytes(head, "big") % 31 == 0
+    if sys_flag & COMPRESSION_TYPE_MASK in (0, COMPRESSION_TYPE_ZLIB) and not is_right:
         raise RefusedMessageError(
             f"sysFlag {sys_flag:#x} says that the body is compressed, and it is no zlib stream",
             hint='read the source with .option("decompressBody", "false"), or leave sysFlag out',
         )
-    return sys_flag
-
-
-def _is_zlib(body: pa.Buffer) -> bool:
-    """Whether a body begins as a zlib stream does, or is empty, which nobody inflates."""
-    head = body.slice(0, min(body.size, 2)).to_pybytes()
-    if not head:
-        return True
-    is_deflate = head[0] & 0xF == _ZLIB_METHOD
-    return body.size > 2 and is_deflate and int.from_bytes(head, "big") % 31 == 0

@@ -1,31 +1,39 @@
-"""What Spark calls: the writer of a task, and the commit or abort of a job.
+"""What Spark calls: the options of a write, the writer of a task, the commit or abort of a job.
 
 Spark pickles a batch's writer to its tasks and to its commit. Of a stream it makes a writer for
-each micro-batch and another one to commit it, so what the commit has to know travels with the
-messages of the tasks. An attempt that failed is not reported to Python; its files stay until the
-job's directory goes.
+each micro-batch and another one to commit it, so the job's name travels with the messages of the
+tasks. An attempt that failed is not reported to Python; its files stay until the job's directory
+goes.
 """
 
 from __future__ import annotations
 
+import os
+import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import TYPE_CHECKING, ClassVar, Final, Self
 
+import msgspec
 from pyspark.sql.datasource import (
     DataSourceArrowWriter,
     DataSourceStreamArrowWriter,
     WriterCommitMessage,
 )
 
-from rocketstore.errors import ConfigError
-from rocketstore.pipeline.sink.sink_rows import RowEncoder, check_columns
-from rocketstore.pipeline.sink.sink_settings import parse_sink_options
-from rocketstore.pipeline.sink.sink_staging import (
-    StagedFile,
-    StagingJob,
-    make_job_directory,
-    stage_chunks,
+from rocketstore.config import (
+    BrokerRole,
+    FlushDiskType,
+    StoreConfig,
+    from_properties,
+    load_broker_conf,
 )
+from rocketstore.errors import ConfigError
+from rocketstore.pipeline.files import is_remote, local_path, refuse_secrets
+from rocketstore.pipeline.options import SINK, GivenOptions
+from rocketstore.pipeline.sink.sink_rows import RowEncoder, check_columns
+from rocketstore.pipeline.sink.sink_staging import StagedFile, new_job, stage_chunks
+from rocketstore.pipeline.source import plain_errors
+from rocketstore.units import MiB
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -33,27 +41,123 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-    from rocketstore.pipeline.sink.sink_rows import EncodeSettings
-    from rocketstore.pipeline.sink.sink_settings import SinkOptions
+DEFAULT_QUEUE_COUNT: Final = 4
+"""Queues that a producer of 4.9 asks for (defaultTopicQueueNums of DefaultMQProducer)."""
+
+DEFAULT_CHUNK_BYTES: Final = 8 * MiB
+"""Two bodies of the largest size, or thousands of usual ones."""
+
+DEFAULT_LOCK_TIMEOUT_S: Final = 60.0
+"""Another sink has the store for as long as it appends one batch: several GB in this time."""
+
+QUEUE_COUNT_MAX: Final = 65_536
+"""A queue is a directory with a file of 6 MB; more of them is a slip."""
+
+_STORE_KEYS: Final = (
+    "mappedFileSizeCommitLog", "mappedFileSizeConsumeQueue", "maxHashSlotNum", "maxIndexNum",
+    "maxMessageSize",
+)  # fmt: skip
+_SINK_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
+
+
+@dataclass(frozen=True)
+class SinkOptions:
+    """What a write asked for: the store's absolute path, its settings, and the sink's own."""
+
+    root: str
+    config: StoreConfig
+    streaming: bool
+    topic: str | None
+    sink_id: str | None
+    batch_id: int | None
+    queue_count: int
+    chunk_bytes: int
+    lock_timeout_s: float
+
+
+def parse_sink_options(given: Mapping[str, str], *, streaming: bool) -> SinkOptions:
+    """Return the options of a write.
+
+    Raises
+    ------
+    ConfigError
+        An unknown option, a malformed value, or a missing one.
+    """
+    values = GivenOptions(given, frozenset({SINK}))
+    sink_id, batch_id = values.get("sinkId"), values.number("batchId")
+    if sink_id is not None and _SINK_ID.fullmatch(sink_id) is None:
+        raise values.refused("sinkId", "must be letters, digits, _, . and -, 100 at most")
+    if streaming and sink_id is None:
+        raise ConfigError(
+            "writeStream needs option sinkId, under which the store remembers its batches",
+            key="sinkId",
+            hint='give each query a name of its own: .option("sinkId", "orders-copy")',
+        )
+    if streaming and batch_id is not None:
+        raise values.refused("batchId", "is for write: Spark numbers a stream's")
+    if not streaming and (sink_id is None) != (batch_id is None):
+        name = "batchId" if batch_id is None else "sinkId"
+        raise ConfigError(
+            f"sinkId and batchId come together, and {name} is missing",
+            key=name,
+            hint="give both for a write that takes effect once, or neither",
+        )
+    lock_timeout_s = values.seconds("lockTimeout")
+    return SinkOptions(
+        root=_root(values),
+        config=_config(values),
+        streaming=streaming,
+        topic=values.get("topic"),
+        sink_id=sink_id,
+        batch_id=batch_id,
+        queue_count=values.number("queueCount", 1, QUEUE_COUNT_MAX) or DEFAULT_QUEUE_COUNT,
+        chunk_bytes=values.byte_count("chunkBytes", 1024 * MiB) or DEFAULT_CHUNK_BYTES,
+        lock_timeout_s=DEFAULT_LOCK_TIMEOUT_S if lock_timeout_s is None else lock_timeout_s,
+    )
+
+
+def _root(values: GivenOptions) -> str:
+    path = values.get("path", "").strip()
+    if not path:
+        raise ConfigError("no store is named", key="path", hint="give its directory to save()")
+    refuse_secrets(path)
+    if is_remote(path):
+        what = "must be a directory: a store is appended to in place"
+        raise values.refused("path", what, "write to a directory that driver and executors share")
+    # Without `..`, and links stay as a user wrote them.
+    return os.path.abspath(local_path(path))  # noqa: PTH100
+
+
+def _config(values: GivenOptions) -> StoreConfig:
+    """Return the settings of the store, from the file and the options that give them."""
+    texts = load_broker_conf(values["storeConfig"]) if "storeConfig" in values else {}
+    config = from_properties(texts | {key: values[key] for key in _STORE_KEYS if key in values})
+    # A commit flushes once, at its end, and no replica is there to wait for.
+    is_slave = config.broker_role is BrokerRole.SLAVE
+    return msgspec.structs.replace(
+        config,
+        retention=False,
+        flush_disk_type=FlushDiskType.ASYNC_FLUSH,
+        broker_role=BrokerRole.SLAVE if is_slave else BrokerRole.ASYNC_MASTER,
+    )
 
 
 @dataclass
 class TaskCommit(WriterCommitMessage):
-    """What a task tells the commit; `file` is None when it had no row."""
+    """What a task reports to the commit; `file` is None when it had no row."""
 
-    job: StagingJob
+    job: str
     file: StagedFile | None
 
 
+@dataclass
 class _Sink:
     """What both kinds of sink do alike."""
 
     streaming: ClassVar[bool]
-
-    def __init__(self, options: SinkOptions, job: StagingJob, settings: EncodeSettings) -> None:
-        self.sink_options = options
-        self.job = job
-        self.settings = settings
+    sink_options: SinkOptions
+    file_size: int
+    job: str
 
     @classmethod
     def planned(cls, given: Mapping[str, str], schema: StructType, *, overwrite: bool) -> Self:
@@ -64,10 +168,7 @@ class _Sink:
         ConfigError, StoreError
             It cannot be written so, or there.
         """
-        from rocketstore.pipeline.sink.sink_commit import (  # noqa: PLC0415 - on the driver only
-            check_target,
-            encode_settings,
-        )
+        from rocketstore.pipeline.sink import sink_commit  # noqa: PLC0415 - on the driver only
 
         options = parse_sink_options(given, streaming=cls.streaming)
         if overwrite:
@@ -79,25 +180,19 @@ class _Sink:
             )
         types = [(field.name, field.dataType.simpleString()) for field in schema.fields]
         check_columns(types, options.topic)
-        check_target(options)
-        settings = encode_settings(options)
-        job = StagingJob.new(options.sink_id, streaming=cls.streaming)
-        make_job_directory(options.root, job)
-        return cls(options, job, settings)
+        file_size = sink_commit.check_target(options)
+        return cls(options, file_size, new_job(options))
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskCommit:
         """Encode and stage the rows of one task; runs on an executor."""
         from pyspark import TaskContext  # noqa: PLC0415 - of the worker that runs the task
 
-        from rocketstore.pipeline.source import plain_errors  # noqa: PLC0415 - which imports this
-
         context = TaskContext.get()
         partition_id = 0 if context is None else context.partitionId()
-        options = self.sink_options
-        encoder = RowEncoder(self.settings, partition_id, options.chunk_bytes)
+        encoder = RowEncoder(self.sink_options, self.file_size, partition_id)
         with plain_errors():
             chunks = (chunk for batch in iterator for chunk in encoder.encode(batch))
-            file = stage_chunks(options.root, self.job, partition_id, chunks)
+            file = stage_chunks(self.sink_options.root, self.job, partition_id, chunks)
             return TaskCommit(self.job, file)
 
     def commit(
@@ -106,10 +201,7 @@ class _Sink:
         batchId: int | None = None,  # noqa: N803 - Spark's name; of a stream only
     ) -> None:
         """Append what the tasks staged, unless this batch is in the store; on the driver."""
-        from rocketstore.pipeline.sink.sink_commit import (  # noqa: PLC0415 - on the driver only
-            commit_batch,
-        )
-        from rocketstore.pipeline.source import plain_errors  # noqa: PLC0415 - which imports this
+        from rocketstore.pipeline.sink import sink_commit  # noqa: PLC0415 - on the driver only
 
         reports = [message for message in messages if isinstance(message, TaskCommit)]
         # A stream is committed by a writer that did not plan it: the tasks know the job.
@@ -117,7 +209,7 @@ class _Sink:
         files = [report.file for report in reports if report.file is not None]
         batch_id = self.sink_options.batch_id if batchId is None else batchId
         with plain_errors():
-            commit_batch(self.sink_options, job, files, batch_id)
+            sink_commit.commit_batch(self.sink_options, job, files, batch_id)
 
     def abort(
         self,
@@ -125,11 +217,9 @@ class _Sink:
         batchId: int | None = None,  # noqa: ARG002, N803 - Spark's
     ) -> None:
         """Take away what the tasks staged."""
-        from rocketstore.pipeline.sink.sink_commit import (  # noqa: PLC0415 - on the driver only
-            sweep_job,
-        )
+        from rocketstore.pipeline.sink import sink_commit  # noqa: PLC0415 - on the driver only
 
-        sweep_job(self.sink_options, self.job)
+        sink_commit.sweep_job(self.sink_options, self.job)
 
 
 class BatchSink(_Sink, DataSourceArrowWriter):

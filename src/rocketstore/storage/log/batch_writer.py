@@ -26,6 +26,7 @@ from rocketstore.format.properties import (
     message_properties,
 )
 from rocketstore.format.record_text import storable_properties
+from rocketstore.format.refusals import refuse_special, refuse_transaction
 from rocketstore.message import DEFAULT_HOST, Message
 from rocketstore.scan import kernels
 from rocketstore.scan.batch_state import (
@@ -39,9 +40,7 @@ from rocketstore.storage.log.prepared import (
     HOST_BITS,
     is_true,
     refuse_other_types,
-    refuse_special,
     refuse_special_block,
-    refuse_transaction,
     waits_for_flush,
 )
 from rocketstore.storage.log.writer import body_bytes, properties_refusal

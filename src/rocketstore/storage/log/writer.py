@@ -27,21 +27,19 @@ from rocketstore.events import get_logger
 from rocketstore.format.blank import END_FILE_MIN_BLANK_SIZE
 from rocketstore.format.properties import PROPERTIES_SIZE_MAX, message_properties
 from rocketstore.format.record import TOPIC_SIZE_MAX, host_flags, record_size
+from rocketstore.format.refusals import encoded_born_host, refuse_special, refuse_transaction
+from rocketstore.format.topic_name import check_queue_id, check_topic_characters
 from rocketstore.message import Message
 from rocketstore.storage.log.append_state import IS_COMPILED
 from rocketstore.storage.log.prepared import (
     HOST_BITS,
     PreparedMessage,
-    encoded_born_host,
     is_true,
     refuse_other_types,
-    refuse_special,
-    refuse_transaction,
 )
 from rocketstore.storage.log.put_state import PutState
 from rocketstore.storage.results import PutMessageStatus, PutResult
 from rocketstore.storage.running_flags import STOPS_PUTS
-from rocketstore.storage.topic_name import check_queue_id, check_topic_characters
 from rocketstore.units import QueueKey
 
 if TYPE_CHECKING:

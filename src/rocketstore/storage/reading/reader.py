@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from rocketstore.format.message_id import decode_message_id
 from rocketstore.format.queue_entry import ENTRY_STRUCT, QueueEntry
+from rocketstore.format.topic_name import check_is_int
 from rocketstore.storage.reading import time_search
 from rocketstore.storage.reading.get_page import PageRequest, Rejection, read_page
 from rocketstore.storage.reading.key_search import KeySearch
@@ -28,7 +29,6 @@ from rocketstore.storage.reading.record_access import (
 )
 from rocketstore.storage.reading.tag_filter import parse_tags
 from rocketstore.storage.results import GetRawResult, GetResult, GetViewsResult
-from rocketstore.storage.topic_name import check_is_int
 from rocketstore.units import QueueKey
 
 if TYPE_CHECKING:
