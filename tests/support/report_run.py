@@ -1,22 +1,22 @@
-"""Make a report without Spark: tasks in this process, and the job's statements in DuckDB."""
+"""Make a report without Spark: tasks in this process, and their groups put together by Arrow."""
 
-# ruff: noqa: S608 - statements of the report itself
 from __future__ import annotations
 
 import pickle
 from html.parser import HTMLParser
 from typing import TYPE_CHECKING, Any
 
-import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rocketstore.pipeline.jobs.publishing import published
-from rocketstore.pipeline.jobs.report.partial_groups import KEYS, MEASURES, count_task
-from rocketstore.pipeline.jobs.report.report_job import Report, checked_place, write_page
-from rocketstore.pipeline.jobs.report.report_page import findings_of, summary_of
-from rocketstore.pipeline.jobs.report.report_plan import plan_report
-from rocketstore.pipeline.jobs.report.report_tables import TABLES
+from rocketstore.pipeline.jobs.report.partial_groups import ROWS, count_task, grouped
+from rocketstore.pipeline.jobs.report.report_job import (
+    Report,
+    checked_place,
+    plan_report,
+    write_report,
+)
 from rocketstore.units import MiB
 
 if TYPE_CHECKING:
@@ -36,43 +36,15 @@ def make_report(
     """Return a report as ``rocketstore.pipeline.report`` writes it."""
     plan = plan_report(str(store), max_split_bytes=split_bytes, now_ms=now_ms, **options)
     place = checked_place(out, plan)
-    parts = [plan.known_groups()]
+    parts = [ROWS.empty_table()]
     for task in plan.tasks:
         parts += map(pa.table, count_task(pickle.loads(pickle.dumps(task))))  # noqa: S301
-    rows = pa.concat_tables(parts)
-    with published(str(place)) as directory, duckdb.connect() as engine:
-        engine.execute("SET default_null_order = 'nulls_first'; SET TimeZone = 'UTC'")
-        engine.execute("CREATE MACRO timestamp_millis(ms) AS make_timestamp_ms(ms)::TIMESTAMPTZ")
-        engine.register("rows", rows)
-        joined = ", ".join(f"{function}({name}) AS {name}" for name, function in MEASURES.items())
-        keys = ", ".join(KEYS)
-        engine.execute(f"CREATE TABLE groups AS SELECT {keys}, {joined} FROM rows GROUP BY {keys}")
-        tables = type(place)(directory, "tables")
-        tables.mkdir()
-        for name, table in TABLES.items():
-            order = ", ".join(f"{one[1:]} DESC" if one[0] == "-" else one for one in table.order)
-            statement = f"SELECT * FROM ({table.sql}) ORDER BY {order}".format(groups="groups")
-            pq.write_table(_as_spark(engine.sql(statement)), tables / f"{name}.parquet")
-
-        def ask(sql: str, **values: float) -> list[dict[str, Any]]:
-            return _as_spark(engine.sql(sql.format(groups="groups", **values))).to_pylist()
-
-        findings = findings_of(plan, summary_of(plan, ask), tables, ask)
-        write_page(type(place)(directory), findings)
-    names = ("index.html", "tables", "report.json")
-    return Report(*(place / name for name in names), findings["summary"])
-
-
-def _as_spark(found: duckdb.DuckDBPyRelation) -> pa.Table:
-    """Return rows with the types that Spark gives them: sums are numbers of 64 bits."""
-    rows = found.to_arrow_table()
-    fields = [
-        field.with_type(pa.int64())
-        if pa.types.is_decimal(field.type) or pa.types.is_integer(field.type)
-        else field
-        for field in rows.schema
-    ]
-    return rows.cast(pa.schema(fields))
+    with published(str(place)) as name:
+        directory = type(place)(name)
+        (directory / "groups").mkdir()
+        pq.write_table(grouped(pa.concat_tables(parts)), directory / "groups" / "all.parquet")
+        summary = write_report(plan, directory)
+    return Report(*(place / name for name in ("index.html", "tables", "report.json")), summary)
 
 
 def tables_of(report: Report) -> dict[str, list[dict[str, Any]]]:

@@ -9,7 +9,7 @@ from rocketstore.errors import ArchiveError, ConfigError, RocketStoreError, Stor
 from rocketstore.pipeline.jobs.archive.archive_job import begin_run, end_run
 from rocketstore.pipeline.jobs.archive.archive_table import Archive, table_uri
 from rocketstore.pipeline.jobs.audit.rebuild_proof import prove_rebuild
-from rocketstore.pipeline.jobs.report.report_plan import plan_report
+from rocketstore.pipeline.jobs.report.report_job import plan_report
 from rocketstore.pipeline.sink.sink_writer import parse_sink_options
 from support.archiving import archived, assert_covers, rows, run_tasks, state
 from support.audit_runs import audited

@@ -8,8 +8,7 @@ import pytest
 
 from rocketstore.errors import ConfigError, NotAStoreError
 from rocketstore.pipeline.files import local_path
-from rocketstore.pipeline.jobs.report.report_job import checked_place
-from rocketstore.pipeline.jobs.report.report_plan import plan_report
+from rocketstore.pipeline.jobs.report.report_job import checked_place, plan_report
 from rocketstore.pipeline.sink.sink_writer import parse_sink_options
 from support.archiving import archived, log_bytes
 from support.audit_runs import audited

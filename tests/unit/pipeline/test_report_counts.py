@@ -10,18 +10,14 @@ import numpy as np
 import pytest
 
 from rocketstore.pipeline.jobs.report import partial_groups
-from rocketstore.pipeline.jobs.report.partial_groups import (
-    MINUTE_MS,
-    _frequent,
-    bucket_lows,
-    count_task,
-)
-from rocketstore.pipeline.jobs.report.report_plan import plan_report
+from rocketstore.pipeline.jobs.report.partial_groups import bucket_lows, count_task, frequent
+from rocketstore.pipeline.jobs.report.report_job import plan_report
 from support.busy_log import DELAY_TOPIC, START_MS, busy_puts, write_log
 from support.golden_stores import STORES, golden_store
 from support.report_run import make_report, tables_of
 
 NOW_MS = START_MS + 3_600_000
+MINUTE_MS = 60_000
 
 
 @pytest.fixture(scope="module")
@@ -220,16 +216,16 @@ def test_extreme_numbers_have_a_bucket():
 
 def test_of_too_many_names_the_frequent_are_kept_and_what_others_had_at_most_is_said(monkeypatch):
     monkeypatch.setattr(partial_groups, "NAME_CAPACITY", 3)
-    kept, most = _frequent(np.array([5, 1, 9, 4, 4, 2]))
-    assert (kept.tolist(), most) == ([0, 2], 4)
-    assert _frequent(np.array([1, 1, 1]))[1] == 0
-    kept, most = _frequent(np.ones(50, dtype=np.int64))
-    assert (kept.tolist(), most) == ([], 1)
+    kept, most = frequent(np.array([5, 1, 9, 4, 4, 2]))
+    assert (kept.nonzero()[0].tolist(), most) == ([0, 2], 4)
+    assert frequent(np.array([1, 1, 1]))[1] == 0
+    kept, most = frequent(np.ones(50, dtype=np.int64))
+    assert (kept.any(), most) == (False, 1)
 
 
 def test_counts_of_too_many_keys_are_low_by_no_more_than_is_said(tmp_path, monkeypatch):
     monkeypatch.setattr(partial_groups, "NAME_CAPACITY", 100)
-    monkeypatch.setattr(partial_groups, "BLOCK_RECORDS", 500)
+    monkeypatch.setattr(partial_groups, "BLOCK_BYTES", 50_000)
     keys = np.minimum(np.random.default_rng(5).zipf(1.3, 6_000), 5_000).tolist()
     put = {"topic": "t", "body": b"", "store_ms": START_MS, "latency_ms": 1}
     write_log(tmp_path / "store", [put | {"keys": f"k{key}"} for key in keys])
@@ -244,7 +240,7 @@ def test_counts_of_too_many_keys_are_low_by_no_more_than_is_said(tmp_path, monke
 
 def test_a_task_holds_no_more_groups_than_it_may(tmp_path, monkeypatch):
     monkeypatch.setattr(partial_groups, "MOST_ROWS", 200)
-    monkeypatch.setattr(partial_groups, "BLOCK_RECORDS", 50)
+    monkeypatch.setattr(partial_groups, "BLOCK_BYTES", 5_000)
     expected = make_report_of_many_queues(tmp_path, "whole")
     batches = [
         batch for task in plan_report(str(tmp_path / "store")).tasks for batch in count_task(task)
@@ -267,7 +263,7 @@ def make_report_of_many_queues(directory, name):
 
 def test_unique_keys_overflow_a_task_and_the_error_is_said(tmp_path, monkeypatch):
     monkeypatch.setattr(partial_groups, "NAME_CAPACITY", 100)
-    monkeypatch.setattr(partial_groups, "BLOCK_RECORDS", 500)
+    monkeypatch.setattr(partial_groups, "BLOCK_BYTES", 50_000)
     store = tmp_path / "store"
     puts = [
         {"topic": "t", "body": b"", "store_ms": START_MS, "latency_ms": 1, "keys": f"unique-{one}"}

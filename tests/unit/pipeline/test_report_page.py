@@ -14,7 +14,7 @@ import pytest
 
 from rocketstore.errors import NotAStoreError
 from rocketstore.pipeline.jobs.report import partial_groups
-from rocketstore.pipeline.jobs.report.wording import (
+from rocketstore.pipeline.jobs.report.page_charts import (
     NOTHING,
     count_text,
     duration_text,
@@ -179,7 +179,7 @@ def test_a_lone_message_years_away_does_not_squeeze_the_rest(store):
     puts.append(PUT | {"store_ms": START_MS + 10**12})
     text = read_page(report_of(store, puts).page).text
     assert "1 message stored far from all others" in text
-    assert "Messages per minute" in text
+    assert "Messages per 20 s" in text
 
 
 def test_tags_that_are_too_many_are_said_to_be(store, monkeypatch):
@@ -355,7 +355,7 @@ def test_odd_headers_and_noise_give_a_page_that_is_the_same_for_every_cut(store,
 
 @pytest.mark.parametrize(
     ("size", "text"),
-    [(0, "0 B"), (999, "999 B"), (1_000, "0.98 KiB"), (1_536, "1.5 KiB"), (2**60, "1 EiB")],
+    [(0, "0 Bytes"), (1, "1 Byte"), (1_023, "1023 Bytes"), (1_536, "1.5 KiB"), (2**60, "1.0 EiB")],
 )
 def test_sizes_are_written_in_powers_of_1024(size, text):
     assert size_text(size) == text

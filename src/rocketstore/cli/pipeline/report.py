@@ -47,8 +47,7 @@ def report(
         How to print.
     """
     from rocketstore import pipeline
-    from rocketstore.pipeline.jobs.report.report_job import checked_place, run_report
-    from rocketstore.pipeline.jobs.report.report_plan import plan_report
+    from rocketstore.pipeline.jobs.report.report_job import checked_place, plan_report, run_report
 
     config = (settings or StoreSettings()).load(store)
     place = out or Path(f"rocketstore-report-{datetime.now():%Y%m%d-%H%M%S}")  # noqa: DTZ005 - a name

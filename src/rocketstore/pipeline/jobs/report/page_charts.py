@@ -1,4 +1,4 @@
-"""Charts of the page: pygal's drawings, made part of the page.
+"""Charts of the page, and numbers and names as people read them.
 
 pygal lays out axes and bars. Of its file only the drawing is kept: colours and letters are those of
 the page's style sheet, and instead of its script each bar can be pointed at and reached by the
@@ -7,32 +7,41 @@ keyboard, and then says its value.
 
 from __future__ import annotations
 
-import math
+import datetime as dt
 import sys
+import unicodedata
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from xml.etree import ElementTree as ET
 
-from rocketstore.pipeline.jobs.report.wording import (
-    DAY_MS,
-    count_text,
-    moment_text,
-    size_text,
-    visible,
-)
+import jinja2.filters
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+DAY_MS: Final = 86_400_000
+STEPS_MS: Final = (
+    *(1_000 * one for one in (1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 900, 1_800)),
+    *(3_600_000 * one for one in (1, 2, 3, 6, 12)),
+    *(DAY_MS * one for one in (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 10_000, 10**6)),
+)
+"""Widths of bars of time, and steps between their labels."""
+
 LABELS: Final = 7
 """Most labels below a chart of times."""
 
-_TICK_STEPS_MS: Final = (
-    *(1_000 * one for one in (1, 2, 5, 10, 30, 60, 120, 300, 600, 1_800)),
-    *(3_600_000 * one for one in (1, 2, 6, 12)),
-    *(DAY_MS * one for one in (1, 2, 5, 10, 30, 100, 365, 3_650, 36_500, 365_000)),
-)
 LEAST_BAR: Final = 2
 """Of what is drawn in: what is there is seen."""
+
+MINUS: Final = "\u2212"
+NOTHING: Final = "\u2013"
+"""Where there is nothing to say."""
+
+_TIME_UNITS: Final = (
+    (365.25 * DAY_MS, "y"), (DAY_MS, "d"), (3_600_000, "h"), (60_000, "min"), (1_000, "s"),
+    (1, "ms"),
+)  # fmt: skip
+_UNSEEN: Final = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
+"""Unicode categories: controls, formats (bidirectional overrides among them), halves of pairs."""
 
 
 class Bar(NamedTuple):
@@ -56,48 +65,80 @@ class Chart(NamedTuple):
 def bar_chart(
     caption: str,
     bars: Sequence[Bar],
-    text_of: Callable[[float], str] = count_text,
+    text_of: Callable[[float], str] | None = None,
+    *,
     width: int = 1_000,
+    is_small: bool = False,
 ) -> Chart:
-    """Return bars with both axes; each can be reached by the keyboard."""
-    top = nice_top(max(bar.value for bar in bars), in_bytes=text_of is size_text)
-    drawing = _drawing(
-        bars,
-        width=width,
-        height=190,
-        margin=20,
-        margin_bottom=2,
-        y_labels=[{"value": top * part / 2, "label": text_of(top * part / 2)} for part in range(3)],
-        range=(0, top),
-        x_labels=[bar.label for bar in bars],
-        x_labels_major=[bar.label for bar in bars if bar.label],
-        show_minor_x_labels=False,
-        truncate_label=-1,
-    )
-    for shape, bar in _shapes(drawing, bars):
-        rect = shape.find("rect")
-        assert rect is not None
-        at = float(rect.get("x", 0)) + float(rect.get("width", 0)) / 2
-        anchor = "start" if at < width / 4 else "middle" if at < width * 0.7 else "end"
+    """Return bars with both axes, each of which the keyboard reaches; small ones without either.
+
+    There are too many small charts on the page to go through them by the keyboard.
+    """
+    top = max(bar.value for bar in bars)
+    text_of = text_of or count_text
+    axes = {
+        "margin": 20,
+        "margin_bottom": 2,
+        "y_labels": [{"value": one, "label": text_of(one)} for one in sorted({0, top // 2, top})],
+        "range": (0, top),
+        "x_labels": [bar.label for bar in bars],
+        "x_labels_major": [bar.label for bar in bars if bar.label],
+        "show_minor_x_labels": False,
+        "truncate_label": -1,
+    }
+    hidden = dict.fromkeys(("show_x_labels", "show_y_labels", "show_y_guides"), False)
+    settings = {"height": 50, "margin": 0} | hidden if is_small else {"height": 190} | axes
+    drawing = _drawing(bars, width=width, **settings)
+    shown = (bar for bar in bars if bar.value)
+    for shape, bar in zip(drawing.iterfind(".//g[@class='bar']"), shown, strict=True):
+        _finish(shape, bar, None if is_small else width)
+    drawing.attrib |= {"role": "img" if is_small else "group", "aria-label": visible(caption)}
+    if is_small:
+        drawing.attrib |= {"preserveAspectRatio": "none", "class": "spark"}
+    return Chart(caption, ET.tostring(drawing, "unicode", short_empty_elements=False), bars)
+
+
+def _drawing(bars: Sequence[Bar], **settings: Any) -> ET.Element:
+    """Return what pygal draws, without its style, script and tooltips."""
+    import pygal  # noqa: PLC0415 - what importing it leaves is removed below
+
+    # pygal leaves an import hook of Python 3.3's kind, for plugins that nobody has here.
+    # No other hook may go: a library that pygal imports has put its own in place of Python's.
+    fixer = pygal.PluginImportFixer
+    sys.meta_path[:] = [hook for hook in sys.meta_path if not isinstance(hook, fixer)]
+    chart = pygal.Bar(js=[], css=[], show_legend=False, **settings)
+    chart.add("", [bar.value or None for bar in bars])
+    text = chart.render(is_unicode=True, disable_xml_declaration=True)
+    whole = ET.fromstring(text.replace(' xmlns="http://www.w3.org/2000/svg"', ""))  # noqa: S314
+    drawing = ET.Element("svg", {"viewBox": whole.get("viewBox", "")})
+    drawing.extend(whole.findall("g/g[@class='plot']"))
+    for guides in drawing.iter("g"):
+        for title in guides.findall("title"):
+            guides.remove(title)
+    return drawing
+
+
+def _finish(shape: ET.Element, bar: Bar, reached_width: int | None) -> None:
+    """Let a bar be seen however small, and say what it is to pointer, keyboard and reader."""
+    rect = shape.find("rect")
+    assert rect is not None
+    x, y, width, height = (float(rect.get(name, 0)) for name in ("x", "y", "width", "height"))
+    taller = max(height, LEAST_BAR)
+    sides = {"x": x, "y": y + height - taller, "width": width, "height": taller}
+    text = f"{visible(bar.name)}: {visible(bar.text)}"
+    for child in list(shape):
+        shape.remove(child)
+    ET.SubElement(shape, "rect", {name: f"{number:.2f}" for name, number in sides.items()})
+    if reached_width is not None:
+        at = x + width / 2
+        part = at / reached_width
+        anchor = "start" if part < 0.25 else "middle" if part < 0.7 else "end"
         tip = {"class": "tip", "x": f"{at:.0f}", "y": "-6", "text-anchor": anchor}
-        ET.SubElement(shape, "text", tip).text = f"{visible(bar.name)}: {visible(bar.text)}"
-        shape.attrib |= {"tabindex": "0", "role": "img"}
-    return _chart(caption, drawing, bars, role="group")
-
-
-def small_chart(caption: str, bars: Sequence[Bar], width: int) -> Chart:
-    """Return bars without axes: too many of them on the page to go through by the keyboard."""
-    drawing = _drawing(
-        bars,
-        width=width,
-        height=50,
-        margin=0,
-        show_x_labels=False,
-        show_y_labels=False,
-        show_y_guides=False,
-    )
-    drawing.attrib |= {"preserveAspectRatio": "none", "class": "spark"}
-    return _chart(caption, drawing, bars, role="img")
+        ET.SubElement(shape, "text", tip).text = text
+        shape.attrib |= {"tabindex": "0", "role": "img", "aria-label": text}
+    ET.SubElement(shape, "title").text = text
+    if bar.is_odd:
+        shape.set("class", "bar odd")
 
 
 def time_bars(
@@ -105,7 +146,7 @@ def time_bars(
 ) -> list[Bar]:
     """Return bars over time, labelled where a round time begins."""
     length = width_ms * len(values)
-    step = next((one for one in _TICK_STEPS_MS if length / one <= LABELS), _TICK_STEPS_MS[-1])
+    step = next((one for one in STEPS_MS if length / one <= LABELS), STEPS_MS[-1])
     step = -(-step // width_ms) * width_ms
     pattern = "%H:%M:%S" if step < 60_000 else "%H:%M" if step < DAY_MS else "%Y-%m-%d"
     bars = []
@@ -117,68 +158,79 @@ def time_bars(
     return bars
 
 
-def nice_top(value: float, *, in_bytes: bool = False) -> float:
-    """Return a round number that is not below a value and can be halved.
+# --- words --------------------------------------------------------------------------------------
+
+
+def visible(text: str) -> str:
+    r"""Return a text in which everything can be seen.
 
     Examples
     --------
-    >>> nice_top(1), nice_top(61_234), nice_top(1500, in_bytes=True)
-    (2, 80000.0, 1638.4)
+    >>> print(visible("a\u202eb\x00"))
+    a\u202eb\u0000
     """
-    if value <= 2:
-        return 2
-    unit: float = (
-        1024 ** math.ceil(math.log(value / 1000, 1024)) if in_bytes and value >= 1000 else 1
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(
+        f"\\u{ord(one):04x}" if unicodedata.category(one) in _UNSEEN else one for one in text
     )
-    power = math.pow(10, int(math.log10(value / unit)))
-    step = next(one for one in (1, 1.2, 1.6, 2, 3, 4, 6, 8, 10) if one * power * unit >= value)
-    return step * power * unit
 
 
-def _drawing(bars: Sequence[Bar], **settings: Any) -> ET.Element:
-    """Return what pygal draws, without its style, script and tooltips."""
-    import pygal  # noqa: PLC0415 - an extra; and only the driver draws
-
-    # pygal leaves an import hook of Python 3.3's kind, for plugins that nobody has here.
-    # No other hook may go: a library that pygal imports has put its own in place of Python's.
-    fixer = pygal.PluginImportFixer
-    sys.meta_path[:] = [hook for hook in sys.meta_path if not isinstance(hook, fixer)]
-    chart = pygal.Bar(js=[], css=[], show_legend=False, **settings)
-    chart.add("", [bar.value or None for bar in bars])
-    text = chart.render(is_unicode=True, disable_xml_declaration=True)
-    whole = ET.fromstring(text.replace(' xmlns="http://www.w3.org/2000/svg"', ""))  # noqa: S314
-    plot = whole.find("g/g[@class='plot']")
-    assert plot is not None
-    drawing = ET.Element("svg", {"viewBox": whole.get("viewBox", "")})
-    drawing.append(plot)
-    for guides in plot.iter("g"):
-        for title in guides.findall("title"):
-            guides.remove(title)
-    return drawing
+def count_text(count: float | None) -> str:
+    """Return a whole number with separators."""
+    return NOTHING if count is None else f"{round(count):,}".replace("-", MINUS)
 
 
-def _shapes(drawing: ET.Element, bars: Sequence[Bar]) -> list[tuple[ET.Element, Bar]]:
-    drawn = (bar for bar in bars if bar.value)
-    return list(zip(drawing.iterfind(".//g[@class='bar']"), drawn, strict=True))
+def plural(count: int, noun: str, many: str | None = None) -> str:
+    """Return a count with its noun."""
+    return f"{count_text(count)} {noun if count == 1 else many or noun + 's'}"
 
 
-def _chart(caption: str, drawing: ET.Element, bars: Sequence[Bar], role: str) -> Chart:
-    """Let bars be seen however small, say what they are, and write the drawing as HTML."""
-    for shape, bar in _shapes(drawing, bars):
-        rect = shape.find("rect")
-        assert rect is not None
-        x, y, width, height = (float(rect.get(name, 0)) for name in ("x", "y", "width", "height"))
-        taller = max(height, LEAST_BAR)
-        sides = {"x": x, "y": y + height - taller, "width": width, "height": taller}
-        rect.attrib.clear()
-        rect.attrib |= {name: f"{number:.2f}" for name, number in sides.items()}
-        for described in shape.findall("desc"):
-            shape.remove(described)
-        text = f"{visible(bar.name)}: {visible(bar.text)}"
-        ET.SubElement(shape, "title").text = text
-        if "role" in shape.attrib:
-            shape.set("aria-label", text)
-        if bar.is_odd:
-            shape.set("class", "bar odd")
-    drawing.attrib |= {"role": role, "aria-label": visible(caption)}
-    return Chart(caption, ET.tostring(drawing, "unicode", short_empty_elements=False), bars)
+def size_text(size: float | None) -> str:
+    """Return a number of bytes in a unit of powers of 1,024."""
+    return NOTHING if size is None else jinja2.filters.do_filesizeformat(size, binary=True)
+
+
+def duration_text(milliseconds: float | None) -> str:
+    """Return a length of time in one unit, with three digits or so."""
+    if milliseconds is None:
+        return NOTHING
+    amount = abs(milliseconds)
+    unit, name = next((one for one in _TIME_UNITS if amount >= one[0]), _TIME_UNITS[-1])
+    sign = MINUS if milliseconds < 0 else ""
+    return f"{sign}{float(f'{amount / unit:.3g}'):,g} {name}"
+
+
+def bound_text(text: str, is_exact: bool | None) -> str:  # noqa: FBT001 - a filter's argument
+    """Return a figure, marked where the value itself may be less."""
+    return text if is_exact or text == NOTHING else f"≤ {text}"
+
+
+def share_text(part: float, whole: float) -> str:
+    """Return a share in percent; what is there is never 0."""
+    percent = 100 * part / whole
+    if 0 < percent < 0.05:
+        return "< 0.1 %"
+    return "> 99.9 %" if part < whole and percent > 99.9 else f"{percent:.1f} %"
+
+
+def moment_text(timestamp_ms: int | None, pattern: str = "%Y-%m-%d %H:%M:%S") -> str:
+    """Return a time of the calendar, its first or last where there is no such time."""
+    if timestamp_ms is None:
+        return NOTHING
+    at = min(max(timestamp_ms, 0), 253_402_300_799_999)
+    moment = dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(milliseconds=at)
+    return moment.strftime(pattern)
+
+
+def width_text(width_ms: int) -> str:
+    """Return what a bar stands for, to come after "per"."""
+    names = {1_000: "second", 60_000: "minute", 3_600_000: "hour", DAY_MS: "day"}
+    return names.get(width_ms, duration_text(width_ms))
+
+
+FILTERS: Final = {
+    "count": count_text, "plural": plural, "size": size_text, "duration": duration_text,
+    "bound": bound_text, "share": share_text, "moment": moment_text, "width": width_text,
+}  # fmt: skip
+"""For the template."""

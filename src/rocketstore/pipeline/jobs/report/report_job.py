@@ -1,37 +1,67 @@
-"""The job: tasks count in groups, Spark puts them together and writes tables, a page shows them."""
+"""The job: tasks count in groups, Spark puts them together, and tables and a page are made of them.
+
+One aggregation and one write to Parquet are all that Spark does, however many tables there are.
+What it wrote is read back by DuckDB (`report_tables`), so an executor that is lost later loses
+nothing, and the driver holds no more of it than a table's worth in streams.
+"""
 
 from __future__ import annotations
 
 import json
 import os
-from contextlib import contextmanager
+import shutil
+import time
+from glob import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from rocketstore.errors import ConfigError
+import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from rocketstore.config import StoreConfig, parse_delay_levels
+from rocketstore.errors import ConfigError, StoreDamagedError, StoreError
+from rocketstore.format.metadata_json import DELAY_OFFSETS_FILE, DelayOffsets
 from rocketstore.pipeline.files import is_remote, local_path, sync_path
 from rocketstore.pipeline.jobs.execution import map_tasks, plain_failure
 from rocketstore.pipeline.jobs.publishing import published
-from rocketstore.pipeline.jobs.report.partial_groups import KEYS, MEASURES, SCHEMA, count_task
-from rocketstore.pipeline.jobs.report.report_page import findings_of, report_page, summary_of
-from rocketstore.pipeline.jobs.report.report_plan import plan_report
-from rocketstore.pipeline.jobs.report.report_tables import TABLES
-from rocketstore.pipeline.options import DEFAULT_SPLIT_BYTES
+from rocketstore.pipeline.jobs.report.partial_groups import (
+    KEYS,
+    MEASURES,
+    ROWS,
+    SCHEMA,
+    ReportTask,
+    count_task,
+)
+from rocketstore.pipeline.jobs.report.report_page import findings_of, report_page
+from rocketstore.pipeline.jobs.report.report_tables import MACROS, TABLES
+from rocketstore.pipeline.metadata_files import read_metadata
+from rocketstore.pipeline.options import DEFAULT_SPLIT_BYTES, parse_options
+from rocketstore.pipeline.planning import plan_log
+from rocketstore.pipeline.stores import (
+    SegmentState,
+    configured_log,
+    find_stores,
+    first_store_timestamp_ms,
+    list_segments,
+    log_option,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from pyspark.sql import SparkSession
 
-    from pyspark.sql import DataFrame, SparkSession
-
-    from rocketstore.config import StoreConfig
-    from rocketstore.pipeline.jobs.report.report_plan import ReportPlan
+    from rocketstore.pipeline.stores import Segment, StorePlace
 
 TASKS_OF_PARTITION: Final = 256
 MOST_PARTITIONS: Final = 64
 """Of the groups: some thousand rows of each task. Every task writes a file for each of them, so
 Spark's 200 would cost more than the counting."""
 
-_TIMES: Final = "spark.sql.parquet.outputTimestampType"
+SHORT_MS: Final = 600_000
+"""A store of a shorter time is counted, and drawn, by the second."""
+
+MEMORY: Final = "1GB"
+"""Of the driver for making tables; what does not fit goes to the disk of the report."""
 
 
 class Report(NamedTuple):
@@ -49,6 +79,16 @@ class Report(NamedTuple):
     tables: Path
     json: Path
     summary: dict[str, Any]
+
+
+class ReportPlan(NamedTuple):
+    """What will be counted: by store its CommitLog files, missing ones included, and the tasks."""
+
+    stores: list[tuple[StorePlace, list[Segment]]]
+    tasks: list[ReportTask]
+    delivered: dict[str, dict[int, int] | None]
+    now_ms: int
+    width_ms: int
 
 
 def report(
@@ -93,25 +133,17 @@ def report(
 
 def run_report(spark: SparkSession, plan: ReportPlan, out: str | os.PathLike[str]) -> Report:
     """Count what was planned and write the report."""
+    from pyspark.sql import functions as f  # noqa: PLC0415 - needs PySpark
+
     place = checked_place(out, plan)
-    with published(str(place)) as directory, plain_failure():
-        counted = map_tasks(spark, plan.tasks, count_task, SCHEMA)
-        known = spark.createDataFrame(plan.known_groups(), SCHEMA)
-        count = min(MOST_PARTITIONS, 1 + len(plan.tasks) // TASKS_OF_PARTITION)
-        # Counted once: statements over a view do not find what is persisted (Spark 4.3).
-        groups = _aggregated(counted.unionByName(known), count).localCheckpoint()
-
-        def ask(sql: str, **values: Any) -> list[dict[str, Any]]:
-            rows = spark.sql(sql, groups=groups, **values).collect()
-            return [row.asDict() for row in rows]
-
-        summary = summary_of(plan, ask)
-        with _readable_times(spark):
-            for name, table in TABLES.items():
-                rows = _ordered(spark.sql(table.sql, groups=groups), table.order)
-                rows.write.parquet(f"file://{directory}/tables/{name}.parquet")
-        findings = findings_of(plan, summary, Path(directory, "tables"), ask)
-        write_page(Path(directory), findings)
+    with published(str(place)) as directory:
+        with plain_failure():
+            counted = map_tasks(spark, plan.tasks, count_task, SCHEMA)
+            count = min(MOST_PARTITIONS, 1 + len(plan.tasks) // TASKS_OF_PARTITION)
+            joined = [getattr(f, function)(name).alias(name) for name, function in MEASURES.items()]
+            groups = counted.repartition(count, *KEYS).groupBy(*KEYS).agg(*joined)
+            groups.write.parquet(f"file://{directory}/groups")
+        summary = write_report(plan, Path(directory))
     return Report(place / "index.html", place / "tables", place / "report.json", summary)
 
 
@@ -142,8 +174,94 @@ def checked_place(out: str | os.PathLike[str], plan: ReportPlan) -> Path:
     return place
 
 
-def write_page(directory: Path, findings: dict[str, Any]) -> None:
-    """Write page and JSON beside the tables, and sync them all."""
+# --- what there is to count ---------------------------------------------------------------------
+
+
+def plan_report(
+    store: str,
+    config: StoreConfig | None = None,
+    *,
+    max_split_bytes: int = DEFAULT_SPLIT_BYTES,
+    now_ms: int | None = None,
+) -> ReportPlan:
+    """Return what a report of a store, or of a directory of stores, has to read; see `report`."""
+    options = parse_options(
+        {
+            "paths": json.dumps([store]),
+            "table": "damage",  # the one whose plan leaves nothing out and minds no missing file
+            "maxSplitBytes": str(max_split_bytes),
+        }
+        | log_option(configured_log(store, config))
+    )
+    stores = [(place, list_segments(place)) for place in find_stores(options)]
+    now_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
+    delays_ms = parse_delay_levels((config or StoreConfig()).message_delay_level)
+    delivered = {place.broker_name: _delivered(place) for place, _ in stores}
+    width_ms = _width_ms(stores)
+    tasks = [
+        ReportTask(
+            splits,
+            width_ms,
+            now_ms,
+            delays_ms,
+            {split.store.broker_name: delivered[split.store.broker_name] for split in splits},
+        )
+        for splits in plan_log(options)
+    ]
+    return ReportPlan(stores, tasks, delivered, now_ms, width_ms)
+
+
+def _delivered(place: StorePlace) -> dict[int, int] | None:
+    """Return the offset of the next message to deliver of each level, None if nothing says it."""
+    try:
+        table = read_metadata(place, DELAY_OFFSETS_FILE, DelayOffsets)
+    except StoreDamagedError:
+        return None
+    return table.offset_table if table is not None else None
+
+
+def _width_ms(stores: list[tuple[StorePlace, list[Segment]]]) -> int:
+    """Return the width of the buckets of time, by the first records of the outermost files."""
+    known = []
+    for place, segments in stores:
+        present = [one for one in segments if one.state is not SegmentState.MISSING]
+        for segment in (*present[:1], *present[-1:]):
+            at = first_store_timestamp_ms(place.location, segment)
+            known += [] if at is None else [at]
+    return 1_000 if not known or max(known) - min(known) <= SHORT_MS else 60_000
+
+
+# --- tables and the page ------------------------------------------------------------------------
+
+
+def write_report(plan: ReportPlan, directory: Path) -> dict[str, Any]:
+    """Make tables, page and JSON of the ``groups`` in a directory, which go; return the summary.
+
+    Raises
+    ------
+    StoreError
+        A table cannot be made.
+    """
+    pq.write_table(known_groups(plan), directory / "groups" / "known.parquet")
+    (directory / "tables").mkdir()
+    try:
+        with duckdb.connect(
+            config={"memory_limit": MEMORY, "temp_directory": str(directory / "groups" / "spill")}
+        ) as engine:
+            engine.execute("SET default_null_order = 'nulls_first'; SET TimeZone = 'UTC'")
+            engine.execute(MACROS)
+            engine.read_parquet(f"{escape(str(directory))}/groups/*.parquet").create_view("groups")
+            for name, statement in TABLES.items():
+                path = str(directory / "tables" / f"{name}.parquet")
+                engine.sql(statement).write_parquet(path)
+                engine.read_parquet(escape(path)).create_view(name)
+            findings = findings_of(plan, engine)
+    except duckdb.Error as error:
+        raise StoreError(
+            f"the tables of the report cannot be made in {directory}: {error}",
+            hint="make room or name another place",
+        ) from error
+    shutil.rmtree(directory / "groups")
     text = json.dumps(findings, ensure_ascii=True)
     (directory / "report.json").write_text(text, encoding="utf-8")
     # Halves of surrogate pairs, which no topic of a sane store has, are not UTF-8.
@@ -152,30 +270,27 @@ def write_page(directory: Path, findings: dict[str, Any]) -> None:
     for root, _, names in os.walk(directory):
         for name in names:
             sync_path(Path(root, name))
+    summary: dict[str, Any] = findings["summary"]
+    return summary
 
 
-def _aggregated(rows: DataFrame, partition_count: int) -> DataFrame:
-    """Return one row for each combination of keys."""
-    from pyspark.sql import functions as f  # noqa: PLC0415 - needs PySpark
+def known_groups(plan: ReportPlan) -> Any:
+    """Return groups of what needs no counting: every file, and the damage of missing ones.
 
-    joined = [getattr(f, function)(name).alias(name) for name, function in MEASURES.items()]
-    return rows.repartition(partition_count, *KEYS).groupBy(*KEYS).agg(*joined)
-
-
-def _ordered(rows: DataFrame, order: tuple[str, ...]) -> DataFrame:
-    """Return rows in one file's worth, in order."""
-    from pyspark.sql import functions as f  # noqa: PLC0415 - as above
-
-    columns = [f.desc(one[1:]) if one.startswith("-") else f.asc(one) for one in order]
-    return rows.coalesce(1).sortWithinPartitions(*columns)
-
-
-@contextmanager
-def _readable_times(spark: SparkSession) -> Iterator[None]:
-    """Let times in Parquet be what other readers take for UTC; Spark's own way is older."""
-    before = spark.conf.get(_TIMES)
-    spark.conf.set(_TIMES, "TIMESTAMP_MICROS")
-    try:
-        yield
-    finally:
-        spark.conf.set(_TIMES, str(before))
+    Of a file, ``least`` is its size and ``bodyBytes`` the one that it should have.
+    """
+    rows: list[dict[str, Any]] = []
+    for place, segments in plan.stores:
+        for one in segments:
+            of_file: dict[str, Any] = {"brokerName": place.broker_name, "number": one.base}
+            of_file |= {"part": "files", "name": one.path}
+            sizes = {"least": one.size, "bodyBytes": one.file_size}
+            rows.append(of_file | sizes | {"detail": one.state.value})
+            if one.state is SegmentState.MISSING:
+                lost = of_file | {"damagedBytes": one.size}
+                reason = {"topic": "missing file", "detail": "its neighbours are there, it is not"}
+                rows += [
+                    lost | {"damagedRanges": 1},
+                    lost | {"part": "damage", "least": 0} | reason,
+                ]
+    return pa.Table.from_pylist(rows, schema=ROWS)

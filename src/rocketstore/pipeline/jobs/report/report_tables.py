@@ -1,36 +1,37 @@
-"""The tables of a report and the figures of its page, as SQL over the groups of all tasks.
+"""The tables of a report and the figures of its page, as SQL over the groups that Spark wrote.
 
-``groups`` is what `partial_groups` says, with one row for each combination of keys. The statements
-keep to what Spark and other engines have in common, apart from Spark's ``timestamp_millis``.
+``groups`` has one row for each combination of keys, as `partial_groups` says; of files also rows of
+the plan. DuckDB runs the statements where the driver is: it streams, and spills to disk what does
+not fit. Each table is a Parquet file, and a view of its name for the statements of the page.
 """
 
 # ruff: noqa: S608 - statements are put together of this module's own constants
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final
 
 KEY_ROWS: Final = 1_000
 """Keys that tables ``keys`` and ``allKeys`` list."""
 
-STORED: Final = (
-    "timestamp_millis({0}firstMs) AS firstStoreTimestamp, "
-    "timestamp_millis({0}lastMs) AS lastStoreTimestamp"
-)
+MAP_CELLS: Final = 200
+"""Parts of a file that the damage map tells apart."""
 
-KIND: Final = """CASE
+MACROS: Final = """
+CREATE MACRO moment(ms) AS make_timestamp_ms(ms)::TIMESTAMPTZ;
+CREATE MACRO kind_of(topic) AS CASE
   WHEN topic = 'SCHEDULE_TOPIC_XXXX' THEN 'delay'
-  WHEN left(topic, 7) = '%RETRY%' THEN 'retry'
-  WHEN left(topic, 5) = '%DLQ%' THEN 'dead letter'
+  WHEN starts_with(topic, '%RETRY%') THEN 'retry'
+  WHEN starts_with(topic, '%DLQ%') THEN 'dead letter'
   WHEN topic IN ('RMQ_SYS_TRANS_HALF_TOPIC', 'RMQ_SYS_TRANS_OP_HALF_TOPIC',
                  'TRANS_CHECK_MAX_TIME_TOPIC') THEN 'transaction'
   WHEN topic IN ('TBW102', 'SELF_TEST_TOPIC', 'OFFSET_MOVED_EVENT')
-       OR lower(left(topic, 8)) = 'rmq_sys_' THEN 'system'
+       OR starts_with(lower(topic), 'rmq_sys_') THEN 'system'
   ELSE 'normal' END"""
 """What a topic is for, by its name (spec F, system names; TopicValidator and MixAll of 4.9.8)."""
 
 
 def _percentile(part: str, share: float, bound: str = "most") -> str:
-    return f"min({bound}) FILTER (WHERE part = '{part}' AND seen >= total * {share})"
+    return f"min({bound}) FILTER (part = '{part}' AND seen >= total * {share})"
 
 
 _MEASURED: Final = ", ".join(
@@ -43,189 +44,174 @@ _MEASURED: Final = ", ".join(
 
 PERCENTILES: Final = f"""
 SELECT topic, {_MEASURED},
-  min(least) FILTER (WHERE part = 'sizes') AS bodyBytesLeast,
-  max(most) FILTER (WHERE part = 'sizes') AS bodyBytesMost,
-  min(least) FILTER (WHERE part = 'latencies') AS latencyMsLeast,
-  max(most) FILTER (WHERE part = 'latencies') AS latencyMsMost,
-  sum(messages) FILTER (WHERE part = 'latencies') AS sent,
-  sum(messages) FILTER (WHERE part = 'latencies' AND number < 0) AS negative
+  min(least) FILTER (part = 'sizes') AS bodyBytesLeast,
+  max(most) FILTER (part = 'sizes') AS bodyBytesMost,
+  min(least) FILTER (part = 'latencies') AS latencyMsLeast,
+  max(most) FILTER (part = 'latencies') AS latencyMsMost,
+  (sum(messages) FILTER (part = 'latencies'))::BIGINT AS sent,
+  (sum(messages) FILTER (part = 'latencies' AND number < 0))::BIGINT AS negative
 FROM (
   SELECT *, sum(messages) OVER (PARTITION BY part, topic ORDER BY number) AS seen,
     sum(messages) OVER (PARTITION BY part, topic) AS total
   FROM (
-    SELECT part, topic, number, sum(messages) AS messages, min(least) AS least,
-      max(most) AS most
-    FROM {{groups}} WHERE part = 'sizes' OR part = 'latencies' AND name = 'direct'
+    SELECT part, topic, number, sum(messages) AS messages, min(least) AS least, max(most) AS most
+    FROM groups WHERE part = 'sizes' OR part = 'latencies' AND name = 'direct'
     GROUP BY GROUPING SETS ((part, topic, number), (part, number))))
 GROUP BY topic"""
 """Of each topic, and of all together where ``topic`` is null: the greatest value in the bucket that
 so many percent are reached in, never too low, and exact where all in that bucket are equal."""
 
-ALL_PERCENTILES: Final = f"SELECT * FROM ({PERCENTILES}) WHERE topic IS NULL"
+_STORED: Final = "moment(firstMs) AS firstStoreTimestamp, moment(lastMs) AS lastStoreTimestamp"
 
-
-class Statement(NamedTuple):
-    """A statement, and the columns that its rows are in the order of; ``-``: the greatest first."""
-
-    sql: str
-    order: tuple[str, ...]
-
-
-def _all_names(part: str, name: str, measures: str) -> str:
-    return (
-        f"SELECT name AS {name}, count(*) AS topics, {measures} "
-        f"FROM {{groups}} WHERE part = '{part}' GROUP BY name"
-    )
-
-
-TABLES: Final[dict[str, Statement]] = {
-    "topics": Statement(
-        f"""
-        SELECT q.topic, {KIND.replace("topic", "q.topic")} AS kind, queues, messages, bytes,
-          leastOfQueue, mostOfQueue, bodyBytes, bodyBytesP50, bodyBytesP99, bodyBytesP50Exact,
-          latencyMsP50, latencyMsP99, latencyMsP50Exact, {STORED.format("q.")}
+TABLES: Final = {
+    "topics": f"""
+        SELECT topic, kind_of(topic) AS kind, queues, messages, bytes, leastOfQueue, mostOfQueue,
+          bodyBytes, bodyBytesP50, bodyBytesP99, bodyBytesP50Exact, latencyMsP50, latencyMsP99,
+          latencyMsP50Exact, {_STORED}
         FROM (
-          SELECT topic, count(*) AS queues, sum(messages) AS messages, sum(bytes) AS bytes,
-            min(messages) AS leastOfQueue, max(messages) AS mostOfQueue,
-            sum(bodyBytes) AS bodyBytes, min(firstMs) AS firstMs, max(lastMs) AS lastMs
-          FROM {{groups}} WHERE part = 'queues' GROUP BY topic) q
-        LEFT JOIN ({PERCENTILES}) p ON p.topic = q.topic""",
-        ("-messages", "topic"),
-    ),
-    "queues": Statement(
-        f"""
+          SELECT topic, count(*) AS queues, sum(messages)::BIGINT AS messages,
+            sum(bytes)::BIGINT AS bytes, min(messages) AS leastOfQueue,
+            max(messages) AS mostOfQueue, sum(bodyBytes)::BIGINT AS bodyBytes,
+            min(firstMs) AS firstMs, max(lastMs) AS lastMs
+          FROM groups WHERE part = 'queues' GROUP BY topic)
+        LEFT JOIN ({PERCENTILES}) USING (topic)
+        ORDER BY messages DESC, topic""",
+    "queues": f"""
         SELECT brokerName, topic, number AS queueId, messages, bytes, bodyBytes,
-          least AS minQueueOffset, most AS maxQueueOffset, {STORED.format("")}
-        FROM {{groups}} WHERE part = 'queues'""",
-        ("brokerName", "topic", "queueId"),
-    ),
-    "tags": Statement(
-        "SELECT topic, name AS tags, messages, bytes FROM {groups} WHERE part = 'tags'",
-        ("-messages", "topic", "tags"),
-    ),
-    "keys": Statement(
-        "SELECT topic, name AS key, messages FROM {groups} WHERE part = 'keys' "
-        f"ORDER BY messages DESC, topic, key LIMIT {KEY_ROWS}",
-        ("-messages", "topic", "key"),
-    ),
-    "allTags": Statement(
-        _all_names("tags", "tags", "sum(messages) AS messages, sum(bytes) AS bytes"),
-        ("-messages", "tags"),
-    ),
-    "allKeys": Statement(
-        _all_names("keys", "key", "sum(messages) AS messages")
-        + f" ORDER BY messages DESC, key LIMIT {KEY_ROWS}",
-        ("-messages", "key"),
-    ),
-    "traffic": Statement(
-        """
-        SELECT timestamp_millis(startMs) AS startTimestamp, topic, sum(messages) AS messages,
-          sum(bytes) AS bytes
-        FROM (SELECT *, number - number % 60000 AS startMs FROM {groups} WHERE part = 'traffic')
-        GROUP BY startMs, topic""",
-        ("startTimestamp", "topic"),
-    ),
-    "sizes": Statement(
-        "SELECT topic, number AS bucketBytes, messages, least AS leastBytes, most AS mostBytes "
-        "FROM {groups} WHERE part = 'sizes'",
-        ("topic", "bucketBytes"),
-    ),
-    "latencies": Statement(
-        "SELECT topic, name AS way, number AS bucketMs, messages, least AS leastMs, "
-        "most AS mostMs FROM {groups} WHERE part = 'latencies'",
-        ("topic", "way", "bucketMs"),
-    ),
-    "delays": Statement(
-        """
+          least AS minQueueOffset, most AS maxQueueOffset, {_STORED}
+        FROM groups WHERE part = 'queues' ORDER BY brokerName, topic, queueId""",
+    "tags": """
+        SELECT topic, name AS tags, messages, bytes FROM groups WHERE part = 'tags'
+        ORDER BY messages DESC, topic, tags""",
+    "keys": f"""
+        SELECT topic, name AS key, messages FROM groups WHERE part = 'keys'
+        ORDER BY messages DESC, topic, key LIMIT {KEY_ROWS}""",
+    "allTags": """
+        SELECT name AS tags, count(*) AS topics, sum(messages)::BIGINT AS messages,
+          sum(bytes)::BIGINT AS bytes
+        FROM groups WHERE part = 'tags' GROUP BY name ORDER BY messages DESC, tags""",
+    "allKeys": f"""
+        SELECT name AS key, count(*) AS topics, sum(messages)::BIGINT AS messages
+        FROM groups WHERE part = 'keys' GROUP BY name ORDER BY messages DESC, key
+        LIMIT {KEY_ROWS}""",
+    "traffic": """
+        SELECT moment(number - number % 60000) AS startTimestamp, topic,
+          sum(messages)::BIGINT AS messages, sum(bytes)::BIGINT AS bytes
+        FROM groups WHERE part = 'traffic' GROUP BY ALL ORDER BY startTimestamp, topic""",
+    "sizes": """
+        SELECT topic, number AS bucketBytes, messages, least AS leastBytes, most AS mostBytes
+        FROM groups WHERE part = 'sizes' ORDER BY topic, bucketBytes""",
+    "latencies": """
+        SELECT topic, name AS way, number AS bucketMs, messages, least AS leastMs, most AS mostMs
+        FROM groups WHERE part = 'latencies' ORDER BY topic, way, bucketMs""",
+    "delays": """
         SELECT brokerName, number AS level, least AS delayMs, messages, bytes, waiting, overdue,
-          timestamp_millis(firstMs) AS firstDueTimestamp,
-          timestamp_millis(lastMs) AS lastDueTimestamp
-        FROM {groups} WHERE part = 'delays'""",
-        ("brokerName", "level"),
-    ),
-    "retries": Statement(
-        f"""
-        SELECT topic, {KIND} AS kind,
-          CASE WHEN left(topic, 5) = '%DLQ%' THEN substring(topic, 6) ELSE substring(topic, 8) END
-            AS consumerGroup,
-          number AS reconsumeTimes, messages, bytes, {STORED.format("")}
-        FROM {{groups}} WHERE part = 'retries'""",
-        ("topic", "reconsumeTimes"),
-    ),
-    "files": Statement(
-        """
+          moment(firstMs) AS firstDueTimestamp, moment(lastMs) AS lastDueTimestamp
+        FROM groups WHERE part = 'delays' ORDER BY brokerName, level""",
+    "retries": f"""
+        SELECT topic, kind_of(topic) AS kind,
+          regexp_replace(topic, '^%(RETRY|DLQ)%', '') AS consumerGroup,
+          number AS reconsumeTimes, messages, bytes, {_STORED}
+        FROM groups WHERE part = 'retries' ORDER BY topic, reconsumeTimes""",
+    "files": """
         SELECT brokerName, name AS file, number AS physicalOffset, max(least) AS size,
-          max(detail) AS state, coalesce(sum(messages), 0) AS messages,
-          coalesce(sum(bytes), 0) AS messageBytes, coalesce(max(most), 0) AS dataEnd,
-          coalesce(sum(damagedRanges), 0) AS damagedRanges,
-          coalesce(sum(damagedBytes), 0) AS damagedBytes
-        FROM {groups} WHERE part = 'files' GROUP BY brokerName, name, number""",
-        ("brokerName", "physicalOffset", "file"),
-    ),
-    "damage": Statement(
-        """
+          max(bodyBytes) AS expectedSize, max(detail) AS state,
+          coalesce(sum(messages), 0)::BIGINT AS messages,
+          coalesce(sum(bytes), 0)::BIGINT AS messageBytes, coalesce(max(most), 0) AS dataEnd,
+          coalesce(sum(damagedRanges), 0)::BIGINT AS damagedRanges,
+          coalesce(sum(damagedBytes), 0)::BIGINT AS damagedBytes
+        FROM groups WHERE part = 'files' GROUP BY brokerName, name, number
+        ORDER BY brokerName, physicalOffset, file""",
+    "damage": """
         SELECT brokerName, name AS file, number AS physicalOffset, least AS position,
           damagedBytes AS size, topic AS reason, detail AS evidence
-        FROM {groups} WHERE part = 'damage'""",
-        ("brokerName", "physicalOffset"),
-    ),
+        FROM groups WHERE part = 'damage' ORDER BY brokerName, physicalOffset""",
 }
+"""Each in the order of its rows."""
 
-TOTALS: Final = """
-SELECT part, CASE WHEN part = 'notes' THEN name WHEN part = 'retries' THEN left(topic, 5) END
-    AS kind,
-  count(*) AS groups, count(DISTINCT topic) AS topics, sum(messages) AS messages,
-  sum(bytes) AS bytes, sum(bodyBytes) AS bodyBytes, sum(waiting) AS waiting,
-  sum(overdue) AS overdue, sum(damagedRanges) AS damagedRanges, sum(damagedBytes) AS damagedBytes,
-  sum(CASE WHEN damagedRanges > 0 THEN 1 ELSE 0 END) AS damagedFiles,
-  min(firstMs) AS firstMs, max(lastMs) AS lastMs
-FROM {groups} WHERE part IN ('queues', 'delays', 'retries', 'files', 'notes')
-GROUP BY 1, 2"""
+# --- figures of the page, over these tables -----------------------------------------------------
 
-DISTRIBUTIONS: Final = """
-SELECT part, name AS way, number AS bucket, sum(messages) AS messages
-FROM {groups}
-WHERE part IN ('sizes', 'latencies') OR part = 'retries' AND left(topic, 5) <> '%DLQ%'
-GROUP BY part, name, number ORDER BY part, name, number"""
+SUMMARY: Final = """
+SELECT * FROM
+  (SELECT coalesce(sum(messages), 0)::BIGINT AS messages, coalesce(sum(bytes), 0)::BIGINT AS bytes,
+     coalesce(sum(bodyBytes), 0)::BIGINT AS bodyBytes, count(DISTINCT topic) AS topics,
+     count(*) AS queues, min(firstStoreTimestamp) AS firstStoreTimestamp,
+     max(lastStoreTimestamp) AS lastStoreTimestamp FROM queues),
+  (SELECT count(*) AS files,
+     coalesce(sum(size) FILTER (state <> 'missing'), 0)::BIGINT AS fileBytes,
+     coalesce(sum(damagedRanges), 0)::BIGINT AS damagedRanges,
+     coalesce(sum(damagedBytes), 0)::BIGINT AS damagedBytes,
+     count(*) FILTER (damagedRanges > 0) AS damagedFiles FROM files),
+  (SELECT coalesce(sum(messages), 0)::BIGINT AS scheduled,
+     coalesce(sum(waiting), 0)::BIGINT AS waiting, coalesce(sum(overdue), 0)::BIGINT AS overdue
+   FROM delays),
+  (SELECT coalesce(sum(messages) FILTER (kind = 'retry'), 0)::BIGINT AS retries,
+     coalesce(sum(messages) FILTER (kind = 'dead letter'), 0)::BIGINT AS deadLetters FROM retries),
+  (SELECT coalesce(sum(messages) FILTER (tags IS NULL), 0)::BIGINT AS untagged FROM allTags)"""
+
+NOTES: Final = "SELECT name, messages FROM groups WHERE part = 'notes'"
+
+ALL_PERCENTILES: Final = f"SELECT * FROM ({PERCENTILES}) WHERE topic IS NULL"
+
+QUEUES_OF_TOPICS: Final = """
+SELECT * FROM queues JOIN (SELECT topic, row_number() OVER () AS place FROM topics LIMIT {topics})
+  USING (topic)
+QUALIFY row_number() OVER (PARTITION BY topic ORDER BY brokerName, queueId) <= {queues}
+ORDER BY place, brokerName, queueId"""
+
+SIZES: Final = (
+    "SELECT bucketBytes AS bucket, sum(messages)::BIGINT AS messages FROM sizes GROUP BY 1"
+)
+
+LATENCIES: Final = """
+SELECT way, bucketMs AS bucket, sum(messages)::BIGINT AS messages FROM latencies GROUP BY 1, 2"""
+
+RETRY_TIMES: Final = """
+SELECT reconsumeTimes AS times, sum(messages)::BIGINT AS messages FROM retries
+WHERE kind = 'retry' GROUP BY 1 ORDER BY 1"""
 
 GROUPS: Final = """
-SELECT CASE WHEN left(topic, 5) = '%DLQ%' THEN substring(topic, 6) ELSE substring(topic, 8) END
-    AS consumerGroup,
-  sum(CASE WHEN left(topic, 5) = '%DLQ%' THEN 0 ELSE messages END) AS retries,
-  sum(CASE WHEN left(topic, 5) = '%DLQ%' THEN messages ELSE 0 END) AS deadLetters,
-  max(number) AS times, max(lastMs) AS lastStoreMs
-FROM {groups} WHERE part = 'retries' GROUP BY 1
+SELECT consumerGroup, coalesce(sum(messages) FILTER (kind = 'retry'), 0)::BIGINT AS retries,
+  coalesce(sum(messages) FILTER (kind = 'dead letter'), 0)::BIGINT AS deadLetters,
+  max(reconsumeTimes) AS times, max(lastStoreTimestamp) AS lastStoreTimestamp
+FROM retries GROUP BY consumerGroup
 ORDER BY deadLetters DESC, retries DESC, consumerGroup LIMIT {rows}"""
 
-CELLS: Final = """
-SELECT name AS file, brokerName, number AS cell FROM {groups}
-WHERE part = 'cells' AND name IN (
-  SELECT name FROM {groups} WHERE part = 'files' AND damagedRanges > 0
-  ORDER BY brokerName, number, name LIMIT {files})
-ORDER BY number"""
+FILES: Final = f"""
+WITH shown AS (
+  SELECT * FROM files WHERE damagedRanges > 0 OR (SELECT max(damagedRanges) FROM files) = 0
+  ORDER BY brokerName, physicalOffset, file LIMIT {{rows}}),
+cells AS (
+  SELECT DISTINCT brokerName, file, unnest(range(
+    position * {MAP_CELLS} // expectedSize,
+    (least(position + damage.size, expectedSize) - 1) * {MAP_CELLS} // expectedSize + 1)) AS cell
+  FROM damage JOIN shown USING (brokerName, file)),
+runs AS (
+  SELECT brokerName, file, min(cell) AS start, count(*) AS length
+  FROM (SELECT *, cell - row_number() OVER (PARTITION BY brokerName, file ORDER BY cell) AS run
+        FROM cells)
+  GROUP BY brokerName, file, run)
+SELECT shown.*, least(dataEnd, size) * {MAP_CELLS} / expectedSize AS dataCells,
+  coalesce((SELECT list([start, length] ORDER BY start) FROM runs
+    WHERE runs.brokerName = shown.brokerName AND runs.file = shown.file), []) AS lostCells
+FROM shown ORDER BY brokerName, physicalOffset, file"""
+"""Files of the damage map, damaged ones if there are: how far their data goes, and where runs of
+damaged cells begin and how long they are."""
 
 SPAN: Final = """
-SELECT min(startMs) AS firstMs, max(startMs) AS lastMs, sum(messages) AS messages,
-  min(startMs) FILTER (WHERE seen > total * {share}) AS lowMs,
-  max(startMs) FILTER (WHERE total - seen + messages > total * {share}) AS highMs
+SELECT min(startMs) AS firstMs, max(startMs) AS lastMs, sum(messages)::BIGINT AS messages,
+  min(startMs) FILTER (seen > total * {share}) AS lowMs,
+  max(startMs) FILTER (total - seen + messages > total * {share}) AS highMs
 FROM (
-  SELECT *, sum(messages) OVER (PARTITION BY part ORDER BY startMs) AS seen,
-    sum(messages) OVER (PARTITION BY part) AS total
-  FROM (
-    SELECT part, number - number % {width_ms} AS startMs, sum(messages) AS messages FROM {groups}
-    WHERE part = 'traffic' GROUP BY 1, 2))"""
+  SELECT *, sum(messages) OVER (ORDER BY startMs) AS seen, sum(messages) OVER () AS total
+  FROM (SELECT number - number % {width_ms} AS startMs, sum(messages) AS messages
+        FROM groups WHERE part = 'traffic' GROUP BY 1))"""
 """When messages were stored: all, and without so many of them at either end."""
 
 BARS: Final = """
-WITH timed AS (
-  SELECT number - {start_ms} - (number - {start_ms}) % {width_ms} AS place, topic, messages, bytes
-  FROM {groups} WHERE part = 'traffic' AND number >= {start_ms} AND number < {stop_ms})
-SELECT place, CAST(NULL AS STRING) AS topic, sum(messages) AS messages, sum(bytes) AS bytes
-FROM timed GROUP BY place
-UNION ALL
-SELECT place, topic, sum(messages) AS messages, sum(bytes) AS bytes
-FROM timed WHERE topic IN (
-  SELECT topic FROM {groups} WHERE part = 'queues' GROUP BY topic
-  ORDER BY sum(messages) DESC, topic LIMIT {topics})
-GROUP BY place, topic"""
-"""Messages of bars, of all topics and of the first ones."""
+SELECT (number - {start_ms}) // {width_ms} AS bar,
+  CASE WHEN topic IN (SELECT topic FROM topics LIMIT {topics}) THEN topic END AS topic,
+  sum(messages)::BIGINT AS messages, sum(bytes)::BIGINT AS bytes
+FROM groups WHERE part = 'traffic' AND number >= {start_ms} AND number < {stop_ms}
+GROUP BY ALL ORDER BY ALL"""
+"""Messages of bars by topic; those of all but the first topics together."""
