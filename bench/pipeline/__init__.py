@@ -38,7 +38,10 @@ class Scenario(Protocol):
     """What a module of this package offers."""
 
     def prepare(self, spark: Any, store: Path, scratch: Path) -> Callable[[], object]:
-        """Return the job; it may be called often, and `scratch` is empty before each call."""
+        """Return the job; it may be called often, and `scratch` is empty before each call.
+
+        What it returns as a dictionary are figures of its own, which are shown and saved.
+        """
         ...
 
 
@@ -77,10 +80,11 @@ def _messages(first: int, body: bytes, body_bytes: int, topic: int) -> Iterator[
 
 def written_bytes(store: Path) -> int:
     """Return how many bytes of a store's log were written."""
-    return sum(_stop_of(segment) for segment in list_segments(str(store)))
+    return sum(stop_of(segment) for segment in list_segments(str(store)))
 
 
-def _stop_of(segment: Segment) -> int:
+def stop_of(segment: Segment) -> int:
+    """Return where what was written of a file ends."""
     files, _ = files_at(segment.path)
     with opened(files, segment.path) as file:
         return file.data_stop(segment.size)
@@ -90,7 +94,7 @@ def splits_of(store: Path, split_bytes: int = SPLIT_BYTES) -> list[Split]:
     """Return the written ranges of a log, as jobs cut them."""
     splits = []
     for segment in list_segments(str(store)):
-        stop = _stop_of(segment)
+        stop = stop_of(segment)
         file = SegmentFile(segment.path, segment.base, segment.size)
         cut = plan_splits([file], split_bytes)
         splits += [one._replace(stop=min(one.stop, stop)) for one in cut if one.start < stop]

@@ -29,11 +29,12 @@ SAMPLE_S: Final = 0.1
 
 
 class Run(NamedTuple):
-    """What one run of a job cost."""
+    """What one run of a job cost, and what it says itself."""
 
     cpu_s: float
     wall_s: float
     worker_bytes: int
+    figures: dict[str, float]
 
 
 class Side:
@@ -85,7 +86,9 @@ class Side:
         finally:
             ended.set()
             watcher.join()
-        return None if "missing" in found else Run(found["cpu_s"], found["wall_s"], most[0])
+        if "missing" in found:
+            return None
+        return Run(found["cpu_s"], found["wall_s"], most[0], found.get("figures", {}))
 
     def _answer(self) -> dict[str, Any]:
         assert self._process.stdout is not None
@@ -161,6 +164,8 @@ def _rows(given: argparse.Namespace, store: Path, directory: Path) -> Iterator[d
                 if measured:
                     row = _row(scenario, key, measured, log_bytes)
                     print(_line(row), flush=True)
+                    for name, figure in measured[-1].figures.items():
+                        print(f"    {name}: {figure}", flush=True)
                     yield row
 
 

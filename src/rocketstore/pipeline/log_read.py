@@ -19,8 +19,7 @@ from rocketstore.errors import StoreDamagedError, StoreError
 from rocketstore.events import get_logger
 from rocketstore.format.queue_entry import ENTRY_DTYPE, filler_mask, written_mask
 from rocketstore.pipeline.files import files_at, opened
-from rocketstore.pipeline.queue_range import Doubt
-from rocketstore.pipeline.queues import queue_files
+from rocketstore.pipeline.queues import Doubt, queue_files
 from rocketstore.pipeline.stores import SegmentState
 from rocketstore.scan.columns import RecordColumns, new_columns
 from rocketstore.scan.scanner import Damage, DamageReason, ScanBatch, scan_segment

@@ -1,4 +1,4 @@
-"""ConsumeQueues as planners read them: bounds and entries, by a few small reads.
+"""ConsumeQueues as planners read them: which are chosen, bounds and entries, by a few small reads.
 
 Law: an entry is a hint for pruning, never an answer. A range of the log is left out only because of
 entries whose record was looked at; where a queue is missing, damaged or behind, more is read.
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
+from rocketstore.errors import ConfigError, StoreError
 from rocketstore.format.file_name import parse_file_name
 from rocketstore.format.markers import CONSUME_QUEUE_DIRECTORY
 from rocketstore.format.queue_entry import (
@@ -21,14 +22,21 @@ from rocketstore.format.queue_entry import (
     written_mask,
 )
 from rocketstore.pipeline.files import files_at, opened
+from rocketstore.pipeline.options import ANY_BROKER, EARLIEST, LATEST, QueuePlace
 from rocketstore.units import QueueKey
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping, Sequence
 
     from rocketstore.pipeline.files import Files, OpenFile
+    from rocketstore.pipeline.options import ReadOptions
+    from rocketstore.pipeline.stores import Segment, StorePlace
 
 _CHUNK_ROWS: Final = 65_536
+
+
+class Doubt(Exception):  # noqa: N818 - not an error: more is read
+    """Why a queue is not to be believed."""
 
 
 class QueueFile(NamedTuple):
@@ -162,3 +170,104 @@ def queue_files(location: str, key: QueueKey) -> QueueFiles:
     files, root = files_at(location)
     directory = f"{root}/{CONSUME_QUEUE_DIRECTORY}/{key.topic}/{key.queue_id}"
     return QueueFiles(files, key, directory)
+
+
+# --- which are chosen ---------------------------------------------------------------------------
+
+
+class QueueRange(NamedTuple):
+    """Queue offsets ``[start, stop)`` of a queue; `stop` None is the end, wherever that will be."""
+
+    topic: str
+    queue_id: int
+    start: int
+    stop: int | None
+
+
+def is_chosen(options: ReadOptions, store: StorePlace, key: QueueKey) -> bool:
+    """Whether a queue is among those that the options choose."""
+    if options.queues is None:
+        return options.wants_topic(key.topic)
+    brokers = (ANY_BROKER, store.broker_name)
+    return any(QueuePlace(key.topic, one, key.queue_id) in options.queues for one in brokers)
+
+
+def check_brokers(stores: Sequence[StorePlace], options: ReadOptions) -> None:
+    """Refuse offsets of stores that the query does not read, and an assignment of no other.
+
+    Raises
+    ------
+    ConfigError
+        A name is unknown: offsets would be passed over and more rows read than were asked for.
+    """
+    known = {ANY_BROKER, *(store.broker_name for store in stores)}
+    assigned = {place.broker for place in options.queues or ()}
+    named = {
+        # One assignment may serve for several reads, each of one of its stores.
+        "assign": set() if assigned & known else assigned,
+        "startingOffsets": {place.broker for place in options.starting_offsets},
+        "endingOffsets": {place.broker for place in options.ending_offsets},
+    }
+    for key, names in named.items():
+        for name in sorted(names - known):
+            raise ConfigError(
+                f"option {key} names store {name!r}",
+                key=key,
+                value=name,
+                hint=f"the stores are {', '.join(sorted(known - {ANY_BROKER}))}",
+            )
+
+
+def queue_ranges(
+    store: StorePlace, segments: Sequence[Segment], options: ReadOptions
+) -> tuple[QueueRange, ...]:
+    """Return the range of every queue that a query gives a first or a last offset.
+
+    Raises
+    ------
+    StoreError
+        An offset has expired or does not exist yet, and `failOnDataLoss` is set.
+    """
+    starting = _of_broker(options.starting_offsets, store.broker_name)
+    ending = _of_broker(options.ending_offsets, store.broker_name)
+    ranges = []
+    for key in sorted(starting.keys() | ending.keys()):
+        start, stop = starting.get(key, EARLIEST), ending.get(key, LATEST)
+        if options.fail_on_data_loss:
+            _check_there(store, segments, queue_files(store.location, key), start, stop)
+        ranges.append(
+            QueueRange(*key, 0 if start == EARLIEST else start, None if stop == LATEST else stop)
+        )
+    return tuple(ranges)
+
+
+def _of_broker(offsets: Mapping[QueuePlace, int], broker: str) -> dict[QueueKey, int]:
+    """Return the offsets that hold for a broker; the ones that name it win."""
+    found = {}
+    for name in (ANY_BROKER, broker):
+        for place, offset in offsets.items():
+            if place.broker == name:
+                found[QueueKey(place.topic, place.queue_id)] = offset
+    return found
+
+
+def _check_there(
+    store: StorePlace, segments: Sequence[Segment], queue: QueueFiles, start: int, stop: int
+) -> None:
+    problem = None
+    maximum = queue.written_stop()
+    minimum = queue.min_offset(segments[0].base) if segments else maximum
+    if not queue.files:
+        problem = f"{store.location} has no queue {queue.key}"
+    elif start not in (EARLIEST, LATEST) and not minimum <= start <= maximum:
+        problem = (
+            f"queue {queue.key} of {store.location}: startingOffsets asks for {start}, "
+            f"there are {minimum} to {maximum}"
+        )
+    elif stop not in (EARLIEST, LATEST) and stop > maximum:
+        problem = (
+            f"queue {queue.key} of {store.location}: endingOffsets asks for {stop}, "
+            f"the queue ends at {maximum}"
+        )
+    if problem is not None:
+        raise StoreError(problem, hint='to read what is there: option("failOnDataLoss", "false")')

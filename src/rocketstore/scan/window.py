@@ -31,7 +31,7 @@ from rocketstore.scan.scanner import (
     describe_break,
 )
 from rocketstore.scan.split import LOOKBACK_BYTES
-from rocketstore.units import ByteRange, MiB
+from rocketstore.units import ByteRange, KiB, MiB
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -45,6 +45,7 @@ WINDOW_MIN_BYTES: Final = 256
 """A window holds at least the fixed part of a record, which ends before byte 128."""
 
 _FIXED_PART_BYTES: Final = 128
+_LAST_RECORD_BYTES: Final = 64 * KiB
 _RECORD_MAGIC: Final = re.compile(rb"\xda\xa3\x20[\xa7\xab]")
 
 
@@ -147,8 +148,12 @@ class _WindowScan:
         """Move the window so that it begins at `position`."""
         wanted = size
         if wanted is None:
-            # Of the zeros after the data the walk has to see one record's head.
-            unread = self.data_stop - position + WINDOW_MIN_BYTES
+            # Of the zeros after the data the walk has to see one record's head; of what follows the
+            # range the rest of its last record, which is seldom longer.
+            last = self.data_stop
+            if position < self.stop:
+                last = min(last, self.stop + _LAST_RECORD_BYTES)
+            unread = last - position + WINDOW_MIN_BYTES
             wanted = min(self.window_bytes, max(unread, WINDOW_MIN_BYTES))
         wanted = max(0, min(wanted, self.size - position))
         if len(self._memory) < wanted:

@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, ParamSpec, TypeAlias, 
 from rocketstore.errors import ConfigError, StoreError
 from rocketstore.pipeline.options import ANY_BROKER, EARLIEST, LATEST
 from rocketstore.pipeline.planning import bytes_per_task, grouped
-from rocketstore.pipeline.queue_range import is_chosen
-from rocketstore.pipeline.queues import list_queues
+from rocketstore.pipeline.queues import is_chosen, list_queues
 from rocketstore.pipeline.stores import find_stores
 from rocketstore.pipeline.streaming.live_log import LiveLog
 from rocketstore.pipeline.streaming.live_queue import LiveQueue

@@ -29,8 +29,7 @@ from rocketstore.message import TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSACT
 from rocketstore.pipeline.files import files_at, opened
 from rocketstore.pipeline.log_read import damage_of, described, refused, scanned
 from rocketstore.pipeline.planning import SplitTask, bytes_per_task
-from rocketstore.pipeline.projection import record_batches
-from rocketstore.pipeline.selection import select
+from rocketstore.pipeline.projection import record_batches, select
 from rocketstore.pipeline.source import TaskPartition, check_schema, plain_errors
 from rocketstore.pipeline.stores import SegmentState
 from rocketstore.pipeline.streaming.stream_options import (

@@ -29,8 +29,15 @@ from rocketstore.pipeline.files import files_at, opened
 from rocketstore.pipeline.options import ANY_BROKER
 from rocketstore.pipeline.planning import bytes_per_task, grouped
 from rocketstore.pipeline.projection import batch_of
-from rocketstore.pipeline.queue_range import check_brokers, is_chosen, queue_ranges
-from rocketstore.pipeline.queues import QueueFile, list_queues, queue_files, stored_rows
+from rocketstore.pipeline.queues import (
+    QueueFile,
+    check_brokers,
+    is_chosen,
+    list_queues,
+    queue_files,
+    queue_ranges,
+    stored_rows,
+)
 from rocketstore.pipeline.stores import StorePlace, find_stores, list_segments
 from rocketstore.pipeline.tables import Table
 from rocketstore.units import QueueKey

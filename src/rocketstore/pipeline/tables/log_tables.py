@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from rocketstore.pipeline.log_read import intact_records, read_split
-from rocketstore.pipeline.planning import SplitTask, plan_log
-from rocketstore.pipeline.projection import batch_of, record_batches
-from rocketstore.pipeline.queue_range import LOOKS_AT_ONCE
-from rocketstore.pipeline.selection import select
+from rocketstore.pipeline.planning import LOOKS_AT_ONCE, SplitTask, plan_log
+from rocketstore.pipeline.projection import record_batches, rows_batch, select
 from rocketstore.pipeline.stores import (
     SegmentState,
     StorePlace,
@@ -25,6 +23,7 @@ if TYPE_CHECKING:
     from pyarrow import RecordBatch, Schema
 
     from rocketstore.pipeline.options import ReadOptions
+    from rocketstore.pipeline.stores import Segment
 
 
 def _records(
@@ -58,44 +57,38 @@ def _damage(task: tuple[SplitTask, ...], _: ReadOptions, schema: Schema) -> Iter
     for part in task:
         segment = part.segment
         if segment.state is SegmentState.MISSING:
-            evidence = "its neighbours are there, it is not"
-            rows = [(segment.base, segment.size, "missing file", evidence)]
+            found = [(segment.base, segment.size, "missing file", "its neighbours are there")]
         else:
-            found = (one.damage for _, damage in read_split(part) for one in damage)
-            rows = [
-                (one.range.start, one.range.size, one.reason.value, one.evidence) for one in found
+            damage = [one.damage for _, damage in read_split(part) for one in damage]
+            found = [
+                (one.range.start, one.range.size, one.reason.value, one.evidence) for one in damage
             ]
+        rows = [dict(zip(_DAMAGE, values, strict=True)) for values in found]
         if rows:
-            values = {
-                "physicalOffset": [one[0] for one in rows],
-                "size": [one[1] for one in rows],
-                "reason": [one[2] for one in rows],
-                "evidence": [one[3] for one in rows],
-                "file": segment.path,
-                "brokerName": part.store.broker_name,
-            }
-            yield batch_of(values, schema, len(rows))
+            yield rows_batch(rows, schema, file=segment.path, brokerName=part.store.broker_name)
 
 
 def _segments(store: StorePlace, _: ReadOptions, schema: Schema) -> Iterator[RecordBatch]:
     """Yield the files of a store, missing ones included, without scanning them."""
-    segments = list_segments(store)
-    firsts: list[int | None] = []
-    if "firstStoreTimestamp" in schema.names:
-        with ThreadPoolExecutor(LOOKS_AT_ONCE) as pool:
-            location = store.location
-            firsts += pool.map(lambda one: first_store_timestamp_ms(location, one), segments)
-    if segments:
-        values = {
-            "physicalOffset": [one.base for one in segments],
-            "size": [one.size for one in segments],
-            "firstStoreTimestamp": firsts,
-            "state": [one.state.value for one in segments],
-            "file": [one.path for one in segments],
-            "brokerName": store.broker_name,
-        }
-        yield batch_of(values, schema, len(segments))
 
+    def row(segment: Segment) -> dict[str, Any]:
+        is_asked = "firstStoreTimestamp" in schema.names
+        return {
+            "physicalOffset": segment.base,
+            "size": segment.size,
+            "firstStoreTimestamp": (
+                first_store_timestamp_ms(store.location, segment) if is_asked else None
+            ),
+            "state": segment.state.value,
+            "file": segment.path,
+        }
+
+    with ThreadPoolExecutor(LOOKS_AT_ONCE) as pool:
+        rows = list(pool.map(row, list_segments(store)))
+    yield rows_batch(rows, schema, brokerName=store.broker_name)
+
+
+_DAMAGE: Final = ("physicalOffset", "size", "reason", "evidence")
 
 TABLES: Final = {
     "messages": Table(plan_log, _records),
