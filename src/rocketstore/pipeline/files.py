@@ -1,8 +1,11 @@
 """Files of a store, on this machine's disks or anywhere that ``pyarrow.fs`` reaches.
 
 A location is a path (or ``file:`` URI), read with ``pread``, or a URI such as ``s3://bucket/store``,
-opened in every process from its text. Law: nothing is mapped and nothing is written (`objects`
-writes). A location is no place for a secret: it stands in plans and errors.
+opened in every process from its text. It is no place for a secret: it stands in plans and errors.
+
+Laws: nothing is mapped. An object appears under its name as a whole, when its writer is done, or
+not at all. Nothing is locked: no call of ``pyarrow.fs`` writes only where nothing is yet, so a
+writer below a location has to be the only one, or to use names that nobody else has.
 """
 
 from __future__ import annotations
@@ -11,15 +14,16 @@ import contextlib
 import errno
 import functools
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 from rocketstore.errors import ConfigError, StoreError
-from rocketstore.units import KiB
+from rocketstore.units import KiB, MiB
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 _CHUNK_BYTES: Final = 64 * KiB
 _ZEROS: Final = bytes(_CHUNK_BYTES)
@@ -28,10 +32,16 @@ _BLOCK_BYTES: Final = 16 * KiB
 """Least bytes that are asked of an object store: as quick as 20 of them, and a binary search in a
 queue file needs half as many requests."""
 
+_PIECE_BYTES: Final = 8 * MiB
+_FLUSH_BYTES: Final = 64 * MiB
+"""What may wait to be sent: parts go in the background, and nothing else bounds how many wait."""
+
+_REQUESTS: Final = 16
+"""Copies that are asked for side by side; each is a round trip and hardly any bytes."""
+
 _BLOCK_OF_STAT: Final = 512
 
 _SECRET_WORDS: Final = ("key", "secret", "token", "password", "signature", "credential", "sas")
-
 
 _S3_NAMES: Final = frozenset({"s3", "s3a", "s3n"})
 """Of S3, here and to Hadoop's clients."""
@@ -46,46 +56,6 @@ class FileEntry(NamedTuple):
     is_directory: bool
 
 
-class OpenFile(Protocol):
-    """A file that can be read at any position."""
-
-    def read_into(self, position: int, view: memoryview) -> int:
-        """Fill `view` from `position` on; return how many bytes there were."""
-        ...
-
-    def read(self, position: int, size: int) -> bytes:
-        """Return so many bytes, or as many as there are."""
-        ...
-
-    def data_stop(self, size: int) -> int:
-        """Return a position after which the file is known to be zeros."""
-        ...
-
-    def is_hole(self, position: int) -> bool:
-        """Whether nothing was ever written from a position on, as far as that can be known."""
-        ...
-
-    def close(self) -> None:
-        """Let go of the file."""
-        ...
-
-
-class Files(Protocol):
-    """A file system."""
-
-    def list(self, path: str) -> list[FileEntry]:
-        """Return what a directory holds, sorted by name; nothing when there is no directory."""
-        ...
-
-    def open(self, path: str) -> OpenFile:
-        """Open a file for reading."""
-        ...
-
-    def stored_stop(self, path: str, size: int) -> int:
-        """Return where the last hole of a file begins, if that can be known; nothing is read."""
-        ...
-
-
 def is_remote(location: str) -> bool:
     """Tell whether a location is a URI that only ``pyarrow.fs`` reaches."""
     return "://" in location and urlsplit(location).scheme != "file"
@@ -93,11 +63,6 @@ def is_remote(location: str) -> bool:
 
 def local_path(location: str) -> str:
     """Return the absolute path of a location on a disk: a path, or a ``file:`` URI.
-
-    Raises
-    ------
-    ConfigError
-        A URI names another machine, or a place relative to nothing.
 
     Examples
     --------
@@ -123,28 +88,27 @@ def local_path(location: str) -> str:
 
 
 def files_at(location: str) -> tuple[Files, str]:
-    """Return the file system of a location, and the location's path in it.
-
-    Raises
-    ------
-    StoreError
-        ``pyarrow.fs`` knows no such file system, or cannot reach it.
-    ConfigError
-        The location holds a secret.
-    """
+    """Return the file system of a location, and the location's path in it."""
     if not is_remote(location):
         return LocalFiles(), local_path(location)
-    return _arrow_files(location)
+    refuse_secrets(location)
+    parts = urlsplit(location)
+    scheme = "s3" if parts.scheme in _S3_NAMES else parts.scheme
+    query = f"?{parts.query}" if parts.query else ""
+    try:
+        # A client of a parent process has lost its threads: each process has its own.
+        system, root = _client(f"{scheme}://{parts.netloc}/{query}", os.getpid())
+    except (OSError, ValueError, NotImplementedError) as error:
+        raise StoreError(
+            f"{location} cannot be reached: {error}",
+            hint="pyarrow.fs knows s3://, hdfs://, gs://, abfs:// and file://; "
+            "credentials come from the environment of each executor",
+        ) from error
+    return ArrowFiles(system), f"{root.rstrip('/')}/{unquote(parts.path).strip('/')}".rstrip("/")
 
 
 def refuse_secrets(location: str) -> None:
-    """Raise where a URI holds a password or an access key; the error does not repeat it.
-
-    Raises
-    ------
-    ConfigError
-        It does.
-    """
+    """Raise where a URI holds a password or an access key; the error does not repeat it."""
     if not is_remote(location):
         return
     parts = urlsplit(location)
@@ -161,24 +125,6 @@ def refuse_secrets(location: str) -> None:
             hint="give credentials by the environment of the driver and of each executor, "
             "such as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or by the role of the machine",
         )
-
-
-def _arrow_files(location: str) -> tuple[ArrowFiles, str]:
-    """Return the files of a URI, and its path; Hadoop's names of S3 are understood, too."""
-    refuse_secrets(location)
-    parts = urlsplit(location)
-    scheme = "s3" if parts.scheme in _S3_NAMES else parts.scheme
-    query = f"?{parts.query}" if parts.query else ""
-    try:
-        # A client of a parent process has lost its threads: each process has its own.
-        system, root = _client(f"{scheme}://{parts.netloc}/{query}", os.getpid())
-    except (OSError, ValueError, NotImplementedError) as error:
-        raise StoreError(
-            f"{location} cannot be reached: {error}",
-            hint="pyarrow.fs knows s3://, hdfs://, gs://, abfs:// and file://; "
-            "credentials come from the environment of each executor",
-        ) from error
-    return ArrowFiles(system), f"{root.rstrip('/')}/{unquote(parts.path).strip('/')}".rstrip("/")
 
 
 @functools.lru_cache(maxsize=64)
@@ -237,11 +183,6 @@ def sync_path(path: Path | str) -> None:
         os.close(descriptor)
 
 
-def _is_dangling(entry: os.DirEntry[str]) -> bool:
-    """Whether a file of a store is a link to nothing: its messages would be left out silently."""
-    return entry.name.isdigit() and entry.is_symlink() and not Path(entry.path).exists()
-
-
 def unreadable(path: str, error: OSError) -> StoreError:
     """Return the error that says why a file or directory cannot be read."""
     reason = error.strerror or str(error)
@@ -264,7 +205,11 @@ class LocalFiles:
                 for entry in entries:
                     # A file may go between being listed and being asked for its size.
                     with contextlib.suppress(FileNotFoundError):
-                        if _is_dangling(entry):
+                        if (
+                            entry.name.isdigit()
+                            and entry.is_symlink()
+                            and not Path(entry.path).exists()
+                        ):
                             raise StoreError(
                                 f"{entry.path} is a link to a file that is not there",
                                 hint="bring back what it points to, or remove the link",
@@ -322,12 +267,18 @@ class LocalFile:
             raise unreadable(self.path, error) from error
 
     def data_stop(self, size: int) -> int:
-        """Return a position behind which the file is known to be zeros.
+        """Return a position, of a chunk, after which the file is zeros.
 
-        That is where its last hole begins. A file without a hole there, because its pages were
-        written ahead, is read backwards as far as it is zeros.
+        A file without a hole at its end, its pages written ahead, is read backwards.
         """
-        return self._last_written(min(self.last_hole(size), size))
+        stop = min(self.last_hole(size), size)
+        while stop > 0:
+            begin = max(0, stop - _CHUNK_BYTES)
+            # Compared, not stripped: the empty end of a 1 GiB file is most of a small store.
+            if self.read(begin, stop - begin) != _ZEROS[: stop - begin]:
+                break
+            stop = begin
+        return stop
 
     def is_hole(self, position: int) -> bool:
         """Whether nothing was ever written from a position on, as far as that can be known."""
@@ -337,16 +288,6 @@ class LocalFile:
             return error.errno == errno.ENXIO
         return False
 
-    def _last_written(self, stop: int) -> int:
-        """Return a position up to a chunk behind the last byte before `stop` that is not zero."""
-        while stop > 0:
-            begin = max(0, stop - _CHUNK_BYTES)
-            # Compared, not stripped: the empty end of a 1 GiB file is most of a small store.
-            if self.read(begin, stop - begin) != _ZEROS[: stop - begin]:
-                break
-            stop = begin
-        return stop
-
     def last_hole(self, size: int) -> int:
         """Return where the last hole begins; `size` where the file system cannot tell."""
         stop = 0
@@ -355,7 +296,7 @@ class LocalFile:
                 data = os.lseek(self.descriptor, stop, os.SEEK_DATA)
                 stop = os.lseek(self.descriptor, data, os.SEEK_HOLE)
         except OSError:
-            # ENXIO: no data behind. A file system that cannot tell says so at once, with stop 0.
+            # ENXIO: no data after it. A file system that cannot tell says so at once, with stop 0.
             if stop == 0 and os.fstat(self.descriptor).st_blocks:
                 return size
         return stop
@@ -400,10 +341,7 @@ class ArrowFiles:
 
 
 class ArrowFile:
-    """A file read by ranges.
-
-    What is read of a few bytes at a time comes in blocks, of which the last is kept.
-    """
+    """A file read by ranges; of what is read a few bytes at a time, the last block is kept."""
 
     def __init__(self, path: str, handle: Any) -> None:
         self.path = path
@@ -447,3 +385,84 @@ class ArrowFile:
     def close(self) -> None:
         """Let go of the file."""
         self.handle.close()
+
+
+Files: TypeAlias = LocalFiles | ArrowFiles
+OpenFile: TypeAlias = LocalFile | ArrowFile
+
+
+class ObjectStore:
+    """What lies below a URI, written as whole objects; `root` is its path in the file system."""
+
+    def __init__(self, location: str) -> None:
+        files, self.root = files_at(location)
+        assert isinstance(files, ArrowFiles), "a disk has better ways"
+        self._system: Any = files.system
+
+    def sizes(self, path: str) -> dict[str, int]:
+        """Return the sizes of all objects below a path, by their path below it."""
+        from pyarrow import fs  # noqa: PLC0415 - as above
+
+        selector = fs.FileSelector(path, allow_not_found=True, recursive=True)
+        with self._plain_errors(path, "listed"):
+            infos = self._system.get_file_info(selector)
+        start = len(path) + 1
+        return {one.path[start:]: one.size for one in infos if one.type == fs.FileType.File}
+
+    def put(self, path: str, content: bytes) -> None:
+        """Write an object."""
+        with self._plain_errors(path, "written"), self._system.open_output_stream(path) as stream:
+            stream.write(content)
+
+    def upload(self, source: Path, path: str) -> None:
+        """Write an object with the bytes of a file, some megabytes at a time."""
+        waiting = 0
+        with (
+            source.open("rb", buffering=0) as file,
+            self._plain_errors(path, "written"),
+            self._system.open_output_stream(path) as stream,
+        ):
+            while piece := file.read(_PIECE_BYTES):
+                stream.write(piece)
+                waiting += len(piece)
+                if waiting >= _FLUSH_BYTES:
+                    stream.flush()
+                    waiting = 0
+
+    def copy_all(self, pairs: Iterable[tuple[str, str]]) -> None:
+        """Copy objects, each from the first path to the second."""
+        with ThreadPoolExecutor(_REQUESTS, thread_name_prefix="rocketstore-copy") as pool:
+            for _ in pool.map(lambda pair: self._copy(*pair), list(pairs)):
+                pass
+
+    def _copy(self, source: str, target: str) -> None:
+        with self._plain_errors(target, "written"):
+            try:
+                self._system.copy_file(source, target)
+            except NotImplementedError:  # a file system that copies by reading
+                with (
+                    self._system.open_input_stream(source) as read,
+                    self._system.open_output_stream(target) as written,
+                ):
+                    while piece := read.read(_PIECE_BYTES):
+                        written.write(piece)
+
+    def remove_tree(self, path: str) -> None:
+        """Remove all objects below a path, if there are any."""
+        with self._plain_errors(path, "removed"), contextlib.suppress(FileNotFoundError):
+            self._system.delete_dir(path)
+
+    @contextlib.contextmanager
+    def _plain_errors(self, path: str, done: str) -> Iterator[None]:
+        from pyarrow import ArrowException  # noqa: PLC0415 - as above
+
+        try:
+            yield
+        except FileNotFoundError:
+            raise
+        except (OSError, ArrowException) as error:
+            raise StoreError(
+                f"{path} cannot be {done}: {error}",
+                hint="the credentials of the driver and of each executor must allow it: to list, "
+                "read, write and delete objects, and to end and abort uploads in parts",
+            ) from error

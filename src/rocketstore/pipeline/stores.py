@@ -1,4 +1,4 @@
-"""Find stores below a location, and the CommitLog files of a store.
+"""Find stores below a location, the CommitLog files of a store, and its JSON tables.
 
 A log may lie in several directories (``storePathCommitLog``), its files in turn in each; nothing in
 a store says so.
@@ -21,20 +21,29 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import quote
 
 from rocketstore.config import FileObservation, StoreConfig, commit_log_directories
-from rocketstore.errors import ConfigError, NotAStoreError, StoreError
+from rocketstore.errors import (
+    ConfigError,
+    FormatError,
+    NotAStoreError,
+    StoreDamagedError,
+    StoreError,
+)
 from rocketstore.format.file_name import file_name, parse_file_name
 from rocketstore.format.markers import (
     ABORT_FILE_NAME,
     CHECKPOINT_FILE_NAME,
     COMMIT_LOG_DIRECTORY,
+    CONFIG_DIRECTORY,
     CONSUME_QUEUE_DIRECTORY,
     LOCK_FILE_NAME,
 )
+from rocketstore.format.metadata_json import BACKUP_SUFFIX, decode_table
 from rocketstore.pipeline.files import files_at, is_remote, joined, last_name, local_path, opened
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from rocketstore.format.metadata_json import Table
     from rocketstore.pipeline.files import FileEntry, Files
     from rocketstore.pipeline.options import ReadOptions
 
@@ -69,18 +78,10 @@ class SegmentState(Enum):
 
 
 class Segment(NamedTuple):
-    """A CommitLog file, or the hole where one should be.
+    """A CommitLog file from physical offset `base` on, or the hole where one should be.
 
-    Attributes
-    ----------
-    base
-        Physical offset of its first byte.
-    size
-        Bytes it has; of a hole, bytes missing.
-    file_size
-        Bytes it should have.
-    is_last
-        Nothing written follows, so its tail of zeros is no damage.
+    It has `size` bytes (a hole: misses them) of the `file_size` that it should have. Where it
+    `is_last`, nothing written follows, so its tail of zeros is no damage.
     """
 
     path: str
@@ -92,16 +93,10 @@ class Segment(NamedTuple):
 
 
 class StorePlace(NamedTuple):
-    """A store: where it is and what it is called.
+    """A store, at a path or URI.
 
-    Attributes
-    ----------
-    location
-        Path or URI.
-    is_open
-        Its last writer has not ended in order, or still runs (a file ``abort`` is there).
-    log_directories
-        Where its CommitLog files lie, when that was said; empty: in ``commitlog``.
+    It `is_open` where its last writer has not ended in order, or still runs: a file ``abort`` is
+    there. `log_directories` is empty where nothing was said: its log is in ``commitlog``.
     """
 
     location: str
@@ -111,19 +106,17 @@ class StorePlace(NamedTuple):
 
 
 def find_stores(options: ReadOptions) -> list[StorePlace]:
-    """Return the stores that the locations of a query name, in order.
-
-    Raises
-    ------
-    NotAStoreError
-        A location is neither a store nor a directory of stores.
-    ConfigError
-        Names were given, but not one per store; or directories of a log for several stores.
-    StoreError
-        A directory cannot be read.
-    """
-    if options.log_directories:
-        found = [_store_with_log(options)]
+    """Return the stores that the locations of a query name, in order."""
+    logs = options.log_directories
+    if logs and len(options.locations) != 1:
+        raise ConfigError(
+            f"storePathCommitLog says where one log lies, and {len(options.locations)} are asked",
+            key="storePathCommitLog",
+            value=",".join(logs),
+            hint="read one store at a time",
+        )
+    if logs:
+        found = [store_with_log(options.locations[0], logs)]
     else:
         locations = [one for location in options.locations for one in _matching(location)]
         found = [one for location in locations for one in _stores_at(location)]
@@ -196,28 +189,8 @@ def _stores_at(location: str) -> list[StorePlace]:
     )
 
 
-def _store_with_log(options: ReadOptions) -> StorePlace:
-    if len(options.locations) != 1:
-        raise ConfigError(
-            f"storePathCommitLog says where one log lies, and {len(options.locations)} are asked",
-            key="storePathCommitLog",
-            value=",".join(options.log_directories),
-            hint="read one store at a time",
-        )
-    (location,) = options.locations
-    return store_with_log(location, options.log_directories)
-
-
 def store_with_log(location: str, directories: tuple[str, ...]) -> StorePlace:
-    """Return the store whose CommitLog files lie in some directories.
-
-    Raises
-    ------
-    ConfigError
-        It lies on an object store, or names a directory twice.
-    NotAStoreError
-        One of the directories is not there.
-    """
+    """Return the store whose CommitLog files lie in some directories, which must be there."""
     if is_remote(location):
         raise ConfigError(
             f"the log of {location} lies in {COMMIT_LOG_DIRECTORY}/: several directories are a "
@@ -250,8 +223,8 @@ def configured_log(location: str, config: StoreConfig | None) -> tuple[str, ...]
         return ()
     if is_remote(location):
         directories = commit_log_directories(config, Path("/store"))
-        told = tuple(map(str, directories.all))
-        return () if told == (f"/store/{COMMIT_LOG_DIRECTORY}",) else told
+        named = tuple(map(str, directories.all))
+        return () if named == (f"/store/{COMMIT_LOG_DIRECTORY}",) else named
     _, root = files_at(location)
     found = tuple(str(path.absolute()) for path in commit_log_directories(config, Path(root)).all)
     own = f"{root}/{COMMIT_LOG_DIRECTORY}"
@@ -276,42 +249,23 @@ def _store_of(files: Files, entries: list[FileEntry], location: str) -> StorePla
 
 
 def list_segments(store: str | StorePlace) -> list[Segment]:
-    """Return the CommitLog files of a store, holes between them included, in order.
-
-    Parameters
-    ----------
-    store
-        The store; a location where nothing was said of its log's directories.
-
-    Raises
-    ------
-    StoreError
-        A directory or file cannot be read, or two files have one name.
-    ConfigError
-        The files look like those of one directory among several.
-    """
-    segments = _listed(store)
-    holes = _holes(segments)
-    while holes:
+    """Return the CommitLog files of a store, or of a location, holes between them included."""
+    place = StorePlace(store, "", is_open=False) if isinstance(store, str) else store
+    holes: set[int] = set()
+    while True:
         # A listing is not of one moment: a file that a writer made meanwhile may be absent although
         # one made after it is there. A hole is one that is seen twice.
-        segments = _listed(store)
-        again = _holes(segments)
-        if holes & again:
-            _refuse_part_of_log(store, segments)
-            break
+        segments = _listed(place)
+        again = {one.base for one in segments if one.state is SegmentState.MISSING}
+        if holes & again and not place.log_directories:
+            _refuse_part_of_log(segments)
+        if not again or holes & again:
+            return segments
         holes = again
-    return segments
 
 
-def _holes(segments: list[Segment]) -> set[int]:
-    return {one.base for one in segments if one.state is SegmentState.MISSING}
-
-
-def _refuse_part_of_log(store: str | StorePlace, segments: list[Segment]) -> None:
+def _refuse_part_of_log(segments: list[Segment]) -> None:
     """Raise where every n-th file is there: the others lie in directories that nobody has named."""
-    if isinstance(store, StorePlace) and store.log_directories:
-        return
     bases = [one.base for one in segments if one.state is not SegmentState.MISSING]
     steps = {after - before for before, after in itertools.pairwise(bases)}
     if len(bases) > _FEWEST_OF_SEVERAL and len(steps) == 1:
@@ -325,19 +279,11 @@ def _refuse_part_of_log(store: str | StorePlace, segments: list[Segment]) -> Non
         )
 
 
-def _log_directories(store: str | StorePlace) -> tuple[Files, tuple[str, ...]]:
-    if isinstance(store, StorePlace):
-        files, root = files_at(store.location)
-        return files, store.log_directories or (f"{root}/{COMMIT_LOG_DIRECTORY}",)
-    files, root = files_at(store)
-    return files, (f"{root}/{COMMIT_LOG_DIRECTORY}",)
-
-
-def _listed(store: str | StorePlace) -> list[Segment]:
-    files, directories = _log_directories(store)
+def _listed(store: StorePlace) -> list[Segment]:
+    files, root = files_at(store.location)
     entries = [
         (base, entry)
-        for directory in directories
+        for directory in store.log_directories or (f"{root}/{COMMIT_LOG_DIRECTORY}",)
         for entry in files.list(directory)
         if (base := parse_file_name(entry.name)) is not None and not entry.is_directory
     ]
@@ -351,42 +297,31 @@ def _listed(store: str | StorePlace) -> list[Segment]:
             )
     if not entries:
         return []
-    sizes = [entry.size for _, entry in entries]
-    file_size = _nominal_size([base for base, _ in entries], sizes)
+    longest = max(entry.size for _, entry in entries)
+    steps = [after[0] - before[0] for before, after in itertools.pairwise(entries)]
+    # Names are multiples of the size. Where they are none of the longest file's, all were cut off.
+    file_size = longest if not steps or min(steps) % longest == 0 else min(steps)
     last = len(entries) - 1
-    while last and not any(_head(files, entries[last][1])):
+    while last and not any(_read(files, entries[last][1].path, 0, 8)):
         last -= 1
     segments: list[Segment] = []
     reached = entries[0][0]
-    for number, (base, entry) in enumerate(entries):
+    for number, (base, (_, path, size, _)) in enumerate(entries):
         if base > reached:
-            hole = f"{entry.path.rpartition('/')[0]}/{file_name(reached)}"
-            segments.append(
-                Segment(
-                    hole, reached, base - reached, file_size, SegmentState.MISSING, is_last=False
-                )
-            )
-        state = SegmentState.WHOLE if entry.size >= file_size else SegmentState.TRUNCATED
+            hole, gap = f"{path.rpartition('/')[0]}/{file_name(reached)}", base - reached
+            state = SegmentState.MISSING
+            segments.append(Segment(hole, reached, gap, file_size, state, is_last=False))
+        state = SegmentState.WHOLE if size >= file_size else SegmentState.TRUNCATED
         if number > last:
             state = SegmentState.UNWRITTEN
-        segments.append(
-            Segment(entry.path, base, entry.size, file_size, state, is_last=number >= last)
-        )
+        segments.append(Segment(path, base, size, file_size, state, is_last=number >= last))
         reached = base + file_size
     return segments
 
 
-def _nominal_size(bases: list[int], sizes: list[int]) -> int:
-    """Return how long a file of this log should be."""
-    longest = max(sizes)
-    steps = [after - before for before, after in itertools.pairwise(bases)]
-    # Names are multiples of the size. Where they are none of the longest file's, all were cut off.
-    return longest if not steps or min(steps) % longest == 0 else min(steps)
-
-
-def _head(files: Files, entry: FileEntry) -> bytes:
-    with opened(files, entry.path) as file:
-        return file.read(0, 8)
+def _read(files: Files, path: str, position: int, size: int) -> bytes:
+    with opened(files, path) as file:
+        return file.read(position, size)
 
 
 def first_store_timestamp_ms(location: str, segment: Segment) -> int | None:
@@ -402,8 +337,7 @@ def store_timestamp_ms(location: str, segment: Segment, physical_offset: int) ->
     Only the record's own address vouches for it: enough to leave a file out with a margin.
     """
     files, _ = files_at(location)
-    with opened(files, segment.path) as file:
-        head = file.read(physical_offset - segment.base, _HEAD_BYTES)
+    head = _read(files, segment.path, physical_offset - segment.base, _HEAD_BYTES)
     if len(head) < _HEAD_BYTES or head[4:8] not in _MAGICS:
         return None
     if int.from_bytes(head[28:36], "big") != physical_offset:
@@ -427,3 +361,27 @@ def commonest_size(entries: Iterable[FileEntry], multiple_of: int = 1) -> FileOb
         return None
     size = max(counted, key=lambda size: (counted[size], size))
     return FileObservation(Path(next(path for path, one in sizes.items() if one == size)), size)
+
+
+def read_metadata(store: StorePlace, name: str, table: type[Table]) -> Table | None:
+    """Return a table of a store's ``config``, None where there is neither it nor its backup.
+
+    ``ConfigManager.load`` of 4.9: a table that is missing, empty or cannot be parsed is read from
+    ``<name>.bak``. A broker that replaces the file leaves a moment without it; the backup is there.
+    """
+    files, root = files_at(store.location)
+    directory = f"{root}/{CONFIG_DIRECTORY}"
+    sizes = {entry.name: entry.size for entry in files.list(directory)}
+    problems = []
+    for wanted in (name, name + BACKUP_SUFFIX):
+        if not sizes.get(wanted):
+            continue
+        try:
+            return decode_table(_read(files, f"{directory}/{wanted}", 0, sizes[wanted]), table)
+        except FormatError as error:
+            problems.append(f"{directory}/{wanted} cannot be read: {error}")
+    if problems:
+        raise StoreDamagedError(
+            "; ".join(problems), hint="bring back the table from a replica or an older copy"
+        )
+    return None

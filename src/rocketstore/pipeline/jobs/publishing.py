@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING, Final
 
 from rocketstore.errors import StoreError, StoreFullError
 from rocketstore.events import get_logger
-from rocketstore.pipeline.files import files_at, is_remote, local_path, sync_path
-from rocketstore.pipeline.objects import ObjectStore
+from rocketstore.pipeline.files import ObjectStore, files_at, is_remote, local_path, sync_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

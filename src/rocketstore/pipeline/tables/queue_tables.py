@@ -17,7 +17,6 @@ from rocketstore.format.metadata_json import (
     TopicTable,
 )
 from rocketstore.format.queue_entry import filler_mask, written_mask
-from rocketstore.pipeline.metadata_files import read_metadata
 from rocketstore.pipeline.planning import grouped, segment_at
 from rocketstore.pipeline.projection import rows_batch
 from rocketstore.pipeline.queues import check_brokers, is_chosen, list_queues, queue_files
@@ -26,6 +25,7 @@ from rocketstore.pipeline.stores import (
     StorePlace,
     find_stores,
     list_segments,
+    read_metadata,
     store_timestamp_ms,
 )
 from rocketstore.pipeline.tables import Table

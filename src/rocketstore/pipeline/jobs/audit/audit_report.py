@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
-from rocketstore.pipeline.files import is_remote, sync_path
+from rocketstore.pipeline.files import ObjectStore, is_remote, sync_path
 from rocketstore.pipeline.jobs.publishing import published
-from rocketstore.pipeline.objects import ObjectStore
 from rocketstore.verification.findings import (
     Finding,
     Severity,

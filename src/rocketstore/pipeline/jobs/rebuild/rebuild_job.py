@@ -28,7 +28,14 @@ from rocketstore.format.markers import (
     INDEX_DIRECTORY,
 )
 from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES
-from rocketstore.pipeline.files import files_at, is_remote, joined, last_name, local_path
+from rocketstore.pipeline.files import (
+    ObjectStore,
+    files_at,
+    is_remote,
+    joined,
+    last_name,
+    local_path,
+)
 from rocketstore.pipeline.jobs.publishing import published
 from rocketstore.pipeline.jobs.rebuild import rebuild_commit
 from rocketstore.pipeline.jobs.rebuild.log_rows import KeptPieces, LogRows
@@ -42,7 +49,6 @@ from rocketstore.pipeline.jobs.rebuild.rebuilt_files import (
     index_names,
 )
 from rocketstore.pipeline.jobs.rebuild.settings import learn_settings
-from rocketstore.pipeline.objects import ObjectStore
 from rocketstore.pipeline.options import DEFAULT_SPLIT_BYTES, parse_options
 from rocketstore.pipeline.planning import plan_log
 from rocketstore.pipeline.stores import (

@@ -34,10 +34,9 @@ from rocketstore.format.queue_entry import (
     kept_place_mask,
     written_mask,
 )
-from rocketstore.pipeline.files import files_at, is_remote, opened, sync_path
+from rocketstore.pipeline.files import ObjectStore, files_at, is_remote, opened, sync_path
 from rocketstore.pipeline.jobs.rebuild.entry_places import EntryPlaces
 from rocketstore.pipeline.jobs.rebuild.log_scan import INDEX_TARGET, ITEM_DTYPE
-from rocketstore.pipeline.objects import ObjectStore
 from rocketstore.scan import kernels
 
 if TYPE_CHECKING:

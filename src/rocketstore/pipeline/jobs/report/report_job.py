@@ -35,7 +35,6 @@ from rocketstore.pipeline.jobs.report.partial_groups import (
 )
 from rocketstore.pipeline.jobs.report.report_page import findings_of, report_page
 from rocketstore.pipeline.jobs.report.report_tables import MACROS, TABLES
-from rocketstore.pipeline.metadata_files import read_metadata
 from rocketstore.pipeline.options import DEFAULT_SPLIT_BYTES, parse_options
 from rocketstore.pipeline.planning import plan_log
 from rocketstore.pipeline.stores import (
@@ -45,6 +44,7 @@ from rocketstore.pipeline.stores import (
     first_store_timestamp_ms,
     list_segments,
     log_option,
+    read_metadata,
 )
 
 if TYPE_CHECKING:

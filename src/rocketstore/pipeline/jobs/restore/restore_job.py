@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from rocketstore.config import StoreConfig
 from rocketstore.errors import ConfigError
 from rocketstore.format.markers import COMMIT_LOG_DIRECTORY, CONFIG_DIRECTORY
-from rocketstore.pipeline.files import is_remote, sync_path
+from rocketstore.pipeline.files import ObjectStore, is_remote, sync_path
 from rocketstore.pipeline.jobs.archive.archive_table import Archive
 from rocketstore.pipeline.jobs.execution import map_tasks, plain_failure
 from rocketstore.pipeline.jobs.publishing import published
@@ -35,7 +35,6 @@ from rocketstore.pipeline.jobs.restore.restore_task import (
     topics_task,
     write_task,
 )
-from rocketstore.pipeline.objects import ObjectStore
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

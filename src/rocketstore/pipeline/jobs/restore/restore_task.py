@@ -30,7 +30,7 @@ from rocketstore.format.blank import encode_blank
 from rocketstore.format.file_name import file_name
 from rocketstore.format.markers import COMMIT_LOG_DIRECTORY
 from rocketstore.format.record import body_crc
-from rocketstore.pipeline.files import ArrowFiles, files_at, is_remote, joined
+from rocketstore.pipeline.files import ArrowFiles, ObjectStore, files_at, is_remote, joined
 from rocketstore.pipeline.jobs.archive.archive_table import EXTENTS, FILE_SCHEMA, MESSAGES
 from rocketstore.pipeline.jobs.publishing import plain_write_errors
 from rocketstore.pipeline.jobs.restore.record_bytes import (
@@ -42,7 +42,6 @@ from rocketstore.pipeline.jobs.restore.record_bytes import (
     move_records,
     numbers_of,
 )
-from rocketstore.pipeline.objects import ObjectStore
 from rocketstore.scan import kernels
 from rocketstore.units import MiB
 
