@@ -60,13 +60,7 @@ class FoundDamage(NamedTuple):
 
 
 def read_split(task: SplitTask) -> Iterator[tuple[RecordColumns, list[FoundDamage]]]:
-    """Yield records and damage that start in a task's range, in the order of the log.
-
-    Raises
-    ------
-    StoreError
-        The file cannot be read.
-    """
+    """Yield records and damage that start in a task's range, in the order of the log."""
     segment = task.segment
     files, _ = files_at(task.store.location)
     with opened(files, segment.path) as file:
@@ -130,12 +124,8 @@ def damage_of(task: SplitTask, batch: ScanBatch) -> list[FoundDamage]:
 def intact_records(task: SplitTask, options: ReadOptions) -> Iterator[RecordColumns]:
     """Yield the records of a task's range and deal with damage as the query asked.
 
-    Raises
-    ------
-    StoreDamagedError
-        The range is damaged, and the policy is ``fail``.
-    StoreError
-        The file cannot be read; one that is gone only when `failOnDataLoss` is set.
+    Damage is an error where the policy is ``fail``, and a file that is gone is one where
+    `failOnDataLoss` is set.
     """
     yielded: list[Numbers] = []
     if task.queues:
@@ -205,51 +195,41 @@ def refused(task: SplitTask, damage: Damage) -> StoreDamagedError:
 # --- by entries ---------------------------------------------------------------------------------
 
 
-class _Wanted(NamedTuple):
-    """Records in the order of the log, as entries name them."""
-
-    places: Numbers
-    sizes: Numbers
-    queue_ids: Numbers
-    queue_offsets: Numbers
-    topics: npt.NDArray[np.object_]
-
-    def rows(self, rows: Any) -> _Wanted:
-        """Return some of them."""
-        columns: list[Any] = [column[rows] for column in self]
-        return _Wanted(*columns)
+_WANTED: Final = ("physical_offset", "size", "queue_id", "queue_offset")
+"""Columns of what entries name; the last one more is the number of the queue."""
 
 
 def _records_by_entries(task: SplitTask) -> Iterator[RecordColumns]:
     """Yield at least the records of the task's queues that start in its range.
 
-    Raises
-    ------
-    Doubt
-        A scan is the better way, or an entry lies.
+    Raises `Doubt` where a scan is the better way, or an entry lies.
     """
     begin, stop = task.segment.base + task.start, task.segment.base + task.stop
-    parts = [_entries_in(queue_files(task.store.location, key), begin, stop) for key in task.queues]
-    joined: list[Any] = [np.concatenate(columns) for columns in zip(*parts, strict=True)]
-    wanted = _Wanted(*joined).rows(np.argsort(joined[0], kind="stable"))
-    if not len(wanted.places):
+    wanted = np.concatenate(
+        [
+            _entries_in(queue_files(task.store.location, key), number, begin, stop)
+            for number, key in enumerate(task.queues)
+        ]
+    )
+    if not len(wanted):
         return
-    if int(wanted.sizes.sum()) * WORTH_A_SCAN > task.byte_count:
+    wanted = wanted[np.argsort(wanted[:, 0], kind="stable")]
+    places, sizes = wanted[:, 0], wanted[:, 1]
+    if int(sizes.sum()) * WORTH_A_SCAN > task.byte_count:
         raise Doubt("the queues have most of the range")
-    ends = wanted.places + wanted.sizes
-    is_far = wanted.places[1:] - ends[:-1] > _GAP_BYTES
-    is_other_block = np.diff((wanted.places - begin) // _BLOCK_BYTES) > 0
+    is_far = places[1:] - (places + sizes)[:-1] > _GAP_BYTES
+    is_other_block = np.diff((places - begin) // _BLOCK_BYTES) > 0
     files, _ = files_at(task.store.location)
     with opened(files, task.segment.path) as file:
-        for rows in np.split(np.arange(len(ends)), np.flatnonzero(is_far | is_other_block) + 1):
-            yield _block(task, file, wanted.rows(rows))
+        for rows in np.split(wanted, np.flatnonzero(is_far | is_other_block) + 1):
+            yield _block(task, file, rows)
 
 
-def _block(task: SplitTask, file: OpenFile, wanted: _Wanted) -> RecordColumns:
+def _block(task: SplitTask, file: OpenFile, wanted: Numbers) -> RecordColumns:
     """Return the records of one stretch, all of `wanted` among them."""
     segment = task.segment
-    position = int(wanted.places[0]) - segment.base
-    size = int((wanted.places + wanted.sizes).max()) - segment.base - position
+    position = int(wanted[0, 0]) - segment.base
+    size = int((wanted[:, 0] + wanted[:, 1]).max()) - segment.base - position
     if position + size > segment.size:
         raise Doubt("an entry leads beyond its file")
     data = np.empty(size, dtype=np.uint8)
@@ -263,24 +243,21 @@ def _block(task: SplitTask, file: OpenFile, wanted: _Wanted) -> RecordColumns:
             batch_records=size // 88 + 1,
         )
     )
-    if len(batches) > 1:
-        raise Doubt("there is damage between records")
     columns = batches[0].columns
-    offsets = columns.physical_offset
-    rows = np.minimum(offsets.searchsorted(wanted.places), max(len(offsets) - 1, 0))
-    topics: Any = columns.to_arrow(["topic"]).column(0)
-    if not len(offsets) or not (
-        np.array_equal(offsets[rows], wanted.places)
-        and np.array_equal(columns.queue_id[rows], wanted.queue_ids)
-        and np.array_equal(columns.queue_offset[rows], wanted.queue_offsets)
-        and topics.take(rows).to_pylist() == wanted.topics.tolist()
-    ):
+    if len(batches) > 1 or not len(columns):
+        raise Doubt("there is damage between records")
+    rows = np.minimum(columns.physical_offset.searchsorted(wanted[:, 0]), len(columns) - 1)
+    stated = np.stack([getattr(columns, name)[rows] for name in _WANTED], axis=1)
+    topics: Any = columns.to_arrow(["topic"]).column(0).take(rows)
+    if not np.array_equal(stated, wanted[:, : len(_WANTED)]) or topics.to_pylist() != [
+        task.queues[number].topic for number in wanted[:, -1].tolist()
+    ]:
         raise Doubt("an entry leads to no record that says so")
     return columns
 
 
-def _entries_in(queue: QueueFiles, begin: int, stop: int) -> _Wanted:
-    """Return the entries that point into a range of the log."""
+def _entries_in(queue: QueueFiles, number: int, begin: int, stop: int) -> Numbers:
+    """Return rows of the entries that point into a range of the log, of the queue of a number."""
     end = queue.written_stop()
     first = _first_from(queue, begin, queue.first_offset, end)
     last = _first_from(queue, stop, first, end)
@@ -296,13 +273,11 @@ def _entries_in(queue: QueueFiles, begin: int, stop: int) -> _Wanted:
     )
     if not is_right:
         raise Doubt(f"entries {low} to {high} of queue {queue.key} are not in order")
-    return _Wanted(
-        places,
-        entries["record_size"].astype(np.int64),
-        np.full(high - low, queue.key.queue_id, dtype=np.int64),
-        np.arange(low, high, dtype=np.int64),
-        np.full(high - low, queue.key.topic, dtype=object),
-    ).rows(slice(first - low, last - low))
+    columns = np.empty((high - low, len(_WANTED) + 1), dtype=np.int64)
+    columns[:, 0], columns[:, 1] = places, entries["record_size"]
+    columns[:, 2], columns[:, 4] = queue.key.queue_id, number
+    columns[:, 3] = np.arange(low, high)
+    return columns[first - low : last - low]
 
 
 def _first_from(queue: QueueFiles, place: int, low: int, high: int) -> int:

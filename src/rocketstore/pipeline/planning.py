@@ -4,7 +4,8 @@ Left out without being read: stores of another name, files whose store times or 
 the asked range, ranges that hold no record of the asked queues.
 
 Law: pruning never loses a row. Store times are believed with a margin, queue entries only after
-their record was looked at (`queue_range`).
+their record was looked at, and where a queue might lack a record (`Doubt`) all is read. What is not
+dispatched yet lies after the last record that any queue has, and is always read.
 """
 
 from __future__ import annotations
@@ -109,12 +110,9 @@ def plan_log(options: ReadOptions) -> list[tuple[SplitTask, ...]]:
 
     Raises
     ------
-    StoreDamagedError
-        Files are missing between others, and `failOnDataLoss` is set.
     StoreError
-        Something cannot be read, or an offset is not there.
-    ConfigError
-        Queues of a store that is not read are named.
+        Files are missing between others or an offset is not there, and `failOnDataLoss` is set; or
+        something cannot be read.
     """
     stores = find_stores(options)
     check_brokers(stores, options)
@@ -140,7 +138,6 @@ def _plan_store(
     if not segments:
         return []
     ranges = queue_ranges(store, segments, options) if options.has_offsets else ()
-    spans = _spans(store, segments, options, ranges) if options.has_topic_choice else None
     whole = []
     low, high = options.starting_timestamp_ms, options.ending_timestamp_ms
     for segment in in_time(store, segments, low, high):
@@ -152,9 +149,8 @@ def _plan_store(
     total = sum(one.byte_count for one in whole)
     limit = max(options.max_split_bytes, -(-total // MOST_TASKS))
     kept = [part for one in whole for part in _split(one, limit)]
-    if spans is not None:
-        said = [one._replace(queues=spans.queues, dispatched=spans.dispatched) for one in kept]
-        kept = [part for one in said for part in _within(one, spans.ranges)]
+    if options.has_topic_choice and kept:
+        kept = _within_queues(kept, store, segments, options)
     chosen = options.topics or options.topic_pattern or options.queues or "all topics"
     _log.info(
         "%s: reads %d of %d bytes of the log for %s",
@@ -173,32 +169,6 @@ def _hole_error(missing: Segment) -> StoreDamagedError:
         hint='to read what is there: option("failOnDataLoss", "false"); for a log in '
         "several directories name them: storePathCommitLog",
     )
-
-
-def _spans(
-    store: StorePlace,
-    segments: Sequence[Segment],
-    options: ReadOptions,
-    ranges: tuple[QueueRange, ...],
-) -> QueueSpans | None:
-    """Return where records of the chosen queues start; None where only the log knows."""
-    try:
-        return wanted_spans(store, segments, options, ranges)
-    except Doubt as doubt:
-        _log.warning(
-            "%s: all of the log is read for the chosen queues, since %s", store.location, doubt
-        )
-        return None
-
-
-def _within(task: SplitTask, spans: Sequence[ByteRange]) -> Iterator[SplitTask]:
-    base = task.segment.base
-    first = bisect_right(spans, base + task.start, key=lambda span: span.stop)
-    for span in itertools.islice(spans, first, None):
-        start, stop = max(task.start, span.start - base), min(task.stop, span.stop - base)
-        if span.start >= base + task.stop:
-            return
-        yield task._replace(start=start, stop=stop)
 
 
 def _data_stop(store: StorePlace, segment: Segment) -> int:
@@ -221,34 +191,44 @@ def _split(task: SplitTask, max_split_bytes: int) -> Iterator[SplitTask]:
 # --- queues -------------------------------------------------------------------------------------
 
 
-class QueueSpans(NamedTuple):
-    """Where records of chosen queues start.
+def _within_queues(
+    pieces: list[SplitTask],
+    store: StorePlace,
+    segments: Sequence[Segment],
+    options: ReadOptions,
+) -> list[SplitTask]:
+    """Return what of some ranges can hold records of the chosen queues; all where queues lie."""
+    try:
+        spans, queues, dispatched = _wanted_spans(store, segments, options, pieces[0].queue_ranges)
+    except Doubt as doubt:
+        _log.warning(
+            "%s: all of the log is read for the chosen queues, since %s", store.location, doubt
+        )
+        return pieces
+    said = [one._replace(queues=queues, dispatched=dispatched) for one in pieces]
+    return [part for one in said for part in _within(one, spans)]
 
-    Attributes
-    ----------
-    ranges
-        In order and apart.
-    queues
-        Queues that have an entry of each such record before `dispatched`; empty when not all do.
-    """
 
-    ranges: list[ByteRange]
-    queues: tuple[QueueKey, ...]
-    dispatched: int
+def _within(task: SplitTask, spans: Sequence[ByteRange]) -> Iterator[SplitTask]:
+    base = task.segment.base
+    first = bisect_right(spans, base + task.start, key=lambda span: span.stop)
+    for span in itertools.islice(spans, first, None):
+        start, stop = max(task.start, span.start - base), min(task.stop, span.stop - base)
+        if span.start >= base + task.stop:
+            return
+        yield task._replace(start=start, stop=stop)
 
 
-def wanted_spans(
+def _wanted_spans(
     store: StorePlace,
     segments: Sequence[Segment],
     options: ReadOptions,
     ranges: Sequence[QueueRange],
-) -> QueueSpans:
-    """Return where records of the chosen queues start.
+) -> tuple[list[ByteRange], tuple[QueueKey, ...], int]:
+    """Return where records of the chosen queues start, in order and apart.
 
-    Raises
-    ------
-    Doubt
-        That cannot be said: some queue may lack a record.
+    And the queues that have an entry of each such record before a physical offset, none where not
+    all do, and that offset.
     """
     by_key = {QueueKey(one.topic, one.queue_id): one for one in ranges}
     listed = list_queues(store.location)
@@ -266,7 +246,7 @@ def wanted_spans(
             tail = [ByteRange(dispatched, log.end)]
         spans = [one for one in pool.map(log.span, wanted) if one is not None]
     is_whole = len(chosen) <= MOST_QUEUES and not any(span.start < log.start for span in spans)
-    return QueueSpans(_merged([*spans, *tail]), tuple(chosen) if is_whole else (), dispatched)
+    return _merged([*spans, *tail]), tuple(chosen) if is_whole else (), dispatched
 
 
 def _check_complete(

@@ -195,10 +195,7 @@ def is_chosen(options: ReadOptions, store: StorePlace, key: QueueKey) -> bool:
 def check_brokers(stores: Sequence[StorePlace], options: ReadOptions) -> None:
     """Refuse offsets of stores that the query does not read, and an assignment of no other.
 
-    Raises
-    ------
-    ConfigError
-        A name is unknown: offsets would be passed over and more rows read than were asked for.
+    They would be passed over, and more rows read than were asked for.
     """
     known = {ANY_BROKER, *(store.broker_name for store in stores)}
     assigned = {place.broker for place in options.queues or ()}
@@ -223,10 +220,7 @@ def queue_ranges(
 ) -> tuple[QueueRange, ...]:
     """Return the range of every queue that a query gives a first or a last offset.
 
-    Raises
-    ------
-    StoreError
-        An offset has expired or does not exist yet, and `failOnDataLoss` is set.
+    One that has expired or does not exist yet is an error where `failOnDataLoss` is set.
     """
     starting = _of_broker(options.starting_offsets, store.broker_name)
     ending = _of_broker(options.ending_offsets, store.broker_name)
