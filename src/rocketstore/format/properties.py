@@ -98,8 +98,7 @@ def encode_properties(properties: Mapping[str, str] | Iterable[tuple[str, str]])
     it is the only way to keep the law above.
     Source: MessageDecoder.messageProperties2String.
     """
-    pairs = list(properties.items() if isinstance(properties, Mapping) else properties)
-    return _encoded([f"{name}\x01{value}" for name, value in pairs], pairs)
+    return _encoded(list(properties.items() if isinstance(properties, Mapping) else properties))
 
 
 def message_properties_plainly(message: Message) -> bytes:
@@ -134,7 +133,7 @@ def message_properties_plainly(message: Message) -> bytes:
         pairs.append((UNIQ_KEY, unique_key))
     if tags:
         pairs.append((TAGS, tags))
-    return _encoded([f"{name}\x01{value}" for name, value in pairs], pairs) if pairs else b""
+    return _encoded(pairs) if pairs else b""
 
 
 def _compiled_encoder() -> Callable[[Message], bytes]:
@@ -163,13 +162,14 @@ def joined_keys(keys: tuple[str, ...]) -> str:
     return KEY_SEPARATOR.join(keys)
 
 
-def _encoded(parts: list[str], pairs: list[tuple[str, str]]) -> bytes:
-    """Join `parts` and check the result as a whole, which is cheaper than part by part."""
-    for name, value in pairs:
-        if not (isinstance(name, str) and isinstance(value, str)):
-            raise _refused("a property is a name and a value, both text", name, value)
-    text = "\x02".join(parts)
-    count = len(parts)
+def _encoded(pairs: list[tuple[str, str]]) -> bytes:
+    """Join names and values and check the result as a whole, which is cheaper than part by part."""
+    try:
+        text = "\x02".join(["\x01".join(pair) for pair in pairs])
+    except TypeError as error:
+        name, value = next(pair for pair in pairs if not all(isinstance(one, str) for one in pair))
+        raise _refused("a property is a name and a value, both text", name, value) from error
+    count = len(pairs)
     # As many separators as parts need, and none of them where a name should begin.
     if (
         text.count("\x01") != count

@@ -306,7 +306,7 @@ def test_a_disk_that_is_full_in_the_middle_leaves_a_batch_that_the_next_commit_f
 def test_a_write_of_which_nothing_got_in_is_forgotten_and_may_be_repeated(tmp_path):
     with pytest.raises(StoreFullError, match="after 0 messages the store took no more"):
         commit(tmp_path, [rows(20)], None, streaming=False, disk=FullDisk(0))
-    assert read_intent(tmp_path).title.startswith("write write..")
+    assert read_intent(tmp_path).title.startswith("write write.")
     assert commit(tmp_path, [rows(20)], None, streaming=False) == 20
     assert stored_numbers(tmp_path) == list(range(20))
 
@@ -334,7 +334,7 @@ def test_a_staged_file_that_was_cut_or_is_missing_is_named_and_nothing_is_append
         change(path)
         with pytest.raises(StoreDamagedError, match=f"staged file {path}") as caught:
             commit_batch(options, job, files, 1)
-        assert "nothing of it was appended; run the write again" in str(caught.value)
+        assert "run the write again" in str(caught.value)
         assert read_intent(tmp_path) is None
         assert stored_numbers(tmp_path) == [900, 901, 902]
 
@@ -349,7 +349,7 @@ def test_a_staged_file_whose_bytes_changed_is_appended_up_to_there_and_finished_
     begin = sum(size for size, _ in files[0].chunks[:2])
     path.write_bytes(content[: begin + 9] + b"\xff" + content[begin + 10 :])
     for _ in range(2):
-        with pytest.raises(StoreDamagedError, match=f"bytes at {begin}; a part of the batch may"):
+        with pytest.raises(StoreDamagedError, match=f"bytes at {begin}; .* a part of the batch"):
             commit_batch(options, job, files, 1)
     found = stored_numbers(tmp_path)
     assert found == [900, 901, 902, *range(len(found) - 3)]
@@ -453,7 +453,7 @@ def test_an_aborted_job_takes_its_files_with_it(tmp_path):
     stage(options, new_job(options), [rows(3)])
     # A stream's abort comes to a writer that never saw the job.
     sweep_job(options, new_job(options))
-    assert list(tmp_path.iterdir()) == []
+    assert list(staging_root(tmp_path).iterdir()) == []
 
 
 def test_a_store_that_was_moved_goes_on(tmp_path):

@@ -14,7 +14,6 @@ back: a consumer may have them. See docs/decisions/0008-spark-sink.md.
 from __future__ import annotations
 
 import time
-from bisect import bisect_right
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
@@ -73,7 +72,7 @@ Ranges = tuple[tuple[int, int], ...]
 """First number of each run of numbers, and the one after its last, in order."""
 
 
-class Intent(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Intent(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What is about to be appended, from physical offset `start` on, all with one store time.
 
     `present` are the rows, counted over all files, that killed commits have brought into the log.
@@ -101,18 +100,15 @@ class _Sealed(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def check_target(options: SinkOptions) -> int:
-    """Refuse a place that is no store, before any work, and settle what a killed commit left.
+    """Refuse a place that is no store and settle what a killed commit left, before any work.
 
-    Returns
-    -------
-    int
-        Bytes of a file of its CommitLog.
+    Returns how many bytes a file of its CommitLog has.
     """
     root = Path(options.root)
     _waiting(options, lambda: refuse_writer(root / LOCK_FILE_NAME, hint=""))
-    layout = StoreLayout.of(root, options.config)
-    signs = (root / SINK_DIRECTORY, root / LOCK_FILE_NAME, *layout.commit_log_directories)
+    logs = StoreLayout.of(root, options.config).commit_log_directories
     is_free = not root.exists() or (root.is_dir() and not any(root.iterdir()))
+    signs = (root / SINK_DIRECTORY, root / LOCK_FILE_NAME, *logs)
     if not is_free and not any(sign.exists() for sign in signs):
         raise NotAStoreError(
             f"{root} is no store and not empty: it has no {COMMIT_LOG_DIRECTORY}",
@@ -121,9 +117,12 @@ def check_target(options: SinkOptions) -> int:
     if intent_path(root).exists():
         with _opened(options, Disk(), system_clock_ms) as store:
             store.settle()
-    return resolve_sizes(
-        options.config, observed_sizes(layout, options.config)
-    ).commit_log_file_bytes
+    return _file_size(options)
+
+
+def _file_size(options: SinkOptions) -> int:
+    observed = observed_sizes(StoreLayout.of(options.root, options.config), options.config)
+    return resolve_sizes(options.config, observed).commit_log_file_bytes
 
 
 def commit_batch(
@@ -137,20 +136,15 @@ def commit_batch(
 ) -> int | None:
     """Bring the rows that committed attempts staged into the store.
 
-    Returns
-    -------
-    int or None
-        How many messages were appended; None when the store had the batch.
+    Returns how many messages were appended, None when the store had the batch.
     """
     disk = disk or Disk()
     with _opened(options, disk, clock) as store:
         store.settle()
         count = None
         if not _is_known(options, batch_id):
-            check_staged(staging_root(options.root) / job, files, begun=False)
-            intent = Intent(
-                job=job, sink_id=options.sink_id, batch_id=batch_id, files=tuple(sorted(files))
-            )
+            check_staged(staging_root(options.root) / job, files)
+            intent = Intent(job, options.sink_id, batch_id, tuple(sorted(files)))
             count = store.append(intent)
         _sweep(options, job, None, disk, clock() / 1000)
     return count
@@ -181,22 +175,18 @@ def _is_known(options: SinkOptions, batch_id: int | None) -> bool:
 
 def sweep_job(options: SinkOptions, job: str) -> None:
     """Take away what a failed job staged, unless its commit has begun; needs no lock."""
-    disk, staging = Disk(), staging_root(options.root)
     try:
         intent = read_intent(options.root)
     except StoreDamagedError:
-        return  # says itself, when the next commit comes
-    _sweep(options, job, None if intent is None else intent.job, disk, time.time())
-    for directory in (staging, staging.parent):
-        disk.remove_directory(directory)
+        return  # the next commit says so
+    _sweep(options, job, None if intent is None else intent.job, Disk(), time.time())
 
 
 def _sweep(options: SinkOptions, job: str, kept: str | None, disk: Disk, now_s: float) -> None:
     """Remove the directories of a job and of earlier batches of its stream, and abandoned ones."""
     try:
         for directory in sorted(staging_root(options.root).glob("*")):
-            stream = directory.name.rpartition(".")[0]
-            is_done = options.streaming and stream == job.rpartition(".")[0]
+            is_done = options.streaming and directory.name.rpartition(".")[0] == options.kind
             is_old = directory.stat().st_mtime < now_s - ABANDONED_AFTER_S
             if directory.name != kept and (directory.name == job or is_done or is_old):
                 for path in sorted(directory.iterdir()):
@@ -257,7 +247,7 @@ class SinkStore:
         replace_whole(intent_path(root), sealed(intent), disk)
         count = 0
         for number, row in enumerate(self._rows(intent)):
-            if is_among(intent.present, number):
+            if intent.present and is_among(intent.present, number):
                 continue
             result = store.put_prepared(*row)
             if not result.is_stored:
@@ -282,17 +272,16 @@ class SinkStore:
 
         Each row has one possible place, since nobody else put in between: the lock was held.
         """
-        root, config = self._options.root, self._options.config
+        root = self._options.root
         if intent.start < self.store.min_physical_offset:
             raise StoreError(
                 f"{intent.title} was interrupted at physical offset {intent.start}, and the log "
                 f"begins at {self.store.min_physical_offset} by now: what is missing is unknown",
                 hint=f"look at the messages, then move {intent_path(root)} away",
             )
-        check_staged(staging_root(root) / intent.job, intent.files, begun=True)
-        observed = observed_sizes(StoreLayout.of(root, config), config)
-        file_size = resolve_sizes(config, observed).commit_log_file_bytes
-        store_flags = host_flags(b"", encode_host(config.store_host))
+        check_staged(staging_root(root) / intent.job, intent.files)
+        file_size = _file_size(self._options)
+        store_flags = host_flags(b"", encode_host(self._options.config.store_host))
         place, present = intent.start, intent.present
         for number, (message, body, queue_id) in enumerate(self._rows(intent)):
             if is_among(intent.present, number):
@@ -392,10 +381,7 @@ def read_ledger(root: str | Path, sink_id: str | None) -> Ranges:
 
 def is_among(ranges: Ranges, number: int | None) -> bool:
     """Whether a number is in one of the ranges."""
-    if not ranges or number is None:
-        return False
-    at = bisect_right(ranges, number, key=lambda run: run[0]) - 1
-    return at >= 0 and number < ranges[at][1]
+    return number is not None and any(first <= number < stop for first, stop in ranges)
 
 
 def with_number(ranges: Ranges, number: int) -> Ranges:

@@ -64,59 +64,36 @@ the store gives; of rows to be written they are left out."""
 
 STAGED: Final = pa.schema(
     {
-        "body": pa.large_binary(),
-        "queueId": pa.int32(),
-        "properties": pa.binary(),
-        "bornTimestamp": pa.int64(),
-        "topic": pa.string(),
-        "flag": pa.int32(),
-        "sysFlag": pa.int32(),
-        "bornHost": pa.string(),
-        "reconsumeTimes": pa.int32(),
+        "body": pa.large_binary(), "queueId": pa.int32(), "properties": pa.binary(),
+        "bornTimestamp": pa.int64(), "topic": pa.string(), "flag": pa.int32(),
+        "sysFlag": pa.int32(), "bornHost": pa.string(), "reconsumeTimes": pa.int32(),
         "preparedTransactionOffset": pa.int64(),
     }
-)
+)  # fmt: skip
 """What the commit gets of each row; `bornTimestamp` is null for the store time."""
 
 _NAMES: Final = {name.lower(): name for name in COLUMNS}
 _ASSIGNED: Final = {name.lower() for name in TABLES["messages"]} - set(_NAMES)
-_DEFAULTS: Final = {
-    "flag": 0,
-    "sysFlag": 0,
-    "bornHost": DEFAULT_HOST,
-    "reconsumeTimes": 0,
-    "preparedTransactionOffset": 0,
-}
-_LOOKED_AT: Final = (
-    "topic", "bornHost", "sysFlag", "queueId", "properties", "keys", "uniqKey", "tags",
-)  # fmt: skip
 _ZLIB_METHOD: Final = 8
 
 
 def check_columns(types: Sequence[tuple[str, str]], topic: str | None) -> None:
-    """Check names and types (Spark's simple texts) of the columns to be written.
-
-    Raises
-    ------
-    ConfigError
-        A column is missing, unknown, there twice, or of a type that it may not have.
-    """
+    """Refuse columns by names and types (Spark's simple texts) before any work."""
     seen = set()
     for given, kind in types:
         if given.lower() in _ASSIGNED:
             continue
         name = _NAMES.get(given.lower(), given)
         allowed = COLUMNS.get(name, ())
+        if kind in allowed and name not in seen:
+            seen.add(name)
+            continue
+        what, hint = f"column {name} must be {' or '.join(allowed)}, found {kind}", "cast it"
         if not allowed:
             what = f"a message has no column {given!r}"
             hint = f"its columns are {', '.join(COLUMNS)}; drop others or put them in properties"
         elif name in seen:
             what, hint = f"column {name} is there twice", "drop one"
-        elif kind not in allowed:
-            what, hint = f"column {name} must be {' or '.join(allowed)}, found {kind}", "cast it"
-        else:
-            seen.add(name)
-            continue
         raise ConfigError(what, key=name, value=kind, hint=hint)
     if "body" not in seen:
         raise ConfigError("there is no column body", key="body", hint="name the column so")
@@ -136,31 +113,28 @@ class RowEncoder:
         self._store_flags = host_flags(b"", encode_host(options.config.store_host))
         self._partition_id = self._turn = partition_id
         self._first = 0
-        self._known: dict[tuple[object, ...], int] = {}
+        self._head_sizes: dict[tuple[object, ...], int] = {}
 
     def encode(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """Yield the messages of a batch in chunks of about `chunk_bytes`, with `STAGED` columns.
 
-        Raises
-        ------
-        RefusedMessageError
-            A row is no message that the store takes; says which row, and why.
+        Raises `RefusedMessageError` for a row that the store does not take; says which, and why.
         """
         given = zip(batch.schema.names, batch.columns, strict=True)
         columns = {_NAMES.get(name.lower(), ""): column for name, column in given}
         count = batch.num_rows
-        self._known.clear()
+        self._head_sizes.clear()
         if self._options.topic is not None:
             columns["topic"] = pa.repeat(self._options.topic, count)
-        for name, default in _DEFAULTS.items():
-            found = columns.get(name)
-            columns[name] = pa.repeat(default, count) if found is None else found.fill_null(default)
+        for name in STAGED.names[5:]:
+            default = DEFAULT_HOST if name == "bornHost" else 0
+            columns[name] = columns.get(name, pa.repeat(default, count)).fill_null(default)
         born = columns.get("bornTimestamp", pa.nulls(count))
         if pa.types.is_timestamp(born.type):
             born = born.cast(pa.timestamp("ms", born.type.tz), safe=False)
         columns["bornTimestamp"] = born
         columns["body"] = columns["body"].cast(pa.large_binary())
-        columns["queueId"], columns["properties"] = self._row_by_row(columns, count)
+        columns["queueId"], columns["properties"] = self._row_by_row(columns)
         arrays = [columns[field.name].cast(field.type) for field in STAGED]
         messages = pa.RecordBatch.from_arrays(arrays, schema=STAGED)
         self._first += count
@@ -168,19 +142,17 @@ class RowEncoder:
         for first in range(0, count, rows):
             yield messages.slice(first, rows)
 
-    def _row_by_row(self, columns: dict[str, pa.Array], count: int) -> tuple[pa.Array, pa.Array]:
+    def _row_by_row(self, columns: dict[str, pa.Array]) -> tuple[pa.Array, pa.Array]:
         """Return the queue and the properties of each row, after all checks."""
         queue_ids, blocks = [], []
         bodies = columns["body"]
-        sizes = pc.binary_length(bodies).fill_null(-1)
+        names = ("topic", "bornHost", "sysFlag", "queueId", "properties", "keys", "uniqKey", "tags")
         row, topic = 0, None
         try:
-            lists = [
-                columns[name].to_pylist() if name in columns else repeat(None, count)
-                for name in _LOOKED_AT
-            ]
+            lists = [columns[one].to_pylist() if one in columns else repeat(None) for one in names]
+            sizes = pc.binary_length(bodies).fill_null(-1).to_pylist()
             for row, (size, topic, host, sys_flag, queue_id, *parts) in enumerate(
-                zip(sizes.to_pylist(), *lists, strict=False)
+                zip(sizes, *lists, strict=False)
             ):
                 if sys_flag & COMPRESSED_FLAG and size > 0:
                     _check_compressed(sys_flag, bodies[row].as_buffer())
@@ -190,17 +162,19 @@ class RowEncoder:
                 self._check_sizes(size, len(block), self._head_size(topic, host, sys_flag))
                 queue_ids.append(self._queue_id(queue_id, pairs))
                 blocks.append(block)
-        except UnicodeDecodeError as error:  # which Spark lets through
-            what = f"a text of this row or a later one is not UTF-8: {error}"
-            hint = "encode binary values, for example as base64"
-            raise self._refusal(row, topic, what, hint) from error
-        except (RefusedMessageError, InvalidNameError) as error:
-            raise self._refusal(row, topic, error.message, error.hint) from error
+        except (RefusedMessageError, InvalidNameError, UnicodeDecodeError) as error:
+            what = getattr(error, "message", f"here or further on a text is not UTF-8: {error}")
+            raise RefusedMessageError(
+                f"row {self._first + row} of task {self._partition_id} (topic {topic!r:.60}) "
+                f"cannot be stored: {what}",
+                hint=getattr(error, "hint", None)
+                or "mend or filter such rows; nothing was written",
+            ) from error
         return pa.array(queue_ids, pa.int32()), pa.array(blocks, pa.binary())
 
     def _head_size(self, topic: str, host: str, sys_flag: int) -> int:
         """Return the size of a record without body and properties, after a look at what it says."""
-        size = self._known.get((topic, host, sys_flag))
+        size = self._head_sizes.get((topic, host, sys_flag))
         if size is None:
             check_topic(topic)
             refuse_transaction(sys_flag)
@@ -208,47 +182,34 @@ class RowEncoder:
             size = record_size(
                 body_size=0, topic_size=len(topic), properties_size=0, sys_flag=flags
             )
-            self._known[topic, host, sys_flag] = size
+            self._head_sizes[topic, host, sys_flag] = size
         return size
 
     def _check_sizes(self, body: int, properties: int, head: int) -> None:
+        size, room = head + body + properties, self._file_size - END_FILE_MIN_BLANK_SIZE
         limit = self._options.config.max_message_size
-        size = head + body + properties
-        what = None
+        if 0 <= body <= limit and properties <= PROPERTIES_SIZE_MAX and size <= room:
+            return
+        what = f"{size} bytes do not fit a CommitLog file of {self._file_size} bytes, which holds "
+        what += str(room)
         if body < 0:
             what = "its body is null, and an empty one is b''"
         elif body > limit:
             what = f"body of {body} bytes exceeds maxMessageSize of {limit}"
         elif properties > PROPERTIES_SIZE_MAX:
             what = f"properties of {properties} bytes exceed the limit of {PROPERTIES_SIZE_MAX}"
-        elif size > self._file_size - END_FILE_MIN_BLANK_SIZE:
-            what = (
-                f"{size} bytes do not fit a CommitLog file of {self._file_size} bytes, "
-                f"which holds {self._file_size - END_FILE_MIN_BLANK_SIZE}"
-            )
-        if what is not None:
-            raise RefusedMessageError(what)
+        raise RefusedMessageError(what)
 
     def _queue_id(self, given: int | None, pairs: dict[str, str]) -> int:
         """Return the queue given, else that of the keys, else the next in turn."""
         if given is not None:
             return check_queue_id(given)
-        count = self._options.queue_count
-        keys = pairs.get(KEYS)
+        count, keys = self._options.queue_count, pairs.get(KEYS)
         if keys:
             # As SelectMessageQueueByHash of 4.9: Math.abs of the remainder that Java gives.
             return abs(string_hash(keys)) % count
         self._turn += 1
         return (self._turn - 1) % count
-
-    def _refusal(
-        self, row: int, topic: str | None, what: str, hint: str | None
-    ) -> RefusedMessageError:
-        return RefusedMessageError(
-            f"row {self._first + row} of task {self._partition_id} (topic {topic!r:.60}) cannot "
-            f"be stored: {what}",
-            hint=hint or "mend or filter such rows; nothing was written",
-        )
 
 
 def _pairs(given: Any, keys: Any, unique_key: str | None, tags: str | None) -> dict[str, str]:

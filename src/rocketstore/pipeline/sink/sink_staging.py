@@ -50,32 +50,17 @@ def staging_root(root: str | Path) -> Path:
 
 def new_job(options: SinkOptions) -> str:
     """Make the directory that a job's tasks stage in, on the driver; return its name."""
-    kind = "stream" if options.streaming else "write"
-    job = f"{kind}.{options.sink_id or ''}.{uuid.uuid4().hex}"
+    job = f"{options.kind}.{uuid.uuid4().hex}"
     directory = staging_root(options.root) / job
     with plain_write_errors(directory, _NOTHING):
-        try:
-            directory.mkdir(parents=True)
-        except FileNotFoundError:  # an abort has just taken the empty directory above
-            directory.mkdir(parents=True)
+        directory.mkdir(parents=True)
     return job
-
-
-def is_of_stream(name: str, job: str) -> bool:
-    """Whether a directory is of a batch of the same stream as a job: a sinkId has one query."""
-    return job.startswith("stream.") and name.rpartition(".")[0] == job.rpartition(".")[0]
 
 
 def stage_chunks(
     root: str | Path, job: str, partition_id: int, chunks: Iterable[pa.RecordBatch]
 ) -> StagedFile | None:
-    """Write the chunks of one attempt of a task and sync them; None when there is none.
-
-    Raises
-    ------
-    StoreError
-        The place cannot be written, or is not the one that the driver made.
-    """
+    """Write the chunks of one attempt of a task and sync them; None when there is none."""
     path = staging_root(root) / job / f"{partition_id:05}-{uuid.uuid4().hex}.arrows"
     rest = iter(chunks)
     first = next(rest, None)
@@ -101,35 +86,21 @@ def stage_chunks(
     return StagedFile(path.name, tuple(written))
 
 
-def check_staged(directory: Path, files: Iterable[StagedFile], *, begun: bool) -> None:
-    """Refuse files that are missing or not as long as reported, before anything is appended.
-
-    `begun` says that an earlier commit may have appended a part of the batch.
-
-    Raises
-    ------
-    StoreDamagedError
-        There is one.
-    """
+def check_staged(directory: Path, files: Iterable[StagedFile]) -> None:
+    """Refuse files that are missing or not as long as reported, before anything is appended."""
     for file in files:
         path = directory / file.name
         expected = sum(size for size, _ in file.chunks)
         try:
             found = path.stat().st_size
         except OSError as error:
-            raise _damaged(path, f"cannot be read: {error.strerror}", begun=begun) from error
+            raise _damaged(path, f"cannot be read: {error.strerror}") from error
         if found != expected:
-            raise _damaged(path, f"has {found} bytes, its task wrote {expected}", begun=begun)
+            raise _damaged(path, f"has {found} bytes, its task wrote {expected}")
 
 
 def read_chunks(directory: Path, files: Iterable[StagedFile]) -> Iterator[pa.RecordBatch]:
-    """Yield the chunks of staged files; one at a time is held.
-
-    Raises
-    ------
-    StoreDamagedError
-        A file is missing, shorter than reported, or was changed.
-    """
+    """Yield the chunks of staged files as they were written; one at a time is held."""
     for file in files:
         path = directory / file.name
         try:
@@ -157,11 +128,9 @@ def _create(path: Path) -> int:
             ) from error
 
 
-def _damaged(path: Path, what: str, *, begun: bool = True) -> StoreDamagedError:
-    hint = "nothing of it was appended; run the write again"
-    if begun:
-        hint = (
-            "a part of the batch may be in the log: bring the file back and write again, or move "
-            "sink/intent.json of the store away to leave it at that part"
-        )
-    return StoreDamagedError(f"staged file {path} {what}", hint=hint)
+def _damaged(path: Path, what: str) -> StoreDamagedError:
+    return StoreDamagedError(
+        f"staged file {path} {what}",
+        hint="run the write again; where the store has sink/intent.json, a part of the batch is in "
+        "the log: bring the file back, or move the intent away to leave it at that part",
+    )

@@ -41,18 +41,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-DEFAULT_QUEUE_COUNT: Final = 4
-"""Queues that a producer of 4.9 asks for (defaultTopicQueueNums of DefaultMQProducer)."""
-
-DEFAULT_CHUNK_BYTES: Final = 8 * MiB
-"""Two bodies of the largest size, or thousands of usual ones."""
-
-DEFAULT_LOCK_TIMEOUT_S: Final = 60.0
-"""Another sink has the store for as long as it appends one batch: several GB in this time."""
-
-QUEUE_COUNT_MAX: Final = 65_536
-"""A queue is a directory with a file of 6 MB; more of them is a slip."""
-
 _STORE_KEYS: Final = (
     "mappedFileSizeCommitLog", "mappedFileSizeConsumeQueue", "maxHashSlotNum", "maxIndexNum",
     "maxMessageSize",
@@ -74,15 +62,14 @@ class SinkOptions:
     chunk_bytes: int
     lock_timeout_s: float
 
+    @property
+    def kind(self) -> str:
+        """What the names of its jobs begin with; a stream's say which, since it has one query."""
+        return f"stream.{self.sink_id}" if self.streaming else "write"
+
 
 def parse_sink_options(given: Mapping[str, str], *, streaming: bool) -> SinkOptions:
-    """Return the options of a write.
-
-    Raises
-    ------
-    ConfigError
-        An unknown option, a malformed value, or a missing one.
-    """
+    """Return the options of a write; raises `ConfigError` for what cannot be meant."""
     values = GivenOptions(given, frozenset({SINK}))
     sink_id, batch_id = values.get("sinkId"), values.number("batchId")
     if sink_id is not None and _SINK_ID.fullmatch(sink_id) is None:
@@ -102,6 +89,7 @@ def parse_sink_options(given: Mapping[str, str], *, streaming: bool) -> SinkOpti
             key=name,
             hint="give both for a write that takes effect once, or neither",
         )
+    # Another sink has the store for as long as it appends one batch: several GB in a minute.
     lock_timeout_s = values.seconds("lockTimeout")
     return SinkOptions(
         root=_root(values),
@@ -110,9 +98,9 @@ def parse_sink_options(given: Mapping[str, str], *, streaming: bool) -> SinkOpti
         topic=values.get("topic"),
         sink_id=sink_id,
         batch_id=batch_id,
-        queue_count=values.number("queueCount", 1, QUEUE_COUNT_MAX) or DEFAULT_QUEUE_COUNT,
-        chunk_bytes=values.byte_count("chunkBytes", 1024 * MiB) or DEFAULT_CHUNK_BYTES,
-        lock_timeout_s=DEFAULT_LOCK_TIMEOUT_S if lock_timeout_s is None else lock_timeout_s,
+        queue_count=values.number("queueCount", 1, 65_536) or 4,  # as DefaultMQProducer of 4.9
+        chunk_bytes=values.byte_count("chunkBytes", 1024 * MiB) or 8 * MiB,
+        lock_timeout_s=60.0 if lock_timeout_s is None else lock_timeout_s,
     )
 
 
@@ -161,13 +149,7 @@ class _Sink:
 
     @classmethod
     def planned(cls, given: Mapping[str, str], schema: StructType, *, overwrite: bool) -> Self:
-        """Return the sink, after all that can be refused before any work.
-
-        Raises
-        ------
-        ConfigError, StoreError
-            It cannot be written so, or there.
-        """
+        """Return the sink, after all that can be refused before any work."""
         from rocketstore.pipeline.sink import sink_commit  # noqa: PLC0415 - on the driver only
 
         options = parse_sink_options(given, streaming=cls.streaming)
