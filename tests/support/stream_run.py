@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from rocketstore.pipeline.columns import TABLES
-from rocketstore.pipeline.streaming.following import Stream
 from rocketstore.pipeline.streaming.stream_options import (
     Limits,
     from_json,
     parse_stream_options,
 )
-from rocketstore.pipeline.streaming.stream_reader import read_tasks
+from rocketstore.pipeline.streaming.stream_read import read_tasks
+from rocketstore.pipeline.streaming.stream_reader import Stream
 from support.pipeline_tables import ARROW_TYPES
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ from rocketstore.pipeline.options import ANY_BROKER, EARLIEST, LATEST, QueuePlac
 from rocketstore.units import QueueKey
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from rocketstore.pipeline.files import Files, OpenFile
     from rocketstore.pipeline.options import ReadOptions
@@ -103,17 +103,23 @@ class QueueFiles:
 
     def min_offset(self, log_min: int) -> int:
         """Return the first queue offset whose record the log may still have."""
-        low, stop = self.first_offset, self.written_stop()
-        high = stop
+        first, stop = self.first_offset, self.written_stop()
+        at = self.first_where(first, stop, lambda entry: entry.physical_offset >= log_min)
+        return self.next_message(at, stop)[0]
+
+    def first_where(self, low: int, high: int, test: Callable[[QueueEntry], bool]) -> int:
+        """Return the first offset from which on a test of entries holds, `high` if none.
+
+        Fillers stand for lost records inside a queue, too: they count with what follows them.
+        """
         while low < high:
             middle = (low + high) // 2
-            # Fillers stand for lost records inside a queue, too: they count with what follows them.
             at, entry = self.next_message(middle, high)
-            if entry is not None and entry.physical_offset < log_min:
-                low = at + 1
-            else:
+            if entry is None or test(entry):
                 high = middle
-        return self.next_message(low, stop)[0]
+            else:
+                low = at + 1
+        return low
 
     def next_message(self, start: int, stop: int) -> tuple[int, QueueEntry | None]:
         """Return the first entry in [start, stop) that points at a record; `stop` and None else."""

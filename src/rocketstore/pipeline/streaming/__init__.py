@@ -1,4 +1,4 @@
 """``readStream``: follow a store that is being written, every message in one batch.
 
-Read `following` first (what a batch is), then `live_log` or `live_queue` (what is followed).
+Read `stream_reader` first (what a batch is), then `live_lines` (what is followed).
 """

@@ -157,11 +157,6 @@ class Limits(NamedTuple):
     max_bytes: int | None = None
     min_rows: int | None = None
 
-    @property
-    def is_unlimited(self) -> bool:
-        """Whether everything there is may be read."""
-        return self.max_rows is None and self.max_bytes is None
-
     def fitting(self, sizes: npt.NDArray[np.int64], rows: int = 0, size_bytes: int = 0) -> int:
         """Return how many of some records fit when `rows` of `size_bytes` were taken already."""
         count = len(sizes)

@@ -1,68 +1,66 @@
-"""The stream as Spark's Python Data Source API wants it, and what an executor does for it.
+"""``readStream``: what Spark calls, and lines that are followed, in batches between two places.
 
-One reader lives in a process of its own as long as the query runs and is asked for offsets and
-tasks; others are pickled to executors and asked to ``read``. So nothing is kept here that a task or
-a restart needs: that is in the offsets. ``commit`` is left alone, as Spark never calls it for the
-last batch.
+A *line* is the log of one store (`LiveLog`) or one of its queues (`LiveQueue`). A batch is what
+lies between two places of each line, and each place is checked before it is used: the record
+before it must be the one that was there when the place was saved.
 
-Law: the planner saw a record after every byte of a task's range, so everything in it is a record,
-a filler, or damage. What is not there now (a file that was deleted, a log that was cut, a network
-mount that lags) is data loss; it never makes a batch quietly smaller.
+Law: no loss is silent, and no batch is quietly smaller. ``failOnDataLoss`` decides between an error
+and a warning that says what is gone and where the stream goes on, which is never before its place:
+that would repeat what a sink has.
 """
 
 from __future__ import annotations
 
+import functools
+import time
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, ParamSpec, TypeAlias, TypeVar
 
-import numpy as np
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
-    ReadMaxRows,
-    SupportsTriggerAvailableNow,
-)
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.streaming import datasource as spark
 
-from rocketstore.errors import StoreError
-from rocketstore.events import get_logger
-from rocketstore.message import TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
-from rocketstore.pipeline.files import files_at, opened
-from rocketstore.pipeline.log_read import damage_of, described, refused, scanned
-from rocketstore.pipeline.planning import SplitTask, bytes_per_task
-from rocketstore.pipeline.projection import record_batches, select
+from rocketstore.errors import ConfigError, StoreError
+from rocketstore.pipeline.options import ANY_BROKER, EARLIEST, LATEST
+from rocketstore.pipeline.planning import bytes_per_task, grouped
+from rocketstore.pipeline.queues import is_chosen, list_queues
 from rocketstore.pipeline.source import TaskPartition, check_schema, plain_errors
-from rocketstore.pipeline.stores import SegmentState
+from rocketstore.pipeline.stores import find_stores
+from rocketstore.pipeline.streaming.live_lines import LiveLog, LiveQueue
 from rocketstore.pipeline.streaming.stream_options import (
+    LOG,
+    QUEUES,
     UNLIMITED,
+    Place,
+    StreamOffset,
     from_json,
     latest_json,
+    named_place,
     parse_stream_options,
 )
-from rocketstore.scan.columns import RecordColumns
+from rocketstore.pipeline.streaming.stream_read import Losses, read_tasks
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    import numpy.typing as npt
     import pyarrow as pa
-    from pyspark.sql.streaming.datasource import ReadLimit
     from pyspark.sql.types import StructType
 
-    from rocketstore.pipeline.options import ReadOptions
-    from rocketstore.pipeline.stores import Segment, StorePlace
-    from rocketstore.pipeline.streaming.following import Stream
-    from rocketstore.pipeline.streaming.stream_options import StreamOffset, StreamOptions
-    from rocketstore.scan.scanner import ScanBatch
-    from rocketstore.units import ByteRange
+    from rocketstore.pipeline.stores import StorePlace
+    from rocketstore.pipeline.streaming.stream_options import Key, Limits, StreamOptions
+    from rocketstore.pipeline.streaming.stream_read import StreamTask
 
-    Numbers = npt.NDArray[np.int64]
+    Line: TypeAlias = LiveLog | LiveQueue
 
-HINT: Final = 'to go on with what is there: option("failOnDataLoss", "false")'
+LIGHT_QUEUE_PREFIX: Final = "%LMQ%"
+"""Such queues point at records of other topics, which are rows under their own topic only."""
 
-_log = get_logger(__name__)
+Given = ParamSpec("Given")
+Answer = TypeVar("Answer")
 
 
-class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class StoreStreamReader(DataSourceStreamReader, spark.SupportsTriggerAvailableNow):
     """Reads a store as a stream; see ``docs/guide/spark-streaming.md``."""
 
     def __init__(self, given: Mapping[str, str], schema: StructType) -> None:
@@ -82,8 +80,6 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @cached_property
     def stream(self) -> Stream:
         """What decides; executors have no need of it."""
-        from rocketstore.pipeline.streaming.following import Stream  # noqa: PLC0415 - not on executors
-
         return Stream(self.stream_options)
 
     @plain_errors()
@@ -92,17 +88,18 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self.stream.initial().to_json()
 
     @plain_errors()
-    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+    def getDefaultReadLimit(self) -> spark.ReadLimit:  # noqa: N802
         """Return what Spark hands to ``latestOffset`` unless it wants all there is."""
-        if self.stream_options.limits == UNLIMITED:
-            return ReadAllAvailable()
-        return ReadMaxRows(self.stream_options.limits.max_rows or 1)  # a sign; ours are looked up
+        limits = self.stream_options.limits
+        # Spark only hands it back, so its number says nothing: limits are looked up in the options.
+        is_all = limits == UNLIMITED
+        return spark.ReadAllAvailable() if is_all else spark.ReadMaxRows(limits.max_rows or 1)
 
     @plain_errors()
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+    def latestOffset(self, start: dict[str, Any], limit: spark.ReadLimit) -> dict[str, Any]:  # noqa: N802
         """Return the offset after the next batch; `start` itself where there is nothing to do."""
         begin = from_json(start, self.stream.kind)
-        is_all = isinstance(limit, ReadAllAvailable)
+        is_all = isinstance(limit, spark.ReadAllAvailable)
         limits = UNLIMITED if is_all else self.stream_options.limits
         self.reached = self.stream.advance(begin, limits, self.target)
         return start if self.reached is begin else self.reached.to_json()
@@ -127,8 +124,6 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one task."""
-        from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415 - executors only
-
         if partition.value is None:
             return
         schema = to_arrow_schema(self.row_schema, timezone="UTC")
@@ -139,182 +134,248 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"given": self.given, "row_schema": self.row_schema}
 
 
-# --- tasks --------------------------------------------------------------------------------------
+# --- without Spark ------------------------------------------------------------------------------
 
 
-class Losses:
-    """What one stream or task has lost; `count` is of those that were accepted."""
+class Move(NamedTuple):
+    """What a batch reads of one `Line`: from `begin` to the place `goal`."""
 
-    def __init__(self, options: ReadOptions) -> None:
-        self.is_error = options.fail_on_data_loss
-        self._reported: set[str] = set()
-
-    @property
-    def count(self) -> int:
-        """How many were reported; one that the next batch meets again counts once."""
-        return len(self._reported)
-
-    def report(self, what: str, then: str) -> None:
-        """Raise or count a loss: `what` says where, expected and found, `then` what follows."""
-        if self.is_error:
-            raise StoreError(f"data loss: {what}", hint=HINT)
-        if what not in self._reported:
-            self._reported.add(what)
-            _log.warning("data loss %d of this stream: %s; %s", self.count, what, then)
+    line: Any
+    begin: Place
+    goal: Place
 
 
-class QueueSpan(NamedTuple):
-    """Queue offsets ``[start, stop)`` of a queue, and where its first and last record start.
+def again_if_a_file_went(method: Callable[Given, Answer]) -> Callable[Given, Answer]:
+    """Ask again when retention deletes a file after it was listed; that answer says the loss."""
 
-    A queue that was deleted and made again has records of the same numbers elsewhere in the log.
-    """
+    @functools.wraps(method)
+    def asked(*args: Given.args, **kwargs: Given.kwargs) -> Answer:
+        try:
+            return method(*args, **kwargs)
+        except StoreError as error:
+            if not isinstance(error.__cause__, FileNotFoundError):
+                raise
+        return method(*args, **kwargs)
 
-    topic: str
-    queue_id: int
-    start: int
-    stop: int
-    low: int
-    high: int
-
-
-class StreamTask(NamedTuple):
-    """A byte range of one CommitLog file, and what of it belongs to the batch.
-
-    Attributes
-    ----------
-    spans
-        The wanted queues; None is every record.
-    expected
-        Queue offsets whose records start in the range, as far as that is known.
-    """
-
-    split: SplitTask
-    spans: tuple[QueueSpan, ...] | None = None
-    expected: int | None = None
+    return asked
 
 
-def pieces(
-    store: StorePlace, segments: Sequence[Segment], wanted: ByteRange, options: ReadOptions
-) -> Iterator[SplitTask]:
-    """Yield byte ranges that cover what is there of a range of the log."""
-    step = bytes_per_task(wanted.size, options)
-    for segment in segments:
-        start = max(0, wanted.start - segment.base)
-        stop = min(segment.size, wanted.stop - segment.base)
-        while start < stop and segment.state is not SegmentState.MISSING:
-            # Cut where the whole file would be cut, so that small batches do not cut much.
-            edge = min(stop, (start // step + 1) * step)
-            yield SplitTask(store, segment, start, edge, ())
-            start = edge
+class Stream:
+    """Offsets and tasks of a query, without Spark; `ends` is where its lines ended lately."""
 
+    def __init__(self, options: StreamOptions, clock: Callable[[], float] = time.monotonic) -> None:
+        self.options = options
+        self.kind = QUEUES if options.read.has_topic_choice else LOG
+        self.lines: type[Line] = LiveQueue if self.kind == QUEUES else LiveLog
+        self.losses = Losses(options.read)
+        self.ends: dict[Key, Place] = {}
+        self._clock = clock
+        self._last_trigger_s: float | None = None
 
-def read_tasks(
-    tasks: Sequence[StreamTask], options: ReadOptions, schema: pa.Schema
-) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a task, of which `options` ask what is asked of each record.
+    @again_if_a_file_went
+    def initial(self) -> StreamOffset:
+        """Return where a query that was never run begins."""
+        stores = self._stores()
+        for key, named in (
+            ("startingOffsets", self.options.starts),
+            ("startingOffsetsByTimestamp", self.options.start_times_ms),
+        ):
+            for name in {place.broker for place in named if place} - {ANY_BROKER, *stores}:
+                hint = f"the stores are {', '.join(stores)}"
+                raise ConfigError(f"option {key} names store {name!r}", key=key, hint=hint)
+        places = {key: self._first_place(line) for key, line in self._found().items()}
+        return StreamOffset(self.kind, places, is_initial=True)
 
-    Raises
-    ------
-    StoreDamagedError
-        The range is damaged, and the policy is ``fail``.
-    StoreError
-        A record of the batch is not there, and `failOnDataLoss` is set.
-    """
-    for task in tasks:
-        broker = task.split.store.broker_name
-        for columns in _records(task, options):
-            wanted = select(columns, options, (), broker)
-            if len(wanted):
-                yield from record_batches(
-                    wanted, schema, broker=broker, decompress=options.decompress_body
+    @again_if_a_file_went
+    def latest(self) -> StreamOffset:
+        """Return the end of every line."""
+        return StreamOffset(self.kind, {key: line.end for key, line in self._found().items()})
+
+    @again_if_a_file_went
+    def advance(
+        self, start: StreamOffset, limits: Limits = UNLIMITED, target: StreamOffset | None = None
+    ) -> StreamOffset:
+        """Return the offset after the next batch; `start` itself when there is nothing new.
+
+        Parameters
+        ----------
+        target
+            Not to be passed, if given (``AvailableNow``).
+
+        Raises
+        ------
+        StoreError
+            Data was lost, and `failOnDataLoss` is set.
+        """
+        is_cut = limits.max_rows is not None or limits.max_bytes is not None
+        found = self._found(start.places, self.ends if is_cut else {})
+        for key in start.places.keys() - found.keys():
+            if not self._is_kept(key, start.places[key]):
+                self._report_absent("the checkpoint has", key, start.places[key])
+        settled = {key: place._replace(since=place.offset) for key, place in start.places.items()}
+        places, moves = dict(settled), []
+        for key, line in found.items():
+            if target is not None and key not in target.places and key not in start.places:
+                continue
+            begin = places[key] = self._begin(line, start.places.get(key))
+            goal = self.ends[key] = line.end
+            if target is not None and target.places.get(key, begin).offset < goal.offset:
+                goal = target.places.get(key, begin)
+            if goal.offset > begin.offset:
+                moves.append(Move(line, begin, goal))
+        if target is None and self._is_too_early(moves, limits.min_rows) and not start.is_initial:
+            return start
+        for of_store in _by_store(moves):
+            goals = {line.key: goal for line, _, goal in of_store}
+            for key, place in (self.lines.cut(of_store, limits) if is_cut else goals).items():
+                places[key] = place._replace(since=places[key].offset)
+        is_new = start.is_initial or places != settled
+        return StreamOffset(self.kind, places) if is_new else start
+
+    @again_if_a_file_went
+    def plan(self, start: StreamOffset, end: StreamOffset) -> list[tuple[StreamTask, ...]]:
+        """Return the tasks of the batch between two offsets, each a row of byte ranges.
+
+        Raises
+        ------
+        StoreDamagedError
+            A queue's entries cannot be believed, and the policy for damage is ``fail``.
+        StoreError
+            Data was lost, and `failOnDataLoss` is set.
+        """
+        found, read, moves = self._found(), self.options.read, []
+        for key, place in end.places.items():
+            begin = start.places.get(key)
+            if begin is None or begin.offset != place.since:
+                begin = Place(place.offset if place.since is None else place.since)
+            if begin.offset >= place.offset:
+                continue
+            if key in found:
+                moves.append(self._checked_move(found[key], begin, place))
+            else:
+                self._report_absent("the batch ends with", key, place)
+        moves = [move for move in moves if move.begin.offset < move.goal.offset]
+        tasks = [
+            task
+            for of_store in _by_store(moves)
+            for task in self.lines.tasks(of_store, read, self.losses)
+        ]
+        step = bytes_per_task(sum(task.split.byte_count for task in tasks), read)
+        return grouped(tasks, step, lambda task: task.split.byte_count)
+
+    # --- lines ----------------------------------------------------------------------------------
+
+    def _stores(self) -> dict[str, StorePlace]:
+        """Return the stores by name, which must be different."""
+        stores: dict[str, StorePlace] = {}
+        for store in find_stores(self.options.read):
+            other = stores.setdefault(store.broker_name, store)
+            if other is not store:
+                name, places = store.broker_name, f"{other.location} and {store.location}"
+                raise ConfigError(
+                    f"two stores are called {name}: {places}",
+                    key="brokerName",
+                    hint="a stream keeps its offsets by name: give each its own by brokerName",
                 )
+        return stores
+
+    def _found(
+        self, begins: Mapping[Key, Place] | None = None, ends: Mapping[Key, Place] | None = None
+    ) -> Mapping[Key, Line]:
+        """Return the lines there are; both mappings are of what is known of logs."""
+        begins, ends = begins or {}, ends or {}
+        stores = {(name,): store for name, store in self._stores().items()}
+        logs = [LiveLog(store, begins.get(key), ends.get(key)) for key, store in stores.items()]
+        if self.kind == LOG:
+            return {log.key: log for log in logs}
+        queues = [
+            LiveQueue(log, key)
+            for log in logs
+            for key in list_queues(log.store.location)
+            if not key.topic.startswith(LIGHT_QUEUE_PREFIX)
+            and is_chosen(self.options.read, log.store, key)
+        ]
+        return {queue.key: queue for queue in queues}
+
+    def _is_kept(self, key: Key, place: Place) -> bool:
+        """Whether a queue's records are there: then only its files are being made again."""
+        store = self._stores().get(key[0])
+        if store is None or place.record is None:
+            return self.kind == QUEUES and place.offset == 0
+        return LiveLog(store).record(place.record).problem(place) is None
+
+    def _report_absent(self, whose: str, key: Key, place: Place) -> None:
+        name = f"queue {key[1]}/{key[2]} of {key[0]}" if key[1:] else f"a store {key[0]!r}"
+        self.losses.report(
+            f"{whose} {name} at {self.lines.unit} {place.offset}, expected its files below "
+            f"{', '.join(self.options.read.locations)}, found none",
+            "it is left out as long as it is not there",
+        )
+
+    # --- places ---------------------------------------------------------------------------------
+
+    def _first_place(self, line: Line) -> Place:
+        options, broker = self.options, line.store.broker_name
+        since_ms = named_place(options.start_times_ms, broker, line.queue)
+        if since_ms is not None:
+            offset = line.first_since(since_ms)
+            if offset is not None:
+                return line.place(offset)
+            if options.must_have_time:
+                key = "startingOffsetsByTimestampStrategy"
+                hint = f'to begin at its end: option("{key}", "latest")'
+                raise StoreError(f"{line}: nothing was stored at {since_ms} ms or later", hint=hint)
+            return line.end
+        asked = named_place(options.starts, broker, line.queue)
+        asked = options.start if asked is None else asked
+        if asked == LATEST:
+            return line.end
+        if asked == EARLIEST:
+            return line.place(line.start)
+        return line.place(self._checked(line, Place(asked), "startingOffsets asks for"))
+
+    def _begin(self, line: Line, saved: Place | None) -> Place:
+        """Return where the next batch of a line begins."""
+        begin = line.start if saved is None else self._checked(line, saved, "the checkpoint has")
+        place = saved if saved is not None and saved.offset == begin else line.place(begin)
+        return place._replace(since=begin)
+
+    def _checked(self, line: Line, place: Place, whose: str) -> int:
+        """Return a place's offset if it holds, else where the stream goes on."""
+        problem = line.problem(place)
+        if problem is None:
+            return place.offset
+        resumed = line.resume(place)
+        what = f"{line}: {whose} {line.unit} {place.offset}: {problem}"
+        self.losses.report(what, f"the stream goes on at {resumed}")
+        return resumed
+
+    def _checked_move(self, line: Line, begin: Place, end: Place) -> Move:
+        """Return what of a batch is there; without evidence its begin may be an older end."""
+        start = begin.offset
+        if begin.record is not None or start < line.start:
+            start = self._checked(line, begin, "the checkpoint has")
+        problem = line.problem(end) if end.offset > start else None
+        if problem is None:
+            return Move(line, Place(start), end)
+        stop = min(end.offset, line.end.offset)
+        what = f"{line}: the batch ends at {line.unit} {end.offset}: {problem}"
+        self.losses.report(what, f"the batch has what is before {stop}")
+        return Move(line, Place(start), Place(stop))
+
+    def _is_too_early(self, moves: Sequence[Move], least: int | None) -> bool:
+        """Whether less is there than a batch is to have, and the last one is not long ago."""
+        now_s = self._clock()
+        last_s, self._last_trigger_s = self._last_trigger_s, now_s
+        if least is None or last_s is None or now_s - last_s >= self.options.longest_wait_s:
+            return False
+        for move in moves:
+            least -= move.line.count(move, least)
+            if least <= 0:
+                return False
+        self._last_trigger_s = last_s
+        return True
 
 
-def _records(task: StreamTask, options: ReadOptions) -> Iterator[RecordColumns]:
-    """Yield the records of a byte range and account for everything in it."""
-    split, segment, losses = task.split, task.split.segment, Losses(options)
-    spans = None if task.spans is None else _SpanTable(task.spans)
-    damaged: list[int] = []
-
-    def lose(what: str) -> None:
-        where = f"{segment.path} from physical offset {segment.base + split.start} on"
-        losses.report(f"{where}: {what}", "the batch has what is there")
-
-    try:
-        with opened(files_at(split.store.location)[0], segment.path) as file:
-            # A queue's batch may begin in the middle of a damaged range, a log's never does.
-            for batch in scanned(split, file, whole_damage=spans is None):
-                damaged += _damage(split, batch, options)
-                zeros_at, stop = batch.unwritten_at, segment.base + split.stop
-                if segment.is_last and zeros_at is not None and zeros_at < stop:
-                    lose(f"expected records up to {stop}, found zeros at {zeros_at}")
-                wanted = batch.columns if spans is None else spans.of(batch.columns)
-                if len(wanted):
-                    yield wanted
-    except StoreError as error:
-        if not isinstance(error.__cause__, FileNotFoundError):
-            raise
-        lose("the file is gone")
-    if damaged:
-        count, size = len(damaged), sum(damaged)
-        _log.warning("skipped %d damaged ranges of %d bytes in %s", count, size, segment.path)
-    if spans is not None and task.expected is not None:
-        found = spans.count(task.expected, segment.path)
-        # What is not there because of damage, or was said to be lost, is said already.
-        if found < task.expected and not damaged and not losses.count:
-            lose(f"expected {task.expected} records of the batch's queues, found {found}")
-
-
-def _damage(split: SplitTask, batch: ScanBatch, options: ReadOptions) -> Iterator[int]:
-    """Yield how many bytes each damage has, unless it is refused."""
-    for one, _ in damage_of(split, batch):
-        if options.damage == "fail":
-            raise refused(split, one)
-        if options.damage == "report":
-            _log.warning("skipped damage: %s", described(split, one))
-        yield one.range.size
-
-
-class _SpanTable:
-    """The wanted queues, looked up for all records of a batch at once, and what was found."""
-
-    def __init__(self, spans: Sequence[QueueSpan]) -> None:
-        self.topics = {topic: code for code, topic in enumerate({one.topic for one in spans})}
-        table = np.array(sorted((self.topics[one.topic], *one[1:]) for one in spans), np.int64)
-        self.keys = table[:, 0] << 32 | table[:, 1]
-        self.bounds = table[:, 2:]
-        # A number of its own for each offset of the batch, over all queues.
-        sizes = table[:, 3] - table[:, 2]
-        self.firsts = np.cumsum(sizes) - sizes - table[:, 2]
-        self.found: list[Numbers] = [np.empty(0, dtype=np.int64)]
-
-    def of(self, columns: RecordColumns) -> RecordColumns:
-        """Return the records that belong to a wanted queue's range."""
-        texts: Any = columns.to_arrow(["topic"]).column(0)
-        encoded = texts.dictionary_encode()
-        codes = [self.topics.get(text, -1) for text in encoded.dictionary.to_pylist()]
-        numbers = encoded.indices.fill_null(len(codes)).to_numpy(zero_copy_only=False)
-        topics: Numbers = np.array([*codes, -1], dtype=np.int64)[numbers]
-        keys = topics << 32 | (columns.queue_id & 0xFFFFFFFF)
-        at = np.minimum(np.searchsorted(self.keys, keys), len(self.keys) - 1)
-        start, stop, low, high = self.bounds[at].T
-        kind = columns.sys_flag & TRANSACTION_MASK
-        offset, physical = columns.queue_offset, columns.physical_offset
-        mask = (topics >= 0) & (self.keys[at] == keys) & (offset >= start) & (offset < stop)
-        mask &= (physical >= low) & (physical <= high)
-        mask &= (kind != TRANSACTION_PREPARED) & (kind != TRANSACTION_ROLLBACK)
-        self.found.append((self.firsts[at] + offset)[mask])
-        return RecordColumns(columns.buffer, columns.cols[mask], columns.base)
-
-    def count(self, expected: int, path: str) -> int:
-        """Return how many queue offsets the records that were found have."""
-        found = np.concatenate(self.found)
-        count = len(np.unique(found))
-        surplus = len(found) - min(count, expected)
-        if surplus:
-            _log.warning(
-                "%d records in %s state a queue offset that another record has; they are rows of "
-                "the batch as well: rocketstore pipeline audit lists them as queue-conflict",
-                surplus, path,
-            )  # fmt: skip
-        return count
+def _by_store(moves: Sequence[Move]) -> Iterable[list[Move]]:
+    return [list(of_store) for _, of_store in groupby(moves, lambda move: move.line.key[0])]

@@ -1,0 +1,500 @@
+"""Logs and queues as a stream follows them while others write, cut and delete them.
+
+Law: a stream never stands anywhere but after a record that checks out, chain and CRC. What follows
+the last such record, a torn one or nothing, is left to a later look. No lock is taken, so:
+
+- A break is believed only when a second look with fresh bytes finds it at the same place. The
+  writer may be filling the page that was copied first while the one after it is copied.
+- After a break in the file that is being written, records may be what an earlier, longer log left
+  there (decision 0004). They are taken for the log's only when the broken record's length leads to
+  them, or when they are not older than the record before the break.
+- An entry of a queue says where to look, never what a message is. A queue ends after the last entry
+  whose record checks out and names that very queue and number.
+"""
+
+from __future__ import annotations
+
+import zlib
+from functools import cached_property
+from itertools import islice
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
+
+from rocketstore.errors import StoreDamagedError
+from rocketstore.events import get_logger
+from rocketstore.format.blank import BLANK_MAGIC
+from rocketstore.format.queue_entry import filler_mask, written_mask
+from rocketstore.pipeline.files import files_at, opened
+from rocketstore.pipeline.planning import in_time
+from rocketstore.pipeline.queues import queue_files
+from rocketstore.pipeline.stores import SegmentState, list_segments, store_timestamp_ms
+from rocketstore.pipeline.streaming.stream_options import WHOLE_LOG, Place
+from rocketstore.pipeline.streaming.stream_read import QueueSpan, StreamTask, pieces
+from rocketstore.scan import kernels
+from rocketstore.scan.columns import RecordColumns, StopReason, new_columns
+from rocketstore.scan.scanner import describe_break
+from rocketstore.scan.window import scan_window
+from rocketstore.units import ByteRange, MiB, QueueKey
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from rocketstore.format.queue_entry import QueueEntry
+    from rocketstore.pipeline.files import OpenFile
+    from rocketstore.pipeline.options import ReadOptions
+    from rocketstore.pipeline.stores import Segment, StorePlace
+    from rocketstore.pipeline.streaming.stream_options import Key, Limits
+    from rocketstore.pipeline.streaming.stream_read import Losses, Numbers
+    from rocketstore.pipeline.streaming.stream_reader import Move
+    from rocketstore.scan.scanner import ScanBatch
+
+NEAR_BYTES: Final = MiB
+"""How far before the place where a log ended lately a look for its end begins."""
+
+LIMITED_ENTRIES: Final = 2_000_000
+"""Most entries of a store that are held to find out which come first in its log: 64 MB."""
+
+_log = get_logger(__name__)
+
+
+class Seen(NamedTuple):
+    """What stands at a physical offset: one row of an intact record and its CRC-32, or none."""
+
+    columns: RecordColumns
+    crc: int
+    what: str
+
+    @property
+    def is_record(self) -> bool:
+        """Whether an intact record stands there."""
+        return len(self.columns) == 1
+
+    def problem(self, place: Place) -> str | None:
+        """Return what was expected and found unless the record is a place's evidence."""
+        if self.is_record and self.crc == place.crc:
+            return None
+        return (
+            f"expected before it, at physical offset {place.record}, a record with CRC "
+            f"{place.crc:08x}, found {self.what}: the log was cut and written again, or damaged"
+        )
+
+
+class LiveLog:
+    """The log of one store; bounds are looked up once.
+
+    `begin` is where the next batch begins. Where that is far from the end, the end is found from
+    `ended`, where it was lately: a longer log may have ended there that was cut meanwhile, so what
+    comes after `sure_stop` is no part of a batch before it was looked for again.
+    """
+
+    unit = "physical offset"
+    queue = WHOLE_LOG
+
+    def __init__(
+        self, store: StorePlace, begin: Place | None = None, ended: Place | None = None
+    ) -> None:
+        self.store = store
+        self.key: Key = (store.broker_name,)
+        self.segments = list_segments(store)
+        self.start = self.segments[0].base if self.segments else 0
+        tail = next((one.base for one in self.segments if one.is_last), self.start)
+        is_far = begin is not None and begin.offset < tail
+        self.sure_stop = tail if is_far and ended is not None else None
+        self._near = ended if is_far else begin
+
+    def __str__(self) -> str:
+        return self.store.location
+
+    def segment_at(self, offset: int) -> Segment | None:
+        """Return the file, there or missing, that a physical offset lies in."""
+        stops = ((one, one.base + max(one.size, one.file_size)) for one in self.segments)
+        return next((one for one, stop in stops if one.base <= offset < stop), None)
+
+    def _read(self, offset: int, size: int) -> bytes:
+        segment = self.segment_at(offset)
+        if segment is None or segment.state is SegmentState.MISSING:
+            return b""
+        with opened(files_at(self.store.location)[0], segment.path) as file:
+            return file.read(offset - segment.base, size)
+
+    def record(self, offset: int) -> Seen:
+        """Look at a physical offset."""
+        segment, data = self.segment_at(offset), self._read(offset, 128)
+        left = 0 if segment is None else segment.base + segment.file_size - offset
+        total = int.from_bytes(data[:4], "big", signed=True)
+        if len(data) < total <= left:
+            data = self._read(offset, total)
+        array, cols = np.frombuffer(data[:left], dtype=np.uint8), new_columns(1)
+        found, _, code = kernels.walk(array, 0, 1, offset, left, True, cols)  # noqa: FBT003
+        columns = RecordColumns(array, cols[:found], offset)
+        if found:
+            crc = zlib.crc32(data[: int(cols[0, 1])])
+            return Seen(columns, crc, f"a record with CRC {crc:08x}")
+        if not data.strip(b"\0"):
+            return Seen(columns, 0, "zeros" if data else "nothing")
+        why = describe_break(array, 0, StopReason(code), offset, left)
+        return Seen(columns, 0, f"no record ({why})")
+
+    def after(self, offset: int) -> Place:
+        """Return the place after a record: in the next file if only filler follows it."""
+        seen, segment = self.record(offset), self.segment_at(offset)
+        if not seen.is_record or segment is None:
+            return Place(offset)
+        stop, file_stop = offset + int(seen.columns.size[0]), segment.base + segment.file_size
+        filler = (file_stop - stop).to_bytes(4, "big") + BLANK_MAGIC.to_bytes(4, "big")
+        is_last = self._read(stop, len(filler)) == filler
+        return Place(file_stop if is_last else stop, offset, seen.crc)
+
+    @cached_property
+    def end(self) -> Place:
+        """What comes after the last record that can be believed."""
+        position, last, near = self.start, None, self._near
+        for segment in (one for one in self.segments if one.is_last):
+            start = segment.base
+            if near and near.record and near.record > start and self.problem(near) is None:
+                start = max(start, near.record - NEAR_BYTES)
+            with opened(files_at(self.store.location)[0], segment.path) as file:
+                found, position = _checked_end(file, segment, start)
+                if found is None:
+                    found, position = _checked_end(file, segment, segment.base)
+            last = last if found is None else found
+            if position < segment.base + segment.file_size:
+                break
+        place = Place(position) if last is None else self.after(last)
+        return place if place.offset == position else Place(position)
+
+    def place(self, offset: int) -> Place:
+        """Return a place, for which there is no evidence."""
+        return Place(offset)
+
+    def problem(self, place: Place) -> str | None:
+        """Return what was expected and found where a place does not hold."""
+        if place.offset < self.start:
+            return (
+                f"expected it in the log, found that the log begins at {self.start}: "
+                f"{self.start - place.offset} bytes were deleted"
+            )
+        if place.record is not None and place.record >= self.start:
+            return self.record(place.record).problem(place)
+        seen = self.record(place.offset)
+        if seen.is_record or place.offset in (self.start, self.end.offset):
+            return None
+        return f"expected a record's start or the log's end, found {seen.what}"
+
+    def resume(self, place: Place) -> int:
+        """Return the first record at a place that does not hold or after it, else the end."""
+        if place.offset <= self.start:
+            return self.start
+        return next(self._records(place.offset, self.end.offset), self.end.offset)
+
+    def first_since(self, since_ms: int) -> int | None:
+        """Return the first record that was stored at a time or later."""
+        files = in_time(self.store, self.segments, since_ms, None)
+        begin = files[0].base if files else self.start
+        return next(self._records(begin, self.end.offset, since_ms), None)
+
+    def _scan(self, start: int, stop: int) -> Iterator[RecordColumns]:
+        """Yield the intact records that start in a stretch of the log."""
+        for one in self.segments:
+            is_wanted = start < stop and start < one.base + one.size and one.base < stop
+            if is_wanted and one.state is not SegmentState.MISSING:
+                with opened(files_at(self.store.location)[0], one.path) as file:
+                    for batch in _batches(file, one, max(start, one.base), stop):
+                        yield batch.columns
+
+    def _records(self, start: int, stop: int, since_ms: int = 0) -> Iterator[int]:
+        for columns in self._scan(start, stop):
+            yield from columns.physical_offset[columns.store_timestamp >= since_ms].tolist()
+
+    def count(self, move: Move, most: int) -> int:
+        """Return how many records a move has, `most` or more if there are more."""
+        found = self._records(move.begin.offset, move.goal.offset)
+        return sum(1 for _ in islice(found, most))
+
+    @classmethod
+    def cut(cls, moves: Sequence[Move], limits: Limits) -> dict[Key, Place]:
+        """Return how far a log goes within limits."""
+        stops = {}
+        for log, begin, goal in moves:
+            stop = log.fitting(begin.offset, goal, limits)
+            if log.sure_stop is not None and log.sure_stop < stop.offset:
+                again = min(goal, LiveLog(log.store).end, key=lambda place: place.offset)
+                stop = log.fitting(begin.offset, again, limits)
+            stops[log.key] = stop
+        return stops
+
+    def fitting(self, begin: int, goal: Place, limits: Limits) -> Place:
+        """Return the place after the last record that fits."""
+        rows = size_bytes = last = 0
+        for columns in self._scan(begin, goal.offset):
+            count = limits.fitting(columns.size, rows, size_bytes)
+            if count:
+                rows += count
+                size_bytes += int(columns.size[:count].sum())
+                last = int(columns.physical_offset[count - 1])
+            if count < len(columns):
+                return self.after(last)
+        return goal
+
+    @classmethod
+    def tasks(
+        cls, moves: Sequence[Move], options: ReadOptions, losses: Losses
+    ) -> Iterator[StreamTask]:
+        """Yield the byte ranges of one store's log."""
+        for log, begin, goal in moves:
+            for one in log.segments:
+                is_wanted = one.base < goal.offset and begin.offset < one.base + one.size
+                if one.state is SegmentState.MISSING and is_wanted:
+                    losses.report(
+                        f"{one.path} is missing: expected {one.size} bytes of the log from "
+                        f"physical offset {one.base} on, found none",
+                        f"the stream goes on at {one.base + one.size}",
+                    )
+            wanted = ByteRange(begin.offset, goal.offset)
+            yield from map(StreamTask, pieces(log.store, log.segments, wanted, options))
+
+
+def _batches(file: OpenFile, segment: Segment, start: int, stop: int) -> Iterator[ScanBatch]:
+    """Yield what starts in a stretch of a file, given by physical offsets."""
+    return scan_window(
+        file,
+        base=segment.base,
+        size=segment.size,
+        start=start - segment.base,
+        stop=min(segment.size, stop - segment.base),
+        file_size=segment.file_size,
+        data_stop=file.data_stop(segment.size) if segment.is_last else None,
+        lookback_bytes=4096,  # looks begin at a record that was checked
+        whole_damage=True,
+    )
+
+
+def _checked_end(file: OpenFile, segment: Segment, position: int) -> tuple[int | None, int]:
+    """Return the last record of a file being written, and where the next one begins."""
+    last: int | None = None
+    last_ms: int | None = None
+    seen_breaks: set[int] = set()
+    is_walked = False
+    while not is_walked:
+        is_walked = True
+        for batch in _batches(file, segment, position, segment.base + segment.size):
+            columns = batch.columns
+            if len(columns) and batch.run_starts:
+                is_walked = position in seen_breaks
+                seen_breaks.add(position)
+                head = file.read(position - segment.base, 4)
+                leads_on = position + int.from_bytes(head, "big") == columns.physical_offset[0]
+                is_newer = last_ms is None or columns.store_timestamp[0] >= last_ms
+                if not is_walked or not (leads_on or is_newer):
+                    break
+            if len(columns):
+                last = int(columns.physical_offset[-1])
+                last_ms = int(columns.store_timestamp[-1])
+                position = last + int(columns.size[-1])
+            if batch.blanks:
+                position = segment.base + segment.file_size
+    return last, position
+
+
+class LiveQueue:
+    """One queue of one store, read from the log by what records say; bounds are looked up once."""
+
+    unit = "offset"
+
+    def __init__(self, log: LiveLog, queue: QueueKey) -> None:
+        self.log = log
+        self.store = log.store
+        self.queue = queue
+        self.key: Key = (log.store.broker_name, queue.topic, str(queue.queue_id))
+        self.files = queue_files(log.store.location, queue)
+
+    def __str__(self) -> str:
+        return f"queue {self.queue} of {self.store.location}"
+
+    @cached_property
+    def start(self) -> int:
+        """First offset there is."""
+        return self.files.min_offset(self.log.start)
+
+    @cached_property
+    def written_stop(self) -> int:
+        """What comes after the last entry, whether its record is there or not."""
+        return self.files.written_stop()
+
+    @cached_property
+    def end(self) -> Place:
+        """What comes after the last record that can be believed."""
+        place = self.place(self.written_stop)
+        if place.record is not None or place.offset <= self.start:
+            return place
+        low = self._first_where(lambda entry: entry.physical_offset >= self.log.end.offset)
+        # A damaged record before the end is the reader's matter, one at the end is not there.
+        while low > self.start and self.place(low).record is None:
+            low -= 1
+        return self.place(low)
+
+    def _first_where(self, test: Callable[[QueueEntry], bool]) -> int:
+        return self.files.first_where(self.start, self.written_stop, test)
+
+    def place(self, offset: int) -> Place:
+        """Return a place; its evidence is the record before if that is intact and says so."""
+        entry = self.files.entry(offset - 1) if offset else None
+        if entry is None or entry.is_filler:
+            return Place(offset)
+        seen, queue = self.log.record(entry.physical_offset), None
+        if seen.is_record:
+            queue = QueueKey(seen.columns.topic(0), int(seen.columns.queue_id[0]))
+        if queue != self.queue or int(seen.columns.queue_offset[0]) != offset - 1:
+            return Place(offset)
+        return Place(offset, entry.physical_offset, seen.crc)
+
+    def problem(self, place: Place) -> str | None:
+        """Return what was expected and found where a place does not hold."""
+        offset, stop = place.offset, self.written_stop
+        if offset < self.start:
+            return (
+                f"expected it in the queue, found that the queue begins at {self.start}: "
+                f"{self.start - offset} messages are gone"
+            )
+        if place.record is None or place.record < self.log.start:
+            return None if offset <= stop else f"expected at most {stop}, the queue's end"
+        problem = self.log.record(place.record).problem(place)
+        last = min(offset, stop) - 1  # a queue that ends before may be late: its entries come again
+        entry = self.files.entry(last)
+        if problem is not None or entry is None or entry.is_filler:
+            return problem
+        at = entry.physical_offset
+        if at == place.record if last == offset - 1 else at < place.record:
+            return None
+        return (
+            f"expected number {offset - 1} at physical offset {place.record}, found number {last} "
+            f"at {at}: the topic was deleted and made again"
+        )
+
+    def resume(self, place: Place) -> int:
+        """Return where to go on when a place does not hold."""
+        at, low = place.record, place.offset
+        if at is not None and low >= self.start and self.log.record(at).problem(place) is None:
+            # Made again: what was read is there, and so is all that came after it.
+            low = self._first_where(lambda entry: entry.physical_offset > at)
+            low, _ = self.files.next_message(low, self.end.offset)
+        return max(self.start, min(low, self.end.offset))
+
+    def first_since(self, since_ms: int) -> int | None:
+        """Return the first offset that was stored at a time or later."""
+
+        def is_since(entry: QueueEntry) -> bool:
+            segment = self.log.segment_at(entry.physical_offset)
+            if segment is None or segment.state is SegmentState.MISSING:
+                return True
+            stored_ms = store_timestamp_ms(self.store.location, segment, entry.physical_offset)
+            # What has no time may be as late as any.
+            return stored_ms is None or stored_ms >= since_ms
+
+        found = self._first_where(is_since)
+        return found if found < self.end.offset else None
+
+    def count(self, move: Move, most: int) -> int:  # noqa: ARG002 - as of a log
+        """Return how many records a move has."""
+        return move.goal.offset - move.begin.offset
+
+    @classmethod
+    def cut(cls, moves: Sequence[Move], limits: Limits) -> dict[Key, Place]:
+        """Return how far the queues of one store go: its limits take what its log has first."""
+        most = min(limits.max_rows or LIMITED_ENTRIES, LIMITED_ENTRIES)
+        room = max(1, min(most, LIMITED_ENTRIES // len(moves)))
+        stops = [one.begin.offset for one in moves]
+        parts: list[Numbers] = []
+        frontier = np.iinfo(np.int64).max
+        for number, (queue, begin, goal) in enumerate(moves):
+            seen_stop = min(goal.offset, begin.offset + room)
+            found = [one for one, _ in queue.messages(begin.offset, seen_stop)]
+            parts += (np.vstack([one, np.full(one.shape[1], number)]) for one in found)
+            last = [int(physical[-1]) for _, physical, _ in found if len(physical)]
+            if not last:
+                # A hole as far as was looked: the batch goes through it, and its plan reports it.
+                stops[number] = seen_stop
+            elif seen_stop < goal.offset:
+                # After the last entry that was looked at, this queue may have earlier ones.
+                frontier = min(frontier, last[-1])
+        entries = np.concatenate(parts, axis=1)
+        entries = entries[:, entries[1] <= frontier]
+        entries = entries[:, np.argsort(entries[1], kind="stable")]
+        offsets, _, _, numbers = entries[:, : limits.fitting(entries[2])]
+        for number in np.unique(numbers).tolist():
+            stops[number] = int(offsets[numbers == number].max()) + 1
+        return {
+            queue.key: queue.place(stop)
+            for (queue, begin, _), stop in zip(moves, stops, strict=True)
+            if stop > begin.offset
+        }
+
+    def messages(self, start: int, stop: int) -> Iterator[tuple[Numbers, int]]:
+        """Yield queue offset, physical offset and size of entries with a record; count fillers."""
+        for first, entries in self.files.entries(start, stop):
+            is_filler = filler_mask(entries)
+            (rows,) = (written_mask(entries) & ~is_filler).nonzero()
+            physical, sizes = entries["physical_offset"][rows], entries["record_size"][rows]
+            yield np.vstack([first + rows, physical, sizes]).astype(np.int64), int(is_filler.sum())
+
+    @classmethod
+    def tasks(
+        cls, moves: Sequence[Move], options: ReadOptions, losses: Losses
+    ) -> Iterator[StreamTask]:
+        """Yield the byte ranges that hold records of one store's queues, and how many each has."""
+        log, found = moves[0].line.log, [(one.line, *one.line.span(one, options)) for one in moves]
+        spans = tuple(span for _, span, _ in found if span.high >= 0)
+        if not spans:
+            return
+        wanted = ByteRange(min(one.low for one in spans), max(one.high for one in spans) + 1)
+        cells = list(pieces(log.store, log.segments, wanted, options))
+        if not all(is_whole for *_, is_whole in found):
+            yield from (StreamTask(cell, spans) for cell in cells)
+            return
+        edges = [cell.segment.base + at for cell in cells for at in (cell.start, cell.stop)]
+        counts = np.zeros(len(edges) + 1, dtype=np.int64)
+        for line, span, _ in found:
+            for (_, physical, _), _ in line.messages(span.start, span.stop):
+                at = np.searchsorted(np.array(edges, dtype=np.int64), physical, side="right")
+                counts += np.bincount(at, minlength=len(counts))
+        # Between the bytes of one task and those of the next there is no file.
+        if lost := int(counts[::2].sum()):
+            what = f"{log}: expected {lost} records between physical offsets {wanted.start} and "
+            losses.report(
+                f"{what}{wanted.stop} in files that are not there", "the batch is without them"
+            )
+        for cell, count in zip(cells, counts[1::2].tolist(), strict=True):
+            if count:
+                yield StreamTask(cell, spans, count)
+
+    def span(self, move: Move, options: ReadOptions) -> tuple[QueueSpan, bool]:
+        """Return where the records of a move lie, and whether its entries say so of each.
+
+        Entries that are missing between others, or point backwards, are damage.
+        """
+        start, stop = move.begin.offset, move.goal.offset
+        low, high, kept, fillers, is_rising = np.iinfo(np.int64).max, -1, 0, 0, True
+        for (_, physical, _), filler_count in self.messages(start, stop):
+            fillers += filler_count
+            kept += len(physical) + filler_count
+            if len(physical):
+                is_rising &= bool((np.diff(physical, prepend=high) > 0).all())
+                low, high = min(low, int(physical.min())), max(high, int(physical.max()))
+        if fillers:  # those who put them there reported the loss; `get` steps over them as well
+            what = "fillers in the place of lost messages"
+            _log.warning("%s: %d offsets from %d to %d are %s", self, fillers, start, stop, what)
+        is_whole = is_rising and kept == stop - start
+        if not is_whole:
+            what = (
+                f"{self}: expected {stop - start} entries from offset {start} on, each after the "
+                f"one before in the log, found {kept}{' in disorder' * (not is_rising)}"
+            )
+            if options.damage == "fail":
+                hint = (
+                    'to stream what the log has: option("damage", "skip"); to make the queue again '
+                    "from the log: rocketstore queue rebuild"
+                )
+                raise StoreDamagedError(f"damage: {what}", hint=hint)
+            _log.warning("damage: %s", what)
+        return QueueSpan(*self.queue, start, stop, low, high), is_whole

@@ -1,0 +1,217 @@
+"""The tasks of one batch: byte ranges of a log, and how an executor reads one.
+
+Law: the planner saw a record after every byte of a task's range, so everything in it is a record,
+a filler, or damage. What is not there now (a file that was deleted, a log that was cut, a network
+mount that lags) is data loss; it never makes a batch quietly smaller.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+
+import numpy as np
+
+from rocketstore.errors import StoreError
+from rocketstore.events import get_logger
+from rocketstore.message import TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
+from rocketstore.pipeline.files import files_at, opened
+from rocketstore.pipeline.log_read import damage_of, described, refused, scanned
+from rocketstore.pipeline.planning import SplitTask, bytes_per_task
+from rocketstore.pipeline.projection import record_batches, select
+from rocketstore.pipeline.stores import SegmentState
+from rocketstore.scan.columns import RecordColumns
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    import numpy.typing as npt
+    import pyarrow as pa
+
+    from rocketstore.pipeline.options import ReadOptions
+    from rocketstore.pipeline.stores import Segment, StorePlace
+    from rocketstore.scan.scanner import ScanBatch
+    from rocketstore.units import ByteRange
+
+    Numbers: TypeAlias = npt.NDArray[np.int64]
+
+HINT: Final = 'to go on with what is there: option("failOnDataLoss", "false")'
+
+_log = get_logger(__name__)
+
+
+class Losses:
+    """What one stream or task has lost; `count` is of those that were accepted."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        self.is_error = options.fail_on_data_loss
+        self._reported: set[str] = set()
+
+    @property
+    def count(self) -> int:
+        """How many were reported; one that the next batch meets again counts once."""
+        return len(self._reported)
+
+    def report(self, what: str, then: str) -> None:
+        """Raise or count a loss: `what` says where, expected and found, `then` what follows."""
+        if self.is_error:
+            raise StoreError(f"data loss: {what}", hint=HINT)
+        if what not in self._reported:
+            self._reported.add(what)
+            _log.warning("data loss %d of this stream: %s; %s", self.count, what, then)
+
+
+class QueueSpan(NamedTuple):
+    """Queue offsets ``[start, stop)`` of a queue, and where its first and last record start.
+
+    A queue that was deleted and made again has records of the same numbers elsewhere in the log.
+    """
+
+    topic: str
+    queue_id: int
+    start: int
+    stop: int
+    low: int
+    high: int
+
+
+class StreamTask(NamedTuple):
+    """A byte range of one CommitLog file, and what of it belongs to the batch.
+
+    Attributes
+    ----------
+    spans
+        The wanted queues; None is every record.
+    expected
+        Queue offsets whose records start in the range, as far as that is known.
+    """
+
+    split: SplitTask
+    spans: tuple[QueueSpan, ...] | None = None
+    expected: int | None = None
+
+
+def pieces(
+    store: StorePlace, segments: Sequence[Segment], wanted: ByteRange, options: ReadOptions
+) -> Iterator[SplitTask]:
+    """Yield byte ranges that cover what is there of a range of the log."""
+    step = bytes_per_task(wanted.size, options)
+    for segment in segments:
+        start = max(0, wanted.start - segment.base)
+        stop = min(segment.size, wanted.stop - segment.base)
+        while start < stop and segment.state is not SegmentState.MISSING:
+            # Cut where the whole file would be cut, so that small batches do not cut much.
+            edge = min(stop, (start // step + 1) * step)
+            yield SplitTask(store, segment, start, edge, ())
+            start = edge
+
+
+def read_tasks(
+    tasks: Sequence[StreamTask], options: ReadOptions, schema: pa.Schema
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a task, of which `options` ask what is asked of each record.
+
+    Raises
+    ------
+    StoreDamagedError
+        The range is damaged, and the policy is ``fail``.
+    StoreError
+        A record of the batch is not there, and `failOnDataLoss` is set.
+    """
+    for task in tasks:
+        broker = task.split.store.broker_name
+        for columns in _records(task, options):
+            wanted = select(columns, options, (), broker)
+            if len(wanted):
+                yield from record_batches(
+                    wanted, schema, broker=broker, decompress=options.decompress_body
+                )
+
+
+def _records(task: StreamTask, options: ReadOptions) -> Iterator[RecordColumns]:
+    """Yield the records of a byte range and account for everything in it."""
+    split, segment, losses = task.split, task.split.segment, Losses(options)
+    spans = None if task.spans is None else _SpanTable(task.spans)
+    damaged: list[int] = []
+
+    def lose(what: str) -> None:
+        where = f"{segment.path} from physical offset {segment.base + split.start} on"
+        losses.report(f"{where}: {what}", "the batch has what is there")
+
+    try:
+        with opened(files_at(split.store.location)[0], segment.path) as file:
+            # A queue's batch may begin in the middle of a damaged range, a log's never does.
+            for batch in scanned(split, file, whole_damage=spans is None):
+                damaged += _damage(split, batch, options)
+                zeros_at, stop = batch.unwritten_at, segment.base + split.stop
+                if segment.is_last and zeros_at is not None and zeros_at < stop:
+                    lose(f"expected records up to {stop}, found zeros at {zeros_at}")
+                wanted = batch.columns if spans is None else spans.of(batch.columns)
+                if len(wanted):
+                    yield wanted
+    except StoreError as error:
+        if not isinstance(error.__cause__, FileNotFoundError):
+            raise
+        lose("the file is gone")
+    if damaged:
+        count, size = len(damaged), sum(damaged)
+        _log.warning("skipped %d damaged ranges of %d bytes in %s", count, size, segment.path)
+    if spans is not None and task.expected is not None:
+        found = spans.count(task.expected, segment.path)
+        # What is not there because of damage, or was said to be lost, is said already.
+        if found < task.expected and not damaged and not losses.count:
+            lose(f"expected {task.expected} records of the batch's queues, found {found}")
+
+
+def _damage(split: SplitTask, batch: ScanBatch, options: ReadOptions) -> Iterator[int]:
+    """Yield how many bytes each damage has, unless it is refused."""
+    for one, _ in damage_of(split, batch):
+        if options.damage == "fail":
+            raise refused(split, one)
+        if options.damage == "report":
+            _log.warning("skipped damage: %s", described(split, one))
+        yield one.range.size
+
+
+class _SpanTable:
+    """The wanted queues, looked up for all records of a batch at once, and what was found."""
+
+    def __init__(self, spans: Sequence[QueueSpan]) -> None:
+        self.topics = {topic: code for code, topic in enumerate({one.topic for one in spans})}
+        table = np.array(sorted((self.topics[one.topic], *one[1:]) for one in spans), np.int64)
+        self.keys = table[:, 0] << 32 | table[:, 1]
+        self.bounds = table[:, 2:]
+        # A number of its own for each offset of the batch, over all queues.
+        sizes = table[:, 3] - table[:, 2]
+        self.firsts = np.cumsum(sizes) - sizes - table[:, 2]
+        self.found: list[Numbers] = [np.empty(0, dtype=np.int64)]
+
+    def of(self, columns: RecordColumns) -> RecordColumns:
+        """Return the records that belong to a wanted queue's range."""
+        texts: Any = columns.to_arrow(["topic"]).column(0)
+        encoded = texts.dictionary_encode()
+        codes = [self.topics.get(text, -1) for text in encoded.dictionary.to_pylist()]
+        numbers = encoded.indices.fill_null(len(codes)).to_numpy(zero_copy_only=False)
+        topics: Numbers = np.array([*codes, -1], dtype=np.int64)[numbers]
+        keys = topics << 32 | (columns.queue_id & 0xFFFFFFFF)
+        at = np.minimum(np.searchsorted(self.keys, keys), len(self.keys) - 1)
+        start, stop, low, high = self.bounds[at].T
+        kind = columns.sys_flag & TRANSACTION_MASK
+        offset, physical = columns.queue_offset, columns.physical_offset
+        mask = (topics >= 0) & (self.keys[at] == keys) & (offset >= start) & (offset < stop)
+        mask &= (physical >= low) & (physical <= high)
+        mask &= (kind != TRANSACTION_PREPARED) & (kind != TRANSACTION_ROLLBACK)
+        self.found.append((self.firsts[at] + offset)[mask])
+        return RecordColumns(columns.buffer, columns.cols[mask], columns.base)
+
+    def count(self, expected: int, path: str) -> int:
+        """Return how many queue offsets the records that were found have."""
+        found = np.concatenate(self.found)
+        count = len(np.unique(found))
+        surplus = len(found) - min(count, expected)
+        if surplus:
+            _log.warning(
+                "%d records in %s state a queue offset that another record has; they are rows of "
+                "the batch as well: rocketstore pipeline audit lists them as queue-conflict",
+                surplus, path,
+            )  # fmt: skip
+        return count
