@@ -70,12 +70,12 @@ def test_the_command_says_what_it_archived(spark, source, tmp_path, capsys, monk
 
 
 def test_what_a_task_raises_comes_in_our_words(spark, source, tmp_path, monkeypatch):
-    plain = archive_job.plan_tasks
+    plain = archive_job._tasks
 
     def elsewhere(*given):
         return [task._replace(target=str(tmp_path / "elsewhere")) for task in plain(*given)]
 
-    monkeypatch.setattr(archive_job, "plan_tasks", elsewhere)
+    monkeypatch.setattr(archive_job, "_tasks", elsewhere)
     with pytest.raises(ArchiveError, match="elsewhere cannot be written"):
         pipeline.archive(spark, source, tmp_path / "a", max_split_bytes=SPLIT)
 
@@ -85,7 +85,7 @@ def test_a_worker_killed_after_its_work_leaves_nothing(
 ):
     def dying(task):
         # A function inside a function goes to workers by value, so that they need no tests.
-        from rocketstore.pipeline.jobs.archive.archive_write import archive_task  # noqa: PLC0415
+        from rocketstore.pipeline.jobs.archive.archive_task import archive_task  # noqa: PLC0415
 
         batches = list(archive_task(task))
         if task.number == 1:

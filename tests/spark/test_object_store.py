@@ -60,6 +60,15 @@ def test_an_archive_on_s3_is_made_asked_and_restored(spark, s3, on_disk, tmp_pat
     assert all(row["day"] == row["storeTimestamp"].date() for row in found)
     assert pipeline.restore(spark, archive, tmp_path / "back").is_whole
     assert log_bytes(tmp_path / "back") == log_bytes(golden_store("basic")[0])
+    again = s3.uri("again")
+    assert pipeline.restore(spark, archive, again).queues
+    assert {name: bytes(content) for name, content in s3.tree("again").items()} == {
+        path.relative_to(tmp_path / "back").as_posix(): path.read_bytes()
+        for path in (tmp_path / "back").rglob("*")
+        if path.is_file()
+    } | {"_SUCCESS": b""}
+    found = read_table(again, table="consumequeue", brokerName="b")
+    assert len(found) == sum(1 for _ in read_table(tmp_path / "back", table="consumequeue"))
 
 
 def test_a_store_on_s3_is_rebuilt_to_the_bytes_of_a_disk(spark, s3, on_disk, tmp_path):

@@ -5,23 +5,19 @@ from __future__ import annotations
 import pickle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import pyarrow as pa
+from unittest import mock
 
 from rocketstore.format.record import body_crc
-from rocketstore.pipeline.jobs.archive.archive_files import RESULT_FIELDS
-from rocketstore.pipeline.jobs.archive.archive_job import begin_run, end_run
-from rocketstore.pipeline.jobs.archive.archive_table import EXTENT_SCHEMA, Archive
-from rocketstore.pipeline.jobs.archive.archive_write import archive_task
+from rocketstore.pipeline.jobs.archive import archive_job
+from rocketstore.pipeline.jobs.archive.archive_table import EXTENT_SCHEMA, LOG_KINDS, Archive
+from rocketstore.pipeline.jobs.execution import map_tasks
 from rocketstore.units import MiB
+from support.arrow_frames import jobs_here
 from support.small_store import read_log
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from rocketstore.config import StoreConfig
     from rocketstore.pipeline.jobs.archive.archive_job import ArchiveResult
-    from rocketstore.pipeline.jobs.archive.archive_plan import ArchiveTask
 
 
 def sent(task: Any) -> Any:
@@ -29,21 +25,20 @@ def sent(task: Any) -> Any:
     return pickle.loads(pickle.dumps(task))  # noqa: S301 - our own bytes
 
 
-def run_tasks(tasks: Sequence[ArchiveTask]) -> pa.Table:
-    batches = [batch for task in tasks for batch in archive_task(sent(task))]
-    return pa.Table.from_batches(batches, schema=RESULT_FIELDS)
-
-
 def archived(
     store: Path | str,
     target: Path | str,
     *,
     stretch: int = MiB,
-    run: Callable[[Sequence[ArchiveTask]], pa.Table] = run_tasks,
+    run: Any = None,
     config: StoreConfig | None = None,
 ) -> ArchiveResult:
-    planned = begin_run(store, target, config=config, max_split_bytes=stretch)
-    return end_run(planned, run(planned.tasks) if planned.has_news else None)
+    """Archive; `run` takes the place of `map_tasks`."""
+    with (
+        jobs_here() as spark,
+        mock.patch.object(archive_job, "map_tasks", run or map_tasks),
+    ):
+        return archive_job.archive(spark, store, target, config=config, max_split_bytes=stretch)
 
 
 def rows(archive: Path | str) -> list[dict[str, Any]]:
@@ -70,9 +65,8 @@ def assert_covers(archive: Path | str, store: Path) -> None:
     runs = opened.runs(broker)
     found = {row["physicalOffset"]: (row["size"], row["recordCRC"]) for row in rows(archive)}
     assert len(found) == opened.messages.to_pyarrow_table().num_rows
-    kinds = ["blank", "damage", "unwritten", "gap"]
     numbers = {run.number for run in runs}
-    for row in opened.read_extents(kinds, EXTENT_SCHEMA.names).to_pylist():
+    for row in opened.read_extents(LOG_KINDS, EXTENT_SCHEMA.names[3:]):
         if row["run"] in numbers:
             assert row["physicalOffset"] not in found
             assert row["contentCRC"] == body_crc(row["content"])

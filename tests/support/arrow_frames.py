@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 
 _KINDS = {"STRING": pa.string(), "INT": pa.int32(), "LONG": pa.int64(), "BINARY": pa.binary()}
+_KINDS["BIGINT"] = _KINDS["LONG"]
 
 
 def arrow_schema(columns: str) -> pa.Schema:

@@ -6,12 +6,12 @@ import polars as pl
 import pytest
 
 from rocketstore.errors import ArchiveError, ConfigError, RocketStoreError, StoreError
-from rocketstore.pipeline.jobs.archive.archive_job import begin_run, end_run
 from rocketstore.pipeline.jobs.archive.archive_table import Archive, table_uri
 from rocketstore.pipeline.jobs.audit.rebuild_proof import prove_rebuild
+from rocketstore.pipeline.jobs.execution import map_tasks
 from rocketstore.pipeline.jobs.report.report_job import plan_report
 from rocketstore.pipeline.sink.sink_writer import parse_sink_options
-from support.archiving import archived, assert_covers, rows, run_tasks, state
+from support.archiving import archived, assert_covers, rows, state
 from support.audit_runs import audited
 from support.golden_stores import golden_store
 from support.rebuild_runs import rebuilt_here
@@ -107,11 +107,13 @@ def test_a_kill_at_any_request_leaves_no_run_or_a_whole_one_and_the_next_call_th
 
 def test_of_two_archivers_of_a_broker_one_fails(built, s3):
     place = s3.uri("archive")
-    runs = [begin_run(built, place, config=None, max_split_bytes=9000) for _ in range(2)]
-    found = [run_tasks(run.tasks) for run in runs]
-    assert end_run(runs[0], found[0]).records == 120
+
+    def second_is_quicker(*given):
+        assert archived(built, place, stretch=9000).records == 120
+        return map_tasks(*given)
+
     with pytest.raises(ArchiveError, match="archived by another process"):
-        end_run(runs[1], found[1])
+        archived(built, place, stretch=9000, run=second_is_quicker)
     assert_covers(place, built)
 
 
@@ -119,13 +121,12 @@ def test_a_commit_that_finds_its_version_taken_takes_the_next_one(tmp_path, buil
     """Two brokers at the same time: the server refuses the second put of one log entry."""
     place = s3.uri("archive")
     build_store(tmp_path / "other", 30, Clock())
-    runs = [
-        begin_run(one, place, config=None, max_split_bytes=1 << 26)
-        for one in (built, tmp_path / "other")
-    ]
-    found = [run_tasks(run.tasks) for run in runs]
-    for run, written in zip(runs, found, strict=True):
-        end_run(run, written)
+
+    def other_is_quicker(*given):
+        archived(tmp_path / "other", place)
+        return map_tasks(*given)
+
+    archived(built, place, run=other_is_quicker)
     assert state(place) == (2, 2)
     assert Archive.open(place).brokers() == ["other", "store"]
     assert len(rows(place)) == 150
@@ -138,8 +139,15 @@ def test_what_is_no_place_for_an_archive_is_refused_without_its_secrets(built, s
     with pytest.raises(ConfigError, match="credential") as caught:
         archived(built, "s3://key:verysecret@bucket/archive")
     assert "verysecret" not in str(caught.value)
-    planned = begin_run(built, s3.uri("archive"), config=None, max_split_bytes=9000)
-    assert not any(secret in repr(planned.tasks) for secret in (ACCESS_KEY, SECRET_KEY))
+    sent = []
+
+    def look(spark, tasks, *given):
+        sent.extend(tasks)
+        return map_tasks(spark, tasks, *given)
+
+    archived(built, s3.uri("archive"), run=look)
+    assert sent
+    assert not any(secret in repr(sent) for secret in (ACCESS_KEY, SECRET_KEY))
 
 
 LEAKY_PLACE = "s3://AKIAUSER:verysecret@bucket/place"

@@ -20,11 +20,11 @@ from deltalake import DeltaTable
 from rocketstore import Message, MessageStore, StoreConfig
 from rocketstore.errors import ArchiveError, ConfigError, NotAStoreError, StoreFullError
 from rocketstore.pipeline.files import LocalFile
-from rocketstore.pipeline.jobs.archive import archive_files, archive_table, archive_write
-from rocketstore.pipeline.jobs.archive.archive_job import begin_run, end_run
+from rocketstore.pipeline.jobs.archive import archive_table, archive_task
 from rocketstore.pipeline.jobs.archive.archive_table import Archive
+from rocketstore.pipeline.jobs.execution import map_tasks
 from rocketstore.units import MiB
-from support.archiving import archived, assert_covers, rows, run_tasks, state
+from support.archiving import archived, assert_covers, rows, state
 from support.golden_stores import STORES, golden_store
 from support.pipeline_tables import read_table
 from support.small_store import (
@@ -77,8 +77,8 @@ def test_windows_of_any_size_give_the_same_rows(tmp_path, monkeypatch):
             body = bytes([number % 256]) * (number * 37 % 40_000)
             opened.put(Message(topic=f"T{number % 3}", body=body), queue_id=0)
     found = []
-    for window in (1, MiB, 48 * MiB):
-        monkeypatch.setattr(archive_write, "WINDOW_BYTES", window)
+    for window in (1 << 16, MiB, 48 * MiB):
+        monkeypatch.setattr(archive_task, "WINDOW_BYTES", window)
         for stretch in (MiB, 1 << 30):
             target = tmp_path / f"{window}-{stretch}"
             archived(tmp_path / "store", target, stretch=stretch)
@@ -105,7 +105,7 @@ def test_zeros_after_a_blank_are_not_read_and_are_one_row(tmp_path, monkeypatch)
     result = archived(tmp_path / "store", tmp_path / "a", stretch=64 * GIB)
     assert time.process_time() - begin < 20
     assert (result.records, result.end) == (900, 300 * GIB)
-    blanks = Archive.open(tmp_path / "a").read_extents(["blank"], ["size", "content"]).to_pylist()
+    blanks = Archive.open(tmp_path / "a").read_extents(["blank"], ["size", "content"])
     assert len(blanks) == 300
     assert {len(row["content"]) for row in blanks} == {8}
     assert sum(row["size"] for row in blanks) == 300 * GIB - result.record_bytes
@@ -127,13 +127,16 @@ def test_a_task_makes_one_file_per_day_whatever_the_topics(tmp_path):
         table = pq.ParquetFile(path).read(columns=["topic", "storeTimestamp"])
         days = {time.strftime("day=%Y-%m-%d") for time in table["storeTimestamp"].to_pylist()}
         assert days == {path.parent.name}
-        assert table["topic"].to_pylist() == sorted(table["topic"].to_pylist())
+        parquet = pq.ParquetFile(path)
+        for number in range(parquet.num_row_groups):
+            topics = parquet.read_row_group(number, ["topic"])["topic"].to_pylist()
+            assert topics == sorted(topics)
     assert {str(row["day"]) for row in rows(tmp_path / "a")} == {"2023-11-14", "2023-11-15"}
 
 
 def test_a_log_that_jumps_between_days_keeps_few_files_open(tmp_path, monkeypatch):
-    monkeypatch.setattr(archive_write, "_OPEN_DAYS", 2)
-    monkeypatch.setattr(archive_write, "WINDOW_BYTES", 1)
+    monkeypatch.setattr(archive_task, "_OPEN_DAYS", 2)
+    monkeypatch.setattr(archive_task, "WINDOW_BYTES", 1)
     clock = Clock(1_700_000_000_000)
     with open_store(tmp_path / "store", clock) as opened:
         for number in range(9):
@@ -145,7 +148,7 @@ def test_a_log_that_jumps_between_days_keeps_few_files_open(tmp_path, monkeypatc
 
 
 def test_a_row_group_of_a_window_holds_few_topics(tmp_path, monkeypatch):
-    monkeypatch.setattr(archive_write, "ROW_GROUP_BYTES", 4000)
+    monkeypatch.setattr(archive_task, "ROW_GROUP_BYTES", 4000)
     config = StoreConfig(retention=False, mapped_file_size_commit_log=MiB)
     with MessageStore.open(tmp_path / "store", config) as opened:
         for number in range(640):
@@ -246,8 +249,8 @@ def test_tables_of_a_running_broker_are_no_news_and_those_of_a_stopped_one_are(t
     assert archived(store, tmp_path / "a").run is None
     (store / "config/consumerOffset.json").write_bytes(b'{"offsetTable": {"a": {}}}')
     assert archived(store, tmp_path / "a").run == 3
-    found = Archive.open(tmp_path / "a").read_extents(["config"], ["run", "name", "content"])
-    assert {(row["run"], row["content"]) for row in found.to_pylist()} >= {
+    found = Archive.open(tmp_path / "a").read_extents(["config"], ["name", "content"])
+    assert {(row["run"], row["content"]) for row in found} >= {
         (1, b"{}"),
         (3, b'{"offsetTable": {"a": {}}}'),
     }
@@ -284,7 +287,7 @@ def test_half_a_record_at_the_end_waits_for_the_run_that_finds_it_whole(tmp_path
         overwrite(store, place, whole[:written].ljust(size, b"\0"))
         assert archived(store, tmp_path / "a").run == number
         assert len(rows(tmp_path / "a")) == 119
-        tails = Archive.open(tmp_path / "a").read_extents(["tail"], ["run", "content"]).to_pylist()
+        tails = Archive.open(tmp_path / "a").read_extents(["tail"], ["content"])
         assert [one["content"] for one in tails if one["run"] == number] == [
             whole[:written].rstrip(b"\0")
         ]
@@ -376,9 +379,10 @@ def test_what_was_deleted_before_it_was_archived_is_a_gap_that_is_reported(tmp_p
 
 
 def test_what_attempts_that_failed_or_came_second_have_written_does_not_count(tmp_path, store):
-    def run_twice(tasks):
-        run_tasks(tasks[:2])
-        return run_tasks(tasks)
+    def run_twice(spark, tasks, *given):
+        for task in tasks[:2]:
+            list(archive_task.archive_task(task))
+        return map_tasks(spark, tasks, *given)
 
     archived(store, tmp_path / "a", stretch=9000, run=run_twice)
     archived(store, tmp_path / "b", stretch=9000)
@@ -416,8 +420,7 @@ def test_a_driver_killed_around_its_commits_leaves_all_or_nothing(
         return step
 
     with monkeypatch.context() as patched:
-        for name in ("commit_extents", "commit_messages"):
-            patched.setattr(Archive, name, dying(getattr(Archive, name)))
+        patched.setattr(Archive, "commit", dying(Archive.commit))
         with pytest.raises(Killed):
             archived(tmp_path / "grown", tmp_path / "a")
     assert len(rows(tmp_path / "a")) == (120 if number == 4 else before)
@@ -435,11 +438,15 @@ def test_a_run_whose_messages_never_came_is_passed_over_when_the_log_has_grown(
     grown = grown_to(store, tmp_path / "grown", 1 << 20)
     overwrite(grown, torn + 60, b"\xff" * 8)
 
-    def die(*_):
-        raise Killed
+    commit = Archive.commit
+
+    def die(tables, name, *given):
+        if name == "messages":
+            raise Killed
+        commit(tables, name, *given)
 
     with monkeypatch.context() as patched:
-        patched.setattr(Archive, "commit_messages", die)
+        patched.setattr(Archive, "commit", die)
         with pytest.raises(Killed):
             archived(grown, tmp_path / "a")
     overwrite(grown, torn, read_log(store, torn, 100))
@@ -451,7 +458,7 @@ def test_a_run_whose_messages_never_came_is_passed_over_when_the_log_has_grown(
 
 def test_what_is_committed_is_on_the_disk_files_first(tmp_path, store, monkeypatch):
     synced = []
-    for module in (archive_files, archive_table):
+    for module in (archive_task, archive_table):
         monkeypatch.setattr(module, "sync_path", lambda path: synced.append(Path(path)))
     archived(store, tmp_path / "a")
     names = [path.relative_to(tmp_path / "a").as_posix() for path in synced]
@@ -486,18 +493,20 @@ def test_a_full_disk_is_reported_and_leaves_the_archive_as_it_was(
 
 
 def test_a_worker_that_does_not_see_the_archive_fails_and_makes_nothing(tmp_path, store):
-    planned = begin_run(store, tmp_path / "a", config=None, max_split_bytes=1 << 30)
-    elsewhere = [task._replace(target=str(tmp_path / "elsewhere")) for task in planned.tasks]
-    with pytest.raises(ArchiveError, match="all of them see"):
-        run_tasks(elsewhere)
+    def elsewhere(spark, tasks, *given):
+        moved = [task._replace(target=str(tmp_path / "elsewhere")) for task in tasks]
+        return map_tasks(spark, moved, *given)
+
+    with pytest.raises(ArchiveError, match="elsewhere cannot be written"):
+        archived(store, tmp_path / "a", run=elsewhere)
     assert not (tmp_path / "elsewhere").exists()
 
 
 def test_a_log_that_changes_meanwhile_is_not_archived(tmp_path, store):
-    def cut_first(tasks):
+    def cut_first(*given):
         last = rows_of(store)[-1]
         overwrite(store, last["physicalOffset"], bytes(last["size"]))
-        return run_tasks(tasks)
+        return map_tasks(*given)
 
     with pytest.raises(ArchiveError, match="changed while it was archived"):
         archived(store, tmp_path / "a", run=cut_first)
@@ -505,11 +514,12 @@ def test_a_log_that_changes_meanwhile_is_not_archived(tmp_path, store):
 
 
 def test_of_two_archivers_of_a_broker_one_fails_and_nothing_is_there_twice(tmp_path, store):
-    runs = [begin_run(store, tmp_path / "a", config=None, max_split_bytes=9000) for _ in range(2)]
-    found = [run_tasks(run.tasks) for run in runs]
-    assert end_run(runs[0], found[0]).records == 120
+    def second_is_quicker(*given):
+        assert archived(store, tmp_path / "a", stretch=9000).records == 120
+        return map_tasks(*given)
+
     with pytest.raises(ArchiveError, match="archived by another process"):
-        end_run(runs[1], found[1])
+        archived(store, tmp_path / "a", stretch=9000, run=second_is_quicker)
     assert_covers(tmp_path / "a", store)
     assert archived(store, tmp_path / "a").run is None
 
@@ -517,29 +527,28 @@ def test_of_two_archivers_of_a_broker_one_fails_and_nothing_is_there_twice(tmp_p
 def test_an_archiver_that_comes_between_the_commits_of_another_one_wins_or_fails(
     tmp_path, store, monkeypatch
 ):
-    first = begin_run(store, tmp_path / "a", config=None, max_split_bytes=9000)
-    plain = Archive.commit_messages
+    plain = Archive.commit
 
-    def come_between(*given):
-        monkeypatch.setattr(Archive, "commit_messages", plain)
-        assert archived(store, tmp_path / "a").records == 120
-        plain(*given)
+    def come_between(tables, name, *given):
+        if name == "messages":
+            monkeypatch.setattr(Archive, "commit", plain)
+            assert archived(store, tmp_path / "a").records == 120
+        plain(tables, name, *given)
 
-    monkeypatch.setattr(Archive, "commit_messages", come_between)
+    monkeypatch.setattr(Archive, "commit", come_between)
     with pytest.raises(ArchiveError, match="archived by another process"):
-        end_run(first, run_tasks(first.tasks))
+        archived(store, tmp_path / "a", stretch=9000)
     assert_covers(tmp_path / "a", store)
 
 
 def test_brokers_are_archived_at_the_same_time(tmp_path, store):
     shutil.copytree(store, tmp_path / "other")
-    runs = [
-        begin_run(one, tmp_path / "a", config=None, max_split_bytes=9000)
-        for one in (store, tmp_path / "other")
-    ]
-    found = [run_tasks(run.tasks) for run in runs]
-    for run, written in zip(runs, found, strict=True):
-        assert end_run(run, written).records == 120
+
+    def other_is_quicker(*given):
+        assert archived(tmp_path / "other", tmp_path / "a", stretch=9000).records == 120
+        return map_tasks(*given)
+
+    assert archived(store, tmp_path / "a", stretch=9000, run=other_is_quicker).records == 120
     opened = Archive.open(tmp_path / "a")
     assert opened.brokers() == ["other", "store"]
     assert opened.messages.to_pyarrow_table().num_rows == 240

@@ -26,14 +26,16 @@ from rocketstore.errors import (
 )
 from rocketstore.format.file_name import file_name
 from rocketstore.pipeline.jobs.archive.archive_table import Archive
+from rocketstore.pipeline.jobs.execution import map_tasks
 from rocketstore.pipeline.jobs.restore import restore_task
-from rocketstore.pipeline.jobs.restore.restore_plan import LogFileTask, Selection, Steps, lay_out
+from rocketstore.pipeline.jobs.restore.restore_job import lay_out
+from rocketstore.pipeline.jobs.restore.restore_task import LogFileTask, Selection
 from rocketstore.units import MiB
 from support.archiving import archived, log_bytes, rows, sent
 from support.golden import CRASH_CASES, golden_case
 from support.golden_stores import STORES, golden_store
 from support.pipeline_tables import read_table
-from support.restoring import map_tasks, restored
+from support.restoring import restored
 from support.small_store import (
     LOG_FILE_BYTES,
     START_MS,
@@ -276,12 +278,9 @@ def test_a_new_log_is_laid_out_by_the_rule_of_a_broker(seed):
     random_source = random.Random(seed)
     sizes = [random_source.randint(91, 400) for _ in range(random_source.randint(1, 100))]
     old = np.arange(len(sizes)) * 1000
-    steps = Steps(old, np.ones(len(sizes), np.int64), np.array(sizes))
+    steps = pa.table({"min(place)": old, "sum(bytes)": sizes})
     counting = LogFileTask("a", "b", Selection(), 0, 1000, 0, 1000 * len(sizes), ())
-    found = [
-        (task.base, task.begin, task.end, task.records, task.record_bytes, task.blank)
-        for task in lay_out([counting], steps)
-    ]
+    found = [(task.base, task.begin, task.end, task.blank) for task in lay_out([counting], steps)]
     first, expected = 0, []
     for number, size in enumerate([*sizes, None]):
         used = sum(sizes[first:number])
@@ -289,7 +288,7 @@ def test_a_new_log_is_laid_out_by_the_rule_of_a_broker(seed):
             is_last = size is None
             base = len(expected) * 1000
             until = len(sizes) * 1000 if is_last else number * 1000
-            expected.append((base, first * 1000, until, number - first, used, not is_last))
+            expected.append((base, first * 1000, until, not is_last))
             first = number
     assert found == expected
 
@@ -437,10 +436,12 @@ def test_rows_that_are_there_twice_are_refused(tmp_path, store):
 @pytest.mark.parametrize(
     ("column", "value", "message"),
     [
-        ("rawProperties", b"KEYS\x01other\x02", "has (CRC|bytes)"),
-        ("queueOffset", 77, "has CRC"),
-        ("body", b"x", "has (CRC|bytes)"),
-        ("topic", "Topic2", "has CRC"),
+        ("rawHead", b"KEYS\x01other\x02", "has CRC|bytes of records"),
+        ("rawTail", b"", "has CRC"),
+        ("body", b"x", "has CRC"),
+        ("recordCRC", 7, "expected 7"),
+        ("size", 99, "is there twice|lacks .* bytes"),
+        ("physicalOffset", 77, "is there twice"),
     ],
 )
 def test_a_row_that_was_changed_is_refused(tmp_path, store, column, value, message):
@@ -611,7 +612,7 @@ def test_a_full_disk_is_named_and_leaves_nothing(tmp_path, store, monkeypatch, s
 
     with monkeypatch.context() as patched:
         patched.setattr(os, step, full)
-        with pytest.raises(StoreFullError, match="No space left on device; nothing of this run"):
+        with pytest.raises(StoreFullError, match="No space left on device; nothing was restored"):
             restored(tmp_path / "a", tmp_path / "back")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "store"]
 
@@ -654,3 +655,14 @@ def test_a_store_comes_back_on_an_object_store(tmp_path, store, s3):
         restored(tmp_path / "a", s3.uri("back"))
     restored(tmp_path / "a", s3.uri("some"), topics=("Topic1",))
     assert len(read_table(s3.uri("some"))) == 60
+
+
+def test_what_a_killed_restore_left_on_an_object_store_is_refused_by_the_next(tmp_path, store, s3):
+    archived(store, tmp_path / "a", stretch=9000)
+    s3.writes_left = 4
+    with pytest.raises(StoreError):
+        restored(tmp_path / "a", s3.uri("back"))
+    s3.writes_left = None
+    assert "back/_SUCCESS" not in s3.objects
+    with pytest.raises(StoreError, match="no _SUCCESS: .* a run that did not end"):
+        restored(tmp_path / "a", s3.uri("back"))

@@ -80,7 +80,14 @@ def published(location: str) -> Iterator[str]:
 def refuse_taken(location: str) -> None:
     """Raise where something is at `location` that a job would have to replace."""
     files, path = files_at(location)
-    if files.list(path) or (
+    found = files.list(path)
+    if is_remote(location) and found and SUCCESS not in {entry.name for entry in found}:
+        raise StoreError(
+            f"{location} has objects, but no {SUCCESS}: something else, or what a run that did not "
+            "end has left",
+            hint="delete them if nobody writes there, or name a place where there is nothing yet",
+        )
+    if found or (
         not is_remote(location) and os.path.lexists(path) and not _is_empty(path)
     ):
         raise StoreError(

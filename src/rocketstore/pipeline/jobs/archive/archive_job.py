@@ -1,23 +1,26 @@
-"""``archive``: bring what a store's log has got since the last run into the archive."""
+"""``archive``: bring what a store's log has got since the last run into the archive.
+
+The driver finds the log's end first. What a writer appends meanwhile is left to the next run, and
+what it has half appended stands after the end: so whatever is no record before it is damage, in a
+live store as well.
+
+Law: the ranges of a plan cover the log from `begin` to `end` without gap or overlap, and every byte
+of them is found in a record or in an extent, or nothing is committed.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import time
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+import zlib
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 from deltalake.transaction import AddAction
 
 from rocketstore.errors import ArchiveError, ConfigError
-from rocketstore.format.markers import COMMIT_LOG_DIRECTORY
-from rocketstore.pipeline.files import files_at
-from rocketstore.pipeline.jobs.archive.archive_files import RESULT_SCHEMA, SUMS
-from rocketstore.pipeline.jobs.archive.archive_plan import (
-    ArchiveTask,
-    LogPlan,
-    plan_run,
-    plan_tasks,
-)
+from rocketstore.format.markers import COMMIT_LOG_DIRECTORY, CONFIG_DIRECTORY
+from rocketstore.pipeline.files import files_at, opened
 from rocketstore.pipeline.jobs.archive.archive_table import (
     DAY,
     EXTENT_BYTES,
@@ -25,27 +28,41 @@ from rocketstore.pipeline.jobs.archive.archive_table import (
     MESSAGES,
     Archive,
     Run,
-    RunFacts,
     run_id,
 )
-from rocketstore.pipeline.jobs.archive.archive_write import (
-    Extents,
+from rocketstore.pipeline.jobs.archive.archive_task import (
+    RESULT_SCHEMA,
+    ArchiveTask,
+    Stretch,
+    TaskFiles,
+    WrittenFile,
     archive_task,
+    record_hash,
 )
 from rocketstore.pipeline.jobs.execution import map_tasks, plain_failure
 from rocketstore.pipeline.jobs.publishing import plain_write_errors
 from rocketstore.pipeline.options import parse_options
-from rocketstore.pipeline.stores import configured_log, find_stores, log_option
+from rocketstore.pipeline.planning import grouped, stored_weight
+from rocketstore.pipeline.stores import (
+    SegmentState,
+    configured_log,
+    find_stores,
+    list_segments,
+    log_option,
+)
+from rocketstore.scan.split import SegmentFile, plan_splits
+from rocketstore.scan.window import scan_window
 from rocketstore.units import MiB
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    import pyarrow as pa
     from pyspark.sql import SparkSession
 
     from rocketstore.config import StoreConfig
-    from rocketstore.pipeline.stores import StorePlace
+    from rocketstore.pipeline.files import Files
+    from rocketstore.pipeline.stores import Segment, StorePlace
 
 MAX_SPLIT_BYTES: Final = 512 * MiB
 """Of the log per task, which makes one file: 128 MB and more of what zstd makes a quarter."""
@@ -85,23 +102,22 @@ class ArchiveResult(NamedTuple):
     is_compared: bool
 
 
-class ArchiveRun(NamedTuple):
-    """A run that is planned; `last` is the one before it."""
+class LogPlan(NamedTuple):
+    """What a run reads: `log` are parts of the log, `kept` is what is kept as it is.
 
-    archive: Archive
-    store: StorePlace
-    plan: LogPlan
-    last: Run | None
-    number: int
-    tasks: list[ArchiveTask]
+    `segments` are the CommitLog files that reach beyond `begin`, `config` the content of the files
+    of the directory ``config``; `beside` tells whether anything but the log has changed.
+    """
 
-    @property
-    def has_news(self) -> bool:
-        """Whether there is anything to archive."""
-        plan, last = self.plan, self.last
-        if last is None or plan.begin != plan.end or plan.gap is not None:
-            return True
-        return plan.beside != last.facts.beside
+    begin: int
+    end: int
+    gap: tuple[int, int] | None
+    is_compared: bool
+    segments: tuple[Segment, ...]
+    log: tuple[Stretch, ...]
+    kept: tuple[Stretch, ...]
+    config: dict[str, bytes]
+    beside: str
 
 
 def archive(
@@ -138,24 +154,6 @@ def archive(
     StoreFullError
         The archive's disk is full.
     """
-    run = begin_run(store, target, config=config, max_split_bytes=max_split_bytes)
-    if not run.has_news:
-        return end_run(run, None)
-    with plain_failure():
-        # A row per file; the files of many terabytes are some thousands.
-        rows = map_tasks(spark, run.tasks, archive_task, RESULT_SCHEMA).toArrow()
-    return end_run(run, rows)
-
-
-def begin_run(
-    store: str | Path, target: str | Path, *, config: StoreConfig | None, max_split_bytes: int
-) -> ArchiveRun:
-    """Plan a run.
-
-    Raises
-    ------
-    As `archive`.
-    """
     if max_split_bytes < 1:
         raise ConfigError(f"max_split_bytes: expected at least 1, found {max_split_bytes}")
     place, location = _one_store(store, config), str(target)
@@ -165,121 +163,32 @@ def begin_run(
             f"{target} is a store: expected a directory for the archive",
             hint="the archive comes second: rocketstore pipeline archive STORE ARCHIVE",
         )
-    archive = Archive.open_or_create(location)
-    runs = archive.runs(place.broker_name)
-    last = runs[-1] if runs else None
+    tables = Archive.open_or_create(location)
+    last = next(reversed(tables.runs(place.broker_name)), None)
     plan = plan_run(place, last)
-    number = (archive.extents.transaction_version(run_id(place.broker_name)) or 0) + 1
-    tasks = plan_tasks(place, plan, max_split_bytes, location, number)
-    return ArchiveRun(archive, place, plan, last, number, tasks)
-
-
-def end_run(run: ArchiveRun, rows: pa.Table | None) -> ArchiveResult:
-    """Commit what tasks have written; without rows of theirs, say that there was nothing.
-
-    Raises
-    ------
-    ArchiveError
-        The log changed meanwhile, or another process archived it.
-    """
-    place, plan = run.store, run.plan
-    found: list[dict[str, Any]] = [] if rows is None else rows.to_pylist()
-    total = {name: sum(row[name] for row in found) for name in SUMS}
-    if rows is not None:
-        _check_coverage(run, total)
-        facts = _facts(run, found, total)
-        with plain_write_errors(run.archive.location, kind=ArchiveError):
-            found += _driver_extents(run, facts)
-        run.archive.commit_extents(place.broker_name, run.number, _added(found, EXTENTS))
-        run.archive.commit_messages(
-            place.broker_name, run.number, plan.end, _added(found, MESSAGES)
-        )
-    files = [row for row in found if row["table"] == MESSAGES]
+    has_news = plan.begin != plan.end or plan.gap is not None
+    number, found = None, list[WrittenFile]()
+    if last is None or has_news or plan.beside != last.beside:
+        number = (tables.extents.transaction_version(run_id(place.broker_name)) or 0) + 1
+        tasks = _tasks(ArchiveTask(0, place, (), location, number), plan, max_split_bytes)
+        with plain_failure():
+            # A row per file; the files of many terabytes are some thousands.
+            rows = map_tasks(spark, tasks, archive_task, RESULT_SCHEMA).toArrow()
+        found = [WrittenFile(**row) for row in rows.to_pylist()]
+        _commit(tables, ArchiveTask(len(tasks), place, (), location, number), plan, last, found)
+    messages = [one for one in found if one.table == MESSAGES]
     return ArchiveResult(
-        run=None if rows is None else run.number,
+        run=number,
         begin=plan.begin,
         end=plan.end,
-        records=total["records"],
-        record_bytes=total["record_bytes"],
-        damaged_bytes=total["damaged_bytes"],
-        file_count=len(files),
-        file_bytes=sum(row["size"] for row in files),
+        records=sum(one.records for one in messages),
+        record_bytes=sum(one.record_bytes for one in messages),
+        damaged_bytes=sum(one.damaged_bytes for one in found),
+        file_count=len(messages),
+        file_bytes=sum(one.size for one in messages),
         gap=plan.gap,
         is_compared=plan.is_compared,
     )
-
-
-def _check_coverage(run: ArchiveRun, total: dict[str, int]) -> None:
-    """Compare what tasks found with what there is: every byte is a record or in an extent."""
-    found = total["record_bytes"] + total["extent_bytes"]
-    plan = run.plan
-    expected = sum(one.stop - one.start for one in plan.log)
-    if found != expected:
-        raise ArchiveError(
-            f"{run.store.location} changed while it was archived: expected {expected} "
-            f"bytes from physical offset {plan.begin} to {plan.end}, found {found}; nothing was "
-            "archived",
-            hint="run the archive again",
-        )
-
-
-def _driver_extents(run: ArchiveRun, facts: RunFacts) -> list[dict[str, Any]]:
-    """Write what the driver knows of the run: itself, the gap, the files, the tables."""
-    plan = run.plan
-    extents = Extents(run.archive.location, run.store, run.number, len(run.tasks))
-    extents.add(
-        kind="run",
-        physicalOffset=plan.begin,
-        size=plan.end - plan.begin,
-        content=msgspec.json.encode(facts),
-    )
-    if plan.gap is not None:
-        first, stop = plan.gap
-        extents.add(kind="gap", physicalOffset=first, size=stop - first)
-    for one in plan.segments:
-        at, size = one.base, one.size
-        extents.add(kind="file", physicalOffset=at, size=size, file=at, fileSize=one.file_size)
-    for name, content in plan.config.items():
-        for at in range(0, max(1, len(content)), EXTENT_BYTES):
-            part = content[at : at + EXTENT_BYTES]
-            extents.add(kind="config", physicalOffset=at, size=len(part), name=name, content=part)
-    return extents.close()
-
-
-def _facts(run: ArchiveRun, found: list[dict[str, Any]], total: dict[str, int]) -> RunFacts:
-    last = run.last
-    names = "last_offset", "last_size", "last_sha256"
-    offset, size, digest = max(
-        (tuple(row[one] for one in names) for row in found), default=(0, 0, "")
-    )
-    if not size and last is not None:
-        old = last.facts
-        offset, size, digest = old.last_offset, old.last_size, old.last_sha256
-    return RunFacts(
-        previous=0 if last is None else last.number,
-        records=total["records"],
-        record_bytes=total["record_bytes"],
-        last_offset=offset,
-        last_size=size,
-        last_sha256=digest,
-        beside=run.plan.beside,
-    )
-
-
-def _added(rows: list[dict[str, Any]], table: str) -> list[AddAction]:
-    now_ms = time.time_ns() // 1_000_000
-    return [
-        AddAction(
-            path=row["path"],
-            size=row["size"],
-            partition_values={DAY: row["day"]} if table == MESSAGES else {},
-            modification_time=now_ms,
-            data_change=True,
-            stats=row["stats"],
-        )
-        for row in rows
-        if row["table"] == table
-    ]
 
 
 def _one_store(location: str | Path, config: StoreConfig | None) -> StorePlace:
@@ -292,3 +201,231 @@ def _one_store(location: str | Path, config: StoreConfig | None) -> StorePlace:
             "an archive",
         )
     return places[0]
+
+
+# --- the plan -----------------------------------------------------------------------------------
+
+
+def plan_run(store: StorePlace, last: Run | None) -> LogPlan:
+    """Return what a run after `last` reads.
+
+    Raises
+    ------
+    ArchiveError
+        The log is not the one that was archived.
+    StoreError
+        The store cannot be read.
+    """
+    files, _ = files_at(store.location)
+    segments = [one for one in list_segments(store) if one.state is not SegmentState.MISSING]
+    first = segments[0].base if segments else 0
+    begin, gap = (first, None) if last is None else (last.end, None)
+    if last is not None and segments and first > last.end:
+        begin, gap = first, (last.end, first)
+    ends = ((one, _end_in(files, one)) for one in reversed(segments))
+    log_end = next((end for one, end in ends if end > one.base), first)
+    is_compared = last is not None and _compare(store, segments, last, log_end)
+    end = max(begin, log_end)
+    log, kept = [], []
+    reaching = tuple(one for one in segments if one.base + one.file_size > begin)
+    for segment in reaching:
+        limit = min(segment.size, segment.file_size)
+        start = min(max(0, begin - segment.base), limit)
+        stop = min(max(start, end - segment.base), limit)
+        log.append(Stretch(segment, start, stop))
+        if segment.base + limit > end:
+            kept.append(Stretch(segment, stop, _data_stop(files, segment), "tail"))
+        kept.append(Stretch(segment, limit, segment.size, "excess"))
+    tables = {
+        entry.name: _read(files, entry.path, 0, entry.size)
+        for entry in files.list(f"{files_at(store.location)[1]}/{CONFIG_DIRECTORY}")
+        if not entry.is_directory
+    }
+    # The tables of a running broker change all the time: they are no news.
+    watched = {} if store.is_open else {name: zlib.crc32(one) for name, one in tables.items()}
+    after = [
+        (one.segment.base, one.segment.size, one.segment.file_size, *one[1:], _checksum(files, one))
+        for one in kept
+        if one.segment.base + one.segment.file_size > end
+    ]
+    return LogPlan(
+        begin=begin,
+        end=end,
+        gap=gap,
+        is_compared=is_compared,
+        segments=reaching,
+        log=tuple(one for one in log if one.start < one.stop),
+        kept=tuple(one for one in kept if one.start < one.stop),
+        config=tables,
+        beside=hashlib.sha256(msgspec.json.encode((after, watched))).hexdigest(),
+    )
+
+
+def _read(files: Files, path: str, position: int, size: int) -> bytes:
+    with opened(files, path) as file:
+        return file.read(position, size)
+
+
+def _checksum(files: Files, kept: Stretch) -> int:
+    # A record that is half written has less.
+    size = max(0, min(kept.stop - kept.start, EXTENT_BYTES))
+    return zlib.crc32(_read(files, kept.segment.path, kept.start, size).rstrip(b"\0"))
+
+
+def _data_stop(files: Files, segment: Segment) -> int:
+    with opened(files, segment.path) as file:
+        return min(file.data_stop(segment.size), segment.size, segment.file_size)
+
+
+def _end_in(files: Files, segment: Segment) -> int:
+    """Return the physical offset after the last record or BLANK of a file, else its begin."""
+    stop = _data_stop(files, segment)
+    end = segment.base
+    if stop == 0:
+        return end
+    with opened(files, segment.path) as file:
+        # From the last believable record before the zeros: some megabytes, not the file.
+        for batch in scan_window(
+            file,
+            base=segment.base,
+            size=segment.size,
+            start=stop,
+            stop=stop,
+            file_size=segment.file_size,
+            data_stop=stop,
+        ):
+            end = batch.end_of_data
+    return end
+
+
+def _compare(store: StorePlace, segments: Sequence[Segment], last: Run, end: int) -> bool:
+    """Compare the last archived record with the log; return whether it was there.
+
+    Raises
+    ------
+    ArchiveError
+        Something else stands there, or the log ends before.
+    """
+    difference = f"the log ends at physical offset {end}, the archive at {last.end}"
+    if end >= last.end:
+        if not last.last_size or last.last_offset < segments[0].base:
+            return False
+        found = "nothing, its file is missing"
+        for one in segments:
+            if 0 <= last.last_offset - one.base < one.file_size:
+                files, at = files_at(store.location)[0], last.last_offset - one.base
+                found = record_hash(_read(files, one.path, at, last.last_size))
+        if found == last.last_sha256:
+            return True
+        difference = (
+            f"the record at physical offset {last.last_offset}, {last.last_size} bytes: expected "
+            f"SHA-256 {last.last_sha256}, found {found}"
+        )
+    raise ArchiveError(
+        f"{store.location} is not the store that was archived as broker {store.broker_name}, or "
+        f"its log was cut and rewritten since: {difference}",
+        hint="archive this store to a directory of its own",
+    )
+
+
+def _tasks(base: ArchiveTask, plan: LogPlan, max_split_bytes: int) -> list[ArchiveTask]:
+    """Return the tasks of a run: neighbouring ranges, together at most `max_split_bytes`.
+
+    What was never written weighs next to nothing.
+    """
+    parts = [part for one in plan.log for part in _split(one, max_split_bytes)]
+    weight = stored_weight(max_split_bytes)
+    groups = grouped(
+        parts,
+        max_split_bytes,
+        lambda part: weight(base.store.location, part.segment, part.start, part.stop),
+    )
+    groups += [plan.kept] if plan.kept else []
+    return [base._replace(number=number, stretches=one) for number, one in enumerate(groups)]
+
+
+def _split(stretch: Stretch, max_split_bytes: int) -> Iterator[Stretch]:
+    # Cut where the whole file would be cut, so that cuts do not depend on where a run begins.
+    segment = stretch.segment
+    file = SegmentFile(segment.path, segment.base, segment.file_size)
+    for split in plan_splits([file], max_split_bytes):
+        start, stop = max(split.start, stretch.start), min(split.stop, stretch.stop)
+        if start < stop:
+            yield stretch._replace(start=start, stop=stop)
+
+
+# --- the commit ---------------------------------------------------------------------------------
+
+
+def _commit(
+    tables: Archive, task: ArchiveTask, plan: LogPlan, last: Run | None, found: list[WrittenFile]
+) -> None:
+    """Compare what tasks found with the plan, add what the driver knows, and commit it all.
+
+    Raises
+    ------
+    ArchiveError
+        The log changed meanwhile, or another process archived it.
+    """
+    covered = sum(one.record_bytes + one.extent_bytes for one in found)
+    expected = sum(one.stop - one.start for one in plan.log)
+    if covered != expected:
+        raise ArchiveError(
+            f"{task.store.location} changed while it was archived: expected {expected} bytes from "
+            f"physical offset {plan.begin} to {plan.end}, found {covered}; nothing was archived",
+            hint="run the archive again",
+        )
+    newest = max(found, key=lambda one: one.last_offset + one.last_size, default=None)
+    record = None
+    if newest is not None and newest.last_size:
+        record = newest.last_offset, newest.last_size, newest.last_sha256
+    elif last is not None:
+        record = last.last_offset, last.last_size, last.last_sha256
+    run = Run(
+        task.run,
+        0 if last is None else last.number,
+        plan.begin,
+        plan.end,
+        *(record or (0, 0, "")),
+        beside=plan.beside,
+    )
+    with plain_write_errors(tables.location, kind=ArchiveError), TaskFiles(task) as written:
+        _add_known(written, plan, run)
+        found += [WrittenFile(**row) for row in written.close().to_pylist()]
+    broker = task.store.broker_name
+    number = {run_id(broker): task.run}
+    tables.commit(EXTENTS, broker, number, _added(found, EXTENTS))
+    tables.commit(MESSAGES, broker, number | {broker: plan.end}, _added(found, MESSAGES))
+
+
+def _add_known(written: TaskFiles, plan: LogPlan, run: Run) -> None:
+    """Add what the driver knows of a run: itself, the gap, the files, the JSON tables."""
+    whole = {"physicalOffset": plan.begin, "size": plan.end - plan.begin}
+    written.add_extent({"kind": "run", **whole, "content": msgspec.json.encode(run)})
+    if plan.gap is not None:
+        first, stop = plan.gap
+        written.add_extent({"kind": "gap", "physicalOffset": first, "size": stop - first})
+    for one in plan.segments:
+        known = {"physicalOffset": one.base, "size": one.size, "fileSize": one.file_size}
+        written.add_extent({"kind": "file", "file": one.base, **known})
+    for name, content in plan.config.items():
+        for at in range(0, max(1, len(content)), EXTENT_BYTES):
+            part = content[at : at + EXTENT_BYTES]
+            place = {"name": name, "physicalOffset": at, "size": len(part)}
+            written.add_extent({"kind": "config", **place, "content": part})
+
+
+def _added(files: Sequence[WrittenFile], table: str) -> list[AddAction]:
+    now_ms = time.time_ns() // 1_000_000
+    return [
+        AddAction(
+            path=one.path,
+            size=one.size,
+            partition_values={DAY: one.day} if table == MESSAGES else {},
+            modification_time=now_ms,
+            data_change=True,
+            stats=one.stats,
+        )
+        for one in files
+        if one.table == table
+    ]

@@ -1,52 +1,14 @@
 """The archive: two Delta tables, what their rows mean, and how they are opened and committed.
 
-    <archive>/messages   partitioned by `day`: one row per intact record of the log
-    <archive>/extents    one row per stretch that is no record, and what lies beside the log
+**Identity.** For each broker, the records of `messages` and the extents of `LOG_KINDS` cover the
+log from the first run's `begin` to the last one's `end`, each byte once; what no row covers was
+deleted from the archive since. A record is `rawHead`, `body` and `rawTail`, back to back.
+Rows come in any order and in any file, since OPTIMIZE and other tools rewrite files.
 
-**Identity.** For each broker, the records of `messages` and the extents of kind ``blank``,
-``damage``, ``unwritten`` and ``gap`` cover the log from the first run's `begin` to the last one's
-`end`, each byte once. What no row covers was deleted from the archive since. A record is: `size`,
-`magic`, the numbers, `rawBornHost`, `rawStoreHost`, `body` as stored (compressed where `sysFlag`
-says so), `rawTopic` or else `topic`, `rawProperties`. `rawBornTimestamp` and `rawStoreTimestamp`
-are null where the timestamps, which have milliseconds, say the same. Rows come in any order: files
-are rewritten by OPTIMIZE and by other tools.
-
-**Checksums.** `recordCRC` is the CRC-32 of the record's bytes as they stand in the log,
-`contentCRC` that of an extent's `content`, both cut to 31 bits as `bodyCRC` is
-(``kernels.slice_crcs``, ``body_crc``). A restore compares it: page
-checksums of Parquet are lost when another tool rewrites a file, and cover no footer.
-
-**Runs.** A run is two commits: its extents, then its messages, and only the second one makes it
-count. Each has application transactions of the broker: in `messages` the end of the log
-(the broker's name) and the run's number (`run_id(broker)`), in `extents` the run's number. A run
-whose second commit never came stays without effect: the run that replaces it names, as `previous`,
-the last one that counts. So the runs that count in a version of `messages` are found by following
-`previous` from the run that this version names (`Archive.runs`); extents are always read in their
-latest version, and only rows of such runs. Delta refuses a commit over a transaction of the same
-broker that it has not seen, so of two archivers of one broker one fails; other brokers' commits
-are no conflict.
-
-**Extents.** `file` is the physical offset at which the CommitLog file begins. `content` may be
-shorter than `size`: zeros follow, up to the rest of a file. A stretch with more content than
-``EXTENT_BYTES`` is several rows.
-
-=========== ==========================================================================
-kind        row
-=========== ==========================================================================
-run         `physicalOffset` and `size`: the range that the run archived; `content`: `RunFacts` as
-            JSON
-blank       a BLANK up to the end of a file, with its 8 bytes
-damage      bytes that are no record, with `reason` and `evidence`
-unwritten   zeros up to the end of a file that another one follows
-gap         deleted before it was archived; no content
-file        a CommitLog file at `physicalOffset`: it has `size` bytes and should have `fileSize`
-excess      bytes of a file after the size that it should have
-tail        bytes after the log's end that are not zeros; not rows of zeros only
-config      a file ``config/<name>``; `physicalOffset` is the position in it, `size` the content's
-=========== ==========================================================================
-
-Of ``file`` and ``excess`` those count that stand in the newest run which has a ``file`` row for
-that file; of ``tail`` and ``config`` those of the newest run.
+**Runs.** A run is two commits, its extents and then its messages, and only the second one makes it
+count. It names the run before it that counts, so a run whose second commit never came has no
+effect. Extents are always read in their latest version, and only those of runs that count in the
+version of `messages` at hand (`Archive.runs`).
 
 Page: docs/reference/archive.md.
 """
@@ -61,11 +23,12 @@ import msgspec
 import pyarrow  # noqa: ICN001 - `pa` is the same without its annotations
 
 from rocketstore.errors import ArchiveDamagedError, ArchiveError
+from rocketstore.pipeline.columns import TABLES
 from rocketstore.pipeline.files import is_remote, joined, local_path, refuse_secrets, sync_path
 from rocketstore.units import MiB
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from deltalake import DeltaTable
     from deltalake.transaction import AddAction
@@ -82,53 +45,31 @@ EXTENT_BYTES: Final = 4 * MiB
 DAY: Final = "day"
 """Store time in UTC; null where no calendar has it. In the names of directories, not in files."""
 
-_TIMESTAMP: Final = pa.timestamp("us", "UTC")
+LOG_KINDS: Final = ("blank", "damage", "unwritten", "gap")
+"""Of extents: stretches of the log that are no records."""
 
-MESSAGE_FIELDS: Final = pa.schema(
-    [
-        ("brokerName", pa.string()),
-        ("topic", pa.string()),
-        ("queueId", pa.int32()),
-        ("queueOffset", pa.int64()),
-        ("physicalOffset", pa.int64()),
-        ("size", pa.int64()),
-        ("storeTimestamp", _TIMESTAMP),
-        ("bornTimestamp", _TIMESTAMP),
-        ("tags", pa.string()),
-        ("keys", pa.list_(pa.field("element", pa.string()))),
-        ("uniqKey", pa.string()),
-        ("msgId", pa.string()),
-        ("flag", pa.int32()),
-        ("sysFlag", pa.int32()),
-        ("bornHost", pa.string()),
-        ("storeHost", pa.string()),
-        ("reconsumeTimes", pa.int32()),
-        ("preparedTransactionOffset", pa.int64()),
-        ("bodyCRC", pa.int32()),
-        ("properties", pa.map_(pa.string(), pa.string())),
-        ("body", pa.binary()),
-    ]
-)
+_TYPES: Final = {
+    "STRING": pa.string(),
+    "INT": pa.int32(),
+    "BIGINT": pa.int64(),
+    "BINARY": pa.binary(),
+    "TIMESTAMP": pa.timestamp("us", "UTC"),
+    "ARRAY<STRING>": pa.list_(pa.field("element", pa.string())),
+    "MAP<STRING,STRING>": pa.map_(pa.string(), pa.string()),
+}
+
+MESSAGE_FIELDS: Final = pa.schema([(name, _TYPES[kind]) for name, kind in TABLES[MESSAGES].items()])
 """The columns of table ``messages`` of the data source, in its types."""
 
-RAW_FIELDS: Final = pa.schema(
+FILE_SCHEMA: Final = pa.schema(
     [
-        ("magic", pa.int32()),
-        ("rawTopic", pa.binary()),
-        ("rawProperties", pa.binary()),
-        ("rawBornHost", pa.binary()),
-        ("rawStoreHost", pa.binary()),
-        ("rawBornTimestamp", pa.int64()),
-        ("rawStoreTimestamp", pa.int64()),
+        *MESSAGE_FIELDS,
+        ("rawHead", pa.binary()),
+        ("rawTail", pa.binary()),
         ("recordCRC", pa.int32()),
     ]
 )
-"""What identity needs besides; `rawTopic` is null where `topic` is the stored bytes in UTF-8."""
-
-FILE_SCHEMA: Final = pa.schema([*MESSAGE_FIELDS, *RAW_FIELDS])
-"""Of a Parquet file of messages."""
-
-MESSAGE_SCHEMA: Final = pa.schema([(DAY, pa.date32()), *FILE_SCHEMA])
+"""Of a Parquet file of messages: what queries want, and what identity needs besides."""
 
 EXTENT_SCHEMA: Final = pa.schema(
     [
@@ -147,49 +88,44 @@ EXTENT_SCHEMA: Final = pa.schema(
     ]
 )
 
-MESSAGE_STATISTICS: Final = (
-    "brokerName",
-    "topic",
-    "queueId",
-    "queueOffset",
-    "physicalOffset",
-    "storeTimestamp",
-    "bornTimestamp",
-)
-EXTENT_STATISTICS: Final = ("brokerName", "run", "kind", "physicalOffset")
+STATISTICS: Final = {
+    MESSAGES: (
+        "brokerName",
+        "topic",
+        "queueId",
+        "queueOffset",
+        "physicalOffset",
+        "storeTimestamp",
+        "bornTimestamp",
+    ),
+    EXTENTS: ("brokerName", "run", "kind", "physicalOffset"),
+}
 """Columns of which the tables keep least and greatest values per file."""
 
 
-class RunFacts(msgspec.Struct, rename="camel", frozen=True):
-    """What a run says of itself.
+class Run(msgspec.Struct, rename="camel", frozen=True):
+    """A run: it archived the log of a broker from `begin` to `end`.
 
     Attributes
     ----------
     previous
-        The run before it that counts; 0 for none.
+        Number of the run before it that counts; 0 for none.
     last_offset, last_size, last_sha256
-        The last record of the log up to the run's end, which the next run compares with the log; 0
-        bytes when there is none.
+        The last record of the log up to `end`, which the next run compares with the log; 0 bytes
+        when there is none.
     beside
-        SHA-256 of what else is archived: the files' sizes, where the tail ends, the tables.
+        SHA-256 of what else is archived: the files' sizes, what stands after the log's end, the
+        JSON tables.
     """
 
+    number: int
     previous: int
-    records: int
-    record_bytes: int
+    begin: int
+    end: int
     last_offset: int
     last_size: int
     last_sha256: str
     beside: str
-
-
-class Run(NamedTuple):
-    """A run that counts: it archived the log from `begin` to `end`."""
-
-    number: int
-    begin: int
-    end: int
-    facts: RunFacts
 
 
 def run_id(broker: str) -> str:
@@ -206,28 +142,24 @@ class Archive(NamedTuple):
 
     @classmethod
     def open(cls, location: str | Path, as_of: int | str | None = None) -> Self:
-        """Open an archive.
-
-        Parameters
-        ----------
-        location
-            Path or URI.
-        as_of
-            Version of the table `messages`, or an ISO 8601 time; the latest by default.
+        """Open an archive; `as_of` is a version of `messages`, or an ISO 8601 time.
 
         Raises
         ------
         ArchiveError
             There is no archive, no such version, or it cannot be read.
         """
-        from deltalake.exceptions import DeltaError, TableNotFoundError  # noqa: PLC0415 - driver
+        from deltalake import DeltaTable  # noqa: PLC0415 - of the driver only
+        from deltalake.exceptions import DeltaError, TableNotFoundError  # noqa: PLC0415 - as above
 
         location = str(location)
         try:
-            messages = _table(location, MESSAGES)
+            tables = [
+                DeltaTable(uri, storage_options=options)
+                for uri, options in (table_uri(location, name) for name in (MESSAGES, EXTENTS))
+            ]
             if as_of is not None:
-                messages.load_as_version(as_of)
-            return cls(location, messages, _table(location, EXTENTS))
+                tables[0].load_as_version(as_of)
         except TableNotFoundError as error:
             raise ArchiveError(
                 f"{location} is no archive: it has no Delta tables {MESSAGES} and {EXTENTS}",
@@ -236,9 +168,10 @@ class Archive(NamedTuple):
         except (DeltaError, OSError, ValueError) as error:
             version = "" if as_of is None else f" as of {as_of}"
             raise ArchiveError(f"{location}{version} cannot be opened: {error}") from error
+        return cls(location, *tables)
 
     @classmethod
-    def open_or_create(cls, location: str | Path) -> Self:
+    def open_or_create(cls, location: str) -> Self:
         """Open an archive for writing; make its tables where there are none.
 
         Raises
@@ -249,20 +182,17 @@ class Archive(NamedTuple):
         from deltalake import DeltaTable  # noqa: PLC0415 - as above
         from deltalake.exceptions import DeltaError  # noqa: PLC0415 - as above
 
-        location = str(location)
+        days = pa.schema([(DAY, pa.date32()), *FILE_SCHEMA])
         try:
-            for name, schema, days, columns in (
-                (EXTENTS, EXTENT_SCHEMA, [], EXTENT_STATISTICS),
-                (MESSAGES, MESSAGE_SCHEMA, [DAY], MESSAGE_STATISTICS),
-            ):
+            for name, schema, partitions in (EXTENTS, EXTENT_SCHEMA, []), (MESSAGES, days, [DAY]):
                 uri, options = table_uri(location, name)
                 DeltaTable.create(
                     uri,
                     schema,
                     mode="ignore",
-                    partition_by=days,
+                    partition_by=partitions,
                     storage_options=options,
-                    configuration={"delta.dataSkippingStatsColumns": ",".join(columns)},
+                    configuration={"delta.dataSkippingStatsColumns": ",".join(STATISTICS[name])},
                 )
         except (DeltaError, OSError) as error:
             raise ArchiveError(
@@ -273,8 +203,7 @@ class Archive(NamedTuple):
 
     def brokers(self) -> list[str]:
         """Return the brokers that have a run which counts."""
-        names = self.read_extents(["run"], ["brokerName"]).column("brokerName").unique()
-        found = (str(name) for name in names.to_pylist())
+        found = {row["brokerName"] for row in self.read_extents(["run"], ["brokerName"])}
         return sorted(name for name in found if self.last_run(name))
 
     def last_run(self, broker: str) -> int:
@@ -289,46 +218,41 @@ class Archive(NamedTuple):
         ArchiveDamagedError
             The row of a run is gone.
         """
-        columns = ["run", "physicalOffset", "size", "content"]
-        table = self.read_extents(["run"], columns, broker)
-        rows = {int(row["run"]): row for row in table.to_pylist()}
+        rows = {row["run"]: row for row in self.read_extents(["run"], ["content"], broker)}
         found: list[Run] = []
         number = self.last_run(broker)
         while number:
-            row = rows.get(number)
-            if row is None:
+            if number not in rows:
                 raise ArchiveDamagedError(
                     f"run {number} of broker {broker} has no row of kind run in "
                     f"{joined(self.location, EXTENTS)}",
                     hint="bring the table back to a version that has it (DeltaTable.restore)",
                 )
-            begin = int(row["physicalOffset"])
-            facts = msgspec.json.decode(row["content"], type=RunFacts)
-            found.append(Run(number, begin, begin + int(row["size"]), facts))
-            number = facts.previous
+            found.append(msgspec.json.decode(rows[number]["content"], type=Run))
+            number = found[-1].previous
         return tuple(reversed(found))
 
     def read_extents(
         self, kinds: Sequence[str], columns: Sequence[str], broker: str | None = None
-    ) -> Any:
-        """Return columns of the extents of some kinds, of runs that count and that do not.
+    ) -> list[dict[str, Any]]:
+        """Return the extents of some kinds, of runs that count and that do not.
 
-        With `content` of kind ``damage``, ``tail`` or ``excess`` this may be large: such rows are
-        for workers to read. Column ``__filename`` is the path of a row's file in the table.
+        Besides the given columns there are `run` and `kind`. Column ``__filename`` is the path of a
+        row's file in the table. `content` may be large, but for kinds ``run`` and ``config``: it is
+        for workers to read.
 
         Raises
         ------
         ArchiveDamagedError
             A file of the table is missing or cannot be read.
         """
-        import pyarrow.compute as pc  # noqa: PLC0415 - of this function only
         from pyarrow import dataset  # noqa: PLC0415 - as above
 
-        wanted = pc.field("kind").isin(list(kinds))
+        wanted = dataset.field("kind").isin(list(kinds))
         if broker is not None:
-            wanted &= pc.field("brokerName") == broker
+            wanted &= dataset.field("brokerName") == broker
         settings: dict[str, Any] = {
-            "columns": list(columns),
+            "columns": ["run", "kind", *columns],
             "filter": wanted,
             "fragment_scan_options": dataset.ParquetFragmentScanOptions(
                 page_checksum_verification=True
@@ -336,54 +260,37 @@ class Archive(NamedTuple):
         }
         source = self.extents.to_pyarrow_dataset()
         try:
-            table = source.to_table(**settings)
-            nulls = sum(table.column(name).null_count for name in {"run", "kind"} & {*columns})
-            problem: Exception | None = ValueError("rows without run or kind") if nulls else None
+            return _numbered(source.to_table(**settings))
         except (OSError, ValueError, pa.ArrowException) as error:
-            problem = error
-        if problem is None:
-            return table
-        # It does not say in which file.
-        found = EXTENTS
-        for fragment in source.get_fragments():
-            try:
-                fragment.to_table(**settings)
-            except (OSError, ValueError, pa.ArrowException):
-                found = f"{EXTENTS}/{fragment.path}"
-                break
-        raise ArchiveDamagedError(
-            f"{joined(self.location, *found.split('/'))} cannot be read: "
-            f"{' '.join(str(problem).split())}",
-            hint="restore the archive from a backup",
-        ) from problem
+            path = EXTENTS
+            # The error does not say in which file.
+            for fragment in source.get_fragments():
+                try:
+                    _numbered(fragment.to_table(**settings))
+                except (OSError, ValueError, pa.ArrowException):
+                    path = f"{EXTENTS}/{fragment.path}"
+                    break
+            raise ArchiveDamagedError(
+                f"{joined(self.location, *path.split('/'))} cannot be read: "
+                f"{' '.join(str(error).split())}",
+                hint="restore the archive from a backup",
+            ) from error
 
-    def commit_extents(self, broker: str, run: int, files: Sequence[AddAction]) -> None:
-        """Commit the extents of a run, which do not count yet.
-
-        Raises
-        ------
-        ArchiveError
-            Another archiver of this broker has committed since the archive was opened.
-        """
-        self._commit(self.extents, broker, {run_id(broker): run}, files)
-
-    def commit_messages(self, broker: str, run: int, end: int, files: Sequence[AddAction]) -> None:
-        """Commit the messages of a run, and with them the run.
-
-        Raises
-        ------
-        ArchiveError
-            Another archiver of this broker has committed since the archive was opened.
-        """
-        self._commit(self.messages, broker, {broker: end, run_id(broker): run}, files)
-
-    def _commit(
-        self, table: DeltaTable, broker: str, marks: dict[str, int], files: Sequence[AddAction]
+    def commit(
+        self, name: str, broker: str, marks: Mapping[str, int], files: Sequence[AddAction]
     ) -> None:
+        """Add files to a table, and move application transactions of a broker.
+
+        Raises
+        ------
+        ArchiveError
+            Another archiver of this broker has committed since the archive was opened.
+        """
         from deltalake import CommitProperties, Transaction  # noqa: PLC0415 - as above
         from deltalake.exceptions import CommitFailedError, DeltaError  # noqa: PLC0415 - as above
 
-        transactions = [Transaction(name, version) for name, version in marks.items()]
+        table = self.messages if name == MESSAGES else self.extents
+        transactions = [Transaction(mark, version) for mark, version in marks.items()]
         try:
             table.create_write_transaction(
                 list(files),
@@ -392,7 +299,8 @@ class Archive(NamedTuple):
                 partition_by=table.metadata().partition_columns,
                 commit_properties=CommitProperties(app_transactions=transactions),
             )
-            self._sync(table)
+            if not is_remote(self.location):
+                _sync_log(Path(local_path(self.location), name, "_delta_log"), table.version())
         except CommitFailedError as error:
             raise ArchiveError(
                 f"{self.location}: broker {broker} was archived by another process at the same "
@@ -403,26 +311,25 @@ class Archive(NamedTuple):
         except (DeltaError, OSError) as error:
             raise ArchiveError(f"{self.location} cannot be committed to: {error}") from error
 
-    def _sync(self, table: DeltaTable) -> None:
-        """Bring what was committed since a table was opened to the disk: `deltalake` does not."""
-        if is_remote(self.location):
-            return
-        name = EXTENTS if table is self.extents else MESSAGES
-        log = Path(local_path(self.location), name, "_delta_log")
-        oldest = f"{table.version():020}.json"
-        for path in (*(one for one in log.glob("*.json") if one.name >= oldest), log, log.parent):
-            sync_path(path)
+
+def _numbered(table: Any) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = table.to_pylist()
+    if any(row["run"] is None or row["kind"] is None for row in rows):
+        raise ValueError("rows without run or kind")
+    return rows
+
+
+def _sync_log(log: Path, version: int) -> None:
+    """Bring what was committed since a version to the disk: `deltalake` does not."""
+    newest = (one for one in log.glob("*.json") if one.name >= f"{version:020}.json")
+    for path in (*newest, log, log.parent):
+        sync_path(path)
 
 
 def table_uri(location: str, name: str) -> tuple[str, dict[str, str] | None]:
-    """Return what ``deltalake`` opens one of an archive's tables by: a URI, and storage options.
+    """Return what ``deltalake`` opens a table of an archive by: a URI, and storage options.
 
-    Parameters
-    ----------
-    location
-        Path or URI of the archive; a URI with the query that ``pyarrow.fs`` knows.
-    name
-        ``messages`` or ``extents``.
+    A location on an object store has the query that ``pyarrow.fs`` knows.
 
     Examples
     --------
@@ -444,10 +351,3 @@ def _storage_options(query: str) -> Iterator[tuple[str, str]]:
         scheme = options.get("scheme", "https")
         yield "AWS_ENDPOINT_URL", server if "://" in server else f"{scheme}://{server}"
         yield "AWS_ALLOW_HTTP", str(scheme == "http").lower()
-
-
-def _table(location: str, name: str) -> DeltaTable:
-    from deltalake import DeltaTable  # noqa: PLC0415 - as above
-
-    uri, options = table_uri(location, name)
-    return DeltaTable(uri, storage_options=options)

@@ -1,49 +1,63 @@
-"""``restore``: a store from an archive, whole and byte for byte, or a selection of its messages."""
+"""``restore``: a store from an archive, whole and byte for byte, or a selection of its messages.
+
+A CommitLog file is one task, which writes all of it. A whole restore has the files that were
+archived, with every byte where it was. A selection is laid out in new files by the rule of a
+broker: a record that would leave less than 8 bytes of a file begins the next one, and a BLANK fills
+the rest. It is counted in steps of a 256th of a file, so a file may end that much too early.
+
+Law: what the driver holds grows with the number of files, not with that of records.
+"""
 
 from __future__ import annotations
 
-import contextlib
+import itertools
 import shutil
-from collections.abc import Callable, Sequence
+import time
+from bisect import bisect_left, bisect_right
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
 
 from rocketstore.config import StoreConfig
-from rocketstore.errors import ConfigError
-from rocketstore.format.markers import COMMIT_LOG_DIRECTORY, CONFIG_DIRECTORY
+from rocketstore.errors import ArchiveDamagedError, ArchiveError, ConfigError
+from rocketstore.format.blank import END_FILE_MIN_BLANK_SIZE
+from rocketstore.format.checkpoint import Checkpoint, encode_checkpoint
+from rocketstore.format.markers import (
+    CHECKPOINT_FILE_NAME,
+    COMMIT_LOG_DIRECTORY,
+    CONFIG_DIRECTORY,
+)
 from rocketstore.pipeline.files import ObjectStore, is_remote, sync_path
-from rocketstore.pipeline.jobs.archive.archive_table import Archive
+from rocketstore.pipeline.jobs.archive.archive_table import LOG_KINDS, Archive
 from rocketstore.pipeline.jobs.execution import map_tasks, plain_failure
 from rocketstore.pipeline.jobs.publishing import published
 from rocketstore.pipeline.jobs.rebuild.rebuild_job import make_queues
-from rocketstore.pipeline.jobs.restore.restore_plan import (
-    Selection,
-    Steps,
-    chosen_broker,
-    config_tables,
-    lay_out,
-    plan_selection,
-    plan_whole,
-)
 from rocketstore.pipeline.jobs.restore.restore_task import (
     ATTEMPTS,
     COUNT_SCHEMA,
-    TOPIC_SCHEMA,
     WRITE_SCHEMA,
+    ExtentFile,
+    LogFileTask,
+    Selection,
     count_task,
     missing_bytes,
-    topics_task,
     write_task,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterable, Sequence
+    from datetime import datetime
 
     from pyspark.sql import SparkSession
 
-    from rocketstore.pipeline.jobs.restore.restore_plan import LogFileTask
+    from rocketstore.pipeline.jobs.archive.archive_table import Run
 
-_Run = Callable[[Sequence["LogFileTask"], Callable[..., Any], str], Any]
+_DEFAULT_FILE_SIZE: Final = 1 << 30
+"""Of a CommitLog file, for a selection from an archive that knows no file."""
+
+_FAR: Final = (1 << 63) - 1
 
 
 class RestoreResult(NamedTuple):
@@ -139,104 +153,307 @@ def restore(  # noqa: PLR0913 - keywords, each a choice of the caller
     StoreFullError
         Its disk is full.
     """
-
-    def run(tasks: Sequence[LogFileTask], what: Callable[..., Any], schema: str) -> Any:
-        with plain_failure():
-            # Rows for each CommitLog file, not for each record.
-            return map_tasks(spark, tasks, what, schema).toArrow()
-
     selection = Selection(tuple(topics), begin_ms, end_ms)
+    is_whole = selection == Selection()
     with published(str(target)) as place:
         opened = Archive.open(archive, as_of)
-        whose = chosen_broker(opened, broker)
-        if selection.is_everything:
-            tasks, missing = _whole(run, opened, whose, allow_gaps=allow_gaps)
-            tables = config_tables(opened, whose)
+        whose = _chosen_broker(opened, broker)
+        if is_whole:
+            tasks = plan_whole(opened, whose, allows_gaps=allow_gaps)
+            tables = _config_tables(opened, whose)
         else:
-            tasks, missing, tables = _new_log(run, opened, whose, selection), [], {}
-        with _new_directories(place, tables):
+            tasks, tables = _new_log(spark, opened, whose, selection), {}
+        if not is_remote(place):
+            for name in (ATTEMPTS, COMMIT_LOG_DIRECTORY):
+                Path(place, name).mkdir()
+        with plain_failure():
             placed = [task._replace(place=place) for task in tasks]
-            written = run(placed, write_task, WRITE_SCHEMA).to_pylist()
-        bases = sorted(row["base"] for row in written)
-        assert bases == [task.base for task in tasks], "each file is written by one task"
+            # A row for each CommitLog file, and for what it lacks.
+            rows = map_tasks(spark, placed, write_task, WRITE_SCHEMA).toArrow().to_pylist()
+        missing = sorted((row["place"], row["bytes"]) for row in rows if row["place"] is not None)
+        if missing and not allow_gaps:
+            pairs = [(first, first + size) for first, size in missing]
+            raise missing_bytes(opened.location, whose, pairs)
+        for name, content in tables.items():
+            _put(place, f"{CONFIG_DIRECTORY}/{name}", content)
+        written = {row["base"]: row for row in rows if row["place"] is None}
         queues = None
-        if tasks and not log_only:
+        if written and not log_only:
             queues = make_queues(spark, place, config or StoreConfig()).queue_count
+            _put(
+                place, CHECKPOINT_FILE_NAME, _checkpoint(row["last_ms"] for row in written.values())
+            )
+        if not is_remote(place):
+            shutil.rmtree(Path(place, ATTEMPTS))
     return RestoreResult(
         broker=whose,
         version=opened.messages.version(),
-        records=sum(row["records"] for row in written),
-        written_bytes=sum(row["bytes"] for row in written),
-        file_count=len(tasks),
-        file_bytes=sum(task.size for task in tasks),
-        is_whole=selection.is_everything and not missing,
-        missing_stretches=sum(row["records"] for row in missing),
-        missing_bytes=sum(row["bytes"] for row in missing),
+        records=sum(row["records"] for row in written.values()),
+        written_bytes=sum(row["bytes"] for row in written.values()),
+        file_count=len(written),
+        file_bytes=sum(task.size for task in tasks if task.base in written),
+        is_whole=is_whole and not missing,
+        missing_stretches=sum(row["records"] for row in rows if row["place"] is not None),
+        missing_bytes=sum(size for _, size in missing),
         config_tables=tuple(tables),
         queues=queues,
     )
 
 
-def _whole(
-    run: _Run, archive: Archive, broker: str, *, allow_gaps: bool
-) -> tuple[list[LogFileTask], list[dict[str, Any]]]:
-    """Return the tasks of a whole restore, and what the archive has lost."""
-    tasks = plan_whole(archive, broker)
-    counted = run(tasks, count_task, COUNT_SCHEMA).sort_by("place").to_pylist()
-    missing = [row for row in counted if row["kind"] == "missing"]
-    if missing and not allow_gaps:
-        pairs = [(row["place"], row["place"] + row["bytes"]) for row in missing]
-        raise missing_bytes(archive.location, broker, pairs)
-    lacking = {row["base"] for row in missing}
-    there = {row["base"]: row["bytes"] for row in counted if row["kind"] == "records"}
-    kept = [
-        task._replace(allows_gaps=allow_gaps, record_bytes=there[task.base])
-        for task in tasks
-        if there[task.base] or task.base not in lacking
-    ]
-    return kept, missing
+def _put(place: str, name: str, content: bytes) -> None:
+    """Write a small file of a store."""
+    if is_remote(place):
+        objects = ObjectStore(place)
+        objects.put(f"{objects.root}/{name}", content)
+        return
+    path = Path(place, name)
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(content)
+    sync_path(path)
 
 
-def _new_log(run: _Run, archive: Archive, broker: str, selection: Selection) -> list[LogFileTask]:
-    """Return the tasks of a selection."""
-    tasks = plan_selection(archive, broker, selection)
-    unknown: set[str] = set()
-    if selection.topics:
-        found = run(tasks, topics_task, TOPIC_SCHEMA).column("topic").to_pylist()
-        # Beside others that are there it would be left out without a word.
-        unknown = {*selection.topics} - {*found}
-    steps = run(tasks, count_task, COUNT_SCHEMA).sort_by("place")
-    if not unknown and steps.num_rows:
-        columns = (steps.column(name).to_numpy() for name in Steps._fields)
-        return lay_out(tasks, Steps(*columns))
-    wanted = selection._replace(topics=tuple(sorted(unknown))) if unknown else selection
-    every = plan_selection(archive, broker, Selection())
-    there = run(every, topics_task, TOPIC_SCHEMA).to_pylist()
-    names = sorted({row["topic"] for row in there})
+def _checkpoint(times_ms: Iterable[int | None]) -> bytes:
+    """Return the checkpoint of a store of which all is on the disk, up to its last message."""
+    known = (one for one in times_ms if one is not None)
+    latest = max(0, min(max(known, default=0), time.time_ns() // 1_000_000))
+    return encode_checkpoint(Checkpoint(latest, latest, latest))
+
+
+def _chosen_broker(archive: Archive, broker: str | None) -> str:
+    """Return the broker that is restored.
+
+    Raises
+    ------
+    ArchiveError
+        There are several and none is named, or there is no such.
+    """
+    names = archive.brokers()
+    if broker in names or (broker is None and len(names) == 1):
+        return broker or names[0]
+    listed = ", ".join(names) or "none"
+    if broker is not None or not names:
+        what = f"{archive.location} has no broker {broker or ''}".rstrip()
+        raise ArchiveError(what, hint=f"it has {listed}")
+    raise ArchiveError(
+        f"{archive.location} holds {len(names)} brokers: {listed}",
+        hint="say which one to restore: broker=…, --broker …",
+    )
+
+
+# --- what the archive has -----------------------------------------------------------------------
+
+
+def _messages_between(
+    archive: Archive, broker: str, selection: Selection
+) -> Callable[[int, int], tuple[str, ...]]:
+    """Return what names the Parquet files that may have wanted records of a range of the log."""
+    _, begin, end = selection
+    found = []
+    for action in pa.table(archive.messages.get_add_actions(flatten=True)).to_pylist():
+        names = action.get("min.brokerName"), action.get("max.brokerName")
+        if None not in names and not names[0] <= broker <= names[1]:
+            continue
+        earliest = _milliseconds(action.get("min.storeTimestamp"))
+        latest = _milliseconds(action.get("max.storeTimestamp"))
+        if (begin is not None and latest is not None and latest < begin) or (
+            end is not None and earliest is not None and earliest >= end
+        ):
+            continue
+        first, last = action.get("min.physicalOffset"), action.get("max.physicalOffset")
+        found.append(
+            (0 if first is None else first, _FAR if last is None else last, action["path"])
+        )
+    found.sort()
+    firsts = np.array([first for first, _, _ in found], dtype=np.int64)
+    lasts = np.array([last for _, last, _ in found], dtype=np.int64)
+
+    def overlapping(begin: int, end: int) -> tuple[str, ...]:
+        rows = np.flatnonzero((firsts < end) & (begin <= lasts)).tolist()
+        return tuple(found[row][2] for row in rows)
+
+    return overlapping
+
+
+def _milliseconds(moment: datetime | None) -> int | None:
+    return None if moment is None else round(moment.timestamp() * 1000)
+
+
+def _log_files(
+    archive: Archive, broker: str, kinds: Sequence[str] = ()
+) -> tuple[tuple[Run, ...], dict[int, dict[str, Any]], list[dict[str, Any]]]:
+    """Return the runs that count, the CommitLog files they have, and their extents of `kinds`.
+
+    A CommitLog file is as the newest run that saw it has it; the files are in order.
+    """
+    columns = ["__filename", "file", "physicalOffset", "size", "fileSize"]
+    runs = archive.runs(broker)
+    order = {run.number: place for place, run in enumerate(runs)}
+    found = archive.read_extents(["file", *kinds], columns, broker)
+    rows = sorted((row for row in found if row["run"] in order), key=lambda row: order[row["run"]])
+    newest = {row["physicalOffset"]: row for row in rows if row["kind"] == "file"}
+    return runs, dict(sorted(newest.items())), [row for row in rows if row["kind"] != "file"]
+
+
+def plan_whole(archive: Archive, broker: str, *, allows_gaps: bool) -> list[LogFileTask]:
+    """Return a task for each CommitLog file that was archived, retention's victims included."""
+    runs, files, extents = _log_files(archive, broker, [*LOG_KINDS, "excess", "tail"])
+    gaps = []
+    counting: dict[int, dict[str, set[tuple[int, str]]]] = {}
+    for row in extents:
+        run, kind, base = row["run"], row["kind"], row["file"]
+        if kind == "gap":
+            gaps.append((row["physicalOffset"], row["physicalOffset"] + row["size"]))
+        elif (
+            kind in LOG_KINDS
+            or (kind == "excess" and base in files and run == files[base]["run"])
+            or (kind == "tail" and run == runs[-1].number)
+        ):
+            counting.setdefault(base, {}).setdefault(row["__filename"], set()).add((run, kind))
+    overlapping = _messages_between(archive, broker, Selection())
+    tasks = []
+    for base, file in files.items():
+        begin = max(base, runs[0].begin)
+        end = max(begin, min(base + min(file["size"], file["fileSize"]), runs[-1].end))
+        tasks.append(
+            LogFileTask(
+                archive=archive.location,
+                broker=broker,
+                selection=Selection(),
+                base=base,
+                size=file["size"],
+                begin=begin,
+                end=end,
+                messages=overlapping(begin, end),
+                extents=tuple(
+                    ExtentFile(path, frozenset(rows))
+                    for path, rows in sorted(counting.get(base, {}).items())
+                ),
+                gaps=tuple(
+                    (max(start, begin), min(stop, end))
+                    for start, stop in gaps
+                    if start < end and begin < stop
+                ),
+                allows_gaps=allows_gaps,
+            )
+        )
+    return tasks
+
+
+def _config_tables(archive: Archive, broker: str) -> dict[str, bytes]:
+    """Return the JSON tables of the newest run, by their names.
+
+    Raises
+    ------
+    ArchiveDamagedError
+        A part of one is missing.
+    """
+    run = archive.last_run(broker)
+    columns = ["name", "physicalOffset", "size", "content"]
+    rows = [row for row in archive.read_extents(["config"], columns, broker) if row["run"] == run]
+    tables: dict[str, bytes] = {}
+    for row in sorted(rows, key=lambda row: (row["name"], row["physicalOffset"])):
+        before = tables.get(row["name"], b"")
+        if len(before) != row["physicalOffset"]:
+            raise ArchiveDamagedError(
+                f"{archive.location}: run {run} has config/{row['name']} up to byte "
+                f"{len(before)}, then from {row['physicalOffset']} on: a row is gone",
+                hint="restore another version (as_of, --as-of)",
+            )
+        tables[row["name"]] = before + row["content"].ljust(row["size"], b"\0")
+    return tables
+
+
+# --- a new log ----------------------------------------------------------------------------------
+
+
+def _new_log(
+    spark: SparkSession, archive: Archive, broker: str, selection: Selection
+) -> list[LogFileTask]:
+    """Return the tasks of a selection.
+
+    Raises
+    ------
+    ConfigError
+        Nothing is selected, or nothing of a topic, which would else be left out without a word.
+    """
+    unknown = selection.topics
+    for wanted in (selection, Selection()):
+        tasks = _plan_counting(archive, broker, wanted)
+        counted = map_tasks(spark, tasks, count_task, COUNT_SCHEMA).persist()
+        with plain_failure():
+            sums = {"first_ms": "min", "last_ms": "max"}
+            topics = counted.groupBy("topic").agg(sums).toArrow().to_pylist()
+            steps = counted.groupBy("step").agg({"place": "min", "bytes": "sum"}).toArrow()
+        counted.unpersist()
+        names = sorted(row["topic"] for row in topics)
+        if wanted == selection:
+            unknown = tuple(sorted({*selection.topics} - {*names}))
+            if names and not unknown:
+                return lay_out(tasks, steps.sort_by("step"))
     shown = ", ".join(names[:10]) + (", …" if len(names) > 10 else "")
-    first = min((row["first_ms"] for row in there), default="no time")
-    last = max((row["last_ms"] for row in there), default="no time")
+    first = min((row["min(first_ms)"] for row in topics), default="no time")
+    last = max((row["max(last_ms)"] for row in topics), default="no time")
+    words = [f"of topic {', '.join(unknown or selection.topics)}"] if selection.topics else []
+    words += [] if selection.begin_ms is None else [f"stored at {selection.begin_ms} ms or later"]
+    words += [] if selection.end_ms is None else [f"stored before {selection.end_ms} ms"]
     raise ConfigError(
-        f"the archive has no message {wanted.describe()}",
+        f"the archive has no message {' and '.join(words)}",
         hint=f"it has topics {shown or 'none'}, stored {first} to {last} ms",
     )
 
 
-@contextlib.contextmanager
-def _new_directories(place: str, tables: Mapping[str, bytes]) -> Iterator[None]:
-    """Make what tasks write to; afterwards write the JSON tables, and take the attempts away."""
-    if is_remote(place):
-        yield
-        objects = ObjectStore(place)
-        for name, content in tables.items():
-            objects.put(f"{objects.root}/{CONFIG_DIRECTORY}/{name}", content)
-        return
-    for name in (ATTEMPTS, COMMIT_LOG_DIRECTORY):
-        Path(place, name).mkdir()
-    yield
-    shutil.rmtree(Path(place, ATTEMPTS))
-    for name, content in tables.items():
-        path = Path(place, CONFIG_DIRECTORY, name)
-        path.parent.mkdir(exist_ok=True)
-        path.write_bytes(content)
-        sync_path(path)
+def _plan_counting(archive: Archive, broker: str, selection: Selection) -> list[LogFileTask]:
+    """Return a task for each archived CommitLog file that may have wanted records."""
+    overlapping = _messages_between(archive, broker, selection)
+    _, files, _ = _log_files(archive, broker)
+    return [
+        LogFileTask(archive.location, broker, selection, base, size, base, base + size, messages)
+        for base, size in ((base, file["fileSize"]) for base, file in files.items())
+        if (messages := overlapping(base, base + size))
+    ]
+
+
+def lay_out(counting: Sequence[LogFileTask], steps: pa.Table) -> list[LogFileTask]:
+    """Return the tasks that write the files of a new log, from what was counted of each step.
+
+    Raises
+    ------
+    ArchiveDamagedError
+        A record does not fit into a file.
+    """
+    first, begins = counting[0], [one.begin for one in counting]
+    places = steps["min(place)"].to_numpy()
+    ends = np.cumsum(steps["sum(bytes)"].to_numpy())
+    file_size = counting[-1].size or _DEFAULT_FILE_SIZE
+    capacity = file_size - END_FILE_MIN_BLANK_SIZE
+    edges = [0]
+    while edges[-1] < len(ends):
+        done = int(ends[edges[-1] - 1]) if edges[-1] else 0
+        end = int(np.searchsorted(ends, done + capacity, side="right"))
+        if end == edges[-1]:
+            raise ArchiveDamagedError(
+                f"the records from physical offset {places[end]} on have "
+                f"{int(ends[end]) - done} bytes: expected at most {capacity}, the room of a "
+                "CommitLog file",
+                hint="restore the archive from a backup",
+            )
+        edges.append(end)
+    tasks = []
+    for number, (begin, end) in enumerate(itertools.pairwise(edges)):
+        is_last = end == len(ends)
+        start = int(places[begin])
+        stop = counting[-1].end if is_last else int(places[end])
+        counted = counting[bisect_right(begins, start) - 1 : bisect_left(begins, stop)]
+        messages = itertools.chain.from_iterable(one.messages for one in counted)
+        tasks.append(
+            first._replace(
+                base=number * file_size,
+                size=file_size,
+                begin=start,
+                end=stop,
+                messages=tuple(dict.fromkeys(messages)),
+                # The log ends in its last file, which is not closed.
+                blank=not is_last,
+            )
+        )
+    return tasks

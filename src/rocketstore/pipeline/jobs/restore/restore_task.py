@@ -5,8 +5,9 @@ reads where each record stands, and finds by that what is missing or there twice
 rows themselves, some megabytes at a time, and writes each at its place.
 
 Memory: 24 bytes per record of the file, ``SLICE_BYTES`` of records twice, one batch of rows.
-Law: a file gets its name when it is whole and on the disk. Each attempt has a file of its own, in a
-directory that is gone before the store is published, so a late one ends in an error of its own.
+Law: each record is compared with its CRC. A file gets its name when it is whole and on the disk;
+each attempt has a file of its own, in a directory that is gone before the store is published, so a
+late one ends in an error of its own.
 """
 
 from __future__ import annotations
@@ -18,12 +19,13 @@ import os
 import tempfile
 import uuid
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow  # noqa: ICN001 - `pa` is the same without its annotations
 import pyarrow.compute
-import pyarrow.parquet as pq
+from pyarrow import dataset, fs
 
 from rocketstore.errors import ArchiveDamagedError
 from rocketstore.format.blank import encode_blank
@@ -31,39 +33,41 @@ from rocketstore.format.file_name import file_name
 from rocketstore.format.markers import COMMIT_LOG_DIRECTORY
 from rocketstore.format.record import body_crc
 from rocketstore.pipeline.files import ArrowFiles, ObjectStore, files_at, is_remote, joined
-from rocketstore.pipeline.jobs.archive.archive_table import EXTENTS, FILE_SCHEMA, MESSAGES
-from rocketstore.pipeline.jobs.publishing import plain_write_errors
-from rocketstore.pipeline.jobs.restore.record_bytes import (
-    COLUMNS,
-    FROM_BACKUP,
-    Numbers,
-    encode_records,
-    milliseconds,
-    move_records,
-    numbers_of,
+from rocketstore.pipeline.jobs.archive.archive_table import (
+    EXTENT_SCHEMA,
+    EXTENTS,
+    FILE_SCHEMA,
+    MESSAGES,
 )
+from rocketstore.pipeline.jobs.publishing import plain_write_errors
+from rocketstore.pipeline.projection import FIRST_TIMESTAMP_MS, LAST_TIMESTAMP_MS
 from rocketstore.scan import kernels
 from rocketstore.units import MiB
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    import numpy.typing as npt
-
-    from rocketstore.pipeline.jobs.restore.restore_plan import LogFileTask, MessageFile
-
 pa: Any = pyarrow
 pc: Any = pyarrow.compute
+field: Any = dataset.field
 
-COUNT_SCHEMA: Final = "base BIGINT, kind STRING, place BIGINT, records BIGINT, bytes BIGINT"
-"""Kind ``records``: those from a place of the archived log on; kind ``missing``: so many stretches
-without rows, of which the first begins there."""
+Numbers = npt.NDArray[np.int64]
 
-TOPIC_SCHEMA: Final = "topic STRING, first_ms BIGINT, last_ms BIGINT"
-WRITE_SCHEMA: Final = "base BIGINT, records BIGINT, bytes BIGINT"
+COUNT_SCHEMA: Final = (
+    "topic STRING, step BIGINT, place BIGINT, bytes BIGINT, first_ms BIGINT, last_ms BIGINT"
+)
+"""Wanted records of a topic in a step of the archived log, of which the first is at `place`."""
+
+WRITE_SCHEMA: Final = "base BIGINT, place BIGINT, records BIGINT, bytes BIGINT, last_ms BIGINT"
+"""A file that was written has no `place`. Else what the archive has lost of it, so many stretches,
+of which the first begins at `place`."""
 
 ATTEMPTS: Final = ".attempts"
 """Directory below the store that attempts are made in, as long as it is not published."""
+
+FROM_BACKUP: Final = (
+    "restore another version (as_of, --as-of), or the archive from a backup; nothing was restored"
+)
 
 STEPS: Final = 256
 """Of a file, in which a selection is counted: 4 MiB of 1 GiB, no more than a large message."""
@@ -73,59 +77,94 @@ SLICE_BYTES: Final = 32 * MiB
 
 BATCH_BYTES: Final = 4 * MiB
 _BATCH_ROWS: Final = 1 << 16
+_EXTENTS_AT_ONCE: Final = 4
 _MOST_STRETCHES: Final = 100
 """Missing stretches of a file that are reported one by one."""
 
-_MASK_COLUMNS: Final = [
-    "brokerName", "topic", "physicalOffset", "storeTimestamp", "rawStoreTimestamp"
-]  # fmt: skip
-_NO_FALLOCATE: Final = frozenset({errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS})
+_PLACE_AT: Final = 28
+"""Where a record says at which physical offset it stands."""
+
+_RAW: Final = ("rawHead", "body", "rawTail")
+_READING: Final = {
+    "use_threads": False,
+    "batch_readahead": 0,
+    "fragment_scan_options": dataset.ParquetFragmentScanOptions(
+        use_buffered_stream=True, buffer_size=MiB, pre_buffer=False, page_checksum_verification=True
+    ),
+}
+
+
+class Selection(NamedTuple):
+    """Which messages are restored; of any topic when there are none, of any store time when None.
+
+    `begin_ms` is the first time that is wanted, `end_ms` the first after it that is not.
+    """
+
+    topics: tuple[str, ...] = ()
+    begin_ms: int | None = None
+    end_ms: int | None = None
+
+
+class ExtentFile(NamedTuple):
+    """A Parquet file of `extents`, and which rows of it count: their runs and kinds."""
+
+    path: str
+    counting: frozenset[tuple[int, str]]
+
+
+class LogFileTask(NamedTuple):
+    """A CommitLog file to be restored.
+
+    Attributes
+    ----------
+    base, size
+        Of the file.
+    begin, end
+        Physical offsets in the archived log: records between them are in this file.
+    messages
+        Parquet files that may have them, as the table names them.
+    gaps
+        Ranges between them that were deleted before they could be archived.
+    blank
+        Whether a BLANK follows the last record.
+    allows_gaps
+        Whether bytes that the archive has lost become zeros.
+    place
+        Location of the store that is being made.
+    """
+
+    archive: str
+    broker: str
+    selection: Selection
+    base: int
+    size: int
+    begin: int
+    end: int
+    messages: tuple[str, ...]
+    extents: tuple[ExtentFile, ...] = ()
+    gaps: tuple[tuple[int, int], ...] = ()
+    blank: bool = False
+    allows_gaps: bool = False
+    place: str = ""
 
 
 def count_task(task: LogFileTask) -> Iterator[pyarrow.RecordBatch]:
-    """Yield what the archive has of a file's range, and for a whole restore what it lacks."""
-    starts, ends = _record_places(task)
-    sizes = ends - starts
-    if task.selection.is_everything:
-        missing = _missing(task, starts, ends)
-        rows = [("records", task.begin, len(starts), int(sizes.sum()))]
-        rows += [("missing", one, 1, stop - one) for one, stop in missing[:_MOST_STRETCHES]]
-        if rest := missing[_MOST_STRETCHES:]:
-            rows.append(("missing", rest[0][0], len(rest), sum(b - a for a, b in rest)))
-    else:
-        firsts = np.flatnonzero(
-            np.diff((starts - task.base) // max(1, task.size // STEPS), prepend=-1)
+    """Yield where wanted records are, and of which topics and times; see ``COUNT_SCHEMA``."""
+    step = max(1, task.size // STEPS)
+    for _, rows in _wanted(task, ["topic", "physicalOffset", "size", "storeTimestamp"]):
+        places = pc.multiply(pc.divide(rows.column("physicalOffset"), step), step)
+        columns = [rows.column("topic"), places, rows.column("physicalOffset"), rows.column("size")]
+        table = pa.table(
+            [*columns, _milliseconds(rows)], names=["topic", "step", "place", "bytes", "time"]
         )
-        counts = np.diff(firsts, append=len(starts))
-        totals = np.add.reduceat(sizes, firsts) if len(firsts) else sizes
-        steps = zip(starts[firsts].tolist(), counts.tolist(), totals.tolist(), strict=True)
-        rows = [("records", *step) for step in steps]
-    columns = list(zip(*rows, strict=True)) or [(), (), (), ()]
-    yield pa.RecordBatch.from_arrays(
-        [pa.array([task.base] * len(rows), pa.int64()), pa.array(columns[0], pa.string())]
-        + [pa.array(column, pa.int64()) for column in columns[1:]],
-        names=["base", "kind", "place", "records", "bytes"],
-    )
-
-
-def topics_task(task: LogFileTask) -> Iterator[pyarrow.RecordBatch]:
-    """Yield the wanted topics that a file's range has, and the first and last time in it."""
-    topics: set[str] = set()
-    times = [np.empty(0, np.int64)]
-    for _, rows in _wanted(task, []):
-        topics.update(pc.unique(rows.column("topic")).to_pylist())
-        times.append(milliseconds(rows, "storeTimestamp"))
-    stored, count = np.concatenate(times), len(topics)
-    bounds = [int(stored.min()), int(stored.max())] if count else [0, 0]
-    columns = [sorted(topics), *([bound] * count for bound in bounds)]
-    yield pa.RecordBatch.from_arrays(
-        [pa.array(columns[0], pa.string()), *(pa.array(one, pa.int64()) for one in columns[1:])],
-        names=["topic", "first_ms", "last_ms"],
-    )
+        sums = [("place", "min"), ("bytes", "sum"), ("time", "min"), ("time", "max")]
+        names = ["topic", "step", "place", "bytes", "first_ms", "last_ms"]
+        found = table.group_by(["topic", "step"]).aggregate(sums)
+        yield from found.rename_columns(names).to_batches()
 
 
 def write_task(task: LogFileTask) -> Iterator[pyarrow.RecordBatch]:
-    """Write a CommitLog file; yield how many records and bytes were written.
+    """Write a CommitLog file, if the archive has what it needs; see ``WRITE_SCHEMA``.
 
     Raises
     ------
@@ -136,36 +175,120 @@ def write_task(task: LogFileTask) -> Iterator[pyarrow.RecordBatch]:
     StoreError
         The new store cannot be written.
     """
+    is_whole = task.selection == Selection()
     starts, ends = _record_places(task)
-    sizes, targets = ends - starts, starts - task.base
-    if not task.selection.is_everything:
-        targets = np.cumsum(sizes) - sizes
-    elif not task.allows_gaps and (missing := _missing(task, starts, ends)):
-        raise missing_bytes(task.archive, task.broker, missing)
-    count, size = len(starts), int(sizes.sum())
-    del ends, sizes
+    lost = _missing(task, starts, ends) if is_whole else []
+    rows: list[tuple[int | None, ...]]
+    rows = [(start, 1, stop - start, None) for start, stop in lost[:_MOST_STRETCHES]]
+    if rest := lost[_MOST_STRETCHES:]:
+        rows.append((rest[0][0], len(rest), sum(stop - start for start, stop in rest), None))
+    if not lost or (task.allows_gaps and len(starts)):
+        rows.append(_write(task, starts, ends - starts, is_whole=is_whole))
+    columns = ([task.base] * len(rows), *zip(*rows, strict=True))
+    names = ["base", "place", "records", "bytes", "last_ms"]
+    yield pa.RecordBatch.from_arrays([pa.array(one, pa.int64()) for one in columns], names=names)
+
+
+def _write(
+    task: LogFileTask, starts: Numbers, sizes: Numbers, *, is_whole: bool
+) -> tuple[None, int, int, int | None]:
+    """Write the file of a task; return how many records and bytes it has, and the last time."""
+    targets = starts - task.base if is_whole else np.cumsum(sizes) - sizes
+    total, last_ms = int(sizes.sum()), None
     with _new_file(task) as file:
-        for path, rows in _wanted(task, COLUMNS):
-            content, sizes = encode_records(rows, path)
-            places = targets[np.searchsorted(starts, numbers_of(rows, "physicalOffset"))]
-            if not task.selection.is_everything:
-                move_records(content, sizes, places + task.base)
-            file.hold(places, sizes, content)
+        for path, rows in _wanted(task, (*_RAW, "physicalOffset", "recordCRC", "storeTimestamp")):
+            offsets = _numbers(rows, "physicalOffset")
+            content, lengths = _records(rows, path, offsets)
+            places = targets[np.searchsorted(starts, offsets)]
+            if not is_whole:
+                moved = (places + task.base).astype(">i8").view(np.uint8)
+                content[_places(lengths)] = moved.reshape(-1, 8)
+            file.hold(places, lengths, content)
+            latest = pc.max(_milliseconds(rows)).as_py()
+            last_ms = latest if last_ms is None else max(last_ms, latest or last_ms)
         file.write_held()
-        if file.byte_count != size or size != task.record_bytes:
+        if file.byte_count != total:
             raise ArchiveDamagedError(
                 f"{task.archive}: the files with physical offsets {task.begin} to {task.end} give "
-                f"{file.byte_count} bytes of records: expected {size} and {task.record_bytes}, as "
-                "they gave before",
+                f"{file.byte_count} bytes of records: expected {total}, the sum of their sizes",
                 hint=FROM_BACKUP,
             )
-        for offset, _, extent in _extents(task, ["content", "contentCRC"]):
-            file.write(offset - task.base, extent)
+        for offset, _, content_ in _extents(task, "content", "contentCRC"):
+            file.write(offset - task.base, content_)
         if task.blank:
-            file.write(size, encode_blank(task.size - size))
-    yield pa.RecordBatch.from_pydict(
-        {"base": [task.base], "records": [count], "bytes": [file.byte_count]}
-    )
+            file.write(total, encode_blank(task.size - total))
+    return None, len(starts), file.byte_count, last_ms
+
+
+# --- rows as records ----------------------------------------------------------------------------
+
+
+def _records(
+    rows: pyarrow.RecordBatch, path: str, offsets: Numbers
+) -> tuple[npt.NDArray[np.uint8], Numbers]:
+    """Return records back to back, and their sizes; all pieces are copied by one call of a kernel.
+
+    Raises
+    ------
+    ArchiveDamagedError
+        A row gives another record than was archived.
+    """
+    pieces = [_binary(rows.column(name)) for name in _RAW]
+    sizes = np.stack([lengths for _, _, lengths in pieces], axis=1)
+    begins = np.cumsum([0, *(len(data) for data, _, _ in pieces[:-1])])
+    at = np.stack([starts for _, starts, _ in pieces], axis=1) + begins
+    content = np.empty(int(sizes.sum()), dtype=np.uint8)
+    source = np.concatenate([data for data, _, _ in pieces])
+    written = kernels.copy_slices(source, at.reshape(-1), sizes.reshape(-1), content)
+    assert written == len(content), "the pieces lie inside the source"
+    totals, crcs = sizes.sum(axis=1), np.empty(rows.num_rows, dtype=np.int64)
+    kernels.slice_crcs(content, np.cumsum(totals) - totals, totals, crcs)
+    _compare(path, "CRC", offsets, crcs, _numbers(rows, "recordCRC"))
+    stated = content[_places(totals)].view(">i8").reshape(-1)
+    _compare(path, "place", offsets, stated, offsets)
+    return content, totals
+
+
+def _compare(path: str, what: str, offsets: Numbers, found: Numbers, expected: Numbers) -> None:
+    wrong = np.flatnonzero(found != expected)
+    if len(wrong):
+        row = int(wrong[0])
+        raise ArchiveDamagedError(
+            f"{path}: the record at physical offset {offsets[row]} has {what} {found[row]}: "
+            f"expected {expected[row]}",
+            hint=FROM_BACKUP,
+        )
+
+
+def _places(sizes: Numbers) -> Numbers:
+    """Return where the bytes stand by which records back to back state their physical offsets."""
+    places: Numbers = (np.cumsum(sizes) - sizes + _PLACE_AT)[:, np.newaxis] + np.arange(8)
+    return places
+
+
+def _numbers(rows: pyarrow.RecordBatch, name: str) -> Numbers:
+    """Return a column of numbers; 0 where it is null."""
+    found: Numbers = pc.fill_null(rows.column(name), 0).to_numpy().astype(np.int64)
+    return found
+
+
+def _milliseconds(rows: pyarrow.RecordBatch) -> Any:
+    """Return the store times; null where no calendar has them."""
+    return rows.column("storeTimestamp").cast(pa.timestamp("ms", "UTC")).cast(pa.int64())
+
+
+def _binary(array: Any) -> tuple[npt.NDArray[np.uint8], Numbers, Numbers]:
+    """Return the bytes of a column, and where each value starts and how long it is."""
+    _, offsets_buffer, data_buffer = array.buffers()
+    offsets = np.frombuffer(offsets_buffer, dtype=np.int32)[array.offset :][: len(array) + 1]
+    offsets = offsets.astype(np.int64)
+    data = np.empty(0, dtype=np.uint8)
+    if data_buffer is not None:
+        data = np.frombuffer(data_buffer, dtype=np.uint8)[offsets[0] : offsets[-1]]
+    return data, offsets[:-1] - offsets[0], np.diff(offsets)
+
+
+# --- reading ------------------------------------------------------------------------------------
 
 
 def missing_bytes(
@@ -182,18 +305,50 @@ def missing_bytes(
     )
 
 
-# --- reading ------------------------------------------------------------------------------------
+def _wanted(task: LogFileTask, columns: Sequence[str]) -> Iterator[tuple[str, pyarrow.RecordBatch]]:
+    """Yield columns of the rows of a task, and the path that they are from."""
+    topics, begin, end = task.selection
+    wanted = (field("physicalOffset") >= task.begin) & (field("physicalOffset") < task.end)
+    wanted &= field("brokerName") == task.broker
+    if topics:
+        wanted &= field("topic").isin(list(topics))
+    if begin is not None:
+        wanted &= field("storeTimestamp") >= _moment(begin)
+    if end is not None:
+        wanted &= field("storeTimestamp") < _moment(end)
+    for file in task.messages:
+        path = joined(task.archive, MESSAGES, *file.split("/"))
+        for rows in _rows(path, FILE_SCHEMA, wanted, columns):
+            yield path, rows
 
 
-@contextlib.contextmanager
-def _opened(path: str) -> Iterator[Any]:
-    """Open a Parquet file of the archive, and say of what goes wrong in it which one it is."""
+def _moment(time_ms: int) -> Any:
+    known = min(max(time_ms, FIRST_TIMESTAMP_MS), LAST_TIMESTAMP_MS)
+    return pa.scalar(known * 1000, pa.timestamp("us", "UTC"))
+
+
+def _rows(
+    path: str, schema: Any, wanted: Any, columns: Sequence[str]
+) -> Iterator[pyarrow.RecordBatch]:
+    """Yield rows of a Parquet file of the archive, and say of what goes wrong which file it is.
+
+    As many at a time as have ``BATCH_BYTES`` of records together, if bodies are read.
+    """
     try:
         files, place = files_at(path)
-        opener = files.system.open_input_file if isinstance(files, ArrowFiles) else pa.OSFile
-        settings = {"page_checksum_verification": True, "pre_buffer": False, "buffer_size": MiB}
-        with opener(place) as source, pq.ParquetFile(source, **settings) as opened:
-            yield opened
+        system = files.system if isinstance(files, ArrowFiles) else fs.LocalFileSystem()
+        file: Any = dataset.ParquetFileFormat().make_fragment(place, system)
+        for group in file.split_by_row_group(wanted, schema):
+            count = _EXTENTS_AT_ONCE if "content" in columns else _BATCH_ROWS
+            if "body" in columns:
+                sizes = group.to_table(schema, columns=["size"], **_READING)["size"].to_numpy()
+                while count > 1 and _most(sizes, count) > BATCH_BYTES:
+                    count //= 2
+            for rows in group.to_batches(
+                schema, columns=list(columns), filter=wanted, batch_size=count, **_READING
+            ):
+                if rows.num_rows:
+                    yield rows
     except FileNotFoundError:
         reason = "is missing: VACUUM, or somebody else, has deleted a file of this version"
         raise ArchiveDamagedError(f"{path} {reason}", hint=FROM_BACKUP) from None
@@ -201,73 +356,17 @@ def _opened(path: str) -> Iterator[Any]:
         raise ArchiveDamagedError(f"{path} cannot be read: {error}", hint=FROM_BACKUP) from error
 
 
-def _wanted(task: LogFileTask, names: Sequence[str]) -> Iterator[tuple[str, pyarrow.RecordBatch]]:
-    """Yield columns of the rows of a task, and the path that they are from.
-
-    As many at a time as have ``BATCH_BYTES`` of records together, if bodies are read.
-    """
-    columns = list(dict.fromkeys((*_MASK_COLUMNS, *names)))
-    for file in task.messages:
-        path = joined(task.archive, MESSAGES, *file.path.split("/"))
-        with _opened(path) as opened:
-            for number in range(opened.metadata.num_row_groups):
-                if not _may_have(opened.metadata.row_group(number), task):
-                    continue
-                count = _batch_rows(opened, number) if "body" in names else _BATCH_ROWS
-                for batch in opened.iter_batches(count, [number], columns, use_threads=False):
-                    # Tools that rewrite files have types of their own for texts.
-                    known = batch.cast(pa.schema([FILE_SCHEMA.field(name) for name in columns]))
-                    rows = known.filter(_mask(task, file, known))
-                    if rows.num_rows:
-                        yield path, rows
-
-
-def _batch_rows(opened: Any, group: int) -> int:
-    """Return how many rows of a row group never have more than ``BATCH_BYTES``."""
-    sizes = opened.read_row_group(group, columns=["size"], use_threads=False)["size"].to_numpy()
-    count = _BATCH_ROWS
-    while count > 1 and np.add.reduceat(sizes, range(0, len(sizes), count)).max() > BATCH_BYTES:
-        count //= 2
-    return count
-
-
-def _may_have(group: Any, task: LogFileTask) -> bool:
-    """Whether the statistics of a row group leave room for a row of a task."""
-    bounds = {}
-    for number in range(group.num_columns):
-        known = group.column(number).statistics
-        if known is not None and known.has_min_max:
-            bounds[group.column(number).path_in_schema] = known.min, known.max
-    first, last = bounds.get("physicalOffset", (task.begin, task.begin))
-    topics = task.selection.topics
-    if not group.num_rows or last < task.begin or first >= task.end:
-        return False
-    first, last = bounds.get("topic", ("", None))
-    return last is None or not topics or any(first <= topic <= last for topic in topics)
-
-
-def _mask(task: LogFileTask, file: MessageFile, rows: pyarrow.RecordBatch) -> Any:
-    """Return which rows are wanted."""
-    offsets = numbers_of(rows, "physicalOffset")
-    wanted = (offsets >= task.begin) & (offsets < task.end)
-    topics, begin, end = task.selection
-    if begin is not None or end is not None:
-        times = milliseconds(rows, "storeTimestamp")
-        wanted &= (begin is None or times >= begin) & (end is None or times < end)
-    mask = pa.array(wanted)
-    for name, values in ("brokerName", [task.broker] * file.is_mixed), ("topic", topics):
-        if values:
-            column = rows.column(name)
-            mask = pc.and_(mask, pc.is_in(column, pa.array(values, column.type)))
-    return mask
+def _most(sizes: Numbers, count: int) -> int:
+    """Return how many bytes so many rows of a row group have at most."""
+    return int(np.add.reduceat(sizes, range(0, len(sizes), count)).max())
 
 
 def _record_places(task: LogFileTask) -> tuple[Numbers, Numbers]:
     """Return where wanted records begin and end, in the order of the log."""
     starts, sizes = [np.empty(0, np.int64)], [np.empty(0, np.int32)]
-    for _, rows in _wanted(task, ["size"]):
-        starts.append(numbers_of(rows, "physicalOffset"))
-        sizes.append(numbers_of(rows, "size").astype(np.int32))
+    for _, rows in _wanted(task, ["physicalOffset", "size"]):
+        starts.append(_numbers(rows, "physicalOffset"))
+        sizes.append(_numbers(rows, "size").astype(np.int32))
     first = np.concatenate(starts)
     del starts
     last = first + np.concatenate(sizes)
@@ -291,7 +390,7 @@ def _refuse_twice(task: LogFileTask, starts: Numbers, ends: Numbers) -> None:
 
 def _missing(task: LogFileTask, starts: Numbers, ends: Numbers) -> list[tuple[int, int]]:
     """Return the stretches of the log that neither a record nor an extent has."""
-    places = [(at, at + size) for at, size, _ in _extents(task, []) if task.begin <= at < task.end]
+    places = [(at, at + size) for at, size, _ in _extents(task) if task.begin <= at < task.end]
     more = np.array([*places, *task.gaps], dtype=np.int64).reshape(-1, 2)
     starts = np.sort(np.concatenate([starts, more[:, 0]]))
     ends = np.sort(np.concatenate([ends, more[:, 1]]))
@@ -301,21 +400,18 @@ def _missing(task: LogFileTask, starts: Numbers, ends: Numbers) -> list[tuple[in
     return list(zip(edges[0][rows].tolist(), edges[1][rows].tolist(), strict=True))
 
 
-def _extents(task: LogFileTask, names: Sequence[str]) -> Iterator[tuple[int, int, bytes]]:
+def _extents(task: LogFileTask, *contents: str) -> Iterator[tuple[int, int, bytes]]:
     """Yield physical offset, size and, if it is read, content of the extents that count."""
-    columns = ["brokerName", "run", "kind", "file", "physicalOffset", "size", *names]
+    wanted = (field("brokerName") == task.broker) & (field("file") == task.base)
+    columns = ["run", "kind", "physicalOffset", "size", *contents]
     for file in task.extents:
         path = joined(task.archive, EXTENTS, *file.path.split("/"))
-        with _opened(path) as opened:
-            batches = opened.iter_batches(4, columns=columns, use_threads=False)
-            for row in (row for batch in batches for row in batch.to_pylist()):
-                whose = row["brokerName"], row["file"]
-                if whose != (task.broker, task.base) or (
-                    (row["run"], row["kind"]) not in file.counting
-                ):
+        for batch in _rows(path, EXTENT_SCHEMA, wanted, columns):
+            for row in batch.to_pylist():
+                if (row["run"], row["kind"]) not in file.counting:
                     continue
                 content = row.get("content") or b""
-                if names and body_crc(content) != row["contentCRC"]:
+                if contents and body_crc(content) != row["contentCRC"]:
                     raise ArchiveDamagedError(
                         f"{path}: the extent at physical offset {row['physicalOffset']} has CRC "
                         f"{body_crc(content)}: expected {row['contentCRC']}",
@@ -343,7 +439,7 @@ class _NewFile:
             if self._size:
                 os.posix_fallocate(self.descriptor, 0, self._size)
         except OSError as error:
-            if error.errno not in _NO_FALLOCATE:
+            if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
                 raise
             os.ftruncate(self.descriptor, self._size)
 
@@ -389,7 +485,7 @@ def _new_file(task: LogFileTask) -> Iterator[_NewFile]:
         else:
             directory = f"{task.place}/{ATTEMPTS}"
         path = Path(directory, f"{name}.{uuid.uuid4().hex}")
-        stack.enter_context(plain_write_errors(path))
+        stack.enter_context(plain_write_errors(path, "nothing was restored"))
         file = _NewFile(path, task.size)
         try:
             try:

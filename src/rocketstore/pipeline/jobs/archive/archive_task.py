@@ -1,0 +1,456 @@
+"""What a task of a run does: read its stretch of the log window by window, and write Parquet files.
+
+The records of a window are sorted by topic, queue and offset, and written as row groups of about
+``ROW_GROUP_BYTES``: so what a file's statistics say of a topic is true per row group, and memory is
+a window and a row group, however large the stretch, the records or the files are. A file holds one
+day of a stretch.
+
+Law: built from buffers, never row by row. A file has a name that no other attempt has, and is on
+the disk before it is reported; what is not committed is never read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import uuid
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
+
+import msgspec
+import numpy as np
+import pyarrow  # noqa: ICN001 - `pa` is the same without its annotations
+import pyarrow.compute
+import pyarrow.parquet as pq
+
+from rocketstore.errors import ArchiveError
+from rocketstore.format.record import body_crc
+from rocketstore.pipeline.files import ArrowFiles, files_at, opened, sync_path
+from rocketstore.pipeline.jobs.archive.archive_table import (
+    DAY,
+    EXTENT_BYTES,
+    EXTENT_SCHEMA,
+    EXTENTS,
+    FILE_SCHEMA,
+    MESSAGE_FIELDS,
+    MESSAGES,
+    STATISTICS,
+)
+from rocketstore.pipeline.jobs.publishing import plain_write_errors
+from rocketstore.pipeline.projection import FIRST_TIMESTAMP_MS, LAST_TIMESTAMP_MS, record_batches
+from rocketstore.scan import kernels
+from rocketstore.scan.arrow import binary_slices
+from rocketstore.scan.columns import BORN_HOST_V6, STORE_HOST_V6, RecordColumns
+from rocketstore.scan.window import scan_window
+from rocketstore.units import MiB
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import numpy.typing as npt
+
+    from rocketstore.pipeline.files import OpenFile
+    from rocketstore.pipeline.stores import Segment, StorePlace
+    from rocketstore.scan.scanner import ScanBatch
+
+pa: Any = pyarrow
+pc: Any = pyarrow.compute
+
+WINDOW_BYTES: Final = 32 * MiB
+"""Of the log, sorted at a time."""
+
+WINDOW_ROWS: Final = 64 * 1024
+"""A row costs 224 bytes beside its record."""
+
+ROW_GROUP_BYTES: Final = 4 * MiB
+"""An eighth of a window: what is read of one topic among many."""
+
+_OPEN_DAYS: Final = 16
+"""Files that a task writes to at a time; a log that jumps between more days gets more files."""
+
+_FLUSH_BYTES: Final = 64 * MiB
+"""What may wait to be sent to an object store: nothing else bounds how many parts wait."""
+
+_EXTENT_ROWS: Final = 1024
+_NO_DAY_NAME: Final = "__HIVE_DEFAULT_PARTITION__"
+_DAY_MS: Final = 86_400_000
+_NO_DAY: Final = np.iinfo(np.int64).min
+_BORN_HOST_AT, _HEAD_BYTES, _V6_BYTES = 48, 88, 12
+"""Of a record; it has the last more for each host that has an address of IPv6."""
+
+_DELTA: Final = "DELTA_BINARY_PACKED"
+_ENCODINGS: Final = {
+    **dict.fromkeys(("queueOffset", "bornTimestamp", "storeTimestamp", "physicalOffset"), _DELTA),
+    **dict.fromkeys(("uniqKey", "msgId"), "DELTA_BYTE_ARRAY"),
+    **dict.fromkeys(("bodyCRC", "recordCRC", "body", "rawHead", "rawTail"), "PLAIN"),
+    **dict.fromkeys(("properties.key_value.value", "keys.list.element"), "PLAIN"),
+}
+"""Columns whose values hardly repeat; those that only grow are stored as differences."""
+
+# Of zstd: level 3 takes a tenth more time in all, for 3 % less of JSON bodies.
+_OPTIONS: Final[dict[str, Any]] = {
+    "compression": "zstd",
+    "compression_level": 1,
+    "write_page_checksum": True,
+    "store_schema": False,
+}
+_MESSAGE_OPTIONS: Final = _OPTIONS | {
+    "column_encoding": _ENCODINGS,
+    "use_dictionary": ["properties.key_value.key", *{*MESSAGE_FIELDS.names} - {*_ENCODINGS}],
+    # Least and greatest body would be copied into every footer; so would those of raw columns.
+    "write_statistics": [*STATISTICS[MESSAGES], "tags", "uniqKey"],
+    "write_page_index": True,
+}
+
+
+class Stretch(NamedTuple):
+    """A range of one CommitLog file; `start` and `stop` are positions in the file.
+
+    `kind` is empty for a part of the log, ``tail`` or ``excess`` for bytes that are kept as they
+    are.
+    """
+
+    segment: Segment
+    start: int
+    stop: int
+    kind: str = ""
+
+
+class ArchiveTask(NamedTuple):
+    """What one task archives, to files below the archive's location `target`."""
+
+    number: int
+    store: StorePlace
+    stretches: tuple[Stretch, ...]
+    target: str
+    run: int
+
+
+class WrittenFile(NamedTuple):
+    """A Parquet file: what its commit needs, and what it has of the log.
+
+    `last_offset` and what follows are of the last record of the task, in a file of messages.
+    """
+
+    table: str
+    path: str
+    day: str | None
+    size: int
+    stats: str
+    records: int = 0
+    record_bytes: int = 0
+    extent_bytes: int = 0
+    damaged_bytes: int = 0
+    last_offset: int = 0
+    last_size: int = 0
+    last_sha256: str = ""
+
+
+_TEXTS: Final = ("table", "path", "day", "stats", "last_sha256")
+RESULT_FIELDS: Final = pa.schema(
+    [(one, pa.string() if one in _TEXTS else pa.int64()) for one in WrittenFile._fields]
+)
+RESULT_SCHEMA: Final = ", ".join(
+    f"{one} {'STRING' if one in _TEXTS else 'BIGINT'}" for one in WrittenFile._fields
+)
+
+
+def archive_task(task: ArchiveTask) -> Iterator[pyarrow.RecordBatch]:
+    """Do a task; yield a row of ``RESULT_SCHEMA`` for each file.
+
+    Raises
+    ------
+    StoreError
+        The store cannot be read.
+    StoreFullError
+        The disk of the archive is full.
+    ArchiveError
+        The archive cannot be written.
+    """
+    files, _ = files_at(task.store.location)
+    with (
+        plain_write_errors(task.target, "nothing of this run is archived", ArchiveError),
+        TaskFiles(task) as written,
+    ):
+        for stretch in task.stretches:
+            with opened(files, stretch.segment.path) as file:
+                _copy(file, stretch, written)
+        yield written.close()
+
+
+def _copy(file: OpenFile, stretch: Stretch, written: TaskFiles) -> None:
+    segment = stretch.segment
+    data_stop = file.data_stop(segment.size)
+    if stretch.kind:
+        written.add_bytes(file, data_stop, stretch, (stretch.kind, None, None))
+        return
+    for batch in scan_window(
+        file,
+        base=segment.base,
+        size=segment.size,
+        start=stretch.start,
+        stop=stretch.stop,
+        file_size=segment.file_size,
+        data_stop=data_stop,
+        batch_records=WINDOW_ROWS,
+        window_bytes=WINDOW_BYTES,
+        whole_damage=True,
+    ):
+        written.add_records(batch.columns)
+        for start, stop, what in _extents_of(stretch, batch):
+            part = stretch._replace(start=start - segment.base, stop=stop - segment.base)
+            written.add_bytes(file, data_stop, part, what)
+
+
+_What = tuple[str, str | None, str | None]
+"""Kind, reason and evidence of an extent."""
+
+
+def _extents_of(stretch: Stretch, batch: ScanBatch) -> Iterator[tuple[int, int, _What]]:
+    """Yield the physical offsets of what is no record, and what it is."""
+    for at, size in batch.blanks:
+        yield at, at + size, ("blank", None, None)
+    for damage in batch.damage:
+        yield *damage.range, ("damage", damage.reason.value, damage.evidence)
+    start, segment = batch.unwritten_at, stretch.segment
+    stop = segment.base + min(segment.size, segment.file_size)
+    # After the log's end no range is read, so another file follows these zeros.
+    if start is not None and stretch.start <= start - segment.base < stretch.stop and start < stop:
+        evidence = "zeros up to the end of a file that another one follows"
+        yield start, stop, ("unwritten", None, evidence)
+
+
+class TableFile:
+    """A Parquet file of one of the tables, under a name of its own."""
+
+    def __init__(self, task: ArchiveTask, table: str, day: str | None = None) -> None:
+        self.records = self.record_bytes = 0
+        self._table = table
+        self._day = day
+        name = f"part-{task.number:05d}-{uuid.uuid4().hex}.parquet"
+        self._path = f"{DAY}={day or _NO_DAY_NAME}/{name}" if table == MESSAGES else name
+        files, root = files_at(task.target)
+        place = f"{root}/{table}/{self._path}"
+        self._local = None if isinstance(files, ArrowFiles) else Path(place)
+        if isinstance(files, ArrowFiles):
+            self._sink = files.system.open_output_stream(place)
+        else:
+            # Only the day: where a worker does not see the table itself, it must not make one.
+            Path(place).parent.mkdir(exist_ok=True)
+            self._sink = pa.OSFile(place, "wb")
+        is_message = table == MESSAGES
+        options = _MESSAGE_OPTIONS if is_message else _OPTIONS
+        schema = FILE_SCHEMA if is_message else EXTENT_SCHEMA
+        self._writer = pq.ParquetWriter(self._sink, schema, **options)
+        self._bounds: dict[str, list[Any]] = {name: [] for name in STATISTICS[table]}
+        self._nulls = dict.fromkeys(self._bounds, 0)
+        self._sent = 0
+        self._rows = 0
+
+    def write(self, batch: pyarrow.RecordBatch) -> None:
+        """Write a row group."""
+        self._writer.write_batch(batch, row_group_size=batch.num_rows)
+        self._rows += batch.num_rows
+        for name, bounds in self._bounds.items():
+            column = batch.column(name)
+            self._nulls[name] += column.null_count
+            bounds += [one for one in pc.min_max(column).as_py().values() if one is not None]
+        if self._local is None and self._sink.tell() - self._sent >= _FLUSH_BYTES:
+            self._sink.flush()
+            self._sent = self._sink.tell()
+
+    def close(self) -> WrittenFile:
+        """Bring the file to the disk."""
+        self._writer.close()
+        size = self._sink.tell()
+        self._sink.close()
+        if self._local is not None:
+            for path in (self._local, self._local.parent, self._local.parent.parent):
+                sync_path(path)
+        bounds = {name: values for name, values in self._bounds.items() if values}
+        stats = {
+            "numRecords": self._rows,
+            "minValues": {name: _in_json(min(values)) for name, values in bounds.items()},
+            "maxValues": {name: _in_json(max(values)) for name, values in bounds.items()},
+            "nullCount": self._nulls,
+        }
+        text = msgspec.json.encode(stats).decode()
+        return WrittenFile(
+            self._table, self._path, self._day, size, text, self.records, self.record_bytes
+        )
+
+    def remove(self) -> None:
+        """Make room on a disk; what a failed task left on an object store waits for VACUUM."""
+        self._writer.is_open = False  # else it writes a footer when it is collected
+        with contextlib.suppress(OSError, pa.ArrowException):
+            self._sink.close()
+        if self._local is not None:
+            self._local.unlink(missing_ok=True)
+
+
+def _in_json(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return value.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return value
+
+
+class TaskFiles:
+    """The files of a task, or of the driver: one for each day, one for extents; made when needed.
+
+    Those of a ``with`` block that ends in an error are removed.
+    """
+
+    def __init__(self, task: ArchiveTask) -> None:
+        self._task = task
+        self._files: list[TableFile] = []
+        self._days: dict[int, TableFile] = {}
+        self._done: list[WrittenFile] = []
+        self._last: dict[str, Any] = {}
+        self._extents: list[dict[str, object]] = []
+        self._held_bytes = self._log_bytes = self._damaged_bytes = 0
+        self._extent_file: TableFile | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:
+            for file in self._files:
+                file.remove()
+
+    def add_records(self, columns: RecordColumns) -> None:
+        """Write the records of a window, sorted by day, topic, queue and offset."""
+        if not len(columns):
+            return
+        offset, size = int(columns.physical_offset[-1]), int(columns.size[-1])
+        digest = record_hash(columns.buffer[offset - columns.base :][:size].data)
+        self._last = {"last_offset": offset, "last_size": size, "last_sha256": digest}
+        days, topics = _days(columns.store_timestamp), _topic_order(columns)
+        order = np.lexsort(
+            (columns.physical_offset, columns.queue_offset, columns.queue_id, topics, days)
+        )
+        for rows in np.split(order, np.flatnonzero(np.diff(days[order])) + 1):
+            file = self._file_of(int(days[rows[0]]))
+            for group in _row_groups(rows, columns.size):
+                piece = RecordColumns(columns.buffer, columns.cols[group], columns.base)
+                file.write(_message_batch(piece, self._task.store.broker_name))
+            file.records += len(rows)
+            file.record_bytes += int(columns.size[rows].sum())
+
+    def _file_of(self, day: int) -> TableFile:
+        if day not in self._days:
+            if len(self._days) == _OPEN_DAYS:
+                self._done.append(self._days.pop(next(iter(self._days))).close())
+            name = None if day == _NO_DAY else str(np.datetime64(day, "D"))
+            self._days[day] = self._made(MESSAGES, name)
+        return self._days[day]
+
+    def _made(self, table: str, day: str | None = None) -> TableFile:
+        self._files.append(TableFile(self._task, table, day))
+        return self._files[-1]
+
+    def add_bytes(self, file: OpenFile, data_stop: int, stretch: Stretch, what: _What) -> None:
+        """Add a range of a CommitLog file; what is zeros up to the range's end is no content."""
+        kind, reason, evidence = what
+        base, start = stretch.segment.base, stretch.start
+        self._log_bytes += 0 if stretch.kind else stretch.stop - start
+        self._damaged_bytes += stretch.stop - start if kind in ("damage", "unwritten") else 0
+        # What is unwritten is all zeros, whatever is known of the file.
+        data_stop = start if kind == "unwritten" else min(data_stop, stretch.stop)
+        while start < stretch.stop:
+            read = min(max(0, data_stop - start), EXTENT_BYTES)
+            # After a BLANK zeros may be as long as a file: they are of the last row that is read.
+            stop = start + read if start + read < data_stop else stretch.stop
+            content = file.read(start, read).rstrip(b"\0")
+            if content or not stretch.kind:
+                row: dict[str, Any] = {
+                    "kind": kind,
+                    "reason": reason,
+                    "evidence": evidence,
+                    "file": base,
+                }
+                row |= {"physicalOffset": base + start, "size": stop - start, "content": content}
+                self.add_extent(row)
+            start = stop
+
+    def add_extent(self, row: dict[str, Any]) -> None:
+        """Add a row of the table of extents."""
+        content = row.setdefault("content", b"")
+        row |= {"brokerName": self._task.store.broker_name, "run": self._task.run}
+        self._extents.append(row | {"contentCRC": body_crc(content)})
+        self._held_bytes += len(content)
+        if self._held_bytes >= EXTENT_BYTES or len(self._extents) >= _EXTENT_ROWS:
+            self._write_extents()
+
+    def _write_extents(self) -> None:
+        self._extent_file = self._extent_file or self._made(EXTENTS)
+        self._extent_file.write(pa.RecordBatch.from_pylist(self._extents, schema=EXTENT_SCHEMA))
+        self._extents, self._held_bytes = [], 0
+
+    def close(self) -> pyarrow.RecordBatch:
+        """End the files; return a row of ``RESULT_SCHEMA`` for each."""
+        if self._extents:
+            self._write_extents()
+        self._done += [file.close() for file in self._days.values()]
+        found = [one._replace(**self._last) for one in self._done]
+        if self._extent_file is not None:
+            written = self._extent_file.close()
+            sums = self._log_bytes, self._damaged_bytes
+            found.append(written._replace(extent_bytes=sums[0], damaged_bytes=sums[1]))
+        rows = [one._asdict() for one in found]
+        batch: pyarrow.RecordBatch = pa.RecordBatch.from_pylist(rows, schema=RESULT_FIELDS)
+        return batch
+
+
+def record_hash(content: bytes | memoryview) -> str:
+    """Return what tells a record from any other."""
+    return hashlib.sha256(content).hexdigest()
+
+
+def _row_groups(
+    rows: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]
+) -> Iterator[npt.NDArray[np.int64]]:
+    """Yield rows in slices of about ``ROW_GROUP_BYTES`` of records."""
+    ends = np.cumsum(sizes[rows])
+    begin = done = 0
+    while begin < len(rows):
+        end = int(np.searchsorted(ends, done + ROW_GROUP_BYTES, side="right"))
+        end = max(end, begin + 1)
+        yield rows[begin:end]
+        begin, done = end, int(ends[end - 1])
+
+
+def _days(times: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    is_date = (times >= FIRST_TIMESTAMP_MS) & (times <= LAST_TIMESTAMP_MS)
+    return np.where(is_date, times // _DAY_MS, _NO_DAY)
+
+
+def _topic_order(columns: RecordColumns) -> npt.NDArray[np.int64]:
+    """Return the place of each row's topic among all topics, in the order of their bytes."""
+    topics = binary_slices(columns, columns.topic_at, columns.topic_size, "topic")
+    encoded = topics.dictionary_encode()
+    ranks = np.empty(len(encoded.dictionary), dtype=np.int64)
+    ranks[pc.array_sort_indices(encoded.dictionary).to_numpy()] = np.arange(len(ranks))
+    found: npt.NDArray[np.int64] = ranks[encoded.indices.to_numpy()]
+    return found
+
+
+def _message_batch(columns: RecordColumns, broker: str) -> pyarrow.RecordBatch:
+    """Return records as one batch of ``FILE_SCHEMA``."""
+    (batch,) = record_batches(columns, MESSAGE_FIELDS, broker=broker, decompress=False)
+    flags, at = columns.sys_flag, columns.born_host_at - _BORN_HOST_AT
+    hosts_v6 = ((flags & BORN_HOST_V6) != 0).astype(np.int64) + ((flags & STORE_HOST_V6) != 0)
+    heads = _HEAD_BYTES + _V6_BYTES * hosts_v6
+    tails = heads + columns.body_size
+    crcs = np.empty(len(columns), dtype=np.int64)
+    kernels.slice_crcs(columns.buffer, at, columns.size, crcs)
+    raw = [
+        binary_slices(columns, at, heads, "rawHead"),
+        binary_slices(columns, at + tails, columns.size - tails, "rawTail"),
+        pa.array(crcs.astype(np.int32)),
+    ]
+    found: pyarrow.RecordBatch = pa.RecordBatch.from_arrays(
+        [*batch.columns, *raw], schema=FILE_SCHEMA
+    )
+    return found
