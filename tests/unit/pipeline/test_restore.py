@@ -664,5 +664,5 @@ def test_what_a_killed_restore_left_on_an_object_store_is_refused_by_the_next(tm
         restored(tmp_path / "a", s3.uri("back"))
     s3.writes_left = None
     assert "back/_SUCCESS" not in s3.objects
-    with pytest.raises(StoreError, match="no _SUCCESS: .* a run that did not end"):
+    with pytest.raises(StoreError, match=r"no _SUCCESS: .* a run that did not end"):
         restored(tmp_path / "a", s3.uri("back"))

@@ -87,9 +87,7 @@ def refuse_taken(location: str) -> None:
             "end has left",
             hint="delete them if nobody writes there, or name a place where there is nothing yet",
         )
-    if found or (
-        not is_remote(location) and os.path.lexists(path) and not _is_empty(path)
-    ):
+    if found or (not is_remote(location) and os.path.lexists(path) and not _is_empty(path)):
         raise StoreError(
             f"{location} is there already: expected nothing, or an empty directory",
             hint="name a directory that does not exist yet",

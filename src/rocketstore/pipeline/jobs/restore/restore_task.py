@@ -184,9 +184,9 @@ def write_task(task: LogFileTask) -> Iterator[pyarrow.RecordBatch]:
         rows.append((rest[0][0], len(rest), sum(stop - start for start, stop in rest), None))
     if not lost or (task.allows_gaps and len(starts)):
         rows.append(_write(task, starts, ends - starts, is_whole=is_whole))
-    columns = ([task.base] * len(rows), *zip(*rows, strict=True))
-    names = ["base", "place", "records", "bytes", "last_ms"]
-    yield pa.RecordBatch.from_arrays([pa.array(one, pa.int64()) for one in columns], names=names)
+    names = [one.split(" ")[0] for one in WRITE_SCHEMA.split(", ")]
+    found = [dict(zip(names, (task.base, *row), strict=True)) for row in rows]
+    yield pa.RecordBatch.from_pylist(found, pa.schema([(name, pa.int64()) for name in names]))
 
 
 def _write(
@@ -209,7 +209,7 @@ def _write(
         file.write_held()
         if file.byte_count != total:
             raise ArchiveDamagedError(
-                f"{task.archive}: the files with physical offsets {task.begin} to {task.end} give "
+                f"{task.archive}: physical offsets {task.begin} to {task.end} have "
                 f"{file.byte_count} bytes of records: expected {total}, the sum of their sizes",
                 hint=FROM_BACKUP,
             )
@@ -235,8 +235,8 @@ def _records(
     """
     pieces = [_binary(rows.column(name)) for name in _RAW]
     sizes = np.stack([lengths for _, _, lengths in pieces], axis=1)
-    begins = np.cumsum([0, *(len(data) for data, _, _ in pieces[:-1])])
-    at = np.stack([starts for _, starts, _ in pieces], axis=1) + begins
+    at = np.stack([starts for _, starts, _ in pieces], axis=1)
+    at += np.cumsum([0, *(len(data) for data, _, _ in pieces[:-1])])
     content = np.empty(int(sizes.sum()), dtype=np.uint8)
     source = np.concatenate([data for data, _, _ in pieces])
     written = kernels.copy_slices(source, at.reshape(-1), sizes.reshape(-1), content)
@@ -323,17 +323,14 @@ def _wanted(task: LogFileTask, columns: Sequence[str]) -> Iterator[tuple[str, py
 
 
 def _moment(time_ms: int) -> Any:
-    known = min(max(time_ms, FIRST_TIMESTAMP_MS), LAST_TIMESTAMP_MS)
-    return pa.scalar(known * 1000, pa.timestamp("us", "UTC"))
+    known_ms = min(max(time_ms, FIRST_TIMESTAMP_MS), LAST_TIMESTAMP_MS)
+    return pa.scalar(known_ms, pa.timestamp("ms", "UTC"))
 
 
 def _rows(
     path: str, schema: Any, wanted: Any, columns: Sequence[str]
 ) -> Iterator[pyarrow.RecordBatch]:
-    """Yield rows of a Parquet file of the archive, and say of what goes wrong which file it is.
-
-    As many at a time as have ``BATCH_BYTES`` of records together, if bodies are read.
-    """
+    """Yield rows of a file of the archive; with bodies, at most ``BATCH_BYTES`` of records."""
     try:
         files, place = files_at(path)
         system = files.system if isinstance(files, ArrowFiles) else fs.LocalFileSystem()
@@ -342,7 +339,7 @@ def _rows(
             count = _EXTENTS_AT_ONCE if "content" in columns else _BATCH_ROWS
             if "body" in columns:
                 sizes = group.to_table(schema, columns=["size"], **_READING)["size"].to_numpy()
-                while count > 1 and _most(sizes, count) > BATCH_BYTES:
+                while count > 1 and _added(sizes, count).max() > BATCH_BYTES:
                     count //= 2
             for rows in group.to_batches(
                 schema, columns=list(columns), filter=wanted, batch_size=count, **_READING
@@ -356,9 +353,8 @@ def _rows(
         raise ArchiveDamagedError(f"{path} cannot be read: {error}", hint=FROM_BACKUP) from error
 
 
-def _most(sizes: Numbers, count: int) -> int:
-    """Return how many bytes so many rows of a row group have at most."""
-    return int(np.add.reduceat(sizes, range(0, len(sizes), count)).max())
+def _added(sizes: Numbers, count: int) -> Numbers:
+    return np.add.reduceat(sizes, range(0, len(sizes), count))
 
 
 def _record_places(task: LogFileTask) -> tuple[Numbers, Numbers]:
