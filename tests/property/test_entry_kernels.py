@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rocketstore.format.index_file import IndexLayout
-from rocketstore.pipeline.jobs.rebuild.extraction import QueueNumbers
 from rocketstore.scan import kernels
 from rocketstore.scan.columns import RecordColumns, new_columns
 from rocketstore.scan.reference import dispatch as reference_dispatch
@@ -16,6 +15,7 @@ from rocketstore.scan.reference import entries as reference_entries
 from rocketstore.scan.reference import index as reference_index
 from rocketstore.scan.reference.walk import walk
 from rocketstore.verification.expectation import expected_items
+from rocketstore.verification.queue_numbers import QueueNumbers
 from support.memory_dispatch import MemoryDispatch
 from support.scan_strategies import damaged_logs
 from support.synthetic_log import SyntheticLog
@@ -82,9 +82,9 @@ def test_a_number_is_one_queue_whatever_topics_share_a_hash(log):
         if int(columns.sys_flag[row]) & 0x4:
             assert number == -1
         else:
-            name = numbers.names[number]
-            assert name.queue_id == int(columns.queue_id[row])
-            assert name.topic.decode() == columns.topic(row)
+            queue = numbers.queues[number]
+            assert queue.queue_id == int(columns.queue_id[row])
+            assert queue.name == columns.topic(row)
 
 
 @settings(max_examples=100)

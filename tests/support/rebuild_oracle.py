@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rocketstore.config import StoreConfig, parse_delay_levels
-from rocketstore.pipeline.jobs.rebuild.settings import learn_settings
+from rocketstore.pipeline.jobs.audit.audit_plan import find_places
 from rocketstore.storage.dispatch.dispatcher import Dispatcher
 from rocketstore.storage.files.disk import Disk
 from rocketstore.storage.files.mapped_file_queue import MappedFileQueue
@@ -26,19 +26,19 @@ def dispatched(store, target, *, config=None, stop=None, skipped=()):
     The index comes as a list of files' bytes: their names follow the clock.
     """
     config = config or StoreConfig()
-    settings = learn_settings(str(store), config)
+    places = find_places(str(store), config)
     disk = Disk()
     sizes = [path.stat().st_size for path in (store / "commitlog").iterdir() if path.is_file()]
     log = MappedFileQueue(store / "commitlog", max(sizes, default=1024), disk=disk)
     log.load()
     queues = ConsumeQueueTable(
         target / "consumequeue",
-        settings.queue_file_bytes,
+        places.sizes.consume_queue_file_bytes,
         disk=disk,
         log_min_offset=lambda: log.min_offset,
     )
     index = IndexService(
-        target / "index", settings.layout, disk=disk, clock=lambda: 1_700_000_000_000,
+        target / "index", places.index_layout, disk=disk, clock=lambda: 1_700_000_000_000,
         enabled=config.message_index_enable,
     )  # fmt: skip
     dispatcher = Dispatcher(

@@ -6,17 +6,28 @@ is the product: planning, scanning, the verdict, writing, checking, the swap.
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 import msgspec
 import pyarrow as pa
 
 from rocketstore.pipeline.jobs.rebuild import rebuild_job
-from rocketstore.pipeline.jobs.rebuild.log_scan import INDEX_TARGET, ScanFacts, scan_log
+from rocketstore.pipeline.jobs.rebuild.log_scan import (
+    FACTS_TARGET,
+    INDEX_TARGET,
+    QUEUE_TARGET,
+    ROW_SCHEMA,
+    ScanFacts,
+    scan_log,
+)
+from rocketstore.pipeline.jobs.rebuild.rebuild_job import EMPTY_BLOCK, numbered_pieces
+from rocketstore.pipeline.jobs.rebuild.rebuilt_files import WRITTEN_SCHEMA, items_per_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+NAMES = [column.split()[0] for column in ROW_SCHEMA.split(", ")]
 BATCH_ROWS = 3
 """Blocks that a writer gets at a time."""
 
@@ -27,75 +38,64 @@ class RowsHere:
     change: Callable[[list[dict]], list[dict]] = staticmethod(lambda blocks: blocks)
 
     def __init__(self, _spark, tasks):
-        self._rows = [
-            row for task in tasks for batch in scan_log(task) for row in batch.to_pylist()
-        ]
+        rows = [row for task in tasks for batch in scan_log(task) for row in batch.to_pylist()]
+        self._facts = [row["data"] for row in rows if row["target"] == FACTS_TARGET]
+        self._blocks = [row for row in rows if row["target"] != FACTS_TARGET]
 
     def close(self):
         pass
 
     def facts(self):
-        return [
-            msgspec.msgpack.decode(row["facts"], type=ScanFacts)
-            for row in self._rows
-            if row["facts"] is not None
-        ]
+        return [msgspec.msgpack.decode(one, type=ScanFacts) for one in self._facts]
 
     def runs(self, ranges):
         rows = [
-            {**row, "count": len(row["data"]) // 20}
-            for row in self._rows
-            if row["facts"] is None
-            and row["target"] != INDEX_TARGET
-            and any(start <= row["at"] < stop for start, stop in ranges)
+            row
+            for row in self._blocks
+            if row["target"] != INDEX_TARGET
+            and any(start <= row["piece"] < stop for start, stop in ranges)
         ]
-        rows.sort(key=lambda row: (row["at"], row["ordinal"]))
-        names = ("target", "at", "ordinal", "first", "count")
-        kinds = [pa.binary(), *[pa.int64()] * 4]
-        return pa.table(
-            {n: pa.array([row[n] for row in rows], k) for n, k in zip(names, kinds, strict=True)}
-        )
+        return as_table(sorted(rows, key=in_order))
 
-    def _kept(self, kept):
-        before = dict(zip(kept.starts, kept.items_before, strict=True))
-        for row in self._rows:
-            if row["facts"] is None and row["piece"] in before:
-                yield row, before[row["piece"]] + row["first"], len(row["data"]) // 20
-
-    def write(self, kept, others, write, schema):
+    def write(self, verdict, old, writing):
         blocks = [
-            {"target": one, "at": -1, "ordinal": 0, "first": 0, "data": b"", "crc": 0}
-            for one in others
+            EMPTY_BLOCK | {"target": QUEUE_TARGET + os.fsencode(name), "data": b""} for name in old
         ]
-        for row, item, count in self._kept(kept):
+        size = items_per_file(writing.sizes)
+        before = {row["piece"]: row["before"] for row in numbered_pieces(verdict).to_pylist()}
+        for row in self._blocks:
+            if row["piece"] not in before:
+                continue
             if row["target"] != INDEX_TARGET:
                 blocks.append(row)
                 continue
-            size = kept.items_per_file
+            item, last = before[row["piece"]] + row["first"], row["count"] - 1
             blocks += [
-                {**row, "target": b"i%d" % number, "at": item, "first": item}
-                for number in range(item // size, (item + count - 1) // size + 1)
+                {**row, "target": b"i%d" % number, "first": item}
+                for number in range(item // size, (item + last) // size + 1)
             ]
         blocks = self.change(blocks)
-        blocks.sort(key=lambda row: (row["target"], row["at"], row["ordinal"]))
+        blocks.sort(key=lambda row: (row["target"], in_order(row)))
         targets = sorted({row["target"] for row in blocks})
         written = []
         # Two partitions, each in small batches, as a worker gets them.
         for some in (targets[::2], targets[1::2]):
-            rows = [row for row in blocks if row["target"] in some]
-            table = pa.table(
-                {
-                    name: pa.array([row[name] for row in rows], kind)
-                    for name, kind in (
-                        ("target", pa.binary()), ("at", pa.int64()), ("ordinal", pa.int64()),
-                        ("first", pa.int64()), ("data", pa.binary()), ("crc", pa.int64()),
-                    )
-                }
-            )  # fmt: skip
-            written += list(write(iter(table.to_batches(max_chunksize=BATCH_ROWS))))
-        names = [column.split()[0] for column in schema.split(", ")]
+            table = as_table([row for row in blocks if row["target"] in some])
+            written += list(writing.write(iter(table.to_batches(max_chunksize=BATCH_ROWS))))
+        names = [column.split()[0] for column in WRITTEN_SCHEMA.split(", ")]
         empty = pa.table({name: pa.array([], pa.null()) for name in names})
         return pa.Table.from_batches(written) if written else empty
+
+
+def in_order(row):
+    return row["piece"], row["ordinal"]
+
+
+def as_table(rows):
+    kinds = {"target": pa.binary(), "data": pa.binary()}
+    return pa.table(
+        {name: pa.array([row[name] for row in rows], kinds.get(name, pa.int64())) for name in NAMES}
+    )
 
 
 def rebuilt_here(store, rows=RowsHere, **keywords):

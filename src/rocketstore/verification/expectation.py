@@ -90,7 +90,7 @@ def expected_entries(
         & (columns.queue_id >= 0)
     )
     rows = np.flatnonzero(has_place)
-    extra = list(_extra_entries(columns, numbers, has_place))
+    extra = list(_extra_entries(columns, numbers, queue_number >= 0))
     extra_columns = np.array(extra, dtype=np.int64).reshape(-1, 3)
     all_rows = np.concatenate((rows, extra_columns[:, 0]))
     entries = np.empty(len(all_rows), dtype=ENTRY_DTYPE)
@@ -129,14 +129,14 @@ def _delayed_mask(columns: RecordColumns, rows: Int64Array) -> npt.NDArray[np.bo
 
 
 def _extra_entries(
-    columns: RecordColumns, numbers: QueueNumbers, has_place: npt.NDArray[np.bool_]
+    columns: RecordColumns, numbers: QueueNumbers, has_queue: npt.NDArray[np.bool_]
 ) -> Iterator[tuple[int, int, int]]:
     """Yield row, queue number and queue offset of each extra queue of multi-dispatch records."""
     listed = np.empty(len(columns), dtype=np.int64)
     cols = np.ascontiguousarray(columns.cols)
     count = kernels.list_extra_queues(columns.buffer, cols, listed)
     for row in listed[:count].tolist():
-        if not has_place[row]:
+        if not has_queue[row]:
             continue
         properties = decode_properties(columns.properties(row))
         names = properties.get("INNER_MULTI_DISPATCH", "").split(",")

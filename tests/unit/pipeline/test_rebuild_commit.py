@@ -7,6 +7,7 @@ import fcntl
 import os
 import shutil
 import struct
+from types import SimpleNamespace
 
 import pytest
 
@@ -247,7 +248,11 @@ def cut(path):
 
 
 @pytest.mark.parametrize(
-    ("spoil", "says"), [(cut, "bytes: expected 2000"), (os.unlink, "files: expected")]
+    ("spoil", "says"),
+    [
+        (cut, "of 2000 bytes, found . files, 1 of"),
+        (os.unlink, "of 2000 bytes, found . files, 0 of"),
+    ],
 )
 def test_a_staged_file_that_was_cut_off_or_lost_is_noticed(store, spoil, says):
     before = tree(store)
@@ -268,8 +273,8 @@ def test_a_task_that_fails_changes_nothing(store):
     before = tree(store)
 
     class Failing(RowsHere):
-        def write(self, kept, others, write, schema):
-            super().write(kept, others, write, schema)
+        def write(self, *arguments):
+            super().write(*arguments)
             raise StoreError("a worker is gone")
 
     with pytest.raises(StoreError, match="a worker is gone"):
@@ -283,16 +288,16 @@ def test_attempts_that_run_twice_or_end_late_change_nothing(store):
     late = []
 
     class Twice(RowsHere):
-        def write(self, kept, others, write, schema):
+        def write(self, verdict, old, writing):
             def twice(batches):
                 batches = list(batches)
-                late.append((write, batches))
-                first = write(iter(batches))
+                late.append((writing.write, batches))
+                first = writing.write(iter(batches))
                 next(first)  # and killed, its directory left behind
                 self.left = first
-                return write(iter(batches))
+                return writing.write(iter(batches))
 
-            return super().write(kept, others, twice, schema)
+            return super().write(verdict, old, SimpleNamespace(write=twice, sizes=writing.sizes))
 
     rebuilt(store, Twice, max_split_bytes=5000)
     assert parts_of(store) == parts_of(expected)

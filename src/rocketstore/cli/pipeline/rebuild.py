@@ -1,4 +1,4 @@
-"""``rocketstore pipeline rebuild``: queues and index anew from the CommitLog, on Spark."""
+"""``rocketstore pipeline rebuild``: queues and index again from the CommitLog, on Spark."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from rocketstore.pipeline.jobs.audit.rebuild_proof import ProofReport
-    from rocketstore.pipeline.jobs.rebuild import log_scan
     from rocketstore.pipeline.jobs.rebuild.rebuild_job import RebuildReport
+    from rocketstore.verification.log_rules import Damaged
 
 
 def rebuild(
@@ -110,7 +110,7 @@ def _print_proof(report: ProofReport, output: Output) -> int:
     return EXIT_FOUND if report.findings else EXIT_FINE
 
 
-def _print_damage(damage: Sequence[log_scan.Broken]) -> None:
+def _print_damage(damage: Sequence[Damaged]) -> None:
     for one in damage:
         print(
             f"Damage from {one.start} to {one.stop}: {one.reason}: {one.evidence}", file=sys.stderr

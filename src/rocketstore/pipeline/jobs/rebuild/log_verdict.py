@@ -10,9 +10,10 @@ Law: a log without a break is not judged, and costs nothing.
 from __future__ import annotations
 
 import itertools
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
+import msgspec
 import numpy as np
 
 from rocketstore.pipeline.files import files_at, opened
@@ -28,13 +29,14 @@ from rocketstore.storage.recovery.leftovers import (
 from rocketstore.storage.recovery.log_survey import RECORD_MAGICS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     import pyarrow as pa
 
     from rocketstore.pipeline.files import OpenFile
-    from rocketstore.pipeline.jobs.rebuild.log_scan import Broken, Piece, ScanFacts
+    from rocketstore.pipeline.jobs.rebuild.log_scan import Piece, ScanFacts
     from rocketstore.pipeline.stores import Segment
+    from rocketstore.verification.log_rules import Damaged
 
     Ranges = Sequence[tuple[int, int]]
     AskRuns = Callable[[Ranges], pa.Table]
@@ -51,21 +53,21 @@ class Verdict(NamedTuple):
     kept
         Pieces whose records are messages, in order.
     leftovers
-        Ranges whose records an earlier log left behind.
+        Ranges whose records an earlier log left.
     end
         Physical offset after the last message.
     damage
-        Damaged ranges in front of it; what was never finished does not count.
+        Damaged ranges before it.
     """
 
     kept: list[Piece]
     leftovers: list[tuple[int, int]]
     end: int
-    damage: list[Broken]
+    damage: list[Damaged]
 
 
 class _Chain(NamedTuple):
-    """Pieces of one file that meet; `whole` has their sums."""
+    """Pieces of one file that meet, as one; nothing is lost before one that is linked."""
 
     whole: Piece
     is_linked: bool
@@ -90,32 +92,25 @@ def judge(
     facts
         What each task has met.
     ask
-        Returns the blocks of entries that begin in some ranges: target, at, first, count.
+        Returns the blocks of entries of the pieces that begin in some ranges: target, piece, first,
+        count.
     """
     pieces = sorted((one for some in facts for one in some.pieces), key=lambda one: one.start)
-    broken = [one for some in facts for one in some.broken]
-    breaks = sorted(
-        [(one.start, one.stop) for one in broken]
-        + [(s.base, s.base + s.size) for s in segments if s.state is SegmentState.MISSING]
-    )
-    chains = _chains(pieces, breaks)
+    damage = sorted((one for some in facts for one in some.damage), key=lambda one: one.start)
+    breaks = [(one.start, one.stop) for one in damage]
+    breaks += [(s.base, s.base + s.size) for s in segments if s.state is SegmentState.MISSING]
+    chains = _chains(pieces, sorted(breaks))
     leftovers: list[tuple[int, int]] = []
     if not all(one.is_linked for one in chains):
-        judging = _Judging(location, segments, chains, ask, now_ms)
-        leftovers = [
-            (one.whole.start, one.whole.stop)
-            for number, one in enumerate(chains)
-            if not judging.is_kept(number)
-        ]
+        leftovers = list(_leftovers(chains, location, segments, _Evidence(ask), now_ms))
     starts = [start for start, _ in leftovers]
     kept = []
     for piece in pieces:
-        at = bisect_left(starts, piece.start + 1) - 1
+        at = bisect_right(starts, piece.start) - 1
         if at < 0 or piece.start >= leftovers[at][1]:
             kept.append(piece)
     end = kept[-1].stop if kept else 0
-    damage = [one for one in broken if one.start < end and not one.is_torn_tail]
-    return Verdict(kept, leftovers, end, sorted(damage, key=lambda one: one.start))
+    return Verdict(kept, leftovers, end, [one for one in damage if one.start < end])
 
 
 def _chains(pieces: Sequence[Piece], breaks: Ranges) -> list[_Chain]:
@@ -123,95 +118,67 @@ def _chains(pieces: Sequence[Piece], breaks: Ranges) -> list[_Chain]:
     chains: list[_Chain] = []
     for piece in pieces:
         last = chains[-1].whole if chains else None
-        if last is not None and (last.base, last.stop) == (piece.base, piece.start):
-            last.add(piece)
-            continue
-        is_linked = True
-        if last is not None:
+        if last is None:
+            chains.append(_Chain(msgspec.structs.replace(piece), is_linked=True))
+        elif (last.base, last.stop) == (piece.base, piece.start):
+            last.extend(piece)
+        else:
             # What is neither record nor damaged is the BLANK at a file's end.
             at = bisect_left(breaks, (piece.start,)) - 1
             is_linked = at < 0 or stops[at] <= last.stop
-        chains.append(_Chain(_copy(piece), is_linked))
+            chains.append(_Chain(msgspec.structs.replace(piece), is_linked))
     return chains
 
 
-def _copy(piece: Piece) -> Piece:
-    return type(piece)(*(getattr(piece, name) for name in piece.__struct_fields__))
-
-
-class _Judging:
-    """Asks the judge of recovery about one chain after the other."""
-
-    def __init__(
-        self,
-        location: str,
-        segments: Sequence[Segment],
-        chains: Sequence[_Chain],
-        ask: AskRuns,
-        now_ms: int,
-    ) -> None:
-        self._location = location
-        self._segments = {one.base: one for one in segments}
-        self._chains = chains
-        self._evidence = _Evidence(ask)
-        self._judge = LeftoverJudge(now_ms)
-        self._trusted: list[int] = []
-        self._kept_stop: int | None = None
-        self._is_behind_leftover = False
-        tested = [number for number, one in enumerate(chains) if not one.is_linked]
-        self._evidence.load(
-            [self._range(first, number) for number in tested for first in (self._since(number),)]
-        )
-
-    def is_kept(self, number: int) -> bool:
-        """Decide about the next chain."""
-        chain, is_linked = self._chains[number]
-        is_tested = not is_linked or self._is_behind_leftover
+def _leftovers(
+    chains: Sequence[_Chain],
+    location: str,
+    segments: Sequence[Segment],
+    evidence: _Evidence,
+    now_ms: int,
+) -> Iterator[tuple[int, int]]:
+    """Ask the judge of recovery about one chain after the other; yield what is not log."""
+    judge_of_chains = LeftoverJudge(now_ms)
+    # Of each chain the first one whose records testify about it.
+    counts = np.cumsum([0, *(one.whole.record_count for one in chains)])
+    witnesses = np.searchsorted(counts, counts[:-1] - TRUSTED_RECORD_LIMIT, side="right") - 1
+    witnesses = np.maximum(witnesses, 0).tolist()
+    evidence.load(
+        [
+            (chains[witnesses[number]].whole.start, one.whole.stop)
+            for number, one in enumerate(chains)
+            if not one.is_linked
+        ]
+    )
+    files = {one.base: one for one in segments}
+    trusted: list[int] = []
+    kept_stop: int | None = None
+    is_after_leftover = False
+    for number, (chain, is_linked) in enumerate(chains):
         head = tail = KeyColumns.empty()
-        if is_tested:
-            since = self._since(number)
-            for before in self._trusted:
-                if before >= since:
-                    trusted = self._chains[before].whole
-                    last = [trusted.last_ms] if trusted.last_ms else []
-                    self._judge.trust(self._evidence.keys(trusted, last, last, at_end=True))
-            self._trusted = []
-            head = self._evidence.keys(chain, chain.normal_head, chain.head, at_end=False)
-            tail = self._evidence.keys(chain, chain.normal_tail, chain.tail, at_end=True)
+        is_bridged = False
+        if not is_linked or is_after_leftover:
+            for before in trusted:
+                if before >= witnesses[number]:
+                    times = [chains[before].whole.last_ms] if chains[before].whole.last_ms else []
+                    judge_of_chains.trust(
+                        evidence.keys(chains[before].whole, [times, times], at_end=True)
+                    )
+            trusted = []
+            head = evidence.keys(chain, chain.head, at_end=False)
+            tail = evidence.keys(chain, chain.tail, at_end=True)
+            if kept_stop is not None and chain.base <= kept_stop < chain.start:
+                is_bridged = _is_bridged(location, files[chain.base], kept_stop, chain.start)
         stretch = Stretch(
-            chain.start, chain.stop, is_linked=is_linked,
-            is_bridged=is_tested and self._is_bridged(chain), is_same_file=False,
-            head=head, tail=tail,
+            chain.start, chain.stop, is_linked=is_linked, is_bridged=is_bridged,
+            is_same_file=False, head=head, tail=tail,
         )  # fmt: skip
-        is_kept = self._judge.decide(stretch).verdict.is_kept
-        self._is_behind_leftover = not is_kept
-        if is_kept:
-            self._trusted.append(number)
-            self._kept_stop = chain.stop
-        return is_kept
-
-    def _since(self, number: int) -> int:
-        """Return the first chain whose records testify about a chain."""
-        count = 0
-        while number > 0 and count < TRUSTED_RECORD_LIMIT:
-            number -= 1
-            count += self._chains[number].whole.record_count
-        return number
-
-    def _range(self, first: int, last: int) -> tuple[int, int]:
-        return self._chains[first].whole.start, self._chains[last].whole.stop
-
-    def _is_bridged(self, chain: Piece) -> bool:
-        """Whether the damaged record's own header leads to the chain."""
-        if self._kept_stop is None or not chain.base <= self._kept_stop < chain.start:
-            return False
-        segment = self._segments[chain.base]
-        with opened(files_at(self._location)[0], segment.path) as file:
-            # `find_bridge` looks at a header here and there.
-            view = cast("memoryview", _Headers(file, segment.file_size))
-            return find_bridge(
-                view, base=chain.base, start=self._kept_stop, stop=chain.start, magics=RECORD_MAGICS
-            )
+        is_after_leftover = not judge_of_chains.decide(stretch).verdict.is_kept
+        if is_after_leftover:
+            yield chain.start, chain.stop
+        else:
+            trusted.append(number)
+            kept_stop = chain.stop
 
 
 class _Evidence:
@@ -236,19 +203,17 @@ class _Evidence:
             self._numbers.setdefault(target, len(self._numbers))
             for target in table.column("target").to_pylist()
         ]
-        columns = [table.column(name).to_numpy() for name in ("at", "first", "count")]
+        columns = [table.column(name).to_numpy() for name in ("piece", "first", "count")]
         self._runs = np.concatenate((self._runs, np.array([queues, *columns], np.int64).T))
         self._loaded += wanted
 
-    def keys(
-        self, chain: Piece, normal_ms: list[int], any_ms: list[int], *, at_end: bool
-    ) -> KeyColumns:
+    def keys(self, chain: Piece, times: list[list[int]], *, at_end: bool) -> KeyColumns:
         """Return what the judge needs of a chain, with store times at one end of the rows.
 
         Parameters
         ----------
-        normal_ms, any_ms
-            Times of records that have entries, and of others where none has.
+        times
+            Of any records, which count where none has an entry, and of those that can have one.
         """
         if not any(start <= chain.start and chain.stop <= stop for start, stop in self._loaded):
             self.load([(chain.start, chain.stop)])
@@ -256,28 +221,34 @@ class _Evidence:
         queues, _, firsts, counts = self._runs[inside].T
         total = int(counts.sum())
         if not total:
-            none = np.zeros(len(any_ms), np.int64)
-            return KeyColumns(none, none, np.array(any_ms, np.int64), none.astype(np.bool_))
+            none = np.zeros(len(times[0]), np.int64)
+            return KeyColumns(none, none, np.array(times[0], np.int64), none.astype(np.bool_))
         before = np.cumsum(counts) - counts
         offsets = np.repeat(firsts - before, counts) + np.arange(total)
-        times = np.zeros(total, np.int64)
-        few = normal_ms[-total:] if at_end else normal_ms[:total]
-        times[total - len(few) if at_end else 0 :][: len(few)] = few
-        return KeyColumns(np.repeat(queues, counts), offsets, times, np.ones(total, np.bool_))
+        stored = np.zeros(total, np.int64)
+        few = times[1][-total:] if at_end else times[1][:total]
+        stored[total - len(few) if at_end else 0 :][: len(few)] = few
+        return KeyColumns(np.repeat(queues, counts), offsets, stored, np.ones(total, np.bool_))
+
+
+def _is_bridged(location: str, segment: Segment, start: int, stop: int) -> bool:
+    """Whether the damaged record's own header leads to what stands after it."""
+    with opened(files_at(location)[0], segment.path) as file:
+        # `find_bridge` looks at a header here and there.
+        view = cast("memoryview", _Headers(file, segment.file_size))
+        return find_bridge(view, base=segment.base, start=start, stop=stop, magics=RECORD_MAGICS)
 
 
 class _Headers:
     """A file's bytes, read where they are asked for; zeros after its end."""
 
     def __init__(self, file: OpenFile, size: int) -> None:
-        self._file = file
-        self._size = size
+        self._file, self._size = file, size
 
     def __len__(self) -> int:
         return self._size
 
     def __getitem__(self, key: int | slice) -> int | bytes:
-        if isinstance(key, int):
-            return self._file.read(key, 1).ljust(1, b"\0")[0]
-        start, stop, _ = key.indices(self._size)
-        return self._file.read(start, stop - start).ljust(stop - start, b"\0")
+        start, stop, _ = key.indices(self._size) if isinstance(key, slice) else (key, key + 1, 1)
+        content = self._file.read(start, stop - start).ljust(stop - start, b"\0")
+        return content if isinstance(key, slice) else content[0]

@@ -3,14 +3,11 @@
 New queues and index are made below ``rebuild/<id>`` inside the store. When they are whole and
 durable, each directory changes places with the new one in a single step (``RENAME_EXCHANGE``), and
 the old one goes to ``repair/<time>/``. A journal says which directory is which, by inode, so that
-the next rebuild can tell old from new after a kill.
+the next rebuild can tell old from new after a kill (decision 0010).
 
 Law: at every moment ``consumequeue`` and ``index`` are whole, old or new; either serves the same
-log. The lock is held from before the log is read until after the swap. The checkpoint is not
-touched: it says up to when queues and index are on the disk, and the new ones are, to the log's
-end.
-
-How derived: decision 0010.
+log. The lock is held from before the log is read until after the swap. The checkpoint stays: it
+says up to when queues and index are on the disk, and the new ones are, to the log's end.
 """
 
 from __future__ import annotations
@@ -31,6 +28,7 @@ from rocketstore.events import get_logger
 from rocketstore.pipeline.stores import REBUILD_DIRECTORY
 from rocketstore.storage.files.disk import Disk
 from rocketstore.storage.files.lock import StoreLock
+from rocketstore.storage.files.metadata_file import replace_whole
 from rocketstore.storage.known_ends import forget_known_ends
 from rocketstore.storage.layout import StoreLayout
 
@@ -46,7 +44,7 @@ _RENAME_EXCHANGE: Final = 2
 
 @contextmanager
 def locked(root: Path) -> Iterator[None]:
-    """Hold the lock of a store, as a writer does.
+    """Hold the lock of a store, as a writer does, and tidy up what a killed rebuild left.
 
     Raises
     ------
@@ -55,6 +53,7 @@ def locked(root: Path) -> Iterator[None]:
     """
     lock = StoreLock.acquire(StoreLayout.of(root).lock)
     try:
+        finish_interrupted(root)
         yield
     finally:
         lock.release()
@@ -110,7 +109,8 @@ def commit(
     journal = Journal(
         staging.relative_to(root).as_posix(), kept.relative_to(root).as_posix(), swaps
     )
-    _write_journal(root, journal, disk)
+    replace_whole(root / REBUILD_DIRECTORY / JOURNAL_NAME, msgspec.json.encode(journal), disk)
+    disk.fsync_directory(root)
     # It names index files that are about to go; the next opening would miss them.
     forget_known_ends(root, keep_queues=True, disk=disk)
     for swap in swaps:
@@ -205,18 +205,6 @@ def _sweep(root: Path, disk: Disk) -> None:
             shutil.rmtree(path, ignore_errors=True)
     disk.unlink(top / JOURNAL_NAME)
     shutil.rmtree(top, ignore_errors=True)
-    disk.fsync_directory(root)
-
-
-def _write_journal(root: Path, journal: Journal, disk: Disk) -> None:
-    path = root / REBUILD_DIRECTORY / JOURNAL_NAME
-    temporary = path.with_name(path.name + ".tmp")
-    with temporary.open("wb") as file:
-        file.write(msgspec.json.encode(journal))
-        file.flush()
-        disk.fdatasync(file.fileno(), temporary)
-    disk.replace(temporary, path)
-    disk.fsync_directory(path.parent)
     disk.fsync_directory(root)
 
 

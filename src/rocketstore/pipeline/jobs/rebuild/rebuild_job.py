@@ -1,9 +1,10 @@
 """Rebuild the queues and the index of a store from its CommitLog, spread over Spark's workers.
 
-`log_scan` turns the log into rows, which Spark keeps (`log_rows`); the driver decides from their
-facts what is log (`log_verdict`); Spark shuffles blocks to one task per queue or index file
-(`rebuilt_files`); the driver checks what was written and puts it in the place of the old
-(`rebuild_commit`), or publishes it in a new one. See ``docs/guide/spark-rebuild.md``.
+`log_scan` turns the log into rows, which Spark keeps on the executors' disks, so the log is read
+once. The driver decides from their facts what is log (`log_verdict`); Spark shuffles blocks to one
+task per queue or index file (`rebuilt_files`); the driver checks what was written and puts it in
+the place of the old (`rebuild_commit`), or publishes it in a new one. See
+``docs/guide/spark-rebuild.md``.
 """
 
 from __future__ import annotations
@@ -11,63 +12,72 @@ from __future__ import annotations
 import itertools
 import json
 import os
-import shutil
 import time
 import uuid
-from contextlib import contextmanager
+from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
 from rocketstore.config import StoreConfig
-from rocketstore.errors import ConfigError, NotAStoreError, StoreDamagedError, StoreError
-from rocketstore.format.markers import (
-    COMMIT_LOG_DIRECTORY,
-    CONSUME_QUEUE_DIRECTORY,
-    INDEX_DIRECTORY,
-)
+from rocketstore.errors import ConfigError, StoreDamagedError
+from rocketstore.format.markers import CONSUME_QUEUE_DIRECTORY, INDEX_DIRECTORY
 from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES
-from rocketstore.pipeline.files import (
-    ObjectStore,
-    files_at,
-    is_remote,
-    joined,
-    last_name,
-    local_path,
-)
+from rocketstore.pipeline.files import is_remote
+from rocketstore.pipeline.jobs.audit.audit_plan import find_places
+from rocketstore.pipeline.jobs.execution import map_tasks, plain_failure
 from rocketstore.pipeline.jobs.publishing import published
 from rocketstore.pipeline.jobs.rebuild import rebuild_commit
-from rocketstore.pipeline.jobs.rebuild.log_rows import KeptPieces, LogRows
-from rocketstore.pipeline.jobs.rebuild.log_scan import QUEUE_TARGET, ScanTask
+from rocketstore.pipeline.jobs.rebuild.log_scan import (
+    FACTS_TARGET,
+    INDEX_TARGET,
+    QUEUE_TARGET,
+    ROW_SCHEMA,
+    Dispatch,
+    ScanFacts,
+    ScanTask,
+    scan_log,
+)
 from rocketstore.pipeline.jobs.rebuild.log_verdict import CLOCK_MARGIN_MS, judge
 from rocketstore.pipeline.jobs.rebuild.rebuilt_files import (
     ATTEMPTS,
     WRITTEN_SCHEMA,
     FileWriting,
-    LogRanges,
-    index_names,
+    items_per_file,
+    take_over,
 )
-from rocketstore.pipeline.jobs.rebuild.settings import learn_settings
 from rocketstore.pipeline.options import DEFAULT_SPLIT_BYTES, parse_options
 from rocketstore.pipeline.planning import plan_log
 from rocketstore.pipeline.stores import (
     REBUILD_DIRECTORY,
-    StorePlace,
+    SegmentState,
     configured_log,
     list_segments,
     log_option,
     store_with_log,
 )
+from rocketstore.units import MiB
+from rocketstore.verification.findings import camel_names
+from rocketstore.verification.unbacked import LogBounds
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Sequence
 
-    from pyspark.sql import SparkSession
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
 
-    from rocketstore.pipeline.jobs.rebuild.log_scan import Broken
     from rocketstore.pipeline.jobs.rebuild.log_verdict import Verdict
-    from rocketstore.pipeline.jobs.rebuild.settings import RebuildSettings
+    from rocketstore.pipeline.planning import SplitTask
+    from rocketstore.pipeline.stores import Segment
+    from rocketstore.verification.log_rules import Damaged
+
+_PARTITION_BYTES: Final = 32 * MiB
+_PARTITIONS_MIN: Final = 8
+"""Of the shuffle: how many writers there are, each with some of the targets."""
+
+EMPTY_BLOCK: Final = {"piece": -1, "ordinal": 0, "first": 0, "count": 0, "crc": 0}
+"""What a block has beside target and data that comes before all of its target."""
 
 
 class RebuildReport(NamedTuple):
@@ -99,7 +109,7 @@ class RebuildReport(NamedTuple):
     queue_count: int
     index_item_count: int
     log_end: int
-    damage: list[Broken]
+    damage: list[Damaged]
     kept_places: dict[str, int]
     gone_queues: list[str]
     kept: str | None
@@ -107,21 +117,8 @@ class RebuildReport(NamedTuple):
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as JSON has it."""
-        return {
-            "store": self.store,
-            "target": self.target,
-            "recordCount": self.record_count,
-            "entryCount": self.entry_count,
-            "refusedCount": self.refused_count,
-            "queueCount": self.queue_count,
-            "indexItemCount": self.index_item_count,
-            "logEnd": self.log_end,
-            "damage": [msgspec.structs.asdict(one) for one in self.damage],
-            "keptPlaces": self.kept_places,
-            "goneQueues": self.gone_queues,
-            "kept": self.kept,
-            "seconds": round(self.seconds, 3),
-        }
+        damage = [msgspec.structs.asdict(one) for one in self.damage]
+        return camel_names(self._asdict() | {"damage": damage, "seconds": round(self.seconds, 3)})
 
 
 def rebuild(
@@ -168,31 +165,27 @@ def rebuild(
         The store is on an object store, and no target is given.
     """
     began, now_ms = time.perf_counter(), time.time_ns() // 1_000_000
-    config = config or StoreConfig()
-    place = _place(str(store), config)
-    if target is not None:
-        with _closed(place), published(str(target)) as directory:
-            report = _build(spark, place, directory, config, max_split_bytes, now_ms)
-        return report._replace(target=str(target), seconds=time.perf_counter() - began)
-    if is_remote(place.location):
+    job = _Rebuild(spark, str(store), config or StoreConfig(), max_split_bytes, now_ms)
+    location = find_places(job.store, job.config).location  # what is no store gets no lock
+    kept = None
+    if target is None and is_remote(location):
         raise ConfigError(
-            f"{place.location} is on an object store, where nothing can be replaced in one step",
+            f"{location} is on an object store, where nothing can be replaced in one step",
             key="target",
             hint="name a prefix where there is nothing yet: target=…, --to …",
         )
-    root = Path(place.location)
-    with _closed(place):
-        staging = root / REBUILD_DIRECTORY / uuid.uuid4().hex
-        try:
-            staging.mkdir(parents=True)
-            report = _build(spark, place, str(staging), config, max_split_bytes, now_ms)
-            made = (CONSUME_QUEUE_DIRECTORY, INDEX_DIRECTORY)
-            names = [name for name in made if (staging / name).is_dir()]
-            kept = rebuild_commit.commit(root, staging, names, now_ms=now_ms)
-        except Exception:
-            rebuild_commit.finish_interrupted(root)
-            raise
-    return report._replace(kept=kept, seconds=time.perf_counter() - began)
+    with ExitStack() as stack:
+        if not is_remote(location):  # an object store has no lock, and is only read
+            stack.enter_context(rebuild_commit.locked(Path(location)))
+        if target is not None:
+            report = job.build(stack.enter_context(published(str(target))))
+        else:
+            report, kept = _replaced(Path(location), job)
+    return report._replace(
+        target=location if target is None else str(target),
+        kept=kept,
+        seconds=time.perf_counter() - began,
+    )
 
 
 def make_queues(spark: SparkSession, store: str, config: StoreConfig) -> RebuildReport:
@@ -201,214 +194,210 @@ def make_queues(spark: SparkSession, store: str, config: StoreConfig) -> Rebuild
     On a disk as on an object store they are written where they belong.
     """
     now_ms = time.time_ns() // 1_000_000
-    return _build(spark, _place(store, config), store, config, DEFAULT_SPLIT_BYTES, now_ms)
+    return _Rebuild(spark, store, config, DEFAULT_SPLIT_BYTES, now_ms).build(store)
 
 
-def _place(store: str, config: StoreConfig) -> StorePlace:
-    """Return a store, and where its log lies."""
-    directories = configured_log(store, config)
-    if directories:
-        return store_with_log(store, directories)
-    location = store if is_remote(store) else local_path(store)
-    files, root = files_at(location)
-    is_there = Path(root, COMMIT_LOG_DIRECTORY).is_dir() if not is_remote(store) else False
-    if not is_there and not files.list(f"{root}/{COMMIT_LOG_DIRECTORY}"):
-        raise NotAStoreError(
-            f"{store} is no store: it has no commitlog directory",
-            hint="give the directory that holds commitlog, consumequeue and index; for a log that "
-            "lies elsewhere set storePathCommitLog",
-        )
-    return StorePlace(location, last_name(location), is_open=False)
-
-
-@contextmanager
-def _closed(place: StorePlace) -> Iterator[None]:
-    """Keep writers away while the log is read; an object store has no lock, and is only read."""
-    if is_remote(place.location):
-        yield
-        return
-    root = Path(place.location)
-    with rebuild_commit.locked(root):
-        rebuild_commit.finish_interrupted(root)
-        yield
-
-
-def _build(
-    spark: SparkSession,
-    place: StorePlace,
-    directory: str,
-    config: StoreConfig,
-    max_split_bytes: int,
-    now_ms: int,
-) -> RebuildReport:
-    """Make new queues and index below a directory; nothing else is written."""
-    settings = learn_settings(place.location, config)
-    old, segments = _queue_names(place.location), list_segments(place)
-    if old and not segments:
-        raise StoreDamagedError(
-            f"{place.location} has no CommitLog file, but its queues have entries",
-            hint="bring the files back, or move consumequeue away to begin an empty store",
-        )
-    tasks = [
-        ScanTask(splits, settings, now_ms + CLOCK_MARGIN_MS)
-        for splits in _splits(place, max_split_bytes)
-    ]
-    rows = LogRows(spark, tasks)
+def _replaced(root: Path, job: _Rebuild) -> tuple[RebuildReport, str | None]:
+    """Put new queues and index in the place of the old; return where these are kept."""
+    staging = root / REBUILD_DIRECTORY / uuid.uuid4().hex
     try:
-        verdict = judge(place.location, segments, rows.facts(), rows.runs, now_ms=now_ms)
-        kept = _kept_pieces(verdict, settings)
-        log = LogRanges(
-            segments[0].base if segments else 0,
-            verdict.end,
-            [(one.start, one.stop) for one in verdict.damage],
-            verdict.leftovers,
+        staging.mkdir(parents=True)
+        report = job.build(str(staging))
+        made = (CONSUME_QUEUE_DIRECTORY, INDEX_DIRECTORY)
+        names = [name for name in made if (staging / name).is_dir()]
+        return report, rebuild_commit.commit(root, staging, names, now_ms=job.now_ms)
+    except Exception:
+        rebuild_commit.finish_interrupted(root)
+        raise
+
+
+class _Rebuild(NamedTuple):
+    spark: SparkSession
+    store: str
+    config: StoreConfig
+    max_split_bytes: int
+    now_ms: int
+
+    def build(self, directory: str) -> RebuildReport:
+        """Make new queues and index below a directory; nothing else is written."""
+        places = find_places(self.store, self.config)
+        location, sizes = places.location, places.sizes
+        named = configured_log(self.store, self.config)
+        segments = list_segments(store_with_log(location, named) if named else location)
+        old = sorted(
+            f"{key.topic}/{key.queue_id}" for key, row in places.queues.items() if row.files
         )
-        writing = FileWriting(place.location, directory, settings, log)
-        _make_directories(directory, settings)
-        others = [QUEUE_TARGET + os.fsencode(name) for name in sorted(old)]
-        written = rows.write(kept, others, writing.write, WRITTEN_SCHEMA).to_pylist()
-    finally:
-        rows.close()
-    _check_counts(written, verdict)
-    _take_over(directory, written, settings)
-    queues = {_queue_of(row): row for row in written if row["target"].startswith(QUEUE_TARGET)}
+        if old and not segments:
+            raise StoreDamagedError(
+                f"{location} has no CommitLog file, but its queues have entries",
+                hint="bring the files back, or move consumequeue away to begin an empty store",
+            )
+        dispatch = Dispatch.of(self.config)
+        tasks = [
+            ScanTask(splits, dispatch, self.now_ms + CLOCK_MARGIN_MS)
+            for splits in _splits(location, named, self.max_split_bytes)
+        ]
+        rows = LogRows(self.spark, tasks)
+        try:
+            verdict = judge(location, segments, rows.facts(), rows.runs, now_ms=self.now_ms)
+            writing = FileWriting(location, directory, sizes, _log_bounds(segments, verdict))
+            if not is_remote(directory):
+                Path(directory, ATTEMPTS).mkdir()
+                Path(directory, CONSUME_QUEUE_DIRECTORY).mkdir()
+                if dispatch.has_index:
+                    Path(directory, INDEX_DIRECTORY).mkdir()
+            written = rows.write(verdict, old, writing).to_pylist()
+        finally:
+            rows.close()
+        _check_counts(written, verdict)
+        take_over(directory, written, sizes)
+        return _report(location, old, written, verdict)
+
+
+def _log_bounds(segments: Sequence[Segment], verdict: Verdict) -> LogBounds:
+    lost = [(one.start, one.stop) for one in verdict.damage]
+    lost += [(s.base, s.base + s.size) for s in segments if s.state is SegmentState.MISSING]
+    first = segments[0].base if segments else 0
+    stop = segments[-1].base + segments[-1].file_size if segments else 0
+    return LogBounds(first, verdict.end, stop, sorted(lost), verdict.leftovers)
+
+
+def _splits(
+    location: str, log_directories: tuple[str, ...], max_split_bytes: int
+) -> list[tuple[SplitTask, ...]]:
+    options = {
+        "paths": json.dumps([location]),
+        "table": "commitlog",
+        "maxSplitBytes": str(max_split_bytes),
+        "failOnDataLoss": "false",
+    }
+    return plan_log(parse_options(options | log_option(log_directories)))
+
+
+def _check_counts(written: list[dict[str, Any]], verdict: Verdict) -> None:
+    """Compare what writers had with what the scan had found."""
+    found = [0, 0]
+    for row in written:
+        found[row["target"].startswith(INDEX_TARGET)] += row["count"] + row["refused"]
+    expected = [
+        sum(one.entry_count for one in verdict.kept),
+        sum(one.item_count for one in verdict.kept),
+    ]
+    if found != expected:
+        raise StoreDamagedError(
+            f"Spark's shuffle brought {found[0]} entries and {found[1]} index items to the "
+            f"writers: expected {expected[0]} and {expected[1]}",
+            hint="nothing was replaced; check the executors' disks, and run the rebuild again",
+        )
+
+
+def _report(
+    location: str, old: Sequence[str], written: list[dict[str, Any]], verdict: Verdict
+) -> RebuildReport:
+    queues = {
+        os.fsdecode(row["target"][1:]): row
+        for row in written
+        if row["target"].startswith(QUEUE_TARGET)
+    }
     return RebuildReport(
-        place.location,
-        place.location,
+        location,
+        location,
         sum(one.record_count for one in verdict.kept),
-        sum(row["entries"] for row in written),
+        sum(row["count"] for row in queues.values()),
         sum(row["refused"] for row in written) + sum(one.refused_count for one in verdict.kept),
         sum(1 for row in queues.values() if row["files"]),
-        sum(row["items"] for row in written),
+        sum(one.item_count for one in verdict.kept),
         verdict.end,
         verdict.damage,
         {name: row["kept"] for name, row in sorted(queues.items()) if row["kept"]},
-        sorted(name for name in old if not queues[name]["files"]),
+        [name for name in old if not queues[name]["files"]],
         None,
         0.0,
     )
 
 
-def _splits(place: StorePlace, max_split_bytes: int) -> list[tuple[Any, ...]]:
-    options = parse_options(
-        {
-            "paths": json.dumps([place.location]),
-            "table": "commitlog",
-            "maxSplitBytes": str(max_split_bytes),
-            "failOnDataLoss": "false",
-        }
-        | log_option(place.log_directories)
-    )
-    return list(plan_log(options))
+# --- Spark --------------------------------------------------------------------------------------
 
 
-def _queue_names(location: str) -> set[str]:
-    """Return the queues that have files, as topic and queue id."""
-    files, root = files_at(location)
-    return {
-        f"{topic.name}/{queue.name}"
-        for topic in files.list(f"{root}/{CONSUME_QUEUE_DIRECTORY}")
-        if topic.is_directory
-        for queue in files.list(topic.path)
-        if queue.is_directory and files.list(queue.path)
-    }
+class LogRows:
+    """The rows of a log, held by Spark; a failed executor's are made again from the log."""
 
+    def __init__(self, spark: SparkSession, tasks: Sequence[ScanTask]) -> None:
+        from pyspark import StorageLevel  # noqa: PLC0415 - needs PySpark
 
-def _kept_pieces(verdict: Verdict, settings: RebuildSettings) -> KeptPieces:
-    counts = [one.item_count for one in verdict.kept]
-    before = [0, *itertools.accumulate(counts)][: len(counts)]
-    size = ENTRY_SIZE_BYTES * (sum(counts) + sum(one.entry_count for one in verdict.kept))
-    starts = [one.start for one in verdict.kept]
-    return KeptPieces(starts, before, size, settings.items_per_file)
+        self._spark = spark
+        rows = map_tasks(spark, tasks, scan_log, ROW_SCHEMA)
+        self._rows = rows.persist(StorageLevel.DISK_ONLY)
 
+    def close(self) -> None:
+        """Let go of the rows."""
+        self._rows.unpersist()
 
-# --- what was written ---------------------------------------------------------------------------
+    def facts(self) -> list[ScanFacts]:
+        """Return what each task has met; this is when the log is read."""
+        rows = self._rows.where(f"target = X'{FACTS_TARGET.hex()}'").select("data")
+        return [
+            msgspec.msgpack.decode(one.as_buffer(), type=ScanFacts)
+            for one in _collected(rows).column("data")
+        ]
 
+    def runs(self, ranges: Sequence[tuple[int, int]]) -> pa.Table:
+        """Return target, piece, first and count of entries of pieces that begin in `ranges`."""
+        inside = " OR ".join(f"piece >= {start} AND piece < {stop}" for start, stop in ranges)
+        rows = self._rows.where(f"startswith(target, X'{QUEUE_TARGET.hex()}')")
+        return _collected(rows.where(inside or "false").sort("piece", "ordinal"))
 
-def _make_directories(directory: str, settings: RebuildSettings) -> None:
-    if is_remote(directory):
-        return
-    names = [CONSUME_QUEUE_DIRECTORY, ATTEMPTS, *([INDEX_DIRECTORY] if settings.has_index else [])]
-    for name in names:
-        Path(directory, name).mkdir()
+    def write(self, verdict: Verdict, old: Sequence[str], writing: FileWriting) -> pa.Table:
+        """Let `writing` have the blocks of each target, in the order of the log; return its rows.
 
+        Each of the `old` queues gets an empty block first, whether or not it has any other.
+        """
+        import pyarrow as pa  # noqa: PLC0415 - an import of this package loads no Arrow
+        from pyspark.sql import functions as f  # noqa: PLC0415 - needs PySpark
 
-def _queue_of(row: Mapping[str, Any]) -> str:
-    return os.fsdecode(row["target"][len(QUEUE_TARGET) :])
+        from rocketstore.pipeline.source import plain_errors  # noqa: PLC0415 - needs PySpark
 
+        def write_all(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            with plain_errors():
+                yield from writing.write(batches)
 
-def _check_counts(written: list[dict[str, Any]], verdict: Verdict) -> None:
-    """Compare what writers had with what the scan had found."""
-    entries = sum(row["entries"] + row["refused"] for row in written)
-    items = sum(row["items"] for row in written)
-    wanted = (
-        sum(one.entry_count for one in verdict.kept),
-        sum(one.item_count for one in verdict.kept),
-    )
-    if (entries, items) != wanted:
-        raise StoreDamagedError(
-            f"Spark's shuffle brought {entries} entries and {items} index items to the writers: "
-            f"expected {wanted[0]} and {wanted[1]}",
-            hint="nothing was replaced; check the executors' disks, and run the rebuild again",
-        )
-
-
-def _take_over(directory: str, written: list[dict[str, Any]], settings: RebuildSettings) -> None:
-    """Check the files of every target, give index files their names, and put all in its place.
-
-    Raises
-    ------
-    StoreError
-        A file is missing or not whole.
-    """
-    index = sorted((row for row in written if row["items"]), key=lambda row: int(row["target"][1:]))
-    names = index_names(row["first_ms"] for row in index)
-    numbers = [row["target"][1:].decode() for row in index]
-    if is_remote(directory):
-        _take_over_objects(directory, written, settings, dict(zip(numbers, names, strict=True)))
-        return
-    root = Path(directory)
-    for row in written:
-        attempt = root / ATTEMPTS / row["attempt"]
-        is_queue = row["target"].startswith(QUEUE_TARGET)
-        name = f"{CONSUME_QUEUE_DIRECTORY}/{_queue_of(row)}" if is_queue else INDEX_DIRECTORY
-        sizes = {one.name: one.stat().st_size for one in attempt.iterdir()}
-        _check_files(f"{attempt}, for {name},", sizes, row["files"], settings, is_queue=is_queue)
-        if is_queue and sizes:
-            (root / name).parent.mkdir(exist_ok=True)
-            attempt.rename(root / name)
-    for row, number, name in zip(index, numbers, names, strict=True):
-        (root / ATTEMPTS / row["attempt"] / number).rename(root / INDEX_DIRECTORY / name)
-    shutil.rmtree(root / ATTEMPTS)
-
-
-def _take_over_objects(
-    directory: str, written: list[dict[str, Any]], settings: RebuildSettings, names: dict[str, str]
-) -> None:
-    objects = ObjectStore(directory)
-    numbered = f"{objects.root}/{ATTEMPTS}"
-    for place, is_queue in ((CONSUME_QUEUE_DIRECTORY, True), (ATTEMPTS, False)):
-        rows = [row for row in written if row["target"].startswith(QUEUE_TARGET) == is_queue]
-        sizes = objects.sizes(f"{objects.root}/{place}")
-        count = sum(row["files"] for row in rows)
-        _check_files(joined(directory, place), sizes, count, settings, is_queue=is_queue)
-    index = f"{objects.root}/{INDEX_DIRECTORY}"
-    objects.copy_all((f"{numbered}/{one}", f"{index}/{name}") for one, name in names.items())
-    objects.remove_tree(numbered)
-
-
-def _check_files(
-    place: str, sizes: Mapping[str, int], count: int, settings: RebuildSettings, *, is_queue: bool
-) -> None:
-    expected = settings.queue_file_bytes if is_queue else settings.layout.size_bytes
-    if len(sizes) != count:
-        raise StoreError(
-            f"{place} has {len(sizes)} files: expected {count}",
-            hint="nothing was replaced; see to it that nobody else writes there, and run it again",
-        )
-    for name, size in sizes.items():
-        if size != expected:
-            raise StoreError(
-                f"{place} has {name} with {size} bytes: expected {expected}",
-                hint="a write was cut off; nothing was replaced: run the rebuild again",
+        is_item, size = f"target = X'{INDEX_TARGET.hex()}'", items_per_file(writing.sizes)
+        file, last_file = (f"(before + {at}) div {size}" for at in ("first", "first + count - 1"))
+        blocks = (
+            self._rows.where(f"target <> X'{FACTS_TARGET.hex()}'")
+            .join(f.broadcast(self._spark.createDataFrame(numbered_pieces(verdict))), "piece")
+            # A block of items at the edge of two files goes to both.
+            .withColumn(
+                "file", f.expr(f"explode(IF({is_item}, sequence({file}, {last_file}), array(0L)))")
             )
+            .selectExpr(
+                f"IF({is_item}, concat(target, encode(string(file), 'UTF-8')), target) AS target",
+                f"IF({is_item}, before + first, first) AS first",
+                *("piece", "ordinal", "count", "data", "crc"),
+            )
+        )
+        if old:
+            names = pa.array([QUEUE_TARGET + os.fsencode(name) for name in old], pa.binary())
+            empty = [f"{number}L AS {name}" for name, number in EMPTY_BLOCK.items()]
+            first = self._spark.createDataFrame(pa.table({"target": names}))
+            blocks = blocks.unionByName(first.selectExpr("target", *empty, "X'' AS data"))
+        count = sum(one.entry_count + one.item_count for one in verdict.kept)
+        partitions = max(_PARTITIONS_MIN, count * ENTRY_SIZE_BYTES // _PARTITION_BYTES)
+        ordered = blocks.repartition(partitions, "target")
+        ordered = ordered.sortWithinPartitions("target", "piece", "ordinal")
+        return _collected(ordered.mapInArrow(write_all, WRITTEN_SCHEMA))
+
+
+def numbered_pieces(verdict: Verdict) -> pa.Table:
+    """Return the start of each kept piece, and how many index items are before it."""
+    import pyarrow as pa  # noqa: PLC0415 - as above
+
+    counts = itertools.accumulate((one.item_count for one in verdict.kept), initial=0)
+    starts = [one.start for one in verdict.kept]
+    before = list(counts)[: len(starts)]
+    return pa.table([pa.array(one, pa.int64()) for one in (starts, before)], ["piece", "before"])
+
+
+def _collected(frame: DataFrame) -> pa.Table:
+    with plain_failure():
+        return frame.toArrow()

@@ -1,8 +1,8 @@
 """Write queue files and index files from the blocks of a log: one task has all of a target.
 
 A queue is written whole by one task, because the place of an entry depends on every record of its
-queue in front of it. Each attempt works in a directory of its own: on a shared disk the driver
-takes over the one that Spark believes, to an object store an attempt sends whole objects.
+queue before it. Each attempt works in a directory of its own: on a shared disk the driver takes
+over the one that Spark believes, to an object store an attempt sends whole objects.
 
 Law: only final bytes are sent; doing it twice, or at the same time, does no harm.
 """
@@ -15,270 +15,346 @@ import os
 import shutil
 import tempfile
 import uuid
-import zlib
+from bisect import bisect_right
+from collections import defaultdict
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
-from rocketstore.errors import FieldRangeError, StoreDamagedError, StoreFullError
+from rocketstore.errors import FieldRangeError, StoreError
 from rocketstore.format.file_name import file_name, parse_file_name
-from rocketstore.format.index_file import next_index_file_name
-from rocketstore.format.markers import CONSUME_QUEUE_DIRECTORY
+from rocketstore.format.index_file import IndexLayout, next_index_file_name
+from rocketstore.format.markers import CONSUME_QUEUE_DIRECTORY, INDEX_DIRECTORY
 from rocketstore.format.queue_entry import (
     ENTRY_DTYPE,
     ENTRY_SIZE_BYTES,
     FILLER_BYTES,
     KEPT_PLACE_BYTES,
-    filler_mask,
-    kept_place_mask,
-    written_mask,
+    is_likely_beginning,
 )
-from rocketstore.pipeline.files import ObjectStore, files_at, is_remote, opened, sync_path
-from rocketstore.pipeline.jobs.rebuild.entry_places import EntryPlaces
-from rocketstore.pipeline.jobs.rebuild.log_scan import INDEX_TARGET, ITEM_DTYPE
+from rocketstore.format.record import FIXED_SIZE
+from rocketstore.pipeline.files import (
+    ObjectStore,
+    files_at,
+    is_remote,
+    joined,
+    opened,
+    sync_path,
+)
+from rocketstore.pipeline.jobs.publishing import plain_write_errors
+from rocketstore.pipeline.jobs.rebuild.log_scan import INDEX_TARGET, ITEM_DTYPE, unpacked
 from rocketstore.scan import kernels
+from rocketstore.verification.unbacked import UnbackedKind, unbacked_runs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     import numpy.typing as npt
     import pyarrow as pa
 
+    from rocketstore.config import StoreSizes
     from rocketstore.format.queue_entry import EntryArray
-    from rocketstore.pipeline.jobs.rebuild.settings import RebuildSettings
-    from rocketstore.scan.dispatch_state import Int64Array
+    from rocketstore.verification.unbacked import LogBounds
 
 WRITTEN_SCHEMA: Final = (
-    "target BINARY, attempt STRING, files LONG, entries LONG, refused LONG, items LONG, kept LONG, "
-    "first_ms LONG"
+    "target BINARY, place STRING, files LONG, count LONG, refused LONG, kept LONG, first_ms LONG"
 )
-"""What was written of one target: `attempt` is the directory that has its files, `kept` how many
-places at a queue's end stand for numbers that were given out, `first_ms` the store time of an index
-file's first item."""
+"""What was written of one target: `place` has its files, below the directory that all is made in;
+`count` are entries or items, `kept` places at a queue's end that stand for numbers that were given
+out, `first_ms` the store time of an index file's first item."""
 
 ATTEMPTS: Final = "attempts"
 """Directory beside the new ``consumequeue`` and ``index``, for directories of attempts."""
 
-_OPEN_FILES: Final = 128
-_FILLERS: Final = FILLER_BYTES * 4096
-_PIECE_BLOCKS: Final = 512
-"""Blocks whose entries are placed at once."""
+_MAPPED_ITEMS: Final = 524_288
+"""Items after which an index file's pages are let go of; they stay in the system's cache."""
+
+_GIVEN: Final = frozenset(
+    {UnbackedKind.LOST, UnbackedKind.STALE, UnbackedKind.BEYOND, UnbackedKind.KEPT}
+)
+"""What old entries are whose numbers were given out, and whose records are gone."""
 
 
-class LogRanges(NamedTuple):
-    """Physical offsets of a log, by which old entries are judged.
+class Block(NamedTuple):
+    """Neighbouring entries or items of a target; `first` is the number of the first."""
 
-    Attributes
-    ----------
-    begin, end
-        The first file's start, the end of the last record.
-    damaged
-        Ranges in between whose records are lost.
-    leftovers
-        Ranges of records of an earlier log, which gave out nothing in this one.
-    """
-
-    begin: int
-    end: int
-    damaged: Sequence[tuple[int, int]]
-    leftovers: Sequence[tuple[int, int]]
-
-
-def index_names(first_timestamps_ms: Iterable[int]) -> list[str]:
-    """Return the names of index files whose first items were stored at these times."""
-    names: list[str] = []
-    newest: str | None = None
-    for timestamp_ms in first_timestamps_ms:
-        try:
-            newest = next_index_file_name(timestamp_ms, None, newest)
-        except FieldRangeError:  # no date: a damaged header
-            newest = next_index_file_name(0, None, newest)
-        names.append(newest)
-    return names
+    target: bytes
+    first: int
+    content: npt.NDArray[np.uint8]
 
 
 class FileWriting(NamedTuple):
-    """Writes whole files.
+    """Writes whole files below `directory`.
 
     Attributes
     ----------
     store
-        Location whose old queues say which numbers were given out.
-    target
-        Location that the new ``consumequeue`` and ``index`` are below.
+        Location whose old queues say which numbers were given out, judged by `log`.
     """
 
     store: str
-    target: str
-    settings: RebuildSettings
-    log: LogRanges
+    directory: str
+    sizes: StoreSizes
+    log: LogBounds
 
     def write(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Write the files of all targets among ordered blocks; yield what was written."""
+        """Write the files of all targets among ordered rows of blocks; yield `WRITTEN_SCHEMA`."""
         import pyarrow as pa  # noqa: PLC0415 - only where rows are made
 
         names = [column.split()[0] for column in WRITTEN_SCHEMA.split(", ")]
-        for target, pieces in blocks_of(batches):
+        for target, blocks in itertools.groupby(_blocks(batches), key=lambda block: block.target):
             attempt = self._new_attempt()
             try:
-                if target.startswith(INDEX_TARGET):
-                    # Its name follows from the files before it: the driver gives it.
-                    counts = self._write_index(attempt, int(target[1:]), pieces)
-                    place = ATTEMPTS
-                else:
-                    directory = os.fsdecode(target[1:])
-                    counts = self._write_queue(attempt, directory, pieces)
-                    place = f"{CONSUME_QUEUE_DIRECTORY}/{directory}"
-                files = sorted(os.listdir(attempt))  # noqa: PTH208 - a path made of strings
-                if is_remote(self.target):
-                    self._send(attempt, place, files)
-                else:
-                    sync_path(attempt)
+                with plain_write_errors(attempt, "nothing was replaced"):
+                    if target.startswith(INDEX_TARGET):
+                        counts = self._write_index(attempt, int(target[1:]), blocks)
+                    else:
+                        counts = self._write_queue(attempt, os.fsdecode(target[1:]), blocks)
+                    files = list(Path(attempt).iterdir())
+                    for path in (*files, Path(attempt)):
+                        sync_path(path)
+                place = self._sent(attempt, target, files)
             except BaseException:
                 shutil.rmtree(attempt, ignore_errors=True)
                 raise
-            values = [target, attempt.rpartition("/")[2], len(files), *counts]
+            values = [target, place, len(files), *counts]
             yield pa.RecordBatch.from_pylist([dict(zip(names, values, strict=True))])
 
     def _new_attempt(self) -> str:
-        if is_remote(self.target):
+        if is_remote(self.directory):
             return tempfile.mkdtemp(prefix="rocketstore-rebuild-")
-        attempt = f"{files_at(self.target)[1]}/{ATTEMPTS}/{uuid.uuid4().hex}"
-        os.mkdir(attempt)  # noqa: PTH102 - a path made of strings; without its parent all is over
-        return attempt
+        attempt = Path(self.directory, ATTEMPTS, uuid.uuid4().hex)
+        attempt.mkdir()  # without its parent the rebuild is over
+        return str(attempt)
 
-    def _send(self, attempt: str, place: str, files: Sequence[str]) -> None:
-        objects = ObjectStore(self.target)
-        for name in files:
-            objects.upload(Path(attempt, name), f"{objects.root}/{place}/{name}")
+    def _sent(self, attempt: str, target: bytes, files: Sequence[Path]) -> str:
+        """Return where the files of an attempt are, on an object store once they are there."""
+        place = f"{ATTEMPTS}/{Path(attempt).name}"
+        if not is_remote(self.directory):
+            return place
+        if not target.startswith(INDEX_TARGET):
+            place = f"{CONSUME_QUEUE_DIRECTORY}/{os.fsdecode(target[1:])}"
+        objects = ObjectStore(self.directory)
+        for path in files:
+            objects.upload(path, f"{objects.root}/{place}/{path.name}")
         shutil.rmtree(attempt)
-
-    # --- a queue --------------------------------------------------------------------------------
-
-    def _write_queue(
-        self, attempt: str, directory: str, pieces: Iterator[tuple[Int64Array, npt.NDArray[Any]]]
-    ) -> tuple[int, int, int, int, int]:
-        """Write the files of one queue; return entries, refused records, 0, kept places, 0."""
-        files = RebuiltQueue(attempt, self.settings.queue_file_bytes)
-        places = EntryPlaces(self.settings.entries_per_file)
-        placed = 0
-        try:
-            for (offsets, content), following in _with_next(pieces):
-                entries = content.view(ENTRY_DTYPE)
-                physical = entries["physical_offset"].astype(np.int64)
-                sizes = entries["record_size"].astype(np.int64)
-                for run in places.take(offsets, physical, sizes, following):
-                    files.write(run.queue_offset, entries[run.start : run.stop])
-                    placed += run.stop - run.start
-            for start, stop in places.holes:
-                files.fill(start, stop)
-            end = places.following if places.begin >= 0 else None
-            kept = OldQueue(self.store, directory, self.settings, self.log).keep(files, end)
-        finally:
-            files.close()
-        return placed, places.refused_count, 0, kept, 0
-
-    # --- an index file --------------------------------------------------------------------------
+        return place
 
     def _write_index(
-        self, attempt: str, number: int, pieces: Iterator[tuple[Int64Array, npt.NDArray[Any]]]
-    ) -> tuple[int, int, int, int, int]:
-        """Write one index file; return 0, 0, items, 0, the store time of the first."""
-        layout, size = self.settings.layout, self.settings.items_per_file
-        put = kernels.load("put_items")
-        count = first_ms = 0
-        descriptor = open_whole(f"{attempt}/{number}", layout.size_bytes)
-        try:
+        self, attempt: str, number: int, blocks: Iterator[Block]
+    ) -> tuple[int, int, int, int]:
+        """Write an index file, which the driver names; return items, 0, 0, the first one's time."""
+        layout = IndexLayout(self.sizes.hash_slot_count, self.sizes.index_item_count)
+        size, put = items_per_file(self.sizes), kernels.load("put_items")
+        count = first_ms = mapped = 0
+        with whole_file(f"{attempt}/index", layout.size_bytes) as descriptor:
             mapping = mmap.mmap(descriptor, layout.size_bytes)
             array = np.frombuffer(mapping, np.uint8)
-            for numbers, content in pieces:
-                own = (numbers >= number * size) & (numbers < (number + 1) * size)
-                items = content.view(ITEM_DTYPE)[own]
-                if not count:
-                    first_ms = int(items["stored"][0])
+            for block in blocks:
+                # A block at the edge of two files is sent to both.
+                start = max(0, number * size - block.first)
+                items = block.content.view(ITEM_DTYPE)[start : (number + 1) * size - block.first]
+                first_ms = first_ms if count else int(items["stored"][0])
                 # Kernels want each column in one piece.
                 columns = [items[name].astype(np.int64) for name in ("hash", "physical", "stored")]
                 done = put(array, layout.slot_count, layout.item_count, *columns)
                 assert done == len(items), "a file is given no more items than it has room for"
-                count += done
-            mapping.flush()
-            del array
-            mapping.close()
-            os.fdatasync(descriptor)
-        finally:
-            os.close(descriptor)
-        return 0, 0, count, 0, first_ms
+                count, mapped = count + done, mapped + done
+                if mapped >= _MAPPED_ITEMS:
+                    mapping.madvise(mmap.MADV_DONTNEED)
+                    mapped = 0
+        return count, 0, 0, first_ms
+
+    def _write_queue(
+        self, attempt: str, name: str, blocks: Iterator[Block]
+    ) -> tuple[int, int, int, int]:
+        """Write the files of one queue; return entries, refused records, kept places, 0."""
+        files = QueueWriter(attempt, self.sizes.consume_queue_file_bytes)
+        places = EntryPlaces(self.sizes.entries_per_file)
+        count = 0
+        blocks, ahead = itertools.tee(block for block in blocks if len(block.content))
+        next(ahead, None)
+        for block, after in itertools.zip_longest(blocks, ahead):
+            entries = block.content.view(ENTRY_DTYPE)
+            next_number = None if after is None else after.first
+            for start, stop, offset in places.take(block.first, entries, next_number):
+                files.write(offset, entries[start:stop])
+                count += stop - start
+        for start, stop in places.holes:
+            files.fill(start, stop, FILLER_BYTES)
+        end = places.following if places.begin >= 0 else None
+        return count, places.refused_count, self._keep_given(name, files, end), 0
+
+    def _keep_given(self, name: str, files: QueueWriter, end: int | None) -> int:
+        """Keep the places after a queue's `end` that the old queue has; return how many.
+
+        A queue made from the log alone ends after its last record. Where the old one went on,
+        because its last records were lost or deleted, a consumer may have read them: their numbers
+        must not be given again (decision 0014, K-C4).
+        """
+        source, root = files_at(self.store)
+        old = {
+            base: one
+            for one in source.list(f"{root}/{CONSUME_QUEUE_DIRECTORY}/{name}")
+            if (base := parse_file_name(one.name)) is not None and not one.is_directory
+        }
+        if end is None:
+            return self._keep_vanished(old, files)
+        given, per_file = end, self.sizes.entries_per_file
+        base = end // per_file * files.file_bytes
+        # Only file by file: one damaged name must not make files up to it.
+        while base in old:
+            first = max(end, base // ENTRY_SIZE_BYTES)
+            entries = self._old_entries(old[base].path, first - base // ENTRY_SIZE_BYTES)
+            runs = unbacked_runs(entries, first, self.log)
+            given = max([given, *(one.stop for one in runs if one.kind in _GIVEN)])
+            base += files.file_bytes
+        files.fill(end, given, KEPT_PLACE_BYTES)
+        return given - end
+
+    def _keep_vanished(self, old: Mapping[int, Any], files: QueueWriter) -> int:
+        """Keep the last file of a queue that has no record left, if it says what was given."""
+        for base in sorted(old, reverse=True):
+            first = base // ENTRY_SIZE_BYTES
+            entries = self._old_entries(old[base].path, 0)
+            for run in reversed(unbacked_runs(entries, 0, self.log)):
+                if run.kind is UnbackedKind.EXPIRED and old[base].size == files.file_bytes:
+                    files.write(first, entries)
+                    return run.stop
+                if run.kind in _GIVEN | {UnbackedKind.EXPIRED}:
+                    files.fill(first, first + run.stop, KEPT_PLACE_BYTES)
+                    return run.stop
+        return 0
+
+    def _old_entries(self, path: str, first: int) -> EntryArray:
+        """Return the entries of a file from some number on, and zeros after its end."""
+        entries = np.zeros(self.sizes.entries_per_file - first, ENTRY_DTYPE)
+        view = entries.view(np.uint8).data
+        with opened(files_at(self.store)[0], path) as file:
+            read = file.read_into(first * ENTRY_SIZE_BYTES, view)
+        # What is left of an entry that was cut off does not count.
+        view[read - read % ENTRY_SIZE_BYTES : read] = bytes(read % ENTRY_SIZE_BYTES)
+        return entries
 
 
-def blocks_of(
-    batches: Iterator[pa.RecordBatch],
-) -> Iterator[tuple[bytes, Iterator[tuple[Int64Array, npt.NDArray[Any]]]]]:
-    """Yield each target among ordered blocks, and the numbers and bytes of its rows."""
-    for target, group in itertools.groupby(_pieces(batches), key=lambda piece: piece[0]):
-        yield target, ((numbers, content) for _, numbers, content in group if len(numbers))
+def items_per_file(sizes: StoreSizes) -> int:
+    """Return how many items an index file takes: item 0 is never used."""
+    return max(1, sizes.index_item_count - 1)
 
 
-def _pieces(
-    batches: Iterator[pa.RecordBatch],
-) -> Iterator[tuple[bytes, Int64Array, npt.NDArray[Any]]]:
-    """Yield target, numbers and bytes of neighbouring blocks of one target.
-
-    Raises
-    ------
-    StoreDamagedError
-        A block is not what was sent.
-    """
+def _blocks(batches: Iterator[pa.RecordBatch]) -> Iterator[Block]:
+    names = ("target", "first", "data", "count", "crc")
     for batch in batches:
-        targets, data = batch.column("target").to_pylist(), batch.column("data")
-        firsts = batch.column("first").to_numpy()
-        contents = [one.as_buffer() for one in data]
-        for content, crc in zip(contents, batch.column("crc").to_pylist(), strict=True):
-            if zlib.crc32(content) != crc:
-                raise StoreDamagedError(
-                    f"a block of {content.size} bytes came out of Spark's shuffle with another "
-                    f"checksum: expected {crc:#010x}, found {zlib.crc32(content):#010x}",
-                    hint="nothing was replaced; check the executors' disks and memory, and run the "
-                    "rebuild again",
-                )
-        start = 0
-        for target, group in itertools.groupby(targets):
-            stop = start + len(list(group))
-            while start < stop:
-                some = contents[start : min(stop, start + _PIECE_BLOCKS)]
-                numbers = _numbers(firsts[start : start + len(some)], [one.size for one in some])
-                yield target, numbers, np.frombuffer(b"".join(some), np.uint8)
-                start += len(some)
+        columns = [batch.column(name).to_pylist() for name in names]
+        for target, first, *sent in zip(*columns, strict=True):
+            yield Block(target, first, unpacked(*sent))
 
 
-def _numbers(firsts: Int64Array, sizes: Sequence[int]) -> Int64Array:
-    """Return the numbers of all that some blocks hold, each of which begins at its first."""
-    lengths = np.array(sizes, np.int64) // ENTRY_SIZE_BYTES
-    before = np.cumsum(lengths) - lengths
-    numbers: Int64Array = np.repeat(firsts - before, lengths) + np.arange(int(lengths.sum()))
-    return numbers
+class EntryPlaces:
+    """Which records of a queue get the entries that they ask for, as dispatch decides it.
+
+    Dispatch enters records in the order of the log: the first record of a queue chooses the file in
+    which the queue begins, what stands in a place stays, a gap is filled if so many records can be
+    missing, and a record that comes late gets a place that only a filler holds.
+
+    Attributes
+    ----------
+    begin
+        Queue offset at which the queue's first file begins; -1 while there is none.
+    following
+        One past the last place that is taken.
+    holes
+        Places that fillers hold, in order.
+    refused_count
+        Records without an entry.
+
+    Notes
+    -----
+    Source: ConsumeQueue.putMessagePositionInfo (spec B12, F6), as ``EntryDecisions`` of dispatch.
+    """
+
+    def __init__(self, entries_per_file: int) -> None:
+        self.begin = -1
+        self.following = 0
+        self.refused_count = 0
+        self.holes: list[tuple[int, int]] = []
+        self._entries_per_file = entries_per_file
+        self._reached = 0
+
+    def take(
+        self, first: int, entries: EntryArray, next_number: int | None
+    ) -> Iterator[tuple[int, int, int]]:
+        """Yield rows ``[start, stop)`` of entries that get the places from a queue offset on.
+
+        Parameters
+        ----------
+        first
+            Queue offset that the first row states; it rises by one from row to row.
+        next_number
+            What the record after these states; None when there is none.
+        """
+        physical, count = entries["physical_offset"], len(entries)
+        if self.begin < 0:
+            if count == 1 and not self._may_begin(first, int(physical[0]), next_number):
+                self.refused_count += 1
+                return
+            self._begin_at(first)
+        row = 0
+        while row < count:
+            offset, stop = first + row, row + 1
+            if offset >= self.following and self._reaches(offset, int(physical[row])):
+                stop = count
+                self.following = first + count
+            elif offset >= self.following or not self._takes_hole(offset):
+                self.refused_count += 1
+                row = stop
+                continue
+            yield row, stop, offset
+            end = int(physical[stop - 1]) + int(entries["record_size"][stop - 1])
+            self._reached = max(self._reached, end)
+            row = stop
+
+    def _may_begin(self, offset: int, physical_offset: int, next_number: int | None) -> bool:
+        """Whether a queue may begin at a number: a forged one would refuse all after it."""
+        if is_likely_beginning(offset, physical_offset):
+            return True
+        return next_number is None or 0 <= next_number - offset <= self._entries_per_file
+
+    def _begin_at(self, offset: int) -> None:
+        self.begin = offset - offset % self._entries_per_file
+        self.following = offset
+        if self.begin < offset:
+            self.holes.append((self.begin, offset))
+
+    def _reaches(self, offset: int, physical_offset: int) -> bool:
+        """Fill up to a place, if so many records can be missing before it."""
+        # As dispatch: a later message may stand where lost ones stood (decision 0014).
+        between = max(physical_offset - self._reached, 0)
+        if offset - self.following > between // FIXED_SIZE + self._entries_per_file:
+            return False
+        if offset > self.following:
+            self.holes.append((self.following, offset))
+        return True
+
+    def _takes_hole(self, offset: int) -> bool:
+        """Give a record that comes late its place, if a filler holds it."""
+        at = bisect_right(self.holes, offset, key=lambda hole: hole[0]) - 1
+        if at < 0 or offset >= self.holes[at][1]:
+            return False
+        start, stop = self.holes[at]
+        left = [(start, offset), (offset + 1, stop)]
+        self.holes[at : at + 1] = [part for part in left if part[0] < part[1]]
+        return True
 
 
-def _with_next(
-    pieces: Iterator[tuple[Int64Array, npt.NDArray[Any]]],
-) -> Iterator[tuple[tuple[Int64Array, npt.NDArray[Any]], int | None]]:
-    """Yield each piece and the number in the first row of the next one."""
-    held: tuple[Int64Array, npt.NDArray[Any]] | None = None
-    for piece in pieces:
-        if held is not None:
-            yield held, int(piece[0][0])
-        held = piece
-    if held is not None:
-        yield held, None
-
-
-class RebuiltQueue:
+class QueueWriter:
     """The files of one queue, made whole as they are needed, with all their blocks."""
 
     def __init__(self, directory: str, file_bytes: int) -> None:
         self.file_bytes = file_bytes
         self._directory = directory
-        self._open: dict[int, int] = {}
 
     def write(self, queue_offset: int, entries: EntryArray | bytes) -> None:
         """Write entries from a queue offset on."""
@@ -286,140 +362,101 @@ class RebuiltQueue:
         at = queue_offset * ENTRY_SIZE_BYTES
         while view:
             base = at - at % self.file_bytes
-            piece = view[: base + self.file_bytes - at]
-            written = os.pwrite(self._descriptor(base), piece, at - base)
+            path = f"{self._directory}/{file_name(base)}"
+            with whole_file(path, self.file_bytes) as descriptor:
+                written = os.pwrite(descriptor, view[: base + self.file_bytes - at], at - base)
             view = view[written:]
             at += written
 
-    def fill(self, start: int, stop: int) -> None:
-        """Write fillers into the places ``[start, stop)``."""
-        most = len(_FILLERS) // ENTRY_SIZE_BYTES
+    def fill(self, start: int, stop: int, entry: bytes) -> None:
+        """Write one entry into all the places ``[start, stop)``."""
+        most = self.file_bytes // ENTRY_SIZE_BYTES
         for at in range(start, stop, most):
-            self.write(at, _FILLERS[: min(most, stop - at) * ENTRY_SIZE_BYTES])
-
-    def close(self) -> None:
-        """Make what was written durable, and let go of the files."""
-        while self._open:
-            _, descriptor = self._open.popitem()
-            try:
-                os.fdatasync(descriptor)
-            finally:
-                os.close(descriptor)
-
-    def _descriptor(self, base: int) -> int:
-        descriptor = self._open.get(base)
-        if descriptor is None:
-            if len(self._open) >= _OPEN_FILES:
-                self.close()
-            path = f"{self._directory}/{file_name(base)}"
-            descriptor = self._open[base] = open_whole(path, self.file_bytes)
-        return descriptor
+            self.write(at, entry * min(most, stop - at))
 
 
-def open_whole(path: str, size: int) -> int:
-    """Open a file for writing, made with all its blocks if it is not there.
-
-    Raises
-    ------
-    StoreFullError
-        The disk has no room for it.
-    """
+@contextmanager
+def whole_file(path: str, size: int) -> Iterator[int]:
+    """Open a file for writing, made with all its blocks if it is not there."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         if os.fstat(descriptor).st_size < size:
             os.posix_fallocate(descriptor, 0, size)
-    except OSError as error:
+        yield descriptor
+    finally:
         os.close(descriptor)
-        raise StoreFullError(
-            f"{path} cannot be made: {error.strerror}",
-            hint=f"a rebuild needs room for new queues and index beside the old; {size} bytes here",
-        ) from error
-    return descriptor
 
 
-# --- numbers that were given out ----------------------------------------------------------------
+# --- on the driver ------------------------------------------------------------------------------
 
 
-class OldQueue(NamedTuple):
-    """A queue as it was: its end says which numbers were given out.
+def take_over(directory: str, written: Sequence[Mapping[str, Any]], sizes: StoreSizes) -> None:
+    """Check the files of every target, give index files their names, and put all in its place.
 
-    A queue made from the log alone ends after its last record. Where the old queue went on, because
-    its last records were lost or deleted, a consumer may have read them: their numbers must not be
-    given again (decision 0014, K-C4). Only what lies after the new queue's end is read.
+    Raises
+    ------
+    StoreError
+        A file is missing or not whole.
     """
-
-    store: str
-    directory: str
-    settings: RebuildSettings
-    log: LogRanges
-
-    def keep(self, files: RebuiltQueue, end: int | None) -> int:
-        """Write kept places after a queue's `end`, None where nothing is in it; return how many."""
-        old = self._files()
-        if end is None:
-            return self._keep_vanished(old, files)
-        given, per_file = end, self.settings.entries_per_file
-        base = end // per_file * files.file_bytes
-        # Only file by file: one damaged name must not make files up to it.
-        while base in old:
-            first = max(end, base // ENTRY_SIZE_BYTES)
-            row = _last(self._is_given(self._read(old[base], first - base // ENTRY_SIZE_BYTES)))
-            given = first + row + 1 if row >= 0 else given
-            base += files.file_bytes
-        for at in range(end, given, per_file):
-            files.write(at, KEPT_PLACE_BYTES * min(per_file, given - at))
-        return given - end
-
-    def _keep_vanished(self, old: dict[int, tuple[str, int]], files: RebuiltQueue) -> int:
-        """Keep the last file of a queue that has no record left, if it says what was given."""
-        for base in sorted(old, reverse=True):
-            entries = self._read(old[base])
-            is_expired = written_mask(entries) & ~filler_mask(entries)
-            is_expired &= entries["physical_offset"] < self.log.begin
-            row = _last(is_expired | self._is_given(entries))
-            if row < 0:
-                continue
-            is_whole = old[base][1] == files.file_bytes
-            kept = (
-                entries.tobytes() if is_expired[row] and is_whole else KEPT_PLACE_BYTES * (row + 1)
-            )
-            files.write(base // ENTRY_SIZE_BYTES, kept)
-            return row + 1
-        return 0
-
-    def _files(self) -> dict[int, tuple[str, int]]:
-        """Return path and size of each file, by the position of its first byte in the queue."""
-        files, root = files_at(self.store)
-        return {
-            base: (one.path, one.size)
-            for one in files.list(f"{root}/{CONSUME_QUEUE_DIRECTORY}/{self.directory}")
-            if (base := parse_file_name(one.name)) is not None and not one.is_directory
-        }
-
-    def _read(self, place: tuple[str, int], first: int = 0) -> npt.NDArray[np.void]:
-        """Return the entries of a file from some number on, and zeros after its end."""
-        entries = np.zeros(self.settings.entries_per_file - first, ENTRY_DTYPE)
-        view = entries.view(np.uint8).data
-        with opened(files_at(self.store)[0], place[0]) as file:
-            read = file.read_into(first * ENTRY_SIZE_BYTES, view)
-        # What is left of an entry that was cut off does not count.
-        view[read - read % ENTRY_SIZE_BYTES : read] = bytes(read % ENTRY_SIZE_BYTES)
-        return entries
-
-    def _is_given(self, entries: npt.NDArray[np.void]) -> npt.NDArray[np.bool_]:
-        """Return which entries stand for numbers that were given out and have no record."""
-        offsets = entries["physical_offset"].astype(np.int64)
-        is_lost = offsets >= self.log.end
-        for start, stop in self.log.damaged:
-            is_lost |= (offsets >= start) & (offsets < stop)
-        for start, stop in self.log.leftovers:
-            is_lost &= (offsets < start) | (offsets >= stop)
-        is_message = written_mask(entries) & ~filler_mask(entries)
-        given: npt.NDArray[np.bool_] = (is_message & is_lost) | kept_place_mask(entries)
-        return given
+    found = _sizes(directory)
+    index = [row for row in written if row["target"].startswith(INDEX_TARGET)]
+    index.sort(key=lambda row: int(row["target"][1:]))
+    queues = [row for row in written if not row["target"].startswith(INDEX_TARGET)]
+    for rows, size in ((index, sizes.index_file_bytes), (queues, sizes.consume_queue_file_bytes)):
+        for row in rows:
+            _check(joined(directory, row["place"]), found[row["place"]], row["files"], size)
+    moves = [
+        (f"{row['place']}/index", f"{INDEX_DIRECTORY}/{name}")
+        for row, name in zip(index, _index_names(row["first_ms"] for row in index), strict=True)
+    ]
+    if is_remote(directory):
+        objects = ObjectStore(directory)
+        objects.copy_all((f"{objects.root}/{old}", f"{objects.root}/{new}") for old, new in moves)
+        objects.remove_tree(f"{objects.root}/{ATTEMPTS}")
+        return
+    moves += [
+        (row["place"], f"{CONSUME_QUEUE_DIRECTORY}/{os.fsdecode(row['target'][1:])}")
+        for row in queues
+        if row["files"]
+    ]
+    for old, new in moves:
+        Path(directory, new).parent.mkdir(exist_ok=True)
+        Path(directory, old).rename(Path(directory, new))
+    shutil.rmtree(Path(directory, ATTEMPTS))
 
 
-def _last(mask: npt.NDArray[np.bool_]) -> int:
-    """Return the last row that is set, -1 for none."""
-    rows = np.flatnonzero(mask)
-    return int(rows[-1]) if rows.size else -1
+def _sizes(directory: str) -> dict[str, list[int]]:
+    """Return the sizes of all files below a directory, by the place that they are in."""
+    if is_remote(directory):
+        objects = ObjectStore(directory)
+        sizes = objects.sizes(objects.root)
+    else:
+        files = Path(directory, ATTEMPTS).glob("*/*")
+        sizes = {path.relative_to(directory).as_posix(): path.stat().st_size for path in files}
+    found: dict[str, list[int]] = defaultdict(list)
+    for path, size in sizes.items():
+        found[path.rpartition("/")[0]].append(size)
+    return found
+
+
+def _check(place: str, sizes: Sequence[int], count: int, expected: int) -> None:
+    wrong = [size for size in sizes if size != expected]
+    if wrong or len(sizes) != count:
+        raise StoreError(
+            f"{place}: expected {count} files of {expected} bytes, found {len(sizes)} files, "
+            f"{len(wrong)} of another length {wrong[:1]}",
+            hint="a write was cut off, or somebody else writes there; nothing was replaced: run "
+            "the rebuild again",
+        )
+
+
+def _index_names(first_timestamps_ms: Iterable[int]) -> list[str]:
+    """Return the names of index files whose first items were stored at these times."""
+    names: list[str] = []
+    for timestamp_ms in first_timestamps_ms:
+        newest = names[-1] if names else None
+        try:
+            names.append(next_index_file_name(timestamp_ms, None, newest))
+        except FieldRangeError:  # no date: a damaged header
+            names.append(next_index_file_name(0, None, newest))
+    return names
