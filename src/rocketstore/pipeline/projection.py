@@ -173,8 +173,8 @@ def timestamps(milliseconds: npt.NDArray[np.int64] | Sequence[int | None]) -> An
         given = [no_date if one is None else one for one in milliseconds]
         milliseconds = np.array(given, dtype=np.int64)
     is_date = (milliseconds >= FIRST_TIMESTAMP_MS) & (milliseconds <= LAST_TIMESTAMP_MS)
-    microseconds = np.where(is_date, milliseconds, 0) * 1000
-    return pa.array(microseconds, type=pa.int64(), mask=~is_date).cast(pa.timestamp("us", "UTC"))
+    mask = None if is_date.all() else ~is_date
+    return pa.array(milliseconds * 1000, pa.int64(), mask=mask).cast(pa.timestamp("us", "UTC"))
 
 
 def _values(columns: RecordColumns, name: str) -> Any:
