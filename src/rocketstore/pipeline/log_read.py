@@ -18,22 +18,24 @@ import numpy as np
 from rocketstore.errors import StoreDamagedError, StoreError
 from rocketstore.events import get_logger
 from rocketstore.format.queue_entry import ENTRY_DTYPE, filler_mask, written_mask
+from rocketstore.format.record import FIXED_SIZE
 from rocketstore.pipeline.files import files_at, opened
+from rocketstore.pipeline.planning import SplitTask, grouped
 from rocketstore.pipeline.queues import Doubt, queue_files
 from rocketstore.pipeline.stores import SegmentState
-from rocketstore.scan.columns import RecordColumns, new_columns
-from rocketstore.scan.scanner import Damage, DamageReason, ScanBatch, scan_segment
+from rocketstore.scan import kernels
+from rocketstore.scan.columns import Column, RecordColumns, new_columns
+from rocketstore.scan.scanner import Damage, DamageReason, ScanBatch
 from rocketstore.scan.window import scan_window
 from rocketstore.units import ByteRange, KiB, MiB
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     import numpy.typing as npt
 
     from rocketstore.pipeline.files import OpenFile
     from rocketstore.pipeline.options import ReadOptions
-    from rocketstore.pipeline.planning import SplitTask
     from rocketstore.pipeline.queues import QueueFiles
 
     Numbers = npt.NDArray[np.int64]
@@ -198,6 +200,8 @@ def refused(task: SplitTask, damage: Damage) -> StoreDamagedError:
 _WANTED: Final = ("physical_offset", "size", "queue_id", "queue_offset")
 """Columns of what entries name; the last one more is the number of the queue."""
 
+_PLACES: Final = [column for column in Column if column.name.endswith("_AT")]
+
 
 def _records_by_entries(task: SplitTask) -> Iterator[RecordColumns]:
     """Yield at least the records of the task's queues that start in its range.
@@ -219,37 +223,47 @@ def _records_by_entries(task: SplitTask) -> Iterator[RecordColumns]:
         raise Doubt("the queues have most of the range")
     is_far = places[1:] - (places + sizes)[:-1] > _GAP_BYTES
     is_other_block = np.diff((places - begin) // _BLOCK_BYTES) > 0
+    runs = np.split(wanted, np.flatnonzero(is_far | is_other_block) + 1)
     files, _ = files_at(task.store.location)
     with opened(files, task.segment.path) as file:
-        for rows in np.split(wanted, np.flatnonzero(is_far | is_other_block) + 1):
-            yield _block(task, file, rows)
+        for group in grouped(runs, _BLOCK_BYTES, _length):
+            yield _gathered(task, file, group)
 
 
-def _block(task: SplitTask, file: OpenFile, wanted: Numbers) -> RecordColumns:
-    """Return the records of one stretch, all of `wanted` among them."""
-    segment = task.segment
-    position = int(wanted[0, 0]) - segment.base
-    size = int((wanted[:, 0] + wanted[:, 1]).max()) - segment.base - position
-    if position + size > segment.size:
-        raise Doubt("an entry leads beyond its file")
-    data = np.empty(size, dtype=np.uint8)
-    if file.read_into(position, data.data) < size:
-        raise Doubt("the file is shorter than it was")
-    batches = list(
-        scan_segment(
-            data,
-            base=segment.base + position,
-            file_size=segment.file_size - position,
-            batch_records=size // 88 + 1,
+def _length(run: Numbers) -> int:
+    """Return the bytes from the first to the last record of a run."""
+    return int((run[:, 0] + run[:, 1]).max() - run[0, 0])
+
+
+def _gathered(task: SplitTask, file: OpenFile, runs: Sequence[Numbers]) -> RecordColumns:
+    """Return the records of some runs, all that entries name among them, from one buffer."""
+    base = task.segment.base
+    data = np.empty(sum(map(_length, runs)), dtype=np.uint8)
+    cols = new_columns(len(data) // FIXED_SIZE + len(runs))
+    at = count = 0
+    check_crc = True
+    for run in runs:
+        length, position = _length(run), int(run[0, 0]) - base
+        if position + length > task.segment.size:
+            raise Doubt("an entry leads beyond its file")
+        view = data[at : at + length]
+        if file.read_into(position, view.data) < length:
+            raise Doubt("the file is shorter than it was")
+        left = task.segment.file_size - position
+        found, reached, _ = kernels.walk(
+            view, 0, length, base + position, left, check_crc, cols[count:]
         )
-    )
-    columns = batches[0].columns
-    if len(batches) > 1 or not len(columns):
-        raise Doubt("there is damage between records")
-    rows = np.minimum(columns.physical_offset.searchsorted(wanted[:, 0]), len(columns) - 1)
+        if reached < length:
+            raise Doubt("there is damage between records")
+        cols[count : count + found, _PLACES] += at
+        at, count = at + length, count + found
+    # What is between the runs is not there, so nothing may be looked up by a physical offset.
+    columns = RecordColumns(data, cols[:count], base)
+    wanted = np.concatenate(runs)
+    rows = np.minimum(columns.physical_offset.searchsorted(wanted[:, 0]), count - 1)
     stated = np.stack([getattr(columns, name)[rows] for name in _WANTED], axis=1)
     topics: Any = columns.to_arrow(["topic"]).column(0).take(rows)
-    if not np.array_equal(stated, wanted[:, : len(_WANTED)]) or topics.to_pylist() != [
+    if not np.array_equal(stated, wanted[:, :-1]) or topics.to_pylist() != [
         task.queues[number].topic for number in wanted[:, -1].tolist()
     ]:
         raise Doubt("an entry leads to no record that says so")
