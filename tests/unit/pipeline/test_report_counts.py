@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from rocketstore.pipeline.jobs.report import partial_groups
-from rocketstore.pipeline.jobs.report.partial_groups import bucket_lows, count_task, frequent
+from rocketstore.pipeline.jobs.report.partial_groups import bucket_lows, count_task
 from rocketstore.pipeline.jobs.report.report_job import plan_report
 from support.busy_log import DELAY_TOPIC, START_MS, busy_puts, write_log
 from support.golden_stores import STORES, golden_store
@@ -212,15 +212,6 @@ def test_a_bucket_is_less_than_a_thirty_second_wide_and_follows_the_one_before()
 def test_extreme_numbers_have_a_bucket():
     lows = bucket_lows(np.array([2**63 - 1, -(2**63), 2**53 - 1]))
     assert lows.tolist() == [2**52, -(2**52), 2**52]
-
-
-def test_of_too_many_names_the_frequent_are_kept_and_what_others_had_at_most_is_said(monkeypatch):
-    monkeypatch.setattr(partial_groups, "NAME_CAPACITY", 3)
-    kept, most = frequent(np.array([5, 1, 9, 4, 4, 2]))
-    assert (kept.nonzero()[0].tolist(), most) == ([0, 2], 4)
-    assert frequent(np.array([1, 1, 1]))[1] == 0
-    kept, most = frequent(np.ones(50, dtype=np.int64))
-    assert (kept.any(), most) == (False, 1)
 
 
 def test_counts_of_too_many_keys_are_low_by_no_more_than_is_said(tmp_path, monkeypatch):

@@ -18,8 +18,8 @@ damage     a range each          topic (reason), detail (evidence), least (posit
 notes      name                  messages: what belongs to no other part
 =========  ====================  ==============================================================
 
-Law: what a task holds is bounded: `BLOCK_BYTES` of records, `NAME_CAPACITY` tags and keys of at
-most `NAME_MAX_BYTES`, and `MOST_ROWS` groups, which go to Spark when they are more.
+Law: what a task holds is bounded: a block of `BLOCK_BYTES`, of which `NAME_CAPACITY` tags and keys
+of at most `NAME_MAX_BYTES` are kept, and `MOST_ROWS` groups; more go to Spark at once.
 """
 
 from __future__ import annotations
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from rocketstore.pipeline.log_read import FoundDamage
     from rocketstore.pipeline.planning import SplitTask
     from rocketstore.scan.columns import RecordColumns
 
@@ -64,7 +63,7 @@ SCHEMA: Final = ", ".join(
 ROWS: Final = pa.schema(
     [(name, pa.string() if name in TEXTS else pa.int64()) for name in (*KEYS, *MEASURES)]
 )
-_OF_ONE_BROKER: Final = frozenset({"queues", "delays", "files", "damage"})
+_OF_ONE_BROKER: Final = ("queues", "delays")
 
 BLOCK_BYTES: Final = 2**23
 """Of numbers and names of records, which are grouped together: some ten thousand records. Grouping
@@ -72,7 +71,7 @@ costs about 0.3 ms before the first row."""
 
 MOST_ROWS: Final = 131_072
 NAME_CAPACITY: Final = 8_192
-"""Tags of topics, and keys of topics, that a task counts exactly."""
+"""Tags, and keys, that a block counts exactly."""
 
 NAME_MAX_BYTES: Final = 256
 """Longer tags and keys are counted by their beginning: a key may be 32 KB long."""
@@ -99,6 +98,12 @@ NUMBER_MAX: Final = 2**52
 WAYS: Final = ("direct", "delayed", "retried", "committed")
 """How a message came to where it is stored. All but the first carry the born time of an earlier
 record, so the time from born to stored is not how long storing took."""
+
+NOTES: Final = (
+    "keys", "keysMissedAtMost", "tagsMissedAtMost", "namesCut", "unlistedDamage",
+    "withoutStoreTime", "withoutLatency",
+)  # fmt: skip
+"""Counts that belong to no table."""
 
 _DELAY_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
 _TRANSACTION_MASK: Final = 0xC
@@ -143,44 +148,31 @@ def count_task(task: ReportTask) -> Iterator[Any]:
 
 def _count_split(split: SplitTask, tally: Tally) -> Iterator[Any]:
     segment = split.segment
-    messages = message_bytes = data_end = 0
-    damaged: list[FoundDamage] = []
-    ranges = damaged_bytes = 0
+    file = Counter(dict.fromkeys(("messages", "bytes", "most", "damagedRanges", "damagedBytes"), 0))
+    listed: list[dict[str, Any]] = []
     for columns, found in read_split(split):
         if len(columns):
             yield from tally.add(columns)
-            messages += len(columns)
-            message_bytes += int(columns.size.sum())
-            data_end = int(columns.physical_offset[-1] + columns.size[-1]) - segment.base
-        for one in found:
-            if one.is_torn_tail and split.store.is_open:
+            file["messages"] += len(columns)
+            file["bytes"] += int(columns.size.sum())
+            file["most"] = int(columns.physical_offset[-1] + columns.size[-1]) - segment.base
+        for damage, is_torn_tail in found:
+            if is_torn_tail and split.store.is_open:
                 continue
-            ranges += 1
-            damaged_bytes += one.damage.range.size
-            data_end = max(data_end, min(one.damage.range.stop - segment.base, segment.file_size))
-            damaged += [one] if len(damaged) < DAMAGE_ROWS else []
-    file = {
-        "name": [segment.path],
-        "number": [segment.base],
-        "messages": [messages],
-        "bytes": [message_bytes],
-        "most": [data_end],
-        "damagedRanges": [ranges],
-        "damagedBytes": [damaged_bytes],
-    }
-    tally.hold("files", file)
-    tally.notes["unlistedDamage"] += ranges - len(damaged)
-    tally.hold(
-        "damage",
-        {
-            "name": [segment.path] * len(damaged),
-            "number": [one.damage.range.start for one in damaged],
-            "topic": [one.damage.reason.value for one in damaged],
-            "detail": [one.damage.evidence for one in damaged],
-            "least": [one.damage.range.start - segment.base for one in damaged],
-            "damagedBytes": [one.damage.range.size for one in damaged],
-        },
-    )
+            end = min(damage.range.stop - segment.base, segment.file_size)
+            file["most"] = max(file["most"], end)
+            file["damagedRanges"] += 1
+            file["damagedBytes"] += damage.range.size
+            if len(listed) < DAMAGE_ROWS:
+                position = damage.range.start - segment.base
+                place = {"number": damage.range.start, "least": position}
+                reason = {"topic": damage.reason.value, "detail": damage.evidence}
+                listed.append(place | reason | {"damagedBytes": damage.range.size})
+    tally.notes["unlistedDamage"] += file["damagedRanges"] - len(listed)
+    of_file = {"brokerName": split.store.broker_name, "name": segment.path}
+    rows = [{"part": "damage"} | of_file | one for one in listed]
+    rows.append({"part": "files"} | of_file | {"number": segment.base} | file)
+    yield from pa.Table.from_pylist(rows, schema=ROWS).to_batches()
 
 
 def bucket_lows(values: Numbers) -> Numbers:
@@ -196,14 +188,6 @@ def bucket_lows(values: Numbers) -> Numbers:
     shifts = np.maximum(powers - BUCKET_BITS, 0)
     lows = (magnitudes >> shifts) << shifts
     return np.where(values < 0, -lows, lows)
-
-
-def group_rows(part: str, columns: dict[str, Any]) -> Any:
-    """Return groups as rows of `SCHEMA`; columns that are not given are null."""
-    count = len(next(iter(columns.values())))
-    given = {name: pa.nulls(count, pa.int64()) for name in ROWS.names} | columns
-    rows = pa.table(given | {"part": pa.repeat(part, count)})
-    return rows.select(ROWS.names).cast(ROWS)
 
 
 def grouped(rows: Any) -> Any:
@@ -240,37 +224,16 @@ class Tally:
         if self._held_rows > MOST_ROWS:
             yield from self.taken()
 
-    def hold(self, part: str, columns: dict[str, Any]) -> None:
-        """Keep groups of a part; some may be of the same keys."""
-        count = len(next(iter(columns.values())))
-        if part in _OF_ONE_BROKER:
-            columns = columns | {"brokerName": pa.repeat(self._broker_name, count)}
-        self._held.append(group_rows(part, columns))
-        self._held_rows += count
-
     def taken(self) -> Iterator[Any]:
         """Yield all groups, and begin again with none."""
         self._count_block()
-        if self._held:
-            rows = grouped(pa.concat_tables(self._held))
-            for part in ("tags", "keys"):
-                rows = self._frequent_only(part, rows)
-            yield from rows.to_batches()
-        notes = +self.notes
-        if notes:
-            columns = {"name": list(notes), "messages": list(notes.values())}
-            yield from group_rows("notes", columns).to_batches()
+        notes = [
+            {"part": "notes", "name": name, "messages": self.notes[name]} for name in +self.notes
+        ]
+        rows = pa.concat_tables([*self._held, pa.Table.from_pylist(notes, schema=ROWS)])
+        yield from grouped(rows).to_batches()
         self.notes.clear()
         self._held, self._held_rows = [], 0
-
-    def _frequent_only(self, part: str, rows: Any) -> Any:
-        mine = pc.equal(rows["part"], part)
-        named = rows.filter(mine)
-        is_kept, missed = frequent(named["messages"].to_numpy())
-        self.notes[f"{part}MissedAtMost"] += missed
-        if not missed:
-            return rows
-        return pa.concat_tables([rows.filter(pc.invert(mine)), named.filter(pa.array(is_kept))])
 
     # --- a block of records ---------------------------------------------------------------------
 
@@ -295,9 +258,12 @@ class Tally:
 
         offsets = {"number": queue_id, "least": queue_offset, "most": queue_offset}
         self._count("queues", counted | {"bodyBytes": body_size} | offsets | stored_then)
-        tags = self._cut(texts["tags"].chunk(0)).dictionary_encode()
-        self._count("tags", counted | {"name": tags})
-        self._count_keys(topic, texts["keys"].chunk(0))
+        self._count_names("tags", counted, texts["tags"].chunk(0))
+        lists = pc.split_pattern(texts["keys"].chunk(0), " ")
+        keys, key_topics = pc.list_flatten(lists), topic.take(pc.list_parent_indices(lists))
+        is_key = pc.not_equal(keys, "")
+        self.notes["keys"] += pc.sum(is_key).as_py() or 0
+        self._count_names("keys", {"topic": key_topics.filter(is_key)}, keys.filter(is_key))
         width = self._task.width_ms
         self._count("traffic", counted | {"number": store_ms // width * width}, is_timed)
         self._count("sizes", {"topic": topic} | _measured(body_size))
@@ -315,13 +281,41 @@ class Tally:
             self._count_delays(*chosen)
 
     def _count(self, part: str, columns: dict[str, Any], chosen: Chosen | None = None) -> None:
-        """Group the records of a block, or those that are chosen of it."""
-        if chosen is not None and not chosen.any():
-            return
+        """Group the records of a block, or those that are chosen of it, and keep the groups."""
         count = len(next(iter(columns.values())))
+        if not count or (chosen is not None and not chosen.any()):
+            return
         rows = pa.table(columns | {"messages": np.ones(count, dtype=np.int64)})
         groups = grouped(rows if chosen is None or chosen.all() else rows.filter(pa.array(chosen)))
-        self.hold(part, {name: groups[name] for name in groups.column_names})
+        given = dict(zip(groups.column_names, groups.columns, strict=True))
+        given["part"] = pa.repeat(part, len(groups))
+        if part in _OF_ONE_BROKER:
+            given["brokerName"] = pa.repeat(self._broker_name, len(groups))
+        missing = {one.name: pa.nulls(len(groups), one.type) for one in ROWS}
+        self._held.append(pa.table(missing | given).select(ROWS.names).cast(ROWS))
+        self._held_rows += len(groups)
+
+    def _count_names(self, part: str, columns: dict[str, Any], names: Any) -> None:
+        """Count tags or keys; of too many, only frequent ones.
+
+        Those go that are not more frequent than the first one too many. A name that comes again
+        is then counted too low by no more than that, so the sum of it is the error.
+        """
+        sizes = pc.binary_length(names)
+        if (pc.max(sizes).as_py() or 0) > NAME_MAX_BYTES:
+            is_long = pc.fill_null(pc.greater(sizes, NAME_MAX_BYTES), fill_value=False)
+            self.notes["namesCut"] += pc.sum(is_long).as_py()
+            begun = pc.utf8_slice_codeunits(names, 0, NAME_MAX_BYTES // 4)
+            names = pc.if_else(is_long, pc.binary_join_element_wise(begun, "…", ""), names)
+        encoded = names.dictionary_encode(null_encoding="encode")
+        numbers = encoded.indices.to_numpy()
+        messages = np.bincount(numbers)
+        most = 0
+        if len(messages) > NAME_CAPACITY:
+            place = len(messages) - NAME_CAPACITY - 1
+            most = int(np.partition(messages, place)[place])
+        self.notes[f"{part}MissedAtMost"] += most
+        self._count(part, columns | {"name": encoded}, (messages > most)[numbers])
 
     def _count_delays(
         self, level: Numbers, queue_offset: Numbers, store_ms: Numbers, size: Numbers
@@ -349,32 +343,6 @@ class Tally:
         }
         self._count("delays", columns)
 
-    def _count_keys(self, topic: Any, texts: Any) -> None:
-        """Count keys by topic: KEYS split at blanks, empty ones left out."""
-        lists = pc.split_pattern(texts, " ")
-        topics, names = topic.take(pc.list_parent_indices(lists)), pc.list_flatten(lists)
-        is_key = pc.not_equal(names, "")
-        if not pc.all(is_key).as_py():
-            topics, names = topics.filter(is_key), names.filter(is_key)
-        if not len(names):
-            return
-        self.notes["keys"] += len(names)
-        encoded = self._cut(names).dictionary_encode()
-        # Of unique keys none is left here, before it costs anything to put names together.
-        is_kept, missed = frequent(np.bincount(encoded.indices))
-        self.notes["keysMissedAtMost"] += missed
-        self._count("keys", {"topic": topics, "name": encoded}, is_kept[encoded.indices.to_numpy()])
-
-    def _cut(self, names: Any) -> Any:
-        """Return names as long as they may be."""
-        sizes = pc.binary_length(names)
-        if (pc.max(sizes).as_py() or 0) <= NAME_MAX_BYTES:
-            return names
-        is_long = pc.fill_null(pc.greater(sizes, NAME_MAX_BYTES), fill_value=False)
-        self.notes["namesCut"] += pc.sum(is_long).as_py()
-        begun = pc.utf8_slice_codeunits(names, 0, NAME_MAX_BYTES // 4)
-        return pc.if_else(is_long, pc.binary_join_element_wise(begun, "…", ""), names)
-
 
 def _is_of(topic: Any, is_wanted: Callable[[str], bool]) -> Chosen:
     """Return which records' topics are wanted."""
@@ -385,16 +353,3 @@ def _is_of(topic: Any, is_wanted: Callable[[str], bool]) -> Chosen:
 
 def _measured(values: Numbers) -> dict[str, Any]:
     return {"number": bucket_lows(values), "least": values, "most": values}
-
-
-def frequent(messages: Numbers) -> tuple[Chosen, int]:
-    """Return which names are kept, and how many messages any other one has at most.
-
-    Of too many, those go that are not more frequent than the first one too many. A name that comes
-    in again is then counted too low by no more than that, so over all the sum of it is the error.
-    """
-    if len(messages) <= NAME_CAPACITY:
-        return np.ones(len(messages), dtype=np.bool_), 0
-    position = len(messages) - NAME_CAPACITY - 1
-    most = int(np.partition(messages, position)[position])
-    return messages > most, most

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import jinja2
 import pyarrow  # noqa: ICN001 - `pa` is the same without its annotations
+import pyarrow.compute
 
 from rocketstore.format.file_name import file_name
 from rocketstore.pipeline.jobs.report import page_charts, report_tables
 from rocketstore.pipeline.jobs.report.page_charts import STEPS_MS, Bar, Chart, bar_chart, count_text
-from rocketstore.pipeline.jobs.report.partial_groups import NAME_MAX_BYTES, WAYS
+from rocketstore.pipeline.jobs.report.partial_groups import NAME_MAX_BYTES, NOTES, WAYS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     Ask = Callable[..., list[Row]]
 
 pa: Any = pyarrow
+pc: Any = pyarrow.compute
+_EPOCH: Final = pa.scalar(0, pa.timestamp("us", "UTC"))
 
 SHOWN: Final = {
     "topics": 50, "queues": 200, "tags": 20, "allTags": 20, "keys": 20, "allKeys": 20,
@@ -87,19 +90,21 @@ def findings_of(plan: ReportPlan, engine: DuckDBPyConnection) -> Row:
 
 
 def _plain(rows: Any) -> list[Row]:
-    """Return rows with times as ms under names that end in ``Ms``."""
-    for place, field in enumerate(rows.schema):
+    """Return rows with sums as numbers, and times as ms under names that end in ``Ms``."""
+    columns = {}
+    for field in rows.schema:
+        name, column = field.name, rows[field.name]
         if pa.types.is_timestamp(field.type):
-            name = field.name.removesuffix("Timestamp") + "Ms"
-            times = rows[place].cast(pa.timestamp("ms", field.type.tz)).cast(pa.int64())
-            rows = rows.set_column(place, name, times)
-    plain: list[Row] = rows.to_pylist()
+            name, column = name.replace("Timestamp", "Ms"), pc.milliseconds_between(_EPOCH, column)
+        columns[name] = column.cast(pa.int64()) if pa.types.is_decimal(column.type) else column
+    plain: list[Row] = pa.table(columns).to_pylist()
     return plain
 
 
 def _summary(plan: ReportPlan, ask: Ask) -> Row:
     """Return the figures of the whole."""
-    [summary] = ask(report_tables.SUMMARY)
+    [row] = ask(report_tables.SUMMARY)
+    summary: Row = {name: row[name] or (None if "Ms" in name else 0) for name in row}
     [measured] = ask(report_tables.ALL_PERCENTILES) or [{}]
     notes = {row["name"]: row["messages"] for row in ask(report_tables.NOTES)}
 
@@ -107,6 +112,10 @@ def _summary(plan: ReportPlan, ask: Ask) -> Row:
         names = ("Least", "P50", "P90", "P99", "Most", "P50Exact")
         return {name[0].lower() + name[1:]: measured.get(prefix + name) for name in names}
 
+    latency = {name: measured.get(name) or 0 for name in ("sent", "negative")}
+    summary |= {"bodySize": percentiles("bodyBytes"), "latency": percentiles("latencyMs") | latency}
+    summary |= {name: notes.get(name, 0) for name in NOTES}
+    summary |= {"reportedMs": plan.now_ms, "nameMaxBytes": NAME_MAX_BYTES}
     summary["stores"] = [
         {
             "brokerName": place.broker_name,
@@ -116,18 +125,6 @@ def _summary(plan: ReportPlan, ask: Ask) -> Row:
         }
         for place, _ in plan.stores
     ]
-    summary |= {
-        "reportedMs": plan.now_ms,
-        "bodySize": percentiles("bodyBytes"),
-        "latency": percentiles("latencyMs")
-        | {name: measured.get(name) or 0 for name in ("sent", "negative")},
-        "nameMaxBytes": NAME_MAX_BYTES,
-    }
-    for name in (
-        "unlistedDamage", "keys", "keysMissedAtMost", "tagsMissedAtMost", "namesCut",
-        "withoutStoreTime", "withoutLatency",
-    ):  # fmt: skip
-        summary[name] = notes.get(name, 0)
     summary["timed"] = summary["messages"] - summary["withoutStoreTime"]
     return summary
 

@@ -133,21 +133,17 @@ TABLES: Final = {
 
 SUMMARY: Final = """
 SELECT * FROM
-  (SELECT coalesce(sum(messages), 0)::BIGINT AS messages, coalesce(sum(bytes), 0)::BIGINT AS bytes,
-     coalesce(sum(bodyBytes), 0)::BIGINT AS bodyBytes, count(DISTINCT topic) AS topics,
-     count(*) AS queues, min(firstStoreTimestamp) AS firstStoreTimestamp,
+  (SELECT sum(messages) AS messages, sum(bytes) AS bytes, sum(bodyBytes) AS bodyBytes,
+     count(DISTINCT topic) AS topics, count(*) AS queues,
+     min(firstStoreTimestamp) AS firstStoreTimestamp,
      max(lastStoreTimestamp) AS lastStoreTimestamp FROM queues),
-  (SELECT count(*) AS files,
-     coalesce(sum(size) FILTER (state <> 'missing'), 0)::BIGINT AS fileBytes,
-     coalesce(sum(damagedRanges), 0)::BIGINT AS damagedRanges,
-     coalesce(sum(damagedBytes), 0)::BIGINT AS damagedBytes,
+  (SELECT count(*) AS files, sum(size) FILTER (state <> 'missing') AS fileBytes,
+     sum(damagedRanges) AS damagedRanges, sum(damagedBytes) AS damagedBytes,
      count(*) FILTER (damagedRanges > 0) AS damagedFiles FROM files),
-  (SELECT coalesce(sum(messages), 0)::BIGINT AS scheduled,
-     coalesce(sum(waiting), 0)::BIGINT AS waiting, coalesce(sum(overdue), 0)::BIGINT AS overdue
-   FROM delays),
-  (SELECT coalesce(sum(messages) FILTER (kind = 'retry'), 0)::BIGINT AS retries,
-     coalesce(sum(messages) FILTER (kind = 'dead letter'), 0)::BIGINT AS deadLetters FROM retries),
-  (SELECT coalesce(sum(messages) FILTER (tags IS NULL), 0)::BIGINT AS untagged FROM allTags)"""
+  (SELECT sum(messages) AS scheduled, sum(waiting) AS waiting, sum(overdue) AS overdue FROM delays),
+  (SELECT sum(messages) FILTER (kind = 'retry') AS retries,
+     sum(messages) FILTER (kind = 'dead letter') AS deadLetters FROM retries),
+  (SELECT sum(messages) FILTER (tags IS NULL) AS untagged FROM allTags)"""
 
 NOTES: Final = "SELECT name, messages FROM groups WHERE part = 'notes'"
 
@@ -159,20 +155,18 @@ SELECT * FROM queues JOIN (SELECT topic, row_number() OVER () AS place FROM topi
 QUALIFY row_number() OVER (PARTITION BY topic ORDER BY brokerName, queueId) <= {queues}
 ORDER BY place, brokerName, queueId"""
 
-SIZES: Final = (
-    "SELECT bucketBytes AS bucket, sum(messages)::BIGINT AS messages FROM sizes GROUP BY 1"
-)
+SIZES: Final = "SELECT bucketBytes AS bucket, sum(messages) AS messages FROM sizes GROUP BY 1"
 
 LATENCIES: Final = """
-SELECT way, bucketMs AS bucket, sum(messages)::BIGINT AS messages FROM latencies GROUP BY 1, 2"""
+SELECT way, bucketMs AS bucket, sum(messages) AS messages FROM latencies GROUP BY 1, 2"""
 
 RETRY_TIMES: Final = """
-SELECT reconsumeTimes AS times, sum(messages)::BIGINT AS messages FROM retries
+SELECT reconsumeTimes AS times, sum(messages) AS messages FROM retries
 WHERE kind = 'retry' GROUP BY 1 ORDER BY 1"""
 
 GROUPS: Final = """
-SELECT consumerGroup, coalesce(sum(messages) FILTER (kind = 'retry'), 0)::BIGINT AS retries,
-  coalesce(sum(messages) FILTER (kind = 'dead letter'), 0)::BIGINT AS deadLetters,
+SELECT consumerGroup, coalesce(sum(messages) FILTER (kind = 'retry'), 0) AS retries,
+  coalesce(sum(messages) FILTER (kind = 'dead letter'), 0) AS deadLetters,
   max(reconsumeTimes) AS times, max(lastStoreTimestamp) AS lastStoreTimestamp
 FROM retries GROUP BY consumerGroup
 ORDER BY deadLetters DESC, retries DESC, consumerGroup LIMIT {rows}"""
@@ -199,7 +193,7 @@ FROM shown ORDER BY brokerName, physicalOffset, file"""
 damaged cells begin and how long they are."""
 
 SPAN: Final = """
-SELECT min(startMs) AS firstMs, max(startMs) AS lastMs, sum(messages)::BIGINT AS messages,
+SELECT min(startMs) AS firstMs, max(startMs) AS lastMs, sum(messages) AS messages,
   min(startMs) FILTER (seen > total * {share}) AS lowMs,
   max(startMs) FILTER (total - seen + messages > total * {share}) AS highMs
 FROM (
@@ -211,7 +205,7 @@ FROM (
 BARS: Final = """
 SELECT (number - {start_ms}) // {width_ms} AS bar,
   CASE WHEN topic IN (SELECT topic FROM topics LIMIT {topics}) THEN topic END AS topic,
-  sum(messages)::BIGINT AS messages, sum(bytes)::BIGINT AS bytes
+  sum(messages) AS messages, sum(bytes) AS bytes
 FROM groups WHERE part = 'traffic' AND number >= {start_ms} AND number < {stop_ms}
 GROUP BY ALL ORDER BY ALL"""
 """Messages of bars by topic; those of all but the first topics together."""
