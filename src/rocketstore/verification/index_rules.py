@@ -148,8 +148,8 @@ def _out_of_order(position: int) -> Trouble:
 class Lacking(NamedTuple):
     """Keys that no item has: how many, and the first record of one."""
 
-    key_count: int
-    first: int
+    key_count: int = 0
+    first: int = -1
 
 
 class StrayCount(NamedTuple):

@@ -68,8 +68,6 @@ class IndexAudit:
         self._layout = layout
         self._is_live = is_live
         self.findings: list[Finding] = []
-        self.expected_count = 0
-        self._lacking = Lacking(0, -1)
         self._times: dict[int, int | None] = {}
         self._files: list[_Items] = []
         if directory.is_dir():
@@ -129,10 +127,12 @@ class IndexAudit:
             np.zeros(all_offsets.size, dtype=np.bool_),
         )
 
-    def compare(self, expected: ExpectedItems, start: int, stop: int) -> None:
-        """Compare the keys of the records from `start` up to `stop` with the items there."""
+    def compare(self, expected: ExpectedItems, start: int, stop: int) -> Lacking:
+        """Compare the keys of the records from `start` up to `stop` with the items there.
+
+        In any thread: no two compare the same place.
+        """
         offsets, hashes, times = expected
-        self.expected_count += len(offsets)
         for edge in [one for one in self._times if start <= one < stop]:
             at = int(np.searchsorted(offsets, edge))
             if at < len(offsets) and offsets[at] == edge:
@@ -153,12 +153,9 @@ class IndexAudit:
         bounds = np.cumsum([span.stop - span.start for _, span in spans])[:-1]
         for (file, span), matched in zip(spans, np.split(matches, bounds), strict=bool(spans)):
             file.matched[span] = matched
-        if lacking.size:
-            count, first = self._lacking
-            first = first if count else int(offsets[lacking[0]])
-            self._lacking = Lacking(count + lacking.size, first)
+        return Lacking(lacking.size, int(offsets[lacking[0]]) if lacking.size else -1)
 
-    def finish(self, *, log_min: int, log_end: int) -> list[Finding]:
+    def finish(self, lacking: Lacking, *, log_min: int, log_end: int) -> list[Finding]:
         """Judge what no record called for, after all records were compared."""
         stray = []
         for file in self._files:
@@ -170,7 +167,7 @@ class IndexAudit:
         self.findings += index_findings(
             [file.facts for file in self._files],
             self._layout,
-            self._lacking,
+            lacking,
             stray,
             self._times.get,
             is_live=self._is_live,

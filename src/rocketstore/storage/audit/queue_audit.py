@@ -6,6 +6,7 @@ Law: nothing is written; neither a queue nor the log is held in memory.
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING
 
 from rocketstore.format.file_name import is_directory_name
@@ -17,7 +18,7 @@ from rocketstore.verification import queue_rules
 from rocketstore.verification.queue_rules import QueueView, entries_at
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from rocketstore.format.queue_entry import EntryArray
@@ -60,14 +61,14 @@ class AuditedQueue(QueueView):
             at += len(piece)
         return entry_array(content)
 
-    def compare(self, expected: ExpectedEntries) -> None:
+    def compare(self, expected: ExpectedEntries) -> QueuePart:
         """Compare what records call for with what stands there."""
         found = entries_at(expected.queue_offset, self.read)
-        part = queue_rules.compare(expected, found, self._has_extension)
-        self.part = part if self.part is None else queue_rules.added(self.part, part)
+        return queue_rules.compare(expected, found, lambda: any(self._extension.glob("*")))
 
-    def _has_extension(self) -> bool:
-        return any(self._extension.glob("*"))
+    def take(self, part: QueuePart) -> None:
+        """Take what the next records say."""
+        self.part = part if self.part is None else queue_rules.added(self.part, part)
 
     def judge(self, log: LogBounds) -> None:
         """Judge the whole queue, after all records were compared."""
@@ -89,6 +90,7 @@ class QueueAudit:
         self._directory = directory
         self._file_size = file_size
         self._open_files = OpenFiles()
+        self._adding = threading.Lock()
         self.queues: dict[QueueKey, AuditedQueue] = {}
         for key in listed_queues(directory):
             self._add(key)
@@ -107,15 +109,18 @@ class QueueAudit:
         """Let go of the files."""
         self._open_files.close()
 
-    def compare(self, expected: ExpectedEntries, keys: Sequence[QueueKey]) -> None:
-        """Compare a batch of expected entries with what stands in the queues."""
+    def compare(
+        self, expected: ExpectedEntries, keys: Sequence[QueueKey]
+    ) -> Iterator[tuple[AuditedQueue, QueuePart]]:
+        """Compare a batch of expected entries with what stands in the queues; in any thread."""
         for number, batch in expected.by_queue():
-            queue = self.queues.get(keys[number])
-            if queue is None and not batch.is_extra.all():
-                # 4.9 writes extra queues only when that is switched on.
-                queue = self._add(keys[number])
+            with self._adding:
+                queue = self.queues.get(keys[number])
+                if queue is None and not batch.is_extra.all():
+                    # 4.9 writes extra queues only when that is switched on.
+                    queue = self._add(keys[number])
             if queue is not None:
-                queue.compare(batch)
+                yield queue, queue.compare(batch)
 
 
 def listed_queues(directory: Path) -> list[QueueKey]:

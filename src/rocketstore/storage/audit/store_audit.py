@@ -9,9 +9,11 @@ Cost: the log twice (once with checksums), a window of some megabytes in memory 
 
 from __future__ import annotations
 
+import functools
 import os
 from collections import Counter
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
@@ -36,8 +38,10 @@ from rocketstore.storage.layout import StoreLayout
 from rocketstore.storage.recovery.evidence import data_extents
 from rocketstore.storage.recovery.log_survey import LogSurvey, chain_records, survey_log
 from rocketstore.storage.system_errors import system_errors
+from rocketstore.verification import queue_rules
 from rocketstore.verification.expectation import expected_entries, expected_items
 from rocketstore.verification.findings import StoreCounts
+from rocketstore.verification.index_rules import Lacking
 from rocketstore.verification.log_rules import Damaged, LeftChain, LogView
 from rocketstore.verification.queue_numbers import QueueNumbers
 
@@ -47,11 +51,12 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from rocketstore.scan.columns import RecordColumns
     from rocketstore.storage.audit.queue_audit import AuditedQueue
     from rocketstore.storage.files.pread_files import LogFile
-    from rocketstore.units import ByteRange
+    from rocketstore.storage.recovery.log_survey import FileSurvey
+    from rocketstore.units import ByteRange, QueueKey
     from rocketstore.verification.findings import Finding
+    from rocketstore.verification.queue_rules import QueuePart
 
     ByteArray: TypeAlias = npt.NDArray[np.uint8]
     Int64Array: TypeAlias = npt.NDArray[np.int64]
@@ -285,26 +290,28 @@ def audit_store(  # noqa: PLR0913 - where, how, when; the rest have defaults
     zeroed
         Ranges of the log to be taken for zeros, whatever stands there.
     advance
-        Told how many bytes of the log were surveyed.
+        Called with how many bytes of the log were surveyed.
     """
     log = PreadFiles(places.log_directories, file_size=places.sizes.commit_log_file_bytes)
     size = places.sizes.commit_log_file_bytes
     files = [ReadLogFile(file, size, zeroed) for file in log.files]
-    survey = survey_log(files, now_ms=now_ms, data_stop=_data_stop, advance=advance)
-    end = survey.end if end_of is None else end_of(files)
     queues = QueueAudit(places.layout.consume_queue, places.sizes.consume_queue_file_bytes)
     index = IndexAudit(places.layout.index, places.index_layout, is_live=is_live)
-    tally = _Tally(queues, index, config)
-    for file, found in zip(files, survey.files, strict=True):
-        for chain in found.chains:
-            if chain.record_count and chain.is_kept and chain.start < end:
-                for columns in chain_records(file, chain.start, min(chain.stop, end)):
-                    tally.take(columns)
+    # Kernels and reads let other threads run meanwhile.
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        survey = survey_log(
+            files, now_ms=now_ms, data_stop=_data_stop, advance=advance, spread=pool.map
+        )
+        end = survey.end if end_of is None else end_of(files)
+        tally = _Tally()
+        compare = functools.partial(_compared, end, queues, index, config)
+        for one in pool.map(compare, files, survey.files):
+            tally.add(one)
     view = _view(survey, end, files)
     bounds = view.bounds()._replace(lost=[(one.start, one.stop) for one in survey.lost_ranges()])
-    for queue in queues.queues.values():
+    audited = [queue for _, queue in sorted(queues.queues.items())]
+    for queue in audited:
         queue.judge(bounds)
-    audited = list(queues.queues.values())
     has_index = config.message_index_enable
     queues.close()
     return StoreAudit(
@@ -313,12 +320,24 @@ def audit_store(  # noqa: PLR0913 - where, how, when; the rest have defaults
         survey,
         view,
         audited,
-        index.finish(log_min=view.start, log_end=end) if has_index else [],
-        tally.counts(survey, audited, view),
-        index.expected_count,
+        index.finish(tally.lacking, log_min=view.start, log_end=end) if has_index else [],
+        StoreCounts(
+            message_count=tally.record_count,
+            message_bytes=tally.record_bytes,
+            unwitnessed_bytes=tally.record_bytes - tally.body_bytes,
+            damaged_bytes=view._replace(end=survey.end).damaged_bytes,
+            leftover_count=sum(chain.record_count for chain in survey.leftovers),
+            queue_count=len(audited),
+            entry_count=sum(queue.entry_count for queue in audited),
+            hole_count=sum(queue.hole_count for queue in audited),
+            index_item_count=index.item_count,
+            min_physical_offset=view.start,
+            max_physical_offset=view.end,
+        ),
+        tally.item_count,
         log.findings,
-        tally.last_store_timestamp_ms,
-        tally.latest_store_timestamp_ms,
+        tally.last_ms,
+        tally.latest_ms,
     )
 
 
@@ -354,48 +373,69 @@ def _data_stop(file: object) -> int:
     return file.data_stop()
 
 
+@dataclass(slots=True)
 class _Tally:
-    """Compares and counts records as they come."""
+    """What some records of the log, in order, come to."""
 
-    def __init__(self, queues: QueueAudit, index: IndexAudit, config: StoreConfig) -> None:
-        self._queues = queues
-        self._index = index
-        self._has_index = config.message_index_enable
-        self._delays = delay_array(config)
-        self._numbers = QueueNumbers()
-        self._records = self._bytes = self._bodies = 0
-        self.last_store_timestamp_ms = self.latest_store_timestamp_ms = 0
+    record_count: int = 0
+    record_bytes: int = 0
+    body_bytes: int = 0
+    item_count: int = 0
+    last_ms: int = 0
+    latest_ms: int = 0
+    lacking: Lacking = field(default_factory=Lacking)
+    parts: dict[QueueKey, tuple[AuditedQueue, QueuePart]] = field(default_factory=dict)
 
-    def take(self, columns: RecordColumns) -> None:
-        self._records += len(columns)
-        self.last_store_timestamp_ms = int(columns.store_timestamp[-1])
-        latest = int(columns.store_timestamp.max())
-        self.latest_store_timestamp_ms = max(self.latest_store_timestamp_ms, latest)
-        self._bytes += int(columns.size.sum())
-        self._bodies += int(columns.body_size.sum())
-        expected = expected_entries(columns, self._numbers, self._delays)
-        self._queues.compare(expected, self._numbers.keys())
-        if self._has_index:
-            start = int(columns.physical_offset[0])
-            stop = int(columns.physical_offset[-1] + columns.size[-1])
-            self._index.compare(expected_items(columns), start, stop)
+    def add(self, more: _Tally) -> None:
+        """Go on with what follows, and let the queues know of it."""
+        self.record_count += more.record_count
+        self.record_bytes += more.record_bytes
+        self.body_bytes += more.body_bytes
+        self.item_count += more.item_count
+        self.last_ms = more.last_ms if more.record_count else self.last_ms
+        self.latest_ms = max(self.latest_ms, more.latest_ms)
+        self.lack(more.lacking)
+        for queue, part in more.parts.values():
+            queue.take(part)
 
-    def counts(
-        self, survey: LogSurvey, queues: Sequence[AuditedQueue], log: LogView
-    ) -> StoreCounts:
-        return StoreCounts(
-            message_count=self._records,
-            message_bytes=self._bytes,
-            unwitnessed_bytes=self._bytes - self._bodies,
-            damaged_bytes=log._replace(end=survey.end).damaged_bytes,
-            leftover_count=sum(chain.record_count for chain in survey.leftovers),
-            queue_count=len(queues),
-            entry_count=sum(queue.entry_count for queue in queues),
-            hole_count=sum(queue.hole_count for queue in queues),
-            index_item_count=self._index.item_count,
-            min_physical_offset=log.start,
-            max_physical_offset=log.end,
-        )
+    def lack(self, more: Lacking) -> None:
+        """Count keys that have no item."""
+        if more.key_count:
+            count, first = self.lacking
+            self.lacking = Lacking(count + more.key_count, first if count else more.first)
+
+
+def _compared(
+    end: int,
+    queues: QueueAudit,
+    index: IndexAudit,
+    config: StoreConfig,
+    file: ReadLogFile,
+    found: FileSurvey,
+) -> _Tally:
+    """Compare the kept records of one file, before the log's end, with queues and index."""
+    tally, numbers, delays = _Tally(), QueueNumbers(), delay_array(config)
+    for chain in found.chains:
+        if not (chain.record_count and chain.is_kept and chain.start < end):
+            continue
+        for columns in chain_records(file, chain.start, min(chain.stop, end)):
+            tally.record_count += len(columns)
+            tally.record_bytes += int(columns.size.sum())
+            tally.body_bytes += int(columns.body_size.sum())
+            tally.last_ms = int(columns.store_timestamp[-1])
+            tally.latest_ms = max(tally.latest_ms, int(columns.store_timestamp.max()))
+            expected = expected_entries(columns, numbers, delays)
+            for queue, part in queues.compare(expected, numbers.keys()):
+                _, known = tally.parts.get(queue.key, (queue, None))
+                whole = part if known is None else queue_rules.added(known, part)
+                tally.parts[queue.key] = queue, whole
+            if config.message_index_enable:
+                start = int(columns.physical_offset[0])
+                stop = int(columns.physical_offset[-1] + columns.size[-1])
+                items = expected_items(columns)
+                tally.item_count += len(items.key_hash)
+                tally.lack(index.compare(items, start, stop))
+    return tally
 
 
 def delay_array(config: StoreConfig) -> Int64Array:

@@ -34,7 +34,7 @@ from rocketstore.units import ByteRange
 from rocketstore.verification.queue_numbers import QueueNumbers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     import numpy.typing as npt
 
@@ -160,6 +160,7 @@ def survey_log(
     start: int | None = None,
     data_stop: Callable[[LogBytes], int] | None = None,
     advance: Callable[[int], None] | None = None,
+    spread: Callable[..., Iterable[FileSurvey]] = map,
 ) -> LogSurvey:
     """Scan `files` with checksums, judge what stands behind breaks, and find the end.
 
@@ -174,17 +175,23 @@ def survey_log(
     data_stop
         Tells behind which position a file is zeros, so that they need not be read.
     advance
-        Told how many bytes were scanned, for progress.
+        Called with how many bytes were scanned, for progress.
+    spread
+        Applies a function to each file, in order: `map`, or that of a pool of threads.
     """
-    surveys = []
-    for file in files:
-        if start is not None and file.base + file.size <= start:
-            continue
-        begin = max(file.base, start if start is not None else file.base) - file.base
+    first = start or 0
+    asked = [file for file in files if start is None or file.base + file.size > start]
+
+    def survey(file: LogBytes) -> FileSurvey:
+        begin = max(file.base, first) - file.base
         stop = file.size if data_stop is None else data_stop(file)
-        surveys.append(_survey_file(file, begin, max(begin, stop)))
+        return _survey_file(file, begin, max(begin, stop))
+
+    surveys = []
+    for found in spread(survey, asked):
+        surveys.append(found)
         if advance is not None:
-            advance(file.size)
+            advance(found.size)
     if needs_judgement(surveys):
         surveys = _judge(files, surveys, now_ms)
     end = _end(surveys)

@@ -319,7 +319,7 @@ class _Audit:
         return self._index + index_findings(
             sorted(index, key=lambda one: one.file),
             self._places.index_layout,
-            lacking[0] if lacking else Lacking(0, -1),
+            lacking[0] if lacking else Lacking(),
             stray,
             lambda offset: _store_time(self._places, view, offset),
             is_live=self._places.is_live,
