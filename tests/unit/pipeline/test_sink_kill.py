@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import shutil
@@ -11,7 +12,12 @@ import pytest
 from rocketstore import Message, MessageStore
 from rocketstore.errors import StoreDamagedError, StoreError
 from rocketstore.format.java_hash import string_hash
-from rocketstore.pipeline.sink.sink_commit import check_target, commit_batch, read_intent
+from rocketstore.pipeline.sink.sink_commit import (
+    check_target,
+    commit_batch,
+    read_intent,
+    sweep_job,
+)
 from rocketstore.pipeline.sink.sink_staging import new_job, staging_root
 from rocketstore.storage.files.disk import Disk
 from support.shadow_disk import ShadowDisk
@@ -31,6 +37,7 @@ TASKS = (rows(45), rows(3, 45), [], rows(52, 48))
 """Several chunks and CommitLog files."""
 
 BEFORE = rows(10, 900)
+RANDOM_SEEDS = range(int(os.environ.get("ROCKETSTORE_SINK_RANDOM_SEEDS", "4")))
 POWER_SEEDS = range(int(os.environ.get("ROCKETSTORE_SINK_POWER_SEEDS", "25")))
 CALLS_OF_A_COMMIT = 76
 """Calls of the disk; a cut at a later one would come too late."""
@@ -172,6 +179,76 @@ def test_a_message_of_another_that_equals_the_next_row_is_not_taken_for_it(root)
         )  # fmt: skip
     commit(root, TASKS, 1)
     assert sorted(stored_numbers(root)) == sorted([*EXPECTED, 5])
+    check_whole(root)
+
+
+class Sink:
+    """One of several sinks of a store: repeats its batch, cut into tasks anew, until it is in."""
+
+    def __init__(self, root, name, chance, *, streaming):
+        self.root, self.chance, self.streaming = root, chance, streaming
+        self.given = {"sinkId": name} | ({} if streaming else {"batchId": "0"})
+        self.batch_id = -1
+        self.rows = []
+
+    def staged(self):
+        options = sink_options(self.root, streaming=self.streaming, **self.given)
+        if self.chance.random() < 0.5:
+            check_target(options)
+        job = new_job(options)
+        cuts = sorted(self.chance.choices(range(len(self.rows) + 1), k=2))
+        stage(options, job, [self.rows[: self.chance.randrange(9)]])  # an attempt that failed
+        edges = [0, *cuts, len(self.rows)]
+        tasks = [self.rows[first:stop] for first, stop in itertools.pairwise(edges)]
+        return options, job, stage(options, job, tasks)
+
+    def trouble(self):
+        """Abort a job, or kill its commit somewhere."""
+        options, job, files = self.staged()
+        if self.chance.random() < 0.85:
+            point = self.chance.randrange(90)
+            killed_at(
+                point, lambda disk: commit_batch(options, job, files, self.batch_id, disk=disk)
+            )
+        if self.chance.random() < 0.4:
+            sweep_job(options, job)
+
+    def finish(self):
+        options, job, files = self.staged()
+        commit_batch(options, job, files, self.batch_id)
+        self.rows = []
+
+
+@pytest.mark.parametrize("seed", RANDOM_SEEDS)
+def test_several_sinks_killed_aborted_and_repeated_at_random_lose_and_repeat_nothing(
+    tmp_path, seed
+):
+    chance = random.Random(seed)
+    root = tmp_path / "store"
+    sinks = [
+        Sink(root, name, chance, streaming=name != "write") for name in ("left", "right", "write")
+    ]
+    count = 0
+    for _ in range(8):
+        sink = chance.choice(sinks)
+        if not sink.rows:
+            sink.batch_id += 1
+            sink.rows = rows(chance.choice([1, 3, 40, 90]), count)
+            count += len(sink.rows)
+        for _ in range(chance.randrange(3)):
+            sink.trouble()
+        if chance.random() < 0.6:
+            sink.finish()
+        if chance.random() < 0.3:
+            with MessageStore.open(root, CONFIG, threads=False) as store:
+                store.put(Message(topic="Topic1", body=b"%06d" % count), 1)
+            count += 1
+    for sink in sinks:
+        if sink.rows:
+            sink.finish()
+    assert sorted(stored_numbers(root)) == list(range(count))
+    for left in (root / "sink" / "staging").glob("*"):
+        shutil.rmtree(left)
     check_whole(root)
 
 
