@@ -379,9 +379,9 @@ def test_what_is_drawn_leaves_the_process_able_to_find_what_is_installed():
     code = """
 import importlib.metadata
 import sys
-from rocketstore.pipeline.jobs.report.page_charts import Bar, _drawing
+from rocketstore.pipeline.jobs.report.page_charts import Bar, bar_chart
 
-_drawing([Bar(1, "a", "1")])
+bar_chart("a chart", [Bar(1, "a", "1")])
 importlib.metadata.distribution("pygal")
 assert "PluginImportFixer" not in {type(hook).__name__ for hook in sys.meta_path}
 """

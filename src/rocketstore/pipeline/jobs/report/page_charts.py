@@ -10,7 +10,7 @@ from __future__ import annotations
 import datetime as dt
 import sys
 import unicodedata
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 from xml.etree import ElementTree as ET
 
 import jinja2.filters
@@ -55,88 +55,73 @@ class Bar(NamedTuple):
 
 
 class Chart(NamedTuple):
-    """A drawing as HTML, and its bars for the table behind it."""
+    """Bars, and a drawing of them as HTML; small charts have none: the template draws them."""
 
     caption: str
-    svg: str
     bars: Sequence[Bar]
+    svg: str = ""
 
 
 def bar_chart(
     caption: str,
     bars: Sequence[Bar],
     text_of: Callable[[float], str] | None = None,
-    *,
     width: int = 1_000,
-    is_small: bool = False,
 ) -> Chart:
-    """Return bars with both axes, each of which the keyboard reaches; small ones without either.
-
-    There are too many small charts on the page to go through them by the keyboard.
-    """
-    top = max(bar.value for bar in bars)
-    text_of = text_of or count_text
-    axes = {
-        "margin": 20,
-        "margin_bottom": 2,
-        "y_labels": [{"value": one, "label": text_of(one)} for one in sorted({0, top // 2, top})],
-        "range": (0, top),
-        "x_labels": [bar.label for bar in bars],
-        "x_labels_major": [bar.label for bar in bars if bar.label],
-        "show_minor_x_labels": False,
-        "truncate_label": -1,
-    }
-    hidden = dict.fromkeys(("show_x_labels", "show_y_labels", "show_y_guides"), False)
-    settings = {"height": 50, "margin": 0} | hidden if is_small else {"height": 190} | axes
-    drawing = _drawing(bars, width=width, **settings)
-    shown = (bar for bar in bars if bar.value)
-    for shape, bar in zip(drawing.iterfind(".//g[@class='bar']"), shown, strict=True):
-        _finish(shape, bar, None if is_small else width)
-    drawing.attrib |= {"role": "img" if is_small else "group", "aria-label": visible(caption)}
-    if is_small:
-        drawing.attrib |= {"preserveAspectRatio": "none", "class": "spark"}
-    return Chart(caption, ET.tostring(drawing, "unicode", short_empty_elements=False), bars)
-
-
-def _drawing(bars: Sequence[Bar], **settings: Any) -> ET.Element:
-    """Return what pygal draws, without its style, script and tooltips."""
-    import pygal  # noqa: PLC0415 - what importing it leaves is removed below
+    """Return bars with both axes, each of which the keyboard reaches."""
+    import pygal  # noqa: PLC0415 - what importing it leaves is removed here
 
     # pygal leaves an import hook of Python 3.3's kind, for plugins that nobody has here.
     # No other hook may go: a library that pygal imports has put its own in place of Python's.
     fixer = pygal.PluginImportFixer
     sys.meta_path[:] = [hook for hook in sys.meta_path if not isinstance(hook, fixer)]
-    chart = pygal.Bar(js=[], css=[], show_legend=False, **settings)
+    top = max(bar.value for bar in bars)
+    text_of = text_of or count_text
+    chart = pygal.Bar(
+        js=[],
+        css=[],
+        show_legend=False,
+        width=width,
+        height=190,
+        margin=20,
+        margin_bottom=2,
+        y_labels=[{"value": one, "label": text_of(one)} for one in sorted({0, top // 2, top})],
+        range=(0, top),
+        x_labels=[bar.label for bar in bars],
+        x_labels_major=[bar.label for bar in bars if bar.label],
+        show_minor_x_labels=False,
+        truncate_label=-1,
+    )
     chart.add("", [bar.value or None for bar in bars])
     text = chart.render(is_unicode=True, disable_xml_declaration=True)
     whole = ET.fromstring(text.replace(' xmlns="http://www.w3.org/2000/svg"', ""))  # noqa: S314
-    drawing = ET.Element("svg", {"viewBox": whole.get("viewBox", "")})
+    named = {"viewBox": whole.get("viewBox", ""), "role": "group", "aria-label": visible(caption)}
+    drawing = ET.Element("svg", named)
     drawing.extend(whole.findall("g/g[@class='plot']"))
     for guides in drawing.iter("g"):
         for title in guides.findall("title"):
             guides.remove(title)
-    return drawing
+    shown = (bar for bar in bars if bar.value)
+    for shape, bar in zip(drawing.iterfind(".//g[@class='bar']"), shown, strict=True):
+        _finish(shape, bar, width)
+    return Chart(caption, bars, ET.tostring(drawing, "unicode", short_empty_elements=False))
 
 
-def _finish(shape: ET.Element, bar: Bar, reached_width: int | None) -> None:
+def _finish(shape: ET.Element, bar: Bar, chart_width: int) -> None:
     """Let a bar be seen however small, and say what it is to pointer, keyboard and reader."""
-    rect = shape.find("rect")
-    assert rect is not None
+    [rect] = shape.findall("rect")
     x, y, width, height = (float(rect.get(name, 0)) for name in ("x", "y", "width", "height"))
     taller = max(height, LEAST_BAR)
     sides = {"x": x, "y": y + height - taller, "width": width, "height": taller}
     text = f"{visible(bar.name)}: {visible(bar.text)}"
-    for child in list(shape):
-        shape.remove(child)
+    part = (x + width / 2) / chart_width
+    anchor = "start" if part < 0.25 else "middle" if part < 0.7 else "end"
+    tip = {"class": "tip", "x": f"{x + width / 2:.0f}", "y": "-6", "text-anchor": anchor}
+    shape[:] = []
     ET.SubElement(shape, "rect", {name: f"{number:.2f}" for name, number in sides.items()})
-    if reached_width is not None:
-        at = x + width / 2
-        part = at / reached_width
-        anchor = "start" if part < 0.25 else "middle" if part < 0.7 else "end"
-        tip = {"class": "tip", "x": f"{at:.0f}", "y": "-6", "text-anchor": anchor}
-        ET.SubElement(shape, "text", tip).text = text
-        shape.attrib |= {"tabindex": "0", "role": "img", "aria-label": text}
+    ET.SubElement(shape, "text", tip).text = text
     ET.SubElement(shape, "title").text = text
+    shape.attrib |= {"tabindex": "0", "role": "img", "aria-label": text}
     if bar.is_odd:
         shape.set("class", "bar odd")
 

@@ -220,12 +220,11 @@ def _charts(findings: Row) -> dict[Any, Chart]:
         for topic, counts in traffic["topics"].items():
             caption = f"Messages of {topic} over time, at most {count_text(max(counts))}"
             bars = page_charts.time_bars(start, width, counts, count_text)
-            charts["topic", topic] = bar_chart(caption, bars, width=200, is_small=True)
+            charts["topic", topic] = Chart(caption, bars)
     for queues in findings["cardQueues"]:
         topic = queues[0]["topic"]
         bars = [_count_bar(f"queue {one['queueId']}", one["messages"]) for one in queues]
-        caption = f"Messages of {topic} by queue"
-        charts["queues", topic] = bar_chart(caption, bars, width=100, is_small=True)
+        charts["queues", topic] = Chart(f"Messages of {topic} by queue", bars)
     if findings["sizes"]:
         charts["sizes"] = _histogram("sizes", findings["sizes"], page_charts.size_text, 1_000)
     for way, powers in findings["latencies"].items():
