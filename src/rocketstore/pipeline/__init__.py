@@ -56,9 +56,7 @@ _JOBS: Final = {
 
 
 def register(spark: SparkSession) -> None:
-    """Make ``format("rocketstore")`` known to a session.
-
-    Spark finds the source by itself where this package is installed in its usual place.
+    """Make ``format("rocketstore")`` known to a session, unless Spark found it by itself.
 
     Parameters
     ----------
@@ -72,9 +70,13 @@ def register(spark: SparkSession) -> None:
     """
     check_versions()
     warn_of_untested_versions()
-    from rocketstore.pipeline.source import StoreDataSource  # noqa: PLC0415 - needs PySpark
+    from rocketstore.pipeline.source import NAME, StoreDataSource  # noqa: PLC0415 - needs PySpark
 
-    spark.dataSource.register(StoreDataSource)
+    # Spark warns of a source that replaces one that it found, once more for each stream.
+    session_of_jvm = getattr(spark, "_jsparkSession", None)  # there is none on Spark Connect
+    found = session_of_jvm and session_of_jvm.sessionState().dataSourceManager()
+    if not (found and found.dataSourceExists(NAME)):
+        spark.dataSource.register(StoreDataSource)
 
 
 def __getattr__(name: str) -> Any:

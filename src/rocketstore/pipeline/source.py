@@ -11,8 +11,6 @@ Law: nothing here, nor what executors load, imports ``rocketstore.storage``.
 from __future__ import annotations
 
 import json
-import os
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import (
@@ -24,11 +22,10 @@ from pyspark.sql.datasource import (
     InputPartition,
 )
 
-from rocketstore.errors import ConfigError, RocketStoreError
+from rocketstore.errors import ConfigError
 from rocketstore.pipeline.columns import NULLABLE, column_type, table_ddl
-from rocketstore.pipeline.environment import check_versions
+from rocketstore.pipeline.environment import check_versions, plain_errors
 from rocketstore.pipeline.options import ReadOptions, parse_options
-from rocketstore.pipeline.worker import is_worker, let_warnings_out, spare_collections
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,8 +34,6 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 NAME: Final = "rocketstore"
-
-_HIDE_TRACEBACK: Final = "SPARK_HIDE_TRACEBACK"
 
 
 class TaskPartition(InputPartition):
@@ -175,14 +170,7 @@ class StoreReader(DataSourceReader):
 
 
 def check_schema(options: ReadOptions, schema: StructType) -> None:
-    """Refuse a schema that the table's rows would not fit.
-
-    Raises
-    ------
-    ConfigError
-        A column is named twice, has another type, may not be null although it can be, or is one
-        that the options leave out.
-    """
+    """Refuse a schema that the table's rows would not fit."""
     table = options.table
     names = set()
     for field in schema.fields:
@@ -208,21 +196,3 @@ def check_schema(options: ReadOptions, schema: StructType) -> None:
                 hint=hint,
             )
         names.add(field.name)
-
-
-@contextmanager
-def plain_errors() -> Iterator[None]:
-    """Let an error that is meant for people reach them without Python's traceback.
-
-    A worker process of Spark ends with the error it reports, so it may be told in its environment
-    to leave the traceback out. One that did its work goes on to the next (`spare_collections`). Any
-    other process is left as it is.
-    """
-    let_warnings_out()
-    try:
-        yield
-    except RocketStoreError:
-        if is_worker():
-            os.environ[_HIDE_TRACEBACK] = "1"
-        raise
-    spare_collections()

@@ -9,6 +9,7 @@ from importlib import metadata
 
 import pytest
 
+from rocketstore import pipeline
 from rocketstore.errors import UnsupportedEnvironmentError
 from rocketstore.pipeline import environment
 from support.terminal import Terminal
@@ -119,7 +120,7 @@ assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 @pytest.mark.parametrize(
-    ("steps", "told"),
+    ("steps", "printed"),
     [
         (["launched", "known"], ["launched", "known"]),
         (["Ctrl-C", "launched"], ["Ctrl-C", "launched", "KeyboardInterrupt"]),
@@ -128,10 +129,10 @@ assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     ],
     ids=["none", "once: waits", "twice: does not wait", "does not hide an error"],
 )
-def test_ctrl_c_waits_until_spark_has_started(steps, told):
+def test_ctrl_c_waits_until_spark_has_started(steps, printed):
     code = START.format(steps=steps)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.split("\n") == [*told, ""]
+    assert done.stdout.split("\n") == [*printed, ""]
 
 
 def test_import_loads_neither_spark_nor_arrow():
@@ -171,5 +172,33 @@ def test_a_session_logs_as_spark_is_configured_unless_asked_to_be_quiet(monkeypa
     told = {"spark.driver.extraJavaOptions", "spark.ui.showConsoleProgress"}
     assert set(asked[True]) - set(asked[False]) == told
     assert asked[True]["spark.ui.showConsoleProgress"] == "true"
-    assert "log4j2.properties" in asked[True]["spark.driver.extraJavaOptions"]
+    java = asked[True]["spark.driver.extraJavaOptions"]
+    assert "log4j2.properties" in java
+    assert "-XX:TieredStopAtLevel=1" in java
     assert ("spark.ui.enabled" in asked[False]) == master.startswith("local")
+
+
+class Session:
+    """Stands in for one of Spark's, which found the source by itself or did not."""
+
+    def __init__(self, *, found):
+        self.found = found
+        self.registered = []
+        self.sessionState = self.dataSourceManager = lambda: self
+        self._jsparkSession = self if found is not None else None
+        self.dataSource = self
+
+    def dataSourceExists(self, name):  # noqa: N802 - Spark's name
+        assert name == "rocketstore"
+        return self.found
+
+    def register(self, source):
+        self.registered.append(source.name())
+
+
+@pytest.mark.parametrize(("found", "registered"), [(True, 0), (False, 1), (None, 1)])
+def test_a_source_that_spark_found_is_not_registered_again(found, registered):
+    """Spark would warn of that at each stream; a session of Spark Connect does not say."""
+    session = Session(found=found)
+    pipeline.register(session)
+    assert len(session.registered) == registered

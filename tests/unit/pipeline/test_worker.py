@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from rocketstore.events import ROOT
-from rocketstore.pipeline import worker
+from rocketstore.pipeline import environment
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,48 +27,48 @@ class Circle:
 
 @pytest.fixture
 def as_worker(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(worker, "is_worker", lambda: True)
-    monkeypatch.setattr(worker, "_module_count", 0)
+    monkeypatch.setattr(environment, "is_worker", lambda: True)
+    monkeypatch.setattr(environment, "_module_count", 0)
     yield
     gc.unfreeze()
 
 
 @pytest.mark.usefixtures("as_worker")
 def test_what_a_worker_loaded_is_set_aside() -> None:
-    worker.spare_collections()
+    environment.spare_collections()
     assert gc.get_freeze_count() > len(sys.modules)
 
 
 @pytest.mark.usefixtures("as_worker")
 def test_garbage_of_the_first_task_is_collected_before() -> None:
     dead = weakref.ref(Circle())
-    worker.spare_collections()
+    environment.spare_collections()
     assert dead() is None
 
 
 @pytest.mark.usefixtures("as_worker")
 def test_garbage_of_later_tasks_is_collected_as_ever() -> None:
-    worker.spare_collections()
+    environment.spare_collections()
     dead = weakref.ref(Circle())
-    worker.spare_collections()
+    environment.spare_collections()
     gc.collect()
     assert dead() is None
 
 
 @pytest.mark.usefixtures("as_worker")
 def test_what_is_loaded_later_is_set_aside_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    worker.spare_collections()
+    environment.spare_collections()
     module = ModuleType("loaded_later")
     module.content = [[] for _ in range(1000)]  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, module.__name__, module)
     before = gc.get_freeze_count()
-    worker.spare_collections()
+    environment.spare_collections()
     assert gc.get_freeze_count() >= before + 1000
 
 
 def test_the_collector_of_any_other_process_is_left_alone() -> None:
     before = gc.get_freeze_count()
-    worker.spare_collections()
+    environment.spare_collections()
     assert gc.get_freeze_count() == before
 
 
@@ -77,14 +77,14 @@ def test_a_worker_s_warnings_reach_its_stderr_unless_somebody_set_up_logging(
 ) -> None:
     logger, before = ROOT, list(ROOT.handlers)
     monkeypatch.setattr(logging.root, "handlers", [])
-    worker.let_warnings_out()
+    environment.let_warnings_out()
     assert logger.handlers == before
-    monkeypatch.setattr(worker, "is_worker", lambda: True)
+    monkeypatch.setattr(environment, "is_worker", lambda: True)
     monkeypatch.setattr(logger, "handlers", list(before))
     monkeypatch.setattr(logging.root, "handlers", [logging.NullHandler()])
-    worker.let_warnings_out()
+    environment.let_warnings_out()
     assert logger.handlers == before
     monkeypatch.setattr(logging.root, "handlers", [])
-    worker.let_warnings_out()
-    worker.let_warnings_out()
+    environment.let_warnings_out()
+    environment.let_warnings_out()
     assert logger.handlers == [*before, logging.lastResort]

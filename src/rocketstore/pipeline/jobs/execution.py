@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from rocketstore import errors
 from rocketstore.errors import RocketStoreError, SparkJobError
+from rocketstore.pipeline.environment import plain_errors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -60,8 +61,6 @@ def map_tasks(
     -----
     What a worker raises reaches the caller of an action in its own words within `plain_failure`.
     """
-    from rocketstore.pipeline.source import plain_errors  # noqa: PLC0415 - needs PySpark
-
     columns = _arrow_schema(schema)
 
     def apply(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

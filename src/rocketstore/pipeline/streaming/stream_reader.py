@@ -22,10 +22,11 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming import datasource as spark
 
 from rocketstore.errors import ConfigError, StoreError
+from rocketstore.pipeline.environment import plain_errors
 from rocketstore.pipeline.options import ANY_BROKER, EARLIEST, LATEST
 from rocketstore.pipeline.planning import bytes_per_task, grouped
 from rocketstore.pipeline.queues import is_chosen, list_queues
-from rocketstore.pipeline.source import TaskPartition, check_schema, plain_errors
+from rocketstore.pipeline.source import TaskPartition, check_schema
 from rocketstore.pipeline.stores import find_stores
 from rocketstore.pipeline.streaming.live_lines import LiveLog, LiveQueue
 from rocketstore.pipeline.streaming.stream_options import (

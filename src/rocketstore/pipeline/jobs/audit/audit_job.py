@@ -19,6 +19,7 @@ from rocketstore.format.markers import (
     CHECKPOINT_FILE_NAME,
     CONSUME_QUEUE_EXT_DIRECTORY,
 )
+from rocketstore.pipeline.environment import plain_errors
 from rocketstore.pipeline.files import opened
 from rocketstore.pipeline.jobs.audit import audit_work
 from rocketstore.pipeline.jobs.audit.audit_files import passing_over_deleted
@@ -385,7 +386,6 @@ def _mapped(
     frame: DataFrame, work: Callable[[Any, Iterator[Row]], Iterator[Row]], context: Any
 ) -> DataFrame:
     """Return what `work` makes of the rows of each partition, in their order."""
-    from rocketstore.pipeline.source import plain_errors  # noqa: PLC0415 - needs PySpark
 
     def apply(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         with plain_errors():

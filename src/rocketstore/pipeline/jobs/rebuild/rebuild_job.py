@@ -24,6 +24,7 @@ from rocketstore.config import StoreConfig
 from rocketstore.errors import ConfigError, StoreDamagedError
 from rocketstore.format.markers import CONSUME_QUEUE_DIRECTORY, INDEX_DIRECTORY
 from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES
+from rocketstore.pipeline.environment import plain_errors
 from rocketstore.pipeline.files import is_remote
 from rocketstore.pipeline.jobs.audit.audit_plan import find_places
 from rocketstore.pipeline.jobs.execution import map_tasks, plain_failure
@@ -354,8 +355,6 @@ class LogRows:
         """
         import pyarrow as pa  # noqa: PLC0415 - an import of this package loads no Arrow
         from pyspark.sql import functions as f  # noqa: PLC0415 - needs PySpark
-
-        from rocketstore.pipeline.source import plain_errors  # noqa: PLC0415 - needs PySpark
 
         def write_all(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             with plain_errors():
