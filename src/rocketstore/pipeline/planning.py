@@ -120,12 +120,11 @@ def plan_log(options: ReadOptions) -> list[tuple[SplitTask, ...]]:
     for store in stores:
         pieces += _plan_store(store, list_segments(store), options)
     limit = bytes_per_task(sum(piece.byte_count for piece in pieces), options)
-    if options.min_partitions > 1:
-        pieces = [part for piece in pieces for part in _cut(piece, limit)]
-        return grouped(pieces, limit, lambda piece: piece.byte_count)
     weight = stored_weight(limit)
     return grouped(
-        pieces, limit, lambda one: weight(one.store.location, one.segment, one.start, one.stop)
+        (part for piece in pieces for part in _cut(piece, limit)),
+        limit,
+        lambda part: weight(part.store.location, part.segment, part.start, part.stop),
     )
 
 
@@ -470,6 +469,7 @@ def stored_weight(limit: int) -> Callable[[str, Segment, int, int], int]:
 
 
 def _cut(task: SplitTask, limit: int) -> list[SplitTask]:
+    """Cut a piece that is larger than a task, where many of them are asked for."""
     count = -(-task.byte_count // limit)
     edges = [task.start + task.byte_count * part // count for part in range(count + 1)]
     return [task._replace(start=a, stop=b) for a, b in itertools.pairwise(edges)]
