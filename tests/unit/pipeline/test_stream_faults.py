@@ -490,6 +490,23 @@ def test_records_that_an_earlier_log_left_behind_are_not_read(root):
         assert sorted_places(run.drain()) == new
 
 
+def test_the_filler_of_an_earlier_log_is_not_the_end_of_a_file(root):
+    log = CutLog(root)
+    put = log.put(36, b"kept")
+    assert 4096 - 400 < log.files.end < 4096 - 300
+    log.mark()
+    # One more in the first file, which ends after it, and one in the second file.
+    log.put(2, b"left behind by an earlier log, as long as what is left of its file" * 2)
+    log.cut(zero=False)
+    log.files.log_path(4096).unlink()
+    (root / "abort").touch()
+    put += log.put(1, b"new")
+    run = StreamRun(root, **ALL)
+    assert sorted_places(run.drain()) == put
+    later = log.put(3, b"over the filler")
+    assert sorted_places(run.drain()) == later
+
+
 @pytest.mark.parametrize("row", [0, 11])
 def test_a_page_that_is_filled_while_it_is_copied_is_no_damage(root, monkeypatch, row):
     log = CutLog(root)

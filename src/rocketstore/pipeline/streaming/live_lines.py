@@ -8,8 +8,8 @@ the last such record, a torn one or nothing, is left to a later look. No lock is
 - After a break in the file that is being written, records may be what an earlier, longer log left
   there (decision 0004). They are taken for the log's only when the broken record's length leads to
   them, or when they are not older than the record before the break.
-- An entry of a queue says where to look, never what a message is. A queue ends after the last entry
-  whose record checks out and names that very queue and number.
+- An entry says where to look, never what a message is: a queue ends after the last one whose record
+  checks out and names that very queue and number.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from rocketstore.pipeline.planning import in_time
 from rocketstore.pipeline.queues import queue_files
 from rocketstore.pipeline.stores import SegmentState, list_segments, store_timestamp_ms
 from rocketstore.pipeline.streaming.stream_options import WHOLE_LOG, Place
-from rocketstore.pipeline.streaming.stream_read import QueueSpan, StreamTask, pieces
+from rocketstore.pipeline.streaming.stream_read import LOOK_BYTES, QueueSpan, StreamTask, pieces
 from rocketstore.scan import kernels
 from rocketstore.scan.columns import RecordColumns, StopReason, new_columns
 from rocketstore.scan.scanner import describe_break
@@ -264,7 +264,7 @@ def _batches(file: OpenFile, segment: Segment, start: int, stop: int) -> Iterato
         start=start - segment.base,
         stop=min(segment.size, stop - segment.base),
         file_size=segment.file_size,
-        data_stop=file.data_stop(segment.size) if segment.is_last else None,
+        data_stop=min(segment.size, stop - segment.base),
         lookback_bytes=4096,  # looks begin at a record that was checked
         whole_damage=True,
     )
@@ -275,25 +275,26 @@ def _checked_end(file: OpenFile, segment: Segment, position: int) -> tuple[int |
     last: int | None = None
     last_ms: int | None = None
     seen_breaks: set[int] = set()
-    is_walked = False
-    while not is_walked:
-        is_walked = True
-        for batch in _batches(file, segment, position, segment.base + segment.size):
+    stop, is_again = segment.base + segment.size, True
+    while is_again and position < stop:
+        begin, is_again, look_stop = position, False, min(position + LOOK_BYTES, stop)
+        for batch in _batches(file, segment, position, look_stop):
             columns = batch.columns
             if len(columns) and batch.run_starts:
-                is_walked = position in seen_breaks
+                is_again = position not in seen_breaks
                 seen_breaks.add(position)
-                head = file.read(position - segment.base, 4)
-                leads_on = position + int.from_bytes(head, "big") == columns.physical_offset[0]
+                length = int.from_bytes(file.read(position - segment.base, 4), "big")
+                leads_on = position + length == columns.physical_offset[0]
                 is_newer = last_ms is None or columns.store_timestamp[0] >= last_ms
-                if not is_walked or not (leads_on or is_newer):
+                if is_again or not (leads_on or is_newer):
                     break
             if len(columns):
                 last = int(columns.physical_offset[-1])
                 last_ms = int(columns.store_timestamp[-1])
                 position = last + int(columns.size[-1])
-            if batch.blanks:
+            if [one.physical_offset for one in batch.blanks] == [position]:
                 position = segment.base + segment.file_size
+        is_again = is_again or (begin < position and look_stop < stop)
     return last, position
 
 
@@ -389,8 +390,7 @@ class LiveQueue:
             if segment is None or segment.state is SegmentState.MISSING:
                 return True
             stored_ms = store_timestamp_ms(self.store.location, segment, entry.physical_offset)
-            # What has no time may be as late as any.
-            return stored_ms is None or stored_ms >= since_ms
+            return stored_ms is None or stored_ms >= since_ms  # as late as any if it has none
 
         found = self._first_where(is_since)
         return found if found < self.end.offset else None

@@ -20,6 +20,7 @@ from rocketstore.pipeline.planning import SplitTask, bytes_per_task
 from rocketstore.pipeline.projection import record_batches, select
 from rocketstore.pipeline.stores import SegmentState
 from rocketstore.scan.columns import RecordColumns
+from rocketstore.units import MiB
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -33,6 +34,10 @@ if TYPE_CHECKING:
     from rocketstore.units import ByteRange
 
     Numbers: TypeAlias = npt.NDArray[np.int64]
+
+LOOK_BYTES: Final = 8 * MiB
+"""Without a record are the end of a file that is being written, however long it is: its zeros may
+be there already, and to read a gigabyte of them for each batch costs more than the batch."""
 
 HINT: Final = 'to go on with what is there: option("failOnDataLoss", "false")'
 
@@ -101,7 +106,7 @@ def pieces(
         while start < stop and segment.state is not SegmentState.MISSING:
             # Cut where the whole file would be cut, so that small batches do not cut much.
             edge = min(stop, (start // step + 1) * step)
-            yield SplitTask(store, segment, start, edge, ())
+            yield SplitTask(store, segment, start, edge, (), min(segment.size, stop + LOOK_BYTES))
             start = edge
 
 
