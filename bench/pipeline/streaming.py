@@ -37,13 +37,9 @@ def prepare(spark: Any, store: Path, scratch: Path) -> Callable[[], object]:
         cpu_s, began = tree_cpu_s(), time.perf_counter()
         query = started(path, name, options | {"startingOffsets": "earliest"}, availableNow=True)
         query.awaitTermination()
-        wall_s = time.perf_counter() - began
-        batches = [one for one in query.recentProgress if one["numInputRows"]]
-        return {
-            f"{name}: CPU s": round(tree_cpu_s() - cpu_s, 1),
-            f"{name}: wall s": round(wall_s, 1),
-            f"{name}: batches": len(batches),
-        }
+        spent = {"CPU s": tree_cpu_s() - cpu_s, "wall s": time.perf_counter() - began}
+        spent["batches"] = sum(one["numInputRows"] > 0 for one in query.recentProgress)
+        return {f"{name}: {key}": round(value, 1) for key, value in spent.items()}
 
     def idle(kind: str) -> dict[str, float]:
         query = started(store, f"idle {kind}", KINDS[kind], processingTime="0 seconds")
