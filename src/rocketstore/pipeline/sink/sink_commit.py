@@ -94,11 +94,6 @@ class Intent(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return f"batch {self.batch_id} of sink {self.sink_id}"
 
 
-class _Sealed(msgspec.Struct, forbid_unknown_fields=True):
-    crc32: int
-    content: msgspec.Raw
-
-
 def check_target(options: SinkOptions) -> int:
     """Refuse a place that is no store and settle what a killed commit left, before any work.
 
@@ -157,10 +152,10 @@ def _is_known(options: SinkOptions, batch_id: int | None) -> bool:
         return False
     last = ledger[-1][1] - 1
     if options.streaming and batch_id < last:
+        path = ledger_path(options.root, options.sink_id)
         raise ConfigError(
-            f"{ledger_path(options.root, options.sink_id)} has batches of sinkId {options.sink_id} "
-            f"up to {last}, and batch {batch_id} comes again: the sinkId was used with another "
-            "checkpoint; nothing was appended",
+            f"{path} has batches of sinkId {options.sink_id} up to {last}, and batch {batch_id} "
+            "comes again: the sinkId was used with another checkpoint; nothing was appended",
             key="sinkId",
             value=options.sink_id,
             hint="start the query with that checkpoint, or give it a new sinkId, under which "
@@ -186,9 +181,10 @@ def _sweep(options: SinkOptions, job: str, kept: str | None, disk: Disk, now_s: 
     """Remove the directories of a job and of earlier batches of its stream, and abandoned ones."""
     try:
         for directory in sorted(staging_root(options.root).glob("*")):
-            is_done = options.streaming and directory.name.rpartition(".")[0] == options.kind
+            is_same = directory.name.rpartition(".")[0] == job.rpartition(".")[0]
+            is_done = directory.name == job or (options.streaming and is_same)
             is_old = directory.stat().st_mtime < now_s - ABANDONED_AFTER_S
-            if directory.name != kept and (directory.name == job or is_done or is_old):
+            if directory.name != kept and (is_done or is_old):
                 for path in sorted(directory.iterdir()):
                     disk.unlink(path)
                 disk.remove_directory(directory)
@@ -396,18 +392,18 @@ def with_number(ranges: Ranges, number: int) -> Ranges:
 
 
 def sealed(content: Intent | Ranges) -> bytes:
-    """Return the file of an intent or a ledger."""
+    """Return the file of an intent or a ledger: JSON of a checksum and what it is of."""
     encoded = msgspec.json.encode(content)
-    return msgspec.json.encode(_Sealed(crc32(encoded), msgspec.Raw(encoded)))
+    return msgspec.json.encode((crc32(encoded), msgspec.Raw(encoded)))
 
 
 def _read(path: Path, kind: type[_T]) -> _T | None:
     """Return what `sealed` made; None where there is no file."""
     try:
-        outer = msgspec.json.decode(path.read_bytes(), type=_Sealed)
-        what = f"checksum {outer.crc32} expected, {crc32(outer.content)} found"
-        if crc32(outer.content) == outer.crc32:
-            return msgspec.json.decode(outer.content, type=kind)
+        checksum, content = msgspec.json.decode(path.read_bytes(), type=tuple[int, msgspec.Raw])
+        what = f"checksum {checksum} expected, {crc32(content)} found"
+        if crc32(content) == checksum:
+            return msgspec.json.decode(content, type=kind)
     except FileNotFoundError:
         return None
     except msgspec.DecodeError as error:

@@ -2,8 +2,8 @@
 
 A file belongs to one attempt of one task and has a name of its own, so attempts that run side by
 side or one after the other never meet. Only files that committed attempts report are used; the
-rest goes with the directory of its job. A file is record batches of Arrow IPC back to back, and its
-task reports the length and the CRC-32 of each: no bit is believed unseen, each byte is read once.
+rest goes with the directory of its job. A file is an Arrow IPC stream; its task reports how long it
+is and its CRC-32, and no byte is believed before both were compared.
 
 Law: a staged file is on the disk before its task reports it. Runs on executors.
 """
@@ -24,6 +24,7 @@ from rocketstore.format.record import crc32
 from rocketstore.pipeline.files import sync_path
 from rocketstore.pipeline.jobs.publishing import plain_write_errors
 from rocketstore.pipeline.sink.sink_rows import STAGED
+from rocketstore.units import MiB
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -37,10 +38,11 @@ _NOTHING: Final = "nothing was appended"
 
 
 class StagedFile(NamedTuple):
-    """A staged file as its task reports it, with bytes and CRC-32 of each of its chunks."""
+    """A staged file as its task reports it."""
 
     name: str
-    chunks: tuple[tuple[int, int], ...]
+    size: int
+    crc32: int
 
 
 def staging_root(root: str | Path) -> Path:
@@ -50,7 +52,8 @@ def staging_root(root: str | Path) -> Path:
 
 def new_job(options: SinkOptions) -> str:
     """Make the directory that a job's tasks stage in, on the driver; return its name."""
-    job = f"{options.kind}.{uuid.uuid4().hex}"
+    kind = f"stream.{options.sink_id}" if options.streaming else "write"
+    job = f"{kind}.{uuid.uuid4().hex}"
     directory = staging_root(options.root) / job
     with plain_write_errors(directory, _NOTHING):
         directory.mkdir(parents=True)
@@ -58,74 +61,64 @@ def new_job(options: SinkOptions) -> str:
 
 
 def stage_chunks(
-    root: str | Path, job: str, partition_id: int, chunks: Iterable[pa.RecordBatch]
+    root: str | Path, job: str, partition_id: int, chunks: Iterator[pa.RecordBatch]
 ) -> StagedFile | None:
     """Write the chunks of one attempt of a task and sync them; None when there is none."""
-    path = staging_root(root) / job / f"{partition_id:05}-{uuid.uuid4().hex}.arrows"
-    rest = iter(chunks)
-    first = next(rest, None)
+    first = next(chunks, None)
     if first is None:
         return None
-    written = []
-    descriptor = _create(path)
-    try:
-        for chunk in chain((first,), rest):
-            content = memoryview(chunk.serialize())
-            written.append((len(content), crc32(content)))
-            with plain_write_errors(path.parent, _NOTHING):
-                while content:
-                    content = content[os.write(descriptor, content) :]
-        with plain_write_errors(path.parent, _NOTHING):
-            os.fsync(descriptor)
-            sync_path(path.parent)  # its name; the driver syncs those of the directories above
-    except BaseException:
-        path.unlink(missing_ok=True)
-        raise
-    finally:
-        os.close(descriptor)
-    return StagedFile(path.name, tuple(written))
-
-
-def check_staged(directory: Path, files: Iterable[StagedFile]) -> None:
-    """Refuse files that are missing or not as long as reported, before anything is appended."""
-    for file in files:
-        path = directory / file.name
-        expected = sum(size for size, _ in file.chunks)
-        try:
-            found = path.stat().st_size
-        except OSError as error:
-            raise _damaged(path, f"cannot be read: {error.strerror}") from error
-        if found != expected:
-            raise _damaged(path, f"has {found} bytes, its task wrote {expected}")
-
-
-def read_chunks(directory: Path, files: Iterable[StagedFile]) -> Iterator[pa.RecordBatch]:
-    """Yield the chunks of staged files as they were written; one at a time is held."""
-    for file in files:
-        path = directory / file.name
-        try:
-            with path.open("rb", buffering=0) as content:
-                for size, expected in file.chunks:
-                    chunk = content.read(size)
-                    if len(chunk) != size or crc32(chunk) != expected:
-                        at = content.tell() - len(chunk)
-                        raise _damaged(path, f"checksum mismatch in the {size} bytes at {at}")
-                    yield pa.ipc.read_record_batch(pa.py_buffer(chunk), STAGED)
-        except OSError as error:
-            raise _damaged(path, f"cannot be read: {error.strerror}") from error
-
-
-def _create(path: Path) -> int:
+    path = staging_root(root) / job / f"{partition_id:05}-{uuid.uuid4().hex}.arrows"
+    size = checksum = 0
     with plain_write_errors(path.parent, _NOTHING):
         try:
-            return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+            with path.open("xb") as file:
+                for part in chain((STAGED, first), chunks):
+                    content = part.serialize()
+                    size += file.write(content)
+                    checksum = crc32(content, checksum)
+                file.flush()
+                os.fsync(file.fileno())
+            sync_path(path.parent)  # its name; the driver syncs those of the directories above
         except FileNotFoundError as error:
             # Made here, the directory would be on a disk that the commit does not see.
             raise StoreError(
                 f"{path.parent} is not there on {socket.gethostname()}, and the driver made it: "
-                "the directory is not shared, or somebody cleared it; nothing was appended",
+                f"the directory is not shared, or somebody cleared it; {_NOTHING}",
                 hint="write to a directory that the driver and all workers reach under one path",
             ) from error
+        except BaseException:
+            path.unlink(missing_ok=True)
+            raise
+    return StagedFile(path.name, size, checksum)
+
+
+def check_staged(directory: Path, files: Iterable[StagedFile]) -> None:
+    """Refuse files that are missing or not what was reported, before anything is appended."""
+    for file in files:
+        path = directory / file.name
+        size = checksum = 0
+        try:
+            with path.open("rb") as content:
+                while block := content.read(8 * MiB):
+                    size += len(block)
+                    checksum = crc32(block, checksum)
+        except OSError as error:
+            raise _damaged(path, f"cannot be read: {error.strerror}") from error
+        if size != file.size:
+            raise _damaged(path, f"has {size} bytes, its task wrote {file.size}")
+        if checksum != file.crc32:
+            raise _damaged(path, f"was changed: checksum {checksum}, of its task {file.crc32}")
+
+
+def read_chunks(directory: Path, files: Iterable[StagedFile]) -> Iterator[pa.RecordBatch]:
+    """Yield the chunks of staged files that were checked; one at a time is held."""
+    for file in files:
+        path = directory / file.name
+        try:
+            with pa.OSFile(str(path)) as content:
+                yield from pa.ipc.open_stream(content)
+        except OSError as error:
+            raise _damaged(path, f"cannot be read: {error.strerror}") from error
 
 
 def _damaged(path: Path, what: str) -> StoreDamagedError:

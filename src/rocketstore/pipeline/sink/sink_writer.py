@@ -62,11 +62,6 @@ class SinkOptions:
     chunk_bytes: int
     lock_timeout_s: float
 
-    @property
-    def kind(self) -> str:
-        """What the names of its jobs begin with; a stream's say which, since it has one query."""
-        return f"stream.{self.sink_id}" if self.streaming else "write"
-
 
 def parse_sink_options(given: Mapping[str, str], *, streaming: bool) -> SinkOptions:
     """Return the options of a write; raises `ConfigError` for what cannot be meant."""
@@ -193,11 +188,7 @@ class _Sink:
         with plain_errors():
             sink_commit.commit_batch(self.sink_options, job, files, batch_id)
 
-    def abort(
-        self,
-        messages: list[WriterCommitMessage | None],  # noqa: ARG002 - Spark's
-        batchId: int | None = None,  # noqa: ARG002, N803 - Spark's
-    ) -> None:
+    def abort(self, *_: object) -> None:
         """Take away what the tasks staged."""
         from rocketstore.pipeline.sink import sink_commit  # noqa: PLC0415 - on the driver only
 
