@@ -115,11 +115,6 @@ def session(master: str = "local[*]", *, quiet: bool = False, **settings: str) -
     settings
         Spark's settings, with ``__`` for each dot: ``spark__driver__memory="2g"``.
 
-    Raises
-    ------
-    UnsupportedEnvironmentError
-        Java, PySpark or pandas is missing, or of a version that cannot work.
-
     Notes
     -----
     Spark's workers run the interpreter that this process runs (``PYSPARK_PYTHON`` is set unless it

@@ -23,14 +23,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = [
-    "map_tasks",
-    "plain_failure",
-    "task_rows",
-    "unpacked",
-    "worker_error",
-]
-
 Task = TypeVar("Task")
 
 _RAISED: Final = re.compile(r"^(?:\w+\.)*(\w+Error): (.+)", re.MULTILINE)
@@ -45,21 +37,9 @@ def map_tasks(
 ) -> DataFrame:
     """Return what `work` yields of every task as a DataFrame; nothing runs before it is used.
 
-    Parameters
-    ----------
-    spark
-        The session, classic or Connect.
-    tasks
-        What is to be done, in any order; each is a Spark task of its own.
-    work
-        A module-level function of this package, run on workers. It may run twice for one task (a
-        retry, or speculation), also at the same time.
-    schema
-        The columns of the rows as Spark DDL.
-
-    Notes
-    -----
-    What a worker raises reaches the caller of an action in its own words within `plain_failure`.
+    `work` is a module-level function of this package, run on workers. It may run twice for one task
+    (a retry, or speculation), also at the same time. `schema` is Spark DDL. What a worker raises
+    reaches the caller of an action in its own words within `plain_failure`.
     """
     columns = _arrow_schema(schema)
 
@@ -104,25 +84,19 @@ def _arrow_schema(schema: str) -> pa.Schema:
 
 @contextmanager
 def plain_failure() -> Iterator[None]:
-    """Raise what a worker raised instead of what Spark wraps around it.
-
-    Raises
-    ------
-    RocketStoreError
-        What the worker raised, or a `SparkJobError` with what Spark says.
-    """
+    """Raise what a worker raised, or a `SparkJobError`, instead of what Spark wraps around it."""
     from py4j.protocol import Py4JJavaError  # noqa: PLC0415 - comes with PySpark
     from pyspark.errors import PySparkException  # noqa: PLC0415 - needs PySpark
 
     try:
         yield
     except (PySparkException, Py4JJavaError) as error:
-        told = str(error)
-        found = worker_error(told)
+        said = str(error)
+        found = worker_error(said)
         if found is not None:
             raise found from None
         raise SparkJobError(
-            f"Spark gave the job up: {_reason(told)}",
+            f"Spark gave the job up: {_reason(said)}",
             hint="nothing that was begun counts; mend the cause and run it again",
         ) from error
 
@@ -132,7 +106,10 @@ def worker_error(text: str) -> RocketStoreError | None:
     for name, message in _RAISED.findall(text):
         kind = getattr(errors, name, None)
         if isinstance(kind, type) and issubclass(kind, RocketStoreError):
-            return _rebuilt(kind, message)
+            try:
+                return kind(message)
+            except TypeError:  # one that takes more than a message
+                return RocketStoreError(message)
     return None
 
 
@@ -144,10 +121,3 @@ def _reason(text: str) -> str:
     aborted = re.search(r"Job aborted due to stage failure: .+", text)
     lines = [line for line in text.splitlines() if line.strip()]
     return aborted[0] if aborted else lines[0] if lines else "no reason"
-
-
-def _rebuilt(kind: type[RocketStoreError], message: str) -> RocketStoreError:
-    try:
-        return kind(message)
-    except TypeError:  # one that takes more than a message
-        return RocketStoreError(message)

@@ -40,20 +40,8 @@ _log = get_logger(__name__)
 def published(location: str) -> Iterator[str]:
     """Yield a place to write to, which becomes `location` when the block ends without an error.
 
-    Parameters
-    ----------
-    location
-        A path or URI at which there is nothing yet, or an empty directory.
-
-    Yields
-    ------
-    str
-        A location that workers may write to. The writer of a file there also syncs it.
-
-    Raises
-    ------
-    StoreError
-        Something is at `location` already, or it cannot be written.
+    At `location` there is nothing yet, or an empty directory. Workers may write to the place; the
+    writer of a file there also syncs it.
     """
     if is_remote(location):
         refuse_taken(location)
@@ -80,28 +68,20 @@ def published(location: str) -> Iterator[str]:
 def refuse_taken(location: str) -> None:
     """Raise where something is at `location` that a job would have to replace."""
     files, path = files_at(location)
-    found = files.list(path)
-    if is_remote(location) and found and SUCCESS not in {entry.name for entry in found}:
+    found, is_local = files.list(path), not is_remote(location)
+    if not is_local and found and SUCCESS not in {entry.name for entry in found}:
         raise StoreError(
             f"{location} has objects, but no {SUCCESS}: something else, or what a run that did not "
             "end has left",
             hint="delete them if nobody writes there, or name a place where there is nothing yet",
         )
-    if found or (not is_remote(location) and os.path.lexists(path) and not _is_empty(path)):
+    if found or (is_local and os.path.lexists(path) and not Path(path).is_dir()):
         raise StoreError(
             f"{location} is there already: expected nothing, or an empty directory",
             hint="name a directory that does not exist yet",
         )
-    if not is_remote(location):
-        _name_leftovers(Path(path))
-
-
-def _is_empty(path: str) -> bool:
-    return Path(path).is_dir() and not any(Path(path).iterdir())
-
-
-def _name_leftovers(target: Path) -> None:
-    for left in sorted(target.parent.glob(f".{target.name}.*{PARTIAL}")):
+    target = Path(path)
+    for left in sorted(target.parent.glob(f".{target.name}.*{PARTIAL}")) if is_local else ():
         _log.warning("%s was left by a run that did not end; delete it if none is running", left)
 
 
@@ -111,22 +91,7 @@ def plain_write_errors(
     outcome: str = "nothing of this run is kept",
     kind: type[RocketStoreError] = StoreError,
 ) -> Iterator[None]:
-    """Say in one sentence that a place cannot be written, whatever the system says of it.
-
-    Parameters
-    ----------
-    place
-        What is written to, for the error.
-    outcome
-        What is left there, for the error.
-    kind
-        The error to raise, except where there is no room.
-
-    Raises
-    ------
-    StoreFullError
-        The disk is full, or a quota used up.
-    """
+    """Raise one sentence where a place cannot be written: of `kind`, or that there is no room."""
     try:
         yield
     except OSError as error:
