@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import zlib
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
+from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 import msgspec
 import numpy as np
@@ -32,7 +32,7 @@ from rocketstore.verification.log_rules import Damaged
 from rocketstore.verification.queue_numbers import QueueNumbers
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator
 
     import numpy.typing as npt
     import pyarrow as pa
@@ -176,10 +176,10 @@ def scan_log(task: ScanTask) -> Iterator[pa.RecordBatch]:
     yield _batch([(FACTS_TARGET, 0, 0, 0, 0, msgspec.msgpack.encode(scan.facts), 0)])
 
 
-def _batch(rows: Sequence[Row]) -> pa.RecordBatch:
+def _batch(rows: Iterable[Row]) -> pa.RecordBatch:
     import pyarrow as pa  # noqa: PLC0415 - an import of this package loads no Arrow
 
-    columns = zip(*rows, strict=True) if rows else [()] * 7
+    columns = list(zip(*rows, strict=True)) or [()] * 7
     fields = [column.split() for column in ROW_SCHEMA.split(", ")]
     kinds = {"BINARY": pa.binary(), "LONG": pa.int64()}
     return pa.RecordBatch.from_arrays(
@@ -197,136 +197,103 @@ class _LogScan:
         self._task = task
         self._delays = np.array(task.dispatch.delays_ms, np.int64)
         self._queues = QueueNumbers()
-        self._targets: list[bytes] = []
-        self._is_usable = np.zeros(0, np.bool_)
-        self._entries: list[tuple[int, ExpectedEntries]] = []
-        self._items: list[tuple[int, int, Any]] = []
+        self._targets = {INDEX_TARGET: 0}
+        self._target_of = np.zeros(0, np.int64)
+        self._held: list[tuple[Int64Array, int, Int64Array, Bytes]] = []
         self._ordinal = 0
 
     def take(self, columns: RecordColumns, base: int) -> None:
         """Take records of a file that follow one another; the file begins at `base`."""
         times, is_normal = columns.store_timestamp, columns.sys_flag & TRANSACTION_PREPARED == 0
-        entries, refused_count = self._entries_of(columns, int(is_normal.sum()))
+        entries = self._entries_of(columns)
         items = expected_items(columns) if self._task.dispatch.has_index else None
-        item_count = len(items.key_hash) if items else 0
+        own_count = int((~entries.is_extra).sum())
         believable = times[(times > 0) & (times <= self._task.latest_ms)]
         normal = times[is_normal]
         piece = Piece(
             base, int(columns.physical_offset[0]),
             int(columns.physical_offset[-1] + columns.size[-1]),
-            len(columns), refused_count, len(entries.entries), item_count,
-            int(believable[-1]) if believable.size else 0,
+            len(columns), int(is_normal.sum()) - own_count, len(entries.entries),
+            len(items.key_hash) if items else 0, int(believable[-1]) if believable.size else 0,
             [times[:_WITNESSES].tolist(), normal[:_WITNESSES].tolist()],
             [times[-_WITNESSES:].tolist(), normal[-_WITNESSES:].tolist()],
         )  # fmt: skip
-        pieces = self.facts.pieces
+        pieces, first_item = self.facts.pieces, 0
         if pieces and (pieces[-1].base, pieces[-1].stop) == (base, piece.start):
+            first_item = pieces[-1].item_count
             pieces[-1].extend(piece)
         else:
             pieces.append(piece)
-        self._entries.append((pieces[-1].start, entries))
+        targets, start = self._target_of[entries.queue_number], pieces[-1].start
+        self._held.append((targets, start, entries.queue_offset, entries.entries.view(np.uint8)))
         if items:
-            self._items.append((pieces[-1].start, pieces[-1].item_count - item_count, items))
+            made = np.empty(piece.item_count, ITEM_DTYPE)
+            made["hash"], made["stored"] = items.key_hash, items.store_timestamp_ms
+            made["physical"] = items.physical_offset
+            numbers = np.arange(first_item, first_item + len(made))
+            self._held.append((np.zeros_like(numbers), start, numbers, made.view(np.uint8)))
         self.held_count += len(columns)
 
-    def _entries_of(self, columns: RecordColumns, normal_count: int) -> tuple[ExpectedEntries, int]:
-        """Return entries in the order of the log, and how many records can have none."""
+    def _entries_of(self, columns: RecordColumns) -> ExpectedEntries:
+        """Return the entries that dispatch would write, in the order of the log."""
         found = expected_entries(columns, self._queues, self._delays)
-        self._name_queues()
-        chosen = self._is_usable[found.queue_number]
-        own = ~found.is_extra
-        refused_count = normal_count - int((chosen & own).sum())
-        if not own.all():
-            chosen &= own | self._is_dispatched(found, columns)
+        new = self._queues.queues[len(self._target_of) :]
+        if new:
+            # Names that are no UTF-8 may be read as one that another queue has.
+            codes = [
+                self._targets.setdefault(target, len(self._targets)) if target else -1
+                for target in map(_target, new)
+            ]
+            self._target_of = np.append(self._target_of, codes)
+        chosen = self._target_of[found.queue_number] >= 0
+        if found.is_extra.any():
+            chosen &= ~found.is_extra | self._is_dispatched(found, columns)
             # An extra entry follows that of its record.
             order = np.argsort(found.entries["physical_offset"], kind="stable")
-            return found.rows(order[chosen[order]]), refused_count
-        return found if chosen.all() else found.rows(np.flatnonzero(chosen)), refused_count
-
-    def _name_queues(self) -> None:
-        new = self._queues.queues[len(self._targets) :]
-        if new:
-            self._targets += [_target(queue) for queue in new]
-            self._is_usable = np.array([bool(one) for one in self._targets])
+            return found.rows(order[chosen[order]])
+        return found if chosen.all() else found.rows(np.flatnonzero(chosen))
 
     def _is_dispatched(
         self, found: ExpectedEntries, columns: RecordColumns
     ) -> npt.NDArray[np.bool_]:
         """Return which extra entries dispatch writes with these settings (spec F8)."""
-        settings, queues = self._task.dispatch, self._queues.queues
-        if not settings.multi_dispatch:
-            return np.zeros(len(found.entries), np.bool_)
+        dispatch, queues = self._task.dispatch, self._queues.queues
         light = LIGHT_QUEUE_PREFIX.encode()
-        is_light = np.array([settings.lmq and one.topic.startswith(light) for one in queues])
+        is_light = np.array([dispatch.lmq and one.topic.startswith(light) for one in queues])
         records = np.searchsorted(columns.physical_offset, found.entries["physical_offset"])
         wanted = np.where(is_light[found.queue_number], 0, columns.queue_id[records])
         ids = np.array([queue.queue_id for queue in queues])
-        is_dispatched: npt.NDArray[np.bool_] = ids[found.queue_number] == wanted
-        return is_dispatched
+        is_wanted: npt.NDArray[np.bool_] = ids[found.queue_number] == wanted
+        return is_wanted & dispatch.multi_dispatch
 
-    def blocks(self) -> list[Row]:
-        """Return what was collected as rows."""
-        rows = [*self._entry_blocks(), *self._item_blocks()]
-        self._entries, self._items, self.held_count = [], [], 0
-        return rows
-
-    def _entry_blocks(self) -> Iterator[Row]:
-        if not self._entries:
+    def blocks(self) -> Iterator[Row]:
+        """Yield what was collected as rows, each of one target and piece, numbered in a row."""
+        if not self._held:
             return
-        starts, parts = zip(*self._entries, strict=True)
-        # Names that are no UTF-8 may be read as one that another queue has.
-        targets = list(dict.fromkeys(self._targets))
-        codes = {target: code for code, target in enumerate(targets)}
-        code_of = np.array([codes[target] for target in self._targets])
+        targets, starts, numbers, contents = zip(*self._held, strict=True)
         # Of 16-bit numbers a stable sort is a radix sort.
-        kind = np.uint16 if len(targets) <= np.iinfo(np.uint16).max else np.int64
-        queues = code_of[np.concatenate([one.queue_number for one in parts])].astype(kind)
-        order = np.argsort(queues, kind="stable")
+        kind = np.uint16 if len(self._targets) <= np.iinfo(np.uint16).max else np.int64
+        target = np.concatenate(targets).astype(kind)
+        order = np.argsort(target, kind="stable")
+        target = target.take(order)
+        piece = np.repeat(np.array(starts), [len(one) for one in numbers]).take(order)
+        number = np.concatenate(numbers).take(order)
         # Joined as bytes: numpy turns the numbers of joined entries around.
-        entries = np.concatenate([one.entries.view(np.uint8) for one in parts])
-        yield from self._cut(
-            targets, queues[order],
-            np.repeat(np.array(starts), [len(one.entries) for one in parts])[order],
-            np.concatenate([one.queue_offset for one in parts])[order],
-            entries.reshape(-1, ENTRY_SIZE_BYTES)[order],
-        )  # fmt: skip
-
-    def _item_blocks(self) -> Iterator[Row]:
-        if not self._items:
-            return
-        starts, firsts, parts = zip(*self._items, strict=True)
-        counts = [len(one.key_hash) for one in parts]
-        packed = np.empty(sum(counts), ITEM_DTYPE)
-        packed["hash"] = np.concatenate([one.key_hash for one in parts])
-        packed["physical"] = np.concatenate([one.physical_offset for one in parts])
-        packed["stored"] = np.concatenate([one.store_timestamp_ms for one in parts])
-        numbers = [np.arange(at, at + count) for at, count in zip(firsts, counts, strict=True)]
-        yield from self._cut(
-            [INDEX_TARGET], np.zeros(len(packed), np.int64), np.repeat(np.array(starts), counts),
-            np.concatenate(numbers), packed.view(np.uint8).reshape(-1, ENTRY_SIZE_BYTES),
-        )  # fmt: skip
-
-    def _cut(
-        self,
-        names: Sequence[bytes],
-        targets: npt.NDArray[Any],
-        pieces: Int64Array,
-        numbers: Int64Array,
-        content: Bytes,
-    ) -> Iterator[Row]:
-        """Yield blocks of what is sorted by target, each of one piece and numbered in a row."""
-        is_new = np.diff(numbers) != 1
-        is_new |= (targets[1:] != targets[:-1]) | (pieces[1:] != pieces[:-1])
-        bounds = [0, *(np.flatnonzero(is_new) + 1).tolist(), len(numbers)]
+        content = np.concatenate(contents).reshape(-1, ENTRY_SIZE_BYTES).take(order, axis=0)
+        is_new = np.diff(number) != 1
+        is_new |= (target[1:] != target[:-1]) | (piece[1:] != piece[:-1])
+        names = list(self._targets)
+        bounds = [0, *(np.flatnonzero(is_new) + 1).tolist(), len(number)]
         for first, after in itertools.pairwise(bounds):
             for start in range(first, after, _BLOCK_ROWS):
                 stop = min(after, start + _BLOCK_ROWS)
                 data = packed(content[start:stop])
                 self._ordinal += 1
                 yield (
-                    names[int(targets[start])], int(pieces[start]), self._ordinal,
-                    int(numbers[start]), stop - start, data, zlib.crc32(data),
+                    names[int(target[start])], int(piece[start]), self._ordinal,
+                    int(number[start]), stop - start, data, zlib.crc32(data),
                 )  # fmt: skip
+        self._held, self.held_count = [], 0
 
 
 def _target(queue: TaskQueue) -> bytes:

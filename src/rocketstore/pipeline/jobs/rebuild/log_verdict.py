@@ -46,18 +46,9 @@ CLOCK_MARGIN_MS: Final = CLOCK_TOLERANCE_MS
 
 
 class Verdict(NamedTuple):
-    """What a log holds.
+    """What a log holds: pieces whose records are messages, ranges that an earlier log left.
 
-    Attributes
-    ----------
-    kept
-        Pieces whose records are messages, in order.
-    leftovers
-        Ranges whose records an earlier log left.
-    end
-        Physical offset after the last message.
-    damage
-        Damaged ranges before it.
+    `end` is the physical offset after the last message, `damage` lies before it.
     """
 
     kept: list[Piece]
@@ -81,19 +72,10 @@ def judge(
     *,
     now_ms: int,
 ) -> Verdict:
-    """Return what is log.
+    """Return what is log, from what each task has met and the log's files, missing ones too.
 
-    Parameters
-    ----------
-    location
-        Of the store.
-    segments
-        Files of its log, missing ones too.
-    facts
-        What each task has met.
-    ask
-        Returns the blocks of entries of the pieces that begin in some ranges: target, piece, first,
-        count.
+    `ask` returns the blocks of entries of the pieces that begin in some ranges: target, piece,
+    first, count.
     """
     pieces = sorted((one for some in facts for one in some.pieces), key=lambda one: one.start)
     damage = sorted((one for some in facts for one in some.damage), key=lambda one: one.start)
@@ -210,10 +192,7 @@ class _Evidence:
     def keys(self, chain: Piece, times: list[list[int]], *, at_end: bool) -> KeyColumns:
         """Return what the judge needs of a chain, with store times at one end of the rows.
 
-        Parameters
-        ----------
-        times
-            Of any records, which count where none has an entry, and of those that can have one.
+        `times` are those of any records, which count where none has an entry, and of normal ones.
         """
         if not any(start <= chain.start and chain.stop <= stop for start, stop in self._loaded):
             self.load([(chain.start, chain.stop)])

@@ -44,13 +44,7 @@ _RENAME_EXCHANGE: Final = 2
 
 @contextmanager
 def locked(root: Path) -> Iterator[None]:
-    """Hold the lock of a store, as a writer does, and tidy up what a killed rebuild left.
-
-    Raises
-    ------
-    StoreLockedError
-        Somebody has it open, Java or ours, here or elsewhere.
-    """
+    """Hold the lock of a store, as a writer does, and tidy up what a killed rebuild left."""
     lock = StoreLock.acquire(StoreLayout.of(root).lock)
     try:
         finish_interrupted(root)
@@ -59,20 +53,18 @@ def locked(root: Path) -> Iterator[None]:
         lock.release()
 
 
-class Swap(msgspec.Struct, frozen=True):
-    """One directory that is replaced; inodes tell which is which after a kill."""
-
-    name: str
-    new_inode: int
-    old_inode: int | None
-
-
 class Journal(msgspec.Struct, frozen=True):
-    """What a commit is going to do; paths are relative to the store."""
+    """What a commit is going to do; paths are relative to the store.
+
+    Attributes
+    ----------
+    swaps
+        Name of each directory, inode of the new one and of the old; these tell which is which.
+    """
 
     staging: str
     kept: str
-    swaps: list[Swap]
+    swaps: list[tuple[str, int, int | None]]
 
 
 def commit(
@@ -80,31 +72,15 @@ def commit(
 ) -> str | None:
     """Put new directories in the place of the old ones; the caller holds the lock.
 
-    Parameters
-    ----------
-    staging
-        ``rebuild/<id>``, whole; its files were synced by those that wrote them.
-    names
-        ``consumequeue``, ``index``: what is replaced.
-    now_ms
-        The time, for the directory where the old ones are kept.
-
-    Returns
-    -------
-    str or None
-        Where the old directories are, relative to the store; None when there were none.
-
-    Raises
-    ------
-    StoreError
-        A directory cannot be replaced: it is a link or a mount of its own.
+    What is below `staging`, ``rebuild/<id>``, is whole, and its files are synced. Returns where the
+    old directories are, relative to the store; None when there were none.
     """
     disk = disk or Disk()
     for name in names:
         _refuse_link(root / name)
         for directory, _, _ in os.walk(staging / name, topdown=False):
             disk.fsync_directory(Path(directory))
-    swaps = [Swap(name, (staging / name).stat().st_ino, _inode(root / name)) for name in names]
+    swaps = [(name, (staging / name).stat().st_ino, _inode(root / name)) for name in names]
     kept = _kept_directory(root, now_ms)
     journal = Journal(
         staging.relative_to(root).as_posix(), kept.relative_to(root).as_posix(), swaps
@@ -113,8 +89,8 @@ def commit(
     disk.fsync_directory(root)
     # It names index files that are about to go; the next opening would miss them.
     forget_known_ends(root, keep_queues=True, disk=disk)
-    for swap in swaps:
-        _swap(root, staging, swap, disk)
+    for name, _, old_inode in swaps:
+        _swap(root / name, staging / name, has_old=old_inode is not None, disk=disk)
         disk.fsync_directory(root)
         disk.fsync_directory(staging)
     is_kept = _keep_old(root, journal, disk)
@@ -135,19 +111,19 @@ def finish_interrupted(root: Path, *, disk: Disk | None = None) -> None:
         return
     journal = _read_journal(root)
     if journal is not None:
-        for swap in journal.swaps:
-            new = root / journal.staging / swap.name
-            if not (root / swap.name).exists() and _inode(new) == swap.new_inode:
-                disk.replace(new, root / swap.name)
+        for name, new_inode, _ in journal.swaps:
+            new = root / journal.staging / name
+            if not (root / name).exists() and _inode(new) == new_inode:
+                disk.replace(new, root / name)
         disk.fsync_directory(root)
         _keep_old(root, journal, disk)
     _sweep(root, disk)
     _log.warning("rebuild.swept", root=str(root), had_journal=journal is not None)
 
 
-def _swap(root: Path, staging: Path, swap: Swap, disk: Disk) -> None:
-    current, new = root / swap.name, staging / swap.name
-    if swap.old_inode is None:
+def _swap(current: Path, new: Path, *, has_old: bool, disk: Disk) -> None:
+    """Let two names change places in one step."""
+    if not has_old:
         disk.replace(new, current)
         return
     try:
@@ -159,12 +135,11 @@ def _swap(root: Path, staging: Path, swap: Swap, disk: Disk) -> None:
                 hint="consumequeue and index have to lie on the store's own file system",
             ) from error
         # The file system cannot exchange: for a moment there is none, which the journal mends.
-        disk.replace(current, staging / f"old-{swap.name}")
+        disk.replace(current, new.with_name(f"old-{new.name}"))
         disk.replace(new, current)
 
 
 def _exchange(one: Path, other: Path) -> None:
-    """Let two names change places in one step."""
     function = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
     if function is None:
         raise OSError(errno.ENOSYS, "no renameat2")
@@ -178,11 +153,11 @@ def _exchange(one: Path, other: Path) -> None:
 def _keep_old(root: Path, journal: Journal, disk: Disk) -> bool:
     """Move directories that were replaced to ``repair/``; return whether there are any."""
     staging, kept = root / journal.staging, root / journal.kept
-    for swap in journal.swaps:
-        for candidate in (staging / swap.name, staging / f"old-{swap.name}"):
-            if swap.old_inode is not None and _inode(candidate) == swap.old_inode:
+    for name, _, old_inode in journal.swaps:
+        for candidate in (staging / name, staging / f"old-{name}"):
+            if old_inode is not None and _inode(candidate) == old_inode:
                 disk.make_directory(kept)
-                disk.replace(candidate, kept / swap.name)
+                disk.replace(candidate, kept / name)
                 disk.fsync_directory(kept)
     return kept.is_dir()
 

@@ -86,13 +86,9 @@ class RebuildReport(NamedTuple):
 
     Attributes
     ----------
-    target
-        Where the new queues and index are: the store, unless another place was asked for.
     refused_count
         Records without an entry because another one has the place, or because topic, queue id or
         queue offset cannot be true.
-    damage
-        Damaged ranges inside the log; records are missing there.
     kept_places
         Places of each queue whose records are gone, by topic and queue id: numbers that were given
         out, and are not given again.
@@ -148,17 +144,10 @@ def rebuild(
     max_split_bytes
         Most bytes of the log that one task reads.
 
-    Returns
-    -------
-    RebuildReport
-        What was found and made.
-
     Raises
     ------
     StoreLockedError
         A writer has the store, here or elsewhere.
-    NotAStoreError
-        There is no CommitLog.
     StoreDamagedError
         There is no CommitLog file although queues have entries (K-R10); or what was written is not
         what was to be written.
@@ -190,10 +179,7 @@ def rebuild(
 
 
 def make_queues(spark: SparkSession, store: str, config: StoreConfig) -> RebuildReport:
-    """Make queues and index of a store that has a log only, and that nobody has seen yet.
-
-    On a disk as on an object store they are written where they belong.
-    """
+    """Make queues and index where they belong, of a store that has a log only and is new."""
     now_ms = time.time_ns() // 1_000_000
     return _Rebuild(spark, store, config, DEFAULT_SPLIT_BYTES, now_ms).build(store)
 
@@ -346,7 +332,8 @@ class LogRows:
         """Return target, piece, first and count of entries of pieces that begin in `ranges`."""
         inside = " OR ".join(f"piece >= {start} AND piece < {stop}" for start, stop in ranges)
         rows = self._rows.where(f"startswith(target, X'{QUEUE_TARGET.hex()}')")
-        return _collected(rows.where(inside or "false").sort("piece", "ordinal"))
+        rows = rows.where(inside or "false").sort("piece", "ordinal")
+        return _collected(rows.select("target", "piece", "first", "count"))
 
     def write(self, verdict: Verdict, old: Sequence[str], writing: FileWriting) -> pa.Table:
         """Let `writing` have the blocks of each target, in the order of the log; return its rows.

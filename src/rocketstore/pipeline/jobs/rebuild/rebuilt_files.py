@@ -56,6 +56,7 @@ if TYPE_CHECKING:
 
     from rocketstore.config import StoreSizes
     from rocketstore.format.queue_entry import EntryArray
+    from rocketstore.pipeline.files import FileEntry
     from rocketstore.verification.unbacked import LogBounds
 
 WRITTEN_SCHEMA: Final = (
@@ -207,18 +208,18 @@ class FileWriting(NamedTuple):
         # Only file by file: one damaged name must not make files up to it.
         while base in old:
             first = max(end, base // ENTRY_SIZE_BYTES)
-            entries = self._old_entries(old[base].path, first - base // ENTRY_SIZE_BYTES)
+            entries = self._old_entries(old[base], first - base // ENTRY_SIZE_BYTES)
             runs = unbacked_runs(entries, first, self.log)
             given = max([given, *(one.stop for one in runs if one.kind in _GIVEN)])
             base += files.file_bytes
         files.fill(end, given, KEPT_PLACE_BYTES)
         return given - end
 
-    def _keep_vanished(self, old: Mapping[int, Any], files: QueueWriter) -> int:
+    def _keep_vanished(self, old: Mapping[int, FileEntry], files: QueueWriter) -> int:
         """Keep the last file of a queue that has no record left, if it says what was given."""
         for base in sorted(old, reverse=True):
             first = base // ENTRY_SIZE_BYTES
-            entries = self._old_entries(old[base].path, 0)
+            entries = self._old_entries(old[base], 0)
             for run in reversed(unbacked_runs(entries, 0, self.log)):
                 if run.kind is UnbackedKind.EXPIRED and old[base].size == files.file_bytes:
                     files.write(first, entries)
@@ -228,15 +229,15 @@ class FileWriting(NamedTuple):
                     return run.stop
         return 0
 
-    def _old_entries(self, path: str, first: int) -> EntryArray:
-        """Return the entries of a file from some number on, and zeros after its end."""
-        entries = np.zeros(self.sizes.entries_per_file - first, ENTRY_DTYPE)
-        view = entries.view(np.uint8).data
-        with opened(files_at(self.store)[0], path) as file:
-            read = file.read_into(first * ENTRY_SIZE_BYTES, view)
+    def _old_entries(self, old: FileEntry, first: int) -> EntryArray:
+        """Return the entries of a file from some number on, without zeros that end it."""
+        start = first * ENTRY_SIZE_BYTES
+        with opened(files_at(self.store)[0], old.path) as file:
+            stop = min(file.data_stop(old.size), self.sizes.consume_queue_file_bytes)
+            count = -(-max(0, stop - start) // ENTRY_SIZE_BYTES)
+            content = file.read(start, count * ENTRY_SIZE_BYTES)
         # What is left of an entry that was cut off does not count.
-        view[read - read % ENTRY_SIZE_BYTES : read] = bytes(read % ENTRY_SIZE_BYTES)
-        return entries
+        return np.frombuffer(content, ENTRY_DTYPE, len(content) // ENTRY_SIZE_BYTES)
 
 
 def items_per_file(sizes: StoreSizes) -> int:
@@ -257,7 +258,8 @@ class EntryPlaces:
 
     Dispatch enters records in the order of the log: the first record of a queue chooses the file in
     which the queue begins, what stands in a place stays, a gap is filled if so many records can be
-    missing, and a record that comes late gets a place that only a filler holds.
+    missing, and a record that comes late gets a place that only a filler holds
+    (ConsumeQueue.putMessagePositionInfo; spec B12, F6).
 
     Attributes
     ----------
@@ -267,12 +269,6 @@ class EntryPlaces:
         One past the last place that is taken.
     holes
         Places that fillers hold, in order.
-    refused_count
-        Records without an entry.
-
-    Notes
-    -----
-    Source: ConsumeQueue.putMessagePositionInfo (spec B12, F6), as ``EntryDecisions`` of dispatch.
     """
 
     def __init__(self, entries_per_file: int) -> None:
@@ -288,19 +284,18 @@ class EntryPlaces:
     ) -> Iterator[tuple[int, int, int]]:
         """Yield rows ``[start, stop)`` of entries that get the places from a queue offset on.
 
-        Parameters
-        ----------
-        first
-            Queue offset that the first row states; it rises by one from row to row.
-        next_number
-            What the record after these states; None when there is none.
+        The first row states the queue offset `first`, each later one one more, the record after
+        them `next_number`.
         """
         physical, count = entries["physical_offset"], len(entries)
         if self.begin < 0:
-            if count == 1 and not self._may_begin(first, int(physical[0]), next_number):
+            # A forged number would refuse all records after it.
+            goes_on = next_number is None or 0 <= next_number - first <= self._entries_per_file
+            if count == 1 and not goes_on and not is_likely_beginning(first, int(physical[0])):
                 self.refused_count += 1
                 return
-            self._begin_at(first)
+            self.begin, self.following = first - first % self._entries_per_file, first
+            self.holes = [(self.begin, first)] if self.begin < first else []
         row = 0
         while row < count:
             offset, stop = first + row, row + 1
@@ -315,18 +310,6 @@ class EntryPlaces:
             end = int(physical[stop - 1]) + int(entries["record_size"][stop - 1])
             self._reached = max(self._reached, end)
             row = stop
-
-    def _may_begin(self, offset: int, physical_offset: int, next_number: int | None) -> bool:
-        """Whether a queue may begin at a number: a forged one would refuse all after it."""
-        if is_likely_beginning(offset, physical_offset):
-            return True
-        return next_number is None or 0 <= next_number - offset <= self._entries_per_file
-
-    def _begin_at(self, offset: int) -> None:
-        self.begin = offset - offset % self._entries_per_file
-        self.following = offset
-        if self.begin < offset:
-            self.holes.append((self.begin, offset))
 
     def _reaches(self, offset: int, physical_offset: int) -> bool:
         """Fill up to a place, if so many records can be missing before it."""
@@ -391,13 +374,7 @@ def whole_file(path: str, size: int) -> Iterator[int]:
 
 
 def take_over(directory: str, written: Sequence[Mapping[str, Any]], sizes: StoreSizes) -> None:
-    """Check the files of every target, give index files their names, and put all in its place.
-
-    Raises
-    ------
-    StoreError
-        A file is missing or not whole.
-    """
+    """Check the files of every target, give index files their names, and put all in its place."""
     found = _sizes(directory)
     index = [row for row in written if row["target"].startswith(INDEX_TARGET)]
     index.sort(key=lambda row: int(row["target"][1:]))
