@@ -144,7 +144,7 @@ def test_retries_and_dead_letters_are_counted_by_group_and_times(busy, found):
 DELAYS_MS = {1: 1_000, 3: 10_000, 5: 60_000, 18: 7_200_000}
 
 
-def test_delayed_messages_wait_until_due_when_nothing_tells_of_their_delivery(busy, found):
+def test_delayed_messages_wait_until_due_when_nothing_says_that_they_were_delivered(busy, found):
     _, tables = found
     waiting = Counter()
     for put in busy[1]:
@@ -158,7 +158,7 @@ def test_delayed_messages_wait_until_due_when_nothing_tells_of_their_delivery(bu
     assert {row["level"]: row["delayMs"] for row in tables["delays"]} == DELAYS_MS
 
 
-def test_delayed_messages_wait_behind_the_delivered_offset_and_may_be_overdue(tmp_path):
+def test_delayed_messages_wait_after_the_delivered_offset_and_may_be_overdue(tmp_path):
     store = tmp_path / "store"
     puts = write_log(store, busy_puts(1_500))
     (store / "config").mkdir()

@@ -57,6 +57,19 @@ def test_a_directory_that_is_there_is_refused_and_left_alone(store, tmp_path):
     assert contents(tmp_path) == before
 
 
+def test_a_place_may_be_called_like_a_pattern(store, tmp_path):
+    make_report(store, tmp_path / "a", now_ms=START_MS)
+    report = make_report(store, tmp_path / "it's [a-z]*?", now_ms=START_MS)
+    assert contents(report.page.parent) == contents(tmp_path / "a")
+
+
+def test_a_table_that_cannot_be_made_is_one_clear_error(store, tmp_path, monkeypatch):
+    monkeypatch.setitem(TABLES, "topics", "SELECT error('no room for more')")
+    with pytest.raises(StoreError, match=r"tables of the report cannot be made .*no room for more"):
+        make_report(store, tmp_path / "report")
+    assert [path.name for path in tmp_path.iterdir()] == ["store"]
+
+
 def test_a_report_that_fails_half_way_leaves_nothing(store, tmp_path, monkeypatch):
     def fail(_findings):
         raise OSError(28, "No space left on device")

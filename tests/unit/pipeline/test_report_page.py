@@ -152,7 +152,7 @@ def test_a_store_of_unwritten_files_is_said_to_hold_nothing(store):
     assert "No damage found." in text
 
 
-def test_one_message_without_tag_and_key_is_told_in_the_singular(store):
+def test_one_message_without_tag_and_key_is_written_in_the_singular(store):
     report = report_of(store, [PUT])
     page = read_page(report.page)
     assert "1 message of 1 topic in 1 queue, stored 2023-11-14 22:13:20 UTC" in page.text
@@ -169,7 +169,7 @@ def test_messages_without_any_believable_time_have_no_traffic_and_no_latency(sto
     assert report.summary["withoutStoreTime"] == 3
 
 
-def test_clocks_that_differ_are_told(store):
+def test_clocks_that_differ_are_named(store):
     text = read_page(report_of(store, [PUT, PUT | {"latency_ms": -90_000}]).page).text
     assert "1 message (50.0 %) state to be born after they were stored, by up to 1.5 min" in text
 

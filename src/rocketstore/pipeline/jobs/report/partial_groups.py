@@ -93,7 +93,7 @@ BUCKET_BITS: Final = 5
 above the beginning of its bucket, and below 64 each number has its own."""
 
 NUMBER_MAX: Final = 2**52
-"""Larger numbers are counted as this one: up to here, a float tells the power of two exactly."""
+"""Larger numbers are counted as this one: up to here, a float gives the power of two exactly."""
 
 WAYS: Final = ("direct", "delayed", "retried", "committed")
 """How a message came to where it is stored. All but the first carry the born time of an earlier

@@ -194,7 +194,7 @@ def report_page(findings: Row) -> str:
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
-        # Names come from whoever wrote the store: escaped, and nothing in them unseen.
+        # Names come from producers: they are escaped, and nothing in them stays unseen.
         finalize=lambda value: page_charts.visible(value) if type(value) is str else value,
     )
     templates.filters |= page_charts.FILTERS

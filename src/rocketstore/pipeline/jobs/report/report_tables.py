@@ -14,7 +14,7 @@ KEY_ROWS: Final = 1_000
 """Keys that tables ``keys`` and ``allKeys`` list."""
 
 MAP_CELLS: Final = 200
-"""Parts of a file that the damage map tells apart."""
+"""Parts of a file that the damage map draws."""
 
 MACROS: Final = """
 CREATE MACRO moment(ms) AS make_timestamp_ms(ms)::TIMESTAMPTZ;
