@@ -10,7 +10,7 @@ from __future__ import annotations
 import datetime as dt
 import sys
 import unicodedata
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from xml.etree import ElementTree as ET
 
 import jinja2.filters
@@ -54,21 +54,13 @@ class Bar(NamedTuple):
     is_odd: bool = False
 
 
-class Chart(NamedTuple):
-    """Bars, and a drawing of them as HTML; small charts have none: the template draws them."""
-
-    caption: str
-    bars: Sequence[Bar]
-    svg: str = ""
-
-
 def bar_chart(
     caption: str,
     bars: Sequence[Bar],
     text_of: Callable[[float], str] | None = None,
     width: int = 1_000,
-) -> Chart:
-    """Return bars with both axes, each of which the keyboard reaches."""
+) -> str:
+    """Return a drawing of bars with both axes, as HTML; the keyboard reaches each bar."""
     import pygal  # noqa: PLC0415 - what importing it leaves is removed here
 
     # pygal leaves an import hook of Python 3.3's kind, for plugins that nobody has here.
@@ -104,7 +96,7 @@ def bar_chart(
     shown = (bar for bar in bars if bar.value)
     for shape, bar in zip(drawing.iterfind(".//g[@class='bar']"), shown, strict=True):
         _finish(shape, bar, width)
-    return Chart(caption, bars, ET.tostring(drawing, "unicode", short_empty_elements=False))
+    return ET.tostring(drawing, "unicode", short_empty_elements=False)
 
 
 def _finish(shape: ET.Element, bar: Bar, chart_width: int) -> None:
@@ -141,6 +133,30 @@ def time_bars(
         label = moment_text(at, "%m-%d" if at % DAY_MS == 0 and step < DAY_MS else pattern)
         bars.append(Bar(value, moment_text(at), text_of(value), "" if at % step else label))
     return bars
+
+
+def power_bars(
+    powers: Sequence[dict[str, Any]], text_of: Callable[[float], str], most_labels: int
+) -> list[Bar]:
+    """Return bars by power of two, labelled where they begin."""
+    step = -(-len(powers) // most_labels)
+    bars = []
+    for number, bar in enumerate(powers):
+        name, label, count = "below 0", "< 0", bar["messages"]
+        if bar["low"] is not None:
+            name = label = text_of(bar["low"])
+            name += "" if bar["low"] == bar["high"] else f" to {text_of(bar['high'])}"
+            label = "" if number % step else label
+        bars.append(Bar(count, name, count_text(count), label, is_odd=bar["low"] is None))
+    return bars
+
+
+def count_bars(rows: Sequence[dict[str, Any]], name: str, label: str = "") -> list[Bar]:
+    """Return a bar for each row, called as patterns such as ``queue {queueId}`` say."""
+    return [
+        Bar(row["messages"], name.format(**row), count_text(row["messages"]), label.format(**row))
+        for row in rows
+    ]
 
 
 # --- words --------------------------------------------------------------------------------------

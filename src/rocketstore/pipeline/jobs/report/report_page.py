@@ -11,7 +11,6 @@ import pyarrow.compute
 
 from rocketstore.format.file_name import file_name
 from rocketstore.pipeline.jobs.report import page_charts, report_tables
-from rocketstore.pipeline.jobs.report.page_charts import STEPS_MS, Bar, Chart, bar_chart, count_text
 from rocketstore.pipeline.jobs.report.partial_groups import NAME_MAX_BYTES, NOTES, WAYS
 
 if TYPE_CHECKING:
@@ -49,15 +48,6 @@ OUTLIER_SHARE: Final = 0.001
 OUTLIER_STRETCH: Final = 4
 """How many times longer they may make the axis."""
 
-TITLES: Final = {
-    "sizes": "Messages by size of body",
-    "direct": "Sent directly",
-    "delayed": "Delivered after a delay",
-    "retried": "Given back by consumers",
-    "committed": "Committed by a transaction",
-    "retries": "Retries by how often a message was given back",
-}
-
 
 def findings_of(plan: ReportPlan, engine: DuckDBPyConnection) -> Row:
     """Return all that the page shows, as JSON can hold it: times in ms, sizes in bytes.
@@ -81,7 +71,9 @@ def findings_of(plan: ReportPlan, engine: DuckDBPyConnection) -> Row:
     measured = ask(report_tables.LATENCIES)
     by_way = {way: [row for row in measured if row["way"] == way] for way in WAYS}
     found["latencies"] = {way: _powers(rows) for way, rows in by_way.items() if rows}
-    found["retryTimes"] = ask(report_tables.RETRY_TIMES)
+    times = {row["times"]: row["messages"] for row in ask(report_tables.RETRY_TIMES)}
+    listed = range(min(times, default=0), max(times, default=-1) + 1)
+    found["retryTimes"] = [{"times": one, "messages": times.get(one, 0)} for one in listed]
     found["groups"] = ask(report_tables.GROUPS, rows=SHOWN["groups"])
     found["files"] = ask(report_tables.FILES, rows=SHOWN["files"])
     for row in found["files"]:
@@ -138,7 +130,11 @@ def _traffic(plan: ReportPlan, ask: Ask) -> Row:
     first, last, width = row["firstMs"], row["lastMs"], plan.width_ms
     if last - first > OUTLIER_STRETCH * (row["highMs"] - row["lowMs"] + BARS_MIN * width):
         first, last = row["lowMs"], row["highMs"]
-    width = next(one for one in STEPS_MS if one >= width and last // one - first // one < BARS_MAX)
+    width = next(
+        one
+        for one in page_charts.STEPS_MS
+        if one >= width and last // one - first // one < BARS_MAX
+    )
     start = first // width * width
     count = (last - start) // width + 1
     if count < BARS_MIN:
@@ -203,53 +199,5 @@ def report_page(findings: Row) -> str:
         shown=SHOWN,
         cells=report_tables.MAP_CELLS,
         words=page_charts.FILTERS,
-        charts=_charts(findings),
+        charts=page_charts,
     )
-
-
-def _charts(findings: Row) -> dict[Any, Chart]:
-    """Return the charts of the page, by what they are of."""
-    charts: dict[Any, Chart] = {}
-    traffic = findings["traffic"]
-    if traffic:
-        start, width = traffic["startMs"], traffic["widthMs"]
-        for name, text_of in (("messages", count_text), ("bytes", page_charts.size_text)):
-            caption = f"{name.title()} per {page_charts.width_text(width)}"
-            bars = page_charts.time_bars(start, width, traffic[name], text_of)
-            charts[name] = bar_chart(caption, bars, text_of)
-        for topic, counts in traffic["topics"].items():
-            caption = f"Messages of {topic} over time, at most {count_text(max(counts))}"
-            bars = page_charts.time_bars(start, width, counts, count_text)
-            charts["topic", topic] = Chart(caption, bars)
-    for queues in findings["cardQueues"]:
-        topic = queues[0]["topic"]
-        bars = [_count_bar(f"queue {one['queueId']}", one["messages"]) for one in queues]
-        charts["queues", topic] = Chart(f"Messages of {topic} by queue", bars)
-    if findings["sizes"]:
-        charts["sizes"] = _histogram("sizes", findings["sizes"], page_charts.size_text, 1_000)
-    for way, powers in findings["latencies"].items():
-        charts[way] = _histogram(way, powers, page_charts.duration_text, 480)
-    times = {row["times"]: row["messages"] for row in findings["retryTimes"]}
-    if len(times) > 1:
-        listed = range(min(times), max(times) + 1)
-        bars = [_count_bar(f"{one} times", times.get(one, 0), str(one)) for one in listed]
-        charts["retries"] = bar_chart(TITLES["retries"], bars)
-    return charts
-
-
-def _histogram(name: str, powers: list[Row], text_of: Callable[..., str], width: int) -> Chart:
-    """Return bars by power of two, labelled where they begin."""
-    step = -(-len(powers) // (width // 80))
-    bars = []
-    for number, bar in enumerate(powers):
-        if bar["low"] is None:
-            bars.append(_count_bar("below 0", bar["messages"], "< 0")._replace(is_odd=True))
-            continue
-        low = text_of(bar["low"])
-        title = low if bar["low"] == bar["high"] else f"{low} to {text_of(bar['high'])}"
-        bars.append(_count_bar(title, bar["messages"], "" if number % step else low))
-    return bar_chart(TITLES[name], bars, width=width)
-
-
-def _count_bar(name: str, messages: int, label: str = "") -> Bar:
-    return Bar(messages, name, count_text(messages), label)
