@@ -7,7 +7,7 @@ PYTEST := .venv/bin/python -m pytest
 help: ## Show the commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
-setup: ## Create .venv, compile the kernels, find a JDK
+setup: ## Create .venv with the package, find a JDK
 	@scripts/setup
 
 demo: setup ## Import 336,776 real flights into a store and query it

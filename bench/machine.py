@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-LIBRARIES = ("numpy", "numba", "isal", "msgspec")
+LIBRARIES = ("numpy", "Cython", "isal", "msgspec")
 
 
 def describe(directory: Path) -> dict[str, Any]:

@@ -144,7 +144,6 @@ def main() -> None:
     parser.add_argument("--messages", type=int, default=400_000)
     parser.add_argument("--directory", type=Path, default=None, help="default: a temporary one")
     arguments = parser.parse_args()
-    kernels.warm()
     root = Path(tempfile.mkdtemp(dir=arguments.directory))
     try:
         for body_size in BODY_SIZES:

@@ -130,7 +130,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--log-mb", type=int, default=512, help="size of each synthetic log")
     log_size = parser.parse_args().log_mb * MB
-    print(f"kernels ready after {kernels.warm():.2f} s", flush=True)
     bench_crc()
     bench_scan(log_size)
     bench_resync(log_size)

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from rocketstore.format.record import decode_record
 from rocketstore.scan import kernels
 from rocketstore.scan.columns import new_columns
-from rocketstore.scan.reference import resync as reference_resync
-from rocketstore.scan.reference import walk as reference_walk
 from rocketstore.scan.scanner import scan_segment
 from support.fuzzing import check_mutations, fuzz_with_atheris
 from support.guarded_memory import guarded
+from support.oracle import resync as reference_resync
+from support.oracle import walk as reference_walk
 from support.scan_strategies import damaged_logs
 from support.synthetic_log import SyntheticLog
 from support.vectors import vector

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rocketstore.native import columns as compiled
+from rocketstore.native import index as compiled_index
 from rocketstore.scan.columns import new_columns
-from rocketstore.scan.reference import audit as reference
 from rocketstore.scan.scanner import scan_segment
 from support.guarded_memory import guarded
+from support.oracle import audit as reference
 from support.synthetic_log import SyntheticLog
-
-compiled = pytest.importorskip("rocketstore.scan.compiled.audit")
 
 NAME = "INNER_MULTI_DISPATCH"
 PROPERTIES = st.lists(
@@ -63,7 +62,7 @@ def test_links_are_judged_as_by_the_reference(rows: list, slots: int, cut: int) 
     items = np.array([(h, o, 0, p) for h, o, p in rows], dtype=reference.ITEM_DTYPE)
     content = items.tobytes()
     answers = []
-    for follow in (compiled.follow_items, reference.follow_items):
+    for follow in (compiled_index.follow_items, reference.follow_items):
         newest, found = np.zeros(slots, np.int64), np.zeros(5, np.int64)
         follow(guarded(content[: cut * 20]), 1, newest, found)
         follow(guarded(content[cut * 20 :]), 1 + min(cut, len(rows)), newest, found)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from rocketstore.format.client_batch import encode_client_batch
 from rocketstore.format.properties import DELAY, INNER_MULTI_DISPATCH, decode_properties
 from rocketstore.format.record import decode_record
-from rocketstore.scan.batch_state import (
+from rocketstore.native.batch_state import (
     BATCH_COLUMN_COUNT,
     COUNT_SHIFT,
     MESSAGE_FIXED_SIZE,
@@ -19,9 +19,9 @@ from rocketstore.scan.batch_state import (
     BatchPlan,
     BatchRefusal,
 )
-from rocketstore.scan.reference import batch as reference
+from support.oracle import batch as reference
 
-compiled = pytest.importorskip("rocketstore.scan.compiled.batch")
+compiled = pytest.importorskip("rocketstore.native.batch")
 
 V4_HOST = bytes([10, 0, 0, 1, 0, 0, 4, 210])
 V6_HOST = bytes(range(16)) + bytes([0, 0, 4, 210])

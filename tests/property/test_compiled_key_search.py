@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from rocketstore.format.index_file import IndexLayout, decode_header
 from rocketstore.format.java_hash import key_hash, string_hash
 from rocketstore.format.record import decode_intact
-from rocketstore.scan.reference.index import find_items, positive_hash, put_item
 from rocketstore.storage.reading import key_search
 from rocketstore.storage.reading.key_search import KeySearch
 from support.guarded_memory import guarded
+from support.oracle.index import find_items, positive_hash, put_item
 from support.scan_strategies import damaged_logs
 from support.synthetic_log import MAGIC_V1, MAGIC_V2, SyntheticLog
 

@@ -10,14 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rocketstore.format.java_hash import key_hash
-from rocketstore.scan.reference import dispatch as reference_dispatch
-from rocketstore.scan.reference import index as reference_index
 from support.memory_dispatch import MemoryDispatch
+from support.oracle import dispatch as reference_dispatch
+from support.oracle import index as reference_index
 from support.scan_strategies import damaged_logs, properties_blocks
 from support.synthetic_log import SyntheticLog
 
-compiled_dispatch = pytest.importorskip("rocketstore.scan.compiled.dispatch")
-compiled_index = pytest.importorskip("rocketstore.scan.compiled.index")
+compiled_dispatch = pytest.importorskip("rocketstore.native.dispatch")
+compiled_index = pytest.importorskip("rocketstore.native.index")
 
 TOPICS = (b"TopicA", b"AaTopic", b"BBTopic", "Thema-ä".encode())
 KEYS = st.lists(

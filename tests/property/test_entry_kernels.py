@@ -10,18 +10,18 @@ from hypothesis import strategies as st
 from rocketstore.format.index_file import IndexLayout
 from rocketstore.scan import kernels
 from rocketstore.scan.columns import RecordColumns, new_columns
-from rocketstore.scan.reference import dispatch as reference_dispatch
-from rocketstore.scan.reference import entries as reference_entries
-from rocketstore.scan.reference import index as reference_index
-from rocketstore.scan.reference.walk import walk
 from rocketstore.verification.expectation import expected_items
 from rocketstore.verification.queue_numbers import QueueNumbers
 from support.memory_dispatch import MemoryDispatch
+from support.oracle import dispatch as reference_dispatch
+from support.oracle import entries as reference_entries
+from support.oracle import index as reference_index
+from support.oracle.walk import walk
 from support.scan_strategies import damaged_logs
 from support.synthetic_log import SyntheticLog
 
-compiled_entries = pytest.importorskip("rocketstore.scan.compiled.entries")
-compiled_index = pytest.importorskip("rocketstore.scan.compiled.index")
+compiled_entries = pytest.importorskip("rocketstore.native.columns")
+compiled_index = pytest.importorskip("rocketstore.native.index")
 
 TOPICS = (b"TopicA", b"AaTopic", b"BBTopic", "Thema-ä".encode(), b"\xff\xfe")
 KEYS = st.lists(st.sampled_from([b"k1", b"Aa", b"BB", "schlüssel".encode(), b""]), max_size=4)
@@ -96,7 +96,7 @@ def test_listed_items_make_the_index_file_that_dispatch_makes(log):
     items = found.key_hash, found.physical_offset, found.store_timestamp_ms
     layout = IndexLayout(7, 300)
     made = [np.zeros(layout.size_bytes, np.uint8) for _ in range(2)]
-    kernels.load("put_items")(made[0], 7, 300, *items)
+    kernels.put_items(made[0], 7, 300, *items)
     reference_index.put_items(made[1], 7, 300, *items)
     assert made[0].tobytes() == made[1].tobytes()
     expected = run.index_files[0].tobytes() if run.index_files else bytes(layout.size_bytes)

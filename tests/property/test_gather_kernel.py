@@ -15,15 +15,15 @@ from hypothesis import strategies as st
 
 from rocketstore.format.java_hash import string_hash
 from rocketstore.format.queue_entry import FILLER, encode_entries
-from rocketstore.scan.gather_plan import GatherStop, gather_plan
-from rocketstore.scan.reference.gather import gather as reference
+from rocketstore.native.gather_plan import GatherStop, gather_plan
 from rocketstore.storage.reading import raw_page
 from rocketstore.storage.results import GetMessageStatus, GetRawResult
 from support.guarded_memory import guarded
+from support.oracle.gather import gather as reference
 from support.scan_strategies import damaged_logs
 from support.synthetic_log import MAGIC_V2, SyntheticLog
 
-compiled = pytest.importorskip("rocketstore.scan.compiled.gather").gather
+compiled = pytest.importorskip("rocketstore.native.page").gather
 
 needs_gatherer = pytest.mark.skipif(
     raw_page._Gatherer is None,

@@ -8,13 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rocketstore.format.java_hash import string_hash
-from rocketstore.scan.reference import hits as reference
-from rocketstore.scan.reference.index import positive_hash, put_item
 from support.guarded_memory import guarded
+from support.oracle import hits as reference
+from support.oracle.index import positive_hash, put_item
 from support.scan_strategies import damaged_logs
 from support.synthetic_log import SyntheticLog
 
-compiled = pytest.importorskip("rocketstore.scan.compiled.hits")
+compiled = pytest.importorskip("rocketstore.native.lookup")
 
 SLOTS, ITEMS = 4, 40
 TOPICS = ("AaTopic", "BBTopic", "T")

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rocketstore.format.properties import decode_properties
-from rocketstore.scan.compiled import properties as compiled
-from rocketstore.scan.reference import properties as reference
+from rocketstore.native import columns as compiled
 from support.guarded_memory import guarded
+from support.oracle import properties as reference
 from support.scan_strategies import properties_blocks
 
 BOTH = pytest.mark.parametrize("module", [compiled, reference], ids=["compiled", "reference"])

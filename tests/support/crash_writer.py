@@ -77,7 +77,8 @@ class CrashWriter(LineProcess):
 
 def serve() -> None:
     """Answer commands until the input ends."""
-    kernels.warm()
+    for name in kernels.KERNELS:
+        getattr(kernels, name)
     for line in sys.stdin:
         command = json.loads(line)
         name = command.pop("cmd")

@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from rocketstore.scan.columns import Column, StopReason, new_columns
-from rocketstore.scan.dispatch_state import (
+from rocketstore.native.dispatch_state import (
     INDEX_COLUMN_COUNT,
     QUEUE_COLUMN_COUNT,
     SLOT_COLUMN_COUNT,
@@ -24,6 +23,7 @@ from rocketstore.scan.dispatch_state import (
     Step,
     slot_of,
 )
+from rocketstore.scan.columns import Column, StopReason, new_columns
 
 ENTRY = 20
 FILLER = bytes(8) + b"\x7f\xff\xff\xff" + bytes(8)

@@ -18,9 +18,9 @@ from rocketstore.format.file_name import parse_file_name
 from rocketstore.format.java_hash import string_hash
 from rocketstore.format.properties import decode_properties
 from rocketstore.scan.columns import COLUMN_COUNT, Column, RecordColumns, StopReason
-from rocketstore.scan.reference.resync import resync
-from rocketstore.scan.reference.walk import walk
 from rocketstore.units import ByteRange, QueueKey
+from support.oracle.resync import resync
+from support.oracle.walk import walk
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

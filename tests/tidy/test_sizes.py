@@ -17,12 +17,6 @@ LONGER_FUNCTIONS: dict[str, str] = {
     "src/rocketstore/storage/log/commit_log.py::append_plainly": (
         "the hot path of every put: a call per part would cost a tenth of the throughput"
     ),
-    "src/rocketstore/scan/compiled/gather.py::gather": (
-        "one loop over the entries of a page, whose state is a dozen local numbers"
-    ),
-    "src/rocketstore/scan/reference/gather.py::gather": (
-        "the twin of that kernel, kept line by line beside it"
-    ),
 }
 """Path, or ``path::name``, and the reason why it may be longer."""
 

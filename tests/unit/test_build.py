@@ -10,6 +10,15 @@ import pytest
 from rocketstore.scan import kernels
 
 MODULES = (
+    "rocketstore.native.batch",
+    "rocketstore.native.columns",
+    "rocketstore.native.dispatch",
+    "rocketstore.native.index",
+    "rocketstore.native.java_hash",
+    "rocketstore.native.lookup",
+    "rocketstore.native.page",
+    "rocketstore.native.resync",
+    "rocketstore.native.walk",
     "rocketstore.format._decode",
     "rocketstore.format._properties",
     "rocketstore.storage.log._append",

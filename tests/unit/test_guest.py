@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from rocketstore import Message, MessageStore, StoreConfig
+from rocketstore import MessageStore, StoreConfig
 from rocketstore.events import get_logger
-from rocketstore.scan import kernels
 from rocketstore.storage.statistics import PutTotals, StoreStatistics
 from support.said import capture_logs
 
@@ -52,7 +51,7 @@ def state():
         "streams": [str(sys.stdout), str(sys.stderr)],
     }
 
-import numpy, numba  # what these change when they are imported is theirs
+import numpy  # what these change when they are imported is theirs
 before = state()
 import rocketstore
 from rocketstore import *
@@ -173,27 +172,3 @@ def test_only_a_put_after_the_first_is_worth_a_warning() -> None:
         statistics.note_slow_put(501)
     assert [(line["event"], line["took_ms"]) for line in logs] == [("put.slow", 501)]
     assert statistics.put_time_max_ms == 9_000
-
-
-def test_the_kernel_of_a_batch_is_loaded_outside_the_put_s_time_and_its_lock(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with MessageStore.open(tmp_path, StoreConfig(**SMALL)) as store:
-        store.put(Message(topic="orders", body=b"0"))
-        now_ns = 0
-        load, seen = kernels.load, []
-
-        def slow(name: str):
-            nonlocal now_ns
-            now_ns += 9_000_000_000
-            seen.append((name, store._parts.log.locked_since_ms))
-            return load(name)
-
-        monkeypatch.setattr(kernels, "load", slow)
-        monkeypatch.delitem(vars(kernels), "write_batch", raising=False)
-        monkeypatch.setattr("rocketstore.storage.log.batch_writer.monotonic_ns", lambda: now_ns)
-        with capture_logs() as logs:
-            # A body that is no bytes goes the plain way, which asks for the kernel.
-            store.put_batch([Message(topic="orders", body=bytearray(b"1"))] * 3)
-        assert ("write_batch", 0) in seen
-        assert [line for line in logs if line["event"] == "put.slow"] == []

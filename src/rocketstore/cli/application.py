@@ -35,7 +35,6 @@ COMMANDS: Final = (
     ("pipeline", "app", "Jobs over whole stores, on Spark: needs rocketstore[pipeline]."),
     ("bench", "app", "Measure puts, gets and scans on this machine."),
     ("demo", "demo", "Import 336,776 real flights into a store, query and verify it."),
-    ("warm", "warm", "Compile every kernel into the cache, for quick starts later."),
 )
 """Name, attribute of the module ``rocketstore.cli.<name>``, and what the help says; a module is
 imported when its command is used, so that ``rocketstore --help`` is quick."""

@@ -155,13 +155,11 @@ def scan(
 def _temporary_store(
     directory: Path | None, settings: StoreSettings | None
 ) -> Iterator[MessageStore]:
-    from rocketstore.scan import kernels
     from rocketstore.storage.store import MessageStore
 
     config = (settings or StoreSettings()).load_for_writing()
     if directory is not None:
         must_exist(directory)
-    kernels.warm()
     root = Path(tempfile.mkdtemp(prefix="rocketstore-bench-", dir=directory))
     try:
         with MessageStore.open(root, config) as store:

@@ -1,6 +1,6 @@
 """The modules of this package that are C: optional twins of plain functions.
 
-They are built with the package where there is a C compiler (``hatch_build.py``), and left out
+They are built with the package where there is a C compiler (``setup.py``), and left out
 elsewhere or with ``ROCKETSTORE_KERNELS=off``.
 
 Law: a twin gives what the plain function gives, or leaves the case to it (property tests).

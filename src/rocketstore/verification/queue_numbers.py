@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 import numpy as np
 
 from rocketstore.format.java_hash import string_hash
+from rocketstore.native.dispatch_state import SLOT_COLUMN_COUNT, slot_of
 from rocketstore.scan import kernels
 from rocketstore.scan.columns import Column
-from rocketstore.scan.dispatch_state import SLOT_COLUMN_COUNT, slot_of
 from rocketstore.units import QueueKey
 
 if TYPE_CHECKING:

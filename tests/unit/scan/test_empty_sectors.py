@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from rocketstore.format.record_text import SECTOR_SIZE_BYTES
+from rocketstore.native import index as compiled_index
+from rocketstore.native import walk as compiled
 from rocketstore.scan.columns import COLUMN_COUNT, StopReason
-from rocketstore.scan.compiled import index as compiled_index
-from rocketstore.scan.compiled import walk as compiled
-from rocketstore.scan.reference import index as reference_index
-from rocketstore.scan.reference import walk as reference
 from rocketstore.scan.scanner import scan_segment
+from support.oracle import index as reference_index
+from support.oracle import walk as reference
 from support.synthetic_log import SyntheticLog
 
 BASE = 1 << 20

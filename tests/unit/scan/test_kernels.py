@@ -1,18 +1,21 @@
-"""The door to the kernels: lazy, switchable, and kept in a cache that survives."""
+"""The door to the bulk functions: lazy and switchable; compiled and interpreted they are one."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
-import threading
-import warnings
 from pathlib import Path
 
 import pytest
 
+from rocketstore import native
+from rocketstore.native import dispatch_state
 from rocketstore.scan import kernels
+
+LOADED = "import sys, json; print(json.dumps([m in sys.modules for m in ('rocketstore.native.walk', 'pyarrow')]))"  # noqa: E501
 
 
 def run_python(code: str, **environment: str) -> str:
@@ -27,92 +30,72 @@ def run_python(code: str, **environment: str) -> str:
     return done.stdout
 
 
-LOADED = "import sys, json; print(json.dumps([m in sys.modules for m in ('numba', 'pyarrow')]))"
-
-
-def test_importing_the_package_loads_neither_compiler_nor_arrow():
-    code = "import rocketstore, rocketstore.scan.scanner, rocketstore.scan.split\n" + LOADED
+def test_importing_the_scan_loads_no_arrow_and_no_bulk_function():
+    code = "import rocketstore.scan.scanner, rocketstore.scan.split\n" + LOADED
     assert json.loads(run_python(code)) == [False, False]
 
 
-def test_switched_off_kernels_are_the_references_and_load_no_compiler():
+@pytest.mark.parametrize("switch", ["off", "on"])
+def test_the_switch_chooses_between_the_source_and_what_was_compiled(switch):
     code = (
         "from rocketstore.scan import kernels\n"
         "from rocketstore.scan.scanner import scan_segment\n"
         "assert len(list(scan_segment(bytes(64), base=0))) == 1\n"
-        "assert kernels.walk.__module__ == 'rocketstore.scan.reference.walk'\n" + LOADED
+        "import rocketstore.native.walk as walk\n"
+        "print(kernels.is_compiled(), walk.__file__.endswith('.py'))"
     )
-    assert json.loads(run_python(code, ROCKETSTORE_KERNELS="off")) == [False, False]
+    compiled = json.loads(run_python(code, ROCKETSTORE_KERNELS="off").split()[1].lower())
+    assert compiled is True
+    if switch == "on" and kernels.is_compiled():
+        assert run_python(code, ROCKETSTORE_KERNELS="on").split() == ["True", "False"]
 
 
-def test_every_kernel_in_the_table_exists_in_both_flavours(monkeypatch):
-    for switch in ("off", "on"):
-        monkeypatch.setenv(kernels.SWITCH, switch)
-        for name in kernels.KERNELS:
-            assert callable(kernels.load(name))
+def test_every_name_in_the_table_is_a_function():
     for name in kernels.KERNELS:
-        vars(kernels).pop(name, None)
+        assert callable(getattr(kernels, name))
 
 
-def test_a_kernel_that_is_in_no_table_is_no_attribute():
+def test_a_name_that_is_in_no_table_is_no_attribute():
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = kernels.nothing
-    with pytest.raises(KeyError):
-        kernels.load("nothing")
 
 
-def test_compiled_kernels_are_kept_in_the_given_directory(tmp_path):
-    code = "from rocketstore.scan import kernels; print(kernels.load('java_hash').__name__)"
-    run_python(code, NUMBA_CACHE_DIR=str(tmp_path), ROCKETSTORE_KERNELS="on")
-    kept = list((tmp_path / "rocketstore").glob("java_hash-*/**/*.nbi"))
-    assert kept
-    stamps = {path: path.stat().st_mtime_ns for path in kept}
-    run_python(code, NUMBA_CACHE_DIR=str(tmp_path), ROCKETSTORE_KERNELS="on")
-    assert {path: path.stat().st_mtime_ns for path in kept} == stamps
+def test_without_cython_at_hand_the_sources_run():
+    code = (
+        "import sys; sys.modules['cython'] = None\n"
+        "import numpy as np\n"
+        "from rocketstore.scan import kernels\n"
+        "print(kernels.java_hash(np.frombuffer(b'abc', np.uint8), 0, 3, 0))"
+    )
+    assert run_python(code, ROCKETSTORE_KERNELS="off") == "96354\n"
 
 
-@pytest.fixture
-def fresh_cache_root():
-    kernels.cache_root.cache_clear()
-    yield kernels.cache_root
-    kernels.cache_root.cache_clear()
+ENUMS = {
+    "row": {"": kernels.Column, "StopReason": kernels.StopReason},
+    "dispatch_numbers": {
+        "SlotColumn": dispatch_state.SlotColumn,
+        "QueueColumn": dispatch_state.QueueColumn,
+        "IndexColumn": dispatch_state.IndexColumn,
+        "State": dispatch_state.State,
+        "Step": dispatch_state.Step,
+    },
+    "dispatch_stops": {"DispatchStop": dispatch_state.DispatchStop},
+}
 
 
-def test_the_cache_falls_back_from_an_unusable_directory(fresh_cache_root, monkeypatch, tmp_path):
-    (tmp_path / "file").write_text("in the way")
-    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "file"))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "user"))
-    assert fresh_cache_root() == tmp_path / "user" / "rocketstore" / "numba"
-
-
-def test_no_usable_cache_is_one_warning_and_no_error(fresh_cache_root, monkeypatch, tmp_path):
-    (tmp_path / "file").write_text("in the way")
-    monkeypatch.setattr(kernels, "_cache_candidates", lambda: [Path(tmp_path / "file" / "cache")])
-    with pytest.warns(RuntimeWarning, match="NUMBA_CACHE_DIR"):
-        assert fresh_cache_root() is None
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert fresh_cache_root() is None
-
-
-def test_threads_that_load_kernels_at_once_do_not_mix_up_their_caches(monkeypatch, tmp_path):
-    """Numba's setting is one for the process: mixed up, kernels went into the working directory."""
-    compiled = pytest.importorskip("rocketstore.scan.compiled")
-    numba = pytest.importorskip("numba")
-    monkeypatch.setattr(compiled, "cache_root", lambda: tmp_path)
-    seen: list[str] = []
-
-    def load(module: str) -> None:
-        with compiled._cache_directory(f"rocketstore.scan.compiled.{module}"):
-            seen.append(Path(numba.config.CACHE_DIR).name.partition("-")[0])
-
-    before = numba.config.CACHE_DIR
-    with compiled._cache_directory("rocketstore.scan.compiled.walk"):
-        other = threading.Thread(target=load, args=("index",))
-        other.start()
-        other.join(0.1)
-        assert Path(numba.config.CACHE_DIR).name.startswith("walk-")
-        assert not seen
-    other.join(10)
-    assert seen == ["index"]
-    assert before == numba.config.CACHE_DIR
+@pytest.mark.parametrize("types", ENUMS)
+def test_the_numbers_of_the_types_are_those_of_python(types):
+    """C knows no other way to have constants: a .pxd repeats the numbers of enums."""
+    source = Path(native.__file__).with_name(f"{types}.pxd").read_text("utf-8")
+    blocks = re.findall(r"cdef enum ?(\w*):(?:  # (\w+).*)?\n((?: {4}\w+ = -?\d+\n)+)", source)
+    found = {
+        name or comment: {
+            one: int(number)
+            for one, number in re.findall(r"(\w+) = (-?\d+)", body)
+            if not one.endswith("_COUNT")
+        }
+        for name, comment, body in blocks
+    }
+    assert found == {
+        name: {one.name: int(one) for one in enum} for name, enum in ENUMS[types].items()
+    }

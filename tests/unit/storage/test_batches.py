@@ -259,7 +259,7 @@ def test_a_batch_of_more_than_half_a_second_is_logged(store, monkeypatch):
         lambda event, **fields: logged.append((event, fields)),
         raising=False,
     )
-    kernels.load("write_batch")
+    assert callable(kernels.write_batch)
     times = iter([0, 500_000_000, 0, 501_000_000])
     monkeypatch.setattr("rocketstore.storage.log.batch_writer.monotonic_ns", lambda: next(times))
     store.put_batch(messages(2))

@@ -21,15 +21,15 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 
 from rocketstore.events import get_logger
-from rocketstore.scan import kernels
-from rocketstore.scan.columns import Column, RecordColumns, StopReason, new_columns
-from rocketstore.scan.dispatch_state import (
+from rocketstore.native.dispatch_state import (
     NO_LEVEL_DELAY_MS,
     STATE_COUNT,
     DispatchStop,
     State,
     Step,
 )
+from rocketstore.scan import kernels
+from rocketstore.scan.columns import Column, RecordColumns, StopReason, new_columns
 from rocketstore.storage.dispatch.arrival import Arrival, ArrivalBoard
 from rocketstore.storage.dispatch.entry_decisions import PREPARED_BIT, EntryDecisions
 from rocketstore.storage.dispatch.walk_ahead import (
@@ -42,7 +42,7 @@ from rocketstore.units import ByteRange
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from rocketstore.scan.dispatch_state import Int64Array
+    from rocketstore.native.dispatch_state import Int64Array
     from rocketstore.storage.files.mapped_file import MappedFile
     from rocketstore.storage.files.mapped_file_queue import MappedFileQueue
     from rocketstore.storage.index.index_service import IndexService

@@ -25,7 +25,7 @@ from rocketstore.units import MiB
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from rocketstore.scan.dispatch_state import Int64Array
+    from rocketstore.native.dispatch_state import Int64Array
     from rocketstore.storage.files.mapped_file import MappedFile
 
 AHEAD_RECORDS: Final = 8192

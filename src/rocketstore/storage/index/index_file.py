@@ -24,7 +24,7 @@ from rocketstore.format.index_file import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from rocketstore.scan.dispatch_state import ByteArray
+    from rocketstore.native.dispatch_state import ByteArray
     from rocketstore.storage.files.mapped_file import MappedFile
 
 

@@ -28,8 +28,8 @@ from rocketstore.format.index_file import (
     next_index_file_name,
 )
 from rocketstore.format.java_hash import key_hash
+from rocketstore.native.dispatch_state import INDEX_COLUMN_COUNT, IndexColumn
 from rocketstore.scan import kernels
-from rocketstore.scan.dispatch_state import INDEX_COLUMN_COUNT, IndexColumn
 from rocketstore.storage.files.mapped_file import MappedFile
 from rocketstore.storage.files.new_file import make_file
 from rocketstore.storage.index.index_file import IndexFile
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from datetime import tzinfo
     from pathlib import Path
 
-    from rocketstore.scan.dispatch_state import ByteArray, Int64Array
+    from rocketstore.native.dispatch_state import ByteArray, Int64Array
     from rocketstore.storage.files.disk import Disk
 
 _log: Final = get_logger(__name__)

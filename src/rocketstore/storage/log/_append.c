@@ -9,7 +9,7 @@
  * Source: CommitLog.DefaultAppendMessageCallback.doAppend of 4.9 (docs/format/record.md).
  */
 #include "_append.h"
-#include "_crc32.h"
+#include "crc32.h"
 
 static const uint32_t MAGIC = 0xDAA320A7u;
 
@@ -502,7 +502,6 @@ static PyType_Spec state_spec = {
 static int
 module_exec(PyObject *module)
 {
-    crc_prepare();
     append_plainly_name = PyUnicode_InternFromString("append_plainly");
     write_position_name = PyUnicode_InternFromString("write_position");
     if (append_plainly_name == NULL || write_position_name == NULL || !prepare_puts()) {

@@ -8,7 +8,7 @@
 
 enum { MESSAGE_FIXED_SIZE = 22, BATCH_HEAD_SIZE = 20 };
 
-/* Of a batch it stands for the time of the put, as in the table of `scan.batch_state`. */
+/* Of a batch it stands for the time of the put, as in the table of `native.batch_state`. */
 enum { NO_TIMESTAMP = -1 };
 
 /* What a batch returns: offset, bytes, queue offset, time and count, and the size of each record. */

@@ -28,8 +28,7 @@ from rocketstore.format.properties import (
 from rocketstore.format.record_text import storable_properties
 from rocketstore.format.refusals import refuse_special, refuse_transaction
 from rocketstore.message import DEFAULT_HOST, Message
-from rocketstore.scan import kernels
-from rocketstore.scan.batch_state import (
+from rocketstore.native.batch_state import (
     BATCH_COLUMN_COUNT,
     MESSAGE_FIXED_SIZE,
     NO_TIMESTAMP,
@@ -52,7 +51,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from rocketstore.config import StoreConfig
-    from rocketstore.scan.batch_state import Plan
+    from rocketstore.native.batch_state import Plan
     from rocketstore.storage.log.append_state import QueueCell
     from rocketstore.storage.log.commit_log import CommitLog
     from rocketstore.storage.log.put_state import AppendedBatch
@@ -261,11 +260,6 @@ class BatchWriter:
         began_ns: int,
     ) -> PutResult:
         log = self._log
-        if not kernels.is_loaded("write_batch"):
-            # Which may compile it: not under the lock, and no part of the put's time.
-            loading_ns = monotonic_ns()
-            kernels.load("write_batch")
-            began_ns += monotonic_ns() - loading_ns
         try:
             done = log.append_batch(cell, source, table, plan)
             if done == BatchRefusal.SPECIAL:

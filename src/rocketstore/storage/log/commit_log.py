@@ -19,8 +19,8 @@ from rocketstore.errors import RefusedMessageError
 from rocketstore.format.blank import END_FILE_MIN_BLANK_SIZE, encode_blank
 from rocketstore.format.record import MESSAGE_MAGIC_V1_SIGNED, body_crc, crc32, record_struct
 from rocketstore.message import TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
+from rocketstore.native.batch_state import COUNT_SHIFT, BatchPlan, BatchRefusal
 from rocketstore.scan import kernels
-from rocketstore.scan.batch_state import COUNT_SHIFT, BatchPlan, BatchRefusal
 from rocketstore.storage.clock import system_clock_ms
 from rocketstore.storage.files.touch_ahead import WINDOW_BYTES, windows_ahead
 from rocketstore.storage.log.append_state import IS_COMPILED, QueueCell
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from rocketstore.scan.batch_state import Plan
+    from rocketstore.native.batch_state import Plan
     from rocketstore.storage.files.mapped_file import MappedFile
     from rocketstore.storage.files.mapped_file_queue import MappedFileQueue
     from rocketstore.storage.files.preallocate import Preallocator
@@ -304,7 +304,7 @@ class CommitLog(WholeAppends):
         cell
             Its queue.
         source, table, plan
-            As of the kernel `scan.compiled.batch.write_batch`.
+            As of the kernel `native.batch.write_batch`.
 
         Returns
         -------

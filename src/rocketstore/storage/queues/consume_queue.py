@@ -29,7 +29,7 @@ from rocketstore.format.queue_entry import (
     is_written,
     kept_place_mask,
 )
-from rocketstore.scan.dispatch_state import QueueColumn
+from rocketstore.native.dispatch_state import QueueColumn
 from rocketstore.storage.queues.queue_entries import CHUNK_BYTES, QueueEntries, message_places
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from rocketstore.format.queue_entry import (
     filler_mask,
     written_mask,
 )
-from rocketstore.scan.dispatch_state import QueueColumn
+from rocketstore.native.dispatch_state import QueueColumn
 from rocketstore.storage.reading.read_sources import MappedWindow
 from rocketstore.units import KiB
 

@@ -15,7 +15,7 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, Final
 
 from rocketstore.events import get_logger
-from rocketstore.scan.dispatch_state import QueueColumn
+from rocketstore.native.dispatch_state import QueueColumn
 
 if TYPE_CHECKING:
     import mmap

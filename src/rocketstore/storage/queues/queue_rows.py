@@ -1,7 +1,7 @@
 """The arrays by which dispatch kernels find queues and write into them.
 
 One row of `queues` per queue, found through the hash table `slots` by topic bytes and queue id.
-The columns are named in ``rocketstore.scan.dispatch_state``.
+The columns are named in ``rocketstore.native.dispatch_state``.
 
 Law: rows are added only by the thread that dispatches, and only while no kernel runs, since adding
 may replace an array. Other threads read single numbers through `value`.
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from rocketstore.format.java_hash import string_hash
-from rocketstore.scan.dispatch_state import (
+from rocketstore.native.dispatch_state import (
     QUEUE_COLUMN_COUNT,
     SLOT_COLUMN_COUNT,
     QueueColumn,
@@ -23,7 +23,7 @@ from rocketstore.scan.dispatch_state import (
 )
 
 if TYPE_CHECKING:
-    from rocketstore.scan.dispatch_state import ByteArray, Int64Array
+    from rocketstore.native.dispatch_state import ByteArray, Int64Array
 
 _FIRST_ROWS: Final = 64
 _FIRST_TOPIC_BYTES: Final = 2048

@@ -2,7 +2,7 @@
  * of the result, and nothing in between.
  *
  * Law: a page comes out only if every entry of it points at an intact record of the topic and queue
- * asked for, and then it equals what the kernel `scan.compiled.gather` selects. Everything else (a
+ * asked for, and then it equals what the kernel `native.page` selects. Everything else (a
  * filler, a lost record, another file or queue, more than
  * `MOST_RECORDS` or `MOST_BYTES`) gives None, and the kernel is asked. Every length is compared with
  * the maps before a byte is read; the caller holds them, and the buffers are held here, where the

@@ -1,6 +1,6 @@
 /* The messages that carry a key, compiled: from an item of an index file to the decoded message.
  *
- * Law: what comes out is what the kernel `scan.compiled.hits` and a decoding of its hits give. A
+ * Law: what comes out is what the kernel `native.lookup` and a decoding of its hits give. A
  * question that is not plain (text that is not ASCII, a number of more than 64 bits) is left to them;
  * a record of the second magic number, or that the compiled decoder does not take, is left to
  * `KeySearch._hit_at`; the file of a record elsewhere is asked of `KeySearch._place_of`. Every number

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Final, TypeAlias, cast
 import numpy as np
 
 from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES, ENTRY_STRUCT
+from rocketstore.native.gather_plan import GatherStop, GatherView, gather_plan
 from rocketstore.scan import kernels
-from rocketstore.scan.gather_plan import GatherStop, GatherView, gather_plan
 from rocketstore.storage.reading.get_page import (
     FILTER_WINDOW_BYTES,
     PageRequest,

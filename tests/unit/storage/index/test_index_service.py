@@ -13,12 +13,12 @@ from rocketstore.errors import FlushFailedError, StoreFullError
 from rocketstore.format.index_file import IndexLayout, decode_header, decode_item
 from rocketstore.format.java_hash import key_hash
 from rocketstore.scan import kernels
-from rocketstore.scan.reference.index import put_item
 from rocketstore.storage.files.disk import Disk
 from rocketstore.storage.files.mapped_file import MappedFile
 from rocketstore.storage.index.index_service import IndexService
 from support.dispatch_parts import INDEX_LAYOUT, DispatchParts, SettableClock
 from support.golden_stores import golden_store
+from support.oracle.index import put_item
 from support.said import capture_logs
 
 LAYOUT = IndexLayout(5, 8)

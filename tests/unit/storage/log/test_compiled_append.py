@@ -281,5 +281,5 @@ def test_many_threads_leave_one_unbroken_row(tmp_path):
 
 
 def test_switched_off_kernels_switch_the_compiled_append_off_too(monkeypatch):
-    monkeypatch.setenv(kernels.SWITCH, "off")
+    monkeypatch.setattr(kernels, "is_compiled", lambda: False)
     assert append_state._chosen() == (PlainQueueCell, PlainAppendState)

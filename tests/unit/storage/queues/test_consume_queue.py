@@ -12,7 +12,7 @@ import pytest
 
 from rocketstore.errors import FlushFailedError
 from rocketstore.format.queue_entry import FILLER, FILLER_BYTES, QueueEntry, encode_entry
-from rocketstore.scan.dispatch_state import QueueColumn
+from rocketstore.native.dispatch_state import QueueColumn
 from rocketstore.storage.files.disk import Disk
 from rocketstore.storage.queues.consume_queue import PutEntry
 from rocketstore.storage.queues.queue_table import ConsumeQueueTable

@@ -20,9 +20,9 @@ from rocketstore.errors import StoreDamagedError
 from rocketstore.format.file_name import is_directory_name
 from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES
 from rocketstore.message import TRANSACTION_PREPARED
+from rocketstore.native.dispatch_state import NO_LEVEL_DELAY_MS
 from rocketstore.pipeline.log_read import read_split
 from rocketstore.scan.columns import RecordColumns
-from rocketstore.scan.dispatch_state import NO_LEVEL_DELAY_MS
 from rocketstore.verification.expectation import (
     LIGHT_QUEUE_PREFIX,
     expected_entries,

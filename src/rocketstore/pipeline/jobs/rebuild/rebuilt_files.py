@@ -148,7 +148,7 @@ class FileWriting(NamedTuple):
     ) -> tuple[int, int, int, int]:
         """Write an index file, which the driver names; return items, 0, 0, the first one's time."""
         layout = IndexLayout(self.sizes.hash_slot_count, self.sizes.index_item_count)
-        size, put = items_per_file(self.sizes), kernels.load("put_items")
+        size, put = items_per_file(self.sizes), kernels.put_items
         count = first_ms = mapped = 0
         with whole_file(f"{attempt}/index", layout.size_bytes) as descriptor:
             mapping = mmap.mmap(descriptor, layout.size_bytes)

@@ -1,0 +1,89 @@
+"""Build the compiled parts: the sources of ``rocketstore.native`` by Cython, and modules in C.
+
+Where there is no C compiler the package is built without them: everything works, and is slower.
+``python setup.py build_ext --inplace`` builds them where they are imported from.
+
+``ROCKETSTORE_BUILD`` chooses: ``off`` builds none, ``require`` fails where one cannot be built,
+``strict`` does that and takes warnings for errors, ``checked`` is ``require`` with every position
+compared with its stretch of bytes, for fuzzers.
+"""
+
+import os
+import sys
+from pathlib import Path
+
+from Cython.Build import cythonize
+from setuptools import Extension, setup
+
+WISH = os.environ.get("ROCKETSTORE_BUILD", "on").lower()
+PACKAGE = Path("src/rocketstore")
+LOG = PACKAGE / "storage/log"
+
+NATIVE = (
+    "batch",
+    "columns",
+    "dispatch",
+    "index",
+    "java_hash",
+    "lookup",
+    "page",
+    "resync",
+    "walk",
+)
+"""The sources of ``rocketstore.native`` that are compiled; each has its types in a .pxd."""
+
+C_MODULES = {
+    "rocketstore.storage.log._append": [
+        LOG / name for name in ("_append.c", "_message.c", "_put.c", "_put_batch.c")
+    ],
+    "rocketstore.storage.log._put_group": [
+        LOG / name for name in ("_put_group.c", "_group.c", "_turns.c")
+    ],
+    "rocketstore.storage.reading._gather": [PACKAGE / "storage/reading/_gather.c"],
+    "rocketstore.storage.reading._key_search": [PACKAGE / "storage/reading/_key_search.c"],
+    "rocketstore.format._decode": [PACKAGE / "format/_decode.c"],
+    "rocketstore.format._properties": [PACKAGE / "format/_properties.c"],
+}
+
+DIRECTIVES = {
+    # The .pxd beside a source gives the types; what they leave open follows from them.
+    "annotation_typing": False,
+    "infer_types": True,
+    # Positions are checked by the sources; what Python would check again costs a third.
+    "boundscheck": WISH == "checked",
+    "wraparound": False,
+    "initializedcheck": False,
+    "cdivision": True,
+}
+
+FLAGS = ["-g0", "-fno-strict-aliasing", "-fstack-protector-strong"]
+LINK_FLAGS = ["-Wl,-z,relro,-z,now"]
+if WISH == "strict":
+    FLAGS += ["-Wall", "-Werror", "-Wno-unused-function", "-Wno-unreachable-code"]
+
+
+def extensions() -> list[Extension]:
+    """Return what is to be compiled."""
+    if WISH == "off" or not sys.platform.startswith("linux"):
+        return []
+    native = {f"rocketstore.native.{name}": [PACKAGE / f"native/{name}.py"] for name in NATIVE}
+    modules = [
+        Extension(
+            name,
+            [str(source) for source in sources],
+            include_dirs=[str(PACKAGE / "native")],
+            depends=[str(header) for header in sorted(sources[0].parent.glob("*.h"))],
+            define_macros=[("ROCKETSTORE_CHECKED", "1")] if WISH == "checked" else [],
+            extra_compile_args=FLAGS,
+            extra_link_args=LINK_FLAGS,
+            optional=WISH == "on",
+        )
+        for name, sources in (native | C_MODULES).items()
+    ]
+    built: list[Extension] = cythonize(
+        modules, build_dir="build/cython", compiler_directives=DIRECTIVES, language_level=3
+    )
+    return built
+
+
+setup(ext_modules=extensions())

@@ -1,0 +1,200 @@
+/* Reads and writes of numbers in a stretch of bytes, for the modules of rocketstore.native.
+ *
+ * Law: numbers are big-endian and need no alignment. A caller compares every position with the
+ * stretch before it uses it; a build with ROCKETSTORE_CHECKED ends the process where one did not.
+ */
+#ifndef ROCKETSTORE_BYTES_H
+#define ROCKETSTORE_BYTES_H
+
+#include <endian.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "crc32.h"
+
+typedef struct {
+    unsigned char *start;
+    ptrdiff_t size;
+} Bytes;
+
+#ifdef ROCKETSTORE_CHECKED
+#define CHECK_RANGE(bytes, at, count)                                                               \
+    do {                                                                                            \
+        if ((at) < 0 || (count) < 0 || (at) > (bytes).size - (ptrdiff_t)(count)) {                  \
+            abort();                                                                                \
+        }                                                                                           \
+    } while (0)
+#else
+#define CHECK_RANGE(bytes, at, count) ((void)0)
+#endif
+
+/* Numbers, of which as many are there as their user was told. */
+typedef long long *Numbers;
+
+static inline Bytes
+bytes_at(const void *start, ptrdiff_t size)
+{
+    return (Bytes){(unsigned char *)start, size};
+}
+
+static inline long long
+load_u8(Bytes bytes, ptrdiff_t at)
+{
+    CHECK_RANGE(bytes, at, 1);
+    return bytes.start[at];
+}
+
+static inline long long
+load_i16(Bytes bytes, ptrdiff_t at)
+{
+    uint16_t value;
+    CHECK_RANGE(bytes, at, sizeof value);
+    memcpy(&value, bytes.start + at, sizeof value);
+    return (int16_t)be16toh(value);
+}
+
+static inline long long
+load_u32(Bytes bytes, ptrdiff_t at)
+{
+    uint32_t value;
+    CHECK_RANGE(bytes, at, sizeof value);
+    memcpy(&value, bytes.start + at, sizeof value);
+    return be32toh(value);
+}
+
+static inline long long
+load_i32(Bytes bytes, ptrdiff_t at)
+{
+    return (int32_t)load_u32(bytes, at);
+}
+
+static inline long long
+load_i64(Bytes bytes, ptrdiff_t at)
+{
+    uint64_t value;
+    CHECK_RANGE(bytes, at, sizeof value);
+    memcpy(&value, bytes.start + at, sizeof value);
+    return (long long)be64toh(value);
+}
+
+/* Eight bytes as a number whose lowest byte comes first. */
+static inline unsigned long long
+load_word(Bytes bytes, ptrdiff_t at)
+{
+    uint64_t value;
+    CHECK_RANGE(bytes, at, sizeof value);
+    memcpy(&value, bytes.start + at, sizeof value);
+    return le64toh(value);
+}
+
+static inline void
+store_u8(Bytes bytes, ptrdiff_t at, long long number)
+{
+    CHECK_RANGE(bytes, at, 1);
+    bytes.start[at] = (unsigned char)number;
+}
+
+static inline void
+store_i16(Bytes bytes, ptrdiff_t at, long long number)
+{
+    uint16_t value = htobe16((uint16_t)number);
+    CHECK_RANGE(bytes, at, sizeof value);
+    memcpy(bytes.start + at, &value, sizeof value);
+}
+
+static inline void
+store_i32(Bytes bytes, ptrdiff_t at, long long number)
+{
+    uint32_t value = htobe32((uint32_t)number);
+    CHECK_RANGE(bytes, at, sizeof value);
+    memcpy(bytes.start + at, &value, sizeof value);
+}
+
+static inline void
+store_i64(Bytes bytes, ptrdiff_t at, long long number)
+{
+    uint64_t value = htobe64((uint64_t)number);
+    CHECK_RANGE(bytes, at, sizeof value);
+    memcpy(bytes.start + at, &value, sizeof value);
+}
+
+/* Bytes of a mapping that its owner holds, by their address. */
+static inline Bytes
+bytes_mapped(long long address, ptrdiff_t size)
+{
+    return bytes_at((const void *)(uintptr_t)address, size);
+}
+
+static inline void
+copy_bytes(Bytes target, ptrdiff_t to, Bytes source, ptrdiff_t at, ptrdiff_t size)
+{
+    CHECK_RANGE(target, to, size);
+    CHECK_RANGE(source, at, size);
+    memcpy(target.start + to, source.start + at, (size_t)size);
+}
+
+static inline void
+clear_bytes(Bytes bytes, ptrdiff_t at, ptrdiff_t stop)
+{
+    CHECK_RANGE(bytes, at, stop - at);
+    memset(bytes.start + at, 0, (size_t)(stop - at));
+}
+
+/* Let other threads see a number after everything that was written before it. */
+static inline void
+publish(Numbers numbers, ptrdiff_t at, long long number)
+{
+    __atomic_store_n(numbers + at, number, __ATOMIC_RELEASE);
+}
+
+/* How many zero bits stand below the lowest one of a word that is not zero. */
+static inline int
+trailing_zeros(unsigned long long word)
+{
+    return __builtin_ctzll(word);
+}
+
+/* Where a byte stands first in [at, end), or `end`. */
+static inline ptrdiff_t
+find_byte(Bytes bytes, ptrdiff_t at, ptrdiff_t end, int byte)
+{
+    CHECK_RANGE(bytes, at, end - at);
+    const uint64_t each = 0x0101010101010101u;
+    for (; at + 8 <= end; at += 8) {
+        uint64_t word = load_word(bytes, at) ^ each * (unsigned)byte;
+        uint64_t zeros = (word - each) & ~word & each << 7;
+        if (zeros != 0) {
+            return at + (__builtin_ctzll(zeros) >> 3);
+        }
+    }
+    for (; at < end && bytes.start[at] != byte; at++) {
+    }
+    return at;
+}
+
+/* Ask for the cache line of a position, which may be outside. */
+static inline void
+prefetch(Bytes bytes, ptrdiff_t at)
+{
+    __builtin_prefetch((const void *)((uintptr_t)bytes.start + (uintptr_t)at));
+}
+
+/* CRC-32 of a range as a record keeps it, masked to 31 bits. */
+static inline long long
+crc_of(Bytes bytes, ptrdiff_t at, ptrdiff_t size)
+{
+    CHECK_RANGE(bytes, at, size);
+    return crc32_of(bytes.start + at, (size_t)size) & 0x7FFFFFFF;
+}
+
+/* The CRC-32 of bytes whose beginning has `crc` and whose rest is the range, unmasked. */
+static inline long long
+crc_continued(Bytes bytes, ptrdiff_t at, ptrdiff_t stop, long long crc)
+{
+    CHECK_RANGE(bytes, at, stop - at);
+    return crc32_continued((uint32_t)crc, bytes.start + at, (size_t)(stop - at));
+}
+
+#endif

@@ -1,0 +1,346 @@
+"""What jobs ask of whole columns of records: slices, properties, queues and index items.
+
+Law: a queue's number or an index item is what ``follow`` (``native.dispatch``) would have used for
+the same record: it calls the same functions.
+
+Sources: DefaultMessageStore.checkMultiDispatchQueue, IndexService.buildIndex, and 4.9.3's
+MessageDecoder.string2messageProperties (spec F3.3, F8, F10).
+"""
+
+from __future__ import annotations
+
+try:
+    import cython
+except ImportError:
+    from rocketstore.native import no_cython as cython
+
+if not cython.compiled:
+    from rocketstore.native.dispatch_state import SlotColumn
+    from rocketstore.native.index import positive_hash
+    from rocketstore.native.java_hash import hash_of
+    from rocketstore.native.row import Column
+    from rocketstore.native.view import (
+        Bytes,
+        Numbers,
+        bytes_of,
+        copy_bytes,
+        crc_of,
+        find_byte,
+        load_u8,
+        numbers_of,
+        row_at,
+        rows_of,
+        slot_at,
+    )
+
+_EXTRA_QUEUES = b"INNER_MULTI_DISPATCH\x01"
+_TOPIC_FACTOR = 0x9E3779B1
+_QUEUE_FACTOR = 0x85EBCA77
+
+
+# --- slices -----------------------------------------------------------------------------------
+
+
+def copy_all(data: Bytes, at: Numbers, size: Numbers, target: Bytes) -> int:
+    """Do what `copy_slices` says."""
+    written = 0
+    for i in range(min(at.shape[0], size.shape[0])):
+        begin = at[i]
+        length = size[i]
+        if begin < 0 or length < 0 or begin > data.size - length:
+            return -1
+        if written > target.size - length:
+            return -1
+        copy_bytes(target, written, data, begin, length)
+        written += length
+    return written
+
+
+def copy_slices(buffer: Bytes, at: Numbers, size: Numbers, target: Bytes) -> int:
+    """Copy ``buffer[at[i]:at[i] + size[i]]`` for each i to `target`, one after the other.
+
+    Returns the bytes written; -1 when a slice is not inside the buffer or `target` is too small.
+    """
+    source = bytes_of(buffer)
+    room = bytes_of(target)
+    with cython.nogil:
+        written = copy_all(source, at, size, room)
+    return int(written)
+
+
+def sum_all(data: Bytes, at: Numbers, size: Numbers, target: Numbers) -> int:
+    """Do what `slice_crcs` says, `target` being long enough."""
+    count = min(at.shape[0], size.shape[0])
+    for i in range(count):
+        begin = at[i]
+        length = size[i]
+        if begin < 0 or length < 0 or begin > data.size - length:
+            return -1
+        target[i] = crc_of(data, begin, length)
+    return count
+
+
+def slice_crcs(buffer: Bytes, at: Numbers, size: Numbers, target: Numbers) -> int:
+    """Put the CRC-32 of ``buffer[at[i]:at[i] + size[i]]``, 31 bits of it, into ``target[i]``.
+
+    Returns how many; -1 when a slice is not inside the buffer or `target` is too small.
+    """
+    if min(at.shape[0], size.shape[0]) > target.shape[0]:
+        return -1
+    data = bytes_of(buffer)
+    numbers = numbers_of(target)
+    with cython.nogil:
+        count = sum_all(data, at, size, numbers)
+    return count
+
+
+def body_crc(buffer: Bytes, position: int, size: int) -> int:
+    """CRC-32 of ``buffer[position:position + size]`` as a record keeps it, masked to 31 bits."""
+    data = bytes_of(buffer)
+    if position < 0 or size < 0 or position > data.size - size:
+        raise ValueError("the range is not inside the buffer")
+    return crc_of(data, position, size)
+
+
+# --- properties -------------------------------------------------------------------------------
+
+
+def has_name_before(data: Bytes, parts: Numbers, first: int, part: int) -> bool:
+    """Return whether a part of the same block, from row `first` on, has the name of row `part`.
+
+    Of a block of more than 64 names nothing is known: it may.
+    """
+    if part - first > 64:
+        return True
+    at = parts[part, 0]
+    size = parts[part, 1]
+    for other in range(first, part):
+        if parts[other, 1] != size:
+            continue
+        same = 0
+        while same < size and load_u8(data, at + same) == load_u8(data, parts[other, 0] + same):
+            same += 1
+        if same == size:
+            return True
+    return False
+
+
+def split_all(
+    data: Bytes, at: Numbers, size: Numbers, ends: Numbers, parts: Numbers
+) -> tuple[int, int]:
+    """Do what `split_properties` says, the arrays having the right shapes."""
+    count = 0
+    doubtful = 0
+    for block in range(at.shape[0]):
+        position = at[block]
+        length = size[block]
+        if position < 0 or length < 0 or position > data.size - length:
+            return -1, 0
+        stop = position + length
+        first = count
+        while position < stop:
+            end = find_byte(data, position, stop, 2)
+            name_stop = find_byte(data, position, end, 1)
+            if name_stop > position and name_stop + 1 < end:
+                if count >= parts.shape[0]:
+                    return -1, 0
+                parts[count, 0] = position
+                parts[count, 1] = name_stop - position
+                parts[count, 2] = name_stop + 1
+                parts[count, 3] = end - name_stop - 1
+                if has_name_before(data, parts, first, count):
+                    doubtful = 1
+                count += 1
+            position = end + 1
+        ends[block] = count
+    return count, doubtful
+
+
+def split_properties(
+    buffer: Bytes, at: Numbers, size: Numbers, ends: Numbers, parts: Numbers
+) -> tuple[int, int]:
+    """Fill `parts` with place and size of each name and value of ``buffer[at[i]:at[i] + size[i]]``.
+
+    A part counts when something stands before its first name separator and after it (4.9.3,
+    MessageDecoder.string2messageProperties).
+
+    Parameters
+    ----------
+    ends
+        Filled with the number of parts up to and including each block's.
+    parts
+        Shape ``(n, 4)``: name's place, name's size, value's place, value's size.
+
+    Returns
+    -------
+    count, doubtful
+        Rows filled, -1 when a block is not inside the buffer or an array is too short; and 1 when
+        some block may hold a name twice, else 0.
+    """
+    if size.shape[0] < at.shape[0] or ends.shape[0] < at.shape[0] or parts.shape[1] != 4:
+        return -1, 0
+    data = bytes_of(buffer)
+    with cython.nogil:
+        found = split_all(data, at, size, ends, parts)
+    return found
+
+
+def starts_with_extra_queues(data: Bytes, at: int) -> bool:
+    """Return whether ``INNER_MULTI_DISPATCH`` with its separator stands at `at`."""
+    for i in range(21):
+        if load_u8(data, at + i) != _EXTRA_QUEUES[i]:
+            return False
+    return True
+
+
+def has_extra_queues(data: Bytes, row: Numbers) -> bool:
+    """Return whether the properties of a record have ``INNER_MULTI_DISPATCH``."""
+    at = row[Column.PROPERTIES_AT]
+    stop = at + row[Column.PROPERTIES_SIZE]
+    while at + 21 <= stop:
+        if starts_with_extra_queues(data, at):
+            return True
+        at = find_byte(data, at, stop, 2) + 1
+    return False
+
+
+def list_extra_queues(buffer: Bytes, cols: Numbers, rows: Numbers) -> int:
+    """List the records whose properties have ``INNER_MULTI_DISPATCH``.
+
+    Parameters
+    ----------
+    buffer, cols
+        Records and their bytes.
+    rows
+        Filled with row numbers; at least as long as `cols`.
+
+    Returns
+    -------
+    int
+        How many rows.
+    """
+    data = bytes_of(buffer)
+    records = rows_of(cols)
+    count = 0
+    for number in range(min(cols.shape[0], rows.shape[0])):
+        if has_extra_queues(data, row_at(records, number)):
+            rows[count] = number
+            count += 1
+    return count
+
+
+# --- queues and index items -------------------------------------------------------------------
+
+
+def find_queue(slots: Numbers, slot_count: int, topics: Bytes, data: Bytes, row: Numbers) -> int:
+    """Return the number of a record's queue in the table of ``native.dispatch_state``, or -1."""
+    topic_hash = row[Column.TOPIC_HASH]
+    queue_id = row[Column.QUEUE_ID]
+    at = row[Column.TOPIC_AT]
+    size = row[Column.TOPIC_SIZE]
+    mixed = (topic_hash * _TOPIC_FACTOR) ^ (queue_id * _QUEUE_FACTOR)
+    number = (mixed ^ (mixed >> 15)) & (slot_count - 1)
+    while True:
+        slot = slot_at(slots, number)
+        if slot[SlotColumn.QUEUE] < 0:
+            return -1
+        if (
+            slot[SlotColumn.TOPIC_HASH] == topic_hash
+            and slot[SlotColumn.QUEUE_ID] == queue_id
+            and slot[SlotColumn.TOPIC_SIZE] == size
+        ):
+            begin = slot[SlotColumn.TOPIC_AT]
+            k = 0
+            while k < size and load_u8(topics, begin + k) == load_u8(data, at + k):
+                k += 1
+            if k == size:
+                return slot[SlotColumn.QUEUE]
+        number = (number + 1) & (slot_count - 1)
+
+
+def number_queues(
+    buffer: Bytes, cols: Numbers, first: int, slots: Numbers, topics: Bytes, numbers: Numbers
+) -> int:
+    """Put the number of each record's queue into `numbers`, from row `first` on.
+
+    Parameters
+    ----------
+    buffer, cols
+        Records and their bytes.
+    first
+        Row to begin with.
+    slots, topics
+        The table of queues, see ``native.dispatch_state``; its ``QUEUE`` column holds the numbers.
+    numbers
+        As long as `cols`; -1 for a record without a queue entry (prepared, rolled back).
+
+    Returns
+    -------
+    int
+        The first row whose queue the table does not have, else the number of rows.
+    """
+    data = bytes_of(buffer)
+    names = bytes_of(topics)
+    records = rows_of(cols)
+    table = rows_of(slots)
+    count = min(cols.shape[0], numbers.shape[0])
+    for number in range(first, count):
+        row = row_at(records, number)
+        kind = row[Column.SYS_FLAG] & 0xC
+        if kind == 0x4 or kind == 0xC:
+            numbers[number] = -1
+            continue
+        queue = find_queue(table, slots.shape[0], names, data, row)
+        if queue < 0:
+            return number
+        numbers[number] = queue
+    return count
+
+
+def key_hash_of(data: Bytes, row: Numbers, at: int, size: int) -> int:
+    """Return the hash that the index keeps of ``topic#key``."""
+    return positive_hash(hash_of(data, at, size, row[Column.TOPIC_HASH] * 31 + 35))
+
+
+def list_items(buffer: Bytes, cols: Numbers, rows: Numbers, hashes: Numbers) -> int:
+    """List the index items that records call for, in the order in which ``follow`` puts them.
+
+    Parameters
+    ----------
+    buffer, cols
+        Records and their bytes.
+    rows, hashes
+        Filled with the row and the key hash of each item; of equal length.
+
+    Returns
+    -------
+    int
+        How many items; -1 when there is no room for all of them.
+    """
+    data = bytes_of(buffer)
+    records = rows_of(cols)
+    room = min(rows.shape[0], hashes.shape[0])
+    count = 0
+    for number in range(cols.shape[0]):
+        row = row_at(records, number)
+        if row[Column.SYS_FLAG] & 0xC == 0xC:
+            continue
+        if row[Column.UNIQUE_KEY_SIZE] > 0:
+            if count == room:
+                return -1
+            at = row[Column.UNIQUE_KEY_AT]
+            hashes[count] = key_hash_of(data, row, at, row[Column.UNIQUE_KEY_SIZE])
+            rows[count] = number
+            count += 1
+        at = row[Column.KEYS_AT]
+        stop = at + row[Column.KEYS_SIZE]
+        while at < stop:
+            end = find_byte(data, at, stop, 32)
+            if end > at:
+                if count == room:
+                    return -1
+                hashes[count] = key_hash_of(data, row, at, end - at)
+                rows[count] = number
+                count += 1
+            at = end + 1
+    return count

@@ -1,0 +1,46 @@
+cimport cython
+from rocketstore.native.view cimport (
+    Bytes, Numbers, bytes_of, clear_bytes, load_i32, load_i64, load_u8, numbers_of, store_i32, store_i64
+)
+
+cdef long long _LOW_32, _TOP_BIT_32, _MAX_BEGIN_MS
+
+cdef enum:
+    _HEADER_SIZE = 40
+    _SLOT_SIZE = 4
+    _ITEM_SIZE = 20
+    _SECTOR = 512
+
+cdef long long positive_hash(long long value) noexcept nogil
+cdef bint put_item(
+    Bytes index_file, long long slot_limit, long long item_limit, long long key_hash, long long physical_offset,
+    long long store_timestamp
+) noexcept nogil
+cdef bint has_room(Bytes index_file, long long slot_limit, long long item_limit) noexcept nogil
+cpdef put_items(
+    unsigned char[::1] index_file, long long slot_limit, long long item_limit, long long[::1] key_hashes,
+    long long[::1] physical_offsets, long long[::1] store_timestamps
+)
+cdef long long follow_chain(
+    Bytes data, long long slot_limit, long long item_limit, long long key_hash, long long begin_ms,
+    long long end_ms, long long start_number, Numbers offsets, Py_ssize_t room
+) noexcept nogil
+cpdef find_items(
+    const unsigned char[::1] index_file, long long slot_limit, long long item_limit, long long key_hash,
+    long long begin_ms, long long end_ms, long long start_number, long long[::1] offsets
+)
+cdef bint is_zeros(Bytes data, Py_ssize_t start, Py_ssize_t stop) noexcept nogil
+cdef bint is_torn(Bytes data, Py_ssize_t at, Py_ssize_t items_at, Py_ssize_t items_end) noexcept nogil
+@cython.locals(begins_after_zero=cython.bint)
+cdef long long chain_again(
+    Bytes data, long long slot_limit, long long item_limit, long long physical_limit
+) noexcept nogil
+cpdef rebuild_slots(
+    unsigned char[::1] index_file, long long slot_limit, long long item_limit, long long physical_limit
+)
+cdef void compare_links(
+    Bytes data, long long first, Numbers newest, long long slot_limit, Numbers found
+) noexcept nogil
+cpdef follow_items(
+    const unsigned char[::1] items, long long first, long long[::1] newest, long long[::1] found
+)

@@ -1,0 +1,369 @@
+"""Put items into an index file, follow its chains, and chain it again.
+
+An index file is one hash table in one fixed file (spec F10): a header of 40 bytes, slots that hold
+the number of the newest item of their chain, and items that hold the number of the next older one.
+The header in the file is the truth; nothing of it is kept elsewhere.
+
+Law: an item number read from the file is used only when it is below the number it was reached
+from, so a damaged chain ends, and only when its 20 bytes lie inside the array.
+
+Sources: IndexFile.putKey, selectPhyOffset (spec F10, B15.2, B15.5), with K-I5 and K-I6 put right.
+"""
+
+from __future__ import annotations
+
+try:
+    import cython
+except ImportError:
+    from rocketstore.native import no_cython as cython
+
+if not cython.compiled:
+    from rocketstore.native.view import (
+        Bytes,
+        Numbers,
+        bytes_of,
+        clear_bytes,
+        load_i32,
+        load_i64,
+        load_u8,
+        numbers_of,
+        store_i32,
+        store_i64,
+    )
+
+    _HEADER_SIZE = 40
+    _SLOT_SIZE = 4
+    _ITEM_SIZE = 20
+    _SECTOR = 512
+
+_LOW_32 = 0xFFFFFFFF
+_TOP_BIT_32 = 0x80000000
+_MAX_BEGIN_MS = 1 << 60
+"""A header's begin is taken as no more, so that sums of times stay in 64 bits."""
+
+
+def positive_hash(value: int) -> int:
+    """Return the key hash that Java keeps: ``abs`` of 32 bits, where ``abs(MIN_VALUE)`` is 0."""
+    low = value & _LOW_32
+    if low == _TOP_BIT_32:
+        return 0
+    if low > _TOP_BIT_32:
+        return _LOW_32 + 1 - low
+    return low
+
+
+def put_item(
+    index_file: Bytes,
+    slot_limit: int,
+    item_limit: int,
+    key_hash: int,
+    physical_offset: int,
+    store_timestamp: int,
+) -> bool:
+    """Put one item; False when the file has no room for it."""
+    number = load_i32(index_file, 36)
+    number = max(number, 1)
+    if number >= item_limit:
+        return False
+    slot_at = _HEADER_SIZE + (key_hash % slot_limit) * _SLOT_SIZE
+    item_at = _HEADER_SIZE + slot_limit * _SLOT_SIZE + number * _ITEM_SIZE
+    older = load_i32(index_file, slot_at)
+    if older >= number or older < 0:
+        older = 0
+    if number == 1:
+        # K-I5: Java computes the first difference against the file before this one.
+        store_i64(index_file, 0, store_timestamp)
+        store_i64(index_file, 16, physical_offset)
+    begin = load_i64(index_file, 0)
+    difference = 0
+    if begin > 0 and store_timestamp > begin:
+        difference = min((store_timestamp - begin) // 1000, 0x7FFFFFFF)
+    store_i32(index_file, item_at, key_hash)
+    store_i64(index_file, item_at + 4, physical_offset)
+    store_i32(index_file, item_at + 12, difference)
+    store_i32(index_file, item_at + 16, older)
+    # A reader may follow the slot at once, so the item stands before the slot names it.
+    store_i32(index_file, slot_at, number)
+    if older == 0:
+        store_i32(index_file, 32, load_i32(index_file, 32) + 1)
+    store_i32(index_file, 36, number + 1)
+    store_i64(index_file, 8, store_timestamp)
+    store_i64(index_file, 24, physical_offset)
+    return True
+
+
+def has_room(index_file: Bytes, slot_limit: int, item_limit: int) -> bool:
+    """Return whether a file is as long as its slots and items need."""
+    items_at = _HEADER_SIZE + slot_limit * _SLOT_SIZE
+    return slot_limit >= 1 and index_file.size >= items_at + item_limit * _ITEM_SIZE
+
+
+def put_items(
+    index_file: Bytes,
+    slot_limit: int,
+    item_limit: int,
+    key_hashes: Numbers,
+    physical_offsets: Numbers,
+    store_timestamps: Numbers,
+) -> int:
+    """Put items into an index file, as dispatch does one by one.
+
+    Parameters
+    ----------
+    index_file
+        The bytes of one index file.
+    slot_limit, item_limit
+        How many slots and items it has room for.
+    key_hashes, physical_offsets, store_timestamps
+        The items, in the order of the log; of equal length.
+
+    Returns
+    -------
+    int
+        How many were put; the file has no room for the others.
+    """
+    data = bytes_of(index_file)
+    if not has_room(data, slot_limit, item_limit):
+        return 0
+    count = min(key_hashes.shape[0], physical_offsets.shape[0], store_timestamps.shape[0])
+    for at in range(count):
+        if key_hashes[at] < 0 or not put_item(
+            data,
+            slot_limit,
+            item_limit,
+            key_hashes[at],
+            physical_offsets[at],
+            store_timestamps[at],
+        ):
+            return at
+    return count
+
+
+def follow_chain(
+    data: Bytes,
+    slot_limit: int,
+    item_limit: int,
+    key_hash: int,
+    begin_ms: int,
+    end_ms: int,
+    start_number: int,
+    offsets: Numbers,
+    room: int,
+) -> int:
+    """Do what `find_items` says."""
+    offsets[room] = 0
+    if key_hash < 0 or not has_room(data, slot_limit, item_limit):
+        return 0
+    count = min(load_i32(data, 36), item_limit)
+    begin = min(max(load_i64(data, 0), 0), _MAX_BEGIN_MS)
+    number = start_number
+    if number <= 0:
+        number = load_i32(data, _HEADER_SIZE + (key_hash % slot_limit) * _SLOT_SIZE)
+        if number == count:
+            # The item is whole before its slot names it; the header's count follows a moment later.
+            count += 1
+    if number <= 0 or number >= min(count, item_limit):
+        return 0
+    found = 0
+    while True:
+        at = _HEADER_SIZE + slot_limit * _SLOT_SIZE + number * _ITEM_SIZE
+        difference = load_i32(data, at + 12)
+        if difference < 0:
+            break
+        # K-I5: the first item of a file was stored exactly when the file begins, whatever it says.
+        stored = begin if number == 1 else begin + difference * 1000
+        if load_i32(data, at) == key_hash and stored + 999 >= begin_ms and stored <= end_ms:
+            if found == room:
+                offsets[room] = found
+                return number
+            offsets[found] = load_i64(data, at + 4)
+            found += 1
+        older = load_i32(data, at + 16)
+        if older <= 0 or older >= number:
+            break
+        number = older
+    offsets[room] = found
+    return 0
+
+
+def find_items(
+    index_file: Bytes,
+    slot_limit: int,
+    item_limit: int,
+    key_hash: int,
+    begin_ms: int,
+    end_ms: int,
+    start_number: int,
+    offsets: Numbers,
+) -> int:
+    """Collect the physical offsets of a key's items, newest first, until `offsets` is full.
+
+    Parameters
+    ----------
+    index_file
+        The bytes of one index file.
+    slot_limit, item_limit
+        How many slots and items it has room for.
+    key_hash
+        The non-negative hash of ``topic#key``.
+    begin_ms, end_ms
+        Store times of interest, both included. An item knows whole seconds only, so up to 999 ms
+        more than asked for may come back (K-I6): the caller looks at the records.
+    start_number
+        Item to go on from, as an earlier call returned it; 0 to start from the slot.
+    offsets
+        Filled with physical offsets; its last element receives how many.
+
+    Returns
+    -------
+    int
+        Item to go on from, or 0 when the chain ended.
+    """
+    data = bytes_of(index_file)
+    numbers = numbers_of(offsets)
+    room = offsets.shape[0] - 1
+    if room < 0:
+        raise ValueError("offsets has no room for their number")
+    with cython.nogil:
+        number = follow_chain(
+            data, slot_limit, item_limit, key_hash, begin_ms, end_ms, start_number, numbers, room
+        )
+    return number
+
+
+def is_zeros(data: Bytes, start: int, stop: int) -> bool:
+    """Return whether bytes are all zero."""
+    while start < stop and load_u8(data, start) == 0:
+        start += 1
+    return start == stop
+
+
+def is_torn(data: Bytes, at: int, items_at: int, items_end: int) -> bool:
+    """Tell whether a power cut took the sector in which the item at `at` begins, or goes on.
+
+    Then it is zeros on that side of the sector's edge, and so is the whole item next to it.
+    """
+    edge = (at // _SECTOR + 1) * _SECTOR
+    if edge >= at + _ITEM_SIZE:
+        return False
+    # Zeros in the last eight bytes are an item's first in its chain and its second.
+    if edge < at + 12 and is_zeros(data, edge, min(at + 2 * _ITEM_SIZE, items_end)):
+        return True
+    # Item 0 is never used: its zeros say nothing.
+    before = at - _ITEM_SIZE
+    return before > items_at and is_zeros(data, before, edge)
+
+
+def chain_again(data: Bytes, slot_limit: int, item_limit: int, physical_limit: int) -> int:
+    """Do what `rebuild_slots` says."""
+    items_at = _HEADER_SIZE + slot_limit * _SLOT_SIZE
+    if not has_room(data, slot_limit, item_limit):
+        return 0
+    count = min(max(load_i32(data, 36), 1), item_limit)
+    begins_after_zero = load_i64(data, 16) > 0
+    clear_bytes(data, _HEADER_SIZE, items_at)
+    kept = 1
+    slots = 0
+    last_offset = 0
+    for number in range(1, count):
+        at = items_at + number * _ITEM_SIZE
+        key_hash = load_i32(data, at)
+        offset = load_i64(data, at + 4)
+        difference = load_i32(data, at + 12)
+        if key_hash < 0 or offset >= physical_limit or offset < last_offset:
+            continue
+        # Offset 0 is the log's first record's, which only the first file has items of.
+        if offset == 0 and begins_after_zero:
+            continue
+        if number > 1 and is_zeros(data, at, at + _ITEM_SIZE):
+            continue
+        if (number > 1 or begins_after_zero) and is_torn(
+            data, at, items_at, items_at + count * _ITEM_SIZE
+        ):
+            continue
+        slot_at = _HEADER_SIZE + (key_hash % slot_limit) * _SLOT_SIZE
+        older = load_i32(data, slot_at)
+        if older == 0:
+            slots += 1
+        to = items_at + kept * _ITEM_SIZE
+        store_i32(data, to, key_hash)
+        store_i64(data, to + 4, offset)
+        store_i32(data, to + 12, difference)
+        store_i32(data, to + 16, older)
+        store_i32(data, slot_at, kept)
+        last_offset = offset
+        kept += 1
+    clear_bytes(data, items_at + kept * _ITEM_SIZE, items_at + count * _ITEM_SIZE)
+    store_i32(data, 32, slots)
+    store_i32(data, 36, kept)
+    store_i64(data, 24, last_offset)
+    return kept
+
+
+def rebuild_slots(index_file: Bytes, slot_limit: int, item_limit: int, physical_limit: int) -> int:
+    """Drop items of records at or after an offset, and chain the others again.
+
+    Items stay in their order and move together where one before them went. Dropped are items whose
+    offset is `physical_limit` or more, that are all zero or from a sector's edge on, or whose
+    offset or hash goes backwards out of order or below zero: bytes that a power cut left. The
+    header's count, slot count and end offset are set; its times are the caller's matter.
+
+    Returns
+    -------
+    int
+        Number of the next free item: 1 when none is left.
+    """
+    data = bytes_of(index_file)
+    with cython.nogil:
+        following = chain_again(data, slot_limit, item_limit, physical_limit)
+    return following
+
+
+def compare_links(
+    data: Bytes, first: int, newest: Numbers, slot_limit: int, found: Numbers
+) -> None:
+    """Do what `follow_items` says."""
+    for k in range(data.size // _ITEM_SIZE):
+        at = k * _ITEM_SIZE
+        number = first + k
+        key_hash = load_i32(data, at)
+        offset = load_i64(data, at + 4)
+        if found[3] == 0 and offset < found[4]:
+            found[3] = number
+        found[4] = offset
+        if key_hash < 0:
+            if found[2] == 0:
+                found[2] = number
+            continue
+        slot = key_hash % slot_limit
+        if load_i32(data, at + 16) != newest[slot]:
+            if found[0] == 0:
+                found[1] = number
+            found[0] += 1
+        newest[slot] = number
+
+
+def follow_items(items: Bytes, first: int, newest: Numbers, found: Numbers) -> None:
+    """Put items into slots one by one, and compare each item's link with the slot's item before.
+
+    Parameters
+    ----------
+    items
+        Whole items of one index file, in order.
+    first
+        Number of the first of them.
+    newest
+        For each slot the number of its newest item so far, 0 for none; changed in place.
+    found
+        Five numbers, changed in place: how many items link to a wrong one, the first of them, the
+        first with a negative hash, the first that stands before its predecessor in the log (each 0
+        for none), and the physical offset of the last item.
+    """
+    if newest.shape[0] < 1 or found.shape[0] < 5:
+        return
+    data = bytes_of(items)
+    slots = numbers_of(newest)
+    facts = numbers_of(found)
+    slot_limit = newest.shape[0]
+    with cython.nogil:
+        compare_links(data, first, slots, slot_limit, facts)

@@ -1,0 +1,6 @@
+"""What the sources of this package use of Cython, where it is not installed."""
+
+from contextlib import nullcontext
+
+compiled = False
+nogil = nullcontext()

@@ -1,0 +1,77 @@
+"""The numbers of a row that a walk fills, and of the reasons why it stops.
+
+A row holds the record's numbers and the *places* of its bytes (``…_AT`` is a position inside the
+scanned buffer, ``…_SIZE`` a length), never a copy of them. ``row.pxd`` repeats these numbers as
+constants of C.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Final
+
+
+class Column(IntEnum):
+    """Number of each column of the matrix that a walk fills."""
+
+    PHYSICAL_OFFSET = 0
+    """Where the record stands in the CommitLog; it says so itself."""
+    SIZE = 1
+    """Length of the whole record."""
+    QUEUE_ID = 2
+    QUEUE_OFFSET = 3
+    FLAG = 4
+    SYS_FLAG = 5
+    BORN_TIMESTAMP = 6
+    STORE_TIMESTAMP = 7
+    RECONSUME_TIMES = 8
+    PREPARED_OFFSET = 9
+    BODY_CRC = 10
+    """As stored; whether it was compared is the walk's `check_crc`."""
+    BODY_AT = 11
+    BODY_SIZE = 12
+    TOPIC_AT = 13
+    TOPIC_SIZE = 14
+    PROPERTIES_AT = 15
+    PROPERTIES_SIZE = 16
+    TAGS_AT = 17
+    """Of the value of ``TAGS``; 0 with size 0 when absent. Likewise ``KEYS`` and ``UNIQ_KEY``."""
+    TAGS_SIZE = 18
+    TAGS_CODE = 19
+    """Java ``String.hashCode`` of the tags, sign-extended; 0 when absent (spec F5)."""
+    KEYS_AT = 20
+    KEYS_SIZE = 21
+    UNIQUE_KEY_AT = 22
+    UNIQUE_KEY_SIZE = 23
+    TOPIC_HASH = 24
+    """Java ``String.hashCode`` of the topic, sign-extended."""
+    BORN_HOST_AT = 25
+    """8 bytes, or 20 when sysFlag says IPv6; likewise the store host."""
+    STORE_HOST_AT = 26
+    DELAY_LEVEL = 27
+    """The property ``DELAY`` when it is a decimal number below 2^31, else 0."""
+
+
+COLUMN_COUNT: Final = len(Column)
+
+
+class StopReason(IntEnum):
+    """Why a walk ended where it did."""
+
+    END = 0
+    """Reached `stop`, or the matrix is full."""
+    BLANK = 1
+    """A BLANK record that says exactly how much of the file remains (spec F3.1)."""
+    UNWRITTEN = 2
+    """Zeros where the length and the magic number would be."""
+    BAD_LENGTH = 3
+    """A length below the smallest record's or beyond the end of the file."""
+    BAD_MAGIC = 4
+    BAD_ADDRESS = 5
+    """The record says that it stands elsewhere."""
+    BAD_FIELDS = 6
+    """The inner lengths do not add up to the record's, or topic or properties were cut off or
+    overwritten (``format.record_text``)."""
+    BAD_CRC = 7
+    TRUNCATED = 8
+    """The record goes on where the buffer ends, although the file should not end there."""

@@ -1,0 +1,159 @@
+"""Numbers in a stretch of bytes, read and written: what ``bytes.h`` does, interpreted.
+
+Law: numbers are big-endian and need no alignment. A caller compares every position with the
+stretch before it uses it; here numpy and struct do so once more.
+Compiled, these names are the inline functions of ``bytes.h`` (``view.pxd``).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import zlib
+from struct import Struct
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+Bytes: TypeAlias = npt.NDArray[np.uint8]
+Numbers: TypeAlias = npt.NDArray[np.int64]
+
+_I16 = Struct(">h")
+_U32 = Struct(">I")
+_I32 = Struct(">i")
+_I64 = Struct(">q")
+_WORD = Struct("<Q")
+
+
+def bytes_of(buffer: Any) -> Bytes:
+    """Return the bytes of a buffer."""
+    return np.frombuffer(buffer, np.uint8)
+
+
+def bytes_mapped(address: int, size: int) -> Bytes:
+    """Return bytes of a mapping that its owner holds, by their address."""
+    return np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(int(address)))
+
+
+def numbers_of(array: Numbers) -> Numbers:
+    """Return the numbers of an array."""
+    return array
+
+
+def rows_of(matrix: Numbers) -> Numbers:
+    """Return the rows of a matrix."""
+    return matrix
+
+
+def row_at(rows: Numbers, number: int) -> Numbers:
+    """Return one row of a walk's columns."""
+    row: Numbers = rows[number]
+    return row
+
+
+def slot_at(slots: Numbers, number: int) -> Numbers:
+    """Return one slot of the table of queues."""
+    slot: Numbers = slots[number]
+    return slot
+
+
+def queue_at(queues: Numbers, number: int) -> Numbers:
+    """Return what is known of one queue."""
+    queue: Numbers = queues[number]
+    return queue
+
+
+def batch_row_at(rows: Numbers, number: int) -> Numbers:
+    """Return one row of the table of a batch."""
+    row: Numbers = rows[number]
+    return row
+
+
+def load_u8(data: Bytes, at: int) -> int:
+    """Return one byte."""
+    return int(data[at])
+
+
+def load_i16(data: Bytes, at: int) -> int:
+    """Return a signed number of two bytes."""
+    return int(_I16.unpack_from(data.data, at)[0])
+
+
+def load_u32(data: Bytes, at: int) -> int:
+    """Return a number of four bytes."""
+    return int(_U32.unpack_from(data.data, at)[0])
+
+
+def load_i32(data: Bytes, at: int) -> int:
+    """Return a signed number of four bytes."""
+    return int(_I32.unpack_from(data.data, at)[0])
+
+
+def load_i64(data: Bytes, at: int) -> int:
+    """Return a signed number of eight bytes."""
+    return int(_I64.unpack_from(data.data, at)[0])
+
+
+def load_word(data: Bytes, at: int) -> int:
+    """Return eight bytes as a number whose lowest byte comes first."""
+    return int(_WORD.unpack_from(data.data, at)[0])
+
+
+def store_u8(data: Bytes, at: int, number: int) -> None:
+    """Write one byte."""
+    data[at] = number
+
+
+def store_i16(data: Bytes, at: int, number: int) -> None:
+    """Write a signed number of two bytes."""
+    _I16.pack_into(data.data, at, number)
+
+
+def store_i32(data: Bytes, at: int, number: int) -> None:
+    """Write a signed number of four bytes."""
+    _I32.pack_into(data.data, at, number)
+
+
+def store_i64(data: Bytes, at: int, number: int) -> None:
+    """Write a signed number of eight bytes."""
+    _I64.pack_into(data.data, at, number)
+
+
+def copy_bytes(target: Bytes, to: int, source: Bytes, at: int, size: int) -> None:
+    """Copy bytes."""
+    target[to : to + size] = source[at : at + size]
+
+
+def clear_bytes(data: Bytes, at: int, stop: int) -> None:
+    """Write zeros."""
+    data[at:stop] = 0
+
+
+def publish(numbers: Numbers, at: int, number: int) -> None:
+    """Let other threads see a number after everything that was written before it."""
+    numbers[at] = number
+
+
+def trailing_zeros(word: int) -> int:
+    """Return how many zero bits stand below the lowest one of a word that is not zero."""
+    return (word & -word).bit_length() - 1
+
+
+def find_byte(data: Bytes, at: int, end: int, byte: int) -> int:
+    """Return where a byte stands first in ``[at, end)``, or `end`."""
+    found = data[at:end].tobytes().find(byte)
+    return end if found < 0 else at + found
+
+
+def prefetch(data: Bytes, at: int) -> None:
+    """Ask for the cache line of a position, which may be outside."""
+
+
+def crc_of(data: Bytes, at: int, size: int) -> int:
+    """Return the CRC-32 of a range as a record keeps it, masked to 31 bits."""
+    return zlib.crc32(data[at : at + size].data) & 0x7FFFFFFF
+
+
+def crc_continued(data: Bytes, at: int, stop: int, crc: int) -> int:
+    """Return the CRC-32 of bytes whose beginning has `crc` and whose rest is the range."""
+    return zlib.crc32(data[at:stop].data, crc)

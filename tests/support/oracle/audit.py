@@ -1,0 +1,54 @@
+"""Plain Python: which records name extra queues, and whether an index file's links are its own.
+
+The twin of ``rocketstore.native.audit``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from rocketstore.format.index_file import ITEM_DTYPE, ITEM_SIZE_BYTES
+from rocketstore.scan.columns import Column
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from rocketstore.native.dispatch_state import ByteArray, Int64Array
+
+_NAME: Final = b"INNER_MULTI_DISPATCH\x01"
+
+
+def list_extra_queues(buffer: ByteArray, cols: Int64Array, rows: Int64Array) -> int:
+    """List the records whose properties have ``INNER_MULTI_DISPATCH``; return how many."""
+    count = 0
+    for number in range(min(len(cols), len(rows))):
+        start = int(cols[number, Column.PROPERTIES_AT])
+        size = int(cols[number, Column.PROPERTIES_SIZE])
+        properties = buffer[start : start + size].tobytes().split(b"\x02")
+        if any(one.startswith(_NAME) for one in properties):
+            rows[count] = number
+            count += 1
+    return count
+
+
+def follow_items(items: ByteArray, first: int, newest: Int64Array, found: Int64Array) -> None:
+    """Put items into slots one by one, and compare each link with the slot's item before."""
+    if len(newest) < 1 or len(found) < 5:
+        return
+    count = len(items) // ITEM_SIZE_BYTES
+    rows: npt.NDArray[np.void] = items[: count * ITEM_SIZE_BYTES].view(ITEM_DTYPE)
+    for number, (key_hash, offset, _, previous) in enumerate(rows.tolist(), start=first):
+        if found[3] == 0 and offset < found[4]:
+            found[3] = number
+        found[4] = offset
+        if key_hash < 0:
+            if found[2] == 0:
+                found[2] = number
+            continue
+        slot = key_hash % len(newest)
+        if previous != newest[slot]:
+            if found[0] == 0:
+                found[1] = number
+            found[0] += 1
+        newest[slot] = number
