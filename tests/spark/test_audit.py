@@ -67,7 +67,7 @@ def test_the_command_prints_findings_and_exits_by_the_worst(spark, damaged, monk
     found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [(one["kind"], one["severity"]) for one in found][:1] == [("log-damage", "damage")]
     assert run(["pipeline", "audit", str(golden_store("basic")[0])]) == 0
-    assert "unwitnessed" in capsys.readouterr().out
+    assert "checksums of bodies only" in capsys.readouterr().out
 
 
 def test_a_place_that_is_no_store_needs_no_spark(monkeypatch, tmp_path, capsys):

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from rocketstore.pipeline.jobs.audit.audit_job import audit
-from rocketstore.pipeline.jobs.audit.rebuild_proof import prove_rebuild
+from rocketstore.pipeline.jobs.audit.audit_job import audit, prove_rebuild
 from support.arrow_frames import jobs_here
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from rocketstore.config import StoreConfig
-    from rocketstore.pipeline.jobs.audit.audit_report import AuditReport
-    from rocketstore.pipeline.jobs.audit.rebuild_proof import ProofReport
+    from rocketstore.pipeline.jobs.audit.audit_report import AuditReport, ProofReport
 
 
 def audited(store: Path | str, config: StoreConfig | None = None, **options: Any) -> AuditReport:

@@ -14,9 +14,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from rocketstore.pipeline.jobs.archive.archive_job import ArchiveResult, archive
-    from rocketstore.pipeline.jobs.audit.audit_job import audit
-    from rocketstore.pipeline.jobs.audit.audit_report import AuditReport
-    from rocketstore.pipeline.jobs.audit.rebuild_proof import ProofReport, prove_rebuild
+    from rocketstore.pipeline.jobs.audit.audit_job import audit, prove_rebuild
+    from rocketstore.pipeline.jobs.audit.audit_report import AuditReport, ProofReport
     from rocketstore.pipeline.jobs.rebuild.rebuild_job import RebuildReport, rebuild
     from rocketstore.pipeline.jobs.report.report_job import Report, report
     from rocketstore.pipeline.jobs.restore.restore_job import RestoreResult, restore
@@ -41,13 +40,13 @@ __all__ = [
 _JOBS: Final = {
     "ArchiveResult": "rocketstore.pipeline.jobs.archive.archive_job",
     "AuditReport": "rocketstore.pipeline.jobs.audit.audit_report",
-    "ProofReport": "rocketstore.pipeline.jobs.audit.rebuild_proof",
+    "ProofReport": "rocketstore.pipeline.jobs.audit.audit_report",
     "RebuildReport": "rocketstore.pipeline.jobs.rebuild.rebuild_job",
     "Report": "rocketstore.pipeline.jobs.report.report_job",
     "RestoreResult": "rocketstore.pipeline.jobs.restore.restore_job",
     "archive": "rocketstore.pipeline.jobs.archive.archive_job",
     "audit": "rocketstore.pipeline.jobs.audit.audit_job",
-    "prove_rebuild": "rocketstore.pipeline.jobs.audit.rebuild_proof",
+    "prove_rebuild": "rocketstore.pipeline.jobs.audit.audit_job",
     "rebuild": "rocketstore.pipeline.jobs.rebuild.rebuild_job",
     "report": "rocketstore.pipeline.jobs.report.report_job",
     "restore": "rocketstore.pipeline.jobs.restore.restore_job",

@@ -7,7 +7,7 @@ import pytest
 
 from rocketstore.errors import ArchiveError, ConfigError, RocketStoreError, StoreError
 from rocketstore.pipeline.jobs.archive.archive_table import Archive, table_uri
-from rocketstore.pipeline.jobs.audit.rebuild_proof import prove_rebuild
+from rocketstore.pipeline.jobs.audit.audit_job import prove_rebuild
 from rocketstore.pipeline.jobs.execution import map_tasks
 from rocketstore.pipeline.jobs.report.report_job import plan_report
 from rocketstore.pipeline.sink.sink_writer import parse_sink_options

@@ -12,7 +12,7 @@ import pytest
 
 from rocketstore import MessageStore
 from rocketstore.errors import StoreLockedError
-from rocketstore.pipeline.jobs.audit.rebuild_proof import prove_rebuild
+from rocketstore.pipeline.jobs.audit.audit_job import prove_rebuild
 from rocketstore.pipeline.sink.sink_commit import check_target
 from rocketstore.storage.audit.verify import verify_store
 from rocketstore.storage.files import lock

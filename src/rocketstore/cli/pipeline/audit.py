@@ -7,13 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from rocketstore.cli.findings import print_findings
+from rocketstore.cli.findings import print_verification
 from rocketstore.cli.options import OutputOption, StoreLocation, StoreSettings
-from rocketstore.cli.output import print_object, print_rows
 from rocketstore.units import MiB
 
 if TYPE_CHECKING:
-    from rocketstore.cli.options import Output
     from rocketstore.pipeline.jobs.audit.audit_report import AuditReport
 
 
@@ -59,17 +57,4 @@ def audit(
     report: AuditReport = pipeline.audit(
         spark, store, out, config=config, max_split_bytes=max(1, split_mib) * MiB
     )
-    _print(report, output)
-    return report.exit_code
-
-
-def _print(report: AuditReport, output: Output) -> None:
-    from rocketstore.pipeline.jobs.audit.audit_report import summary_line
-
-    if output == "json":
-        print_object(report.to_dict(), output)
-    elif output == "jsonl":
-        print_rows((finding.to_dict() for finding in report.findings), output, columns=())
-    else:
-        print_findings(report.findings)
-        print(summary_line(report))
+    return print_verification(report, output)

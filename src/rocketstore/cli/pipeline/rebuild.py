@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from rocketstore.cli.findings import EXIT_DAMAGED, EXIT_FINE, EXIT_FOUND, print_findings
+from rocketstore.cli.findings import EXIT_FINE, print_findings
 from rocketstore.cli.options import Output, OutputOption, StoreLocation, StoreSettings
 from rocketstore.cli.output import print_object, print_rows
 from rocketstore.units import MiB
@@ -15,7 +15,7 @@ from rocketstore.units import MiB
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from rocketstore.pipeline.jobs.audit.rebuild_proof import ProofReport
+    from rocketstore.pipeline.jobs.audit.audit_report import ProofReport
     from rocketstore.pipeline.jobs.rebuild.rebuild_job import RebuildReport
     from rocketstore.verification.log_rules import Damaged
 
@@ -105,9 +105,7 @@ def _print_proof(report: ProofReport, output: Output) -> int:
         )
         for one in report.to_dict()["explained"]:
             print(f"{one['count']:,} explained ({one['reason']}): {one['explanation']}")
-    if report.is_damaged:
-        return EXIT_DAMAGED
-    return EXIT_FOUND if report.findings else EXIT_FINE
+    return report.exit_code
 
 
 def _print_damage(damage: Sequence[Damaged]) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import bisect
 import time
 from collections import Counter
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
@@ -18,15 +19,14 @@ from rocketstore.config import StoreConfig
 from rocketstore.format.markers import (
     CHECKPOINT_FILE_NAME,
     CONSUME_QUEUE_EXT_DIRECTORY,
+    LOCK_FILE_NAME,
 )
 from rocketstore.pipeline.environment import plain_errors
-from rocketstore.pipeline.files import opened
+from rocketstore.pipeline.files import files_at, is_remote, opened
 from rocketstore.pipeline.jobs.audit import audit_work
 from rocketstore.pipeline.jobs.audit.audit_files import passing_over_deleted
 from rocketstore.pipeline.jobs.audit.audit_judgement import (
-    REASONS,
     Judgement,
-    finding_of,
     judge_targets,
 )
 from rocketstore.pipeline.jobs.audit.audit_plan import (
@@ -35,7 +35,15 @@ from rocketstore.pipeline.jobs.audit.audit_plan import (
     plan_tasks,
     small_contents,
 )
-from rocketstore.pipeline.jobs.audit.audit_report import AuditReport, QueueRow, write_report
+from rocketstore.pipeline.jobs.audit.audit_report import (
+    REASONS,
+    AuditReport,
+    ProofReport,
+    finding_of,
+    proof_of,
+    queue_of,
+    write_report,
+)
 from rocketstore.pipeline.jobs.audit.audit_work import (
     FACTS,
     Row,
@@ -44,6 +52,7 @@ from rocketstore.pipeline.jobs.audit.audit_work import (
 )
 from rocketstore.pipeline.jobs.publishing import refuse_taken
 from rocketstore.pipeline.options import DEFAULT_SPLIT_BYTES
+from rocketstore.pipeline.stores import Segment, SegmentState, store_timestamp_ms
 from rocketstore.verification.findings import Finding, StoreCounts, file_finding
 from rocketstore.verification.index_rules import IndexFacts, Lacking, StrayCount, index_findings
 from rocketstore.verification.log_rules import (
@@ -66,7 +75,6 @@ from rocketstore.verification.small_files import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
-    from pathlib import Path
 
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
@@ -78,10 +86,6 @@ _QUEUES_PER_TASK: Final = 500
 _MOST_TASKS: Final = 200
 _LOOKED_AT_BYTES: Final = 256
 """More than a header; a record's last bytes may well be zeros."""
-
-_BORN_HOST_V6: Final = 0x10
-_RECORD_TIME_AT: Final = (56, 68)
-"""Where a record has its store time: without and with a born host of version 6."""
 
 
 def audit(
@@ -110,11 +114,6 @@ def audit(
     now_ms
         The time, by which impossible times are recognised; None asks the system.
 
-    Returns
-    -------
-    AuditReport
-        Findings and counts. Damage is a finding, not an error.
-
     Raises
     ------
     NotAStoreError
@@ -122,7 +121,7 @@ def audit(
     ConfigError
         Sizes cannot be learnt.
     StoreError
-        Something may not be read, or `out` cannot be written.
+        Something may not be read, or `out` cannot be written. Damage is a finding, not an error.
     """
     config = config or StoreConfig()
     if out is not None:
@@ -135,6 +134,32 @@ def audit(
         spark = session()
     now_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
     return _Audit(spark, places, config, max_split_bytes, now_ms).run(out)
+
+
+def prove_rebuild(
+    spark: SparkSession | None,
+    store: str | Path,
+    *,
+    config: StoreConfig | None = None,
+    max_split_bytes: int = DEFAULT_SPLIT_BYTES,
+) -> ProofReport:
+    """Compare a store's queues and index with what `rebuild` would make of its CommitLog.
+
+    Parameters are those of `rebuild`.
+
+    Raises
+    ------
+    StoreLockedError
+        A writer has the store open.
+    NotAStoreError
+        There is no CommitLog directory.
+    """
+    from rocketstore.storage.files.lock import refuse_writer  # noqa: PLC0415 - drivers only
+
+    if not is_remote(str(store)):
+        _, root = files_at(str(store))
+        refuse_writer(Path(root, LOCK_FILE_NAME), hint="stop that writer; an audit needs no stop")
+    return proof_of(audit(spark, store, config=config, max_split_bytes=max_split_bytes))
 
 
 class _Audit:
@@ -244,7 +269,7 @@ class _Audit:
                 sums.update(msgspec.msgpack.decode(row.facts))
         found = [finding_of(row.facts) for row in judged if row.kind == "finding"]
         found.sort(key=lambda one: (one.topic or "", one.queue_id or 0, one.kind, one.offset))
-        queues = [QueueRow(*msgspec.msgpack.decode(r.facts)) for r in judged if r.kind == "queue"]
+        queues = [queue_of(row.facts) for row in judged if row.kind == "queue"]
         log = [*self._log_findings(view, sums["used"]), *self._queue_file_findings()]
         rest = [*self._item_findings(judged, index, view), *self._small_findings(view)]
         report = AuditReport(
@@ -354,14 +379,11 @@ def _store_time(places: StorePlaces, view: LogView, offset: int) -> int | None:
     """Return when a record of the log was stored, None where none is at that place."""
     if not any(chain.start <= offset < chain.stop for chain in view.kept):
         return None
-    for file in places.log.files:
-        if file.base <= offset < file.stop:
-            with passing_over_deleted(), opened(places.files, file.path) as source:
-                head = source.read(offset - file.base, 80)
-                if int.from_bytes(head[28:36], "big") != offset:
-                    return None
-                at = _RECORD_TIME_AT[bool(int.from_bytes(head[36:40], "big") & _BORN_HOST_V6)]
-                return int.from_bytes(head[at : at + 8], "big", signed=True)
+    for base, size, path in places.log.files:
+        if base <= offset < base + size:
+            segment = Segment(path, base, size, size, SegmentState.WHOLE, is_last=False)
+            with passing_over_deleted():
+                return store_timestamp_ms(places.location, segment, offset)
     return None
 
 

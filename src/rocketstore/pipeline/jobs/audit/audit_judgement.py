@@ -14,6 +14,7 @@ import numpy as np
 
 from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES
 from rocketstore.pipeline.jobs.audit.audit_files import QueueSource, StoreFile
+from rocketstore.pipeline.jobs.audit.audit_report import QueueRow, packed_row
 from rocketstore.pipeline.jobs.audit.audit_work import Row, packed, part_of
 from rocketstore.units import QueueKey
 from rocketstore.verification import runs
@@ -32,14 +33,6 @@ if TYPE_CHECKING:
 
 SUMS, DAMAGE, FOUND, QUEUE = range(4)
 """Places of what is judged: in this order it is collected, as far as there is room."""
-
-REASONS: Final = EXPLAINED | {
-    "expired": "records that were deleted with old log files",
-    "filler": "places before a queue's first message, or of lost ones",
-    "kept-place": "the place of a record that is lost, kept when the store was recovered",
-    "K-I8": "Java indexes the last record once more at recovery",
-}
-"""Why entries and items may differ from what dispatch would write today, without a fault."""
 
 _REASON_OF: Final = {
     UnbackedKind.EXPIRED: "expired",
@@ -121,7 +114,7 @@ def _judge_queue(
         for found in queue_findings(view, is_live=is_live):
             yield _finding_row(found)
         _count(view, parts, sums)
-        yield Row(target, QUEUE, "queue", packed(_queue_columns(view)))
+        yield Row(target, QUEUE, "queue", packed_row(_queue_row(view)))
     if is_there or topic in judgement.topics or topic == DELAY_TOPIC.decode():
         for row in rows:
             if row.kind == "position":
@@ -163,9 +156,9 @@ def _count(view: QueueView, parts: list[QueuePart], sums: Counter[str]) -> None:
             sums[_REASON_OF[run.kind]] += run.stop - run.start
 
 
-def _queue_columns(view: QueueView) -> list[Any]:
+def _queue_row(view: QueueView) -> QueueRow:
     has_records = view.record_count > 0
-    return [
+    return QueueRow(
         view.topic,
         view.queue_id,
         view.record_count,
@@ -175,15 +168,9 @@ def _queue_columns(view: QueueView) -> list[Any]:
         runs.count(view.truly_missing),
         view.shadowed_count,
         runs.count(view.skipped) if has_records else 0,
-    ]
+    )
 
 
 def _finding_row(found: Finding) -> Row:
     place = DAMAGE if found.severity is Severity.DAMAGE else FOUND
-    return Row("", place, "finding", packed((found.severity.value, *found[1:])))
-
-
-def finding_of(content: bytes) -> Finding:
-    """Return a finding from bytes."""
-    severity, *rest = msgspec.msgpack.decode(content)
-    return Finding(Severity(severity), *rest)
+    return Row("", place, "finding", packed_row(found))

@@ -12,18 +12,12 @@ import msgspec
 
 from rocketstore.pipeline.files import ObjectStore, is_remote, sync_path
 from rocketstore.pipeline.jobs.publishing import published
-from rocketstore.verification.findings import (
-    Finding,
-    Severity,
-    VerifyReport,
-    camel_names,
-    state_of,
-)
+from rocketstore.verification.findings import Finding, Severity, VerifyReport, camel_names
+from rocketstore.verification.queue_rules import EXPLAINED
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Iterable
 
-    import pyarrow as pa
     from pyspark.sql import DataFrame
 
 SUMMARY: Final = "summary.json"
@@ -40,6 +34,15 @@ QUEUES: Final = (
     "entryCount LONG, missingCount LONG, conflictCount LONG, gapCount LONG"
 )
 """Columns of queues as Parquet has them."""
+
+
+REASONS: Final = EXPLAINED | {
+    "expired": "records that were deleted with old log files",
+    "filler": "places before a queue's first message, or of lost ones",
+    "kept-place": "the place of a record that is lost, kept when the store was recovered",
+    "K-I8": "Java indexes the last record once more at recovery",
+}
+"""Why entries and items may differ from what dispatch would write today, without a fault."""
 
 
 class QueueRow(NamedTuple):
@@ -96,14 +99,54 @@ class AuditReport(VerifyReport):
         return {"store": self.store, **super().to_dict(), "explained": self.explained}
 
 
-def summary_line(report: AuditReport) -> str:
-    """Return in one line what was checked and what is wrong."""
-    counts = report.counts
-    return (
-        f"{counts.message_count:,} records ({counts.message_bytes:,} bytes, "
-        f"{counts.unwitnessed_bytes:,} of them unwitnessed: checksums cover bodies only), "
-        f"{counts.entry_count:,} entries in {counts.queue_count:,} queues, "
-        f"{counts.index_item_count:,} index items: {state_of(report.findings)}"
+@dataclass(frozen=True)
+class ProofReport(VerifyReport):
+    """Whether queues and index are those of the log: the audit of them.
+
+    Attributes
+    ----------
+    findings
+        Differences without a good reason.
+    explained
+        Entries and items that differ for each reason of `REASONS`.
+    damage
+        What is damaged in the log.
+    """
+
+    store: str
+    explained: dict[str, int]
+    damage: list[Finding]
+
+    @property
+    def is_damaged(self) -> bool:
+        """Whether records of the log are lost."""
+        return bool(self.damage)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the form that ``--output json`` prints."""
+        explained = [
+            {"reason": reason, "count": count, "explanation": REASONS[reason]}
+            for reason, count in self.explained.items()
+        ]
+        damage = [one.to_dict() for one in self.damage]
+        own = {"store": self.store, "explained": explained, "damage": damage}
+        return own | super().to_dict()
+
+
+def proof_of(report: AuditReport) -> ProofReport:
+    """Return what an audit says of queues and index; places of lost records are the log's fault."""
+    wrong = [one for one in report.findings if one.severity is not Severity.NOTE]
+    return ProofReport(
+        [
+            one
+            for one in wrong
+            if one.kind.startswith(("queue", "index"))
+            and one.kind not in {"queue-hole", "queue-kept"}
+        ],
+        report.counts,
+        report.store,
+        report.explained,
+        [one for one in wrong if one.kind in {"log-damage", "log-hole"}],
     )
 
 
@@ -119,18 +162,16 @@ def write_report(
     judged
         As `audit_judgement.judge_targets` yields it.
     """
+    import pyarrow as pa  # noqa: PLC0415 - only where a report is written
+
     with published(location) as place:
         root = place if is_remote(place) else Path(place).as_uri()
-        found = judged.filter("kind = 'finding'").mapInArrow(
-            _unpacked(_finding, FINDINGS), FINDINGS
-        )
-        if rows := [one.to_dict() for one in own]:
-            found = found.unionByName(judged.sparkSession.createDataFrame(_table(rows, FINDINGS)))
-        found = found.coalesce(1).sortWithinPartitions("severity", "kind", "file", "offset")
-        found.write.parquet(f"{root}/findings")
-        queues = judged.filter("kind = 'queue'").mapInArrow(_unpacked(_queue, QUEUES), QUEUES)
-        queues = queues.coalesce(1).sortWithinPartitions("topic", "queueId")
-        queues.write.parquet(f"{root}/queues")
+        added = pa.table({"facts": pa.array(map(packed_row, own), pa.binary())})
+        found = judged.filter("kind = 'finding'").select("facts")
+        found = found.unionByName(judged.sparkSession.createDataFrame(added))
+        _write(found, FINDINGS, ("severity", "kind", "file", "offset"), f"{root}/findings")
+        queues = judged.filter("kind = 'queue'")
+        _write(queues, QUEUES, ("topic", "queueId"), f"{root}/queues")
         summary = {
             "store": report.store,
             "exitCode": report.exit_code,
@@ -147,29 +188,22 @@ def write_report(
             sync_path(path)
 
 
-def _finding(content: bytes) -> dict[str, Any]:
-    severity, *rest = msgspec.msgpack.decode(content)
-    return Finding(Severity(severity), *rest).to_dict()
+def _write(rows: DataFrame, columns: str, order: tuple[str, ...], place: str) -> None:
+    unpacked = rows.selectExpr(f"from_json(CAST(facts AS STRING), '{columns}') AS row")
+    unpacked.select("row.*").coalesce(1).sortWithinPartitions(*order).write.parquet(place)
 
 
-def _queue(content: bytes) -> dict[str, Any]:
-    return QueueRow(*msgspec.msgpack.decode(content)).to_dict()
+def packed_row(row: Finding | QueueRow) -> bytes:
+    """Return a row of a table as bytes: JSON, which Spark unpacks."""
+    return msgspec.json.encode(row.to_dict())
 
 
-def _unpacked(unpack: Callable[[bytes], dict[str, Any]], columns: str) -> Any:
-    """Return what makes batches of `columns` of packed rows."""
-
-    def apply(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            rows = [unpack(content) for content in batch.column("facts").to_pylist()]
-            yield from _table(rows, columns).to_batches()
-
-    return apply
+def finding_of(content: bytes) -> Finding:
+    """Return the finding of `packed_row`."""
+    severity, *rest = msgspec.json.decode(content).values()
+    return Finding(Severity(severity), *rest)
 
 
-def _table(rows: list[dict[str, Any]], columns: str) -> pa.Table:
-    import pyarrow as pa  # noqa: PLC0415 - only where a report is written
-
-    kinds = {"STRING": pa.string(), "INT": pa.int32(), "LONG": pa.int64()}
-    fields = [one.split() for one in columns.split(", ")]
-    return pa.Table.from_pylist(rows, pa.schema([(name, kinds[kind]) for name, kind in fields]))
+def queue_of(content: bytes) -> QueueRow:
+    """Return the queue of `packed_row`."""
+    return QueueRow(*msgspec.json.decode(content).values())
