@@ -183,15 +183,19 @@ def sync_path(path: Path | str) -> None:
         os.close(descriptor)
 
 
-def unreadable(path: str, error: OSError) -> StoreError:
-    """Return the error that says why a file or directory cannot be read."""
-    reason = error.strerror or str(error)
-    hint = None
-    if isinstance(error, PermissionError):
-        hint = "let the user that runs Spark's workers read the store's files"
-    elif isinstance(error, FileNotFoundError):
-        hint = "retention may have deleted it since the query was planned; run the query again"
-    return StoreError(f"{path} cannot be read: {reason}", hint=hint)
+@contextlib.contextmanager
+def plain_reads(path: str) -> Iterator[None]:
+    """Say in one sentence why a file or directory cannot be read."""
+    try:
+        yield
+    except OSError as error:
+        hint = None
+        if isinstance(error, PermissionError):
+            hint = "let the user that runs Spark's workers read the store's files"
+        elif isinstance(error, FileNotFoundError):
+            hint = "retention may have deleted it since the query was planned; run the query again"
+        reason = error.strerror or error
+        raise StoreError(f"{path} cannot be read: {reason}", hint=hint) from error
 
 
 class LocalFiles:
@@ -199,35 +203,25 @@ class LocalFiles:
 
     def list(self, path: str) -> list[FileEntry]:
         """Return what a directory holds, sorted by name; nothing when there is no directory."""
-        found = []
-        try:
-            with os.scandir(path) as entries:
-                for entry in entries:
-                    # A file may go between being listed and being asked for its size.
-                    with contextlib.suppress(FileNotFoundError):
-                        if (
-                            entry.name.isdigit()
-                            and entry.is_symlink()
-                            and not Path(entry.path).exists()
-                        ):
-                            raise StoreError(
-                                f"{entry.path} is a link to a file that is not there",
-                                hint="bring back what it points to, or remove the link",
-                            )
-                        size = entry.stat().st_size
-                        found.append(FileEntry(entry.name, entry.path, size, entry.is_dir()))
-        except (FileNotFoundError, NotADirectoryError):
-            return []
-        except OSError as error:
-            raise unreadable(path, error) from error
+        found: list[FileEntry] = []
+        gone = contextlib.suppress(FileNotFoundError, NotADirectoryError)
+        with plain_reads(path), gone, os.scandir(path) as entries:
+            for entry in entries:
+                if entry.name.isdigit() and entry.is_symlink() and not Path(entry.path).exists():
+                    raise StoreError(
+                        f"{entry.path} is a link to a file that is not there",
+                        hint="bring back what it points to, or remove the link",
+                    )
+                # A file may go between being listed and being asked for its size.
+                with contextlib.suppress(FileNotFoundError):
+                    size = entry.stat().st_size
+                    found.append(FileEntry(entry.name, entry.path, size, entry.is_dir()))
         return sorted(found)
 
     def open(self, path: str) -> LocalFile:
         """Open a file for reading."""
-        try:
+        with plain_reads(path):
             return LocalFile(path, os.open(path, os.O_RDONLY | os.O_CLOEXEC))
-        except OSError as error:
-            raise unreadable(path, error) from error
 
     def stored_stop(self, path: str, size: int) -> int:
         """Return where the last hole of a file begins, if that can be known; nothing is read."""
@@ -249,22 +243,15 @@ class LocalFile:
     def read_into(self, position: int, view: memoryview) -> int:
         """Fill `view` from `position` on; return how many bytes there were."""
         total = 0
-        try:
-            while total < len(view):
-                got = os.preadv(self.descriptor, [view[total:]], position + total)
-                if got == 0:
-                    break
+        with plain_reads(self.path):
+            while got := os.preadv(self.descriptor, [view[total:]], position + total):
                 total += got
-        except OSError as error:
-            raise unreadable(self.path, error) from error
         return total
 
     def read(self, position: int, size: int) -> bytes:
         """Return so many bytes, or as many as there are."""
-        try:
+        with plain_reads(self.path):
             return os.pread(self.descriptor, size, position)
-        except OSError as error:
-            raise unreadable(self.path, error) from error
 
     def data_stop(self, size: int) -> int:
         """Return a position, of a chunk, after which the file is zeros.
@@ -316,13 +303,9 @@ class ArrowFiles:
         """Return what a directory holds, sorted by name; nothing when there is no directory."""
         from pyarrow import fs  # noqa: PLC0415 - as above
 
-        selector = fs.FileSelector(path, allow_not_found=True)
-        try:
-            infos = self.system.get_file_info(selector)
-        except NotADirectoryError:
-            return []
-        except OSError as error:
-            raise unreadable(path, error) from error
+        infos: Iterable[Any] = ()
+        with plain_reads(path), contextlib.suppress(NotADirectoryError):
+            infos = self.system.get_file_info(fs.FileSelector(path, allow_not_found=True))
         return sorted(
             FileEntry(info.base_name, info.path, info.size or 0, info.type == fs.FileType.Directory)
             for info in infos
@@ -330,10 +313,8 @@ class ArrowFiles:
 
     def open(self, path: str) -> ArrowFile:
         """Open a file for reading."""
-        try:
+        with plain_reads(path):
             return ArrowFile(path, self.system.open_input_file(path))
-        except OSError as error:
-            raise unreadable(path, error) from error
 
     def stored_stop(self, path: str, size: int) -> int:  # noqa: ARG002 - of any file system
         """Return `size`: an object has no holes."""
@@ -368,11 +349,9 @@ class ArrowFile:
         return self._block[at : at + size]
 
     def _read_at(self, position: int, size: int) -> bytes:
-        try:
+        with plain_reads(self.path):
             content: bytes = self.handle.read_at(size, position)
-        except OSError as error:
-            raise unreadable(self.path, error) from error
-        return content
+            return content
 
     def data_stop(self, size: int) -> int:
         """Return `size`: nothing is known of holes."""

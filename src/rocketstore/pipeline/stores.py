@@ -170,15 +170,12 @@ def _stores_at(location: str) -> list[StorePlace]:
         # Executors may stand in another directory.
         location = root
     entries = files.list(root)
-    place = _store_of(files, entries, joined(location))
-    if place is not None:
-        return [place]
-    inner = [
-        _store_of(files, files.list(entry.path), joined(location, entry.name))
+    found = _store_of(files, entries, joined(location)) or [
+        one
         for entry in entries
         if entry.is_directory
+        for one in _store_of(files, files.list(entry.path), joined(location, entry.name))
     ]
-    found = [one for one in inner if one is not None]
     if found:
         return found
     what = "is empty or not there" if not entries else "holds no commitlog, nor do its directories"
@@ -221,15 +218,12 @@ def configured_log(location: str, config: StoreConfig | None) -> tuple[str, ...]
         config.store_path_commit_log is None and config.read_only_commit_log_store_paths is None
     ):
         return ()
-    if is_remote(location):
-        directories = commit_log_directories(config, Path("/store"))
-        named = tuple(map(str, directories.all))
-        return () if named == (f"/store/{COMMIT_LOG_DIRECTORY}",) else named
-    _, root = files_at(location)
+    remote = is_remote(location)
+    root = "/store" if remote else files_at(location)[1]
     found = tuple(str(path.absolute()) for path in commit_log_directories(config, Path(root)).all)
     own = f"{root}/{COMMIT_LOG_DIRECTORY}"
     # Settings of one broker that come with a directory of stores name nothing there.
-    return () if found == (own,) and not Path(own).is_dir() else found
+    return () if found == (own,) and (remote or not Path(own).is_dir()) else found
 
 
 def log_option(directories: tuple[str, ...]) -> dict[str, str]:
@@ -237,15 +231,13 @@ def log_option(directories: tuple[str, ...]) -> dict[str, str]:
     return {"storePathCommitLog": json.dumps(directories)} if directories else {}
 
 
-def _store_of(files: Files, entries: list[FileEntry], location: str) -> StorePlace | None:
+def _store_of(files: Files, entries: list[FileEntry], location: str) -> list[StorePlace]:
+    """Return the store that a directory with these entries is, if it is one."""
     names = {entry.name for entry in entries}
-    log = next((e for e in entries if e.name == COMMIT_LOG_DIRECTORY and e.is_directory), None)
-    if log is None:
-        return None
-    has_files = any(parse_file_name(entry.name) is not None for entry in files.list(log.path))
-    if not has_files and not names & _SIGNS_OF_A_STORE:
-        return None
-    return StorePlace(location, last_name(location), ABORT_FILE_NAME in names)
+    logs = [one for one in entries if one.name == COMMIT_LOG_DIRECTORY and one.is_directory]
+    if not any(names & _SIGNS_OF_A_STORE or offset_files(files.list(one.path)) for one in logs):
+        return []
+    return [StorePlace(location, last_name(location), ABORT_FILE_NAME in names)]
 
 
 def list_segments(store: str | StorePlace) -> list[Segment]:

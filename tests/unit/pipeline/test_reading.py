@@ -337,9 +337,8 @@ def test_a_file_that_retention_deleted_after_planning_is_loss(copy, monkeypatch)
 
     def vanished(self, path):
         if path.endswith("00000000000000065536"):
-            raise files.unreadable(path, FileNotFoundError(2, "No such file or directory")) from (
-                FileNotFoundError(2, "No such file or directory")
-            )
+            with files.plain_reads(path):
+                raise FileNotFoundError(2, "No such file or directory")
         return real(self, path)
 
     everything = read_table(copy)

@@ -693,7 +693,8 @@ def test_a_store_that_may_not_be_read_is_an_error(root, mode, monkeypatch):
     build_store(root, 5, Clock())
 
     def refuse(self, path):
-        raise files.unreadable(path, PermissionError(13, "Permission denied", path))
+        with files.plain_reads(path):
+            raise PermissionError(13, "Permission denied", path)
 
     monkeypatch.setattr(files.LocalFiles, "open", refuse)
     with pytest.raises(StoreError, match="cannot be read: Permission denied"):
