@@ -82,7 +82,8 @@ def interleaved(tmp_path):
     """A hundred topics in turn, in records of 1 KiB."""
     store = StoreFiles(tmp_path / "store", log_file_size=1 << 20, queue_file_size=2000)
     for number in range(6000):
-        store.put(f"Topic{number % 100:02d}", bytes(1000), queue_id=number % 3 // 2)
+        body = number.to_bytes(2, "big") * 500
+        store.put(f"Topic{number % 100:02d}", body, queue_id=number % 3 // 2)
     return store
 
 
@@ -237,6 +238,16 @@ def test_an_expired_begin_is_found_by_a_search(stretches):
     assert read_table(stretches.root, subscribe=first["topic"]) == rows_of(
         stretches.root, {first["topic"]}
     )
+
+
+def test_an_entry_that_lies_does_not_lead_past_what_is_before_it(interleaved):
+    for base in (0, 1 << 20):
+        interleaved.log_path(base).unlink()
+    expected = [row for row in rows_of(interleaved.root, {"Topic37"}) if row["queueId"] == 0]
+    key = QueueKey("Topic37", 0)
+    interleaved.write_entry(key, interleaved.next_offsets[key] // 2, 0, 1100)
+    rows = read_table(interleaved.root, assign='{"Topic37":[0]}')
+    assert sorted(offsets(rows)) == offsets(expected)
 
 
 def damage_entries(store, chance):
