@@ -159,7 +159,7 @@ class RowEncoder:
                 pairs = _pairs(*parts)
                 refuse_special(pairs)
                 block = encode_properties(pairs) if pairs else b""
-                self._check_sizes(size, len(block), self._head_size(topic, host, sys_flag))
+                self._check(size, topic, host, sys_flag, len(block))
                 queue_ids.append(self._queue_id(queue_id, pairs))
                 blocks.append(block)
         except (RefusedMessageError, InvalidNameError, UnicodeDecodeError) as error:
@@ -172,31 +172,31 @@ class RowEncoder:
             ) from error
         return pa.array(queue_ids, pa.int32()), pa.array(blocks, pa.binary())
 
-    def _head_size(self, topic: str, host: str, sys_flag: int) -> int:
-        """Return the size of a record without body and properties, after a look at what it says."""
-        size = self._head_sizes.get((topic, host, sys_flag))
-        if size is None:
+    def _check(self, body: int, topic: str, host: str, sys_flag: int, properties: int) -> None:
+        """Refuse what the store would not take; of body and properties the sizes are looked at."""
+        head = self._head_sizes.get((topic, host, sys_flag))
+        if head is None:
             check_topic(topic)
             refuse_transaction(sys_flag)
             flags = self._store_flags | host_flags(encoded_born_host(host), b"")
-            size = record_size(
+            head = record_size(
                 body_size=0, topic_size=len(topic), properties_size=0, sys_flag=flags
             )
-            self._head_sizes[topic, host, sys_flag] = size
-        return size
-
-    def _check_sizes(self, body: int, properties: int, head: int) -> None:
-        size, room = head + body + properties, self._file_size - END_FILE_MIN_BLANK_SIZE
-        limit = self._options.config.max_message_size
-        if 0 <= body <= limit and properties <= PROPERTIES_SIZE_MAX and size <= room:
-            return
-        what = f"{size} bytes do not fit a CommitLog file of {self._file_size} bytes, which holds "
-        what += str(room)
-        if body < 0:
+            self._head_sizes[topic, host, sys_flag] = head
+        limit, room = (
+            self._options.config.max_message_size,
+            self._file_size - END_FILE_MIN_BLANK_SIZE,
+        )
+        if 0 <= body <= limit and properties <= PROPERTIES_SIZE_MAX:
+            if head + body + properties <= room:
+                return
+            what = f"{head + body + properties} bytes do not fit a CommitLog file of "
+            what += f"{self._file_size} bytes, which holds {room}"
+        elif body < 0:
             what = "its body is null, and an empty one is b''"
         elif body > limit:
             what = f"body of {body} bytes exceeds maxMessageSize of {limit}"
-        elif properties > PROPERTIES_SIZE_MAX:
+        else:
             what = f"properties of {properties} bytes exceed the limit of {PROPERTIES_SIZE_MAX}"
         raise RefusedMessageError(what)
 
