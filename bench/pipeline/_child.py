@@ -38,6 +38,9 @@ def main() -> None:
     os.dup2(2, 1)  # what a job prints is no answer
     sys.path[:0] = [str(checkout), str(checkout / "tests")]
     from rocketstore.pipeline import session  # noqa: PLC0415 - of the checkout
+    from support.s3_server import CREDENTIALS  # noqa: PLC0415 - as above
+
+    os.environ.update(CREDENTIALS)  # before Spark starts, whose workers have its environment
 
     began = time.perf_counter()
     spark = session(f"local[{cores}]")

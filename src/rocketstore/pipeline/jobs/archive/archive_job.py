@@ -71,23 +71,11 @@ MAX_SPLIT_BYTES: Final = 512 * MiB
 class ArchiveResult(NamedTuple):
     """What a call of `archive` did.
 
-    Attributes
-    ----------
-    run
-        Number of the run; None when the archive had everything already.
-    begin, end
-        The range of the log that was archived now, as physical offsets.
-    records, record_bytes
-        Archived now.
-    damaged_bytes
-        Kept as they are, no rows of ``messages``.
-    file_count, file_bytes
-        Parquet files of messages written now.
-    gap
-        Range of the log that was deleted before it could be archived.
-    is_compared
-        Whether the last archived record was compared with the log: it is not in a first run, nor
-        when its file was deleted since.
+    `run` is its number, None when the archive had everything already; `begin` and `end` are the
+    range of the log that was archived, as physical offsets, and `gap` what was deleted before it
+    could be. Damaged bytes are kept as they are, no rows of ``messages``; files are of messages.
+    `is_compared` says whether the last archived record was compared with the log: it is not in a
+    first run, nor when its file was deleted since.
     """
 
     run: int | None
@@ -164,7 +152,7 @@ def archive(
             hint="the archive comes second: rocketstore pipeline archive STORE ARCHIVE",
         )
     tables = Archive.open_or_create(location)
-    last = next(reversed(tables.runs(place.broker_name)), None)
+    last = next(iter(tables.runs(place.broker_name, only_last=True)), None)
     plan = plan_run(place, last)
     has_news = plan.begin != plan.end or plan.gap is not None
     number, found = None, list[WrittenFile]()
@@ -207,15 +195,7 @@ def _one_store(location: str | Path, config: StoreConfig | None) -> StorePlace:
 
 
 def plan_run(store: StorePlace, last: Run | None) -> LogPlan:
-    """Return what a run after `last` reads.
-
-    Raises
-    ------
-    ArchiveError
-        The log is not the one that was archived.
-    StoreError
-        The store cannot be read.
-    """
+    """Return what a run after `last` reads; raise where the log is not the one that it archived."""
     files, _ = files_at(store.location)
     segments = [one for one in list_segments(store) if one.state is not SegmentState.MISSING]
     first = segments[0].base if segments else 0
@@ -299,13 +279,7 @@ def _end_in(files: Files, segment: Segment) -> int:
 
 
 def _compare(store: StorePlace, segments: Sequence[Segment], last: Run, end: int) -> bool:
-    """Compare the last archived record with the log; return whether it was there.
-
-    Raises
-    ------
-    ArchiveError
-        Something else stands there, or the log ends before.
-    """
+    """Compare the last archived record with the log; return whether it was there."""
     difference = f"the log ends at physical offset {end}, the archive at {last.end}"
     if end >= last.end:
         if not last.last_size or last.last_offset < segments[0].base:
@@ -360,13 +334,7 @@ def _split(stretch: Stretch, max_split_bytes: int) -> Iterator[Stretch]:
 def _commit(
     tables: Archive, task: ArchiveTask, plan: LogPlan, last: Run | None, found: list[WrittenFile]
 ) -> None:
-    """Compare what tasks found with the plan, add what the driver knows, and commit it all.
-
-    Raises
-    ------
-    ArchiveError
-        The log changed meanwhile, or another process archived it.
-    """
+    """Compare what tasks found with the plan, add what the driver knows, and commit it all."""
     covered = sum(one.record_bytes + one.extent_bytes for one in found)
     expected = sum(one.stop - one.start for one in plan.log)
     if covered != expected:

@@ -15,26 +15,40 @@ Page: docs/reference/archive.md.
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 from urllib.parse import parse_qsl, urlsplit
 
 import msgspec
+import numpy as np
 import pyarrow  # noqa: ICN001 - `pa` is the same without its annotations
+from pyarrow import dataset as arrow_dataset
+from pyarrow import fs
 
 from rocketstore.errors import ArchiveDamagedError, ArchiveError
 from rocketstore.pipeline.columns import TABLES
-from rocketstore.pipeline.files import is_remote, joined, local_path, refuse_secrets, sync_path
+from rocketstore.pipeline.files import (
+    ArrowFiles,
+    files_at,
+    is_remote,
+    joined,
+    local_path,
+    refuse_secrets,
+    sync_path,
+)
 from rocketstore.units import MiB
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    import numpy.typing as npt
     from deltalake import DeltaTable
     from deltalake.transaction import AddAction
 
 pa: Any = pyarrow
-"""Its annotations know too little of what it takes."""
+dataset: Any = arrow_dataset
+"""Their annotations know too little of what they take."""
 
 MESSAGES: Final = "messages"
 EXTENTS: Final = "extents"
@@ -44,6 +58,22 @@ EXTENT_BYTES: Final = 4 * MiB
 
 DAY: Final = "day"
 """Store time in UTC; null where no calendar has it. In the names of directories, not in files."""
+
+FROM_BACKUP: Final = (
+    "restore another version (as_of, --as-of), or the archive from a backup; nothing was restored"
+)
+
+BATCH_BYTES: Final = 4 * MiB
+_BATCH_ROWS: Final = 1 << 16
+_EXTENTS_AT_ONCE: Final = 4
+_READS_AT_ONCE: Final = 16
+_READING: Final = {
+    "use_threads": False,
+    "batch_readahead": 0,
+    "fragment_scan_options": dataset.ParquetFragmentScanOptions(
+        use_buffered_stream=True, buffer_size=MiB, pre_buffer=False, page_checksum_verification=True
+    ),
+}
 
 LOG_KINDS: Final = ("blank", "damage", "unwritten", "gap")
 """Of extents: stretches of the log that are no records."""
@@ -142,13 +172,7 @@ class Archive(NamedTuple):
 
     @classmethod
     def open(cls, location: str | Path, as_of: int | str | None = None) -> Self:
-        """Open an archive; `as_of` is a version of `messages`, or an ISO 8601 time.
-
-        Raises
-        ------
-        ArchiveError
-            There is no archive, no such version, or it cannot be read.
-        """
+        """Open an archive; `as_of` is a version of `messages`, or an ISO 8601 time."""
         from deltalake import DeltaTable  # noqa: PLC0415 - of the driver only
         from deltalake.exceptions import DeltaError, TableNotFoundError  # noqa: PLC0415 - as above
 
@@ -172,13 +196,7 @@ class Archive(NamedTuple):
 
     @classmethod
     def open_or_create(cls, location: str) -> Self:
-        """Open an archive for writing; make its tables where there are none.
-
-        Raises
-        ------
-        ArchiveError
-            It can be neither opened nor made.
-        """
+        """Open an archive for writing; make its tables where there are none."""
         from deltalake import DeltaTable  # noqa: PLC0415 - as above
         from deltalake.exceptions import DeltaError  # noqa: PLC0415 - as above
 
@@ -210,81 +228,62 @@ class Archive(NamedTuple):
         """Return the number of a broker's last run that counts; 0 for none."""
         return self.messages.transaction_version(run_id(broker)) or 0
 
-    def runs(self, broker: str) -> tuple[Run, ...]:
-        """Return the runs of a broker that count, oldest first.
-
-        Raises
-        ------
-        ArchiveDamagedError
-            The row of a run is gone.
-        """
-        rows = {row["run"]: row for row in self.read_extents(["run"], ["content"], broker)}
-        found: list[Run] = []
+    def runs(self, broker: str, *, only_last: bool = False) -> tuple[Run, ...]:
+        """Return the runs of a broker that count, oldest first, or `only_last` of them."""
         number = self.last_run(broker)
+        rows = self.read_extents(["run"], ["content"], broker, number * only_last) if number else []
+        contents = {row["run"]: row["content"] for row in rows}
+        found: list[Run] = []
         while number:
-            if number not in rows:
+            if number not in contents:
                 raise ArchiveDamagedError(
                     f"run {number} of broker {broker} has no row of kind run in "
                     f"{joined(self.location, EXTENTS)}",
                     hint="bring the table back to a version that has it (DeltaTable.restore)",
                 )
-            found.append(msgspec.json.decode(rows[number]["content"], type=Run))
-            number = found[-1].previous
+            found.append(msgspec.json.decode(contents[number], type=Run))
+            number = 0 if only_last else found[-1].previous
         return tuple(reversed(found))
 
     def read_extents(
-        self, kinds: Sequence[str], columns: Sequence[str], broker: str | None = None
+        self, kinds: Sequence[str], columns: Sequence[str], broker: str | None = None, run: int = 0
     ) -> list[dict[str, Any]]:
-        """Return the extents of some kinds, of runs that count and that do not.
+        """Return the extents of some kinds, of runs that count and that do not, or of one `run`.
 
-        Besides the given columns there are `run` and `kind`. Column ``__filename`` is the path of a
-        row's file in the table. `content` may be large, but for kinds ``run`` and ``config``: it is
-        for workers to read.
-
-        Raises
-        ------
-        ArchiveDamagedError
-            A file of the table is missing or cannot be read.
+        Besides the given columns there are `run`, `kind` and ``path``, of the row's file in the
+        table. `content` may be large, but for kinds ``run`` and ``config``.
         """
-        from pyarrow import dataset  # noqa: PLC0415 - as above
-
-        wanted = dataset.field("kind").isin(list(kinds))
+        field = dataset.field
+        wanted = field("kind").isin(list(kinds))
         if broker is not None:
-            wanted &= dataset.field("brokerName") == broker
-        settings: dict[str, Any] = {
-            "columns": ["run", "kind", *columns],
-            "filter": wanted,
-            "fragment_scan_options": dataset.ParquetFragmentScanOptions(
-                page_checksum_verification=True
-            ),
-        }
-        source = self.extents.to_pyarrow_dataset()
-        try:
-            return _numbered(source.to_table(**settings))
-        except (OSError, ValueError, pa.ArrowException) as error:
-            path = EXTENTS
-            # The error does not say in which file.
-            for fragment in source.get_fragments():
-                try:
-                    _numbered(fragment.to_table(**settings))
-                except (OSError, ValueError, pa.ArrowException):
-                    path = f"{EXTENTS}/{fragment.path}"
-                    break
-            raise ArchiveDamagedError(
-                f"{joined(self.location, *path.split('/'))} cannot be read: "
-                f"{' '.join(str(error).split())}",
-                hint="restore the archive from a backup",
-            ) from error
+            wanted &= field("brokerName") == broker
+        if run:
+            wanted &= field("run") == run
+
+        def read(path: str) -> list[dict[str, Any]]:
+            place = joined(self.location, EXTENTS, *path.split("/"))
+            batches = read_rows(place, EXTENT_SCHEMA, wanted, ["run", "kind", *columns])
+            rows = [row | {"path": path} for batch in batches for row in batch.to_pylist()]
+            if any(row["run"] is None for row in rows):
+                raise ArchiveDamagedError(f"{place} has rows without a run", hint=FROM_BACKUP)
+            return rows
+
+        files = pa.table(self.extents.get_add_actions(flatten=True)).to_pylist()
+        paths = [
+            one["path"]
+            for one in files
+            if not run or (one.get("min.run") or 0) <= run <= (one.get("max.run") or run)
+        ]
+        with ThreadPoolExecutor(_READS_AT_ONCE, thread_name_prefix="rocketstore-archive") as pool:
+            return [row for rows in pool.map(read, paths) for row in rows]
 
     def commit(
         self, name: str, broker: str, marks: Mapping[str, int], files: Sequence[AddAction]
     ) -> None:
         """Add files to a table, and move application transactions of a broker.
 
-        Raises
-        ------
-        ArchiveError
-            Another archiver of this broker has committed since the archive was opened.
+        Raises an `ArchiveError` where another archiver of this broker has committed since the
+        archive was opened.
         """
         from deltalake import CommitProperties, Transaction  # noqa: PLC0415 - as above
         from deltalake.exceptions import CommitFailedError, DeltaError  # noqa: PLC0415 - as above
@@ -312,18 +311,42 @@ class Archive(NamedTuple):
             raise ArchiveError(f"{self.location} cannot be committed to: {error}") from error
 
 
-def _numbered(table: Any) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = table.to_pylist()
-    if any(row["run"] is None or row["kind"] is None for row in rows):
-        raise ValueError("rows without run or kind")
-    return rows
-
-
 def _sync_log(log: Path, version: int) -> None:
     """Bring what was committed since a version to the disk: `deltalake` does not."""
     newest = (one for one in log.glob("*.json") if one.name >= f"{version:020}.json")
     for path in (*newest, log, log.parent):
         sync_path(path)
+
+
+def read_rows(
+    path: str, schema: Any, wanted: Any, columns: Sequence[str]
+) -> Iterator[pyarrow.RecordBatch]:
+    """Yield rows of a Parquet file of an archive, in batches of a few megabytes."""
+    try:
+        files, place = files_at(path)
+        system = files.system if isinstance(files, ArrowFiles) else fs.LocalFileSystem()
+        file: Any = dataset.ParquetFileFormat().make_fragment(place, system)
+        for group in file.split_by_row_group(wanted, schema):
+            count = _EXTENTS_AT_ONCE if "content" in columns else _BATCH_ROWS
+            if "body" in columns:
+                sizes = group.to_table(schema, columns=["size"], **_READING)["size"].to_numpy()
+                while count > 1 and _added(sizes, count).max() > BATCH_BYTES:
+                    count //= 2
+            for rows in group.to_batches(
+                schema, columns=list(columns), filter=wanted, batch_size=count, **_READING
+            ):
+                if rows.num_rows:
+                    yield rows
+    except FileNotFoundError:
+        reason = "is missing: VACUUM, or somebody else, has deleted a file of this version"
+        raise ArchiveDamagedError(f"{path} {reason}", hint=FROM_BACKUP) from None
+    except (OSError, pa.ArrowException, ValueError, MemoryError) as error:
+        what = " ".join(str(error).split())
+        raise ArchiveDamagedError(f"{path} cannot be read: {what}", hint=FROM_BACKUP) from error
+
+
+def _added(sizes: npt.NDArray[np.int64], count: int) -> npt.NDArray[np.int64]:
+    return np.add.reduceat(sizes, range(0, len(sizes), count))
 
 
 def table_uri(location: str, name: str) -> tuple[str, dict[str, str] | None]:

@@ -63,8 +63,8 @@ WINDOW_BYTES: Final = 32 * MiB
 WINDOW_ROWS: Final = 64 * 1024
 """A row costs 224 bytes beside its record."""
 
-ROW_GROUP_BYTES: Final = 4 * MiB
-"""An eighth of a window: what is read of one topic among many."""
+ROW_GROUP_BYTES: Final = 8 * MiB
+"""A quarter of a window: what is read of one topic among many. Half of it costs a tenth more."""
 
 _OPEN_DAYS: Final = 16
 """Files that a task writes to at a time; a log that jumps between more days gets more files."""
@@ -157,17 +157,7 @@ RESULT_SCHEMA: Final = ", ".join(
 
 
 def archive_task(task: ArchiveTask) -> Iterator[pyarrow.RecordBatch]:
-    """Do a task; yield a row of ``RESULT_SCHEMA`` for each file.
-
-    Raises
-    ------
-    StoreError
-        The store cannot be read.
-    StoreFullError
-        The disk of the archive is full.
-    ArchiveError
-        The archive cannot be written.
-    """
+    """Do a task; yield a row of ``RESULT_SCHEMA`` for each file."""
     files, _ = files_at(task.store.location)
     with (
         plain_write_errors(task.target, "nothing of this run is archived", ArchiveError),

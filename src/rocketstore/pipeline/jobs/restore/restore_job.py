@@ -42,7 +42,6 @@ from rocketstore.pipeline.jobs.restore.restore_task import (
     LogFileTask,
     Selection,
     count_task,
-    missing_bytes,
     write_task,
 )
 
@@ -63,24 +62,11 @@ _FAR: Final = (1 << 63) - 1
 class RestoreResult(NamedTuple):
     """What a call of `restore` did.
 
-    Attributes
-    ----------
-    broker, version
-        Whose log it is, and of which version of the archive's table `messages`.
-    records
-        Restored.
-    written_bytes
-        Written into the CommitLog files: records, and what stands between them.
-    file_count, file_bytes
-        CommitLog files and their sizes together.
-    is_whole
-        Whether the CommitLog files are those that were archived, byte for byte.
-    missing_stretches, missing_bytes
-        Of the log that the archive has lost: zeros, or files that are left out.
-    config_tables
-        Names of the JSON tables that were restored.
-    queues
-        That were made from the log; None for the log alone.
+    `version` is of the archive's table `messages`. `written_bytes` are those of records and of what
+    stands between them, `file_bytes` the sizes of the CommitLog files. `is_whole` says whether
+    these are the ones that were archived, byte for byte; what is missing of them was deleted from
+    the archive, and is zeros or in files that are left out. `queues` were made from the log; None
+    for the log alone.
     """
 
     broker: str
@@ -168,15 +154,14 @@ def restore(  # noqa: PLR0913 - keywords, each a choice of the caller
                 Path(place, name).mkdir()
         with plain_failure():
             placed = [task._replace(place=place) for task in tasks]
-            # A row for each CommitLog file, and for what it lacks.
+            # A row for each CommitLog file.
             rows = map_tasks(spark, placed, write_task, WRITE_SCHEMA).toArrow().to_pylist()
-        missing = sorted((row["place"], row["bytes"]) for row in rows if row["place"] is not None)
-        if missing and not allow_gaps:
-            pairs = [(first, first + size) for first, size in missing]
-            raise missing_bytes(opened.location, whose, pairs)
+        lost = [row for row in rows if row["lost_stretches"]]
+        if lost and not allow_gaps:
+            raise _missing_bytes(opened.location, whose, lost)
         for name, content in tables.items():
             _put(place, f"{CONFIG_DIRECTORY}/{name}", content)
-        written = {row["base"]: row for row in rows if row["place"] is None}
+        written = {row["base"]: row for row in rows if row["records"] is not None}
         queues = None
         if written and not log_only:
             queues = make_queues(spark, place, config or StoreConfig()).queue_count
@@ -192,11 +177,23 @@ def restore(  # noqa: PLR0913 - keywords, each a choice of the caller
         written_bytes=sum(row["bytes"] for row in written.values()),
         file_count=len(written),
         file_bytes=sum(task.size for task in tasks if task.base in written),
-        is_whole=is_whole and not missing,
-        missing_stretches=sum(row["records"] for row in rows if row["place"] is not None),
-        missing_bytes=sum(size for _, size in missing),
+        is_whole=is_whole and not lost,
+        missing_stretches=sum(row["lost_stretches"] for row in rows),
+        missing_bytes=sum(row["lost_bytes"] for row in rows),
         config_tables=tuple(tables),
         queues=queues,
+    )
+
+
+def _missing_bytes(archive: str, broker: str, lost: list[dict[str, int]]) -> ArchiveDamagedError:
+    first = min(lost, key=lambda row: row["lost_at"])
+    return ArchiveDamagedError(
+        f"{archive} lacks {sum(row['lost_bytes'] for row in lost):,} bytes of the log of broker "
+        f"{broker} in {sum(row['lost_stretches'] for row in lost):,} stretches, the first from "
+        f"physical offset {first['lost_at']} to {first['lost_stop']}",
+        hint="rows were deleted; restore a version that has them (as_of, --as-of), the messages "
+        "that are there to a new log (topics or times), or zeros in place of what is gone "
+        "(allow_gaps=True, --allow-gaps); nothing was restored",
     )
 
 
@@ -220,13 +217,7 @@ def _checkpoint(times_ms: Iterable[int | None]) -> bytes:
 
 
 def _chosen_broker(archive: Archive, broker: str | None) -> str:
-    """Return the broker that is restored.
-
-    Raises
-    ------
-    ArchiveError
-        There are several and none is named, or there is no such.
-    """
+    """Return the broker that is restored; raise where the archive has none of that name."""
     names = archive.brokers()
     if broker in names or (broker is None and len(names) == 1):
         return broker or names[0]
@@ -285,7 +276,7 @@ def _log_files(
 
     A CommitLog file is as the newest run that saw it has it; the files are in order.
     """
-    columns = ["__filename", "file", "physicalOffset", "size", "fileSize"]
+    columns = ["file", "physicalOffset", "size", "fileSize"]
     runs = archive.runs(broker)
     order = {run.number: place for place, run in enumerate(runs)}
     found = archive.read_extents(["file", *kinds], columns, broker)
@@ -308,7 +299,7 @@ def plan_whole(archive: Archive, broker: str, *, allows_gaps: bool) -> list[LogF
             or (kind == "excess" and base in files and run == files[base]["run"])
             or (kind == "tail" and run == runs[-1].number)
         ):
-            counting.setdefault(base, {}).setdefault(row["__filename"], set()).add((run, kind))
+            counting.setdefault(base, {}).setdefault(row["path"], set()).add((run, kind))
     overlapping = _messages_between(archive, broker, Selection())
     tasks = []
     for base, file in files.items():
@@ -340,13 +331,7 @@ def plan_whole(archive: Archive, broker: str, *, allows_gaps: bool) -> list[LogF
 
 
 def _config_tables(archive: Archive, broker: str) -> dict[str, bytes]:
-    """Return the JSON tables of the newest run, by their names.
-
-    Raises
-    ------
-    ArchiveDamagedError
-        A part of one is missing.
-    """
+    """Return the JSON tables of the newest run, by their names."""
     run = archive.last_run(broker)
     columns = ["name", "physicalOffset", "size", "content"]
     rows = [row for row in archive.read_extents(["config"], columns, broker) if row["run"] == run]
@@ -369,13 +354,7 @@ def _config_tables(archive: Archive, broker: str) -> dict[str, bytes]:
 def _new_log(
     spark: SparkSession, archive: Archive, broker: str, selection: Selection
 ) -> list[LogFileTask]:
-    """Return the tasks of a selection.
-
-    Raises
-    ------
-    ConfigError
-        Nothing is selected, or nothing of a topic, which would else be left out without a word.
-    """
+    """Return the tasks of a selection; raise where nothing is selected, or nothing of a topic."""
     unknown = selection.topics
     for wanted in (selection, Selection()):
         tasks = _plan_counting(archive, broker, wanted)
@@ -414,13 +393,7 @@ def _plan_counting(archive: Archive, broker: str, selection: Selection) -> list[
 
 
 def lay_out(counting: Sequence[LogFileTask], steps: pa.Table) -> list[LogFileTask]:
-    """Return the tasks that write the files of a new log, from what was counted of each step.
-
-    Raises
-    ------
-    ArchiveDamagedError
-        A record does not fit into a file.
-    """
+    """Return the tasks that write the files of a new log, from what was counted of each step."""
     first, begins = counting[0], [one.begin for one in counting]
     places = steps["min(place)"].to_numpy()
     ends = np.cumsum(steps["sum(bytes)"].to_numpy())

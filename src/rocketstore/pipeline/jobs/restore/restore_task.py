@@ -13,7 +13,6 @@ late one ends in an error of its own.
 from __future__ import annotations
 
 import contextlib
-import errno
 import itertools
 import os
 import tempfile
@@ -25,19 +24,21 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow  # noqa: ICN001 - `pa` is the same without its annotations
 import pyarrow.compute
-from pyarrow import dataset, fs
+from pyarrow import dataset
 
 from rocketstore.errors import ArchiveDamagedError
 from rocketstore.format.blank import encode_blank
 from rocketstore.format.file_name import file_name
 from rocketstore.format.markers import COMMIT_LOG_DIRECTORY
 from rocketstore.format.record import body_crc
-from rocketstore.pipeline.files import ArrowFiles, ObjectStore, files_at, is_remote, joined
+from rocketstore.pipeline.files import ObjectStore, is_remote, joined
 from rocketstore.pipeline.jobs.archive.archive_table import (
     EXTENT_SCHEMA,
     EXTENTS,
     FILE_SCHEMA,
+    FROM_BACKUP,
     MESSAGES,
+    read_rows,
 )
 from rocketstore.pipeline.jobs.publishing import plain_write_errors
 from rocketstore.pipeline.projection import FIRST_TIMESTAMP_MS, LAST_TIMESTAMP_MS
@@ -58,16 +59,16 @@ COUNT_SCHEMA: Final = (
 )
 """Wanted records of a topic in a step of the archived log, of which the first is at `place`."""
 
-WRITE_SCHEMA: Final = "base BIGINT, place BIGINT, records BIGINT, bytes BIGINT, last_ms BIGINT"
-"""A file that was written has no `place`. Else what the archive has lost of it, so many stretches,
-of which the first begins at `place`."""
+_RESULTS: Final = (
+    *("base", "records", "bytes", "last_ms"),
+    *("lost_at", "lost_stop", "lost_stretches", "lost_bytes"),
+)
+WRITE_SCHEMA: Final = ", ".join(f"{name} BIGINT" for name in _RESULTS)
+"""What was written, null if nothing was; and what the archive has lost of the file, of which the
+first stretch is from `lost_at` to `lost_stop`."""
 
 ATTEMPTS: Final = ".attempts"
 """Directory below the store that attempts are made in, as long as it is not published."""
-
-FROM_BACKUP: Final = (
-    "restore another version (as_of, --as-of), or the archive from a backup; nothing was restored"
-)
 
 STEPS: Final = 256
 """Of a file, in which a selection is counted: 4 MiB of 1 GiB, no more than a large message."""
@@ -75,23 +76,10 @@ STEPS: Final = 256
 SLICE_BYTES: Final = 32 * MiB
 """Records that are put in order before they are written: as many as the archive sorts at a time."""
 
-BATCH_BYTES: Final = 4 * MiB
-_BATCH_ROWS: Final = 1 << 16
-_EXTENTS_AT_ONCE: Final = 4
-_MOST_STRETCHES: Final = 100
-"""Missing stretches of a file that are reported one by one."""
-
 _PLACE_AT: Final = 28
 """Where a record says at which physical offset it stands."""
 
 _RAW: Final = ("rawHead", "body", "rawTail")
-_READING: Final = {
-    "use_threads": False,
-    "batch_readahead": 0,
-    "fragment_scan_options": dataset.ParquetFragmentScanOptions(
-        use_buffered_stream=True, buffer_size=MiB, pre_buffer=False, page_checksum_verification=True
-    ),
-}
 
 
 class Selection(NamedTuple):
@@ -164,35 +152,28 @@ def count_task(task: LogFileTask) -> Iterator[pyarrow.RecordBatch]:
 
 
 def write_task(task: LogFileTask) -> Iterator[pyarrow.RecordBatch]:
-    """Write a CommitLog file, if the archive has what it needs; see ``WRITE_SCHEMA``.
-
-    Raises
-    ------
-    ArchiveDamagedError
-        A file of the archive is missing or cannot be read, or gives other bytes than were archived.
-    StoreFullError
-        The disk of the new store is full.
-    StoreError
-        The new store cannot be written.
-    """
+    """Write a CommitLog file, if the archive has what it needs; see ``WRITE_SCHEMA``."""
     is_whole = task.selection == Selection()
     starts, ends = _record_places(task)
     lost = _missing(task, starts, ends) if is_whole else []
-    rows: list[tuple[int | None, ...]]
-    rows = [(start, 1, stop - start, None) for start, stop in lost[:_MOST_STRETCHES]]
-    if rest := lost[_MOST_STRETCHES:]:
-        rows.append((rest[0][0], len(rest), sum(stop - start for start, stop in rest), None))
+    row: dict[str, int | None] = dict.fromkeys(_RESULTS, None)
+    row |= {
+        "base": task.base,
+        "lost_stretches": len(lost),
+        "lost_bytes": sum(b - a for a, b in lost),
+    }
+    if lost:
+        row["lost_at"], row["lost_stop"] = lost[0]
     if not lost or (task.allows_gaps and len(starts)):
-        rows.append(_write(task, starts, ends - starts, is_whole=is_whole))
-    names = [one.split(" ")[0] for one in WRITE_SCHEMA.split(", ")]
-    found = [dict(zip(names, (task.base, *row), strict=True)) for row in rows]
-    yield pa.RecordBatch.from_pylist(found, pa.schema([(name, pa.int64()) for name in names]))
+        row["records"] = len(starts)
+        row["bytes"], row["last_ms"] = _write(task, starts, ends - starts, is_whole=is_whole)
+    yield pa.RecordBatch.from_pylist([row], pa.schema([(name, pa.int64()) for name in _RESULTS]))
 
 
 def _write(
     task: LogFileTask, starts: Numbers, sizes: Numbers, *, is_whole: bool
-) -> tuple[None, int, int, int | None]:
-    """Write the file of a task; return how many records and bytes it has, and the last time."""
+) -> tuple[int, int | None]:
+    """Write the file of a task; return how many bytes were written, and the last time."""
     targets = starts - task.base if is_whole else np.cumsum(sizes) - sizes
     total, last_ms = int(sizes.sum()), None
     with _new_file(task) as file:
@@ -213,11 +194,11 @@ def _write(
                 f"{file.byte_count} bytes of records: expected {total}, the sum of their sizes",
                 hint=FROM_BACKUP,
             )
-        for offset, _, content_ in _extents(task, "content", "contentCRC"):
-            file.write(offset - task.base, content_)
+        for offset, _, stored in _extents(task, "content", "contentCRC"):
+            file.write(offset - task.base, stored)
         if task.blank:
             file.write(total, encode_blank(task.size - total))
-    return None, len(starts), file.byte_count, last_ms
+    return file.byte_count, last_ms
 
 
 # --- rows as records ----------------------------------------------------------------------------
@@ -226,13 +207,7 @@ def _write(
 def _records(
     rows: pyarrow.RecordBatch, path: str, offsets: Numbers
 ) -> tuple[npt.NDArray[np.uint8], Numbers]:
-    """Return records back to back, and their sizes; all pieces are copied by one call of a kernel.
-
-    Raises
-    ------
-    ArchiveDamagedError
-        A row gives another record than was archived.
-    """
+    """Return records back to back, each compared with its CRC, and their sizes."""
     pieces = [_binary(rows.column(name)) for name in _RAW]
     sizes = np.stack([lengths for _, _, lengths in pieces], axis=1)
     at = np.stack([starts for _, starts, _ in pieces], axis=1)
@@ -291,20 +266,6 @@ def _binary(array: Any) -> tuple[npt.NDArray[np.uint8], Numbers, Numbers]:
 # --- reading ------------------------------------------------------------------------------------
 
 
-def missing_bytes(
-    archive: str, broker: str, missing: Sequence[tuple[int, int]]
-) -> ArchiveDamagedError:
-    """Return the error that names what an archive has lost."""
-    shown = ", ".join(f"{start} to {stop}" for start, stop in missing[:5])
-    return ArchiveDamagedError(
-        f"{archive} lacks {sum(b - a for a, b in missing):,} bytes of the log of broker {broker}: "
-        f"physical offsets {shown}{', …' if len(missing) > 5 else ''}",
-        hint="rows were deleted; restore a version that has them (as_of, --as-of), the messages "
-        "that are there to a new log (topics or times), or zeros in place of what is gone "
-        "(allow_gaps=True, --allow-gaps); nothing was restored",
-    )
-
-
 def _wanted(task: LogFileTask, columns: Sequence[str]) -> Iterator[tuple[str, pyarrow.RecordBatch]]:
     """Yield columns of the rows of a task, and the path that they are from."""
     topics, begin, end = task.selection
@@ -318,43 +279,13 @@ def _wanted(task: LogFileTask, columns: Sequence[str]) -> Iterator[tuple[str, py
         wanted &= field("storeTimestamp") < _moment(end)
     for file in task.messages:
         path = joined(task.archive, MESSAGES, *file.split("/"))
-        for rows in _rows(path, FILE_SCHEMA, wanted, columns):
+        for rows in read_rows(path, FILE_SCHEMA, wanted, columns):
             yield path, rows
 
 
 def _moment(time_ms: int) -> Any:
     known_ms = min(max(time_ms, FIRST_TIMESTAMP_MS), LAST_TIMESTAMP_MS)
     return pa.scalar(known_ms, pa.timestamp("ms", "UTC"))
-
-
-def _rows(
-    path: str, schema: Any, wanted: Any, columns: Sequence[str]
-) -> Iterator[pyarrow.RecordBatch]:
-    """Yield rows of a file of the archive; with bodies, at most ``BATCH_BYTES`` of records."""
-    try:
-        files, place = files_at(path)
-        system = files.system if isinstance(files, ArrowFiles) else fs.LocalFileSystem()
-        file: Any = dataset.ParquetFileFormat().make_fragment(place, system)
-        for group in file.split_by_row_group(wanted, schema):
-            count = _EXTENTS_AT_ONCE if "content" in columns else _BATCH_ROWS
-            if "body" in columns:
-                sizes = group.to_table(schema, columns=["size"], **_READING)["size"].to_numpy()
-                while count > 1 and _added(sizes, count).max() > BATCH_BYTES:
-                    count //= 2
-            for rows in group.to_batches(
-                schema, columns=list(columns), filter=wanted, batch_size=count, **_READING
-            ):
-                if rows.num_rows:
-                    yield rows
-    except FileNotFoundError:
-        reason = "is missing: VACUUM, or somebody else, has deleted a file of this version"
-        raise ArchiveDamagedError(f"{path} {reason}", hint=FROM_BACKUP) from None
-    except (OSError, pa.ArrowException, ValueError, MemoryError) as error:
-        raise ArchiveDamagedError(f"{path} cannot be read: {error}", hint=FROM_BACKUP) from error
-
-
-def _added(sizes: Numbers, count: int) -> Numbers:
-    return np.add.reduceat(sizes, range(0, len(sizes), count))
 
 
 def _record_places(task: LogFileTask) -> tuple[Numbers, Numbers]:
@@ -402,7 +333,7 @@ def _extents(task: LogFileTask, *contents: str) -> Iterator[tuple[int, int, byte
     columns = ["run", "kind", "physicalOffset", "size", *contents]
     for file in task.extents:
         path = joined(task.archive, EXTENTS, *file.path.split("/"))
-        for batch in _rows(path, EXTENT_SCHEMA, wanted, columns):
+        for batch in read_rows(path, EXTENT_SCHEMA, wanted, columns):
             for row in batch.to_pylist():
                 if (row["run"], row["kind"]) not in file.counting:
                     continue
@@ -425,41 +356,38 @@ class _NewFile:
     def __init__(self, path: Path, size: int) -> None:
         self.byte_count = 0
         self._size = size
-        self._held: list[tuple[Numbers, Numbers, npt.NDArray[np.uint8]]] = []
+        self._held: list[tuple[Numbers, Numbers]] = []
         self._held_bytes = 0
+        self._content = np.empty(SLICE_BYTES, dtype=np.uint8)
+        self._sorted = np.empty(SLICE_BYTES, dtype=np.uint8)
         self.descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
-
-    def allocate(self) -> None:
-        """Take all blocks of the file, so that a full disk is known before anything is read."""
-        try:
-            if self._size:
-                os.posix_fallocate(self.descriptor, 0, self._size)
-        except OSError as error:
-            if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
-                raise
-            os.ftruncate(self.descriptor, self._size)
+        os.ftruncate(self.descriptor, size)
 
     def hold(self, positions: Numbers, sizes: Numbers, content: npt.NDArray[np.uint8]) -> None:
         """Take records that lie back to back; write those that are held when it is enough."""
-        if self._held_bytes + len(content) > SLICE_BYTES:
+        if self._held_bytes + len(content) > len(self._content):
             self.write_held()
-        self._held.append((positions, sizes, content))
+        if len(content) > len(self._content):
+            self._content, self._sorted = np.empty_like(content), np.empty_like(content)
+        self._content[self._held_bytes :][: len(content)] = content
+        self._held.append((positions, sizes))
         self._held_bytes += len(content)
 
     def write_held(self) -> None:
         """Write the records that are held, neighbours by one call."""
         if not self._held:
             return
-        positions, sizes, content = (np.concatenate(one) for one in zip(*self._held, strict=True))
+        positions, sizes = (np.concatenate(one) for one in zip(*self._held, strict=True))
         self._held, self._held_bytes = [], 0
         order = np.argsort(positions)
-        target = np.empty_like(content)
-        kernels.copy_slices(content, (np.cumsum(sizes) - sizes)[order], sizes[order], target)
+        starts = np.cumsum(sizes) - sizes
+        kernels.copy_slices(self._content, starts[order], sizes[order], self._sorted)
         positions, sizes = positions[order], sizes[order]
         breaks = np.flatnonzero(positions[1:] != positions[:-1] + sizes[:-1]) + 1
         starts = np.append(np.int64(0), np.cumsum(sizes))
         for begin, end in itertools.pairwise((0, *breaks.tolist(), len(order))):
-            self.write(int(positions[begin]), target[int(starts[begin]) : int(starts[end])].data)
+            content = self._sorted[int(starts[begin]) : int(starts[end])]
+            self.write(int(positions[begin]), content.data)
 
     def write(self, position: int, content: bytes | memoryview) -> None:
         """Write bytes at a position."""
@@ -485,7 +413,6 @@ def _new_file(task: LogFileTask) -> Iterator[_NewFile]:
         file = _NewFile(path, task.size)
         try:
             try:
-                file.allocate()
                 yield file
                 os.fsync(file.descriptor)
             finally:
