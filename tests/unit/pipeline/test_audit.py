@@ -221,6 +221,16 @@ def shorten_queue_file(root, offsets):
     os.truncate(root / QUEUE, 33)
 
 
+def misname_queue_file(root, offsets):
+    """Its places go on where the name says: every entry of it stands at another one."""
+    (root / QUEUE).rename(root / "consumequeue/Topic0/0" / file_name(40))
+
+
+def directory_for_queue_file(root, offsets):
+    (root / QUEUE).unlink()
+    (root / QUEUE).mkdir()
+
+
 def wrong_hash(root, offsets):
     patch(index_file(root), 40 + 400 + 20 * 30, struct.pack(">i", 77))
 
@@ -288,6 +298,8 @@ DAMAGES = {
     lose_queue: "queue-missing",
     lose_queue_file: "queue-missing",
     shorten_queue_file: "queue-file-wrong-size",
+    misname_queue_file: "queue-file-misplaced",
+    directory_for_queue_file: "queue-file-not-a-file",
     wrong_hash: "index-wrong",
     wrong_link: "index-chain",
     wrong_slot: "index-slot",
@@ -312,6 +324,22 @@ def test_a_damaged_store_is_judged_as_by_verify(store, damage):
     assert report.counts == verified.counts
     if DAMAGES[damage] is not None:
         assert DAMAGES[damage] in kinds(report.findings)
+
+
+def test_no_task_of_the_log_lists_a_directory_or_sends_what_agrees(store, monkeypatch):
+    root, _ = store
+    places = audit_plan.find_places(str(root), StoreConfig())
+    _, tasks, _ = audit_plan.plan_tasks(places, StoreConfig(), 9_000)
+    listed = []
+    monkeypatch.setattr(pipeline_files.LocalFiles, "list", lambda _, path: listed.append(path))
+    rows = [
+        row for task in tasks for batch in audit_work.read_task(task) for row in batch.to_pylist()
+    ]
+    assert listed == []
+    assert {row["kind"] for row in rows} == {"stretch", "index", "part"}
+    parts = [audit_work.part_of(audit_work.Row(**row)) for row in rows if row["kind"] == "part"]
+    assert sum(part.agreed_count for part in parts) == 240
+    assert all(len(part.backed) == 1 and not len(part.missing) for part in parts)
 
 
 def test_blocks_and_chunks_of_other_sizes_find_the_same(store, monkeypatch):

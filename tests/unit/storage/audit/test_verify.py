@@ -111,6 +111,21 @@ def test_a_broken_body_is_named_with_file_offset_and_reason(
     assert report.counts.damaged_bytes == found.size
 
 
+def test_one_thread_or_several_find_the_same(
+    store: tuple[Path, list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, offsets = store
+    overwrite(root, offsets[50] + 100, b"\0\0")
+    log_path(root, 2 * LOG_FILE_BYTES).unlink()
+    shutil.rmtree(root / "consumequeue" / "Topic1")  # found again by records of every file
+    reports = []
+    for cores in ({0}, {0, 1, 2}):
+        monkeypatch.setattr(os, "sched_getaffinity", lambda _process, cores=cores: cores)
+        reports.append(verify(root))
+    assert reports[0] == reports[1]
+    assert {"log-damage", "log-hole", "queue-missing"} <= {f.kind for f in reports[0].findings}
+
+
 def test_a_hole_in_the_log_is_named(store: tuple[Path, list[int]]) -> None:
     root, _ = store
     log_path(root, LOG_FILE_BYTES).unlink()
