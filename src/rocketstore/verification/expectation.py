@@ -37,16 +37,10 @@ LIGHT_QUEUE_PREFIX: Final = "%LMQ%"
 
 
 class ExpectedEntries(NamedTuple):
-    """Entries that records call for, in log order, extra queues last.
+    """Entries that records call for, in log order, extra queues of multi-dispatch records last.
 
-    Attributes
-    ----------
-    deliver_from_ms
-        For records that wait in the delay topic their store time, else -1: their entry holds a
-        deliver time, which depends on settings at the time of dispatch, so that only this lower
-        bound is known.
-    is_extra
-        True for the extra queues of multi-dispatch records.
+    `deliver_from_ms` is the store time of records that wait in the delay topic, else -1: when they
+    are due depends on settings at the time of dispatch, so only a lower bound is known.
     """
 
     queue_number: Int64Array
@@ -71,16 +65,9 @@ class ExpectedEntries(NamedTuple):
 def expected_entries(
     columns: RecordColumns, numbers: QueueNumbers, delays_ms: Int64Array
 ) -> ExpectedEntries:
-    """Return the entries that these records call for.
+    """Return the entries that these intact records call for; new queues get numbers.
 
-    Parameters
-    ----------
-    columns
-        Intact records of the log.
-    numbers
-        Numbers the queues, new ones included.
-    delays_ms
-        Delay of each level, from index 1 (spec F5).
+    `delays_ms` has the delay of each level, from index 1 (spec F5).
     """
     queue_number = numbers.of(columns)
     has_place = (

@@ -32,14 +32,8 @@ _N, _W, _D = Severity
 class Kind(NamedTuple):
     """A kind of finding.
 
-    Attributes
-    ----------
-    severity
-        Unless the case says otherwise.
-    action
-        What to do, or what repair does, unless the case says otherwise.
-    means
-        The row of the reference table.
+    Weight and remedy (what to do, or what repair does) hold unless the case says otherwise; `means`
+    is the row of the reference table.
     """
 
     severity: Severity
@@ -257,14 +251,8 @@ def file_finding(  # noqa: PLR0913 - as above
 ) -> Finding:
     """Return what is wrong with a file before a byte of it is read.
 
-    Parameters
-    ----------
-    part
-        ``log`` or ``queue``.
-    problem
-        As the kind ends, such as ``wrong-size``.
-    is_last, ends_in_bytes
-        Of a short file of the log: none follows; its last bytes are no zeros.
+    `part` is ``log`` or ``queue``, `problem` ends the kind, such as ``wrong-size``. Of a short file
+    of the log: none follows (`is_last`); its last bytes are no zeros (`ends_in_bytes`).
     """
     severity, again = Severity.WARNING, " and makes its entries again"
     action = "repair moves it away" + (again if part == "queue" else "; 4.9 may not start with it")

@@ -42,14 +42,9 @@ class Trouble(msgspec.Struct, array_like=True):
 class IndexFacts(msgspec.Struct, array_like=True):
     """What one index file holds, looked at by itself.
 
-    Attributes
-    ----------
-    first, last
-        Physical offsets of the records of its first and its last item; -1 without items.
-    last_difference_s
-        Time that the last item states.
-    slots_in_use
-        None where a hash is negative.
+    `first` and `last` are the physical offsets of the records of its first and its last item, -1
+    without items; `last_difference_s` is the time that the last one states; `slots_in_use` is None
+    where a hash is negative.
     """
 
     file: str
@@ -88,12 +83,7 @@ class IndexFileCheck:
     def facts(self, read_slots: Callable[[int, int], ByteArray], *, is_live: bool) -> IndexFacts:
         """Compare slots and links with those that putting the items one by one would give.
 
-        Parameters
-        ----------
-        read_slots
-            Returns the bytes from a position, as many as asked for.
-        is_live
-            Whether a writer may be adding items.
+        `read_slots` returns the bytes from a position, as many as asked for.
         """
         layout, troubles = self._layout, []
         if not 0 <= self._header.index_count <= layout.item_count:
@@ -166,10 +156,7 @@ def compare_items(
 ) -> tuple[Int64Array, Int64Array]:
     """Return the rows of expected items that are not there, and of items that no record calls for.
 
-    Parameters
-    ----------
-    expected, found
-        Physical offsets and hashes; those expected are in order, less than 4 GiB from each other.
+    Both are physical offsets and hashes; those expected are less than 4 GiB from each other.
     """
     if all(map(np.array_equal, expected, found)):
         none = np.empty(0, dtype=np.int64)
@@ -192,16 +179,9 @@ def index_findings(
     *,
     is_live: bool,
 ) -> list[Finding]:
-    """Return what is wrong with the items of the index.
+    """Return what is wrong with the items of the index; `files` are in the order of their names.
 
-    Parameters
-    ----------
-    files
-        In the order of their names.
-    lacking, stray
-        What the records' keys and the items do not share.
-    store_time
-        Returns when the record at a physical offset was stored; None where none can be read.
+    `store_time` returns when the record at a physical offset was stored, None where none is there.
     """
     found, last, in_order = [], -1, True
     for file in files:

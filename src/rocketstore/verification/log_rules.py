@@ -27,10 +27,7 @@ if TYPE_CHECKING:
 class Chain(msgspec.Struct, array_like=True):
     """Records, and a BLANK, that follow one another without a break, inside one file.
 
-    Attributes
-    ----------
-    last_ms, latest_ms
-        Store time of the last record, and the latest of all.
+    `last_ms` is the store time of the last record, `latest_ms` the latest of all.
     """
 
     start: int
@@ -131,17 +128,9 @@ class LeftChain(NamedTuple):
 class LogView(NamedTuple):
     """A log as its files show it.
 
-    Attributes
-    ----------
-    start, end, files_stop
-        Physical offsets: of the first file, behind the last kept record or BLANK, behind the last
-        file.
-    kept
-        Chains whose records are messages.
-    left
-        Leftovers and chains in doubt.
-    holes
-        Ranges between files for which there is no file.
+    `start`, `end` and `files_stop` are physical offsets: of the first file, after the last kept
+    record or BLANK, after the last file. `kept` are chains whose records are messages, `left` those
+    that are not, or in doubt, `holes` ranges for which there is no file.
     """
 
     start: int
@@ -203,18 +192,9 @@ def log_view(
     file_bytes: int,
     evidence: Mapping[int, Evidence],
 ) -> LogView:
-    """Put the parts of a log together.
+    """Put the parts of a log together: ordered stretches of the files that begin at `bases`.
 
-    Parameters
-    ----------
-    stretches
-        In order, of the files in `bases` only.
-    bases
-        Of the files that are there, in order.
-    file_bytes
-        What each file should have.
-    evidence
-        Of chains from the first break on, by the start of each part of them.
+    `evidence` is of the chains from the first break on, by the start of each part of them.
     """
     if not bases:
         return LogView(0, 0, 0, [], [], [], [])
@@ -299,17 +279,7 @@ def _unwritten_ends(
 def log_findings(
     log: LogView, place: Callable[[int], tuple[str, int]], *, is_live: bool
 ) -> Iterator[Finding]:
-    """Yield what is wrong inside the log.
-
-    Parameters
-    ----------
-    log
-        The log.
-    place
-        Returns file and position of a physical offset.
-    is_live
-        Whether a record may be half written.
-    """
+    """Yield what is wrong inside the log; `place` returns file and position of an offset."""
     for one in log.damage:
         kind = "log-damage" if one.start < log.end else "log-tail"
         if kind == "log-tail" and is_live:

@@ -73,8 +73,7 @@ class QueuePart(NamedTuple):
     start
         Physical offset of the first record.
     record_count, agreed_count, contradicted_count
-        Records; those whose entry agrees; those whose place another entry has. Extra queues of
-        multi-dispatch records count in none of them.
+        Records, extra queues excepted; whose entry agrees; whose place another entry has.
     first, last
         Smallest and largest queue offset of an agreeing record; (0, -1) without one.
     explained
@@ -99,16 +98,10 @@ class QueuePart(NamedTuple):
 def compare(
     expected: ExpectedEntries, found: EntryArray, has_extension: Callable[[], bool]
 ) -> QueuePart:
-    """Compare the entries that records of one queue call for with those at their places.
+    """Compare the entries that records of one queue call for with those at their queue offsets.
 
-    Parameters
-    ----------
-    expected
-        Of one queue.
-    found
-        What stands at each queue offset of them; zeros where nothing does.
-    has_extension
-        Whether the queue has files in ``consumequeue_ext``, which may hold its tags (spec F7).
+    `has_extension` says whether there are files in ``consumequeue_ext``, which may hold its tags
+    (spec F7).
     """
     entries, tags_code = expected.entries, found["tags_code"]
     physical = entries["physical_offset"].astype(np.int64)
@@ -194,8 +187,6 @@ class QueueView:
 
     Parameters
     ----------
-    topic, queue_id
-        The queue.
     file_places
         Places of a file.
     held

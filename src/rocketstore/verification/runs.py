@@ -1,7 +1,6 @@
-"""Sets of whole numbers that come in long runs, as sorted arrays of pairs: first, and one behind.
+"""Sets of whole numbers that come in long runs, as sorted arrays of pairs: first, and one past.
 
-What a task has seen of a queue goes to the driver in this form; however a log was cut into tasks,
-the joined runs are the same.
+However a log was cut into tasks, the joined runs of a queue are the same.
 """
 
 from __future__ import annotations
@@ -69,7 +68,7 @@ def without(runs: Runs, others: Runs) -> Runs:
     depth = np.cumsum(np.concatenate((one, -one, 0 * other, 0 * other))[order])
     covered = np.cumsum(np.concatenate((0 * one, 0 * one, other, -other))[order])
     edges = edges[order]
-    # Behind each edge the set is as its sums say, up to the next edge.
+    # After each edge the set is as its sums say, up to the next edge.
     wanted = np.flatnonzero((depth[:-1] > 0) & (covered[:-1] == 0) & (edges[:-1] < edges[1:]))
     return joined([np.stack((edges[wanted], edges[wanted + 1]), axis=1)])
 
@@ -92,4 +91,4 @@ def holds(runs: Runs, number: int) -> bool:
 
 def pairs(runs: Runs) -> list[tuple[int, int]]:
     """Return plain numbers, for sending."""
-    return [(first, behind) for first, behind in runs.tolist()]
+    return [(first, stop) for first, stop in runs.tolist()]

@@ -61,14 +61,8 @@ _KINDS: Final = list(UnbackedKind)
 class LogBounds(NamedTuple):
     """Physical offsets by which entries are judged; ranges as pairs, in order.
 
-    Attributes
-    ----------
-    min, end, files_stop
-        The first file's start, the log's end, the last file's stop.
-    lost
-        Ranges inside the log without a kept record.
-    old
-        What an earlier log left.
+    `min` is the first file's start, `files_stop` the last file's stop; `lost` are ranges inside the
+    log without a kept record, `old` what an earlier log left.
     """
 
     min: int
@@ -79,13 +73,7 @@ class LogBounds(NamedTuple):
 
 
 class Unbacked(NamedTuple):
-    """Neighbouring entries without an intact record; queue offsets.
-
-    Attributes
-    ----------
-    is_tail
-        Nothing that stays comes after them.
-    """
+    """Neighbouring entries without an intact record; after a tail comes nothing that stays."""
 
     kind: UnbackedKind
     start: int

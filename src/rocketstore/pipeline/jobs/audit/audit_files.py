@@ -128,10 +128,7 @@ def _in_order(
 class QueueSource:
     """Reads the entries of a queue; without a list of its files, by the names that they must have.
 
-    Attributes
-    ----------
-    has_lost
-        Whether a listed file was not there.
+    `has_lost` becomes true when a file was not there.
     """
 
     def __init__(

@@ -44,14 +44,8 @@ _REASON_OF: Final = {
 class Judgement(NamedTuple):
     """What queues are judged by.
 
-    Attributes
-    ----------
-    task
-        What all tasks share.
-    excluded
-        Ranges of the log whose records are no messages: leftovers, and files that are gone.
-    topics
-        Topics that have a directory.
+    `excluded` are ranges of the log whose records are no messages: leftovers, and files that are
+    gone. `topics` have a directory.
     """
 
     task: AuditTask

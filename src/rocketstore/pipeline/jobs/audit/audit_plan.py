@@ -74,18 +74,8 @@ _LAST: Final = 2**63 - 1
 class StorePlaces:
     """A store's parts as they were found.
 
-    Attributes
-    ----------
-    location
-        Path or URI, as tasks open it.
-    root
-        The path inside its file system.
-    is_live
-        A writer works on it: what it has not dispatched yet is no fault.
-    extensions
-        Sizes of the files of each queue's extension.
-    was_closed
-        There is no file ``abort``.
+    Tasks open `location`, of which `root` is the path inside its file system. On a live store a
+    writer works: what it has not dispatched yet is no fault. One that was closed has no ``abort``.
     """
 
     location: str

@@ -155,12 +155,7 @@ def write_report(
 ) -> None:
     """Write findings and queues as Parquet, and what they come to as JSON, to a new directory.
 
-    Parameters
-    ----------
-    own
-        Findings that are not rows of `judged`.
-    judged
-        As `audit_judgement.judge_targets` yields it.
+    `own` are findings that are not among those `judged` by `audit_judgement.judge_targets`.
     """
     import pyarrow as pa  # noqa: PLC0415 - only where a report is written
 

@@ -67,9 +67,8 @@ _ROWS: Final = 256
 class Row(NamedTuple):
     """A row of `FACTS`.
 
-    By `kind`: ``stretch`` and ``index``, for the driver; ``part`` (records, agreeing and
-    contradicted ones of a queue), ``lacking`` (keys without an item), ``stray`` (items without a
-    record), ``repeated`` (items beyond the first of a key).
+    By `kind`: ``stretch`` and ``index`` for the driver; ``part`` of a queue (`a` records, `b`
+    agreeing, `c` contradicted); ``lacking`` keys, ``stray`` and ``repeated`` items.
     """
 
     target: str
@@ -82,14 +81,9 @@ class Row(NamedTuple):
 
 
 class Cut(NamedTuple):
-    """A byte range of a file of the log.
+    """A byte range of a file, and the physical offsets whose index items are compared with it.
 
-    Attributes
-    ----------
-    data_stop
-        Where the file is zeros from on; None: look it up.
-    items_start, items_stop
-        Physical offsets whose index items are compared with it; cuts leave none between them.
+    After `data_stop` the file is zeros; None: look it up. Cuts leave no item between them.
     """
 
     path: str
@@ -115,14 +109,8 @@ class IndexFile(NamedTuple):
 class AuditTask(NamedTuple):
     """Ranges of the log and the index files that name their records; or an index file by itself.
 
-    Attributes
-    ----------
-    items_end
-        Of records from this place on, index items may be missing.
-    delays_ms
-        Delay of each level, from index 1.
-    odd_queues
-        Files of those queues in which not every file is the one that its name says.
+    Of records from `items_end` on, items may be missing. `odd_queues` has the files of those queues
+    in which not every file is the one that its name says.
     """
 
     location: str
