@@ -5,9 +5,11 @@ from __future__ import annotations
 import io
 import logging
 import os
+import platform
 import sys
 import tempfile
 import traceback
+from importlib.metadata import version
 from pathlib import Path
 from typing import Final, NoReturn
 
@@ -82,9 +84,7 @@ def run(arguments: list[str]) -> int:
     if is_traced:
         arguments = [argument for argument in arguments if argument != TRACEBACK]
     try:
-        outcome = app(
-            arguments, exit_on_error=False, print_error=False, result_action="return_value"
-        )
+        outcome = _outcome(arguments)
         sys.stdout.flush()
     except cyclopts.CycloptsError as error:
         words = [program_name(), *(error.command_chain or ()), "--help"]
@@ -110,6 +110,22 @@ def run(arguments: list[str]) -> int:
             traceback.print_exc()
         return EXIT_UNREACHABLE
     return outcome if isinstance(outcome, int) else 0
+
+
+def _outcome(arguments: list[str]) -> object:
+    if sorted(arguments) == ["--verbose", "--version"]:
+        return _show_parts()
+    return app(arguments, exit_on_error=False, print_error=False, result_action="return_value")
+
+
+def _show_parts() -> int:
+    """Print the version, and what runs compiled here."""
+    from rocketstore.storage.compiled_parts import compiled_parts
+
+    print(f"rocketstore {version('rocketstore')}, Python {platform.python_version()}")
+    for name, state in compiled_parts().items():
+        print(f"{name}: {state}")
+    return 0
 
 
 def _kept_traceback(error: BaseException) -> str:

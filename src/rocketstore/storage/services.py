@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from rocketstore.errors import FlushFailedError, RocketStoreError
 from rocketstore.events import get_logger
+from rocketstore.storage.compiled_parts import summary
 from rocketstore.storage.dispatch.dispatch_service import DispatchService
 from rocketstore.storage.log.batch_writer import BatchWriter
 from rocketstore.storage.log.flush import CommitLogFlusher
@@ -275,6 +276,7 @@ class StoreServices:
         info["scrubDamagedRanges"] = str(scrubbed.damaged_ranges)
         info["storeTimeStepsBack"] = str(parts.log.clock_steps_back)
         mapped = [file.size for file in self._files() if file.is_mapped]
+        info["compiledParts"] = summary()
         info["totalMappedFiles"] = str(len(mapped))
         info["totalMappedVirtualMemory"] = str(sum(mapped))
         return info

@@ -18,6 +18,7 @@ from rocketstore.config import StoreConfig
 from rocketstore.errors import RefusedMessageError
 from rocketstore.message import DEFAULT_HOST
 from rocketstore.storage.clock import system_clock_ms
+from rocketstore.storage.compiled_parts import note_missing
 from rocketstore.storage.files.disk import Disk
 from rocketstore.storage.layout import StoreLayout
 from rocketstore.storage.log.prepared import PreparedMessage
@@ -134,6 +135,7 @@ class MessageStore(EndingStore):
         config = StoreConfig() if config is None else config
         if read_only:
             return ReadOnlyStore.open(path, config)
+        note_missing()
         parts = open_parts(
             StoreLayout.of(path, config),
             config,

@@ -1,0 +1,69 @@
+"""Nothing is lost silently: what does not run compiled is said, and why."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from rocketstore import MessageStore, StoreConfig
+from rocketstore.cli.application import run
+from rocketstore.scan import kernels
+from rocketstore.storage import compiled_parts
+from support.said import capture_logs
+
+SWITCHED_OFF = """
+import json
+from rocketstore.storage.compiled_parts import compiled_parts
+print(json.dumps(compiled_parts()))
+"""
+
+
+@pytest.fixture(autouse=True)
+def asked_afresh():
+    for question in (compiled_parts.compiled_parts, compiled_parts.note_missing):
+        question.cache_clear()
+    yield
+    for question in (compiled_parts.compiled_parts, compiled_parts.note_missing):
+        question.cache_clear()
+
+
+@pytest.mark.skipif(not kernels.is_compiled(), reason="says what is compiled")
+def test_all_parts_of_a_build_are_compiled_and_the_store_and_the_command_line_say_so(
+    tmp_path, capsys
+):
+    assert set(compiled_parts.compiled_parts().values()) == {"compiled"}
+    with MessageStore.open(tmp_path, StoreConfig(), threads=False) as store:
+        assert store.runtime_info()["compiledParts"] == "15 of 15 parts"
+    assert run(["--version", "--verbose"]) == 0
+    said = capsys.readouterr().out
+    assert "native.walk: compiled\n" in said
+    assert "storage.log._append: compiled\n" in said
+
+
+def test_a_part_that_was_switched_off_names_the_switch():
+    done = subprocess.run(
+        [sys.executable, "-c", SWITCHED_OFF],
+        env={**os.environ, "ROCKETSTORE_KERNELS": "off"},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    assert set(json.loads(done.stdout).values()) == {"switched off by ROCKETSTORE_KERNELS"}
+
+
+@pytest.mark.skipif(not kernels.is_compiled(), reason="takes one compiled part away")
+def test_a_part_that_was_not_built_is_told_once(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "rocketstore.storage.log._put_group", None)
+    with capture_logs() as logs:
+        for name in ("a", "b"):
+            with MessageStore.open(tmp_path / name, StoreConfig(), threads=False) as store:
+                info = store.runtime_info()["compiledParts"]
+    lines = [line for line in logs if line["event"] == "parts.not_compiled"]
+    assert len(lines) == 1
+    assert "storage.log._put_group: not built for this Python" in lines[0]["compiled"]
+    assert info == lines[0]["compiled"]
