@@ -168,24 +168,19 @@ def scan_log(task: ScanTask) -> Iterator[pa.RecordBatch]:
             breaks = np.flatnonzero(starts[1:] != starts[:-1] + sizes[:-1]) + 1
             for first, after in itertools.pairwise([0, *breaks.tolist(), len(starts)]):
                 if first < after:
-                    rows = columns.cols[first:after]
-                    scan.take(RecordColumns(columns.buffer, rows, columns.base), split.segment.base)
-            if scan.held_count >= _HELD_RECORDS:
-                yield _batch(scan.blocks())
-    yield _batch(scan.blocks())
-    yield _batch([(FACTS_TARGET, 0, 0, 0, 0, msgspec.msgpack.encode(scan.facts), 0)])
+                    part = RecordColumns(columns.buffer, columns.cols[first:after], columns.base)
+                    scan.take(part, split.segment.base)
+            if scan.held_count >= _HELD_RECORDS and (rows := list(scan.blocks())):
+                yield _batch(rows)
+    facts = msgspec.msgpack.encode(scan.facts)
+    yield _batch([*scan.blocks(), (FACTS_TARGET, 0, 0, 0, 0, facts, 0)])
 
 
 def _batch(rows: Iterable[Row]) -> pa.RecordBatch:
     import pyarrow as pa  # noqa: PLC0415 - an import of this package loads no Arrow
 
-    columns = list(zip(*rows, strict=True)) or [()] * 7
-    fields = [column.split() for column in ROW_SCHEMA.split(", ")]
-    kinds = {"BINARY": pa.binary(), "LONG": pa.int64()}
-    return pa.RecordBatch.from_arrays(
-        [pa.array(column, kinds[kind]) for column, (_, kind) in zip(columns, fields, strict=True)],
-        names=[name for name, _ in fields],
-    )
+    names = [column.split()[0] for column in ROW_SCHEMA.split(", ")]
+    return pa.RecordBatch.from_pylist([dict(zip(names, row, strict=True)) for row in rows])
 
 
 class _LogScan:

@@ -9,8 +9,6 @@ Law: a log without a break is not judged, and costs nothing.
 
 from __future__ import annotations
 
-import itertools
-from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 import msgspec
@@ -27,6 +25,7 @@ from rocketstore.storage.recovery.leftovers import (
     find_bridge,
 )
 from rocketstore.storage.recovery.log_survey import RECORD_MAGICS
+from rocketstore.verification import runs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -58,10 +57,11 @@ class Verdict(NamedTuple):
 
 
 class _Chain(NamedTuple):
-    """Pieces of one file that meet, as one; nothing is lost before one that is linked."""
+    """Pieces of one file that meet, and their sum; nothing is lost before one that is linked."""
 
     whole: Piece
     is_linked: bool
+    pieces: list[Piece]
 
 
 def judge(
@@ -79,37 +79,28 @@ def judge(
     """
     pieces = sorted((one for some in facts for one in some.pieces), key=lambda one: one.start)
     damage = sorted((one for some in facts for one in some.damage), key=lambda one: one.start)
-    breaks = [(one.start, one.stop) for one in damage]
-    breaks += [(s.base, s.base + s.size) for s in segments if s.state is SegmentState.MISSING]
-    chains = _chains(pieces, sorted(breaks))
-    leftovers: list[tuple[int, int]] = []
-    if not all(one.is_linked for one in chains):
-        leftovers = list(_leftovers(chains, location, segments, _Evidence(ask), now_ms))
-    starts = [start for start, _ in leftovers]
-    kept = []
-    for piece in pieces:
-        at = bisect_right(starts, piece.start) - 1
-        if at < 0 or piece.start >= leftovers[at][1]:
-            kept.append(piece)
-    end = kept[-1].stop if kept else 0
-    return Verdict(kept, leftovers, end, [one for one in damage if one.start < end])
-
-
-def _chains(pieces: Sequence[Piece], breaks: Ranges) -> list[_Chain]:
-    stops = list(itertools.accumulate((stop for _, stop in breaks), max))
+    missing = [(s.base, s.base + s.size) for s in segments if s.state is SegmentState.MISSING]
+    lost = runs.joined([[(one.start, one.stop) for one in damage], missing])
     chains: list[_Chain] = []
     for piece in pieces:
         last = chains[-1].whole if chains else None
-        if last is None:
-            chains.append(_Chain(msgspec.structs.replace(piece), is_linked=True))
-        elif (last.base, last.stop) == (piece.base, piece.start):
+        if last is not None and (last.base, last.stop) == (piece.base, piece.start):
             last.extend(piece)
-        else:
-            # What is neither record nor damaged is the BLANK at a file's end.
-            at = bisect_left(breaks, (piece.start,)) - 1
-            is_linked = at < 0 or stops[at] <= last.stop
-            chains.append(_Chain(msgspec.structs.replace(piece), is_linked))
-    return chains
+            chains[-1].pieces.append(piece)
+            continue
+        # What is neither record nor damaged is the BLANK at a file's end.
+        at = int(np.searchsorted(lost[:, 0], piece.start)) - 1
+        is_linked = last is None or at < 0 or int(lost[at, 1]) <= last.stop
+        chains.append(_Chain(msgspec.structs.replace(piece), is_linked, [piece]))
+    left: set[int] = set()
+    if not all(one.is_linked for one in chains):
+        left = set(_leftovers(chains, location, segments, _Evidence(ask), now_ms))
+    kept = [
+        one for number, chain in enumerate(chains) if number not in left for one in chain.pieces
+    ]
+    leftovers = [(chains[number].whole.start, chains[number].whole.stop) for number in sorted(left)]
+    end = kept[-1].stop if kept else 0
+    return Verdict(kept, leftovers, end, [one for one in damage if one.start < end])
 
 
 def _leftovers(
@@ -118,8 +109,8 @@ def _leftovers(
     segments: Sequence[Segment],
     evidence: _Evidence,
     now_ms: int,
-) -> Iterator[tuple[int, int]]:
-    """Ask the judge of recovery about one chain after the other; yield what is not log."""
+) -> Iterator[int]:
+    """Ask the judge of recovery about one chain after the other; yield those that are not log."""
     judge_of_chains = LeftoverJudge(now_ms)
     # Of each chain the first one whose records testify about it.
     counts = np.cumsum([0, *(one.whole.record_count for one in chains)])
@@ -136,7 +127,7 @@ def _leftovers(
     trusted: list[int] = []
     kept_stop: int | None = None
     is_after_leftover = False
-    for number, (chain, is_linked) in enumerate(chains):
+    for number, (chain, is_linked, _) in enumerate(chains):
         head = tail = KeyColumns.empty()
         is_bridged = False
         if not is_linked or is_after_leftover:
@@ -157,7 +148,7 @@ def _leftovers(
         )  # fmt: skip
         is_after_leftover = not judge_of_chains.decide(stretch).verdict.is_kept
         if is_after_leftover:
-            yield chain.start, chain.stop
+            yield number
         else:
             trusted.append(number)
             kept_stop = chain.stop
@@ -170,23 +161,18 @@ class _Evidence:
         self._ask = ask
         self._loaded: list[tuple[int, int]] = []
         self._numbers: dict[bytes, int] = {}
-        self._runs = np.empty((0, 4), np.int64)
+        self._blocks = np.empty((0, 4), np.int64)
 
     def load(self, ranges: Ranges) -> None:
         """Fetch what begins in some ranges of the log."""
-        wanted: list[tuple[int, int]] = []
-        for start, stop in sorted(ranges):
-            if wanted and start <= wanted[-1][1]:
-                wanted[-1] = (wanted[-1][0], max(wanted[-1][1], stop))
-            else:
-                wanted.append((start, stop))
+        wanted = [(int(start), int(stop)) for start, stop in runs.joined([ranges])]
         table = self._ask(wanted)
         queues = [
             self._numbers.setdefault(target, len(self._numbers))
             for target in table.column("target").to_pylist()
         ]
         columns = [table.column(name).to_numpy() for name in ("piece", "first", "count")]
-        self._runs = np.concatenate((self._runs, np.array([queues, *columns], np.int64).T))
+        self._blocks = np.concatenate((self._blocks, np.array([queues, *columns], np.int64).T))
         self._loaded += wanted
 
     def keys(self, chain: Piece, times: list[list[int]], *, at_end: bool) -> KeyColumns:
@@ -196,8 +182,8 @@ class _Evidence:
         """
         if not any(start <= chain.start and chain.stop <= stop for start, stop in self._loaded):
             self.load([(chain.start, chain.stop)])
-        inside = (self._runs[:, 1] >= chain.start) & (self._runs[:, 1] < chain.stop)
-        queues, _, firsts, counts = self._runs[inside].T
+        inside = (self._blocks[:, 1] >= chain.start) & (self._blocks[:, 1] < chain.stop)
+        queues, _, firsts, counts = self._blocks[inside].T
         total = int(counts.sum())
         if not total:
             none = np.zeros(len(times[0]), np.int64)
