@@ -1,4 +1,4 @@
-"""The rebuild: queues and index made anew from the log, and put in the place of the old ones."""
+"""The rebuild: queues and index made again from the log, and put in the place of the old ones."""
 
 from __future__ import annotations
 

@@ -139,7 +139,7 @@ def rebuild(
         store stays as it is. None puts them in the place of the old ones, which are kept in
         ``repair/``; an object store has no step that could do that.
     config
-        Settings that the files do not tell: delay levels, ``enableMultiDispatch``, directories of
+        Settings that the files do not say: delay levels, ``enableMultiDispatch``, directories of
         the log.
     max_split_bytes
         Most bytes of the log that one task reads.

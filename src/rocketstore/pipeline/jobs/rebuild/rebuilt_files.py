@@ -422,7 +422,7 @@ def _check(place: str, sizes: Sequence[int], count: int, expected: int) -> None:
         raise StoreError(
             f"{place}: expected {count} files of {expected} bytes, found {len(sizes)} files, "
             f"{len(wrong)} of another length {wrong[:1]}",
-            hint="a write was cut off, or somebody else writes there; nothing was replaced: run "
+            hint="a write was cut off, or another program writes there; nothing was replaced: run "
             "the rebuild again",
         )
 

@@ -1,0 +1,94 @@
+"""A rebuild whose shuffle files are lost or cut off between two stages.
+
+Files that are cut off where they are staged: tests/unit/pipeline/test_rebuild_commit.py; workers
+and executors that are killed: test_killed_workers.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from rocketstore import pipeline
+from rocketstore.errors import StoreDamagedError
+from rocketstore.pipeline.jobs.rebuild import rebuild_job
+from support.rebuild_oracle import tree
+from support.small_store import Clock, build_store
+
+pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
+
+SPLIT_BYTES = 20_000
+
+
+@pytest.fixture
+def store(tmp_path):
+    build_store(tmp_path / "store", 500, Clock())
+    return tmp_path / "store"
+
+
+def queues_and_index(store):
+    return tree(store / "consumequeue"), list(tree(store / "index").values())
+
+
+def lose(path):
+    path.unlink()
+
+
+def cut_off(path):
+    os.truncate(path, path.stat().st_size // 2)
+
+
+@pytest.mark.parametrize("spoil", [lose, cut_off])
+def test_a_shuffle_file_that_is_gone_is_made_again_and_one_that_is_cut_off_is_noticed(
+    spark, store, monkeypatch, spoil
+):
+    expected = queues_and_index(store)
+    spoiled = []
+
+    class Losing(rebuild_job.LogRows):
+        def write(self, *what):
+            before, is_over = shuffle_files(spark), threading.Event()
+
+            def spoil_the_first():
+                while not spoiled and not is_over.wait(0.001):
+                    for path in shuffle_files(spark) - before:
+                        spoil(path)
+                        spoiled.append(path)
+                        break
+
+            thread = threading.Thread(target=spoil_the_first)
+            thread.start()
+            try:
+                return super().write(*what)
+            finally:
+                is_over.set()
+                thread.join()
+
+    monkeypatch.setattr(rebuild_job, "LogRows", Losing)
+    # Spark takes a file that ends early for a shorter one, where no compressed block is torn.
+    with contextlib.nullcontext() if spoil is lose else contextlib.suppress(StoreDamagedError):
+        assert pipeline.rebuild(spark, store, max_split_bytes=SPLIT_BYTES).entry_count == 500
+    assert spoiled
+    assert queues_and_index(store) == expected
+    assert not (store / "rebuild").exists()
+    if spoil is lose:
+        assert retried_stages(spark)
+
+
+def retried_stages(spark):
+    tracker = spark.sparkContext.statusTracker()
+    stages = [
+        tracker.getStageInfo(stage)
+        for job in tracker.getJobIdsForGroup(None)
+        for stage in tracker.getJobInfo(job).stageIds
+    ]
+    return [one for one in stages if one is not None and one.currentAttemptId > 0]
+
+
+def shuffle_files(spark):
+    top = Path(spark.sparkContext.getConf().get("spark.local.dir"))
+    return set(top.glob("blockmgr-*/*/shuffle_*.data"))
