@@ -293,7 +293,7 @@ class StoreCounts(NamedTuple):
     damaged_bytes
         Bytes of the log, before its end, that are neither record nor blank, missing files included.
     leftover_count
-        Whole records left behind by an earlier, longer log; not messages.
+        Whole records left by an earlier, longer log; not messages.
     entry_count
         Queue entries that point at an intact record.
     hole_count

@@ -82,18 +82,18 @@ class Stretch(msgspec.Struct, array_like=True):
         starts = columns.physical_offset
         stops = starts + columns.size
         breaks = np.flatnonzero(starts[1:] != stops[:-1]) + 1
-        for first, behind in itertools.pairwise([0, *breaks.tolist(), len(starts)]):
-            if first == behind:
+        for first, past in itertools.pairwise([0, *breaks.tolist(), len(starts)]):
+            if first == past:
                 continue
-            rows = slice(first, behind)
+            rows = slice(first, past)
             self._add(
                 Chain(
                     int(starts[first]),
-                    int(stops[behind - 1]),
-                    behind - first,
+                    int(stops[past - 1]),
+                    past - first,
                     int(columns.size[rows].sum()),
                     int(columns.body_size[rows].sum()),
-                    int(columns.store_timestamp[behind - 1]),
+                    int(columns.store_timestamp[past - 1]),
                     int(columns.store_timestamp[rows].max()),
                 )
             )
@@ -265,9 +265,9 @@ def _unwritten_ends(
     covered = dict.fromkeys(bases, 0)
     extents = [(one.start, one.stop) for one in chains]
     extents += [(one.start, one.stop) for one in damage]
-    for at, behind in extents:
+    for at, past in extents:
         base = bases[bisect.bisect_right(bases, at) - 1]
-        covered[base] = max(covered[base], behind)
+        covered[base] = max(covered[base], past)
     for base in bases:
         start, stop = max(covered[base], base), base + file_bytes
         if start < stop < end:

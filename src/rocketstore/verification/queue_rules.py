@@ -343,14 +343,14 @@ def _believed(queue: QueueView, parts: Sequence[QueuePart]) -> Int64Array:
     if len(rows) and not queue.has_files and not stop:
         stop = _beginning(rows, queue.file_places)
     for row in rows.tolist():
-        first, behind, at, last_at, before = row
+        first, past, at, last_at, before = row
         last = max(last, before)
         room = max(at - last, 0) // FIXED_SIZE + queue.file_places
         if 0 <= first <= stop + room:
-            stop, last = max(stop, behind), last_at
+            stop, last = max(stop, past), last_at
             believed.append(row)
         else:
-            queue.impossible += [(first + step, at) for step in range(behind - first)]
+            queue.impossible += [(first + step, at) for step in range(past - first)]
     return np.array(believed, dtype=np.int64).reshape(-1, MISSING_COLUMNS)
 
 
@@ -362,10 +362,10 @@ def _beginning(rows: Int64Array, places: int) -> int:
     """
     if len(rows) == 1 and rows[0, 1] - rows[0, 0] == 1:
         return int(rows[0, 0])  # the only record of the queue
-    for (first, behind, at, _, _), after in itertools.zip_longest(
+    for (first, past, at, _, _), after in itertools.zip_longest(
         rows.tolist(), rows[1:, 0].tolist()
     ):
-        is_followed = behind - first > 1 or (after is not None and 0 <= after - first <= places)
+        is_followed = past - first > 1 or (after is not None and 0 <= after - first <= places)
         if first >= 0 and (is_likely_beginning(first, at) or is_followed):
             return int(first)
     return 0

@@ -88,8 +88,8 @@ def unbacked_runs(entries: EntryArray, first: int, log: LogBounds) -> list[Unbac
     kinds = _kinds(entries, log)
     breaks = np.flatnonzero(np.diff(kinds)) + 1
     return [
-        Unbacked(_KINDS[kinds[begin]], first + begin, first + behind)
-        for begin, behind in itertools.pairwise([0, *breaks.tolist(), kinds.size])
+        Unbacked(_KINDS[kinds[begin]], first + begin, first + past)
+        for begin, past in itertools.pairwise([0, *breaks.tolist(), kinds.size])
     ]
 
 

@@ -108,7 +108,7 @@ class ReadLogFile:
         return array
 
     def data_stop(self) -> int:
-        """Return the position behind which the file holds no byte."""
+        """Return the position after which the file holds no byte."""
         descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             extents = list(data_extents(descriptor, 0, min(self.size, _size_of(descriptor))))
