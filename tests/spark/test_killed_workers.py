@@ -1,4 +1,4 @@
-"""Archive, rebuild and sink on a real cluster whose workers are killed amid the work.
+"""Archive, restore, rebuild and sink on a real cluster whose workers are killed amid the work.
 
 First the Python workers of one Spark worker are killed, which fails their tasks, then another Spark
 worker with its executor. Spark runs again what was lost; what comes out must be the same bytes.
@@ -49,6 +49,8 @@ def stage(name):
 
 stage("archive")
 pipeline.archive(spark, f"{place}/store", f"{place}/archive", max_split_bytes=16384)
+stage("restore")
+pipeline.restore(spark, f"{place}/archive", f"{place}/restored/store")
 stage("rebuild")
 pipeline.rebuild(spark, f"{place}/copy", max_split_bytes=16384)
 stage("sink")
@@ -67,7 +69,8 @@ def test_what_dies_amid_a_job_changes_no_byte_of_its_outcome(tmp_path: Path) -> 
     store = tmp_path / "store"
     shutil.copytree(golden_case("basic") / "store", store)
     shutil.copytree(store, tmp_path / "copy")
-    watched = {"archive": "archive", "rebuild": "copy", "sink": "sunk"}
+    (tmp_path / "restored").mkdir()
+    watched = {"archive": "archive", "restore": "restored", "rebuild": "copy", "sink": "sunk"}
     killers: list[Killer] = []
     with SparkCluster(tmp_path, workers=2) as cluster:
         for name in _stages(cluster, tmp_path):
@@ -75,7 +78,7 @@ def test_what_dies_amid_a_job_changes_no_byte_of_its_outcome(tmp_path: Path) -> 
                 killer.join()
             if name in watched:
                 killers.append(Killer(cluster, tmp_path / watched[name]))
-    assert [killer.killed_tasks > 0 for killer in killers] == [True, True, True]
+    assert [killer.killed_tasks > 0 for killer in killers] == [True] * 4
     log = (tmp_path / "driver.log").read_text(errors="replace")
     assert "Lost executor" in log  # not of each: the last job may end before the driver notices
     assert "Lost task" in log
@@ -150,8 +153,11 @@ def _stages(cluster: SparkCluster, place: Path) -> Iterator[str]:
 
 
 def _check_outcome(place: Path) -> None:
-    restored(place / "archive", place / "restored")
-    assert _files(place / "restored" / "commitlog") == _files(place / "store" / "commitlog")
+    restored(place / "archive", place / "again")
+    for name in ("again", "restored/store"):
+        assert _files(place / name / "commitlog") == _files(place / "store" / "commitlog")
+    assert verify_store(place / "restored/store").findings == []
+    assert [path.name for path in (place / "restored").iterdir()] == ["store"]
     assert _files(place / "copy" / "consumequeue") == _files(place / "store" / "consumequeue")
     with MessageStore.open(place / "sunk", read_only=True) as sunk:
         bodies: list[bytes] = []
