@@ -317,4 +317,4 @@ def write_batch(
     batch.queue_id, batch.queue_offset, batch.timestamp, batch.base = numbers
     with cython.nogil:
         done = batch.write(position)
-    return done if done < 0 else batch.count << 32 | done
+    return int(done if done < 0 else batch.count << 32 | done)

@@ -91,7 +91,7 @@ def slice_crcs(buffer: Bytes, at: Numbers, size: Numbers, target: Numbers) -> in
     numbers = numbers_of(target)
     with cython.nogil:
         count = sum_all(data, at, size, numbers)
-    return count
+    return int(count)
 
 
 def body_crc(buffer: Bytes, position: int, size: int) -> int:
@@ -182,7 +182,7 @@ def split_properties(
     data = bytes_of(buffer)
     with cython.nogil:
         found = split_all(data, at, size, ends, parts)
-    return found
+    return int(found[0]), int(found[1])
 
 
 def starts_with_extra_queues(data: Bytes, at: int) -> bool:

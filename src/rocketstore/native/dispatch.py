@@ -310,4 +310,4 @@ def follow(
     run.state = numbers_of(state)
     with cython.nogil:
         code = run.follow(stop, base, file_size)
-    return code
+    return int(code)

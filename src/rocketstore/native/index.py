@@ -228,7 +228,7 @@ def find_items(
         number = follow_chain(
             data, slot_limit, item_limit, key_hash, begin_ms, end_ms, start_number, numbers, room
         )
-    return number
+    return int(number)
 
 
 def is_zeros(data: Bytes, start: int, stop: int) -> bool:
@@ -316,7 +316,7 @@ def rebuild_slots(index_file: Bytes, slot_limit: int, item_limit: int, physical_
     data = bytes_of(index_file)
     with cython.nogil:
         following = chain_again(data, slot_limit, item_limit, physical_limit)
-    return following
+    return int(following)
 
 
 def compare_links(

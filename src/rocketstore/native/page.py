@@ -257,4 +257,11 @@ def gather(
     last = min(stop, page.entries.size // _ENTRY_SIZE)
     with cython.nogil:
         reason = page.gather(first, last, max_messages)
-    return int(reason), page.entry, page.count, page.written, page.skipped, int(page.view)
+    return (
+        int(reason),
+        int(page.entry),
+        int(page.count),
+        int(page.written),
+        int(page.skipped),
+        int(page.view),
+    )

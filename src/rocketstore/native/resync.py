@@ -250,4 +250,4 @@ def last_nonzero(buffer: Bytes, position: int, stop: int) -> int:
     data = bytes_of(buffer)
     with cython.nogil:
         found = last_written(data, position, stop)
-    return found
+    return int(found)

@@ -339,4 +339,4 @@ def walk(
     most = cols.shape[0]
     with cython.nogil:
         found = walk_on(data, begin, end, base, file_size, check_crc, rows, most)
-    return found
+    return int(found[0]), int(found[1]), int(found[2])
