@@ -99,3 +99,28 @@ def test_the_numbers_of_the_types_are_those_of_python(types):
     assert found == {
         name: {one.name: int(one) for one in enum} for name, enum in ENUMS[types].items()
     }
+
+
+def test_what_comes_back_are_plain_numbers_interpreted_too():
+    """Numpy's would go into JSON, system calls and other processes."""
+    code = (
+        "import numpy as np\n"
+        "from rocketstore.scan import kernels\n"
+        "from rocketstore.scan.columns import new_columns\n"
+        "zeros, ends = np.zeros(99, np.uint8), np.zeros(3, np.int64)\n"
+        "places = np.zeros(2, np.int64)\n"
+        "found = [\n"
+        "    *kernels.walk(zeros, np.int64(0), 99, 0, 99, True, new_columns(3)),\n"
+        "    kernels.resync(zeros, np.int64(0), 99, 0, 99),\n"
+        "    kernels.last_nonzero(zeros, np.int64(0), 99),\n"
+        "    kernels.copy_slices(zeros, places, places, zeros.copy()),\n"
+        "    kernels.slice_crcs(zeros, places, places, ends),\n"
+        "    *kernels.split_properties(zeros, places, places, ends, np.zeros((2, 4), np.int64)),\n"
+        "    kernels.java_hash(zeros, 0, 9, np.int64(3)),\n"
+        "    kernels.body_crc(zeros, 0, 9),\n"
+        "    kernels.rebuild_slots(np.zeros(200, np.uint8), np.int64(5), 3, 9),\n"
+        "    kernels.find_items(np.zeros(200, np.uint8), 5, 3, np.int64(1), 0, 9, 0, ends),\n"
+        "]\n"
+        "print({type(one).__name__ for one in found})"
+    )
+    assert run_python(code, ROCKETSTORE_KERNELS="off") == "{'int'}\n"
