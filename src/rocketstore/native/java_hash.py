@@ -92,4 +92,4 @@ def java_hash(buffer: Bytes, at: int, size: int, seed: int) -> int:
     data = bytes_of(buffer)
     if at < 0 or size < 0 or at > data.size - size:
         raise ValueError("the range is not inside the buffer")
-    return hash_of(data, at, size, seed)
+    return int(hash_of(data, at, size, seed))
