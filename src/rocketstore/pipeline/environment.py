@@ -218,8 +218,8 @@ def let_warnings_out() -> None:
 def spare_collections() -> None:
     """Keep the garbage collector from walking what loaded libraries made, task after task.
 
-    A worker collects all generations after every task (``pyspark.daemon``): with NumPy, Numba,
-    Arrow and pandas loaded that is 0.05 s of processor time, more than all else that an empty task
+    A worker collects all generations after every task (``pyspark.daemon``): with NumPy, Arrow
+    and pandas loaded that is 0.05 s of processor time, more than all else that an empty task
     costs it. What is alive after the first task lives as long as the worker, so it is set aside;
     again only when more was loaded, so that garbage of later tasks is collected as ever.
     """

@@ -242,14 +242,14 @@ def refused(name: str, value: str, what: str, hint: str | None = None) -> Config
 
 
 def _not_known(key: str, value: str, uses: frozenset[str], known: Mapping[str, str]) -> ConfigError:
-    elsewhere = [one for one in OPTIONS if one.name.lower() == key.lower()]
-    if elsewhere:
+    if elsewhere := [one for one in OPTIONS if one.name.lower() == key.lower()]:
         its = set().union(*(one.uses for one in elsewhere))
         if its == {STREAM} and SINK not in uses:
-            return refused(key, value, "is one of streams", "read with spark.readStream")
+            what = "is one of streams"
+            return refused(elsewhere[0].name, value, what, "read with spark.readStream")
         kind = "".join(uses) if len(uses) == 1 else ""
-        places = {SINK: "a sink", STREAM: "a stream", "": "a read"}
-        what = f"does not apply to {places.get(kind, f'table {kind}')}"
+        place = {SINK: "a sink", STREAM: "a stream", "": "a read"}.get(kind, f"table {kind}")
+        what = f"does not apply to {place}"
         return refused(elsewhere[0].name, value, what, f"it belongs to {', '.join(sorted(its))}")
     near = difflib.get_close_matches(key.lower(), known, n=1)
     hint = f"did you mean {known[near[0]]}?" if near else f"there are {', '.join(known.values())}"

@@ -1,4 +1,4 @@
-"""Every compiled kernel in plain Python: the oracle of the tests, and the way without Numba.
+"""The bulk functions of ``rocketstore.native`` once more, in the plainest Python: an oracle.
 
 Law: same name, same arguments, same answer as in ``rocketstore.native``; written to be read
 first and to be quick second.

@@ -184,8 +184,9 @@ def test_columns_are_the_same_for_a_query_and_for_a_stream():
 def test_a_query_has_no_limit_per_trigger():
     from rocketstore.pipeline.options import parse_options  # noqa: PLC0415 - of the other kind
 
-    with pytest.raises(ConfigError, match="maxBytesPerTrigger is one of streams"):
-        parse_options({"path": "/data/store", "maxBytesPerTrigger": "5"})
+    for spelling in ("maxBytesPerTrigger", "maxbytespertrigger"):  # as Spark hands it on
+        with pytest.raises(ConfigError, match="maxBytesPerTrigger is one of streams"):
+            parse_options({"path": "/data/store", spelling: "5"})
 
 
 # --- limits -------------------------------------------------------------------------------------

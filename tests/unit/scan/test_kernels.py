@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from rocketstore import native
 from rocketstore.native import dispatch_state
 from rocketstore.scan import kernels
 
@@ -70,6 +69,8 @@ def test_without_cython_at_hand_the_sources_run():
     assert run_python(code, ROCKETSTORE_KERNELS="off") == "96354\n"
 
 
+NATIVE = Path(__file__).parents[3] / "src/rocketstore/native"
+
 ENUMS = {
     "row": {"": kernels.Column, "StopReason": kernels.StopReason},
     "dispatch_numbers": {
@@ -86,7 +87,7 @@ ENUMS = {
 @pytest.mark.parametrize("types", ENUMS)
 def test_the_numbers_of_the_types_are_those_of_python(types):
     """C knows no other way to have constants: a .pxd repeats the numbers of enums."""
-    source = Path(native.__file__).with_name(f"{types}.pxd").read_text("utf-8")
+    source = (NATIVE / f"{types}.pxd").read_text("utf-8")
     blocks = re.findall(r"cdef enum ?(\w*):(?:  # (\w+).*)?\n((?: {4}\w+ = -?\d+\n)+)", source)
     found = {
         name or comment: {
