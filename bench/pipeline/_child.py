@@ -16,18 +16,36 @@ from pathlib import Path
 
 import psutil
 
+Times = dict[tuple[int, float], tuple[float, float]]
+"""Of each process, by its id and start: CPU seconds of its own, and of those it waited for."""
 
-def tree_cpu_s() -> float:
-    """Return the CPU seconds of this process, its descendants and those that were waited for."""
+
+def tree_times() -> Times:
+    """Return the CPU seconds of this process and its descendants."""
     own = psutil.Process()
-    total = 0.0
+    found: Times = {}
     for process in [own, *own.children(recursive=True)]:
         try:
             times = process.cpu_times()
+            key = process.pid, process.create_time()
         except psutil.NoSuchProcess:
             continue
-        total += times.user + times.system + times.children_user + times.children_system
-    return total
+        found[key] = times.user + times.system, times.children_user + times.children_system
+    return found
+
+
+def spent_cpu_s(before: Times, after: Times) -> float:
+    """Return the CPU seconds between two looks.
+
+    A process that ended in between takes nothing away. One that was waited for stands in its
+    parent's seconds as a whole, so what it had used before is taken off those; one that nobody
+    waited for (a worker whose daemon Spark ended) is lost with what it used since.
+    """
+    nothing = (0.0, 0.0)
+    own = sum(times[0] - before.get(key, nothing)[0] for key, times in after.items())
+    waited = sum(times[1] - before.get(key, nothing)[1] for key, times in after.items())
+    gone = sum(sum(times) for key, times in before.items() if key not in after)
+    return own + (waited - gone if waited >= gone else waited)
 
 
 def main() -> None:
@@ -61,11 +79,11 @@ def main() -> None:
                 answer(missing=True)
                 continue
             jobs[name] = module.prepare(spark, store, scratch)
-        before, began = tree_cpu_s(), time.perf_counter()
+        before, began = tree_times(), time.perf_counter()
         figures = jobs[name]()
         wall_s = time.perf_counter() - began
         told = figures if isinstance(figures, dict) else {}
-        answer(wall_s=wall_s, cpu_s=tree_cpu_s() - before, figures=told)
+        answer(wall_s=wall_s, cpu_s=spent_cpu_s(before, tree_times()), figures=told)
     spark.stop()
 
 

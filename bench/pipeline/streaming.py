@@ -12,7 +12,7 @@ import statistics
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from bench.pipeline._child import tree_cpu_s
+from bench.pipeline._child import spent_cpu_s, tree_times
 from rocketstore import Message, MessageStore
 
 if TYPE_CHECKING:
@@ -34,10 +34,10 @@ def prepare(spark: Any, store: Path, scratch: Path) -> Callable[[], object]:
         return writer.option("checkpointLocation", str(scratch / name)).start()
 
     def whole(path: Path, name: str, options: dict[str, str]) -> dict[str, float]:
-        cpu_s, began = tree_cpu_s(), time.perf_counter()
+        before, began = tree_times(), time.perf_counter()
         query = started(path, name, options | {"startingOffsets": "earliest"}, availableNow=True)
         query.awaitTermination()
-        spent = {"CPU s": tree_cpu_s() - cpu_s, "wall s": time.perf_counter() - began}
+        spent = {"CPU s": spent_cpu_s(before, tree_times()), "wall s": time.perf_counter() - began}
         spent["batches"] = sum(one["numInputRows"] > 0 for one in query.recentProgress)
         return {f"{name}: {key}": round(value, 1) for key, value in spent.items()}
 
