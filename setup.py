@@ -76,13 +76,14 @@ def extensions() -> list[Extension]:
             define_macros=[("ROCKETSTORE_CHECKED", "1")] if WISH == "checked" else [],
             extra_compile_args=FLAGS,
             extra_link_args=LINK_FLAGS,
-            optional=WISH == "on",
         )
         for name, sources in (native | C_MODULES).items()
     ]
     built: list[Extension] = cythonize(
         modules, build_dir="build/cython", compiler_directives=DIRECTIVES, language_level=3
     )
+    for one in built:  # Cython makes extensions of its own, which have not what it does not know
+        one.optional = WISH == "on"
     return built
 
 

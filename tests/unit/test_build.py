@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
+import os
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -35,3 +39,33 @@ def test_a_compiled_module_has_no_assertions_of_the_interpreter(name: str) -> No
     assert spec is not None
     assert spec.origin is not None
     assert b"__assert_fail" not in Path(spec.origin).read_bytes()
+
+
+@pytest.mark.parametrize(("wish", "code"), [("on", 0), ("require", 1)])
+def test_without_a_compiler_the_package_is_built_unless_all_of_it_is_required(
+    wish: str, code: int, tmp_path: Path
+) -> None:
+    pytest.importorskip("Cython", reason="a build has it; this interpreter's tests need none")
+    root = Path(__file__).parents[2]
+    for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE"):
+        (tmp_path / name).write_bytes((root / name).read_bytes())
+    package = tmp_path / "src/rocketstore"
+    package.mkdir(parents=True)
+    (package / "__init__.py").touch()
+    for room in ("native", "format", "storage"):
+        shutil.copytree(
+            root / "src/rocketstore" / room,
+            package / room,
+            ignore=shutil.ignore_patterns("*.so", "__pycache__"),
+        )
+    done = subprocess.run(
+        [sys.executable, "setup.py", "build_ext"],
+        cwd=tmp_path,
+        env={**os.environ, "CC": "/bin/false", "ROCKETSTORE_BUILD": wish},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=200,
+    )
+    assert done.returncode == code, done.stderr
+    assert not list(tmp_path.rglob("*.so"))
