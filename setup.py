@@ -82,7 +82,7 @@ def extensions() -> list[Extension]:
     built: list[Extension] = cythonize(
         modules, build_dir="build/cython", compiler_directives=DIRECTIVES, language_level=3
     )
-    for one in built:  # Cython makes extensions of its own, which have not what it does not know
+    for one in built:  # Cython's copies of the extensions lose this
         one.optional = WISH == "on"
     return built
 

@@ -30,7 +30,7 @@ typedef struct {
 #define CHECK_RANGE(bytes, at, count) ((void)0)
 #endif
 
-/* Numbers, of which as many are there as their user was told. */
+/* A run of numbers; the caller knows how many there are. */
 typedef long long *Numbers;
 
 static inline Bytes

@@ -76,21 +76,3 @@ def fold_constants(distance_bits: int) -> tuple[int, int]:
     lower = reflected(power_of_x(distance_bits + 32), 32) << 1
     upper = reflected(power_of_x(distance_bits - 32), 32) << 1
     return lower, upper
-
-
-def slicing_tables(count: int = 16) -> npt.NDArray[np.uint32]:
-    """Return `count` tables of 256 numbers, one after the other.
-
-    Number ``256 * k + b`` is what byte `b` contributes to the CRC when `k` bytes follow it.
-    """
-    polynomial = reflected(POLYNOMIAL & 0xFFFFFFFF, 32)
-    tables = np.zeros((count, 256), dtype=np.uint32)
-    for byte in range(256):
-        register = byte
-        for _ in range(8):
-            register = (register >> 1) ^ (polynomial if register & 1 else 0)
-        tables[0, byte] = register
-    for table in range(1, count):
-        previous = tables[table - 1]
-        tables[table] = (previous >> 8) ^ tables[0][previous & 0xFF]
-    return tables.reshape(-1)

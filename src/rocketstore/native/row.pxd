@@ -1,4 +1,4 @@
-# The columns of a row and the reasons of a stop, as ``rocketstore.native.row`` numbers them (test_numbers.py).
+# The columns of a row and the reasons of a stop, as ``rocketstore.native.row`` numbers them (tests/unit/scan/test_kernels.py compares them).
 
 cdef enum:
     PHYSICAL_OFFSET = 0

@@ -40,33 +40,15 @@ def numbers_of(array: Numbers) -> Numbers:
     return array
 
 
-def rows_of(matrix: Numbers) -> Numbers:
-    """Return the rows of a matrix."""
-    return matrix
-
-
 def row_at(rows: Numbers, number: int) -> Numbers:
-    """Return one row of a walk's columns."""
+    """Return one row of a matrix."""
     row: Numbers = rows[number]
     return row
 
 
-def slot_at(slots: Numbers, number: int) -> Numbers:
-    """Return one slot of the table of queues."""
-    slot: Numbers = slots[number]
-    return slot
-
-
-def queue_at(queues: Numbers, number: int) -> Numbers:
-    """Return what is known of one queue."""
-    queue: Numbers = queues[number]
-    return queue
-
-
-def batch_row_at(rows: Numbers, number: int) -> Numbers:
-    """Return one row of the table of a batch."""
-    row: Numbers = rows[number]
-    return row
+rows_of = numbers_of
+slot_at = queue_at = batch_row_at = row_at
+"""In C the rows of each matrix have a length of their own."""
 
 
 def load_u8(data: Bytes, at: int) -> int:

@@ -146,7 +146,7 @@ def is_text_whole(data: Bytes, topic_at: int, topic_size: int, end: int, base: i
 
 
 def topic_place(data: Bytes, length_at: int, magic: int) -> tuple[int, int]:
-    """Return the topic's length, negative when it is none, and where the topic starts."""
+    """Return the topic's length, negative when it is impossible, and where the topic starts."""
     if magic == _MAGIC_V1:
         size = load_u8(data, length_at)
         # Compatible: 4.9 reads the byte as signed, so a topic has at most 127 bytes.
@@ -161,7 +161,7 @@ def crc_agrees(data: Bytes, at: int, body_at: int, body_size: int) -> bool:
 
 
 def decimal(data: Bytes, at: int, end: int) -> int:
-    """Return the number that decimal digits spell, 0 when it is none or is 2^31 or more."""
+    """Return the number that decimal digits spell, 0 for other text and from 2^31 on."""
     value = 0
     for place in range(at, end):
         digit = load_u8(data, place) - 48

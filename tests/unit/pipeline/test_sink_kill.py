@@ -183,7 +183,7 @@ def test_a_message_of_another_that_equals_the_next_row_is_not_taken_for_it(root)
 
 
 class Sink:
-    """One of several sinks of a store: repeats its batch, cut into tasks anew, until it is in."""
+    """One of several sinks of a store: repeats its batch, cut into tasks again, until it is in."""
 
     def __init__(self, root, name, chance, *, streaming):
         self.root, self.chance, self.streaming = root, chance, streaming
