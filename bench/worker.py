@@ -25,7 +25,7 @@ from bench.messages import HOST, POOL_SIZE, TOPIC, BenchMessages, key
 from rocketstore import GetMessageStatus, Message, MessageStore, PutMessageStatus
 from rocketstore.config import from_properties
 from rocketstore.scan import kernels
-from rocketstore.scan.scanner import scan_segment
+from rocketstore.scan.scanner import scan_window
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -155,7 +155,7 @@ def bench_scan(spec: dict[str, Any], path: Path) -> dict[str, Any]:
         stop = min(len(content), size - base)
         if stop <= 0:
             continue
-        for batch in scan_segment(content, base=base, stop=stop):
+        for batch in scan_window(content, base=base, stop=stop):
             records += len(batch.columns)
         size_read += stop
     seconds = (time.perf_counter_ns() - begin) / NANOS

@@ -15,7 +15,7 @@ import numpy as np
 from rocketstore.format.record import encode_record
 from rocketstore.scan import kernels
 from rocketstore.scan.columns import new_columns
-from rocketstore.scan.scanner import scan_segment
+from rocketstore.scan.scanner import scan_window
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -102,8 +102,8 @@ def bench_scan(log_size: int) -> None:
             label = f"walk {body_size} B{', crc' if check_crc else ''}"
             seconds = best_seconds(lambda check_crc=check_crc: walk_all(check_crc=check_crc))
             report(label, seconds, len(log), count)
-        seconds = best_seconds(lambda log=log: sum(1 for _ in scan_segment(log, base=BASE)))
-        report(f"scan_segment {body_size} B, crc", seconds, len(log), count)
+        seconds = best_seconds(lambda log=log: sum(1 for _ in scan_window(log, base=BASE)))
+        report(f"scan_window {body_size} B, crc", seconds, len(log), count)
         seconds = best_seconds(lambda log=log: kernels.resync(log, 0, len(log), 1, len(log)))
         report(f"resync over foreign records {body_size} B", seconds, len(log))
 

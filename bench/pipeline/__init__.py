@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from rocketstore import Message, MessageStore, StoreConfig
 from rocketstore.pipeline.files import files_at, opened
 from rocketstore.pipeline.stores import Segment, list_segments
+from rocketstore.scan.scanner import scan_window
 from rocketstore.scan.split import SegmentFile, Split, plan_splits
-from rocketstore.scan.window import scan_window
 from rocketstore.units import MiB
 
 if TYPE_CHECKING:

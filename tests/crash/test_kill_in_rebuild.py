@@ -13,8 +13,8 @@ import pytest
 
 from rocketstore import Message, MessageStore, StoreConfig
 from rocketstore.config import RecoveryPolicy
+from rocketstore.storage.audit.repair import rebuild_store
 from rocketstore.storage.audit.verify import verify_store
-from rocketstore.storage.recovery.repair import rebuild_store
 from support.power_cut import PowerCutError
 from support.shadow_disk import ShadowDisk
 from support.small_store import Clock, bodies

@@ -10,8 +10,8 @@ import pytest
 
 from rocketstore import MessageStore
 from rocketstore.format.file_name import file_name
+from rocketstore.storage.audit.repair import repair_store
 from rocketstore.storage.audit.verify import verify_store
-from rocketstore.storage.recovery.repair import repair_store
 from rocketstore.units import ByteRange
 from support.fault_settings import base_seed
 from support.fault_workload import (

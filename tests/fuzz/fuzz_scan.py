@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from rocketstore.format.record import decode_record
 from rocketstore.scan import kernels
 from rocketstore.scan.columns import new_columns
-from rocketstore.scan.scanner import scan_segment
+from rocketstore.scan.scanner import scan_window
 from support.fuzzing import check_mutations, fuzz_with_atheris
 from support.guarded_memory import guarded
 from support.oracle import resync as reference_resync
@@ -47,7 +47,7 @@ def check(data: bytes) -> None:
 def check_accounting(array: np.ndarray, *, check_crc: bool) -> None:
     pieces = []
     batch = None
-    for batch in scan_segment(array, base=BASE, check_crc=check_crc, batch_records=3):
+    for batch in scan_window(array, base=BASE, check_crc=check_crc, batch_records=3):
         columns = batch.columns
         for row in range(len(columns)):
             start, size = int(columns.physical_offset[row]), int(columns.size[row])
@@ -110,7 +110,7 @@ def test_broken_golden_logs_are_accounted_for():
 
 
 def test_the_golden_logs_are_found():
-    (batch,) = scan_segment(GOLDEN[0], base=BASE)
+    (batch,) = scan_window(GOLDEN[0], base=BASE)
     assert len(batch.columns) == 6
     assert len(batch.blanks) == 1
     assert [damage.reason.name for damage in batch.damage] == ["BAD_MAGIC", "UNWRITTEN_HOLE"]

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from rocketstore.config import RecoveryPolicy
-from rocketstore.storage.recovery.repair import repair_store
+from rocketstore.storage.audit.repair import repair_store
 from rocketstore.storage.store import MessageStore
 from support.java_store import JavaStore, message_json, require_java
 from support.small_store import (

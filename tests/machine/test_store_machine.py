@@ -22,8 +22,8 @@ from rocketstore import Message, MessageStore, PutMessageStatus, QueueKey, Store
 from rocketstore.config import RecoveryPolicy
 from rocketstore.format.client_batch import encode_client_batch
 from rocketstore.format.file_name import file_name
+from rocketstore.storage.audit.repair import repair_store
 from rocketstore.storage.audit.verify import verify_store
-from rocketstore.storage.recovery.repair import repair_store
 from support.power_cut import abandon
 
 LOG_FILE_BYTES = 4096

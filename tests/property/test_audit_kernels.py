@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from rocketstore.native import columns as compiled
 from rocketstore.native import index as compiled_index
 from rocketstore.scan.columns import new_columns
-from rocketstore.scan.scanner import scan_segment
+from rocketstore.scan.scanner import scan_window
 from support.guarded_memory import guarded
 from support.oracle import audit as reference
 from support.synthetic_log import SyntheticLog
@@ -31,7 +31,7 @@ def test_records_with_extra_queues_are_those_of_the_reference(lists: list[list[s
     for parts in lists:
         log.add(properties="\x02".join(["a\x01b", *parts]).encode())
     buffer = guarded(bytes(log.data))
-    cols = next(scan_segment(buffer, base=0)).columns.cols
+    cols = next(scan_window(buffer, base=0)).columns.cols
     found = []
     for kernel in (compiled.list_extra_queues, reference.list_extra_queues):
         rows = np.zeros(len(cols), np.int64)

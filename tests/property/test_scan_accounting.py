@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rocketstore.scan.scanner import scan_segment
-from rocketstore.scan.split import SegmentFile, plan_splits, scan_split
+from rocketstore.scan.scanner import scan_window
+from rocketstore.scan.split import SegmentFile, plan_splits
 from rocketstore.units import ByteRange
 from support.golden import golden_case
 from support.scan_strategies import damaged_logs, record_fields
@@ -51,7 +51,7 @@ def test_every_byte_ends_in_exactly_one_record_blank_damage_or_the_zero_tail(
 ):
     data = bytes(log.data)
     batches = list(
-        scan_segment(
+        scan_window(
             data,
             base=log.base,
             file_size=len(data) + missing,
@@ -73,8 +73,8 @@ def test_every_byte_ends_in_exactly_one_record_blank_damage_or_the_zero_tail(
 @given(damaged_logs())
 def test_batches_of_any_size_are_the_same_scan(log):
     data = bytes(log.data)
-    whole = list(scan_segment(data, base=log.base))
-    small = list(scan_segment(data, base=log.base, batch_records=1))
+    whole = list(scan_window(data, base=log.base))
+    small = list(scan_window(data, base=log.base, batch_records=1))
     assert rows(whole) == rows(small)
     assert extents(whole) == extents(small)
     assert run_starts(whole) == run_starts(small)
@@ -89,7 +89,7 @@ def run_starts(batches):
 
 @given(damaged_logs())
 def test_runs_start_exactly_behind_damage(log):
-    batches = list(scan_segment(bytes(log.data), base=log.base))
+    batches = list(scan_window(bytes(log.data), base=log.base))
     whole = extents(batches)
     behind_damage = [
         start
@@ -107,7 +107,7 @@ def test_a_healthy_log_is_all_records(fields, base):
         one.update({name: one[name].replace(b"\0", b"0") for name in ("topic", "properties")})
         log.add(**one)
     log.blank(64)
-    (batch,) = scan_segment(bytes(log.data), base=base)
+    (batch,) = scan_window(bytes(log.data), base=base)
     assert batch.damage == []
     assert batch.run_starts == []
     assert batch.blanks == [(base + len(log.data) - 64, 64)]
@@ -125,7 +125,7 @@ def test_a_healthy_log_is_all_records(fields, base):
 def merged_splits(data, base, edges, **options):
     batches = []
     for start, stop in pairwise(edges):
-        batches += scan_split(data, base=base, start=start, stop=stop, **options)
+        batches += scan_window(data, base=base, start=start, stop=stop, **options)
     return batches
 
 
@@ -137,7 +137,7 @@ def test_splits_put_together_are_the_whole(log, data):
     edges = sorted({0, len(content), *cuts})
     # A look-back as long as the longest record here; bodies carry records with true addresses.
     batches = merged_splits(content, log.base, edges, lookback_bytes=1500, file_size=file_size)
-    whole = list(scan_segment(content, base=log.base, file_size=file_size))
+    whole = list(scan_window(content, base=log.base, file_size=file_size))
     assert rows(batches) == rows(whole) if batches else rows(whole) == []
     assert extents(batches) == extents(whole)
     assert run_starts(batches) == run_starts(whole)
@@ -165,7 +165,7 @@ def test_splits_of_golden_logs_put_together_are_the_whole(max_split_bytes):
         splits = plan_splits([SegmentFile(name, base, len(data))], max_split_bytes)
         edges = [split.start for split in splits] + [len(data)]
         batches = merged_splits(data, base, edges, lookback_bytes=3000)
-        whole = list(scan_segment(data, base=base))
+        whole = list(scan_window(data, base=base))
         assert rows(batches) == rows(whole)
         assert extents(batches) == extents(whole)
 

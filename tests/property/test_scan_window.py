@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rocketstore.scan.scanner import scan_segment
+from rocketstore.scan.scanner import scan_window
 from rocketstore.scan.split import SegmentFile, plan_splits
-from rocketstore.scan.window import scan_window
 from support.golden import golden_case
 from support.scan_strategies import damaged_logs
 from support.synthetic_log import SyntheticLog
@@ -69,7 +68,7 @@ def test_a_window_of_any_length_sees_what_the_whole_file_shows(
 ):
     data = bytes(log.data)
     options = {"base": log.base, "file_size": len(data) + missing, "check_crc": check_crc}
-    whole = list(scan_segment(data, **options))
+    whole = list(scan_window(data, **options))
     seen = windowed(
         MemoryFile(data), size=len(data), start=0, stop=len(data),
         window_bytes=window_bytes, batch_records=batch_records, **options,
@@ -103,7 +102,7 @@ def test_windowed_splits_put_together_are_the_whole(log, window_bytes, data):
     cuts = data.draw(st.lists(st.integers(0, len(content)), max_size=5))
     edges = sorted({0, len(content), *cuts})
     file_size = len(content) + data.draw(st.integers(0, 99))
-    whole = evidence_of(list(scan_segment(content, base=log.base, file_size=file_size)))
+    whole = evidence_of(list(scan_window(content, base=log.base, file_size=file_size)))
     batches = splits_of(
         content, log.base, edges, lookback_bytes=1500, file_size=file_size,
         window_bytes=window_bytes,
@@ -123,7 +122,7 @@ def test_whole_damage_is_in_exactly_one_split(log, window_bytes, data):
     content = bytes(log.data)
     cuts = data.draw(st.lists(st.integers(0, len(content)), max_size=5))
     edges = sorted({0, len(content), *cuts})
-    whole = evidence_of(list(scan_segment(content, base=log.base)))
+    whole = evidence_of(list(scan_window(content, base=log.base)))
     batches = splits_of(
         content, log.base, edges, lookback_bytes=1500, window_bytes=window_bytes, whole_damage=True
     )
@@ -136,7 +135,7 @@ def test_a_tail_that_is_known_to_be_zeros_need_not_be_read(log, zeros, window_by
     data_stop = len(log.data)
     log.zeros(zeros)
     data = bytes(log.data)
-    whole = list(scan_segment(data, base=log.base))
+    whole = list(scan_window(data, base=log.base))
     seen = windowed(
         MemoryFile(data), base=log.base, size=len(data), start=0, stop=len(data),
         data_stop=data_stop, window_bytes=window_bytes,
@@ -156,7 +155,7 @@ def test_memory_is_the_window_or_one_long_record_whatever_lengths_the_file_claim
     data = bytes(log.data)
     source = MemoryFile(data)
     seen = windowed(source, base=0, size=len(data), start=0, stop=len(data), window_bytes=4096)
-    assert evidence_of(seen) == evidence_of(list(scan_segment(data, base=0)))
+    assert evidence_of(seen) == evidence_of(list(scan_window(data, base=0)))
     assert source.longest_read < 8300
     assert source.read_bytes < 1.2 * len(data)
 
@@ -174,7 +173,7 @@ def test_a_record_that_claims_more_than_the_file_has_is_the_same_damage(claimed)
     seen = windowed(
         MemoryFile(data), size=len(data), start=0, stop=len(data), window_bytes=700, **options
     )
-    assert evidence_of(seen) == evidence_of(list(scan_segment(data, **options)))
+    assert evidence_of(seen) == evidence_of(list(scan_window(data, **options)))
 
 
 @pytest.mark.parametrize(("window_bytes", "more"), [(16_384, 3 * 16_384), (1 << 23, 66 * 1024)])
@@ -222,6 +221,6 @@ def test_windowed_splits_of_golden_logs_are_the_whole(max_split_bytes):
         splits = plan_splits([SegmentFile(name, base, len(data))], max_split_bytes)
         edges = [split.start for split in splits] + [len(data)]
         found = evidence_of(splits_of(data, base, edges, lookback_bytes=3000, window_bytes=4096))
-        whole = evidence_of(list(scan_segment(data, base=base)))
+        whole = evidence_of(list(scan_window(data, base=base)))
         assert found[0] == whole[0]
         assert joined(found[1]) == joined(whole[1])

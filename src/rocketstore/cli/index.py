@@ -66,7 +66,7 @@ def rebuild(
     What was there is kept in repair/ inside the store; whatever else is wrong is repaired too.
     """
     from rocketstore.cli.findings import print_repair
-    from rocketstore.storage.recovery.repair import rebuild_store
+    from rocketstore.storage.audit.repair import rebuild_store
 
     config = (settings or StoreSettings()).load(store)
     now_ms = time.time_ns() // 1_000_000

@@ -12,7 +12,7 @@ import numpy as np
 from rocketstore.errors import NotAStoreError
 from rocketstore.format.file_name import file_name, parse_file_name
 from rocketstore.format.record import decode_record
-from rocketstore.scan.scanner import DamageReason, ScanBatch, scan_segment
+from rocketstore.scan.scanner import DamageReason, ScanBatch, scan_window
 from rocketstore.storage.files.lock import writer_pid
 from rocketstore.storage.files.pread_files import FileProblem, LogFile, PreadFiles
 from rocketstore.storage.layout import StoreLayout
@@ -260,7 +260,9 @@ class LogScan:
         self, content: npt.NDArray[np.uint8], file: LogFile, start: int = 0, stop: int | None = None
     ) -> Iterator[ScanBatch]:
         size = self.files.file_size
-        return scan_segment(content, base=file.base, start=start, stop=stop, file_size=size)
+        return scan_window(
+            content, base=file.base, start=start, stop=stop, file_size=size, lookback_bytes=0
+        )
 
     def _is_wanted(self, offset: int) -> bool:
         return offset >= self.begin and (self.end is None or offset < self.end)

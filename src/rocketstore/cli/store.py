@@ -152,7 +152,7 @@ def repair(
         How to print.
     """
     from rocketstore.cli.findings import print_repair
-    from rocketstore.storage.recovery.repair import repair_store
+    from rocketstore.storage.audit.repair import repair_store
 
     report = repair_store(
         store,

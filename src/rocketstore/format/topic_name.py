@@ -15,6 +15,12 @@ from rocketstore.errors import InvalidNameError
 from rocketstore.format.record import TOPIC_SIZE_MAX
 
 QUEUE_ID_MAX: Final = 2**31 - 1
+LMQ_PREFIX: Final = "%LMQ%"
+"""Queues of light message queues are all queue 0 of their name (spec F8)."""
+
+DELAY_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
+"""The topic whose entries keep a deliver time instead of a tags code (spec F5)."""
+
 _TOPIC: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
 
 

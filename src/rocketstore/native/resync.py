@@ -1,4 +1,4 @@
-"""Find the next believable record after damage; see ``rocketstore.scan.resync``.
+"""Find the next believable record after damage; see ``rocketstore.scan.scanner``.
 
 Cost: words of zeros are skipped 64 bytes at a time, other words 8 at a time unless they hold a byte
 that a magic number starts with. Bodies of candidates are checked as they are up to a budget; then

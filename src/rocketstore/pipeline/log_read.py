@@ -25,8 +25,7 @@ from rocketstore.pipeline.queues import Doubt, queue_files
 from rocketstore.pipeline.stores import SegmentState
 from rocketstore.scan import kernels
 from rocketstore.scan.columns import Column, RecordColumns, new_columns
-from rocketstore.scan.scanner import Damage, DamageReason, ScanBatch
-from rocketstore.scan.window import scan_window
+from rocketstore.scan.scanner import Damage, DamageReason, ScanBatch, scan_window
 from rocketstore.units import ByteRange, KiB, MiB
 
 if TYPE_CHECKING:

@@ -106,18 +106,15 @@ def _array(columns: RecordColumns, name: str) -> Any:
     if name in _SLICES:
         at, size, kind = _SLICES[name]
         sizes = columns.cols[:, size]
-        array = _binary(columns, columns.cols[:, at], sizes, name, is_nullable=_is_nullable(name))
+        is_nullable = name in _NULL_WHEN_EMPTY
+        array = binary_slices(columns, columns.cols[:, at], sizes, name, is_nullable=is_nullable)
         return array if kind == pa.binary() else _text(array)
     if name in _HOSTS:
         return _each_distinct(_hosts(columns, name), decode_host)
     return _message_ids(columns)
 
 
-def _is_nullable(name: str) -> bool:
-    return name in _NULL_WHEN_EMPTY
-
-
-def _binary(
+def binary_slices(
     columns: RecordColumns,
     at: npt.NDArray[np.int64],
     sizes: npt.NDArray[np.int64],
@@ -125,7 +122,13 @@ def _binary(
     *,
     is_nullable: bool = False,
 ) -> Any:
-    """Copy slices of the scanned buffer into one binary array."""
+    """Return slices of the scanned buffer as binary; `name` is what an error calls them.
+
+    Raises
+    ------
+    FieldRangeError
+        A slice is not inside the buffer, or they are too long together.
+    """
     count = len(sizes)
     ends = np.cumsum(sizes)
     total = int(ends[-1]) if count else 0
@@ -168,27 +171,8 @@ def _is_ascii(data: npt.NDArray[np.uint8]) -> bool:
 def text_slices(
     columns: RecordColumns, at: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64], name: str
 ) -> Any:
-    """Return slices of the scanned buffer as strings; `name` is what an error calls them.
-
-    Raises
-    ------
-    FieldRangeError
-        A slice is not inside the buffer, or they are too long together.
-    """
-    return _text(_binary(columns, at, sizes, name))
-
-
-def binary_slices(
-    columns: RecordColumns, at: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64], name: str
-) -> Any:
-    """Return slices of the scanned buffer as they are; `name` is what an error calls them.
-
-    Raises
-    ------
-    FieldRangeError
-        A slice is not inside the buffer, or they are too long together.
-    """
-    return _binary(columns, at, sizes, name)
+    """Return slices of the scanned buffer as strings; see `binary_slices`."""
+    return _text(binary_slices(columns, at, sizes, name))
 
 
 def _each_distinct(array: Any, text_of: Callable[[bytes], str]) -> Any:
@@ -201,7 +185,7 @@ def _each_distinct(array: Any, text_of: Callable[[bytes], str]) -> Any:
 def _hosts(columns: RecordColumns, name: str) -> Any:
     column, v6_flag = _HOSTS[name]
     sizes = np.where(columns.sys_flag & v6_flag, np.int64(20), np.int64(8))
-    return _binary(columns, columns.cols[:, column], sizes, name)
+    return binary_slices(columns, columns.cols[:, column], sizes, name)
 
 
 def _message_ids(columns: RecordColumns) -> Any:

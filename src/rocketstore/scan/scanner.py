@@ -1,19 +1,25 @@
-"""Scan a CommitLog file, healthy or not, and account for every byte of it.
+"""Scan a CommitLog file, or a range of it, healthy or not, and account for every byte.
 
-Law: scanning never writes and never raises for what it reads; every byte ends in exactly one
-record, Blank, Damage, or the unwritten tail of zeros. Zeros with something written behind them are
-no tail but Damage.
+A file is seen through a window: of bytes in memory, mapped or not, it is all of them and never
+moves; of a file that has to be read it is a piece. The kernels do not notice: they compare
+everything with `base` and `file_size`, which move along.
 
-How derived: the walk follows the chain of lengths as CommitLog.recoverNormally does, and checks
-more (the own address, the rest of the file). Where the chain breaks, 4.9 gives up; here the next
-believable record is looked for (``resync``) and the bytes in between are reported.
-Cost: one pass, plus one pass of the search over each damaged range.
+Law: scanning never writes and never raises for what stands in the bytes; every byte ends in exactly
+one record, Blank, Damage, or the unwritten tail of zeros. Zeros with something written after them
+are no tail but Damage. What is found after damage is what ``walk`` accepts with checksums.
+Law: the ranges of a file, through windows of any length, say together what the scan of the whole
+says. A verdict that only the window's edge caused is never believed: the window is moved there.
+
+How derived: the chain of lengths as in CommitLog.recoverNormally, which gives up where it breaks.
+Cost: one pass, and one of the search over each damaged range. Memory: the window, or one record
+that is longer.
 """
 
 from __future__ import annotations
 
+import re
 from enum import Enum
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
@@ -25,7 +31,8 @@ from rocketstore.scan.columns import (
     StopReason,
     new_columns,
 )
-from rocketstore.units import ByteRange
+from rocketstore.scan.split import LOOKBACK_BYTES
+from rocketstore.units import ByteRange, KiB, MiB
 
 if TYPE_CHECKING:
     import mmap
@@ -33,10 +40,30 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    ByteArray: TypeAlias = npt.NDArray[np.uint8]
+
 Buffer: TypeAlias = "npt.NDArray[np.uint8] | bytes | bytearray | memoryview | mmap.mmap"
 
 BATCH_RECORDS: Final = 8192
 """Default records per batch: 1.8 MB of columns, which stay in the processor's cache."""
+
+WINDOW_BYTES: Final = 8 * MiB
+"""Default length of the window: some thousand records, and one request to an object store."""
+
+WINDOW_MIN_BYTES: Final = 256
+"""A window holds at least the fixed part of a record, which ends before byte 128."""
+
+_FIXED_PART_BYTES: Final = 128
+_LAST_RECORD_BYTES: Final = 64 * KiB
+_RECORD_MAGIC: Final = re.compile(rb"\xda\xa3\x20[\xa7\xab]")
+
+
+class ByteSource(Protocol):
+    """A file that can be read at any position."""
+
+    def read_into(self, position: int, view: memoryview) -> int:
+        """Fill `view` with the bytes from `position` on; return how many there were."""
+        ...
 
 
 class DamageReason(Enum):
@@ -59,15 +86,7 @@ class Blank(NamedTuple):
 
 
 class Damage(NamedTuple):
-    """Bytes that belong to no record that can be believed.
-
-    Attributes
-    ----------
-    range
-        Physical offsets.
-    evidence
-        What was found at the first byte, for people.
-    """
+    """Physical offsets of bytes that belong to no record, and what was found at the first."""
 
     range: ByteRange
     reason: DamageReason
@@ -79,16 +98,10 @@ class ScanBatch(NamedTuple):
 
     Attributes
     ----------
-    columns
-        The records of this batch.
-    blanks, damage
-        What was met before, between and behind these records, in physical order.
     run_starts
-        Rows of records that were found by resynchronising: each begins a run of records that follow
-        each other without a break. The first record of a scan is not among them unless it stands
-        behind damage.
+        Rows of records that stand right after damage: each begins an unbroken run.
     end_of_data
-        Physical offset behind the last record or Blank met so far; the scan's start when none was.
+        Physical offset after the last record or Blank met so far; the scan's start when none was.
     unwritten_at
         Physical offset where the tail of zeros begins that nothing written follows; None when this
         batch did not reach such a tail.
@@ -102,14 +115,8 @@ class ScanBatch(NamedTuple):
     unwritten_at: int | None
 
 
-def as_bytes_array(buffer: Buffer) -> npt.NDArray[np.uint8]:
-    """Return the bytes as a numpy array without copying them.
-
-    Raises
-    ------
-    TypeError
-        An array that is not one contiguous row of bytes.
-    """
+def as_bytes_array(buffer: Buffer) -> ByteArray:
+    """Return the bytes as a numpy array without copying them; TypeError for other arrays."""
     if not isinstance(buffer, np.ndarray):
         return np.frombuffer(buffer, dtype=np.uint8)
     if buffer.dtype != np.uint8 or buffer.ndim != 1 or not buffer.flags.c_contiguous:
@@ -117,145 +124,338 @@ def as_bytes_array(buffer: Buffer) -> npt.NDArray[np.uint8]:
     return buffer
 
 
-def scan_segment(  # noqa: PLR0913 - keywords, each with a default
-    buffer: Buffer,
+def scan_window(  # noqa: PLR0913 - keywords, each a fact of the range
+    source: ByteSource | Buffer,
     *,
     base: int,
+    size: int | None = None,
     start: int = 0,
     stop: int | None = None,
-    data_stop: int | None = None,
     file_size: int | None = None,
+    data_stop: int | None = None,
     check_crc: bool = True,
     batch_records: int = BATCH_RECORDS,
+    lookback_bytes: int = LOOKBACK_BYTES,
+    window_bytes: int = WINDOW_BYTES,
+    whole_damage: bool = False,
 ) -> Iterator[ScanBatch]:
-    """Yield the records of one CommitLog file in batches, with blanks and damage.
+    """Yield what belongs to the positions ``[start, stop)`` of a CommitLog file.
 
     Parameters
     ----------
-    buffer
-        The bytes of one CommitLog file from its first byte; borrowed, and must outlive the batches'
-        use. May be shorter than the file should be.
-    base
-        Physical offset of ``buffer[0]``, the number in the file's name.
-    start
-        Position of a record's first byte; what stands there is taken as it is.
-    stop
-        Records that start before this position are yielded, damage is cut off there; default: the
-        end of the buffer.
-    data_stop
-        From here on the file is known to be zeros, so that nothing there is read: through a map,
-        each page of a hole would become one of memory.
+    source
+        The file: its bytes from the first one on, borrowed, or what reads them.
+    base, size
+        Physical offset of its first byte, and bytes it has (needed where they are read).
+    start, stop
+        Any positions; default: the whole file. Records that start there are yielded.
     file_size
-        Nominal size of the file, default: the size of the buffer. A record must end inside it, and
-        a BLANK must say exactly what remains of it.
-    check_crc
-        Whether bodies are compared with their CRC.
-    batch_records
-        Most records of a batch.
+        Nominal size, default `size`: a record ends inside it, a BLANK says what remains of it.
+    data_stop
+        From here on the file is known to be zeros, and nothing is read: through a map, each page of
+        a hole would become one of memory.
+    lookback_bytes
+        How far before `start` the chain of records is looked for that leads into the range. 0 takes
+        what stands at `start` for the first byte of a record, BLANK or break.
+    window_bytes
+        Bytes held at a time where they are read, at least ``WINDOW_MIN_BYTES``.
+    whole_damage
+        False cuts damage and the unwritten tail off at the range's edges. True gives damage, whole,
+        to the range that its first byte is in, and to no other, and tells where the tail really
+        begins, which is where the file ends when no zeros follow the damage.
 
     Yields
     ------
     ScanBatch
-        At least one, even when there is no record.
+        At least one. Where bytes are read, its columns are valid until the next batch.
     """
-    array = as_bytes_array(buffer)
-    nominal_size = len(array) if file_size is None else file_size
-    limit = min(len(array), nominal_size)
-    end = limit if stop is None else min(stop, limit)
-    scan = _Scan(array, base, nominal_size, check_crc=check_crc)
+    scan = _Scan(source, base, size, file_size)
+    scan.check_crc = check_crc
+    scan.window_bytes = max(window_bytes, WINDOW_MIN_BYTES)
+    scan.whole_damage = whole_damage
     if data_stop is not None:
-        scan.data_stop = min(data_stop, limit)
-        end = min(end, scan.data_stop)
-    scan.position = start
-    scan.end_of_data = base + start
+        scan.data_stop = min(data_stop, scan.limit)
+    scan.first = start
+    scan.stop = scan.limit if stop is None else min(stop, scan.limit)
+    scan.position = scan.anchor(start, lookback_bytes) if lookback_bytes else start
+    scan.end_of_data = base + scan.position
     while True:
-        yield scan.next_batch(end, batch_records)
-        if scan.position >= end:
+        yield scan.next_batch(batch_records)
+        if scan.position >= scan.stop:
             return
 
 
 class _Scan:
-    """Where a scan stands between two batches."""
+    """Where a scan stands, and the piece of the file it sees."""
 
     def __init__(
-        self, array: npt.NDArray[np.uint8], base: int, file_size: int, *, check_crc: bool
+        self, source: ByteSource | Buffer, base: int, size: int | None, file_size: int | None
     ) -> None:
-        self.array = array
+        self.at = 0
+        if hasattr(source, "read_into"):
+            assert size is not None, "how long a file is that has to be read"
+            self.source: ByteSource | None = source
+            self.array = self._memory = np.empty(0, dtype=np.uint8)
+            self.size = size
+        else:
+            self.source = None
+            self.array = as_bytes_array(source)
+            self.size = len(self.array)
         self.base = base
-        self.file_size = file_size
-        self.limit = min(len(array), file_size)
-        self.data_stop = self.limit
-        self.check_crc = check_crc
-        self.position = 0
+        self.file_size = self.size if file_size is None else file_size
+        self.limit = self.data_stop = min(self.size, self.file_size)
+        self.check_crc = True
+        self.window_bytes = WINDOW_BYTES
+        self.whole_damage = False
+        self.first = self.stop = self.position = 0
         self.end_of_data = base
         self.is_run_start = False
 
-    def next_batch(self, stop: int, record_count: int) -> ScanBatch:
+    @property
+    def window_stop(self) -> int:
+        return self.at + len(self.array)
+
+    def load(self, position: int, size: int | None = None) -> None:
+        """Move the window so that it begins at `position`."""
+        wanted = size
+        if wanted is None:
+            # Of the zeros after the data the walk has to see one record's head; of what follows the
+            # range the rest of its last record, which is seldom longer.
+            last = self.data_stop
+            if position < self.stop:
+                last = min(last, self.stop + _LAST_RECORD_BYTES)
+            unread = last - position + WINDOW_MIN_BYTES
+            wanted = min(self.window_bytes, max(unread, WINDOW_MIN_BYTES))
+        wanted = max(0, min(wanted, self.size - position))
+        if len(self._memory) < wanted:
+            # No longer than needed: a file shorter than the window is read as a whole.
+            self._memory = np.empty(wanted, dtype=np.uint8)
+        self.array = self._filled(self._memory[:wanted], position)
+        self.at = position
+
+    def _filled(self, array: ByteArray, position: int) -> ByteArray:
+        """Return `array` with the bytes from `position` on."""
+        assert self.source is not None, "the whole file is in sight"
+        # Cut short since its size was asked for: what is gone reads as never written.
+        array[self.source.read_into(position, array.data) :] = 0
+        return array
+
+    def has_all(self, position: int, size: int) -> bool:
+        """Whether the window holds so many bytes from `position` on, or all that the file has."""
+        return self.at <= position and self.window_stop >= min(position + size, self.size)
+
+    def walk(
+        self, position: int, stop: int, cols: npt.NDArray[np.int64]
+    ) -> tuple[int, int, StopReason]:
+        """Walk from `position` as far as the window goes."""
+        if not self.has_all(position, _FIXED_PART_BYTES):
+            self.load(position)
+        found, reached, code = kernels.walk(
+            self.array,
+            position - self.at,
+            stop - self.at,
+            self.base + self.at,
+            self.file_size - self.at,
+            self.check_crc,
+            cols,
+        )
+        return found, reached + self.at, StopReason(code)
+
+    def next_batch(self, record_count: int) -> ScanBatch:
         cols = new_columns(record_count)
-        count = 0
-        unwritten_at = None
         blanks: list[Blank] = []
         damage: list[Damage] = []
         run_starts: list[int] = []
-        while self.position < stop and count < record_count:
-            found, position, code = kernels.walk(
-                self.array,
-                self.position,
-                stop,
-                self.base,
-                self.file_size,
-                self.check_crc,
-                cols[count:],
-            )
-            self.position = position
+        unwritten_at: int | None = None
+        count = 0
+        while self.position < self.stop and count < record_count:
+            if self.position >= self.data_stop:
+                unwritten_at, self.position = self.base + self.position, self.limit
+                break
+            stop = min(self.stop, self.data_stop)
+            found, self.position, code = self.walk(self.position, stop, cols[count:])
             if found:
-                self.end_of_data = self.base + position
+                self.end_of_data = self.base + self.position
                 if self.is_run_start:
                     run_starts.append(count)
                     self.is_run_start = False
                 count += found
+                if self.source:
+                    break  # what comes next may move the window that these rows borrow
+            if code not in (StopReason.END, StopReason.BLANK) and self.source:
+                code = self._confirm(code, cols)
             if code == StopReason.BLANK:
-                blanks.append(self._take_blank())
+                blanks.append(Blank(self.base + self.position, self.limit - self.position))
+                self.position = self.limit
+                self.end_of_data = self.base + self.limit
+                self.is_run_start = False
             elif code != StopReason.END:
-                reason = StopReason(code)
-                damage_end, is_tail = self._step_over(reason)
-                damage_end = min(damage_end, stop)
-                if damage_end > position:
-                    damage.append(self._damage(position, damage_end, reason))
-                if is_tail and damage_end < stop:
-                    unwritten_at = self.base + damage_end
-        columns = RecordColumns(self.array, cols[:count], self.base)
-        return ScanBatch(columns, blanks, damage, run_starts, self.end_of_data, unwritten_at)
+                unwritten_at = self._take_break(code, damage)
+        columns = RecordColumns(self.array, cols[:count], self.base + self.at)
+        batch = ScanBatch(columns, blanks, damage, run_starts, self.end_of_data, unwritten_at)
+        return self._from_first(batch)
 
-    def _take_blank(self) -> Blank:
-        blank = Blank(self.base + self.position, self.limit - self.position)
-        self.position = self.limit
-        self.end_of_data = self.base + self.limit
-        self.is_run_start = False
-        return blank
+    def _confirm(self, code: StopReason, cols: npt.NDArray[np.int64]) -> StopReason:
+        """Look again at a break, with the window moved there and as long as the record claims.
 
-    def _step_over(self, reason: StopReason) -> tuple[int, bool]:
-        """Go to the next believable record, else to the end of the file.
-
-        Returns where the damage ends, and whether nothing but zeros follows it.
+        Returns the verdict that the whole file would have given, END when there is no break. The
+        bytes are fresh: a writer that was in the middle of a record has finished it by then.
         """
-        # Nothing believable stands at the break itself; zeros alone need no such care.
-        begin = self.position + (reason != StopReason.UNWRITTEN)
-        found = kernels.resync(self.array, begin, self.data_stop, self.base, self.file_size)
-        if found >= 0:
-            self.position = found
-            self.is_run_start = True
-            return found, False
-        last_written = kernels.last_nonzero(self.array, self.position, self.data_stop)
-        zeros_at = max(last_written + 1, self.position)
-        self.position = self.limit
-        return zeros_at, True
+        if self.at != self.position:
+            self.load(self.position)
+            _, _, code = self.walk(self.position, self.position + 1, cols[:1])
+        if code == StopReason.TRUNCATED and self.window_stop < self.size:
+            claimed = self._claimed_size(self.position)
+            if isinstance(claimed, StopReason):
+                return claimed
+            self.load(self.position, claimed)
+            _, _, code = self.walk(self.position, self.position + 1, cols[:1])
+        return code
 
-    def _damage(self, start: int, stop: int, reason: StopReason) -> Damage:
-        extent = ByteRange(self.base + start, self.base + stop)
-        name = "UNWRITTEN_HOLE" if reason is StopReason.UNWRITTEN else reason.name
-        evidence = describe_break(self.array, start, reason, self.base, self.file_size)
-        return Damage(extent, DamageReason[name], evidence)
+    def _claimed_size(self, position: int) -> int | StopReason:
+        """Return the length of a record that the window cuts off, or why it can be none.
+
+        A length that nobody vouches for must not decide how much is read: the record has to state
+        its own place and inner lengths that fit.
+        """
+        head = self.array[position - self.at :][:_FIXED_PART_BYTES].tobytes()
+        total = int.from_bytes(head[0:4], "big", signed=True)
+        if position + total > self.size:
+            return StopReason.TRUNCATED
+        if int.from_bytes(head[28:36], "big", signed=True) != self.base + position:
+            return StopReason.BAD_ADDRESS
+        sys_flag = int.from_bytes(head[36:40], "big")
+        extra = (12 if sys_flag & BORN_HOST_V6 else 0) + (12 if sys_flag & STORE_HOST_V6 else 0)
+        fixed = 91 + extra + (head[7] == 0xAB)
+        body_size = int.from_bytes(head[84 + extra : 88 + extra], "big", signed=True)
+        if total < fixed or not 0 <= body_size <= total - fixed:
+            return StopReason.BAD_FIELDS
+        return total
+
+    def _take_break(self, reason: StopReason, damage: list[Damage]) -> int | None:
+        """Step over a break to the next believable record, and note its damage.
+
+        Returns where the unwritten tail begins, if that follows and is to be told.
+        """
+        start = self.position
+        evidence = self._describe(reason)
+        # Nothing believable stands at the break itself; zeros alone need no such care.
+        found = self.find(start + (reason != StopReason.UNWRITTEN), self.limit)
+        if found is None:
+            damage_stop = max(self._last_nonzero(start) + 1, start)
+            self.position = self.limit
+        else:
+            damage_stop = self.position = found
+            self.is_run_start = True
+        stop = damage_stop if self.whole_damage else min(damage_stop, self.stop)
+        if damage_stop > start:
+            name = "UNWRITTEN_HOLE" if reason is StopReason.UNWRITTEN else reason.name
+            extent = ByteRange(self.base + start, self.base + stop)
+            damage.append(Damage(extent, DamageReason[name], evidence))
+        is_told = found is None and (self.whole_damage or stop < self.stop)
+        return self.base + damage_stop if is_told else None
+
+    def _describe(self, reason: StopReason) -> str:
+        at = self.position - self.at
+        if reason is StopReason.TRUNCATED and self.window_stop < self.size:
+            total = int.from_bytes(self.array[at : at + 4].tobytes(), "big")
+            return f"length: {total} bytes, but the file ends after {self.size - self.position}"
+        base, file_size = self.base + self.at, self.file_size - self.at
+        return describe_break(self.array, at, reason, base, file_size)
+
+    def _from_first(self, batch: ScanBatch) -> ScanBatch:
+        """Return the batch without what lies before the range."""
+        first = self.base + self.first
+        columns = batch.columns
+        dropped = int(columns.physical_offset.searchsorted(first))
+        damage = [one for one in batch.damage if one.range.stop > first]
+        unwritten_at = batch.unwritten_at
+        if self.whole_damage:
+            damage = [one for one in damage if one.range.start >= first]
+        else:
+            damage = [
+                one._replace(range=ByteRange(max(one.range.start, first), one.range.stop))
+                for one in damage
+            ]
+            unwritten_at = None if unwritten_at is None else max(unwritten_at, first)
+        return batch._replace(
+            columns=RecordColumns(columns.buffer, columns.cols[dropped:], columns.base),
+            blanks=[blank for blank in batch.blanks if blank.physical_offset >= first],
+            damage=damage,
+            run_starts=[row - dropped for row in batch.run_starts if row >= dropped],
+            unwritten_at=unwritten_at,
+        )
+
+    def anchor(self, start: int, lookback_bytes: int) -> int:
+        """Return the position to follow the chain from: a believable record, or the first one."""
+        # Only zeros stand after the data, so what reaches into the range begins before them.
+        start = min(start, self.data_stop)
+        while lookback_bytes < start:
+            found = self.find(start - lookback_bytes, start)
+            if found is not None:
+                return found
+            lookback_bytes *= 4
+        return 0
+
+    def find(self, position: int, stop: int) -> int | None:
+        """Return where the first believable record or BLANK in ``[position, stop)`` starts."""
+        # A record cannot begin after the data; a BLANK neither, for it is not zeros.
+        stop = min(stop, self.data_stop, self.limit)
+        while position < stop:
+            if not self.has_all(position, _FIXED_PART_BYTES):
+                self.load(position)
+            reaches_end = self.window_stop >= self.size
+            # What stands too near the window's edge to be judged waits for the next window.
+            edge = self.window_stop - (0 if reaches_end else _FIXED_PART_BYTES)
+            piece_stop = min(stop, max(edge, position + 1))
+            at = self.at
+            found = kernels.resync(
+                self.array, position - at, piece_stop - at, self.base + at, self.file_size - at
+            )
+            believed = piece_stop if found < 0 else at + int(found)
+            if not reaches_end:
+                earlier = self._find_longer(position, believed)
+                if earlier is not None:
+                    return earlier
+            if found >= 0:
+                return believed
+            position = piece_stop
+        return None
+
+    def _find_longer(self, position: int, stop: int) -> int | None:
+        """Return the first believable record in ``[position, stop)`` that the window cuts off."""
+        head = self.array[position - self.at : stop - self.at + 8]
+        candidates = [
+            position + match.start() - 4
+            for match in _RECORD_MAGIC.finditer(head.data)
+            if 4 <= match.start() < stop - position + 4
+        ]
+        for candidate in candidates:
+            if not self.has_all(candidate, _FIXED_PART_BYTES):
+                continue
+            claimed = self._claimed_size(candidate)
+            if isinstance(claimed, StopReason) or candidate + claimed <= self.window_stop:
+                continue
+            array = self._filled(np.empty(claimed, dtype=np.uint8), candidate)
+            base, file_size = self.base + candidate, self.file_size - candidate
+            # What is found after damage has to prove itself, whatever the scan checks.
+            check_crc = True
+            if kernels.walk(array, 0, 1, base, file_size, check_crc, new_columns(1))[0]:
+                return candidate
+        return None
+
+    def _last_nonzero(self, position: int) -> int:
+        """Return the position of the last byte from `position` on that is not zero, else -1."""
+        stop = self.data_stop
+        while stop > position:
+            begin = max(position, stop - self.window_bytes)
+            if not (self.at <= begin and self.window_stop >= stop):
+                self.load(begin, stop - begin)
+            last = kernels.last_nonzero(self.array, begin - self.at, stop - self.at)
+            if last >= 0:
+                return int(last) + self.at
+            stop = begin
+        return -1
 
 
 def describe_break(  # noqa: PLR0911 - one sentence per reason

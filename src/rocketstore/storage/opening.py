@@ -12,7 +12,6 @@ before the services start, not after, so that no crash in between looks like an 
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -37,12 +36,12 @@ from rocketstore.storage.files.mapped_file_queue import MappedFileQueue
 from rocketstore.storage.files.preallocate import Preallocator
 from rocketstore.storage.files.touch_ahead import TouchAhead
 from rocketstore.storage.files.warm_up import WarmUp
+from rocketstore.storage.files.written import holds_data
 from rocketstore.storage.index.index_service import IndexProblem, IndexService
 from rocketstore.storage.known_ends import KnownEndsWriter, read_known_ends
 from rocketstore.storage.layout import StoreLayout, log_file_placement
 from rocketstore.storage.log.commit_log import CommitLog
 from rocketstore.storage.queues.queue_table import ConsumeQueueTable
-from rocketstore.storage.recovery.evidence import has_data
 from rocketstore.storage.recovery.recover import RecoveryParts, RecoveryReport, recover
 from rocketstore.storage.retention import Retention, StorePlaces
 from rocketstore.storage.running_flags import RunningFlags
@@ -370,21 +369,13 @@ def _commonest(paths: Iterable[Path], wanted: int | None = None) -> FileObservat
     sizes = {
         path: size
         for path in paths
-        if (size := path.stat().st_size) >= (wanted or 0) or not _is_zeros(path)
+        if (size := path.stat().st_size) >= (wanted or 0) or holds_data(path)
     }
     counted = Counter(size for size in sizes.values() if size)
     if not counted:
         return None
     size = max(counted, key=lambda size: (counted[size], size))
     return FileObservation(next(path for path, found in sizes.items() if found == size), size)
-
-
-def _is_zeros(path: Path) -> bool:
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        return not has_data(descriptor, 0, os.fstat(descriptor).st_size)
-    finally:
-        os.close(descriptor)
 
 
 def _some_queue_files(directory: Path) -> Iterator[Path]:

@@ -15,7 +15,7 @@ import os
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from rocketstore.events import get_logger
-from rocketstore.scan.window import scan_window
+from rocketstore.scan.scanner import scan_window
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""Find the next believable record behind damage; see ``rocketstore.scan.resync``."""
+"""Find the next believable record behind damage; see ``rocketstore.scan.scanner``."""
 
 from __future__ import annotations
 

@@ -14,10 +14,10 @@ from rocketstore import MessageStore
 from rocketstore.errors import StoreLockedError
 from rocketstore.pipeline.jobs.audit.audit_job import prove_rebuild
 from rocketstore.pipeline.sink.sink_commit import check_target
+from rocketstore.storage.audit.repair import repair_store
 from rocketstore.storage.audit.verify import verify_store
 from rocketstore.storage.files import lock
 from rocketstore.storage.files.lock import UNKNOWN_WRITER, writer_pid
-from rocketstore.storage.recovery.repair import repair_store
 from support.audit_runs import audited
 from support.sink_parts import sink_options
 from support.small_store import CONFIG, Clock, messages, open_store, put_all

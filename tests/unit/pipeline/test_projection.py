@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from rocketstore.format.properties import decode_properties
 from rocketstore.pipeline import projection
 from rocketstore.pipeline.projection import property_maps, record_batches, timestamps
-from rocketstore.scan.scanner import scan_segment
+from rocketstore.scan.scanner import scan_window
 from support.scan_strategies import record_fields, whole_properties
 from support.synthetic_log import SyntheticLog
 
 
 def scanned(log):
-    (batch,) = scan_segment(bytes(log.data), base=log.base)
+    (batch,) = scan_window(bytes(log.data), base=log.base)
     return batch.columns
 
 

@@ -9,7 +9,7 @@ from rocketstore.format.record_text import SECTOR_SIZE_BYTES
 from rocketstore.native import index as compiled_index
 from rocketstore.native import walk as compiled
 from rocketstore.scan.columns import COLUMN_COUNT, StopReason
-from rocketstore.scan.scanner import scan_segment
+from rocketstore.scan.scanner import scan_window
 from support.oracle import index as reference_index
 from support.oracle import walk as reference
 from support.synthetic_log import SyntheticLog
@@ -81,7 +81,7 @@ class TestEmptySectors:
 
 def test_the_evidence_names_text_that_was_cut_off():
     log = SyntheticLog(BASE).add(properties=b"TAGS\x01cre\0\0\0")
-    (damage,) = next(scan_segment(bytes(log.data), base=BASE)).damage
+    (damage,) = next(scan_window(bytes(log.data), base=BASE)).damage
     assert "topic or properties were cut off" in damage.evidence
 
 

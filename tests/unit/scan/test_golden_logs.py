@@ -10,7 +10,7 @@ import pytest
 
 from rocketstore.format.java_hash import tags_code
 from rocketstore.scan.arrow import SCHEMA
-from rocketstore.scan.scanner import scan_segment
+from rocketstore.scan.scanner import scan_window
 from support.golden_stores import STORES, golden_store
 
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
@@ -25,7 +25,7 @@ SAME_NAME = (
 def batches_of(store, end):
     """Yield the batches of all segments; damage may only stand behind Java's end of the log."""
     for path in sorted((store / "commitlog").iterdir()):
-        for batch in scan_segment(path.read_bytes(), base=int(path.name)):
+        for batch in scan_window(path.read_bytes(), base=int(path.name)):
             assert [damage for damage in batch.damage if damage.range.start < end] == []
             yield batch
 
@@ -99,7 +99,7 @@ def test_a_golden_log_with_ipv6_hosts_shows_them():
 def test_arrow_columns_have_the_schema_whatever_is_asked_for():
     store, _ = golden_store("basic")
     data = (store / "commitlog" / "00000000000000000000").read_bytes()
-    (batch,) = scan_segment(data, base=0)
+    (batch,) = scan_window(data, base=0)
     whole = batch.columns.to_arrow()
     whole.validate(full=True)
     assert whole.schema == SCHEMA

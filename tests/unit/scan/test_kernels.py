@@ -38,8 +38,8 @@ def test_importing_the_scan_loads_no_arrow_and_no_bulk_function():
 def test_the_switch_chooses_between_the_source_and_what_was_compiled(switch):
     code = (
         "from rocketstore.scan import kernels\n"
-        "from rocketstore.scan.scanner import scan_segment\n"
-        "assert len(list(scan_segment(bytes(64), base=0))) == 1\n"
+        "from rocketstore.scan.scanner import scan_window\n"
+        "assert len(list(scan_window(bytes(64), base=0))) == 1\n"
         "import rocketstore.native.walk as walk\n"
         "print(kernels.is_compiled(), walk.__file__.endswith('.py'))"
     )

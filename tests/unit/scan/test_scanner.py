@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from rocketstore.scan import kernels
-from rocketstore.scan.resync import find_record
-from rocketstore.scan.scanner import Blank, DamageReason, scan_segment
+from rocketstore.scan.scanner import Blank, DamageReason, scan_window
 from rocketstore.units import ByteRange
 from support.synthetic_log import MAGIC_V1, SyntheticLog, blank_bytes, record_bytes
 
@@ -24,7 +23,7 @@ def healthy(count=3, **fields):
 
 
 def scan(data, **options):
-    (batch,) = scan_segment(bytes(data), base=BASE, **options)
+    (batch,) = scan_window(bytes(data), base=BASE, **options)
     return batch
 
 
@@ -266,7 +265,7 @@ def test_knowing_where_zeros_begin_changes_nothing_that_is_found(torn_bytes):
     written = len(data.rstrip(b"\0"))
     data += bytes(5000 - len(data))
     for data_stop in (written, written + 1, written + 777, len(data)):
-        found, plain = scan(data, data_stop=data_stop), scan(data, stop=data_stop)
+        found, plain = scan(data, data_stop=data_stop), scan(data)
         assert found.columns.cols.tolist() == plain.columns.cols.tolist()
         assert (found.damage, found.unwritten_at) == (plain.damage, plain.unwritten_at)
         assert found.end_of_data == plain.end_of_data
@@ -302,7 +301,7 @@ def test_a_mapping_a_memoryview_and_an_array_are_scanned_in_place(tmp_path):
     with path.open("rb") as file:
         mapping = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
     for buffer in (mapping, memoryview(log.data), np.frombuffer(log.data, dtype=np.uint8)):
-        (batch,) = scan_segment(buffer, base=BASE)
+        (batch,) = scan_window(buffer, base=BASE)
         assert queue_offsets(batch) == [0, 1]
         assert np.shares_memory(batch.columns.buffer, np.frombuffer(buffer, dtype=np.uint8))
 
@@ -310,14 +309,15 @@ def test_a_mapping_a_memoryview_and_an_array_are_scanned_in_place(tmp_path):
 @pytest.mark.parametrize("array", [np.zeros(4, dtype=np.int32), np.zeros((2, 2), dtype=np.uint8)])
 def test_an_array_of_anything_but_bytes_in_a_row_is_refused(array):
     with pytest.raises(TypeError, match="contiguous bytes"):
-        list(scan_segment(array, base=0))
+        list(scan_window(array, base=0))
 
 
 @pytest.mark.parametrize("noise", range(1, 24))
 def test_resync_finds_a_record_at_every_alignment(noise):
     log = SyntheticLog(BASE).garbage(b"\xda" * noise).add(body=b"x" * 70).add()
     array = np.frombuffer(log.data, dtype=np.uint8)
-    assert find_record(array, 0, base=BASE) == noise
-    assert find_record(array, noise, base=BASE) == noise
-    assert find_record(array, noise + 1, base=BASE) == log.records[1][0]
-    assert find_record(array, 0, base=BASE, stop=noise) is None
+    size = len(array)
+    assert kernels.resync(array, 0, size, BASE, size) == noise
+    assert kernels.resync(array, noise, size, BASE, size) == noise
+    assert kernels.resync(array, noise + 1, size, BASE, size) == log.records[1][0]
+    assert kernels.resync(array, 0, noise, BASE, size) == -1

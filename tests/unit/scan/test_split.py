@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from rocketstore.scan.split import SegmentFile, Split, plan_splits, scan_split
+from rocketstore.scan.scanner import scan_window
+from rocketstore.scan.split import SegmentFile, Split, plan_splits
 from support.synthetic_log import SyntheticLog, record_bytes
 
 FILE = SegmentFile("a", 0, 100)
@@ -26,7 +27,7 @@ def test_a_limit_below_one_byte_is_refused():
 
 
 def found(log, start, stop, **options):
-    batches = scan_split(bytes(log.data), base=log.base, start=start, stop=stop, **options)
+    batches = scan_window(bytes(log.data), base=log.base, start=start, stop=stop, **options)
     return [offset for batch in batches for offset in batch.columns.queue_offset.tolist()]
 
 
@@ -59,7 +60,7 @@ def test_a_split_inside_a_body_does_not_believe_the_record_that_the_body_carries
 def test_a_split_behind_a_blank_is_empty():
     log = SyntheticLog(0).add().blank(1000)
     for lookback_bytes in (1, 5000):
-        (batch,) = scan_split(
+        (batch,) = scan_window(
             bytes(log.data), base=0, start=300, stop=600, lookback_bytes=lookback_bytes
         )
         assert (len(batch.columns), batch.blanks, batch.damage) == (0, [], [])
@@ -67,9 +68,9 @@ def test_a_split_behind_a_blank_is_empty():
 
 def test_a_split_of_zeros_knows_whether_a_record_follows():
     log = SyntheticLog(0).add().zeros(5000)
-    (tail,) = scan_split(bytes(log.data), base=0, start=1000, stop=2000)
+    (tail,) = scan_window(bytes(log.data), base=0, start=1000, stop=2000)
     assert (tail.damage, tail.unwritten_at) == ([], 1000)
     log.add()
-    (hole,) = scan_split(bytes(log.data), base=0, start=1000, stop=2000)
+    (hole,) = scan_window(bytes(log.data), base=0, start=1000, stop=2000)
     assert [tuple(damage.range) for damage in hole.damage] == [(1000, 2000)]
     assert hole.unwritten_at is None

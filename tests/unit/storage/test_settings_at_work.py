@@ -16,8 +16,8 @@ from rocketstore import (
     StoreConfig,
 )
 from rocketstore.config import load_config
+from rocketstore.storage.audit.repair import repair_store
 from rocketstore.storage.audit.verify import verify_store
-from rocketstore.storage.recovery.repair import repair_store
 from support.configured_store import LOG_FILE_BYTES, START_MS, Clock, open_small, small_config
 from support.synthetic_log import record_bytes
 

@@ -33,8 +33,7 @@ from rocketstore.pipeline.streaming.stream_options import WHOLE_LOG, Place
 from rocketstore.pipeline.streaming.stream_read import LOOK_BYTES, QueueSpan, StreamTask, pieces
 from rocketstore.scan import kernels
 from rocketstore.scan.columns import RecordColumns, StopReason, new_columns
-from rocketstore.scan.scanner import describe_break
-from rocketstore.scan.window import scan_window
+from rocketstore.scan.scanner import describe_break, scan_window
 from rocketstore.units import ByteRange, MiB, QueueKey
 
 if TYPE_CHECKING:

@@ -33,9 +33,9 @@ from rocketstore.format.index_file import IndexLayout, is_index_file_name
 from rocketstore.storage.audit.index_audit import IndexAudit
 from rocketstore.storage.audit.queue_audit import QueueAudit
 from rocketstore.storage.files.pread_files import FileFinding, PreadFiles
+from rocketstore.storage.files.written import data_extents
 from rocketstore.storage.index.layout_evidence import believable_index_file
 from rocketstore.storage.layout import StoreLayout
-from rocketstore.storage.recovery.evidence import data_extents
 from rocketstore.storage.recovery.log_survey import LogSurvey, chain_records, survey_log
 from rocketstore.storage.system_errors import system_errors
 from rocketstore.verification import queue_rules

@@ -25,12 +25,12 @@ from rocketstore.format.queue_entry import (
     is_likely_beginning,
 )
 from rocketstore.format.record import FIXED_SIZE
+from rocketstore.format.topic_name import LMQ_PREFIX
 from rocketstore.native.dispatch_state import QueueColumn, State, Step
 from rocketstore.scan import kernels
 from rocketstore.scan.columns import Column, RecordColumns, new_columns
 from rocketstore.storage.dispatch.arrival import Arrival
 from rocketstore.storage.queues.consume_queue import PutEntry
-from rocketstore.storage.reading.record_access import LMQ_PREFIX
 from rocketstore.units import QueueKey
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from rocketstore.format.file_name import file_name, parse_file_name
 from rocketstore.storage.files.mapped_file import MappedFile
 from rocketstore.storage.files.new_file import remove_empty
 from rocketstore.storage.files.pread_files import DANGLING_HINT, is_dangling
-from rocketstore.storage.recovery.evidence import has_data
+from rocketstore.storage.files.written import holds_data
 from rocketstore.units import ByteRange
 
 if TYPE_CHECKING:
@@ -136,7 +136,7 @@ class MappedFileQueue:
         for base in bases:
             path, length = found[base]
             if length != self.file_size:
-                is_last = not any(_holds_data(found[later][0]) for later in bases if later > base)
+                is_last = not any(holds_data(found[later][0]) for later in bases if later > base)
                 if length > self.file_size or not (is_last or after_crash):
                     raise _wrong_length(path, self.file_size, length)
                 reason = FileProblemReason.SHORT_LAST if is_last else FileProblemReason.SHORT
@@ -371,15 +371,6 @@ class MappedFileQueue:
         """Let go of all mappings and descriptors."""
         for file in self.files:
             file.drop()
-
-
-def _holds_data(path: Path) -> bool:
-    """Whether a file holds any byte that is not zero."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        return has_data(descriptor, 0, os.fstat(descriptor).st_size)
-    finally:
-        os.close(descriptor)
 
 
 def _wrong_length(path: Path, expected: int, found: int) -> StoreDamagedError:

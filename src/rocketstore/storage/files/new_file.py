@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from rocketstore.errors import StoreError
 from rocketstore.events import get_logger
-from rocketstore.storage.recovery.evidence import has_data
+from rocketstore.storage.files.written import has_data
 
 if TYPE_CHECKING:
     from pathlib import Path

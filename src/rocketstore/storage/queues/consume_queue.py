@@ -12,11 +12,9 @@ How derived: ConsumeQueue of 4.9 (spec F6, B12, B16.1, B16.5) without K-C1 and K
 
 from __future__ import annotations
 
-import errno
-import os
 import threading
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from rocketstore.format.queue_entry import (
     ENTRY_SIZE_BYTES,
@@ -30,6 +28,7 @@ from rocketstore.format.queue_entry import (
     kept_place_mask,
 )
 from rocketstore.native.dispatch_state import QueueColumn
+from rocketstore.storage.files.written import has_data
 from rocketstore.storage.queues.queue_entries import CHUNK_BYTES, QueueEntries, message_places
 
 if TYPE_CHECKING:
@@ -38,9 +37,6 @@ if TYPE_CHECKING:
 
     from rocketstore.format.queue_entry import EntryArray
     from rocketstore.storage.files.mapped_file import MappedFile
-
-
-_ZEROS: Final = bytes(CHUNK_BYTES)
 
 
 class PutEntry(Enum):
@@ -292,7 +288,7 @@ class ConsumeQueue(QueueEntries):
         file = self.files.find(kept_stop)
         if file is not None:
             start = kept_stop - file.base
-            if _has_data(file, start):
+            if has_data(file.fd, start, file.size):
                 file.zero_tail(start)
                 changed = True
             file.close_descriptor()
@@ -475,25 +471,3 @@ class ConsumeQueue(QueueEntries):
         """Let go of all files."""
         self.unmap_writer()
         self.files.drop()
-
-
-def _has_data(file: MappedFile, start: int) -> bool:
-    """Whether a byte behind `start` is not zero; holes are passed over without reading."""
-    descriptor = file.fd
-    at = start
-    try:
-        while at < file.size:
-            data = os.lseek(descriptor, at, os.SEEK_DATA)
-            hole = min(os.lseek(descriptor, data, os.SEEK_HOLE), file.size)
-            at = max(data, at)
-            while at < hole:
-                raw = os.pread(descriptor, min(CHUNK_BYTES, hole - at), at)
-                if not raw:
-                    return False
-                if raw != _ZEROS[: len(raw)]:
-                    return True
-                at += len(raw)
-    except OSError as error:
-        if error.errno != errno.ENXIO:  # no data behind
-            raise
-    return False

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 from rocketstore.errors import FlushFailedError
 from rocketstore.events import get_logger
 from rocketstore.format.file_name import is_directory_name
+from rocketstore.format.topic_name import DELAY_TOPIC
 from rocketstore.storage.files.mapped_file_queue import FileProblemReason, MappedFileQueue
 from rocketstore.storage.queues.consume_queue import ConsumeQueue
 from rocketstore.storage.queues.queue_mappings import QueueMappings
@@ -31,9 +32,6 @@ if TYPE_CHECKING:
     from rocketstore.storage.files.mapped_file_queue import FileProblem
 
 _log: Final = get_logger(__name__)
-
-DELAY_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
-"""The topic whose entries keep a deliver time instead of a tags code (spec F5)."""
 
 _NAME_LEVELS: Final = 3
 """A queue's first file may be as new as the names of its queue and its topic: its first flush makes

@@ -27,6 +27,7 @@ from rocketstore.format.record import (
     decode_record,
 )
 from rocketstore.format.record_text import is_text_whole
+from rocketstore.format.topic_name import LMQ_PREFIX
 from rocketstore.message import BORN_HOST_V6_FLAG, STORE_HOST_V6_FLAG
 
 if TYPE_CHECKING:
@@ -35,9 +36,6 @@ if TYPE_CHECKING:
     from rocketstore.message import StoredMessage
     from rocketstore.storage.reading.read_sources import LogSource
     from rocketstore.units import QueueKey
-
-LMQ_PREFIX: Final = "%LMQ%"
-"""Queues of light message queues are all queue 0 of their name (spec F8)."""
 
 _START: Final = struct.Struct(">iI")
 _HEAD: Final = struct.Struct(">iIiiiqqi")

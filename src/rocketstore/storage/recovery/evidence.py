@@ -10,24 +10,21 @@ name. ``repair/<time>`` is the time of the repair in UTC.
 
 from __future__ import annotations
 
-import errno
 import os
 import shutil
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 from rocketstore.events import get_logger
-from rocketstore.units import OS_PAGE_SIZE_BYTES, MiB
+from rocketstore.storage.files.written import PIECE_BYTES, nonzero_extent
+from rocketstore.units import OS_PAGE_SIZE_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from rocketstore.storage.files.disk import Disk
     from rocketstore.storage.layout import StoreLayout
 
-_PIECE_BYTES: Final = MiB
-_ZEROS: Final = bytes(_PIECE_BYTES)
 _log: Final = get_logger(__name__)
 
 
@@ -67,7 +64,7 @@ class Evidence:
         """
         descriptor = self._disk.open_file(path, writable=True)
         try:
-            extent = _nonzero_extent(descriptor, start, stop)
+            extent = nonzero_extent(descriptor, start, stop)
             if extent is None:
                 return 0
             # A record begins with zeros of its length: keep them with it.
@@ -131,7 +128,7 @@ class Evidence:
         try:
             position = start
             while position < stop:
-                piece = os.pread(descriptor, min(_PIECE_BYTES, stop - position), position)
+                piece = os.pread(descriptor, min(PIECE_BYTES, stop - position), position)
                 if not piece:
                     break
                 self._disk.write_at(made, temporary, position - start, piece)
@@ -149,47 +146,3 @@ class Evidence:
         finally:
             os.close(descriptor)
         self._disk.replace(temporary, target)
-
-
-def has_data(descriptor: int, start: int, stop: int) -> bool:
-    """Whether a byte of a range is not zero."""
-    return any(True for _ in _nonzero_pieces(descriptor, start, stop))
-
-
-def _nonzero_extent(descriptor: int, start: int, stop: int) -> tuple[int, int] | None:
-    first = behind = None
-    for position, piece in _nonzero_pieces(descriptor, start, stop):
-        if first is None:
-            first = position + len(piece) - len(piece.lstrip(b"\0"))
-        behind = position + len(piece.rstrip(b"\0"))
-    return None if first is None or behind is None else (first, behind)
-
-
-def _nonzero_pieces(descriptor: int, start: int, stop: int) -> Iterator[tuple[int, bytes]]:
-    """Yield pieces of a range that are not all zero; holes are passed over without reading."""
-    for begin, end in data_extents(descriptor, start, stop):
-        position = begin
-        while position < end:
-            piece = os.pread(descriptor, min(_PIECE_BYTES, end - position), position)
-            if not piece:
-                return
-            if piece != _ZEROS[: len(piece)]:  # one memcmp, where counting would take tenfold
-                yield position, piece
-            position += len(piece)
-
-
-def data_extents(descriptor: int, start: int, stop: int) -> Iterator[tuple[int, int]]:
-    """Yield the parts of a range that the file system holds bytes for; the others are zeros."""
-    position = start
-    while position < stop:
-        try:
-            begin = os.lseek(descriptor, position, os.SEEK_DATA)
-            end = os.lseek(descriptor, begin, os.SEEK_HOLE)
-        except OSError as error:
-            if error.errno != errno.ENXIO:  # ENXIO: no data behind; else: it cannot tell
-                yield position, stop
-            return
-        if begin >= stop:
-            return
-        yield begin, min(end, stop)
-        position = end

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rocketstore.storage.recovery.evidence import has_data
+from rocketstore.storage.files.written import has_data
 from rocketstore.verification.findings import Finding, Severity
 
 if TYPE_CHECKING:

@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias, cast
 
 import numpy as np
 
-from rocketstore.scan.scanner import BATCH_RECORDS, Damage, DamageReason, scan_segment
-from rocketstore.scan.window import scan_window
-from rocketstore.storage.recovery.evidence import data_extents
+from rocketstore.scan.scanner import BATCH_RECORDS, Damage, DamageReason, scan_window
+from rocketstore.storage.files.written import data_stop as written_until
 from rocketstore.storage.recovery.leftovers import (
     EVIDENCE_RECORD_LIMIT,
     Judgement,
@@ -39,8 +38,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from rocketstore.scan.columns import RecordColumns
-    from rocketstore.scan.scanner import ScanBatch
-    from rocketstore.scan.window import ByteSource
+    from rocketstore.scan.scanner import ByteSource, ScanBatch
 
     ByteArray: TypeAlias = npt.NDArray[np.uint8]
 
@@ -201,7 +199,7 @@ def survey_log(
 
 def written_stop(file: LogBytes, descriptor: int) -> int:
     """Return the position behind which the file system knows that `file` has only zeros."""
-    return max((stop for _, stop in data_extents(descriptor, 0, file.size)), default=0)
+    return written_until(descriptor, file.size)
 
 
 def _survey_file(file: LogBytes, start: int, stop: int) -> FileSurvey:
@@ -224,28 +222,19 @@ def _scan(
 ) -> Iterator[ScanBatch]:
     """Scan positions of a file, which holds zeros from `data_stop` on."""
     # A file that is read, not mapped, is never held as a whole.
-    if hasattr(type(file), "read_into"):
-        return scan_window(
-            cast("ByteSource", file),
-            base=file.base,
-            size=file.size,
-            start=start,
-            stop=stop,
-            data_stop=data_stop,
-            check_crc=check_crc,
-            batch_records=batch_records,
-            lookback_bytes=1,
-            whole_damage=True,
-        )
-    return scan_segment(
-        file.array,
+    is_read = hasattr(type(file), "read_into")
+    return scan_window(
+        cast("ByteSource", file) if is_read else file.array,
         base=file.base,
+        size=file.size,
         start=start,
         stop=stop,
-        data_stop=data_stop,
         file_size=file.size,
+        data_stop=data_stop,
         check_crc=check_crc,
         batch_records=batch_records,
+        lookback_bytes=0,
+        whole_damage=True,
     )
 
 

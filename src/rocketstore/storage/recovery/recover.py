@@ -30,7 +30,7 @@ from rocketstore.config import RecoveryPolicy
 from rocketstore.errors import StoreDamagedError
 from rocketstore.events import get_logger
 from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES
-from rocketstore.scan.resync import find_record
+from rocketstore.scan import kernels
 from rocketstore.storage.checkpoint import promise_nothing
 from rocketstore.storage.recovery.evidence import Evidence
 from rocketstore.storage.recovery.leftovers import CLOCK_TOLERANCE_MS
@@ -366,10 +366,9 @@ class _Recovery:
         position = min(known, last.base + self._stop(last.base)) - CLEAN_TAIL_BYTES - last.base
         if position <= 0:
             return last.base
-        found = find_record(
-            last.array, position, base=last.base, stop=self._stop(last.base), file_size=last.size
-        )
-        return last.base if found is None else last.base + found
+        stop = self._stop(last.base)
+        found = kernels.resync(last.array, position, stop, last.base, last.size)
+        return last.base + max(int(found), 0)
 
     def _crash_start(self) -> int:
         parts = self.parts

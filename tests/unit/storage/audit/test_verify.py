@@ -10,8 +10,8 @@ import pytest
 
 from rocketstore.config import StoreConfig
 from rocketstore.errors import NotAStoreError
+from rocketstore.storage.audit.repair import repair_store
 from rocketstore.storage.audit.verify import verify_store
-from rocketstore.storage.recovery.repair import repair_store
 from rocketstore.verification.findings import Finding, Severity, VerifyReport
 from support.golden import CASES, golden_case, manifest
 from support.small_store import (

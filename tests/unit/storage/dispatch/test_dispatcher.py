@@ -15,7 +15,7 @@ from rocketstore.format.index_file import IndexLayout, decode_item
 from rocketstore.format.java_hash import tags_code
 from rocketstore.format.queue_entry import FILLER, QueueEntry
 from rocketstore.scan.columns import StopReason
-from rocketstore.scan.scanner import scan_segment
+from rocketstore.scan.scanner import scan_window
 from rocketstore.storage.dispatch.dispatch_service import DispatchService
 from rocketstore.storage.dispatch.dispatcher import Dispatcher
 from rocketstore.storage.files.disk import Disk
@@ -45,7 +45,7 @@ def test_dispatching_a_log_of_java_gives_the_queue_and_index_bytes_of_java(name,
     disk = Disk()
     log = MappedFileQueue(tmp_path / "commitlog", 65_536, disk=disk)
     log.load()
-    end = max(batch.end_of_data for f in log.files for batch in scan_segment(f.array, base=f.base))
+    end = max(batch.end_of_data for f in log.files for batch in scan_window(f.array, base=f.base))
     table = ConsumeQueueTable(
         tmp_path / "consumequeue", 2000, disk=disk, log_min_offset=lambda: log.min_offset
     )
@@ -85,7 +85,7 @@ def test_an_expired_log_without_queues_gives_javas_fillers(tmp_path):
     index = IndexService(
         tmp_path / "index", IndexLayout(500, 2000), disk=disk, clock=SettableClock(), enabled=False
     )
-    end = max(batch.end_of_data for f in log.files for batch in scan_segment(f.array, base=f.base))
+    end = max(batch.end_of_data for f in log.files for batch in scan_window(f.array, base=f.base))
     dispatcher = Dispatcher(log, table, index, readable_limit=lambda: end, delays_ms={})
     dispatcher.start_at(log.min_offset)
     dispatcher.run_once()

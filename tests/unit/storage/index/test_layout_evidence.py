@@ -9,9 +9,9 @@ import pytest
 
 from rocketstore.config import FileObservation, StoreConfig
 from rocketstore.errors import ConfigError
+from rocketstore.storage.audit.repair import repair_store
 from rocketstore.storage.audit.verify import verify_store
 from rocketstore.storage.index.layout_evidence import believable_index_file
-from rocketstore.storage.recovery.repair import repair_store
 from rocketstore.storage.store import MessageStore
 from support.small_store import START_MS, Clock, messages, put_all
 

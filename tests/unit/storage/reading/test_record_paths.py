@@ -16,9 +16,9 @@ from rocketstore.format.client_batch import encode_client_batch
 from rocketstore.format.file_name import file_name
 from rocketstore.format.record import decode_plainly, decode_record
 from rocketstore.pipeline.files import files_at, opened
-from rocketstore.scan.window import scan_window
+from rocketstore.scan.scanner import scan_window
+from rocketstore.storage.audit.repair import repair_store
 from rocketstore.storage.audit.verify import verify_store
-from rocketstore.storage.recovery.repair import repair_store
 from support.synthetic_log import record_bytes
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 import pytest
 
 from rocketstore.config import StoreConfig
-from rocketstore.storage.recovery.repair import repair_store
+from rocketstore.storage.audit.repair import repair_store
 from support.golden import CRASH_CASES, golden_case
 from support.small_store import (
     CONFIG,
@@ -27,7 +27,7 @@ from support.store_parts import INDEX_LAYOUT
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from rocketstore.storage.recovery.repair_report import RepairReport
+    from rocketstore.storage.audit.repair_report import RepairReport
 
 Policy = Literal["salvage", "compatible"]
 

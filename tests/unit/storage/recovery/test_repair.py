@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Literal
 import pytest
 
 from rocketstore.errors import NotAStoreError, StoreDamagedError, StoreLockedError
+from rocketstore.storage.audit.repair import repair_store
 from rocketstore.storage.audit.verify import verify_store
-from rocketstore.storage.recovery.repair import repair_store
 from rocketstore.verification.findings import Severity
 from support.dying_disk import DyingDisk, KilledError
 from support.small_store import (
@@ -32,7 +32,7 @@ from support.small_store import (
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from rocketstore.storage.recovery.repair_report import RepairReport
+    from rocketstore.storage.audit.repair_report import RepairReport
 
 COUNT = 200
 NOW_MS = START_MS + 3_600_000

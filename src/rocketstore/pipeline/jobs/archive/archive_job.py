@@ -50,8 +50,8 @@ from rocketstore.pipeline.stores import (
     list_segments,
     log_option,
 )
+from rocketstore.scan.scanner import scan_window
 from rocketstore.scan.split import SegmentFile, plan_splits
-from rocketstore.scan.window import scan_window
 from rocketstore.units import MiB
 
 if TYPE_CHECKING:

@@ -42,7 +42,7 @@ from rocketstore.pipeline.projection import FIRST_TIMESTAMP_MS, LAST_TIMESTAMP_M
 from rocketstore.scan import kernels
 from rocketstore.scan.arrow import binary_slices
 from rocketstore.scan.columns import BORN_HOST_V6, STORE_HOST_V6, RecordColumns
-from rocketstore.scan.window import scan_window
+from rocketstore.scan.scanner import scan_window
 from rocketstore.units import MiB
 
 if TYPE_CHECKING:

@@ -30,7 +30,7 @@ from rocketstore.format.index_file import (
 )
 from rocketstore.pipeline.files import files_at, opened
 from rocketstore.pipeline.jobs.audit.audit_files import QueueSource, passing_over_deleted
-from rocketstore.scan.window import scan_window
+from rocketstore.scan.scanner import scan_window
 from rocketstore.verification.expectation import (
     ExpectedEntries,
     ExpectedItems,

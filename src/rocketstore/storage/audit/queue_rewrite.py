@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from rocketstore.storage.audit.repair_plan import QueuePlan
     from rocketstore.storage.files.disk import Disk
     from rocketstore.storage.recovery.evidence import Evidence
-    from rocketstore.storage.recovery.repair_plan import QueuePlan
     from rocketstore.units import QueueKey
     from rocketstore.verification.expectation import ExpectedEntries
 

@@ -19,13 +19,14 @@ from typing import TYPE_CHECKING, Final, Self
 
 from rocketstore.storage.audit.store_audit import StorePlaces
 from rocketstore.storage.files.disk import Disk
+from rocketstore.storage.files.written import data_extents
 from rocketstore.storage.layout import StoreLayout
-from rocketstore.storage.recovery.evidence import Evidence, data_extents
+from rocketstore.storage.recovery.evidence import Evidence
 
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from rocketstore.storage.recovery.repair_report import LostForBroker
+    from rocketstore.storage.audit.repair_report import LostForBroker
     from rocketstore.verification.findings import Finding
 
 _COPIED_NAMES: Final = ("checkpoint", "abort")

@@ -23,7 +23,18 @@ from rocketstore.config import StoreConfig, parse_delay_levels
 from rocketstore.errors import StoreDamagedError
 from rocketstore.format.checkpoint import Checkpoint
 from rocketstore.format.markers import CHECKPOINT_FILE_NAME
+from rocketstore.storage.audit.broker_view import lost_for_broker
 from rocketstore.storage.audit.queue_audit import QueueAudit
+from rocketstore.storage.audit.queue_rewrite import QueueRewrite
+from rocketstore.storage.audit.rehearsal import Rehearsal, RehearsalDisk, RehearsalEvidence
+from rocketstore.storage.audit.repair_files import (
+    FileFix,
+    apply_file_fixes,
+    file_fixes,
+    log_file_fixes,
+)
+from rocketstore.storage.audit.repair_plan import RepairPlan, plan_repair
+from rocketstore.storage.audit.repair_report import RepairReport
 from rocketstore.storage.audit.store_audit import (
     StoreAudit,
     StorePlaces,
@@ -41,26 +52,15 @@ from rocketstore.storage.files.pread_files import DANGLING_HINT, FileProblem, Pr
 from rocketstore.storage.index.index_service import IndexService
 from rocketstore.storage.known_ends import forget_known_ends
 from rocketstore.storage.queues.queue_table import ConsumeQueueTable
-from rocketstore.storage.recovery.broker_view import lost_for_broker
 from rocketstore.storage.recovery.evidence import Evidence
 from rocketstore.storage.recovery.leftovers import CLOCK_TOLERANCE_MS
 from rocketstore.storage.recovery.log_cut import cut_leftovers, cut_log
 from rocketstore.storage.recovery.log_survey import chain_records
-from rocketstore.storage.recovery.queue_rewrite import QueueRewrite
 from rocketstore.storage.recovery.recovery_compatible import (
     find_compatible_end,
     start_after_clean_stop,
     start_after_crash,
 )
-from rocketstore.storage.recovery.rehearsal import Rehearsal, RehearsalDisk, RehearsalEvidence
-from rocketstore.storage.recovery.repair_files import (
-    FileFix,
-    apply_file_fixes,
-    file_fixes,
-    log_file_fixes,
-)
-from rocketstore.storage.recovery.repair_plan import RepairPlan, plan_repair
-from rocketstore.storage.recovery.repair_report import RepairReport
 from rocketstore.verification.expectation import expected_entries
 from rocketstore.verification.findings import Finding, Severity
 from rocketstore.verification.queue_numbers import QueueNumbers

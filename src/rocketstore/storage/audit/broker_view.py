@@ -11,12 +11,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from rocketstore.storage.audit.repair_report import LostForBroker
 from rocketstore.storage.recovery.log_survey import chain_records
 from rocketstore.storage.recovery.recovery_compatible import (
     find_compatible_end,
     start_after_clean_stop,
 )
-from rocketstore.storage.recovery.repair_report import LostForBroker
 from rocketstore.verification.unbacked import UnbackedKind
 
 if TYPE_CHECKING:
