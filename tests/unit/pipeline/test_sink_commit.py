@@ -8,7 +8,6 @@ import shutil
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pyarrow as pa
@@ -26,7 +25,6 @@ from rocketstore.errors import (
 )
 from rocketstore.pipeline.sink import sink_commit
 from rocketstore.pipeline.sink.sink_commit import (
-    ABANDONED_AFTER_S,
     Intent,
     check_target,
     commit_batch,
@@ -421,20 +419,56 @@ def test_an_attempt_that_fails_leaves_no_file(tmp_path):
     assert list((staging_root(tmp_path) / job).iterdir()) == []
 
 
-def test_a_commit_sweeps_what_its_stream_and_dead_jobs_left_and_nothing_of_the_living(tmp_path):
-    stream = sink_options(tmp_path)
+def made_long_ago(root, job):
+    for path in (*(staging_root(root) / job).iterdir(), staging_root(root) / job):
+        os.utime(path, (1, 1))
+    return job
+
+
+def test_a_commit_sweeps_what_its_own_sink_left_and_nothing_of_another_however_old(tmp_path):
+    numbered = {"streaming": False, "sinkId": "sink"}
+    stream, longer = sink_options(tmp_path), sink_options(tmp_path, sinkId="sink.2")
     write = sink_options(tmp_path, streaming=False)
-    longer = sink_options(tmp_path, sinkId="sink.2")
-    former, other = new_job(stream), new_job(longer)
-    living, dead = (new_job(write) for _ in range(2))
-    for job in (former, other, living, dead):
+    seven, eight = (sink_options(tmp_path, batchId=number, **numbered) for number in "78")
+    jobs = [new_job(options) for options in (stream, longer, write, seven, eight)]
+    for job in jobs:
         stage(stream, job, [rows(3)])
-    (path,) = (staging_root(tmp_path) / dead).iterdir()
-    old_s = time.time() - ABANDONED_AFTER_S - 60
-    os.utime(path, (old_s, old_s))
-    os.utime(path.parent, (old_s, old_s))
+        made_long_ago(tmp_path, job)
+
+    def left():
+        return {jobs.index(path.name) for path in staging_root(tmp_path).iterdir()}
+
     commit(tmp_path, [rows(3)], 0)
-    assert {path.name for path in staging_root(tmp_path).iterdir()} == {living, other}
+    assert left() == {1, 2, 3, 4}
+    commit(tmp_path, [rows(3)], None, streaming=False)
+    assert left() == {1, 2, 3, 4}
+    commit(tmp_path, [rows(3)], 7, batchId="7", **numbered)
+    assert left() == {1, 2, 4}
+    sweep_job(write, jobs[2])
+    sweep_job(longer, new_job(longer))
+    assert left() == {4}
+
+
+def test_a_sink_that_staged_long_ago_commits_whatever_others_commit_and_abort_meanwhile(tmp_path):
+    options = sink_options(tmp_path, streaming=False)
+    job = new_job(options)
+    files = stage(options, job, [rows(40)])
+    made_long_ago(tmp_path, job)
+    other = sink_options(tmp_path, streaming=False)
+    sweep_job(other, new_job(other))
+    commit(tmp_path, [rows(3, 40)], 0)
+    commit(tmp_path, [rows(3, 43)], None, streaming=False)
+    assert commit_batch(options, job, files, None) == 40
+    assert sorted(stored_numbers(tmp_path)) == list(range(46))
+    check_whole(tmp_path)
+
+
+def test_what_a_settled_commit_staged_goes_whoever_settles_it(tmp_path):
+    with pytest.raises(StoreFullError):
+        commit(tmp_path, [rows(200)], None, streaming=False, disk=FullDisk(1))
+    check_target(sink_options(tmp_path))
+    assert stored_numbers(tmp_path) == list(range(200))
+    check_whole(tmp_path)
 
 
 def test_an_aborted_job_takes_its_files_with_it(tmp_path):

@@ -6,9 +6,9 @@
     The ledger of a sink: numbers of its batches that are in the store.
 
 Law: nothing is appended before an intent is on the disk, and no intent goes away before its batch
-is wholly in the log, on the disk and in the ledger, or not in it at all. Both files are read
-strictly: a ledger that cannot be read is an error and never "not done". Messages are never taken
-back: a consumer may have them. See docs/decisions/0008-spark-sink.md.
+is wholly in the log, on the disk and in the ledger, or not in it at all. Messages are never taken
+back: a consumer may have them. Nobody sweeps what another sink staged: nothing tells from here
+whether its driver lives. See docs/decisions/0008-spark-sink.md.
 """
 
 from __future__ import annotations
@@ -32,12 +32,13 @@ from rocketstore.errors import (
 from rocketstore.events import get_logger
 from rocketstore.format.blank import END_FILE_MIN_BLANK_SIZE
 from rocketstore.format.host import encode_host
-from rocketstore.format.markers import COMMIT_LOG_DIRECTORY, LOCK_FILE_NAME
+from rocketstore.format.markers import COMMIT_LOG_DIRECTORY
 from rocketstore.format.record import crc32, host_flags, record_size
 from rocketstore.pipeline.sink.sink_staging import (
     SINK_DIRECTORY,
     StagedFile,
     check_staged,
+    jobs_of_sink,
     read_chunks,
     staging_root,
 )
@@ -52,15 +53,11 @@ from rocketstore.storage.results import PutMessageStatus
 from rocketstore.storage.store import MessageStore
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from rocketstore.pipeline.sink.sink_writer import SinkOptions
 
     Row = tuple[PreparedMessage, bytes, int]
-
-ABANDONED_AFTER_S: Final = 24 * 3600
-"""Age of a job's directory, after which it is swept. Nobody can tell from here whether a driver on
-another machine lives; if it did, its write would fail and lose nothing."""
 
 _PAUSE_S: Final = 0.1
 """Between two looks at a store that is in use."""
@@ -99,25 +96,20 @@ def check_target(options: SinkOptions) -> int:
 
     Returns how many bytes a file of its CommitLog has.
     """
-    root = Path(options.root)
-    _waiting(options, lambda: refuse_writer(root / LOCK_FILE_NAME, hint=""))
-    logs = StoreLayout.of(root, options.config).commit_log_directories
+    root, layout = Path(options.root), StoreLayout.of(options.root, options.config)
+    _waiting(options, lambda: refuse_writer(layout.lock, hint=""))
+    signs = (root / SINK_DIRECTORY, layout.lock, *layout.commit_log_directories)
     is_free = not root.exists() or (root.is_dir() and not any(root.iterdir()))
-    signs = (root / SINK_DIRECTORY, root / LOCK_FILE_NAME, *logs)
     if not is_free and not any(sign.exists() for sign in signs):
         raise NotAStoreError(
             f"{root} is no store and not empty: it has no {COMMIT_LOG_DIRECTORY}",
             hint="name a store, or a directory that is empty or not there",
         )
-    if intent_path(root).exists():
-        with _opened(options, Disk(), system_clock_ms) as store:
-            store.settle()
-    return _file_size(options)
-
-
-def _file_size(options: SinkOptions) -> int:
-    observed = observed_sizes(StoreLayout.of(options.root, options.config), options.config)
-    return resolve_sizes(options.config, observed).commit_log_file_bytes
+    if _intent_path(root).exists():
+        with _opened(options, Disk(), system_clock_ms):
+            pass
+    sizes = resolve_sizes(options.config, observed_sizes(layout, options.config))
+    return sizes.commit_log_file_bytes
 
 
 def commit_batch(
@@ -133,15 +125,12 @@ def commit_batch(
 
     Returns how many messages were appended, None when the store had the batch.
     """
-    disk = disk or Disk()
+    disk, count = disk or Disk(), None
     with _opened(options, disk, clock) as store:
-        store.settle()
-        count = None
         if not _is_known(options, batch_id):
             check_staged(staging_root(options.root) / job, files)
-            intent = Intent(job, options.sink_id, batch_id, tuple(sorted(files)))
-            count = store.append(intent)
-        _sweep(options, job, None, disk, clock() / 1000)
+            count = store.append(Intent(job, options.sink_id, batch_id, tuple(sorted(files))))
+        _sweep(options, jobs_of_sink(options.root, job), disk)
     return count
 
 
@@ -169,30 +158,29 @@ def _is_known(options: SinkOptions, batch_id: int | None) -> bool:
 
 
 def sweep_job(options: SinkOptions, job: str) -> None:
-    """Take away what a failed job staged, unless its commit has begun; needs no lock."""
+    """Take away what a failed job staged, unless its commit has begun; needs no lock.
+
+    A stream is aborted by a writer that does not know the job: all of its sink's go.
+    """
     try:
         intent = read_intent(options.root)
     except StoreDamagedError:
         return  # the next commit says so
-    _sweep(options, job, None if intent is None else intent.job, Disk(), time.time())
+    jobs = jobs_of_sink(options.root, job) if options.streaming else [job]
+    _sweep(options, [one for one in jobs if intent is None or one != intent.job], Disk())
 
 
-def _sweep(options: SinkOptions, job: str, kept: str | None, disk: Disk, now_s: float) -> None:
-    """Remove the directories of a job and of earlier batches of its stream, and abandoned ones."""
+def _sweep(options: SinkOptions, jobs: Iterable[str], disk: Disk) -> None:
     try:
-        for directory in sorted(staging_root(options.root).glob("*")):
-            is_same = directory.name.rpartition(".")[0] == job.rpartition(".")[0]
-            is_done = directory.name == job or (options.streaming and is_same)
-            is_old = directory.stat().st_mtime < now_s - ABANDONED_AFTER_S
-            if directory.name != kept and (is_done or is_old):
-                for path in sorted(directory.iterdir()):
-                    disk.unlink(path)
-                disk.remove_directory(directory)
-    except OSError as error:  # another sink sweeps as well
+        for directory in (staging_root(options.root) / job for job in jobs):
+            for path in sorted(directory.glob("*")):
+                disk.unlink(path)
+            disk.remove_directory(directory)
+    except OSError as error:  # another commit or abort of this sink sweeps as well
         _log.warning("sink.sweep_failed", root=options.root, error=str(error))
 
 
-class SinkStore:
+class _SinkStore:
     """A store that is open for a commit."""
 
     def __init__(self, options: SinkOptions, disk: Disk, clock: Callable[[], int]) -> None:
@@ -211,12 +199,11 @@ class SinkStore:
         The store's recovery has cut what was torn. If no row of the batch is there, its intent is
         forgotten; else the missing ones are appended.
         """
-        root = self._options.root
-        intent = read_intent(root)
+        intent = read_intent(self._options.root)
         if intent is None:
             return
         present = intent.present
-        if is_among(read_ledger(root, intent.sink_id), intent.batch_id):
+        if is_among(read_ledger(self._options.root, intent.sink_id), intent.batch_id):
             present = ()
         elif self.store.max_physical_offset > intent.start:
             present = self._present(intent)
@@ -225,6 +212,7 @@ class SinkStore:
             self.append(msgspec.structs.replace(intent, present=present))
         else:
             self._forget_intent()
+        _sweep(self._options, [intent.job], self._disk)
 
     def append(self, intent: Intent) -> int:
         """Append the rows of a batch that are not present, and finish it."""
@@ -240,10 +228,10 @@ class SinkStore:
         job = staging_root(root) / intent.job
         for directory in (job, job.parent, job.parent.parent, Path(root)):
             disk.fsync_directory(directory)
-        replace_whole(intent_path(root), sealed(intent), disk)
+        replace_whole(_intent_path(root), sealed(intent), disk)
         count = 0
         for number, row in enumerate(self._rows(intent)):
-            if intent.present and is_among(intent.present, number):
+            if is_among(intent.present, number):
                 continue
             result = store.put_prepared(*row)
             if not result.is_stored:
@@ -268,16 +256,17 @@ class SinkStore:
 
         Each row has one possible place, since nobody else put in between: the lock was held.
         """
-        root = self._options.root
+        root, config = self._options.root, self.store.config
         if intent.start < self.store.min_physical_offset:
             raise StoreError(
                 f"{intent.title} was interrupted at physical offset {intent.start}, and the log "
                 f"begins at {self.store.min_physical_offset} by now: what is missing is unknown",
-                hint=f"look at the messages, then move {intent_path(root)} away",
+                hint=f"look at the messages, then move {_intent_path(root)} away",
             )
         check_staged(staging_root(root) / intent.job, intent.files)
-        file_size = _file_size(self._options)
-        store_flags = host_flags(b"", encode_host(self._options.config.store_host))
+        file_size = config.mapped_file_size_commit_log
+        assert file_size is not None, "the settings of an open store have all sizes"
+        store_flags = host_flags(b"", encode_host(config.store_host))
         place, present = intent.start, intent.present
         for number, (message, body, queue_id) in enumerate(self._rows(intent)):
             if is_among(intent.present, number):
@@ -323,16 +312,17 @@ class SinkStore:
                 yield message, body, queue_id
 
     def _forget_intent(self) -> None:
-        path = intent_path(self._options.root)
+        path = _intent_path(self._options.root)
         self._disk.unlink(path)
         self._disk.fsync_directory(path.parent)
 
 
 @contextmanager
-def _opened(options: SinkOptions, disk: Disk, clock: Callable[[], int]) -> Iterator[SinkStore]:
-    """Wait for the lock, recover and yield the store, made where there is none."""
-    sink = _waiting(options, lambda: SinkStore(options, disk, clock))
+def _opened(options: SinkOptions, disk: Disk, clock: Callable[[], int]) -> Iterator[_SinkStore]:
+    """Wait for the lock, recover and settle the store, made where there is none, and yield it."""
+    sink = _waiting(options, lambda: _SinkStore(options, disk, clock))
     with sink.store:
+        sink.settle()
         yield sink
 
 
@@ -355,8 +345,7 @@ def _waiting(options: SinkOptions, attempt: Callable[[], _T]) -> _T:
 # --- intent and ledger --------------------------------------------------------------------------
 
 
-def intent_path(root: str | Path) -> Path:
-    """Return where the intent of a store is."""
+def _intent_path(root: str | Path) -> Path:
     return Path(root) / SINK_DIRECTORY / "intent.json"
 
 
@@ -366,8 +355,8 @@ def ledger_path(root: str | Path, sink_id: str | None) -> Path:
 
 
 def read_intent(root: str | Path) -> Intent | None:
-    """Return the intent that was left in a store; raises `StoreDamagedError` for a broken one."""
-    return _read(intent_path(root), Intent)
+    """Return the intent that was left in a store."""
+    return _read(_intent_path(root), Intent)
 
 
 def read_ledger(root: str | Path, sink_id: str | None) -> Ranges:
@@ -398,7 +387,7 @@ def sealed(content: Intent | Ranges) -> bytes:
 
 
 def _read(path: Path, kind: type[_T]) -> _T | None:
-    """Return what `sealed` made; None where there is no file."""
+    """Return what `sealed` made; None where there is no file, which is the only "not done"."""
     try:
         checksum, content = msgspec.json.decode(path.read_bytes(), type=tuple[int, msgspec.Raw])
         what = f"checksum {checksum} expected, {crc32(content)} found"

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 SINK_DIRECTORY: Final = "sink"
 """Below the root of a store; 4.9 knows no such directory and leaves it alone."""
 
+_WRITE: Final = "write"
 _NOTHING: Final = "nothing was appended"
 
 
@@ -52,12 +53,22 @@ def staging_root(root: str | Path) -> Path:
 
 def new_job(options: SinkOptions) -> str:
     """Make the directory that a job's tasks stage in, on the driver; return its name."""
-    kind = f"stream.{options.sink_id}" if options.streaming else "write"
-    job = f"{kind}.{uuid.uuid4().hex}"
+    batch = () if options.batch_id is None else (str(options.batch_id),)
+    named = () if options.sink_id is None else (options.sink_id, *batch)
+    job = ".".join(("stream" if options.streaming else _WRITE, *named, uuid.uuid4().hex))
     directory = staging_root(options.root) / job
     with plain_write_errors(directory, _NOTHING):
         directory.mkdir(parents=True)
     return job
+
+
+def jobs_of_sink(root: str | Path, job: str) -> list[str]:
+    """Return the job and those of its stream, or of the batch that its write numbered."""
+    named = job.rpartition(".")[0]
+    if named == _WRITE:
+        return [job]
+    jobs = {path.name for path in staging_root(root).glob("*")}
+    return sorted(one for one in jobs | {job} if one.rpartition(".")[0] == named)
 
 
 def stage_chunks(

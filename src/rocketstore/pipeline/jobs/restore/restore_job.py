@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
-import pyarrow as pa
+import pyarrow  # noqa: ICN001 - `pa` is the same without its annotations
+from pyarrow import dataset
 
 from rocketstore.config import StoreConfig
 from rocketstore.errors import ArchiveDamagedError, ArchiveError, ConfigError
@@ -30,43 +31,56 @@ from rocketstore.format.markers import (
     CONFIG_DIRECTORY,
 )
 from rocketstore.pipeline.files import ObjectStore, is_remote, sync_path
-from rocketstore.pipeline.jobs.archive.archive_table import LOG_KINDS, Archive
+from rocketstore.pipeline.jobs.archive.archive_table import FILE_SCHEMA, LOG_KINDS, Archive
 from rocketstore.pipeline.jobs.execution import map_tasks, plain_failure
 from rocketstore.pipeline.jobs.publishing import published
 from rocketstore.pipeline.jobs.rebuild.rebuild_job import make_queues
 from rocketstore.pipeline.jobs.restore.restore_task import (
     ATTEMPTS,
     COUNT_SCHEMA,
+    EVERYTHING,
     WRITE_SCHEMA,
-    ExtentFile,
     LogFileTask,
     Selection,
     count_task,
+    moment,
     write_task,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-    from datetime import datetime
+    from collections.abc import Callable, Sequence
 
     from pyspark.sql import SparkSession
 
     from rocketstore.pipeline.jobs.archive.archive_table import Run
+
+pa: Any = pyarrow
+field: Any = dataset.field
 
 _DEFAULT_FILE_SIZE: Final = 1 << 30
 """Of a CommitLog file, for a selection from an archive that knows no file."""
 
 _FAR: Final = (1 << 63) - 1
 
+_STATISTICS: Final = pa.schema(
+    [("path", pa.string())]
+    + [
+        (f"{bound}.{name}", FILE_SCHEMA.field(name).type)
+        for name in ("brokerName", "storeTimestamp", "physicalOffset")
+        for bound in ("min", "max")
+    ]
+)
+"""What Delta knows of the files of `messages`, if it does."""
+
 
 class RestoreResult(NamedTuple):
     """What a call of `restore` did.
 
-    `version` is of the archive's table `messages`. `written_bytes` are those of records and of what
-    stands between them, `file_bytes` the sizes of the CommitLog files. `is_whole` says whether
-    these are the ones that were archived, byte for byte; what is missing of them was deleted from
-    the archive, and is zeros or in files that are left out. `queues` were made from the log; None
-    for the log alone.
+    `version` is of the archive's table `messages`, `written_bytes` counts records and what stands
+    between them, `file_bytes` the sizes of the CommitLog files. These are the ones that were
+    archived, byte for byte, if `is_whole`; what is missing of them was deleted from the archive,
+    and is zeros or in files that are left out. `queues` were made of the log; None for the log
+    alone.
     """
 
     broker: str
@@ -104,20 +118,14 @@ def restore(  # noqa: PLR0913 - keywords, each a choice of the caller
 
     Parameters
     ----------
-    spark
-        The session, classic or Connect.
-    archive
-        Path or URI of the archive.
-    target
-        Path or URI of the store, where there is nothing yet. A path is one that all workers see.
+    archive, target
+        Paths or URIs; at the target is nothing yet. A path is one that all workers see.
     as_of
         Version of the archive's table `messages`, or an ISO 8601 time; the latest by default.
     broker
         Whose log; needed where the archive has several.
-    topics
-        Only messages of these.
-    begin_ms, end_ms
-        Only messages stored from the first time on and before the second.
+    topics, begin_ms, end_ms
+        Only messages of these topics, stored from the first time on and before the second.
     allow_gaps
         Whether a whole log is restored although rows of it were deleted from the archive: files of
         which nothing is left are left out, and zeros take the place of what else is missing.
@@ -134,21 +142,19 @@ def restore(  # noqa: PLR0913 - keywords, each a choice of the caller
         Files or rows of the archive are gone or changed; nothing is restored.
     ConfigError
         Nothing is selected.
-    StoreError
+    StoreError, StoreFullError
         There is something at the target, or it cannot be written.
-    StoreFullError
-        Its disk is full.
     """
     selection = Selection(tuple(topics), begin_ms, end_ms)
-    is_whole = selection == Selection()
+    tables: dict[str, bytes] = {}
     with published(str(target)) as place:
         opened = Archive.open(archive, as_of)
         whose = _chosen_broker(opened, broker)
-        if is_whole:
+        if selection == EVERYTHING:
             tasks = plan_whole(opened, whose, allows_gaps=allow_gaps)
             tables = _config_tables(opened, whose)
         else:
-            tasks, tables = _new_log(spark, opened, whose, selection), {}
+            tasks = _new_log(spark, opened, whose, selection)
         if not is_remote(place):
             for name in (ATTEMPTS, COMMIT_LOG_DIRECTORY):
                 Path(place, name).mkdir()
@@ -165,9 +171,8 @@ def restore(  # noqa: PLR0913 - keywords, each a choice of the caller
         queues = None
         if written and not log_only:
             queues = make_queues(spark, place, config or StoreConfig()).queue_count
-            _put(
-                place, CHECKPOINT_FILE_NAME, _checkpoint(row["last_ms"] for row in written.values())
-            )
+            latest_ms = max(row["last_ms"] or 0 for row in written.values())
+            _put(place, CHECKPOINT_FILE_NAME, _checkpoint(latest_ms))
         if not is_remote(place):
             shutil.rmtree(Path(place, ATTEMPTS))
     return RestoreResult(
@@ -177,7 +182,7 @@ def restore(  # noqa: PLR0913 - keywords, each a choice of the caller
         written_bytes=sum(row["bytes"] for row in written.values()),
         file_count=len(written),
         file_bytes=sum(task.size for task in tasks if task.base in written),
-        is_whole=is_whole and not lost,
+        is_whole=selection == EVERYTHING and not lost,
         missing_stretches=sum(row["lost_stretches"] for row in rows),
         missing_bytes=sum(row["lost_bytes"] for row in rows),
         config_tables=tuple(tables),
@@ -209,11 +214,10 @@ def _put(place: str, name: str, content: bytes) -> None:
     sync_path(path)
 
 
-def _checkpoint(times_ms: Iterable[int | None]) -> bytes:
+def _checkpoint(latest_ms: int) -> bytes:
     """Return the checkpoint of a store of which all is on the disk, up to its last message."""
-    known = (one for one in times_ms if one is not None)
-    latest = max(0, min(max(known, default=0), time.time_ns() // 1_000_000))
-    return encode_checkpoint(Checkpoint(latest, latest, latest))
+    known_ms = max(0, min(latest_ms, time.time_ns() // 1_000_000))
+    return encode_checkpoint(Checkpoint(known_ms, known_ms, known_ms))
 
 
 def _chosen_broker(archive: Archive, broker: str | None) -> str:
@@ -238,35 +242,25 @@ def _messages_between(
     archive: Archive, broker: str, selection: Selection
 ) -> Callable[[int, int], tuple[str, ...]]:
     """Return what names the Parquet files that may have wanted records of a range of the log."""
-    _, begin, end = selection
-    found = []
-    for action in pa.table(archive.messages.get_add_actions(flatten=True)).to_pylist():
-        names = action.get("min.brokerName"), action.get("max.brokerName")
-        if None not in names and not names[0] <= broker <= names[1]:
-            continue
-        earliest = _milliseconds(action.get("min.storeTimestamp"))
-        latest = _milliseconds(action.get("max.storeTimestamp"))
-        if (begin is not None and latest is not None and latest < begin) or (
-            end is not None and earliest is not None and earliest >= end
-        ):
-            continue
-        first, last = action.get("min.physicalOffset"), action.get("max.physicalOffset")
-        found.append(
-            (0 if first is None else first, _FAR if last is None else last, action["path"])
-        )
-    found.sort()
-    firsts = np.array([first for first, _, _ in found], dtype=np.int64)
-    lasts = np.array([last for _, last, _ in found], dtype=np.int64)
+
+    def may_be(test: Any) -> Any:
+        return test | test.is_null()  # without statistics a file may have anything
+
+    wanted = may_be(field("min.brokerName") <= broker) & may_be(field("max.brokerName") >= broker)
+    if selection.begin_ms is not None:
+        wanted &= may_be(field("max.storeTimestamp") >= moment(selection.begin_ms))
+    if selection.end_ms is not None:
+        wanted &= may_be(field("min.storeTimestamp") < moment(selection.end_ms))
+    actions = pa.table(archive.messages.get_add_actions(flatten=True)).to_pylist()
+    files = pa.Table.from_pylist(actions, _STATISTICS).filter(wanted)
+    paths = files["path"].to_pylist()
+    firsts = files["min.physicalOffset"].fill_null(0).to_numpy()
+    lasts = files["max.physicalOffset"].fill_null(_FAR).to_numpy()
 
     def overlapping(begin: int, end: int) -> tuple[str, ...]:
-        rows = np.flatnonzero((firsts < end) & (begin <= lasts)).tolist()
-        return tuple(found[row][2] for row in rows)
+        return tuple(paths[row] for row in np.flatnonzero((firsts < end) & (begin <= lasts)))
 
     return overlapping
-
-
-def _milliseconds(moment: datetime | None) -> int | None:
-    return None if moment is None else round(moment.timestamp() * 1000)
 
 
 def _log_files(
@@ -289,44 +283,39 @@ def plan_whole(archive: Archive, broker: str, *, allows_gaps: bool) -> list[LogF
     """Return a task for each CommitLog file that was archived, retention's victims included."""
     runs, files, extents = _log_files(archive, broker, [*LOG_KINDS, "excess", "tail"])
     gaps = []
-    counting: dict[int, dict[str, set[tuple[int, str]]]] = {}
+    counting: dict[int, list[dict[str, Any]]] = {base: [] for base in files}
     for row in extents:
-        run, kind, base = row["run"], row["kind"], row["file"]
+        base, kind = row["file"], row["kind"]
         if kind == "gap":
             gaps.append((row["physicalOffset"], row["physicalOffset"] + row["size"]))
-        elif (
-            kind in LOG_KINDS
-            or (kind == "excess" and base in files and run == files[base]["run"])
-            or (kind == "tail" and run == runs[-1].number)
-        ):
-            counting.setdefault(base, {}).setdefault(row["path"], set()).add((run, kind))
-    overlapping = _messages_between(archive, broker, Selection())
+        elif base in files:
+            last = {"excess": files[base]["run"], "tail": runs[-1].number}
+            if row["run"] == last.get(kind, row["run"]):
+                counting[base].append(row)
+    overlapping = _messages_between(archive, broker, EVERYTHING)
     tasks = []
     for base, file in files.items():
         begin = max(base, runs[0].begin)
         end = max(begin, min(base + min(file["size"], file["fileSize"]), runs[-1].end))
-        tasks.append(
-            LogFileTask(
-                archive=archive.location,
-                broker=broker,
-                selection=Selection(),
-                base=base,
-                size=file["size"],
-                begin=begin,
-                end=end,
-                messages=overlapping(begin, end),
-                extents=tuple(
-                    ExtentFile(path, frozenset(rows))
-                    for path, rows in sorted(counting.get(base, {}).items())
-                ),
-                gaps=tuple(
-                    (max(start, begin), min(stop, end))
-                    for start, stop in gaps
-                    if start < end and begin < stop
-                ),
-                allows_gaps=allows_gaps,
-            )
+        task = LogFileTask(
+            archive=archive.location,
+            broker=broker,
+            selection=EVERYTHING,
+            base=base,
+            size=file["size"],
+            begin=begin,
+            end=end,
+            messages=overlapping(begin, end),
+            extents=tuple(sorted({row["path"] for row in counting[base]})),
+            counting=frozenset((row["run"], row["kind"]) for row in counting[base]),
+            gaps=tuple(
+                (max(start, begin), min(stop, end))
+                for start, stop in gaps
+                if start < end and begin < stop
+            ),
+            allows_gaps=allows_gaps,
         )
+        tasks.append(task)
     return tasks
 
 
@@ -356,7 +345,7 @@ def _new_log(
 ) -> list[LogFileTask]:
     """Return the tasks of a selection; raise where nothing is selected, or nothing of a topic."""
     unknown = selection.topics
-    for wanted in (selection, Selection()):
+    for wanted in (selection, EVERYTHING):
         tasks = _plan_counting(archive, broker, wanted)
         counted = map_tasks(spark, tasks, count_task, COUNT_SCHEMA).persist()
         with plain_failure():

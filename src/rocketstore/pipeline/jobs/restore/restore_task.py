@@ -93,32 +93,17 @@ class Selection(NamedTuple):
     end_ms: int | None = None
 
 
-class ExtentFile(NamedTuple):
-    """A Parquet file of `extents`, and which rows of it count: their runs and kinds."""
-
-    path: str
-    counting: frozenset[tuple[int, str]]
+EVERYTHING: Final = Selection()
 
 
 class LogFileTask(NamedTuple):
-    """A CommitLog file to be restored.
+    """A CommitLog file of `size` bytes from `base` on, to be restored.
 
-    Attributes
-    ----------
-    base, size
-        Of the file.
-    begin, end
-        Physical offsets in the archived log: records between them are in this file.
-    messages
-        Parquet files that may have them, as the table names them.
-    gaps
-        Ranges between them that were deleted before they could be archived.
-    blank
-        Whether a BLANK follows the last record.
-    allows_gaps
-        Whether bytes that the archive has lost become zeros.
-    place
-        Location of the store that is being made.
+    It has the records between `begin` and `end` of the archived log, which are in the Parquet files
+    `messages` only; what stands between them is in the files `extents`, in rows of the runs and
+    kinds that are `counting`, unless it was deleted before it could be archived (`gaps`). Bytes
+    that the archive has lost may become zeros (`allows_gaps`). A `blank` may follow the last
+    record. `place` is the location of the store that is being made.
     """
 
     archive: str
@@ -129,11 +114,17 @@ class LogFileTask(NamedTuple):
     begin: int
     end: int
     messages: tuple[str, ...]
-    extents: tuple[ExtentFile, ...] = ()
+    extents: tuple[str, ...] = ()
+    counting: frozenset[tuple[int, str]] = frozenset()
     gaps: tuple[tuple[int, int], ...] = ()
     blank: bool = False
     allows_gaps: bool = False
     place: str = ""
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the file is one that was archived, not a part of a new log."""
+        return self.selection == EVERYTHING
 
 
 def count_task(task: LogFileTask) -> Iterator[pyarrow.RecordBatch]:
@@ -153,9 +144,8 @@ def count_task(task: LogFileTask) -> Iterator[pyarrow.RecordBatch]:
 
 def write_task(task: LogFileTask) -> Iterator[pyarrow.RecordBatch]:
     """Write a CommitLog file, if the archive has what it needs; see ``WRITE_SCHEMA``."""
-    is_whole = task.selection == Selection()
     starts, ends = _record_places(task)
-    lost = _missing(task, starts, ends) if is_whole else []
+    lost = _missing(task, starts, ends) if task.is_whole else []
     row: dict[str, int | None] = dict.fromkeys(_RESULTS, None)
     row |= {
         "base": task.base,
@@ -166,25 +156,18 @@ def write_task(task: LogFileTask) -> Iterator[pyarrow.RecordBatch]:
         row["lost_at"], row["lost_stop"] = lost[0]
     if not lost or (task.allows_gaps and len(starts)):
         row["records"] = len(starts)
-        row["bytes"], row["last_ms"] = _write(task, starts, ends - starts, is_whole=is_whole)
+        row["bytes"], row["last_ms"] = _write(task, starts, ends - starts)
     yield pa.RecordBatch.from_pylist([row], pa.schema([(name, pa.int64()) for name in _RESULTS]))
 
 
-def _write(
-    task: LogFileTask, starts: Numbers, sizes: Numbers, *, is_whole: bool
-) -> tuple[int, int | None]:
+def _write(task: LogFileTask, starts: Numbers, sizes: Numbers) -> tuple[int, int | None]:
     """Write the file of a task; return how many bytes were written, and the last time."""
-    targets = starts - task.base if is_whole else np.cumsum(sizes) - sizes
+    targets = starts - task.base if task.is_whole else np.cumsum(sizes) - sizes
     total, last_ms = int(sizes.sum()), None
     with _new_file(task) as file:
         for path, rows in _wanted(task, (*_RAW, "physicalOffset", "recordCRC", "storeTimestamp")):
             offsets = _numbers(rows, "physicalOffset")
-            content, lengths = _records(rows, path, offsets)
-            places = targets[np.searchsorted(starts, offsets)]
-            if not is_whole:
-                moved = (places + task.base).astype(">i8").view(np.uint8)
-                content[_places(lengths)] = moved.reshape(-1, 8)
-            file.hold(places, lengths, content)
+            file.hold(targets[np.searchsorted(starts, offsets)], _records(rows, path, offsets))
             latest = pc.max(_milliseconds(rows)).as_py()
             last_ms = latest if last_ms is None else max(last_ms, latest or last_ms)
         file.write_held()
@@ -204,24 +187,18 @@ def _write(
 # --- rows as records ----------------------------------------------------------------------------
 
 
-def _records(
-    rows: pyarrow.RecordBatch, path: str, offsets: Numbers
-) -> tuple[npt.NDArray[np.uint8], Numbers]:
-    """Return records back to back, each compared with its CRC, and their sizes."""
-    pieces = [_binary(rows.column(name)) for name in _RAW]
-    sizes = np.stack([lengths for _, _, lengths in pieces], axis=1)
-    at = np.stack([starts for _, starts, _ in pieces], axis=1)
-    at += np.cumsum([0, *(len(data) for data, _, _ in pieces[:-1])])
-    content = np.empty(int(sizes.sum()), dtype=np.uint8)
-    source = np.concatenate([data for data, _, _ in pieces])
-    written = kernels.copy_slices(source, at.reshape(-1), sizes.reshape(-1), content)
-    assert written == len(content), "the pieces lie inside the source"
-    totals, crcs = sizes.sum(axis=1), np.empty(rows.num_rows, dtype=np.int64)
-    kernels.slice_crcs(content, np.cumsum(totals) - totals, totals, crcs)
+def _records(rows: pyarrow.RecordBatch, path: str, offsets: Numbers) -> Any:
+    """Return the records of rows, each compared with its CRC and the place that it states."""
+    pieces = [rows.column(name) for name in _RAW]
+    nothing_between = pa.scalar(b"", pa.binary())
+    records = pc.binary_join_element_wise(*pieces, nothing_between, null_handling="replace")
+    content, starts, sizes = _laid_out(records)
+    crcs = np.empty(len(records), dtype=np.int64)
+    kernels.slice_crcs(content, starts, sizes, crcs)
     _compare(path, "CRC", offsets, crcs, _numbers(rows, "recordCRC"))
-    stated = content[_places(totals)].view(">i8").reshape(-1)
+    stated = content[_stated_places(sizes)].view(">i8").reshape(-1)
     _compare(path, "place", offsets, stated, offsets)
-    return content, totals
+    return records
 
 
 def _compare(path: str, what: str, offsets: Numbers, found: Numbers, expected: Numbers) -> None:
@@ -235,7 +212,14 @@ def _compare(path: str, what: str, offsets: Numbers, found: Numbers, expected: N
         )
 
 
-def _places(sizes: Numbers) -> Numbers:
+def _laid_out(records: Any) -> tuple[npt.NDArray[np.uint8], Numbers, Numbers]:
+    """Return the bytes of records back to back, where each starts and how long it is."""
+    _, offsets_buffer, content = records.buffers()
+    offsets = np.frombuffer(offsets_buffer, dtype=np.int32)[: len(records) + 1].astype(np.int64)
+    return np.frombuffer(content, np.uint8)[: offsets[-1]], offsets[:-1], np.diff(offsets)
+
+
+def _stated_places(sizes: Numbers) -> Numbers:
     """Return where the bytes stand by which records back to back state their physical offsets."""
     places: Numbers = (np.cumsum(sizes) - sizes + _PLACE_AT)[:, np.newaxis] + np.arange(8)
     return places
@@ -252,17 +236,6 @@ def _milliseconds(rows: pyarrow.RecordBatch) -> Any:
     return rows.column("storeTimestamp").cast(pa.timestamp("ms", "UTC")).cast(pa.int64())
 
 
-def _binary(array: Any) -> tuple[npt.NDArray[np.uint8], Numbers, Numbers]:
-    """Return the bytes of a column, and where each value starts and how long it is."""
-    _, offsets_buffer, data_buffer = array.buffers()
-    offsets = np.frombuffer(offsets_buffer, dtype=np.int32)[array.offset :][: len(array) + 1]
-    offsets = offsets.astype(np.int64)
-    data = np.empty(0, dtype=np.uint8)
-    if data_buffer is not None:
-        data = np.frombuffer(data_buffer, dtype=np.uint8)[offsets[0] : offsets[-1]]
-    return data, offsets[:-1] - offsets[0], np.diff(offsets)
-
-
 # --- reading ------------------------------------------------------------------------------------
 
 
@@ -274,16 +247,17 @@ def _wanted(task: LogFileTask, columns: Sequence[str]) -> Iterator[tuple[str, py
     if topics:
         wanted &= field("topic").isin(list(topics))
     if begin is not None:
-        wanted &= field("storeTimestamp") >= _moment(begin)
+        wanted &= field("storeTimestamp") >= moment(begin)
     if end is not None:
-        wanted &= field("storeTimestamp") < _moment(end)
+        wanted &= field("storeTimestamp") < moment(end)
     for file in task.messages:
         path = joined(task.archive, MESSAGES, *file.split("/"))
         for rows in read_rows(path, FILE_SCHEMA, wanted, columns):
             yield path, rows
 
 
-def _moment(time_ms: int) -> Any:
+def moment(time_ms: int) -> Any:
+    """Return a time as Arrow has it, or the nearest that a calendar has."""
     known_ms = min(max(time_ms, FIRST_TIMESTAMP_MS), LAST_TIMESTAMP_MS)
     return pa.scalar(known_ms, pa.timestamp("ms", "UTC"))
 
@@ -332,10 +306,10 @@ def _extents(task: LogFileTask, *contents: str) -> Iterator[tuple[int, int, byte
     wanted = (field("brokerName") == task.broker) & (field("file") == task.base)
     columns = ["run", "kind", "physicalOffset", "size", *contents]
     for file in task.extents:
-        path = joined(task.archive, EXTENTS, *file.path.split("/"))
+        path = joined(task.archive, EXTENTS, *file.split("/"))
         for batch in read_rows(path, EXTENT_SCHEMA, wanted, columns):
             for row in batch.to_pylist():
-                if (row["run"], row["kind"]) not in file.counting:
+                if (row["run"], row["kind"]) not in task.counting:
                     continue
                 content = row.get("content") or b""
                 if contents and body_crc(content) != row["contentCRC"]:
@@ -353,46 +327,45 @@ def _extents(task: LogFileTask, *contents: str) -> Iterator[tuple[int, int, byte
 class _NewFile:
     """A file of its full size, written at any positions."""
 
-    def __init__(self, path: Path, size: int) -> None:
+    def __init__(self, path: Path, task: LogFileTask) -> None:
         self.byte_count = 0
-        self._size = size
-        self._held: list[tuple[Numbers, Numbers]] = []
+        self._task = task
+        self._held: list[tuple[Numbers, Any]] = []
         self._held_bytes = 0
-        self._content = np.empty(SLICE_BYTES, dtype=np.uint8)
-        self._sorted = np.empty(SLICE_BYTES, dtype=np.uint8)
         self.descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
-        os.ftruncate(self.descriptor, size)
+        os.ftruncate(self.descriptor, task.size)
 
-    def hold(self, positions: Numbers, sizes: Numbers, content: npt.NDArray[np.uint8]) -> None:
-        """Take records that lie back to back; write those that are held when it is enough."""
-        if self._held_bytes + len(content) > len(self._content):
+    def hold(self, positions: Numbers, records: Any) -> None:
+        """Take records for these positions; write all that are held when it is enough."""
+        if self._held_bytes + records.nbytes > SLICE_BYTES:
             self.write_held()
-        if len(content) > len(self._content):
-            self._content, self._sorted = np.empty_like(content), np.empty_like(content)
-        self._content[self._held_bytes :][: len(content)] = content
-        self._held.append((positions, sizes))
-        self._held_bytes += len(content)
+        self._held.append((positions, records))
+        self._held_bytes += records.nbytes
 
     def write_held(self) -> None:
         """Write the records that are held, neighbours by one call."""
         if not self._held:
             return
-        positions, sizes = (np.concatenate(one) for one in zip(*self._held, strict=True))
+        positions = np.concatenate([positions for positions, _ in self._held])
+        content, starts, sizes = _laid_out(pa.concat_arrays([one for _, one in self._held]))
         self._held, self._held_bytes = [], 0
         order = np.argsort(positions)
-        starts = np.cumsum(sizes) - sizes
-        kernels.copy_slices(self._content, starts[order], sizes[order], self._sorted)
         positions, sizes = positions[order], sizes[order]
+        in_order = np.empty_like(content)
+        kernels.copy_slices(content, starts[order], sizes, in_order)
+        if not self._task.is_whole:
+            stated = (positions + self._task.base).astype(">i8").view(np.uint8)
+            in_order[_stated_places(sizes)] = stated.reshape(-1, 8)
         breaks = np.flatnonzero(positions[1:] != positions[:-1] + sizes[:-1]) + 1
         starts = np.append(np.int64(0), np.cumsum(sizes))
         for begin, end in itertools.pairwise((0, *breaks.tolist(), len(order))):
-            content = self._sorted[int(starts[begin]) : int(starts[end])]
-            self.write(int(positions[begin]), content.data)
+            stretch = in_order[int(starts[begin]) : int(starts[end])]
+            self.write(int(positions[begin]), stretch.data)
 
     def write(self, position: int, content: bytes | memoryview) -> None:
         """Write bytes at a position."""
         view = memoryview(content)
-        assert 0 <= position <= self._size - len(view), "no row reaches beyond its file"
+        assert 0 <= position <= self._task.size - len(view), "no row reaches beyond its file"
         while view:
             written = os.pwrite(self.descriptor, view, position)
             view, position = view[written:], position + written
@@ -410,7 +383,7 @@ def _new_file(task: LogFileTask) -> Iterator[_NewFile]:
             directory = f"{task.place}/{ATTEMPTS}"
         path = Path(directory, f"{name}.{uuid.uuid4().hex}")
         stack.enter_context(plain_write_errors(path, "nothing was restored"))
-        file = _NewFile(path, task.size)
+        file = _NewFile(path, task)
         try:
             try:
                 yield file
