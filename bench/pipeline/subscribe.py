@@ -16,7 +16,7 @@ from rocketstore import Message, MessageStore, StoreConfig
 from rocketstore.pipeline import files
 from rocketstore.pipeline.options import parse_options
 from rocketstore.pipeline.stores import list_segments
-from rocketstore.pipeline.tables import table_named
+from rocketstore.pipeline.tables import READERS
 from rocketstore.units import GiB
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def _bytes_read(store: Path) -> int:
     changed: Any = files.LocalFile
     changed.read_into, changed.read = counted_into, counted
     try:
-        table = table_named("messages")
+        table = READERS["messages"]
         for task in table.plan(options):
             for _ in table.read(task, options, schema([("topic", string())])):
                 pass

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from rocketstore.pipeline.columns import TABLES
 from rocketstore.pipeline.options import parse_options
-from rocketstore.pipeline.tables import table_named
+from rocketstore.pipeline.tables import READERS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,13 +28,13 @@ ARROW_TYPES = {
 def plan_table(path: str | Path, **options: Any) -> list[Any]:
     """Return the tasks of a read as an executor gets them."""
     parsed = parse_options({"path": str(path), **_texts(options)})
-    return pickle.loads(pickle.dumps(table_named(parsed.table).plan(parsed)))  # noqa: S301
+    return pickle.loads(pickle.dumps(READERS[parsed.table].plan(parsed)))  # noqa: S301
 
 
 def read_table(path: str | Path, **options: Any) -> list[dict[str, Any]]:
     """Return the rows of a table in the order of its tasks."""
     parsed = parse_options({"path": str(path), **_texts(options)})
-    table = table_named(parsed.table)
+    table = READERS[parsed.table]
     schema = pa.schema([(name, ARROW_TYPES[TABLES[parsed.table][name]]) for name in parsed.columns])
     batches = []
     for task in plan_table(path, **options):

@@ -11,7 +11,6 @@ writer below a location has to be the only one, or to use names that nobody else
 from __future__ import annotations
 
 import contextlib
-import errno
 import functools
 import os
 from concurrent.futures import ThreadPoolExecutor
@@ -38,8 +37,6 @@ _FLUSH_BYTES: Final = 64 * MiB
 
 _REQUESTS: Final = 16
 """Copies that are asked for side by side; each is a round trip and hardly any bytes."""
-
-_BLOCK_OF_STAT: Final = 512
 
 _SECRET_WORDS: Final = ("key", "secret", "token", "password", "signature", "credential", "sas")
 
@@ -164,6 +161,22 @@ def last_name(location: str) -> str:
     return unquote(place.rstrip("/").rpartition("/")[2])
 
 
+def read_part(files: Files, path: str, position: int, size: int) -> bytes:
+    """Return so many bytes of a file, or as many as there are."""
+    with opened(files, path) as file:
+        return file.read(position, size)
+
+
+def stored_stop(location: str, path: str, size: int) -> int:
+    """Return where the last hole of a file begins, if that can be known; nothing is read."""
+    files, _ = files_at(location)
+    with contextlib.suppress(StoreError):  # gone: who reads it says so
+        if isinstance(files, LocalFiles):
+            with contextlib.closing(files.open(path)) as file:
+                return min(file.last_hole(size), size)
+    return size
+
+
 @contextlib.contextmanager
 def opened(files: Files, path: str) -> Iterator[OpenFile]:
     """Open a file for the length of a ``with`` block."""
@@ -223,15 +236,6 @@ class LocalFiles:
         with plain_reads(path):
             return LocalFile(path, os.open(path, os.O_RDONLY | os.O_CLOEXEC))
 
-    def stored_stop(self, path: str, size: int) -> int:
-        """Return where the last hole of a file begins, if that can be known; nothing is read."""
-        with contextlib.suppress(OSError, StoreError):  # gone: who reads it says so
-            if Path(path).stat().st_blocks * _BLOCK_OF_STAT < size:
-                file = self.open(path)
-                with contextlib.closing(file):
-                    return min(file.last_hole(size), size)
-        return size
-
 
 class LocalFile:
     """A file read with ``pread``."""
@@ -266,14 +270,6 @@ class LocalFile:
                 break
             stop = begin
         return stop
-
-    def is_hole(self, position: int) -> bool:
-        """Whether nothing was ever written from a position on, as far as that can be known."""
-        try:
-            os.lseek(self.descriptor, position, os.SEEK_DATA)
-        except OSError as error:
-            return error.errno == errno.ENXIO
-        return False
 
     def last_hole(self, size: int) -> int:
         """Return where the last hole begins; `size` where the file system cannot tell."""
@@ -316,10 +312,6 @@ class ArrowFiles:
         with plain_reads(path):
             return ArrowFile(path, self.system.open_input_file(path))
 
-    def stored_stop(self, path: str, size: int) -> int:  # noqa: ARG002 - of any file system
-        """Return `size`: an object has no holes."""
-        return size
-
 
 class ArrowFile:
     """A file read by ranges; of what is read a few bytes at a time, the last block is kept."""
@@ -356,10 +348,6 @@ class ArrowFile:
     def data_stop(self, size: int) -> int:
         """Return `size`: nothing is known of holes."""
         return size
-
-    def is_hole(self, position: int) -> bool:  # noqa: ARG002 - as of every file
-        """Return False: as above."""
-        return False
 
     def close(self) -> None:
         """Let go of the file."""

@@ -11,6 +11,7 @@ record that states the same topic, queue and offset. Else it is `Doubt`, and the
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
@@ -21,7 +22,7 @@ from rocketstore.format.queue_entry import ENTRY_DTYPE, filler_mask, written_mas
 from rocketstore.format.record import FIXED_SIZE
 from rocketstore.pipeline.files import files_at, opened
 from rocketstore.pipeline.planning import SplitTask, grouped
-from rocketstore.pipeline.queues import Doubt, queue_files
+from rocketstore.pipeline.queues import Doubt, QueueFiles
 from rocketstore.pipeline.stores import SegmentState
 from rocketstore.scan import kernels
 from rocketstore.scan.columns import Column, RecordColumns, new_columns
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
 
     from rocketstore.pipeline.files import OpenFile
     from rocketstore.pipeline.options import ReadOptions
-    from rocketstore.pipeline.queues import QueueFiles
 
     Numbers = npt.NDArray[np.int64]
 
@@ -67,9 +67,10 @@ def read_split(task: SplitTask) -> Iterator[tuple[RecordColumns, list[FoundDamag
     with opened(files, segment.path) as file:
         if _was_begun_since(task, file):
             return
+        stop = file.data_stop(segment.size) if task.data_stop is None else task.data_stop
         # What begins in zeros that nothing follows begins before them.
-        if task.start == 0 or not file.is_hole(task.start - 1):
-            for batch in scanned(task, file):
+        if task.start <= stop:
+            for batch in scanned(task._replace(data_stop=stop), file):
                 yield batch.columns, damage_of(task, batch)
     is_cut = segment.state is SegmentState.TRUNCATED and not segment.is_last
     if is_cut and task.stop == segment.size:
@@ -210,7 +211,7 @@ def _records_by_entries(task: SplitTask) -> Iterator[RecordColumns]:
     begin, stop = task.segment.base + task.start, task.segment.base + task.stop
     wanted = np.concatenate(
         [
-            _entries_in(queue_files(task.store.location, key), number, begin, stop)
+            _entries_in(QueueFiles(task.store.location, key), number, begin, stop)
             for number, key in enumerate(task.queues)
         ]
     )
@@ -271,9 +272,16 @@ def _gathered(task: SplitTask, file: OpenFile, runs: Sequence[Numbers]) -> Recor
 
 def _entries_in(queue: QueueFiles, number: int, begin: int, stop: int) -> Numbers:
     """Return rows of the entries that point into a range of the log, of the queue of a number."""
+
+    def place_of(number: int) -> int:
+        entry = queue.entry(number)
+        if entry is None or entry.is_filler:
+            raise Doubt(f"entry {number} of queue {queue.key} leads to no record")
+        return entry.physical_offset
+
     end = queue.written_stop()
-    first = _first_from(queue, begin, queue.first_offset, end)
-    last = _first_from(queue, stop, first, end)
+    first = bisect_left(range(end), begin, lo=queue.first_offset, key=place_of)
+    last = bisect_left(range(end), stop, lo=first, key=place_of)
     # An entry that lies leads a search beside it: its neighbours show that.
     low, high = max(queue.first_offset, first - _NEIGHBOURS), min(end, last + _NEIGHBOURS)
     chunks = [entries for _, entries in queue.entries(low, high)]
@@ -291,14 +299,3 @@ def _entries_in(queue: QueueFiles, number: int, begin: int, stop: int) -> Number
     columns[:, 2], columns[:, 4] = queue.key.queue_id, number
     columns[:, 3] = np.arange(low, high)
     return columns[first - low : last - low]
-
-
-def _first_from(queue: QueueFiles, place: int, low: int, high: int) -> int:
-    """Return the first entry that points at `place` or after it, by a binary search."""
-    while low < high:
-        middle = (low + high) // 2
-        entry = queue.entry(middle)
-        if entry is None or entry.is_filler:
-            raise Doubt(f"entry {middle} of queue {queue.key} leads to no record")
-        low, high = (low, middle) if entry.physical_offset >= place else (middle + 1, high)
-    return low

@@ -20,31 +20,24 @@ from rocketstore.errors import FormatError, StoreDamagedError
 from rocketstore.events import get_logger
 from rocketstore.format.queue_entry import KEPT_PLACE_BYTES
 from rocketstore.format.record import decode_record
-from rocketstore.pipeline.files import files_at, opened
+from rocketstore.pipeline.files import files_at, opened, read_part, stored_stop
 from rocketstore.pipeline.options import ANY_BROKER
 from rocketstore.pipeline.queues import (
+    ALL_OFFSETS,
     Doubt,
-    QueueRange,
-    check_brokers,
-    is_chosen,
+    QueueFiles,
+    chosen_queues,
+    chosen_stores,
     list_queues,
-    queue_files,
     queue_ranges,
 )
-from rocketstore.pipeline.stores import (
-    SegmentState,
-    find_stores,
-    first_store_timestamp_ms,
-    list_segments,
-)
-from rocketstore.scan.split import SegmentFile, plan_splits
+from rocketstore.pipeline.stores import SegmentState, first_store_timestamp_ms, list_segments
 from rocketstore.units import ByteRange, MiB, QueueKey
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from rocketstore.pipeline.options import ReadOptions
-    from rocketstore.pipeline.queues import QueueFiles
     from rocketstore.pipeline.stores import Segment, StorePlace
 
 _log = get_logger(__name__)
@@ -76,14 +69,12 @@ Piece = TypeVar("Piece")
 
 
 class SplitTask(NamedTuple):
-    """A byte range of one CommitLog file.
+    """A byte range of one CommitLog file; `start` and `stop` are positions in it.
 
     Attributes
     ----------
-    start, stop
-        Positions in the file.
     queue_ranges
-        The wanted range of each queue that has one.
+        The wanted queue offsets of each queue of which not all are wanted.
     data_stop
         Position after which the file holds zeros and nobody writes; None: to be looked up.
     queues, dispatched
@@ -94,7 +85,7 @@ class SplitTask(NamedTuple):
     segment: Segment
     start: int
     stop: int
-    queue_ranges: tuple[QueueRange, ...]
+    queue_ranges: tuple[tuple[QueueKey, range], ...] = ()
     data_stop: int | None = None
     queues: tuple[QueueKey, ...] = ()
     dispatched: int = 0
@@ -114,42 +105,39 @@ def plan_log(options: ReadOptions) -> list[tuple[SplitTask, ...]]:
         Files are missing between others or an offset is not there, and `failOnDataLoss` is set; or
         something cannot be read.
     """
-    stores = find_stores(options)
-    check_brokers(stores, options)
-    pieces: list[SplitTask] = []
-    for store in stores:
-        pieces += _plan_store(store, list_segments(store), options)
-    limit = bytes_per_task(sum(piece.byte_count for piece in pieces), options)
+    ranges = [one for store in chosen_stores(options) for one in _plan_store(store, options)]
+    limit = bytes_per_task(sum(one.byte_count for one in ranges), options)
     weight = stored_weight(limit)
     return grouped(
-        (part for piece in pieces for part in _cut(piece, limit)),
+        (part for one in ranges for part in _cut(one, limit)),
         limit,
         lambda part: weight(part.store.location, part.segment, part.start, part.stop),
     )
 
 
-def _plan_store(
-    store: StorePlace, listed: Sequence[Segment], options: ReadOptions
-) -> list[SplitTask]:
+def _plan_store(store: StorePlace, options: ReadOptions) -> list[SplitTask]:
+    """Return what is to be read of each file of a store."""
+    listed = list_segments(store)
     segments = [one for one in listed if one.state is not SegmentState.MISSING]
     if len(segments) < len(listed) and options.fail_on_data_loss and options.table != "damage":
-        raise _hole_error(next(one for one in listed if one.state is SegmentState.MISSING))
+        missing = next(one for one in listed if one.state is SegmentState.MISSING)
+        raise StoreDamagedError(
+            f"{missing.path} is missing: {missing.size} bytes of the log from physical offset "
+            f"{missing.base} on",
+            hint='to read what is there: option("failOnDataLoss", "false"); for a log in '
+            "several directories name them: storePathCommitLog",
+        )
     if not segments:
         return []
-    ranges = queue_ranges(store, segments, options) if options.has_offsets else ()
-    whole = []
+    ranges = queue_ranges(store, segments, options)
     low, high = options.starting_timestamp_ms, options.ending_timestamp_ms
-    for segment in in_time(store, segments, low, high):
-        written = _data_stop(store, segment)
-        # Of a file made in advance the end is found by reading what was never written: once is
-        # enough where nobody writes.
-        known = written if segment.is_last and not store.is_open else None
-        whole.append(SplitTask(store, segment, 0, written, ranges, known))
-    total = sum(one.byte_count for one in whole)
-    limit = max(options.max_split_bytes, -(-total // MOST_TASKS))
-    kept = [part for one in whole for part in _split(one, limit)]
+    kept = [_whole(store, one, ranges) for one in in_time(store, segments, low, high)]
     if options.has_topic_choice and kept:
-        kept = _within_queues(kept, store, segments, options)
+        try:
+            kept = _within_queues(kept, store, segments, options)
+        except Doubt as doubt:
+            what = "all of the log is read for the chosen queues"
+            _log.warning("%s: %s, since %s", store.location, what, doubt)
     chosen = options.topics or options.topic_pattern or options.queues or "all topics"
     _log.info(
         "%s: reads %d of %d bytes of the log for %s",
@@ -161,50 +149,45 @@ def _plan_store(
     return kept
 
 
-def _hole_error(missing: Segment) -> StoreDamagedError:
-    return StoreDamagedError(
-        f"{missing.path} is missing: {missing.size} bytes of the log from physical offset "
-        f"{missing.base} on",
-        hint='to read what is there: option("failOnDataLoss", "false"); for a log in '
-        "several directories name them: storePathCommitLog",
-    )
-
-
-def _data_stop(store: StorePlace, segment: Segment) -> int:
-    """Return where tasks need not look any further: files are made long before they are full."""
+def _whole(store: StorePlace, segment: Segment, ranges: Mapping[QueueKey, range]) -> SplitTask:
+    """Return all of a file that tasks need to look at: files are made long before they are full."""
+    task = SplitTask(store, segment, 0, segment.size, tuple(ranges.items()))
     if not segment.is_last:
-        return segment.size
+        return task
     files, _ = files_at(store.location)
     with opened(files, segment.path) as file:
-        return file.data_stop(segment.size)
-
-
-def _split(task: SplitTask, max_split_bytes: int) -> Iterator[SplitTask]:
-    # Cut where the whole file would be cut, so that the cuts do not depend on the filters.
-    file = SegmentFile(task.segment.path, task.segment.base, task.segment.size)
-    for part in plan_splits([file], max_split_bytes):
-        if part.start < task.stop:
-            yield task._replace(start=part.start, stop=min(part.stop, task.stop))
+        stop = file.data_stop(segment.size)
+    # The end is found by reading what was never written: once is enough where nobody writes.
+    return task._replace(stop=stop, data_stop=None if store.is_open else stop)
 
 
 # --- queues -------------------------------------------------------------------------------------
 
 
 def _within_queues(
-    pieces: list[SplitTask],
-    store: StorePlace,
-    segments: Sequence[Segment],
-    options: ReadOptions,
+    files: Sequence[SplitTask], store: StorePlace, segments: Sequence[Segment], options: ReadOptions
 ) -> list[SplitTask]:
-    """Return what of some ranges can hold records of the chosen queues; all where queues lie."""
-    try:
-        spans, queues, dispatched = _wanted_spans(store, segments, options, pieces[0].queue_ranges)
-    except Doubt as doubt:
-        _log.warning(
-            "%s: all of the log is read for the chosen queues, since %s", store.location, doubt
-        )
-        return pieces
-    said = [one._replace(queues=queues, dispatched=dispatched) for one in pieces]
+    """Return what of some files can hold records of the chosen queues; `Doubt` where queues lie."""
+    ranges = dict(files[0].queue_ranges)
+    listed, chosen = list_queues(store.location), chosen_queues(store, options)
+    _check_complete(chosen, ranges, options, store.broker_name)
+    log = _Log(store, segments)
+    with ThreadPoolExecutor(LOOKS_AT_ONCE, thread_name_prefix="rocketstore-plan") as pool:
+        # First: a writer that goes on must not get further in another queue than in these.
+        tail = []
+        dispatched = log.end
+        wanted = {key: ranges.get(key, ALL_OFFSETS) for key in chosen}
+        is_to_end = any(one.stop == ALL_OFFSETS.stop for one in wanted.values())
+        if is_to_end or not options.fail_on_data_loss:
+            ends = pool.map(log.last_record, listed)
+            dispatched = max((end for end in ends if end is not None), default=log.start)
+            tail = [ByteRange(dispatched, log.end)]
+        spans = [one for one in pool.map(log.span, wanted, wanted.values()) if one is not None]
+    # With fewer entries than records, or with many queues, a task has to scan.
+    is_scanned = len(chosen) > MOST_QUEUES or any(span.start < log.start for span in spans)
+    queues = () if is_scanned else tuple(chosen)
+    spans = _merged([*spans, *tail])
+    said = [one._replace(queues=queues, dispatched=dispatched) for one in files]
     return [part for one in said for part in _within(one, spans)]
 
 
@@ -218,44 +201,14 @@ def _within(task: SplitTask, spans: Sequence[ByteRange]) -> Iterator[SplitTask]:
         yield task._replace(start=start, stop=stop)
 
 
-def _wanted_spans(
-    store: StorePlace,
-    segments: Sequence[Segment],
-    options: ReadOptions,
-    ranges: Sequence[QueueRange],
-) -> tuple[list[ByteRange], tuple[QueueKey, ...], int]:
-    """Return where records of the chosen queues start, in order and apart.
-
-    And the queues that have an entry of each such record before a physical offset, none where not
-    all do, and that offset.
-    """
-    by_key = {QueueKey(one.topic, one.queue_id): one for one in ranges}
-    listed = list_queues(store.location)
-    chosen = [key for key in listed if is_chosen(options, store, key)]
-    _check_complete(chosen, by_key, options, store.broker_name)
-    log = _Log(store, segments)
-    with ThreadPoolExecutor(LOOKS_AT_ONCE, thread_name_prefix="rocketstore-plan") as pool:
-        # First: a writer that goes on must not get further in another queue than in these.
-        tail = []
-        dispatched = log.end
-        wanted = [by_key.get(key, QueueRange(*key, 0, None)) for key in chosen]
-        if not options.fail_on_data_loss or any(one.stop is None for one in wanted):
-            ends = pool.map(log.last_record, listed)
-            dispatched = max((end for end in ends if end is not None), default=log.start)
-            tail = [ByteRange(dispatched, log.end)]
-        spans = [one for one in pool.map(log.span, wanted) if one is not None]
-    is_whole = len(chosen) <= MOST_QUEUES and not any(span.start < log.start for span in spans)
-    return _merged([*spans, *tail]), tuple(chosen) if is_whole else (), dispatched
-
-
 def _check_complete(
     chosen: Sequence[QueueKey],
-    by_key: Mapping[QueueKey, QueueRange],
+    ranges: Mapping[QueueKey, range],
     options: ReadOptions,
     broker: str,
 ) -> None:
     """Doubt where a queue that the query may mean has no directory."""
-    wanted = set(by_key)
+    wanted = set(ranges)
     for place in options.queues or ():
         if place.broker in (ANY_BROKER, broker):
             wanted.add(QueueKey(place.topic, place.queue_id))
@@ -311,35 +264,31 @@ class _Log:
 
     def last_record(self, key: QueueKey) -> int | None:
         """Return where the record of a queue's last entry starts; None where none does."""
-        queue = queue_files(self.store.location, key)
+        queue = QueueFiles(self.store.location, key)
         return self._record_start(queue, queue.written_stop() - 1)
 
-    def span(self, wanted: QueueRange) -> ByteRange | None:
-        """Return where records of a queue's range start, from the first to the last, if any do."""
-        queue = queue_files(self.store.location, QueueKey(wanted.topic, wanted.queue_id))
+    def span(self, key: QueueKey, wanted: range) -> ByteRange | None:
+        """Return where records of a queue start, from the first to the last, if any do."""
+        queue = QueueFiles(self.store.location, key)
         maximum = queue.written_stop()
         _check_whole(queue, maximum)
         first = self._first_kept(queue)
         start = first if wanted.start <= first else queue.next_message(wanted.start, maximum)[0]
-        stop = maximum if wanted.stop is None else min(wanted.stop, maximum)
+        stop = min(wanted.stop, maximum)
         if start >= stop:
             return None
-        low, high = self._stated_start(queue, start), self._stated_start(queue, stop - 1)
+        low, high = self._record_start(queue, start), self._record_start(queue, stop - 1)
+        if low is None or high is None:
+            number = start if low is None else stop - 1
+            raise Doubt(f"entry {number} of queue {key} leads to no record that says so")
         if low > high:
-            raise Doubt(f"entry {stop - 1} of queue {queue.key} points before entry {start}")
+            raise Doubt(f"entry {stop - 1} of queue {key} points before entry {start}")
         before = queue.entry(first - 1)
         if wanted.start <= first and first > 0 and (before is None or before.is_filler):
             # The log may hold records before the first kept entry, since no entry is before it.
             # Fillers say nothing: 4.9 writes them for records that it did not enter after a crash.
             low = self.start - 1  # which says so
         return ByteRange(low, high + 1)
-
-    def _stated_start(self, queue: QueueFiles, number: int) -> int:
-        """Return where the record of an entry starts, which says so itself."""
-        at = self._record_start(queue, number)
-        if at is None:
-            raise Doubt(f"entry {number} of queue {queue.key} leads to no record that says so")
-        return at
 
     def _first_kept(self, queue: QueueFiles) -> int:
         """Return the first entry that points into the log; fillers and expired ones come before."""
@@ -364,14 +313,11 @@ class _Log:
     def _record_start(self, queue: QueueFiles, number: int) -> int | None:
         """Return where the record of an entry starts, None unless the record says so itself."""
         entry = queue.entry(number)
-        if entry is None or entry.is_filler or entry.record_size > _MOST_RECORD_BYTES:
+        segment = None if entry is None else segment_at(self.segments, entry.physical_offset)
+        if entry is None or segment is None or entry.record_size > _MOST_RECORD_BYTES:
             return None
         at = entry.physical_offset
-        segment = segment_at(self.segments, at)
-        if segment is None:
-            return None
-        with opened(self.files, segment.path) as file:
-            content = file.read(at - segment.base, entry.record_size)
+        content = read_part(self.files, segment.path, at - segment.base, entry.record_size)
         try:
             found = decode_record(content, 0, base=at, check_crc=False)
         except FormatError:
@@ -455,21 +401,18 @@ def stored_weight(limit: int) -> Callable[[str, Segment, int, int], int]:
     It takes the store's location, the file, and where the range begins and ends. What was never
     written weighs next to nothing: a task costs Spark 0.1 s, a hole a question.
     """
-
-    @cache
-    def stored_stop(location: str, segment: Segment) -> int:
-        files, _ = files_at(location)
-        return files.stored_stop(segment.path, segment.size)
+    stop_of = cache(stored_stop)
 
     def weight(location: str, segment: Segment, start: int, stop: int) -> int:
-        stored = min(stop, stored_stop(location, segment)) - start
+        stored = min(stop, stop_of(location, segment.path, segment.size)) - start
         return max(stored, min(stop - start, limit // PIECES_OF_TASK))
 
     return weight
 
 
 def _cut(task: SplitTask, limit: int) -> list[SplitTask]:
-    """Cut a piece that is larger than a task, where many of them are asked for."""
+    """Cut a range that is larger than a task into equal parts."""
     count = -(-task.byte_count // limit)
-    edges = [task.start + task.byte_count * part // count for part in range(count + 1)]
+    edges = [task.start + task.byte_count * part // count for part in range(count)]
+    edges.append(task.stop)
     return [task._replace(start=a, stop=b) for a, b in itertools.pairwise(edges)]

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from rocketstore.pipeline.options import ReadOptions
-    from rocketstore.pipeline.queues import QueueRange
+    from rocketstore.units import QueueKey
 
     Mask = npt.NDArray[np.bool_]
 
@@ -55,7 +55,10 @@ LAST_TIMESTAMP_MS: Final = 253_402_300_799_999
 
 
 def select(
-    columns: RecordColumns, options: ReadOptions, ranges: Sequence[QueueRange], broker: str
+    columns: RecordColumns,
+    options: ReadOptions,
+    ranges: Sequence[tuple[QueueKey, range]],
+    broker: str,
 ) -> RecordColumns:
     """Return the wanted records of a batch."""
     masks = list(_masks(columns, options, ranges, broker))
@@ -66,7 +69,10 @@ def select(
 
 
 def _masks(
-    columns: RecordColumns, options: ReadOptions, ranges: Sequence[QueueRange], broker: str
+    columns: RecordColumns,
+    options: ReadOptions,
+    ranges: Sequence[tuple[QueueKey, range]],
+    broker: str,
 ) -> Iterator[Mask]:
     if options.starting_timestamp_ms is not None:
         yield columns.store_timestamp >= options.starting_timestamp_ms
@@ -89,11 +95,9 @@ def _masks(
         chosen = [one for one in options.queues if one.broker in (ANY_BROKER, broker)]
         queues = [in_queue(one.topic, one.queue_id) for one in chosen]
         yield np.logical_or.reduce([np.zeros(len(columns), dtype=np.bool_), *queues])
-    for one in ranges:
-        outside = columns.queue_offset < one.start
-        if one.stop is not None:
-            outside |= columns.queue_offset >= one.stop
-        yield ~(outside & in_queue(one.topic, one.queue_id))
+    for key, wanted in ranges:
+        outside = (columns.queue_offset < wanted.start) | (columns.queue_offset >= wanted.stop)
+        yield ~(outside & in_queue(*key))
 
 
 def _distinct(columns: RecordColumns, name: str) -> tuple[list[str], npt.NDArray[np.int64]]:

@@ -1,11 +1,12 @@
 """ConsumeQueues as planners read them: which are chosen, bounds and entries, by a few small reads.
 
 Law: an entry is a hint for pruning, never an answer. A range of the log is left out only because of
-entries whose record was looked at; where a queue is missing, damaged or behind, more is read.
+entries whose record was looked at; where a queue is missing, damaged or late, more is read.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
@@ -23,6 +24,7 @@ from rocketstore.format.queue_entry import (
 )
 from rocketstore.pipeline.files import files_at, opened
 from rocketstore.pipeline.options import ANY_BROKER, EARLIEST, LATEST, QueuePlace
+from rocketstore.pipeline.stores import find_stores
 from rocketstore.units import QueueKey
 
 if TYPE_CHECKING:
@@ -31,6 +33,9 @@ if TYPE_CHECKING:
     from rocketstore.pipeline.files import Files, OpenFile
     from rocketstore.pipeline.options import ReadOptions
     from rocketstore.pipeline.stores import Segment, StorePlace
+
+ALL_OFFSETS: Final = range(2**62)
+"""Of a queue from its beginning to its end, wherever that will be."""
 
 _CHUNK_ROWS: Final = 65_536
 
@@ -63,13 +68,14 @@ def stored_rows(
 class QueueFiles:
     """The files of one queue, in order; between two of them entries may be missing."""
 
-    def __init__(self, system: Files, key: QueueKey, directory: str) -> None:
-        self.system = system
+    def __init__(self, location: str, key: QueueKey) -> None:
+        self.system, root = files_at(location)
         self.key = key
+        directory = f"{root}/{CONSUME_QUEUE_DIRECTORY}/{key.topic}/{key.queue_id}"
         self.files = sorted(
             (
                 QueueFile(entry.path, base // ENTRY_SIZE_BYTES, entry.size // ENTRY_SIZE_BYTES)
-                for entry in system.list(directory)
+                for entry in self.system.list(directory)
                 if (base := parse_file_name(entry.name)) is not None and not entry.is_directory
             ),
             key=lambda file: file.first,
@@ -91,14 +97,10 @@ class QueueFiles:
     def written_stop(self) -> int:
         """Return the queue offset after the last written entry."""
         for file in reversed(self.files):
-            low, high = 0, file.entry_count
             with opened(self.system, file.path) as opened_file:
-                while low < high:
-                    middle = (low + high) // 2
-                    is_written = _entry_at(opened_file, middle) is not None
-                    low, high = (middle + 1, high) if is_written else (low, middle)
-            if low:
-                return file.first + low
+                count = _written_count(opened_file, file.entry_count)
+            if count:
+                return file.first + count
         return self.first_offset
 
     def min_offset(self, log_min: int) -> int:
@@ -159,6 +161,13 @@ def _entry_at(file: OpenFile, number: int) -> QueueEntry | None:
     return entry if entry is not None and entry.is_written else None
 
 
+def _written_count(file: OpenFile, count: int) -> int:
+    return bisect_left(range(count), True, key=lambda number: _entry_at(file, number) is None)  # noqa: FBT003
+
+
+# --- which are chosen ---------------------------------------------------------------------------
+
+
 def list_queues(location: str) -> list[QueueKey]:
     """Return the queues that have a directory, by topic and number."""
     files, root = files_at(location)
@@ -171,23 +180,9 @@ def list_queues(location: str) -> list[QueueKey]:
     ]
 
 
-def queue_files(location: str, key: QueueKey) -> QueueFiles:
-    """Return the files of a queue; none when there is no such queue."""
-    files, root = files_at(location)
-    directory = f"{root}/{CONSUME_QUEUE_DIRECTORY}/{key.topic}/{key.queue_id}"
-    return QueueFiles(files, key, directory)
-
-
-# --- which are chosen ---------------------------------------------------------------------------
-
-
-class QueueRange(NamedTuple):
-    """Queue offsets ``[start, stop)`` of a queue; `stop` None is the end, wherever that will be."""
-
-    topic: str
-    queue_id: int
-    start: int
-    stop: int | None
+def chosen_queues(store: StorePlace, options: ReadOptions) -> list[QueueKey]:
+    """Return the queues that the options choose and that have a directory."""
+    return [key for key in list_queues(store.location) if is_chosen(options, store, key)]
 
 
 def is_chosen(options: ReadOptions, store: StorePlace, key: QueueKey) -> bool:
@@ -198,11 +193,13 @@ def is_chosen(options: ReadOptions, store: StorePlace, key: QueueKey) -> bool:
     return any(QueuePlace(key.topic, one, key.queue_id) in options.queues for one in brokers)
 
 
-def check_brokers(stores: Sequence[StorePlace], options: ReadOptions) -> None:
-    """Refuse offsets of stores that the query does not read, and an assignment of no other.
+def chosen_stores(options: ReadOptions) -> list[StorePlace]:
+    """Return the stores of a query.
 
-    They would be passed over, and more rows read than were asked for.
+    Offsets of a store that is not among them are refused, and an assignment of no other: they
+    would be passed over, and more rows read than were asked for.
     """
+    stores = find_stores(options)
     known = {ANY_BROKER, *(store.broker_name for store in stores)}
     assigned = {place.broker for place in options.queues or ()}
     named = {
@@ -219,55 +216,49 @@ def check_brokers(stores: Sequence[StorePlace], options: ReadOptions) -> None:
                 value=name,
                 hint=f"the stores are {', '.join(sorted(known - {ANY_BROKER}))}",
             )
+    return stores
 
 
 def queue_ranges(
     store: StorePlace, segments: Sequence[Segment], options: ReadOptions
-) -> tuple[QueueRange, ...]:
-    """Return the range of every queue that a query gives a first or a last offset.
+) -> dict[QueueKey, range]:
+    """Return the queue offsets of every queue that a query gives a first or a last one.
 
     One that has expired or does not exist yet is an error where `failOnDataLoss` is set.
     """
     starting = _of_broker(options.starting_offsets, store.broker_name)
     ending = _of_broker(options.ending_offsets, store.broker_name)
-    ranges = []
+    ranges = {}
     for key in sorted(starting.keys() | ending.keys()):
         start, stop = starting.get(key, EARLIEST), ending.get(key, LATEST)
         if options.fail_on_data_loss:
-            _check_there(store, segments, queue_files(store.location, key), start, stop)
-        ranges.append(
-            QueueRange(*key, 0 if start == EARLIEST else start, None if stop == LATEST else stop)
-        )
-    return tuple(ranges)
+            _check_there(store, segments, key, start, stop)
+        ranges[key] = range(max(start, 0), ALL_OFFSETS.stop if stop == LATEST else stop)
+    return ranges
 
 
 def _of_broker(offsets: Mapping[QueuePlace, int], broker: str) -> dict[QueueKey, int]:
     """Return the offsets that hold for a broker; the ones that name it win."""
-    found = {}
-    for name in (ANY_BROKER, broker):
-        for place, offset in offsets.items():
-            if place.broker == name:
-                found[QueueKey(place.topic, place.queue_id)] = offset
-    return found
+    places = [place for place in offsets if place.broker in (ANY_BROKER, broker)]
+    places.sort(key=lambda place: place.broker)
+    return {QueueKey(place.topic, place.queue_id): offsets[place] for place in places}
 
 
 def _check_there(
-    store: StorePlace, segments: Sequence[Segment], queue: QueueFiles, start: int, stop: int
+    store: StorePlace, segments: Sequence[Segment], key: QueueKey, start: int, stop: int
 ) -> None:
-    problem = None
+    queue = QueueFiles(store.location, key)
     maximum = queue.written_stop()
     minimum = queue.min_offset(segments[0].base) if segments else maximum
     if not queue.files:
-        problem = f"{store.location} has no queue {queue.key}"
-    elif start not in (EARLIEST, LATEST) and not minimum <= start <= maximum:
-        problem = (
-            f"queue {queue.key} of {store.location}: startingOffsets asks for {start}, "
-            f"there are {minimum} to {maximum}"
-        )
-    elif stop not in (EARLIEST, LATEST) and stop > maximum:
-        problem = (
-            f"queue {queue.key} of {store.location}: endingOffsets asks for {stop}, "
-            f"the queue ends at {maximum}"
-        )
-    if problem is not None:
-        raise StoreError(problem, hint='to read what is there: option("failOnDataLoss", "false")')
+        problem = f"there is no queue {key}"
+    elif start != EARLIEST and not minimum <= start <= maximum:
+        problem = f"startingOffsets asks for {start}, there are {minimum} to {maximum}"
+    elif stop > maximum:
+        problem = f"endingOffsets asks for {stop}, the queue ends at {maximum}"
+    else:
+        return
+    raise StoreError(
+        f"queue {key} of {store.location}: {problem}",
+        hint='to read what is there: option("failOnDataLoss", "false")',
+    )

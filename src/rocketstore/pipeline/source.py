@@ -149,21 +149,21 @@ class StoreReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         """Return the tasks; of an empty list Spark would make one whose value is None."""
-        from rocketstore.pipeline.tables import table_named  # noqa: PLC0415 - as above
+        from rocketstore.pipeline.tables import READERS  # noqa: PLC0415 - as above
 
         with plain_errors():
-            tasks = table_named(self.read_options.table).plan(self.read_options)
+            tasks = READERS[self.read_options.table].plan(self.read_options)
         return [TaskPartition(task) for task in tasks]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one task."""
         from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415 - as above
 
-        from rocketstore.pipeline.tables import table_named  # noqa: PLC0415 - as above
+        from rocketstore.pipeline.tables import READERS  # noqa: PLC0415 - as above
 
         if partition.value is None:
             return
-        table = table_named(self.read_options.table)
+        table = READERS[self.read_options.table]
         schema = to_arrow_schema(self.row_schema, timezone="UTC")
         with plain_errors():
             yield from table.read(partition.value, self.read_options, schema)

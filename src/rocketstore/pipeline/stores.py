@@ -38,7 +38,7 @@ from rocketstore.format.markers import (
     LOCK_FILE_NAME,
 )
 from rocketstore.format.metadata_json import BACKUP_SUFFIX, decode_table
-from rocketstore.pipeline.files import files_at, is_remote, joined, last_name, local_path, opened
+from rocketstore.pipeline.files import files_at, is_remote, joined, last_name, local_path, read_part
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -294,7 +294,7 @@ def _listed(store: StorePlace) -> list[Segment]:
     # Names are multiples of the size. Where they are none of the longest file's, all were cut off.
     file_size = longest if not steps or min(steps) % longest == 0 else min(steps)
     last = len(entries) - 1
-    while last and not any(_read(files, entries[last][1].path, 0, 8)):
+    while last and not any(read_part(files, entries[last][1].path, 0, 8)):
         last -= 1
     segments: list[Segment] = []
     reached = entries[0][0]
@@ -311,11 +311,6 @@ def _listed(store: StorePlace) -> list[Segment]:
     return segments
 
 
-def _read(files: Files, path: str, position: int, size: int) -> bytes:
-    with opened(files, path) as file:
-        return file.read(position, size)
-
-
 def first_store_timestamp_ms(location: str, segment: Segment) -> int | None:
     """Return when the first record of a file was stored; None when no record stands there."""
     if segment.state is SegmentState.MISSING:
@@ -329,7 +324,7 @@ def store_timestamp_ms(location: str, segment: Segment, physical_offset: int) ->
     Only the record's own address vouches for it: enough to leave a file out with a margin.
     """
     files, _ = files_at(location)
-    head = _read(files, segment.path, physical_offset - segment.base, _HEAD_BYTES)
+    head = read_part(files, segment.path, physical_offset - segment.base, _HEAD_BYTES)
     if len(head) < _HEAD_BYTES or head[4:8] not in _MAGICS:
         return None
     if int.from_bytes(head[28:36], "big") != physical_offset:
@@ -369,7 +364,7 @@ def read_metadata(store: StorePlace, name: str, table: type[Table]) -> Table | N
         if not sizes.get(wanted):
             continue
         try:
-            return decode_table(_read(files, f"{directory}/{wanted}", 0, sizes[wanted]), table)
+            return decode_table(read_part(files, f"{directory}/{wanted}", 0, sizes[wanted]), table)
         except FormatError as error:
             problems.append(f"{directory}/{wanted} cannot be read: {error}")
     if problems:

@@ -150,6 +150,6 @@ def test_a_table_that_cannot_be_read_is_an_error_and_none_at_all_is_not(copy):
 
 def test_many_queues_are_many_tasks(copy, monkeypatch):
     whole = {table: read_table(copy, table=table) for table in ("queues", "topics")}
-    monkeypatch.setattr("rocketstore.pipeline.tables.queue_tables.QUEUES_PER_TASK", 3)
+    monkeypatch.setattr("rocketstore.pipeline.tables.QUEUES_PER_TASK", 3)
     for table, rows in whole.items():
         assert read_table(copy, table=table) == rows

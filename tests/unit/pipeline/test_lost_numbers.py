@@ -8,7 +8,7 @@ import pytest
 
 from rocketstore import Message
 from rocketstore.errors import StoreError
-from rocketstore.pipeline.queues import queue_files
+from rocketstore.pipeline.queues import QueueFiles
 from rocketstore.units import QueueKey
 from support.pipeline_tables import read_table
 from support.small_store import (
@@ -62,7 +62,7 @@ def test_offsets_are_found_on_both_sides_of_fillers(filled, options, wanted):
 
 def test_a_queue_begins_at_its_first_message_and_not_behind_fillers(filled):
     root, _ = filled
-    queue = queue_files(str(root), QueueKey("Topic0", 0))
+    queue = QueueFiles(str(root), QueueKey("Topic0", 0))
     assert queue.min_offset(0) == 0
     assert queue.min_offset(1) == 1
     # All that was stored before the fillers is gone: what follows them is the first.

@@ -428,7 +428,7 @@ def test_a_store_is_read_alike_through_pyarrow_s_file_systems(basic, monkeypatch
         table: read_table(basic, table=table) for table in ("messages", "consumequeue", "index")
     }
     for module in ("stores", "queues", "planning", "log_read",
-                   "tables.entry_tables"):  # fmt: skip
+                   "tables"):  # fmt: skip
         monkeypatch.setattr(f"rocketstore.pipeline.{module}.files_at", elsewhere)
     for table, rows in here.items():
         assert read_table(basic, table=table, maxSplitBytes="100k") == rows

@@ -135,11 +135,10 @@ def test_a_hole_is_a_question_to_the_disk(tmp_path):
     with path.open("r+b") as file:
         file.truncate(GIB)
     with files.opened(files.LocalFiles(), str(path)) as file:
-        assert not file.is_hole(0)
-        assert not file.is_hole(65_535)
-        assert file.is_hole(65_536)
-        assert file.is_hole(GIB // 2)
+        assert file.last_hole(GIB) == 65_536
         assert file.data_stop(GIB) == 65_536
+    assert files.stored_stop(str(tmp_path), str(path), GIB) == 65_536
+    assert files.stored_stop(str(tmp_path), str(tmp_path / "gone"), GIB) == GIB
 
 
 def test_zeros_that_no_blank_covers_are_damage_however_the_file_is_cut(tmp_path):

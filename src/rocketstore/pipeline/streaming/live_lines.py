@@ -27,7 +27,7 @@ from rocketstore.format.blank import BLANK_MAGIC
 from rocketstore.format.queue_entry import filler_mask, written_mask
 from rocketstore.pipeline.files import files_at, opened
 from rocketstore.pipeline.planning import in_time
-from rocketstore.pipeline.queues import queue_files
+from rocketstore.pipeline.queues import QueueFiles
 from rocketstore.pipeline.stores import SegmentState, list_segments, store_timestamp_ms
 from rocketstore.pipeline.streaming.stream_options import WHOLE_LOG, Place
 from rocketstore.pipeline.streaming.stream_read import LOOK_BYTES, QueueSpan, StreamTask, pieces
@@ -307,7 +307,7 @@ class LiveQueue:
         self.store = log.store
         self.queue = queue
         self.key: Key = (log.store.broker_name, queue.topic, str(queue.queue_id))
-        self.files = queue_files(log.store.location, queue)
+        self.files = QueueFiles(log.store.location, queue)
 
     def __str__(self) -> str:
         return f"queue {self.queue} of {self.store.location}"
