@@ -62,13 +62,13 @@ def test_a_split_is_counted_once_however_many_tables_are_made_of_it(
 
     monkeypatch.setattr(report_job, "count_task", count)
     pipeline.report(spark, store, tmp_path / "report")
-    assert len(list(counts.iterdir())) == len(plan_report(str(store)).tasks)
+    assert len(list(counts.iterdir())) == len(plan_report(store, tmp_path / "other").tasks)
 
 
 def test_a_file_that_goes_away_meanwhile_is_one_clear_error(spark, tmp_path, monkeypatch):
     write_log(tmp_path / "store", busy_puts(500))
     log = next((tmp_path / "store" / "commitlog").iterdir())
-    plan = plan_report(str(tmp_path / "store"))
+    plan = plan_report(tmp_path / "store", tmp_path / "report")
     log.unlink()
     monkeypatch.setattr(report_job, "plan_report", lambda *_, **__: plan)
     with pytest.raises(StoreError, match="cannot be read"):

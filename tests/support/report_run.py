@@ -4,23 +4,16 @@ from __future__ import annotations
 
 import pickle
 from html.parser import HTMLParser
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rocketstore.pipeline.jobs.publishing import published
 from rocketstore.pipeline.jobs.report.partial_groups import ROWS, count_task, grouped
-from rocketstore.pipeline.jobs.report.report_job import (
-    Report,
-    checked_place,
-    plan_report,
-    write_report,
-)
+from rocketstore.pipeline.jobs.report.report_job import Report, plan_report, write_report
 from rocketstore.units import MiB
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 VOID = {"meta", "br", "hr", "img", "input", "link"}
 
@@ -34,17 +27,15 @@ def make_report(
     **options: Any,
 ) -> Report:
     """Return a report as ``rocketstore.pipeline.report`` writes it."""
-    plan = plan_report(str(store), max_split_bytes=split_bytes, now_ms=now_ms, **options)
-    place = checked_place(out, plan)
+    plan = plan_report(store, out, max_split_bytes=split_bytes, now_ms=now_ms, **options)
     parts = [ROWS.empty_table()]
     for task in plan.tasks:
         parts += map(pa.table, count_task(pickle.loads(pickle.dumps(task))))  # noqa: S301
-    with published(str(place)) as name:
-        directory = type(place)(name)
+    with published(str(plan.place)) as name:
+        directory = Path(name)
         (directory / "groups").mkdir()
         pq.write_table(grouped(pa.concat_tables(parts)), directory / "groups" / "all.parquet")
-        summary = write_report(plan, directory)
-    return Report(*(place / name for name in ("index.html", "tables", "report.json")), summary)
+        return write_report(plan, directory)
 
 
 def tables_of(report: Report) -> dict[str, list[dict[str, Any]]]:

@@ -164,7 +164,7 @@ LEAKY_PLACE = "s3://AKIAUSER:verysecret@bucket/place"
         lambda store, tmp: rebuilt_here(store, target=LEAKY_PLACE),
         lambda store, tmp: prove_rebuild(None, LEAKY_PLACE),
         lambda store, tmp: audited(LEAKY_PLACE),
-        lambda store, tmp: plan_report(LEAKY_PLACE),
+        lambda store, tmp: plan_report(LEAKY_PLACE, tmp / "report"),
         lambda store, tmp: parse_sink_options({"path": LEAKY_PLACE}, streaming=False),
     ],
 )

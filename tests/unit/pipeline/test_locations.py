@@ -8,7 +8,7 @@ import pytest
 
 from rocketstore.errors import ConfigError, NotAStoreError
 from rocketstore.pipeline.files import local_path
-from rocketstore.pipeline.jobs.report.report_job import checked_place, plan_report
+from rocketstore.pipeline.jobs.report.report_job import plan_report
 from rocketstore.pipeline.sink.sink_writer import parse_sink_options
 from support.archiving import archived, log_bytes
 from support.audit_runs import audited
@@ -69,7 +69,7 @@ def test_jobs_work_on_the_same_places(root, form, tmp_path):
 def test_a_sink_and_a_report_name_the_same_places(root, form):
     assert parse_sink_options({"path": form(str(root))}, streaming=False).root == str(root)
     with pytest.raises(ConfigError, match="lies inside the store"):
-        checked_place(form(str(root / "report")), plan_report(form(str(root))))
+        plan_report(form(str(root)), form(str(root / "report")))
 
 
 def test_a_path_is_taken_as_it_is(tmp_path):

@@ -14,7 +14,7 @@ import pytest
 
 from rocketstore.errors import NotAStoreError
 from rocketstore.pipeline.jobs.report import partial_groups
-from rocketstore.pipeline.jobs.report.page_charts import (
+from rocketstore.pipeline.jobs.report.report_page import (
     NOTHING,
     count_text,
     duration_text,
@@ -379,7 +379,7 @@ def test_what_is_drawn_leaves_the_process_able_to_find_what_is_installed():
     code = """
 import importlib.metadata
 import sys
-from rocketstore.pipeline.jobs.report.page_charts import Bar, bar_chart
+from rocketstore.pipeline.jobs.report.report_page import Bar, bar_chart
 
 bar_chart("a chart", [Bar(1, "a", "1")])
 importlib.metadata.distribution("pygal")

@@ -47,14 +47,14 @@ def report(
         How to print.
     """
     from rocketstore import pipeline
-    from rocketstore.pipeline.jobs.report.report_job import checked_place, plan_report, run_report
+    from rocketstore.pipeline.jobs.report.report_job import plan_report, run_report
 
     config = (settings or StoreSettings()).load(store)
     place = out or Path(f"rocketstore-report-{datetime.now():%Y%m%d-%H%M%S}")  # noqa: DTZ005 - a name
-    planned = plan_report(store, config, max_split_bytes=max(split_mib, 1) * MiB)
-    checked_place(place, planned)
+    # What is wrong with the places is said before Spark is started, which takes seconds.
+    planned = plan_report(store, place, config, max(split_mib, 1) * MiB)
     spark = pipeline.session(master, quiet=True)
-    _print_report(run_report(spark, planned, place), output)
+    _print_report(run_report(spark, planned), output)
     return 0
 
 

@@ -18,13 +18,12 @@ damage     a range each          topic (reason), detail (evidence), least (posit
 notes      name                  messages: what belongs to no other part
 =========  ====================  ==============================================================
 
-Law: what a task holds is bounded: a block of `BLOCK_BYTES`, of which `NAME_CAPACITY` tags and keys
-of at most `NAME_MAX_BYTES` are kept, and `MOST_ROWS` groups; more go to Spark at once.
+Law: a task holds a block of `BLOCK_BYTES`, and yields its groups: of tags and keys `NAME_CAPACITY`
+at most, each of at most `NAME_MAX_BYTES`.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -36,10 +35,11 @@ from rocketstore.pipeline.log_read import read_split
 from rocketstore.scan.columns import Column
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator, Mapping
 
     import numpy.typing as npt
 
+    from rocketstore.pipeline.log_read import FoundDamage
     from rocketstore.pipeline.planning import SplitTask
     from rocketstore.scan.columns import RecordColumns
 
@@ -57,11 +57,11 @@ MEASURES: Final = dict.fromkeys(
 ) | {"least": "min", "most": "max", "firstMs": "min", "lastMs": "max"}
 """Each with the function that joins two of them."""
 
-SCHEMA: Final = ", ".join(
-    [f"{name} STRING" for name in TEXTS] + [f"{name} BIGINT" for name in ("number", *MEASURES)]
-)
 ROWS: Final = pa.schema(
     [(name, pa.string() if name in TEXTS else pa.int64()) for name in (*KEYS, *MEASURES)]
+)
+SCHEMA: Final = ", ".join(
+    f"{name} {'STRING' if name in TEXTS else 'BIGINT'}" for name in ROWS.names
 )
 _OF_ONE_BROKER: Final = ("queues", "delays")
 
@@ -69,15 +69,11 @@ BLOCK_BYTES: Final = 2**23
 """Of numbers and names of records, which are grouped together: some ten thousand records. Grouping
 costs about 0.3 ms before the first row."""
 
-MOST_ROWS: Final = 131_072
 NAME_CAPACITY: Final = 8_192
 """Tags, and keys, that a block counts exactly."""
 
 NAME_MAX_BYTES: Final = 256
 """Longer tags and keys are counted by their beginning: a key may be 32 KB long."""
-
-DAMAGE_ROWS: Final = 10_000
-"""Most damaged ranges of a split that are listed; all are counted."""
 
 RECONSUME_TIMES_MAX: Final = 100
 """More are counted as so many: a group gives up after 16 by default."""
@@ -99,10 +95,7 @@ WAYS: Final = ("direct", "delayed", "retried", "committed")
 """How a message came to where it is stored. All but the first carry the born time of an earlier
 record, so the time from born to stored is not how long storing took."""
 
-NOTES: Final = (
-    "keys", "keysMissedAtMost", "tagsMissedAtMost", "namesCut", "unlistedDamage",
-    "withoutStoreTime", "withoutLatency",
-)  # fmt: skip
+NOTES: Final = ("keys", "keysMissedAtMost", "tagsMissedAtMost", "namesCut", "withoutStoreTime")
 """Counts that belong to no table."""
 
 _DELAY_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
@@ -117,17 +110,9 @@ _PICKED: Final = (
 class ReportTask(NamedTuple):
     """Byte ranges for one worker, and what is known without reading them.
 
-    Attributes
-    ----------
-    width_ms
-        Of the buckets of time.
-    now_ms
-        When the report was asked for.
-    delays_ms
-        The delay of each level, from 1.
-    delivered
-        By store's name and level, the queue offset of the next delayed message to deliver, of
-        ``delayOffset.json``; None where that file cannot be read.
+    `width_ms` is that of the buckets of time, `now_ms` when the report was asked for, `delays_ms`
+    has the delay of each level. `delivered` has, by store's name and level, the queue offset of the
+    next delayed message to deliver, of ``delayOffset.json``; None where that cannot be read.
     """
 
     splits: tuple[SplitTask, ...]
@@ -140,39 +125,39 @@ class ReportTask(NamedTuple):
 def count_task(task: ReportTask) -> Iterator[Any]:
     """Yield the groups of a task, as rows of `SCHEMA`."""
     for broker_name, splits in groupby(task.splits, lambda split: split.store.broker_name):
-        tally = Tally(broker_name, task)
+        block = Block(broker_name, task)
         for split in splits:
-            yield from _count_split(split, tally)
-        yield from tally.taken()
+            for columns, found in read_split(split):
+                yield _of_file(split, columns, found)
+                if len(columns):
+                    yield from block.add(columns)
+        yield from block.groups()
 
 
-def _count_split(split: SplitTask, tally: Tally) -> Iterator[Any]:
-    segment = split.segment
-    file = Counter(dict.fromkeys(("messages", "bytes", "most", "damagedRanges", "damagedBytes"), 0))
-    listed: list[dict[str, Any]] = []
-    for columns, found in read_split(split):
-        if len(columns):
-            yield from tally.add(columns)
-            file["messages"] += len(columns)
-            file["bytes"] += int(columns.size.sum())
-            file["most"] = int(columns.physical_offset[-1] + columns.size[-1]) - segment.base
-        for damage, is_torn_tail in found:
-            if is_torn_tail and split.store.is_open:
-                continue
-            end = min(damage.range.stop - segment.base, segment.file_size)
-            file["most"] = max(file["most"], end)
-            file["damagedRanges"] += 1
-            file["damagedBytes"] += damage.range.size
-            if len(listed) < DAMAGE_ROWS:
-                position = damage.range.start - segment.base
-                place = {"number": damage.range.start, "least": position}
-                reason = {"topic": damage.reason.value, "detail": damage.evidence}
-                listed.append(place | reason | {"damagedBytes": damage.range.size})
-    tally.notes["unlistedDamage"] += file["damagedRanges"] - len(listed)
-    of_file = {"brokerName": split.store.broker_name, "name": segment.path}
-    rows = [{"part": "damage"} | of_file | one for one in listed]
-    rows.append({"part": "files"} | of_file | {"number": segment.base} | file)
-    yield from pa.Table.from_pylist(rows, schema=ROWS).to_batches()
+def _of_file(split: SplitTask, columns: RecordColumns, found: list[FoundDamage]) -> Any:
+    """Return what a file gets of a batch, and a row for each damaged range."""
+    lost = [one.damage for one in found if not (one.is_torn_tail and split.store.is_open)]
+    base = split.segment.base
+    ends = [min(one.range.stop - base, split.segment.file_size) for one in lost]
+    if len(columns):
+        ends.append(int(columns.physical_offset[-1] + columns.size[-1]) - base)
+    rows: list[dict[str, Any]] = [
+        {
+            "part": "files",
+            "number": base,
+            "messages": len(columns),
+            "bytes": int(columns.size.sum()),
+            "most": max(ends, default=0),
+            "damagedRanges": len(lost),
+            "damagedBytes": sum(one.range.size for one in lost),
+        }
+    ]
+    for one in lost:
+        place = {"part": "damage", "number": one.range.start, "least": one.range.start - base}
+        reason = {"topic": one.reason.value, "detail": one.evidence}
+        rows.append(place | reason | {"damagedBytes": one.range.size})
+    of_file = {"brokerName": split.store.broker_name, "name": split.segment.path}
+    return pa.RecordBatch.from_pylist([of_file | row for row in rows], schema=ROWS)
 
 
 def bucket_lows(values: Numbers) -> Numbers:
@@ -201,101 +186,90 @@ def grouped(rows: Any) -> Any:
     return groups.select(names).rename_columns([*keys, *measures])
 
 
-class Tally:
-    """The groups of one store's records."""
+class Block:
+    """Records of one store that are counted together."""
 
     def __init__(self, broker_name: str, task: ReportTask) -> None:
         self._broker_name, self._task = broker_name, task
-        self.notes: Counter[str] = Counter()
-        self._held: list[Any] = []
-        self._held_rows = 0
         self._numbers: list[Numbers] = []
         self._names: list[Any] = []
-        self._block_bytes = 0
+        self._held_bytes = 0
 
     def add(self, columns: RecordColumns) -> Iterator[Any]:
-        """Count records and keep nothing of their buffer; yield groups when they are too many."""
+        """Keep what is counted of records, and nothing of their buffer; yield groups of many."""
         # Turned while the batch is in the processor's cache.
         self._numbers.append(np.ascontiguousarray(columns.cols[:, _PICKED].T))
         self._names.append(columns.to_arrow(["topic", "tags", "keys"]))
-        self._block_bytes += self._numbers[-1].nbytes + self._names[-1].nbytes
-        if self._block_bytes >= BLOCK_BYTES:
-            self._count_block()
-        if self._held_rows > MOST_ROWS:
-            yield from self.taken()
+        self._held_bytes += self._numbers[-1].nbytes + self._names[-1].nbytes
+        if self._held_bytes >= BLOCK_BYTES:
+            yield from self.groups()
 
-    def taken(self) -> Iterator[Any]:
-        """Yield all groups, and begin again with none."""
-        self._count_block()
-        notes = [
-            {"part": "notes", "name": name, "messages": self.notes[name]} for name in +self.notes
-        ]
-        rows = pa.concat_tables([*self._held, pa.Table.from_pylist(notes, schema=ROWS)])
-        yield from grouped(rows).to_batches()
-        self.notes.clear()
-        self._held, self._held_rows = [], 0
-
-    # --- a block of records ---------------------------------------------------------------------
-
-    def _count_block(self) -> None:
-        if not self._block_bytes:
+    def groups(self) -> Iterator[Any]:
+        """Yield the groups of all records, and begin again with none."""
+        if not self._held_bytes:
             return
         size, queue_id, queue_offset, sys_flag, born_ms, store_ms, times, body_size, level = (
             np.concatenate(self._numbers, axis=1)
         )
         texts = pa.Table.from_batches(self._names).combine_chunks()
-        self._numbers, self._names, self._block_bytes = [], [], 0
+        self._numbers, self._names, self._held_bytes = [], [], 0
         topic = texts["topic"].chunk(0).dictionary_encode()
-        is_retry = _is_of(topic, lambda name: name.startswith(("%RETRY%", "%DLQ%")))
-        is_scheduled = _is_of(topic, lambda name: name == _DELAY_TOPIC)
+        topics = topic.dictionary.to_pylist()
+        is_retry, is_scheduled = (
+            np.array(verdicts, dtype=np.bool_)[topic.indices.to_numpy()]
+            for verdicts in (
+                [name.startswith(("%RETRY%", "%DLQ%")) for name in topics],
+                [name == _DELAY_TOPIC for name in topics],
+            )
+        )
         is_timed = (store_ms >= 0) & (store_ms <= LAST_TIMESTAMP_MS)
         is_measured = is_timed & (born_ms > 0) & (born_ms <= LAST_TIMESTAMP_MS)
-        self.notes["withoutStoreTime"] += len(size) - int(is_timed.sum())
-        self.notes["withoutLatency"] += len(size) - int(is_measured.sum())
         stored = pa.array(store_ms, mask=~is_timed)
         counted = {"topic": topic, "bytes": size}
         stored_then = {"firstMs": stored, "lastMs": stored}
 
         offsets = {"number": queue_id, "least": queue_offset, "most": queue_offset}
-        self._count("queues", counted | {"bodyBytes": body_size} | offsets | stored_then)
-        self._count_names("tags", counted, texts["tags"].chunk(0))
+        yield from self._count("queues", counted | {"bodyBytes": body_size} | offsets | stored_then)
+        yield from self._count_names("tags", counted, texts["tags"].chunk(0))
         lists = pc.split_pattern(texts["keys"].chunk(0), " ")
         keys, key_topics = pc.list_flatten(lists), topic.take(pc.list_parent_indices(lists))
         is_key = pc.not_equal(keys, "")
-        self.notes["keys"] += pc.sum(is_key).as_py() or 0
-        self._count_names("keys", {"topic": key_topics.filter(is_key)}, keys.filter(is_key))
+        keys = keys.filter(is_key)
+        yield from self._count_names("keys", {"topic": key_topics.filter(is_key)}, keys)
         width = self._task.width_ms
-        self._count("traffic", counted | {"number": store_ms // width * width}, is_timed)
-        self._count("sizes", {"topic": topic} | _measured(body_size))
+        yield from self._count("traffic", counted | {"number": store_ms // width * width}, is_timed)
+        yield from self._count("sizes", {"topic": topic} | _measured(body_size))
         elapsed = np.where(is_measured, store_ms - born_ms, 0)
         ways = np.zeros(len(size), dtype=np.int32)
         ways[(sys_flag & _TRANSACTION_MASK) == _TRANSACTION_COMMIT] = WAYS.index("committed")
         ways[(level > 0) & ~is_scheduled] = WAYS.index("delayed")
         ways[times > 0] = WAYS.index("retried")
-        way = pa.DictionaryArray.from_arrays(ways, list(WAYS))
-        self._count("latencies", {"topic": topic, "name": way} | _measured(elapsed), is_measured)
+        way = {"topic": topic, "name": pa.DictionaryArray.from_arrays(ways, list(WAYS))}
+        yield from self._count("latencies", way | _measured(elapsed), is_measured)
         given_back = {"number": np.clip(times, 0, RECONSUME_TIMES_MAX)}
-        self._count("retries", counted | given_back | stored_then, is_retry)
+        yield from self._count("retries", counted | given_back | stored_then, is_retry)
         if is_scheduled.any():
             chosen = (one[is_scheduled] for one in (queue_id + 1, queue_offset, store_ms, size))
-            self._count_delays(*chosen)
+            yield from self._count("delays", self._waiting(*chosen))
+        yield _notes(keys=len(keys), withoutStoreTime=len(size) - int(is_timed.sum()))
 
-    def _count(self, part: str, columns: dict[str, Any], chosen: Chosen | None = None) -> None:
-        """Group the records of a block, or those that are chosen of it, and keep the groups."""
+    def _count(
+        self, part: str, columns: Mapping[str, Any], chosen: Chosen | None = None
+    ) -> Iterator[Any]:
+        """Group records, all or those that are chosen."""
         count = len(next(iter(columns.values())))
         if not count or (chosen is not None and not chosen.any()):
             return
-        rows = pa.table(columns | {"messages": np.ones(count, dtype=np.int64)})
+        rows = pa.table({**columns, "messages": np.ones(count, dtype=np.int64)})
         groups = grouped(rows if chosen is None or chosen.all() else rows.filter(pa.array(chosen)))
         given = dict(zip(groups.column_names, groups.columns, strict=True))
         given["part"] = pa.repeat(part, len(groups))
         if part in _OF_ONE_BROKER:
             given["brokerName"] = pa.repeat(self._broker_name, len(groups))
         missing = {one.name: pa.nulls(len(groups), one.type) for one in ROWS}
-        self._held.append(pa.table(missing | given).select(ROWS.names).cast(ROWS))
-        self._held_rows += len(groups)
+        yield from pa.table(missing | given).select(ROWS.names).cast(ROWS).to_batches()
 
-    def _count_names(self, part: str, columns: dict[str, Any], names: Any) -> None:
+    def _count_names(self, part: str, columns: dict[str, Any], names: Any) -> Iterator[Any]:
         """Count tags or keys; of too many, only frequent ones.
 
         Those go that are not more frequent than the first one too many. A name that comes again
@@ -304,9 +278,9 @@ class Tally:
         sizes = pc.binary_length(names)
         if (pc.max(sizes).as_py() or 0) > NAME_MAX_BYTES:
             is_long = pc.fill_null(pc.greater(sizes, NAME_MAX_BYTES), fill_value=False)
-            self.notes["namesCut"] += pc.sum(is_long).as_py()
             begun = pc.utf8_slice_codeunits(names, 0, NAME_MAX_BYTES // 4)
             names = pc.if_else(is_long, pc.binary_join_element_wise(begun, "…", ""), names)
+            yield _notes(namesCut=pc.sum(is_long).as_py())
         encoded = names.dictionary_encode(null_encoding="encode")
         numbers = encoded.indices.to_numpy()
         messages = np.bincount(numbers)
@@ -314,12 +288,13 @@ class Tally:
         if len(messages) > NAME_CAPACITY:
             place = len(messages) - NAME_CAPACITY - 1
             most = int(np.partition(messages, place)[place])
-        self.notes[f"{part}MissedAtMost"] += most
-        self._count(part, columns | {"name": encoded}, (messages > most)[numbers])
+            yield _notes(**{f"{part}MissedAtMost": most})
+        yield from self._count(part, columns | {"name": encoded}, (messages > most)[numbers])
 
-    def _count_delays(
+    def _waiting(
         self, level: Numbers, queue_offset: Numbers, store_ms: Numbers, size: Numbers
-    ) -> None:
+    ) -> dict[str, Any]:
+        """Return what is counted of delayed messages."""
         present, place = np.unique(level, return_inverse=True)
         known, delivered = self._task.delays_ms, self._task.delivered[self._broker_name]
         delays = [known.get(int(one), UNKNOWN_LEVEL_DELAY_MS) for one in present]
@@ -332,7 +307,7 @@ class Tally:
             below = np.array([delivered.get(int(one), 0) for one in present], dtype=np.int64)
             is_waiting = queue_offset >= below[place]
         waiting_due = pa.array(due, mask=~is_waiting)
-        columns = {
+        return {
             "number": level,
             "bytes": size,
             "least": delay_ms,
@@ -341,15 +316,12 @@ class Tally:
             "firstMs": waiting_due,
             "lastMs": waiting_due,
         }
-        self._count("delays", columns)
-
-
-def _is_of(topic: Any, is_wanted: Callable[[str], bool]) -> Chosen:
-    """Return which records' topics are wanted."""
-    verdicts = np.array([is_wanted(name) for name in topic.dictionary.to_pylist()], dtype=np.bool_)
-    chosen: Chosen = verdicts[topic.indices.to_numpy()]
-    return chosen
 
 
 def _measured(values: Numbers) -> dict[str, Any]:
     return {"number": bucket_lows(values), "least": values, "most": values}
+
+
+def _notes(**counts: int) -> Any:
+    rows = [{"part": "notes", "name": name, "messages": count} for name, count in counts.items()]
+    return pa.RecordBatch.from_pylist(rows, schema=ROWS)

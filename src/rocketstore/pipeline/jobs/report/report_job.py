@@ -8,7 +8,6 @@ nothing, and the driver holds no more of it than a table's worth in streams.
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import time
 from glob import escape
@@ -34,7 +33,7 @@ from rocketstore.pipeline.jobs.report.partial_groups import (
     count_task,
 )
 from rocketstore.pipeline.jobs.report.report_page import findings_of, report_page
-from rocketstore.pipeline.jobs.report.report_tables import MACROS, TABLES
+from rocketstore.pipeline.jobs.report.report_tables import TABLES, VIEWS
 from rocketstore.pipeline.options import DEFAULT_SPLIT_BYTES, parse_options
 from rocketstore.pipeline.planning import plan_log
 from rocketstore.pipeline.stores import (
@@ -48,6 +47,8 @@ from rocketstore.pipeline.stores import (
 )
 
 if TYPE_CHECKING:
+    import os
+
     from pyspark.sql import SparkSession
 
     from rocketstore.pipeline.stores import Segment, StorePlace
@@ -65,14 +66,9 @@ MEMORY: Final = "1GB"
 
 
 class Report(NamedTuple):
-    """A report that was written.
+    """A report that was written: the HTML page, the directory of Parquet tables, and all as JSON.
 
-    Attributes
-    ----------
-    page, tables, json
-        The HTML page, the directory of Parquet tables, and what the page shows as JSON.
-    summary
-        The figures that the page begins with: numbers, sizes in bytes, times in ms.
+    `summary` has the figures that the page begins with: numbers, sizes in bytes, times in ms.
     """
 
     page: Path
@@ -84,6 +80,7 @@ class Report(NamedTuple):
 class ReportPlan(NamedTuple):
     """What will be counted: by store its CommitLog files, missing ones included, and the tasks."""
 
+    place: Path
     stores: list[tuple[StorePlace, list[Segment]]]
     tasks: list[ReportTask]
     delivered: dict[str, dict[int, int] | None]
@@ -127,88 +124,71 @@ def report(
     StoreError
         Something cannot be read or written, or is at `out` already.
     """
-    plan = plan_report(str(store), config, max_split_bytes=max_split_bytes, now_ms=now_ms)
-    return run_report(spark, plan, out)
+    return run_report(spark, plan_report(store, out, config, max_split_bytes, now_ms))
 
 
-def run_report(spark: SparkSession, plan: ReportPlan, out: str | os.PathLike[str]) -> Report:
+def run_report(spark: SparkSession, plan: ReportPlan) -> Report:
     """Count what was planned and write the report."""
     from pyspark.sql import functions as f  # noqa: PLC0415 - needs PySpark
 
-    place = checked_place(out, plan)
-    with published(str(place)) as directory:
+    with published(str(plan.place)) as directory:
         with plain_failure():
             counted = map_tasks(spark, plan.tasks, count_task, SCHEMA)
             count = min(MOST_PARTITIONS, 1 + len(plan.tasks) // TASKS_OF_PARTITION)
             joined = [getattr(f, function)(name).alias(name) for name, function in MEASURES.items()]
             groups = counted.repartition(count, *KEYS).groupBy(*KEYS).agg(*joined)
             groups.write.parquet(f"file://{directory}/groups")
-        summary = write_report(plan, Path(directory))
-    return Report(place / "index.html", place / "tables", place / "report.json", summary)
+        return write_report(plan, Path(directory))
 
 
-def checked_place(out: str | os.PathLike[str], plan: ReportPlan) -> Path:
-    """Return the directory that a report goes to, and check that it can be one.
+def plan_report(
+    store: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    config: StoreConfig | None = None,
+    max_split_bytes: int = DEFAULT_SPLIT_BYTES,
+    now_ms: int | None = None,
+) -> ReportPlan:
+    """Return what a report has to read, having checked where it goes; see `report`."""
+    options = parse_options(
+        {
+            "paths": json.dumps([str(store)]),
+            "table": "damage",  # the one whose plan leaves nothing out and minds no missing file
+            "maxSplitBytes": str(max_split_bytes),
+        }
+        | log_option(configured_log(str(store), config))
+    )
+    places = find_stores(options)
+    out = _checked_place(str(out), places)
+    stores = [(place, list_segments(place)) for place in places]
+    now_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
+    delays_ms = parse_delay_levels((config or StoreConfig()).message_delay_level)
+    delivered = {place.broker_name: _delivered(place) for place in places}
+    width_ms = _width_ms(stores)
+    tasks = [
+        ReportTask(splits, width_ms, now_ms, delays_ms, delivered) for splits in plan_log(options)
+    ]
+    return ReportPlan(out, stores, tasks, delivered, now_ms, width_ms)
 
-    Raises
-    ------
-    ConfigError
-        It lies inside the store, or on no disk.
-    """
-    if is_remote(str(out)):
+
+def _checked_place(out: str, stores: list[StorePlace]) -> Path:
+    if is_remote(out):
         raise ConfigError(
             f"{out} is not on a disk",
             key="out",
             hint="write the report to a directory, and copy that",
         )
-    place = Path(local_path(str(out)))
-    for store, _ in plan.stores:
-        root = "" if is_remote(store.location) else local_path(store.location)
-        if root and place.resolve().is_relative_to(Path(root).resolve()):
+    place = Path(local_path(out))
+    for store in stores:
+        if not is_remote(store.location) and place.resolve().is_relative_to(
+            Path(local_path(store.location)).resolve()
+        ):
             raise ConfigError(
                 f"{place} lies inside the store {store.location}, which a report leaves as it is",
                 key="out",
-                value=str(out),
+                value=out,
                 hint="name a directory elsewhere",
             )
     return place
-
-
-# --- what there is to count ---------------------------------------------------------------------
-
-
-def plan_report(
-    store: str,
-    config: StoreConfig | None = None,
-    *,
-    max_split_bytes: int = DEFAULT_SPLIT_BYTES,
-    now_ms: int | None = None,
-) -> ReportPlan:
-    """Return what a report of a store, or of a directory of stores, has to read; see `report`."""
-    options = parse_options(
-        {
-            "paths": json.dumps([store]),
-            "table": "damage",  # the one whose plan leaves nothing out and minds no missing file
-            "maxSplitBytes": str(max_split_bytes),
-        }
-        | log_option(configured_log(store, config))
-    )
-    stores = [(place, list_segments(place)) for place in find_stores(options)]
-    now_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
-    delays_ms = parse_delay_levels((config or StoreConfig()).message_delay_level)
-    delivered = {place.broker_name: _delivered(place) for place, _ in stores}
-    width_ms = _width_ms(stores)
-    tasks = [
-        ReportTask(
-            splits,
-            width_ms,
-            now_ms,
-            delays_ms,
-            {split.store.broker_name: delivered[split.store.broker_name] for split in splits},
-        )
-        for splits in plan_log(options)
-    ]
-    return ReportPlan(stores, tasks, delivered, now_ms, width_ms)
 
 
 def _delivered(place: StorePlace) -> dict[int, int] | None:
@@ -234,14 +214,8 @@ def _width_ms(stores: list[tuple[StorePlace, list[Segment]]]) -> int:
 # --- tables and the page ------------------------------------------------------------------------
 
 
-def write_report(plan: ReportPlan, directory: Path) -> dict[str, Any]:
-    """Make tables, page and JSON of the ``groups`` in a directory, which go; return the summary.
-
-    Raises
-    ------
-    StoreError
-        A table cannot be made.
-    """
+def write_report(plan: ReportPlan, directory: Path) -> Report:
+    """Make tables, page and JSON of the ``groups`` in a directory, which go."""
     pq.write_table(known_groups(plan), directory / "groups" / "known.parquet")
     (directory / "tables").mkdir()
     try:
@@ -249,8 +223,8 @@ def write_report(plan: ReportPlan, directory: Path) -> dict[str, Any]:
             config={"memory_limit": MEMORY, "temp_directory": str(directory / "groups" / "spill")}
         ) as engine:
             engine.execute("SET default_null_order = 'nulls_first'; SET TimeZone = 'UTC'")
-            engine.execute(MACROS)
             engine.read_parquet(f"{escape(str(directory))}/groups/*.parquet").create_view("groups")
+            engine.execute(VIEWS)
             for name, statement in TABLES.items():
                 path = str(directory / "tables" / f"{name}.parquet")
                 engine.sql(statement).write_parquet(path)
@@ -262,16 +236,14 @@ def write_report(plan: ReportPlan, directory: Path) -> dict[str, Any]:
             hint="make room or name another place",
         ) from error
     shutil.rmtree(directory / "groups")
-    text = json.dumps(findings, ensure_ascii=True)
-    (directory / "report.json").write_text(text, encoding="utf-8")
+    (directory / "report.json").write_text(json.dumps(findings, ensure_ascii=True))
     # Halves of surrogate pairs, which no topic of a sane store has, are not UTF-8.
     page = directory / "index.html"
     page.write_text(report_page(findings), encoding="utf-8", errors="backslashreplace")
-    for root, _, names in os.walk(directory):
-        for name in names:
-            sync_path(Path(root, name))
-    summary: dict[str, Any] = findings["summary"]
-    return summary
+    for written in directory.rglob("*"):
+        sync_path(written)
+    place, summary = plan.place, findings["summary"]
+    return Report(place / "index.html", place / "tables", place / "report.json", summary)
 
 
 def known_groups(plan: ReportPlan) -> Any:
@@ -282,15 +254,16 @@ def known_groups(plan: ReportPlan) -> Any:
     rows: list[dict[str, Any]] = []
     for place, segments in plan.stores:
         for one in segments:
-            of_file: dict[str, Any] = {"brokerName": place.broker_name, "number": one.base}
-            of_file |= {"part": "files", "name": one.path}
-            sizes = {"least": one.size, "bodyBytes": one.file_size}
-            rows.append(of_file | sizes | {"detail": one.state.value})
+            of_file = {"brokerName": place.broker_name, "name": one.path, "number": one.base}
+            known = {"least": one.size, "bodyBytes": one.file_size, "detail": one.state.value}
+            row = {"part": "files"} | of_file | known | dict.fromkeys(_COUNTED_OF_FILES, 0)
             if one.state is SegmentState.MISSING:
-                lost = of_file | {"damagedBytes": one.size}
+                row |= {"damagedRanges": 1, "damagedBytes": one.size}
                 reason = {"topic": "missing file", "detail": "its neighbours are there, it is not"}
-                rows += [
-                    lost | {"damagedRanges": 1},
-                    lost | {"part": "damage", "least": 0} | reason,
-                ]
+                lost = {"part": "damage", "least": 0, "damagedBytes": one.size}
+                rows.append(of_file | lost | reason)
+            rows.append(row)
     return pa.Table.from_pylist(rows, schema=ROWS)
+
+
+_COUNTED_OF_FILES: Final = ("messages", "bytes", "most", "damagedRanges", "damagedBytes")

@@ -1,20 +1,30 @@
-"""The page: bounded figures asked of the tables, and the template that shows them."""
+"""The page: bounded figures asked of the tables, bars drawn of them, and the template around.
+
+pygal lays out axes and bars. Of its file only the drawing is kept: colours and letters are those of
+the page's style sheet, and instead of its script each bar can be pointed at and reached by the
+keyboard, and then says its value.
+"""
 
 from __future__ import annotations
 
+import datetime as dt
+import sys
+import unicodedata
+from collections import Counter
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from xml.etree import ElementTree as ET
 
 import jinja2
+import jinja2.filters
 import pyarrow  # noqa: ICN001 - `pa` is the same without its annotations
 import pyarrow.compute
 
-from rocketstore.format.file_name import file_name
-from rocketstore.pipeline.jobs.report import page_charts, report_tables
+from rocketstore.pipeline.jobs.report import report_tables
 from rocketstore.pipeline.jobs.report.partial_groups import NAME_MAX_BYTES, NOTES, WAYS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from duckdb import DuckDBPyConnection
 
@@ -22,10 +32,35 @@ if TYPE_CHECKING:
 
     Row = dict[str, Any]
     Ask = Callable[..., list[Row]]
+    TextOf = Callable[[float], str]
 
 pa: Any = pyarrow
 pc: Any = pyarrow.compute
 _EPOCH: Final = pa.scalar(0, pa.timestamp("us", "UTC"))
+
+DAY_MS: Final = 86_400_000
+STEPS_MS: Final = (
+    *(1_000 * one for one in (1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 900, 1_800)),
+    *(3_600_000 * one for one in (1, 2, 3, 6, 12)),
+    *(DAY_MS * one for one in (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 10_000, 10**6)),
+)
+"""Widths of bars of time, and steps between their labels."""
+
+MOST_LABELS: Final = 7
+"""Below a chart of times."""
+
+LEAST_BAR: Final = 0.013
+"""Of the height: what is there is seen."""
+
+MINUS: Final = "\u2212"
+NOTHING: Final = "\u2013"
+"""Where there is nothing to say."""
+
+_TIME_UNITS: Final = {
+    "y": 365.25 * DAY_MS, "d": DAY_MS, "h": 3_600_000, "min": 60_000, "s": 1_000, "ms": 1,
+}  # fmt: skip
+_UNSEEN: Final = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
+"""Unicode categories: controls, formats (bidirectional overrides among them), halves of pairs."""
 
 SHOWN: Final = {
     "topics": 50, "queues": 200, "tags": 20, "allTags": 20, "keys": 20, "allKeys": 20,
@@ -66,18 +101,16 @@ def findings_of(plan: ReportPlan, engine: DuckDBPyConnection) -> Row:
         [summary[f"{name}Rows"]] = ask(f"SELECT count(*) AS rows {rows}")[0].values()
     cards = ask(report_tables.QUEUES_OF_TOPICS, topics=SHOWN["cards"], queues=SHOWN["queueBars"])
     found["cardQueues"] = [list(rows) for _, rows in groupby(cards, lambda row: row["place"])]
-    found["traffic"] = _traffic(plan, ask) if summary["timed"] else None
+    found["traffic"] = _traffic(plan.width_ms, ask) if summary["timed"] else None
     found["sizes"] = _powers(ask(report_tables.SIZES))
     measured = ask(report_tables.LATENCIES)
     by_way = {way: [row for row in measured if row["way"] == way] for way in WAYS}
     found["latencies"] = {way: _powers(rows) for way, rows in by_way.items() if rows}
-    times = {row["times"]: row["messages"] for row in ask(report_tables.RETRY_TIMES)}
-    listed = range(min(times, default=0), max(times, default=-1) + 1)
-    found["retryTimes"] = [{"times": one, "messages": times.get(one, 0)} for one in listed]
+    found["retryTimes"] = ask(report_tables.RETRY_TIMES)
     found["groups"] = ask(report_tables.GROUPS, rows=SHOWN["groups"])
     found["files"] = ask(report_tables.FILES, rows=SHOWN["files"])
-    for row in found["files"]:
-        row["name"] = file_name(row["physicalOffset"])
+    for row in found["topics"]:
+        row["share"] = share_text(row["messages"], summary["messages"])
     return found
 
 
@@ -97,16 +130,12 @@ def _summary(plan: ReportPlan, ask: Ask) -> Row:
     """Return the figures of the whole."""
     [row] = ask(report_tables.SUMMARY)
     summary: Row = {name: row[name] or (None if "Ms" in name else 0) for name in row}
-    [measured] = ask(report_tables.ALL_PERCENTILES) or [{}]
-    notes = {row["name"]: row["messages"] for row in ask(report_tables.NOTES)}
-
-    def percentiles(prefix: str) -> Row:
-        names = ("Least", "P50", "P90", "P99", "Most", "P50Exact")
-        return {name[0].lower() + name[1:]: measured.get(prefix + name) for name in names}
-
-    latency = {name: measured.get(name) or 0 for name in ("sent", "negative")}
-    summary |= {"bodySize": percentiles("bodyBytes"), "latency": percentiles("latencyMs") | latency}
-    summary |= {name: notes.get(name, 0) for name in NOTES}
+    of_all = {row["part"]: row for row in ask("FROM percentiles WHERE topic IS NULL")}
+    none = dict.fromkeys(("p50", "p90", "p99", "least", "most")) | {"sent": 0, "negative": 0}
+    summary["bodySize"] = of_all.get("sizes", none)
+    summary["latency"] = of_all.get("latencies", none)
+    notes = ask("SELECT name, messages FROM groups WHERE part = 'notes'")
+    summary |= dict.fromkeys(NOTES, 0) | {row["name"]: row["messages"] for row in notes}
     summary |= {"reportedMs": plan.now_ms, "nameMaxBytes": NAME_MAX_BYTES}
     summary["stores"] = [
         {
@@ -124,50 +153,39 @@ def _summary(plan: ReportPlan, ask: Ask) -> Row:
 # --- what the charts draw -----------------------------------------------------------------------
 
 
-def _traffic(plan: ReportPlan, ask: Ask) -> Row:
+def _traffic(width: int, ask: Ask) -> Row:
     """Return messages and bytes by bar, of all topics and of the first ones."""
-    [row] = ask(report_tables.SPAN, width_ms=plan.width_ms, share=OUTLIER_SHARE)
-    first, last, width = row["firstMs"], row["lastMs"], plan.width_ms
+    [row] = ask(report_tables.SPAN, width_ms=width, share=OUTLIER_SHARE)
+    first, last = row["firstMs"], row["lastMs"]
     if last - first > OUTLIER_STRETCH * (row["highMs"] - row["lowMs"] + BARS_MIN * width):
         first, last = row["lowMs"], row["highMs"]
-    width = next(
-        one
-        for one in page_charts.STEPS_MS
-        if one >= width and last // one - first // one < BARS_MAX
-    )
+    width = next(one for one in STEPS_MS if one >= width and last // one - first // one < BARS_MAX)
+    count = last // width - first // width + 1
     start = first // width * width
-    count = (last - start) // width + 1
     if count < BARS_MIN:
-        start = max(0, start - (BARS_MIN - count) // 2 * width)
-        count = BARS_MIN
-    times = {"start_ms": start, "stop_ms": start + count * width, "width_ms": width}
+        start, count = max(0, start - (BARS_MIN - count) // 2 * width), BARS_MIN
     messages, sizes, topics = [0] * count, [0] * count, dict[str, list[int]]()
+    times = {"start_ms": start, "stop_ms": start + count * width, "width_ms": width}
     for bar in ask(report_tables.BARS, topics=SHOWN["cards"], **times):
         messages[bar["bar"]] += bar["messages"]
         sizes[bar["bar"]] += bar["bytes"]
         if bar["topic"] is not None:
             topics.setdefault(bar["topic"], [0] * count)[bar["bar"]] = bar["messages"]
-    most = max(range(count), key=messages.__getitem__)
     return {
-        "startMs": start,
         "widthMs": width,
         "barsMs": [start + number * width for number in range(count)],
         "messages": messages,
         "bytes": sizes,
         "topics": topics,
-        "mostMessages": messages[most],
-        "mostFromMs": start + most * width,
-        "mostBytes": max(sizes),
         "leftOut": row["messages"] - sum(messages),
     }
 
 
 def _powers(rows: list[Row]) -> list[Row]:
     """Return counts by power of two; all negative values are one bar, and so is 0."""
-    powers: dict[int, int] = {}
+    powers: Counter[int] = Counter()
     for row in rows:
-        power = -1 if row["bucket"] < 0 else row["bucket"].bit_length()
-        powers[power] = powers.get(power, 0) + row["messages"]
+        powers[-1 if row["bucket"] < 0 else row["bucket"].bit_length()] += row["messages"]
     negative = powers.pop(-1, 0)
     bars = [{"low": None, "high": -1, "messages": negative}] if negative else []
     if powers:
@@ -175,11 +193,180 @@ def _powers(rows: list[Row]) -> list[Row]:
         first = max(0, first - max(0, POWERS_MIN - (last - first + 1)) // 2)
         for power in range(first, max(last, first + POWERS_MIN - 1) + 1):
             low, high = (1 << power) // 2, max(0, (1 << power) - 1)
-            bars.append({"low": low, "high": high, "messages": powers.get(power, 0)})
+            bars.append({"low": low, "high": high, "messages": powers[power]})
     return bars
 
 
-# --- the page -----------------------------------------------------------------------------------
+# --- bars ---------------------------------------------------------------------------------------
+
+
+class Bar(NamedTuple):
+    """A bar: its value, what it is of and its value in words, and what stands below it if any."""
+
+    value: int
+    name: str
+    text: str
+    label: str = ""
+    is_odd: bool = False
+
+
+def bar_chart(
+    caption: str,
+    bars: Sequence[Bar],
+    text_of: TextOf | None = None,
+    width: int = 1_000,
+) -> str:
+    """Return a drawing of bars with both axes, as HTML; the keyboard reaches each bar."""
+    import pygal  # noqa: PLC0415 - what importing it leaves is removed here
+
+    # pygal leaves an import hook of Python 3.3's kind, for plugins that nobody has here.
+    # No other hook may go: a library that pygal imports has put its own in place of Python's.
+    fixer = pygal.PluginImportFixer
+    sys.meta_path[:] = [hook for hook in sys.meta_path if not isinstance(hook, fixer)]
+    top = max(bar.value for bar in bars)
+    text_of = text_of or count_text
+    chart = pygal.Bar(
+        js=[],
+        css=[],
+        show_legend=False,
+        width=width,
+        height=190,
+        margin=20,
+        margin_bottom=2,
+        y_labels=[{"value": one, "label": text_of(one)} for one in sorted({0, top // 2, top})],
+        range=(0, top),
+        x_labels=[bar.label for bar in bars],
+        x_labels_major=[bar.label for bar in bars if bar.label],
+        show_minor_x_labels=False,
+        truncate_label=-1,
+    )
+    chart.add("", [max(bar.value, top * LEAST_BAR) if bar.value else None for bar in bars])
+    whole = chart.render_tree()
+    names = {"viewBox": whole.get("viewBox"), "role": "group", "aria-label": visible(caption)}
+    drawing = ET.Element("svg", names)
+    drawing.extend(whole.findall("g/g[@class='plot']"))
+    shown = (bar for bar in bars if bar.value)
+    for shape, bar in zip(drawing.iterfind(".//g[@class='bar']"), shown, strict=True):
+        text = f"{visible(bar.name)}: {visible(bar.text)}"
+        [drawn] = shape.findall("rect")
+        rect = {name: float(drawn.attrib[name]) for name in ("x", "y", "width", "height")}
+        middle = rect["x"] + rect["width"] / 2
+        place = {"class": "tip", "x": f"{min(max(middle, 100), width - 170):.0f}", "y": "-6"}
+        shape[:] = [ET.Element("rect", {name: f"{side:.2f}" for name, side in rect.items()})]
+        ET.SubElement(shape, "text", place).text = ET.SubElement(shape, "title").text = text
+        shape.attrib |= {"tabindex": "0", "role": "img", "aria-label": text}
+        shape.set("class", "bar odd" if bar.is_odd else "bar")
+    return ET.tostring(drawing, "unicode", short_empty_elements=False)
+
+
+def time_bars(traffic: dict[str, Any], values: Sequence[int], text_of: TextOf) -> list[Bar]:
+    """Return bars over time, labelled where a round time begins."""
+    width = traffic["widthMs"]
+    step = next((one for one in STEPS_MS if width * len(values) / one <= MOST_LABELS), STEPS_MS[-1])
+    step = -(-step // width) * width
+    pattern = "%H:%M:%S" if step < 60_000 else "%H:%M" if step < DAY_MS else "%Y-%m-%d"
+    bars = []
+    for at, value in zip(traffic["barsMs"], values, strict=True):
+        # Midnight is called by the day that begins.
+        label = moment_text(at, "%m-%d" if at % DAY_MS == 0 and step < DAY_MS else pattern)
+        bars.append(Bar(value, moment_text(at), text_of(value), "" if at % step else label))
+    return bars
+
+
+def power_bars(powers: Sequence[dict[str, Any]], text_of: TextOf, most_labels: int) -> list[Bar]:
+    """Return bars by power of two, labelled where they begin."""
+    step = -(-len(powers) // most_labels)
+    bars = []
+    for number, bar in enumerate(powers):
+        name, label, count = "below 0", "< 0", bar["messages"]
+        if bar["low"] is not None:
+            name = label = text_of(bar["low"])
+            name += "" if bar["low"] == bar["high"] else f" to {text_of(bar['high'])}"
+            label = "" if number % step else label
+        bars.append(Bar(count, name, count_text(count), label, is_odd=bar["low"] is None))
+    return bars
+
+
+def count_bars(rows: Sequence[dict[str, Any]], name: str, label: str = "") -> list[Bar]:
+    """Return a bar for each row, called as patterns such as ``queue {queueId}`` say."""
+    return [
+        Bar(row["messages"], name.format(**row), count_text(row["messages"]), label.format(**row))
+        for row in rows
+    ]
+
+
+# --- words --------------------------------------------------------------------------------------
+
+
+def visible(text: str) -> str:
+    r"""Return a text in which everything can be seen.
+
+    Examples
+    --------
+    >>> print(visible("a\u202eb\x00"))
+    a\u202eb\u0000
+    """
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(
+        f"\\u{ord(one):04x}" if unicodedata.category(one) in _UNSEEN else one for one in text
+    )
+
+
+def count_text(count: float | None) -> str:
+    """Return a whole number with separators."""
+    return NOTHING if count is None else f"{round(count):,}".replace("-", MINUS)
+
+
+def plural(count: int, noun: str, many: str | None = None) -> str:
+    """Return a count with its noun."""
+    return f"{count_text(count)} {noun if count == 1 else many or noun + 's'}"
+
+
+def size_text(size: float | None) -> str:
+    """Return a number of bytes in a unit of powers of 1,024."""
+    return NOTHING if size is None else jinja2.filters.do_filesizeformat(size, binary=True)
+
+
+def duration_text(milliseconds: float | None) -> str:
+    """Return a length of time in one unit, with three digits or so."""
+    if milliseconds is None:
+        return NOTHING
+    amount = abs(milliseconds)
+    name, unit = next((one for one in _TIME_UNITS.items() if amount >= one[1]), ("ms", 1))
+    sign = MINUS if milliseconds < 0 else ""
+    return f"{sign}{float(f'{amount / unit:.3g}'):,g} {name}"
+
+
+def share_text(part: float, whole: float) -> str:
+    """Return a share in percent; what is there is never 0."""
+    percent = 100 * part / whole
+    if 0 < percent < 0.05:
+        return "< 0.1 %"
+    return "> 99.9 %" if part < whole and percent > 99.9 else f"{percent:.1f} %"
+
+
+def moment_text(timestamp_ms: int | None, pattern: str = "%Y-%m-%d %H:%M:%S") -> str:
+    """Return a time of the calendar, its first or last where there is no such time."""
+    if timestamp_ms is None:
+        return NOTHING
+    at = min(max(timestamp_ms, 0), 253_402_300_799_999)
+    moment = dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(milliseconds=at)
+    return moment.strftime(pattern)
+
+
+def width_text(width_ms: int) -> str:
+    """Return what a bar stands for, to come after "per"."""
+    names = {1_000: "second", 60_000: "minute", 3_600_000: "hour", DAY_MS: "day"}
+    return names.get(width_ms, duration_text(width_ms))
+
+
+FILTERS: Final = {
+    "count": count_text, "plural": plural, "size": size_text, "duration": duration_text,
+    "share": share_text, "moment": moment_text, "width": width_text,
+}  # fmt: skip
+CHARTS: Final = {one.__name__: one for one in (bar_chart, time_bars, power_bars, count_bars)}
+"""Both for the template."""
 
 
 def report_page(findings: Row) -> str:
@@ -191,13 +378,13 @@ def report_page(findings: Row) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
         # Names come from producers: they are escaped, and nothing in them stays unseen.
-        finalize=lambda value: page_charts.visible(value) if type(value) is str else value,
+        finalize=lambda value: visible(value) if type(value) is str else value,
     )
-    templates.filters |= page_charts.FILTERS
+    templates.filters |= FILTERS
     return templates.get_template("page.html.j2").render(
         findings,
         shown=SHOWN,
         cells=report_tables.MAP_CELLS,
-        words=page_charts.FILTERS,
-        charts=page_charts,
+        words=FILTERS,
+        **CHARTS,
     )

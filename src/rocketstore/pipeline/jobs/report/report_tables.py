@@ -16,7 +16,7 @@ KEY_ROWS: Final = 1_000
 MAP_CELLS: Final = 200
 """Parts of a file that the damage map draws."""
 
-MACROS: Final = """
+VIEWS: Final = """
 CREATE MACRO moment(ms) AS make_timestamp_ms(ms)::TIMESTAMPTZ;
 CREATE MACRO kind_of(topic) AS CASE
   WHEN topic = 'SCHEDULE_TOPIC_XXXX' THEN 'delay'
@@ -26,55 +26,39 @@ CREATE MACRO kind_of(topic) AS CASE
                  'TRANS_CHECK_MAX_TIME_TOPIC') THEN 'transaction'
   WHEN topic IN ('TBW102', 'SELF_TEST_TOPIC', 'OFFSET_MOVED_EVENT')
        OR starts_with(lower(topic), 'rmq_sys_') THEN 'system'
-  ELSE 'normal' END"""
-"""What a topic is for, by its name (spec F, system names; TopicValidator and MixAll of 4.9.8)."""
-
-
-def _percentile(part: str, share: float, bound: str = "most") -> str:
-    return f"min({bound}) FILTER (part = '{part}' AND seen >= total * {share})"
-
-
-_MEASURED: Final = ", ".join(
-    f"{_percentile(part, share)} AS {name}P{share * 100:.0f}, "
-    f"{_percentile(part, share)} = {_percentile(part, share, 'least')} "
-    f"AS {name}P{share * 100:.0f}Exact"
-    for part, name in (("sizes", "bodyBytes"), ("latencies", "latencyMs"))
-    for share in (0.5, 0.9, 0.99)
-)
-
-PERCENTILES: Final = f"""
-SELECT topic, {_MEASURED},
-  min(least) FILTER (part = 'sizes') AS bodyBytesLeast,
-  max(most) FILTER (part = 'sizes') AS bodyBytesMost,
-  min(least) FILTER (part = 'latencies') AS latencyMsLeast,
-  max(most) FILTER (part = 'latencies') AS latencyMsMost,
-  (sum(messages) FILTER (part = 'latencies'))::BIGINT AS sent,
-  (sum(messages) FILTER (part = 'latencies' AND number < 0))::BIGINT AS negative
-FROM (
-  SELECT *, sum(messages) OVER (PARTITION BY part, topic ORDER BY number) AS seen,
-    sum(messages) OVER (PARTITION BY part, topic) AS total
+  ELSE 'normal' END;
+CREATE VIEW percentiles AS
+  SELECT part, topic, min(most) FILTER (seen >= total * 0.5) AS p50,
+    min(most) FILTER (seen >= total * 0.9) AS p90, min(most) FILTER (seen >= total * 0.99) AS p99,
+    min(least) AS least, max(most) AS most, any_value(total) AS sent,
+    coalesce(sum(messages) FILTER (number < 0), 0) AS negative
   FROM (
-    SELECT part, topic, number, sum(messages) AS messages, min(least) AS least, max(most) AS most
-    FROM groups WHERE part = 'sizes' OR part = 'latencies' AND name = 'direct'
-    GROUP BY GROUPING SETS ((part, topic, number), (part, number))))
-GROUP BY topic"""
-"""Of each topic, and of all together where ``topic`` is null: the greatest value in the bucket that
-so many percent are reached in, never too low, and exact where all in that bucket are equal."""
+    SELECT *, sum(messages) OVER (PARTITION BY part, topic ORDER BY number) AS seen,
+      sum(messages) OVER (PARTITION BY part, topic) AS total
+    FROM (
+      SELECT part, topic, number, sum(messages) AS messages, min(least) AS least, max(most) AS most
+      FROM groups WHERE part = 'sizes' OR part = 'latencies' AND name = 'direct'
+      GROUP BY GROUPING SETS ((part, topic, number), (part, number))))
+  GROUP BY part, topic"""
+"""What a topic is for follows from its name (spec F, system names; TopicValidator and MixAll of
+4.9.8). Percentiles are of each topic, and of all together where ``topic`` is null: the greatest
+value in the bucket that so many percent are reached in."""
 
 _STORED: Final = "moment(firstMs) AS firstStoreTimestamp, moment(lastMs) AS lastStoreTimestamp"
 
 TABLES: Final = {
     "topics": f"""
         SELECT topic, kind_of(topic) AS kind, queues, messages, bytes, leastOfQueue, mostOfQueue,
-          bodyBytes, bodyBytesP50, bodyBytesP99, bodyBytesP50Exact, latencyMsP50, latencyMsP99,
-          latencyMsP50Exact, {_STORED}
+          bodyBytes, bodies.p50 AS bodyBytesP50, bodies.p99 AS bodyBytesP99,
+          waits.p50 AS latencyMsP50, waits.p99 AS latencyMsP99, {_STORED}
         FROM (
           SELECT topic, count(*) AS queues, sum(messages)::BIGINT AS messages,
             sum(bytes)::BIGINT AS bytes, min(messages) AS leastOfQueue,
             max(messages) AS mostOfQueue, sum(bodyBytes)::BIGINT AS bodyBytes,
             min(firstMs) AS firstMs, max(lastMs) AS lastMs
-          FROM groups WHERE part = 'queues' GROUP BY topic)
-        LEFT JOIN ({PERCENTILES}) USING (topic)
+          FROM groups WHERE part = 'queues' GROUP BY topic) AS counted
+        LEFT JOIN (FROM percentiles WHERE part = 'sizes') AS bodies USING (topic)
+        LEFT JOIN (FROM percentiles WHERE part = 'latencies') AS waits USING (topic)
         ORDER BY messages DESC, topic""",
     "queues": f"""
         SELECT brokerName, topic, number AS queueId, messages, bytes, bodyBytes,
@@ -116,10 +100,9 @@ TABLES: Final = {
     "files": """
         SELECT brokerName, name AS file, number AS physicalOffset, max(least) AS size,
           max(bodyBytes) AS expectedSize, max(detail) AS state,
-          coalesce(sum(messages), 0)::BIGINT AS messages,
-          coalesce(sum(bytes), 0)::BIGINT AS messageBytes, coalesce(max(most), 0) AS dataEnd,
-          coalesce(sum(damagedRanges), 0)::BIGINT AS damagedRanges,
-          coalesce(sum(damagedBytes), 0)::BIGINT AS damagedBytes
+          sum(messages)::BIGINT AS messages, sum(bytes)::BIGINT AS messageBytes,
+          max(most) AS dataEnd, sum(damagedRanges)::BIGINT AS damagedRanges,
+          sum(damagedBytes)::BIGINT AS damagedBytes
         FROM groups WHERE part = 'files' GROUP BY brokerName, name, number
         ORDER BY brokerName, physicalOffset, file""",
     "damage": """
@@ -145,10 +128,6 @@ SELECT * FROM
      sum(messages) FILTER (kind = 'dead letter') AS deadLetters FROM retries),
   (SELECT sum(messages) FILTER (tags IS NULL) AS untagged FROM allTags)"""
 
-NOTES: Final = "SELECT name, messages FROM groups WHERE part = 'notes'"
-
-ALL_PERCENTILES: Final = f"SELECT * FROM ({PERCENTILES}) WHERE topic IS NULL"
-
 QUEUES_OF_TOPICS: Final = """
 SELECT * FROM queues JOIN (SELECT topic, row_number() OVER () AS place FROM topics LIMIT {topics})
   USING (topic)
@@ -161,8 +140,12 @@ LATENCIES: Final = """
 SELECT way, bucketMs AS bucket, sum(messages) AS messages FROM latencies GROUP BY 1, 2"""
 
 RETRY_TIMES: Final = """
-SELECT reconsumeTimes AS times, sum(messages) AS messages FROM retries
-WHERE kind = 'retry' GROUP BY 1 ORDER BY 1"""
+WITH counted AS (
+  SELECT reconsumeTimes AS times, sum(messages) AS messages FROM retries
+  WHERE kind = 'retry' GROUP BY 1)
+SELECT times, coalesce(messages, 0) AS messages
+FROM (SELECT unnest(range(min(times), max(times) + 1)) AS times FROM counted)
+LEFT JOIN counted USING (times) ORDER BY times"""
 
 GROUPS: Final = """
 SELECT consumerGroup, coalesce(sum(messages) FILTER (kind = 'retry'), 0) AS retries,
