@@ -125,13 +125,13 @@ class ReportTask(NamedTuple):
 def count_task(task: ReportTask) -> Iterator[Any]:
     """Yield the groups of a task, as rows of `SCHEMA`."""
     for broker_name, splits in groupby(task.splits, lambda split: split.store.broker_name):
-        block = Block(broker_name, task)
+        tally = Tally(broker_name, task)
         for split in splits:
             for columns, found in read_split(split):
                 yield _of_file(split, columns, found)
                 if len(columns):
-                    yield from block.add(columns)
-        yield from block.groups()
+                    yield from tally.add(columns)
+        yield from tally.groups()
 
 
 def _of_file(split: SplitTask, columns: RecordColumns, found: list[FoundDamage]) -> Any:
@@ -186,7 +186,7 @@ def grouped(rows: Any) -> Any:
     return groups.select(names).rename_columns([*keys, *measures])
 
 
-class Block:
+class Tally:
     """Records of one store that are counted together."""
 
     def __init__(self, broker_name: str, task: ReportTask) -> None:
