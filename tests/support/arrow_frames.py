@@ -52,6 +52,9 @@ class Frame:
     def sortWithinPartitions(self, *names: str) -> Frame:  # noqa: N802 - Spark's name
         return self._query(f"SELECT * FROM rows ORDER BY {', '.join(names)}")  # noqa: S608 - tests' own
 
+    def sort(self, *names: str) -> Frame:
+        return self.sortWithinPartitions(*names)
+
     def orderBy(self, name: str, *, ascending: bool) -> Frame:  # noqa: N802 - Spark's name
         direction = "ASC" if ascending else "DESC"
         return self._query(f"SELECT * FROM rows ORDER BY {name} {direction}")  # noqa: S608 - above

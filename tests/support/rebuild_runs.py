@@ -57,12 +57,12 @@ class RowsHere:
         ]
         return as_table(sorted(rows, key=in_order))
 
-    def write(self, verdict, old, writing):
+    def write(self, pieces, old, writing):
         blocks = [
             EMPTY_BLOCK | {"target": QUEUE_TARGET + os.fsencode(name), "data": b""} for name in old
         ]
         size = items_per_file(writing.sizes)
-        before = {row["piece"]: row["before"] for row in numbered_pieces(verdict).to_pylist()}
+        before = {row["piece"]: row["before"] for row in numbered_pieces(pieces).to_pylist()}
         for row in self._blocks:
             if row["piece"] not in before:
                 continue

@@ -1,33 +1,45 @@
 """What stands in a log as a whole: chains put together from stretches, damage, the end.
 
-Law: the log's end is the end of the last chain that is kept; nothing after it is log. A chain after
-a break that no queue entry vouches for, and whose places in the queues were given to other records
-or whose store times go back, was left by an earlier, longer log (decision 0009).
+Law: the log's end is the end of the last chain that is kept; nothing after it is log. Which chains
+after a break an earlier, longer log left, recovery's judge says (decision 0004).
 """
 
 from __future__ import annotations
 
 import bisect
 import itertools
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 import numpy as np
 
+from rocketstore.message import TRANSACTION_PREPARED
 from rocketstore.scan.scanner import DamageReason
 from rocketstore.verification.findings import Finding, Severity, finding
 from rocketstore.verification.unbacked import LogBounds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from rocketstore.scan.scanner import ScanBatch
+
+
+WITNESSES: Final = 3
+"""Store times at each end of a chain, by which leftovers are recognised."""
 
 
 class Chain(msgspec.Struct, array_like=True):
     """Records, and a BLANK, that follow one another without a break, inside one file.
 
-    `last_ms` is the store time of the last record, `latest_ms` the latest of all.
+    Attributes
+    ----------
+    last_ms
+        Newest believable store time at its end; 0 without one.
+    latest_ms
+        The latest store time of all.
+    head, tail
+        Store times of the first and last records: of all, and of those that are neither prepared
+        nor rolled back.
     """
 
     start: int
@@ -37,6 +49,8 @@ class Chain(msgspec.Struct, array_like=True):
     body_bytes: int = 0
     last_ms: int = 0
     latest_ms: int = 0
+    head: list[list[int]] = msgspec.field(default_factory=lambda: [[], []])
+    tail: list[list[int]] = msgspec.field(default_factory=lambda: [[], []])
 
     def extend(self, more: Chain) -> None:
         """Add what follows."""
@@ -44,8 +58,10 @@ class Chain(msgspec.Struct, array_like=True):
         self.record_count += more.record_count
         self.record_bytes += more.record_bytes
         self.body_bytes += more.body_bytes
-        self.last_ms = more.last_ms if more.record_count else self.last_ms
+        self.last_ms = more.last_ms or self.last_ms
         self.latest_ms = max(self.latest_ms, more.latest_ms)
+        self.head = [(a + b)[:WITNESSES] for a, b in zip(self.head, more.head, strict=True)]
+        self.tail = [(a + b)[-WITNESSES:] for a, b in zip(self.tail, more.tail, strict=True)]
 
 
 class Damaged(msgspec.Struct, array_like=True):
@@ -72,8 +88,8 @@ class Stretch(msgspec.Struct, array_like=True):
     damage: list[Damaged] = []
     is_gone: bool = False
 
-    def take(self, batch: ScanBatch) -> None:
-        """Add what a scan found."""
+    def take(self, batch: ScanBatch, latest_ms: int) -> None:
+        """Add what a scan found; a store time later than `latest_ms` is a damaged header."""
         self.damage += [
             Damaged(one.range.start, one.range.stop, one.reason.value, one.evidence)
             for one in batch.damage
@@ -86,6 +102,9 @@ class Stretch(msgspec.Struct, array_like=True):
             if first == past:
                 continue
             rows = slice(first, past)
+            times = columns.store_timestamp[rows]
+            normal = times[columns.sys_flag[rows] & TRANSACTION_PREPARED == 0]
+            believable = times[(times > 0) & (times <= latest_ms)]
             self._add(
                 Chain(
                     int(starts[first]),
@@ -93,8 +112,10 @@ class Stretch(msgspec.Struct, array_like=True):
                     past - first,
                     int(columns.size[rows].sum()),
                     int(columns.body_size[rows].sum()),
-                    int(columns.store_timestamp[past - 1]),
-                    int(columns.store_timestamp[rows].max()),
+                    int(believable[-1]) if believable.size else 0,
+                    int(times.max()),
+                    [times[:WITNESSES].tolist(), normal[:WITNESSES].tolist()],
+                    [times[-WITNESSES:].tolist(), normal[-WITNESSES:].tolist()],
                 )
             )
         for blank in batch.blanks:
@@ -105,14 +126,6 @@ class Stretch(msgspec.Struct, array_like=True):
             self.chains[-1].extend(chain)
         else:
             self.chains.append(chain)
-
-
-class Evidence(NamedTuple):
-    """What the queues say of a chain's records; see `queue_rules.QueuePart`."""
-
-    record_count: int
-    agreed_count: int
-    contradicted_count: int
 
 
 class LeftChain(NamedTuple):
@@ -175,34 +188,25 @@ def joined_chains(stretches: Sequence[Stretch]) -> list[Chain]:
     return chains
 
 
-def first_break(chains: Sequence[Chain]) -> int | None:
-    """Return where the first records stand that do not go on from those before; None: nowhere."""
-    reached: int | None = None
-    for chain in chains:
-        if reached is not None and chain.record_count and chain.start != reached:
-            return chain.start
-        if chain.record_count or reached is not None:
-            reached = chain.stop
-    return None
-
-
 def log_view(
     stretches: Sequence[Stretch],
     bases: Sequence[int],
     file_bytes: int,
-    evidence: Mapping[int, Evidence],
+    judge: Callable[[Sequence[Chain]], Sequence[LeftChain]],
 ) -> LogView:
     """Put the parts of a log together: ordered stretches of the files that begin at `bases`.
 
-    `evidence` is of the chains from the first break on, by the start of each part of them.
+    `judge` returns those of the chains that an earlier log left, or that are kept in doubt.
     """
     if not bases:
         return LogView(0, 0, 0, [], [], [], [])
     chains = joined_chains(stretches)
-    kept, left = _judged(chains, evidence)
-    end, old = bases[0], {chain.start for chain in left}
-    for chain in chains:
-        if chain.start not in old and (chain.record_count or chain.start == end):
+    left = judge(chains)
+    old = {chain.start for chain in left if chain.kind == "log-leftover"}
+    kept = [chain for chain in chains if chain.start not in old]
+    end = bases[0]
+    for chain in kept:
+        if chain.record_count or chain.start == end:
             end = chain.stop
     damage = [one for stretch in stretches for one in stretch.damage]
     damage += _unwritten_ends(bases, file_bytes, chains, damage, end)
@@ -213,42 +217,6 @@ def log_view(
     ]
     damage.sort(key=lambda one: one.start)
     return LogView(bases[0], end, bases[-1] + file_bytes, kept, left, damage, holes)
-
-
-def _judged(
-    chains: Sequence[Chain], evidence: Mapping[int, Evidence]
-) -> tuple[list[Chain], list[LeftChain]]:
-    kept: list[Chain] = []
-    left: list[LeftChain] = []
-    starts = sorted(evidence)
-    reached: int | None = None
-    last_ms: int | None = None
-    for chain in chains:
-        why = ""
-        if chain.record_count and last_ms is not None and reached != chain.start:
-            low, high = np.searchsorted(starts, (chain.start, chain.stop)).tolist()
-            parts = [evidence[start] for start in starts[low:high]]
-            seen = Evidence._make(map(sum, zip((0, 0, 0), *parts, strict=True)))
-            why = _why_left(seen, chain, last_ms)
-        if why:
-            left.append(LeftChain(chain.start, chain.stop, chain.record_count, why))
-        else:
-            kept.append(chain)
-        # What goes on from records of an earlier log, in the next file, is of that log too.
-        reached = None if why else chain.stop
-        if chain.record_count and not why:
-            last_ms = chain.last_ms
-    return kept, left
-
-
-def _why_left(seen: Evidence, chain: Chain, last_ms: int) -> str:
-    if seen.agreed_count or not seen.record_count:
-        return ""
-    if seen.contradicted_count:
-        return "no queue entry points at them, and other records have their queue offsets"
-    if chain.last_ms < last_ms:
-        return "no queue entry points at them, and the store time goes back after a break"
-    return ""
 
 
 def _unwritten_ends(

@@ -19,9 +19,7 @@ from rocketstore.format.queue_entry import (
     ENTRY_DTYPE,
     ENTRY_SIZE_BYTES,
     MAX_EXT_ADDRESS,
-    filler_mask,
     is_likely_beginning,
-    written_mask,
 )
 from rocketstore.format.record import FIXED_SIZE
 from rocketstore.scan import kernels
@@ -72,8 +70,6 @@ class QueuePart(NamedTuple):
     ----------
     start
         Physical offset of the first record.
-    record_count, agreed_count, contradicted_count
-        Records, extra queues excepted; whose entry agrees; whose place another entry has.
     first, last
         Smallest and largest queue offset of an agreeing record; (0, -1) without one.
     explained
@@ -82,17 +78,22 @@ class QueuePart(NamedTuple):
         Runs of queue offsets whose entry agrees with a record, extra queues included.
     missing
         Runs of records without their entry, in log order; see `MISSING_COLUMNS`.
+    stated
+        Runs of the queue offsets of all records in log order, extra queues excepted.
     """
 
     start: int
-    record_count: int
-    agreed_count: int
-    contradicted_count: int
     first: int
     last: int
     explained: tuple[int, ...]
     backed: Runs
     missing: Int64Array
+    stated: Runs
+
+    @property
+    def record_count(self) -> int:
+        """Records, extra queues excepted."""
+        return runs.count(self.stated)
 
 
 def compare(
@@ -121,17 +122,14 @@ def compare(
     own = np.flatnonzero(~expected.is_extra)
     offsets, own_agrees = expected.queue_offset[own], agrees[own]
     stated = offsets[own_agrees]
-    contradicts = written_mask(found) & ~filler_mask(found) & ~agrees
     return QueuePart(
         int(physical[0]),
-        own.size,
-        stated.size,
-        int(contradicts[own].sum()),
         int(stated.min()) if stated.size else 0,
         int(stated.max()) if stated.size else -1,
         explained,
         runs.runs_of(expected.queue_offset[agrees]),
         _missing_runs(offsets, physical[own], own_agrees),
+        runs.in_order(offsets),
     )
 
 
@@ -151,17 +149,15 @@ def _missing_runs(offsets: Int64Array, physical: Int64Array, agrees: BoolArray) 
 
 def added(part: QueuePart, more: QueuePart) -> QueuePart:
     """Return what a part and the one after it say together."""
-    both = [one for one in (part, more) if one.agreed_count]
+    both = [one for one in (part, more) if one.first <= one.last]
     return QueuePart(
-        part.start if part.record_count else more.start,
-        part.record_count + more.record_count,
-        part.agreed_count + more.agreed_count,
-        part.contradicted_count + more.contradicted_count,
+        part.start if len(part.stated) else more.start,
         min((one.first for one in both), default=0),
         max((one.last for one in both), default=-1),
         tuple(map(sum, zip(part.explained, more.explained, strict=True))),
         runs.joined([part.backed, more.backed]),
         np.concatenate((part.missing, more.missing)),
+        np.concatenate((part.stated, more.stated)),
     )
 
 
@@ -297,8 +293,9 @@ class QueueView:
         self.is_own = self.record_count > 0
         missing = _believed(self, ordered)
         self.missing = runs.joined([missing[:, :2]])
-        first = [part.first for part in ordered if part.agreed_count] + missing[:, 0].tolist()
-        last = [part.last for part in ordered if part.agreed_count] + (missing[:, 1] - 1).tolist()
+        agreeing = [part for part in ordered if part.first <= part.last]
+        first = [part.first for part in agreeing] + missing[:, 0].tolist()
+        last = [part.last for part in agreeing] + (missing[:, 1] - 1).tolist()
         self.first, self.last = min(first, default=0), max(last, default=-1)
         self._judge(log)
 
@@ -335,7 +332,7 @@ def _believed(queue: QueueView, parts: Sequence[QueuePart]) -> Int64Array:
     no room before the record is not believed: the places before it would fill the disk. The rule is
     that of dispatch (`EntryDecisions`).
     """
-    parts = [part for part in parts if part.record_count]
+    parts = [part for part in parts if len(part.stated)]
     rows = np.concatenate(
         [np.empty((0, MISSING_COLUMNS), np.int64), *(part.missing for part in parts)]
     )

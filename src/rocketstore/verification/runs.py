@@ -26,13 +26,14 @@ def no_runs() -> Runs:
 
 def runs_of(numbers: Int64Array) -> Runs:
     """Return numbers, in any order and repeated or not, as runs."""
+    return in_order(np.unique(numbers) if (np.diff(numbers) <= 0).any() else numbers)
+
+
+def in_order(numbers: Int64Array) -> Runs:
+    """Return numbers as runs in their own order, which may repeat and go back."""
     if not numbers.size:
         return no_runs()
-    steps = np.diff(numbers)
-    if (steps <= 0).any():
-        numbers = np.unique(numbers)
-        steps = np.diff(numbers)
-    breaks = np.flatnonzero(steps != 1)
+    breaks = np.flatnonzero(np.diff(numbers) != 1)
     firsts = numbers[np.concatenate(([0], breaks + 1))]
     lasts = numbers[np.concatenate((breaks, [numbers.size - 1]))]
     return np.stack((firsts, lasts + 1), axis=1)

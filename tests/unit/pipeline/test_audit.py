@@ -329,16 +329,16 @@ def test_a_damaged_store_is_judged_as_by_verify(store, damage):
 def test_no_task_of_the_log_lists_a_directory_or_sends_what_agrees(store, monkeypatch):
     root, _ = store
     places = audit_plan.find_places(str(root), StoreConfig())
-    _, tasks, _ = audit_plan.plan_tasks(places, StoreConfig(), 9_000)
+    _, tasks, _ = audit_plan.plan_tasks(places, StoreConfig(), 9_000, 0)
     listed = []
     monkeypatch.setattr(pipeline_files.LocalFiles, "list", lambda _, path: listed.append(path))
     rows = [
         row for task in tasks for batch in audit_work.read_task(task) for row in batch.to_pylist()
     ]
     assert listed == []
-    assert {row["kind"] for row in rows} == {"stretch", "index", "part"}
+    assert {row["kind"] for row in rows} == {"stretch", "index", "part", "backed"}
     parts = [audit_work.part_of(audit_work.Row(**row)) for row in rows if row["kind"] == "part"]
-    assert sum(part.agreed_count for part in parts) == 240
+    assert sum(part.record_count for part in parts) == 240
     assert all(len(part.backed) == 1 and not len(part.missing) for part in parts)
 
 
@@ -499,13 +499,13 @@ def test_what_a_writer_has_not_finished_is_no_finding(tmp_path):
 
 def before_reading(monkeypatch, happens):
     """Let something happen before a range of the log is read."""
-    real = audit_work._scanned
+    real = audit_work.scanned
 
     def scanned(cut, task):
         happens(cut)
         return real(cut, task)
 
-    monkeypatch.setattr(audit_work, "_scanned", scanned)
+    monkeypatch.setattr(audit_work, "scanned", scanned)
 
 
 def is_locked(root):

@@ -7,7 +7,7 @@ and reported, a short one is used as far as it goes.
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 
@@ -16,12 +16,14 @@ from rocketstore.format.file_name import file_name, is_directory_name, parse_fil
 from rocketstore.format.markers import CONSUME_QUEUE_DIRECTORY, CONSUME_QUEUE_EXT_DIRECTORY
 from rocketstore.format.queue_entry import ENTRY_DTYPE, ENTRY_SIZE_BYTES
 from rocketstore.pipeline.files import files_at, opened
+from rocketstore.scan.scanner import scan_window
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from rocketstore.format.queue_entry import EntryArray
     from rocketstore.pipeline.files import FileEntry
+    from rocketstore.scan.scanner import ScanBatch
     from rocketstore.units import QueueKey
 
 
@@ -123,6 +125,51 @@ def _in_order(
             problems.append(FileProblem(path, "missing", expected, "none", missing))
         files.append(file._replace(size=min(file.size, file_size)))
     return files
+
+
+class Cut(NamedTuple):
+    """A byte range of a file, and the physical offsets whose index items are compared with it.
+
+    After `data_stop` the file is zeros; None: look it up. Cuts leave no item between them.
+    """
+
+    path: str
+    base: int
+    start: int
+    stop: int
+    file_size: int
+    data_stop: int | None
+    items_start: int = 0
+    items_stop: int = 0
+
+
+class LogTask(Protocol):
+    """What a task has to say for `scanned`."""
+
+    @property
+    def location(self) -> str:
+        """Where the store is."""
+        ...
+
+    @property
+    def log_file_bytes(self) -> int:
+        """The length that every file of the log should have."""
+        ...
+
+
+def scanned(cut: Cut, task: LogTask) -> Iterator[ScanBatch]:
+    """Yield what starts in a range of the log; a file cut short ends in zeros, as after repair."""
+    with opened(files_at(task.location)[0], cut.path) as file:
+        stop = cut.data_stop
+        yield from scan_window(
+            file,
+            base=cut.base,
+            size=task.log_file_bytes,
+            start=cut.start,
+            stop=cut.stop,
+            data_stop=min(cut.file_size, file.data_stop(cut.file_size)) if stop is None else stop,
+            whole_damage=True,
+        )
 
 
 class QueueSource:

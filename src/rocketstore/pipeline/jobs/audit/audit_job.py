@@ -7,9 +7,9 @@ range of the log and each index file, and findings up to `MOST_COLLECTED`.
 
 from __future__ import annotations
 
-import bisect
 import time
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -49,19 +49,18 @@ from rocketstore.pipeline.jobs.audit.audit_work import (
     Row,
     packed,
     queue_target,
+    stated_runs,
 )
 from rocketstore.pipeline.jobs.publishing import refuse_taken
+from rocketstore.pipeline.jobs.rebuild.log_verdict import ChainJudge
 from rocketstore.pipeline.options import DEFAULT_SPLIT_BYTES
 from rocketstore.pipeline.stores import Segment, SegmentState, store_timestamp_ms
 from rocketstore.verification.findings import Finding, StoreCounts, file_finding
 from rocketstore.verification.index_rules import IndexFacts, Lacking, StrayCount, index_findings
 from rocketstore.verification.log_rules import (
-    Evidence,
     LogView,
     Stretch,
     empty_log_finding,
-    first_break,
-    joined_chains,
     log_findings,
     log_view,
 )
@@ -176,7 +175,7 @@ class _Audit:
         self._spark, self._places, self._now_ms = spark, places, now_ms
         # Read first: what consumers had by then, the queues have when they are looked at.
         self._small = small_contents(places)
-        self._common, self._tasks, self._index = plan_tasks(places, config, max_split_bytes)
+        self._common, self._tasks, self._index = plan_tasks(places, config, max_split_bytes, now_ms)
 
     def run(self, out: str | Path | None) -> AuditReport:
         from rocketstore.pipeline.jobs.execution import (  # noqa: PLC0415 - needs PySpark
@@ -217,22 +216,19 @@ class _Audit:
             gone |= {file.base for file in places.log.files} - there
         bases = [file.base for file in places.log.files if file.base not in gone]
         present = [one for one in stretches if one.base not in gone]
-        view = log_view(present, bases, size, self._evidence(facts, present))
+        judge = ChainJudge(places, partial(self._stated, facts), self._now_ms)
+        view = log_view(present, bases, size, judge.left)
         excluded = [(one.start, one.stop) for one in view.leftovers]
         excluded += [(base, base + size) for base in gone]
         return view, tuple(sorted(excluded))
 
-    def _evidence(self, facts: DataFrame, stretches: Sequence[Stretch]) -> dict[int, Evidence]:
-        """Return what the queues say of records from the first break on, by their chain."""
-        chains = joined_chains(stretches)
-        begin = first_break(chains)
-        if begin is None:
-            return {}
-        starts = tuple(chain.start for chain in chains if chain.start >= begin)
-        parts = facts.filter(f"kind = 'part' AND a > 0 AND place >= {begin}")
-        sums = _mapped(parts, _by_chain, starts).groupBy("place").agg(_SUMS)
-        found = _rows(sums, "place", "sum(a)", "sum(b)", "sum(c)")
-        return {place: Evidence(*numbers) for place, *numbers in found}
+    def _stated(self, facts: DataFrame, ranges: Sequence[tuple[int, int]]) -> pa.Table:
+        """Return runs of the queue offsets of records in some ranges, in the order of the log."""
+        inside = " OR ".join(f"place >= {start} AND place < {stop}" for start, stop in ranges)
+        parts = facts.filter(f"kind = 'part' AND ({inside or 'false'})")
+        found = _mapped(parts, stated_runs, None).sort("place", "c").toArrow()
+        names = {"target": "target", "piece": "place", "first": "a", "count": "b"}
+        return found.select(list(names.values())).rename_columns(list(names))
 
     def _judged(
         self, facts: DataFrame, view: LogView, excluded: tuple[tuple[int, int], ...]
@@ -379,19 +375,18 @@ def _store_time(places: StorePlaces, view: LogView, offset: int) -> int | None:
     """Return when a record of the log was stored, None where none is at that place."""
     if not any(chain.start <= offset < chain.stop for chain in view.kept):
         return None
-    for base, size, path in places.log.files:
-        if base <= offset < base + size:
-            segment = Segment(path, base, size, size, SegmentState.WHOLE, is_last=False)
-            with passing_over_deleted():
-                return store_timestamp_ms(places.location, segment, offset)
-    return None
+    file, found = places.file_at(offset), None
+    if file is not None:
+        base, size, path = file
+        segment = Segment(path, base, size, size, SegmentState.WHOLE, is_last=False)
+        with passing_over_deleted():
+            found = store_timestamp_ms(places.location, segment, offset)
+    return found
 
 
 # --- Spark --------------------------------------------------------------------------------------
 
 Facts = TypeVar("Facts")
-
-_SUMS: Final = {"a": "sum", "b": "sum", "c": "sum"}
 
 
 def _collected(judged: DataFrame) -> list[Row]:
@@ -415,12 +410,6 @@ def _mapped(
 
     mapped: DataFrame = frame.mapInArrow(apply, FACTS)
     return mapped
-
-
-def _by_chain(starts: Sequence[int], rows: Iterable[Row]) -> Iterator[Row]:
-    """Put the start of its chain as the place of each row."""
-    for row in rows:
-        yield row._replace(place=starts[bisect.bisect_right(starts, row.place) - 1], facts=b"")
 
 
 def _rows(frame: DataFrame, *names: str) -> list[tuple[Any, ...]]:

@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 SUMS, DAMAGE, FOUND, QUEUE = range(4)
 """Places of what is judged: in this order it is collected, as far as there is room."""
 
+_OF_RECORDS: Final = {"part", "lacking", "backed"}
+"""Rows that hold where their records are messages; of `backed` items, those that are none count."""
+
 _REASON_OF: Final = {
     UnbackedKind.EXPIRED: "expired",
     UnbackedKind.FILLER: "filler",
@@ -65,7 +68,8 @@ def judge_targets(judgement: Judgement, rows: Iterable[Row]) -> Iterator[Row]:
         kept = [
             row
             for row in group
-            if row.kind not in {"part", "lacking"} or not runs.holds(excluded, row.place)
+            if row.kind not in _OF_RECORDS
+            or runs.holds(excluded, row.place) is (row.kind == "backed")
         ]
         if target.startswith("queue/"):
             yield from _judge_queue(judgement, target, kept, sums)
@@ -83,16 +87,21 @@ def _judge_items(
     if lacking:
         first = min(row.place for row in lacking)
         yield Row(target, SUMS, "lacking", b"", sum(row.a for row in lacking), first)
-    stray = [msgspec.msgpack.decode(row.facts) for row in rows if row.kind == "stray"]
-    if stray:
-        numbers, offsets = (
-            np.frombuffer(b"".join(column), np.int64) for column in zip(*stray, strict=True)
-        )
-        is_stale = offsets >= bounds.end
-        for late, chosen in enumerate((~is_stale & (offsets >= bounds.min), is_stale)):
-            if chosen.any():
-                first, count = int(numbers[chosen].min()), int(chosen.sum())
-                yield Row(target, SUMS, "stray", b"", count, first, late)
+    # Of each item its number, the offset that it names, and how many items it stands for.
+    columns = [(row.b, row.place, row.a) for row in rows if row.kind == "backed"]
+    found = [np.array(columns, np.int64).reshape(-1, 3)]
+    for numbers, offsets in (
+        msgspec.msgpack.decode(row.facts) for row in rows if row.kind == "stray"
+    ):
+        pair = np.frombuffer(numbers, np.int64), np.frombuffer(offsets, np.int64)
+        found.append(np.stack((*pair, np.ones_like(pair[0])), axis=1))
+    items = np.concatenate(found)
+    items = items[items[:, 1] >= bounds.min]
+    is_stale = items[:, 1] >= bounds.end
+    for late, chosen in enumerate((items[~is_stale], items[is_stale])):
+        if len(chosen):
+            count, first = int(chosen[:, 2].sum()), int(chosen[:, 0].min())
+            yield Row(target, SUMS, "stray", b"", count, first, late)
 
 
 def _judge_queue(

@@ -6,6 +6,7 @@ neighbours contradict is left out and reported, a short one is used as far as it
 
 from __future__ import annotations
 
+import bisect
 import contextlib
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -41,12 +42,14 @@ from rocketstore.format.markers import (
 from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES
 from rocketstore.pipeline.files import files_at, is_remote, opened
 from rocketstore.pipeline.jobs.audit.audit_files import (
+    Cut,
     FileRow,
     StoreFile,
     passing_over_deleted,
     row_of,
 )
-from rocketstore.pipeline.jobs.audit.audit_work import AuditTask, Cut, IndexFile
+from rocketstore.pipeline.jobs.audit.audit_work import AuditTask, IndexFile
+from rocketstore.pipeline.planning import grouped
 from rocketstore.pipeline.stores import (
     commonest_size,
     configured_log,
@@ -57,10 +60,10 @@ from rocketstore.pipeline.stores import (
 from rocketstore.scan.split import SegmentFile, plan_splits
 from rocketstore.units import QueueKey
 from rocketstore.verification.findings import Finding, finding
-from rocketstore.verification.small_files import SMALL_FILES
+from rocketstore.verification.small_files import CLOCK_TOLERANCE_MS, SMALL_FILES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
 
     from rocketstore.pipeline.files import FileEntry, Files, OpenFile
 
@@ -106,11 +109,17 @@ class StorePlaces:
 
     def place_in_log(self, physical_offset: int) -> tuple[str, int]:
         """Return file and position of a physical offset, ("", offset) where no file is."""
-        size = self.sizes.commit_log_file_bytes
-        for file in self.log.files:
-            if file.base <= physical_offset < file.base + size:
-                return self.below_root(file.path), physical_offset - file.base
-        return "", physical_offset
+        file = self.file_at(physical_offset)
+        if file is None:
+            return "", physical_offset
+        return self.below_root(file.path), physical_offset - file.base
+
+    def file_at(self, physical_offset: int) -> StoreFile | None:
+        """Return the file that an offset of the log belongs to, whether or not it is so long."""
+        files = self.log.files
+        at = bisect.bisect_right(files, physical_offset, key=lambda file: file.base) - 1
+        stop = files[at].base + self.sizes.commit_log_file_bytes if at >= 0 else 0
+        return files[at] if physical_offset < stop else None
 
 
 def find_places(location: str, config: StoreConfig) -> StorePlaces:
@@ -224,7 +233,7 @@ def _may_have_writer(root: str) -> bool:
 
 
 def plan_tasks(
-    places: StorePlaces, config: StoreConfig, max_split_bytes: int
+    places: StorePlaces, config: StoreConfig, max_split_bytes: int, now_ms: int
 ) -> tuple[AuditTask, list[AuditTask], list[Finding]]:
     """Return what all tasks share, the tasks, and what is wrong with index files as listed."""
     levels = parse_delay_levels(config.message_delay_level)
@@ -239,6 +248,7 @@ def plan_tasks(
         places.is_live,
         max((file.last for file in index), default=-1) if places.is_live else _LAST,
         tuple(levels.get(level, 0) for level in range(max(levels, default=0) + 1)),
+        now_ms + CLOCK_TOLERANCE_MS,
         {
             key: row.files
             for key, row in places.queues.items()
@@ -254,14 +264,17 @@ def plan_tasks(
                 if file.last >= cuts[0].items_start and file.first < cuts[-1].items_stop
             ),
         )
-        for cuts in _grouped(_cuts(places, max_split_bytes), max_split_bytes)
+        for cuts in log_cuts(places, max_split_bytes)
     ]
     tasks += [common._replace(index_files=(file,)) for file in index]
     return common, tasks, wrong
 
 
-def _cuts(places: StorePlaces, max_split_bytes: int) -> list[Cut]:
-    """Return the ranges of the log that hold something; at least one, for the index's sake."""
+def log_cuts(places: StorePlaces, max_split_bytes: int) -> list[tuple[Cut, ...]]:
+    """Return what of the log each task reads: ranges that hold something.
+
+    There is at least one, for the index's sake.
+    """
     size = places.sizes.commit_log_file_bytes
     cuts = []
     for file in places.log.files:
@@ -275,29 +288,17 @@ def _cuts(places: StorePlaces, max_split_bytes: int) -> list[Cut]:
                 )
     cuts = cuts or [Cut("", places.log.first, 0, 0, 0, 0)]
     edges = [places.log.first, *(cut.base + cut.start for cut in cuts[1:]), _LAST]
-    return [
+    cuts = [
         cut._replace(items_start=start, items_stop=stop)
         for cut, (start, stop) in zip(cuts, pairwise(edges), strict=True)
     ]
+    return grouped(cuts, max_split_bytes, lambda cut: cut.stop - cut.start)
 
 
 def data_stop(places: StorePlaces, file: StoreFile) -> int:
     """Return a position past which a file of the log is known to be zeros."""
     with opened(places.files, file.path) as source:
         return min(source.data_stop(file.size), file.size)
-
-
-def _grouped(cuts: Iterable[Cut], limit: int) -> Iterator[tuple[Cut, ...]]:
-    """Put small neighbours together."""
-    group: list[Cut] = []
-    size = 0
-    for cut in cuts:
-        if group and size + cut.stop - cut.start > limit:
-            yield tuple(group)
-            group, size = [], 0
-        group.append(cut)
-        size += cut.stop - cut.start
-    yield tuple(group)
 
 
 def _index_files(places: StorePlaces) -> tuple[list[Finding], list[IndexFile]]:

@@ -29,8 +29,11 @@ from rocketstore.format.index_file import (
     used_item_count,
 )
 from rocketstore.pipeline.files import files_at, opened
-from rocketstore.pipeline.jobs.audit.audit_files import QueueSource, passing_over_deleted
-from rocketstore.scan.scanner import scan_window
+from rocketstore.pipeline.jobs.audit.audit_files import (
+    QueueSource,
+    passing_over_deleted,
+    scanned,
+)
 from rocketstore.verification.expectation import (
     ExpectedEntries,
     ExpectedItems,
@@ -49,7 +52,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from rocketstore.pipeline.files import OpenFile
-    from rocketstore.pipeline.jobs.audit.audit_files import StoreFile
+    from rocketstore.pipeline.jobs.audit.audit_files import Cut, StoreFile
     from rocketstore.units import QueueKey
 
     Int64Array: TypeAlias = npt.NDArray[np.int64]
@@ -67,8 +70,8 @@ _ROWS: Final = 256
 class Row(NamedTuple):
     """A row of `FACTS`.
 
-    By `kind`: ``stretch`` and ``index`` for the driver; ``part`` of a queue (`a` records, `b`
-    agreeing, `c` contradicted); ``lacking`` keys, ``stray`` and ``repeated`` items.
+    By `kind`: ``stretch`` and ``index`` for the driver; ``part`` of a queue; ``lacking`` keys;
+    ``backed``, ``stray`` and ``repeated`` items.
     """
 
     target: str
@@ -78,22 +81,6 @@ class Row(NamedTuple):
     a: int = 0
     b: int = 0
     c: int = 0
-
-
-class Cut(NamedTuple):
-    """A byte range of a file, and the physical offsets whose index items are compared with it.
-
-    After `data_stop` the file is zeros; None: look it up. Cuts leave no item between them.
-    """
-
-    path: str
-    base: int
-    start: int
-    stop: int
-    file_size: int
-    data_stop: int | None
-    items_start: int = 0
-    items_stop: int = 0
 
 
 class IndexFile(NamedTuple):
@@ -109,7 +96,8 @@ class IndexFile(NamedTuple):
 class AuditTask(NamedTuple):
     """Ranges of the log and the index files that name their records; or an index file by itself.
 
-    Of records from `items_end` on, items may be missing. `odd_queues` has the files of those queues
+    Of records from `items_end` on, items may be missing. A store time later than `latest_ms` is a
+    damaged header. `odd_queues` has the files of those queues
     in which not every file is the one that its name says.
     """
 
@@ -121,6 +109,7 @@ class AuditTask(NamedTuple):
     is_live: bool
     items_end: int
     delays_ms: tuple[int, ...]
+    latest_ms: int
     odd_queues: Mapping[QueueKey, Sequence[StoreFile]]
     cuts: tuple[Cut, ...] = ()
     index_files: tuple[IndexFile, ...] = ()
@@ -164,17 +153,24 @@ def packed(facts: Any) -> bytes:
 
 def part_row(target: str, part: QueuePart) -> Row:
     """Return what is said of a queue as a row."""
-    facts = packed((*part[:-2], part.backed.tobytes(), part.missing.tobytes()))
-    counts = (part.record_count, part.agreed_count, part.contradicted_count)
-    return Row(target, part.start, "part", facts, *counts)
+    *numbers, backed, missing, stated = part
+    sets = (one.tobytes() for one in (backed, missing, stated))
+    return Row(target, part.start, "part", packed((*numbers, *sets)))
 
 
 def part_of(row: Row) -> QueuePart:
     """Return what a row of the kind ``part`` says."""
-    *numbers, backed, missing = msgspec.msgpack.decode(row.facts)
-    runs = np.frombuffer(backed, np.int64).reshape(-1, 2)
-    rows = np.frombuffer(missing, np.int64).reshape(-1, MISSING_COLUMNS)
-    return QueuePart._make((*numbers, runs, rows))
+    *numbers, backed, missing, stated = msgspec.msgpack.decode(row.facts)
+    columns = ((backed, 2), (missing, MISSING_COLUMNS), (stated, 2))
+    sets = (np.frombuffer(one, np.int64).reshape(-1, count) for one, count in columns)
+    return QueuePart._make((*numbers, *sets))
+
+
+def stated_runs(_: None, rows: Iterable[Row]) -> Iterator[Row]:
+    """Yield the runs of queue offsets that parts of queues state: `a` first, `b` count, `c`th."""
+    for row in rows:
+        for number, (first, past) in enumerate(part_of(row).stated.tolist()):
+            yield Row(row.target, row.place, "stated", b"", first, past - first, number)
 
 
 # --- the log ------------------------------------------------------------------------------------
@@ -201,8 +197,8 @@ class _LogReader:
         stretch.is_gone = cut.start < cut.stop
         reached = cut.items_start
         with passing_over_deleted():
-            for batch in _scanned(cut, task) if stretch.is_gone else ():
-                stretch.take(batch)
+            for batch in scanned(cut, task) if stretch.is_gone else ():
+                stretch.take(batch, task.latest_ms)
                 columns = batch.columns
                 if not len(columns):
                     continue
@@ -263,27 +259,17 @@ class _LogReader:
         for rows in _groups(_chains_of(starts, keys.physical_offset[lacking])):
             first = int(keys.physical_offset[lacking[rows[0]]])
             yield Row("index", first, "lacking", b"", rows.size)
-        at = 0
-        for one in found:
-            rows = stray[(stray >= at) & (stray < at + one.offsets.size)] - at
-            at += one.offsets.size
-            if rows.size:
-                yield one.stray(rows)
-
-
-def _scanned(cut: Cut, task: AuditTask) -> Iterator[Any]:
-    with opened(files_at(task.location)[0], cut.path) as file:
-        stop = cut.data_stop
-        yield from scan_window(
-            file,
-            base=cut.base,
-            # A file cut short ends in zeros: so repair and the next opening will have it.
-            size=task.log_file_bytes,
-            start=cut.start,
-            stop=cut.stop,
-            data_stop=min(cut.file_size, file.data_stop(cut.file_size)) if stop is None else stop,
-            whole_damage=True,
-        )
+        bounds = np.cumsum([one.offsets.size for one in found])[:-1]
+        is_stray = np.zeros(count + stray.size, dtype=np.bool_)
+        is_stray[stray] = True
+        for one, mask in zip(found, np.split(is_stray, bounds), strict=bool(found)):
+            if mask.any():
+                yield one.stray(np.flatnonzero(mask))
+            backed = np.flatnonzero(~mask)
+            for rows in _groups(_chains_of(starts, one.offsets[backed])):
+                numbers, place = one.first + backed[rows], int(one.offsets[backed[rows[0]]])
+                target = f"index/{one.name}"
+                yield Row(target, place, "backed", b"", numbers.size, int(numbers[0]))
 
 
 def _chains_of(starts: Int64Array, offsets: Int64Array) -> Int64Array:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import zlib
+from bisect import bisect_right
 from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 import msgspec
@@ -21,25 +22,26 @@ from rocketstore.format.file_name import is_directory_name
 from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES
 from rocketstore.message import TRANSACTION_PREPARED
 from rocketstore.native.dispatch_state import NO_LEVEL_DELAY_MS
-from rocketstore.pipeline.log_read import read_split
+from rocketstore.pipeline.jobs.audit.audit_files import scanned
 from rocketstore.scan.columns import RecordColumns
 from rocketstore.verification.expectation import (
     LIGHT_QUEUE_PREFIX,
     expected_entries,
     expected_items,
 )
-from rocketstore.verification.log_rules import Damaged
+from rocketstore.verification.log_rules import Stretch
 from rocketstore.verification.queue_numbers import QueueNumbers
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     import numpy.typing as npt
     import pyarrow as pa
 
     from rocketstore.config import StoreConfig
-    from rocketstore.pipeline.planning import SplitTask
+    from rocketstore.pipeline.jobs.audit.audit_files import Cut
     from rocketstore.verification.expectation import ExpectedEntries
+    from rocketstore.verification.log_rules import Chain
     from rocketstore.verification.queue_numbers import TaskQueue
 
     Int64Array = npt.NDArray[np.int64]
@@ -70,9 +72,6 @@ _UNPACKED_ROWS: Final = 16
 _HELD_RECORDS: Final = 131_072
 """Records whose entries and items are in memory until they are sorted into blocks."""
 
-_WITNESSES: Final = 3
-"""Times at each end of a piece, for the verdict on records after damage."""
-
 
 class Dispatch(NamedTuple):
     """Settings by which dispatch enters records.
@@ -102,74 +101,44 @@ class Dispatch(NamedTuple):
 
 
 class ScanTask(NamedTuple):
-    """Scan some splits; a store time later than `latest_ms` is a damaged header."""
+    """Scan some ranges of a log; a store time later than `latest_ms` is a damaged header."""
 
-    splits: tuple[SplitTask, ...]
+    location: str
+    log_file_bytes: int
+    cuts: tuple[Cut, ...]
     dispatch: Dispatch
     latest_ms: int
 
 
 class Piece(msgspec.Struct, array_like=True):
-    """Records that follow one another without a break, inside one file and one task.
+    """What the records of a chain in one cut call for, by the offset at which it begins there.
 
-    Attributes
-    ----------
-    base
-        Physical offset of the file.
-    refused_count
-        Records whose topic, queue id or queue offset cannot be true.
-    last_ms
-        Newest believable store time at its end; 0 without one.
-    head, tail
-        Store times of the first and last records: of all, and of those that are neither prepared
-        nor rolled back.
+    `refused_count` are records whose topic, queue id or queue offset cannot be true.
     """
 
-    base: int
     start: int
-    stop: int
-    record_count: int
-    refused_count: int
-    entry_count: int
-    item_count: int
-    last_ms: int
-    head: list[list[int]]
-    tail: list[list[int]]
-
-    def extend(self, more: Piece) -> None:
-        """Add what follows."""
-        self.stop = more.stop
-        self.record_count += more.record_count
-        self.refused_count += more.refused_count
-        self.entry_count += more.entry_count
-        self.item_count += more.item_count
-        self.last_ms = more.last_ms or self.last_ms
-        self.head = [(a + b)[:_WITNESSES] for a, b in zip(self.head, more.head, strict=True)]
-        self.tail = [(a + b)[-_WITNESSES:] for a, b in zip(self.tail, more.tail, strict=True)]
+    refused_count: int = 0
+    entry_count: int = 0
+    item_count: int = 0
 
 
 class ScanFacts(msgspec.Struct, array_like=True):
     """What one task has met."""
 
+    stretches: list[Stretch]
     pieces: list[Piece]
-    damage: list[Damaged]
 
 
 def scan_log(task: ScanTask) -> Iterator[pa.RecordBatch]:
     """Yield rows of `ROW_SCHEMA`."""
     scan = _LogScan(task)
-    for split in task.splits:
-        for columns, found in read_split(split):
-            scan.facts.damage += [
-                Damaged(one.range.start, one.range.stop, one.reason.value, one.evidence)
-                for one, _ in found
-            ]
-            starts, sizes = columns.physical_offset, columns.size
-            breaks = np.flatnonzero(starts[1:] != starts[:-1] + sizes[:-1]) + 1
-            for first, after in itertools.pairwise([0, *breaks.tolist(), len(starts)]):
-                if first < after:
-                    part = RecordColumns(columns.buffer, columns.cols[first:after], columns.base)
-                    scan.take(part, split.segment.base)
+    for cut in task.cuts:
+        stretch = Stretch(cut.base, cut.base + cut.start)
+        scan.facts.stretches.append(stretch)
+        for batch in scanned(cut, task):
+            stretch.take(batch, task.latest_ms)
+            if len(batch.columns):
+                scan.take(batch.columns, stretch.chains)
             if scan.held_count >= _HELD_RECORDS and (rows := list(scan.blocks())):
                 yield _batch(rows)
     facts = msgspec.msgpack.encode(scan.facts)
@@ -197,37 +166,37 @@ class _LogScan:
         self._held: list[tuple[Int64Array, int, Int64Array, Bytes]] = []
         self._ordinal = 0
 
-    def take(self, columns: RecordColumns, base: int) -> None:
-        """Take records of a file that follow one another; the file begins at `base`."""
-        times, is_normal = columns.store_timestamp, columns.sys_flag & TRANSACTION_PREPARED == 0
+    def take(self, columns: RecordColumns, chains: Sequence[Chain]) -> None:
+        """Take records of the last of some chains."""
+        places = columns.physical_offset
+        first = bisect_right(chains, int(places[0]), key=lambda chain: chain.start) - 1
+        for chain in chains[first:]:
+            begin, past = np.searchsorted(places, (chain.start, chain.stop)).tolist()
+            if begin < past:
+                part = RecordColumns(columns.buffer, columns.cols[begin:past], columns.base)
+                self._take_of(chain.start, part)
+        self.held_count += len(columns)
+
+    def _take_of(self, start: int, columns: RecordColumns) -> None:
+        """Take records of the piece that begins at a physical offset."""
+        pieces = self.facts.pieces
+        if not pieces or pieces[-1].start != start:
+            pieces.append(Piece(start))
+        piece = pieces[-1]
         entries = self._entries_of(columns)
-        items = expected_items(columns) if self._task.dispatch.has_index else None
-        own_count = int((~entries.is_extra).sum())
-        believable = times[(times > 0) & (times <= self._task.latest_ms)]
-        normal = times[is_normal]
-        piece = Piece(
-            base, int(columns.physical_offset[0]),
-            int(columns.physical_offset[-1] + columns.size[-1]),
-            len(columns), int(is_normal.sum()) - own_count, len(entries.entries),
-            len(items.key_hash) if items else 0, int(believable[-1]) if believable.size else 0,
-            [times[:_WITNESSES].tolist(), normal[:_WITNESSES].tolist()],
-            [times[-_WITNESSES:].tolist(), normal[-_WITNESSES:].tolist()],
-        )  # fmt: skip
-        pieces, first_item = self.facts.pieces, 0
-        if pieces and (pieces[-1].base, pieces[-1].stop) == (base, piece.start):
-            first_item = pieces[-1].item_count
-            pieces[-1].extend(piece)
-        else:
-            pieces.append(piece)
-        targets, start = self._target_of[entries.queue_number], pieces[-1].start
+        is_normal = columns.sys_flag & TRANSACTION_PREPARED == 0
+        piece.refused_count += int(is_normal.sum()) - int((~entries.is_extra).sum())
+        piece.entry_count += len(entries.entries)
+        targets = self._target_of[entries.queue_number]
         self._held.append((targets, start, entries.queue_offset, entries.entries.view(np.uint8)))
-        if items:
-            made = np.empty(piece.item_count, ITEM_DTYPE)
+        if self._task.dispatch.has_index:
+            items = expected_items(columns)
+            made = np.empty(len(items.key_hash), ITEM_DTYPE)
             made["hash"], made["stored"] = items.key_hash, items.store_timestamp_ms
             made["physical"] = items.physical_offset
-            numbers = np.arange(first_item, first_item + len(made))
+            numbers = np.arange(piece.item_count, piece.item_count + len(made))
             self._held.append((np.zeros_like(numbers), start, numbers, made.view(np.uint8)))
-        self.held_count += len(columns)
+            piece.item_count += len(made)
 
     def _entries_of(self, columns: RecordColumns) -> ExpectedEntries:
         """Return the entries that dispatch would write, in the order of the log."""

@@ -10,7 +10,6 @@ the place of the old (`rebuild_commit`), or publishes it in a new one. See
 from __future__ import annotations
 
 import itertools
-import json
 import os
 import time
 import uuid
@@ -26,7 +25,7 @@ from rocketstore.format.markers import CONSUME_QUEUE_DIRECTORY, INDEX_DIRECTORY
 from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES
 from rocketstore.pipeline.environment import plain_errors
 from rocketstore.pipeline.files import is_remote
-from rocketstore.pipeline.jobs.audit.audit_plan import find_places
+from rocketstore.pipeline.jobs.audit.audit_plan import find_places, log_cuts
 from rocketstore.pipeline.jobs.execution import map_tasks, plain_failure
 from rocketstore.pipeline.jobs.publishing import published
 from rocketstore.pipeline.jobs.rebuild import rebuild_commit
@@ -40,7 +39,7 @@ from rocketstore.pipeline.jobs.rebuild.log_scan import (
     ScanTask,
     scan_log,
 )
-from rocketstore.pipeline.jobs.rebuild.log_verdict import CLOCK_MARGIN_MS, judge
+from rocketstore.pipeline.jobs.rebuild.log_verdict import ChainJudge
 from rocketstore.pipeline.jobs.rebuild.rebuilt_files import (
     ATTEMPTS,
     WRITTEN_SCHEMA,
@@ -48,19 +47,13 @@ from rocketstore.pipeline.jobs.rebuild.rebuilt_files import (
     items_per_file,
     take_over,
 )
-from rocketstore.pipeline.options import DEFAULT_SPLIT_BYTES, parse_options
-from rocketstore.pipeline.planning import plan_log
-from rocketstore.pipeline.stores import (
-    REBUILD_DIRECTORY,
-    SegmentState,
-    configured_log,
-    list_segments,
-    log_option,
-    store_with_log,
-)
+from rocketstore.pipeline.options import DEFAULT_SPLIT_BYTES
+from rocketstore.pipeline.stores import REBUILD_DIRECTORY
 from rocketstore.units import MiB
+from rocketstore.verification import runs
 from rocketstore.verification.findings import camel_names
-from rocketstore.verification.unbacked import LogBounds
+from rocketstore.verification.log_rules import log_view
+from rocketstore.verification.small_files import CLOCK_TOLERANCE_MS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -68,10 +61,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-    from rocketstore.pipeline.jobs.rebuild.log_verdict import Verdict
-    from rocketstore.pipeline.planning import SplitTask
-    from rocketstore.pipeline.stores import Segment
-    from rocketstore.verification.log_rules import Damaged
+    from rocketstore.pipeline.jobs.audit.audit_plan import StorePlaces
+    from rocketstore.pipeline.jobs.rebuild.log_scan import Piece
+    from rocketstore.verification.log_rules import Damaged, LogView
 
 _PARTITION_BYTES: Final = 32 * MiB
 _PARTITIONS_MIN: Final = 8
@@ -209,66 +201,64 @@ class _Rebuild(NamedTuple):
         """Make new queues and index below a directory; nothing else is written."""
         places = find_places(self.store, self.config)
         location, sizes = places.location, places.sizes
-        named = configured_log(self.store, self.config)
-        segments = list_segments(store_with_log(location, named) if named else location)
         old = sorted(
             f"{key.topic}/{key.queue_id}" for key, row in places.queues.items() if row.files
         )
-        if old and not segments:
-            raise StoreDamagedError(
-                f"{location} has no CommitLog file, but its queues have entries",
-                hint="bring the files back, or move consumequeue away to begin an empty store",
-            )
+        _refuse_log(places, has_queues=bool(old))
         dispatch = Dispatch.of(self.config)
+        file_bytes, latest_ms = sizes.commit_log_file_bytes, self.now_ms + CLOCK_TOLERANCE_MS
         tasks = [
-            ScanTask(splits, dispatch, self.now_ms + CLOCK_MARGIN_MS)
-            for splits in _splits(location, named, self.max_split_bytes)
+            ScanTask(location, file_bytes, cuts, dispatch, latest_ms)
+            for cuts in log_cuts(places, self.max_split_bytes)
+            if cuts[0].path
         ]
         rows = LogRows(self.spark, tasks)
         try:
-            verdict = judge(location, segments, rows.facts(), rows.runs, now_ms=self.now_ms)
-            writing = FileWriting(location, directory, sizes, _log_bounds(segments, verdict))
+            facts = rows.facts()
+            stretches = sorted((s for one in facts for s in one.stretches), key=lambda s: s.start)
+            judge = ChainJudge(places, rows.runs, self.now_ms)
+            bases = [file.base for file in places.log.files]
+            view = log_view(stretches, bases, file_bytes, judge.left)
+            left = runs.joined([[(one.start, one.stop) for one in view.leftovers]])
+            pieces = sorted((p for one in facts for p in one.pieces), key=lambda p: p.start)
+            pieces = [one for one in pieces if not runs.holds(left, one.start)]
+            writing = FileWriting(location, directory, sizes, view.bounds())
             if not is_remote(directory):
                 Path(directory, ATTEMPTS).mkdir()
                 Path(directory, CONSUME_QUEUE_DIRECTORY).mkdir()
                 if dispatch.has_index:
                     Path(directory, INDEX_DIRECTORY).mkdir()
-            written = rows.write(verdict, old, writing).to_pylist()
+            written = rows.write(pieces, old, writing).to_pylist()
         finally:
             rows.close()
-        _check_counts(written, verdict)
+        _check_counts(written, pieces)
         take_over(directory, written, sizes)
-        return _report(location, old, written, verdict)
+        return _report(location, old, written, pieces, view)
 
 
-def _log_bounds(segments: Sequence[Segment], verdict: Verdict) -> LogBounds:
-    lost = [(one.start, one.stop) for one in verdict.damage]
-    lost += [(s.base, s.base + s.size) for s in segments if s.state is SegmentState.MISSING]
-    first = segments[0].base if segments else 0
-    stop = segments[-1].base + segments[-1].file_size if segments else 0
-    return LogBounds(first, verdict.end, stop, sorted(lost), verdict.leftovers)
+def _refuse_log(places: StorePlaces, *, has_queues: bool) -> None:
+    """Raise where queues made from the files of the log would lose messages that are there."""
+    if has_queues and not places.log.files:
+        raise StoreDamagedError(
+            f"{places.location} has no CommitLog file, but its queues have entries",
+            hint="bring the files back, or move consumequeue away to begin an empty store",
+        )
+    for one in places.log.problems:
+        if one.problem in {"duplicate", "misplaced"}:
+            raise StoreDamagedError(
+                f"{one.path} is {one.problem}: expected {one.expected}, found {one.found}",
+                hint="keep the file that belongs to the log, and move the other one away",
+            )
 
 
-def _splits(
-    location: str, log_directories: tuple[str, ...], max_split_bytes: int
-) -> list[tuple[SplitTask, ...]]:
-    options = {
-        "paths": json.dumps([location]),
-        "table": "commitlog",
-        "maxSplitBytes": str(max_split_bytes),
-        "failOnDataLoss": "false",
-    }
-    return plan_log(parse_options(options | log_option(log_directories)))
-
-
-def _check_counts(written: list[dict[str, Any]], verdict: Verdict) -> None:
+def _check_counts(written: list[dict[str, Any]], pieces: Sequence[Piece]) -> None:
     """Compare what writers had with what the scan had found."""
     found = [0, 0]
     for row in written:
         found[row["target"].startswith(INDEX_TARGET)] += row["count"] + row["refused"]
     expected = [
-        sum(one.entry_count for one in verdict.kept),
-        sum(one.item_count for one in verdict.kept),
+        sum(one.entry_count for one in pieces),
+        sum(one.item_count for one in pieces),
     ]
     if found != expected:
         raise StoreDamagedError(
@@ -279,7 +269,11 @@ def _check_counts(written: list[dict[str, Any]], verdict: Verdict) -> None:
 
 
 def _report(
-    location: str, old: Sequence[str], written: list[dict[str, Any]], verdict: Verdict
+    location: str,
+    old: Sequence[str],
+    written: list[dict[str, Any]],
+    pieces: Sequence[Piece],
+    view: LogView,
 ) -> RebuildReport:
     queues = {
         os.fsdecode(row["target"][1:]): row
@@ -289,13 +283,13 @@ def _report(
     return RebuildReport(
         location,
         location,
-        sum(one.record_count for one in verdict.kept),
+        sum(one.record_count for one in view.kept),
         sum(row["count"] for row in queues.values()),
-        sum(row["refused"] for row in written) + sum(one.refused_count for one in verdict.kept),
+        sum(row["refused"] for row in written) + sum(one.refused_count for one in pieces),
         sum(1 for row in queues.values() if row["files"]),
-        sum(one.item_count for one in verdict.kept),
-        verdict.end,
-        verdict.damage,
+        sum(one.item_count for one in pieces),
+        view.end,
+        [one for one in view.damage if one.start < view.end],
         {name: row["kept"] for name, row in sorted(queues.items()) if row["kept"]},
         [name for name in old if not queues[name]["files"]],
         None,
@@ -335,7 +329,7 @@ class LogRows:
         rows = rows.where(inside or "false").sort("piece", "ordinal")
         return _collected(rows.select("target", "piece", "first", "count"))
 
-    def write(self, verdict: Verdict, old: Sequence[str], writing: FileWriting) -> pa.Table:
+    def write(self, pieces: Sequence[Piece], old: Sequence[str], writing: FileWriting) -> pa.Table:
         """Let `writing` have the blocks of each target, in the order of the log; return its rows.
 
         Each of the `old` queues gets an empty block first, whether or not it has any other.
@@ -351,7 +345,7 @@ class LogRows:
         file, last_file = (f"(before + {at}) div {size}" for at in ("first", "first + count - 1"))
         blocks = (
             self._rows.where(f"target <> X'{FACTS_TARGET.hex()}'")
-            .join(f.broadcast(self._spark.createDataFrame(numbered_pieces(verdict))), "piece")
+            .join(f.broadcast(self._spark.createDataFrame(numbered_pieces(pieces))), "piece")
             # A block of items at the edge of two files goes to both.
             .withColumn(
                 "file", f.expr(f"explode(IF({is_item}, sequence({file}, {last_file}), array(0L)))")
@@ -367,19 +361,19 @@ class LogRows:
             empty = [f"{number}L AS {name}" for name, number in EMPTY_BLOCK.items()]
             first = self._spark.createDataFrame(pa.table({"target": names}))
             blocks = blocks.unionByName(first.selectExpr("target", *empty, "X'' AS data"))
-        count = sum(one.entry_count + one.item_count for one in verdict.kept)
+        count = sum(one.entry_count + one.item_count for one in pieces)
         partitions = max(_PARTITIONS_MIN, count * ENTRY_SIZE_BYTES // _PARTITION_BYTES)
         ordered = blocks.repartition(partitions, "target")
         ordered = ordered.sortWithinPartitions("target", "piece", "ordinal")
         return _collected(ordered.mapInArrow(write_all, WRITTEN_SCHEMA))
 
 
-def numbered_pieces(verdict: Verdict) -> pa.Table:
-    """Return the start of each kept piece, and how many index items are before it."""
+def numbered_pieces(pieces: Sequence[Piece]) -> pa.Table:
+    """Return where each kept piece begins, and how many index items are before it."""
     import pyarrow as pa  # noqa: PLC0415 - as above
 
-    counts = itertools.accumulate((one.item_count for one in verdict.kept), initial=0)
-    starts = [one.start for one in verdict.kept]
+    counts = itertools.accumulate((one.item_count for one in pieces), initial=0)
+    starts = [one.start for one in pieces]
     before = list(counts)[: len(starts)]
     return pa.table([pa.array(one, pa.int64()) for one in (starts, before)], ["piece", "before"])
 
