@@ -24,8 +24,8 @@ from rocketstore.errors import ConfigError
 from rocketstore.events import get_logger
 from rocketstore.scan import kernels
 from rocketstore.scan.columns import Column, new_columns
-from rocketstore.storage.bell import StopSign
 from rocketstore.storage.running_flags import RunningFlag
+from rocketstore.storage.threads import StopSign
 from rocketstore.units import KiB
 
 if TYPE_CHECKING:

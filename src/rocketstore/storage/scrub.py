@@ -103,6 +103,9 @@ class Scrubber:
         if not cold:
             if self._next_base >= 0:
                 self.counts = self.counts._replace(passes=self.counts.passes + 1)
+                # What retention deleted is not met again.
+                log_min = self._files.min_offset
+                self._known = {place for place in self._known if place[0] >= log_min}
             self._next_base = -1
             return False
         file = self._file = cold[0]
@@ -150,7 +153,7 @@ class Scrubber:
         if (start, stop) in self._known:
             return
         self._known.add((start, stop))
-        self.counts = self.counts._replace(damaged_ranges=len(self._known))
+        self.counts = self.counts._replace(damaged_ranges=self.counts.damaged_ranges + 1)
         _log.warning(
             "scrub.damage",
             path=str(self._file.path),

@@ -2,7 +2,8 @@
 
 Law: threads start from the disk upwards (files, flush, dispatch, retention) and stop the other way
 round, each after the one that gives it work. What is left to do at the end is done on the closing
-thread, so that an orderly end does not depend on a thread that died.
+thread, so that an orderly end does not depend on a thread that died. Puts are refused after the
+death of a thread, which says why.
 
 How derived: DefaultMessageStore.start and shutdown of 4.9 (spec B1).
 """
@@ -18,13 +19,12 @@ from rocketstore.storage.dispatch.dispatch_service import DispatchService
 from rocketstore.storage.log.batch_writer import BatchWriter
 from rocketstore.storage.log.flush import CommitLogFlusher
 from rocketstore.storage.log.writer import StoreWriter
-from rocketstore.storage.periodic import Periodic
 from rocketstore.storage.queues.queue_flush import QueueFlusher
-from rocketstore.storage.retention_service import RetentionService
 from rocketstore.storage.running_flags import RunningFlag
 from rocketstore.storage.scrub import TURN_INTERVAL_S, Scrubber
 from rocketstore.storage.statistics import PutTotals, StoreStatistics
 from rocketstore.storage.system_errors import system_errors
+from rocketstore.storage.threads import Periodic, ServiceThread
 from rocketstore.units import QueueKey
 
 if TYPE_CHECKING:
@@ -34,6 +34,9 @@ if TYPE_CHECKING:
     from rocketstore.storage.opening import StoreParts
 
 SAMPLE_INTERVAL_S: Final = 1.0
+FIRST_CLEAN_AFTER_S: Final = 60.0
+DISK_CHECK_INTERVAL_S: Final = 10.0
+FIRST_DISK_CHECK_AFTER_S: Final = 1.0
 DISPATCH_ERROR_AFTER_MS: Final = 30_000
 """Dispatch may fail so long before puts are refused (30 tries a second apart in 4.9, B12)."""
 
@@ -80,7 +83,7 @@ class StoreServices:
         )
         self.flusher.on_failure = self.writer.fail
         self.batches = BatchWriter(self.writer, log, statistics=self.statistics, config=config)
-        self.dispatch = DispatchService(parts.dispatcher, clock=clock)
+        self.dispatch = DispatchService(parts.dispatcher, clock=clock, log=log)
         self.queue_flusher = QueueFlusher(
             parts.queues,
             parts.index,
@@ -91,16 +94,38 @@ class StoreServices:
             known_ends=parts.known_ends,
         )
         self._made_ahead_of = -1
-        self._sampler = Periodic("rocketstore-statistics", self._sample, SAMPLE_INTERVAL_S)
         self.scrubber = Scrubber(
             log.files,
             bytes_per_turn=int(config.scrub_bytes_per_second * TURN_INTERVAL_S),
             durable_offset=lambda: log.flushed_offset,
         )
-        self._scrub = Periodic("rocketstore-scrub", self.scrubber.turn, TURN_INTERVAL_S)
-        self._retention = RetentionService(
-            parts.retention, interval_s=config.clean_resource_interval / 1000
+        self._queue_flush = Periodic(
+            "rocketstore-queue-flush",
+            self.queue_flusher.run_once,
+            config.flush_interval_consume_queue / 1000,
         )
+        self._watchers = self._made_watchers()
+
+    def _made_watchers(self) -> list[ServiceThread]:
+        """Return the threads that no message waits for."""
+        config, retention = self._parts.config, self._parts.retention
+        sampler = Periodic("rocketstore-statistics", self._sample, SAMPLE_INTERVAL_S)
+        watchers: list[ServiceThread] = [sampler]
+        if config.retention:
+            # Two, so that a slow deletion never delays the moment at which a full disk stops puts
+            # (K-E3; DefaultMessageStore.addScheduleTask).
+            check = Periodic(
+                "rocketstore-disk-check", retention.check_disk, DISK_CHECK_INTERVAL_S,
+                first_s=FIRST_DISK_CHECK_AFTER_S,
+            )  # fmt: skip
+            clean = Periodic(
+                "rocketstore-retention", retention.run_once, config.clean_resource_interval / 1000,
+                first_s=FIRST_CLEAN_AFTER_S,
+            )  # fmt: skip
+            watchers += [check, clean]
+        if config.scrub_bytes_per_second:
+            watchers.append(Periodic("rocketstore-scrub", self.scrubber.turn, TURN_INTERVAL_S))
+        return watchers
 
     def start(self) -> None:
         """Start the threads."""
@@ -113,17 +138,21 @@ class StoreServices:
             raise
 
     def _start_threads(self) -> None:
-        self._parts.preallocator.start()
-        if self._parts.touch_ahead is not None:
-            self._parts.touch_ahead.start()
+        parts = self._parts
+        touching = [] if parts.touch_ahead is None else [parts.touch_ahead.thread]
+        others = [*touching, self.dispatch.thread, self._queue_flush, *self._watchers]
+        for thread in (parts.preallocator.thread, *others):
+            thread.on_death = self._note_death
+        parts.preallocator.start()
         self.flusher.start()
-        self.dispatch.start()
-        self.queue_flusher.start()
-        self._sampler.start()
-        if self._parts.config.retention:
-            self._retention.start()
-        if self._parts.config.scrub_bytes_per_second:
-            self._scrub.start()
+        for thread in others:
+            thread.start()
+
+    def _note_death(self, name: str, error: BaseException) -> None:
+        self._parts.flags.set(
+            RunningFlag.NOT_WRITEABLE,
+            f"the thread {name} ended by an unforeseen error: {type(error).__name__}: {error}",
+        )
 
     # --- waiting and flushing -------------------------------------------------------------------
 
@@ -173,19 +202,18 @@ class StoreServices:
         self._parts.log.settle()
         failure: FlushFailedError | None = None
         if self._parts.touch_ahead is not None:
-            self._parts.touch_ahead.stop()
-        if self._threads:
-            self._scrub.stop()
-            self._retention.stop()
-            self._sampler.stop()
+            self._parts.touch_ahead.thread.stop()
+        self._parts.retention.stop()
+        for watcher in reversed(self._watchers):
+            watcher.stop()
         try:
             self.flusher.close()
         except FlushFailedError as error:
             failure = error
-        if self.dispatch.is_running:
+        if self.dispatch.thread.is_running:
             self._wait_for_dispatch()
         self.dispatch.stop()
-        self.queue_flusher.stop()
+        self._queue_flush.stop()
         self._parts.preallocator.stop()
         self.is_stopped = True
         is_in_order = failure is None and self._finish()

@@ -1,30 +1,222 @@
-"""Starting the threads of a store."""
+"""The threads of a store: one life cycle for all of them, and how they are woken.
+
+Law: a thread is started, told to stop, and waited for, but not for ever; one that ends by itself is
+logged, and whoever owns it is told. Waking takes no lock but to sleep on it: an exception out of a
+signal handler may be raised inside ``Condition.__enter__``, which is Python; its lock is taken then
+and nobody gives it back.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from typing import TYPE_CHECKING
+import time
+from typing import TYPE_CHECKING, Final
 
 from rocketstore.errors import SystemRefusedError
+from rocketstore.events import get_logger
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+JOIN_TIMEOUT_S: Final = 60.0
+"""Longest wait for a thread that was told to stop: it is at one system call, or one batch, more."""
 
-def started(run: Callable[[], None], name: str) -> threading.Thread:
-    """Return a thread that runs.
+_log: Final = get_logger(__name__)
 
-    Raises
-    ------
-    SystemRefusedError
-        The process may have no more threads.
+
+class Bell:
+    """Wakes the thread that waits; rings while it is awake count as one.
+
+    A plain lock, because ``threading.Event`` makes a lock per wait and takes another per ring.
     """
-    thread = threading.Thread(target=run, name=name, daemon=True)
-    try:
-        thread.start()
-    except RuntimeError as error:
-        raise SystemRefusedError(
-            f"cannot start the thread {name}: {error}",
-            hint="raise the limit of processes and threads (ulimit -u, or the container's)",
-        ) from error
-    return thread
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._lock.acquire()
+
+    def ring(self) -> None:
+        """Wake the thread, or let its next wait return at once."""
+        with contextlib.suppress(RuntimeError):  # rung already
+            self._lock.release()
+
+    def wait(self, timeout_s: float = -1) -> bool:
+        """Wait for a ring, -1 as long as it takes; whether there was one."""
+        return self._lock.acquire(timeout=timeout_s)
+
+
+class Changes:
+    """Threads that wait until something is true, and are told when to look again.
+
+    Each is in the list before it looks, and a ring before it sleeps is kept, so nothing that is
+    told after it happened can be missed.
+    """
+
+    def __init__(self) -> None:
+        self._bells: list[Bell] = []
+
+    def __bool__(self) -> bool:
+        """Return whether somebody waits."""
+        return bool(self._bells)
+
+    def tell(self) -> None:
+        """Let all who wait look again."""
+        for bell in tuple(self._bells):
+            bell.ring()
+
+    def wait_for(self, is_true: Callable[[], bool], timeout_s: float | None = None) -> bool:
+        """Wait until `is_true`; False when that takes too long, None being no time."""
+        if is_true():
+            return True
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        bell = Bell()
+        try:
+            self._bells.append(bell)
+            while not is_true():
+                left_s = -1 if deadline is None else max(0.0, deadline - time.monotonic())
+                if not bell.wait(min(left_s, threading.TIMEOUT_MAX)):
+                    return is_true()
+            return True
+        finally:
+            with contextlib.suppress(ValueError):
+                self._bells.remove(bell)
+
+
+class StopSign:
+    """Tells threads to stop; ``threading.Event`` without its lock."""
+
+    def __init__(self) -> None:
+        self._is_set = False
+        self._changes = Changes()
+
+    def is_set(self) -> bool:
+        """Return whether it was set."""
+        return self._is_set
+
+    def set(self) -> None:
+        """Set it, and wake all who wait."""
+        self._is_set = True
+        self._changes.tell()
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Wait until it is set; False when that takes too long."""
+        return self._changes.wait_for(self.is_set, timeout_s)
+
+
+class ServiceThread:
+    """A thread that works until it is told to stop.
+
+    Parameters
+    ----------
+    name
+        Of the thread.
+    work
+        Runs on the thread, and returns soon after `stopping` was set.
+    wake
+        Called after `stopping` was set, so that `work` looks at it.
+
+    Attributes
+    ----------
+    on_death
+        Called on the thread with its name and the error that ended it.
+    """
+
+    def __init__(
+        self, name: str, work: Callable[[], object], wake: Callable[[], object] | None = None
+    ) -> None:
+        self.name = name
+        self.stopping = StopSign()
+        self.on_death: Callable[[str, BaseException], object] | None = None
+        self._work = work
+        self._wake = wake
+        self._thread: threading.Thread | None = None
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the thread lives."""
+        return self._thread is not None and self._thread.is_alive()
+
+    def start(self) -> None:
+        """Start the thread.
+
+        Raises
+        ------
+        SystemRefusedError
+            The process may have no more threads.
+        """
+        thread = threading.Thread(target=self._run, name=self.name, daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:
+            raise SystemRefusedError(
+                f"cannot start the thread {self.name}: {error}",
+                hint="raise the limit of processes and threads (ulimit -u, or the container's)",
+            ) from error
+        self._thread = thread
+
+    def stop(self) -> None:
+        """Tell the thread to stop, and wait until it has.
+
+        Raises
+        ------
+        SystemRefusedError
+            It is still at work after a minute, probably in a system call that does not return.
+        """
+        self.stopping.set()
+        if self._wake is not None:
+            self._wake()
+        if self._thread is None:
+            return
+        self._thread.join(JOIN_TIMEOUT_S)
+        if self._thread.is_alive():
+            raise SystemRefusedError(
+                f"the thread {self.name} has not stopped within {JOIN_TIMEOUT_S:.0f} s",
+                hint="see the system's log (dmesg) for a disk that hangs, then close it again",
+            )
+        self._thread = None
+
+    def _run(self) -> None:
+        try:
+            self._work()
+        except BaseException as error:  # noqa: BLE001 - nobody else would ever say so
+            _log.exception("service.died", service=self.name)
+            if self.on_death is not None:
+                self.on_death(self.name, error)
+
+
+class Periodic(ServiceThread):
+    """Does a job at an interval; one that fails is logged, and done again at the next turn.
+
+    Parameters
+    ----------
+    name
+        Of the thread.
+    job
+        What is done.
+    interval_s
+        Pause before each turn.
+    first_s
+        Pause before the first one, if it is another.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        job: Callable[[], object],
+        interval_s: float,
+        *,
+        first_s: float | None = None,
+    ) -> None:
+        super().__init__(name, self._do_turns)
+        self._job = job
+        self._interval_s = interval_s
+        self._first_s = interval_s if first_s is None else first_s
+
+    def _do_turns(self) -> None:
+        pause_s = self._first_s
+        while not self.stopping.wait(pause_s):
+            pause_s = self._interval_s
+            try:
+                self._job()
+            except Exception:  # noqa: BLE001 - one bad turn does not end the service (K-R4)
+                _log.exception("service.failed", service=self.name)

@@ -16,7 +16,7 @@ from rocketstore import Message, MessageStore, StoreConfig
 from rocketstore.cli.application import run
 from rocketstore.cli.line_import import ImportTarget, import_lines
 from rocketstore.storage.results import PutMessageStatus, PutResult
-from rocketstore.storage.retention_service import RetentionService
+from rocketstore.storage.threads import Periodic
 
 SMALL = ["mappedFileSizeCommitLog=65536", "mappedFileSizeConsumeQueue=2000",
          "maxHashSlotNum=500", "maxIndexNum=2000"]  # fmt: skip
@@ -161,14 +161,14 @@ def test_a_second_import_goes_on_behind_the_first(tmp_path: Path) -> None:
 def test_no_import_deletes_expired_files(
     setting: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    started: list[bool] = []
-    monkeypatch.setattr(RetentionService, "start", lambda _: started.append(True))
+    started: list[str] = []
+    monkeypatch.setattr(Periodic, "start", lambda thread: started.append(thread.name))
     source = tmp_path / "lines.txt"
     source.write_bytes(b"a\n")
     assert import_file(tmp_path / "store", source, "--set", setting) == 0
-    assert started == []
+    assert "rocketstore-retention" not in started
     with MessageStore.open(tmp_path / "store", StoreConfig(retention=True)):
-        assert started == [True]
+        assert "rocketstore-retention" in started
 
 
 def test_a_missing_file_makes_no_store(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,7 +19,6 @@ from rocketstore.storage.retention import (
     RetentionRule,
     StorePlaces,
 )
-from rocketstore.storage.retention_service import RetentionService
 from rocketstore.storage.running_flags import RunningFlag, RunningFlags
 from support.configured_store import Clock, open_small
 from support.dispatch_parts import DispatchParts
@@ -542,11 +541,3 @@ def test_a_held_queue_file_is_tried_again_in_the_next_round(bench):
     del view
     bench.parts.clock.now_ms = NOON
     assert first.path in [path for path, _ in bench.run()]
-
-
-def test_the_service_starts_and_stops(bench):
-    bench.fill(OLD)
-    service = RetentionService(bench.retention, interval_s=10.0)
-    service.start()
-    service.stop()
-    assert len(bench.parts.log.files) == 1

@@ -2,99 +2,59 @@
 
 from __future__ import annotations
 
-import threading
 from datetime import UTC
 
 import pytest
 
-from rocketstore import StoreConfig
-from rocketstore.storage.periodic import Periodic
-from rocketstore.storage.queues.queue_flush import QueueFlusher
+from rocketstore import MessageStore, StoreConfig
 from rocketstore.storage.retention import HOUR_MS, Retention, StorePlaces
-from rocketstore.storage.retention_service import RetentionService
 from rocketstore.storage.running_flags import RunningFlags
+from rocketstore.storage.threads import Periodic, StopSign
 from support.configured_store import open_small
 from support.dispatch_parts import DispatchParts, SettableClock
 
 TURNS = 3
 
 
-class Waits:
-    """Stands for the event a service waits on: notes each wait, then stops the service."""
+class Waits(StopSign):
+    """Notes each wait, then stops the service."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.seconds: list[float] = []
 
-    def wait(self, seconds: float) -> bool:
+    def wait(self, seconds: float | None = None) -> bool:
         self.seconds.append(seconds)
         return len(self.seconds) > TURNS
 
-    def is_set(self) -> bool:
-        return len(self.seconds) > TURNS
 
-    def set(self) -> None: ...
-
-    def clear(self) -> None: ...
-
-
-class Counted:
-    """A retention that only counts."""
-
-    def __init__(self) -> None:
-        self.rounds = 0
-        self.checks = 0
-
-    def run_once(self) -> list[object]:
-        self.rounds += 1
-        return []
-
-    def check_disk(self) -> None:
-        self.checks += 1
+def waits_of(store: MessageStore, name: str) -> list[float]:
+    """Run a service's turns on this thread; return how long it waited before each."""
+    services = store._services
+    (service,) = (one for one in (services._queue_flush, *services._watchers) if one.name == name)
+    service.stopping = waits = Waits()
+    service._do_turns()
+    return waits.seconds
 
 
-def run_jobs(service: RetentionService) -> dict[str, list[float]]:
-    """Run each job of the service on this thread; return how long it waited before each turn."""
-    waited = {}
-    for job, first_s, interval_s in jobs_of(service):
-        service._stopping = waits = Waits()
-        service._run(job, first_s, interval_s)
-        waited[job.__name__] = waits.seconds
-    return waited
+@pytest.mark.parametrize(("setting_ms", "seconds"), [(None, 10.0), (250, 0.25)])
+def test_files_are_cleaned_after_a_minute_and_then_every_ten_seconds_or_as_is_set(
+    tmp_path, monkeypatch, setting_ms, seconds
+):
+    rounds = []
+    monkeypatch.setattr(Retention, "run_once", lambda _: rounds.append(None))
+    settings = {} if setting_ms is None else {"clean_resource_interval": setting_ms}
+    with open_small(tmp_path / "store", retention=True, **settings) as store:
+        assert waits_of(store, "rocketstore-retention") == [60.0, *[seconds] * TURNS]
+    assert len(rounds) == TURNS
 
 
-def jobs_of(service):
-    started = []
-
-    def start(run, _name):
-        started.append(run.args)
-        return threading.Thread()
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("rocketstore.storage.retention_service.started", start)
-        service.start()
-    service._threads.clear()
-    return started
-
-
-def test_files_are_cleaned_after_a_minute_and_then_every_ten_seconds():
-    retention = Counted()
-    interval_s = StoreConfig().clean_resource_interval / 1000
-    waited = run_jobs(RetentionService(retention, interval_s=interval_s))
-    assert waited["_clean"] == [60.0, 10.0, 10.0, 10.0]
-    assert retention.rounds == TURNS
-
-
-def test_files_are_cleaned_as_often_as_the_setting_says(tmp_path):
-    with open_small(tmp_path / "store", clean_resource_interval=250) as store:
-        waited = run_jobs(store._services._retention)
-    assert waited["_clean"] == [60.0, 0.25, 0.25, 0.25]
-
-
-def test_the_disk_is_looked_at_after_a_second_and_then_every_ten():
-    retention = Counted()
-    waited = run_jobs(RetentionService(retention, interval_s=1.0))
-    assert waited["_check_disk"] == [1.0, 10.0, 10.0, 10.0]
-    assert retention.checks == TURNS
+def test_the_disk_is_looked_at_after_a_second_and_then_every_ten(tmp_path, monkeypatch):
+    checks = []
+    monkeypatch.setattr(Retention, "check_disk", lambda _: checks.append(None))
+    with open_small(tmp_path / "store", retention=True) as store:
+        assert waits_of(store, "rocketstore-disk-check") == [1.0, 10.0, 10.0, 10.0]
+    assert len(checks) == TURNS
 
 
 @pytest.mark.parametrize(("setting_ms", "seconds"), [(None, 1.0), (250, 0.25)])
@@ -103,10 +63,7 @@ def test_queues_are_flushed_every_second_unless_the_setting_says_otherwise(
 ):
     settings = {} if setting_ms is None else {"flush_interval_consume_queue": setting_ms}
     with open_small(tmp_path / "store", **settings) as store:
-        flusher: QueueFlusher = store._services.queue_flusher
-        flusher._stopping = waits = Waits()
-        flusher._run()
-    assert waits.seconds == [seconds] * (TURNS + 1)
+        assert waits_of(store, "rocketstore-queue-flush") == [seconds] * (TURNS + 1)
 
 
 def test_a_turn_that_fails_is_not_the_last():
@@ -117,8 +74,8 @@ def test_a_turn_that_fails_is_not_the_last():
         raise RuntimeError
 
     periodic = Periodic("test", fail, 1.0)
-    periodic._stopping = Waits()
-    periodic._run()
+    periodic.stopping = Waits()
+    periodic._do_turns()
     assert len(turns) == TURNS
 
 

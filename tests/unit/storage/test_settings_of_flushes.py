@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rocketstore import FlushDiskType, Message, PutMessageStatus, StoreConfig
+from rocketstore.storage.threads import StopSign
 from support.configured_store import LOG_FILE_BYTES, open_small
 from support.failing_disk import FailingDisk
 from support.log_parts import LogParts
@@ -32,7 +33,8 @@ class Turns:
     def rest(self, timeout_s: float) -> None:
         self.rests.append(timeout_s)
         self._parts.clock.now_ms += round(timeout_s * 1000)
-        self._parts.flusher._stopping = len(self.rests) >= self._count
+        if len(self.rests) >= self._count:
+            self._parts.flusher.thread.stopping.set()
 
     def take(self) -> None: ...
 
@@ -52,6 +54,7 @@ def parts_with(root, pages: int = 0, **settings) -> LogParts:
 
 def run_turns(parts: LogParts, count: int) -> list[float]:
     parts.flusher.group = turns = Turns(parts, count)
+    parts.flusher.thread.stopping = StopSign()
     parts.flusher._run_async()
     return turns.rests
 

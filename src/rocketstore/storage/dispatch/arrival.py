@@ -12,7 +12,7 @@ import threading
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from rocketstore.events import get_logger
-from rocketstore.storage.bell import Changes
+from rocketstore.storage.threads import Changes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

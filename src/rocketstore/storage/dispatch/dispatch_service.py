@@ -1,34 +1,40 @@
-"""The thread that dispatches, and whoever waits for it.
+"""The thread that dispatches, and those who wait for it.
 
 Law: the thread ends only when it is told to. Whatever goes wrong is logged, shown in `health`, and
 tried again from the same record after a pause that grows to a second (K-R4); when it works again
 the trouble is over (K-C6). Nothing is skipped meanwhile.
+
+When everything is dispatched it looks once more after a millisecond, so that the puts of a busy
+writer share a round and none of them wakes anybody; then it sleeps until the next append rings.
+What waits for its sync, which rings nobody, is looked for after pauses that grow.
 
 How derived: ReputMessageService.run of 4.9 (spec B11), which sleeps a millisecond between rounds.
 """
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from rocketstore.events import get_logger
-from rocketstore.storage.bell import StopSign
-from rocketstore.storage.threads import started
+from rocketstore.storage.threads import Bell, ServiceThread
 
 if TYPE_CHECKING:
-    import threading
     from collections.abc import Callable
 
     from rocketstore.storage.dispatch.dispatcher import Dispatcher
+    from rocketstore.storage.log.commit_log import CommitLog
 
 _log: Final = get_logger(__name__)
 
 IDLE_PAUSE_S: Final = 0.001
 """Pause when there is nothing to dispatch, as in 4.9."""
 
+LONGEST_IDLE_PAUSE_S: Final = 0.064
+
 FIRST_RETRY_PAUSE_S: Final = 0.01
 LONGEST_RETRY_PAUSE_S: Final = 1.0
+
+_UNTIL_RUNG: Final = -1.0
 
 
 class DispatchHealth(NamedTuple):
@@ -66,10 +72,10 @@ class DispatchService:
         What runs; nobody else may call its ``run_once`` meanwhile.
     clock
         Returns the time in ms.
+    log
+        Whose appends ring; without it, every pause is timed.
     on_health
         Called on the thread when trouble begins and when it is over.
-    pause
-        Waits so many seconds between two rounds; a test passes its own.
     """
 
     def __init__(
@@ -77,49 +83,42 @@ class DispatchService:
         dispatcher: Dispatcher,
         *,
         clock: Callable[[], int],
+        log: CommitLog | None = None,
         on_health: Callable[[DispatchHealth], None] | None = None,
-        pause: Callable[[float], None] = time.sleep,
     ) -> None:
         self.dispatcher = dispatcher
         self.health = _WELL
         self._clock = clock
+        self._log = log
         self._on_health = on_health
-        self._pause = pause
-        self._stopping = StopSign()
-        self._thread: threading.Thread | None = None
-
-    @property
-    def is_running(self) -> bool:
-        """Whether the thread lives."""
-        return self._thread is not None and self._thread.is_alive()
+        self._bell = Bell()
+        self._idle_rounds = 0
+        self.thread = ServiceThread("rocketstore-dispatch", self._run, wake=self._bell.ring)
 
     def start(self) -> None:
         """Start the thread."""
-        self._stopping.clear()
-        self._thread = started(self._run, "rocketstore-dispatch")
+        self.thread.start()
 
     def stop(self) -> None:
         """Stop the thread after the round it is in, and let go of everybody who waits."""
-        self._stopping.set()
-        if self._thread is not None:
-            self._thread.join()
-            self._thread = None
+        self.thread.stop()
         self.dispatcher.board.close()
 
     def wait_dispatched(self, physical_offset: int, timeout_s: float | None = None) -> bool:
         """Wait until everything before an offset is dispatched; False when that takes too long."""
         dispatcher = self.dispatcher
-        return dispatcher.board.wait_until(
-            lambda: dispatcher.dispatched_offset >= physical_offset, timeout_s
-        )
+        return self.wait_until(lambda: dispatcher.dispatched_offset >= physical_offset, timeout_s)
 
     def wait_until(self, is_true: Callable[[], bool], timeout_s: float | None = None) -> bool:
         """Wait until `is_true`, which is asked whenever dispatch got on."""
+        self._bell.ring()
         return self.dispatcher.board.wait_until(is_true, timeout_s)
 
     def _run(self) -> None:
-        while not self._stopping.is_set():
-            self._pause_after(self.run_once())
+        while not self.thread.stopping.is_set():
+            pause_s = self.pause_after(self.run_once())
+            if pause_s and self._bell.wait(pause_s):
+                self._idle_rounds = 0
 
     def run_once(self) -> bool | None:
         """Do one round; return whether there was anything, None when it failed."""
@@ -132,13 +131,28 @@ class DispatchService:
             self._note_recovery()
         return was_busy
 
-    def _pause_after(self, outcome: bool | None) -> None:  # noqa: FBT001 - what run_once returned
+    def pause_after(self, outcome: bool | None) -> float:  # noqa: FBT001 - what run_once returned
+        """Return how many seconds to wait after a round; -1 until the next append."""
         if outcome is None:
             doublings = min(self.health.failure_count - 1, 10)
-            seconds = min(FIRST_RETRY_PAUSE_S * 2**doublings, LONGEST_RETRY_PAUSE_S)
-            self._stopping.wait(seconds) if self._pause is time.sleep else self._pause(seconds)
-        elif not outcome:
-            self._pause(IDLE_PAUSE_S)
+            return float(min(FIRST_RETRY_PAUSE_S * 2**doublings, LONGEST_RETRY_PAUSE_S))
+        if outcome:
+            self._idle_rounds = 0
+            return 0.0
+        self._idle_rounds += 1
+        if self._idle_rounds > 1 and self._log is not None and self._is_idle(self._log):
+            return _UNTIL_RUNG
+        doublings = min(self._idle_rounds - 1, 10)
+        return float(min(IDLE_PAUSE_S * 2**doublings, LONGEST_IDLE_PAUSE_S))
+
+    def _is_idle(self, log: CommitLog) -> bool:
+        """Have the next append ring unless something waits; whether nothing does."""
+        dispatched = self.dispatcher.dispatched_offset
+        if dispatched < log.max_offset:
+            return False
+        log.ring_at_next_append(self._bell.ring)
+        # What was put before the bell was there is seen here.
+        return dispatched >= log.max_offset
 
     def _note_failure(self, error: BaseException) -> None:
         before = self.health

@@ -21,11 +21,10 @@ from typing import TYPE_CHECKING, Final
 from rocketstore.errors import StoreError
 from rocketstore.events import get_logger
 from rocketstore.format.file_name import file_name
-from rocketstore.storage.bell import Changes
 from rocketstore.storage.files.mapped_file import MappedFile
 from rocketstore.storage.files.new_file import remove_empty
 from rocketstore.storage.system_errors import system_error
-from rocketstore.storage.threads import started
+from rocketstore.storage.threads import Changes, ServiceThread
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -91,17 +90,18 @@ class Preallocator:
         self._ready: dict[int, MappedFile] = {}
         self._retired: list[MappedFile] = []
         self._put_makes = False
-        self._closing = False
-        self._thread: threading.Thread | None = None
+        self.thread = ServiceThread(
+            "rocketstore-preallocate", self._make_files, wake=self._changes.tell
+        )
 
     def start(self) -> None:
         """Start the thread; without it every file is made when it is asked for."""
-        if self._thread is None and self._files_ahead > 0:
-            self._thread = started(self._run, "rocketstore-preallocate")
+        if self._files_ahead > 0 and not self.thread.is_running:
+            self.thread.start()
 
     def request(self, base: int) -> None:
         """Ask for the files behind the one that begins at `base`, which is in use."""
-        if self._thread is None:
+        if not self.thread.is_running:
             return
         with self._lock:
             for ahead in range(1, self._files_ahead + 1):
@@ -152,7 +152,7 @@ class Preallocator:
 
     def retire(self, file: MappedFile) -> None:
         """Take note that `file` is full: what warming locked in memory is let go."""
-        if self._warm_up is not None and self._thread is not None:
+        if self._warm_up is not None and self.thread.is_running:
             self._retired.append(file)
             self._changes.tell()
 
@@ -169,11 +169,7 @@ class Preallocator:
 
     def stop(self) -> None:
         """Stop the thread; files are made when they are asked for."""
-        self._closing = True
-        self._changes.tell()
-        if self._thread is not None:
-            self._thread.join()
-            self._thread = None
+        self.thread.stop()
 
     def close(self) -> None:
         """Stop the thread and delete the files that nobody took."""
@@ -193,10 +189,11 @@ class Preallocator:
 
     # --- the thread -----------------------------------------------------------------------------
 
-    def _run(self) -> None:
+    def _make_files(self) -> None:
+        is_stopping = self.thread.stopping.is_set
         while True:
-            self._changes.wait_for(lambda: self._closing or self._has_work())
-            if self._closing:
+            self._changes.wait_for(lambda: is_stopping() or self._has_work())
+            if is_stopping():
                 return
             base = None
             with self._lock:

@@ -24,13 +24,10 @@ import functools
 from typing import TYPE_CHECKING, Final
 
 from rocketstore.events import get_logger
-from rocketstore.storage.bell import Bell
-from rocketstore.storage.threads import started
+from rocketstore.storage.threads import Bell, ServiceThread
 from rocketstore.units import OS_PAGE_SIZE_BYTES, KiB, MiB
 
 if TYPE_CHECKING:
-    import threading
-
     from rocketstore.storage.files.mapped_file import MappedFile
 
 WINDOW_BYTES: Final = 4 * MiB
@@ -73,36 +70,18 @@ class TouchAhead:
     def __init__(self) -> None:
         self._bell = Bell()
         self._request: tuple[MappedFile, int, int] | None = None
-        self._stopping = False
-        self._thread: threading.Thread | None = None
-
-    @property
-    def is_running(self) -> bool:
-        """Whether requests are served at all."""
-        return self._thread is not None
-
-    def start(self) -> None:
-        """Start the thread."""
-        self._thread = started(self._run, "rocketstore-touch")
+        self.thread = ServiceThread("rocketstore-touch", self._run, wake=self._bell.ring)
 
     def request(self, file: MappedFile, start: int, stop: int) -> None:
         """Ask for the pages of `file` from position `start` to `stop`."""
         self._request = (file, start, stop)
         self._bell.ring()
 
-    def stop(self) -> None:
-        """Stop the thread."""
-        self._stopping = True
-        self._bell.ring()
-        if self._thread is not None:
-            self._thread.join()
-            self._thread = None
-
     def _run(self) -> None:
         touched_base, touched_stop = -1, 0
         while True:
             self._bell.wait()
-            if self._stopping:
+            if self.thread.stopping.is_set():
                 return
             request, self._request = self._request, None
             if request is None:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final
 from rocketstore.errors import FlushFailedError, StoreError
 from rocketstore.events import get_logger
 from rocketstore.storage.files.touch_ahead import touch_for_syncs
-from rocketstore.storage.threads import started
+from rocketstore.storage.threads import ServiceThread
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -85,9 +85,10 @@ class CommitLogFlusher:
         # A warmed file's pages were written when it was made.
         self._touches = config.is_sync_flush and not config.warm_mapped_file_enable
         self._touched_offset = 0
-        self._stopping = False
         self._last_thorough_ms = 0
-        self._thread: threading.Thread | None = None
+        work = self._run_sync if config.is_sync_flush else self._run_async
+        self.thread = ServiceThread("rocketstore-flush", work, wake=self.group.ask)
+        self.thread.on_death = self._note_death
 
     # --- flushing -------------------------------------------------------------------------------
 
@@ -216,7 +217,7 @@ class CommitLogFlusher:
         deadline = None
         while log.flushed_offset < offset:
             self._raise_failure()
-            if self._thread is None:
+            if not self.thread.is_running:
                 self.flush()
                 continue
             now = time.monotonic()
@@ -236,7 +237,7 @@ class CommitLogFlusher:
         """Start flushing in the background, by the mode of the settings."""
         self._last_thorough_ms = self._clock()
         self.group.open()
-        self._thread = started(self._run, "rocketstore-flush")
+        self.thread.start()
 
     def close(self) -> None:
         """Stop the thread and flush what is left.
@@ -246,29 +247,21 @@ class CommitLogFlusher:
         FlushFailedError
             Not everything is on the disk.
         """
-        self._stopping = True
-        self.group.ask()
-        if self._thread is not None:
-            self._thread.join()
-            self._thread = None
+        self.thread.stop()
         try:
             self.flush()
         finally:
             self.group.close()
 
-    def _run(self) -> None:
-        """Flush by the mode of the settings; whatever ends that is known to all who wait."""
-        try:
-            self._run_sync() if self._config.is_sync_flush else self._run_async()
-        except BaseException as error:  # noqa: BLE001 - nobody else would ever say so
-            _log.exception("log.flush_thread_failed")
-            if self.failure is None:
-                self._fail(_thread_error(error))
-            self.group.close()
+    def _note_death(self, _name: str, error: BaseException) -> None:
+        """Let all who wait know that nobody flushes any more."""
+        if self.failure is None:
+            self._fail(_thread_error(error))
+        self.group.close()
 
     def _run_sync(self) -> None:
         """Sync whenever somebody waits; whoever comes during a sync is served by the next."""
-        while not self._stopping:
+        while not self.thread.stopping.is_set():
             was_asked = self.group.gather(self._sync_s)
             if not self._serve(in_rounds=not was_asked):
                 return
@@ -276,7 +269,7 @@ class CommitLogFlusher:
     def _run_async(self) -> None:
         """Sync by the clock, and at once when somebody waits or wakes the thread."""
         interval_s = self._config.flush_interval_commit_log / 1000
-        while not self._stopping:
+        while not self.thread.stopping.is_set():
             self.group.rest(interval_s)
             if not self._serve(0 if self.group else self._least_pages(self._clock())):
                 return

@@ -15,12 +15,7 @@ How derived: FlushConsumeQueueService of 4.9 (spec B9.4, B9.5).
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Final
-
-from rocketstore.errors import RocketStoreError
-from rocketstore.events import get_logger
-from rocketstore.storage.bell import StopSign
-from rocketstore.storage.threads import started
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,11 +26,9 @@ if TYPE_CHECKING:
     from rocketstore.storage.known_ends import KnownEndsWriter
     from rocketstore.storage.queues.queue_table import ConsumeQueueTable
 
-_log: Final = get_logger(__name__)
-
 
 class QueueFlusher:
-    """Flushes queues and index in the background.
+    """Flushes queues and index; `run_once` is called at the interval of the settings.
 
     Parameters
     ----------
@@ -46,7 +39,7 @@ class QueueFlusher:
     dispatched_timestamp
         Returns the store time of the newest record dispatched.
     config
-        Intervals.
+        Pages and intervals.
     clock
         Returns the time in ms.
     known_ends
@@ -64,20 +57,16 @@ class QueueFlusher:
         clock: Callable[[], int],
         known_ends: KnownEndsWriter | None = None,
     ) -> None:
-        self.failure: Exception | None = None
         self._table = table
         self._index = index
         self._checkpoint = checkpoint
         self._dispatched_timestamp = dispatched_timestamp
-        self._interval_s = config.flush_interval_consume_queue / 1000
         self._least_pages = config.flush_consume_queue_least_pages
         self._thorough_interval_ms = config.flush_consume_queue_thorough_interval
         self._clock = clock
         self._known_ends = known_ends
         self._last_thorough_ms = clock()
         self._flushing = threading.Lock()
-        self._stopping = StopSign()
-        self._thread: threading.Thread | None = None
 
     @property
     def is_broken(self) -> bool:
@@ -128,26 +117,3 @@ class QueueFlusher:
             self._checkpoint.advance(logics_ms=timestamp, index_ms=timestamp)
             self._checkpoint.flush()
             return True
-
-    def start(self) -> None:
-        """Start the thread."""
-        self._stopping.clear()
-        self._thread = started(self._run, "rocketstore-queue-flush")
-
-    def stop(self) -> None:
-        """Stop the thread; what is left to flush is the caller's decision."""
-        self._stopping.set()
-        if self._thread is not None:
-            self._thread.join()
-            self._thread = None
-
-    def _run(self) -> None:
-        while not self._stopping.wait(self._interval_s):
-            try:
-                self.run_once()
-            except (RocketStoreError, OSError) as error:
-                self.failure = error
-                _log.error("queues.flush_failed", error=str(error))
-            except Exception as error:  # noqa: BLE001 - the next turn tries again (K-R4)
-                self.failure = error
-                _log.exception("queues.flush_failed")

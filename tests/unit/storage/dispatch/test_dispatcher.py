@@ -392,9 +392,7 @@ def test_no_record_is_skipped_while_the_disk_is_full(tmp_path, index_enabled):
     placed = parts.append(fill_count, properties=b"KEYS\x01k")
     parts.disk.is_full = True
     told = []
-    service = DispatchService(
-        parts.dispatcher, clock=parts.clock, on_health=told.append, pause=lambda _: None
-    )
+    service = DispatchService(parts.dispatcher, clock=parts.clock, on_health=told.append)
     for _ in range(3):
         assert service.run_once() is None
     assert service.health.failure_count == 3
@@ -419,10 +417,8 @@ def test_whatever_a_round_raises_is_tried_again(parts, monkeypatch):
         return 0
 
     monkeypatch.setattr("rocketstore.storage.dispatch.dispatcher.Dispatcher._call_kernel", broken)
-    pauses = []
-    service = DispatchService(parts.dispatcher, clock=parts.clock, pause=pauses.append)
-    for _ in range(2):
-        service._pause_after(service.run_once())
+    service = DispatchService(parts.dispatcher, clock=parts.clock)
+    pauses = [service.pause_after(service.run_once()) for _ in range(2)]
     assert isinstance(service.health.error, MemoryError)
     assert pauses == [0.01, 0.02]
 
@@ -486,7 +482,7 @@ def test_waiters_are_woken_by_the_thread(parts):
         assert service.health.is_well
     finally:
         service.stop()
-    assert not service.is_running
+    assert not service.thread.is_running
 
 
 def test_stopping_lets_waiters_go(parts):

@@ -94,11 +94,11 @@ def test_what_was_touched_for_one_request_is_not_touched_for_the_next(tmp_path, 
         for base in (0, FILE_BYTES)
     )
     touch = TouchAhead()
-    touch.start()
+    touch.thread.start()
     for file, start, stop in ((first, 0, 20), (first, 10, 30), (first, 50, 60), (second, 0, 20)):
         touch.request(file, start, stop)
         assert done.acquire(timeout=10)
-    touch.stop()
+    touch.thread.stop()
     assert ranges == [(0, 20), (20, 30), (50, 60), (0, 20)]
 
 
@@ -116,13 +116,13 @@ def test_windows_change_nothing_in_what_is_written(tmp_path):
     plain = log_with(tmp_path / "a", RecordingTouch(), clock)
     plain._touch_ahead = None
     touched = log_with(tmp_path / "b", TouchAhead(), clock)
-    touched._touch_ahead.start()
+    touched._touch_ahead.thread.start()
     for log in (plain, touched):
         offsets = [append(log) for _ in range(40)]
     assert offsets == [
         number // 15 * FILE_BYTES + number % 15 * (len(BODY) + 92) for number in range(40)
     ]
-    touched._touch_ahead.stop()
+    touched._touch_ahead.thread.stop()
     for mine, other in zip(plain.files.files, touched.files.files, strict=True):
         assert mine.path.read_bytes() == other.path.read_bytes()
 
@@ -147,13 +147,13 @@ def test_the_thread_serves_the_last_request_and_ends(tmp_path):
     threads = threading.active_count()
     file = MappedFile.create(tmp_path, base=0, size=FILE_BYTES, disk=Disk())
     touch = TouchAhead()
-    assert not touch.is_running
-    touch.start()
-    assert touch.is_running
+    assert not touch.thread.is_running
+    touch.thread.start()
+    assert touch.thread.is_running
     touch.request(file, 0, WINDOW_BYTES)
-    touch.stop()
+    touch.thread.stop()
     assert threading.active_count() == threads
-    TouchAhead().stop()
+    TouchAhead().thread.stop()
 
 
 @pytest.fixture
@@ -223,9 +223,9 @@ def test_the_thread_goes_on_after_a_request_that_fails(tmp_path, monkeypatch):
     asked = threading.Event()
     ahead = TouchAhead()
     monkeypatch.setattr(touch_ahead._log, "exception", lambda *_, **__: asked.set(), raising=False)
-    ahead.start()
+    ahead.thread.start()
     ahead.request(file, 0, 4096)
     assert asked.wait(20)
     ahead.request(file, 4096, 8192)
     assert served.wait(20)
-    ahead.stop()
+    ahead.thread.stop()

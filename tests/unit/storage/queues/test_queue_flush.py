@@ -128,9 +128,3 @@ def test_after_a_failed_sync_the_checkpoint_stays(parts, flusher):
     assert flusher.flush_all() is False
     assert flusher.is_broken
     assert times(parts) == (0, 0, 0)
-
-
-def test_the_thread_starts_and_stops(flusher):
-    flusher.start()
-    flusher.stop()
-    assert flusher.failure is None

@@ -1,0 +1,140 @@
+"""An idle store sleeps, wakes for the next message, and stops at once."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from rocketstore import Message, MessageStore
+from rocketstore.config import FlushDiskType
+from rocketstore.storage.running_flags import RunningFlag
+from support.configured_store import Clock, open_small
+
+WAKE_UPS_PER_S = 20
+LOOKS_FOR_S = 1.0
+LONG_S = 20.0
+
+
+def voluntary_switches(store: MessageStore) -> int:
+    """Return how often the store's threads went to sleep so far."""
+    assert store is not None
+    total = 0
+    for thread in threading.enumerate():
+        if thread.name.startswith("rocketstore-"):
+            status = Path(f"/proc/self/task/{thread.native_id}/status").read_text()
+            (line,) = (one for one in status.splitlines() if one.startswith("voluntary"))
+            total += int(line.split()[1])
+    return total
+
+
+@pytest.mark.parametrize("flush", list(FlushDiskType))
+def test_an_idle_store_wakes_up_less_than_20_times_a_second(
+    tmp_path: Path, flush: FlushDiskType
+) -> None:
+    settings = {"retention": True, "scrub_bytes_per_second": 1000, "flush_disk_type": flush}
+    with open_small(tmp_path, threads=True, **settings) as store:
+        store.put(Message(topic="orders", body=b"x"))
+        assert store.wait_dispatched(timeout_s=LONG_S)
+        time.sleep(0.2)
+        before = voluntary_switches(store)
+        time.sleep(LOOKS_FOR_S)
+        assert voluntary_switches(store) - before < WAKE_UPS_PER_S * LOOKS_FOR_S
+
+
+def test_somebody_who_waits_for_a_message_keeps_nobody_awake(tmp_path: Path) -> None:
+    with open_small(tmp_path, threads=True) as store:
+        arrived: list[bool] = []
+        waiter = threading.Thread(
+            target=lambda: arrived.append(store.wait_for("orders", 0, 0, LONG_S))
+        )
+        waiter.start()
+        time.sleep(0.2)
+        before = voluntary_switches(store)
+        time.sleep(LOOKS_FOR_S)
+        assert voluntary_switches(store) - before < WAKE_UPS_PER_S * LOOKS_FOR_S
+        store.put(Message(topic="orders", body=b"x"))
+        waiter.join()
+        assert arrived == [True]
+
+
+ORDER = Message(topic="orders", body=b"x")
+KINDS = {
+    "put": lambda store: store.put(ORDER),
+    "put_prepared": lambda store: store.put_prepared(store.prepare(ORDER)),
+    "put_batch": lambda store: store.put_batch([ORDER, ORDER]),
+    "without waiting": lambda store: store.put(
+        Message(topic="orders", body=b"x", wait_flush=False)
+    ),
+}
+
+
+@pytest.mark.parametrize("flush", list(FlushDiskType))
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_put_wakes_dispatch_that_sleeps(
+    tmp_path: Path, kind: str, flush: FlushDiskType
+) -> None:
+    with open_small(tmp_path, threads=True, flush_disk_type=flush) as store:
+        for _ in range(10):
+            wait_until_asleep(store)
+            KINDS[kind](store)
+            # Nobody waits for dispatch here, which would ring as well.
+            deadline = time.monotonic() + LONG_S
+            while store.dispatched_physical_offset < store.max_physical_offset:
+                assert time.monotonic() < deadline, "dispatch sleeps on"
+                time.sleep(0.0005)
+
+
+def wait_until_asleep(store: MessageStore) -> None:
+    deadline = time.monotonic() + LONG_S
+    while store._parts.log._ring is None:
+        assert time.monotonic() < deadline, "dispatch does not go to sleep"
+        time.sleep(0.0005)
+
+
+def test_no_message_is_missed_by_dispatch_that_falls_asleep_meanwhile(tmp_path: Path) -> None:
+    """Puts some milliseconds apart meet dispatch at every point of its way to sleep."""
+    with open_small(tmp_path, threads=True) as store:
+        for number in range(200):
+            store.put(ORDER)
+            deadline = time.monotonic() + LONG_S
+            while store.dispatched_physical_offset < store.max_physical_offset:
+                assert time.monotonic() < deadline, "dispatch sleeps on"
+            time.sleep((number % 40) / 10_000)
+
+
+def test_close_of_an_idle_store_wakes_every_thread(tmp_path: Path) -> None:
+    settings = {
+        "retention": True, "scrub_bytes_per_second": 1000,
+        "flush_interval_commit_log": 600_000, "flush_interval_consume_queue": 600_000,
+    }  # fmt: skip
+    store = open_small(tmp_path, threads=True, **settings)
+    store.put(ORDER)
+    wait_until_asleep(store)
+    began = time.monotonic()
+    store.close()
+    assert time.monotonic() - began < 1.0
+
+
+@pytest.mark.parametrize("name", ["rocketstore-statistics", "rocketstore-queue-flush"])
+def test_puts_are_refused_after_the_death_of_a_thread_and_say_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    def die() -> None:
+        raise SystemExit("from the depth")
+
+    with open_small(tmp_path, Clock(), threads=True) as store:
+        services = store._services
+        service = next(
+            one for one in (services._queue_flush, *services._watchers) if one.name == name
+        )
+        monkeypatch.setattr(service, "_job", die)
+        for thread in threading.enumerate():
+            if thread.name == name:
+                thread.join(LONG_S)
+        assert store.running_flags.bits & RunningFlag.NOT_WRITEABLE
+        result = store.put(ORDER)
+        assert result.status.name == "SERVICE_NOT_AVAILABLE"
+        assert f"{name} ended by an unforeseen error: SystemExit" in (result.detail or "")
