@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias, cast
 import numpy as np
 
 from rocketstore.scan.scanner import BATCH_RECORDS, Damage, DamageReason, scan_window
-from rocketstore.storage.files.written import data_stop as written_until
 from rocketstore.storage.recovery.leftovers import (
     EVIDENCE_RECORD_LIMIT,
     Judgement,
@@ -195,11 +194,6 @@ def survey_log(
     end = _end(surveys)
     surveys = [_with_unwritten_end(survey, start or 0, end) for survey in surveys]
     return LogSurvey(surveys, _holes(surveys), end)
-
-
-def written_stop(file: LogBytes, descriptor: int) -> int:
-    """Return the position behind which the file system knows that `file` has only zeros."""
-    return written_until(descriptor, file.size)
 
 
 def _survey_file(file: LogBytes, start: int, stop: int) -> FileSurvey:

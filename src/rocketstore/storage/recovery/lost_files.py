@@ -13,7 +13,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES
-from rocketstore.storage.checkpoint import promise_nothing
 from rocketstore.storage.recovery.lost_index import LostIndex, LostIndexSearch
 from rocketstore.storage.recovery.lost_queues import LostQueue, LostQueueSearch
 from rocketstore.verification.findings import Finding, Severity
@@ -94,7 +93,7 @@ class LostFiles:
         ).find()
         index = self._look_at_index(known) if parts.config.message_index_enable else None
         if self._lost or index is not None:
-            promise_nothing(parts.layout, parts.disk)
+            parts.promise_nothing()
         for lost in self._lost:
             self._take_queue(lost)
         if index is not None:

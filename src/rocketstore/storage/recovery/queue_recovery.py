@@ -85,29 +85,19 @@ class QueueRecovery:
 
     # --- ends -----------------------------------------------------------------------------------
 
-    def end_at(self, log_end: int, *, clean_behind: bool) -> None:
+    def end_at(
+        self, log_end: int, *, clean_after: bool, keeps_places: bool, old: Sequence[ByteRange]
+    ) -> dict[QueueKey, tuple[int, int]]:
         """Drop the entries at the queues' ends whose records do not end before the log does.
 
         Parameters
         ----------
-        clean_behind
-            Also make sure that only zeros follow each queue's end, as after a crash.
-        """
-        for queue in self._queues.all():
-            if clean_behind or queue.max_physical_offset > log_end:
-                queue.truncate_to_physical(log_end, now_ms=self._now_ms)
-
-    def keep_places_behind(
-        self, log_end: int, *, clean_behind: bool, old: Sequence[ByteRange]
-    ) -> dict[QueueKey, tuple[int, int]]:
-        """As `end_at`, but the places of the entries dropped are kept: nobody gets them again.
-
-        Parameters
-        ----------
         log_end
-            Physical offset behind the last record.
-        clean_behind
-            As of `end_at`.
+            Physical offset after the last record.
+        clean_after
+            Also make sure that only zeros follow each queue's end, as after a crash.
+        keeps_places
+            Keep the places of the entries dropped: nobody gets their numbers again.
         old
             What an earlier log left: entries of such records gave out nothing.
 
@@ -118,13 +108,13 @@ class QueueRecovery:
         """
         kept = {}
         for queue in self._queues.all():
-            if not (clean_behind or queue.max_physical_offset > log_end):
+            if not (clean_after or queue.max_physical_offset > log_end):
                 continue
             first = queue.place_behind(log_end)
-            stop = first + _given_count(queue.given_out(first), old)
-            queue.truncate(first, now_ms=self._now_ms, keep_to=stop)
-            if stop > first:
-                kept[queue.key] = (first, stop)
+            count = _given_count(queue.given_out(first), old) if keeps_places else 0
+            queue.truncate(first, now_ms=self._now_ms, keep_to=first + count)
+            if count:
+                kept[queue.key] = (first, first + count)
         return kept
 
     def drop_stale_ends(self, checked: CheckedLog) -> None:

@@ -1,23 +1,21 @@
 """Recovery: what a store does with its files before it takes the first message.
 
 After a clean stop the end of the log is looked at and compared with the queues. After a crash
-everything from a safe file on is checked and dispatched anew: the log's end is found, what lies
-behind is copied and zeroed, queue entries are rewritten, entries behind the end are dropped. The
-policy ``compatible`` ends where 4.9.3 ends; ``salvage`` keeps every intact record.
+everything from a safe file on (`recovery_start`) is checked and dispatched again: the log's end is
+found, what follows is copied and zeroed, queue entries are rewritten, entries past the end are
+dropped. The policy ``compatible`` ends where 4.9.3 ends; ``salvage`` keeps every intact record.
 
-Law: recovery only ever cuts behind the last record that it keeps, and only after a copy. Doing it
+Law: recovery only ever cuts after the last record that it keeps, and only after a copy. Doing it
 again changes nothing, so it may be interrupted anywhere.
 
-The safe file is the newest one whose first record is older, by three seconds, than everything the
-checkpoint promises: log, queues and index hold all before it. What it cannot promise (a store that
-a Java broker wrote, a queue directory that somebody deleted) shows as a gap in some queue, and then
-everything is dispatched from the first file on.
+What the checkpoint cannot promise (a store that a Java broker wrote, a queue directory that
+somebody deleted) shows as a gap in some queue: then everything is dispatched from the first file.
 
 How derived: DefaultMessageStore.recover, CommitLog.recoverNormally and recoverAbnormally of 4.9.3
 (spec B16), without K-R1 to K-R10 and K-C2, K-I1, K-I8, K-S1. See docs/how-it-works/recovery.md.
 Cost: one pass over what is not known to be safe: a thread walks, with checksums, while this one
 enters records into queues and index (decision 0015); a second one only where damage has records
-behind it.
+after it.
 """
 
 from __future__ import annotations
@@ -32,10 +30,11 @@ from rocketstore.events import get_logger
 from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES
 from rocketstore.scan import kernels
 from rocketstore.storage.checkpoint import promise_nothing
+from rocketstore.storage.files.written import data_stop
 from rocketstore.storage.recovery.evidence import Evidence
 from rocketstore.storage.recovery.leftovers import CLOCK_TOLERANCE_MS
 from rocketstore.storage.recovery.log_cut import cut_leftovers, cut_log, relative_name
-from rocketstore.storage.recovery.log_survey import LogSurvey, survey_log, written_stop
+from rocketstore.storage.recovery.log_survey import LogSurvey, survey_log
 from rocketstore.storage.recovery.lost_files import LostFiles
 from rocketstore.storage.recovery.queue_recovery import CheckedLog, QueueRecovery
 from rocketstore.storage.recovery.recovery_compatible import (
@@ -69,7 +68,7 @@ CLEAN_TAIL_BYTES: Final = 32 * MiB
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecoveryParts:
-    """The loaded parts of a store, before anything is written."""
+    """The loaded parts of a store, before anything is written; `evidence` keeps what is cut."""
 
     layout: StoreLayout
     config: StoreConfig
@@ -80,6 +79,14 @@ class RecoveryParts:
     checkpoint: Checkpoint
     known_ends: KnownEnds | None = None
     disk: Disk
+    evidence: Evidence | None = None
+    is_repair: bool = False
+    """``abort`` and checkpoint are the repair's, which wrote them as it needs them."""
+
+    def promise_nothing(self) -> None:
+        """Let an opening after an interruption check everything."""
+        if not self.is_repair:
+            promise_nothing(self.layout, self.disk)
 
 
 class RecoveryReport(NamedTuple):
@@ -87,10 +94,9 @@ class RecoveryReport(NamedTuple):
 
     Attributes
     ----------
-    start
-        Physical offset from which the log was checked.
-    end
-        Where it ends; everything before is dispatched.
+    start, end
+        Physical offsets: the log was checked from the first, and ends at the second; everything
+        before is dispatched.
     queue_offsets
         Offset of the next message of each queue.
     last_store_timestamp_ms
@@ -112,7 +118,12 @@ class RecoveryReport(NamedTuple):
 
 
 def recover(
-    parts: RecoveryParts, *, clean: bool, now_ms: int, policy: RecoveryPolicy | None = None
+    parts: RecoveryParts,
+    *,
+    clean: bool,
+    now_ms: int,
+    policy: RecoveryPolicy | None = None,
+    keeps_places: bool = True,
 ) -> RecoveryReport:
     """Bring log, queues and index of a loaded store into agreement.
 
@@ -126,6 +137,9 @@ def recover(
         The time.
     policy
         None takes the one of the settings.
+    keeps_places
+        Under ``salvage``: whether numbers given out to records that are lost with the log's end
+        stay given. 4.9 gives them again.
 
     Raises
     ------
@@ -135,11 +149,13 @@ def recover(
         There is no room for a copy of what has to be cut.
     """
     policy = policy or parts.config.recovery_policy
-    recovery = _Recovery(parts, clean=clean, now_ms=now_ms)
+    is_compatible = policy is RecoveryPolicy.COMPATIBLE
+    keeps_places = keeps_places and not is_compatible
+    recovery = _Recovery(parts, clean=clean, now_ms=now_ms, keeps_places=keeps_places)
     if not parts.log.files:
         _refuse_lost_log(parts)
         start = end = 0
-    elif policy is RecoveryPolicy.COMPATIBLE:
+    elif is_compatible:
         start, end = recovery.compatible()
     else:
         start, end = recovery.salvage()
@@ -165,7 +181,7 @@ def recover(
 
 def _refuse_lost_log(parts: RecoveryParts) -> None:
     """Without a log 4.9 deletes every queue, and consumers' offsets point far beyond (K-R10)."""
-    entries = sum(offset for offset in parts.queues.next_offsets().values())
+    entries = sum(parts.queues.next_offsets().values())
     if entries:
         raise StoreDamagedError(
             f"{parts.layout.commit_log_directories[0]} has no CommitLog file, but the queues have "
@@ -177,15 +193,21 @@ def _refuse_lost_log(parts: RecoveryParts) -> None:
 class _Recovery:
     """One run of recovery."""
 
-    def __init__(self, parts: RecoveryParts, *, clean: bool, now_ms: int) -> None:
+    def __init__(
+        self,
+        parts: RecoveryParts,
+        *,
+        clean: bool,
+        now_ms: int,
+        keeps_places: bool,
+    ) -> None:
         self.parts = parts
         self.clean = clean
         self.now_ms = now_ms
+        self.keeps_places = keeps_places
         self.findings: list[Finding] = []
-        self.evidence = Evidence(parts.layout, parts.disk, now_ms)
+        self.evidence = parts.evidence or Evidence(parts.layout, parts.disk, now_ms)
         self.queues = QueueRecovery(parts.log, parts.queues, now_ms=now_ms)
-        self._damaged: list[ByteRange] = []
-        self._leftovers: list[ByteRange] = []
         self._kept: dict[QueueKey, tuple[int, int]] = {}
         self._stops: dict[int, int] = {}
         if parts.log.files:
@@ -208,7 +230,7 @@ class _Recovery:
         start = self._take_lost_away(self._clean_start() if self.clean else self._crash_start())
         known = parts.queues.next_offsets()
         known_end = parts.queues.max_physical_offset
-        end = self._salvage_from(start)
+        end = self._settle(start)
         if self.clean and known_end > end:
             self._note_lost_end(end, f"queues knew records up to {known_end}")
         promised_ms = parts.checkpoint.physic_ms
@@ -217,48 +239,57 @@ class _Recovery:
         if start > parts.log.min_offset and self.queues.has_gap(known):
             start = parts.log.min_offset
             self._note_rebuild()
-            promise_nothing(parts.layout, parts.disk)
+            parts.promise_nothing()
             self.queues.drop_late(known)
-            end = self._salvage_from(start)
-        self._kept |= self.lost.keep_given()
+            end = self._settle(start)
+        if self.keeps_places:
+            self._kept |= self.lost.keep_given()
         self._note_kept_places()
         return start, end
 
     def _take_lost_away(self, start: int) -> int:
-        """Find files that lost entries or items; return from where these are to be made again."""
+        """Take away files that lost entries or items; return from where to make them again."""
         parts = self.parts
         if parts.queues.has_short_files:
             self._note_rebuild()
-            promise_nothing(parts.layout, parts.disk)
+            parts.promise_nothing()
             start = parts.log.min_offset
-        start = self.lost.take_away(self._data_limit(0), start)
+        start = self.lost.take_away(self._data_limit(), start)
         self.findings += self.lost.findings
         return start
 
-    def _salvage_from(self, start: int) -> int:
-        limit = self._data_limit(start)
+    def _settle(self, start: int) -> int:
+        """Let log, queues and index agree from `start` on; return where the log ends."""
         if not self.clean:
             self._truncate_index(start)
+        limit = max(start, self._data_limit())
         stepped = self._dispatch(start, limit)
-        self._damaged = [over.range for over in stepped]
+        damaged, leftovers = [over.range for over in stepped], []
         end = self._plain_end(stepped, limit)
         if end is None:
-            end = self._judged_end(start)
-        self._cut(end, keep_places=True)
-        self.queues.drop_stale_ends(CheckedLog(start, end, self._damaged))
+            survey = self._survey(start)
+            end = survey.end
+            # What an old log left was never a record of this one, so it is no damage.
+            damaged = [damage.range for damage in survey.damage_before_end()] + survey.holes
+            leftovers = [ByteRange(c.start, c.stop) for c in survey.leftovers if c.record_count]
+        self._cut(end, leftovers)
+        if leftovers:
+            # Past the end they went with the tail; their entries must go in either case.
+            inside = [place for place in leftovers if place.start < end]
+            self.findings += cut_leftovers(self.parts.log, inside, evidence=self.evidence)
+            self._truncate_index(start)
+            self._dispatch(start, end)
+        self.queues.drop_stale_ends(CheckedLog(start, end, damaged))
         self.queues.fill_unwritten(start)
         return end
 
-    def _cut(self, end: int, *, keep_places: bool) -> None:
+    def _cut(self, end: int, leftovers: list[ByteRange]) -> None:
         """Let log, queues and index end at `end`."""
         parts = self.parts
-        clean_behind = not self.clean
-        # Queues first: what shows that an entry is an earlier log's stands behind the end.
-        if keep_places:
-            old = self._leftovers
-            self._kept |= self.queues.keep_places_behind(end, clean_behind=clean_behind, old=old)
-        else:
-            self.queues.end_at(end, clean_behind=clean_behind)
+        # Queues first: what shows that an entry is an earlier log's stands after the end.
+        self._kept |= self.queues.end_at(
+            end, clean_after=not self.clean, keeps_places=self.keeps_places, old=leftovers
+        )
         self.findings += cut_log(
             parts.log,
             end,
@@ -285,7 +316,7 @@ class _Recovery:
         return list(dispatcher.stepped_over)
 
     def _plain_end(self, stepped: list[SteppedOver], limit: int) -> int | None:
-        """Return the log's end if nothing that was read stands behind a break; else None."""
+        """Return the log's end if nothing that was read stands after a break; else None."""
         if not stepped:
             return max(limit, min(self.parts.dispatcher.dispatched_offset, self._files_stop()))
         places = [over.range for over in stepped]
@@ -295,62 +326,78 @@ class _Recovery:
         has_files = all(over.reason is not None for over in stepped)
         return places[0].start if is_one_tail and has_files else None
 
-    def _judged_end(self, start: int) -> int:
-        """Find the end where records stand behind breaks, and put away what an old log left."""
-        parts = self.parts
-        files = [file for file in parts.log.files if file.base + file.size > start]
+    def _survey(self, start: int) -> LogSurvey:
+        """Find the end where records stand after breaks, and report what is there."""
         survey = survey_log(
-            files, now_ms=self.now_ms, start=start, data_stop=lambda file: self._stop(file.base)
+            [file for file in self.parts.log.files if file.base + file.size > start],
+            now_ms=self.now_ms,
+            start=start,
+            data_stop=lambda file: self._stop(file.base),
         )
-        self._report(survey)
-        leftovers = [chain for chain in survey.leftovers if chain.record_count]
-        if leftovers:
-            # Behind the end they go with the tail; their entries must go in either case.
-            inside = [ByteRange(c.start, c.stop) for c in leftovers if c.start < survey.end]
-            self._leftovers = [ByteRange(c.start, c.stop) for c in leftovers]
-            self._cut(survey.end, keep_places=True)
-            self.findings += cut_leftovers(parts.log, inside, evidence=self.evidence)
-            self._truncate_index(start)
-            self._dispatch(start, survey.end)
-        # What an old log left was never a record of this one, so it is no damage.
-        self._damaged = [damage.range for damage in survey.damage_before_end()] + survey.holes
-        return survey.end
-
-    def _report(self, survey: LogSurvey) -> None:
         for damage in survey.damage_before_end():
-            self._note_damage(damage.range, damage.reason.value, damage.evidence)
+            self._note_damage(damage.range, f"{damage.reason.value}: {damage.evidence}")
         for hole in survey.holes:
             if hole.start < survey.end:
-                self._note_damage(hole, "missing file", "the files around it are there")
+                self._note_damage(hole, "missing file: the files around it are there")
         for chain in survey.doubtful + survey.leftovers:
             assert chain.judgement is not None
-            kind = chain.judgement.verdict.value
-            self.findings.append(
-                self._finding(
-                    Severity.WARNING,
-                    f"log-{kind}",
-                    ByteRange(chain.start, chain.stop),
-                    f"{chain.record_count} records: {chain.judgement.reason}",
-                    "kept as messages" if chain.is_kept else "copied to repair/ and zeroed",
-                )
-            )
+            kind = f"log-{chain.judgement.verdict.value}"
+            reason = f"{chain.record_count} records: {chain.judgement.reason}"
+            action = "kept as messages" if chain.is_kept else "copied to repair/ and zeroed"
+            self._note(Severity.WARNING, kind, ByteRange(chain.start, chain.stop), reason, action)
+        return survey
 
-    def _note_damage(self, place: ByteRange, reason: str, evidence: str) -> None:
-        action = "left as it is; entries of lost records keep their places"
-        self.findings.append(
-            self._finding(Severity.DAMAGE, "log-damage", place, f"{reason}: {evidence}", action)
-        )
+    # --- what is reported -----------------------------------------------------------------------
 
-    def _finding(
+    def _note(
         self, severity: Severity, kind: str, place: ByteRange, reason: str, action: str
-    ) -> Finding:
+    ) -> None:
+        """Report something about a place of the log."""
         file = self.parts.log.find(place.start)
         name, offset = (
             ("commitlog", place.start)
             if file is None
             else (relative_name(file.path), place.start - file.base)
         )
-        return Finding(severity, kind, name, offset, place.size, reason, action)
+        self.findings.append(Finding(severity, kind, name, offset, place.size, reason, action))
+
+    def _note_damage(self, place: ByteRange, reason: str) -> None:
+        action = "left as it is; entries of lost records keep their places"
+        self._note(Severity.DAMAGE, "log-damage", place, reason, action)
+
+    def _note_lost_end(self, end: int, witness: str) -> None:
+        """Say that the log was longer once than it is now."""
+        reason = f"{witness}, but the log ends here"
+        action = "the numbers that queues gave out after it are kept and not given again"
+        self._note(Severity.WARNING, "log-end-lost", ByteRange(end, end), reason, action)
+
+    def _note_kept_places(self) -> None:
+        for key, (first, stop) in sorted(self._kept.items()):
+            self.findings.append(
+                Finding(
+                    Severity.DAMAGE,
+                    "queue-kept",
+                    f"{self.parts.queues.directory.name}/{key.topic}/{key.queue_id}",
+                    first * ENTRY_SIZE_BYTES,
+                    (stop - first) * ENTRY_SIZE_BYTES,
+                    f"queue offsets {first} to {stop - 1} were given out, but their records are "
+                    "lost with the log's end",
+                    f"they stay as places of lost records; the next message gets {stop}",
+                )
+            )
+
+    def _note_rebuild(self) -> None:
+        self.findings.append(
+            Finding(
+                Severity.WARNING,
+                "queue-gap",
+                self.parts.queues.directory.name,
+                0,
+                0,
+                "queues lack entries of records that the checkpoint calls safe",
+                "the whole log is dispatched again",
+            )
+        )
 
     # --- where to begin -------------------------------------------------------------------------
 
@@ -363,10 +410,10 @@ class _Recovery:
             # The queues end in an earlier file: what they lack begins there.
             file = parts.log.find(known)
             return parts.log.min_offset if file is None else file.base
-        position = min(known, last.base + self._stop(last.base)) - CLEAN_TAIL_BYTES - last.base
+        stop = self._stop(last.base)
+        position = min(known, last.base + stop) - CLEAN_TAIL_BYTES - last.base
         if position <= 0:
             return last.base
-        stop = self._stop(last.base)
         found = kernels.resync(last.array, position, stop, last.base, last.size)
         return last.base + max(int(found), 0)
 
@@ -385,45 +432,28 @@ class _Recovery:
         file = self.parts.log.find(physical_offset)
         return None if file is None else store_time_at(file, physical_offset - file.base)
 
-    def _note_lost_end(self, end: int, witness: str) -> None:
-        """Say that the log was longer once than it is now."""
-        self.findings.append(
-            self._finding(
-                Severity.WARNING,
-                "log-end-lost",
-                ByteRange(end, end),
-                f"{witness}, but the log ends here",
-                "the numbers that queues gave out behind it are kept and not given again",
-            )
-        )
+    def _stop(self, base: int) -> int:
+        """Return the position in a file from which on it is known to be zeros."""
+        known = self._stops.get(base)
+        if known is None:
+            file = self.parts.log.find(base)
+            assert file is not None
+            known = self._stops[base] = data_stop(file.fd, file.size)
+            file.close_descriptor()
+        return known
 
-    def _note_kept_places(self) -> None:
-        for key, (first, stop) in sorted(self._kept.items()):
-            self.findings.append(
-                Finding(
-                    Severity.DAMAGE,
-                    "queue-kept",
-                    f"{self.parts.queues.directory.name}/{key.topic}/{key.queue_id}",
-                    first * ENTRY_SIZE_BYTES,
-                    (stop - first) * ENTRY_SIZE_BYTES,
-                    f"queue offsets {first} to {stop - 1} were given out, but their records are "
-                    "lost behind the log's end",
-                    f"they stay as places of lost records; the next message gets {stop}",
-                )
-            )
+    def _last_with_data(self) -> MappedFile:
+        files = self.parts.log.files
+        return next((file for file in reversed(files) if self._stop(file.base)), files[0])
 
-    def _note_rebuild(self) -> None:
-        self.findings.append(
-            Finding(
-                Severity.WARNING,
-                "queue-gap",
-                self.parts.queues.directory.name,
-                0,
-                0,
-                "queues lack entries of records that the checkpoint calls safe",
-                "the whole log is dispatched again",
-            )
-        )
+    def _data_limit(self) -> int:
+        """Return the physical offset from which on all files are zeros."""
+        last = self._last_with_data()
+        return last.base + self._stop(last.base)
+
+    def _files_stop(self) -> int:
+        last = self.parts.log.files[-1]
+        return last.base + last.size
 
     # --- compatible -----------------------------------------------------------------------------
 
@@ -432,64 +462,28 @@ class _Recovery:
         parts = self.parts
         files = parts.log.files
         lost_from = self._take_lost_away(self._files_stop())
-        self._end_queues_as_java()
+        for queue in parts.queues.all():
+            held = [(file.base, file.array) for file in queue.files.files]
+            stop = compatible_queue_end(held) // ENTRY_SIZE_BYTES
+            if stop < queue.max_offset:
+                queue.truncate(stop, now_ms=self.now_ms)
         if self.clean:
             number = start_after_clean_stop(len(files))
         else:
             counts = parts.config.message_index_enable and parts.config.message_index_safe
             number = start_after_crash(files, parts.checkpoint, index_counts=counts)
         found = find_compatible_end(files, number, check_crc=parts.config.check_crc_on_recover)
-        self._note_compatible_end(found.end, found.reason)
-        self._cut(found.end, keep_places=False)
-        start = files[number].base
+        end, start = found.end, files[number].base
+        if end < self._data_limit() or found.reason not in {"unwritten", "the last file is full"}:
+            place = ByteRange(end, max(end, self._files_stop()))
+            action = "what follows is copied to repair/ and cut"
+            reason = f"4.9.3 ends here: {found.reason}"
+            self._note(Severity.WARNING, "log-end", place, reason, action)
+        self._cut(end, [])
         if self.clean:
-            start = min(max(parts.queues.max_physical_offset, parts.log.min_offset), found.end)
+            start = min(max(parts.queues.max_physical_offset, parts.log.min_offset), end)
         start = min(start, lost_from)
         if not self.clean:
             self._truncate_index(start)
-        self._dispatch(start, found.end)
-        return start, found.end
-
-    def _end_queues_as_java(self) -> None:
-        for queue in self.parts.queues.all():
-            files = [(file.base, file.array) for file in queue.files.files]
-            end = compatible_queue_end(files) // ENTRY_SIZE_BYTES
-            if end < queue.max_offset:
-                queue.truncate(end, now_ms=self.now_ms)
-
-    def _note_compatible_end(self, end: int, reason: str) -> None:
-        if end < self._data_limit(end) or reason not in {"unwritten", "the last file is full"}:
-            self.findings.append(
-                self._finding(
-                    Severity.WARNING,
-                    "log-end",
-                    ByteRange(end, max(end, self._files_stop())),
-                    f"4.9.3 ends here: {reason}",
-                    "what lies behind is copied to repair/ and cut",
-                )
-            )
-
-    # --- places ---------------------------------------------------------------------------------
-
-    def _stop(self, base: int) -> int:
-        """Return the position in a file behind which it is known to be zeros."""
-        known = self._stops.get(base)
-        if known is None:
-            file = self.parts.log.find(base)
-            assert file is not None
-            known = self._stops[base] = written_stop(file, file.fd)
-            file.close_descriptor()
-        return known
-
-    def _last_with_data(self) -> MappedFile:
-        files = self.parts.log.files
-        return next((file for file in reversed(files) if self._stop(file.base)), files[0])
-
-    def _data_limit(self, start: int) -> int:
-        """Return the physical offset behind which all files are zeros."""
-        last = self._last_with_data()
-        return max(start, last.base + self._stop(last.base))
-
-    def _files_stop(self) -> int:
-        last = self.parts.log.files[-1]
-        return last.base + last.size
+        self._dispatch(start, end)
+        return start, end
