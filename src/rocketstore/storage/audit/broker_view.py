@@ -9,14 +9,14 @@ How derived: CommitLog.recoverNormally, DefaultMessageStore.getMessage of 4.9 (s
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from rocketstore.storage.audit.repair_report import LostForBroker
 from rocketstore.storage.recovery.log_survey import chain_records
 from rocketstore.storage.recovery.recovery_compatible import (
     find_compatible_end,
     start_after_clean_stop,
 )
+from rocketstore.verification.findings import camel_names
 from rocketstore.verification.unbacked import UnbackedKind
 
 if TYPE_CHECKING:
@@ -25,6 +25,28 @@ if TYPE_CHECKING:
     from rocketstore.storage.audit.queue_audit import AuditedQueue
     from rocketstore.storage.audit.store_audit import ReadLogFile, StoreAudit
     from rocketstore.verification.unbacked import Unbacked
+
+
+class LostForBroker(NamedTuple):
+    """Records that a 4.9 broker would not serve after opening the store as it is now.
+
+    Attributes
+    ----------
+    verb
+        ``drop``: cut off by its recovery; ``skip``: passed over by its dispatch.
+    start, stop
+        Physical offsets.
+    """
+
+    verb: str
+    start: int
+    stop: int
+    record_count: int
+    reason: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the form that ``--output json`` prints."""
+        return camel_names(self._asdict())
 
 
 def lost_for_broker(audit: StoreAudit, *, check_crc: bool = True) -> list[LostForBroker]:

@@ -1,49 +1,51 @@
-"""Repair a store that nobody writes to: plan, keep copies, cut, rebuild, and look again.
+"""Repair a store that nobody writes to: keep evidence, set wrong files aside, recover, verify.
 
-Under ``salvage`` every intact record stays, wherever it stands; under ``compatible`` the log ends
-where 4.9.3 would end it. Then every queue entry is made to point at an intact record of its topic,
-queue and offset, or to keep the place of a lost one, and the index is made anew if anything in it
-is wrong.
+An audit says what is wrong, and a plan what becomes of it. Then files get their lengths, places
+that no record can fill get fillers, an index with anything wrong is set aside, and the rest is
+recovery from the log's first byte on: what an opening after a crash does where nothing is promised.
+A second audit says what is left. Under ``salvage`` every intact record stays, wherever it stands;
+under ``compatible`` the log is first cut where 4.9.3 would end it.
 
 Law: nothing is cut before its copy is durable; each step can be repeated, so a repair that was
 killed is finished by running it again, one under ``salvage`` also by opening the store. A dry run
-repairs a stand-in (`rehearsal`), so that it reports what a repair would, and writes nothing.
+is the plan, and writes nothing.
 
 How derived: spec B16 and K-R5, K-R10, K-R11, K-R13, K-I1; see docs/guide/repair.md. Cost: two
-passes over the log before, two after, one more where queues or index are written.
+passes over the log before, two after, and the one of recovery.
 """
 
 from __future__ import annotations
 
 import os
+from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
-from rocketstore.config import StoreConfig, parse_delay_levels
+import msgspec
+
+from rocketstore.config import RecoveryPolicy, StoreConfig, parse_delay_levels
 from rocketstore.errors import StoreDamagedError
 from rocketstore.format.checkpoint import Checkpoint
+from rocketstore.format.file_name import parse_file_name
 from rocketstore.format.markers import CHECKPOINT_FILE_NAME
-from rocketstore.storage.audit.broker_view import lost_for_broker
+from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES, FILLER_BYTES
+from rocketstore.storage.audit.broker_view import LostForBroker, lost_for_broker
 from rocketstore.storage.audit.queue_audit import QueueAudit
-from rocketstore.storage.audit.queue_rewrite import QueueRewrite
-from rocketstore.storage.audit.rehearsal import Rehearsal, RehearsalDisk, RehearsalEvidence
 from rocketstore.storage.audit.repair_files import (
     FileFix,
     apply_file_fixes,
     file_fixes,
     log_file_fixes,
 )
-from rocketstore.storage.audit.repair_plan import RepairPlan, plan_repair
-from rocketstore.storage.audit.repair_report import RepairReport
+from rocketstore.storage.audit.repair_plan import QueuePlan, RepairPlan, plan_repair
 from rocketstore.storage.audit.store_audit import (
     StoreAudit,
     StorePlaces,
     audit_store,
-    delay_array,
     find_places,
 )
 from rocketstore.storage.audit.verify import audit_findings, small_files
-from rocketstore.storage.checkpoint import StoreCheckpoint, read_checkpoint
+from rocketstore.storage.checkpoint import StoreCheckpoint, mark_in_use, read_checkpoint
 from rocketstore.storage.dispatch.dispatcher import Dispatcher
 from rocketstore.storage.files.disk import Disk
 from rocketstore.storage.files.lock import StoreLock, refuse_writer
@@ -54,26 +56,76 @@ from rocketstore.storage.known_ends import forget_known_ends
 from rocketstore.storage.queues.queue_table import ConsumeQueueTable
 from rocketstore.storage.recovery.evidence import Evidence
 from rocketstore.storage.recovery.leftovers import CLOCK_TOLERANCE_MS
-from rocketstore.storage.recovery.log_cut import cut_leftovers, cut_log
-from rocketstore.storage.recovery.log_survey import chain_records
+from rocketstore.storage.recovery.log_cut import cut_log
+from rocketstore.storage.recovery.recover import RecoveryParts, recover
 from rocketstore.storage.recovery.recovery_compatible import (
     find_compatible_end,
     start_after_clean_stop,
     start_after_crash,
 )
-from rocketstore.verification.expectation import expected_entries
-from rocketstore.verification.findings import Finding, Severity
-from rocketstore.verification.queue_numbers import QueueNumbers
+from rocketstore.verification.findings import INDEX_REBUILT, Severity, camel_names
 from rocketstore.verification.small_files import checkpoint_findings, table_findings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from rocketstore.storage.audit.store_audit import ReadLogFile
-    from rocketstore.units import ByteRange
+    from rocketstore.verification.findings import Finding, StoreCounts
 
-_MOST_ROUNDS: Final = 4
-"""A round may uncover what the one before hid, such as places between rebuilt entries."""
+_MENDED: Final = (
+    "log-tail", "log-leftover", "log-file-", "queue-file-", "queue-missing", "queue-wrong",
+    "queue-unwritten", "queue-gap", "checkpoint",
+)  # fmt: skip
+"""How the kinds of findings begin that are gone after a repair, besides those of an index."""
+
+_MENDED_AS_JAVA: Final = (*_MENDED, "queue-stale", "queue-beyond-log", "queue-kept")
+"""Under ``compatible``, which does not keep the places of records lost with the log's end."""
+
+
+class RepairReport(NamedTuple):
+    """Outcome of `repair_store`.
+
+    Attributes
+    ----------
+    findings
+        What was wrong before the repair.
+    actions
+        What was done, or with ``dry_run`` would be done, in order.
+    remaining
+        What is still wrong afterwards: damage in the middle stays as it is. With ``dry_run``, which
+        of the findings no repair mends.
+    lost_for_broker
+        What a 4.9 broker would drop or skip when it opens the store as it is now.
+    evidence
+        Directory below the root that holds copies of what was cut; None when nothing was.
+    """
+
+    policy: str
+    dry_run: bool
+    findings: list[Finding]
+    actions: list[str]
+    remaining: list[Finding]
+    lost_for_broker: list[LostForBroker]
+    counts: StoreCounts
+    evidence: str | None
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether something was changed, or with ``dry_run`` would be."""
+        return bool(self.actions)
+
+    @property
+    def is_damaged(self) -> bool:
+        """Whether damage is in the store after the repair (exit code 4)."""
+        return any(finding.severity is Severity.DAMAGE for finding in self.remaining)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the form that ``--output json`` prints."""
+        lists = {name: [one.to_dict() for one in getattr(self, name)] for name in _LISTS}
+        return camel_names(self._asdict() | lists | {"counts": self.counts.to_dict()})
+
+
+_LISTS: Final = ("findings", "remaining", "lost_for_broker")
 
 
 def rebuild_store(
@@ -140,33 +192,15 @@ def repair_store(
     """
     config = config or StoreConfig()
     places = find_places(Path(path), config)
+    repair = _Repair(places, config, disk or Disk(), now_ms, policy)
     if dry_run:
         refuse_writer(places.layout.lock, hint="stop that writer")
-        return _rehearse(places, config, now_ms, policy)
+        return repair.report(dry_run=True)
     lock = StoreLock.acquire(places.layout.lock)
     try:
-        return _Repair(places, config, disk or Disk(), now_ms, policy).report()
+        return repair.report()
     finally:
         lock.release()
-
-
-def _rehearse(places: StorePlaces, config: StoreConfig, now_ms: int, policy: str) -> RepairReport:
-    """Repair a stand-in, and report what the store itself would get."""
-    with Rehearsal(places) as stand_in:
-        try:
-            report = _RehearsedRepair(
-                stand_in.places, config, RehearsalDisk(), now_ms, policy
-            ).report()
-        except StoreDamagedError as error:
-            raise StoreDamagedError(stand_in.real_text(error.message), hint=error.hint) from error
-        return report._replace(
-            dry_run=True,
-            findings=stand_in.real_findings(report.findings),
-            actions=[stand_in.real_text(action) for action in report.actions],
-            remaining=stand_in.real_findings(report.remaining),
-            lost_for_broker=stand_in.real_losses(report.lost_for_broker),
-            evidence=None,
-        )
 
 
 class _Repair:
@@ -179,10 +213,10 @@ class _Repair:
         self.disk = disk
         self.now_ms = now_ms
         self.policy = policy
+        self.is_salvage = policy == "salvage"
         self.places = places
-        self.layout = self.places.layout
+        self.layout = places.layout
         self.evidence = Evidence(self.layout, disk, now_ms)
-        self._zeroed: list[ByteRange] = []
 
     def begin(self) -> None:
         """Let an opening after an interrupted repair check and rebuild everything.
@@ -190,11 +224,9 @@ class _Repair:
         Without this it would take half of the queues, or of the index, for all of it. A compatible
         end depends on what this changes, so such a repair has to be started again instead.
         """
-        if self.policy != "salvage":
+        if not self.is_salvage:
             return
-        if not self.layout.abort.exists():
-            os.close(self.disk.create_file(self.layout.abort))
-        self.disk.fsync_directory(self.layout.root)
+        mark_in_use(self.layout.abort, self.disk)
         if self._has_bad_checkpoint():
             self.evidence.take_file(self.layout.checkpoint)
         elif self.layout.checkpoint.exists():
@@ -208,29 +240,29 @@ class _Repair:
             if path.is_file():
                 self.evidence.take_file(path)
 
-    def report(self) -> RepairReport:
+    def report(self, *, dry_run: bool = False) -> RepairReport:
         """Plan, act, and say what was found, done and left."""
         fixes = self._file_fixes()
-        actions = [fix.action(self.layout.root) for fix in fixes]
         audit = self._audit()
-        self._refuse_dangling_links(audit)
-        self._refuse_lost_log(audit)
-        findings = [*audit_findings(audit), *self._other_findings()]
+        self.refuse_lost_log(audit)
         plan = self._plan(audit)
-        actions += plan.actions()
+        findings = [*audit_findings(audit), *self._other_findings()]
+        actions = [*(fix.action(self.layout.root) for fix in fixes), *plan.actions()]
         if self._has_bad_checkpoint():
             actions.append("checkpoint: move it to repair/ and write it anew")
-        if fixes or plan.changes_content:
-            self.begin()
-        apply_file_fixes(fixes, disk=self.disk, evidence=self.evidence)
-        if fixes:
-            audit = self._audit()
-            plan = self._plan(audit)
-        audit = self._act(audit, plan)
-        remaining = [*audit_findings(audit), *self._other_findings()]
+        if dry_run:
+            mended = _MENDED if self.is_salvage else _MENDED_AS_JAVA
+            remaining = [
+                one
+                for one in findings
+                if not (one.kind.startswith(mended) or one.kind in INDEX_REBUILT)
+            ]
+        else:
+            audit = self._act(audit, plan, fixes)
+            remaining = [*audit_findings(audit), *self._other_findings()]
         return RepairReport(
             self.policy,
-            False,  # noqa: FBT003 - a field of the report: this was done
+            dry_run,
             findings,
             actions,
             [finding for finding in remaining if finding.severity is not Severity.NOTE],
@@ -239,12 +271,28 @@ class _Repair:
             self.evidence.directory,
         )
 
+    def _act(self, audit: StoreAudit, plan: RepairPlan, fixes: Sequence[FileFix]) -> StoreAudit:
+        """Do what is planned, and return an audit of the outcome."""
+        changes_content = bool(fixes) or plan.changes_content
+        if changes_content:
+            self.begin()
+            apply_file_fixes(fixes, disk=self.disk, evidence=self.evidence)
+            if fixes:
+                audit = self._audit()
+                plan = self._plan(audit)
+            forged = frozenset(at for queue in audit.queues for _, at in queue.impossible)
+            self._recover(plan, forged)
+            # `abort` is as it was: a compatible end is looked for from the same file again.
+            audit = self._audit()
+        if changes_content or plan.remove_abort or self._has_bad_checkpoint():
+            self._mark_clean(audit)
+        return audit
+
+    # --- looking --------------------------------------------------------------------------------
+
     def _plan(self, audit: StoreAudit) -> RepairPlan:
-        return plan_repair(
-            audit,
-            has_abort=self.layout.abort.exists(),
-            keeps_places=self.policy == "salvage",
-        )
+        has_abort = self.layout.abort.exists()
+        return plan_repair(audit, has_abort=has_abort, keeps_places=self.is_salvage)
 
     def _has_bad_checkpoint(self) -> bool:
         """Whether the checkpoint says what cannot be; that there is none is no fault."""
@@ -258,15 +306,9 @@ class _Repair:
 
     def _audit(self) -> StoreAudit:
         end_of: Callable[[Sequence[ReadLogFile]], int] | None = None
-        if self.policy == "compatible":
+        if not self.is_salvage:
             end_of = self._compatible_end
-        return audit_store(
-            self.places,
-            self.config,
-            now_ms=self.now_ms,
-            end_of=end_of,
-            zeroed=self._zeroed,
-        )
+        return audit_store(self.places, self.config, now_ms=self.now_ms, end_of=end_of)
 
     def _compatible_end(self, files: Sequence[ReadLogFile]) -> int:
         if self.layout.abort.exists():
@@ -287,13 +329,9 @@ class _Repair:
             end = again
         return end
 
-    def refuse_lost_log(self) -> None:
+    def refuse_lost_log(self, audit: StoreAudit | None = None) -> None:
         """Raise where there is nothing to rebuild from."""
-        audit = self._audit()
-        self._refuse_dangling_links(audit)
-        self._refuse_lost_log(audit)
-
-    def _refuse_dangling_links(self, audit: StoreAudit) -> None:
+        audit = audit or self._audit()
         # Its disk may be there tomorrow: nothing is to be made in its place.
         queues = (found for queue in audit.queues for found in queue.files.findings)
         for found in (*audit.log_findings, *queues):
@@ -302,16 +340,12 @@ class _Repair:
                     f"{found.path}: expected {found.expected}, found {found.found}",
                     hint=DANGLING_HINT,
                 )
-
-    def _refuse_lost_log(self, audit: StoreAudit) -> None:
         entries = audit.entry_count
         if not audit.log_files and entries:
             raise StoreDamagedError(
                 f"{self.layout.root} has no CommitLog file, but its queues have {entries} entries",
                 hint="bring the files back, or move consumequeue away to begin an empty store",
             )
-
-    # --- files ----------------------------------------------------------------------------------
 
     def _file_fixes(self) -> list[FileFix]:
         sizes = self.places.sizes
@@ -325,92 +359,115 @@ class _Repair:
 
     # --- acting ---------------------------------------------------------------------------------
 
-    def _act(self, audit: StoreAudit, plan: RepairPlan) -> StoreAudit:
-        for _ in range(_MOST_ROUNDS):
-            if not plan.changes_content:
-                break
-            self._cut_log(plan)
-            if plan.queues:
-                self._rewrite_queues(audit, plan)
-            if plan.rebuild_index:
-                self._rebuild_index(plan.log_end)
-            # `abort` is still there: a compatible end is looked for from the same file again.
-            audit = self._audit()
-            plan = self._plan(audit)
-        if plan.remove_abort or self.evidence.kept or self._has_bad_checkpoint():
-            self._mark_clean(audit)
-        return audit
+    def _recover(self, plan: RepairPlan, forged: frozenset[int]) -> None:
+        """Clear the way, and let recovery make everything from the log's first byte on.
 
-    def _log(self) -> MappedFileQueue:
+        `forged` are physical offsets of records whose queue offset cannot be.
+        """
+        for queue in plan.queues:
+            self._clear(queue)
+        if plan.rebuild_index:
+            self.set_aside(self.layout.index)
+        with ExitStack() as stack:
+            parts = self._load(stack, forged)
+            if not self.is_salvage:
+                cut_log(parts.log, plan.log_end, evidence=self.evidence, now_ms=self.now_ms)
+            recover(
+                parts,
+                clean=False,
+                now_ms=self.now_ms,
+                policy=RecoveryPolicy.SALVAGE,
+                keeps_places=self.is_salvage,
+            )
+            parts.queues.flush()
+            parts.index.flush()
+
+    def _clear(self, plan: QueuePlan) -> None:
+        """Put fillers wherever a queue's entries are wrong, and end it; keep what was there.
+
+        So the queue has entries from end to end, and recovery sees where it ends; it replaces the
+        fillers of records that are there.
+        """
+        for path, first, stop in self._queue_files(plan):
+            cut = stop if plan.cut_from is None else max(plan.cut_from, first)
+            if cut == first > 0:
+                self.evidence.take_file(path)
+                continue
+            kept = [] if plan.keep is None else [plan.keep]
+            if cut >= stop and not _inside(plan.fill + plan.write + kept, first, stop):
+                continue
+            self.evidence.copy_range(path, 0, path.stat().st_size)
+            descriptor = self.disk.open_file(path, writable=True)
+            try:
+                for start, after in _inside(plan.fill + plan.write, first, stop):
+                    at = (start - first) * ENTRY_SIZE_BYTES
+                    self.disk.write_at(descriptor, path, at, FILLER_BYTES * (after - start))
+                if cut < stop:
+                    at, end = (cut - first) * ENTRY_SIZE_BYTES, (stop - first) * ENTRY_SIZE_BYTES
+                    self.disk.zero_range(descriptor, path, at, end)
+                self.disk.fdatasync(descriptor, path)
+            finally:
+                os.close(descriptor)
+
+    def _queue_files(self, plan: QueuePlan) -> Iterator[tuple[Path, int, int]]:
+        """Yield path, first and one past the last queue offset of each file of a queue."""
+        count = self.places.sizes.consume_queue_file_bytes // ENTRY_SIZE_BYTES
+        directory = self.layout.consume_queue / plan.key.topic / str(plan.key.queue_id)
+        for path in sorted(directory.glob("*")):
+            base = parse_file_name(path.name)
+            if base is not None and path.is_file():
+                yield path, base // ENTRY_SIZE_BYTES, base // ENTRY_SIZE_BYTES + count
+
+    def _load(self, stack: ExitStack, forged: frozenset[int]) -> RecoveryParts:
+        """Load the store's parts as an opening after a crash does; the stack lets go of them."""
+        sizes, config, disk = self.places.sizes, self.config, self.disk
         log = MappedFileQueue(
             self.layout.commit_log_directories,
-            self.places.sizes.commit_log_file_bytes,
-            disk=self.disk,
+            sizes.commit_log_file_bytes,
+            disk=disk,
             read_only_directories=self.layout.read_only_directories,
         )
+        stack.callback(log.drop)
         log.load()
-        return log
-
-    def _cut_log(self, plan: RepairPlan) -> None:
-        if not (plan.tail or plan.leftovers):
-            return
-        log = self._log()
-        cut_log(log, plan.log_end, evidence=self.evidence, now_ms=self.now_ms)
-        cut_leftovers(log, plan.leftovers, evidence=self.evidence)
-        log.drop()
-
-    def _rewrite_queues(self, audit: StoreAudit, plan: RepairPlan) -> None:
-        rewrite = QueueRewrite(
-            plan.queues,
-            self.layout.consume_queue,
-            self.places.sizes.consume_queue_file_bytes,
-            disk=self.disk,
-            evidence=self.evidence,
-        )
-        rewrite.keep_evidence()
-        rewrite.fill_and_cut()
-        if any(queue.write for queue in plan.queues):
-            numbers, delays = QueueNumbers(), delay_array(self.config)
-            for file, found in zip(audit.log_files, audit.survey.files, strict=True):
-                for chain in found.chains:
-                    stop = min(chain.stop, plan.log_end)
-                    if not (chain.record_count and chain.is_kept and chain.start < stop):
-                        continue
-                    for columns in chain_records(file, chain.start, stop):
-                        rewrite.take(expected_entries(columns, numbers, delays), numbers.keys())
-        rewrite.finish()
-
-    def _rebuild_index(self, log_end: int) -> None:
-        """Make the index anew from the log; what was there is kept."""
-        if self.layout.index.is_dir():
-            for path in sorted(self.layout.index.iterdir()):
-                if path.is_file():
-                    self.evidence.take_file(path)
-        log = self._log()
-        log.truncate_after(log_end, now_ms=self.now_ms)
         queues = ConsumeQueueTable(
             self.layout.consume_queue,
-            self.places.sizes.consume_queue_file_bytes,
-            disk=self.disk,
+            sizes.consume_queue_file_bytes,
+            disk=disk,
             log_min_offset=lambda: log.min_offset,
         )
-        queues.load()
+        stack.callback(queues.drop)
+        queues.load(after_crash=True)
         index = IndexService(
-            self.layout.index, self.places.index_layout, disk=self.disk, clock=lambda: self.now_ms
+            self.layout.index,
+            self.places.index_layout,
+            disk=disk,
+            clock=lambda: self.now_ms,
+            enabled=config.message_index_enable,
         )
+        stack.callback(index.drop)
         index.load()
         dispatcher = Dispatcher(
             log,
             queues,
             index,
-            readable_limit=lambda: log_end,
-            delays_ms=parse_delay_levels(self.config.message_delay_level),
+            readable_limit=lambda: 0,
+            delays_ms=parse_delay_levels(config.message_delay_level),
+            multi_dispatch=config.enable_multi_dispatch,
+            lmq=config.enable_lmq,
+            forged=forged,
         )
-        dispatcher.dispatch_range(log.min_offset, log_end, force=False, check_crc=True)
-        queues.flush()
-        index.flush()
-        for part in (log, queues, index):
-            part.drop()
+        return RecoveryParts(
+            layout=self.layout,
+            config=msgspec.structs.replace(config, check_crc_on_recover=True),
+            log=log,
+            queues=queues,
+            index=index,
+            dispatcher=dispatcher,
+            checkpoint=Checkpoint(),
+            disk=disk,
+            evidence=self.evidence,
+            is_repair=True,
+        )
 
     def _mark_clean(self, audit: StoreAudit) -> None:
         """Say that everything is on the disk, so that the next opening need not recover."""
@@ -420,8 +477,7 @@ class _Repair:
             newest = self.now_ms
         newest = max(newest, 0)
         # 4.9 gives the numbers of a lost end again, and so does a compatible repair.
-        keeps_numbers = self.policy == "salvage"
-        forget_known_ends(self.layout.root, keep_queues=keeps_numbers, disk=self.disk)
+        forget_known_ends(self.layout.root, keep_queues=self.is_salvage, disk=self.disk)
         self._sync_everything()
         if self._has_bad_checkpoint():
             self.evidence.take_file(self.layout.checkpoint)
@@ -448,38 +504,7 @@ class _Repair:
                 os.close(descriptor)
 
 
-class _RehearsedRepair(_Repair):
-    """A repair of a stand-in: log bytes are not zeroed, and no index is made, but taken for so."""
-
-    def __init__(
-        self, places: StorePlaces, config: StoreConfig, disk: Disk, now_ms: int, policy: str
-    ) -> None:
-        super().__init__(places, config, disk, now_ms, policy)
-        self.evidence = self._noted = RehearsalEvidence(self.layout, disk, now_ms)
-        self._has_new_index = False
-
-    def _audit(self) -> StoreAudit:
-        audit = super()._audit()
-        if self._has_new_index:
-            audit.index_findings = []
-            audit.counts = audit.counts._replace(index_item_count=audit.expected_item_count)
-        return audit
-
-    def _cut_log(self, plan: RepairPlan) -> None:
-        for place in plan.tail + plan.leftovers:
-            self._zeroed.append(place)
-            self._noted.note_range(Path(self.layout.root), place.size)
-        log = PreadFiles(
-            self.layout.commit_log_directories,
-            file_size=self.places.sizes.commit_log_file_bytes,
-        )
-        for file in log.files:
-            if file.base >= plan.log_end and plan.tail and file.base > log.files[0].base:
-                self.disk.unlink(file.path)
-
-    def _rebuild_index(self, log_end: int) -> None:  # noqa: ARG002 - there is no log to end
-        self._has_new_index = True
-        self._noted.note_range(self.layout.index, 0)
-
-    def _sync_everything(self) -> None:
-        pass
+def _inside(places: list[tuple[int, int]], first: int, stop: int) -> list[tuple[int, int]]:
+    """Return the parts of ranges that lie in [first, stop)."""
+    parts = [(max(at, first), min(after, stop)) for at, after in places]
+    return [(at, after) for at, after in parts if at < after]

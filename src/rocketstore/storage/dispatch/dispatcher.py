@@ -109,6 +109,8 @@ class Dispatcher:
         Delay of each level of the delay topic; known before recovery dispatches (K-S1).
     multi_dispatch, lmq
         ``enableMultiDispatch``, ``enableLmq``.
+    forged
+        Physical offsets of records whose queue offset a repair found to be impossible.
 
     Attributes
     ----------
@@ -130,6 +132,7 @@ class Dispatcher:
         delays_ms: Mapping[int, int],
         multi_dispatch: bool = False,
         lmq: bool = False,
+        forged: frozenset[int] = frozenset(),
     ) -> None:
         self.board = ArrivalBoard()
         self.dispatched_offset = 0
@@ -145,7 +148,7 @@ class Dispatcher:
         self._state: Int64Array = np.zeros(STATE_COUNT, np.int64)
         self._state[State.MULTI_DISPATCH] = multi_dispatch
         self._decisions = EntryDecisions(
-            log_files, table, state=self._state, delays_ms=self._delays, lmq=lmq
+            log_files, table, state=self._state, delays_ms=self._delays, lmq=lmq, forged=forged
         )
         self._stepped_over_bytes = 0
         self._stepped_over_ranges = 0

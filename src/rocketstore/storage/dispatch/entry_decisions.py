@@ -67,6 +67,8 @@ class EntryDecisions:
         Delay of each level, from index 1.
     lmq
         Whether names that begin with ``%LMQ%`` are queue 0 of themselves.
+    forged
+        Physical offsets of records whose queue offset is known to be impossible.
 
     Attributes
     ----------
@@ -86,6 +88,7 @@ class EntryDecisions:
         state: Int64Array,
         delays_ms: Int64Array,
         lmq: bool,
+        forged: frozenset[int] = frozenset(),
     ) -> None:
         self.columns: RecordColumns | None = None
         self.forced_range: tuple[int, int] | None = None
@@ -95,6 +98,7 @@ class EntryDecisions:
         self._state = state
         self._delays = delays_ms
         self._lmq = lmq
+        self._forged = forged
 
     # --- the kernel's questions -----------------------------------------------------------------
 
@@ -222,7 +226,7 @@ class EntryDecisions:
         where lost ones stood, whose numbers are not given again (decision 0014). More would be a
         forged number, and its fillers would fill the disk.
         """
-        if not 0 <= offset <= MAX_QUEUE_OFFSET:
+        if not 0 <= offset <= MAX_QUEUE_OFFSET or physical_offset in self._forged:
             return False
         if not queue.files.files:
             return self._is_plausible_beginning(queue, offset, physical_offset)

@@ -44,7 +44,8 @@ def test_a_second_compatible_repair_cuts_no_more(
     planned = repair_store(tmp_path, policy="compatible", dry_run=True, **at)
     first = repair_store(tmp_path, policy="compatible", **at)
     assert [loss for loss in first.lost_for_broker if loss.verb == "drop"] == []
-    assert planned._replace(dry_run=False, evidence=None) == first._replace(evidence=None)
+    assert (planned.findings, planned.actions) == (first.findings, first.actions)
+    assert planned.is_damaged == first.is_damaged
     second = repair_store(tmp_path, policy="compatible", **at)
     assert second.actions == []
     assert second.counts == first.counts
