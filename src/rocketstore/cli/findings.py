@@ -11,8 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from rocketstore.cli.options import Output
-    from rocketstore.storage.audit.broker_view import LostForBroker
-    from rocketstore.storage.audit.repair import RepairReport
+    from rocketstore.storage.audit.repair_report import LostForBroker, RepairReport
     from rocketstore.verification.findings import Finding, VerifyReport
 
 EXIT_FINE: Final = 0

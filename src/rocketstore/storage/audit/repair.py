@@ -19,7 +19,7 @@ from __future__ import annotations
 import os
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
 
@@ -29,7 +29,6 @@ from rocketstore.format.checkpoint import Checkpoint
 from rocketstore.format.file_name import parse_file_name
 from rocketstore.format.markers import CHECKPOINT_FILE_NAME
 from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES, FILLER_BYTES
-from rocketstore.storage.audit.broker_view import LostForBroker, lost_for_broker
 from rocketstore.storage.audit.queue_audit import QueueAudit
 from rocketstore.storage.audit.repair_files import (
     FileFix,
@@ -38,6 +37,7 @@ from rocketstore.storage.audit.repair_files import (
     log_file_fixes,
 )
 from rocketstore.storage.audit.repair_plan import QueuePlan, RepairPlan, plan_repair
+from rocketstore.storage.audit.repair_report import RepairReport, lost_for_broker
 from rocketstore.storage.audit.store_audit import (
     StoreAudit,
     StorePlaces,
@@ -63,14 +63,14 @@ from rocketstore.storage.recovery.recovery_compatible import (
     start_after_clean_stop,
     start_after_crash,
 )
-from rocketstore.verification.findings import INDEX_REBUILT, Severity, camel_names
+from rocketstore.verification.findings import INDEX_REBUILT, Severity
 from rocketstore.verification.small_files import checkpoint_findings, table_findings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from rocketstore.storage.audit.store_audit import ReadLogFile
-    from rocketstore.verification.findings import Finding, StoreCounts
+    from rocketstore.verification.findings import Finding
 
 _MENDED: Final = (
     "log-tail", "log-leftover", "log-file-", "queue-file-", "queue-missing", "queue-wrong",
@@ -80,52 +80,6 @@ _MENDED: Final = (
 
 _MENDED_AS_JAVA: Final = (*_MENDED, "queue-stale", "queue-beyond-log", "queue-kept")
 """Under ``compatible``, which does not keep the places of records lost with the log's end."""
-
-
-class RepairReport(NamedTuple):
-    """Outcome of `repair_store`.
-
-    Attributes
-    ----------
-    findings
-        What was wrong before the repair.
-    actions
-        What was done, or with ``dry_run`` would be done, in order.
-    remaining
-        What is still wrong afterwards: damage in the middle stays as it is. With ``dry_run``, which
-        of the findings no repair mends.
-    lost_for_broker
-        What a 4.9 broker would drop or skip when it opens the store as it is now.
-    evidence
-        Directory below the root that holds copies of what was cut; None when nothing was.
-    """
-
-    policy: str
-    dry_run: bool
-    findings: list[Finding]
-    actions: list[str]
-    remaining: list[Finding]
-    lost_for_broker: list[LostForBroker]
-    counts: StoreCounts
-    evidence: str | None
-
-    @property
-    def is_changed(self) -> bool:
-        """Whether something was changed, or with ``dry_run`` would be."""
-        return bool(self.actions)
-
-    @property
-    def is_damaged(self) -> bool:
-        """Whether damage is in the store after the repair (exit code 4)."""
-        return any(finding.severity is Severity.DAMAGE for finding in self.remaining)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the form that ``--output json`` prints."""
-        lists = {name: [one.to_dict() for one in getattr(self, name)] for name in _LISTS}
-        return camel_names(self._asdict() | lists | {"counts": self.counts.to_dict()})
-
-
-_LISTS: Final = ("findings", "remaining", "lost_for_broker")
 
 
 def rebuild_store(

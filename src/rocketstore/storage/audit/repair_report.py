@@ -1,4 +1,4 @@
-"""What a 4.9 broker would not serve when it opens a store: dropped or skipped records.
+"""What a repair says it did, and what a 4.9 broker would drop or skip of the result.
 
 A store that salvage repaired can hold more than 4.9 reads: it stops at the first damaged record of
 the last three log files and cuts off all that follows, and it loses its place behind a filler.
@@ -9,14 +9,14 @@ How derived: CommitLog.recoverNormally, DefaultMessageStore.getMessage of 4.9 (s
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from rocketstore.storage.recovery.log_survey import chain_records
 from rocketstore.storage.recovery.recovery_compatible import (
     find_compatible_end,
     start_after_clean_stop,
 )
-from rocketstore.verification.findings import camel_names
+from rocketstore.verification.findings import Severity, camel_names
 from rocketstore.verification.unbacked import UnbackedKind
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from rocketstore.storage.audit.queue_audit import AuditedQueue
     from rocketstore.storage.audit.store_audit import ReadLogFile, StoreAudit
+    from rocketstore.verification.findings import Finding, StoreCounts
     from rocketstore.verification.unbacked import Unbacked
 
 
@@ -47,6 +48,52 @@ class LostForBroker(NamedTuple):
     def to_dict(self) -> dict[str, Any]:
         """Return the form that ``--output json`` prints."""
         return camel_names(self._asdict())
+
+
+class RepairReport(NamedTuple):
+    """Outcome of `repair_store`.
+
+    Attributes
+    ----------
+    findings
+        What was wrong before the repair.
+    actions
+        What was done, or with ``dry_run`` would be done, in order.
+    remaining
+        What is still wrong afterwards: damage in the middle stays as it is. With ``dry_run``, which
+        of the findings no repair mends.
+    lost_for_broker
+        What a 4.9 broker would drop or skip when it opens the store as it is now.
+    evidence
+        Directory below the root that holds copies of what was cut; None when nothing was.
+    """
+
+    policy: str
+    dry_run: bool
+    findings: list[Finding]
+    actions: list[str]
+    remaining: list[Finding]
+    lost_for_broker: list[LostForBroker]
+    counts: StoreCounts
+    evidence: str | None
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether something was changed, or with ``dry_run`` would be."""
+        return bool(self.actions)
+
+    @property
+    def is_damaged(self) -> bool:
+        """Whether damage is in the store after the repair (exit code 4)."""
+        return any(finding.severity is Severity.DAMAGE for finding in self.remaining)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the form that ``--output json`` prints."""
+        lists = {name: [one.to_dict() for one in getattr(self, name)] for name in _LISTS}
+        return camel_names(self._asdict() | lists | {"counts": self.counts.to_dict()})
+
+
+_LISTS: Final = ("findings", "remaining", "lost_for_broker")
 
 
 def lost_for_broker(audit: StoreAudit, *, check_crc: bool = True) -> list[LostForBroker]:
