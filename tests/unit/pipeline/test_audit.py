@@ -342,6 +342,19 @@ def test_no_task_of_the_log_lists_a_directory_or_sends_what_agrees(store, monkey
     assert all(len(part.backed) == 1 and not len(part.missing) for part in parts)
 
 
+def test_two_attempts_of_a_task_side_by_side_find_the_same_and_write_nothing(store):
+    """As speculation has it: rows are all that a task makes, and Spark takes those of one."""
+    root, offsets = store
+    flip_body(root, offsets)
+    places = audit_plan.find_places(str(root), StoreConfig())
+    _, tasks, _ = audit_plan.plan_tasks(places, StoreConfig(), 9_000, 0)
+    before = {path: path.stat().st_mtime_ns for path in sorted(root.rglob("*"))}
+    for task in tasks:
+        both = zip(audit_work.read_task(task), audit_work.read_task(task), strict=True)
+        assert all(one == other for one, other in both)
+    assert {path: path.stat().st_mtime_ns for path in sorted(root.rglob("*"))} == before
+
+
 def test_blocks_and_chunks_of_other_sizes_find_the_same(store, monkeypatch):
     root, offsets = store
     for damage in (flip_body, zero_entry, wrong_hash, lose_first_file):

@@ -9,6 +9,7 @@ import pytest
 
 from rocketstore import Message, StoreConfig
 from rocketstore.errors import NotAStoreError, StoreDamagedError, StoreError, StoreLockedError
+from rocketstore.format.file_name import file_name
 from rocketstore.format.index_file import index_file_name
 from rocketstore.format.queue_entry import KEPT_PLACE_BYTES
 from rocketstore.storage.audit.verify import verify_store
@@ -185,6 +186,36 @@ def test_behind_damage_it_goes_on_as_dispatch_does(tmp_path, split, places):
     report = rebuilt(store, max_split_bytes=split)
     assert queues_and_index(store) == expected
     assert len(report.damage) == len(places)
+
+
+@pytest.mark.parametrize("split", SPLITS)
+def test_a_missing_file_of_the_log_is_counted_as_lost(tmp_path, split):
+    store, clock = tmp_path / "store", Clock()
+    offsets = build_store(store, 500, clock)
+    start, stop = 2 * LOG_FILE_BYTES, 3 * LOG_FILE_BYTES
+    (store / "commitlog" / file_name(start)).unlink()
+    lost = sum(start <= offset < stop for offset in offsets)
+    report = rebuilt(store, max_split_bytes=split)
+    assert [(one.start, one.stop, one.reason) for one in report.damage] == [
+        (start, stop, "missing file")
+    ]
+    assert report.record_count == report.entry_count == 500 - lost
+    verified = verify_store(store, CONFIG, now_ms=clock.now_ms)
+    assert {one.kind for one in verified.findings} == {"log-hole", "queue-hole"}
+    assert verified.counts.hole_count == lost  # their places are kept, by fillers
+    assert verified.counts.message_count == 500 - lost
+
+
+@pytest.mark.parametrize("name", [file_name(7), file_name(3 * LOG_FILE_BYTES + 1)])
+def test_a_file_that_is_none_of_the_logs_is_refused_by_name(tmp_path, name):
+    store = tmp_path / "store"
+    build_store(store, 500, Clock())
+    before = tree(store / "consumequeue")
+    shutil.copyfile(store / "commitlog" / file_name(0), store / "commitlog" / name)
+    with pytest.raises(StoreDamagedError, match=f"{name} is misplaced: expected a multiple of"):
+        rebuilt(store)
+    assert tree(store / "consumequeue") == before
+    assert not (store / "rebuild").exists()
 
 
 def test_records_that_an_earlier_log_left_are_not_entered(tmp_path):

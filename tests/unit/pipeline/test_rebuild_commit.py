@@ -7,6 +7,9 @@ import fcntl
 import os
 import shutil
 import struct
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import pytest
@@ -308,6 +311,40 @@ def test_attempts_that_run_twice_or_end_late_change_nothing(store):
         with pytest.raises(OSError, match="attempts"):
             list(write(iter(batches)))
     assert tree(store) == before
+
+
+@pytest.mark.parametrize("believed", [0, 1])
+def test_two_attempts_of_a_writer_side_by_side_do_not_disturb_each_other(store, believed):
+    """As speculation has it: both write to their end at once, and the driver believes one."""
+    expected = shutil.copytree(store, store.parent / "expected")
+    rebuilt(expected)
+    places = []
+
+    class Racing(RowsHere):
+        def write(self, pieces, old, writing):
+            def race(batches):
+                batches, start = list(batches), threading.Barrier(2)
+
+                def attempt(_):
+                    rows, written = [], writing.write(iter(batches))
+                    start.wait()
+                    for row in written:
+                        rows.append(row)
+                        time.sleep(0)  # the other one's turn
+                    return rows
+
+                with ThreadPoolExecutor(2) as pool:
+                    both = list(pool.map(attempt, range(2)))
+                places.extend({row["place"][0].as_py() for row in rows} for rows in both)
+                return both[believed]
+
+            return super().write(pieces, old, SimpleNamespace(write=race, sizes=writing.sizes))
+
+    rebuilt(store, Racing, max_split_bytes=5000)
+    assert len(places) == 4  # two tasks, two attempts of each
+    assert len(set.union(*places)) == sum(map(len, places))  # no directory is shared
+    assert parts_of(store) == parts_of(expected)
+    assert not (store / "rebuild").exists()
 
 
 def test_a_store_that_crashed_keeps_its_mark_and_is_recovered_when_it_is_opened(store):

@@ -52,7 +52,7 @@ from rocketstore.pipeline.stores import REBUILD_DIRECTORY
 from rocketstore.units import MiB
 from rocketstore.verification import runs
 from rocketstore.verification.findings import camel_names
-from rocketstore.verification.log_rules import log_view
+from rocketstore.verification.log_rules import Damaged, log_view
 from rocketstore.verification.small_files import CLOCK_TOLERANCE_MS
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ if TYPE_CHECKING:
 
     from rocketstore.pipeline.jobs.audit.audit_plan import StorePlaces
     from rocketstore.pipeline.jobs.rebuild.log_scan import Piece
-    from rocketstore.verification.log_rules import Damaged, LogView
+    from rocketstore.verification.log_rules import LogView
 
 _PARTITION_BYTES: Final = 32 * MiB
 _PARTITIONS_MIN: Final = 8
@@ -78,6 +78,8 @@ class RebuildReport(NamedTuple):
 
     Attributes
     ----------
+    damage
+        Bytes before the log's end that are no record, missing files included.
     refused_count
         Records without an entry because another one has the place, or because topic, queue id or
         queue offset cannot be true.
@@ -289,12 +291,22 @@ def _report(
         sum(1 for row in queues.values() if row["files"]),
         sum(one.item_count for one in pieces),
         view.end,
-        [one for one in view.damage if one.start < view.end],
+        _lost(view),
         {name: row["kept"] for name, row in sorted(queues.items()) if row["kept"]},
         [name for name in old if not queues[name]["files"]],
         None,
         0.0,
     )
+
+
+def _lost(view: LogView) -> list[Damaged]:
+    """Return what is damaged or missing before the end of a log."""
+    missing = [
+        Damaged(start, stop, "missing file", f"no file for physical offsets [{start}, {stop})")
+        for start, stop in view.holes
+    ]
+    lost = [one for one in (*view.damage, *missing) if one.start < view.end]
+    return sorted(lost, key=lambda one: one.start)
 
 
 # --- Spark --------------------------------------------------------------------------------------
