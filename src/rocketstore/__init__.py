@@ -56,10 +56,7 @@ if TYPE_CHECKING:
     from rocketstore.message import Message, StoredMessage
     from rocketstore.storage.dispatch.arrival import Arrival
     from rocketstore.storage.dispatch.dispatch_service import DispatchHealth
-    from rocketstore.storage.files.pread_files import (
-        FileFinding,
-        LogFile,
-    )
+    from rocketstore.storage.files.pread_files import LogFile
     from rocketstore.storage.log.prepared import PreparedMessage
     from rocketstore.storage.read_only import ReadOnlyStore
     from rocketstore.storage.recovery.recover import RecoveryReport
@@ -78,6 +75,7 @@ if TYPE_CHECKING:
         ByteRange,
         QueueKey,
     )
+    from rocketstore.verification.file_rules import FileFinding
 
 __version__: Final = "0.1.0"
 
@@ -160,7 +158,7 @@ _PLACES: Final = {
     "message": ("Message", "StoredMessage"),
     "storage.dispatch.arrival": ("Arrival",),
     "storage.dispatch.dispatch_service": ("DispatchHealth",),
-    "storage.files.pread_files": ("FileFinding", "LogFile"),
+    "storage.files.pread_files": ("LogFile",),
     "storage.log.prepared": ("PreparedMessage",),
     "storage.read_only": ("ReadOnlyStore",),
     "storage.recovery.recover": ("RecoveryReport",),
@@ -176,6 +174,7 @@ _PLACES: Final = {
     "storage.statistics": ("StoreStatistics",),
     "storage.store": ("MessageStore",),
     "units": ("ByteRange", "QueueKey"),
+    "verification.file_rules": ("FileFinding",),
 }
 _PLACE_OF: Final = {name: place for place, names in _PLACES.items() for name in names}
 

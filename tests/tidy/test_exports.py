@@ -13,8 +13,8 @@ import rocketstore
 from rocketstore import MessageStore, ReadOnlyStore, errors, pipeline
 from support.repository import ROOT
 
-INTERNAL = {"RecordLog", "NoReturn", "Self", "Iterator", "StoreLayout"}
-"""Of typing, or of the pipeline."""
+INTERNAL = {"RecordLog", "NoReturn", "Self", "Iterator", "Path", "StoreLayout"}
+"""Of Python, or of the pipeline."""
 
 
 @pytest.mark.parametrize("name", rocketstore.__all__)

@@ -14,9 +14,10 @@ from rocketstore.format.file_name import file_name, parse_file_name
 from rocketstore.format.record import decode_record
 from rocketstore.scan.scanner import DamageReason, ScanBatch, scan_window
 from rocketstore.storage.files.lock import writer_pid
-from rocketstore.storage.files.pread_files import FileProblem, LogFile, PreadFiles
+from rocketstore.storage.files.pread_files import LogFile, PreadFiles
 from rocketstore.storage.layout import StoreLayout
 from rocketstore.units import ByteRange
+from rocketstore.verification.file_rules import FileProblem
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -50,8 +50,9 @@ if TYPE_CHECKING:
     from rocketstore.format.checkpoint import Checkpoint
     from rocketstore.format.index_file import IndexHeader
     from rocketstore.format.queue_entry import QueueEntry
-    from rocketstore.storage.files.pread_files import FileFinding, LogFile
+    from rocketstore.storage.files.pread_files import LogFile
     from rocketstore.units import ByteRange
+    from rocketstore.verification.file_rules import FileFinding
 
 _QUEUES_LOOKED_AT: Final = 64
 """Queues whose files are looked at to learn the size of a queue file."""
@@ -201,7 +202,7 @@ class ReadOnlyStore(Reader):
         return self._log.readable_limit
 
     @property
-    def findings(self) -> list[FileFinding]:
+    def findings(self) -> list[FileFinding[Path]]:
         """What is wrong with the files themselves: names, sizes, holes.
 
         Files of queues and of the index are looked at when they are first read.

@@ -50,7 +50,7 @@ from rocketstore.storage.dispatch.dispatcher import Dispatcher
 from rocketstore.storage.files.disk import Disk
 from rocketstore.storage.files.lock import StoreLock, refuse_writer
 from rocketstore.storage.files.mapped_file_queue import MappedFileQueue
-from rocketstore.storage.files.pread_files import DANGLING_HINT, FileProblem, PreadFiles
+from rocketstore.storage.files.pread_files import DANGLING_HINT, PreadFiles
 from rocketstore.storage.index.index_service import IndexService
 from rocketstore.storage.known_ends import forget_known_ends
 from rocketstore.storage.queues.queue_table import ConsumeQueueTable
@@ -63,6 +63,7 @@ from rocketstore.storage.recovery.recovery_compatible import (
     start_after_clean_stop,
     start_after_crash,
 )
+from rocketstore.verification.file_rules import FileProblem
 from rocketstore.verification.findings import INDEX_REBUILT, Severity
 from rocketstore.verification.small_files import checkpoint_findings, table_findings
 

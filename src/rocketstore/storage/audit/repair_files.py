@@ -12,13 +12,14 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, NamedTuple
 
-from rocketstore.storage.files.pread_files import FileFinding, FileProblem, PreadFiles
+from rocketstore.verification.file_rules import FileFinding, FileProblem
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
     from rocketstore.storage.files.disk import Disk
+    from rocketstore.storage.files.pread_files import PreadFiles
     from rocketstore.storage.recovery.evidence import Evidence
 
 _PIECE_BYTES = 4 * 1024 * 1024
@@ -51,7 +52,7 @@ class FileFix(NamedTuple):
         return f"{shown}: keep its first {self.size} bytes, move the original to repair/"
 
 
-def file_fixes(findings: Iterable[FileFinding], size: int) -> list[FileFix]:
+def file_fixes(findings: Iterable[FileFinding[Path]], size: int) -> list[FileFix]:
     """Return what the files of one directory need; a missing file cannot be helped."""
     return [
         FileFix(found.path, size, found.problem not in _LENGTHS)

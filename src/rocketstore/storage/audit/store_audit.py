@@ -32,7 +32,7 @@ from rocketstore.format.file_name import parse_file_name
 from rocketstore.format.index_file import IndexLayout, is_index_file_name
 from rocketstore.storage.audit.index_audit import IndexAudit
 from rocketstore.storage.audit.queue_audit import QueueAudit
-from rocketstore.storage.files.pread_files import FileFinding, PreadFiles
+from rocketstore.storage.files.pread_files import PreadFiles
 from rocketstore.storage.files.written import data_extents
 from rocketstore.storage.index.layout_evidence import believable_index_file
 from rocketstore.storage.layout import StoreLayout
@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from rocketstore.storage.files.pread_files import LogFile
     from rocketstore.storage.recovery.log_survey import FileSurvey
     from rocketstore.units import ByteRange, QueueKey
+    from rocketstore.verification.file_rules import FileFinding
     from rocketstore.verification.findings import Finding
     from rocketstore.verification.queue_rules import QueuePart
 
@@ -171,7 +172,7 @@ class StoreAudit:
     index_findings: list[Finding]
     counts: StoreCounts
     expected_item_count: int
-    log_findings: list[FileFinding]
+    log_findings: list[FileFinding[Path]]
     last_store_timestamp_ms: int
     latest_store_timestamp_ms: int
 

@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from rocketstore.config import StoreConfig
-from rocketstore.format.file_name import parse_file_name
 from rocketstore.format.markers import CHECKPOINT_FILE_NAME
 from rocketstore.storage.audit.store_audit import audit_store, find_places
 from rocketstore.storage.files.lock import may_have_writer
 from rocketstore.units import QueueKey
 from rocketstore.verification.expectation import DELAY_TOPIC
+from rocketstore.verification.file_rules import log_file_findings
 from rocketstore.verification.findings import Finding, Severity, VerifyReport, file_finding
 from rocketstore.verification.log_rules import empty_log_finding, log_findings
 from rocketstore.verification.queue_rules import extension_finding, queue_findings
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from rocketstore.storage.audit.store_audit import StoreAudit
-    from rocketstore.storage.files.pread_files import FileFinding
     from rocketstore.storage.layout import StoreLayout
     from rocketstore.verification.small_files import Content
 
@@ -129,21 +128,9 @@ def audit_findings(audit: StoreAudit, *, is_live: bool = False) -> list[Finding]
 
 def _log_file_findings(audit: StoreAudit) -> Iterator[Finding]:
     last = audit.log_files[-1].base if audit.log_files else 0
-    for found in audit.log_findings:
-        if found.problem.name == "MISSING":
-            continue  # reported with its range as a hole of the log
-        is_last = (parse_file_name(found.path.name) or 0) >= last
-        is_short = found.problem.name in {"EMPTY", "WRONG_SIZE"}
-        ends_in_bytes = is_short and is_last and _ends_in_bytes(found.path)
-        yield _file_finding(audit, "log", found, is_last=is_last, ends_in_bytes=ends_in_bytes)
+    yield from log_file_findings(audit.log_findings, last, audit.below_root, _ends_in_bytes)
     if not audit.log_files:
         yield empty_log_finding(audit.entry_count)
-
-
-def _file_finding(audit: StoreAudit, part: str, found: FileFinding, **more: bool) -> Finding:
-    problem = found.problem.name.lower().replace("_", "-")
-    name = audit.below_root(found.path)
-    return file_finding(part, problem, name, found.expected, found.found, **more)
 
 
 def _ends_in_bytes(path: Path) -> bool:
@@ -156,9 +143,10 @@ def _ends_in_bytes(path: Path) -> bool:
 
 def _queue_findings(audit: StoreAudit, *, is_live: bool) -> Iterator[Finding]:
     for queue in audit.queues:
-        for found in queue.files.findings:
-            finding = _file_finding(audit, "queue", found)
-            yield finding._replace(topic=queue.topic, queue_id=queue.queue_id)
+        for one in queue.files.findings:
+            name = audit.below_root(one.path)
+            found = file_finding("queue", one.problem.kind, name, one.expected, one.found)
+            yield found._replace(topic=queue.topic, queue_id=queue.queue_id)
         yield from queue_findings(queue, is_live=is_live)
 
 

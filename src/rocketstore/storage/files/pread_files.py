@@ -21,12 +21,12 @@ import itertools
 import os
 import stat
 from collections import Counter, OrderedDict
-from enum import Enum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from rocketstore.format.file_name import parse_file_name
 from rocketstore.storage.system_errors import system_error, system_errors
 from rocketstore.units import ByteRange
+from rocketstore.verification.file_rules import FileFinding, FileProblem, usable_files
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,49 +38,6 @@ DEFAULT_OPEN_FILES: Final = 256
 
 DANGLING_HINT: Final = "bring back what the link points to, or remove the link and repair the store"
 """What helps where a file is a link to one that is not there, say on a disk that is not mounted."""
-
-
-class FileProblem(Enum):
-    """What can be wrong with a file before one byte of it is read."""
-
-    WRONG_NAME = "WRONG_NAME"
-    """Its name is not an offset in 20 digits."""
-    NOT_A_FILE = "NOT_A_FILE"
-    """A directory, or something else that is no file, has such a name."""
-    DANGLING_LINK = "DANGLING_LINK"
-    """It is a link, and what it points to is not there."""
-    EMPTY = "EMPTY"
-    """It has no bytes."""
-    WRONG_SIZE = "WRONG_SIZE"
-    """Its size is not that of its neighbours."""
-    MISPLACED = "MISPLACED"
-    """Its offset is no multiple of the file size."""
-    DUPLICATE = "DUPLICATE"
-    """Another directory holds a file of this name."""
-    MISSING = "MISSING"
-    """Its neighbours are there, it is not: a hole."""
-
-
-class FileFinding(NamedTuple):
-    """Something wrong with the files of a directory.
-
-    Attributes
-    ----------
-    path
-        The file, also where it is missing.
-    problem
-        What is wrong.
-    expected, found
-        In words, for a report.
-    """
-
-    path: Path
-    problem: FileProblem
-    expected: str
-    found: str
-
-    def __str__(self) -> str:
-        return f"{self.path}: {self.problem.value}, expected {self.expected}, found {self.found}"
 
 
 class LogFile(NamedTuple):
@@ -184,7 +141,7 @@ class PreadFiles:
         self._given_size = file_size
         self.file_size = file_size or 0
         self.files: list[LogFile] = []
-        self.findings: list[FileFinding] = []
+        self.findings: list[FileFinding[Path]] = []
         self.is_replaced = False
         """Whether some file was deleted and made anew since: what was read of it is void."""
         self._bases: list[int] = []
@@ -274,14 +231,14 @@ class PreadFiles:
         return not self.files or offset >= self.files[-1].range.stop
 
     @system_errors("cannot list the files of the store")
-    def _look(self) -> tuple[int, list[LogFile], list[FileFinding]]:
+    def _look(self) -> tuple[int, list[LogFile], list[FileFinding[Path]]]:
         found, findings = self._list()
         file_size = self._given_size or _commonest_size(found)
-        return file_size, _in_order(found, file_size, findings), findings
+        return file_size, usable_files(found, file_size, findings), findings
 
-    def _list(self) -> tuple[list[LogFile], list[FileFinding]]:
+    def _list(self) -> tuple[list[LogFile], list[FileFinding[Path]]]:
         found: list[LogFile] = []
-        findings: list[FileFinding] = []
+        findings: list[FileFinding[Path]] = []
         for directory in self._directories:
             try:
                 names = sorted(os.listdir(directory))  # noqa: PTH208 - names, not paths
@@ -309,7 +266,7 @@ class PreadFiles:
         return found, findings
 
 
-def _dangling_link(path: Path) -> list[FileFinding]:
+def _dangling_link(path: Path) -> list[FileFinding[Path]]:
     if not is_dangling(path):
         return []
     found = f"nothing at {path.resolve()}"
@@ -321,7 +278,7 @@ def is_dangling(path: Path) -> bool:
     return path.is_symlink() and not path.exists()
 
 
-def _missing(findings: list[FileFinding]) -> set[Path]:
+def _missing(findings: list[FileFinding[Path]]) -> set[Path]:
     return {one.path for one in findings if one.problem is FileProblem.MISSING}
 
 
@@ -348,63 +305,3 @@ def _commonest_size(files: list[LogFile]) -> int:
         return 2 * fitting > len(files), lengths[size], fitting, size
 
     return max((lengths.keys() | steps) - {0}, key=weight, default=0)
-
-
-def _in_order(found: list[LogFile], file_size: int, findings: list[FileFinding]) -> list[LogFile]:
-    """Return the usable files in order, adding to `findings` what is wrong with the others.
-
-    A short file is usable as far as it goes; of a long one only the nominal size is.
-    """
-    files: list[LogFile] = []
-    for file in found:
-        if file.size == 0:
-            findings.append(
-                FileFinding(file.path, FileProblem.EMPTY, f"{file_size} bytes", "0 bytes")
-            )
-            continue
-        if file.size != file_size:
-            findings.append(
-                FileFinding(
-                    file.path,
-                    FileProblem.WRONG_SIZE,
-                    f"{file_size} bytes",
-                    f"{file.size} bytes",
-                )
-            )
-        if files and file.base == files[-1].base:
-            findings.append(
-                FileFinding(
-                    file.path, FileProblem.DUPLICATE, "one file of a name", str(files[-1].path)
-                )
-            )
-            continue
-        if files and (file.base - files[0].base) % file_size:
-            findings.append(
-                FileFinding(
-                    file.path,
-                    FileProblem.MISPLACED,
-                    f"a multiple of {file_size} after {files[0].base}",
-                    str(file.base),
-                )
-            )
-            continue
-        if files:
-            _report_hole(files[-1], file, file_size, findings)
-        files.append(file._replace(size=min(file.size, file_size)))
-    return files
-
-
-def _report_hole(
-    before: LogFile, after: LogFile, file_size: int, findings: list[FileFinding]
-) -> None:
-    missing = before.base + file_size
-    if missing < after.base:
-        count = (after.base - missing) // file_size
-        findings.append(
-            FileFinding(
-                after.path.with_name(f"{missing:020d}"),
-                FileProblem.MISSING,
-                f"{count} file(s) up to {after.path.name}",
-                "none",
-            )
-        )

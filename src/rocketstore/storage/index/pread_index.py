@@ -34,8 +34,8 @@ from rocketstore.format.index_file import (
     layout_of,
 )
 from rocketstore.format.java_hash import key_hash
-from rocketstore.storage.files.pread_files import FileFinding, FileProblem
 from rocketstore.storage.system_errors import system_errors
+from rocketstore.verification.file_rules import FileFinding, FileProblem
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -72,7 +72,7 @@ class PreadIndex:
         self._directory = directory
         self._open_files = open_files
         self._layout = layout
-        self.findings: list[FileFinding] = []
+        self.findings: list[FileFinding[Path]] = []
 
     @system_errors("cannot list the files of the index")
     def files(self) -> list[PreadIndexFile]:
@@ -84,7 +84,7 @@ class PreadIndex:
             Slots and items of a file cannot be learnt from its length.
         """
         sizes: dict[Path, int] = {}
-        findings: list[FileFinding] = []
+        findings: list[FileFinding[Path]] = []
         names: list[str] = []
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             names = sorted(os.listdir(self._directory))  # noqa: PTH208 - names, not paths

@@ -28,13 +28,15 @@ from rocketstore.format.queue_entry import (
     is_written,
     written_mask,
 )
-from rocketstore.storage.files.pread_files import FileFinding, OpenFiles, PreadFiles
+from rocketstore.storage.files.pread_files import OpenFiles, PreadFiles
 from rocketstore.storage.system_errors import system_errors
 from rocketstore.units import KiB, QueueKey
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
+
+    from rocketstore.verification.file_rules import FileFinding
 
 CHUNK_BYTES: Final = 3276 * ENTRY_SIZE_BYTES
 """About 64 KiB, a whole number of entries."""
@@ -335,7 +337,7 @@ class PreadQueues:
         """Open every queue again at its next use."""
         self._queues.clear()
 
-    def findings(self) -> list[FileFinding]:
+    def findings(self) -> list[FileFinding[Path]]:
         """Return what is wrong with the files of the queues opened so far."""
         return [finding for queue in self._queues.values() for finding in queue.files.findings]
 

@@ -10,8 +10,9 @@ import pytest
 
 from rocketstore.errors import StoreError, SystemRefusedError
 from rocketstore.format.file_name import file_name
-from rocketstore.storage.files.pread_files import FileProblem, OpenFiles, PreadFiles
+from rocketstore.storage.files.pread_files import OpenFiles, PreadFiles
 from rocketstore.units import ByteRange
+from rocketstore.verification.file_rules import FileProblem
 from support.descriptors import open_descriptors
 
 SIZE = 100

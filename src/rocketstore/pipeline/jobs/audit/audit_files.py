@@ -1,12 +1,9 @@
-"""The files of a log or a queue as they are listed, and the entries of a queue.
-
-Law: what is wrong with a file is a value; a file that its name or neighbours contradict is left out
-and reported, a short one is used as far as it goes.
-"""
+"""The files of a log or a queue as they are listed, and how tasks read them."""
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
@@ -17,6 +14,7 @@ from rocketstore.format.markers import CONSUME_QUEUE_DIRECTORY, CONSUME_QUEUE_EX
 from rocketstore.format.queue_entry import ENTRY_DTYPE, ENTRY_SIZE_BYTES
 from rocketstore.pipeline.files import files_at, opened
 from rocketstore.scan.scanner import scan_window
+from rocketstore.verification.file_rules import FileFinding, FileProblem, usable_files
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -50,21 +48,11 @@ class StoreFile(NamedTuple):
         return self.base + self.size
 
 
-class FileProblem(NamedTuple):
-    """Something wrong with a file; `problem` ends the kind of the finding."""
-
-    path: str
-    problem: str
-    expected: str
-    found: str
-    base: int = -1
-
-
 class FileRow(NamedTuple):
     """The files of one log or queue."""
 
     files: tuple[StoreFile, ...]
-    problems: tuple[FileProblem, ...]
+    problems: tuple[FileFinding[str], ...]
 
     @property
     def first(self) -> int:
@@ -79,52 +67,19 @@ class FileRow(NamedTuple):
 
 def row_of(listings: Iterable[Iterable[FileEntry]], file_size: int) -> FileRow:
     """Return the files that were listed, each of which should have `file_size` bytes."""
-    problems: list[FileProblem] = []
+    problems: list[FileFinding[str]] = []
     found: list[StoreFile] = []
-    for listing in listings:
-        for entry in listing:
-            base = parse_file_name(entry.name)
-            if base is None:
-                problems.append(
-                    FileProblem(entry.path, "wrong-name", "20 digits", repr(entry.name))
-                )
-            elif entry.is_directory:
-                problems.append(
-                    FileProblem(entry.path, "not-a-file", "a file", "something else", base)
-                )
-            else:
-                found.append(StoreFile(base, entry.size, entry.path))
-    return FileRow(tuple(_in_order(sorted(found), file_size, problems)), tuple(problems))
-
-
-def _in_order(
-    found: list[StoreFile], file_size: int, problems: list[FileProblem]
-) -> list[StoreFile]:
-    files: list[StoreFile] = []
-
-    def report(file: StoreFile, problem: str, expected: str, seen: str) -> None:
-        problems.append(FileProblem(file.path, problem, expected, seen, file.base))
-
-    for file in found:
-        if file.size == 0:
-            report(file, "empty", f"{file_size} bytes", "0 bytes")
-            continue
-        if file.size != file_size:
-            report(file, "wrong-size", f"{file_size} bytes", f"{file.size} bytes")
-        if files and file.base == files[-1].base:
-            report(file, "duplicate", "one file of a name", files[-1].path)
-            continue
-        if files and (file.base - files[0].base) % file_size:
-            expected = f"a multiple of {file_size} after {files[0].base}"
-            report(file, "misplaced", expected, str(file.base))
-            continue
-        if files and files[-1].base + file_size < file.base:
-            missing = files[-1].base + file_size
-            path = f"{file.path.rpartition('/')[0]}/{file_name(missing)}"
-            expected = f"{(file.base - missing) // file_size} file(s) up to {file_name(file.base)}"
-            problems.append(FileProblem(path, "missing", expected, "none", missing))
-        files.append(file._replace(size=min(file.size, file_size)))
-    return files
+    for entry in itertools.chain.from_iterable(listings):
+        base = parse_file_name(entry.name)
+        if base is None:
+            wrong = FileProblem.WRONG_NAME, "20 digits", repr(entry.name)
+            problems.append(FileFinding(entry.path, *wrong))
+        elif entry.is_directory:
+            wrong = FileProblem.NOT_A_FILE, "a file", "something else"
+            problems.append(FileFinding(entry.path, *wrong))
+        else:
+            found.append(StoreFile(base, entry.size, entry.path))
+    return FileRow(tuple(usable_files(sorted(found), file_size, problems)), tuple(problems))
 
 
 class Cut(NamedTuple):

@@ -55,6 +55,7 @@ from rocketstore.pipeline.jobs.publishing import refuse_taken
 from rocketstore.pipeline.jobs.rebuild.log_verdict import ChainJudge
 from rocketstore.pipeline.options import DEFAULT_SPLIT_BYTES
 from rocketstore.pipeline.stores import Segment, SegmentState, store_timestamp_ms
+from rocketstore.verification.file_rules import log_file_findings
 from rocketstore.verification.findings import Finding, StoreCounts, file_finding
 from rocketstore.verification.index_rules import IndexFacts, Lacking, StrayCount, index_findings
 from rocketstore.verification.log_rules import (
@@ -297,20 +298,8 @@ class _Audit:
     def _log_findings(self, view: LogView, entry_count: int) -> Iterator[Finding]:
         places = self._places
         last = places.log.files[-1].base if places.log.files else 0
-        for one in places.log.problems:
-            if one.problem == "missing":
-                continue  # reported with its range as a hole of the log
-            is_last = one.base >= last
-            is_short = one.problem in {"empty", "wrong-size"}
-            yield file_finding(
-                "log",
-                one.problem,
-                places.below_root(one.path),
-                one.expected,
-                one.found,
-                is_last=is_last,
-                ends_in_bytes=is_short and is_last and _ends_in_bytes(places, one.path),
-            )
+        ends_in_bytes = partial(_ends_in_bytes, places)
+        yield from log_file_findings(places.log.problems, last, places.below_root, ends_in_bytes)
         if not places.log.files:
             yield empty_log_finding(entry_count)
         yield from log_findings(view, places.place_in_log, is_live=places.is_live)
@@ -320,7 +309,7 @@ class _Audit:
         for key, row in places.queues.items():
             for one in row.problems:
                 name = places.below_root(one.path)
-                found = file_finding("queue", one.problem, name, one.expected, one.found)
+                found = file_finding("queue", one.problem.kind, name, one.expected, one.found)
                 yield found._replace(topic=key.topic, queue_id=key.queue_id)
         for (topic, queue), sizes in sorted(places.extensions.items()):
             if sizes:

@@ -59,6 +59,7 @@ from rocketstore.pipeline.stores import (
 )
 from rocketstore.scan.split import SegmentFile, plan_splits
 from rocketstore.units import QueueKey
+from rocketstore.verification.file_rules import FileProblem
 from rocketstore.verification.findings import Finding, finding
 from rocketstore.verification.small_files import CLOCK_TOLERANCE_MS, SMALL_FILES
 
@@ -252,7 +253,8 @@ def plan_tasks(
         {
             key: row.files
             for key, row in places.queues.items()
-            if row.first % size or any(one.problem == "not-a-file" for one in row.problems)
+            if row.first % size
+            or any(one.problem is FileProblem.NOT_A_FILE for one in row.problems)
         },
     )
     tasks = [

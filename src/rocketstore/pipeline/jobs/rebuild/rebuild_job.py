@@ -51,6 +51,7 @@ from rocketstore.pipeline.options import DEFAULT_SPLIT_BYTES
 from rocketstore.pipeline.stores import REBUILD_DIRECTORY
 from rocketstore.units import MiB
 from rocketstore.verification import runs
+from rocketstore.verification.file_rules import FileProblem
 from rocketstore.verification.findings import camel_names
 from rocketstore.verification.log_rules import Damaged, log_view
 from rocketstore.verification.small_files import CLOCK_TOLERANCE_MS
@@ -246,9 +247,9 @@ def _refuse_log(places: StorePlaces, *, has_queues: bool) -> None:
             hint="bring the files back, or move consumequeue away to begin an empty store",
         )
     for one in places.log.problems:
-        if one.problem in {"duplicate", "misplaced"}:
+        if one.problem in {FileProblem.DUPLICATE, FileProblem.MISPLACED}:
             raise StoreDamagedError(
-                f"{one.path} is {one.problem}: expected {one.expected}, found {one.found}",
+                f"{one.path} is {one.problem.kind}: expected {one.expected}, found {one.found}",
                 hint="keep the file that belongs to the log, and move the other one away",
             )
 

@@ -1,0 +1,132 @@
+"""Which files of a log or a queue are usable, by their names and lengths.
+
+Law: a file that its name or its neighbours contradict is left out and reported, never guessed
+about; a short one is usable as far as it goes, of a long one its nominal size.
+
+How derived: MappedFileQueue.load of 4.9 (spec F2).
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+
+from rocketstore.format.file_name import file_name, parse_file_name
+from rocketstore.verification.findings import Finding, file_finding
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+AnyPath = TypeVar("AnyPath", bound=str | Path)
+
+
+class FileProblem(Enum):
+    """What can be wrong with a file before one byte of it is read."""
+
+    WRONG_NAME = "WRONG_NAME"
+    """Its name is not an offset in 20 digits."""
+    NOT_A_FILE = "NOT_A_FILE"
+    """A directory, or something else that is no file, has such a name."""
+    DANGLING_LINK = "DANGLING_LINK"
+    """It is a link, and what it points to is not there."""
+    EMPTY = "EMPTY"
+    """It has no bytes."""
+    WRONG_SIZE = "WRONG_SIZE"
+    """Its size is not that of its neighbours."""
+    MISPLACED = "MISPLACED"
+    """Its offset is no multiple of the file size."""
+    DUPLICATE = "DUPLICATE"
+    """Another directory holds a file of this name."""
+    MISSING = "MISSING"
+    """Its neighbours are there, it is not: a hole."""
+
+    @property
+    def kind(self) -> str:
+        """What the kind of its finding ends with."""
+        return self.value.lower().replace("_", "-")
+
+
+class FileFinding(NamedTuple, Generic[AnyPath]):
+    """Something wrong with the files of a directory.
+
+    Attributes
+    ----------
+    path
+        The file, also where it is missing.
+    expected, found
+        In words, for a report.
+    """
+
+    path: AnyPath
+    problem: FileProblem
+    expected: str
+    found: str
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.problem.value}, expected {self.expected}, found {self.found}"
+
+
+File = TypeVar("File", bound=Any)
+"""A named tuple with `base`, the offset in its name, `size` and `path`."""
+
+
+def usable_files(
+    listed: Iterable[File], file_size: int, findings: list[FileFinding[AnyPath]]
+) -> list[File]:
+    """Return the usable ones of ordered files; what is wrong with others goes to `findings`."""
+    files: list[File] = []
+
+    def report(path: AnyPath, problem: FileProblem, expected: str, found: str) -> None:
+        findings.append(FileFinding(path, problem, expected, found))
+
+    for file in listed:
+        path = file.path
+        if file.size == 0:
+            report(path, FileProblem.EMPTY, f"{file_size} bytes", "0 bytes")
+            continue
+        if file.size != file_size:
+            found = f"{file.size} bytes"
+            report(path, FileProblem.WRONG_SIZE, f"{file_size} bytes", found)
+        if files and file.base == files[-1].base:
+            report(path, FileProblem.DUPLICATE, "one file of a name", str(files[-1].path))
+            continue
+        if files and (file.base - files[0].base) % file_size:
+            expected = f"a multiple of {file_size} after {files[0].base}"
+            report(path, FileProblem.MISPLACED, expected, str(file.base))
+            continue
+        missing = files[-1].base + file_size if files else file.base
+        if missing < file.base:
+            count, name = (file.base - missing) // file_size, file_name(file.base)
+            hole = type(path)(f"{str(path).rpartition('/')[0]}/{file_name(missing)}")
+            report(hole, FileProblem.MISSING, f"{count} file(s) up to {name}", "none")
+        files.append(file._replace(size=min(file.size, file_size)))
+    return files
+
+
+def log_file_findings(
+    problems: Iterable[FileFinding[AnyPath]],
+    last_base: int,
+    shown: Callable[[AnyPath], str],
+    ends_in_bytes: Callable[[AnyPath], bool],
+) -> Iterator[Finding]:
+    """Yield what is wrong with the files of a log, of which the last usable one has `last_base`.
+
+    `shown` returns the name that a report has for a path, `ends_in_bytes` whether a file's last
+    bytes are not zeros: then it was cut off inside its records.
+    """
+    for one in problems:
+        if one.problem is FileProblem.MISSING:
+            continue  # reported with its range as a hole of the log
+        base = parse_file_name(str(one.path).rpartition("/")[2])
+        is_last = (base or 0) >= last_base
+        is_short = one.problem in {FileProblem.EMPTY, FileProblem.WRONG_SIZE}
+        yield file_finding(
+            "log",
+            one.problem.kind,
+            shown(one.path),
+            one.expected,
+            one.found,
+            is_last=is_last,
+            ends_in_bytes=is_short and is_last and ends_in_bytes(one.path),
+        )
