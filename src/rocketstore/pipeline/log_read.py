@@ -158,12 +158,8 @@ def _scanned_records(task: SplitTask, options: ReadOptions) -> Iterator[RecordCo
             for one in found:
                 if one.is_torn_tail and task.store.is_open:
                     continue
-                if options.damage == "fail":
-                    raise refused(task, one.damage)
                 ranges += 1
-                damaged_bytes += one.damage.range.size
-                if options.damage == "report":
-                    _log.warning("skipped damage: %s", described(task, one.damage))
+                damaged_bytes += passed_over(task, one.damage, options)
             if len(columns):
                 yield columns
     except StoreError as error:
@@ -174,6 +170,15 @@ def _scanned_records(task: SplitTask, options: ReadOptions) -> Iterator[RecordCo
         _log.warning(
             "skipped %d damaged ranges of %d bytes in %s", ranges, damaged_bytes, task.segment.path
         )
+
+
+def passed_over(task: SplitTask, damage: Damage, options: ReadOptions) -> int:
+    """Return how many bytes are damaged, unless the options refuse that."""
+    if options.damage == "fail":
+        raise refused(task, damage)
+    if options.damage == "report":
+        _log.warning("skipped damage: %s", described(task, damage))
+    return damage.range.size
 
 
 def described(task: SplitTask, damage: Damage) -> str:

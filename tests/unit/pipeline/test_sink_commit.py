@@ -35,7 +35,7 @@ from rocketstore.pipeline.sink.sink_commit import (
     sweep_job,
     with_number,
 )
-from rocketstore.pipeline.sink.sink_staging import (
+from rocketstore.pipeline.sink.sink_rows import (
     StagedFile,
     check_staged,
     new_job,

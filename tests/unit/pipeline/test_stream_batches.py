@@ -8,12 +8,14 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from pyspark.sql.types import StructType
 
 from rocketstore import Message, MessageStore
 from rocketstore.errors import ConfigError, StoreError
 from rocketstore.pipeline import files, planning
 from rocketstore.pipeline.streaming import live_lines
-from rocketstore.pipeline.streaming.stream_options import UNLIMITED, Limits, latest_json
+from rocketstore.pipeline.streaming.stream_options import UNLIMITED, Limits
+from rocketstore.pipeline.streaming.stream_reader import StoreStreamReader
 from support.golden_stores import STORES, golden_store
 from support.pipeline_tables import read_table
 from support.small_store import (
@@ -604,12 +606,14 @@ def test_what_is_left_is_shown_for_every_store_and_queue(tmp_path, clock):
     with a, b:
         put = put_all(a, messages(30), clock)
         put_all(b, messages(4), clock)
-        options = {"startingOffsets": "earliest", "maxOffsetsPerTrigger": 10}
+        options = {"startingOffsets": "earliest", "maxOffsetsPerTrigger": "10"}
         shown = {}
         for kind, choice in MODES.items():
-            run = StreamRun(tmp_path / "stores", **options, **choice)
-            end = run.stream.advance(run.stream.initial(), run.options.limits)
-            shown[kind] = latest_json(str(run.options), run.stream.ends, end)
+            given_options = {"path": str(tmp_path / "stores"), **options, **choice}
+            reader = StoreStreamReader(given_options, StructType())
+            assert reader.reportLatestOffset() is None
+            reader.latestOffset(reader.initialOffset(), reader.getDefaultReadLimit())
+            shown[kind] = reader.reportLatestOffset()
     assert shown["log"]["of"] == f"the whole log in {tmp_path}/stores"
     assert shown["queues"]["of"] == f"queues of Topic.* in {tmp_path}/stores"
     logs = shown["log"]["log"]

@@ -34,7 +34,7 @@ from rocketstore.format.blank import END_FILE_MIN_BLANK_SIZE
 from rocketstore.format.host import encode_host
 from rocketstore.format.markers import COMMIT_LOG_DIRECTORY
 from rocketstore.format.record import crc32, host_flags, record_size
-from rocketstore.pipeline.sink.sink_staging import (
+from rocketstore.pipeline.sink.sink_rows import (
     SINK_DIRECTORY,
     StagedFile,
     check_staged,

@@ -31,8 +31,13 @@ from rocketstore.errors import ConfigError
 from rocketstore.pipeline.environment import plain_errors
 from rocketstore.pipeline.files import is_remote, local_path, refuse_secrets
 from rocketstore.pipeline.options import SINK, GivenOptions
-from rocketstore.pipeline.sink.sink_rows import RowEncoder, check_columns
-from rocketstore.pipeline.sink.sink_staging import StagedFile, new_job, stage_chunks
+from rocketstore.pipeline.sink.sink_rows import (
+    RowEncoder,
+    StagedFile,
+    check_columns,
+    new_job,
+    stage_chunks,
+)
 from rocketstore.units import MiB
 
 if TYPE_CHECKING:

@@ -112,7 +112,6 @@ def latest_json(of: str, ends: Mapping[Key, Place], reached: StreamOffset) -> di
     """Return where logs or queues end as Spark shows it in a query's progress.
 
     ``lag`` is how much of each comes after the batch at hand: bytes of a log, messages of a queue.
-    `of` says what is followed, which nothing else of a Python source can say there.
     """
     shown = {
         key: {"offset": ends[key].offset, "lag": max(0, ends[key].offset - place.offset)}
@@ -173,20 +172,11 @@ UNLIMITED: Final = Limits()
 
 @dataclass(frozen=True)
 class StreamOptions:
-    """What a stream was asked for.
+    """What a stream was asked for: of `read` everything but a start or an end.
 
-    Attributes
-    ----------
-    read
-        Table, columns, topics, damage and the like; without any start or end.
-    start
-        `EARLIEST` or `LATEST`: where begins what `starts` and `start_times_ms` do not name.
-    starts
-        First offset, `EARLIEST` or `LATEST` of queues, or of logs (as `WHOLE_LOG`).
-    start_times_ms
-        Store time of the first record of queues or logs; of all of them under the key None.
-    must_have_time
-        Whether it is an error that nothing was stored since then.
+    Queues, or logs (as `WHOLE_LOG`), begin where `starts` says, at the first record since one of
+    `start_times_ms` (None names all of them), or else at `start`, `EARLIEST` or `LATEST`. Where
+    nothing was stored since a time they begin at the end, unless they `must_have_time`.
     """
 
     read: ReadOptions
@@ -223,9 +213,9 @@ def parse_stream_options(given: Mapping[str, str]) -> StreamOptions:
     if read.table not in RECORD_TABLES:
         hint = f"streams are of {' and '.join(sorted(RECORD_TABLES))}; read it with spark.read"
         raise values.refused("table", "names one that cannot be read as a stream", hint)
-    chosen = [name for name in _STARTS if name in values]
-    if len(chosen) > 1:
-        raise values.refused(chosen[1], f"excludes {chosen[0]}", "give one of them")
+    starts = [name for name in _STARTS if name in values]
+    if len(starts) > 1:
+        raise values.refused(starts[1], f"excludes {starts[0]}", "give one of them")
     most, least = (values.number(f"{one}OffsetsPerTrigger", 1) for one in ("max", "min"))
     if least is not None and most is not None and least > most:
         raise values.refused("minOffsetsPerTrigger", f"is more than maxOffsetsPerTrigger, {most}")
@@ -234,16 +224,15 @@ def parse_stream_options(given: Mapping[str, str]) -> StreamOptions:
             raise values.refused(name, "means nothing alone", f"it needs {' or '.join(needed)}")
     wait_s, since_ms = values.seconds("maxTriggerDelay"), values.timestamp_ms("startingTimestamp")
     text = values.get("startingOffsets", "latest").strip().lower()
-    # A log or queue that is not named is one that nobody knew of: it begins at its beginning.
-    is_named = _BY_TIME in values or text not in _KEYWORDS
-    times: dict[QueuePlace | None, int] = {} if since_ms is None else {None: since_ms}
+    times_ms: dict[QueuePlace | None, int] = {} if since_ms is None else {None: since_ms}
     if _BY_TIME in values:
-        times = dict(_numbers(values, read, _BY_TIME).items())
+        times_ms = dict(_numbers(values, read, _BY_TIME).items())
     return StreamOptions(
         read,
-        start=EARLIEST if is_named else _KEYWORDS[text],
+        # A log or queue that is not named is one that nobody knew of: it begins at its beginning.
+        start=EARLIEST if _BY_TIME in values else _KEYWORDS.get(text, EARLIEST),
         starts=_numbers(values, read, "startingOffsets") if text not in _KEYWORDS else {},
-        start_times_ms=times,
+        start_times_ms=times_ms,
         must_have_time=values.one_of(_STRATEGY, ("latest", "error")) == "error",
         limits=Limits(most, values.byte_count("maxBytesPerTrigger"), least),
         longest_wait_s=15 * 60 if wait_s is None else wait_s,

@@ -15,7 +15,7 @@ from rocketstore.errors import StoreError
 from rocketstore.events import get_logger
 from rocketstore.message import TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
 from rocketstore.pipeline.files import files_at, opened
-from rocketstore.pipeline.log_read import damage_of, described, refused, scanned
+from rocketstore.pipeline.log_read import damage_of, passed_over, scanned
 from rocketstore.pipeline.planning import SplitTask, bytes_per_task
 from rocketstore.pipeline.projection import record_batches, select
 from rocketstore.pipeline.stores import SegmentState
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
     from rocketstore.pipeline.options import ReadOptions
     from rocketstore.pipeline.stores import Segment, StorePlace
-    from rocketstore.scan.scanner import ScanBatch
     from rocketstore.units import ByteRange
 
     Numbers: TypeAlias = npt.NDArray[np.int64]
@@ -39,30 +38,24 @@ LOOK_BYTES: Final = 8 * MiB
 """Without a record are the end of a file that is being written, however long it is: its zeros may
 be there already, and to read a gigabyte of them for each batch costs more than the batch."""
 
-HINT: Final = 'to go on with what is there: option("failOnDataLoss", "false")'
-
 _log = get_logger(__name__)
 
 
 class Losses:
-    """What one stream or task has lost; `count` is of those that were accepted."""
+    """What one stream or task has lost and accepted; what is met again counts once."""
 
     def __init__(self, options: ReadOptions) -> None:
         self.is_error = options.fail_on_data_loss
-        self._reported: set[str] = set()
-
-    @property
-    def count(self) -> int:
-        """How many were reported; one that the next batch meets again counts once."""
-        return len(self._reported)
+        self.accepted: set[str] = set()
 
     def report(self, what: str, then: str) -> None:
         """Raise or count a loss: `what` says where, expected and found, `then` what follows."""
         if self.is_error:
-            raise StoreError(f"data loss: {what}", hint=HINT)
-        if what not in self._reported:
-            self._reported.add(what)
-            _log.warning("data loss %d of this stream: %s; %s", self.count, what, then)
+            hint = 'to go on with what is there: option("failOnDataLoss", "false")'
+            raise StoreError(f"data loss: {what}", hint=hint)
+        if what not in self.accepted:
+            self.accepted.add(what)
+            _log.warning("data loss %d of this stream: %s; %s", len(self.accepted), what, then)
 
 
 class QueueSpan(NamedTuple):
@@ -82,12 +75,7 @@ class QueueSpan(NamedTuple):
 class StreamTask(NamedTuple):
     """A byte range of one CommitLog file, and what of it belongs to the batch.
 
-    Attributes
-    ----------
-    spans
-        The wanted queues; None is every record.
-    expected
-        Queue offsets whose records start in the range, as far as that is known.
+    That is every record, or those of `spans`, whose queue offsets are `expected` many if known.
     """
 
     split: SplitTask
@@ -113,15 +101,7 @@ def pieces(
 def read_tasks(
     tasks: Sequence[StreamTask], options: ReadOptions, schema: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a task, of which `options` ask what is asked of each record.
-
-    Raises
-    ------
-    StoreDamagedError
-        The range is damaged, and the policy is ``fail``.
-    StoreError
-        A record of the batch is not there, and `failOnDataLoss` is set.
-    """
+    """Yield the rows of a task, of which `options` ask what is asked of each record."""
     for task in tasks:
         broker = task.split.store.broker_name
         for columns in _records(task, options):
@@ -146,7 +126,7 @@ def _records(task: StreamTask, options: ReadOptions) -> Iterator[RecordColumns]:
         with opened(files_at(split.store.location)[0], segment.path) as file:
             # A queue's batch may begin in the middle of a damaged range, a log's never does.
             for batch in scanned(split, file, whole_damage=spans is None):
-                damaged += _damage(split, batch, options)
+                damaged += [passed_over(split, one, options) for one, _ in damage_of(split, batch)]
                 zeros_at, stop = batch.unwritten_at, segment.base + split.stop
                 if segment.is_last and zeros_at is not None and zeros_at < stop:
                     lose(f"expected records up to {stop}, found zeros at {zeros_at}")
@@ -163,18 +143,8 @@ def _records(task: StreamTask, options: ReadOptions) -> Iterator[RecordColumns]:
     if spans is not None and task.expected is not None:
         found = spans.count(task.expected, segment.path)
         # What is not there because of damage, or was said to be lost, is said already.
-        if found < task.expected and not damaged and not losses.count:
+        if found < task.expected and not damaged and not losses.accepted:
             lose(f"expected {task.expected} records of the batch's queues, found {found}")
-
-
-def _damage(split: SplitTask, batch: ScanBatch, options: ReadOptions) -> Iterator[int]:
-    """Yield how many bytes each damage has, unless it is refused."""
-    for one, _ in damage_of(split, batch):
-        if options.damage == "fail":
-            raise refused(split, one)
-        if options.damage == "report":
-            _log.warning("skipped damage: %s", described(split, one))
-        yield one.range.size
 
 
 class _SpanTable:
@@ -192,8 +162,8 @@ class _SpanTable:
 
     def of(self, columns: RecordColumns) -> RecordColumns:
         """Return the records that belong to a wanted queue's range."""
-        texts: Any = columns.to_arrow(["topic"]).column(0)
-        encoded = texts.dictionary_encode()
+        topics_of_rows: Any = columns.to_arrow(["topic"]).column(0)
+        encoded = topics_of_rows.dictionary_encode()
         codes = [self.topics.get(text, -1) for text in encoded.dictionary.to_pylist()]
         numbers = encoded.indices.fill_null(len(codes)).to_numpy(zero_copy_only=False)
         topics: Numbers = np.array([*codes, -1], dtype=np.int64)[numbers]

@@ -80,7 +80,7 @@ class StoreStreamReader(DataSourceStreamReader, spark.SupportsTriggerAvailableNo
 
     @cached_property
     def stream(self) -> Stream:
-        """What decides; executors have no need of it."""
+        """What decides, on the driver."""
         return Stream(self.stream_options)
 
     @plain_errors()
@@ -196,18 +196,7 @@ class Stream:
     def advance(
         self, start: StreamOffset, limits: Limits = UNLIMITED, target: StreamOffset | None = None
     ) -> StreamOffset:
-        """Return the offset after the next batch; `start` itself when there is nothing new.
-
-        Parameters
-        ----------
-        target
-            Not to be passed, if given (``AvailableNow``).
-
-        Raises
-        ------
-        StoreError
-            Data was lost, and `failOnDataLoss` is set.
-        """
+        """Return the offset after the next batch, up to `target`; `start` where there is none."""
         is_cut = limits.max_rows is not None or limits.max_bytes is not None
         found = self._found(start.places, self.ends if is_cut else {})
         for key in start.places.keys() - found.keys():
@@ -235,15 +224,7 @@ class Stream:
 
     @again_if_a_file_went
     def plan(self, start: StreamOffset, end: StreamOffset) -> list[tuple[StreamTask, ...]]:
-        """Return the tasks of the batch between two offsets, each a row of byte ranges.
-
-        Raises
-        ------
-        StoreDamagedError
-            A queue's entries cannot be believed, and the policy for damage is ``fail``.
-        StoreError
-            Data was lost, and `failOnDataLoss` is set.
-        """
+        """Return the tasks of the batch between two offsets, each a row of byte ranges."""
         found, read, moves = self._found(), self.options.read, []
         for key, place in end.places.items():
             begin = start.places.get(key)
@@ -285,18 +266,18 @@ class Stream:
     ) -> Mapping[Key, Line]:
         """Return the lines there are; both mappings are of what is known of logs."""
         begins, ends = begins or {}, ends or {}
-        stores = {(name,): store for name, store in self._stores().items()}
-        logs = [LiveLog(store, begins.get(key), ends.get(key)) for key, store in stores.items()]
-        if self.kind == LOG:
-            return {log.key: log for log in logs}
-        queues = [
-            LiveQueue(log, key)
-            for log in logs
-            for key in list_queues(log.store.location)
-            if not key.topic.startswith(LIGHT_QUEUE_PREFIX)
-            and is_chosen(self.options.read, log.store, key)
-        ]
-        return {queue.key: queue for queue in queues}
+        found: dict[Key, Line] = {}
+        for name, store in self._stores().items():
+            log = LiveLog(store, begins.get((name,)), ends.get((name,)))
+            if self.kind == LOG:
+                found[log.key] = log
+                continue
+            for key in list_queues(store.location):
+                is_light = key.topic.startswith(LIGHT_QUEUE_PREFIX)
+                if not is_light and is_chosen(self.options.read, store, key):
+                    queue = LiveQueue(log, key)
+                    found[queue.key] = queue
+        return found
 
     def _is_kept(self, key: Key, place: Place) -> bool:
         """Whether a queue's records are there: then only its files are being made again."""
