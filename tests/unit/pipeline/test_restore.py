@@ -281,7 +281,9 @@ def test_a_new_log_is_laid_out_by_the_rule_of_a_broker(seed):
     old = np.arange(len(sizes)) * 1000
     steps = pa.table({"min(place)": old, "sum(bytes)": sizes})
     counting = LogFileTask("a", "b", Selection(), 0, 1000, 0, 1000 * len(sizes), ())
-    found = [(task.base, task.begin, task.end, task.blank) for task in lay_out([counting], steps)]
+    tasks = lay_out(counting, lambda begin, end: (f"{begin}-{end}",), steps)
+    assert [task.messages for task in tasks] == [(f"{task.begin}-{task.end}",) for task in tasks]
+    found = [(task.base, task.begin, task.end, task.blank) for task in tasks]
     first, expected = 0, []
     for number, size in enumerate([*sizes, None]):
         used = sum(sizes[first:number])

@@ -31,9 +31,7 @@ from rocketstore.pipeline.queues import QueueFiles
 from rocketstore.pipeline.stores import SegmentState, list_segments, store_timestamp_ms
 from rocketstore.pipeline.streaming.stream_options import WHOLE_LOG, Place
 from rocketstore.pipeline.streaming.stream_read import LOOK_BYTES, QueueSpan, StreamTask, pieces
-from rocketstore.scan import kernels
-from rocketstore.scan.columns import RecordColumns, StopReason, new_columns
-from rocketstore.scan.scanner import describe_break, scan_window
+from rocketstore.scan.scanner import scan_window
 from rocketstore.units import ByteRange, MiB, QueueKey
 
 if TYPE_CHECKING:
@@ -46,6 +44,7 @@ if TYPE_CHECKING:
     from rocketstore.pipeline.streaming.stream_options import Key, Limits
     from rocketstore.pipeline.streaming.stream_read import Losses, Numbers
     from rocketstore.pipeline.streaming.stream_reader import Move
+    from rocketstore.scan.columns import RecordColumns
     from rocketstore.scan.scanner import ScanBatch
 
 NEAR_BYTES: Final = MiB
@@ -58,20 +57,15 @@ _log = get_logger(__name__)
 
 
 class Seen(NamedTuple):
-    """What stands at a physical offset: one row of an intact record and its CRC-32, or none."""
+    """What stands at a physical offset: an intact record, one row, and its CRC-32, or none."""
 
-    columns: RecordColumns
+    record: RecordColumns | None
     crc: int
     what: str
 
-    @property
-    def is_record(self) -> bool:
-        """Whether an intact record stands there."""
-        return len(self.columns) == 1
-
     def problem(self, place: Place) -> str | None:
         """Return what was expected and found unless the record is a place's evidence."""
-        if self.is_record and self.crc == place.crc:
+        if self.record is not None and self.crc == place.crc:
             return None
         return (
             f"expected before it, at physical offset {place.record}, a record with CRC "
@@ -124,23 +118,22 @@ class LiveLog:
         total = int.from_bytes(data[:4], "big", signed=True)
         if len(data) < total <= left:
             data = self._read(offset, total)
-        array, cols = np.frombuffer(data[:left], dtype=np.uint8), new_columns(1)
-        found, _, code = kernels.walk(array, 0, 1, offset, left, True, cols)  # noqa: FBT003
-        columns = RecordColumns(array, cols[:found], offset)
-        if found:
-            crc = zlib.crc32(data[: int(cols[0, 1])])
-            return Seen(columns, crc, f"a record with CRC {crc:08x}")
+        data = data[: max(0, left)]
         if not data.strip(b"\0"):
-            return Seen(columns, 0, "zeros" if data else "nothing")
-        why = describe_break(array, 0, StopReason(code), offset, left)
-        return Seen(columns, 0, f"no record ({why})")
+            return Seen(None, 0, "zeros" if data else "nothing")
+        found = next(scan_window(data, base=offset, stop=1, file_size=left, lookback_bytes=0))
+        if len(found.columns):
+            crc = zlib.crc32(data[: int(found.columns.size[0])])
+            return Seen(found.columns, crc, f"a record with CRC {crc:08x}")
+        why = found.damage[0].evidence if found.damage else "filler"
+        return Seen(None, 0, f"no record ({why})")
 
     def after(self, offset: int) -> Place:
         """Return the place after a record: in the next file if only filler follows it."""
         seen, segment = self.record(offset), self.segment_at(offset)
-        if not seen.is_record or segment is None:
+        if seen.record is None or segment is None:
             return Place(offset)
-        stop, file_stop = offset + int(seen.columns.size[0]), segment.base + segment.file_size
+        stop, file_stop = offset + int(seen.record.size[0]), segment.base + segment.file_size
         filler = (file_stop - stop).to_bytes(4, "big") + BLANK_MAGIC.to_bytes(4, "big")
         is_last = self._read(stop, len(filler)) == filler
         return Place(file_stop if is_last else stop, offset, seen.crc)
@@ -177,7 +170,7 @@ class LiveLog:
         if place.record is not None and place.record >= self.start:
             return self.record(place.record).problem(place)
         seen = self.record(place.offset)
-        if seen.is_record or place.offset in (self.start, self.end.offset):
+        if seen.record is not None or place.offset in (self.start, self.end.offset):
             return None
         return f"expected a record's start or the log's end, found {seen.what}"
 
@@ -342,12 +335,11 @@ class LiveQueue:
         entry = self.files.entry(offset - 1) if offset else None
         if entry is None or entry.is_filler:
             return Place(offset)
-        seen, queue = self.log.record(entry.physical_offset), None
-        if seen.is_record:
-            queue = QueueKey(seen.columns.topic(0), int(seen.columns.queue_id[0]))
-        if queue != self.queue or int(seen.columns.queue_offset[0]) != offset - 1:
+        found, crc, _ = self.log.record(entry.physical_offset)
+        if found is None or self.queue != (found.topic(0), int(found.queue_id[0])):
             return Place(offset)
-        return Place(offset, entry.physical_offset, seen.crc)
+        is_its = int(found.queue_offset[0]) == offset - 1
+        return Place(offset, entry.physical_offset, crc) if is_its else Place(offset)
 
     def problem(self, place: Place) -> str | None:
         """Return what was expected and found where a place does not hold."""

@@ -25,7 +25,7 @@ from rocketstore.errors import ConfigError, StoreError
 from rocketstore.pipeline.environment import plain_errors
 from rocketstore.pipeline.options import ANY_BROKER, EARLIEST, LATEST
 from rocketstore.pipeline.planning import bytes_per_task, grouped
-from rocketstore.pipeline.queues import is_chosen, list_queues
+from rocketstore.pipeline.queues import chosen_queues
 from rocketstore.pipeline.source import TaskPartition, check_schema
 from rocketstore.pipeline.stores import find_stores
 from rocketstore.pipeline.streaming.live_lines import LiveLog, LiveQueue
@@ -264,20 +264,19 @@ class Stream:
     def _found(
         self, begins: Mapping[Key, Place] | None = None, ends: Mapping[Key, Place] | None = None
     ) -> Mapping[Key, Line]:
-        """Return the lines there are; both mappings are of what is known of logs."""
+        """Return the lines there are; of logs it may be known where they begin and ended."""
         begins, ends = begins or {}, ends or {}
-        found: dict[Key, Line] = {}
-        for name, store in self._stores().items():
-            log = LiveLog(store, begins.get((name,)), ends.get((name,)))
-            if self.kind == LOG:
-                found[log.key] = log
-                continue
-            for key in list_queues(store.location):
-                is_light = key.topic.startswith(LIGHT_QUEUE_PREFIX)
-                if not is_light and is_chosen(self.options.read, store, key):
-                    queue = LiveQueue(log, key)
-                    found[queue.key] = queue
-        return found
+        stores = {(name,): store for name, store in self._stores().items()}
+        logs = [LiveLog(store, begins.get(key), ends.get(key)) for key, store in stores.items()]
+        if self.kind == LOG:
+            return {log.key: log for log in logs}
+        queues = [
+            LiveQueue(log, key)
+            for log in logs
+            for key in chosen_queues(log.store, self.options.read)
+            if not key.topic.startswith(LIGHT_QUEUE_PREFIX)
+        ]
+        return {queue.key: queue for queue in queues}
 
     def _is_kept(self, key: Key, place: Place) -> bool:
         """Whether a queue's records are there: then only its files are being made again."""

@@ -10,10 +10,8 @@ Law: what the driver holds grows with the number of files, not with that of reco
 
 from __future__ import annotations
 
-import itertools
 import shutil
 import time
-from bisect import bisect_left, bisect_right
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -56,9 +54,6 @@ if TYPE_CHECKING:
 
 pa: Any = pyarrow
 field: Any = dataset.field
-
-_DEFAULT_FILE_SIZE: Final = 1 << 30
-"""Of a CommitLog file, for a selection from an archive that knows no file."""
 
 _FAR: Final = (1 << 63) - 1
 
@@ -345,19 +340,26 @@ def _new_log(
 ) -> list[LogFileTask]:
     """Return the tasks of a selection; raise where nothing is selected, or nothing of a topic."""
     unknown = selection.topics
+    _, files, _ = _log_files(archive, broker)
+    sizes = [(base, file["fileSize"]) for base, file in files.items()]
     for wanted in (selection, EVERYTHING):
-        tasks = _plan_counting(archive, broker, wanted)
+        overlapping = _messages_between(archive, broker, wanted)
+        tasks = [
+            LogFileTask(archive.location, broker, wanted, base, size, base, base + size, messages)
+            for base, size in sizes
+            if (messages := overlapping(base, base + size))
+        ]
         counted = map_tasks(spark, tasks, count_task, COUNT_SCHEMA).persist()
         with plain_failure():
-            sums = {"first_ms": "min", "last_ms": "max"}
-            topics = counted.groupBy("topic").agg(sums).toArrow().to_pylist()
+            times = {"first_ms": "min", "last_ms": "max"}
+            topics = counted.groupBy("topic").agg(times).toArrow().to_pylist()
             steps = counted.groupBy("step").agg({"place": "min", "bytes": "sum"}).toArrow()
         counted.unpersist()
         names = sorted(row["topic"] for row in topics)
         if wanted == selection:
             unknown = tuple(sorted({*selection.topics} - {*names}))
             if names and not unknown:
-                return lay_out(tasks, steps.sort_by("step"))
+                return lay_out(tasks[-1], overlapping, steps.sort_by("step"))
     shown = ", ".join(names[:10]) + (", …" if len(names) > 10 else "")
     first = min((row["min(first_ms)"] for row in topics), default="no time")
     last = max((row["max(last_ms)"] for row in topics), default="no time")
@@ -370,52 +372,33 @@ def _new_log(
     )
 
 
-def _plan_counting(archive: Archive, broker: str, selection: Selection) -> list[LogFileTask]:
-    """Return a task for each archived CommitLog file that may have wanted records."""
-    overlapping = _messages_between(archive, broker, selection)
-    _, files, _ = _log_files(archive, broker)
-    return [
-        LogFileTask(archive.location, broker, selection, base, size, base, base + size, messages)
-        for base, size in ((base, file["fileSize"]) for base, file in files.items())
-        if (messages := overlapping(base, base + size))
-    ]
+def lay_out(
+    last: LogFileTask, overlapping: Callable[[int, int], tuple[str, ...]], steps: pyarrow.Table
+) -> list[LogFileTask]:
+    """Return the tasks that write the files of a new log.
 
-
-def lay_out(counting: Sequence[LogFileTask], steps: pa.Table) -> list[LogFileTask]:
-    """Return the tasks that write the files of a new log, from what was counted of each step."""
-    first, begins = counting[0], [one.begin for one in counting]
+    They follow from what was counted in each step of the archived one, up to its `last` file.
+    """
     places = steps["min(place)"].to_numpy()
     ends = np.cumsum(steps["sum(bytes)"].to_numpy())
-    file_size = counting[-1].size or _DEFAULT_FILE_SIZE
-    capacity = file_size - END_FILE_MIN_BLANK_SIZE
-    edges = [0]
-    while edges[-1] < len(ends):
-        done = int(ends[edges[-1] - 1]) if edges[-1] else 0
-        end = int(np.searchsorted(ends, done + capacity, side="right"))
-        if end == edges[-1]:
+    capacity = last.size - END_FILE_MIN_BLANK_SIZE
+    tasks: list[LogFileTask] = []
+    row = done = 0
+    while row < len(ends):
+        stop = int(np.searchsorted(ends, done + capacity, side="right"))
+        if stop == row:
             raise ArchiveDamagedError(
-                f"the records from physical offset {places[end]} on have "
-                f"{int(ends[end]) - done} bytes: expected at most {capacity}, the room of a "
+                f"the records from physical offset {places[row]} on have "
+                f"{int(ends[row]) - done} bytes: expected at most {capacity}, the room of a "
                 "CommitLog file",
                 hint="restore the archive from a backup",
             )
-        edges.append(end)
-    tasks = []
-    for number, (begin, end) in enumerate(itertools.pairwise(edges)):
-        is_last = end == len(ends)
-        start = int(places[begin])
-        stop = counting[-1].end if is_last else int(places[end])
-        counted = counting[bisect_right(begins, start) - 1 : bisect_left(begins, stop)]
-        messages = itertools.chain.from_iterable(one.messages for one in counted)
+        is_last = stop == len(ends)
+        begin, end = int(places[row]), last.end if is_last else int(places[stop])
+        # The log ends in its last file, which is not closed.
+        base, messages = len(tasks) * last.size, overlapping(begin, end)
         tasks.append(
-            first._replace(
-                base=number * file_size,
-                size=file_size,
-                begin=start,
-                end=stop,
-                messages=tuple(dict.fromkeys(messages)),
-                # The log ends in its last file, which is not closed.
-                blank=not is_last,
-            )
+            last._replace(base=base, begin=begin, end=end, messages=messages, blank=not is_last)
         )
+        row, done = stop, int(ends[stop - 1])
     return tasks

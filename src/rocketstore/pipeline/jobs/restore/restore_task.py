@@ -144,8 +144,7 @@ def count_task(task: LogFileTask) -> Iterator[pyarrow.RecordBatch]:
 
 def write_task(task: LogFileTask) -> Iterator[pyarrow.RecordBatch]:
     """Write a CommitLog file, if the archive has what it needs; see ``WRITE_SCHEMA``."""
-    starts, ends = _record_places(task)
-    lost = _missing(task, starts, ends) if task.is_whole else []
+    starts, sizes, lost = _places(task)
     row: dict[str, int | None] = dict.fromkeys(_RESULTS, None)
     row |= {
         "base": task.base,
@@ -156,7 +155,7 @@ def write_task(task: LogFileTask) -> Iterator[pyarrow.RecordBatch]:
         row["lost_at"], row["lost_stop"] = lost[0]
     if not lost or (task.allows_gaps and len(starts)):
         row["records"] = len(starts)
-        row["bytes"], row["last_ms"] = _write(task, starts, ends - starts)
+        row["bytes"], row["last_ms"] = _write(task, starts, sizes)
     yield pa.RecordBatch.from_pylist([row], pa.schema([(name, pa.int64()) for name in _RESULTS]))
 
 
@@ -262,8 +261,11 @@ def moment(time_ms: int) -> Any:
     return pa.scalar(known_ms, pa.timestamp("ms", "UTC"))
 
 
-def _record_places(task: LogFileTask) -> tuple[Numbers, Numbers]:
-    """Return where wanted records begin and end, in the order of the log."""
+def _places(task: LogFileTask) -> tuple[Numbers, Numbers, list[tuple[int, int]]]:
+    """Return where wanted records start, in the order of the log, their sizes, and what is lost.
+
+    That are the stretches of a whole file that neither a record nor an extent has.
+    """
     starts, sizes = [np.empty(0, np.int64)], [np.empty(0, np.int32)]
     for _, rows in _wanted(task, ["physicalOffset", "size"]):
         starts.append(_numbers(rows, "physicalOffset"))
@@ -275,30 +277,23 @@ def _record_places(task: LogFileTask) -> tuple[Numbers, Numbers]:
     # be sorted alone; where they do overlap, it shows.
     first.sort()
     last.sort()
-    _refuse_twice(task, first, last)
-    return first, last
-
-
-def _refuse_twice(task: LogFileTask, starts: Numbers, ends: Numbers) -> None:
-    wrong = np.flatnonzero(ends > np.append(starts[1:], np.int64(task.end)))
+    begins, ends = first, last
+    if task.is_whole:
+        others = [(at, at + size) for at, size, _ in _extents(task) if task.begin <= at < task.end]
+        more = np.array([*others, *task.gaps], dtype=np.int64).reshape(-1, 2)
+        begins = np.sort(np.concatenate([first, more[:, 0]]))
+        ends = np.sort(np.concatenate([last, more[:, 1]]))
+    nexts = np.append(begins, np.int64(task.end))
+    wrong = np.flatnonzero(ends > nexts[1:])
     if len(wrong):
         raise ArchiveDamagedError(
             f"{task.archive}: the row of broker {task.broker} that ends at physical offset "
             f"{ends[wrong[0]]} reaches into the next one, or is there twice",
             hint=FROM_BACKUP,
         )
-
-
-def _missing(task: LogFileTask, starts: Numbers, ends: Numbers) -> list[tuple[int, int]]:
-    """Return the stretches of the log that neither a record nor an extent has."""
-    places = [(at, at + size) for at, size, _ in _extents(task) if task.begin <= at < task.end]
-    more = np.array([*places, *task.gaps], dtype=np.int64).reshape(-1, 2)
-    starts = np.sort(np.concatenate([starts, more[:, 0]]))
-    ends = np.sort(np.concatenate([ends, more[:, 1]]))
-    _refuse_twice(task, starts, ends)
-    edges = np.append(np.int64(task.begin), ends), np.append(starts, np.int64(task.end))
-    rows = edges[0] < edges[1]
-    return list(zip(edges[0][rows].tolist(), edges[1][rows].tolist(), strict=True))
+    before = np.append(np.int64(task.begin), ends)
+    holes = np.flatnonzero(before < nexts) if task.is_whole else ()
+    return first, last - first, [(int(before[row]), int(nexts[row])) for row in holes]
 
 
 def _extents(task: LogFileTask, *contents: str) -> Iterator[tuple[int, int, bytes]]:
