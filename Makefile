@@ -1,11 +1,11 @@
 # Two commands for a visitor: make demo, make test. The others serve who works on the code.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-interpreters mutate lint bench-smoke clean
+.PHONY: help setup demo test test-interpreters test-builds mutate lint bench-smoke clean
 
 PYTEST := .venv/bin/python -m pytest
 
 help: ## Show the commands
-	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
 
 setup: ## Create .venv with the package, find a JDK
 	@scripts/setup
@@ -18,6 +18,9 @@ test: setup ## Run the whole test suite
 
 test-interpreters: setup ## Run a quick suite on every other CPython, 3.11 to 3.14, of this machine
 	@scripts/test-interpreters
+
+test-builds: setup ## Build a wheel, and the compiled parts with sanitizers; test both
+	@scripts/test-builds
 
 mutate: setup ## Break the product in every way listed; see that tests notice
 	.venv/bin/python tests/mutation/tool.py $(CHOSEN)

@@ -4,8 +4,9 @@ Where there is no C compiler the package is built without them: everything works
 ``python setup.py build_ext --inplace`` builds them where they are imported from.
 
 ``ROCKETSTORE_BUILD`` chooses: ``off`` builds none, ``require`` fails where one cannot be built,
-``strict`` does that and takes warnings for errors, ``checked`` is ``require`` with every position
-compared with its stretch of bytes, for fuzzers.
+``strict`` does that and takes warnings for errors, ``checked`` is ``strict`` with every position
+compared with its stretch of bytes, and ``sanitized`` is ``checked`` with the address and undefined
+behaviour sanitizers of the compiler, for ``scripts/test-builds``.
 """
 
 import os
@@ -16,6 +17,7 @@ from Cython.Build import cythonize
 from setuptools import Extension, setup
 
 WISH = os.environ.get("ROCKETSTORE_BUILD", "on").lower()
+IS_CHECKED = WISH in ("checked", "sanitized")
 PACKAGE = Path("src/rocketstore")
 LOG = PACKAGE / "storage/log"
 
@@ -50,7 +52,7 @@ DIRECTIVES = {
     "annotation_typing": False,
     "infer_types": True,
     # Positions are checked by the sources; what Python would check again costs a third.
-    "boundscheck": WISH == "checked",
+    "boundscheck": IS_CHECKED,
     "wraparound": False,
     "initializedcheck": False,
     "cdivision": True,
@@ -58,8 +60,12 @@ DIRECTIVES = {
 
 FLAGS = ["-g0", "-fno-strict-aliasing", "-fstack-protector-strong"]
 LINK_FLAGS = ["-Wl,-z,relro,-z,now"]
-if WISH == "strict":
+if WISH == "strict" or IS_CHECKED:
     FLAGS += ["-Wall", "-Werror", "-Wno-unused-function", "-Wno-unreachable-code"]
+if WISH == "sanitized":
+    SANITIZERS = ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-g1"]
+    FLAGS += SANITIZERS
+    LINK_FLAGS += SANITIZERS
 
 
 def extensions() -> list[Extension]:
@@ -73,7 +79,7 @@ def extensions() -> list[Extension]:
             [str(source) for source in sources],
             include_dirs=[str(PACKAGE / "native")],
             depends=[str(header) for header in sorted(sources[0].parent.glob("*.h"))],
-            define_macros=[("ROCKETSTORE_CHECKED", "1")] if WISH == "checked" else [],
+            define_macros=[("ROCKETSTORE_CHECKED", "1")] if IS_CHECKED else [],
             extra_compile_args=FLAGS,
             extra_link_args=LINK_FLAGS,
         )

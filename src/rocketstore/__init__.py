@@ -7,6 +7,7 @@ next to nothing and loads neither kernels nor Arrow. ``rocketstore.pipeline`` ha
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
@@ -76,6 +77,13 @@ if TYPE_CHECKING:
         QueueKey,
     )
     from rocketstore.verification.file_rules import FileFinding
+
+if not getattr(sys, "_is_gil_enabled", lambda: True)():
+    # Puts, pages and statistics rely on it (decision 0022).
+    raise ImportError(
+        "rocketstore needs Python's global lock, which this free-threaded Python runs without: "
+        "start it with PYTHON_GIL=1, or use an ordinary build of Python"
+    )
 
 __version__: Final = "0.1.0"
 

@@ -172,3 +172,14 @@ def test_only_a_put_after_the_first_is_worth_a_warning() -> None:
         statistics.note_slow_put(501)
     assert [(line["event"], line["took_ms"]) for line in logs] == [("put.slow", 501)]
     assert statistics.put_time_max_ms == 9_000
+
+
+def test_a_python_that_runs_without_its_global_lock_is_refused_by_one_clear_line() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", "import sys; sys._is_gil_enabled = bool; import rocketstore"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].startswith("ImportError: rocketstore needs Python's global")

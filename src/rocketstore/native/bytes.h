@@ -33,10 +33,11 @@ typedef struct {
 /* A run of numbers; the caller knows how many there are. */
 typedef long long *Numbers;
 
+/* No bytes have an address too: memcpy of none from NULL is undefined. */
 static inline Bytes
 bytes_at(const void *start, ptrdiff_t size)
 {
-    return (Bytes){(unsigned char *)start, size};
+    return (Bytes){(unsigned char *)(size > 0 ? start : ""), size};
 }
 
 static inline long long
