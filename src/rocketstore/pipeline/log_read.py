@@ -26,7 +26,14 @@ from rocketstore.pipeline.queues import Doubt, QueueFiles
 from rocketstore.pipeline.stores import SegmentState
 from rocketstore.scan import kernels
 from rocketstore.scan.columns import Column, RecordColumns, new_columns
-from rocketstore.scan.scanner import Damage, DamageReason, ScanBatch, scan_window
+from rocketstore.scan.scanner import (
+    BATCH_RECORDS,
+    WINDOW_BYTES,
+    Damage,
+    DamageReason,
+    ScanBatch,
+    scan_window,
+)
 from rocketstore.units import ByteRange, KiB, MiB
 
 if TYPE_CHECKING:
@@ -80,8 +87,15 @@ def read_split(task: SplitTask) -> Iterator[tuple[RecordColumns, list[FoundDamag
         yield RecordColumns(np.empty(0, dtype=np.uint8), new_columns(0), 0), [found]
 
 
-def scanned(task: SplitTask, file: OpenFile, *, whole_damage: bool = True) -> Iterator[ScanBatch]:
-    """Yield what starts in a task's range; see ``scan_window`` for `whole_damage`."""
+def scanned(
+    task: SplitTask,
+    file: OpenFile,
+    *,
+    whole_damage: bool = True,
+    batch_records: int = BATCH_RECORDS,
+    window_bytes: int = WINDOW_BYTES,
+) -> Iterator[ScanBatch]:
+    """Yield what starts in a task's range; see ``scan_window`` for the keywords."""
     segment = task.segment
     return scan_window(
         file,
@@ -92,6 +106,8 @@ def scanned(task: SplitTask, file: OpenFile, *, whole_damage: bool = True) -> It
         file_size=segment.file_size,
         data_stop=file.data_stop(segment.size) if task.data_stop is None else task.data_stop,
         whole_damage=whole_damage,
+        batch_records=batch_records,
+        window_bytes=window_bytes,
     )
 
 

@@ -106,13 +106,7 @@ def plan_log(options: ReadOptions) -> list[tuple[SplitTask, ...]]:
         something cannot be read.
     """
     ranges = [one for store in chosen_stores(options) for one in _plan_store(store, options)]
-    limit = bytes_per_task(sum(one.byte_count for one in ranges), options)
-    weight = stored_weight(limit)
-    return grouped(
-        (part for one in ranges for part in _cut(one, limit)),
-        limit,
-        lambda part: weight(part.store.location, part.segment, part.start, part.stop),
-    )
+    return tasks_of(ranges, bytes_per_task(sum(one.byte_count for one in ranges), options))
 
 
 def _plan_store(store: StorePlace, options: ReadOptions) -> list[SplitTask]:
@@ -377,6 +371,16 @@ def bytes_per_task(byte_count: int, options: ReadOptions) -> int:
     wanted = min(options.max_split_bytes, -(-byte_count // options.min_partitions))
     # Pieces that do not fit together leave half a task empty at worst.
     return max(1, wanted, -(-2 * byte_count // MOST_TASKS))
+
+
+def tasks_of(ranges: Iterable[SplitTask], limit: int) -> list[tuple[SplitTask, ...]]:
+    """Cut ranges to `limit` bytes, and put together what is less than that."""
+    weight = stored_weight(limit)
+    return grouped(
+        (part for one in ranges for part in _cut(one, limit)),
+        limit,
+        lambda part: weight(part.store.location, part.segment, part.start, part.stop),
+    )
 
 
 def grouped(

@@ -20,7 +20,7 @@ from deltalake.transaction import AddAction
 
 from rocketstore.errors import ArchiveError, ConfigError
 from rocketstore.format.markers import COMMIT_LOG_DIRECTORY, CONFIG_DIRECTORY
-from rocketstore.pipeline.files import files_at, opened
+from rocketstore.pipeline.files import files_at, opened, read_part
 from rocketstore.pipeline.jobs.archive.archive_table import (
     DAY,
     EXTENT_BYTES,
@@ -33,7 +33,6 @@ from rocketstore.pipeline.jobs.archive.archive_table import (
 from rocketstore.pipeline.jobs.archive.archive_task import (
     RESULT_SCHEMA,
     ArchiveTask,
-    Stretch,
     TaskFiles,
     WrittenFile,
     archive_task,
@@ -41,8 +40,9 @@ from rocketstore.pipeline.jobs.archive.archive_task import (
 )
 from rocketstore.pipeline.jobs.execution import map_tasks, plain_failure
 from rocketstore.pipeline.jobs.publishing import plain_write_errors
+from rocketstore.pipeline.log_read import scanned
 from rocketstore.pipeline.options import parse_options
-from rocketstore.pipeline.planning import grouped, stored_weight
+from rocketstore.pipeline.planning import SplitTask, tasks_of
 from rocketstore.pipeline.stores import (
     SegmentState,
     configured_log,
@@ -50,18 +50,15 @@ from rocketstore.pipeline.stores import (
     list_segments,
     log_option,
 )
-from rocketstore.scan.scanner import scan_window
-from rocketstore.scan.split import SegmentFile, plan_splits
 from rocketstore.units import MiB
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
     from pyspark.sql import SparkSession
 
     from rocketstore.config import StoreConfig
-    from rocketstore.pipeline.files import Files
     from rocketstore.pipeline.stores import Segment, StorePlace
 
 MAX_SPLIT_BYTES: Final = 512 * MiB
@@ -91,7 +88,7 @@ class ArchiveResult(NamedTuple):
 
 
 class LogPlan(NamedTuple):
-    """What a run reads: `log` are parts of the log, `kept` is what is kept as it is.
+    """What a run reads: `log` are parts of the log, `kept` what is kept as it is, with its kind.
 
     `segments` are the CommitLog files that reach beyond `begin`, `config` the content of the files
     of the directory ``config``; `beside` tells whether anything but the log has changed.
@@ -101,9 +98,9 @@ class LogPlan(NamedTuple):
     end: int
     gap: tuple[int, int] | None
     is_compared: bool
-    segments: tuple[Segment, ...]
-    log: tuple[Stretch, ...]
-    kept: tuple[Stretch, ...]
+    segments: list[Segment]
+    log: list[SplitTask]
+    kept: list[tuple[str, SplitTask]]
     config: dict[str, bytes]
     beside: str
 
@@ -158,12 +155,18 @@ def archive(
     number, found = None, list[WrittenFile]()
     if last is None or has_news or plan.beside != last.beside:
         number = (tables.extents.transaction_version(run_id(place.broker_name)) or 0) + 1
-        tasks = _tasks(ArchiveTask(0, place, (), location, number), plan, max_split_bytes)
+        driver = ArchiveTask(0, place, (), (), location, number)
+        tasks = [
+            driver._replace(number=one, log=log)
+            for one, log in enumerate(tasks_of(plan.log, max_split_bytes), 1)
+        ]
+        if plan.kept:
+            tasks.append(driver._replace(number=len(tasks) + 1, kept=tuple(plan.kept)))
         with plain_failure():
             # A row per file; the files of many terabytes are some thousands.
             rows = map_tasks(spark, tasks, archive_task, RESULT_SCHEMA).toArrow()
         found = [WrittenFile(**row) for row in rows.to_pylist()]
-        _commit(tables, ArchiveTask(len(tasks), place, (), location, number), plan, last, found)
+        _commit(tables, driver, plan, last, found)
     messages = [one for one in found if one.table == MESSAGES]
     return ArchiveResult(
         run=number,
@@ -196,36 +199,36 @@ def _one_store(location: str | Path, config: StoreConfig | None) -> StorePlace:
 
 def plan_run(store: StorePlace, last: Run | None) -> LogPlan:
     """Return what a run after `last` reads; raise where the log is not the one that it archived."""
-    files, _ = files_at(store.location)
+    files, root = files_at(store.location)
     segments = [one for one in list_segments(store) if one.state is not SegmentState.MISSING]
     first = segments[0].base if segments else 0
     begin, gap = (first, None) if last is None else (last.end, None)
     if last is not None and segments and first > last.end:
         begin, gap = first, (last.end, first)
-    ends = ((one, _end_in(files, one)) for one in reversed(segments))
+    ends = ((one, _end_in(store, one)) for one in reversed(segments))
     log_end = next((end for one, end in ends if end > one.base), first)
     is_compared = last is not None and _compare(store, segments, last, log_end)
     end = max(begin, log_end)
     log, kept = [], []
-    reaching = tuple(one for one in segments if one.base + one.file_size > begin)
-    for segment in reaching:
-        limit = min(segment.size, segment.file_size)
-        start = min(max(0, begin - segment.base), limit)
-        stop = min(max(start, end - segment.base), limit)
-        log.append(Stretch(segment, start, stop))
-        if segment.base + limit > end:
-            kept.append(Stretch(segment, stop, _data_stop(files, segment), "tail"))
-        kept.append(Stretch(segment, limit, segment.size, "excess"))
+    reaching = [one for one in segments if one.base + one.file_size > begin]
+    for one in reaching:
+        limit = min(one.size, one.file_size)
+        start = min(max(0, begin - one.base), limit)
+        stop = min(max(start, end - one.base), limit)
+        log.append(SplitTask(store, one, start, stop))
+        if one.base + limit > end:
+            kept.append(("tail", SplitTask(store, one, stop, _data_stop(store, one))))
+        kept.append(("excess", SplitTask(store, one, limit, one.size)))
     tables = {
-        entry.name: _read(files, entry.path, 0, entry.size)
-        for entry in files.list(f"{files_at(store.location)[1]}/{CONFIG_DIRECTORY}")
+        entry.name: read_part(files, entry.path, 0, entry.size)
+        for entry in files.list(f"{root}/{CONFIG_DIRECTORY}")
         if not entry.is_directory
     }
     # The tables of a running broker change all the time: they are no news.
     watched = {} if store.is_open else {name: zlib.crc32(one) for name, one in tables.items()}
     after = [
-        (one.segment.base, one.segment.size, one.segment.file_size, *one[1:], _checksum(files, one))
-        for one in kept
+        (kind, *one.segment[1:4], one.start, one.stop, _checksum(one))
+        for kind, one in kept
         if one.segment.base + one.segment.file_size > end
     ]
     return LogPlan(
@@ -234,47 +237,33 @@ def plan_run(store: StorePlace, last: Run | None) -> LogPlan:
         gap=gap,
         is_compared=is_compared,
         segments=reaching,
-        log=tuple(one for one in log if one.start < one.stop),
-        kept=tuple(one for one in kept if one.start < one.stop),
+        log=[one for one in log if one.start < one.stop],
+        kept=[(kind, one) for kind, one in kept if one.start < one.stop],
         config=tables,
         beside=hashlib.sha256(msgspec.json.encode((after, watched))).hexdigest(),
     )
 
 
-def _read(files: Files, path: str, position: int, size: int) -> bytes:
-    with opened(files, path) as file:
-        return file.read(position, size)
-
-
-def _checksum(files: Files, kept: Stretch) -> int:
+def _checksum(kept: SplitTask) -> int:
     # A record that is half written has less.
-    size = max(0, min(kept.stop - kept.start, EXTENT_BYTES))
-    return zlib.crc32(_read(files, kept.segment.path, kept.start, size).rstrip(b"\0"))
+    size = max(0, min(kept.byte_count, EXTENT_BYTES))
+    files, _ = files_at(kept.store.location)
+    return zlib.crc32(read_part(files, kept.segment.path, kept.start, size).rstrip(b"\0"))
 
 
-def _data_stop(files: Files, segment: Segment) -> int:
-    with opened(files, segment.path) as file:
+def _data_stop(store: StorePlace, segment: Segment) -> int:
+    with opened(files_at(store.location)[0], segment.path) as file:
         return min(file.data_stop(segment.size), segment.size, segment.file_size)
 
 
-def _end_in(files: Files, segment: Segment) -> int:
+def _end_in(store: StorePlace, segment: Segment) -> int:
     """Return the physical offset after the last record or BLANK of a file, else its begin."""
-    stop = _data_stop(files, segment)
-    end = segment.base
-    if stop == 0:
-        return end
-    with opened(files, segment.path) as file:
-        # From the last believable record before the zeros: some megabytes, not the file.
-        for batch in scan_window(
-            file,
-            base=segment.base,
-            size=segment.size,
-            start=stop,
-            stop=stop,
-            file_size=segment.file_size,
-            data_stop=stop,
-        ):
-            end = batch.end_of_data
+    stop, end = _data_stop(store, segment), segment.base
+    if stop:
+        with opened(files_at(store.location)[0], segment.path) as file:
+            # From the last believable record before the zeros: some megabytes, not the file.
+            for batch in scanned(SplitTask(store, segment, stop, stop, data_stop=stop), file):
+                end = batch.end_of_data
     return end
 
 
@@ -288,7 +277,7 @@ def _compare(store: StorePlace, segments: Sequence[Segment], last: Run, end: int
         for one in segments:
             if 0 <= last.last_offset - one.base < one.file_size:
                 files, at = files_at(store.location)[0], last.last_offset - one.base
-                found = record_hash(_read(files, one.path, at, last.last_size))
+                found = record_hash(read_part(files, one.path, at, last.last_size))
         if found == last.last_sha256:
             return True
         difference = (
@@ -302,32 +291,6 @@ def _compare(store: StorePlace, segments: Sequence[Segment], last: Run, end: int
     )
 
 
-def _tasks(base: ArchiveTask, plan: LogPlan, max_split_bytes: int) -> list[ArchiveTask]:
-    """Return the tasks of a run: neighbouring ranges, together at most `max_split_bytes`.
-
-    What was never written weighs next to nothing.
-    """
-    parts = [part for one in plan.log for part in _split(one, max_split_bytes)]
-    weight = stored_weight(max_split_bytes)
-    groups = grouped(
-        parts,
-        max_split_bytes,
-        lambda part: weight(base.store.location, part.segment, part.start, part.stop),
-    )
-    groups += [plan.kept] if plan.kept else []
-    return [base._replace(number=number, stretches=one) for number, one in enumerate(groups)]
-
-
-def _split(stretch: Stretch, max_split_bytes: int) -> Iterator[Stretch]:
-    # Cut where the whole file would be cut, so that cuts do not depend on where a run begins.
-    segment = stretch.segment
-    file = SegmentFile(segment.path, segment.base, segment.file_size)
-    for split in plan_splits([file], max_split_bytes):
-        start, stop = max(split.start, stretch.start), min(split.stop, stretch.stop)
-        if start < stop:
-            yield stretch._replace(start=start, stop=stop)
-
-
 # --- the commit ---------------------------------------------------------------------------------
 
 
@@ -336,7 +299,7 @@ def _commit(
 ) -> None:
     """Compare what tasks found with the plan, add what the driver knows, and commit it all."""
     covered = sum(one.record_bytes + one.extent_bytes for one in found)
-    expected = sum(one.stop - one.start for one in plan.log)
+    expected = sum(one.byte_count for one in plan.log)
     if covered != expected:
         raise ArchiveError(
             f"{task.store.location} changed while it was archived: expected {expected} bytes from "
@@ -359,7 +322,7 @@ def _commit(
     )
     with plain_write_errors(tables.location, kind=ArchiveError), TaskFiles(task) as written:
         _add_known(written, plan, run)
-        found += [WrittenFile(**row) for row in written.close().to_pylist()]
+        found += written.close()
     broker = task.store.broker_name
     number = {run_id(broker): task.run}
     tables.commit(EXTENTS, broker, number, _added(found, EXTENTS))

@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import uuid
-from datetime import datetime
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
-import msgspec
 import numpy as np
 import pyarrow  # noqa: ICN001 - `pa` is the same without its annotations
 import pyarrow.compute
@@ -33,26 +33,28 @@ from rocketstore.pipeline.jobs.archive.archive_table import (
     EXTENT_SCHEMA,
     EXTENTS,
     FILE_SCHEMA,
+    LOG_KINDS,
     MESSAGE_FIELDS,
     MESSAGES,
     STATISTICS,
 )
 from rocketstore.pipeline.jobs.publishing import plain_write_errors
+from rocketstore.pipeline.log_read import damage_of, scanned
 from rocketstore.pipeline.projection import FIRST_TIMESTAMP_MS, LAST_TIMESTAMP_MS, record_batches
 from rocketstore.scan import kernels
 from rocketstore.scan.arrow import binary_slices
 from rocketstore.scan.columns import BORN_HOST_V6, STORE_HOST_V6, RecordColumns
-from rocketstore.scan.scanner import scan_window
-from rocketstore.units import MiB
+from rocketstore.scan.scanner import DamageReason
+from rocketstore.units import ByteRange, MiB
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     import numpy.typing as npt
 
     from rocketstore.pipeline.files import OpenFile
-    from rocketstore.pipeline.stores import Segment, StorePlace
-    from rocketstore.scan.scanner import ScanBatch
+    from rocketstore.pipeline.planning import SplitTask
+    from rocketstore.pipeline.stores import StorePlace
 
 pa: Any = pyarrow
 pc: Any = pyarrow.compute
@@ -102,27 +104,19 @@ _MESSAGE_OPTIONS: Final = _OPTIONS | {
     "write_statistics": [*STATISTICS[MESSAGES], "tags", "uniqKey"],
     "write_page_index": True,
 }
-
-
-class Stretch(NamedTuple):
-    """A range of one CommitLog file; `start` and `stop` are positions in the file.
-
-    `kind` is empty for a part of the log, ``tail`` or ``excess`` for bytes that are kept as they
-    are.
-    """
-
-    segment: Segment
-    start: int
-    stop: int
-    kind: str = ""
+_FILES: Final = {MESSAGES: (FILE_SCHEMA, _MESSAGE_OPTIONS), EXTENTS: (EXTENT_SCHEMA, _OPTIONS)}
 
 
 class ArchiveTask(NamedTuple):
-    """What one task archives, to files below the archive's location `target`."""
+    """What one task archives of a store, to files below the archive's location `target`.
+
+    `log` are ranges of the log, `kept` what is kept as it is, with its kind: ``tail``, ``excess``.
+    """
 
     number: int
     store: StorePlace
-    stretches: tuple[Stretch, ...]
+    log: tuple[SplitTask, ...]
+    kept: tuple[tuple[str, SplitTask], ...]
     target: str
     run: int
 
@@ -148,9 +142,6 @@ class WrittenFile(NamedTuple):
 
 
 _TEXTS: Final = ("table", "path", "day", "stats", "last_sha256")
-RESULT_FIELDS: Final = pa.schema(
-    [(one, pa.string() if one in _TEXTS else pa.int64()) for one in WrittenFile._fields]
-)
 RESULT_SCHEMA: Final = ", ".join(
     f"{one} {'STRING' if one in _TEXTS else 'BIGINT'}" for one in WrittenFile._fields
 )
@@ -163,61 +154,37 @@ def archive_task(task: ArchiveTask) -> Iterator[pyarrow.RecordBatch]:
         plain_write_errors(task.target, "nothing of this run is archived", ArchiveError),
         TaskFiles(task) as written,
     ):
-        for stretch in task.stretches:
-            with opened(files, stretch.segment.path) as file:
-                _copy(file, stretch, written)
-        yield written.close()
+        for kind, split in [*(("", one) for one in task.log), *task.kept]:
+            with opened(files, split.segment.path) as file:
+                known = split._replace(data_stop=file.data_stop(split.segment.size))
+                if kind:
+                    base = split.segment.base
+                    place = ByteRange(base + split.start, base + split.stop)
+                    written.add_bytes(file, known, place, kind)
+                else:
+                    _copy_log(file, known, written)
+        rows = [one._asdict() for one in written.close()]
+        if rows:
+            yield pa.RecordBatch.from_pylist(rows)
 
 
-def _copy(file: OpenFile, stretch: Stretch, written: TaskFiles) -> None:
-    segment = stretch.segment
-    data_stop = file.data_stop(segment.size)
-    if stretch.kind:
-        written.add_bytes(file, data_stop, stretch, (stretch.kind, None, None))
-        return
-    for batch in scan_window(
-        file,
-        base=segment.base,
-        size=segment.size,
-        start=stretch.start,
-        stop=stretch.stop,
-        file_size=segment.file_size,
-        data_stop=data_stop,
-        batch_records=WINDOW_ROWS,
-        window_bytes=WINDOW_BYTES,
-        whole_damage=True,
-    ):
+def _copy_log(file: OpenFile, split: SplitTask, written: TaskFiles) -> None:
+    for batch in scanned(split, file, batch_records=WINDOW_ROWS, window_bytes=WINDOW_BYTES):
         written.add_records(batch.columns)
-        for start, stop, what in _extents_of(stretch, batch):
-            part = stretch._replace(start=start - segment.base, stop=stop - segment.base)
-            written.add_bytes(file, data_stop, part, what)
-
-
-_What = tuple[str, str | None, str | None]
-"""Kind, reason and evidence of an extent."""
-
-
-def _extents_of(stretch: Stretch, batch: ScanBatch) -> Iterator[tuple[int, int, _What]]:
-    """Yield the physical offsets of what is no record, and what it is."""
-    for at, size in batch.blanks:
-        yield at, at + size, ("blank", None, None)
-    for damage in batch.damage:
-        yield *damage.range, ("damage", damage.reason.value, damage.evidence)
-    start, segment = batch.unwritten_at, stretch.segment
-    stop = segment.base + min(segment.size, segment.file_size)
-    # After the log's end no range is read, so another file follows these zeros.
-    if start is not None and stretch.start <= start - segment.base < stretch.stop and start < stop:
-        evidence = "zeros up to the end of a file that another one follows"
-        yield start, stop, ("unwritten", None, evidence)
+        for at, size in batch.blanks:
+            written.add_bytes(file, split, ByteRange(at, at + size), "blank")
+        for one, _ in damage_of(split, batch):
+            is_hole = one.reason is DamageReason.UNWRITTEN_HOLE
+            kind = "unwritten" if is_hole else "damage"
+            written.add_bytes(file, split, one.range, kind, one.reason.value, one.evidence)
 
 
 class TableFile:
     """A Parquet file of one of the tables, under a name of its own."""
 
     def __init__(self, task: ArchiveTask, table: str, day: str | None = None) -> None:
-        self.records = self.record_bytes = 0
-        self._table = table
-        self._day = day
+        self.records = self.record_bytes = self._sent = 0
+        self._table, self._day = table, day
         name = f"part-{task.number:05d}-{uuid.uuid4().hex}.parquet"
         self._path = f"{DAY}={day or _NO_DAY_NAME}/{name}" if table == MESSAGES else name
         files, root = files_at(task.target)
@@ -229,23 +196,15 @@ class TableFile:
             # Only the day: where a worker does not see the table itself, it must not make one.
             Path(place).parent.mkdir(exist_ok=True)
             self._sink = pa.OSFile(place, "wb")
-        is_message = table == MESSAGES
-        options = _MESSAGE_OPTIONS if is_message else _OPTIONS
-        schema = FILE_SCHEMA if is_message else EXTENT_SCHEMA
-        self._writer = pq.ParquetWriter(self._sink, schema, **options)
-        self._bounds: dict[str, list[Any]] = {name: [] for name in STATISTICS[table]}
-        self._nulls = dict.fromkeys(self._bounds, 0)
-        self._sent = 0
-        self._rows = 0
+        schema, options = _FILES[table]
+        self._footers: list[Any] = []
+        self._writer = pq.ParquetWriter(
+            self._sink, schema, metadata_collector=self._footers, **options
+        )
 
     def write(self, batch: pyarrow.RecordBatch) -> None:
         """Write a row group."""
         self._writer.write_batch(batch, row_group_size=batch.num_rows)
-        self._rows += batch.num_rows
-        for name, bounds in self._bounds.items():
-            column = batch.column(name)
-            self._nulls[name] += column.null_count
-            bounds += [one for one in pc.min_max(column).as_py().values() if one is not None]
         if self._local is None and self._sink.tell() - self._sent >= _FLUSH_BYTES:
             self._sink.flush()
             self._sent = self._sink.tell()
@@ -258,16 +217,9 @@ class TableFile:
         if self._local is not None:
             for path in (self._local, self._local.parent, self._local.parent.parent):
                 sync_path(path)
-        bounds = {name: values for name, values in self._bounds.items() if values}
-        stats = {
-            "numRecords": self._rows,
-            "minValues": {name: _in_json(min(values)) for name, values in bounds.items()},
-            "maxValues": {name: _in_json(max(values)) for name, values in bounds.items()},
-            "nullCount": self._nulls,
-        }
-        text = msgspec.json.encode(stats).decode()
+        stats = _statistics(self._footers[0], STATISTICS[self._table])
         return WrittenFile(
-            self._table, self._path, self._day, size, text, self.records, self.record_bytes
+            self._table, self._path, self._day, size, stats, self.records, self.record_bytes
         )
 
     def remove(self) -> None:
@@ -279,10 +231,22 @@ class TableFile:
             self._local.unlink(missing_ok=True)
 
 
-def _in_json(value: Any) -> Any:
-    if isinstance(value, datetime):
-        return value.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    return value
+def _statistics(footer: Any, names: Sequence[str]) -> str:
+    """Return what Delta keeps of a Parquet file, from the file's own footer."""
+    least, greatest, nulls = dict[str, Any](), dict[str, Any](), Counter[str]()
+    for number in range(footer.num_row_groups):
+        group = footer.row_group(number)
+        for column in map(group.column, range(group.num_columns)):
+            name, found = column.path_in_schema, column.statistics
+            if name in names:
+                nulls[name] += found.null_count
+                if found.has_min_max:
+                    least[name] = min(found.min, least.get(name, found.min))
+                    greatest[name] = max(found.max, greatest.get(name, found.max))
+    stats = {"numRecords": footer.num_rows, "minValues": least, "maxValues": greatest}
+    return json.dumps(
+        stats | {"nullCount": nulls}, default=lambda time: f"{time:%Y-%m-%dT%H:%M:%S.%f}"[:-3] + "Z"
+    )
 
 
 class TaskFiles:
@@ -340,28 +304,26 @@ class TaskFiles:
         self._files.append(TableFile(self._task, table, day))
         return self._files[-1]
 
-    def add_bytes(self, file: OpenFile, data_stop: int, stretch: Stretch, what: _What) -> None:
+    def add_bytes(
+        self, file: OpenFile, split: SplitTask, place: ByteRange, kind: str, *why: str
+    ) -> None:
         """Add a range of a CommitLog file; what is zeros up to the range's end is no content."""
-        kind, reason, evidence = what
-        base, start = stretch.segment.base, stretch.start
-        self._log_bytes += 0 if stretch.kind else stretch.stop - start
-        self._damaged_bytes += stretch.stop - start if kind in ("damage", "unwritten") else 0
+        base = split.segment.base
+        start, end = place.start - base, place.stop - base
+        if kind in LOG_KINDS:
+            self._log_bytes += place.size
+        self._damaged_bytes += place.size if kind in ("damage", "unwritten") else 0
         # What is unwritten is all zeros, whatever is known of the file.
-        data_stop = start if kind == "unwritten" else min(data_stop, stretch.stop)
-        while start < stretch.stop:
+        data_stop = start if kind == "unwritten" else min(split.data_stop or 0, end)
+        while start < end:
             read = min(max(0, data_stop - start), EXTENT_BYTES)
             # After a BLANK zeros may be as long as a file: they are of the last row that is read.
-            stop = start + read if start + read < data_stop else stretch.stop
+            stop = start + read if start + read < data_stop else end
             content = file.read(start, read).rstrip(b"\0")
-            if content or not stretch.kind:
-                row: dict[str, Any] = {
-                    "kind": kind,
-                    "reason": reason,
-                    "evidence": evidence,
-                    "file": base,
-                }
-                row |= {"physicalOffset": base + start, "size": stop - start, "content": content}
-                self.add_extent(row)
+            if content or kind in LOG_KINDS:
+                row = {"kind": kind, "file": base, "physicalOffset": base + start}
+                row |= {"size": stop - start, "content": content}
+                self.add_extent(row | dict(zip(("reason", "evidence"), why, strict=False)))
             start = stop
 
     def add_extent(self, row: dict[str, Any]) -> None:
@@ -378,19 +340,16 @@ class TaskFiles:
         self._extent_file.write(pa.RecordBatch.from_pylist(self._extents, schema=EXTENT_SCHEMA))
         self._extents, self._held_bytes = [], 0
 
-    def close(self) -> pyarrow.RecordBatch:
-        """End the files; return a row of ``RESULT_SCHEMA`` for each."""
+    def close(self) -> list[WrittenFile]:
+        """End the files, and return them."""
         if self._extents:
             self._write_extents()
         self._done += [file.close() for file in self._days.values()]
         found = [one._replace(**self._last) for one in self._done]
         if self._extent_file is not None:
-            written = self._extent_file.close()
-            sums = self._log_bytes, self._damaged_bytes
-            found.append(written._replace(extent_bytes=sums[0], damaged_bytes=sums[1]))
-        rows = [one._asdict() for one in found]
-        batch: pyarrow.RecordBatch = pa.RecordBatch.from_pylist(rows, schema=RESULT_FIELDS)
-        return batch
+            written, damaged = self._extent_file.close(), self._damaged_bytes
+            found.append(written._replace(extent_bytes=self._log_bytes, damaged_bytes=damaged))
+        return found
 
 
 def record_hash(content: bytes | memoryview) -> str:
