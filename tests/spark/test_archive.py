@@ -70,12 +70,13 @@ def test_the_command_says_what_it_archived(spark, source, tmp_path, capsys, monk
 
 
 def test_what_a_task_raises_comes_in_our_words(spark, source, tmp_path, monkeypatch):
-    plain = archive_job._tasks
+    plain = archive_job.map_tasks
 
-    def elsewhere(*given):
-        return [task._replace(target=str(tmp_path / "elsewhere")) for task in plain(*given)]
+    def elsewhere(spark, tasks, *given):
+        moved = [task._replace(target=str(tmp_path / "elsewhere")) for task in tasks]
+        return plain(spark, moved, *given)
 
-    monkeypatch.setattr(archive_job, "_tasks", elsewhere)
+    monkeypatch.setattr(archive_job, "map_tasks", elsewhere)
     with pytest.raises(ArchiveError, match="elsewhere cannot be written"):
         pipeline.archive(spark, source, tmp_path / "a", max_split_bytes=SPLIT)
 

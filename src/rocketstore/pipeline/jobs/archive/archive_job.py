@@ -215,7 +215,8 @@ def plan_run(store: StorePlace, last: Run | None) -> LogPlan:
         limit = min(one.size, one.file_size)
         start = min(max(0, begin - one.base), limit)
         stop = min(max(start, end - one.base), limit)
-        log.append(SplitTask(store, one, start, stop))
+        # What is empty before the log's end was lost, whatever file a listing takes for the last.
+        log.append(SplitTask(store, one._replace(is_last=False), start, stop))
         if one.base + limit > end:
             kept.append(("tail", SplitTask(store, one, stop, _data_stop(store, one))))
         kept.append(("excess", SplitTask(store, one, limit, one.size)))

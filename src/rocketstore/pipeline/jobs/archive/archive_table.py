@@ -75,7 +75,7 @@ _READING: Final = {
     ),
 }
 
-LOG_KINDS: Final = ("blank", "damage", "unwritten", "gap")
+LOG_KINDS: Final = ("blank", "damage", "gap")
 """Of extents: stretches of the log that are no records."""
 
 _TYPES: Final = {
@@ -88,45 +88,30 @@ _TYPES: Final = {
     "MAP<STRING,STRING>": pa.map_(pa.string(), pa.string()),
 }
 
-MESSAGE_FIELDS: Final = pa.schema([(name, _TYPES[kind]) for name, kind in TABLES[MESSAGES].items()])
+
+def _schema(columns: Mapping[str, str]) -> Any:
+    return pa.schema([(name, _TYPES[kind]) for name, kind in columns.items()])
+
+
+MESSAGE_FIELDS: Final = _schema(TABLES[MESSAGES])
 """The columns of table ``messages`` of the data source, in its types."""
 
 FILE_SCHEMA: Final = pa.schema(
-    [
-        *MESSAGE_FIELDS,
-        ("rawHead", pa.binary()),
-        ("rawTail", pa.binary()),
-        ("recordCRC", pa.int32()),
-    ]
+    [*MESSAGE_FIELDS, *_schema({"rawHead": "BINARY", "rawTail": "BINARY", "recordCRC": "INT"})]
 )
 """Of a Parquet file of messages: what queries want, and what identity needs besides."""
 
-EXTENT_SCHEMA: Final = pa.schema(
-    [
-        ("brokerName", pa.string()),
-        ("run", pa.int64()),
-        ("kind", pa.string()),
-        ("physicalOffset", pa.int64()),
-        ("size", pa.int64()),
-        ("file", pa.int64()),
-        ("fileSize", pa.int64()),
-        ("name", pa.string()),
-        ("reason", pa.string()),
-        ("evidence", pa.string()),
-        ("content", pa.binary()),
-        ("contentCRC", pa.int32()),
-    ]
+EXTENT_SCHEMA: Final = _schema(
+    {"brokerName": "STRING", "run": "BIGINT", "kind": "STRING"}
+    | dict.fromkeys(("physicalOffset", "size", "file", "fileSize"), "BIGINT")
+    | dict.fromkeys(("name", "reason", "evidence"), "STRING")
+    | {"content": "BINARY", "contentCRC": "INT"}
 )
 
 STATISTICS: Final = {
     MESSAGES: (
-        "brokerName",
-        "topic",
-        "queueId",
-        "queueOffset",
-        "physicalOffset",
-        "storeTimestamp",
-        "bornTimestamp",
+        *("brokerName", "topic", "queueId", "queueOffset", "physicalOffset"),
+        *("storeTimestamp", "bornTimestamp"),
     ),
     EXTENTS: ("brokerName", "run", "kind", "physicalOffset"),
 }
@@ -136,16 +121,10 @@ STATISTICS: Final = {
 class Run(msgspec.Struct, rename="camel", frozen=True):
     """A run: it archived the log of a broker from `begin` to `end`.
 
-    Attributes
-    ----------
-    previous
-        Number of the run before it that counts; 0 for none.
-    last_offset, last_size, last_sha256
-        The last record of the log up to `end`, which the next run compares with the log; 0 bytes
-        when there is none.
-    beside
-        SHA-256 of what else is archived: the files' sizes, what stands after the log's end, the
-        JSON tables.
+    `previous` is the number of the run before it that counts, 0 for none. `last_offset` and what
+    follows are of the last record up to `end`, which the next run compares with the log; 0 bytes
+    when there is none. `beside` is the SHA-256 of what else is archived: sizes of files, what
+    stands after the log's end, the JSON tables.
     """
 
     number: int
@@ -263,15 +242,11 @@ class Archive(NamedTuple):
         def read(path: str) -> list[dict[str, Any]]:
             place = joined(self.location, EXTENTS, *path.split("/"))
             batches = read_rows(place, EXTENT_SCHEMA, wanted, ["run", "kind", *columns])
-            rows = [row | {"path": path} for batch in batches for row in batch.to_pylist()]
-            if any(row["run"] is None for row in rows):
-                raise ArchiveDamagedError(f"{place} has rows without a run", hint=FROM_BACKUP)
-            return rows
+            return [row | {"path": path} for batch in batches for row in batch.to_pylist()]
 
-        files = pa.table(self.extents.get_add_actions(flatten=True)).to_pylist()
         paths = [
             one["path"]
-            for one in files
+            for one in pa.table(self.extents.get_add_actions(flatten=True)).to_pylist()
             if not run or (one.get("min.run") or 0) <= run <= (one.get("max.run") or run)
         ]
         with ThreadPoolExecutor(_READS_AT_ONCE, thread_name_prefix="rocketstore-archive") as pool:
@@ -326,6 +301,9 @@ def read_rows(
         files, place = files_at(path)
         system = files.system if isinstance(files, ArrowFiles) else fs.LocalFileSystem()
         file: Any = dataset.ParquetFileFormat().make_fragment(place, system)
+        if missing := {*columns} - {*file.physical_schema.names}:
+            # A footer has no checksum: of a name that is damaged, Arrow would make nulls.
+            raise ArchiveDamagedError(f"{path} has no column {min(missing)}", hint=FROM_BACKUP)
         for group in file.split_by_row_group(wanted, schema):
             count = _EXTENTS_AT_ONCE if "content" in columns else _BATCH_ROWS
             if "body" in columns:

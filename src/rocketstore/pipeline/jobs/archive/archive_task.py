@@ -44,7 +44,6 @@ from rocketstore.pipeline.projection import FIRST_TIMESTAMP_MS, LAST_TIMESTAMP_M
 from rocketstore.scan import kernels
 from rocketstore.scan.arrow import binary_slices
 from rocketstore.scan.columns import BORN_HOST_V6, STORE_HOST_V6, RecordColumns
-from rocketstore.scan.scanner import DamageReason
 from rocketstore.units import ByteRange, MiB
 
 if TYPE_CHECKING:
@@ -174,9 +173,7 @@ def _copy_log(file: OpenFile, split: SplitTask, written: TaskFiles) -> None:
         for at, size in batch.blanks:
             written.add_bytes(file, split, ByteRange(at, at + size), "blank")
         for one, _ in damage_of(split, batch):
-            is_hole = one.reason is DamageReason.UNWRITTEN_HOLE
-            kind = "unwritten" if is_hole else "damage"
-            written.add_bytes(file, split, one.range, kind, one.reason.value, one.evidence)
+            written.add_bytes(file, split, one.range, "damage", one.reason.value, one.evidence)
 
 
 class TableFile:
@@ -312,9 +309,8 @@ class TaskFiles:
         start, end = place.start - base, place.stop - base
         if kind in LOG_KINDS:
             self._log_bytes += place.size
-        self._damaged_bytes += place.size if kind in ("damage", "unwritten") else 0
-        # What is unwritten is all zeros, whatever is known of the file.
-        data_stop = start if kind == "unwritten" else min(split.data_stop or 0, end)
+        self._damaged_bytes += place.size if kind == "damage" else 0
+        data_stop = min(split.data_stop or 0, end)
         while start < end:
             read = min(max(0, data_stop - start), EXTENT_BYTES)
             # After a BLANK zeros may be as long as a file: they are of the last row that is read.
@@ -379,8 +375,7 @@ def _topic_order(columns: RecordColumns) -> npt.NDArray[np.int64]:
     """Return the place of each row's topic among all topics, in the order of their bytes."""
     topics = binary_slices(columns, columns.topic_at, columns.topic_size, "topic")
     encoded = topics.dictionary_encode()
-    ranks = np.empty(len(encoded.dictionary), dtype=np.int64)
-    ranks[pc.array_sort_indices(encoded.dictionary).to_numpy()] = np.arange(len(ranks))
+    ranks = pc.rank(encoded.dictionary, tiebreaker="dense").to_numpy()
     found: npt.NDArray[np.int64] = ranks[encoded.indices.to_numpy()]
     return found
 
