@@ -17,12 +17,13 @@ import numpy as np
 
 from rocketstore.format.properties import decode_properties
 from rocketstore.format.queue_entry import ENTRY_DTYPE, MAX_QUEUE_OFFSET
+from rocketstore.native.dispatch_state import NO_LEVEL_DELAY_MS
 from rocketstore.scan import kernels
 from rocketstore.scan.columns import Column
 from rocketstore.verification.queue_numbers import TaskQueue
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     import numpy.typing as npt
 
@@ -102,6 +103,14 @@ def expected_entries(
         entries,
         deliver_from,
         is_extra,
+    )
+
+
+def delay_array(levels: Mapping[int, int]) -> Int64Array:
+    """Return the delay of each level from index 1; one without a delay waits a second (spec F5)."""
+    last = max(levels, default=0)
+    return np.array(
+        [levels.get(level, NO_LEVEL_DELAY_MS) for level in range(last + 1)], dtype=np.int64
     )
 
 

@@ -14,7 +14,18 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 import msgspec
 import numpy as np
 
-from rocketstore.format.index_file import ITEM_DTYPE, SLOT_SIZE_BYTES, IndexHeader, IndexLayout
+from rocketstore.errors import FormatError
+from rocketstore.format.index_file import (
+    FIRST_ITEM,
+    INDEX_HEADER_SIZE,
+    ITEM_DTYPE,
+    ITEM_SIZE_BYTES,
+    SLOT_SIZE_BYTES,
+    IndexHeader,
+    IndexLayout,
+    decode_header,
+    used_item_count,
+)
 from rocketstore.format.index_header import HeaderWitness, header_faults
 from rocketstore.scan import kernels
 from rocketstore.verification.findings import Finding, finding
@@ -26,8 +37,10 @@ if TYPE_CHECKING:
 
     ByteArray: TypeAlias = npt.NDArray[np.uint8]
     Int64Array: TypeAlias = npt.NDArray[np.int64]
+    ReadBytes: TypeAlias = Callable[[int, int], ByteArray]
 
 CHUNK_SLOTS: Final = 1 << 20
+CHUNK_ITEMS: Final = 65_536
 _HASH_BITS: Final = 31
 
 
@@ -62,73 +75,82 @@ class IndexFacts(msgspec.Struct, array_like=True):
         return not any(one.kind == "index-order" for one in self.troubles)
 
 
-class IndexFileCheck:
-    """Follows the items of one index file."""
+def read_items(
+    read: ReadBytes, layout: IndexLayout, number: int, count: int
+) -> npt.NDArray[np.void]:
+    """Return whole items, fewer where the file ends."""
+    content = read(layout.item_position(number), count * ITEM_SIZE_BYTES)
+    return content[: content.size // ITEM_SIZE_BYTES * ITEM_SIZE_BYTES].view(ITEM_DTYPE)
 
-    def __init__(self, file: str, header: IndexHeader, layout: IndexLayout) -> None:
-        self._file, self._header, self._layout = file, header, layout
-        self._newest = np.zeros(layout.slot_count, dtype=np.int64)
-        self._found = np.array([0, 0, 0, 0, -(1 << 62)], dtype=np.int64)
-        self._count = self._difference_s = 0
-        self._first = -1
 
-    def take(self, number: int, content: ByteArray) -> None:
-        """Take whole items, of which the first has this number."""
-        kernels.follow_items(content, number, self._newest, self._found)
-        items = content.view(ITEM_DTYPE)
-        self._first = self._first if self._count else int(items["physical_offset"][0])
-        self._difference_s = int(items["time_difference_s"][-1])
-        self._count += len(items)
+def check_index_file(
+    file: str,
+    read: ReadBytes,
+    layout: IndexLayout,
+    *,
+    is_live: bool,
+    take: Callable[[npt.NDArray[np.void]], object] = len,
+) -> IndexFacts:
+    """Compare an index file with what putting its items one by one would give.
 
-    def facts(self, read_slots: Callable[[int, int], ByteArray], *, is_live: bool) -> IndexFacts:
-        """Compare slots and links with those that putting the items one by one would give.
+    `read` returns the bytes from a position, fewer where the file ends; `take` gets all items.
+    """
+    troubles, header = [], IndexHeader()
+    try:
+        header = decode_header(read(0, INDEX_HEADER_SIZE).tobytes())
+    except FormatError as error:
+        troubles.append(Trouble("index-header", 0, str(error)))
+    newest = np.zeros(layout.slot_count, dtype=np.int64)
+    followed = np.array([0, 0, 0, 0, -(1 << 62)], dtype=np.int64)
+    count, first, difference_s = 0, -1, 0
+    stop = used_item_count(header, layout)
+    for number in range(FIRST_ITEM, stop, CHUNK_ITEMS):
+        items = read_items(read, layout, number, min(CHUNK_ITEMS, stop - number))
+        if items.size:
+            kernels.follow_items(items.view(np.uint8), number, newest, followed)
+            first = first if count else int(items["physical_offset"][0])
+            difference_s = int(items["time_difference_s"][-1])
+            count += len(items)
+            take(items)
+    if not 0 <= header.index_count <= layout.item_count:
+        found = f"expected at most {layout.item_count}, found {header.index_count}"
+        troubles.append(Trouble("index-header", 36, f"item count: {found}"))
+    wrong_links, first_wrong, negative, back, last = followed.tolist()
+    if negative:
+        troubles.append(Trouble("index-item", layout.item_position(negative), "negative hash"))
+    elif wrong_links:
+        reason = f"{wrong_links} items link to a wrong one"
+        troubles.append(Trouble("index-chain", layout.item_position(first_wrong), reason))
+    if back and count:
+        troubles.append(_out_of_order(layout.item_position(back)))
+    slots_in_use = None
+    if not negative:
+        troubles += _slot_troubles(read, layout, newest, count if is_live else None)
+        slots_in_use = int(np.count_nonzero(newest))
+    last = last if count else -1
+    return IndexFacts(file, tuple(header), count, first, last, difference_s, slots_in_use, troubles)
 
-        `read_slots` returns the bytes from a position, as many as asked for.
-        """
-        layout, troubles = self._layout, []
-        if not 0 <= self._header.index_count <= layout.item_count:
-            found = f"expected at most {layout.item_count}, found {self._header.index_count}"
-            troubles.append(Trouble("index-header", 36, f"item count: {found}"))
-        wrong_links, first_wrong, negative, back, last = self._found.tolist()
-        if negative:
-            at = layout.item_position(negative)
-            troubles.append(Trouble("index-item", at, "negative hash"))
-        elif wrong_links:
-            reason = f"{wrong_links} items link to a wrong one"
-            troubles.append(Trouble("index-chain", layout.item_position(first_wrong), reason))
-        if back and self._count:
-            troubles.append(_out_of_order(layout.item_position(back)))
-        if not negative:
-            troubles += self._slot_troubles(read_slots, is_live=is_live)
-        slots = None if negative else int(np.count_nonzero(self._newest))
-        return IndexFacts(
-            self._file,
-            tuple(self._header),
-            self._count,
-            self._first,
-            last if self._count else -1,
-            self._difference_s,
-            slots,
-            troubles,
-        )
 
-    def _slot_troubles(
-        self, read_slots: Callable[[int, int], ByteArray], *, is_live: bool
-    ) -> list[Trouble]:
-        wrong, first_bad = 0, -1
-        for begin in range(0, len(self._newest), CHUNK_SLOTS):
-            expected = self._newest[begin : begin + CHUNK_SLOTS]
-            content = read_slots(self._layout.slot_position(begin), len(expected) * SLOT_SIZE_BYTES)
-            slots = content.view(">i4")
-            differs = slots != expected
-            if is_live:
-                differs &= slots <= self._count
-            bad = np.flatnonzero(differs)
-            if bad.size and first_bad < 0:
-                first_bad = begin + int(bad[0])
-            wrong += bad.size
-        at = self._layout.slot_position(max(first_bad, 0))
-        return [Trouble("index-slot", at, f"{wrong} slots name a wrong item")] if wrong else []
+def _slot_troubles(
+    read: ReadBytes, layout: IndexLayout, newest: Int64Array, live_count: int | None
+) -> list[Trouble]:
+    """Compare slots with the newest items; those of more items than a live file had are new."""
+    wrong, first_bad = 0, -1
+    for begin in range(0, len(newest), CHUNK_SLOTS):
+        expected = newest[begin : begin + CHUNK_SLOTS]
+        content = np.zeros(len(expected) * SLOT_SIZE_BYTES, dtype=np.uint8)
+        there = read(layout.slot_position(begin), content.size)
+        content[: there.size] = there
+        slots = content.view(">i4")
+        differs = slots != expected
+        if live_count is not None:
+            differs &= slots <= live_count
+        bad = np.flatnonzero(differs)
+        if bad.size and first_bad < 0:
+            first_bad = begin + int(bad[0])
+        wrong += bad.size
+    at = layout.slot_position(max(first_bad, 0))
+    return [Trouble("index-slot", at, f"{wrong} slots name a wrong item")] if wrong else []
 
 
 def _out_of_order(position: int) -> Trouble:

@@ -23,6 +23,7 @@ from rocketstore.pipeline.files import ArrowFiles
 from rocketstore.pipeline.jobs.audit import audit_files, audit_plan, audit_work
 from rocketstore.storage.audit.verify import verify_store
 from rocketstore.units import MiB
+from rocketstore.verification import index_rules
 from support.audit_runs import audited, keys, kinds
 from support.golden_stores import STORES, golden_store
 from support.small_store import (
@@ -362,6 +363,7 @@ def test_blocks_and_chunks_of_other_sizes_find_the_same(store, monkeypatch):
     expected = audited(root)
     monkeypatch.setattr(audit_work, "BLOCK_RECORDS", 7)
     monkeypatch.setattr(audit_work, "CHUNK_ITEMS", 5)
+    monkeypatch.setattr(index_rules, "CHUNK_ITEMS", 5)
     assert expected.findings
     assert audited(root, max_split_bytes=20_000) == expected
 
@@ -514,9 +516,9 @@ def before_reading(monkeypatch, happens):
     """Let something happen before a range of the log is read."""
     real = audit_work.scanned
 
-    def scanned(cut, task):
+    def scanned(cut, *place):
         happens(cut)
-        return real(cut, task)
+        return real(cut, *place)
 
     monkeypatch.setattr(audit_work, "scanned", scanned)
 

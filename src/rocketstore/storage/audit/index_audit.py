@@ -5,28 +5,17 @@ Law: nothing is written. The places and hashes of all items are held in memory.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 
-from rocketstore.errors import FormatError
-from rocketstore.format.index_file import (
-    FIRST_ITEM,
-    INDEX_HEADER_SIZE,
-    ITEM_DTYPE,
-    ITEM_SIZE_BYTES,
-    IndexHeader,
-    IndexLayout,
-    decode_header,
-    is_index_file_name,
-    used_item_count,
-)
+from rocketstore.format.index_file import FIRST_ITEM, IndexLayout, is_index_file_name
 from rocketstore.verification.findings import Finding, finding
 from rocketstore.verification.index_rules import (
     IndexFacts,
-    IndexFileCheck,
     Lacking,
     StrayCount,
+    check_index_file,
     compare_items,
     index_findings,
 )
@@ -40,8 +29,6 @@ if TYPE_CHECKING:
     from rocketstore.verification.expectation import ExpectedItems
 
     Int64Array: TypeAlias = npt.NDArray[np.int64]
-
-_CHUNK_ITEMS: Final = 1 << 20
 
 
 class _Items(NamedTuple):
@@ -91,41 +78,24 @@ class IndexAudit:
                 reason = f"length: expected {size} bytes, found {length}"
                 self.findings.append(finding("index-length", name, reason))
                 return
-            try:
-                header = decode_header(file.read(INDEX_HEADER_SIZE))
-            except FormatError as error:
-                self.findings.append(finding("index-header", name, str(error)))
-                header = IndexHeader()
-            self._files.append(self._checked(file, name, header))
+            self._files.append(self._checked(file, name))
         facts = self._files[-1].facts
         self._times |= {facts.first: None, facts.last: None}
 
-    def _checked(self, file: BinaryIO, name: str, header: IndexHeader) -> _Items:
+    def _checked(self, file: BinaryIO, name: str) -> _Items:
         def read(position: int, size: int) -> npt.NDArray[np.uint8]:
             file.seek(position)
-            content = file.read(size)
-            return np.frombuffer(content, np.uint8)
+            return np.frombuffer(file.read(size), np.uint8)
 
-        check = IndexFileCheck(name, header, self._layout)
-        offsets, hashes = [], []
-        stop = used_item_count(header, self._layout)
-        for number in range(FIRST_ITEM, stop, _CHUNK_ITEMS):
-            count = min(_CHUNK_ITEMS, stop - number)
-            content = read(self._layout.item_position(number), count * ITEM_SIZE_BYTES)
-            content = content[: content.size // ITEM_SIZE_BYTES * ITEM_SIZE_BYTES]
-            if content.size:
-                check.take(number, content)
-                items = content.view(ITEM_DTYPE)
-                offsets.append(items["physical_offset"].astype(np.int64))
-                hashes.append(items["key_hash"].astype(np.int64))
-        none = np.empty(0, dtype=np.int64)
-        all_offsets = np.concatenate([none, *offsets])
-        return _Items(
-            check.facts(read, is_live=self._is_live),
-            all_offsets,
-            np.concatenate([none, *hashes]),
-            np.zeros(all_offsets.size, dtype=np.bool_),
-        )
+        offsets, hashes = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+
+        def take(items: npt.NDArray[np.void]) -> None:
+            offsets.append(items["physical_offset"].astype(np.int64))
+            hashes.append(items["key_hash"].astype(np.int64))
+
+        facts = check_index_file(name, read, self._layout, is_live=self._is_live, take=take)
+        matched = np.zeros(facts.item_count, dtype=np.bool_)
+        return _Items(facts, np.concatenate(offsets), np.concatenate(hashes), matched)
 
     def compare(self, expected: ExpectedItems, start: int, stop: int) -> Lacking:
         """Compare the keys of the records from `start` up to `stop` with the items there.

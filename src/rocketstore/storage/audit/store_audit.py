@@ -39,7 +39,7 @@ from rocketstore.storage.layout import StoreLayout
 from rocketstore.storage.recovery.log_survey import LogSurvey, chain_records, survey_log
 from rocketstore.storage.system_errors import system_errors
 from rocketstore.verification import queue_rules
-from rocketstore.verification.expectation import expected_entries, expected_items
+from rocketstore.verification.expectation import delay_array, expected_entries, expected_items
 from rocketstore.verification.findings import StoreCounts
 from rocketstore.verification.index_rules import Lacking
 from rocketstore.verification.log_rules import Damaged, LeftChain, LogView
@@ -415,7 +415,11 @@ def _compared(
     found: FileSurvey,
 ) -> _Tally:
     """Compare the kept records of one file, before the log's end, with queues and index."""
-    tally, numbers, delays = _Tally(), QueueNumbers(), delay_array(config)
+    tally, numbers, delays = (
+        _Tally(),
+        QueueNumbers(),
+        delay_array(parse_delay_levels(config.message_delay_level)),
+    )
     for chain in found.chains:
         if not (chain.record_count and chain.is_kept and chain.start < end):
             continue
@@ -437,12 +441,3 @@ def _compared(
                 tally.item_count += len(items.key_hash)
                 tally.lack(index.compare(items, start, stop))
     return tally
-
-
-def delay_array(config: StoreConfig) -> Int64Array:
-    """Return the delay of each level, from index 1."""
-    levels = parse_delay_levels(config.message_delay_level)
-    delays = np.zeros(max(levels, default=0) + 1, dtype=np.int64)
-    for level, delay_ms in levels.items():
-        delays[level] = delay_ms
-    return delays

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -98,28 +98,14 @@ class Cut(NamedTuple):
     items_stop: int = 0
 
 
-class LogTask(Protocol):
-    """What a task has to say for `scanned`."""
-
-    @property
-    def location(self) -> str:
-        """Where the store is."""
-        ...
-
-    @property
-    def log_file_bytes(self) -> int:
-        """The length that every file of the log should have."""
-        ...
-
-
-def scanned(cut: Cut, task: LogTask) -> Iterator[ScanBatch]:
+def scanned(cut: Cut, location: str, log_file_bytes: int) -> Iterator[ScanBatch]:
     """Yield what starts in a range of the log; a file cut short ends in zeros, as after repair."""
-    with opened(files_at(task.location)[0], cut.path) as file:
+    with opened(files_at(location)[0], cut.path) as file:
         stop = cut.data_stop
         yield from scan_window(
             file,
             base=cut.base,
-            size=task.log_file_bytes,
+            size=log_file_bytes,
             start=cut.start,
             stop=cut.stop,
             data_stop=min(cut.file_size, file.data_stop(cut.file_size)) if stop is None else stop,

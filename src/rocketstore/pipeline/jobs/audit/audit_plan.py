@@ -59,6 +59,7 @@ from rocketstore.pipeline.stores import (
 )
 from rocketstore.scan.split import SegmentFile, plan_splits
 from rocketstore.units import QueueKey
+from rocketstore.verification.expectation import delay_array
 from rocketstore.verification.file_rules import FileProblem
 from rocketstore.verification.findings import Finding, finding
 from rocketstore.verification.small_files import CLOCK_TOLERANCE_MS, SMALL_FILES
@@ -237,7 +238,6 @@ def plan_tasks(
     places: StorePlaces, config: StoreConfig, max_split_bytes: int, now_ms: int
 ) -> tuple[AuditTask, list[AuditTask], list[Finding]]:
     """Return what all tasks share, the tasks, and what is wrong with index files as listed."""
-    levels = parse_delay_levels(config.message_delay_level)
     wrong, index = _index_files(places) if config.message_index_enable else ([], [])
     size = places.sizes.consume_queue_file_bytes
     common = AuditTask(
@@ -248,7 +248,7 @@ def plan_tasks(
         config.message_index_enable,
         places.is_live,
         max((file.last for file in index), default=-1) if places.is_live else _LAST,
-        tuple(levels.get(level, 0) for level in range(max(levels, default=0) + 1)),
+        delay_array(parse_delay_levels(config.message_delay_level)),
         now_ms + CLOCK_TOLERANCE_MS,
         {
             key: row.files

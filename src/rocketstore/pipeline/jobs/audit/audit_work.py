@@ -12,22 +12,13 @@ from __future__ import annotations
 
 import bisect
 import itertools
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import msgspec
 import numpy as np
 
-from rocketstore.errors import FormatError
-from rocketstore.format.index_file import (
-    FIRST_ITEM,
-    INDEX_HEADER_SIZE,
-    ITEM_DTYPE,
-    ITEM_SIZE_BYTES,
-    IndexHeader,
-    IndexLayout,
-    decode_header,
-    used_item_count,
-)
+from rocketstore.format.index_file import FIRST_ITEM, IndexLayout
 from rocketstore.pipeline.files import files_at, opened
 from rocketstore.pipeline.jobs.audit.audit_files import (
     QueueSource,
@@ -40,7 +31,7 @@ from rocketstore.verification.expectation import (
     expected_entries,
     expected_items,
 )
-from rocketstore.verification.index_rules import IndexFileCheck, Trouble, compare_items
+from rocketstore.verification.index_rules import check_index_file, compare_items, read_items
 from rocketstore.verification.log_rules import Stretch
 from rocketstore.verification.queue_numbers import QueueNumbers
 from rocketstore.verification.queue_rules import MISSING_COLUMNS, QueuePart, compare, entries_at
@@ -57,7 +48,7 @@ if TYPE_CHECKING:
 
     Int64Array: TypeAlias = npt.NDArray[np.int64]
 
-FACTS: Final = "target STRING, place LONG, kind STRING, a LONG, b LONG, c LONG, facts BINARY"
+FACTS: Final = "target STRING, place LONG, kind STRING, facts BINARY, a LONG, b LONG, c LONG"
 """Rows that tasks send: for whom, at which physical offset, what, and three numbers by kind."""
 
 BLOCK_RECORDS: Final = 131_072
@@ -108,7 +99,7 @@ class AuditTask(NamedTuple):
     has_index: bool
     is_live: bool
     items_end: int
-    delays_ms: tuple[int, ...]
+    delays_ms: Int64Array
     latest_ms: int
     odd_queues: Mapping[QueueKey, Sequence[StoreFile]]
     cuts: tuple[Cut, ...] = ()
@@ -127,18 +118,13 @@ def as_batches(rows: Iterable[Row]) -> Iterator[pa.RecordBatch]:
 
     found = iter(rows)
     while group := list(itertools.islice(found, _ROWS)):
-        target, place, kind, facts, *numbers = zip(*group, strict=True)
-        arrays = [pa.array(target), pa.array(place, pa.int64()), pa.array(kind)]
-        arrays += [pa.array(one, pa.int64()) for one in numbers]
-        names = ["target", "place", "kind", "a", "b", "c", "facts"]
-        yield pa.RecordBatch.from_arrays([*arrays, pa.array(facts, pa.binary())], names=names)
+        yield pa.RecordBatch.from_pylist([row._asdict() for row in group])
 
 
 def rows_of(batches: Iterable[pa.RecordBatch]) -> Iterator[Row]:
     """Yield the rows of batches of `FACTS`."""
     for batch in batches:
-        columns = [batch.column(name).to_pylist() for name in Row._fields]
-        yield from map(Row._make, zip(*columns, strict=True))
+        yield from (Row(**row) for row in batch.to_pylist())
 
 
 def queue_target(topic: str, queue_id: int) -> str:
@@ -182,7 +168,6 @@ class _LogReader:
     def __init__(self, task: AuditTask) -> None:
         self._task = task
         self._numbers = QueueNumbers()
-        self._delays = np.array(task.delays_ms, dtype=np.int64)
         self._items = _Items(task)
         self._entries: list[ExpectedEntries] = []
         self._keys: list[ExpectedItems] = []
@@ -197,12 +182,12 @@ class _LogReader:
         stretch.is_gone = cut.start < cut.stop
         reached = cut.items_start
         with passing_over_deleted():
-            for batch in scanned(cut, task) if stretch.is_gone else ():
+            for batch in scanned(cut, *task[:2]) if stretch.is_gone else ():
                 stretch.take(batch, task.latest_ms)
                 columns = batch.columns
                 if not len(columns):
                     continue
-                self._entries.append(expected_entries(columns, self._numbers, self._delays))
+                self._entries.append(expected_entries(columns, self._numbers, task.delays_ms))
                 if task.has_index:
                     self._keys.append(expected_items(columns))
                 self._count += len(columns)
@@ -320,7 +305,7 @@ class _Items:
                 number = self._first(file, index) if known is None else known
                 while number < index.stop:
                     count = min(CHUNK_ITEMS, index.stop - number)
-                    items = _read_items(file, self._layout, number, count)
+                    items = read_items(partial(_bytes_of, file), self._layout, number, count)
                     offsets = items["physical_offset"].astype(np.int64)
                     inside = int(np.searchsorted(offsets, stop))
                     if inside:
@@ -340,36 +325,13 @@ class _Items:
         return FIRST_ITEM + bisect.bisect_left(numbers, self._start, key=offset)
 
 
-def _read_items(
-    file: OpenFile, layout: IndexLayout, number: int, count: int
-) -> npt.NDArray[np.void]:
-    """Return whole items, fewer where the file ends."""
-    content = np.empty(count * ITEM_SIZE_BYTES, dtype=np.uint8)
-    got = file.read_into(layout.item_position(number), content.data)
-    return content[: got // ITEM_SIZE_BYTES * ITEM_SIZE_BYTES].view(ITEM_DTYPE)
-
-
 def _index_rows(task: AuditTask, index: IndexFile) -> Iterator[Row]:
-    files, _ = files_at(task.location)
-    layout = task.layout
-    with passing_over_deleted(), opened(files, index.path) as file:
-
-        def read(position: int, size: int) -> npt.NDArray[np.uint8]:
-            content = np.zeros(size, dtype=np.uint8)
-            file.read_into(position, content.data)
-            return content
-
-        troubles, header = [], IndexHeader()
-        try:
-            header = decode_header(file.read(0, INDEX_HEADER_SIZE))
-        except FormatError as error:
-            troubles.append(Trouble("index-header", 0, str(error)))
-        check = IndexFileCheck(index.name, header, layout)
-        stop = used_item_count(header, layout)
-        for number in range(FIRST_ITEM, stop, CHUNK_ITEMS):
-            items = _read_items(file, layout, number, min(CHUNK_ITEMS, stop - number))
-            if items.size:
-                check.take(number, items.view(np.uint8))
-        facts = check.facts(read, is_live=task.is_live)
-        facts.troubles[:0] = troubles
+    with passing_over_deleted(), opened(files_at(task.location)[0], index.path) as file:
+        read = partial(_bytes_of, file)
+        facts = check_index_file(index.name, read, task.layout, is_live=task.is_live)
         yield Row("index", facts.first, "index", packed(facts))
+
+
+def _bytes_of(file: OpenFile, position: int, size: int) -> npt.NDArray[np.uint8]:
+    content = np.empty(size, dtype=np.uint8)
+    return content[: file.read_into(position, content.data)]

@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import zlib
 from bisect import bisect_right
-from typing import TYPE_CHECKING, Final, NamedTuple, Self
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 import numpy as np
@@ -21,11 +21,11 @@ from rocketstore.errors import StoreDamagedError
 from rocketstore.format.file_name import is_directory_name
 from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES
 from rocketstore.message import TRANSACTION_PREPARED
-from rocketstore.native.dispatch_state import NO_LEVEL_DELAY_MS
 from rocketstore.pipeline.jobs.audit.audit_files import scanned
 from rocketstore.scan.columns import RecordColumns
 from rocketstore.verification.expectation import (
     LIGHT_QUEUE_PREFIX,
+    delay_array,
     expected_entries,
     expected_items,
 )
@@ -73,40 +73,13 @@ _HELD_RECORDS: Final = 131_072
 """Records whose entries and items are in memory until they are sorted into blocks."""
 
 
-class Dispatch(NamedTuple):
-    """Settings by which dispatch enters records.
-
-    Attributes
-    ----------
-    delays_ms
-        Delay of each level, from index 1; a level without one waits a second (spec F5).
-    """
-
-    delays_ms: tuple[int, ...]
-    has_index: bool
-    multi_dispatch: bool
-    lmq: bool
-
-    @classmethod
-    def of(cls, config: StoreConfig) -> Self:
-        """Return those of a configuration."""
-        levels = parse_delay_levels(config.message_delay_level)
-        last = max(levels, default=0)
-        return cls(
-            tuple(levels.get(level, NO_LEVEL_DELAY_MS) for level in range(last + 1)),
-            config.message_index_enable,
-            config.enable_multi_dispatch,
-            config.enable_lmq,
-        )
-
-
 class ScanTask(NamedTuple):
     """Scan some ranges of a log; a store time later than `latest_ms` is a damaged header."""
 
     location: str
     log_file_bytes: int
     cuts: tuple[Cut, ...]
-    dispatch: Dispatch
+    config: StoreConfig
     latest_ms: int
 
 
@@ -135,7 +108,7 @@ def scan_log(task: ScanTask) -> Iterator[pa.RecordBatch]:
     for cut in task.cuts:
         stretch = Stretch(cut.base, cut.base + cut.start)
         scan.facts.stretches.append(stretch)
-        for batch in scanned(cut, task):
+        for batch in scanned(cut, task.location, task.log_file_bytes):
             stretch.take(batch, task.latest_ms)
             if len(batch.columns):
                 scan.take(batch.columns, stretch.chains)
@@ -159,7 +132,7 @@ class _LogScan:
         self.facts = ScanFacts([], [])
         self.held_count = 0
         self._task = task
-        self._delays = np.array(task.dispatch.delays_ms, np.int64)
+        self._delays = delay_array(parse_delay_levels(task.config.message_delay_level))
         self._queues = QueueNumbers()
         self._targets = {INDEX_TARGET: 0}
         self._target_of = np.zeros(0, np.int64)
@@ -189,7 +162,7 @@ class _LogScan:
         piece.entry_count += len(entries.entries)
         targets = self._target_of[entries.queue_number]
         self._held.append((targets, start, entries.queue_offset, entries.entries.view(np.uint8)))
-        if self._task.dispatch.has_index:
+        if self._task.config.message_index_enable:
             items = expected_items(columns)
             made = np.empty(len(items.key_hash), ITEM_DTYPE)
             made["hash"], made["stored"] = items.key_hash, items.store_timestamp_ms
@@ -221,14 +194,14 @@ class _LogScan:
         self, found: ExpectedEntries, columns: RecordColumns
     ) -> npt.NDArray[np.bool_]:
         """Return which extra entries dispatch writes with these settings (spec F8)."""
-        dispatch, queues = self._task.dispatch, self._queues.queues
+        config, queues = self._task.config, self._queues.queues
         light = LIGHT_QUEUE_PREFIX.encode()
-        is_light = np.array([dispatch.lmq and one.topic.startswith(light) for one in queues])
+        is_light = np.array([config.enable_lmq and one.topic.startswith(light) for one in queues])
         records = np.searchsorted(columns.physical_offset, found.entries["physical_offset"])
         wanted = np.where(is_light[found.queue_number], 0, columns.queue_id[records])
         ids = np.array([queue.queue_id for queue in queues])
         is_wanted: npt.NDArray[np.bool_] = ids[found.queue_number] == wanted
-        return is_wanted & dispatch.multi_dispatch
+        return is_wanted & config.enable_multi_dispatch
 
     def blocks(self) -> Iterator[Row]:
         """Yield what was collected as rows, each of one target and piece, numbered in a row."""

@@ -34,7 +34,6 @@ from rocketstore.pipeline.jobs.rebuild.log_scan import (
     INDEX_TARGET,
     QUEUE_TARGET,
     ROW_SCHEMA,
-    Dispatch,
     ScanFacts,
     ScanTask,
     scan_log,
@@ -208,10 +207,9 @@ class _Rebuild(NamedTuple):
             f"{key.topic}/{key.queue_id}" for key, row in places.queues.items() if row.files
         )
         _refuse_log(places, has_queues=bool(old))
-        dispatch = Dispatch.of(self.config)
         file_bytes, latest_ms = sizes.commit_log_file_bytes, self.now_ms + CLOCK_TOLERANCE_MS
         tasks = [
-            ScanTask(location, file_bytes, cuts, dispatch, latest_ms)
+            ScanTask(location, file_bytes, cuts, self.config, latest_ms)
             for cuts in log_cuts(places, self.max_split_bytes)
             if cuts[0].path
         ]
@@ -229,7 +227,7 @@ class _Rebuild(NamedTuple):
             if not is_remote(directory):
                 Path(directory, ATTEMPTS).mkdir()
                 Path(directory, CONSUME_QUEUE_DIRECTORY).mkdir()
-                if dispatch.has_index:
+                if self.config.message_index_enable:
                     Path(directory, INDEX_DIRECTORY).mkdir()
             written = rows.write(pieces, old, writing).to_pylist()
         finally:
