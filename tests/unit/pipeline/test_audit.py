@@ -20,7 +20,7 @@ from rocketstore.errors import ConfigError, NotAStoreError, StoreError
 from rocketstore.format.file_name import file_name
 from rocketstore.pipeline import files as pipeline_files
 from rocketstore.pipeline.files import ArrowFiles
-from rocketstore.pipeline.jobs.audit import audit_files, audit_plan, audit_work
+from rocketstore.pipeline.jobs.audit import audit_plan, audit_work
 from rocketstore.storage.audit.verify import verify_store
 from rocketstore.units import MiB
 from rocketstore.verification import index_rules
@@ -375,7 +375,7 @@ def test_a_store_behind_pyarrow_is_judged_alike(store, monkeypatch):
         damage(root, offsets)
     expected = audited(root)
     elsewhere = ArrowFiles(LocalFileSystem())
-    for module in (audit_plan, audit_files, audit_work):
+    for module in (audit_plan, audit_work):
         monkeypatch.setattr(module, "files_at", lambda location: (elsewhere, location))
     assert audited(root, max_split_bytes=20_000) == expected
 

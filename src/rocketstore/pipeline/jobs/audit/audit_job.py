@@ -24,11 +24,6 @@ from rocketstore.format.markers import (
 from rocketstore.pipeline.environment import plain_errors
 from rocketstore.pipeline.files import files_at, is_remote, opened
 from rocketstore.pipeline.jobs.audit import audit_work
-from rocketstore.pipeline.jobs.audit.audit_files import passing_over_deleted
-from rocketstore.pipeline.jobs.audit.audit_judgement import (
-    Judgement,
-    judge_targets,
-)
 from rocketstore.pipeline.jobs.audit.audit_plan import (
     StorePlaces,
     find_places,
@@ -38,8 +33,10 @@ from rocketstore.pipeline.jobs.audit.audit_plan import (
 from rocketstore.pipeline.jobs.audit.audit_report import (
     REASONS,
     AuditReport,
+    Judgement,
     ProofReport,
     finding_of,
+    judge_targets,
     proof_of,
     queue_of,
     write_report,
@@ -48,6 +45,7 @@ from rocketstore.pipeline.jobs.audit.audit_work import (
     FACTS,
     Row,
     packed,
+    passing_over_deleted,
     queue_target,
     stated_runs,
 )
@@ -78,6 +76,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
+
 
 MOST_COLLECTED: Final = 100_000
 """Findings of queues, and then queues, that are collected: the worst first. `out` holds all."""

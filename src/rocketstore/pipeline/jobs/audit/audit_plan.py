@@ -41,14 +41,15 @@ from rocketstore.format.markers import (
 )
 from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES
 from rocketstore.pipeline.files import files_at, is_remote, opened
-from rocketstore.pipeline.jobs.audit.audit_files import (
+from rocketstore.pipeline.jobs.audit.audit_work import (
+    AuditTask,
     Cut,
     FileRow,
+    IndexFile,
     StoreFile,
     passing_over_deleted,
     row_of,
 )
-from rocketstore.pipeline.jobs.audit.audit_work import AuditTask, IndexFile
 from rocketstore.pipeline.planning import grouped
 from rocketstore.pipeline.stores import (
     commonest_size,
@@ -68,6 +69,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from rocketstore.pipeline.files import FileEntry, Files, OpenFile
+
 
 _LISTERS: Final = 16
 """Directories of an object store that are listed at once."""

@@ -21,7 +21,7 @@ from rocketstore.errors import StoreDamagedError
 from rocketstore.format.file_name import is_directory_name
 from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES
 from rocketstore.message import TRANSACTION_PREPARED
-from rocketstore.pipeline.jobs.audit.audit_files import scanned
+from rocketstore.pipeline.jobs.audit.audit_work import scanned
 from rocketstore.scan.columns import RecordColumns
 from rocketstore.verification.expectation import (
     LIGHT_QUEUE_PREFIX,
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from rocketstore.config import StoreConfig
-    from rocketstore.pipeline.jobs.audit.audit_files import Cut
+    from rocketstore.pipeline.jobs.audit.audit_work import Cut
     from rocketstore.verification.expectation import ExpectedEntries
     from rocketstore.verification.log_rules import Chain
     from rocketstore.verification.queue_numbers import TaskQueue
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     Int64Array = npt.NDArray[np.int64]
     Bytes = npt.NDArray[np.uint8]
     Row = tuple[bytes, int, int, int, int, bytes, int]
+
 
 ROW_SCHEMA: Final = (
     "target BINARY, piece LONG, ordinal LONG, first LONG, count LONG, data BINARY, crc LONG"
