@@ -87,8 +87,3 @@ def column_type(table: str, name: str) -> str:
             hint=f"its columns are {', '.join(columns)}",
         )
     return columns[name]
-
-
-def table_ddl(table: str, names: tuple[str, ...]) -> str:
-    """Return the schema of some columns of a table, as DDL."""
-    return ", ".join(f"`{name}` {column_type(table, name)}" for name in names)

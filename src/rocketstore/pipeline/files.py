@@ -33,10 +33,9 @@ queue file needs half as many requests."""
 
 _PIECE_BYTES: Final = 8 * MiB
 _FLUSH_BYTES: Final = 64 * MiB
-"""What may wait to be sent: parts go in the background, and nothing else bounds how many wait."""
 
 _REQUESTS: Final = 16
-"""Copies that are asked for side by side; each is a round trip and hardly any bytes."""
+"""Moves that are asked for side by side; each is a round trip and hardly any bytes."""
 
 _SECRET_WORDS: Final = ("key", "secret", "token", "password", "signature", "credential", "sas")
 
@@ -383,36 +382,26 @@ class ObjectStore:
 
     def upload(self, source: Path, path: str) -> None:
         """Write an object with the bytes of a file, some megabytes at a time."""
-        waiting = 0
         with (
-            source.open("rb", buffering=0) as file,
+            source.open("rb") as file,
             self._plain_errors(path, "written"),
             self._system.open_output_stream(path) as stream,
         ):
             while piece := file.read(_PIECE_BYTES):
                 stream.write(piece)
-                waiting += len(piece)
-                if waiting >= _FLUSH_BYTES:
+                # Parts go in the background, and nothing else bounds how many wait.
+                if file.tell() % _FLUSH_BYTES == 0:
                     stream.flush()
-                    waiting = 0
 
-    def copy_all(self, pairs: Iterable[tuple[str, str]]) -> None:
-        """Copy objects, each from the first path to the second."""
-        with ThreadPoolExecutor(_REQUESTS, thread_name_prefix="rocketstore-copy") as pool:
-            for _ in pool.map(lambda pair: self._copy(*pair), list(pairs)):
-                pass
+    def move_all(self, pairs: Iterable[tuple[str, str]]) -> None:
+        """Move objects, each from the first path to the second."""
 
-    def _copy(self, source: str, target: str) -> None:
-        with self._plain_errors(target, "written"):
-            try:
-                self._system.copy_file(source, target)
-            except NotImplementedError:  # a file system that copies by reading
-                with (
-                    self._system.open_input_stream(source) as read,
-                    self._system.open_output_stream(target) as written,
-                ):
-                    while piece := read.read(_PIECE_BYTES):
-                        written.write(piece)
+        def move(pair: tuple[str, str]) -> None:
+            with self._plain_errors(pair[1], "written"):
+                self._system.move(*pair)
+
+        with ThreadPoolExecutor(_REQUESTS, thread_name_prefix="rocketstore-move") as pool:
+            list(pool.map(move, pairs))
 
     def remove_tree(self, path: str) -> None:
         """Remove all objects below a path, if there are any."""

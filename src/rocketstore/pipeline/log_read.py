@@ -72,7 +72,10 @@ def read_split(task: SplitTask) -> Iterator[tuple[RecordColumns, list[FoundDamag
     segment = task.segment
     files, _ = files_at(task.store.location)
     with opened(files, segment.path) as file:
-        if _was_begun_since(task, file):
+        # A writer has reached a file that was made in advance when the read was planned. The file
+        # before it may have been read before it was full: these records would come after a gap.
+        is_ahead = segment.state is SegmentState.UNWRITTEN and task.store.is_open
+        if is_ahead and file.read(0, 8).strip(b"\0"):
             return
         stop = file.data_stop(segment.size) if task.data_stop is None else task.data_stop
         # What begins in zeros that nothing follows begins before them.
@@ -109,16 +112,6 @@ def scanned(
         batch_records=batch_records,
         window_bytes=window_bytes,
     )
-
-
-def _was_begun_since(task: SplitTask, file: OpenFile) -> bool:
-    """Whether a writer has reached a file that was made in advance after the read was planned.
-
-    The file before it may have been read before it was full, so this one's records would be rows
-    after a gap.
-    """
-    is_ahead = task.segment.state is SegmentState.UNWRITTEN and task.store.is_open
-    return is_ahead and file.read(0, 8).strip(b"\0") != b""
 
 
 def damage_of(task: SplitTask, batch: ScanBatch) -> list[FoundDamage]:

@@ -25,7 +25,7 @@ from rocketstore.pipeline.files import refuse_secrets
 from rocketstore.units import MiB
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
 DEFAULT_SPLIT_BYTES: Final = 256 * MiB
 """A task costs 0.02 s of processor time before it reads a byte, so it should have work."""
@@ -105,7 +105,7 @@ OPTIONS: Final = (
     Option("maxIndexNum", _INDEX, "learnt", "items of an index file"),
     Option("startingOffsets", _STREAM, "latest", "where a new query begins, or JSON of it"),
     Option("startingOffsetsByTimestamp", _STREAM, "-", '`{"topic":{"0":ms}}`: store times'),
-    Option("startingOffsetsByTimestampStrategy", _STREAM, "latest", "`error` where none is later"),
+    Option("startingOffsetsByTimestampStrategy", _STREAM, "latest", "`error` where nothing is later"),
     Option("maxOffsetsPerTrigger", _STREAM, "-", "most records of a batch, of each store"),
     Option("maxBytesPerTrigger", _STREAM, "-", "most bytes of records of a batch, of each store"),
     Option("minOffsetsPerTrigger", _STREAM, "-", "records that a batch waits for"),
@@ -173,22 +173,19 @@ class GivenOptions(dict[str, str]):
 
     def number(self, name: str, least: int = 0, most: int = _INT64_MAX) -> int | None:
         """Return a whole number; None where nothing is given."""
-        if name not in self:
-            return None
-        text = self[name].strip()
-        is_number = text.isascii() and text.isdigit() and len(text) <= len(str(most))
-        if not is_number or not least <= int(text) <= most:
+        count: int | None = self._measured(name, r"(\d{1,19})()", {"": 1})
+        if count is not None and not least <= count <= most:
             limits = f"of at least {least}" if most == _INT64_MAX else f"from {least} to {most}"
             raise self.refused(name, f"must be a number {limits}")
-        return int(text)
+        return count
 
     def byte_count(self, name: str, most: int = _INT64_MAX) -> int | None:
         """Return a number of bytes such as ``64m``; None where nothing is given."""
-        count = self._measured(name, r"(\d{1,18})\s*([kmg]?)i?b?", _SIZE_UNITS)
+        count: int | None = self._measured(name, r"(\d{1,18})\s*([kmg]?)i?b?", _SIZE_UNITS)
         if count is not None and not 1 <= count <= most:
             limit = "" if most == _INT64_MAX else f" up to {most // MiB}m"
             raise self.refused(name, f"must be a number of bytes{limit}, such as 268435456 or 256m")
-        return None if count is None else int(count)
+        return count
 
     def seconds(self, name: str) -> float | None:
         """Return a length of time such as ``90s`` or ``15m``; None where nothing is given."""
@@ -256,70 +253,58 @@ def _not_known(key: str, value: str, uses: frozenset[str], known: Mapping[str, s
     return refused(key, value, "is unknown", hint)
 
 
-def parse_offsets(key: str, text: str, *, keyword: str) -> dict[QueuePlace, int]:
-    """Return the offset that each queue is given; empty for the keyword, earliest or latest."""
-    if text.strip().lower() == keyword:
-        return {}
-    places = parse_places(key, text, keyword=keyword)
-    own, other = (EARLIEST, LATEST) if keyword == "earliest" else (LATEST, EARLIEST)
-    if other in places.values():
-        raise refused(key, text, f"must be a queue offset, or {own}")
-    return places
-
-
 def parse_places(key: str, text: str, *, keyword: str) -> dict[QueuePlace, int]:
     """Return the offset, -2 or -1 that JSON gives each queue; `keyword` is for errors."""
     if not text.strip().startswith("{"):
         raise refused(key, text, f'must be {keyword} or JSON such as {{"topic":{{"0":23}}}}')
-    return _numbers(key, text, EARLIEST, f"a queue offset, {EARLIEST} or {LATEST}")
+    return parse_numbers(key, text, EARLIEST, f"a queue offset, {EARLIEST} or {LATEST}")
 
 
-def parse_timestamps(key: str, text: str) -> dict[QueuePlace, int]:
-    """Return the time in ms that JSON gives each queue."""
-    times = _numbers(key, text, 0, 'JSON such as {"topic":{"0":1700000000000}}, times in ms')
-    if not times:
-        raise refused(key, text, "names no queue")
-    return times
-
-
-def _numbers(key: str, text: str, least: int, expected: str) -> dict[QueuePlace, int]:
+def parse_numbers(key: str, text: str, least: int, expected: str) -> dict[QueuePlace, int]:
+    """Return the number that JSON gives each queue, `least` at least."""
     numbers: dict[QueuePlace, int] = {}
-    for topic, inner in _object(key, text).items():
-        if not isinstance(inner, dict):
+    for topic, broker, queues in _by_topic(key, text):
+        if not isinstance(queues, dict):
             raise refused(key, text, 'must be JSON such as {"topic":{"0":23}}')
-        for name, value in inner.items():
-            queues = value if isinstance(value, dict) else {name: value}
-            broker = name if isinstance(value, dict) else ANY_BROKER
-            for queue, number in queues.items():
-                if not (queue.isascii() and queue.isdigit()):
-                    raise refused(key, text, f"must be a queue id where {queue!r} stands")
-                if type(number) is not int or number < least:
-                    raise refused(key, text, f"must be {expected}")
-                numbers[QueuePlace(topic, broker, int(queue))] = number
+        for queue, number in queues.items():
+            if not (queue.isascii() and queue.isdigit()):
+                raise refused(key, text, f"must be a queue id where {queue!r} stands")
+            if type(number) is not int or number < least:
+                raise refused(key, text, f"must be {expected}")
+            numbers[QueuePlace(topic, broker, int(queue))] = number
     return numbers
 
 
 def _parse_assignment(key: str, text: str) -> frozenset[QueuePlace]:
     """Return the queues of ``{"topic": [0, 1]}`` or ``{"topic": {"broker": [0, 1]}}``."""
     places = set()
-    for topic, inner in _object(key, text).items():
-        lists = inner if isinstance(inner, dict) else {ANY_BROKER: inner}
-        for broker, queue_ids in lists.items():
-            is_list = isinstance(queue_ids, list)
-            if not is_list or not all(type(n) is int and n >= 0 for n in queue_ids):
-                raise refused(key, text, 'must be JSON such as {"topic":[0,1]}')
-            places |= {QueuePlace(topic, broker, queue_id) for queue_id in queue_ids}
+    for topic, broker, queues in _by_topic(key, text):
+        if not isinstance(queues, list) or not all(type(n) is int and n >= 0 for n in queues):
+            raise refused(key, text, 'must be JSON such as {"topic":[0,1]}')
+        places |= {QueuePlace(topic, broker, queue) for queue in queues}
     return frozenset(places)
 
 
-def _object(key: str, text: str) -> dict[str, Any]:
+def _by_topic(key: str, text: str) -> Iterator[tuple[str, str, Any]]:
+    """Yield topics and brokers of a JSON object with two levels or three, and what is below."""
     try:
         loaded = json.loads(text)
     except ValueError:
         loaded = None
     if not isinstance(loaded, dict):
         raise refused(key, text, "must be a JSON object")
-    return loaded
+    for topic, inner in loaded.items():
+        if not isinstance(inner, dict):
+            yield topic, ANY_BROKER, inner
+            continue
+        of_any = {}
+        for name, one in inner.items():
+            if isinstance(one, dict | list):
+                yield topic, name, one
+            else:
+                of_any[name] = one
+        if of_any:
+            yield topic, ANY_BROKER, of_any
 
 
 @dataclass(frozen=True)
@@ -382,19 +367,29 @@ def parse_options(given: Mapping[str, str]) -> ReadOptions:
     """
     table = GivenOptions(given, _READS).one_of("table", tuple(TABLES))
     values = GivenOptions(given, frozenset({table}))
-    bounds = {}
-    for name, keyword in (("startingOffsets", "earliest"), ("endingOffsets", "latest")):
-        bounds[name] = parse_offsets(name, values.get(name, keyword), keyword=keyword)
     parsed = read_options(
         values,
-        starting_offsets=bounds["startingOffsets"],
-        ending_offsets=bounds["endingOffsets"],
+        starting_offsets=_bounds(values, "startingOffsets", "earliest", not_allowed=LATEST),
+        ending_offsets=_bounds(values, "endingOffsets", "latest", not_allowed=EARLIEST),
         starting_timestamp_ms=values.timestamp_ms("startingTimestamp"),
         ending_timestamp_ms=values.timestamp_ms("endingTimestamp"),
     )
-    for name, places in bounds.items():
-        check_offsets_are_of_chosen_topics(parsed, name, places)
+    check_offsets_are_of_chosen_topics(parsed, "startingOffsets", parsed.starting_offsets)
+    check_offsets_are_of_chosen_topics(parsed, "endingOffsets", parsed.ending_offsets)
     return parsed
+
+
+def _bounds(
+    values: GivenOptions, name: str, keyword: str, *, not_allowed: int
+) -> dict[QueuePlace, int]:
+    """Return the offset that each queue is given; empty for the keyword."""
+    text = values.get(name, keyword)
+    if text.strip().lower() == keyword:
+        return {}
+    places = parse_places(name, text, keyword=keyword)
+    if not_allowed in places.values():
+        raise values.refused(name, f"must be a queue offset or {keyword}, not {not_allowed}")
+    return places
 
 
 def read_options(values: GivenOptions, **bounds: Any) -> ReadOptions:

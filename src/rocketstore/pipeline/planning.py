@@ -71,14 +71,9 @@ Piece = TypeVar("Piece")
 class SplitTask(NamedTuple):
     """A byte range of one CommitLog file; `start` and `stop` are positions in it.
 
-    Attributes
-    ----------
-    queue_ranges
-        The wanted queue offsets of each queue of which not all are wanted.
-    data_stop
-        Position after which the file holds zeros and nobody writes; None: to be looked up.
-    queues, dispatched
-        Queues that have an entry of each wanted record before a physical offset; none: not known.
+    `queue_ranges` are of queues of which not all is wanted. After the position `data_stop` the file
+    holds zeros and nobody writes; None: to be looked up. `queues` have an entry of each wanted
+    record before the physical offset `dispatched`; none: not known.
     """
 
     store: StorePlace
@@ -164,12 +159,11 @@ def _within_queues(
     """Return what of some files can hold records of the chosen queues; `Doubt` where queues lie."""
     ranges = dict(files[0].queue_ranges)
     listed, chosen = list_queues(store.location), chosen_queues(store, options)
-    _check_complete(chosen, ranges, options, store.broker_name)
+    _check_complete(chosen, options, store.broker_name)
     log = _Log(store, segments)
     with ThreadPoolExecutor(LOOKS_AT_ONCE, thread_name_prefix="rocketstore-plan") as pool:
         # First: a writer that goes on must not get further in another queue than in these.
-        tail = []
-        dispatched = log.end
+        tail, dispatched = [], log.end
         wanted = {key: ranges.get(key, ALL_OFFSETS) for key in chosen}
         is_to_end = any(one.stop == ALL_OFFSETS.stop for one in wanted.values())
         if is_to_end or not options.fail_on_data_loss:
@@ -195,24 +189,16 @@ def _within(task: SplitTask, spans: Sequence[ByteRange]) -> Iterator[SplitTask]:
         yield task._replace(start=start, stop=stop)
 
 
-def _check_complete(
-    chosen: Sequence[QueueKey],
-    ranges: Mapping[QueueKey, range],
-    options: ReadOptions,
-    broker: str,
-) -> None:
+def _check_complete(chosen: Sequence[QueueKey], options: ReadOptions, broker: str) -> None:
     """Doubt where a queue that the query may mean has no directory."""
-    wanted = set(ranges)
-    for place in options.queues or ():
-        if place.broker in (ANY_BROKER, broker):
-            wanted.add(QueueKey(place.topic, place.queue_id))
+    places = {*(options.queues or ()), *options.starting_offsets, *options.ending_offsets}
+    places = {one for one in places if one.broker in (ANY_BROKER, broker)}
+    wanted = {QueueKey(one.topic, one.queue_id) for one in places}
     if options.queues is None:
-        counts = dict.fromkeys(options.topics or (), 1)
-        for key in chosen:
-            counts[key.topic] = max(counts.get(key.topic, 0), key.queue_id + 1)
         # A queue whose directory was lost leaves a gap in the numbers, or no directory at all.
-        for topic, count in counts.items():
-            wanted |= {QueueKey(topic, number) for number in range(count)}
+        last = dict.fromkeys(options.topics or (), 0) | dict(chosen)
+        for topic, queue_id in last.items():
+            wanted |= {QueueKey(topic, number) for number in range(queue_id + 1)}
     for key in sorted(wanted - set(chosen)):
         raise Doubt(f"there is no queue {key}")
 

@@ -23,7 +23,7 @@ from pyspark.sql.datasource import (
 )
 
 from rocketstore.errors import ConfigError
-from rocketstore.pipeline.columns import NULLABLE, column_type, table_ddl
+from rocketstore.pipeline.columns import NULLABLE, column_type
 from rocketstore.pipeline.environment import check_versions, plain_errors
 from rocketstore.pipeline.options import ReadOptions, parse_options
 
@@ -53,7 +53,7 @@ class StoreDataSource(DataSource):
         """Return the name that ``format`` takes."""
         return NAME
 
-    def schema(self) -> StructType | str:
+    def schema(self) -> StructType:
         """Return the columns of the table, and refuse a place that is no store at once."""
         from rocketstore.pipeline.stores import find_stores  # noqa: PLC0415 - see the module's head
         from rocketstore.pipeline.streaming.stream_options import (  # noqa: PLC0415 - as above
@@ -63,9 +63,10 @@ class StoreDataSource(DataSource):
         with plain_errors():
             options = read_options_of_either(dict(self.options))
             find_stores(options)
-        if "provider" in self.options:
-            return _with_options(options, dict(self.options))
-        return table_ddl(options.table, options.columns)
+        # Spark 4.3 keeps the options of a table of its catalog and hands none of them to the reader
+        # (decision 0005); it does hand on the columns, with what was noted of them.
+        is_of_catalog = "provider" in self.options
+        return row_type(options, json.dumps(dict(self.options)) if is_of_catalog else None)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return a reader of the columns in `schema`, which the user may have given."""
@@ -113,12 +114,8 @@ class StoreDataSource(DataSource):
             return StreamSink.planned(dict(self.options), schema, overwrite=overwrite)
 
 
-def _with_options(options: ReadOptions, given: dict[str, str]) -> StructType:
-    """Return columns that say what a table of Spark's catalog was made with.
-
-    Spark 4.3 keeps the options of such a table and hands none of them to the reader (decision
-    0005); it does hand on the columns, with what was noted of them. ``fromDDL`` needs a session.
-    """
+def row_type(options: ReadOptions, note: str | None = None) -> StructType:
+    """Return the columns of a read, with a note on each; ``fromDDL`` would need a session."""
     from pyspark.sql import types  # noqa: PLC0415 - see the module's head
 
     text = types.StringType()
@@ -131,13 +128,9 @@ def _with_options(options: ReadOptions, given: dict[str, str]) -> StructType:
         "ARRAY<STRING>": types.ArrayType(text),
         "MAP<STRING,STRING>": types.MapType(text, text),
     }
-    noted = {NAME: json.dumps(given)}
-    return types.StructType(
-        [
-            types.StructField(name, kinds[column_type(options.table, name)], metadata=noted)
-            for name in options.columns
-        ]
-    )
+    noted = None if note is None else {NAME: note}
+    columns = [(name, kinds[column_type(options.table, name)]) for name in options.columns]
+    return types.StructType([types.StructField(*one, metadata=noted) for one in columns])
 
 
 class StoreReader(DataSourceReader):

@@ -55,9 +55,6 @@ _SIGNS_OF_A_STORE: Final = frozenset(
 REBUILD_DIRECTORY: Final = "rebuild"
 """Where new queues and index are made inside the store; gone when no rebuild runs."""
 
-_FEWEST_OF_SEVERAL: Final = 2
-"""So many files of a log with a hole between them are no pattern yet."""
-
 _PATTERN: Final = re.compile(r"[*?\[]")
 _HEAD_BYTES: Final = 128
 _MAGICS: Final = (b"\xda\xa3\x20\xa7", b"\xda\xa3\x20\xab")
@@ -65,16 +62,16 @@ _BORN_HOST_V6: Final = 0x10
 
 
 class SegmentState(Enum):
-    """What can be said of a CommitLog file without scanning it."""
+    """What a CommitLog file is beside its neighbours; it is not scanned for that.
+
+    One that is unwritten was made in advance: it begins with zeros, and no file with messages
+    follows.
+    """
 
     WHOLE = "whole"
-    """As long as its neighbours."""
     TRUNCATED = "truncated"
-    """Shorter than its neighbours."""
     MISSING = "missing"
-    """Its neighbours are there, it is not."""
     UNWRITTEN = "unwritten"
-    """Made in advance: it begins with zeros, and no file with messages follows."""
 
 
 class Segment(NamedTuple):
@@ -107,32 +104,28 @@ class StorePlace(NamedTuple):
 
 def find_stores(options: ReadOptions) -> list[StorePlace]:
     """Return the stores that the locations of a query name, in order."""
-    logs = options.log_directories
-    if logs and len(options.locations) != 1:
+    locations, logs = options.locations, options.log_directories
+    if logs and len(locations) != 1:
         raise ConfigError(
-            f"storePathCommitLog says where one log lies, and {len(options.locations)} are asked",
+            f"storePathCommitLog says where one log lies, and {len(locations)} are asked",
             key="storePathCommitLog",
             value=",".join(logs),
             hint="read one store at a time",
         )
     if logs:
-        found = [store_with_log(options.locations[0], logs)]
+        found = [store_with_log(locations[0], logs)]
     else:
-        locations = [one for location in options.locations for one in _matching(location)]
-        found = [one for location in locations for one in _stores_at(location)]
-    if not options.broker_names:
-        return found
-    if len(options.broker_names) != len(found):
+        matching = itertools.chain.from_iterable(map(_matching, locations))
+        found = [one for location in matching for one in _stores_at(location)]
+    names = options.broker_names or [one.broker_name for one in found]
+    if len(names) != len(found):
         raise ConfigError(
-            f"option brokerName has {len(options.broker_names)} names for {len(found)} stores",
+            f"option brokerName has {len(names)} names for {len(found)} stores",
             key="brokerName",
-            value=",".join(options.broker_names),
-            hint=f"give one name per store: {', '.join(place.location for place in found)}",
+            value=",".join(names),
+            hint=f"give one name per store: {', '.join(one.location for one in found)}",
         )
-    return [
-        place._replace(broker_name=name)
-        for place, name in zip(found, options.broker_names, strict=True)
-    ]
+    return [one._replace(broker_name=name) for one, name in zip(found, names, strict=True)]
 
 
 def _matching(location: str) -> list[str]:
@@ -170,13 +163,12 @@ def _stores_at(location: str) -> list[StorePlace]:
         # Executors may stand in another directory.
         location = root
     entries = files.list(root)
-    found = _store_of(files, entries, joined(location)) or [
+    below = [entry for entry in entries if entry.is_directory]
+    if found := _store_of(files, entries, joined(location)) or [
         one
-        for entry in entries
-        if entry.is_directory
+        for entry in below
         for one in _store_of(files, files.list(entry.path), joined(location, entry.name))
-    ]
-    if found:
+    ]:
         return found
     what = "is empty or not there" if not entries else "holds no commitlog, nor do its directories"
     raise NotAStoreError(
@@ -260,7 +252,7 @@ def _refuse_part_of_log(segments: list[Segment]) -> None:
     """Raise where every n-th file is there: the others lie in directories that nobody has named."""
     bases = [one.base for one in segments if one.state is not SegmentState.MISSING]
     steps = {after - before for before, after in itertools.pairwise(bases)}
-    if len(bases) > _FEWEST_OF_SEVERAL and len(steps) == 1:
+    if len(bases) > 2 and len(steps) == 1:  # two files with a hole between them are no pattern
         count = steps.pop() // segments[0].file_size
         directory = segments[0].path.rpartition("/")[0]
         raise ConfigError(
@@ -290,7 +282,7 @@ def _listed(store: StorePlace) -> list[Segment]:
     if not entries:
         return []
     longest = max(entry.size for _, entry in entries)
-    steps = [after[0] - before[0] for before, after in itertools.pairwise(entries)]
+    steps = [after - before for (before, _), (after, _) in itertools.pairwise(entries)]
     # Names are multiples of the size. Where they are none of the longest file's, all were cut off.
     file_size = longest if not steps or min(steps) % longest == 0 else min(steps)
     last = len(entries) - 1

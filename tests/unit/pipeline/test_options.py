@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rocketstore.errors import ConfigError
-from rocketstore.pipeline.columns import TABLES, table_ddl
+from rocketstore.pipeline.columns import TABLES
 from rocketstore.pipeline.options import (
     OPTIONS,
     SINK,
@@ -136,9 +136,6 @@ def test_several_paths_come_with_commas_or_as_spark_s_array():
 
 def test_columns_keep_the_order_that_was_asked_for():
     assert parse(columns="topic, physicalOffset").columns == ("topic", "physicalOffset")
-    assert table_ddl("messages", ("topic", "properties")) == (
-        "`topic` STRING, `properties` MAP<STRING,STRING>"
-    )
 
 
 def test_bodies_and_properties_can_be_left_out():

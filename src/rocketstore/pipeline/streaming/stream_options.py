@@ -29,9 +29,9 @@ from rocketstore.pipeline.options import (
     QueuePlace,
     ReadOptions,
     check_offsets_are_of_chosen_topics,
+    parse_numbers,
     parse_options,
     parse_places,
-    parse_timestamps,
     read_options,
 )
 from rocketstore.units import QueueKey
@@ -256,7 +256,10 @@ def _numbers(values: GivenOptions, read: ReadOptions, name: str) -> dict[QueuePl
     """Return the offset or time that JSON gives each queue, or the log of each broker."""
     if read.has_topic_choice:
         if name == _BY_TIME:
-            places = parse_timestamps(name, values[name])
+            what = 'JSON such as {"topic":{"0":1700000000000}}, times in ms'
+            places = parse_numbers(name, values[name], 0, what)
+            if not places:
+                raise values.refused(name, "names no queue")
         else:
             places = parse_places(name, values[name], keyword="earliest, latest")
         check_offsets_are_of_chosen_topics(read, name, places)

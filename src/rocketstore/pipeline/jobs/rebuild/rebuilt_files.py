@@ -388,7 +388,7 @@ def take_over(directory: str, written: Sequence[Mapping[str, Any]], sizes: Store
     ]
     if is_remote(directory):
         objects = ObjectStore(directory)
-        objects.copy_all((f"{objects.root}/{old}", f"{objects.root}/{new}") for old, new in moves)
+        objects.move_all((f"{objects.root}/{old}", f"{objects.root}/{new}") for old, new in moves)
         objects.remove_tree(f"{objects.root}/{ATTEMPTS}")
         return
     moves += [
