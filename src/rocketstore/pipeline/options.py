@@ -105,7 +105,7 @@ OPTIONS: Final = (
     Option("maxIndexNum", _INDEX, "learnt", "items of an index file"),
     Option("startingOffsets", _STREAM, "latest", "where a new query begins, or JSON of it"),
     Option("startingOffsetsByTimestamp", _STREAM, "-", '`{"topic":{"0":ms}}`: store times'),
-    Option("startingOffsetsByTimestampStrategy", _STREAM, "latest", "`error` where nothing is later"),
+    Option("startingOffsetsByTimestampStrategy", _STREAM, "latest", "`error` if nothing is later"),
     Option("maxOffsetsPerTrigger", _STREAM, "-", "most records of a batch, of each store"),
     Option("maxBytesPerTrigger", _STREAM, "-", "most bytes of records of a batch, of each store"),
     Option("minOffsetsPerTrigger", _STREAM, "-", "records that a batch waits for"),
