@@ -188,15 +188,33 @@ def joined_chains(stretches: Sequence[Stretch]) -> list[Chain]:
     return chains
 
 
+def links(chains: Sequence[Chain]) -> tuple[list[Chain], list[bool]]:
+    """Return the chains with records, and whether each goes on where the one before it ended."""
+    records: list[Chain] = []
+    is_linked: list[bool] = []
+    expected: int | None = None
+    for chain in chains:
+        # A BLANK alone counts where the chain before it counts.
+        if chain.record_count:
+            is_linked.append(not records or chain.start == expected)
+            records.append(chain)
+        goes_on = chain.record_count or chain.start == expected
+        expected = chain.stop if goes_on else None
+    return records, is_linked
+
+
 def log_view(
     stretches: Sequence[Stretch],
     bases: Sequence[int],
     file_bytes: int,
     judge: Callable[[Sequence[Chain]], Sequence[LeftChain]],
+    *,
+    start: int = 0,
 ) -> LogView:
     """Put the parts of a log together: ordered stretches of the files that begin at `bases`.
 
-    `judge` returns those of the chains that an earlier log left, or that are kept in doubt.
+    `judge` returns those of the chains that an earlier log left, or that are kept in doubt. Before
+    `start` nothing was looked at.
     """
     if not bases:
         return LogView(0, 0, 0, [], [], [], [])
@@ -209,7 +227,9 @@ def log_view(
         if chain.record_count or chain.start == end:
             end = chain.stop
     damage = [one for stretch in stretches for one in stretch.damage]
-    damage += _unwritten_ends(bases, file_bytes, chains, damage, end)
+    for one in _unwritten_ends(bases, file_bytes, chains, damage, end):
+        one.start = max(one.start, start)
+        damage.append(one)
     holes = [
         (before + file_bytes, after)
         for before, after in itertools.pairwise(bases)

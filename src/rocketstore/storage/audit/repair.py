@@ -55,7 +55,6 @@ from rocketstore.storage.index.index_service import IndexService
 from rocketstore.storage.known_ends import forget_known_ends
 from rocketstore.storage.queues.queue_table import ConsumeQueueTable
 from rocketstore.storage.recovery.evidence import Evidence
-from rocketstore.storage.recovery.leftovers import CLOCK_TOLERANCE_MS
 from rocketstore.storage.recovery.log_cut import cut_log
 from rocketstore.storage.recovery.recover import RecoveryParts, recover
 from rocketstore.storage.recovery.recovery_compatible import (
@@ -65,6 +64,7 @@ from rocketstore.storage.recovery.recovery_compatible import (
 )
 from rocketstore.verification.file_rules import FileProblem
 from rocketstore.verification.findings import INDEX_REBUILT, Severity
+from rocketstore.verification.leftovers import CLOCK_TOLERANCE_MS
 from rocketstore.verification.small_files import checkpoint_findings, table_findings
 
 if TYPE_CHECKING:

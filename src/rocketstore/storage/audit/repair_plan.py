@@ -128,9 +128,7 @@ def plan_repair(
     tail = [] if is_read_only else _tail(audit)
     end = audit.log_end
     leftovers = [
-        ByteRange(chain.start, chain.stop)
-        for chain in audit.survey.leftovers
-        if chain.record_count and chain.start < end
+        ByteRange(chain.start, chain.stop) for chain in audit.log.leftovers if chain.start < end
     ]
     plans = [
         plan_queue(queue, keeps_places=keeps_places)
@@ -153,18 +151,17 @@ def plan_repair(
 
 
 def _tail(audit: StoreAudit) -> list[ByteRange]:
-    """Return the ranges behind the end that hold anything."""
-    end = audit.log_end
+    """Return the ranges after the end that hold anything."""
+    end, view = audit.log_end, audit.log
+    extents = [(one.start, one.stop) for one in view.damage]
+    extents += [(chain.start, chain.stop) for chain in view.kept]
+    extents += [(chain.start, chain.stop) for chain in view.leftovers]
+    after = [(start, stop) for start, stop in extents if stop > end]
     ranges = []
-    for file in audit.survey.files:
-        stop = file.base
-        for damage in file.damage:
-            stop = max(stop, damage.range.stop)
-        for chain in file.chains:
-            stop = max(stop, chain.stop)
-        start = max(end, file.base)
-        if stop > start:
-            ranges.append(ByteRange(start, stop))
+    for file in audit.log_files:
+        inside = [stop for start, stop in after if file.base <= start < file.base + file.size]
+        if inside:
+            ranges.append(ByteRange(max(end, file.base), max(inside)))
     return ranges
 
 

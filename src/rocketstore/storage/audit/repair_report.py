@@ -126,16 +126,16 @@ def _before_end(audit: StoreAudit) -> Sequence[ReadLogFile]:
 def _records_between(audit: StoreAudit, start: int, stop: int) -> int:
     """Count kept records; a BLANK, which 4.9 writes anew, is none."""
     count = 0
-    for file, found in zip(audit.log_files, audit.survey.files, strict=True):
-        for chain in found.chains:
-            if not chain.is_kept or chain.stop <= start or chain.start >= stop:
-                continue
-            if chain.start >= start:
-                count += chain.record_count
-                continue
-            # 4.9 refuses in the middle of what we read as one chain.
-            for columns in chain_records(file, chain.start, chain.stop):
-                count += int((columns.physical_offset >= start).sum())
+    for chain in audit.log.kept:
+        if chain.stop <= start or chain.start >= stop:
+            continue
+        if chain.start >= start:
+            count += chain.record_count
+            continue
+        # 4.9 refuses in the middle of what we read as one chain.
+        file = next(one for one in audit.log_files if one.base + one.size > chain.start)
+        for columns in chain_records(file, chain.start, chain.stop):
+            count += int((columns.physical_offset >= start).sum())
     return count
 
 

@@ -36,13 +36,12 @@ from rocketstore.storage.files.pread_files import PreadFiles
 from rocketstore.storage.files.written import data_extents
 from rocketstore.storage.index.layout_evidence import believable_index_file
 from rocketstore.storage.layout import StoreLayout
-from rocketstore.storage.recovery.log_survey import LogSurvey, chain_records, survey_log
+from rocketstore.storage.recovery.log_survey import chain_records, survey_log
 from rocketstore.storage.system_errors import system_errors
 from rocketstore.verification import queue_rules
 from rocketstore.verification.expectation import delay_array, expected_entries, expected_items
 from rocketstore.verification.findings import StoreCounts
 from rocketstore.verification.index_rules import Lacking
-from rocketstore.verification.log_rules import Damaged, LeftChain, LogView
 from rocketstore.verification.queue_numbers import QueueNumbers
 
 if TYPE_CHECKING:
@@ -53,10 +52,10 @@ if TYPE_CHECKING:
 
     from rocketstore.storage.audit.queue_audit import AuditedQueue
     from rocketstore.storage.files.pread_files import LogFile
-    from rocketstore.storage.recovery.log_survey import FileSurvey
-    from rocketstore.units import ByteRange, QueueKey
+    from rocketstore.units import QueueKey
     from rocketstore.verification.file_rules import FileFinding
     from rocketstore.verification.findings import Finding
+    from rocketstore.verification.log_rules import Chain, LogView
     from rocketstore.verification.queue_rules import QueuePart
 
     ByteArray: TypeAlias = npt.NDArray[np.uint8]
@@ -66,14 +65,14 @@ if TYPE_CHECKING:
 class ReadLogFile:
     """One CommitLog file, read piece by piece; a file cut short ends in zeros."""
 
-    def __init__(self, file: LogFile, size: int, zeroed: Sequence[ByteRange] = ()) -> None:
+    def __init__(self, file: LogFile, size: int) -> None:
         self.base = file.base
         self.size = size
         self.path = file.path
-        self._zeroed = [
-            range(max(place.start - file.base, 0), min(place.stop - file.base, size))
-            for place in zeroed
-        ]
+
+    def holds(self, physical_offset: int) -> bool:
+        """Whether a physical offset is in this file."""
+        return self.base <= physical_offset < self.base + self.size
 
     def read_into(self, position: int, view: memoryview) -> int:
         """Fill `view` with the bytes from `position` on; return how many there were.
@@ -95,10 +94,6 @@ class ReadLogFile:
                 _read_extent(descriptor, begin, end, view[begin - position : end - position])
         finally:
             os.close(descriptor)
-        for place in self._zeroed:
-            start, stop = max(place.start - position, 0), min(place.stop - position, len(view))
-            if start < stop:
-                view[start:stop] = bytes(stop - start)
         return len(view)
 
     @property
@@ -158,20 +153,16 @@ class StoreAudit:
     ----------
     log_end
         The end that queues were compared with: the survey's, unless the caller chose another.
-    expected_item_count
-        Items that an index made from the log would have.
     log_findings
         Files of the log that are not what they should be.
     """
 
     places: StorePlaces
     log_files: list[ReadLogFile]
-    survey: LogSurvey
     log: LogView
     queues: list[AuditedQueue]
     index_findings: list[Finding]
     counts: StoreCounts
-    expected_item_count: int
     log_findings: list[FileFinding[Path]]
     last_store_timestamp_ms: int
     latest_store_timestamp_ms: int
@@ -189,7 +180,7 @@ class StoreAudit:
     def place_in_log(self, physical_offset: int) -> tuple[str, int]:
         """Return file and position of a physical offset, ("", offset) where no file is."""
         for file in self.log_files:
-            if file.base <= physical_offset < file.base + file.size:
+            if file.holds(physical_offset):
                 return self.below_root(file.path), physical_offset - file.base
         return "", physical_offset
 
@@ -264,14 +255,13 @@ def _directories(directory: Path) -> list[Path]:
     return sorted(path for path in directory.iterdir() if path.is_dir())
 
 
-def audit_store(  # noqa: PLR0913 - where, how, when; the rest have defaults
+def audit_store(
     places: StorePlaces,
     config: StoreConfig,
     *,
     now_ms: int,
     is_live: bool = False,
     end_of: Callable[[Sequence[ReadLogFile]], int] | None = None,
-    zeroed: Sequence[ByteRange] = (),
     advance: Callable[[int], None] | None = None,
 ) -> StoreAudit:
     """Survey the log, then compare queues and index with its records.
@@ -288,14 +278,12 @@ def audit_store(  # noqa: PLR0913 - where, how, when; the rest have defaults
         Whether a writer works on the store: what it has not dispatched yet is no fault.
     end_of
         Chooses another end of the log than the end of the last intact record.
-    zeroed
-        Ranges of the log to be taken for zeros, whatever stands there.
     advance
         Called with how many bytes of the log were surveyed.
     """
     log = PreadFiles(places.log_directories, file_size=places.sizes.commit_log_file_bytes)
     size = places.sizes.commit_log_file_bytes
-    files = [ReadLogFile(file, size, zeroed) for file in log.files]
+    files = [ReadLogFile(file, size) for file in log.files]
     queues = QueueAudit(places.layout.consume_queue, places.sizes.consume_queue_file_bytes)
     index = IndexAudit(places.layout.index, places.index_layout, is_live=is_live)
     # Kernels and reads let other threads run meanwhile.
@@ -306,19 +294,18 @@ def audit_store(  # noqa: PLR0913 - where, how, when; the rest have defaults
         end = survey.end if end_of is None else end_of(files)
         tally = _Tally()
         compare = functools.partial(_compared, end, queues, index, config)
-        for one in pool.map(compare, files, survey.files):
+        held = [[one for one in survey.kept if file.holds(one.start)] for file in files]
+        for one in pool.map(compare, files, held):
             tally.add(one)
-    view = _view(survey, end, files)
-    bounds = view.bounds()._replace(lost=[(one.start, one.stop) for one in survey.lost_ranges()])
+    view = survey._replace(end=end)
     audited = [queue for _, queue in sorted(queues.queues.items())]
     for queue in audited:
-        queue.judge(bounds)
+        queue.judge(survey.bounds()._replace(end=end))
     has_index = config.message_index_enable
     queues.close()
     return StoreAudit(
         places,
         files,
-        survey,
         view,
         audited,
         index.finish(tally.lacking, log_min=view.start, log_end=end) if has_index else [],
@@ -326,7 +313,7 @@ def audit_store(  # noqa: PLR0913 - where, how, when; the rest have defaults
             message_count=tally.record_count,
             message_bytes=tally.record_bytes,
             unwitnessed_bytes=tally.record_bytes - tally.body_bytes,
-            damaged_bytes=view._replace(end=survey.end).damaged_bytes,
+            damaged_bytes=survey.damaged_bytes,
             leftover_count=sum(chain.record_count for chain in survey.leftovers),
             queue_count=len(audited),
             entry_count=sum(queue.entry_count for queue in audited),
@@ -335,37 +322,9 @@ def audit_store(  # noqa: PLR0913 - where, how, when; the rest have defaults
             min_physical_offset=view.start,
             max_physical_offset=view.end,
         ),
-        tally.item_count,
         log.findings,
         tally.last_ms,
         tally.latest_ms,
-    )
-
-
-def _view(survey: LogSurvey, end: int, files: Sequence[ReadLogFile]) -> LogView:
-    judged = [(one, one.judgement) for one in survey.leftovers + survey.doubtful]
-    return LogView(
-        files[0].base if files else 0,
-        end,
-        files[-1].base + files[-1].size if files else 0,
-        [],
-        [
-            LeftChain(
-                one.start,
-                one.stop,
-                one.record_count,
-                judgement.reason,
-                f"log-{judgement.verdict.value}",
-            )
-            for one, judgement in judged
-            if judgement is not None
-        ],
-        [
-            Damaged(one.range.start, one.range.stop, one.reason.value, one.evidence)
-            for file in survey.files
-            for one in file.damage
-        ],
-        [(hole.start, hole.stop) for hole in survey.holes],
     )
 
 
@@ -381,7 +340,6 @@ class _Tally:
     record_count: int = 0
     record_bytes: int = 0
     body_bytes: int = 0
-    item_count: int = 0
     last_ms: int = 0
     latest_ms: int = 0
     lacking: Lacking = field(default_factory=Lacking)
@@ -392,7 +350,6 @@ class _Tally:
         self.record_count += more.record_count
         self.record_bytes += more.record_bytes
         self.body_bytes += more.body_bytes
-        self.item_count += more.item_count
         self.last_ms = more.last_ms if more.record_count else self.last_ms
         self.latest_ms = max(self.latest_ms, more.latest_ms)
         self.lack(more.lacking)
@@ -412,16 +369,13 @@ def _compared(
     index: IndexAudit,
     config: StoreConfig,
     file: ReadLogFile,
-    found: FileSurvey,
+    chains: Sequence[Chain],
 ) -> _Tally:
     """Compare the kept records of one file, before the log's end, with queues and index."""
-    tally, numbers, delays = (
-        _Tally(),
-        QueueNumbers(),
-        delay_array(parse_delay_levels(config.message_delay_level)),
-    )
-    for chain in found.chains:
-        if not (chain.record_count and chain.is_kept and chain.start < end):
+    tally, numbers = _Tally(), QueueNumbers()
+    delays = delay_array(parse_delay_levels(config.message_delay_level))
+    for chain in chains:
+        if not chain.record_count or chain.start >= end:
             continue
         for columns in chain_records(file, chain.start, min(chain.stop, end)):
             tally.record_count += len(columns)
@@ -438,6 +392,5 @@ def _compared(
                 start = int(columns.physical_offset[0])
                 stop = int(columns.physical_offset[-1] + columns.size[-1])
                 items = expected_items(columns)
-                tally.item_count += len(items.key_hash)
                 tally.lack(index.compare(items, start, stop))
     return tally

@@ -27,7 +27,7 @@ from rocketstore.format.queue_entry import (
 )
 from rocketstore.scan import kernels
 from rocketstore.scan.columns import RecordColumns, new_columns
-from rocketstore.storage.recovery.leftovers import normal_mask
+from rocketstore.verification.leftovers import normal_mask
 from rocketstore.verification.unbacked import empty_mask
 
 if TYPE_CHECKING:

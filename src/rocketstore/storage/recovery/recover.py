@@ -32,9 +32,8 @@ from rocketstore.scan import kernels
 from rocketstore.storage.checkpoint import promise_nothing
 from rocketstore.storage.files.written import data_stop
 from rocketstore.storage.recovery.evidence import Evidence
-from rocketstore.storage.recovery.leftovers import CLOCK_TOLERANCE_MS
 from rocketstore.storage.recovery.log_cut import cut_leftovers, cut_log, relative_name
-from rocketstore.storage.recovery.log_survey import LogSurvey, survey_log
+from rocketstore.storage.recovery.log_survey import survey_log
 from rocketstore.storage.recovery.lost_files import LostFiles
 from rocketstore.storage.recovery.queue_recovery import CheckedLog, QueueRecovery
 from rocketstore.storage.recovery.recovery_compatible import (
@@ -46,6 +45,7 @@ from rocketstore.storage.recovery.recovery_compatible import (
 from rocketstore.storage.recovery.recovery_start import crash_start, store_time_at
 from rocketstore.units import ByteRange, MiB
 from rocketstore.verification.findings import Finding, Severity
+from rocketstore.verification.leftovers import CLOCK_TOLERANCE_MS
 
 if TYPE_CHECKING:
     from rocketstore.config import StoreConfig
@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from rocketstore.storage.layout import StoreLayout
     from rocketstore.storage.queues.queue_table import ConsumeQueueTable
     from rocketstore.units import QueueKey
+    from rocketstore.verification.log_rules import LogView
 
 _log: Final = get_logger(__name__)
 
@@ -270,8 +271,9 @@ class _Recovery:
             survey = self._survey(start)
             end = survey.end
             # What an old log left was never a record of this one, so it is no damage.
-            damaged = [damage.range for damage in survey.damage_before_end()] + survey.holes
-            leftovers = [ByteRange(c.start, c.stop) for c in survey.leftovers if c.record_count]
+            damaged = [ByteRange(one.start, one.stop) for one in survey.damage if one.start < end]
+            damaged += [ByteRange(*hole) for hole in survey.holes]
+            leftovers = [ByteRange(chain.start, chain.stop) for chain in survey.leftovers]
         self._cut(end, leftovers)
         if leftovers:
             # Past the end they went with the tail; their entries must go in either case.
@@ -326,7 +328,7 @@ class _Recovery:
         has_files = all(over.reason is not None for over in stepped)
         return places[0].start if is_one_tail and has_files else None
 
-    def _survey(self, start: int) -> LogSurvey:
+    def _survey(self, start: int) -> LogView:
         """Find the end where records stand after breaks, and report what is there."""
         survey = survey_log(
             [file for file in self.parts.log.files if file.base + file.size > start],
@@ -334,17 +336,18 @@ class _Recovery:
             start=start,
             data_stop=lambda file: self._stop(file.base),
         )
-        for damage in survey.damage_before_end():
-            self._note_damage(damage.range, f"{damage.reason.value}: {damage.evidence}")
-        for hole in survey.holes:
-            if hole.start < survey.end:
-                self._note_damage(hole, "missing file: the files around it are there")
-        for chain in survey.doubtful + survey.leftovers:
-            assert chain.judgement is not None
-            kind = f"log-{chain.judgement.verdict.value}"
-            reason = f"{chain.record_count} records: {chain.judgement.reason}"
-            action = "kept as messages" if chain.is_kept else "copied to repair/ and zeroed"
-            self._note(Severity.WARNING, kind, ByteRange(chain.start, chain.stop), reason, action)
+        why = "missing file: the files around it are there"
+        found = [(one.start, one.stop, f"{one.reason}: {one.evidence}") for one in survey.damage]
+        for at, stop, reason in found + [(at, stop, why) for at, stop in survey.holes]:
+            if at < survey.end:
+                action = "left as it is; entries of lost records keep their places"
+                self._note(Severity.DAMAGE, "log-damage", ByteRange(at, stop), reason, action)
+        for chain in survey.left:
+            reason = f"{chain.record_count} records: {chain.why}"
+            is_left = chain.kind == "log-leftover"
+            action = "copied to repair/ and zeroed" if is_left else "kept as messages"
+            place = ByteRange(chain.start, chain.stop)
+            self._note(Severity.WARNING, chain.kind, place, reason, action)
         return survey
 
     # --- what is reported -----------------------------------------------------------------------
@@ -360,10 +363,6 @@ class _Recovery:
             else (relative_name(file.path), place.start - file.base)
         )
         self.findings.append(Finding(severity, kind, name, offset, place.size, reason, action))
-
-    def _note_damage(self, place: ByteRange, reason: str) -> None:
-        action = "left as it is; entries of lost records keep their places"
-        self._note(Severity.DAMAGE, "log-damage", place, reason, action)
 
     def _note_lost_end(self, end: int, witness: str) -> None:
         """Say that the log was longer once than it is now."""

@@ -13,13 +13,15 @@ checkMessageAndReturnSize, ConsumeQueue.recover (rocketmq-all-4.9.3; spec B16, F
 
 from __future__ import annotations
 
+import struct
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
 from rocketstore.format.properties import decode_properties
 from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES, entry_array, written_mask
-from rocketstore.format.record import body_crc
+from rocketstore.format.record import FIXED_SIZE, body_crc
+from rocketstore.message import BORN_HOST_V6_FLAG, STORE_HOST_V6_FLAG
 from rocketstore.scan import kernels
 from rocketstore.scan.columns import Column, StopReason, new_columns
 
@@ -44,7 +46,8 @@ SCHEDULE_TOPIC: Final = b"SCHEDULE_TOPIC_XXXX"
 _BATCH_RECORDS: Final = 8192
 _HEAD_BYTES: Final = 80
 """Up to and including the store time, with an IPv6 born host."""
-_INT32_MAX: Final = 2**31 - 1
+_START: Final = struct.Struct(">ii")
+"""Total size and magic."""
 
 
 class LogFile(Protocol):
@@ -66,8 +69,6 @@ class CompatibleEnd(NamedTuple):
     ----------
     start_index
         Number of the file at which it began to look.
-    end
-        Physical offset.
     reason
         Why it did not go on.
     record_count
@@ -90,14 +91,7 @@ def start_after_crash(
 ) -> int:
     """Return the number of the newest file whose first record is older than the checkpoint.
 
-    Parameters
-    ----------
-    files
-        In order.
-    checkpoint
-        As found.
-    index_counts
-        Whether the index's time counts too (messageIndexEnable and messageIndexSafe).
+    `index_counts`: its index time counts too (messageIndexEnable and messageIndexSafe).
     """
     limit = checkpoint.min_timestamp_index if index_counts else checkpoint.min_timestamp
     for number in range(len(files) - 1, -1, -1):
@@ -216,7 +210,7 @@ def _is_java_delay(properties: bytes) -> bool:
     if level is None:
         return True
     digits = level[1:] if level[:1] in {"+", "-"} else level
-    return digits.isdecimal() and -(2**31) <= int(level) <= _INT32_MAX
+    return digits.isdecimal() and -(2**31) <= int(level) < 2**31
 
 
 def check_as_java(view: memoryview, position: int, *, check_crc: bool) -> int | None:
@@ -227,71 +221,34 @@ def check_as_java(view: memoryview, position: int, *, check_crc: bool) -> int | 
     Source: CommitLog.checkMessageAndReturnSize of 4.9.3. Any exception there is a refusal; negative
     lengths of body and properties are passed over and count as 0.
     """
-    try:
-        return _java_size(_JavaBuffer(view, position), check_crc=check_crc)
-    except _RefusedByJava:
+    if position + _START.size > len(view):
         return None
-
-
-class _RefusedByJava(Exception):  # noqa: N818 - control flow inside this module
-    """4.9.3 answers -1, or catches an exception of its own."""
-
-
-class _JavaBuffer:
-    """A ByteBuffer: reading beyond the end, or more than the record's own size, is refused."""
-
-    def __init__(self, view: memoryview, position: int) -> None:
-        self.view = view
-        self.position = position
-        self.record_size = _INT32_MAX
-
-    def number(self, size: int) -> int:
-        return int.from_bytes(self._take(size), "big", signed=True)
-
-    def content(self, size: int) -> memoryview:
-        """Read into an array of the record's size, as 4.9.3 does."""
-        if not 0 <= size <= self.record_size:
-            raise _RefusedByJava
-        return self._take(size)
-
-    def _take(self, size: int) -> memoryview:
-        stop = self.position + size
-        if stop > len(self.view):
-            raise _RefusedByJava
-        taken = self.view[self.position : stop]
-        self.position = stop
-        return taken
-
-
-def _java_size(buffer: _JavaBuffer, *, check_crc: bool) -> int:
-    total, magic = buffer.number(4), buffer.number(4)
+    total, magic = _START.unpack_from(view, position)
     if magic == BLANK_MAGIC:
         return 0
-    if magic != MESSAGE_MAGIC or total < 0:
-        raise _RefusedByJava
-    buffer.record_size = total
-    crc = buffer.number(4)
-    buffer.number(4 + 4 + 8 + 8)
-    flags = buffer.number(4)
-    born_size, store_size = 20 if flags & 0x10 else 8, 20 if flags & 0x20 else 8
-    buffer.number(8)
-    buffer.content(born_size)
-    buffer.number(8)
-    buffer.content(store_size)
-    buffer.number(4 + 8)
-    body_size = max(buffer.number(4), 0)
-    body = buffer.content(body_size)
-    if check_crc and body_size and body_crc(body) != crc:
-        raise _RefusedByJava
-    topic_size = buffer.number(1)
-    topic = bytes(buffer.content(topic_size))
-    properties_size = max(buffer.number(2), 0)
-    properties = bytes(buffer.content(properties_size))
-    if topic == SCHEDULE_TOPIC and not _is_java_delay(properties):
-        raise _RefusedByJava
-    if 75 + born_size + store_size + body_size + topic_size + properties_size != total:
-        raise _RefusedByJava
-    return total
+    if magic != MESSAGE_MAGIC or total < FIXED_SIZE or position + total > len(view):
+        return None
+    record = view[position : position + total]
+    flags = _number(record, 36, 4)
+    body_at = 88 + 12 * bool(flags & BORN_HOST_V6_FLAG) + 12 * bool(flags & STORE_HOST_V6_FLAG)
+    topic_at = body_at + max(_number(record, body_at - 4, 4), 0)
+    topic_size = _number(record, topic_at, 1)
+    rest_at = topic_at + 1 + topic_size
+    rest_size = max(_number(record, rest_at, 2), 0)
+    if topic_size < 0 or rest_at + 2 + rest_size != total:
+        return None
+    body = record[body_at:topic_at]
+    if check_crc and len(body) and body_crc(body) != _number(record, 8, 4):
+        return None
+    is_delay = bytes(record[topic_at + 1 : rest_at]) == SCHEDULE_TOPIC
+    return None if is_delay and not _is_java_delay(bytes(record[rest_at + 2 :])) else total
+
+
+def _number(record: memoryview, at: int, size: int) -> int:
+    """Return a number of a record; what stands outside fits nowhere."""
+    if not 0 <= at <= len(record) - size:
+        return -1
+    return int.from_bytes(record[at : at + size], "big", signed=True)
 
 
 # --- queues -------------------------------------------------------------------------------------
@@ -300,14 +257,8 @@ def _java_size(buffer: _JavaBuffer, *, check_crc: bool) -> int:
 def compatible_queue_end(files: Sequence[tuple[int, ByteArray]]) -> int:
     """Return the byte position at which 4.9.3 ends a queue that it loads.
 
-    Parameters
-    ----------
-    files
-        First byte position and bytes of each file of the queue, in order.
-
-    Notes
-    -----
-    Source: ConsumeQueue.recover: from the third-last file on, up to the first invalid entry.
+    `files` are first byte position and bytes of each. Source: ConsumeQueue.recover: from the
+    third-last file on, up to the first invalid entry.
     """
     end = 0
     for base, array in files[max(0, len(files) - RECOVERED_FILE_COUNT) :]:

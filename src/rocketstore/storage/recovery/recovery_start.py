@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 from rocketstore.format.checkpoint import CHECKPOINT_MARGIN_MS, Checkpoint
 from rocketstore.scan import kernels
 from rocketstore.scan.columns import Column, new_columns
-from rocketstore.storage.recovery.leftovers import CLOCK_TOLERANCE_MS
+from rocketstore.verification.leftovers import CLOCK_TOLERANCE_MS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 import numpy as np
 
 from rocketstore.pipeline.files import files_at, opened
-from rocketstore.storage.recovery.leftovers import (
+from rocketstore.verification import runs
+from rocketstore.verification.leftovers import (
     TRUSTED_RECORD_LIMIT,
     KeyColumns,
     LeftoverJudge,
@@ -22,9 +23,7 @@ from rocketstore.storage.recovery.leftovers import (
     Verdict,
     find_bridge,
 )
-from rocketstore.storage.recovery.log_survey import RECORD_MAGICS
-from rocketstore.verification import runs
-from rocketstore.verification.log_rules import LeftChain
+from rocketstore.verification.log_rules import LeftChain, links
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -51,16 +50,7 @@ class ChainJudge(NamedTuple):
 
     def left(self, chains: Sequence[Chain]) -> list[LeftChain]:
         """Return the chains that an earlier log left, and those that are kept in doubt."""
-        records: list[Chain] = []
-        is_linked: list[bool] = []
-        expected: int | None = None
-        for chain in chains:
-            # A BLANK alone counts where the chain before it counts.
-            if chain.record_count:
-                is_linked.append(not records or chain.start == expected)
-                records.append(chain)
-            goes_on = chain.record_count or chain.start == expected
-            expected = chain.stop if goes_on else None
+        records, is_linked = links(chains)
         return [] if all(is_linked) else list(self._judged(records, is_linked))
 
     def _judged(self, chains: Sequence[Chain], linked: Sequence[bool]) -> Iterator[LeftChain]:
@@ -92,7 +82,7 @@ class ChainJudge(NamedTuple):
                 is_bridged = kept_stop is not None and self._is_bridged(kept_stop, chain.start)
             stretch = Stretch(
                 chain.start, chain.stop, is_linked=is_linked, is_bridged=is_bridged,
-                is_same_file=False, head=head, tail=tail,
+                head=head, tail=tail,
             )  # fmt: skip
             verdict, reason = judge.decide(stretch)
             is_after_leftover = not verdict.is_kept
@@ -112,7 +102,7 @@ class ChainJudge(NamedTuple):
             # `find_bridge` looks at a header here and there.
             size = self.places.sizes.commit_log_file_bytes
             view = cast("memoryview", _Headers(source, size))
-            return find_bridge(view, base=file.base, start=start, stop=stop, magics=RECORD_MAGICS)
+            return find_bridge(view, base=file.base, start=start, stop=stop)
 
 
 class _Evidence:

@@ -34,6 +34,8 @@ import numpy as np
 from rocketstore.message import TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     import numpy.typing as npt
 
     Int64Array: TypeAlias = npt.NDArray[np.int64]
@@ -133,8 +135,6 @@ class Stretch(NamedTuple):
         It begins exactly where the stretch before it ended, at the start of a file after a BLANK.
     is_bridged
         The bytes in front of it begin with a header that leads here (`find_bridge`).
-    is_same_file
-        The stretch before it stands in the same file.
     head
         Its first records, at most `EVIDENCE_RECORD_LIMIT`.
     tail
@@ -145,7 +145,6 @@ class Stretch(NamedTuple):
     stop: int
     is_linked: bool
     is_bridged: bool
-    is_same_file: bool
     head: KeyColumns
     tail: KeyColumns
 
@@ -170,8 +169,10 @@ class LeftoverJudge:
 
     def __init__(self, now_ms: int) -> None:
         self._latest_ms = now_ms + CLOCK_TOLERANCE_MS
-        self._parts: list[KeyColumns] = []
-        self._part_count = 0
+        self._given: dict[int, list[tuple[Int64Array, Int64Array]]] = {}
+        """Of each queue the trusted queue offsets, in log order, and the part each is of."""
+        self._counts: list[int] = []
+        self._trusted_count = self._first_part = 0
         self._last_time_ms: int | None = None
         self._leftover: KeyColumns | None = None
         self._has_decided = False
@@ -184,10 +185,15 @@ class LeftoverJudge:
         believable = np.flatnonzero((times > 0) & (times <= self._latest_ms))
         if believable.size:
             self._last_time_ms = int(times[believable[-1]])
-        self._parts.append(records.rows(records.is_normal))
-        self._part_count += len(self._parts[-1])
-        while self._part_count - len(self._parts[0]) >= TRUSTED_RECORD_LIMIT:
-            self._part_count -= len(self._parts.pop(0))
+        normal = records.rows(records.is_normal)
+        for queue, offsets in _by_queue(normal):
+            part = np.full(offsets.size, len(self._counts))
+            self._given.setdefault(queue, []).append((offsets, part))
+        self._counts.append(len(normal))
+        self._trusted_count += len(normal)
+        while self._trusted_count - self._counts[self._first_part] >= TRUSTED_RECORD_LIMIT:
+            self._trusted_count -= self._counts[self._first_part]
+            self._first_part += 1
 
     def decide(self, stretch: Stretch) -> Judgement:
         """Say what `stretch` is, given everything decided and trusted so far."""
@@ -267,20 +273,34 @@ class LeftoverJudge:
 
     def _repeated_heads(self, normal: KeyColumns) -> int:
         """Count records at the head of their queue's part of a stretch that repeat trusted ones."""
-        if not self._parts:
-            return 0
-        trusted = KeyColumns.joined(self._parts)
-        self._parts = [trusted]
         count = 0
-        for queue_number in np.unique(normal.queue_number):
-            given = trusted.queue_offset[trusted.queue_number == queue_number]
+        for queue, asked in _by_queue(normal):
+            given = self._given_of(queue)
             if not given.size:
                 continue
-            asked = normal.queue_offset[normal.queue_number == queue_number]
             firm = asked if asked.size == 1 else asked[_agrees_with_neighbours(asked)]
             repeated = np.isin(firm, present_life(given))
             count += int(repeated.size if repeated.all() else np.argmin(repeated))
         return count
+
+    def _given_of(self, queue: int) -> Int64Array:
+        """Return the trusted queue offsets of a queue, oldest first."""
+        pieces = self._given.get(queue, [])
+        if not pieces:
+            return np.empty(0, dtype=np.int64)
+        offsets = np.concatenate([offsets for offsets, _ in pieces])
+        parts = np.concatenate([part for _, part in pieces])
+        begin = int(np.searchsorted(parts, self._first_part))
+        pieces[:] = [(offsets[begin:], parts[begin:])]
+        return offsets[begin:]
+
+
+def _by_queue(normal: KeyColumns) -> Iterator[tuple[int, Int64Array]]:
+    """Yield the queue offsets of each queue, in log order."""
+    order = np.argsort(normal.queue_number, kind="stable")
+    queues, firsts = np.unique(normal.queue_number[order], return_index=True)
+    for queue, rows in zip(queues.tolist(), np.split(order, firsts[1:]), strict=False):
+        yield queue, normal.queue_offset[rows]
 
 
 def present_life(queue_offsets: Int64Array) -> Int64Array:
@@ -332,13 +352,12 @@ def _median_time(records: KeyColumns, *, from_end: bool) -> int | None:
 
 # --- bridges ------------------------------------------------------------------------------------
 
+RECORD_MAGICS: Final = frozenset({b"\xda\xa3\x20\xa7", b"\xda\xa3\x20\xab"})
 BRIDGE_HEADER_BYTES: Final = 88
 """Bytes of a record up to and including the body's length, with IPv4 hosts."""
 
 
-def find_bridge(
-    view: memoryview, *, base: int, start: int, stop: int, magics: frozenset[bytes]
-) -> bool:
+def find_bridge(view: memoryview, *, base: int, start: int, stop: int) -> bool:
     """Whether the broken bytes from `start` on testify that the log went on at `stop`.
 
     The record that should stand at `start` is damaged, but its header may still lead on: by its
@@ -353,16 +372,14 @@ def find_bridge(
         Physical offset of ``view[0]``.
     start, stop
         Physical offsets of the break, both inside the file.
-    magics
-        The four bytes at +4 that a record may have.
     """
     position = start
     while position < stop:
         reached = next(
             (
                 end
-                for end in _ends_of_record(view, base, position, magics)
-                if position < end <= stop and (end == stop or _has_header(view, base, end, magics))
+                for end in _ends_of_record(view, base, position)
+                if position < end <= stop and (end == stop or _has_header(view, base, end))
             ),
             None,
         )
@@ -372,22 +389,20 @@ def find_bridge(
     return position == stop
 
 
-def _has_header(view: memoryview, base: int, offset: int, magics: frozenset[bytes]) -> bool:
+def _has_header(view: memoryview, base: int, offset: int) -> bool:
     at = offset - base
     return (
-        bytes(view[at + 4 : at + 8]) in magics
+        bytes(view[at + 4 : at + 8]) in RECORD_MAGICS
         and int.from_bytes(view[at + 28 : at + 36], "big") == offset
     )
 
 
-def _ends_of_record(
-    view: memoryview, base: int, offset: int, magics: frozenset[bytes]
-) -> list[int]:
+def _ends_of_record(view: memoryview, base: int, offset: int) -> list[int]:
     """Where the record at `offset` says that it ends, if magic or address vouch for its header."""
     at = offset - base
     if at + BRIDGE_HEADER_BYTES > len(view):
         return []
-    has_magic = bytes(view[at + 4 : at + 8]) in magics
+    has_magic = bytes(view[at + 4 : at + 8]) in RECORD_MAGICS
     has_address = int.from_bytes(view[at + 28 : at + 36], "big") == offset
     if not (has_magic or has_address):
         return []

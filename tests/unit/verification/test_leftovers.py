@@ -7,7 +7,7 @@ import struct
 import numpy as np
 import pytest
 
-from rocketstore.storage.recovery.leftovers import (
+from rocketstore.verification.leftovers import (
     KeyColumns,
     LeftoverJudge,
     Stretch,
@@ -17,7 +17,6 @@ from rocketstore.storage.recovery.leftovers import (
 )
 
 NOW_MS = 1_800_000_000_000
-MAGICS = frozenset({b"\xda\xa3\x20\xa7"})
 
 
 def keys(*rows: tuple[int, int, int], normal: bool = True) -> KeyColumns:
@@ -32,10 +31,8 @@ def run(queue: int, first: int, count: int, time_ms: int) -> KeyColumns:
     return keys(*((queue, first + i, time_ms + i) for i in range(count)))
 
 
-def stretch(
-    records: KeyColumns, *, linked: bool = False, bridged: bool = False, same_file: bool = True
-) -> Stretch:
-    return Stretch(0, 0, linked, bridged, same_file, records, records)
+def stretch(records: KeyColumns, *, linked: bool = False, bridged: bool = False) -> Stretch:
+    return Stretch(0, 0, linked, bridged, records, records)
 
 
 def judge_behind(trusted: KeyColumns) -> LeftoverJudge:
@@ -127,7 +124,7 @@ def test_prepared_records_neither_testify_nor_are_judged() -> None:
 def test_an_earlier_log_over_several_files_is_a_leftover_in_each() -> None:
     judge = judge_behind(run(0, 0, 60, 5000))
     assert judge.decide(stretch(run(0, 58, 40, 2000))).verdict is Verdict.LEFTOVER
-    later_file = stretch(run(0, 98, 40, 2040), linked=True, same_file=False)
+    later_file = stretch(run(0, 98, 40, 2040), linked=True)
     assert judge.decide(later_file).verdict is Verdict.LEFTOVER
 
 
@@ -136,7 +133,7 @@ def test_a_leftover_that_goes_on_in_the_next_file_is_a_leftover_without_any_cloc
     first = keys(*((0, i, 5000) for i in range(58, 98)))
     second = keys(*((0, i, 5000) for i in range(98, 140)))
     assert judge.decide(stretch(first)).verdict is Verdict.LEFTOVER
-    assert judge.decide(stretch(second, linked=True, same_file=False)).verdict is Verdict.LEFTOVER
+    assert judge.decide(stretch(second, linked=True)).verdict is Verdict.LEFTOVER
 
 
 def test_newer_records_behind_a_leftover_are_log() -> None:
@@ -174,28 +171,28 @@ def record(offset: int, body: bytes = b"body", topic: bytes = b"t") -> bytearray
 def test_a_broken_body_is_bridged_by_its_header() -> None:
     view = memoryview(record(0) + record(96))
     view[86] ^= 0xFF
-    assert find_bridge(view, base=0, start=0, stop=96, magics=MAGICS)
+    assert find_bridge(view, base=0, start=0, stop=96)
 
 
 def test_a_broken_length_is_bridged_by_the_lengths_inside() -> None:
     view = memoryview(record(0) + record(96))
     view[3] = 17
-    assert find_bridge(view, base=0, start=0, stop=96, magics=MAGICS)
+    assert find_bridge(view, base=0, start=0, stop=96)
 
 
 def test_two_broken_records_bridge_hand_over_hand() -> None:
     view = memoryview(record(0) + record(96) + record(192))
     view[86] ^= 0xFF
     view[96 + 86] ^= 0xFF
-    assert find_bridge(view, base=0, start=0, stop=192, magics=MAGICS)
+    assert find_bridge(view, base=0, start=0, stop=192)
 
 
 def test_a_torn_record_over_an_old_one_is_no_bridge() -> None:
     old = record(0, body=b"o" * 300) + record(396)
     old[:90] = record(0, body=b"new" * 50)[:90]
-    assert not find_bridge(memoryview(old), base=0, start=0, stop=396, magics=MAGICS)
+    assert not find_bridge(memoryview(old), base=0, start=0, stop=396)
 
 
 def test_zeros_are_no_bridge() -> None:
     view = memoryview(bytearray(96) + record(96))
-    assert not find_bridge(view, base=0, start=0, stop=96, magics=MAGICS)
+    assert not find_bridge(view, base=0, start=0, stop=96)
