@@ -25,6 +25,7 @@ NATIVE = (
     "batch",
     "columns",
     "dispatch",
+    "group",
     "index",
     "java_hash",
     "lookup",
@@ -37,9 +38,6 @@ NATIVE = (
 C_MODULES = {
     "rocketstore.storage.log._append": [
         LOG / name for name in ("_append.c", "_message.c", "_put.c", "_put_batch.c")
-    ],
-    "rocketstore.storage.log._put_group": [
-        LOG / name for name in ("_put_group.c", "_group.c", "_turns.c")
     ],
     "rocketstore.storage.reading._gather": [PACKAGE / "storage/reading/_gather.c"],
     "rocketstore.storage.reading._key_search": [PACKAGE / "storage/reading/_key_search.c"],

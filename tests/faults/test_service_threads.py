@@ -122,8 +122,9 @@ def test_the_queue_flush_goes_on_after_an_unforeseen_error(tmp_path: Path) -> No
         tmp_path, clock, disk=disk, threads=True,
         flush_interval_consume_queue=1, flush_consume_queue_thorough_interval=1,
     )  # fmt: skip
-    disk.is_strange = True
     store.put(Message(topic="orders", body=b"x"))
+    assert store.wait_dispatched(timeout_s=LONG_S)
+    disk.is_strange = True
     clock.now_ms += 100_000
     assert disk.was_strange.wait(LONG_S)
     clock.now_ms += 100_000

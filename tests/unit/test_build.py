@@ -17,6 +17,7 @@ MODULES = (
     "rocketstore.native.batch",
     "rocketstore.native.columns",
     "rocketstore.native.dispatch",
+    "rocketstore.native.group",
     "rocketstore.native.index",
     "rocketstore.native.java_hash",
     "rocketstore.native.lookup",
@@ -26,7 +27,6 @@ MODULES = (
     "rocketstore.format._decode",
     "rocketstore.format._properties",
     "rocketstore.storage.log._append",
-    "rocketstore.storage.log._put_group",
     "rocketstore.storage.reading._gather",
     "rocketstore.storage.reading._key_search",
 )

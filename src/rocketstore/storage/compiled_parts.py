@@ -19,7 +19,6 @@ _IN_C: Final = (
     "format._decode",
     "format._properties",
     "storage.log._append",
-    "storage.log._put_group",
     "storage.reading._gather",
     "storage.reading._key_search",
 )
@@ -30,7 +29,7 @@ _log = get_logger(__name__)
 @functools.cache
 def compiled_parts() -> dict[str, str]:
     """Return of each part that may be compiled `COMPILED`, or why it is not."""
-    sources = (f"native.{name}" for name in sorted(set(KERNELS.values())))
+    sources = (f"native.{name}" for name in sorted({*KERNELS.values(), "group"}))
     return {name: _state_of(name) for name in (*sources, *_IN_C)}
 
 

@@ -58,12 +58,12 @@ def test_a_part_that_was_switched_off_names_the_switch():
 
 @pytest.mark.skipif(not kernels.is_compiled(), reason="takes one compiled part away")
 def test_a_part_that_was_not_built_is_told_once(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "rocketstore.storage.log._put_group", None)
+    monkeypatch.setitem(sys.modules, "rocketstore.native.group", None)
     with capture_logs() as logs:
         for name in ("a", "b"):
             with MessageStore.open(tmp_path / name, StoreConfig(), threads=False) as store:
                 info = store.runtime_info()["compiledParts"]
     lines = [line for line in logs if line["event"] == "parts.not_compiled"]
     assert len(lines) == 1
-    assert "storage.log._put_group: not built for this Python" in lines[0]["compiled"]
+    assert "native.group: not built for this Python" in lines[0]["compiled"]
     assert info == lines[0]["compiled"]

@@ -10,7 +10,6 @@
 enum { NANOS_PER_S = 1000000000, SLOW_NS = 1000000 };
 
 static PyObject *bits_name, *note_slow_name, *put_plainly_name, *put_prepared_plainly_name, *zero;
-static PyObject *unsynced_name;
 
 /* --- where to -------------------------------------------------------------------------------- */
 
@@ -90,29 +89,11 @@ find_time(Putter *self, Target *target)
 
 /* --- put ------------------------------------------------------------------------------------- */
 
-/* Wait for the sync of a put, if it does; return its status. */
-static PyObject *
-wait_for_sync(Putter *self, const Place *place)
-{
-    if (self->group == NULL) {
-        return Py_NewRef(self->done_status);
-    }
-    int is_flushed = self->group_calls->wait(self->group, place->offset + place->size, self->wait_s);
-    if (is_flushed > 0) {
-        return Py_NewRef(self->done_status);
-    }
-    PyObject *end = is_flushed < 0 ? NULL : PyLong_FromLongLong(place->offset + place->size);
-    PyObject *status = end == NULL ? NULL
-                                   : PyObject_CallMethodOneArg((PyObject *)self, unsynced_name, end);
-    Py_XDECREF(end);
-    return status;
-}
-
 /* The result of a put of one message, which took a while. */
 static PyObject *
 result_of(Putter *self, const Place *place, long long began_ns)
 {
-    PyObject *status = wait_for_sync(self, place);
+    PyObject *status = Py_NewRef(self->done_status);
     if (status == NULL) {
         return NULL;
     }
@@ -163,8 +144,7 @@ static inline int
 is_common(Putter *self, const Layout *layout, PyObject *object)
 {
     return is_open(self) && Py_IS_TYPE(object, layout->type)
-           && (self->is_immediate
-               || (self->group != NULL && field_of(layout, object, WAIT_FLUSH) == Py_True));
+           && self->is_immediate;
 }
 
 /* put(message, queue_id=0) */
@@ -223,31 +203,6 @@ putter_put_prepared(Putter *self, PyObject *const *args, Py_ssize_t count, PyObj
 
 /* --- the type -------------------------------------------------------------------------------- */
 
-/* wait_in(group, timeout_s): have puts wait for their sync there; left to the plain ways elsewhere */
-static PyObject *
-putter_wait_in(Putter *self, PyObject *const *args, Py_ssize_t count)
-{
-    const PutGroupCalls *calls = PyCapsule_Import(PUT_GROUP_CALLS, 0);
-    if (calls == NULL) {
-        PyErr_Clear();
-        Py_RETURN_NONE;
-    }
-    if (count != 2) {
-        PyErr_SetString(PyExc_TypeError, "wait_in takes a group and a timeout in seconds");
-        return NULL;
-    }
-    double wait_s = PyFloat_AsDouble(args[1]);
-    if (wait_s == -1.0 && PyErr_Occurred()) {
-        return NULL;
-    }
-    if (Py_IS_TYPE(args[0], calls->type)) {
-        Py_XSETREF(self->group, Py_NewRef(args[0]));
-        self->group_calls = calls;
-        self->wait_s = wait_s;
-    }
-    Py_RETURN_NONE;
-}
-
 static int
 putter_init(Putter *self, PyObject *args, PyObject *kwargs)
 {
@@ -302,7 +257,6 @@ putter_traverse(Putter *self, visitproc visit, void *arg)
     Py_VISIT(self->born_hosts);
     Py_VISIT(self->result_type);
     Py_VISIT(self->done_status);
-    Py_VISIT(self->group);
     Py_VISIT(self->message.type);
     Py_VISIT(self->prepared.type);
     return 0;
@@ -318,7 +272,6 @@ putter_clear(Putter *self)
     Py_CLEAR(self->born_hosts);
     Py_CLEAR(self->result_type);
     Py_CLEAR(self->done_status);
-    Py_CLEAR(self->group);
     Py_CLEAR(self->message.type);
     Py_CLEAR(self->prepared.type);
     return 0;
@@ -350,7 +303,6 @@ static PyMethodDef putter_methods[] = {
      "put_prepared($self, prepared, body=None, queue_id=0, /)\n--\n\nStore a prepared message."},
     {"append_messages", (PyCFunction)(void (*)(void))putter_append_messages, METH_FASTCALL, NULL},
     {"append_encoded", (PyCFunction)(void (*)(void))putter_append_encoded, METH_FASTCALL, NULL},
-    {"wait_in", (PyCFunction)(void (*)(void))putter_wait_in, METH_FASTCALL, NULL},
     {NULL},
 };
 
@@ -381,7 +333,6 @@ prepare_puts(void)
     put_plainly_name = PyUnicode_InternFromString("put_plainly");
     put_prepared_plainly_name = PyUnicode_InternFromString("put_prepared_plainly");
     zero = PyLong_FromLong(0);
-    unsynced_name = PyUnicode_InternFromString("unsynced");
     return bits_name != NULL && note_slow_name != NULL && put_plainly_name != NULL
-           && put_prepared_plainly_name != NULL && zero != NULL && unsynced_name != NULL;
+           && put_prepared_plainly_name != NULL && zero != NULL;
 }

@@ -8,7 +8,6 @@
 #define ROCKETSTORE_PUT_H
 
 #include "_append.h"
-#include "_put_group.h"
 
 enum Field {
     TOPIC,
@@ -45,10 +44,6 @@ typedef struct {
     PyObject *done_status;
     Layout message;
     Layout prepared;
-    /* Where a put waits for its sync, if that is what it does, and how long at most. */
-    PyObject *group;
-    const PutGroupCalls *group_calls;
-    double wait_s;
     long long longest_body;
     long long host_bits;
     char never;

@@ -102,7 +102,7 @@ def _chosen() -> tuple[Any, Any]:
         except ImportError:
             return PlainQueueCell, PlainAppendState
         # One that was built of older sources knows nothing of puts, or not how they wait.
-        if hasattr(getattr(_append, "PutState", None), "wait_in"):
+        if hasattr(getattr(_append, "PutState", None), "append_encoded"):
             return _append.QueueCell, _append.AppendState
     return PlainQueueCell, PlainAppendState
 

@@ -20,11 +20,11 @@ from rocketstore.format.blank import END_FILE_MIN_BLANK_SIZE, encode_blank
 from rocketstore.format.record import MESSAGE_MAGIC_V1_SIGNED, body_crc, crc32, record_struct
 from rocketstore.message import TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
 from rocketstore.native.batch_state import COUNT_SHIFT, BatchPlan, BatchRefusal
+from rocketstore.native.group import SyncGroup
 from rocketstore.scan import kernels
 from rocketstore.storage.clock import system_clock_ms
 from rocketstore.storage.files.touch_ahead import WINDOW_BYTES, windows_ahead
 from rocketstore.storage.log.append_state import IS_COMPILED, QueueCell
-from rocketstore.storage.log.put_group import PutGroup
 from rocketstore.storage.log.whole_append import WholeAppends
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ class CommitLog(WholeAppends):
         super().__init__(clock, clock is system_clock_ms, crc32, store_host)
         self.files = files
         self.sync_flush = sync_flush
-        self.put_group = PutGroup()
+        self.put_group = SyncGroup()
         self.max_offset = files.max_offset
         self.flushed_offset = files.flushed_offset
         self._preallocator = preallocator

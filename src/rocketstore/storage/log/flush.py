@@ -5,10 +5,9 @@ without an error, file after file. After the first failed sync nothing is acknow
 kernel may have dropped the pages it could not write, so a later success would prove nothing (K-D1).
 
 How derived: GroupCommitService, FlushDiskWatcher and FlushRealTimeService of 4.9 (spec B9.1, B9.2).
-One thread syncs for all puts that came meanwhile, and `PutGroup` has them take turns with it. Where
-that is compiled, it goes round after round by itself, and what else comes of a sync (the
-checkpoint's time) is done every few of them. Why a thread and not the waiting put itself:
-docs/decisions/0002-group-commit.md.
+One thread syncs for all puts that came meanwhile, and `native.group` has them take turns with it,
+round after round; what else comes of a sync (the checkpoint's time) is done every few of them. Why a
+thread and not the waiting put itself: docs/decisions/0002-group-commit.md.
 """
 
 from __future__ import annotations

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     from rocketstore.message import Message
     from rocketstore.storage.log.commit_log import CommitLog
-    from rocketstore.storage.log.put_group import PutGroup
     from rocketstore.storage.results import PutMessageStatus
     from rocketstore.storage.running_flags import RunningFlags
 
@@ -69,16 +68,6 @@ class PlainPutState:
         self._flags = flags
         self._born_hosts = born_hosts
         self._never = False
-
-    def wait_in(self, group: PutGroup, timeout_s: float) -> None:
-        """Have the compiled puts wait for their sync in `group`; the plain ones ask the flusher.
-
-        Parameters
-        ----------
-        timeout_s
-            Longest wait; what became of the put then, `StoreWriter.unsynced` says.
-        """
-        del self, group, timeout_s
 
     def append_messages(
         self, messages: Sequence[Message], queue_id: int, longest: int

@@ -124,8 +124,6 @@ class StoreWriter(PutState):
         self._waits = waits
         self._wakes = wakes
         self._flush_timeout_s = config.sync_flush_timeout / 1000
-        if self._syncs and not self._needs_replica:
-            self.wait_in(flusher.group, self._flush_timeout_s)
 
     def stop(self) -> None:
         """Take no put any more; each gets SERVICE_NOT_AVAILABLE."""
@@ -392,16 +390,6 @@ class StoreWriter(PutState):
             # of the replica counts for more than what is said of the flush (CommitLog.handleHA).
             return PutMessageStatus.SLAVE_NOT_AVAILABLE
         return flushed
-
-    def unsynced(self, offset: int) -> PutMessageStatus:
-        """Return the status of a compiled put that waited for its sync, but not to the end.
-
-        Raises
-        ------
-        FlushFailedError
-            The sync failed.
-        """
-        return self._after_wait(offset, 0.0)
 
     def _after_wait(self, offset: int, timeout_s: float) -> PutMessageStatus:
         if self._flusher.wait_flushed(offset, timeout_s):

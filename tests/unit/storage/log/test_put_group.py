@@ -6,16 +6,14 @@ import time
 
 import pytest
 
-from rocketstore.storage.log.put_group import PlainPutGroup, PutGroup
+from rocketstore.native.group import SyncGroup
 
 FAST_S, SLOW_S = 0.0001, 0.04
 
 
-@pytest.fixture(
-    params=sorted({PlainPutGroup, PutGroup}, key=repr), ids=lambda kind: kind.__module__
-)
-def group(request):
-    made = request.param()
+@pytest.fixture
+def group():
+    made = SyncGroup()
     made.open()
     return made
 

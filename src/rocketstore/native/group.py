@@ -1,0 +1,400 @@
+"""The puts that wait for a sync, and how they take turns with the thread that syncs for them.
+
+A put appends, joins those who wait, and sleeps. The thread takes all of them, syncs, and wakes them
+one by one: each that puts again wakes the next in the moment it goes to sleep, the last one back
+the thread. So one at a time wants the interpreter's lock, and one sync serves all.
+
+Law: everyone who was taken is released, and a put that does not come back holds up nobody: after
+two looks in vain all go on at once, and for some rounds nobody waits for anybody.
+Law: a put gives up the interpreter's lock before it wakes anybody. What is done here between two
+waits needs that lock, and is a few steps long.
+
+How derived: GroupCommitService of 4.9 (spec B9.1). Why, and what it gains:
+docs/decisions/0002-group-commit.md.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import deque
+from typing import Any
+
+try:
+    import cython
+except ImportError:
+    from rocketstore.native import no_cython as cython
+
+if not cython.compiled:
+    from rocketstore.native.parking import (
+        INTERRUPTED,
+        NO_LOCK,
+        free_lock,
+        let_run,
+        new_lock,
+        now_ns,
+        open_lock,
+        run_handlers,
+        sync_file,
+        take_lock,
+    )
+
+_LOOK_NS = 250_000
+"""A put that comes back takes some 20 us; in two looks of this length somebody should have."""
+_LOOKS_IN_VAIN = 2
+"""One may be another thread's fault that held the interpreter's lock meanwhile."""
+_GATHER_NS = 2_000_000
+"""Longest wait for all to come back where syncs are fast; half a sync where they are slow."""
+_LONGEST_APART = 64
+"""Most rounds in which nobody waits for anybody before that is tried again."""
+_TURN_NS = 30_000
+"""Twice what a put takes from its wake to its next sleep; more is another thread's doing."""
+_MOST_LEFT_OUT = 64
+_NOBODY = 1_000_000_000
+"""So many never wait: the thread that syncs is awake and needs no ring."""
+
+# --- turns --------------------------------------------------------------------------------------
+
+_turn = 0
+_looks = False
+_left_out = 0
+_left_out_next = 1
+_may_look = bool(cython.compiled) and len(os.sched_getaffinity(0)) > 1
+
+
+def begin_turn(thread: int) -> None:
+    """Wait a moment while another thread runs Python, so that this one can as soon as it is up.
+
+    A courtesy, not a lock: two threads are on their way at a time, one that runs, and one that was
+    woken meanwhile, which on a virtual machine takes longer than a put. One at a time looks; after
+    looking in vain that is left out once, then twice, up to 64 times.
+    """
+    global _turn, _looks, _left_out, _left_out_next  # noqa: PLW0603 - of the process
+    if _turn != 0 and _may_look and not _looks:
+        _looks = True
+        if _left_out > 0:
+            _left_out -= 1
+        elif look_for_turn():
+            _left_out_next = 1
+        else:
+            _left_out = _left_out_next
+            _left_out_next = min(2 * _left_out_next, _MOST_LEFT_OUT)
+        _looks = False
+    _turn = thread
+
+
+def look_for_turn() -> bool:
+    """Look whether nobody runs Python; the one who does may be on this very processor."""
+    until = now_ns() + _TURN_NS
+    while _turn != 0:
+        if now_ns() >= until:
+            return False
+        let_run()
+    return True
+
+
+def end_turn(thread: int) -> None:
+    """Let the next one run Python, unless it took its turn already."""
+    global _turn  # noqa: PLW0603 - of the process
+    if _turn == thread:
+        _turn = 0
+
+
+# --- waiting ------------------------------------------------------------------------------------
+
+
+class Permit:
+    """One thread's permit to go on; it has none at first.
+
+    A permit given before anybody waits is kept, and no more than one. Who waits may have waited in
+    vain, looks at what it waited for, and waits again.
+    """
+
+    def __init__(self, offset: int = -1) -> None:
+        self.lock = new_lock()
+        self.offset = offset
+
+    def __dealloc__(self) -> None:
+        free_lock(self.lock)
+
+    def give(self) -> None:
+        """Give the permit, unless it was given already."""
+        open_lock(self.lock)
+
+    def hand_over(self, following: Permit | None, timeout_ns: int) -> bool:
+        """Give another its permit and take the own one; False when that did not come in time.
+
+        Parameters
+        ----------
+        following
+            None wakes nobody.
+        timeout_ns
+            -1 waits as long as it takes.
+        """
+        own = self.lock
+        other = NO_LOCK
+        if following is not None:
+            other = following.lock
+        thread = threading.get_ident()
+        until = now_ns() + timeout_ns
+        left = timeout_ns
+        while True:
+            with cython.nogil:
+                end_turn(thread)
+                open_lock(other)
+                outcome = take_lock(own, left)
+                begin_turn(thread)
+            if outcome != INTERRUPTED:
+                return outcome == 1
+            run_handlers()
+            other = NO_LOCK
+            if timeout_ns >= 0:
+                left = max(0, until - now_ns())
+
+
+class SyncGroup:
+    """Puts that wait for one thread, which alone calls what is below `ask`.
+
+    Attributes
+    ----------
+    flushed_offset
+        All before it is on the disk.
+    company
+        How many puts were served or waiting at the end of the last round.
+    rounds_apart
+        How many rounds will wait for nobody.
+    """
+
+    def __init__(self) -> None:
+        # Appending to a deque and taking from it need no lock of their own.
+        self._waiting: deque[Permit] = deque()
+        self._taken: deque[Permit] = deque()
+        self._served: deque[Permit] = deque()
+        self._bell = Permit()
+        self._is_rung = self._is_asked = self._is_open = False
+        self._ring_at = self._apart_next = 1
+        self.flushed_offset = -1
+        self.company = self.rounds_apart = 0
+
+    def __len__(self) -> int:
+        """Return how many wait to be served."""
+        return len(self._waiting)
+
+    # --- puts -----------------------------------------------------------------------------------
+
+    def wait(self, offset: int, timeout_s: float) -> bool:
+        """Wait until all before `offset` is on the disk, and let the next go on meanwhile.
+
+        Returns
+        -------
+        bool
+            False when nobody can say so: the time is over, or the group is closed.
+        """
+        until = now_ns() + int(max(0.0, min(timeout_s, 1e9)) * 1e9)
+        while self.flushed_offset < offset:
+            permit = Permit(offset)
+            is_over = True
+            try:
+                self._waiting.append(permit)
+                # Closing lets go of all it finds after it has said so.
+                is_over = not self._is_open or not self._join(permit, max(0, until - now_ns()))
+            finally:
+                if is_over and permit in self._waiting:
+                    self._waiting.remove(permit)
+            if is_over:
+                break
+        return bool(self.flushed_offset >= offset)
+
+    def _join(self, permit: Permit, timeout_ns: int) -> bool:
+        """Let the next of those served last go on, or the thread, and wait for the release."""
+        following = None
+        if len(self._waiting) < self._ring_at and self._served:
+            following = self._served.popleft()
+        elif not self._is_rung and (
+            len(self._waiting) >= self._ring_at or (_may_look and self._ring_at != _NOBODY)
+        ):
+            # All are here, or the last one is on its way: so should be the thread.
+            self._is_rung = True
+            following = self._bell
+        if following is None:
+            return permit.hand_over(None, timeout_ns)
+        try:
+            return permit.hand_over(following, timeout_ns)
+        except BaseException:
+            following.give()  # an interrupt: once too often is better than never
+            raise
+
+    def ask(self) -> None:
+        """Let the thread go on although nobody waits, or not everybody."""
+        self._is_asked = True
+        self._bell.give()
+
+    # --- the thread -----------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """Have puts wait from now on: there is a thread that serves them."""
+        self._is_open = True
+
+    def close(self) -> None:
+        """Release everybody, served or not; nobody waits any more."""
+        self._is_open = False
+        for permits in (self._waiting, self._taken, self._served):
+            _release(permits)
+
+    def take(self) -> int:
+        """Take all who wait to be served now; return how many they are."""
+        for _ in range(len(self._waiting)):
+            self._taken.append(self._waiting.popleft())
+        return len(self._taken)
+
+    def serve(self, flushed_offset: int) -> None:
+        """Say what is on the disk to those who were taken; `gather` or `let_go` releases them."""
+        self.flushed_offset = max(self.flushed_offset, flushed_offset)
+        self.company = len(self._taken) + len(self._waiting)
+        self._served.extend(self._taken)
+        self._taken.clear()
+        if _may_look and self._served:
+            # While it wakes up, this thread does what is left to do, and ends its turn.
+            self._served.popleft().give()
+
+    def let_go(self) -> None:
+        """Release everybody who was served, at once."""
+        _release(self._served)
+
+    def gather(self, sync_s: float) -> bool:
+        """Let go of those who were served, and wait until somebody waits: all of them, if they may.
+
+        Parameters
+        ----------
+        sync_s
+            What the last sync took.
+
+        Returns
+        -------
+        bool
+            Whether somebody asked.
+        """
+        return bool(self._gather(int(sync_s * 1e9), -1))
+
+    def rest(self, timeout_s: float) -> None:
+        """Wait until somebody waits or asks, or for a while."""
+        self._rest(int(timeout_s * 1e9))
+
+    def sync_rounds(self, sync: Any, limit: int, longest_s: float) -> float | None:
+        """Sync for all who wait and gather them again, for a while.
+
+        Parameters
+        ----------
+        sync
+            The descriptor of the file in which all wait for their bytes, or a call that syncs it.
+        limit
+            Offset of the file's end; where somebody waits for more, nothing is done.
+        longest_s
+            No round begins later than that, nor after somebody asked.
+
+        Returns
+        -------
+        float or None
+            What the last sync took, in seconds; None where none was done.
+
+        Raises
+        ------
+        OSError
+            A sync failed; whom it was for waits until the group is closed.
+        """
+        until = now_ns() + int(longest_s * 1e9)
+        descriptor = sync if isinstance(sync, int) else -1
+        thread = threading.get_ident()
+        sync_s = None
+        while True:
+            offset = self._take_within(limit)
+            if offset < 0:
+                return sync_s
+            began = now_ns()
+            end_turn(thread)
+            if descriptor < 0:
+                sync()
+            else:
+                with cython.nogil:
+                    failure = sync_file(descriptor)
+                    begin_turn(thread)
+                if failure:
+                    raise OSError(failure, os.strerror(failure))
+            ended = now_ns()
+            sync_s = (ended - began) / 1e9
+            self.serve(offset)
+            if ended >= until:
+                return sync_s
+            if self._gather(ended - began, until - ended):
+                # What was asked for is more than this; who gathers next is to hear of it.
+                self._is_asked = True
+                return sync_s
+
+    def _take_within(self, limit: int) -> int:
+        """Take all who wait, if none wants more; return up to where they do, -1 for none."""
+        farthest = -1
+        for permit in self._waiting:
+            if permit.offset > limit:
+                return -1
+            farthest = max(farthest, permit.offset)
+        self.take()
+        return farthest
+
+    def _gather(self, sync_ns: int, timeout_ns: int) -> bool:
+        if self.rounds_apart > 0:
+            self.rounds_apart -= 1
+        elif self.company > 1:
+            self._gather_company(sync_ns)
+        if self.company <= 1 or len(self._waiting) < self.company:
+            self.let_go()
+        was_asked = self._rest(timeout_ns)
+        self.let_go()
+        return was_asked
+
+    def _gather_company(self, sync_ns: int) -> None:
+        """Wake those who were served one by one until all wait again, or one stays away."""
+        waiting = self._waiting
+        began = now_ns()
+        share = sync_ns // 2
+        seen = len(waiting)
+        looks = 0
+        self._ring_at = self.company
+        if seen < self.company and not self._is_asked:
+            first = self._served.popleft() if self._served else None
+            self._sleep(first, _LOOK_NS)
+        while len(waiting) < self.company and not self._is_asked:
+            looks = 0 if len(waiting) > seen else looks + 1
+            seen = len(waiting)
+            if looks >= _LOOKS_IN_VAIN:
+                self.let_go()
+            waited = now_ns() - began
+            if waited >= share and (looks >= _LOOKS_IN_VAIN or waited >= _GATHER_NS):
+                break
+            self._sleep(None, _LOOK_NS)
+        if len(waiting) >= self.company:
+            self._apart_next = 1
+        elif 2 * len(waiting) < self.company and not self._is_asked:
+            self.rounds_apart = self._apart_next
+            self._apart_next = min(2 * self._apart_next, _LONGEST_APART)
+
+    def _sleep(self, first: Permit | None, timeout_ns: int) -> bool:
+        """Wait for a ring; `first` goes on meanwhile."""
+        is_rung = self._bell.hand_over(first, timeout_ns)
+        self._is_rung = False
+        return is_rung
+
+    def _rest(self, timeout_ns: int) -> bool:
+        """Wait until somebody waits or asks, or for a while; return whether somebody asked."""
+        self._ring_at = 1
+        while not self._waiting and not self._is_asked:
+            if not self._sleep(None, timeout_ns):
+                break
+        was_asked = self._is_asked
+        self._is_asked = False
+        self._ring_at = _NOBODY
+        return was_asked
+
+
+def _release(permits: deque[Permit]) -> None:
+    while permits:
+        permits.popleft().give()

@@ -1,3 +1,0 @@
-from rocketstore.storage.log.put_group import PlainPutGroup
-
-class PutGroup(PlainPutGroup): ...
