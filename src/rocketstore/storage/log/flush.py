@@ -6,8 +6,8 @@ kernel may have dropped the pages it could not write, so a later success would p
 
 How derived: GroupCommitService, FlushDiskWatcher and FlushRealTimeService of 4.9 (spec B9.1, B9.2).
 One thread syncs for all puts that came meanwhile, and `native.group` has them take turns with it,
-round after round; what else comes of a sync (the checkpoint's time) is done every few of them. Why a
-thread and not the waiting put itself: docs/decisions/0002-group-commit.md.
+round after round; what else comes of a sync (the checkpoint's time) is done every few of them.
+Why a thread and not the waiting put itself: docs/decisions/0002-group-commit.md.
 """
 
 from __future__ import annotations
