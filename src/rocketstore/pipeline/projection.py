@@ -79,12 +79,11 @@ def _masks(
     if options.ending_timestamp_ms is not None:
         yield columns.store_timestamp < options.ending_timestamp_ms
     if options.tags is not None:
-        yield _passing(*_distinct(columns, "tags"), options.tags.__contains__)
+        yield _passing(*distinct(columns, "tags"), options.tags.__contains__)
     if not options.has_topic_choice:
         return
-    kind = columns.sys_flag & TRANSACTION_MASK  # those two have no place in a queue
-    yield (kind != TRANSACTION_PREPARED) & (kind != TRANSACTION_ROLLBACK)
-    topics, numbers = _distinct(columns, "topic")
+    yield in_queues(columns)
+    topics, numbers = distinct(columns, "topic")
     yield _passing(topics, numbers, options.wants_topic)
 
     def in_queue(topic: str, queue_id: int) -> Mask:
@@ -100,7 +99,14 @@ def _masks(
         yield ~(outside & in_queue(*key))
 
 
-def _distinct(columns: RecordColumns, name: str) -> tuple[list[str], npt.NDArray[np.int64]]:
+def in_queues(columns: RecordColumns) -> Mask:
+    """Tell which records have a place in a queue: all but those prepared or rolled back."""
+    kind = columns.sys_flag & TRANSACTION_MASK
+    mask: Mask = (kind != TRANSACTION_PREPARED) & (kind != TRANSACTION_ROLLBACK)
+    return mask
+
+
+def distinct(columns: RecordColumns, name: str) -> tuple[list[str], npt.NDArray[np.int64]]:
     """Return the distinct texts of a column, and which of them each record has; -1 is none."""
     encoded: Any = columns.to_arrow([name]).column(0).dictionary_encode()
     numbers = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False)

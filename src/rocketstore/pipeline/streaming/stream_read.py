@@ -7,17 +7,16 @@ mount that lags) is data loss; it never makes a batch quietly smaller.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 import numpy as np
 
 from rocketstore.errors import StoreError
 from rocketstore.events import get_logger
-from rocketstore.message import TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
 from rocketstore.pipeline.files import files_at, opened
 from rocketstore.pipeline.log_read import damage_of, passed_over, scanned
 from rocketstore.pipeline.planning import SplitTask, bytes_per_task
-from rocketstore.pipeline.projection import record_batches, select
+from rocketstore.pipeline.projection import distinct, in_queues, record_batches, select
 from rocketstore.pipeline.stores import SegmentState
 from rocketstore.scan.columns import RecordColumns
 from rocketstore.units import MiB
@@ -162,19 +161,15 @@ class _SpanTable:
 
     def of(self, columns: RecordColumns) -> RecordColumns:
         """Return the records that belong to a wanted queue's range."""
-        topics_of_rows: Any = columns.to_arrow(["topic"]).column(0)
-        encoded = topics_of_rows.dictionary_encode()
-        codes = [self.topics.get(text, -1) for text in encoded.dictionary.to_pylist()]
-        numbers = encoded.indices.fill_null(len(codes)).to_numpy(zero_copy_only=False)
+        texts, numbers = distinct(columns, "topic")
+        codes = [self.topics.get(text, -1) for text in texts]
         topics: Numbers = np.array([*codes, -1], dtype=np.int64)[numbers]
         keys = topics << 32 | (columns.queue_id & 0xFFFFFFFF)
         at = np.minimum(np.searchsorted(self.keys, keys), len(self.keys) - 1)
         start, stop, low, high = self.bounds[at].T
-        kind = columns.sys_flag & TRANSACTION_MASK
         offset, physical = columns.queue_offset, columns.physical_offset
         mask = (topics >= 0) & (self.keys[at] == keys) & (offset >= start) & (offset < stop)
-        mask &= (physical >= low) & (physical <= high)
-        mask &= (kind != TRANSACTION_PREPARED) & (kind != TRANSACTION_ROLLBACK)
+        mask &= (physical >= low) & (physical <= high) & in_queues(columns)
         self.found.append((self.firsts[at] + offset)[mask])
         return RecordColumns(columns.buffer, columns.cols[mask], columns.base)
 

@@ -245,8 +245,6 @@ class Stream:
         step = bytes_per_task(sum(task.split.byte_count for task in tasks), read)
         return grouped(tasks, step, lambda task: task.split.byte_count)
 
-    # --- lines ----------------------------------------------------------------------------------
-
     def _stores(self) -> dict[str, StorePlace]:
         """Return the stores by name, which must be different."""
         stores: dict[str, StorePlace] = {}
@@ -292,8 +290,6 @@ class Stream:
             f"{', '.join(self.options.read.locations)}, found none",
             "it is left out as long as it is not there",
         )
-
-    # --- places ---------------------------------------------------------------------------------
 
     def _first_place(self, line: Line) -> Place:
         options, broker = self.options, line.store.broker_name

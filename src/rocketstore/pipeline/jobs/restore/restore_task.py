@@ -325,36 +325,41 @@ class _NewFile:
     def __init__(self, path: Path, task: LogFileTask) -> None:
         self.byte_count = 0
         self._task = task
-        self._held: list[tuple[Numbers, Any]] = []
+        self._held: list[tuple[Numbers, Numbers]] = []
         self._held_bytes = 0
+        self._content = np.empty(SLICE_BYTES, dtype=np.uint8)
+        self._in_order = np.empty(SLICE_BYTES, dtype=np.uint8)
         self.descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
         os.ftruncate(self.descriptor, task.size)
 
     def hold(self, positions: Numbers, records: Any) -> None:
         """Take records for these positions; write all that are held when it is enough."""
-        if self._held_bytes + records.nbytes > SLICE_BYTES:
+        content, _, sizes = _laid_out(records)
+        if self._held_bytes + len(content) > len(self._content):
             self.write_held()
-        self._held.append((positions, records))
-        self._held_bytes += records.nbytes
+        if len(content) > len(self._content):
+            self._content, self._in_order = np.empty_like(content), np.empty_like(content)
+        self._content[self._held_bytes :][: len(content)] = content
+        self._held.append((positions, sizes))
+        self._held_bytes += len(content)
 
     def write_held(self) -> None:
         """Write the records that are held, neighbours by one call."""
         if not self._held:
             return
-        positions = np.concatenate([positions for positions, _ in self._held])
-        content, starts, sizes = _laid_out(pa.concat_arrays([one for _, one in self._held]))
+        positions, sizes = (np.concatenate(one) for one in zip(*self._held, strict=True))
         self._held, self._held_bytes = [], 0
         order = np.argsort(positions)
+        starts = np.cumsum(sizes) - sizes
         positions, sizes = positions[order], sizes[order]
-        in_order = np.empty_like(content)
-        kernels.copy_slices(content, starts[order], sizes, in_order)
+        kernels.copy_slices(self._content, starts[order], sizes, self._in_order)
         if not self._task.is_whole:
             stated = (positions + self._task.base).astype(">i8").view(np.uint8)
-            in_order[_stated_places(sizes)] = stated.reshape(-1, 8)
+            self._in_order[_stated_places(sizes)] = stated.reshape(-1, 8)
         breaks = np.flatnonzero(positions[1:] != positions[:-1] + sizes[:-1]) + 1
         starts = np.append(np.int64(0), np.cumsum(sizes))
         for begin, end in itertools.pairwise((0, *breaks.tolist(), len(order))):
-            stretch = in_order[int(starts[begin]) : int(starts[end])]
+            stretch = self._in_order[int(starts[begin]) : int(starts[end])]
             self.write(int(positions[begin]), stretch.data)
 
     def write(self, position: int, content: bytes | memoryview) -> None:
