@@ -11,7 +11,7 @@ from pyarrow import parquet
 from rocketstore import pipeline
 from rocketstore.cli.application import run
 from rocketstore.errors import StoreError
-from rocketstore.pipeline.jobs.audit import audit_job, audit_plan
+from rocketstore.pipeline.jobs.audit import audit_job
 from rocketstore.storage.audit.verify import verify_store
 from support.audit_runs import audited, keys
 from support.golden_stores import golden_store
@@ -82,17 +82,13 @@ def test_a_place_that_is_no_store_needs_no_spark(monkeypatch, tmp_path, capsys):
 
 
 def test_what_a_task_cannot_read_is_said_in_its_words(spark, damaged, monkeypatch):
-    real = audit_job.find_places
+    real = audit_job.plan_tasks
 
-    def places_elsewhere(location, config):
-        places = real(location, config)
-        log = places.log._replace(
-            files=tuple(file._replace(path=f"{file.path}/x") for file in places.log.files)
-        )
-        object.__setattr__(places, "log", log)
-        return places
+    def elsewhere(*arguments):
+        common, tasks, wrong = real(*arguments)
+        moved = [tuple(one._replace(path=f"{one.path}/x") for one in task.cuts) for task in tasks]
+        return common, [t._replace(cuts=c) for t, c in zip(tasks, moved, strict=True)], wrong
 
-    monkeypatch.setattr(audit_job, "find_places", places_elsewhere)
-    monkeypatch.setattr(audit_plan, "data_stop", lambda _places, file: file.size)
+    monkeypatch.setattr(audit_job, "plan_tasks", elsewhere)
     with pytest.raises(StoreError, match="cannot be read: Not a directory"):
         pipeline.audit(spark, damaged)

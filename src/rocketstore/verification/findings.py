@@ -30,15 +30,10 @@ _N, _W, _D = Severity
 
 
 class Kind(NamedTuple):
-    """A kind of finding.
-
-    Weight and remedy (what to do, or what repair does) hold unless the case says otherwise; `means`
-    is the row of the reference table.
-    """
+    """A kind of finding: weight, and what to do or what repair does, unless others are given."""
 
     severity: Severity
     action: str
-    means: str
 
 
 _BRING_BACK: Final = "bring back what the link points to, or remove the link and repair the store"
@@ -47,123 +42,61 @@ _AGAIN: Final = "repair makes the index again"
 _NOTHING: Final = "nothing to do"
 
 KINDS: Final = {
-    "log-damage": Kind(
-        _D,
-        "it stays as it is; entries of lost records keep their places",
-        "bytes inside the log that are no record: the reason says what broke",
-    ),
+    "log-damage": Kind(_D, "it stays as it is; entries of lost records keep their places"),
     "log-hole": Kind(
         _D,
-        "bring the file back; a 4.9 broker that dispatches across it again hangs there. "
-        "If it lies on another disk: --set storePathCommitLog=…",
-        "a log file is missing; `offset` is physical",
+        "bring the file back; a 4.9 broker that dispatches across it again hangs there. If "
+        "it lies on another disk: --set storePathCommitLog=…",
     ),
-    "log-tail": Kind(
-        _W,
-        "the next opening, or repair, keeps a copy and zeroes it",
-        "bytes after the last record that are no record",
-    ),
-    "log-leftover": Kind(
-        _W,
-        "repair keeps a copy and zeroes them, if it judges alike",
-        "whole records that an earlier, longer log left; not messages",
-    ),
-    "log-doubtful": Kind(
-        _W, "kept as messages", "records kept in doubt; the reason says what speaks against them"
-    ),
-    "log-empty": Kind(_D, "bring the files back", "there is no log file (a note without entries)"),
-    "log-file-…": Kind(_W, "", "a log file's length, name or place is wrong"),
-    "queue-file-…": Kind(_W, "", "a queue file's length, name or place is wrong"),
-    "queue-missing": Kind(
-        _D,
-        "the next opening after a crash, or repair, writes them",
-        "records without their entry",
-    ),
-    "queue-wrong": Kind(
-        _D,
-        "repair replaces them",
-        "entries that point at no intact record of this queue and number (a warning at its end)",
-    ),
-    "queue-unwritten": Kind(
-        _D, "repair puts fillers there", "zeros between entries, where 4.9 takes the queue to end"
-    ),
+    "log-tail": Kind(_W, "the next opening, or repair, keeps a copy and zeroes it"),
+    "log-leftover": Kind(_W, "repair keeps a copy and zeroes them"),
+    "log-doubtful": Kind(_W, "kept as messages"),
+    "log-empty": Kind(_D, "bring the files back"),
+    "queue-missing": Kind(_D, "the next opening after a crash, or repair, writes them"),
+    "queue-wrong": Kind(_D, "repair replaces them"),
+    "queue-unwritten": Kind(_D, "repair puts fillers there"),
     "queue-beyond-log": Kind(
-        _D,
-        "bring the file back; else the next opening, or repair, keeps their places only",
-        "entries that point past the last CommitLog file: a file of messages is gone",
+        _D, "bring the file back; else the next opening, or repair, keeps their places only"
     ),
-    "queue-hole": Kind(
-        _D, _KEEPS, "entries, or fillers, that keep the places of records lost inside the log"
-    ),
+    "queue-hole": Kind(_D, _KEEPS),
     "queue-stale": Kind(
-        _D,
-        "the next opening, or repair, keeps their places and gives no number again",
-        "entries that point at or past the end of the log: their records are lost",
+        _D, "the next opening, or repair, keeps their places and gives no number again"
     ),
-    "queue-kept": Kind(
-        _D,
-        "no number is given again; a get will step over them",
-        "places given out to messages that were lost with the end of the log",
-    ),
-    "queue-conflict": Kind(
-        _W, "the entries stay", "several records claim one place; the first one has it"
-    ),
-    "queue-gap": Kind(
-        _W,
-        "repair puts fillers there",
-        "queue offsets that no record states and for which nothing stands in the queue",
-    ),
+    "queue-kept": Kind(_D, "no number is given again; a get will step over them"),
+    "queue-conflict": Kind(_W, "the entries stay"),
+    "queue-gap": Kind(_W, "repair puts fillers there"),
     "queue-impossible": Kind(
-        _D,
-        "they get no entry; store scan shows them, and their bodies are intact",
-        "records whose queue offset cannot be, because so many messages do not fit before them; "
-        "a warning: records of a topic that cannot be a directory",
+        _D, "they get no entry; store scan shows them, and their bodies are intact"
     ),
     "queue-ext": Kind(
         _N,
         "nothing to do here: reads take tags from the records; entries that repair writes "
         "hold the hash of the tags and need no extension",
-        "files of a queue extension (`consumequeue_ext`): neither checked nor made again",
     ),
-    "queue-filler": Kind(_N, _NOTHING, "fillers, which only keep places"),
-    "index-header": Kind(_D, _AGAIN, "the header of an index file contradicts its items"),
-    "index-length": Kind(_D, _AGAIN, "an index file of a wrong length"),
-    "index-item": Kind(_D, _AGAIN, "an item whose hash is negative"),
-    "index-chain": Kind(_D, _AGAIN, "items that link to a wrong one"),
-    "index-slot": Kind(_D, _AGAIN, "slots that name a wrong item"),
-    "index-order": Kind(
-        _D, _AGAIN, "items that are not in the log's order; nothing else is said of the index then"
-    ),
-    "index-wrong": Kind(_D, _AGAIN, "items that name no record with that key"),
-    "index-stale": Kind(_W, _AGAIN, "items that name records past the log's end"),
-    "index-missing": Kind(_W, _AGAIN, "keys without an item; lookups stay right"),
-    "index-extra": Kind(_W, "move it away", "a file that is no index file"),
-    "checkpoint": Kind(
-        _W,
-        "repair writes it again; until then recovery goes back further",
-        "broken, or a note: there is none",
-    ),
+    "queue-filler": Kind(_N, _NOTHING),
+    "index-header": Kind(_D, _AGAIN),
+    "index-length": Kind(_D, _AGAIN),
+    "index-item": Kind(_D, _AGAIN),
+    "index-chain": Kind(_D, _AGAIN),
+    "index-slot": Kind(_D, _AGAIN),
+    "index-order": Kind(_D, _AGAIN),
+    "index-wrong": Kind(_D, _AGAIN),
+    "index-stale": Kind(_W, _AGAIN),
+    "index-missing": Kind(_W, _AGAIN),
+    "index-extra": Kind(_W, "move it away"),
+    "checkpoint": Kind(_W, "repair writes it again; until then recovery goes back further"),
     "checkpoint-ahead": Kind(
-        _W,
-        "the end of the log is lost, or its clock was set back: compare with a replica",
-        "the checkpoint tells of flushed messages that the log does not have",
+        _W, "the end of the log is lost, or its clock was set back: compare with a replica"
     ),
-    "table": Kind(_W, "", "a JSON table, or its backup, cannot be read; damage where both cannot"),
+    "table": Kind(_W, ""),
     "consumer-ahead": Kind(
-        _W,
-        "messages were lost, or the offset is wrong: reset it, or the group waits",
-        "a consumer, or a delay level, stands past the end of its queue",
+        _W, "messages were lost, or the offset is wrong: reset it, or the group waits"
     ),
-    "consumer-behind": Kind(
-        _N,
-        "nothing to do; messages before expired unread by this group",
-        "a consumer, or a delay level, stands before what is left of its queue",
-    ),
-    "abort": Kind(
-        _N, "the next opening recovers the store", "the last writer did not end in order"
-    ),
+    "consumer-behind": Kind(_N, "nothing to do; messages before expired unread by this group"),
+    "abort": Kind(_N, "the next opening recovers the store"),
 }
-"""Every kind that verify and audit report; ``…`` stands for what is wrong with the file."""
+"""Every kind that verify and audit report; docs/guide/repair.md says what each means. Files of the
+log or a queue have kinds of their own, see `file_finding`."""
 
 INDEX_REBUILT: Final = frozenset(
     kind for kind, one in KINDS.items() if kind.startswith("index-") and one.action == _AGAIN

@@ -24,7 +24,7 @@ from rocketstore.format.queue_entry import (
 from rocketstore.format.record import FIXED_SIZE
 from rocketstore.scan import kernels
 from rocketstore.verification import runs
-from rocketstore.verification.findings import KINDS, Finding, Severity, finding
+from rocketstore.verification.findings import Finding, Severity, finding
 from rocketstore.verification.unbacked import (
     TAIL_KINDS,
     Unbacked,
@@ -416,19 +416,25 @@ def _numbers_findings(queue: QueueView) -> Iterator[Finding]:
         yield _found(queue, "queue-impossible", (0, 0), reason)._replace(physical_offset=at)
 
 
+_REASONS: Final = {
+    UnbackedKind.LOST: "entries of records that are lost in a damaged range of the log",
+    UnbackedKind.WRONG: "entries that point at no intact record of this queue and number",
+    UnbackedKind.FILLER: "fillers, which only keep places",
+    UnbackedKind.UNWRITTEN: "zeros between entries, where 4.9 takes the queue to end",
+    UnbackedKind.KEPT: "places given out to messages that were lost with the end of the log",
+    UnbackedKind.STALE: "entries that point at or past the end of the log: their records are lost",
+    UnbackedKind.BEYOND: "entries that point past the last log file: a file of messages is gone",
+}
+
+
 def _run_finding(queue: QueueView, run: Unbacked) -> Finding:
-    kind = f"queue-{run.kind.value}"
-    reason, severity = KINDS[kind].means, None
-    if run.kind is UnbackedKind.LOST:
-        reason = "entries of records that are lost in a damaged range of the log"
+    kind, reason = f"queue-{run.kind.value}", _REASONS[run.kind]
     # Those before a queue's first message are its normal beginning.
-    elif run.kind is UnbackedKind.FILLER and runs.holds(queue.backed, run.start - 1):
+    if run.kind is UnbackedKind.FILLER and runs.holds(queue.backed, run.start - 1):
         kind, reason = "queue-hole", "fillers that keep the places of lost records"
-    elif run.kind is UnbackedKind.WRONG:
-        reason = "entries that point at no intact record of this queue and number"
-        severity = Severity.WARNING if run.is_tail else None
     found = _found(queue, kind, (run.start, run.stop), reason)
-    return found if severity is None else found._replace(severity=severity)
+    is_mild = run.kind is UnbackedKind.WRONG and run.is_tail
+    return found._replace(severity=Severity.WARNING) if is_mild else found
 
 
 def _found(queue: QueueView, kind: str, span: tuple[int, int], reason: str) -> Finding:

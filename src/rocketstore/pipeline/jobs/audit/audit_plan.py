@@ -58,7 +58,6 @@ from rocketstore.pipeline.stores import (
     offset_files,
     store_with_log,
 )
-from rocketstore.scan.split import SegmentFile, plan_splits
 from rocketstore.units import QueueKey
 from rocketstore.verification.expectation import delay_array
 from rocketstore.verification.file_rules import FileProblem
@@ -279,17 +278,16 @@ def log_cuts(places: StorePlaces, max_split_bytes: int) -> list[tuple[Cut, ...]]
 
     There is at least one, for the index's sake.
     """
-    size = places.sizes.commit_log_file_bytes
+    if max_split_bytes < 1:
+        raise ValueError(f"max_split_bytes: expected at least 1, found {max_split_bytes}")
     cuts = []
-    for file in places.log.files:
-        stop = data_stop(places, file)
-        # Cut where the whole file would be cut, however much of it is written.
-        for cut in plan_splits([SegmentFile(file.path, file.base, size)], max_split_bytes):
-            if cut.start < stop:
-                known = None if places.is_live else stop
-                cuts.append(
-                    Cut(file.path, file.base, cut.start, min(cut.stop, stop), file.size, known)
-                )
+    for base, size, path in places.log.files:
+        with opened(places.files, path) as file:
+            stop = min(file.data_stop(size), size)
+        known = None if places.is_live else stop
+        for start in range(0, stop, max_split_bytes):
+            end = min(start + max_split_bytes, stop)
+            cuts.append(Cut(path, base, start, end, size, known))
     cuts = cuts or [Cut("", places.log.first, 0, 0, 0, 0)]
     edges = [places.log.first, *(cut.base + cut.start for cut in cuts[1:]), _LAST]
     cuts = [
@@ -297,12 +295,6 @@ def log_cuts(places: StorePlaces, max_split_bytes: int) -> list[tuple[Cut, ...]]
         for cut, (start, stop) in zip(cuts, pairwise(edges), strict=True)
     ]
     return grouped(cuts, max_split_bytes, lambda cut: cut.stop - cut.start)
-
-
-def data_stop(places: StorePlaces, file: StoreFile) -> int:
-    """Return a position past which a file of the log is known to be zeros."""
-    with opened(places.files, file.path) as source:
-        return min(source.data_stop(file.size), file.size)
 
 
 def _index_files(places: StorePlaces) -> tuple[list[Finding], list[IndexFile]]:

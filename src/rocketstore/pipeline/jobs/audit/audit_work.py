@@ -81,11 +81,6 @@ class FileRow(NamedTuple):
         """Offset of the first byte, 0 without files."""
         return self.files[0].base if self.files else 0
 
-    @property
-    def stop(self) -> int:
-        """Offset past the last byte there is room for, 0 without files."""
-        return self.files[-1].stop if self.files else 0
-
 
 def row_of(listings: Iterable[Iterable[FileEntry]], file_size: int) -> FileRow:
     """Return the files that were listed, each of which should have `file_size` bytes."""
