@@ -27,6 +27,7 @@ from rocketstore.pipeline.jobs.archive.archive_table import (
     EXTENTS,
     MESSAGES,
     Archive,
+    LastRecord,
     Run,
     run_id,
 )
@@ -36,13 +37,12 @@ from rocketstore.pipeline.jobs.archive.archive_task import (
     TaskFiles,
     WrittenFile,
     archive_task,
-    record_hash,
 )
 from rocketstore.pipeline.jobs.execution import map_tasks, plain_failure
 from rocketstore.pipeline.jobs.publishing import plain_write_errors
 from rocketstore.pipeline.log_read import scanned
 from rocketstore.pipeline.options import parse_options
-from rocketstore.pipeline.planning import SplitTask, tasks_of
+from rocketstore.pipeline.planning import SplitTask, segment_at, tasks_of
 from rocketstore.pipeline.stores import (
     SegmentState,
     configured_log,
@@ -50,6 +50,7 @@ from rocketstore.pipeline.stores import (
     list_segments,
     log_option,
 )
+from rocketstore.scan.split import LOOKBACK_BYTES
 from rocketstore.units import MiB
 
 if TYPE_CHECKING:
@@ -98,6 +99,7 @@ class LogPlan(NamedTuple):
     end: int
     gap: tuple[int, int] | None
     is_compared: bool
+    last_record: LastRecord
     segments: list[Segment]
     log: list[SplitTask]
     kept: list[tuple[str, SplitTask]]
@@ -139,9 +141,7 @@ def archive(
     StoreFullError
         The archive's disk is full.
     """
-    if max_split_bytes < 1:
-        raise ConfigError(f"max_split_bytes: expected at least 1, found {max_split_bytes}")
-    place, location = _one_store(store, config), str(target)
+    place, location = _one_store(store, config, max_split_bytes), str(target)
     files, root = files_at(location)
     if files.list(f"{root}/{COMMIT_LOG_DIRECTORY}"):
         raise ConfigError(
@@ -182,9 +182,12 @@ def archive(
     )
 
 
-def _one_store(location: str | Path, config: StoreConfig | None) -> StorePlace:
-    directories = configured_log(str(location), config)
-    places = find_stores(parse_options({"path": str(location)} | log_option(directories)))
+def _one_store(
+    location: str | Path, config: StoreConfig | None, max_split_bytes: int
+) -> StorePlace:
+    given = {"path": str(location), "maxSplitBytes": str(max_split_bytes)}
+    given |= log_option(configured_log(str(location), config))
+    places = find_stores(parse_options(given))
     if len(places) != 1:
         raise ConfigError(
             f"{location} holds {len(places)} stores, and a run is of one",
@@ -205,8 +208,9 @@ def plan_run(store: StorePlace, last: Run | None) -> LogPlan:
     begin, gap = (first, None) if last is None else (last.end, None)
     if last is not None and segments and first > last.end:
         begin, gap = first, (last.end, first)
-    ends = ((one, _end_in(store, one)) for one in reversed(segments))
-    log_end = next((end for one, end in ends if end > one.base), first)
+    none = first, (0, 0, "") if last is None else last.last_record
+    ends = (_end_in(store, one) for one in reversed(segments))
+    log_end, record = next((found for found in ends if found is not None), none)
     is_compared = last is not None and _compare(store, segments, last, log_end)
     end = max(begin, log_end)
     log, kept = [], []
@@ -237,6 +241,7 @@ def plan_run(store: StorePlace, last: Run | None) -> LogPlan:
         end=end,
         gap=gap,
         is_compared=is_compared,
+        last_record=record or none[1],
         segments=reaching,
         log=[one for one in log if one.start < one.stop],
         kept=[(kind, one) for kind, one in kept if one.start < one.stop],
@@ -257,33 +262,40 @@ def _data_stop(store: StorePlace, segment: Segment) -> int:
         return min(file.data_stop(segment.size), segment.size, segment.file_size)
 
 
-def _end_in(store: StorePlace, segment: Segment) -> int:
-    """Return the physical offset after the last record or BLANK of a file, else its begin."""
-    stop, end = _data_stop(store, segment), segment.base
-    if stop:
-        with opened(files_at(store.location)[0], segment.path) as file:
-            # From the last believable record before the zeros: some megabytes, not the file.
-            for batch in scanned(SplitTask(store, segment, stop, stop, data_stop=stop), file):
-                end = batch.end_of_data
-    return end
+def _end_in(store: StorePlace, segment: Segment) -> tuple[int, LastRecord | None] | None:
+    """Return the physical offset after the last record or BLANK of a file, and that record."""
+    stop, end, record = _data_stop(store, segment), segment.base, None
+    # Some megabytes before the zeros, not the file.
+    tail = SplitTask(store, segment, max(0, stop - LOOKBACK_BYTES), stop, data_stop=stop)
+    with opened(files_at(store.location)[0], segment.path) as file:
+        for batch in scanned(tail, file) if stop else ():
+            end, columns = batch.end_of_data, batch.columns
+            if len(columns):
+                at, size = int(columns.physical_offset[-1]), int(columns.size[-1])
+                record = at, size, _hash(file.read(at - segment.base, size))
+    return (end, record) if end > segment.base else None
+
+
+def _hash(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
 
 
 def _compare(store: StorePlace, segments: Sequence[Segment], last: Run, end: int) -> bool:
     """Compare the last archived record with the log; return whether it was there."""
     difference = f"the log ends at physical offset {end}, the archive at {last.end}"
     if end >= last.end:
-        if not last.last_size or last.last_offset < segments[0].base:
+        offset, size, expected = last.last_record
+        if not size or offset < segments[0].base:
             return False
-        found = "nothing, its file is missing"
-        for one in segments:
-            if 0 <= last.last_offset - one.base < one.file_size:
-                files, at = files_at(store.location)[0], last.last_offset - one.base
-                found = record_hash(read_part(files, one.path, at, last.last_size))
-        if found == last.last_sha256:
+        one, found = segment_at(segments, offset), "nothing, its file is missing"
+        if one is not None:
+            files, _ = files_at(store.location)
+            found = _hash(read_part(files, one.path, offset - one.base, size))
+        if found == expected:
             return True
         difference = (
-            f"the record at physical offset {last.last_offset}, {last.last_size} bytes: expected "
-            f"SHA-256 {last.last_sha256}, found {found}"
+            f"the record at physical offset {offset}, {size} bytes: expected SHA-256 {expected}, "
+            f"found {found}"
         )
     raise ArchiveError(
         f"{store.location} is not the store that was archived as broker {store.broker_name}, or "
@@ -307,27 +319,28 @@ def _commit(
             f"physical offset {plan.begin} to {plan.end}, found {covered}; nothing was archived",
             hint="run the archive again",
         )
-    newest = max(found, key=lambda one: one.last_offset + one.last_size, default=None)
-    record = None
-    if newest is not None and newest.last_size:
-        record = newest.last_offset, newest.last_size, newest.last_sha256
-    elif last is not None:
-        record = last.last_offset, last.last_size, last.last_sha256
-    run = Run(
-        task.run,
-        0 if last is None else last.number,
-        plan.begin,
-        plan.end,
-        *(record or (0, 0, "")),
-        beside=plan.beside,
-    )
+    previous = 0 if last is None else last.number
+    run = Run(task.run, previous, plan.begin, plan.end, plan.last_record, plan.beside)
     with plain_write_errors(tables.location, kind=ArchiveError), TaskFiles(task) as written:
         _add_known(written, plan, run)
         found += written.close()
     broker = task.store.broker_name
     number = {run_id(broker): task.run}
-    tables.commit(EXTENTS, broker, number, _added(found, EXTENTS))
-    tables.commit(MESSAGES, broker, number | {broker: plan.end}, _added(found, MESSAGES))
+    now_ms = time.time_ns() // 1_000_000
+    for name, marks in (EXTENTS, number), (MESSAGES, number | {broker: plan.end}):
+        added = [
+            AddAction(
+                path=one.path,
+                size=one.size,
+                partition_values={DAY: one.day} if name == MESSAGES else {},
+                modification_time=now_ms,
+                data_change=True,
+                stats=one.stats,
+            )
+            for one in found
+            if one.table == name
+        ]
+        tables.commit(name, broker, marks, added)
 
 
 def _add_known(written: TaskFiles, plan: LogPlan, run: Run) -> None:
@@ -345,19 +358,3 @@ def _add_known(written: TaskFiles, plan: LogPlan, run: Run) -> None:
             part = content[at : at + EXTENT_BYTES]
             place = {"name": name, "physicalOffset": at, "size": len(part)}
             written.add_extent({"kind": "config", **place, "content": part})
-
-
-def _added(files: Sequence[WrittenFile], table: str) -> list[AddAction]:
-    now_ms = time.time_ns() // 1_000_000
-    return [
-        AddAction(
-            path=one.path,
-            size=one.size,
-            partition_values={DAY: one.day} if table == MESSAGES else {},
-            modification_time=now_ms,
-            data_change=True,
-            stats=one.stats,
-        )
-        for one in files
-        if one.table == table
-    ]

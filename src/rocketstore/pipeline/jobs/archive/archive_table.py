@@ -118,22 +118,23 @@ STATISTICS: Final = {
 """Columns of which the tables keep least and greatest values per file."""
 
 
+LastRecord = tuple[int, int, str]
+"""Physical offset, size and SHA-256 of a log's last record; 0 bytes when there is none."""
+
+
 class Run(msgspec.Struct, rename="camel", frozen=True):
     """A run: it archived the log of a broker from `begin` to `end`.
 
-    `previous` is the number of the run before it that counts, 0 for none. `last_offset` and what
-    follows are of the last record up to `end`, which the next run compares with the log; 0 bytes
-    when there is none. `beside` is the SHA-256 of what else is archived: sizes of files, what
-    stands after the log's end, the JSON tables.
+    `previous` is the number of the run before it that counts, 0 for none. The next run compares
+    `last_record` with the log. `beside` is the SHA-256 of what else is archived: sizes of files,
+    what stands after the log's end, the JSON tables.
     """
 
     number: int
     previous: int
     begin: int
     end: int
-    last_offset: int
-    last_size: int
-    last_sha256: str
+    last_record: LastRecord
     beside: str
 
 

@@ -12,7 +12,6 @@ the disk before it is reported; what is not committed is never read.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import uuid
 from collections import Counter
@@ -121,10 +120,7 @@ class ArchiveTask(NamedTuple):
 
 
 class WrittenFile(NamedTuple):
-    """A Parquet file: what its commit needs, and what it has of the log.
-
-    `last_offset` and what follows are of the last record of the task, in a file of messages.
-    """
+    """A Parquet file: what its commit needs, and what it has of the log."""
 
     table: str
     path: str
@@ -135,12 +131,9 @@ class WrittenFile(NamedTuple):
     record_bytes: int = 0
     extent_bytes: int = 0
     damaged_bytes: int = 0
-    last_offset: int = 0
-    last_size: int = 0
-    last_sha256: str = ""
 
 
-_TEXTS: Final = ("table", "path", "day", "stats", "last_sha256")
+_TEXTS: Final = ("table", "path", "day", "stats")
 RESULT_SCHEMA: Final = ", ".join(
     f"{one} {'STRING' if one in _TEXTS else 'BIGINT'}" for one in WrittenFile._fields
 )
@@ -257,7 +250,6 @@ class TaskFiles:
         self._files: list[TableFile] = []
         self._days: dict[int, TableFile] = {}
         self._done: list[WrittenFile] = []
-        self._last: dict[str, Any] = {}
         self._extents: list[dict[str, object]] = []
         self._held_bytes = self._log_bytes = self._damaged_bytes = 0
         self._extent_file: TableFile | None = None
@@ -274,9 +266,6 @@ class TaskFiles:
         """Write the records of a window, sorted by day, topic, queue and offset."""
         if not len(columns):
             return
-        offset, size = int(columns.physical_offset[-1]), int(columns.size[-1])
-        digest = record_hash(columns.buffer[offset - columns.base :][:size].data)
-        self._last = {"last_offset": offset, "last_size": size, "last_sha256": digest}
         days, topics = _days(columns.store_timestamp), _topic_order(columns)
         order = np.lexsort(
             (columns.physical_offset, columns.queue_offset, columns.queue_id, topics, days)
@@ -340,17 +329,11 @@ class TaskFiles:
         """End the files, and return them."""
         if self._extents:
             self._write_extents()
-        self._done += [file.close() for file in self._days.values()]
-        found = [one._replace(**self._last) for one in self._done]
+        found = self._done + [file.close() for file in self._days.values()]
         if self._extent_file is not None:
             written, damaged = self._extent_file.close(), self._damaged_bytes
             found.append(written._replace(extent_bytes=self._log_bytes, damaged_bytes=damaged))
         return found
-
-
-def record_hash(content: bytes | memoryview) -> str:
-    """Return what tells a record from any other."""
-    return hashlib.sha256(content).hexdigest()
 
 
 def _row_groups(
