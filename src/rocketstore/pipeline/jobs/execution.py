@@ -1,9 +1,8 @@
-"""Spread tasks over Spark's workers; what they say is a DataFrame.
+"""Spread tasks over Spark's workers, classic or Connect; what they say is a DataFrame.
 
 A task is any picklable value; the work on it is a function of this package, so that a worker finds
 it by name. Each task travels in a row of its own, so what a worker is sent grows with its task and
-not with how many there are. Everything here runs on a classic session, on Spark Connect and on a
-cluster alike: no RDD, no ``sparkContext``.
+not with how many there are.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from __future__ import annotations
 import pickle
 import re
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from rocketstore import errors
 from rocketstore.errors import RocketStoreError, SparkJobError
@@ -23,16 +22,14 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-Task = TypeVar("Task")
-
 _RAISED: Final = re.compile(r"^(?:\w+\.)*(\w+Error): (.+)", re.MULTILINE)
 """The last line of a Python traceback, as Spark hands it on inside its own message."""
 
 
 def map_tasks(
     spark: SparkSession,
-    tasks: Sequence[Task],
-    work: Callable[[Task], Iterator[pa.RecordBatch]],
+    tasks: Sequence[Any],
+    work: Callable[[Any], Iterator[pa.RecordBatch]],
     schema: str,
 ) -> DataFrame:
     """Return what `work` yields of every task as a DataFrame; nothing runs before it is used.
@@ -57,14 +54,9 @@ def task_rows(spark: SparkSession, tasks: Sequence[object]) -> Any:
     """Return a DataFrame with a row for each task, in a partition of its own; see `unpacked`."""
     import pyarrow as pa  # noqa: PLC0415 - an import of this package loads no Arrow
 
-    rows = pa.table(
-        {
-            "number": pa.array(range(len(tasks)), pa.int32()),
-            "task": pa.array(
-                [pickle.dumps(task, pickle.HIGHEST_PROTOCOL) for task in tasks], pa.binary()
-            ),
-        }
-    )
+    numbers = pa.array(range(len(tasks)), pa.int32())
+    pickled = pa.array([pickle.dumps(task, pickle.HIGHEST_PROTOCOL) for task in tasks], pa.binary())
+    rows = pa.table({"number": numbers, "task": pickled})
     return spark.createDataFrame(rows).repartitionById(max(1, len(tasks)), "number")
 
 
@@ -115,9 +107,7 @@ def worker_error(text: str) -> RocketStoreError | None:
 
 def _reason(text: str) -> str:
     """Return the one line of Spark's message that says why."""
-    raised = _RAISED.findall(text)
-    if raised:
+    if raised := _RAISED.findall(text):
         return ": ".join(raised[-1])
     aborted = re.search(r"Job aborted due to stage failure: .+", text)
-    lines = [line for line in text.splitlines() if line.strip()]
-    return aborted[0] if aborted else lines[0] if lines else "no reason"
+    return aborted[0] if aborted else text.strip().partition("\n")[0]

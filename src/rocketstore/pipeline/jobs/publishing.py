@@ -1,8 +1,7 @@
 """A directory that appears under its name as a whole: the way in which jobs publish what they make.
 
-On a disk it is written beside its place and renamed, as POSIX and NFS promise it. On an object
-store nothing is renamed: it is written in its place, and ``_SUCCESS`` comes last, as Spark's own
-writers have it.
+On a disk it is written beside its place and renamed; on an object store in its place, and
+``_SUCCESS`` comes last, as Spark's own writers have it.
 
 Law: what a killed job left is never taken for a result, and never deleted by another run, which
 cannot tell whether its writer still lives.
@@ -98,8 +97,5 @@ def plain_write_errors(
         what = f"{place} cannot be written: {error.strerror or error}; {outcome}"
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise StoreFullError(what, hint="make room and run it again") from error
-        hint = (
-            "let the users that run Spark's driver and workers write there; it has to be where all "
-            "of them see it under one path"
-        )
+        hint = "Spark's driver and workers must see the place under one path, and may write there"
         raise kind(what, hint=hint) from error

@@ -172,7 +172,7 @@ def archive(
         run=number,
         begin=plan.begin,
         end=plan.end,
-        records=sum(one.records for one in messages),
+        records=sum(one.rows for one in messages),
         record_bytes=sum(one.record_bytes for one in messages),
         damaged_bytes=sum(one.damaged_bytes for one in found),
         file_count=len(messages),

@@ -42,13 +42,11 @@ from rocketstore.pipeline.log_read import damage_of, scanned
 from rocketstore.pipeline.projection import FIRST_TIMESTAMP_MS, LAST_TIMESTAMP_MS, record_batches
 from rocketstore.scan import kernels
 from rocketstore.scan.arrow import binary_slices
-from rocketstore.scan.columns import BORN_HOST_V6, STORE_HOST_V6, RecordColumns
+from rocketstore.scan.columns import RecordColumns
 from rocketstore.units import ByteRange, MiB
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-
-    import numpy.typing as npt
 
     from rocketstore.pipeline.files import OpenFile
     from rocketstore.pipeline.planning import SplitTask
@@ -76,8 +74,6 @@ _EXTENT_ROWS: Final = 1024
 _NO_DAY_NAME: Final = "__HIVE_DEFAULT_PARTITION__"
 _DAY_MS: Final = 86_400_000
 _NO_DAY: Final = np.iinfo(np.int64).min
-_BORN_HOST_AT, _HEAD_BYTES, _V6_BYTES = 48, 88, 12
-"""Of a record; it has the last more for each host that has an address of IPv6."""
 
 _DELTA: Final = "DELTA_BINARY_PACKED"
 _ENCODINGS: Final = {
@@ -127,8 +123,8 @@ class WrittenFile(NamedTuple):
     day: str | None
     size: int
     stats: str
-    records: int = 0
-    record_bytes: int = 0
+    rows: int
+    record_bytes: int
     extent_bytes: int = 0
     damaged_bytes: int = 0
 
@@ -173,7 +169,7 @@ class TableFile:
     """A Parquet file of one of the tables, under a name of its own."""
 
     def __init__(self, task: ArchiveTask, table: str, day: str | None = None) -> None:
-        self.records = self.record_bytes = self._sent = 0
+        self.record_bytes = self._sent = 0
         self._table, self._day = table, day
         name = f"part-{task.number:05d}-{uuid.uuid4().hex}.parquet"
         self._path = f"{DAY}={day or _NO_DAY_NAME}/{name}" if table == MESSAGES else name
@@ -207,10 +203,10 @@ class TableFile:
         if self._local is not None:
             for path in (self._local, self._local.parent, self._local.parent.parent):
                 sync_path(path)
-        stats = _statistics(self._footers[0], STATISTICS[self._table])
-        return WrittenFile(
-            self._table, self._path, self._day, size, stats, self.records, self.record_bytes
-        )
+        [footer] = self._footers
+        stats = _statistics(footer, STATISTICS[self._table])
+        counts = footer.num_rows, self.record_bytes
+        return WrittenFile(self._table, self._path, self._day, size, stats, *counts)
 
     def remove(self) -> None:
         """Make room on a disk; what a failed task left on an object store waits for VACUUM."""
@@ -266,17 +262,23 @@ class TaskFiles:
         """Write the records of a window, sorted by day, topic, queue and offset."""
         if not len(columns):
             return
-        days, topics = _days(columns.store_timestamp), _topic_order(columns)
+        times = columns.store_timestamp
+        is_date = (times >= FIRST_TIMESTAMP_MS) & (times <= LAST_TIMESTAMP_MS)
+        days = np.where(is_date, times // _DAY_MS, _NO_DAY)
+        names = binary_slices(columns, columns.topic_at, columns.topic_size, "topic")
+        encoded = names.dictionary_encode()
+        ranks = pc.rank(encoded.dictionary, tiebreaker="dense").to_numpy()
+        topics = ranks[encoded.indices.to_numpy()]
         order = np.lexsort(
             (columns.physical_offset, columns.queue_offset, columns.queue_id, topics, days)
         )
-        for rows in np.split(order, np.flatnonzero(np.diff(days[order])) + 1):
+        numbers = np.cumsum(columns.size[order]) // ROW_GROUP_BYTES
+        is_next = (np.diff(days[order]) != 0) | (np.diff(numbers) != 0)
+        for rows in np.split(order, np.flatnonzero(is_next) + 1):
             file = self._file_of(int(days[rows[0]]))
-            for group in _row_groups(rows, columns.size):
-                piece = RecordColumns(columns.buffer, columns.cols[group], columns.base)
-                file.write(_message_batch(piece, self._task.store.broker_name))
-            file.records += len(rows)
-            file.record_bytes += int(columns.size[rows].sum())
+            group = RecordColumns(columns.buffer, columns.cols[rows], columns.base)
+            file.write(_message_batch(group, self._task.store.broker_name))
+            file.record_bytes += int(group.size.sum())
 
     def _file_of(self, day: int) -> TableFile:
         if day not in self._days:
@@ -336,39 +338,11 @@ class TaskFiles:
         return found
 
 
-def _row_groups(
-    rows: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]
-) -> Iterator[npt.NDArray[np.int64]]:
-    """Yield rows in slices of about ``ROW_GROUP_BYTES`` of records."""
-    ends = np.cumsum(sizes[rows])
-    begin = done = 0
-    while begin < len(rows):
-        end = int(np.searchsorted(ends, done + ROW_GROUP_BYTES, side="right"))
-        end = max(end, begin + 1)
-        yield rows[begin:end]
-        begin, done = end, int(ends[end - 1])
-
-
-def _days(times: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    is_date = (times >= FIRST_TIMESTAMP_MS) & (times <= LAST_TIMESTAMP_MS)
-    return np.where(is_date, times // _DAY_MS, _NO_DAY)
-
-
-def _topic_order(columns: RecordColumns) -> npt.NDArray[np.int64]:
-    """Return the place of each row's topic among all topics, in the order of their bytes."""
-    topics = binary_slices(columns, columns.topic_at, columns.topic_size, "topic")
-    encoded = topics.dictionary_encode()
-    ranks = pc.rank(encoded.dictionary, tiebreaker="dense").to_numpy()
-    found: npt.NDArray[np.int64] = ranks[encoded.indices.to_numpy()]
-    return found
-
-
 def _message_batch(columns: RecordColumns, broker: str) -> pyarrow.RecordBatch:
     """Return records as one batch of ``FILE_SCHEMA``."""
     (batch,) = record_batches(columns, MESSAGE_FIELDS, broker=broker, decompress=False)
-    flags, at = columns.sys_flag, columns.born_host_at - _BORN_HOST_AT
-    hosts_v6 = ((flags & BORN_HOST_V6) != 0).astype(np.int64) + ((flags & STORE_HOST_V6) != 0)
-    heads = _HEAD_BYTES + _V6_BYTES * hosts_v6
+    at = columns.physical_offset - columns.base
+    heads = columns.body_at - at
     tails = heads + columns.body_size
     crcs = np.empty(len(columns), dtype=np.int64)
     kernels.slice_crcs(columns.buffer, at, columns.size, crcs)

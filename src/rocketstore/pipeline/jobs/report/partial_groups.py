@@ -31,7 +31,9 @@ import numpy as np
 import pyarrow  # noqa: ICN001 - `pa` is the same without its annotations
 import pyarrow.compute
 
+from rocketstore.message import TRANSACTION_COMMIT, TRANSACTION_MASK
 from rocketstore.pipeline.log_read import read_split
+from rocketstore.pipeline.projection import LAST_TIMESTAMP_MS
 from rocketstore.scan.columns import Column
 
 if TYPE_CHECKING:
@@ -66,8 +68,7 @@ SCHEMA: Final = ", ".join(
 _OF_ONE_BROKER: Final = ("queues", "delays")
 
 BLOCK_BYTES: Final = 2**23
-"""Of numbers and names of records, which are grouped together: some ten thousand records. Grouping
-costs about 0.3 ms before the first row."""
+"""Of numbers and names of some ten thousand records: grouping costs 0.3 ms before the first row."""
 
 NAME_CAPACITY: Final = 8_192
 """Tags, and keys, that a block counts exactly."""
@@ -77,9 +78,6 @@ NAME_MAX_BYTES: Final = 256
 
 RECONSUME_TIMES_MAX: Final = 100
 """More are counted as so many: a group gives up after 16 by default."""
-
-LAST_TIMESTAMP_MS: Final = 253_402_300_799_999
-"""The end of the year 9999; times after it or before 1970 are no times of messages."""
 
 UNKNOWN_LEVEL_DELAY_MS: Final = 1_000
 """4.9's delay of a level that is not in the table (spec F5)."""
@@ -98,9 +96,6 @@ record, so the time from born to stored is not how long storing took."""
 NOTES: Final = ("keys", "keysMissedAtMost", "tagsMissedAtMost", "namesCut", "withoutStoreTime")
 """Counts that belong to no table."""
 
-_DELAY_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
-_TRANSACTION_MASK: Final = 0xC
-_TRANSACTION_COMMIT: Final = 0x8
 _PICKED: Final = (
     Column.SIZE, Column.QUEUE_ID, Column.QUEUE_OFFSET, Column.SYS_FLAG, Column.BORN_TIMESTAMP,
     Column.STORE_TIMESTAMP, Column.RECONSUME_TIMES, Column.BODY_SIZE, Column.DELAY_LEVEL,
@@ -152,10 +147,17 @@ def _of_file(split: SplitTask, columns: RecordColumns, found: list[FoundDamage])
             "damagedBytes": sum(one.range.size for one in lost),
         }
     ]
-    for one in lost:
-        place = {"part": "damage", "number": one.range.start, "least": one.range.start - base}
-        reason = {"topic": one.reason.value, "detail": one.evidence}
-        rows.append(place | reason | {"damagedBytes": one.range.size})
+    rows += [
+        {
+            "part": "damage",
+            "number": one.range.start,
+            "least": one.range.start - base,
+            "topic": one.reason.value,
+            "detail": one.evidence,
+            "damagedBytes": one.range.size,
+        }
+        for one in lost
+    ]
     of_file = {"brokerName": split.store.broker_name, "name": split.segment.path}
     return pa.RecordBatch.from_pylist([of_file | row for row in rows], schema=ROWS)
 
@@ -214,14 +216,10 @@ class Tally:
         texts = pa.Table.from_batches(self._names).combine_chunks()
         self._numbers, self._names, self._held_bytes = [], [], 0
         topic = texts["topic"].chunk(0).dictionary_encode()
-        topics = topic.dictionary.to_pylist()
-        is_retry, is_scheduled = (
-            np.array(verdicts, dtype=np.bool_)[topic.indices.to_numpy()]
-            for verdicts in (
-                [name.startswith(("%RETRY%", "%DLQ%")) for name in topics],
-                [name == _DELAY_TOPIC for name in topics],
-            )
-        )
+        numbers, topics = topic.indices.to_numpy(), topic.dictionary.to_pylist()
+        is_scheduled = np.array([name == "SCHEDULE_TOPIC_XXXX" for name in topics])[numbers]
+        is_retry = np.array([name.startswith(("%RETRY%", "%DLQ%")) for name in topics])[numbers]
+        # Times before 1970 or after the year 9999 are no times of messages.
         is_timed = (store_ms >= 0) & (store_ms <= LAST_TIMESTAMP_MS)
         is_measured = is_timed & (born_ms > 0) & (born_ms <= LAST_TIMESTAMP_MS)
         stored = pa.array(store_ms, mask=~is_timed)
@@ -241,7 +239,7 @@ class Tally:
         yield from self._count("sizes", {"topic": topic} | _measured(body_size))
         elapsed = np.where(is_measured, store_ms - born_ms, 0)
         ways = np.zeros(len(size), dtype=np.int32)
-        ways[(sys_flag & _TRANSACTION_MASK) == _TRANSACTION_COMMIT] = WAYS.index("committed")
+        ways[(sys_flag & TRANSACTION_MASK) == TRANSACTION_COMMIT] = WAYS.index("committed")
         ways[(level > 0) & ~is_scheduled] = WAYS.index("delayed")
         ways[times > 0] = WAYS.index("retried")
         way = {"topic": topic, "name": pa.DictionaryArray.from_arrays(ways, list(WAYS))}

@@ -255,15 +255,12 @@ def known_groups(plan: ReportPlan) -> Any:
     for place, segments in plan.stores:
         for one in segments:
             of_file = {"brokerName": place.broker_name, "name": one.path, "number": one.base}
+            is_missing = one.state is SegmentState.MISSING
+            lost = {"damagedRanges": int(is_missing), "damagedBytes": one.size * is_missing}
             known = {"least": one.size, "bodyBytes": one.file_size, "detail": one.state.value}
-            row = {"part": "files"} | of_file | known | dict.fromkeys(_COUNTED_OF_FILES, 0)
-            if one.state is SegmentState.MISSING:
-                row |= {"damagedRanges": 1, "damagedBytes": one.size}
+            known |= dict.fromkeys(("messages", "bytes", "most"), 0)
+            rows.append({"part": "files"} | of_file | known | lost)
+            if is_missing:
                 reason = {"topic": "missing file", "detail": "its neighbours are there, it is not"}
-                lost = {"part": "damage", "least": 0, "damagedBytes": one.size}
-                rows.append(of_file | lost | reason)
-            rows.append(row)
+                rows.append({"part": "damage", "least": 0} | of_file | lost | reason)
     return pa.Table.from_pylist(rows, schema=ROWS)
-
-
-_COUNTED_OF_FILES: Final = ("messages", "bytes", "most", "damagedRanges", "damagedBytes")

@@ -52,9 +52,8 @@ MOST_LABELS: Final = 7
 LEAST_BAR: Final = 0.013
 """Of the height: what is there is seen."""
 
-MINUS: Final = "\u2212"
-NOTHING: Final = "\u2013"
-"""Where there is nothing to say."""
+MINUS, NOTHING = "\u2212", "\u2013"
+"""The second where there is nothing to say."""
 
 _TIME_UNITS: Final = {
     "y": 365.25 * DAY_MS, "d": DAY_MS, "h": 3_600_000, "min": 60_000, "s": 1_000, "ms": 1,
