@@ -54,8 +54,7 @@ from rocketstore.storage.files.pread_files import DANGLING_HINT, PreadFiles
 from rocketstore.storage.index.index_service import IndexService
 from rocketstore.storage.known_ends import forget_known_ends
 from rocketstore.storage.queues.queue_table import ConsumeQueueTable
-from rocketstore.storage.recovery.evidence import Evidence
-from rocketstore.storage.recovery.log_cut import cut_log
+from rocketstore.storage.recovery.evidence import Evidence, cut_log
 from rocketstore.storage.recovery.recover import RecoveryParts, recover
 from rocketstore.storage.recovery.recovery_compatible import (
     find_compatible_end,

@@ -1,7 +1,9 @@
-"""Keep what recovery and repair cut: copies in ``repair/<time>/`` inside the store.
+"""Keep what recovery and repair cut, in ``repair/<time>/`` inside the store; cut the log.
 
 Law: bytes are cut only after their copy is durable, and a copy that has its final name is complete.
-Doing the same cut again is harmless: cut bytes are zeros, and zeros need no copy.
+Doing the same cut again is harmless: cut bytes are zeros, and zeros need no copy. A file is never
+shrunk; files go from the last to the first, and the tail after them, so that an interruption leaves
+a log that recovery ends at the same place again.
 
 Names: a copied range lies at its file's own place below ``repair/<time>/``, as
 ``<file>@<start>-<stop>`` with positions inside the file; a file that was taken away whole keeps its
@@ -16,14 +18,19 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 from rocketstore.events import get_logger
-from rocketstore.storage.files.written import PIECE_BYTES, nonzero_extent
+from rocketstore.storage.files.written import PIECE_BYTES, has_data, nonzero_extent
 from rocketstore.units import OS_PAGE_SIZE_BYTES
+from rocketstore.verification.findings import Finding, Severity
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from rocketstore.storage.files.disk import Disk
+    from rocketstore.storage.files.mapped_file import MappedFile
+    from rocketstore.storage.files.mapped_file_queue import MappedFileQueue
     from rocketstore.storage.layout import StoreLayout
+    from rocketstore.units import ByteRange
 
 _log: Final = get_logger(__name__)
 
@@ -31,14 +38,7 @@ _log: Final = get_logger(__name__)
 class Evidence:
     """The directory of one recovery or repair; made when the first thing is kept.
 
-    Parameters
-    ----------
-    layout
-        Paths of the store.
-    disk
-        How files are made and synced.
-    now_ms
-        The time, for the directory's name.
+    Its name is the time, in UTC.
     """
 
     def __init__(self, layout: StoreLayout, disk: Disk, now_ms: int) -> None:
@@ -57,10 +57,7 @@ class Evidence:
     def cut_range(self, path: Path, start: int, stop: int) -> int:
         """Copy what is not zero in a range of a file, then make the range zero, durably.
 
-        Returns
-        -------
-        int
-            How many bytes, up to the last that was not zero; 0 means nothing changed.
+        Returns how many bytes, up to the last that was not zero; 0 means nothing changed.
         """
         descriptor = self._disk.open_file(path, writable=True)
         try:
@@ -146,3 +143,72 @@ class Evidence:
         finally:
             os.close(descriptor)
         self._disk.replace(temporary, target)
+
+
+def cut_log(
+    log: MappedFileQueue,
+    end: int,
+    *,
+    evidence: Evidence,
+    now_ms: int,
+    data_stop: Callable[[int], int] | None = None,
+) -> list[Finding]:
+    """Make `end` the end of the loaded log, where none of its files follows; say what was cut.
+
+    `data_stop` tells of the file that begins at an offset from which position on it is zeros.
+    """
+
+    def stop_of(file: MappedFile) -> int:
+        return file.size if data_stop is None else data_stop(file.base)
+
+    findings = []
+    for file in reversed([file for file in log.files if file.base >= end and file.writable]):
+        if file.base == end and file.base == log.files[0].base:
+            continue  # an empty log keeps its first file
+        stop = stop_of(file)  # may close the descriptor, so it is asked first
+        if has_data(file.fd, 0, stop):
+            file.close_descriptor()
+            evidence.take_file(file.path)
+            findings.append(_cut(file, 0, file.size, "the whole file lies past the log's end"))
+        log.remove([file], now_ms=now_ms)
+    last = log.find(end) or (log.last() if log.max_offset == end else None)
+    if last is not None and last.writable and last.base <= end < last.base + last.size:
+        start = end - last.base
+        size = evidence.cut_range(last.path, start, stop_of(last))
+        if size:
+            findings.append(_cut(last, start, size, "bytes after the log's last record"))
+    log.truncate_after(end, now_ms=now_ms)
+    return findings
+
+
+def cut_leftovers(
+    log: MappedFileQueue, ranges: Sequence[ByteRange], *, evidence: Evidence
+) -> list[Finding]:
+    """Zero old records inside the log, so that no reader takes them for messages."""
+    findings = []
+    for place in sorted(ranges, reverse=True):
+        file = log.find(place.start)
+        if file is None or not file.writable:
+            continue
+        start = place.start - file.base
+        size = evidence.cut_range(file.path, start, start + place.size)
+        if size:
+            findings.append(_cut(file, start, size, "records that an earlier log left behind"))
+    return findings
+
+
+def _cut(file: MappedFile, offset: int, size: int, reason: str) -> Finding:
+    return Finding(
+        Severity.WARNING,
+        "log-cut",
+        relative_name(file.path),
+        offset,
+        size,
+        reason,
+        "kept below repair/, then zeroed" if offset or size < file.size else "moved to repair/",
+    )
+
+
+def relative_name(path: Path) -> str:
+    """Return directory and name of a log file, as findings show it."""
+    return f"{path.parent.name}/{path.name}"

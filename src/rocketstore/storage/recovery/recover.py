@@ -31,8 +31,7 @@ from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES
 from rocketstore.scan import kernels
 from rocketstore.storage.checkpoint import promise_nothing
 from rocketstore.storage.files.written import data_stop
-from rocketstore.storage.recovery.evidence import Evidence
-from rocketstore.storage.recovery.log_cut import cut_leftovers, cut_log, relative_name
+from rocketstore.storage.recovery.evidence import Evidence, cut_leftovers, cut_log, relative_name
 from rocketstore.storage.recovery.log_survey import survey_log
 from rocketstore.storage.recovery.lost_files import LostFiles
 from rocketstore.storage.recovery.queue_recovery import CheckedLog, QueueRecovery
