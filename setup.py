@@ -24,6 +24,7 @@ LOG = PACKAGE / "storage/log"
 NATIVE = (
     "batch",
     "columns",
+    "decode",
     "dispatch",
     "group",
     "index",
@@ -39,9 +40,6 @@ C_MODULES = {
     "rocketstore.storage.log._append": [
         LOG / name for name in ("_append.c", "_message.c", "_put.c", "_put_batch.c")
     ],
-    "rocketstore.storage.reading._gather": [PACKAGE / "storage/reading/_gather.c"],
-    "rocketstore.storage.reading._key_search": [PACKAGE / "storage/reading/_key_search.c"],
-    "rocketstore.format._decode": [PACKAGE / "format/_decode.c"],
     "rocketstore.format._properties": [PACKAGE / "format/_properties.c"],
 }
 

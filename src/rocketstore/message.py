@@ -87,7 +87,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
     wait_flush: bool = True
 
 
-class StoredMessage(msgspec.Struct, frozen=True, kw_only=True):
+class StoredMessage(msgspec.Struct, frozen=True, gc=False):
     """A message as it stands in the CommitLog; owns its bytes and outlives the store.
 
     Attributes

@@ -11,15 +11,20 @@ from rocketstore.storage.files.mapped_file_queue import MappedFileQueue
 from rocketstore.storage.index.index_service import IndexService
 from rocketstore.storage.queues.queue_table import ConsumeQueueTable
 from rocketstore.storage.read_only import physical_memory_bytes
-from rocketstore.storage.reading.get_page import PageLimits
+from rocketstore.storage.reading.pages import PageLimits
 from rocketstore.storage.reading.reader import Reader
 
 if TYPE_CHECKING:
+    from mmap import mmap
     from pathlib import Path
+
+    from rocketstore.storage.files.mapped_file import MappedFile
 
 
 class MappedLog:
     """The CommitLog of a store that nobody writes to; all its files count as written."""
+
+    is_mapped = True
 
     def __init__(self, files: MappedFileQueue, end: int | None = None) -> None:
         self.files = files
@@ -31,8 +36,9 @@ class MappedLog:
     def min_offset(self) -> int:
         return max(self.files.min_offset, 0)
 
-    def slice(self, offset: int, size: int) -> memoryview | None:
-        return self.files.slice(offset, size)
+    def window(self, offset: int, _size: int) -> tuple[mmap, int, int, MappedFile] | None:
+        file = self.files.find(offset)
+        return None if file is None else (file.mapping, file.base, file.write_position, file)
 
 
 def mapped_reader(

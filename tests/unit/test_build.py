@@ -16,6 +16,7 @@ from rocketstore.scan import kernels
 MODULES = (
     "rocketstore.native.batch",
     "rocketstore.native.columns",
+    "rocketstore.native.decode",
     "rocketstore.native.dispatch",
     "rocketstore.native.group",
     "rocketstore.native.index",
@@ -24,11 +25,8 @@ MODULES = (
     "rocketstore.native.page",
     "rocketstore.native.resync",
     "rocketstore.native.walk",
-    "rocketstore.format._decode",
     "rocketstore.format._properties",
     "rocketstore.storage.log._append",
-    "rocketstore.storage.reading._gather",
-    "rocketstore.storage.reading._key_search",
 )
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from rocketstore.errors import NotAStoreError
 from rocketstore.format.file_name import file_name, parse_file_name
-from rocketstore.format.record import decode_record
+from rocketstore.native.decode import decode
 from rocketstore.scan.scanner import DamageReason, ScanBatch, scan_window
 from rocketstore.storage.files.lock import writer_pid
 from rocketstore.storage.files.pread_files import LogFile, PreadFiles
@@ -275,7 +275,9 @@ def _offset_of(row: dict[str, Any]) -> int:
 
 
 def _message(view: memoryview, offset: int, base: int) -> dict[str, Any]:
-    return decode_record(view, offset - base, base=base).to_dict()
+    message = decode(view, offset - base, base, check_crc=True)
+    assert message is not None  # the scanner found it intact
+    return message.to_dict()
 
 
 def _record_rows(

@@ -9,10 +9,14 @@ How derived: TopicValidator of 4.9.8 (``[%|a-zA-Z0-9_-]+``, at most 127 characte
 from __future__ import annotations
 
 import re
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from rocketstore.errors import InvalidNameError
+from rocketstore.format.properties import INNER_MULTI_DISPATCH
 from rocketstore.format.record import TOPIC_SIZE_MAX
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 QUEUE_ID_MAX: Final = 2**31 - 1
 LMQ_PREFIX: Final = "%LMQ%"
@@ -22,6 +26,27 @@ DELAY_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
 """The topic whose entries keep a deliver time instead of a tags code (spec F5)."""
 
 _TOPIC: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
+
+
+def may_stand_in(
+    topic: str, queue_id: int, properties: Mapping[str, str], queue: tuple[str, int]
+) -> bool:
+    """Return whether a record of a topic and queue id may stand in a queue.
+
+    It may in its own, and in those that its property INNER_MULTI_DISPATCH names. The queue offset
+    is not compared: queues of 4.9 can be shifted (K-C1), and a message under a wrong number is
+    better than none.
+
+    Notes
+    -----
+    Source: CommitLogDispatcherBuildConsumeQueue, ConsumeQueue.multiDispatchLmqQueue (spec F8).
+    """
+    if (topic, queue_id) == queue:
+        return True
+    names = properties.get(INNER_MULTI_DISPATCH)
+    if not names or queue[0] not in names.split(","):
+        return False
+    return queue[1] == queue_id or (queue[0].startswith(LMQ_PREFIX) and queue[1] == 0)
 
 
 def is_topic_name(topic: str) -> bool:

@@ -40,6 +40,36 @@ bytes_at(const void *start, ptrdiff_t size)
     return (Bytes){(unsigned char *)(size > 0 ? start : ""), size};
 }
 
+/* A range as C knows texts. */
+static inline const char *
+chars_at(Bytes bytes, ptrdiff_t at, ptrdiff_t size)
+{
+    CHECK_RANGE(bytes, at, size);
+    return (const char *)bytes.start + at;
+}
+
+/* Spell a range in hexadecimal digits; return how many there are. */
+static inline ptrdiff_t
+write_hex(char *to, Bytes bytes, ptrdiff_t at, ptrdiff_t size)
+{
+    static const char digits[] = "0123456789ABCDEF";
+    CHECK_RANGE(bytes, at, size);
+    for (ptrdiff_t i = 0; i < size; i++) {
+        *to++ = digits[bytes.start[at + i] >> 4];
+        *to++ = digits[bytes.start[at + i] & 15];
+    }
+    return 2 * size;
+}
+
+/* Whether two ranges hold the same bytes. */
+static inline int
+equal_bytes(Bytes first, ptrdiff_t at, Bytes second, ptrdiff_t other, ptrdiff_t size)
+{
+    CHECK_RANGE(first, at, size);
+    CHECK_RANGE(second, other, size);
+    return memcmp(first.start + at, second.start + other, (size_t)size) == 0;
+}
+
 static inline long long
 load_u8(Bytes bytes, ptrdiff_t at)
 {

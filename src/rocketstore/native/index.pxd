@@ -23,7 +23,7 @@ cpdef put_items(
 )
 cdef long long follow_chain(
     Bytes data, long long slot_limit, long long item_limit, long long key_hash, long long begin_ms,
-    long long end_ms, long long start_number, Numbers offsets, Py_ssize_t room
+    long long end_ms, long long start_number, Numbers offsets, Py_ssize_t room, long long steps
 ) noexcept nogil
 cpdef find_items(
     const unsigned char[::1] index_file, long long slot_limit, long long item_limit, long long key_hash,

@@ -1,10 +1,11 @@
-"""The messages that carry a key, from one index file and one CommitLog file.
+"""The messages that carry a key: from the items of an index to the messages they name.
 
-A lookup is a hash, a short walk through the index file, and a look at each record the walk names.
+A lookup is a hash, a short walk through an index file, and a look at each record the walk names.
+The index knows 31 bits of a hash of topic and key, and whole seconds: what it names are candidates.
 
-Law: an item is a hit only when the record it names is intact (its body's checksum aside), has the
-topic, one of the keys, and a store time in the range. Items of records in other files come back
-with a size of 0: the caller looks at those itself.
+Law: a message is found only when its record is intact, has exactly the topic and one of the keys
+(or the unique key) asked for, and a store time in the range; each once, newest first. Candidates
+that fail do not use up the quota.
 
 Sources: IndexFile.selectPhyOffset, DefaultMessageStore.queryMessage (spec B14, B15.5), with K-Q1,
 K-I5 and K-I6 put right.
@@ -17,155 +18,187 @@ try:
 except ImportError:
     from rocketstore.native import no_cython as cython
 
+from rocketstore.native.decode import LogAtHand, Window
+
 if not cython.compiled:
-    from rocketstore.format.record import FIXED_SIZE as _FIXED_SIZE
+    from typing import TYPE_CHECKING
+
+    from rocketstore.native.decode import lent, message_of
     from rocketstore.native.index import follow_chain, positive_hash
     from rocketstore.native.java_hash import hash_of
-    from rocketstore.native.page import texts_equal, topic_of
-    from rocketstore.native.row import StopReason
+    from rocketstore.native.row import COLUMN_COUNT, Column, StopReason
     from rocketstore.native.view import (
         Bytes,
-        Numbers,
-        bytes_of,
+        equal_bytes,
         find_byte,
         load_i32,
         load_i64,
-        load_u8,
         load_u32,
-        numbers_of,
+        utf8_inside,
     )
-    from rocketstore.native.walk import check_record, v6_extra_bytes
+    from rocketstore.native.walk import (
+        check_record,
+        crc_agrees,
+        read_properties,
+        topic_of,
+        v6_extra_bytes,
+    )
+
+    if TYPE_CHECKING:
+        from typing import Any
+
+        from rocketstore.message import StoredMessage
 
     _HEADER_SIZE = 40
-
-_NAME_KEYS = int.from_bytes(b"KEYS", "big")
-_NAME_UNIQ = int.from_bytes(b"UNIQ", "big")
-_NAME_KEY = int.from_bytes(b"_KEY", "big")
+    _ROOM, _FEW_STEPS, _ALL_STEPS = 32, 64, 0x7FFFFFFF
 
 
-def has_word(log: Bytes, at: int, end: int, name: Bytes, key_at: int) -> bool:
-    """Return whether the key is one of the words, parted by blanks, of a value."""
-    key_size = name.size - key_at
-    while at < end:
-        stop = find_byte(log, at, end, 32)
-        if stop - at == key_size and texts_equal(log, at, name, key_at, key_size):
-            return True
-        at = stop + 1
-    return False
-
-
-def carries(log: Bytes, at: int, stop: int, name: Bytes, key_at: int) -> bool:
-    """Return whether properties name the key in the last ``KEYS`` or the last ``UNIQ_KEY``."""
-    keys_at = 0
-    keys_end = 0
-    unique_at = 0
-    unique_end = 0
-    while at < stop:
-        end = find_byte(log, at, stop, 2)
-        size = end - at
-        if size >= 6 and load_u32(log, at) == _NAME_KEYS and load_u8(log, at + 4) == 1:
-            keys_at = at + 5
-            keys_end = end
-        elif (
-            size >= 10
-            and load_u32(log, at) == _NAME_UNIQ
-            and load_u32(log, at + 4) == _NAME_KEY
-            and load_u8(log, at + 8) == 1
-        ):
-            unique_at = at + 9
-            unique_end = end
-        at = end + 1
-    key_size = name.size - key_at
-    if unique_end - unique_at == key_size and texts_equal(log, unique_at, name, key_at, key_size):
-        return True
-    return has_word(log, keys_at, keys_end, name, key_at)
-
-
-def is_hit(
-    log: Bytes,
-    at: int,
-    base: int,
-    readable: int,
-    name: Bytes,
-    topic_size: int,
-    begin_ms: int,
-    end_ms: int,
-) -> bool:
-    """Return whether the record at a place is intact and one that was asked for."""
-    if at + _FIXED_SIZE > readable:
-        return False
-    if check_record(log, at, base, readable, False) != StopReason.END:
-        return False
-    topic_at, size = topic_of(log, at)
-    if size != topic_size or not texts_equal(log, topic_at, name, 0, size):
-        return False
-    born_extra, _ = v6_extra_bytes(load_u32(log, at + 36))
-    stored = load_i64(log, at + 56 + born_extra)
-    if stored < begin_ms or stored > end_ms:
-        return False
-    stop = at + load_i32(log, at)
-    return carries(log, topic_at + size + 2, stop, name, topic_size + 1)
-
-
-def find_hits(
-    index_file: Bytes,
-    slot_limit: int,
-    item_limit: int,
-    name: Bytes,
-    topic_size: int,
-    begin_ms: int,
-    end_ms: int,
-    start_number: int,
-    log: Bytes,
-    base: int,
-    readable: int,
-    hits: Numbers,
-) -> tuple[int, int]:
-    """Collect the messages that carry a key, newest first.
+class Lookup(Window):
+    """One search for the messages of a topic that carry a key.
 
     Parameters
     ----------
-    index_file, slot_limit, item_limit, start_number
-        See ``find_items``.
-    name, topic_size
-        UTF-8 of ``topic#key``, and how much of it is the topic.
     begin_ms, end_ms
         Store times of interest, both included.
-    log, base, readable
-        One CommitLog file, the physical offset of its first byte, and how much may be read.
-    hits
-        An odd number of int64. The first half receives physical offsets, and after one number
-        between, the second half receives the records' sizes, 0 for those in another file.
-
-    Returns
-    -------
-    tuple
-        Item to go on from, 0 when the chain ended; and how many hits there are.
+    memory_span
+        How far before the log's end a record counts as being in memory.
+    most
+        How many messages are wanted.
     """
-    items = bytes_of(index_file)
-    records = bytes_of(log)
-    text = bytes_of(name)
-    numbers = numbers_of(hits)
-    room = (hits.shape[0] - 1) // 2
-    limit = min(readable, records.size)
-    if items.size < _HEADER_SIZE or topic_size < 0 or topic_size >= text.size or room < 1:
-        return 0, 0
-    if load_i64(items, 0) > end_ms or load_i64(items, 8) < begin_ms:
-        return 0, 0
-    key_hash = positive_hash(hash_of(text, 0, text.size, 0))
-    number = follow_chain(
-        items, slot_limit, item_limit, key_hash, begin_ms, end_ms, start_number, numbers, room
-    )
-    count = 0
-    for n in range(numbers[room]):
-        offset = numbers[n]
-        size = 0
-        if base <= offset < base + records.size:
-            at = offset - base
-            if not is_hit(records, at, base, limit, text, topic_size, begin_ms, end_ms):
-                continue
-            size = load_i32(records, at)
-        numbers[count] = offset
-        numbers[room + 1 + count] = size
-        count += 1
-    return int(number), count
+
+    topic: Bytes
+    key: Bytes
+    found: list[StoredMessage]
+    offsets: Any
+    row: Any
+
+    def __init__(
+        self,
+        log: LogAtHand,
+        topic: str,
+        key: str,
+        begin_ms: int,
+        end_ms: int,
+        memory_span: int,
+        most: int,
+    ) -> None:
+        if not cython.compiled:
+            self.offsets, self.row = [0] * (_ROOM + 1), [0] * COLUMN_COUNT
+        if not (isinstance(begin_ms, int) and isinstance(end_ms, int)):
+            raise TypeError("store times are whole numbers")
+        self.begin(log)
+        self.found = []
+        self.lowest = -1
+        self.held_topic = topic
+        self.held_key = key
+        self.topic = utf8_inside(self.held_topic)
+        self.key = utf8_inside(self.held_key)
+        # The hash of ``topic#key``.
+        key_hash = 31 * hash_of(self.topic, 0, self.topic.size, 0) + 35
+        self.key_hash = positive_hash(hash_of(self.key, 0, self.key.size, key_hash))
+        self.begin_ms = begin_ms
+        self.end_ms = end_ms
+        self.in_disk_below = self.log.source.max_offset - memory_span
+        self.most = most
+
+    def messages(self) -> list[StoredMessage]:
+        """Return what was found so far, in the order of the candidates."""
+        return self.found
+
+    def search(self, index_file: Any, slot_limit: int, item_limit: int) -> bool:
+        """Follow the key's chain in an index file; False when no more messages are wanted."""
+        one = lent(index_file)
+        items = one.data
+        if items.size < _HEADER_SIZE:
+            return True
+        if load_i64(items, 0) > self.end_ms or load_i64(items, 8) < self.begin_ms:
+            return True
+        # Who gives up the interpreter's lock may wait milliseconds for it: it is kept for a few
+        # items that are likely in memory.
+        is_old = load_i64(items, 24) < self.in_disk_below
+        number = 0
+        while True:
+            if is_old:
+                with cython.nogil:
+                    number = self.follow(items, slot_limit, item_limit, number, _ALL_STEPS)
+            else:
+                number = self.follow(items, slot_limit, item_limit, number, _FEW_STEPS)
+            for n in range(self.offsets[_ROOM]):
+                if not self.look_at(self.offsets[n]):
+                    return False
+            if number == 0:
+                return True
+            is_old = True
+
+    def follow(
+        self, items: Bytes, slot_limit: int, item_limit: int, number: int, steps: int
+    ) -> int:
+        """Note the candidates of some items; return the item to go on from, 0 after the last."""
+        return follow_chain(
+            items, slot_limit, item_limit, self.key_hash, self.begin_ms, self.end_ms, number,
+            self.offsets, _ROOM, steps,
+        )  # fmt: skip
+
+    def look_at(self, offset: int) -> bool:
+        """Take the message of a candidate if it is a hit; False when no more are wanted."""
+        if not self.is_known(offset):
+            at = self.hit_at(offset)
+            if at >= 0:
+                self.found.append(message_of(self.data, at))
+                self.lowest = offset if self.lowest < 0 else min(self.lowest, offset)
+        return len(self.found) < self.most
+
+    def is_known(self, offset: int) -> bool:
+        """Return whether the message of an offset was found already."""
+        if self.lowest < 0 or offset < self.lowest:  # as it is in a chain that only goes back
+            return False
+        return any(message.physical_offset == offset for message in self.found)
+
+    def hit_at(self, offset: int) -> int:
+        """Return where in the window the record of a candidate stands, -1 when it is no hit."""
+        at = self.reach(offset, 0)
+        if at < 0:
+            return -1
+        if offset < self.in_disk_below:
+            with cython.nogil:
+                is_hit = self.is_hit(at)
+        else:
+            is_hit = self.is_hit(at)
+        return at if is_hit else -1
+
+    def is_hit(self, at: int) -> bool:
+        """Return whether the record at a place is intact and one that was asked for."""
+        data = self.data
+        if check_record(data, at, self.base, self.readable, False) != StopReason.END:
+            return False
+        topic_at, topic_size = topic_of(data, at)
+        if topic_size != self.topic.size or not equal_bytes(
+            data, topic_at, self.topic, 0, topic_size
+        ):
+            return False
+        born_extra, store_extra = v6_extra_bytes(load_u32(data, at + 36))
+        stored = load_i64(data, at + 56 + born_extra)
+        if stored < self.begin_ms or stored > self.end_ms:
+            return False
+        if not self.carries(topic_at + topic_size + 2, at + load_i32(data, at)):
+            return False
+        body_at = at + 88 + born_extra + store_extra
+        return crc_agrees(data, at, body_at, load_i32(data, body_at - 4))
+
+    def carries(self, at: int, end: int) -> bool:
+        """Return whether properties have the key, as a word of ``KEYS`` or as ``UNIQ_KEY``."""
+        data, row = self.data, self.row
+        size = self.key.size
+        read_properties(data, at, end, row)
+        if row[Column.UNIQUE_KEY_SIZE] == size and equal_bytes(
+            data, row[Column.UNIQUE_KEY_AT], self.key, 0, size
+        ):
+            return True
+        at = row[Column.KEYS_AT]
+        end = at + row[Column.KEYS_SIZE]
+        while at < end:
+            stop = find_byte(data, at, end, 32)
+            if stop - at == size and equal_bytes(data, at, self.key, 0, size):
+                return True
+            at = stop + 1
+        return False

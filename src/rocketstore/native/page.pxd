@@ -1,64 +1,94 @@
 cimport cython
-from rocketstore.native.row cimport StopReason
+from rocketstore.native cimport row as Column
+from rocketstore.native.decode cimport Lent, LogAtHand, Window, lent, message_of, properties_of
+from rocketstore.native.row cimport COLUMN_COUNT, StopReason
 from rocketstore.native.view cimport (
-    Bytes, Numbers, bytes_of, copy_bytes, find_byte, load_i32, load_i64, load_u8, load_u32, numbers_of, prefetch
+    Bytes, Numbers, bytes_inside, copy_bytes, empty_record, equal_bytes, filled_record, load_i32, load_i64,
+    numbers_of, prefetch, text_of
 )
-from rocketstore.native.walk cimport check_record, topic_place, v6_extra_bytes
+from rocketstore.native.walk cimport check_record, read_properties, topic_of
 
-cdef long long _NAME_TAGS, _LOW_32, _MAX_EXT_ADDRESS
+cdef long long _LOW_32, _MAX_EXT_ADDRESS, _MOST_MESSAGES
 
 cdef enum:
     _ENTRY_SIZE = 20
     _FILLER_SIZE = 0x7FFFFFFF
     _FIXED_SIZE = 91
     _AHEAD = 8
-    _OTHERS = 3
-    _TAKE = 4
+    _ROOM = 32
+    _LOOKED_AT = 800
+    _SHORT_BYTES = 65536
 
-cdef enum GatherStop:
-    END = 0
-    FULL = 1
-    ELSEWHERE = 2
-    DOUBTFUL = 3
-    NO_ROOM = 4
+cdef enum:  # why `select` stops
+    _FULL = 0
+    _ELSEWHERE = 1
+    _OTHERS = 2
+    _NO_ROOM = 3
 
-cdef enum GatherView:
-    NONE = 0
-    LOST = 1
-    UNWANTED = 2
+cdef enum:  # what an entry's record is
+    _LOST = 0
+    _UNWANTED = 1
+    _FOREIGN = 2
+    _TAKEN = 3
 
 cdef enum:
-    _QUEUE_ID = 0
-    _TOPIC_SIZE = 1
-    _MEMORY_BYTES = 2
-    _MEMORY_COUNT = 3
-    _DISK_BYTES = 4
-    _DISK_COUNT = 5
-    _TAG_COUNT = 6
-    _TAGS = 7
+    _RECORDS = 0
+    _MESSAGES = 1
+    _VIEWS = 2
 
-cdef bint texts_equal(Bytes first, Py_ssize_t at, Bytes second, Py_ssize_t other, Py_ssize_t size) noexcept nogil
-@cython.locals(born_extra=int, store_extra=int, size=Py_ssize_t, topic_at=Py_ssize_t)
-cdef (Py_ssize_t, Py_ssize_t) topic_of(Bytes log, Py_ssize_t at) noexcept nogil
+@cython.final
+cdef class QueuePages:
+    cdef LogAtHand log
+    cdef object topic, held_numbers, without_entry
+    cdef tuple statuses, recent, minimum
+    cdef bytes held_names
+    cdef bint is_mapped
+    cdef Bytes names
+    cdef Numbers numbers
+    cdef long long queue_id, memory_bytes, memory_count, disk_bytes, disk_count, span, topic_size, tag_count
+    @cython.locals(page=Page, base=cython.longlong)
+    cpdef read(self, int kind, object queue, object offset, object max_messages)
+    @cython.locals(known=tuple)
+    cdef object minimum_of(self, object queue)
+    @cython.locals(known=tuple)
+    cdef bint find_entries(self, Page page, object queue, object offset, object count) except -1
 
-cdef class Page:
-    cdef Bytes log, entries, names, out
-    cdef Numbers plan
-    cdef long long base, log_min, in_disk_below, entry, count, written, skipped, readable
-    cdef int view
-    cdef void prefetch_record(self, Py_ssize_t entry) noexcept nogil
-    cdef bint may_match(self, long long code) noexcept nogil
-    cdef bint tags_match(self, Py_ssize_t at, Py_ssize_t stop) noexcept nogil
-    cdef bint is_full(self, long long size, bint is_in_disk) noexcept nogil
-    @cython.locals(topic_at=Py_ssize_t, topic_size=Py_ssize_t)
-    cdef int verdict(self, Py_ssize_t at, long long size) noexcept nogil
-    @cython.locals(found=int)
-    cdef int gather(self, long long first, long long stop, long long max_messages) noexcept nogil
-
-@cython.locals(page=Page)
-cpdef gather(
-    const unsigned char[::1] log, long long base, long long readable, long long log_min,
-    const unsigned char[::1] entries, long long first, long long stop, long long[::1] plan,
-    const unsigned char[::1] names, long long max_messages, long long in_disk_below,
-    unsigned char[::1] out, long long count, long long written
-)
+@cython.final
+@cython.no_gc
+cdef class Page(Window):
+    cdef QueuePages pages
+    cdef Lent lent_entries
+    cdef Bytes entries
+    cdef int kind
+    cdef long long first_offset, most, in_disk_below, entry, stop, count, size, skipped, sought, granted, written
+    cdef Bytes out
+    cdef bint is_lost
+    cdef int picked
+    cdef long long targets[64]
+    cdef long long row[28]
+    @cython.locals(one=Lent)
+    cdef void use_entries(self, object buffer, long long base) except *
+    @cython.locals(reason=int, most=Py_ssize_t, records=bytes, piece=bytes)
+    cdef object read(self)
+    @cython.locals(count=cython.longlong, size=cython.longlong, total=cython.longlong, more=cython.longlong, is_in_disk=cython.bint, entry=cython.longlong)
+    cdef Py_ssize_t most_bytes(self) noexcept nogil
+    cdef bint is_old(self) noexcept nogil
+    cdef long long offset_of(self, long long entry) noexcept nogil
+    cdef long long size_of(self, long long entry) noexcept nogil
+    cdef void prefetch_record(self, long long entry) noexcept nogil
+    cdef bint is_full(self, long long count, long long size, long long more, bint is_in_disk) noexcept nogil
+    cdef bint may_match(self, long long entry) noexcept nogil
+    @cython.locals(n=int, size=cython.longlong, tag_at=cython.longlong, name_at=cython.longlong)
+    cdef bint tags_match(self, Py_ssize_t at, Py_ssize_t end) noexcept nogil
+    @cython.locals(topic_at=Py_ssize_t, topic_size=Py_ssize_t, check_crc=cython.bint, found=int)
+    cdef int judge(self, long long entry, Py_ssize_t at, long long size) noexcept nogil
+    @cython.locals(
+        entry=cython.longlong, stop=cython.longlong, count=cython.longlong, taken=cython.longlong, picked=int, reason=int,
+        written=cython.longlong, is_copied=cython.bint, ahead=cython.longlong,
+        offset=cython.longlong, size=cython.longlong, found=int
+    )
+    cdef int select(self) noexcept nogil
+    @cython.locals(topic_at=Py_ssize_t, topic_size=Py_ssize_t, properties_at=Py_ssize_t, at=Py_ssize_t, end=Py_ssize_t)
+    cdef bint is_ours(self) except -1
+    @cython.locals(at=Py_ssize_t, n=int)
+    cdef void add_to(self, list items) except *

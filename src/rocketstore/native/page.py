@@ -1,267 +1,416 @@
-"""Copy the records of queue entries into one buffer, as a pull response carries them.
+"""A page of one queue: which of its entries give a message, and the page made of them.
 
-One call serves one page out of one CommitLog file: it decides entry by entry as
-``storage.reading.get_page`` does, compares each record with its entry, and copies. Whatever needs
-more than the bytes at hand (another file, a record of another queue) ends the call; Python deals
-with that entry and calls again.
+`QueuePages` answers a get for one queue, one reader's tags and one store; a page is made of records
+back to back, of messages, or of views. One loop (`Page.select`) looks at entry after entry, without
+Python where records may have to be read from the disk; it stops for what is rare, which is done in
+Python before it goes on: a record in another file, one of another queue, more records than it can
+note at once.
 
-Law: nothing is read outside ``log[:readable]`` and nothing is copied that the walk would not take
-for a record, or whose topic and queue are not the ones asked for. Body checksums are not computed
-here: a consumer compares them.
+Law: an entry that gives no message (a filler, or its record expired, is lost or belongs to another
+queue) is stepped over and counted; it is never answered with a false message and never hides a
+later one. No byte outside the lent views is read. A first message is always given, however large.
 
-Source: DefaultMessageStore.getMessage of 4.9 (spec B13).
+Source: DefaultMessageStore.getMessage and isTheBatchFull of 4.9 (spec B13), with K-O1, K-C2, K-C9
+put right: where Java meets an unreadable record it skips every entry up to the next CommitLog file,
+here only entries that cannot be read are skipped.
 """
 
 from __future__ import annotations
+
+import weakref
+
+import numpy as np
+
+from rocketstore.format.java_hash import tags_code
+from rocketstore.format.topic_name import may_stand_in
 
 try:
     import cython
 except ImportError:
     from rocketstore.native import no_cython as cython
 
+from rocketstore.native.decode import LogAtHand, Window
+
 if not cython.compiled:
-    from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES as _ENTRY_SIZE
-    from rocketstore.format.queue_entry import FILLER_SIZE as _FILLER_SIZE
-    from rocketstore.format.record import FIXED_SIZE as _FIXED_SIZE
-    from rocketstore.native.gather_plan import GatherStop, GatherView, PlanColumn
-    from rocketstore.native.row import StopReason
+    from typing import TYPE_CHECKING
+
+    from rocketstore.native.decode import Lent, lent, message_of, properties_of
+    from rocketstore.native.row import COLUMN_COUNT, Column, StopReason
     from rocketstore.native.view import (
         Bytes,
-        Numbers,
-        bytes_of,
+        bytes_inside,
         copy_bytes,
-        find_byte,
+        empty_record,
+        equal_bytes,
+        filled_record,
         load_i32,
         load_i64,
-        load_u8,
-        load_u32,
         numbers_of,
         prefetch,
+        text_of,
     )
-    from rocketstore.native.walk import check_record, topic_place, v6_extra_bytes
+    from rocketstore.native.walk import check_record, read_properties, topic_of
 
-    _AHEAD = 8
-    _OTHERS, _TAKE = 3, 4
-    _QUEUE_ID, _TOPIC_SIZE, _MEMORY_BYTES, _MEMORY_COUNT = range(4)
-    _DISK_BYTES, _DISK_COUNT, _TAG_COUNT, _TAGS = range(4, 8)
-    assert PlanColumn.TAGS == _TAGS
+    if TYPE_CHECKING:
+        from typing import Any
 
-_NAME_TAGS = int.from_bytes(b"TAGS", "big")
+    _ENTRY_SIZE, _FILLER_SIZE, _FIXED_SIZE = 20, 0x7FFFFFFF, 91
+    _AHEAD, _ROOM, _LOOKED_AT, _SHORT_BYTES = 8, 32, 800, 65536
+    _FULL, _ELSEWHERE, _OTHERS, _NO_ROOM = range(4)
+    _LOST, _UNWANTED, _FOREIGN, _TAKEN = range(4)
+    _RECORDS, _MESSAGES, _VIEWS = range(3)
+
+RECORDS = 0
+"""The kinds of pages: records back to back, messages, views of records."""
+MESSAGES = 1
+VIEWS = 2
+
 _LOW_32 = 0xFFFFFFFF
 _MAX_EXT_ADDRESS = -(2**31) - 1
+_MOST_MESSAGES = 1 << 30
 
 
-def texts_equal(first: Bytes, at: int, second: Bytes, other: int, size: int) -> bool:
-    """Return whether two runs of bytes are the same; both lie inside their arrays."""
-    for i in range(size):
-        if load_u8(first, at + i) != load_u8(second, other + i):
-            return False
-    return True
-
-
-def topic_of(log: Bytes, at: int) -> tuple[int, int]:
-    """Return place and size of the topic of a record that `check_record` found intact."""
-    born_extra, store_extra = v6_extra_bytes(load_u32(log, at + 36))
-    body_at = at + 88 + born_extra + store_extra
-    length_at = body_at + load_i32(log, body_at - 4)
-    size, topic_at = topic_place(log, length_at, load_u32(log, at + 4))
-    return topic_at, size
-
-
-class Page:
-    """A page under way."""
-
-    log: Bytes
-    entries: Bytes
-    names: Bytes
-    out: Bytes
-    plan: Numbers
-    base: int
-    readable: int
-    log_min: int
-    in_disk_below: int
-    entry: int
-    count: int
-    written: int
-    skipped: int
-    view: int
-
-    def prefetch_record(self, entry: int) -> None:
-        """Have the start of an entry's record fetched while the records before it are copied."""
-        at = load_i64(self.entries, entry * _ENTRY_SIZE) - self.base
-        size = min(load_i32(self.entries, entry * _ENTRY_SIZE + 8), 1280)
-        if 0 <= at < self.log.size:
-            for line in range(0, size, 64):
-                prefetch(self.log, at + line)
-
-    def may_match(self, code: int) -> bool:
-        """Return whether a tags code is that of a wanted tag, or says nothing about tags."""
-        low = code & _LOW_32
-        for n in range(self.plan[_TAG_COUNT]):
-            if self.plan[_TAGS + 3 * n] == low:
-                return True
-        return code <= _MAX_EXT_ADDRESS
-
-    def tags_match(self, at: int, stop: int) -> bool:
-        """Return whether the value of the last ``TAGS`` property is a wanted tag."""
-        value_at = -1
-        value_size = 0
-        while at < stop:
-            end = find_byte(self.log, at, stop, 2)
-            # "TAGS" and 0x01, and at least one byte of value
-            if (
-                end - at >= 6
-                and load_u32(self.log, at) == _NAME_TAGS
-                and load_u8(self.log, at + 4) == 1
-            ):
-                value_at = at + 5
-                value_size = end - value_at
-            at = end + 1
-        if value_at < 0:
-            return False
-        for n in range(self.plan[_TAG_COUNT]):
-            size = self.plan[_TAGS + 3 * n + 2]
-            tag_at = self.plan[_TAGS + 3 * n + 1]
-            if size == value_size and texts_equal(self.log, value_at, self.names, tag_at, size):
-                return True
-        return False
-
-    def is_full(self, size: int, is_in_disk: bool) -> bool:
-        """Return whether a record of `size` bytes is one too many."""
-        plan = self.plan
-        if is_in_disk:
-            return self.written + size > plan[_DISK_BYTES] or self.count >= plan[_DISK_COUNT]
-        return self.written + size > plan[_MEMORY_BYTES] or self.count >= plan[_MEMORY_COUNT]
-
-    def verdict(self, at: int, size: int) -> int:
-        """Judge the record that an entry says stands at `at` with a length of `size`."""
-        log = self.log
-        if size < _FIXED_SIZE or at + size > self.readable or load_i32(log, at) != size:
-            return GatherView.LOST
-        if check_record(log, at, self.base, self.readable, False) != StopReason.END:
-            return GatherView.LOST
-        topic_at, topic_size = topic_of(log, at)
-        if load_i32(log, at + 12) != self.plan[_QUEUE_ID] or topic_size != self.plan[_TOPIC_SIZE]:
-            return _OTHERS
-        if not texts_equal(log, topic_at, self.names, 0, topic_size):
-            return _OTHERS
-        if self.plan[_TAG_COUNT] > 0 and not self.tags_match(topic_at + topic_size + 2, at + size):
-            return GatherView.UNWANTED
-        return _TAKE
-
-    def gather(self, first: int, stop: int, max_messages: int) -> int:
-        """Look at the entries ``first`` to ``stop``."""
-        for entry in range(first, min(stop, first + _AHEAD)):
-            self.prefetch_record(entry)
-        for entry in range(first, stop):
-            self.entry = entry
-            if entry + _AHEAD < stop:
-                self.prefetch_record(entry + _AHEAD)
-            if self.count > 0 and self.count >= max_messages:
-                return GatherStop.FULL
-            entry_at = entry * _ENTRY_SIZE
-            offset = load_i64(self.entries, entry_at)
-            size = load_i32(self.entries, entry_at + 8)
-            code = load_i64(self.entries, entry_at + 12)
-            if size <= 0 or (size == _FILLER_SIZE and offset == 0):
-                self.skipped += 1
-                self.view = GatherView.LOST
-                continue
-            if self.count > 0 and self.is_full(size, offset < self.in_disk_below):
-                return GatherStop.FULL
-            if self.plan[_TAG_COUNT] > 0 and not self.may_match(code):
-                self.view = GatherView.UNWANTED
-                continue
-            if offset < self.log_min:
-                self.skipped += 1
-                self.view = GatherView.LOST
-                continue
-            at = offset - self.base
-            if at < 0 or at >= self.log.size:
-                return GatherStop.ELSEWHERE
-            found = self.verdict(at, size)
-            if found == _OTHERS:
-                return GatherStop.DOUBTFUL
-            if found != _TAKE:
-                self.skipped += found == GatherView.LOST
-                self.view = found
-                continue
-            if size > self.out.size - self.written:
-                return GatherStop.NO_ROOM
-            copy_bytes(self.out, self.written, self.log, at, size)
-            self.written += size
-            self.count += 1
-        self.entry = max(first, stop)
-        return GatherStop.END
-
-
-def gather(
-    log: Bytes,
-    base: int,
-    readable: int,
-    log_min: int,
-    entries: Bytes,
-    first: int,
-    stop: int,
-    plan: Numbers,
-    names: Bytes,
-    max_messages: int,
-    in_disk_below: int,
-    out: Bytes,
-    count: int,
-    written: int,
-) -> tuple[int, int, int, int, int, int]:
-    """Copy the wanted records of the entries ``first`` to ``stop`` to ``out[written:]``.
+class QueuePages:
+    """Reads pages of one queue of one store, with one choice of tags.
 
     Parameters
     ----------
     log
-        One CommitLog file, whose first byte has the physical offset `base`; `readable` bytes of it
-        may be read.
-    log_min
-        Records below this offset have expired.
-    entries
-        Queue entries; entry n stands at byte 20 n.
-    plan, names
-        See ``native.gather_plan``.
-    max_messages
-        Most records of the page.
-    in_disk_below
-        Records below this offset count as being on disk only.
-    out
-        The page so far holds `count` records and `written` bytes.
-
-    Returns
-    -------
-    tuple
-        ``GatherStop``, the entry it stopped at, count, written, how many entries were stepped over
-        as lost, and the ``GatherView`` of the last entry that gave nothing while nothing was found.
+        The CommitLog; shared by all queues of the store.
+    limits
+        Bytes and count of a page in memory, bytes and count of a page on disk, and how far before
+        the log's end a record counts as being in memory.
+    tags
+        The wanted ones; empty for all messages.
+    statuses
+        What a page says that has messages, whose last entry was lost, whose last was unwanted.
+    without_entry
+        Returns the fields of a page that no entry can answer; of kind, queue, topic and offset.
     """
-    if first < 0:
-        return int(GatherStop.END), first, count, written, 0, int(GatherView.NONE)
-    page = Page()
-    page.log = bytes_of(log)
-    page.base = base
-    page.readable = min(readable, page.log.size)
-    page.log_min = log_min
-    page.entries = bytes_of(entries)
-    page.plan = numbers_of(plan)
-    page.names = bytes_of(names)
-    page.in_disk_below = in_disk_below
-    page.out = bytes_of(out)
-    page.entry = first
-    page.count = count
-    page.written = written
-    page.skipped = 0
-    page.view = GatherView.NONE
-    last = min(stop, page.entries.size // _ENTRY_SIZE)
-    with cython.nogil:
-        reason = page.gather(first, last, max_messages)
-    return (
-        int(reason),
-        int(page.entry),
-        int(page.count),
-        int(page.written),
-        int(page.skipped),
-        int(page.view),
-    )
+
+    def __init__(
+        self,
+        log: LogAtHand,
+        topic: str,
+        queue_id: int,
+        limits: tuple[int, int, int, int, int],
+        tags: tuple[str, ...],
+        statuses: tuple[Any, Any, Any],
+        without_entry: Any,
+    ) -> None:
+        self.log = log
+        self.is_mapped = self.log.source.is_mapped
+        self.topic = topic
+        self.queue_id = queue_id
+        self.memory_bytes, self.memory_count, self.disk_bytes, self.disk_count, self.span = limits
+        self.statuses = statuses
+        self.without_entry = without_entry
+        texts = [text.encode("utf-8", "surrogatepass") for text in (topic, *tags)]
+        self.held_names = b"".join(texts)
+        self.names = bytes_inside(self.held_names)
+        self.topic_size = len(texts[0])
+        self.tag_count = len(tags)
+        numbers = []
+        at = len(texts[0])
+        for tag, text in zip(tags, texts[1:], strict=True):
+            numbers += [tags_code(tag) & 0xFFFFFFFF, at, len(text)]
+            at += len(text)
+        self.held_numbers = np.array([*numbers, 0], np.int64)
+        self.numbers = numbers_of(self.held_numbers)
+        self.recent: tuple[Any, ...] | None = None
+        self.minimum: tuple[Any, ...] | None = None
+
+    def read(self, kind: int, queue: Any, offset: int, max_messages: int) -> tuple[Any, ...]:
+        """Return the fields of a page's result.
+
+        Status, items, of records also how many, the offset to go on from, minimum and maximum
+        offset of the queue, and how many entries were stepped over as lost. `kind` says what the
+        items are.
+        """
+        if queue is None:
+            return self.without_entry(kind, queue, self.topic, offset)
+        if not isinstance(offset, int):
+            raise TypeError(f"a queue offset is an int, not {type(offset).__name__}")
+        maximum = queue.max_offset
+        minimum = self.minimum_of(queue)
+        page = Page.__new__(Page)
+        if not minimum <= offset < maximum or not self.find_entries(
+            page, queue, offset, max_messages
+        ):
+            return self.without_entry(kind, queue, self.topic, offset)
+        base = page.first_offset
+        page.begin(self.log)
+        page.pages = self
+        page.kind = kind
+        page.most = min(_MOST_MESSAGES, max_messages)
+        page.in_disk_below = self.log.source.max_offset
+        page.in_disk_below -= self.span
+        page.entry = offset
+        page.entry -= base
+        page.stop = maximum
+        page.stop -= base
+        page.stop = min(page.stop, page.entry + max(page.most, _LOOKED_AT))
+        page.stop = min(page.stop, page.entries.size // _ENTRY_SIZE)
+        items = page.read()
+        status = self.statuses[0] if page.count else self.statuses[1 if page.is_lost else 2]
+        following = base + page.entry
+        if kind == _RECORDS:
+            return (status, items, page.count, following, minimum, maximum, page.skipped)
+        return (status, items, following, minimum, maximum, page.skipped)
+
+    def minimum_of(self, queue: Any) -> Any:
+        """Return the queue's minimum offset, which moves only when the log's first file goes."""
+        if not self.is_mapped:
+            return queue.min_offset
+        files = self.log.source.files.files
+        first = files[0] if files else None
+        known = self.minimum
+        if known is not None and known[0] is first and known[1] is queue and first is not None:
+            return known[2]
+        minimum = queue.min_offset
+        self.minimum = (first, queue, minimum)
+        return minimum
+
+    def find_entries(self, page: Page, queue: Any, offset: int, count: int) -> bool:
+        """Let a page have the entries from an offset on; False where their file is missing."""
+        known = self.recent
+        if known is not None:
+            reference, whose, base, end = known
+            if whose is queue and base <= offset < end:
+                mapping = reference()
+                if mapping is not None:
+                    page.use_entries(mapping, base)
+                    return True
+        found = queue.window(offset, max(count, _LOOKED_AT))
+        if found is None:
+            return False
+        buffer, base, end, is_mapped = found
+        if is_mapped:
+            self.recent = (weakref.ref(buffer), queue, base, end)
+        page.use_entries(buffer, base)
+        return True
+
+
+class Page(Window):
+    """A page under way."""
+
+    pages: QueuePages
+    lent_entries: Lent
+    entries: Bytes
+    first_offset: int
+    kind: int
+    most: int
+    in_disk_below: int
+    entry: int
+    stop: int
+    count: int
+    size: int
+    skipped: int
+    is_lost: bool
+    picked: int
+    out: Bytes
+    written: int
+    sought: int
+    granted: int
+    targets: Any
+    row: Any
+
+    def use_entries(self, buffer: Any, base: int) -> None:
+        """Look at entries whose first one has queue offset `base`."""
+        one = lent(buffer)
+        self.entries = one.data
+        self.lent_entries = one
+        self.first_offset = base
+
+    def read(self) -> Any:
+        """Look at entries until the page is full; return what it is made of."""
+        if not cython.compiled:
+            self.count = self.size = self.skipped = 0
+            self.is_lost = False
+            self.targets, self.row = [0] * (2 * _ROOM), [0] * COLUMN_COUNT
+        self.sought = self.granted = -1
+        items: Any = b"" if self.kind == _RECORDS else []
+        reason = _ELSEWHERE
+        while reason != _FULL:
+            self.picked = self.written = 0
+            most = 0
+            if self.kind == _RECORDS:
+                most = self.most_bytes()
+                records = empty_record(most)
+                self.out = bytes_inside(records)
+            if self.is_old() or most > _SHORT_BYTES:
+                with cython.nogil:
+                    reason = self.select()
+            else:
+                reason = self.select()
+            if self.kind != _RECORDS:
+                self.add_to(items)
+            elif self.written > 0:
+                piece = filled_record(records, self.written)
+                items = items + piece if items else piece
+            if reason == _ELSEWHERE:
+                self.sought = self.entry
+                self.move(self.offset_of(self.entry), self.size_of(self.entry))
+            elif reason == _OTHERS:
+                self.granted = self.entry if self.is_ours() else -2 - self.entry
+        return items
+
+    def most_bytes(self) -> int:
+        """Return how many bytes of records the next entries can give, as far as they tell."""
+        count, size, total = self.count, self.size, 0
+        for entry in range(self.entry, self.stop):
+            more = self.size_of(entry)
+            if more <= 0 or more > self.readable:
+                continue
+            is_in_disk = self.offset_of(entry) < self.in_disk_below
+            if count > 0 and (
+                count >= self.most or self.is_full(count, size + total, more, is_in_disk)
+            ):
+                break
+            count += 1
+            total += more
+        return total
+
+    def is_old(self) -> bool:
+        """Return whether the next record may have to be read from the disk.
+
+        Who gives up the interpreter's lock may wait milliseconds for it, so it is kept otherwise.
+        """
+        return self.entry < self.stop and self.offset_of(self.entry) < self.in_disk_below
+
+    def offset_of(self, entry: int) -> int:
+        """Return the physical offset that an entry states."""
+        return load_i64(self.entries, entry * _ENTRY_SIZE)
+
+    def size_of(self, entry: int) -> int:
+        """Return the size of its record that an entry states."""
+        return load_i32(self.entries, entry * _ENTRY_SIZE + 8)
+
+    def prefetch_record(self, entry: int) -> None:
+        """Have the start of an entry's record fetched while the records before it are judged."""
+        at = self.offset_of(entry) - self.base
+        if 0 <= at < self.readable:
+            for line in range(0, min(self.size_of(entry), 1280), 64):
+                prefetch(self.data, at + line)
+
+    def is_full(self, count: int, size: int, more: int, is_in_disk: bool) -> bool:
+        """Return whether `more` bytes are too many for a page of `count` records, `size` bytes."""
+        if is_in_disk:
+            return size + more > self.pages.disk_bytes or count >= self.pages.disk_count
+        return size + more > self.pages.memory_bytes or count >= self.pages.memory_count
+
+    def may_match(self, entry: int) -> bool:
+        """Return whether an entry's code is that of a wanted tag, or says nothing about tags."""
+        code = load_i64(self.entries, entry * _ENTRY_SIZE + 12)
+        for n in range(self.pages.tag_count):
+            if self.pages.numbers[3 * n] == code & _LOW_32:
+                return True
+        return code <= _MAX_EXT_ADDRESS
+
+    def tags_match(self, at: int, end: int) -> bool:
+        """Return whether properties have one of the wanted tags."""
+        read_properties(self.data, at, end, self.row)
+        size = self.row[Column.TAGS_SIZE]
+        tag_at = self.row[Column.TAGS_AT]
+        for n in range(self.pages.tag_count):
+            name_at = self.pages.numbers[3 * n + 1]
+            if self.pages.numbers[3 * n + 2] == size and equal_bytes(
+                self.pages.names, name_at, self.data, tag_at, size
+            ):
+                return True
+        return False
+
+    def judge(self, entry: int, at: int, size: int) -> int:
+        """Say what the record is that an entry points at."""
+        if size < _FIXED_SIZE or load_i32(self.data, at) != size:
+            return _LOST
+        check_crc = self.kind == _MESSAGES
+        found = check_record(self.data, at, self.base, self.readable, check_crc)
+        if found != StopReason.END:
+            return _LOST
+        topic_at, topic_size = topic_of(self.data, at)
+        if self.granted != entry and (
+            load_i32(self.data, at + 12) != self.pages.queue_id
+            or topic_size != self.pages.topic_size
+            or not equal_bytes(self.pages.names, 0, self.data, topic_at, topic_size)
+        ):
+            return _LOST if self.granted == -2 - entry else _FOREIGN
+        if self.pages.tag_count > 0 and not self.tags_match(topic_at + topic_size + 2, at + size):
+            return _UNWANTED
+        return _TAKEN
+
+    def select(self) -> int:
+        """Copy or note the records that the next entries give; return why it stops."""
+        entry, stop, count, taken = self.entry, self.stop, self.count, self.size
+        picked = written = 0
+        is_copied = self.kind == _RECORDS
+        reason = _FULL
+        for ahead in range(entry, min(stop, entry + _AHEAD)):
+            self.prefetch_record(ahead)
+        while entry < stop and (count == 0 or count < self.most):
+            if picked == _ROOM:
+                reason = _NO_ROOM
+                break
+            if entry + _AHEAD < stop:
+                self.prefetch_record(entry + _AHEAD)
+            offset = self.offset_of(entry)
+            size = self.size_of(entry)
+            found = _LOST
+            if size > 0 and not (size == _FILLER_SIZE and offset == 0):
+                if count > 0 and self.is_full(count, taken, size, offset < self.in_disk_below):
+                    break
+                if self.pages.tag_count > 0 and not self.may_match(entry):
+                    found = _UNWANTED
+                elif offset >= 0 and self.holds(offset, size):
+                    found = self.judge(entry, offset - self.base, size)
+                elif offset >= 0 and self.sought != entry:
+                    reason = _ELSEWHERE
+                    break
+            if found == _FOREIGN:
+                reason = _OTHERS
+                break
+            if found == _TAKEN:
+                if is_copied:
+                    if size > self.out.size - written:
+                        reason = _NO_ROOM
+                        break
+                    copy_bytes(self.out, written, self.data, offset - self.base, size)
+                    written += size
+                else:
+                    self.targets[2 * picked] = offset - self.base
+                    self.targets[2 * picked + 1] = size
+                    picked += 1
+                count += 1
+                taken += size
+            else:
+                self.skipped += found == _LOST
+                if count == 0:
+                    self.is_lost = found == _LOST
+            entry += 1
+        self.entry, self.count, self.size = entry, count, taken
+        self.picked, self.written = picked, written
+        return reason
+
+    def is_ours(self) -> bool:
+        """Return whether the record of another queue may stand in this one all the same."""
+        at = self.offset_of(self.entry) - self.base
+        topic_at, topic_size = topic_of(self.data, at)
+        properties_at = topic_at + topic_size + 2
+        end = at + self.size_of(self.entry)
+        return may_stand_in(
+            text_of(self.data, topic_at, topic_size),
+            load_i32(self.data, at + 12),
+            properties_of(self.data, properties_at, end),
+            (self.pages.topic, self.pages.queue_id),
+        )
+
+    def add_to(self, items: list[Any]) -> None:
+        """Add the records that were noted to a page."""
+        if self.kind == _MESSAGES:
+            for n in range(self.picked):
+                items.append(message_of(self.data, self.targets[2 * n]))  # noqa: PERF401 - no closure
+        elif self.picked > 0:
+            view = memoryview(self.buffer)
+            for n in range(self.picked):
+                at = self.targets[2 * n]
+                items.append(view[at : at + self.targets[2 * n + 1]])

@@ -1,3 +1,6 @@
+from cpython.buffer cimport PyBUF_SIMPLE, Py_buffer, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.unicode cimport PyUnicode_DecodeASCII, PyUnicode_DecodeUTF8
 from rocketstore.native.dispatch_numbers cimport QUEUE_COLUMN_COUNT, SLOT_COLUMN_COUNT
 from rocketstore.native.row cimport COLUMN_COUNT
 
@@ -8,6 +11,9 @@ cdef extern from "bytes.h" nogil:
     ctypedef struct Bytes:
         Py_ssize_t size
     ctypedef long long *Numbers
+    const char *chars_at(Bytes data, Py_ssize_t at, Py_ssize_t size)
+    Py_ssize_t write_hex(char *to, Bytes data, Py_ssize_t at, Py_ssize_t size)
+    bint equal_bytes(Bytes first, Py_ssize_t at, Bytes second, Py_ssize_t other, Py_ssize_t size)
     Bytes bytes_at(const void *start, Py_ssize_t size)
     Bytes bytes_mapped(long long address, Py_ssize_t size)
     long long load_u8(Bytes data, Py_ssize_t at)
@@ -28,6 +34,51 @@ cdef extern from "bytes.h" nogil:
     void prefetch(Bytes data, Py_ssize_t at)
     long long crc_of(Bytes data, Py_ssize_t at, Py_ssize_t size)
     long long crc_continued(Bytes data, Py_ssize_t at, Py_ssize_t stop, long long crc)
+
+cdef extern from "Python.h":
+    const char *PyUnicode_AsUTF8AndSize(object text, Py_ssize_t *size) except NULL
+
+
+cdef inline Bytes utf8_inside(str text) except *:
+    cdef Py_ssize_t size = 0
+    cdef const char *start = PyUnicode_AsUTF8AndSize(text, &size)
+    return bytes_at(start, size)
+
+
+cdef inline Bytes lend(object buffer, Py_buffer *lending) except *:
+    PyObject_GetBuffer(buffer, lending, PyBUF_SIMPLE)
+    return bytes_at(lending.buf, lending.len)
+
+
+cdef inline void give_back(Py_buffer *lending) noexcept:
+    PyBuffer_Release(lending)
+
+
+cdef inline Bytes bytes_inside(bytes text) noexcept:
+    return bytes_at(PyBytes_AS_STRING(text), PyBytes_GET_SIZE(text))
+
+
+cdef inline bytes empty_record(Py_ssize_t size):
+    return PyBytes_FromStringAndSize(NULL, size)
+
+
+cdef inline bytes filled_record(bytes record, Py_ssize_t size):
+    return record if size == PyBytes_GET_SIZE(record) else record[:size]
+
+
+cdef inline bytes copy_of(Bytes data, Py_ssize_t at, Py_ssize_t size):
+    return PyBytes_FromStringAndSize(chars_at(data, at, size), size)
+
+
+cdef inline str text_of(Bytes data, Py_ssize_t at, Py_ssize_t size):
+    return PyUnicode_DecodeUTF8(chars_at(data, at, size), size, "replace")
+
+
+cdef inline str hex_of(Bytes data, Py_ssize_t at, Py_ssize_t size, Py_ssize_t other, Py_ssize_t more):
+    cdef char digits[128]
+    cdef Py_ssize_t end = write_hex(digits, data, at, size)
+    end += write_hex(digits + end, data, other, more)
+    return PyUnicode_DecodeASCII(digits, end, NULL)
 
 
 cdef inline Bytes bytes_of(const unsigned char[::1] buffer) noexcept nogil:

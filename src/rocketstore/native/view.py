@@ -30,6 +30,54 @@ def bytes_of(buffer: Any) -> Bytes:
     return np.frombuffer(buffer, np.uint8)
 
 
+def lend(buffer: Any, _lending: Any) -> Bytes:
+    """Return the bytes of a buffer, which cannot move or go until they are given back."""
+    return bytes_of(buffer)
+
+
+def give_back(_lending: Any) -> None:
+    """Let go of bytes that were lent."""
+
+
+bytes_inside = bytes_of
+"""Of a bytes object, which nobody can change or take away while somebody has it."""
+
+
+def utf8_inside(text: str) -> Bytes:
+    """Return the UTF-8 of a text; raises `UnicodeEncodeError` for half a surrogate pair."""
+    return bytes_of(text.encode())
+
+
+def empty_record(size: int) -> Any:
+    """Return bytes that are to be filled by way of `bytes_inside`."""
+    return bytearray(size)
+
+
+def filled_record(record: Any, size: int) -> bytes:
+    """Return the first `size` of them once they are."""
+    return bytes(record[:size])
+
+
+def copy_of(data: Bytes, at: int, size: int) -> bytes:
+    """Return a range as a bytes object."""
+    return data[at : at + size].tobytes()
+
+
+def text_of(data: Bytes, at: int, size: int) -> str:
+    """Return the text of a range in UTF-8, with U+FFFD for what is not."""
+    return copy_of(data, at, size).decode("utf-8", "replace")
+
+
+def hex_of(data: Bytes, at: int, size: int, other: int, more: int) -> str:
+    """Return the hexadecimal digits of two ranges."""
+    return (copy_of(data, at, size) + copy_of(data, other, more)).hex().upper()
+
+
+def equal_bytes(first: Bytes, at: int, second: Bytes, other: int, size: int) -> bool:
+    """Return whether two ranges hold the same bytes."""
+    return copy_of(first, at, size) == copy_of(second, other, size)
+
+
 def bytes_mapped(address: int, size: int) -> Bytes:
     """Return bytes of a mapping that its owner holds, by their address."""
     return np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(int(address)))

@@ -23,6 +23,8 @@ cdef bint is_text_whole(
     Bytes data, Py_ssize_t topic_at, Py_ssize_t topic_size, Py_ssize_t end, long long base
 ) noexcept nogil
 cdef (long long, Py_ssize_t) topic_place(Bytes data, Py_ssize_t length_at, long long magic) noexcept nogil
+@cython.locals(born_extra=int, store_extra=int, size=Py_ssize_t, topic_at=Py_ssize_t)
+cdef (Py_ssize_t, Py_ssize_t) topic_of(Bytes data, Py_ssize_t at) noexcept nogil
 cdef bint crc_agrees(Bytes data, Py_ssize_t at, Py_ssize_t body_at, Py_ssize_t body_size) noexcept nogil
 cdef long long decimal(Bytes data, Py_ssize_t at, Py_ssize_t end) noexcept nogil
 cdef void note_property(

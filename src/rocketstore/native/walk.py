@@ -154,6 +154,15 @@ def topic_place(data: Bytes, length_at: int, magic: int) -> tuple[int, int]:
     return load_i16(data, length_at), length_at + 2
 
 
+def topic_of(data: Bytes, at: int) -> tuple[int, int]:
+    """Return place and size of the topic of a record that `check_record` found intact."""
+    born_extra, store_extra = v6_extra_bytes(load_u32(data, at + 36))
+    body_at = at + 88 + born_extra + store_extra
+    length_at = body_at + load_i32(data, body_at - 4)
+    size, topic_at = topic_place(data, length_at, load_u32(data, at + 4))
+    return topic_at, size
+
+
 def crc_agrees(data: Bytes, at: int, body_at: int, body_size: int) -> bool:
     """Compare the body with its checksum."""
     # Compatible: an empty body has no checksum, whatever the field says.

@@ -15,12 +15,12 @@ from rocketstore.scan.kernels import KERNELS
 
 COMPILED: Final = "compiled"
 
+_OTHERS: Final = ("decode", "group", "lookup", "page")
+"""Sources of ``rocketstore.native`` that are called without the door for bulk functions."""
+
 _IN_C: Final = (
-    "format._decode",
     "format._properties",
     "storage.log._append",
-    "storage.reading._gather",
-    "storage.reading._key_search",
 )
 
 _log = get_logger(__name__)
@@ -29,7 +29,7 @@ _log = get_logger(__name__)
 @functools.cache
 def compiled_parts() -> dict[str, str]:
     """Return of each part that may be compiled `COMPILED`, or why it is not."""
-    sources = (f"native.{name}" for name in sorted({*KERNELS.values(), "group"}))
+    sources = (f"native.{name}" for name in sorted({*KERNELS.values(), *_OTHERS}))
     return {name: _state_of(name) for name in (*sources, *_IN_C)}
 
 

@@ -34,13 +34,13 @@ from rocketstore.format.blank import END_FILE_MIN_BLANK_SIZE, encode_blank
 from rocketstore.format.checkpoint import decode_checkpoint
 from rocketstore.format.index_file import IndexLayout
 from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES
+from rocketstore.native.decode import is_intact_at, size_at
 from rocketstore.storage.files.pread_files import OpenFiles, PreadFiles
 from rocketstore.storage.index.pread_index import PreadIndex, index_observations
 from rocketstore.storage.layout import StoreLayout
 from rocketstore.storage.queues.pread_queue import PreadQueues
-from rocketstore.storage.reading.get_page import PageLimits
+from rocketstore.storage.reading.pages import PageLimits
 from rocketstore.storage.reading.reader import Reader
-from rocketstore.storage.reading.record_access import message_at, record_size_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -61,8 +61,14 @@ POLL_INTERVAL_S: Final = 0.02
 """How often `ReadOnlyStore.wait_for` looks, because no writer tells a reader of another process."""
 
 
+_READ_AHEAD_BYTES: Final = 4096
+"""Least that is read of the log at once: short records stand one after the other."""
+
+
 class PreadLog:
     """The CommitLog, read with ``pread``."""
+
+    is_mapped = False
 
     def __init__(
         self, files: PreadFiles, find_end: Callable[[], int], dispatched_end: Callable[[], int]
@@ -93,9 +99,13 @@ class PreadLog:
         """End of the last record that a reader may see; costs a look at every queue."""
         return self._find_end()
 
-    def slice(self, offset: int, size: int) -> bytes | None:
-        """Return `size` bytes at `offset`, or None where they are not all in one present file."""
-        return self.parts.slice(offset, size)
+    def window(self, offset: int, size: int) -> tuple[bytes, int, int, None] | None:
+        """Return bytes of one present file from `offset` on, `size` or more; None without."""
+        file = self.parts.find(offset)
+        if file is None or size > file.range.stop - offset:
+            return None
+        read = self.parts.read(offset, max(size, _READ_AHEAD_BYTES))
+        return None if read is None else (read, offset, len(read), None)
 
 
 class ReadOnlyStore(Reader):
@@ -181,7 +191,7 @@ class ReadOnlyStore(Reader):
     def close(self) -> None:
         """Let go of all files; may be called twice."""
         gone: Any = Gone(StoreClosedError(f"{self.layout.root} was closed", hint="open it again"))
-        self._log = self._queues = self._key_search = self._raw_pages = gone
+        self._log = self._queues = self._key_search = self._pages = self._records = gone
         self._open_files.close()
 
     # --- about the store ------------------------------------------------------------------------
@@ -312,7 +322,7 @@ class ReadOnlyStore(Reader):
         return end if entry.physical_offset >= end else None
 
     def _is_intact(self, entry: QueueEntry) -> bool:
-        return message_at(self._log, entry.physical_offset, entry.record_size) is not None
+        return is_intact_at(self._records, entry.physical_offset, entry.record_size)
 
     def _is_visible(self, stop: int) -> bool:
         if stop > self._known_end:
@@ -324,23 +334,20 @@ class ReadOnlyStore(Reader):
 
         A blank leads to the next file if there is one (CommitLog.recoverNormally).
         """
-        log = self._log
         at = start
         while True:
-            size = record_size_at(log, at)
-            if size is None:
-                file = self._files.find(at)
-                following = None if file is None else self._files.next_file(file.range.stop)
-                if file is None or following is None or following.base != file.range.stop:
-                    return at
-                head = log.slice(at, END_FILE_MIN_BLANK_SIZE)
-                if head is None or head != encode_blank(file.range.stop - at):
-                    return at
-                at = following.base
-            elif message_at(log, at, size) is None:
-                return at
-            else:
+            size = size_at(self._records, at)
+            if size > 0:
                 at += size
+                continue
+            file = self._files.find(at)
+            following = None if file is None else self._files.next_file(file.range.stop)
+            if file is None or following is None or following.base != file.range.stop:
+                return at
+            head = self._files.slice(at, END_FILE_MIN_BLANK_SIZE)
+            if head is None or head != encode_blank(file.range.stop - at):
+                return at
+            at = following.base
 
     # --- opening --------------------------------------------------------------------------------
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final, Literal, Self, overload
 from rocketstore.config import StoreConfig
 from rocketstore.errors import RefusedMessageError
 from rocketstore.message import DEFAULT_HOST
+from rocketstore.native.page import RECORDS
 from rocketstore.storage.clock import system_clock_ms
 from rocketstore.storage.compiled_parts import note_missing
 from rocketstore.storage.files.disk import Disk
@@ -24,6 +25,7 @@ from rocketstore.storage.layout import StoreLayout
 from rocketstore.storage.log.prepared import PreparedMessage
 from rocketstore.storage.opening import StoreParts, open_parts
 from rocketstore.storage.read_only import ReadOnlyStore
+from rocketstore.storage.results import GetRawResult
 from rocketstore.storage.store_end import EndingStore
 
 if TYPE_CHECKING:
@@ -37,9 +39,10 @@ if TYPE_CHECKING:
     from rocketstore.storage.files.mapped_file_queue import FileProblem
     from rocketstore.storage.index.index_service import IndexProblem
     from rocketstore.storage.recovery.recover import RecoveryReport
-    from rocketstore.storage.results import GetRawResult, GetResult, PutResult
+    from rocketstore.storage.results import GetResult, PutResult
 
 _NANOS_PER_MS: Final = 1_000_000
+_result: Final = tuple.__new__
 
 
 class MessageStore(EndingStore):
@@ -312,7 +315,12 @@ class MessageStore(EndingStore):
         began_ns = monotonic_ns()
         # What Reader.get_raw does, without the way there: a page takes a few microseconds.
         queue = self._queue_of(topic, queue_id)
-        result = self._raw_pages.read(queue, topic, queue_id, offset, max_messages, tags)
+        try:
+            pages = self._pages[topic, queue_id, tags]
+        except TypeError:
+            pages = self._pages_of(topic, queue_id, tags)
+        page = pages.read(RECORDS, queue, offset, max_messages)
+        result = _result(GetRawResult, page)
         self.statistics.note_get(result[2], (monotonic_ns() - began_ns) // _NANOS_PER_MS)
         return result
 

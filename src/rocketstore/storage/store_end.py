@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from rocketstore.errors import FlushFailedError, StoreClosedError, StoreForkedError
 from rocketstore.events import get_logger
 from rocketstore.storage.read_only import Gone, physical_memory_bytes
-from rocketstore.storage.reading.get_page import PageLimits
+from rocketstore.storage.reading.pages import PageLimits
 from rocketstore.storage.reading.reader import Reader
 from rocketstore.storage.services import StoreServices
 
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from rocketstore.storage.opening import StoreParts
 
 _IN_USE: Final = (
-    "_batches", "_check_readable", "_key_search", "_log", "_parts", "_queues", "_raw_pages",
-    "_services", "_writer", "running_flags", "statistics",
+    "_batches", "_check_readable", "_key_search", "_log", "_pages", "_parts", "_queues",
+    "_records", "_services", "_writer", "running_flags", "statistics",
 )  # fmt: skip
 """What a store's methods go to."""
 
@@ -130,7 +130,7 @@ class EndingStore(Reader):
 
     def _let_go(self) -> None:
         gone: Any = self._gone
-        self._log = self._queues = self._key_search = self._raw_pages = gone
+        self._log = self._queues = self._key_search = self._pages = self._records = gone
         try:
             self._parts.drop()
         except OSError as error:  # a file made ahead stays, and the next open deletes it

@@ -36,8 +36,9 @@ def test_all_parts_of_a_build_are_compiled_and_the_store_and_the_command_line_sa
     tmp_path, capsys
 ):
     assert set(compiled_parts.compiled_parts().values()) == {"compiled"}
+    count = len(compiled_parts.compiled_parts())
     with MessageStore.open(tmp_path, StoreConfig(), threads=False) as store:
-        assert store.runtime_info()["compiledParts"] == "15 of 15 parts"
+        assert store.runtime_info()["compiledParts"] == f"{count} of {count} parts"
     assert run(["--version", "--verbose"]) == 0
     said = capsys.readouterr().out
     assert "native.walk: compiled\n" in said

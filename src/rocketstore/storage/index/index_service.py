@@ -253,6 +253,13 @@ class IndexService:
 
     # --- finding --------------------------------------------------------------------------------
 
+    is_mapped = True
+
+    @property
+    def mapped_files(self) -> list[MappedFile]:
+        """The files, newest first."""
+        return [file.file for file in reversed(self.files)]
+
     def candidates(
         self, topic: str, key: str, *, begin_ms: int = 0, end_ms: int | None = None
     ) -> Iterator[int]:

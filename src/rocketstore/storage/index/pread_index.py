@@ -74,6 +74,8 @@ class PreadIndex:
         self._layout = layout
         self.findings: list[FileFinding[Path]] = []
 
+    is_mapped = False
+
     @system_errors("cannot list the files of the index")
     def files(self) -> list[PreadIndexFile]:
         """Return the index files, oldest first; `findings` says what was passed over.

@@ -84,6 +84,8 @@ class CommitLog(WholeAppends):
         Who waits for the log's end to be on the disk.
     """
 
+    is_mapped = True
+
     def __init__(
         self,
         files: MappedFileQueue,
@@ -148,6 +150,16 @@ class CommitLog(WholeAppends):
     def slice(self, offset: int, size: int) -> memoryview | None:
         """Return a view of written bytes; None where they are not, or cross into the next file."""
         return self.files.slice(offset, size)
+
+    def window(self, offset: int, _size: int) -> tuple[mmap.mmap, int, int, MappedFile] | None:
+        """Return the mapping of the file that has the byte at `offset`; None without."""
+        file = self.files.find(offset)
+        if file is None or not file.is_available:
+            return None
+        try:
+            return file.mapping, file.base, file.write_position, file
+        except FileNotFoundError:  # retention was faster
+            return None
 
     def record_at(self, offset: int, size: int) -> memoryview | None:
         """Return a view of `size` bytes at `offset`, if readers may see them."""

@@ -198,6 +198,13 @@ class PreadQueue:
             return None
         return raw[: len(raw) - len(raw) % ENTRY_SIZE_BYTES]
 
+    def window(self, start: int, limit: int) -> tuple[bytes, int, int, bool] | None:
+        """Return the bytes of entries from `start` on and their queue offsets; None without."""
+        entries = self.entry_bytes(start, limit)
+        if not entries:
+            return None
+        return entries, start, start + len(entries) // ENTRY_SIZE_BYTES, False
+
     def _end_within(self, log_end: int, end: int) -> int:
         """Return where the entries at the end begin whose records lie behind the log's end."""
         if self._cut is None or self._cut[:2] != (log_end, end):

@@ -19,11 +19,11 @@ from rocketstore.format.queue_entry import (
     written_mask,
 )
 from rocketstore.native.dispatch_state import QueueColumn
-from rocketstore.storage.reading.read_sources import MappedWindow
 from rocketstore.units import KiB
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from mmap import mmap
 
     from rocketstore.format.queue_entry import EntryArray
     from rocketstore.storage.files.mapped_file_queue import MappedFileQueue
@@ -175,19 +175,17 @@ class QueueEntries:
         """Return up to `limit` entries from queue offset `start`, within one file, as an array."""
         return entry_array(self.entry_bytes(start, limit) or b"")
 
-    def window(self, position: int) -> MappedWindow | None:
-        """Return the map that holds byte `position` of the queue, or None."""
-        file = self.files.find(position)
+    def window(self, start: int, _limit: int) -> tuple[mmap, int, int, bool] | None:
+        """Return the mapping of the file that has the entry `start`; None without."""
+        file = self.files.find(start * ENTRY_SIZE_BYTES) if start >= 0 else None
         if file is None:
             return None
         try:
-            if not file.is_mapped:
-                self._mappings.admit(file)
-            array = file.array
+            mapping = file.mapping if file.is_mapped else self._mappings.admit(file)
         except FileNotFoundError:  # retention was faster
             return None
-        readable = min(max(self.next_position - file.base, 0), file.size)
-        return MappedWindow(array, file.base, readable)
+        first = file.base // ENTRY_SIZE_BYTES
+        return mapping, first, first + file.size // ENTRY_SIZE_BYTES, True
 
     def last_message(self) -> tuple[int, QueueEntry] | None:
         """Return queue offset and entry of the last message, fillers passed over."""

@@ -17,33 +17,31 @@ from typing import TYPE_CHECKING, Final
 from rocketstore.format.message_id import decode_message_id
 from rocketstore.format.queue_entry import ENTRY_STRUCT, QueueEntry
 from rocketstore.format.topic_name import check_is_int
+from rocketstore.native.decode import LogAtHand, message_at, store_time_at
+from rocketstore.native.page import MESSAGES, RECORDS, VIEWS
 from rocketstore.storage.reading import time_search
-from rocketstore.storage.reading.get_page import PageRequest, Rejection, read_page
 from rocketstore.storage.reading.key_search import KeySearch
-from rocketstore.storage.reading.raw_page import RawPages, raw_view
-from rocketstore.storage.reading.record_access import (
-    belongs_to,
-    message_at,
-    record_size_at,
-    store_timestamp_at,
-)
+from rocketstore.storage.reading.pages import Pages
 from rocketstore.storage.reading.tag_filter import parse_tags
 from rocketstore.storage.results import GetRawResult, GetResult, GetViewsResult
-from rocketstore.units import QueueKey
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from rocketstore.message import StoredMessage
-    from rocketstore.storage.reading.get_page import PageLimits
-    from rocketstore.storage.reading.read_sources import (
+    from rocketstore.native.page import QueuePages
+    from rocketstore.storage.reading.pages import PageLimits
+    from rocketstore.storage.reading.sources import (
         IndexSource,
         LogSource,
         QueueSource,
         QueueSources,
     )
+    from rocketstore.units import QueueKey
 
 _ENTRIES_AT_A_TIME: Final = 4096
+_result: Final = tuple.__new__
+"""Makes the tuple that a result is, at half the cost of calling its class."""
 
 
 class Reader:
@@ -69,11 +67,11 @@ class Reader:
     ) -> None:
         self._log = log
         self._queues = queues
+        self._records = LogAtHand(log)
+        self._pages = Pages(self._records, limits)
         self._key_search = (
-            None if index is None else KeySearch(log, index, limits.memory_span_bytes)
+            None if index is None else KeySearch(self._records, index, limits.memory_span_bytes)
         )
-        self._limits = limits
-        self._raw_pages = RawPages(log, limits)
         self._check_readable: Callable[[], None] = lambda: None
 
     # --- by queue -------------------------------------------------------------------------------
@@ -113,24 +111,10 @@ class Reader:
         Source: DefaultMessageStore.getMessage.
         """
         self._check_readable()
-        request = PageRequest(topic, queue_id, offset, max_messages, parse_tags(tags))
-        key = QueueKey(topic, queue_id)
-        log, wanted = self._log, request.tag_filter
-
-        def take(physical_offset: int, size: int) -> StoredMessage | Rejection:
-            message = message_at(log, physical_offset, size)
-            if message is None or not belongs_to(
-                message.topic, message.queue_id, message.properties, key
-            ):
-                return Rejection.LOST
-            if wanted is not None and not wanted.matches(message.properties):
-                return Rejection.UNWANTED
-            return message
-
-        page = read_page(
-            request, self._queue_of(topic, queue_id), self._limits, log.max_offset, take
-        )
-        return GetResult(*page)
+        queue = self._queue_of(topic, queue_id)
+        pages = self._pages_of(topic, queue_id, tags)
+        page = pages.read(MESSAGES, queue, offset, max_messages)
+        return _result(GetResult, page)
 
     def get_views(
         self,
@@ -146,16 +130,10 @@ class Reader:
         the name alone. Body checksums are not compared. Parameters as `get`.
         """
         self._check_readable()
-        request = PageRequest(topic, queue_id, offset, max_messages, parse_tags(tags))
-        key = QueueKey(topic, queue_id)
-
-        def take(physical_offset: int, size: int) -> memoryview | Rejection:
-            return raw_view(self._log, physical_offset, size, key, request.tag_filter)
-
-        page = read_page(
-            request, self._queue_of(topic, queue_id), self._limits, self._log.max_offset, take
-        )
-        return GetViewsResult(*page)
+        queue = self._queue_of(topic, queue_id)
+        pages = self._pages_of(topic, queue_id, tags)
+        page = pages.read(VIEWS, queue, offset, max_messages)
+        return _result(GetViewsResult, page)
 
     def get_raw(
         self,
@@ -171,7 +149,9 @@ class Reader:
         """
         self._check_readable()
         queue = self._queue_of(topic, queue_id)
-        return self._raw_pages.read(queue, topic, queue_id, offset, max_messages, tags)
+        pages = self._pages_of(topic, queue_id, tags)
+        page = pages.read(RECORDS, queue, offset, max_messages)
+        return _result(GetRawResult, page)
 
     def min_offset(self, topic: str, queue_id: int) -> int:
         """Return the first queue offset that can be read, 0 for an unknown queue."""
@@ -233,6 +213,13 @@ class Reader:
             check_is_int(queue_id)  # a bool, or a float, may be equal to a number of a queue
         return self._queues.get((topic, queue_id))  # type: ignore[arg-type] # equal to a QueueKey
 
+    def _pages_of(self, topic: str, queue_id: int, tags: str | None) -> QueuePages:
+        try:
+            return self._pages[topic, queue_id, tags]
+        except TypeError:
+            parse_tags(tags)  # says what is wrong with tags that have no hash
+            raise
+
     # --- by key, by id --------------------------------------------------------------------------
 
     def find(
@@ -284,9 +271,9 @@ class Reader:
 
     def at_physical_offset(self, physical_offset: int) -> StoredMessage | None:
         """Return the message whose record starts at an offset, None when none does."""
-        if physical_offset < 0:
+        if not 0 <= physical_offset < 1 << 63:
             return None
-        message = message_at(self._log, physical_offset)
+        message = message_at(self._records, physical_offset, 0)
         if message is None or not self._is_visible(physical_offset + message.size):
             return None
         return message
@@ -307,12 +294,12 @@ class Reader:
         Source: DefaultMessageStore.getOffsetInQueueByTime.
         """
         queue = self._queue_of(topic, queue_id)
-        return 0 if queue is None else time_search.offset_at(self._log, queue, timestamp_ms)
+        return 0 if queue is None else time_search.offset_at(self._records, queue, timestamp_ms)
 
     def earliest_timestamp(self, topic: str, queue_id: int) -> int | None:
         """Return the store time of a queue's first readable message, None when it has none."""
         queue = self._queue_of(topic, queue_id)
-        return None if queue is None else time_search.earliest_timestamp(self._log, queue)
+        return None if queue is None else time_search.earliest_timestamp(self._records, queue)
 
     def earliest_log_timestamp(self) -> int | None:
         """Return the store time of the oldest readable message of all, None without one.
@@ -325,9 +312,7 @@ class Reader:
         Java reads up to 8 MiB at once there, and fails where the file has less left (K-T5).
         Source: DefaultMessageStore.getEarliestMessageTime.
         """
-        start = self._log.min_offset
-        size = record_size_at(self._log, start)
-        stored = None if size is None else store_timestamp_at(self._log, start, size)
+        stored = store_time_at(self._records, self._log.min_offset, 0)
         if stored is not None:
             return stored
         firsts = (self.earliest_timestamp(*key) for key in self.queues())
@@ -340,4 +325,4 @@ class Reader:
         if not entry:
             return None
         physical_offset, size, _ = ENTRY_STRUCT.unpack(entry)
-        return store_timestamp_at(self._log, physical_offset, size)
+        return store_time_at(self._records, physical_offset, size) if size > 0 else None

@@ -16,19 +16,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from rocketstore.format.queue_entry import ENTRY_STRUCT, FILLER_SIZE
-from rocketstore.storage.reading.record_access import store_timestamp_at
+from rocketstore.native.decode import store_time_at
 
 if TYPE_CHECKING:
-    from rocketstore.storage.reading.read_sources import LogSource, QueueSource
+    from rocketstore.native.decode import LogAtHand
+    from rocketstore.storage.reading.sources import QueueSource
 
 _FIRST_LOOK_ENTRIES: Final = 1
 _LOOK_ENTRIES: Final = 256
 
 
-def offset_at(log: LogSource, queue: QueueSource, timestamp_ms: int) -> int:
+def offset_at(log: LogAtHand, queue: QueueSource, timestamp_ms: int) -> int:
     """Return the queue offset of the first message stored at or after a moment.
 
-    Cost: about ``log2(messages)`` reads of 20 and of 72 bytes, more where records are lost.
+    Cost: about ``log2(messages)`` reads of entries and records, more where records are lost.
     """
     end = queue.max_offset
     low, high = queue.min_offset, end
@@ -46,7 +47,7 @@ def offset_at(log: LogSource, queue: QueueSource, timestamp_ms: int) -> int:
 
 
 def next_timestamp(
-    log: LogSource, queue: QueueSource, start: int, stop: int
+    log: LogAtHand, queue: QueueSource, start: int, stop: int
 ) -> tuple[int, int | None]:
     """Return the first entry in [start, stop) that has a readable record, with its store time.
 
@@ -60,7 +61,7 @@ def next_timestamp(
             continue
         for physical_offset, record_size, _ in ENTRY_STRUCT.iter_unpack(entries):
             if 0 < record_size != FILLER_SIZE:
-                stored = store_timestamp_at(log, physical_offset, record_size)
+                stored = store_time_at(log, physical_offset, record_size)
                 if stored is not None:
                     return start, stored
             start += 1
@@ -68,6 +69,6 @@ def next_timestamp(
     return stop, None
 
 
-def earliest_timestamp(log: LogSource, queue: QueueSource) -> int | None:
+def earliest_timestamp(log: LogAtHand, queue: QueueSource) -> int | None:
     """Return the store time of a queue's first readable message, None when it has none."""
     return next_timestamp(log, queue, queue.min_offset, queue.max_offset)[1]

@@ -96,7 +96,7 @@ def test_reading_never_creates_anything(table, tmp_path):
     assert (queue.min_offset, queue.max_offset, queue.max_physical_offset) == (0, 0, 0)
     assert queue.entry(0) is None
     assert queue.entry_bytes(0, 10) is None
-    assert queue.window(0) is None
+    assert queue.window(0, 1) is None
     assert queue.last_message() is None
     assert not (tmp_path / "consumequeue").exists()
 
@@ -109,8 +109,8 @@ def test_entries_are_read_within_one_file_and_before_the_end(queue):
     assert queue.entry_bytes(0, 0) is None
     assert queue.entry(11) == entry(11)
     assert queue.entries_per_file == 5
-    window = queue.window(230)
-    assert (window.base, window.readable_bytes) == (200, 40)
+    _, start, stop, _ = queue.window(11, 1)
+    assert (start, stop) == (10, 15)
 
 
 def test_the_end_is_found_again(queue, table, tmp_path, log_min):

@@ -10,7 +10,6 @@ import pytest
 from rocketstore import Message
 from rocketstore.format.java_hash import key_hash
 from rocketstore.storage.read_only import ReadOnlyStore
-from rocketstore.storage.reading import key_search
 from support.configured_store import open_small
 from support.mapped_reader import mapped_reader
 from support.store_files import INDEX_LAYOUT, StoreFiles
@@ -31,12 +30,8 @@ def files(tmp_path: Path) -> StoreFiles:
     return StoreFiles(tmp_path)
 
 
-@pytest.fixture(params=["mapped", "by kernel", "pread"])
-def open_reader(
-    request: pytest.FixtureRequest, files: StoreFiles, monkeypatch: pytest.MonkeyPatch
-) -> OpenReader:
-    if request.param == "by kernel":
-        monkeypatch.setattr(key_search, "_append_hits", None)
+@pytest.fixture(params=["mapped", "pread"])
+def open_reader(request: pytest.FixtureRequest, files: StoreFiles) -> OpenReader:
     if request.param != "pread":
         return lambda: mapped_reader(files.root, end=files.end)
     return lambda: ReadOnlyStore(files.root)

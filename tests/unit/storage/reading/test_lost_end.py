@@ -16,8 +16,7 @@ from support.store_files import StoreFiles
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from rocketstore.message import StoredMessage
-    from rocketstore.storage.reading.read_sources import LogSource
+    from rocketstore.native.decode import LogAtHand
 
 QUEUE = QueueKey("TopicTest", 0)
 
@@ -42,13 +41,13 @@ def test_a_lost_end_of_the_log_is_looked_at_once(
     for path in lost:
         path.unlink() if loss == "missing files" else path.write_bytes(bytes(4096))
     looked_at: list[int] = []
-    genuine = read_only.message_at
+    genuine = read_only.is_intact_at
 
-    def counted(log: LogSource, offset: int, size: int | None = None) -> StoredMessage | None:
+    def counted(log: LogAtHand, offset: int, size: int) -> bool:
         looked_at.append(offset)
         return genuine(log, offset, size)
 
-    monkeypatch.setattr(read_only, "message_at", counted)
+    monkeypatch.setattr(read_only, "is_intact_at", counted)
     store = ReadOnlyStore(wide.root)
     end = store.max_physical_offset
     assert kept.name == file_name(0)

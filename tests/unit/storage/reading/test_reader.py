@@ -12,7 +12,7 @@ from rocketstore.format.file_name import file_name
 from rocketstore.format.message_id import encode_message_id
 from rocketstore.format.record import encode_record
 from rocketstore.storage.read_only import ReadOnlyStore
-from rocketstore.storage.reading.get_page import PageLimits
+from rocketstore.storage.reading.pages import PageLimits
 from rocketstore.storage.results import GetMessageStatus
 from rocketstore.units import QueueKey
 from support.mapped_reader import mapped_reader
@@ -43,8 +43,7 @@ def open_reader(request: pytest.FixtureRequest, files: StoreFiles) -> OpenReader
             return mapped_reader(files.root, limits=limits, end=files.end)
         store = ReadOnlyStore(files.root)
         if limits is not None:
-            store._limits = limits
-            store._raw_pages._limits = limits
+            store._pages.limits = limits
         return store
 
     return opened

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import shutil
@@ -14,7 +15,8 @@ from rocketstore.cli.log_scan import LogScan
 from rocketstore.errors import FormatError, RefusedMessageError
 from rocketstore.format.client_batch import encode_client_batch
 from rocketstore.format.file_name import file_name
-from rocketstore.format.record import decode_plainly, decode_record
+from rocketstore.format.record import decode_record
+from rocketstore.native.decode import decode
 from rocketstore.pipeline.files import files_at, opened
 from rocketstore.scan.scanner import scan_window
 from rocketstore.storage.audit.repair import repair_store
@@ -147,7 +149,7 @@ def read_every_way(store: Reader, wanted: list[int]) -> dict[str, list[int]]:
             {message.physical_offset for page in one_by_one for message in page if page}
         ),
         "get_raw": offsets_in(bytes(store.get_raw(TOPIC, 0, 0, count).records)),
-        # The compiled gatherer serves the file that the page before was in.
+        # The file that the page before was in is at hand.
         "get_raw again": offsets_in(bytes(store.get_raw(TOPIC, 0, 0, count).records)),
         "get_raw any tag": offsets_in(bytes(store.get_raw(TOPIC, 0, 0, count, "*").records)),
         "get_views": [offset for view in views for offset in offsets_in(bytes(view))],
@@ -171,14 +173,13 @@ def scan_every_way(root: Path) -> dict[str, list[int]]:
             )  # fmt: skip
             for batch in batches:
                 splits += batch.columns.physical_offset.tolist()
-    decoded: dict[str, list[int]] = {}
-    for name, decode in (("decode", decode_record), ("decode plainly", decode_plainly)):
-        decoded[name] = []
-        for offset in range(0, 3 * RECORD_BYTES, RECORD_BYTES):
-            try:
-                decoded[name].append(decode(data, offset, base=0).physical_offset)
-            except FormatError:
-                continue
+    decoded: dict[str, list[int]] = {"decode": [], "plain codec": []}
+    for offset in range(0, 3 * RECORD_BYTES, RECORD_BYTES):
+        message = decode(data, offset, 0, check_crc=True)
+        if message is not None:
+            decoded["decode"].append(message.physical_offset)
+        with contextlib.suppress(FormatError):
+            decoded["plain codec"].append(decode_record(data, offset, base=0).physical_offset)
     return {
         "scan": [row["physicalOffset"] for row in rows if row["kind"] == "message"],
         "splits": splits,

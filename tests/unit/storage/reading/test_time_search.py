@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rocketstore.format.queue_entry import FILLER, encode_entry
+from rocketstore.native.decode import LogAtHand
 from rocketstore.storage.read_only import ReadOnlyStore
 from rocketstore.storage.reading import time_search
 from rocketstore.units import QueueKey
@@ -31,12 +32,13 @@ class MemoryLog:
         self.times = times
         self.reads = 0
 
-    def slice(self, offset: int, size: int) -> bytes | None:
+    def window(self, offset: int, _size: int) -> tuple[bytes, int, int, None] | None:
         self.reads += 1
         stored = self.times[offset // 200]
         if stored is None:
             return None
-        return record_bytes(offset, store_timestamp=stored)[:size]
+        record = record_bytes(offset, store_timestamp=stored)
+        return record, offset, len(record), None
 
 
 class MemoryQueue:
@@ -83,7 +85,9 @@ def test_offset_at_is_the_first_readable_message_at_or_after_the_moment(
 ) -> None:
     times = [None if n in lost else stored for n, stored in enumerate(rising)]
     unreadable = fillers | {n for n in range(len(times)) if n // 10 in missing}
-    found = time_search.offset_at(MemoryLog(times), MemoryQueue(times, fillers, missing), moment)
+    found = time_search.offset_at(
+        LogAtHand(MemoryLog(times)), MemoryQueue(times, fillers, missing), moment
+    )
     assert found == first_at_or_after(times, unreadable, moment)
 
 
@@ -92,7 +96,9 @@ def test_where_times_go_back_the_answer_separates_earlier_from_later(
     times: list[int], moment: int
 ) -> None:
     known: list[int | None] = list(times)
-    found = time_search.offset_at(MemoryLog(known), MemoryQueue(known, set(), set()), moment)
+    found = time_search.offset_at(
+        LogAtHand(MemoryLog(known)), MemoryQueue(known, set(), set()), moment
+    )
     assert 0 <= found <= len(times)
     if found < len(times):
         assert times[found] >= moment
@@ -103,7 +109,7 @@ def test_where_times_go_back_the_answer_separates_earlier_from_later(
 def test_a_search_reads_few_records() -> None:
     times: list[int | None] = list(range(100_000))
     log = MemoryLog(times)
-    assert time_search.offset_at(log, MemoryQueue(times, set(), set()), 77_777) == 77_777
+    assert time_search.offset_at(LogAtHand(log), MemoryQueue(times, set(), set()), 77_777) == 77_777
     assert log.reads <= 18
 
 

@@ -1,4 +1,4 @@
-"""A lookup by key in C finds what the kernel finds, and what item by item does."""
+"""A lookup by key finds what the rules say, item by item, whatever stands in log and index."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from hypothesis import strategies as st
 
 from rocketstore.format.index_file import IndexLayout, decode_header
 from rocketstore.format.java_hash import key_hash, string_hash
-from rocketstore.format.record import decode_intact
-from rocketstore.storage.reading import key_search
+from rocketstore.native.decode import LogAtHand
+from rocketstore.native.lookup import Lookup
 from rocketstore.storage.reading.key_search import KeySearch
 from support.guarded_memory import guarded
 from support.oracle.index import find_items, positive_hash, put_item
+from support.oracle.page import message_or_none
 from support.scan_strategies import damaged_logs
 from support.synthetic_log import MAGIC_V1, MAGIC_V2, SyntheticLog
 
@@ -26,12 +27,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from rocketstore.message import StoredMessage
-
-append_hits = key_search._append_hits
-pytestmark = pytest.mark.skipif(
-    append_hits is None,
-    reason="the compiled search is optional: switched off, or built without a C compiler",
-)
 
 LAYOUT = IndexLayout(4, 60)
 TOPICS = ("AaTopic", "BBTopic", "T")
@@ -43,38 +38,37 @@ class Part:
     """One file of a log."""
 
     def __init__(self, data: bytes, base: int, written: int | None = None) -> None:
+        self.data = data
         self.array = guarded(data)
         self.base = base
         self.write_position = len(data) if written is None else written
-        self.is_available = True
-
-
-class Parts:
-    def __init__(self, files: list[Part]) -> None:
-        self.files = files
-
-    def find(self, offset: int) -> Part | None:
-        for part in self.files:
-            if part.base <= offset < part.base + len(part.array):
-                return part
-        return None
 
 
 class Log:
-    def __init__(self, *files: Part) -> None:
-        self.files = Parts(list(files))
+    """Files that are remembered, as memory maps are, or one that is read bit by bit."""
+
+    is_mapped = True
+
+    def __init__(self, *files: Part, whole: bool = True) -> None:
+        self.files = files
+        self.whole = whole
         self.max_offset = max((part.base + part.write_position for part in files), default=0)
 
-    def slice(self, offset: int, size: int) -> memoryview | None:
-        part = self.files.find(offset)
-        if part is None or offset - part.base + size > part.write_position:
-            return None
-        return part.array.data[offset - part.base : offset - part.base + size]
+    def window(self, offset: int, size: int):
+        for part in self.files:
+            at = offset - part.base
+            if not 0 <= at < len(part.data):
+                continue
+            if self.whole:
+                return part.array, part.base, part.write_position, part
+            read = guarded(part.data[: part.write_position][at : at + size])
+            return read, offset, len(read), None
+        return None
 
 
 class IndexPart:
     def __init__(self) -> None:
-        self.array = guarded(bytes(LAYOUT.size_bytes))
+        self.array = self.mapping = guarded(bytes(LAYOUT.size_bytes))
 
     def put(self, name: str, offset: int, stored: int, *, slot_mate: bool = False) -> None:
         hashed = positive_hash(string_hash(name)) + (LAYOUT.slot_count if slot_mate else 0)
@@ -82,19 +76,47 @@ class IndexPart:
 
 
 class Index:
+    """An index in memory maps, or one that only names candidates."""
+
     layout = LAYOUT
 
-    def __init__(self, *files: IndexPart) -> None:
+    def __init__(self, *files: IndexPart, is_mapped: bool = True) -> None:
+        self.is_mapped = is_mapped
         self.files = files
+        self.mapped_files = files[::-1]
 
-    def candidates(self, topic: str, key: str, *, begin_ms: int, end_ms: int) -> Iterator[int]:
+    def candidates(
+        self, topic: str, key: str, *, begin_ms: int, end_ms: int | None
+    ) -> Iterator[int]:
         offsets = np.zeros(LAYOUT.item_count + 1, np.int64)
-        for file in reversed(self.files):
+        assert end_ms is not None
+        for file in self.mapped_files:
             header = decode_header(file.array.data)
             if header.begin_timestamp_ms <= end_ms and header.end_timestamp_ms >= begin_ms:
                 hashed = key_hash(topic, key)
                 find_items(file.array, *LAYOUT, hashed, begin_ms, end_ms, 0, offsets)
                 yield from offsets[: offsets[-1]].tolist()
+
+
+def expected_messages(
+    parts: list[Part], index: Index, question: tuple[str, str, int, int], most: int
+) -> list[StoredMessage]:
+    """Return what is to be found: each candidate decoded by the plain codec, and compared."""
+    topic, key, begin, end = question
+    found: dict[int, StoredMessage] = {}
+    for offset in index.candidates(topic, key, begin_ms=begin, end_ms=end):
+        for part in parts:
+            size = int.from_bytes(part.data[offset - part.base :][:4], "big", signed=True)
+            data = part.data[: part.write_position]
+            message = message_or_none(data, part.base, offset, size, crc=True)
+            if (
+                message is not None
+                and (message.topic, True) == (topic, begin <= message.store_timestamp_ms <= end)
+                and (key in message.keys or key == message.unique_key)
+                and len(found) < most
+            ):
+                found.setdefault(offset, message)
+    return list(found.values())
 
 
 def properties_of(chosen: random.Random) -> bytes:
@@ -143,12 +165,13 @@ def compare_lookups(chosen: random.Random, log: SyntheticLog, topic: str) -> int
     """Ask one question in all ways; return how many messages were found."""
     key = chosen.choice(KEYS)
     size = len(log.data)
-    part = Part(bytes(log.data), log.base, chosen.choice([size, size, chosen.randrange(size + 1)]))
+    written = chosen.choice([size, size, chosen.randrange(size + 1)])
     elsewhere = SyntheticLog(base=1 << 20)
     for _ in range(2):
         elsewhere.add(topic=topic.encode(), properties=f"KEYS\x01{key}".encode())
-    other = Part(bytes(elsewhere.data), elsewhere.base)
-    other.is_available = chosen.randrange(4) > 0
+    parts = [Part(bytes(log.data), log.base, written)]
+    if chosen.randrange(4) > 0:
+        parts.append(Part(bytes(elsewhere.data), elsewhere.base))
     records = [source.base + at for source in (log, elsewhere) for at, _ in source.records]
     nowhere = [chosen.randrange(-100, 9000), 2**62, -(2**63), 2**63 - 1]
     name = f"{topic}#{key}"
@@ -158,22 +181,19 @@ def compare_lookups(chosen: random.Random, log: SyntheticLog, topic: str) -> int
     begin = chosen.choice([0, 0, 1_000, 1_500, 1_999, 2_999, 6_000, -(2**63)])
     end = chosen.choice([NO_END, NO_END, 5_499, 1_999, 999])
     most = chosen.choice([64, 64, 1, 2])
-    span = chosen.choice([0, 1_000, 2**62])
     question = (topic, key, begin, end)
-
-    def search() -> KeySearch:
-        return KeySearch(Log(part, other), Index(*indexes), span)  # type: ignore[arg-type]
-
-    expected = search()._find_by_kernel(question, most)
-    found = search()._find_compiled(append_hits, question, most)  # type: ignore[arg-type]
-    assert found == expected
-    if other.is_available:
-        assert search()._find_plainly(question, most) == expected
+    expected = expected_messages(parts, Index(*indexes), question, most)
+    for is_mapped in (True, False):
+        log_at_hand = LogAtHand(Log(*parts, whole=is_mapped))
+        index = Index(*indexes, is_mapped=is_mapped)
+        search = KeySearch(log_at_hand, index, chosen.choice([0, 1_000, 2**62]))
+        found = search.find(topic, key, begin_ms=begin, end_ms=end, max_messages=most)
+        assert found == expected
     return len(expected)
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_a_lookup_in_c_is_the_lookup_of_the_kernel_and_item_by_item(seed: int) -> None:
+def test_a_lookup_is_what_the_rules_say(seed: int) -> None:
     chosen = random.Random(seed)
     found = 0
     for _ in range(400):
@@ -184,7 +204,7 @@ def test_a_lookup_in_c_is_the_lookup_of_the_kernel_and_item_by_item(seed: int) -
 
 @settings(max_examples=150, deadline=None)
 @given(damaged_logs(), st.integers(0, 1 << 32))
-def test_a_lookup_in_c_of_a_damaged_log_is_that_of_the_kernel(log: SyntheticLog, seed: int) -> None:
+def test_a_lookup_in_a_damaged_log_is_what_the_rules_say(log: SyntheticLog, seed: int) -> None:
     compare_lookups(random.Random(seed), log, TOPICS[seed % len(TOPICS)])
 
 
@@ -198,7 +218,7 @@ def keyed_store(
         index.put("T#k1", log.records[-1][0], 1_600_000_000_123)
     for _ in range(others):
         index.put("T#k1", 0, 1_600_000_000_123, slot_mate=True)
-    return KeySearch(Log(Part(bytes(log.data), 0)), Index(index), span), log  # type: ignore[arg-type]
+    return KeySearch(LogAtHand(Log(Part(bytes(log.data), 0))), Index(index), span), log
 
 
 def offsets_of(messages: list[StoredMessage]) -> list[int]:
@@ -212,7 +232,7 @@ def test_an_item_that_came_back_late_gives_no_second_message() -> None:
     first, second, third = (at for at, _ in log.records)
     for offset in (third, first, second, first, third, second):
         index.put("T#k1", offset, 1_600_000_000_123)
-    search = KeySearch(Log(Part(bytes(log.data), 0)), Index(index, index), 0)  # type: ignore[arg-type]
+    search = KeySearch(LogAtHand(Log(Part(bytes(log.data), 0))), Index(index, index), 0)
     found = search.find("T", "k1", begin_ms=0, end_ms=None, max_messages=9)
     assert offsets_of(found) == [second, third, first]
 
@@ -229,13 +249,13 @@ def test_a_hit_behind_more_items_than_are_looked_at_with_the_lock_held() -> None
     log = SyntheticLog().add(topic=b"T", properties=b"KEYS\x01k1")
     file = IndexPart()
     layout = IndexLayout(1, 400)
-    file.array = guarded(bytes(layout.size_bytes))
+    file.array = file.mapping = guarded(bytes(layout.size_bytes))
     put_item(file.array, *layout, key_hash("T", "k1"), 0, 1_600_000_000_123)
     for other in range(300):
         put_item(file.array, *layout, other, 0, 1_600_000_000_123)
     index = Index(file)
     index.layout = layout
-    search = KeySearch(Log(Part(bytes(log.data), 0)), index, 1 << 30)  # type: ignore[arg-type]
+    search = KeySearch(LogAtHand(Log(Part(bytes(log.data), 0))), index, 1 << 30)
     assert offsets_of(search.find("T", "k1", begin_ms=0, end_ms=None, max_messages=9)) == [0]
 
 
@@ -244,62 +264,57 @@ def test_a_long_topic_is_no_negative_length() -> None:
         topic, index = "t" * size, IndexPart()
         log = SyntheticLog().add(topic=topic.encode(), properties=b"KEYS\x01k1")
         index.put(f"{topic}#k1", 0, 1_600_000_000_123)
-        search = KeySearch(Log(Part(bytes(log.data), 0)), Index(index), 0)  # type: ignore[arg-type]
+        search = KeySearch(LogAtHand(Log(Part(bytes(log.data), 0))), Index(index), 0)
         found = search.find(topic, "k1", begin_ms=0, end_ms=None, max_messages=9)
         assert len(found) == (size <= 127)
 
 
-def test_questions_that_are_not_plain_are_left_to_the_other_ways() -> None:
+def test_times_and_numbers_of_any_size_are_compared_as_they_are() -> None:
     search, log = keyed_store(3)
-    for question in (
-        ("T", "k1", 0.5, NO_END), ("T", "k1", 0, 2e12), ("T", "k1", 0, 2**70),
-        ("T", "k1", -(2**70), NO_END), ("T", "k\u00df", 0, NO_END), ("\u00df", "k1", 0, NO_END),
-        ("T", b"k1", 0, NO_END),
-    ):  # fmt: skip
-        assert search._find_compiled(append_hits, question, 9) is None  # type: ignore[arg-type]
-    found = search.find("T", "k1", begin_ms=0.5, end_ms=None, max_messages=2**70)  # type: ignore[arg-type]
-    assert len(found) == len(log.records)
-    assert search.find("T", "k\u00df", begin_ms=0, end_ms=None, max_messages=9) == []
+
+    def count(key: object = "k1", begin: float = 0, end: float | None = None, most: int = 9) -> int:
+        return len(search.find("T", key, begin_ms=begin, end_ms=end, max_messages=most))  # type: ignore[arg-type]
+
+    assert count(begin=0.5, most=2**70) == len(log.records)
+    assert count(begin=-(2**70), end=2**70) == len(log.records)
+    assert count(begin=2**70) == count(end=-(2**70)) == count(begin=1, end=0) == 0
+    stored = 1_700_000_000_000
+    assert count(begin=0, end=float(stored)) == count(begin=0, end=2e12)
+    assert count("k\u00df") == count("\ud800") == count(b"k1") == count("") == count(most=0) == 0
 
 
 def test_odd_calls_are_errors_of_python() -> None:
     search, _ = keyed_store(3)
-    array, log = search._mapped_index.files[0].array, Part(b"", 0).array
-    good = [
-        search, decode_intact, array, LAYOUT, -1, ("T", "k1", 0, NO_END), (log, 0, 0), 0, 9, [],
-    ]  # fmt: skip
-    assert append_hits(*good) == 0
-    assert len(good[-1]) == 3
-    odds = {
-        0: [None, object()], 1: [None, len], 2: [None, "x"], 3: [None, (1,), (1, "x"), (2**70, 1)],
-        6: [None, (1,), (log, 0), (log, "x", 0), (log, 0, 2**70), ("x", 0, 0)],
-        9: [None, (), [object()], [None]],
-    }  # fmt: skip
-    for position, values in odds.items():
-        for odd in values:
-            arguments = [*good[:position], odd, *good[position + 1 :]]
-            arguments[-1] = odd if position == 9 else []
-            with pytest.raises((TypeError, AttributeError, BufferError)):
-                append_hits(*arguments)
-    for arguments in ((), good[:-1], [*good, 1]):
-        with pytest.raises(TypeError):
-            append_hits(*arguments)
+    array, log = search._mapped.mapped_files[0].mapping, search._log  # type: ignore[index]
+
+    def lookup() -> Lookup:
+        return Lookup(log, "T", "k1", 0, NO_END, 0, 9)
+
+    assert lookup().search(array, *LAYOUT)
+    for odd in (None, "x", object()):
+        for call in (
+            lambda odd=odd: lookup().search(odd, *LAYOUT),
+            lambda odd=odd: lookup().search(array, odd, 1),
+            lambda odd=odd: lookup().look_at(odd),
+        ):
+            with pytest.raises((TypeError, BufferError)):
+                call()
     for layout in ((0, 60), (-1, 60), (4, -1), (4, 61), (2**40, 2**40), (2**62, 1)):
-        assert append_hits(*good[:3], layout, *good[4:9], []) == 0
-    for question in (None, (), ("T", "k1"), ("T", "k1", 0, NO_END, 0)):
-        assert append_hits(*good[:5], question, *good[6:9], []) is None
-    assert append_hits(*good[:6], (log, 0, 2**40), *good[7:9], []) == 0
-    for number in (-(2**63), 2**63 - 1, 60, 4):
-        assert append_hits(*good[:4], number, *good[5:9], []) == 0
+        one = lookup()
+        assert one.search(array, *layout)
+        assert one.messages() == []
 
 
 def test_lookups_leave_nothing_behind() -> None:
-    search, _ = keyed_store(40, others=5)
-    part = search._log.files.files[0]  # type: ignore[attr-defined]
+    log, index = SyntheticLog(), IndexPart()
+    for _ in range(40):
+        log.add(topic=b"T", properties=b"KEYS\x01k1")
+        index.put("T#k1", log.records[-1][0], 1_600_000_000_123)
+    part = Part(bytes(log.data), 0)
+    search = KeySearch(LogAtHand(Log(part)), Index(index), 1 << 30)
 
     def look() -> None:
         for most in (1, 40, 64):
-            search._recent = None
             search.find("T", "k1", begin_ms=0, end_ms=None, max_messages=most)
         search.find("T", "k2", begin_ms=0, end_ms=None, max_messages=9)
         search.find("T", "k\u00df", begin_ms=0, end_ms=None, max_messages=9)

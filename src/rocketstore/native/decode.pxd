@@ -1,0 +1,74 @@
+cimport cython
+from rocketstore.native.row cimport StopReason
+from rocketstore.native.view cimport (
+    Bytes, Py_buffer, bytes_inside, copy_of, equal_bytes, find_byte, give_back, hex_of, lend, load_i32, load_i64,
+    load_u32, text_of
+)
+from rocketstore.native.walk cimport check_record, topic_of, v6_extra_bytes
+
+cdef long long _MAGIC_V1, _MAGIC_V2, _NAME_TAGS, _NAME_KEYS, _NAME_UNIQUE_KEY
+
+cdef enum:
+    _FIXED_SIZE = 91
+    _START_SIZE = 8
+
+@cython.final
+@cython.no_gc
+cdef class Lent:
+    cdef Py_buffer lending
+    cdef Bytes data
+    cdef void take(self, object buffer) except *
+
+@cython.locals(one=Lent)
+cdef Lent lent(object buffer)
+
+@cython.final
+cdef class LatestText:
+    cdef tuple known
+
+cdef LatestText _latest_topic, _latest_born_host, _latest_store_host
+
+@cython.locals(source=bytes, text=str, known=Bytes)
+cdef str known_text(LatestText latest, Bytes data, Py_ssize_t at, Py_ssize_t size)
+cdef str topic_text(Bytes data, Py_ssize_t at, Py_ssize_t size)
+@cython.locals(source=bytes)
+cdef str host_text(LatestText latest, Bytes data, Py_ssize_t at, Py_ssize_t size)
+cdef str name_text(Bytes data, Py_ssize_t at, Py_ssize_t size)
+@cython.locals(properties=dict)
+cdef dict properties_of(Bytes data, Py_ssize_t at, Py_ssize_t end)
+@cython.locals(born_extra=int, store_extra=int, topic_at=Py_ssize_t, topic_size=Py_ssize_t)
+cdef object message_of(Bytes data, Py_ssize_t at)
+@cython.locals(one=Lent)
+cpdef decode(object buffer, Py_ssize_t position, long long base, bint check_crc)
+
+@cython.final
+cdef class LogAtHand:
+    cdef object source
+    cdef tuple recent
+
+@cython.no_gc
+cdef class Window:
+    cdef LogAtHand log
+    cdef object buffer
+    cdef Lent lent
+    cdef Bytes data
+    cdef long long base, readable
+    @cython.locals(recent=tuple)
+    cdef void begin(self, LogAtHand log) except *
+    @cython.locals(one=Lent)
+    cdef void take(self, object buffer, long long base, long long readable) except *
+    cdef bint holds(self, long long offset, long long size) noexcept nogil
+    cdef bint move(self, long long offset, long long size) except -1
+    @cython.locals(stated=cython.longlong, magic=cython.longlong)
+    cdef Py_ssize_t reach(self, long long offset, long long size) except -2
+    @cython.locals(at=Py_ssize_t)
+    cdef Py_ssize_t seek(self, long long offset, long long size, bint check_crc) except -2
+
+@cython.locals(window=Window)
+cpdef message_at(LogAtHand log, long long offset, long long size)
+@cython.locals(window=Window)
+cpdef size_at(LogAtHand log, long long offset)
+@cython.locals(window=Window)
+cpdef is_intact_at(LogAtHand log, long long offset, long long size)
+@cython.locals(window=Window, born_extra=int, _=int)
+cpdef store_time_at(LogAtHand log, long long offset, long long size)

@@ -1,0 +1,321 @@
+"""A record of the CommitLog as the message it holds, wherever somebody points into the log.
+
+Who points there (a queue entry, an index item, a client's message id) may be wrong: stale, damaged
+or invented. `check_record` decides whether a message stands there, and nobody else.
+
+Law: no message is made of bytes that `check_record` does not call an intact record. A view of a
+file is lent for one call only; between calls a file is remembered weakly, so that nobody who reads
+keeps the space of a deleted one.
+
+Source: CommitLog.checkMessageAndReturnSize, MessageDecoder.decode of 4.9 (docs/format/record.md).
+"""
+
+from __future__ import annotations
+
+import weakref
+
+from rocketstore.format.host import decode_host
+from rocketstore.message import StoredMessage
+
+try:
+    import cython
+except ImportError:
+    from rocketstore.native import no_cython as cython
+
+if not cython.compiled:
+    from typing import TYPE_CHECKING
+
+    from rocketstore.native.row import StopReason
+    from rocketstore.native.view import (
+        Bytes,
+        bytes_inside,
+        bytes_of,
+        copy_of,
+        equal_bytes,
+        find_byte,
+        give_back,
+        hex_of,
+        lend,
+        load_i32,
+        load_i64,
+        load_u32,
+        text_of,
+    )
+    from rocketstore.native.walk import check_record, topic_of, v6_extra_bytes
+
+    if TYPE_CHECKING:
+        from typing import Any
+
+    _FIXED_SIZE, _START_SIZE = 91, 8
+
+_MAGIC_V1 = 0xDAA320A7
+_MAGIC_V2 = 0xDAA320AB
+_NAME_TAGS = int.from_bytes(b"TAGS", "big")
+_NAME_KEYS = int.from_bytes(b"KEYS", "big")
+_NAME_UNIQUE_KEY = int.from_bytes(b"UNIQ_KEY", "big")
+
+
+class Lent:
+    """The bytes of a buffer, which stay where they are for as long as this lives."""
+
+    data: Bytes
+    lending: Any
+
+    def take(self, buffer: Any) -> None:
+        """Ask for the bytes; once only."""
+        if cython.compiled:
+            self.data = lend(buffer, cython.address(self.lending))
+        else:
+            self.data = bytes_of(buffer)
+
+    def __dealloc__(self) -> None:
+        give_back(cython.address(self.lending))
+
+
+def lent(buffer: Any) -> Lent:
+    """Return the bytes of a buffer."""
+    one = Lent.__new__(Lent)
+    one.take(buffer)
+    return one
+
+
+class LatestText:
+    """A text that was decoded last and the bytes it came from: most messages repeat it."""
+
+    known: tuple[bytes, str]
+
+    def __init__(self) -> None:
+        self.known = (b"", "")
+
+
+_latest_topic = LatestText()
+_latest_born_host = LatestText()
+_latest_store_host = LatestText()
+
+
+def known_text(latest: LatestText, data: Bytes, at: int, size: int) -> str | None:
+    """Return the latest text if the same bytes stand at a place."""
+    # Taken once, as a whole: another thread may replace it.
+    source, text = latest.known
+    known = bytes_inside(source)
+    return text if known.size == size and equal_bytes(data, at, known, 0, size) else None
+
+
+def topic_text(data: Bytes, at: int, size: int) -> str:
+    """Return a topic, and one object for all messages of it."""
+    text = known_text(_latest_topic, data, at, size)
+    if text is None:
+        text = text_of(data, at, size)
+        _latest_topic.known = (copy_of(data, at, size), text)
+    return text
+
+
+def host_text(latest: LatestText, data: Bytes, at: int, size: int) -> str:
+    """Return ``ip:port`` of the host that stands at a place."""
+    text = known_text(latest, data, at, size)
+    if text is None:
+        source = copy_of(data, at, size)
+        text = decode_host(source)
+        latest.known = (source, text)
+    return text
+
+
+def name_text(data: Bytes, at: int, size: int) -> str:
+    """Return the name of a property; the usual ones are always the same objects."""
+    if size == 4:
+        name = load_u32(data, at)
+        if name == _NAME_TAGS:
+            return "TAGS"
+        if name == _NAME_KEYS:
+            return "KEYS"
+    elif size == 8 and load_i64(data, at) == _NAME_UNIQUE_KEY:
+        return "UNIQ_KEY"
+    return text_of(data, at, size)
+
+
+def properties_of(data: Bytes, at: int, end: int) -> dict[str, str]:
+    """Return the properties of an intact record, as ``format.properties`` decodes them."""
+    properties: dict[str, str] = {}
+    while at < end:
+        stop = find_byte(data, at, end, 2)
+        name_end = find_byte(data, at, stop, 1)
+        if name_end > at and name_end + 1 < stop:
+            name = name_text(data, at, name_end - at)
+            properties[name] = text_of(data, name_end + 1, stop - name_end - 1)
+        at = stop + 1
+    return properties
+
+
+def message_of(data: Bytes, at: int) -> StoredMessage:
+    """Return the message of the record at a place, which `check_record` found intact."""
+    size = load_i32(data, at)
+    sys_flag = load_i32(data, at + 36)
+    born_extra, store_extra = v6_extra_bytes(sys_flag)
+    store_time_at = at + 56 + born_extra
+    tail_at = store_time_at + 16 + store_extra
+    body_size = load_i32(data, tail_at + 12)
+    topic_at, topic_size = topic_of(data, at)
+    properties_at = topic_at + topic_size + 2
+    return StoredMessage(
+        topic_text(data, topic_at, topic_size),
+        load_i32(data, at + 12),
+        load_i64(data, at + 20),
+        load_i64(data, at + 28),
+        size,
+        sys_flag,
+        load_i32(data, at + 16),
+        load_i64(data, at + 40),
+        host_text(_latest_born_host, data, at + 48, 8 + born_extra),
+        load_i64(data, store_time_at),
+        host_text(_latest_store_host, data, store_time_at + 8, 8 + store_extra),
+        load_i32(data, tail_at),
+        load_i64(data, tail_at + 4),
+        load_i32(data, at + 8),
+        copy_of(data, tail_at + 16, body_size),
+        copy_of(data, properties_at, at + size - properties_at),
+        properties_of(data, properties_at, at + size),
+        hex_of(data, store_time_at + 8, 8 + store_extra, at + 28, 8),
+    )
+
+
+def decode(buffer: Any, position: int, base: int, check_crc: bool) -> StoredMessage | None:
+    """Return the message whose record starts at a position of a buffer, None without an intact one.
+
+    Parameters
+    ----------
+    buffer
+        Bytes of a CommitLog file or of a part of one; ``buffer[0]`` has physical offset `base`.
+    check_crc
+        Whether to compare the checksum of the body.
+    """
+    one = lent(buffer)
+    data = one.data
+    if position < 0 or position >= data.size:
+        return None
+    if check_record(data, position, base, data.size, check_crc) != StopReason.END:
+        return None
+    return message_of(data, position)
+
+
+class LogAtHand:
+    """A log to read from, and its file that was read last: the next record is likely there.
+
+    `source.window` returns for an offset and a size: a buffer, the offset of its first byte, how
+    much of it may be read, and the mapped file it is of, if it is one; or None.
+    """
+
+    def __init__(self, source: Any) -> None:
+        self.source = source
+        self.recent: tuple[Any, Any] | None = None
+
+
+class Window:
+    """The stretch of a log that one call reads from; moves on where a record stands elsewhere."""
+
+    log: LogAtHand
+    buffer: Any
+    lent: Lent
+    data: Bytes
+    base: int
+    readable: int
+
+    def begin(self, log: LogAtHand) -> None:
+        """Begin with the file that was read last."""
+        self.log = log
+        self.base = self.readable = 0
+        recent = log.recent
+        if recent is not None:
+            reference, file = recent
+            mapping = reference()
+            if mapping is not None:
+                self.take(mapping, file.base, file.write_position)
+
+    def take(self, buffer: Any, base: int, readable: int) -> None:
+        """Read from a buffer."""
+        one = lent(buffer)
+        self.data = one.data
+        self.lent = one
+        self.buffer = buffer
+        self.base = base
+        self.readable = min(readable, self.data.size)
+
+    def holds(self, offset: int, size: int) -> bool:
+        """Return whether bytes of the log are in the stretch."""
+        return self.base <= offset and size <= self.readable - (offset - self.base)
+
+    def move(self, offset: int, size: int) -> bool:
+        """Go to where bytes of the log are; False where they are not all in one present file."""
+        found = self.log.source.window(offset, size)
+        if found is None:
+            return False
+        buffer, base, readable, file = found
+        self.take(buffer, base, readable)
+        if file is not None:
+            self.log.recent = (weakref.ref(buffer), file)
+        return self.holds(offset, size)
+
+    def reach(self, offset: int, size: int) -> int:
+        """Return where in the stretch a whole record may stand at an offset; -1 where none can.
+
+        A `size` of 0 takes the length that the record states.
+        """
+        if offset < 0 or not (self.holds(offset, _START_SIZE) or self.move(offset, _START_SIZE)):
+            return -1
+        stated = load_i32(self.data, offset - self.base)
+        magic = load_u32(self.data, offset - self.base + 4)
+        if magic not in (_MAGIC_V1, _MAGIC_V2) or stated < _FIXED_SIZE or size not in (0, stated):
+            return -1
+        if not (self.holds(offset, stated) or self.move(offset, stated)):
+            return -1
+        return offset - self.base
+
+    def seek(self, offset: int, size: int, check_crc: bool) -> int:
+        """Return where in the stretch the intact record of an offset stands, else as `reach`."""
+        at = self.reach(offset, size)
+        if at < 0:
+            return -1
+        found = check_record(self.data, at, self.base, self.readable, check_crc)
+        # The record may have been read again meanwhile, from a file that somebody else writes.
+        if found != StopReason.END or size not in (0, load_i32(self.data, at)):
+            return -1
+        return at
+
+
+def message_at(log: LogAtHand, offset: int, size: int) -> StoredMessage | None:
+    """Return the message at a physical offset, None where no intact record of this size stands.
+
+    A `size` of 0 takes what the record says.
+    """
+    window = Window.__new__(Window)
+    window.begin(log)
+    at = window.seek(offset, size, True)
+    return None if at < 0 else message_of(window.data, at)
+
+
+def size_at(log: LogAtHand, offset: int) -> int:
+    """Return the size of the intact record at a physical offset, 0 without one."""
+    window = Window.__new__(Window)
+    window.begin(log)
+    at = window.seek(offset, 0, True)
+    return 0 if at < 0 else int(load_i32(window.data, at))
+
+
+def is_intact_at(log: LogAtHand, offset: int, size: int) -> bool:
+    """Return whether an intact record of a size stands at a physical offset."""
+    window = Window.__new__(Window)
+    window.begin(log)
+    return size > 0 and window.seek(offset, size, True) >= 0
+
+
+def store_time_at(log: LogAtHand, offset: int, size: int) -> int | None:
+    """Return the store time of the record at an offset, None without an intact one of this size.
+
+    A body with a wrong checksum still has its time.
+    """
+    window = Window.__new__(Window)
+    window.begin(log)
+    at = window.seek(offset, size, False)
+    if at < 0:
+        return None
+    born_extra, _ = v6_extra_bytes(load_u32(window.data, at + 36))
+    return int(load_i64(window.data, at + 56 + born_extra))

@@ -1,0 +1,166 @@
+"""Pages are those of the rules, entry by entry, whatever stands in log and queue."""
+
+from __future__ import annotations
+
+import gc
+import sys
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rocketstore.format.java_hash import string_hash
+from rocketstore.format.queue_entry import FILLER, encode_entries
+from rocketstore.native.decode import LogAtHand
+from rocketstore.native.page import MESSAGES, RECORDS, VIEWS, QueuePages
+from support.guarded_memory import guarded
+from support.oracle.page import LOST, UNWANTED, page
+from support.scan_strategies import damaged_logs
+from support.synthetic_log import MAGIC_V2, SyntheticLog
+
+TOPICS = ("TopicA", "TopicB", "Thema-ä")
+TAGS = ("TagA", "TagB", "Aa", "BB", "标签", "x")
+"""``Aa`` and ``BB`` hash alike."""
+STATUSES = ("found", LOST, UNWANTED)
+SPAN = 1000
+
+
+class Log:
+    """One stretch of bytes; a file of it is remembered only where it is mapped."""
+
+    is_mapped = False
+
+    def __init__(self, log: SyntheticLog, max_offset: int, *, whole: bool) -> None:
+        self.data, self.base, self.max_offset = bytes(log.data), log.base, max_offset
+        self.whole = whole
+        self.buffer = guarded(self.data)
+
+    def window(self, offset: int, size: int):
+        at = offset - self.base
+        if not 0 <= at < len(self.data):
+            return None
+        if self.whole:
+            return self.buffer, self.base, len(self.data), None
+        part = guarded(self.data[at : at + size])
+        return part, offset, len(part), None
+
+
+class Queue:
+    min_offset = 0
+
+    def __init__(self, entries: bytes, first: int) -> None:
+        self.entries, self.first = entries, first
+        self.max_offset = first + len(entries) // 20
+
+    def window(self, start: int, limit: int):
+        part = self.entries[20 * (start - self.first) :][: 20 * limit]
+        return guarded(part), start, start + len(part) // 20, False
+
+
+@st.composite
+def healthy_logs(draw: st.DrawFn) -> SyntheticLog:
+    log = SyntheticLog(base=draw(st.sampled_from([0, 4096])))
+    texts = [*(f"TAGS\x01{tag}" for tag in TAGS), "KEYS\x01k", "TAGS\x01", "T"]
+    texts += ["INNER_MULTI_DISPATCH\x01TopicA,%LMQ%x", "INNER_MULTI_DISPATCH\x01TopicB"]
+    for _ in range(draw(st.integers(1, 20))):
+        log.add(
+            topic=draw(st.sampled_from(TOPICS)).encode(),
+            queue_id=draw(st.integers(0, 1)),
+            properties="\x02".join(draw(st.lists(st.sampled_from(texts), max_size=4))).encode(),
+            body=draw(st.binary(max_size=60)),
+            crc=draw(st.sampled_from([None, None, None, 7])),
+            sys_flag=draw(st.sampled_from([0, 0, 0x10, 0x20, 0x30])),
+            magic=draw(st.sampled_from([0xDAA320A7, 0xDAA320A7, MAGIC_V2])),
+        )
+    return log
+
+
+def entries_for(log: SyntheticLog, draw: st.DrawFn) -> bytes:
+    """Entries of the log's records, with every way of being wrong among them."""
+    places = [(log.base + at, size) for at, size in log.records] or [(log.base, 100)]
+    codes = st.sampled_from([string_hash(tag) for tag in TAGS] + [0, -(2**31) - 5, 2**40])
+    right = st.tuples(st.sampled_from(places), codes).map(lambda drawn: (*drawn[0], drawn[1]))
+    wrong = st.tuples(
+        st.sampled_from(places).map(lambda place: place[0]) | st.integers(-50, 5000),
+        st.integers(-5, 400) | st.sampled_from([0x7FFFFFFF, -(2**31)]),
+        codes,
+    )
+    strange = st.sampled_from([tuple(FILLER), (0, 0, 0), (-(2**63), 5, 0), (2**63 - 1, 91, 0)])
+    entries = st.lists(st.one_of(right, right, right, wrong, strange), min_size=1, max_size=60)
+    return encode_entries(draw(entries))
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.data())
+def test_a_page_is_what_the_rules_say(data: st.DataObject) -> None:
+    log = data.draw(healthy_logs() | damaged_logs())
+    entries = entries_for(log, data.draw)
+    topic = data.draw(st.sampled_from([*TOPICS, "TopicTest", "%LMQ%x"]))
+    queue_id = data.draw(st.integers(0, 1))
+    tags = tuple(data.draw(st.lists(st.sampled_from(TAGS), max_size=3, unique=True)))
+    limits = data.draw(
+        st.tuples(st.integers(0, 2000), st.integers(0, 10), st.integers(0, 500), st.integers(0, 4))
+        | st.just((2**40, 2**40, 2**40, 2**40))
+    )
+    most = data.draw(st.integers(-1, 12) | st.sampled_from([50, 2**70]))
+    in_disk_below = data.draw(st.sampled_from([0, log.base + 300, 2**61]))
+    source = Log(log, in_disk_below + SPAN, whole=data.draw(st.booleans()))
+    queue = Queue(entries, 7)
+    pages = QueuePages(
+        LogAtHand(source), topic, queue_id, (*limits, SPAN), tags, STATUSES, lambda *_: None
+    )
+    skip = data.draw(st.integers(0, len(entries) // 20 - 1))
+    for kind in (RECORDS, MESSAGES, VIEWS):
+        status, messages, scanned, skipped = page(
+            source.data, log.base, entries[20 * skip :], (topic, queue_id), limits, tags, most,
+            in_disk_below, crc=kind == MESSAGES,
+        )  # fmt: skip
+        sizes = [(one.physical_offset - log.base, one.size) for one in messages]
+        records = [source.data[at : at + size] for at, size in sizes]
+        found = pages.read(kind, queue, 7 + skip, most)
+        tail = (7 + skip + scanned, 0, queue.max_offset, skipped)
+        if kind == RECORDS:
+            assert found == (status, b"".join(records), len(records), *tail)
+            assert type(found[1]) is bytes
+        elif kind == VIEWS:
+            assert found == (status, found[1], *tail)
+            assert [bytes(view) for view in found[1]] == records
+        else:
+            assert found == (status, messages, *tail)
+
+
+def test_pages_leave_nothing_behind() -> None:
+    log = SyntheticLog()
+    for number in range(50):
+        log.add(topic=b"TopicA", queue_id=0, body=b"%d" % number * 10, properties=b"K\x01v")
+    source = Log(log, 0, whole=True)
+    queue = Queue(encode_entries([(at, size, 0) for at, size in log.records]), 0)
+    pages = QueuePages(
+        LogAtHand(source), "TopicA", 0, (1 << 20, 100, 1 << 20, 100, 0), (), STATUSES, print
+    )
+
+    def read() -> None:
+        for kind in (RECORDS, MESSAGES, VIEWS):
+            for offset in (0, 40):
+                pages.read(kind, queue, offset, 40)
+
+    read()
+    gc.collect()
+    blocks, counted = sys.getallocatedblocks(), sys.getrefcount(source.buffer)
+    for _ in range(300):
+        read()
+    gc.collect()
+    after = sys.getallocatedblocks(), sys.getrefcount(source.buffer)
+    assert (after[0] - blocks < 100, after[1]) == (True, counted)
+
+
+@pytest.mark.parametrize("odd", ["x", None, 0.5, object()])
+def test_odd_questions_are_errors_of_python(odd: object) -> None:
+    log = SyntheticLog().add(topic=b"TopicA", queue_id=0)
+    queue = Queue(encode_entries([(0, log.records[0][1], 0)]), 0)
+    pages = QueuePages(
+        LogAtHand(Log(log, 0, whole=True)), "TopicA", 0, (1, 1, 1, 1, 0), (), STATUSES, print
+    )
+    for arguments in ((RECORDS, odd or "", 0, 1), (RECORDS, queue, odd, 1)):
+        with pytest.raises((TypeError, AttributeError)):
+            pages.read(*arguments)
