@@ -34,7 +34,7 @@ from rocketstore.format.blank import END_FILE_MIN_BLANK_SIZE, encode_blank
 from rocketstore.format.checkpoint import decode_checkpoint
 from rocketstore.format.index_file import IndexLayout
 from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES
-from rocketstore.native.decode import is_intact_at, size_at
+from rocketstore.native.decode import LogAtHand, is_intact_at, size_at
 from rocketstore.storage.files.pread_files import OpenFiles, PreadFiles
 from rocketstore.storage.index.pread_index import PreadIndex, index_observations
 from rocketstore.storage.layout import StoreLayout
@@ -191,7 +191,8 @@ class ReadOnlyStore(Reader):
     def close(self) -> None:
         """Let go of all files; may be called twice."""
         gone: Any = Gone(StoreClosedError(f"{self.layout.root} was closed", hint="open it again"))
-        self._log = self._queues = self._key_search = self._pages = self._records = gone
+        self._log = self._queues = self._key_search = self._pages = gone
+        self._records = LogAtHand(gone)
         self._open_files.close()
 
     # --- about the store ------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from rocketstore.errors import FlushFailedError, StoreClosedError, StoreForkedError
 from rocketstore.events import get_logger
+from rocketstore.native.decode import LogAtHand
 from rocketstore.storage.read_only import Gone, physical_memory_bytes
 from rocketstore.storage.reading.pages import PageLimits
 from rocketstore.storage.reading.reader import Reader
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 _IN_USE: Final = (
     "_batches", "_check_readable", "_key_search", "_log", "_pages", "_parts", "_queues",
-    "_records", "_services", "_writer", "running_flags", "statistics",
+    "_services", "_writer", "running_flags", "statistics",
 )  # fmt: skip
 """What a store's methods go to."""
 
@@ -130,7 +131,8 @@ class EndingStore(Reader):
 
     def _let_go(self) -> None:
         gone: Any = self._gone
-        self._log = self._queues = self._key_search = self._pages = self._records = gone
+        self._log = self._queues = self._key_search = self._pages = gone
+        self._records = LogAtHand(gone)
         try:
             self._parts.drop()
         except OSError as error:  # a file made ahead stays, and the next open deletes it
@@ -157,6 +159,7 @@ class EndingStore(Reader):
         self._is_closed = self._is_let_go = True
         for name in _IN_USE:
             setattr(self, name, self._gone)
+        self._records = LogAtHand(self._gone)
 
 
 _stores: Final[weakref.WeakSet[EndingStore]] = weakref.WeakSet()
