@@ -206,15 +206,13 @@ class LiveLog:
 
     @classmethod
     def cut(cls, moves: Sequence[Move], limits: Limits) -> dict[Key, Place]:
-        """Return how far a log goes within limits."""
-        stops = {}
-        for log, begin, goal in moves:
-            stop = log.fitting(begin.offset, goal, limits)
-            if log.sure_stop is not None and log.sure_stop < stop.offset:
-                again = min(goal, LiveLog(log.store).end, key=lambda place: place.offset)
-                stop = log.fitting(begin.offset, again, limits)
-            stops[log.key] = stop
-        return stops
+        """Return how far the log of a store goes within limits."""
+        ((log, begin, goal),) = moves
+        stop = log.fitting(begin.offset, goal, limits)
+        if log.sure_stop is not None and log.sure_stop < stop.offset:
+            again = min(goal, LiveLog(log.store).end, key=lambda place: place.offset)
+            stop = log.fitting(begin.offset, again, limits)
+        return {log.key: stop}
 
     def fitting(self, begin: int, goal: Place, limits: Limits) -> Place:
         """Return the place after the last record that fits."""
@@ -234,17 +232,17 @@ class LiveLog:
         cls, moves: Sequence[Move], options: ReadOptions, losses: Losses
     ) -> Iterator[StreamTask]:
         """Yield the byte ranges of one store's log."""
-        for log, begin, goal in moves:
-            for one in log.segments:
-                is_wanted = one.base < goal.offset and begin.offset < one.base + one.size
-                if one.state is SegmentState.MISSING and is_wanted:
-                    losses.report(
-                        f"{one.path} is missing: expected {one.size} bytes of the log from "
-                        f"physical offset {one.base} on, found none",
-                        f"the stream goes on at {one.base + one.size}",
-                    )
-            wanted = ByteRange(begin.offset, goal.offset)
-            yield from map(StreamTask, pieces(log.store, log.segments, wanted, options))
+        ((log, begin, goal),) = moves
+        for one in log.segments:
+            is_wanted = one.base < goal.offset and begin.offset < one.base + one.size
+            if one.state is SegmentState.MISSING and is_wanted:
+                losses.report(
+                    f"{one.path} is missing: expected {one.size} bytes of the log from "
+                    f"physical offset {one.base} on, found none",
+                    f"the stream goes on at {one.base + one.size}",
+                )
+        wanted = ByteRange(begin.offset, goal.offset)
+        yield from map(StreamTask, pieces(log.store, log.segments, wanted, options))
 
 
 def _batches(file: OpenFile, segment: Segment, start: int, stop: int) -> Iterator[ScanBatch]:

@@ -194,21 +194,18 @@ def _records(rows: pyarrow.RecordBatch, path: str, offsets: Numbers) -> Any:
     content, starts, sizes = _laid_out(records)
     crcs = np.empty(len(records), dtype=np.int64)
     kernels.slice_crcs(content, starts, sizes, crcs)
-    _compare(path, "CRC", offsets, crcs, _numbers(rows, "recordCRC"))
     stated = content[_stated_places(sizes)].view(">i8").reshape(-1)
-    _compare(path, "place", offsets, stated, offsets)
+    for what, found, expected in (
+        ("CRC", crcs, _numbers(rows, "recordCRC")),
+        ("place", stated, offsets),
+    ):
+        for row in np.flatnonzero(found != expected).tolist():
+            raise ArchiveDamagedError(
+                f"{path}: the record at physical offset {offsets[row]} has {what} {found[row]}: "
+                f"expected {expected[row]}",
+                hint=FROM_BACKUP,
+            )
     return records
-
-
-def _compare(path: str, what: str, offsets: Numbers, found: Numbers, expected: Numbers) -> None:
-    wrong = np.flatnonzero(found != expected)
-    if len(wrong):
-        row = int(wrong[0])
-        raise ArchiveDamagedError(
-            f"{path}: the record at physical offset {offsets[row]} has {what} {found[row]}: "
-            f"expected {expected[row]}",
-            hint=FROM_BACKUP,
-        )
 
 
 def _laid_out(records: Any) -> tuple[npt.NDArray[np.uint8], Numbers, Numbers]:
