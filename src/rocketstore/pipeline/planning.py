@@ -363,7 +363,7 @@ def tasks_of(ranges: Iterable[SplitTask], limit: int) -> list[tuple[SplitTask, .
     """Cut ranges to `limit` bytes, and put together what is less than that."""
     weight = stored_weight(limit)
     return grouped(
-        (part for one in ranges for part in _cut(one, limit)),
+        (part for one in ranges for part in cut(one, limit)),
         limit,
         lambda part: weight(part.store.location, part.segment, part.start, part.stop),
     )
@@ -400,7 +400,7 @@ def stored_weight(limit: int) -> Callable[[str, Segment, int, int], int]:
     return weight
 
 
-def _cut(task: SplitTask, limit: int) -> list[SplitTask]:
+def cut(task: SplitTask, limit: int) -> list[SplitTask]:
     """Cut a range that is larger than a task into equal parts."""
     count = -(-task.byte_count // limit)
     edges = [task.start + task.byte_count * part // count for part in range(count)]

@@ -15,7 +15,7 @@ from rocketstore.errors import StoreError
 from rocketstore.events import get_logger
 from rocketstore.pipeline.files import files_at, opened
 from rocketstore.pipeline.log_read import damage_of, passed_over, scanned
-from rocketstore.pipeline.planning import SplitTask, bytes_per_task
+from rocketstore.pipeline.planning import SplitTask, bytes_per_task, cut
 from rocketstore.pipeline.projection import distinct, in_queues, record_batches, select
 from rocketstore.pipeline.stores import SegmentState
 from rocketstore.scan.columns import RecordColumns
@@ -90,11 +90,9 @@ def pieces(
     for segment in segments:
         start = max(0, wanted.start - segment.base)
         stop = min(segment.size, wanted.stop - segment.base)
-        while start < stop and segment.state is not SegmentState.MISSING:
-            # Cut where the whole file would be cut, so that small batches do not cut much.
-            edge = min(stop, (start // step + 1) * step)
-            yield SplitTask(store, segment, start, edge, (), min(segment.size, stop + LOOK_BYTES))
-            start = edge
+        if start < stop and segment.state is not SegmentState.MISSING:
+            data_stop = min(segment.size, stop + LOOK_BYTES)
+            yield from cut(SplitTask(store, segment, start, stop, data_stop=data_stop), step)
 
 
 def read_tasks(
