@@ -8,16 +8,15 @@ import functools
 import pytest
 
 from mutation.tool import load_mutations
-from rocketstore.config import Group
 from rocketstore.config.store_config import FIELDS
 from support.repository import ROOT, files_with, module_ast
 
 WITHOUT_EFFECT = {
-    "use_reentrant_lock_when_put_message": "its meaning says so: there is one kind of lock",
+    "enable_d_ledger_commit_log": "true is refused",
     "store_path_root_dir": "the directory that is opened wins; read for storePathCommitLog only",
 }
 
-DECLARATIONS = {"store_config.py", "later.py"}
+DECLARATIONS = {"store_config.py"}
 
 
 @functools.cache
@@ -39,27 +38,17 @@ DECLARED_PROPERTIES = {
 """Options read through a property of `StoreConfig`."""
 
 
-IN_LATER_WITH_EFFECT = {
-    "message_delay_level",
-    "enable_multi_dispatch",
-    "enable_lmq",
-    "broker_role",
-}
-
 READ_FOR_OTHERS_ONLY = {
-    "mapped_file_size_consume_queue_ext": "no such file is written or read; its size is reported",
     "message_index_safe": "compatible recovery goes back further with it, as Java does",
 }
 """Options that no list of mutations takes out."""
 
 
 def test_of_every_option_with_an_effect_a_test_fails_when_its_use_is_taken_out():
-    with_effect = {name for name, spec in FIELDS.items() if spec.option.group is not Group.LATER}
-    with_effect |= IN_LATER_WITH_EFFECT
     taken_out = {
         mutation.breaks.removesuffix(" has no effect"): mutation for mutation in load_mutations()
     }
-    wanted = with_effect - WITHOUT_EFFECT.keys() - READ_FOR_OTHERS_ONLY.keys()
+    wanted = FIELDS.keys() - WITHOUT_EFFECT.keys() - READ_FOR_OTHERS_ONLY.keys()
     assert sorted(wanted - taken_out.keys()) == []
     unnamed = [
         name
@@ -72,9 +61,7 @@ def test_of_every_option_with_an_effect_a_test_fails_when_its_use_is_taken_out()
     assert sorted(unnamed) == []
 
 
-@pytest.mark.parametrize(
-    "field", [name for name, spec in FIELDS.items() if spec.option.group is not Group.LATER]
-)
+@pytest.mark.parametrize("field", FIELDS)
 def test_an_option_is_read_somewhere(field):
     name = DECLARED_PROPERTIES.get(field, field)
     assert name in read_attributes() or field in WITHOUT_EFFECT

@@ -29,13 +29,14 @@ from rocketstore.config import (
     parse_delete_hours,
     resolve_sizes,
 )
-from rocketstore.config.foreign_keys import FOREIGN_KEYS
+from rocketstore.config.known_keys import BROKER_KEYS, KEYS_WITHOUT_EFFECT
 from rocketstore.config.store_config import FIELD_OF_KEY, FIELDS
 from rocketstore.config.values import join_host
 from rocketstore.errors import ConfigError
 from support.golden import golden_case
 from support.option_rows import COLUMNS, option_rows
 from support.page_tables import tables
+from support.repository import ROOT
 
 # All options of 4.9.3's MessageStoreConfig with their defaults (spec B23), as broker.conf has them.
 JAVA_DEFAULTS = """
@@ -68,7 +69,6 @@ JAVA_OTHERS = {
     "storePathCommitLog",
     "mappedFileSizeCommitLog",
     "mappedFileSizeConsumeQueue",
-    "mappedFileSizeConsumeQueueExt",
     "maxHashSlotNum",
     "maxIndexNum",
     "messageDelayLevel",
@@ -86,14 +86,16 @@ def _java_text(value):
 def test_every_option_of_java_is_there_with_java_s_default():
     java = dict(pair.split("=") for pair in JAVA_DEFAULTS.split())
     ours = {spec.key: _java_text(spec.default) for spec in FIELDS.values() if not spec.option.ours}
-    assert set(ours) == set(java) | JAVA_OTHERS
-    assert {key: ours[key] for key in java} == java
+    with_effect = set(java) - KEYS_WITHOUT_EFFECT
+    assert set(ours) == with_effect | JAVA_OTHERS
+    assert KEYS_WITHOUT_EFFECT - set(java) == {"mappedFileSizeConsumeQueueExt"}
+    assert {key: ours[key] for key in with_effect} == {key: java[key] for key in with_effect}
     assert parse_delay_levels(StoreConfig().message_delay_level)[18] == 7_200_000
 
 
 def test_sizes_without_files_are_java_s():
     assert resolve_sizes(StoreConfig()) == StoreSizes(
-        1_073_741_824, 6_000_000, 50_331_648, 5_000_000, 20_000_000
+        1_073_741_824, 6_000_000, 5_000_000, 20_000_000
     )
     assert resolve_sizes(StoreConfig()).index_file_bytes == 420_000_040
 
@@ -119,13 +121,31 @@ def test_fields_are_correctly_spelt_and_keys_are_java_s():
     assert broker_conf_key("destroy_mapped_file_interval_forcibly") == (
         "destroyMapedFileIntervalForcibly"
     )
-    assert {"put_msg_index_high_water", "warm_mapped_file_enable"} <= set(FIELDS)
+    assert "warm_mapped_file_enable" in FIELDS
     assert FIELD_OF_KEY["osPageCacheBusyTimeOutMills"] == "os_page_cache_busy_time_out_mills"
-    assert msgspec.to_builtins(StoreConfig(), enc_hook=str)["putMsgIndexHightWater"] == 600_000
+    assert msgspec.to_builtins(StoreConfig(), enc_hook=str)["warmMapedFileEnable"] is False
 
 
 def test_no_store_option_is_taken_for_another_part_s():
-    assert not FOREIGN_KEYS & set(FIELD_OF_KEY)
+    assert not (BROKER_KEYS | KEYS_WITHOUT_EFFECT) & set(FIELD_OF_KEY)
+
+
+def test_the_page_names_every_key_without_effect():
+    page = (ROOT / "docs/reference/configuration.md").read_text("utf-8")
+    section = page.partition("## Known, and without effect")[2]
+    assert set(re.findall(r"`([a-z][A-Za-z0-9]+)`", section)) == KEYS_WITHOUT_EFFECT
+
+
+@pytest.mark.parametrize("key", sorted(KEYS_WITHOUT_EFFECT))
+def test_a_key_without_effect_is_taken_whatever_it_says(tmp_path, key):
+    path = tmp_path / "broker.conf"
+    path.write_text(f"{key}=something\n")
+    loaded = load_config(broker_conf=path, environment={})
+    assert loaded.config == StoreConfig(retention=True)
+    assert loaded.warnings == ()
+    assert load_config(environment={}, overrides=[f"{key}=1"]).warnings == (
+        f"--set {key}: an option of 4.9's store that has no effect here",
+    )
 
 
 def test_config_is_a_value():
@@ -142,7 +162,6 @@ def test_config_is_a_value():
         ("mapped_file_size_commit_log", 0),
         ("mapped_file_size_consume_queue", 19),
         ("max_index_num", 1),
-        ("ha_listen_port", 65_536),
         ("disk_space_warning_level_ratio", 1.01),
         ("disk_space_warning_level_ratio", float("nan")),
         ("disk_space_clean_forcibly_ratio", -0.1),
@@ -285,6 +304,7 @@ def test_unreadable_properties_file_is_a_config_error(tmp_path, content):
         ("destroyMappedFileIntervalForcibly", "destroyMapedFileIntervalForcibly"),
         ("mapedFileSizeCommitLog", "mappedFileSizeCommitLog"),
         ("putMsgIndexHighWater", "putMsgIndexHightWater"),
+        ("haListnPort", "haListenPort"),
     ],
 )
 def test_unknown_key_is_an_error_that_names_the_nearest(key, nearest):
@@ -416,7 +436,6 @@ def test_text_that_is_no_value_names_key_and_text(key, text):
         ("diskSpaceWarningLevelRatio", "1", 1.0),
         ("recoveryPolicy", "compatible", RecoveryPolicy.COMPATIBLE),
         ("storePathCommitLog", "", None),
-        ("haMasterAddress", "", None),
         ("multiPathSplitter", ";", ";"),
     ],
 )

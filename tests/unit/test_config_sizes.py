@@ -25,11 +25,10 @@ def test_sizes_are_learnt_from_files():
     seen = ObservedSizes(
         commit_log=FileObservation(Path("c"), 65_536),
         consume_queue=FileObservation(Path("q"), 2000),
-        consume_queue_ext=FileObservation(Path("e"), 4096),
         index_file=FileObservation(Path("i"), 42_040),
     )
     learnt = resolve_sizes(StoreConfig(), seen)
-    assert learnt == StoreSizes(65_536, 2000, 4096, 500, 2000)
+    assert learnt == StoreSizes(65_536, 2000, 500, 2000)
     assert (learnt.index_file_bytes, learnt.entries_per_file) == (42_040, 100)
 
 
@@ -38,11 +37,6 @@ def test_sizes_are_learnt_from_files():
     [
         ("commit_log", "mappedFileSizeCommitLog", "mapped_file_size_commit_log"),
         ("consume_queue", "mappedFileSizeConsumeQueue", "mapped_file_size_consume_queue"),
-        (
-            "consume_queue_ext",
-            "mappedFileSizeConsumeQueueExt",
-            "mapped_file_size_consume_queue_ext",
-        ),
     ],
 )
 def test_set_size_that_differs_from_the_files_names_file_and_sizes(family, key, field):

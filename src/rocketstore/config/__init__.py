@@ -8,7 +8,13 @@ from rocketstore.config.option import (
     RecoveryPolicy,
     broker_conf_key,
 )
-from rocketstore.config.sizes import FileObservation, ObservedSizes, StoreSizes, resolve_sizes
+from rocketstore.config.sizes import (
+    FileObservation,
+    ObservedSizes,
+    StoreSizes,
+    commonest,
+    resolve_sizes,
+)
 from rocketstore.config.sources import (
     LoadedConfig,
     Origin,
@@ -39,6 +45,7 @@ __all__ = [
     "apply_overrides",
     "broker_conf_key",
     "commit_log_directories",
+    "commonest",
     "from_properties",
     "load_broker_conf",
     "load_config",

@@ -32,7 +32,7 @@ class Group(enum.Enum):
     INDEX = "index"
     RECOVERY = "recovery"
     RETENTION = "retention"
-    LATER = "parts that are still to come"
+    QUEUES = "delays, further queues and roles"
 
 
 class Option(NamedTuple):
@@ -64,7 +64,6 @@ _MISSPELT: Final = {
     "destroy_mapped_file_interval_forcibly": "destroyMapedFileIntervalForcibly",
     "warm_mapped_file_enable": "warmMapedFileEnable",
     "flush_least_pages_when_warm_mapped_file": "flushLeastPagesWhenWarmMapedFile",
-    "put_msg_index_high_water": "putMsgIndexHightWater",
     "check_crc_on_recover": "checkCRCOnRecover",
     "enable_d_ledger_commit_log": "enableDLegerCommitLog",
 }
@@ -76,8 +75,8 @@ def broker_conf_key(field: str) -> str:
 
     Examples
     --------
-    >>> broker_conf_key("flush_disk_type"), broker_conf_key("put_msg_index_high_water")
-    ('flushDiskType', 'putMsgIndexHightWater')
+    >>> broker_conf_key("flush_disk_type"), broker_conf_key("warm_mapped_file_enable")
+    ('flushDiskType', 'warmMapedFileEnable')
     """
     if field in _MISSPELT:
         return _MISSPELT[field]
@@ -161,10 +160,7 @@ def parameters_help(fields: Mapping[str, FieldSpec]) -> str:
     """Return the section ``Parameters`` of a docstring: each field with type, default and text."""
     lines = ["Parameters", "----------"]
     for field, spec in fields.items():
-        if spec.option.group is not Group.LATER:
-            default = spec.default.name if isinstance(spec.default, enum.Enum) else spec.default
-            kind = spec.kind.__name__ + (" | None" if spec.nullable else "")
-            lines += [f"{field}: {kind} = {default}", *_WRAPPER.wrap(spec.option.doc)]
-    later = [field for field, spec in fields.items() if spec.option.group is Group.LATER]
-    lines += [f"{Group.LATER.value}:", *_WRAPPER.wrap(", ".join(later))]
+        default = spec.default.name if isinstance(spec.default, enum.Enum) else spec.default
+        kind = spec.kind.__name__ + (" | None" if spec.nullable else "")
+        lines += [f"{field}: {kind} = {default}", *_WRAPPER.wrap(spec.option.doc)]
     return "\n".join(f"    {line}" for line in lines)

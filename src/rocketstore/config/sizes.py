@@ -6,6 +6,7 @@ then, older versions silently dropped the file and every later one (known bug K-
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
@@ -22,16 +23,16 @@ from rocketstore.format.index_file import (
     layout_of,
 )
 from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES
-from rocketstore.units import GiB, MiB
+from rocketstore.units import GiB
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
     from rocketstore.config.store_config import StoreConfig
 
 DEFAULT_COMMIT_LOG_FILE_BYTES: Final = GiB
 DEFAULT_CONSUME_QUEUE_FILE_BYTES: Final = 6_000_000
-DEFAULT_CONSUME_QUEUE_EXT_FILE_BYTES: Final = 48 * MiB
 
 
 class FileObservation(NamedTuple):
@@ -46,8 +47,20 @@ class ObservedSizes(NamedTuple):
 
     commit_log: FileObservation | None = None
     consume_queue: FileObservation | None = None
-    consume_queue_ext: FileObservation | None = None
     index_file: FileObservation | None = None
+
+
+def commonest(files: Iterable[tuple[Path, int]], multiple_of: int = 1) -> FileObservation | None:
+    """Return a file of the length that most have, the longer one in doubt.
+
+    A file without bytes, or of a length that is no multiple, was cut off, and tells nothing.
+    """
+    sizes = {path: size for path, size in files if size and size % multiple_of == 0}
+    counted = Counter(sizes.values())
+    if not counted:
+        return None
+    most = max(counted, key=lambda size: (counted[size], size))
+    return FileObservation(next(path for path, size in sizes.items() if size == most), most)
 
 
 class StoreSizes(NamedTuple):
@@ -55,7 +68,6 @@ class StoreSizes(NamedTuple):
 
     commit_log_file_bytes: int = DEFAULT_COMMIT_LOG_FILE_BYTES
     consume_queue_file_bytes: int = DEFAULT_CONSUME_QUEUE_FILE_BYTES
-    consume_queue_ext_file_bytes: int = DEFAULT_CONSUME_QUEUE_EXT_FILE_BYTES
     hash_slot_count: int = DEFAULT_SLOT_COUNT
     index_item_count: int = DEFAULT_ITEM_COUNT
 
@@ -75,7 +87,6 @@ class StoreSizes(NamedTuple):
             config,
             mapped_file_size_commit_log=self.commit_log_file_bytes,
             mapped_file_size_consume_queue=self.consume_queue_file_bytes,
-            mapped_file_size_consume_queue_ext=self.consume_queue_ext_file_bytes,
             max_hash_slot_num=self.hash_slot_count,
             max_index_num=self.index_item_count,
         )
@@ -130,12 +141,6 @@ def resolve_sizes(config: StoreConfig, observed: ObservedSizes | None = None) ->
             default.commit_log_file_bytes,
         ),
         consume_queue_file_bytes=queue,
-        consume_queue_ext_file_bytes=_resolve(
-            "mappedFileSizeConsumeQueueExt",
-            config.mapped_file_size_consume_queue_ext,
-            seen.consume_queue_ext,
-            default.consume_queue_ext_file_bytes,
-        ),
         hash_slot_count=slots,
         index_item_count=items,
     )

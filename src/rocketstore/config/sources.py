@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import javaproperties
 
-from rocketstore.config.foreign_keys import (
+from rocketstore.config.known_keys import (
     BROKER_ADDRESS_KEY,
+    BROKER_KEYS,
     DEFAULT_LISTEN_PORT,
-    FOREIGN_KEYS,
-    LATER_KEYS,
+    KEYS_OF_5,
+    KEYS_WITHOUT_EFFECT,
     LISTEN_PORT_KEY,
 )
 from rocketstore.config.option import FieldSpec, kind_name
@@ -44,6 +45,7 @@ _STORE_HOST_KEY: Final = "storeHost"
 _RETENTION_KEY: Final = "retention"
 _ADDRESS_KEYS: Final = frozenset({BROKER_ADDRESS_KEY, LISTEN_PORT_KEY})
 """Keys of the broker that tell the store's host."""
+_IDLE_KEYS: Final = BROKER_KEYS | KEYS_WITHOUT_EFFECT
 
 
 class Origin(NamedTuple):
@@ -183,10 +185,7 @@ def load_config(
     warnings: list[str] = []
     own, foreign = _split_overrides(overrides)
     address = {key: foreign[key] for key in foreign.keys() & _ADDRESS_KEYS}
-    warnings += [
-        f"--set {key}: an option of a broker, which a store does not have"
-        for key in sorted(foreign.keys() - _ADDRESS_KEYS)
-    ]
+    warnings += [f"--set {key}: {_why_idle(key)}" for key in sorted(foreign.keys() - _ADDRESS_KEYS)]
     where = None if broker_conf is None else os.fspath(broker_conf)
     # A broker deletes what has expired, and has no key that says so; any other program is asked.
     properties = (
@@ -214,7 +213,7 @@ def _split_overrides(overrides: Iterable[str]) -> tuple[list[str], dict[str, str
     foreign: dict[str, str] = {}
     for override in overrides:
         key, separator, text = override.partition("=")
-        if separator and key.strip() in FOREIGN_KEYS:
+        if separator and key.strip() in _IDLE_KEYS:
             foreign[key.strip()] = text.strip()
         else:
             own.append(override)
@@ -259,11 +258,17 @@ def parse_value(text: str, spec: FieldSpec) -> object:
     )
 
 
+def _why_idle(key: str) -> str:
+    if key in BROKER_KEYS:
+        return "an option of a broker, which a store does not have"
+    return "an option of 4.9's store that has no effect here"
+
+
 def _note_unknown(key: str, text: str, *, strict: bool) -> str | None:
-    """Return a warning, None where the key is known to be another's, or raise."""
-    if key in FOREIGN_KEYS:
+    """Return a warning, None where the key is known to change nothing, or raise."""
+    if key in _IDLE_KEYS:
         return None
-    if key in LATER_KEYS:
+    if key in KEYS_OF_5:
         return f"{key} is an option of RocketMQ 5 and is ignored"
     if strict and _nearest(key, _MISSPELT_RATIO):
         raise _unknown_key(key, text)
@@ -271,8 +276,8 @@ def _note_unknown(key: str, text: str, *, strict: bool) -> str | None:
 
 
 def _unknown_key(key: str, text: str) -> ConfigError:
-    if key in FOREIGN_KEYS:
-        return ConfigError(f"{key} is an option of a broker, not of a store", key=key, value=text)
+    if key in _IDLE_KEYS:
+        return ConfigError(f"{key} is {_why_idle(key)}", key=key, value=text)
     nearest = _nearest(key, _SIMILAR_RATIO)
     return ConfigError(
         f"{key} is no option",
@@ -287,6 +292,6 @@ def _nearest(key: str, ratio: float) -> str:
     named = FIELDS.get(key)
     if named is not None:  # a snake-case name is the likeliest slip
         return named.key
-    by_lower = {known.lower(): known for known in FIELD_OF_KEY}
+    by_lower = {known.lower(): known for known in {*FIELD_OF_KEY, *KEYS_WITHOUT_EFFECT}}
     matches = difflib.get_close_matches(key.lower(), by_lower, n=1, cutoff=ratio)
     return by_lower[matches[0]] if matches else ""

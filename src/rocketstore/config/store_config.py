@@ -17,8 +17,8 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
-from rocketstore.config.later import LaterOptions
 from rocketstore.config.option import (
+    BrokerRole,
     FieldSpec,
     FlushDiskType,
     Group,
@@ -44,7 +44,7 @@ SMALL_SIZES: Final[dict[str, Any]] = {
 """Sizes of `StoreConfig.small`, by field."""
 
 
-class StoreConfig(LaterOptions, frozen=True, kw_only=True, rename=broker_conf_key):
+class StoreConfig(msgspec.Struct, frozen=True, kw_only=True, rename=broker_conf_key):
     """Everything that can be set about a store.
 
     The same text, with units and limits, is in ``docs/reference/configuration.md`` and in
@@ -110,15 +110,6 @@ class StoreConfig(LaterOptions, frozen=True, kw_only=True, rename=broker_conf_ke
             "6,000,000 (300,000 entries). Less with many small queues.",
             "bytes",
             20,
-        ),
-    ] = None
-    mapped_file_size_consume_queue_ext: Annotated[
-        int | None,
-        Option(
-            _G.SIZE,
-            "Length of a ConsumeQueue extension file; unset is learnt, else 48 MiB.",
-            "bytes",
-            64,
         ),
     ] = None
     max_hash_slot_num: Annotated[
@@ -232,10 +223,6 @@ class StoreConfig(LaterOptions, frozen=True, kw_only=True, rename=broker_conf_ke
     flush_least_pages_when_warm_mapped_file: Annotated[
         int, Option(_G.PERFORMANCE, "Pages between two flushes while warming.", "pages", 1)
     ] = 4096
-    use_reentrant_lock_when_put_message: Annotated[
-        bool,
-        Option(_G.PERFORMANCE, "Kind of Java's append lock; here there is one kind, no effect."),
-    ] = True
 
     # --- reading --------------------------------------------------------------------------------
     max_transfer_bytes_on_message_in_memory: Annotated[
@@ -385,6 +372,33 @@ class StoreConfig(LaterOptions, frozen=True, kw_only=True, rename=broker_conf_ke
         int, Option(_G.RETENTION, "Pause before a hung deletion is tried again.", "ms", 0)
     ] = 120_000
 
+    # --- delays, further queues and roles -------------------------------------------------------
+    message_delay_level: Annotated[
+        str,
+        Option(
+            _G.QUEUES,
+            "Delays of the levels 1, 2, …: numbers with s, m, h or d. They give the tags code of "
+            "delayed messages in queue entries.",
+        ),
+    ] = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
+    enable_multi_dispatch: Annotated[
+        bool, Option(_G.QUEUES, "Dispatch a message to the further queues that it names.")
+    ] = False
+    enable_lmq: Annotated[
+        bool, Option(_G.QUEUES, "Let such further queues be light ones, which have one queue each.")
+    ] = False
+    broker_role: Annotated[
+        BrokerRole,
+        Option(
+            _G.QUEUES,
+            "Part in replication; a SLAVE refuses puts of its own, a SYNC_MASTER says of each put "
+            "that no replica has it.",
+        ),
+    ] = BrokerRole.ASYNC_MASTER
+    enable_d_ledger_commit_log: Annotated[
+        bool, Option(_G.QUEUES, "Raft log; true is refused, because its files are others.")
+    ] = False
+
     @classmethod
     def small(cls, **settings: Any) -> StoreConfig:
         """Return settings of a small store: less than 5 MB of disk, for tests and tools.
@@ -468,9 +482,7 @@ FIELDS: Final[dict[str, FieldSpec]] = _field_specs()
 
 def _make_help_readable() -> None:
     """Let ``help(StoreConfig)`` show plain types, and what each field is; facts are in `FIELDS`."""
-    for owner in (LaterOptions, StoreConfig):
-        plain = typing.get_type_hints(owner)
-        owner.__annotations__ = {name: plain[name] for name in owner.__annotations__}
+    StoreConfig.__annotations__ = typing.get_type_hints(StoreConfig)
     if StoreConfig.__doc__ is not None:  # as with python -OO
         StoreConfig.__doc__ = f"{StoreConfig.__doc__.rstrip()}\n\n{parameters_help(FIELDS)}\n    "
 

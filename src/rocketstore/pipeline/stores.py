@@ -13,14 +13,13 @@ from __future__ import annotations
 import itertools
 import json
 import re
-from collections import Counter
 from enum import Enum
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import quote
 
-from rocketstore.config import FileObservation, StoreConfig, commit_log_directories
+from rocketstore.config import FileObservation, StoreConfig, commit_log_directories, commonest
 from rocketstore.errors import (
     ConfigError,
     FormatError,
@@ -334,12 +333,7 @@ def offset_files(entries: Iterable[FileEntry]) -> list[FileEntry]:
 
 def commonest_size(entries: Iterable[FileEntry], multiple_of: int = 1) -> FileObservation | None:
     """Return a file of the size that most have, the larger of two that are equally common."""
-    sizes = {one.path: one.size for one in entries if one.size and one.size % multiple_of == 0}
-    counted = Counter(sizes.values())
-    if not counted:
-        return None
-    size = max(counted, key=lambda size: (counted[size], size))
-    return FileObservation(Path(next(path for path, one in sizes.items() if one == size)), size)
+    return commonest(((Path(one.path), one.size) for one in entries), multiple_of)
 
 
 def read_metadata(store: StorePlace, name: str, table: type[Table]) -> Table | None:

@@ -12,7 +12,6 @@ before the services start, not after, so that no crash in between looks like an 
 
 from __future__ import annotations
 
-from collections import Counter
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -21,6 +20,7 @@ from rocketstore.config import (
     FileObservation,
     ObservedSizes,
     StoreSizes,
+    commonest,
     parse_delay_levels,
     resolve_sizes,
 )
@@ -350,9 +350,6 @@ def observed_sizes(layout: StoreLayout, config: StoreConfig) -> ObservedSizes:
         consume_queue=_commonest(
             _some_queue_files(layout.consume_queue), config.mapped_file_size_consume_queue
         ),
-        consume_queue_ext=_commonest(_some_queue_files(layout.consume_queue_ext))
-        if config.enable_consume_queue_ext
-        else None,
         index_file=_commonest(
             (p for p in _entries(layout.index) if is_index_file_name(p.name) and p.is_file()),
             None if slots is None or items is None else IndexLayout(slots, items).size_bytes,
@@ -360,22 +357,15 @@ def observed_sizes(layout: StoreLayout, config: StoreConfig) -> ObservedSizes:
     )
 
 
-def _commonest(paths: Iterable[Path], wanted: int | None = None) -> FileObservation | None:
-    """Return a file of the length that most have; a crash may have left one short or empty.
+def _commonest(paths: Iterable[Path], wanted: int | None) -> FileObservation | None:
+    """Return a file of the commonest length, leaving out what tells nothing.
 
-    A file of zeros that is shorter than what is set was being made when the power went: it tells
-    nothing, also when it is the only one.
+    A file of zeros that is shorter than what is set was being made when the power went.
     """
-    sizes = {
-        path: size
-        for path in paths
-        if (size := path.stat().st_size) >= (wanted or 0) or holds_data(path)
-    }
-    counted = Counter(size for size in sizes.values() if size)
-    if not counted:
-        return None
-    size = max(counted, key=lambda size: (counted[size], size))
-    return FileObservation(next(path for path, found in sizes.items() if found == size), size)
+    lengths = ((path, path.stat().st_size) for path in paths)
+    return commonest(
+        (path, size) for path, size in lengths if size >= (wanted or 0) or holds_data(path)
+    )
 
 
 def _some_queue_files(directory: Path) -> Iterator[Path]:

@@ -18,7 +18,6 @@ import os
 import threading
 import time
 import weakref
-from collections import Counter
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Self
 
 import msgspec
@@ -27,6 +26,7 @@ from rocketstore.config import (
     FileObservation,
     ObservedSizes,
     StoreConfig,
+    commonest,
     resolve_sizes,
 )
 from rocketstore.errors import NotAStoreError, StoreClosedError, StoreReadOnlyError
@@ -43,7 +43,7 @@ from rocketstore.storage.reading.pages import PageLimits
 from rocketstore.storage.reading.reader import Reader
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
     from pathlib import Path
     from types import TracebackType
 
@@ -364,18 +364,14 @@ class ReadOnlyStore(Reader):
                 f"{self.layout.root} has queues but no CommitLog file",
                 hint="put the CommitLog files back; their queues can be rebuilt, not the reverse",
             )
-        entries = [
-            found
-            for files in queues
-            if (found := _observation(files)) and found.size_bytes % ENTRY_SIZE_BYTES == 0
-        ]
+        entries = [found for files in queues if (found := _observation(files))]
         is_set = self.config.max_hash_slot_num or self.config.max_index_num
         self._sizes = resolve_sizes(
             self.config,
             ObservedSizes(
                 commit_log=_observation(self._files),
-                consume_queue=_commonest(entries),
-                index_file=_commonest(index_observations(self.layout.index)) if is_set else None,
+                consume_queue=commonest(entries, ENTRY_SIZE_BYTES),
+                index_file=commonest(index_observations(self.layout.index)) if is_set else None,
             ),
         )
         # Each index file tells its own layout where none is set, so none is filled in.
@@ -416,12 +412,6 @@ def _observation(files: PreadFiles) -> FileObservation | None:
         if file.size == files.file_size:
             return FileObservation(file.path, file.size)
     return None
-
-
-def _commonest(found: Sequence[FileObservation]) -> FileObservation | None:
-    """Return one of those of the size that most have; a file that was cut off tells nothing."""
-    counted = Counter(one.size_bytes for one in found)
-    return max(found, key=lambda one: (counted[one.size_bytes], one.size_bytes), default=None)
 
 
 def physical_memory_bytes() -> int:

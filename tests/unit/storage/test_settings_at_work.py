@@ -15,7 +15,7 @@ from rocketstore import (
     RecoveryPolicy,
     StoreConfig,
 )
-from rocketstore.config import load_config
+from rocketstore.config import from_properties, load_config
 from rocketstore.storage.audit.repair import repair_store
 from rocketstore.storage.audit.verify import verify_store
 from support.configured_store import LOG_FILE_BYTES, START_MS, Clock, open_small, small_config
@@ -79,22 +79,13 @@ def test_sizes_of_an_existing_store_are_learnt_and_others_refused(tmp_path):
         MessageStore.open(tmp_path / "store", StoreConfig(mapped_file_size_commit_log=1024 * 1024))
 
 
-def test_the_kind_of_lock_changes_nothing(tmp_path):
-    kinds = []
-    for reentrant in (False, True):
-        with open_small(
-            tmp_path / str(reentrant), use_reentrant_lock_when_put_message=reentrant
-        ) as store:
-            assert store.put(Message(topic="t", body=b"x")).queue_offset == 0
-            kinds.append(type(store._parts.log.lock))
-    assert kinds[0] is kinds[1]
-
-
 def test_a_pool_option_is_accepted_and_messages_are_in_the_page_cache_all_the_same(tmp_path):
-    with open_small(tmp_path / "store", transient_store_pool_enable=True) as store:
+    config = from_properties({"transientStorePoolEnable": "true"})
+    with MessageStore.open(tmp_path / "store", config, threads=False) as store:
         result = store.put(Message(topic=TOPIC, body=b"in the file"))
         path = store.layout.commit_log_directories[0] / f"{0:020d}"
-        assert b"in the file" in path.read_bytes()[: result.size]
+        with path.open("rb") as file:
+            assert b"in the file" in file.read(result.size)
 
 
 def test_raft_logs_are_refused():

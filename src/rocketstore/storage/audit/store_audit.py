@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import functools
 import os
-from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
@@ -24,12 +23,14 @@ from rocketstore.config import (
     StoreConfig,
     StoreSizes,
     commit_log_directories,
+    commonest,
     parse_delay_levels,
     resolve_sizes,
 )
 from rocketstore.errors import NotAStoreError
 from rocketstore.format.file_name import parse_file_name
 from rocketstore.format.index_file import IndexLayout, is_index_file_name
+from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES
 from rocketstore.storage.audit.index_audit import IndexAudit
 from rocketstore.storage.audit.queue_audit import QueueAudit
 from rocketstore.storage.files.pread_files import PreadFiles
@@ -45,7 +46,7 @@ from rocketstore.verification.index_rules import Lacking
 from rocketstore.verification.queue_numbers import QueueNumbers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from pathlib import Path
 
     import numpy.typing as npt
@@ -217,26 +218,23 @@ def find_places(root: Path, config: StoreConfig) -> StorePlaces:
     # What is set is not compared with the files: a file of another length is a finding.
     has_layout = config.max_hash_slot_num is not None and config.max_index_num is not None
     observed = ObservedSizes(
-        commit_log=None if config.mapped_file_size_commit_log else _commonest(log),
-        consume_queue=None if config.mapped_file_size_consume_queue else _commonest(queues, 20),
+        commit_log=None if config.mapped_file_size_commit_log else commonest(_lengths(log)),
+        consume_queue=None
+        if config.mapped_file_size_consume_queue
+        else commonest(_lengths(queues), ENTRY_SIZE_BYTES),
         index_file=None if has_layout else _index_file(config, index),
     )
     return StorePlaces(layout, resolve_sizes(config, observed))
 
 
 def _index_file(config: StoreConfig, paths: list[Path]) -> FileObservation | None:
-    seen = _commonest(paths)
+    seen = commonest(_lengths(paths))
     is_unset = config.max_hash_slot_num is None and config.max_index_num is None
     return believable_index_file(seen) if is_unset else seen
 
 
-def _commonest(paths: Iterable[Path], multiple_of: int = 1) -> FileObservation | None:
-    sizes = {path: path.stat().st_size for path in paths}
-    counted = Counter(size for size in sizes.values() if size and size % multiple_of == 0)
-    if not counted:
-        return None
-    size = max(counted, key=lambda size: (counted[size], size))
-    return FileObservation(next(path for path, found in sizes.items() if found == size), size)
+def _lengths(paths: Iterable[Path]) -> Iterator[tuple[Path, int]]:
+    return ((path, path.stat().st_size) for path in paths)
 
 
 def _files(directory: Path) -> list[Path]:

@@ -1,8 +1,9 @@
-"""Keys that a ``broker.conf`` of 4.9 holds for other parts of the broker than its store.
+"""Keys that a ``broker.conf`` may hold and that change nothing here, by where they belong.
 
 They are known, so that a misspelt store option is not taken for one of them and their presence is
 no mistake; their values are not looked at.
-Source: rocketmq-all-4.9.8, BrokerConfig, NettyServerConfig, NettyClientConfig, MixAll.
+Source: rocketmq-all-4.9.8, BrokerConfig, NettyServerConfig, NettyClientConfig, MixAll,
+MessageStoreConfig.
 """
 
 from __future__ import annotations
@@ -46,29 +47,40 @@ _NETWORK: Final = """
     rmqAddressServerDomain rmqAddressServerSubGroup
 """
 
-_UNUSED_STORE: Final = """
+_DLEDGER: Final = """
     dLegerGroup dLegerPeers dLegerSelfId preferredLeaderId enableBatchPush isEnableBatchPush
     storePathDLedgerCommitLog
 """
 
-FOREIGN_KEYS: Final = frozenset((_BROKER + _NETWORK + _UNUSED_STORE).split())
+_WITHOUT_EFFECT: Final = """
+    enableConsumeQueueExt mappedFileSizeConsumeQueueExt bitMapLengthConsumeQueueExt
+    transientStorePoolEnable transientStorePoolSize fastFailIfNoBufferInStorePool
+    commitIntervalCommitLog commitCommitLogLeastPages commitCommitLogThoroughInterval
+    useReentrantLockWhenPutMessage putMsgIndexHightWater debugLockEnable diskFallRecorded
+    defaultQueryMaxNum flushDelayOffsetInterval enableScheduleMessageStats
+    enableScheduleAsyncDeliver scheduleAsyncDeliverMaxPendingLimit
+    scheduleAsyncDeliverMaxResendNum2Blocked maxLmqConsumeQueueNum slaveTimeout haListenPort
+    haSendHeartbeatInterval haHousekeepingInterval haTransferBatchSize haMasterAddress
+    haSlaveFallbehindMax offsetCheckInSlave duplicationEnable
+"""
+
+_OF_5: Final = """
+    accessMessageInMemoryHotRatio enabledAppendPropCRC forceVerifyPropCRC
+    mapperFileSizeBatchConsumeQueue maxFilterMessageSize maxRecoveryCommitlogFiles readUnCommitted
+    searchBcqByCacheEnable travelCqFileNumWhenGetMessage
+"""
+
+BROKER_KEYS: Final = frozenset((_BROKER + _NETWORK + _DLEDGER).split())
+"""Options of other parts of a broker than its store."""
+
+KEYS_WITHOUT_EFFECT: Final = frozenset(_WITHOUT_EFFECT.split())
+"""Options of 4.9's store: of parts that are still to come (replication, delivery of delayed
+messages, the transient pool, extension files), or of things that are done in another way here."""
+
+KEYS_OF_5: Final = frozenset(_OF_5.split())
+"""Options of the 5.x store; accepted with a warning, because 4.9 ignores them too."""
 
 BROKER_ADDRESS_KEY: Final = "brokerIP1"
 LISTEN_PORT_KEY: Final = "listenPort"
-"""Two of them give the store's host (BrokerController.getStoreHost)."""
+"""Two of the broker's give the store's host (BrokerController.getStoreHost)."""
 DEFAULT_LISTEN_PORT: Final = "10911"
-
-LATER_KEYS: Final = frozenset(
-    {
-        "accessMessageInMemoryHotRatio",
-        "enabledAppendPropCRC",
-        "forceVerifyPropCRC",
-        "mapperFileSizeBatchConsumeQueue",
-        "maxFilterMessageSize",
-        "maxRecoveryCommitlogFiles",
-        "readUnCommitted",
-        "searchBcqByCacheEnable",
-        "travelCqFileNumWhenGetMessage",
-    }
-)
-"""Options of the 5.x store; accepted with a warning, because 4.9 ignores them too."""
