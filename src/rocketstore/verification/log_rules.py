@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import bisect
 import itertools
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 import msgspec
 import numpy as np
@@ -21,11 +21,18 @@ from rocketstore.verification.unbacked import LogBounds
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    import numpy.typing as npt
+
     from rocketstore.scan.scanner import ScanBatch
+
+    Int64Array: TypeAlias = npt.NDArray[np.int64]
 
 
 WITNESSES: Final = 3
 """Store times at each end of a chain, by which leftovers are recognised."""
+
+_NEAR: Final = 64
+"""So many rows at an end of a chain nearly always hold what is asked for."""
 
 
 class Chain(msgspec.Struct, array_like=True):
@@ -62,6 +69,25 @@ class Chain(msgspec.Struct, array_like=True):
         self.latest_ms = max(self.latest_ms, more.latest_ms)
         self.head = [(a + b)[:WITNESSES] for a, b in zip(self.head, more.head, strict=True)]
         self.tail = [(a + b)[-WITNESSES:] for a, b in zip(self.tail, more.tail, strict=True)]
+
+
+def _witnesses(times: Int64Array, flags: Int64Array) -> list[list[int]]:
+    """Return the first times of all, and of records that are neither prepared nor rolled back."""
+    for count in (_NEAR, len(times)):
+        normal = times[:count][flags[:count] & TRANSACTION_PREPARED == 0]
+        if normal.size >= WITNESSES:
+            break
+    return [times[:WITNESSES].tolist(), normal[:WITNESSES].tolist()]
+
+
+def _newest(times: Int64Array, latest_ms: int) -> int:
+    """Return the last time that can be true, 0 without one."""
+    for count in (_NEAR, len(times)):
+        some = times[-count:]
+        believable = some[(some > 0) & (some <= latest_ms)]
+        if believable.size:
+            return int(believable[-1])
+    return 0
 
 
 class Damaged(msgspec.Struct, array_like=True):
@@ -101,21 +127,20 @@ class Stretch(msgspec.Struct, array_like=True):
         for first, past in itertools.pairwise([0, *breaks.tolist(), len(starts)]):
             if first == past:
                 continue
-            rows = slice(first, past)
-            times = columns.store_timestamp[rows]
-            normal = times[columns.sys_flag[rows] & TRANSACTION_PREPARED == 0]
-            believable = times[(times > 0) & (times <= latest_ms)]
+            begin, stop = int(starts[first]), int(stops[past - 1])
+            times, flags = columns.store_timestamp[first:past], columns.sys_flag[first:past]
+            head, tail = _witnesses(times, flags), _witnesses(times[::-1], flags[::-1])
             self._add(
                 Chain(
-                    int(starts[first]),
-                    int(stops[past - 1]),
+                    begin,
+                    stop,
                     past - first,
-                    int(columns.size[rows].sum()),
-                    int(columns.body_size[rows].sum()),
-                    int(believable[-1]) if believable.size else 0,
+                    stop - begin,
+                    int(columns.body_size[first:past].sum()),
+                    _newest(times, latest_ms),
                     int(times.max()),
-                    [times[:WITNESSES].tolist(), normal[:WITNESSES].tolist()],
-                    [times[-WITNESSES:].tolist(), normal[-WITNESSES:].tolist()],
+                    head,
+                    [one[::-1] for one in tail],
                 )
             )
         for blank in batch.blanks:
