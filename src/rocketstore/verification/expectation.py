@@ -57,11 +57,17 @@ class ExpectedEntries(NamedTuple):
 
     def by_queue(self) -> Iterator[tuple[int, ExpectedEntries]]:
         """Yield the entries of each queue."""
-        order = np.argsort(self.queue_number, kind="stable")
-        numbers, firsts = np.unique(self.queue_number[order], return_index=True)
-        bounds = [*firsts.tolist(), len(order)]
-        for at, number in enumerate(numbers.tolist()):
-            yield number, self.rows(order[bounds[at] : bounds[at + 1]])
+        for rows in groups(self.queue_number):
+            yield int(self.queue_number[rows[0]]), self.rows(rows)
+
+
+def groups(keys: Int64Array) -> Iterator[Int64Array]:
+    """Yield the rows of each key, in order."""
+    # Of 16-bit numbers a stable sort is a radix sort.
+    small = np.int16 if keys.size and int(keys.max()) < 2**15 else np.int64
+    order = np.argsort(keys.astype(small), kind="stable")
+    bounds = np.flatnonzero(np.diff(keys[order])) + 1
+    yield from (rows for rows in np.split(order, bounds) if rows.size)
 
 
 def expected_entries(

@@ -50,7 +50,7 @@ from rocketstore.pipeline.jobs.audit.audit_work import (
     stated_runs,
 )
 from rocketstore.pipeline.jobs.publishing import refuse_taken
-from rocketstore.pipeline.jobs.rebuild.log_verdict import ChainJudge
+from rocketstore.pipeline.jobs.rebuild.log_verdict import judged_log
 from rocketstore.pipeline.options import DEFAULT_SPLIT_BYTES
 from rocketstore.pipeline.stores import Segment, SegmentState, store_timestamp_ms
 from rocketstore.verification.file_rules import log_file_findings
@@ -61,7 +61,6 @@ from rocketstore.verification.log_rules import (
     Stretch,
     empty_log_finding,
     log_findings,
-    log_view,
 )
 from rocketstore.verification.queue_rules import extension_finding
 from rocketstore.verification.small_files import (
@@ -208,16 +207,12 @@ class _Audit:
     ) -> tuple[LogView, tuple[tuple[int, int], ...]]:
         """Return the log, and the ranges of it that hold no messages."""
         places, size = self._places, self._places.sizes.commit_log_file_bytes
-        stretches.sort(key=lambda one: one.start)
         gone = {one.base for one in stretches if one.is_gone}
         if places.is_live:
             # Retention may have taken the oldest files, and their entries, since they were read.
             there = {file.base for file in places.log_now().files}
             gone |= {file.base for file in places.log.files} - there
-        bases = [file.base for file in places.log.files if file.base not in gone]
-        present = [one for one in stretches if one.base not in gone]
-        judge = ChainJudge(places, partial(self._stated, facts), self._now_ms)
-        view = log_view(present, bases, size, judge.left)
+        view = judged_log(places, stretches, partial(self._stated, facts), self._now_ms, gone)
         excluded = [(one.start, one.stop) for one in view.leftovers]
         excluded += [(base, base + size) for base in gone]
         return view, tuple(sorted(excluded))

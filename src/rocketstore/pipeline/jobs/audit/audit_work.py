@@ -26,6 +26,7 @@ from rocketstore.verification.expectation import (
     ExpectedItems,
     expected_entries,
     expected_items,
+    groups,
 )
 from rocketstore.verification.file_rules import FileFinding, FileProblem, usable_files
 from rocketstore.verification.index_rules import check_index_file, compare_items, read_items
@@ -346,7 +347,7 @@ class _LogReader:
     def _compared_entries(self, entries: ExpectedEntries, starts: Int64Array) -> Iterator[Row]:
         chains = _chains_of(starts, entries.entries["physical_offset"].astype(np.int64))
         task = self._task
-        for rows in _groups(chains * len(self._numbers) + entries.queue_number):
+        for rows in groups(chains * len(self._numbers) + entries.queue_number):
             block = entries.rows(rows)
             key = self._numbers.key(int(block.queue_number[0]))
             files = QueueSource(task.location, task.queue_file_bytes, key, task.odd_queues.get(key))
@@ -370,7 +371,7 @@ class _LogReader:
         if repeated := count - keys.key_hash.size + lacking.size:
             yield Row("index", int(keys.physical_offset[0]), "repeated", b"", repeated)
         lacking = lacking[keys.physical_offset[lacking] < self._task.items_end]
-        for rows in _groups(_chains_of(starts, keys.physical_offset[lacking])):
+        for rows in groups(_chains_of(starts, keys.physical_offset[lacking])):
             first = int(keys.physical_offset[lacking[rows[0]]])
             yield Row("index", first, "lacking", b"", rows.size)
         bounds = np.cumsum([one.offsets.size for one in found])[:-1]
@@ -380,7 +381,7 @@ class _LogReader:
             if mask.any():
                 yield one.stray(np.flatnonzero(mask))
             backed = np.flatnonzero(~mask)
-            for rows in _groups(_chains_of(starts, one.offsets[backed])):
+            for rows in groups(_chains_of(starts, one.offsets[backed])):
                 numbers, place = one.first + backed[rows], int(one.offsets[backed[rows[0]]])
                 target = f"index/{one.name}"
                 yield Row(target, place, "backed", b"", numbers.size, int(numbers[0]))
@@ -389,14 +390,6 @@ class _LogReader:
 def _chains_of(starts: Int64Array, offsets: Int64Array) -> Int64Array:
     chains: Int64Array = np.searchsorted(starts, offsets, side="right") - 1
     return chains
-
-
-def _groups(keys: Int64Array) -> Iterator[Int64Array]:
-    """Yield the rows of each key, in order."""
-    small = np.int16 if keys.size and int(keys.max()) < 2**15 else np.int64
-    order = np.argsort(keys.astype(small), kind="stable")
-    bounds = np.flatnonzero(np.diff(keys[order])) + 1
-    yield from (rows for rows in np.split(order, bounds) if rows.size)
 
 
 # --- the index ----------------------------------------------------------------------------------

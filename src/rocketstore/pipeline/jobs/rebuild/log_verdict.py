@@ -14,35 +14,48 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 import numpy as np
 
 from rocketstore.pipeline.files import files_at, opened
-from rocketstore.verification import runs
+from rocketstore.verification import leftovers, runs
 from rocketstore.verification.leftovers import (
     TRUSTED_RECORD_LIMIT,
     KeyColumns,
     LeftoverJudge,
-    Stretch,
     Verdict,
     find_bridge,
 )
-from rocketstore.verification.log_rules import LeftChain, links
+from rocketstore.verification.log_rules import LeftChain, links, log_view
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 
     import pyarrow as pa
 
     from rocketstore.pipeline.files import OpenFile
     from rocketstore.pipeline.jobs.audit.audit_plan import StorePlaces
-    from rocketstore.verification.log_rules import Chain
+    from rocketstore.verification.log_rules import Chain, LogView, Stretch
 
     Ranges = Sequence[tuple[int, int]]
 
 
-class ChainJudge(NamedTuple):
-    """Judges the chains of a log.
+def judged_log(
+    places: StorePlaces,
+    stretches: Iterable[Stretch],
+    ask: Callable[[Ranges], pa.Table],
+    now_ms: int,
+    gone: Container[int] = (),
+) -> LogView:
+    """Put together what tasks have met of a log; files that begin at `gone` are no longer there.
 
     `ask` returns the queue offsets of the records in some ranges, as runs in the order of the log:
     target, piece (a physical offset in the records' chain), first, count.
     """
+    present = sorted((one for one in stretches if one.base not in gone), key=lambda one: one.start)
+    bases = [file.base for file in places.log.files if file.base not in gone]
+    judge = _ChainJudge(places, ask, now_ms)
+    return log_view(present, bases, places.sizes.commit_log_file_bytes, judge.left)
+
+
+class _ChainJudge(NamedTuple):
+    """Judges the chains of a log."""
 
     places: StorePlaces
     ask: Callable[[Ranges], pa.Table]
@@ -80,7 +93,7 @@ class ChainJudge(NamedTuple):
                 head = evidence.keys(chain, chain.head, at_end=False)
                 tail = evidence.keys(chain, chain.tail, at_end=True)
                 is_bridged = kept_stop is not None and self._is_bridged(kept_stop, chain.start)
-            stretch = Stretch(
+            stretch = leftovers.Stretch(
                 chain.start, chain.stop, is_linked=is_linked, is_bridged=is_bridged,
                 head=head, tail=tail,
             )  # fmt: skip

@@ -38,7 +38,7 @@ from rocketstore.pipeline.jobs.rebuild.log_scan import (
     ScanTask,
     scan_log,
 )
-from rocketstore.pipeline.jobs.rebuild.log_verdict import ChainJudge
+from rocketstore.pipeline.jobs.rebuild.log_verdict import judged_log
 from rocketstore.pipeline.jobs.rebuild.rebuilt_files import (
     ATTEMPTS,
     WRITTEN_SCHEMA,
@@ -52,7 +52,7 @@ from rocketstore.units import MiB
 from rocketstore.verification import runs
 from rocketstore.verification.file_rules import FileProblem
 from rocketstore.verification.findings import camel_names
-from rocketstore.verification.log_rules import Damaged, log_view
+from rocketstore.verification.log_rules import Damaged
 from rocketstore.verification.small_files import CLOCK_TOLERANCE_MS
 
 if TYPE_CHECKING:
@@ -216,10 +216,8 @@ class _Rebuild(NamedTuple):
         rows = LogRows(self.spark, tasks)
         try:
             facts = rows.facts()
-            stretches = sorted((s for one in facts for s in one.stretches), key=lambda s: s.start)
-            judge = ChainJudge(places, rows.runs, self.now_ms)
-            bases = [file.base for file in places.log.files]
-            view = log_view(stretches, bases, file_bytes, judge.left)
+            stretches = (stretch for one in facts for stretch in one.stretches)
+            view = judged_log(places, stretches, rows.runs, self.now_ms)
             left = runs.joined([[(one.start, one.stop) for one in view.leftovers]])
             pieces = sorted((p for one in facts for p in one.pieces), key=lambda p: p.start)
             pieces = [one for one in pieces if not runs.holds(left, one.start)]
