@@ -583,7 +583,7 @@ def test_a_task_that_runs_twice_writes_the_same_and_a_late_one_nothing(tmp_path,
     restored(tmp_path / "a", tmp_path / "back", run=twice)
     for work, task in late:
         if work is restore_task.write_task:
-            with pytest.raises(StoreError, match="where all of them see it"):
+            with pytest.raises(StoreError, match="driver and workers must see the place"):
                 list(work(task))
     assert log_bytes(tmp_path / "back") == log_bytes(store)
     assert sorted(path.name for path in (tmp_path / "back").iterdir()) == ["commitlog"]

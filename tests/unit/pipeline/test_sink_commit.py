@@ -493,7 +493,7 @@ def test_a_store_that_was_moved_goes_on(tmp_path):
 @pytest.mark.parametrize(
     ("number", "kind", "message"),
     [
-        (errno.EACCES, StoreError, "Permission denied; nothing was appended; let the users"),
+        (errno.EACCES, StoreError, "Permission denied; nothing was appended; Spark's driver"),
         (errno.EDQUOT, StoreFullError, "Disk quota exceeded; nothing was appended; make room"),
         (errno.ENOSPC, StoreFullError, "No space left on device; nothing was appended; make room"),
     ],
