@@ -57,7 +57,7 @@ class Replay:
         self.clock.now_ms = message.store_timestamp_ms
         # A 4.9 store takes its host from each message, ours from its settings.
         host = encode_host(message.store_host)
-        self.store._parts.log.store_host = host
+        self.store._parts.log.end.store_host = host
         self.store._writer._host_bits = host_flags(b"", host)
         self.store._writer._born_hosts.clear()
 

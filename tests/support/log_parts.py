@@ -63,8 +63,8 @@ class LogParts:
         self.statistics = StoreStatistics(
             self.clock,
             lambda: [
-                (cell.key.topic, PutTotals(cell.next_offset, cell.stored_bytes))
-                for cell in self.log.cells.values()
+                (counter.key.topic, PutTotals(counter.next_offset, counter.stored_bytes))
+                for counter in self.log.counters.values()
             ],
         )
         self.writer = StoreWriter(
@@ -76,9 +76,7 @@ class LogParts:
             clock=self.clock,
         )
         self.flusher.on_failure = self.writer.fail
-        self.batches = BatchWriter(
-            self.writer, self.log, statistics=self.statistics, config=self.config
-        )
+        self.batches = BatchWriter(self.writer, self.log, config=self.config)
 
     def written(self) -> bytes:
         """Return the log's bytes as its files hold them, the last one up to its end."""

@@ -13,11 +13,7 @@ FUNCTION_LIMIT_LINES = 60
 FILE_LIMIT_BYTES = 1024 * 1024
 
 LONGER_MODULES: dict[str, str] = {}
-LONGER_FUNCTIONS: dict[str, str] = {
-    "src/rocketstore/storage/log/commit_log.py::append_plainly": (
-        "the hot path of every put: a call per part would cost a tenth of the throughput"
-    ),
-}
+LONGER_FUNCTIONS: dict[str, str] = {}
 """Path, or ``path::name``, and the reason why it may be longer."""
 
 EMPTY_NAMES = {"util", "utils", "helper", "helpers", "common", "manager", "misc", "shared"}

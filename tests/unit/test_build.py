@@ -14,19 +14,18 @@ import pytest
 from rocketstore.scan import kernels
 
 MODULES = (
-    "rocketstore.native.batch",
     "rocketstore.native.columns",
     "rocketstore.native.decode",
     "rocketstore.native.dispatch",
     "rocketstore.native.group",
     "rocketstore.native.index",
     "rocketstore.native.java_hash",
+    "rocketstore.native.log_end",
     "rocketstore.native.lookup",
     "rocketstore.native.page",
+    "rocketstore.native.put",
     "rocketstore.native.resync",
     "rocketstore.native.walk",
-    "rocketstore.format._properties",
-    "rocketstore.storage.log._append",
 )
 
 

@@ -14,10 +14,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from rocketstore.errors import RefusedMessageError
-from rocketstore.format.compiled_module import compiled_module
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
     from rocketstore.message import Message
 
@@ -101,10 +100,8 @@ def encode_properties(properties: Mapping[str, str] | Iterable[tuple[str, str]])
     return _encoded(list(properties.items() if isinstance(properties, Mapping) else properties))
 
 
-def message_properties_plainly(message: Message) -> bytes:
+def message_properties(message: Message) -> bytes:
     """Return the block of a message: ``properties`` as given, then KEYS, UNIQ_KEY and TAGS.
-
-    `message_properties` is this function, or its compiled twin (``_properties.c``).
 
     Parts that are empty or None are left out, as no reader would see them.
 
@@ -134,18 +131,6 @@ def message_properties_plainly(message: Message) -> bytes:
     if tags:
         pairs.append((TAGS, tags))
     return _encoded(pairs) if pairs else b""
-
-
-def _compiled_encoder() -> Callable[[Message], bytes]:
-    module = compiled_module("_properties")
-    if module is None:
-        return message_properties_plainly
-    encode: Callable[[Message], bytes] = module.Encoder(message_properties_plainly).encode
-    return encode
-
-
-message_properties: Final = _compiled_encoder()
-"""What a put calls: `message_properties_plainly`, in C where it was compiled."""
 
 
 def _check_text(what: str, name: str, value: object) -> None:

@@ -1,14 +1,26 @@
 from cpython.buffer cimport PyBUF_SIMPLE, Py_buffer, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.object cimport PyObject
+from cpython.ref cimport Py_INCREF
 from cpython.unicode cimport PyUnicode_DecodeASCII, PyUnicode_DecodeUTF8
+from posix.time cimport CLOCK_MONOTONIC, CLOCK_REALTIME, clock_gettime, timespec
 from rocketstore.native.dispatch_numbers cimport QUEUE_COLUMN_COUNT, SLOT_COLUMN_COUNT
 from rocketstore.native.row cimport COLUMN_COUNT
 
-cdef enum:
-    BATCH_COLUMN_COUNT = 11  # of native.batch_state
+cdef extern from "structmember.h":
+    ctypedef struct PyMemberDef:
+        Py_ssize_t offset
+    ctypedef struct PyMemberDescrObject:
+        PyMemberDef *d_member
+    const char *utf8_or_null "PyUnicode_AsUTF8AndSize"(str text, Py_ssize_t *size)
+    long long PyLong_AsLongLongAndOverflow(object number, int *overflow)
+    void PyErr_Clear()
+    void Py_XDECREF(PyObject *object)
 
 cdef extern from "bytes.h" nogil:
     ctypedef struct Bytes:
+        unsigned char *start
         Py_ssize_t size
     ctypedef long long *Numbers
     const char *chars_at(Bytes data, Py_ssize_t at, Py_ssize_t size)
@@ -55,6 +67,8 @@ cdef inline void give_back(Py_buffer *lending) noexcept:
 
 
 cdef inline Bytes bytes_inside(bytes text) noexcept:
+    if text is None:
+        return bytes_at(NULL, 0)
     return bytes_at(PyBytes_AS_STRING(text), PyBytes_GET_SIZE(text))
 
 
@@ -105,5 +119,64 @@ cdef inline Numbers queue_at(Numbers queues, Py_ssize_t number) noexcept nogil:
     return queues + number * QUEUE_COLUMN_COUNT
 
 
-cdef inline Numbers batch_row_at(Numbers rows, Py_ssize_t number) noexcept nogil:
-    return rows + number * BATCH_COLUMN_COUNT
+
+# --- objects of Python, read without running any of it ----------------------------------------------
+
+
+cdef inline Bytes room_of(bytearray room) noexcept:
+    return bytes_at(PyByteArray_AS_STRING(room), PyByteArray_GET_SIZE(room))
+
+
+cdef inline Bytes part_of(Bytes source, Py_ssize_t at, Py_ssize_t size) noexcept:
+    return bytes_at(source.start + at, size)
+
+
+cdef inline Bytes utf8_of(str text) noexcept:
+    cdef Py_ssize_t size = -1
+    cdef const char *start = utf8_or_null(text, &size)
+    if start == NULL:
+        PyErr_Clear()
+        size = -1
+    return bytes_at(start, size)
+
+
+cdef inline bint is_number(object number, int bits) noexcept:
+    cdef int overflow = 0
+    cdef long long value
+    if type(number) is not int:
+        return False
+    value = PyLong_AsLongLongAndOverflow(number, &overflow)
+    return overflow == 0 and (bits == 64 or -0x7FFFFFFF - 1 <= value <= 0x7FFFFFFF)
+
+
+# Where objects of a class keep an attribute; an ordinary look-up takes fifteen times as long.
+cdef inline Py_ssize_t slot_named(object kind, str name) except -1:
+    found = getattr(kind, name)
+    if type(found).__name__ != "member_descriptor":
+        raise TypeError(f"{kind.__name__}.{name} is kept in no slot")
+    return (<PyMemberDescrObject *>found).d_member.offset
+
+
+cdef inline object in_slot(object owner, Py_ssize_t slot):
+    cdef PyObject *value = (<PyObject **>(<char *><PyObject *>owner + slot))[0]
+    return None if value == NULL else <object>value
+
+
+cdef inline void set_slot(object owner, Py_ssize_t slot, object value) noexcept:
+    cdef PyObject **place = <PyObject **>(<char *><PyObject *>owner + slot)
+    cdef PyObject *before = place[0]
+    Py_INCREF(value)
+    place[0] = <PyObject *>value
+    Py_XDECREF(before)
+
+
+cdef inline long long monotonic_ns() noexcept nogil:
+    cdef timespec moment
+    clock_gettime(CLOCK_MONOTONIC, &moment)
+    return <long long>moment.tv_sec * 1000000000 + moment.tv_nsec
+
+
+cdef inline long long system_ms() noexcept nogil:
+    cdef timespec moment
+    clock_gettime(CLOCK_REALTIME, &moment)
+    return <long long>moment.tv_sec * 1000 + moment.tv_nsec // 1000000

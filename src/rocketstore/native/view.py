@@ -8,8 +8,10 @@ Compiled, these names are the inline functions of ``bytes.h`` (``view.pxd``).
 from __future__ import annotations
 
 import ctypes
+import time
 import zlib
 from struct import Struct
+from types import MemberDescriptorType, SimpleNamespace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -95,7 +97,7 @@ def row_at(rows: Numbers, number: int) -> Numbers:
 
 
 rows_of = numbers_of
-slot_at = queue_at = batch_row_at = row_at
+slot_at = queue_at = row_at
 """In C the rows of each matrix have a length of their own."""
 
 
@@ -187,3 +189,50 @@ def crc_of(data: Bytes, at: int, size: int) -> int:
 def crc_continued(data: Bytes, at: int, stop: int, crc: int) -> int:
     """Return the CRC-32 of bytes whose beginning has `crc` and whose rest is the range."""
     return zlib.crc32(data[at:stop].data, crc)
+
+
+def room_of(room: bytearray) -> Bytes:
+    """Return the bytes of a bytearray, to be written."""
+    return np.frombuffer(room, np.uint8)
+
+
+def part_of(source: Bytes, at: int, size: int) -> Bytes:
+    """Return a part of a stretch; the caller has compared it."""
+    return source[at : at + size]
+
+
+_NO_TEXT: Any = SimpleNamespace(size=-1)
+
+
+def utf8_of(text: str) -> Bytes:
+    """Return a text in UTF-8; of size -1 where it has none."""
+    try:
+        return np.frombuffer(text.encode(), np.uint8)
+    except UnicodeEncodeError:
+        return _NO_TEXT
+
+
+def is_number(number: object, bits: int) -> bool:
+    """Return whether this is an int, of no class of its own, that fits so many bits, signed."""
+    return type(number) is int and -(1 << (bits - 1)) <= number < 1 << (bits - 1)
+
+
+def slot_named(kind: type, name: str) -> Any:
+    """Return where objects of a class keep an attribute; raises `TypeError` where in no slot."""
+    if not isinstance(getattr(kind, name), MemberDescriptorType):
+        raise TypeError(f"{kind.__name__}.{name} is kept in no slot")
+    return name
+
+
+def in_slot(owner: object, slot: Any) -> Any:
+    """Return an attribute, None where the object lost it."""
+    return getattr(owner, slot, None)
+
+
+set_slot = setattr
+monotonic_ns = time.monotonic_ns
+
+
+def system_ms() -> int:
+    """Return the system's time in ms."""
+    return time.time_ns() // 1_000_000

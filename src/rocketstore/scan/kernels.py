@@ -30,7 +30,6 @@ KERNELS: Final[dict[str, str]] = {
     "put_items": "index",
     "find_items": "index",
     "rebuild_slots": "index",
-    "write_batch": "batch",
     "list_extra_queues": "columns",
     "follow_items": "index",
 }

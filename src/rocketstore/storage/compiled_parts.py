@@ -15,13 +15,8 @@ from rocketstore.scan.kernels import KERNELS
 
 COMPILED: Final = "compiled"
 
-_OTHERS: Final = ("decode", "group", "lookup", "page")
+_OTHERS: Final = ("decode", "group", "log_end", "lookup", "page", "put")
 """Sources of ``rocketstore.native`` that are called without the door for bulk functions."""
-
-_IN_C: Final = (
-    "format._properties",
-    "storage.log._append",
-)
 
 _log = get_logger(__name__)
 
@@ -30,7 +25,7 @@ _log = get_logger(__name__)
 def compiled_parts() -> dict[str, str]:
     """Return of each part that may be compiled `COMPILED`, or why it is not."""
     sources = (f"native.{name}" for name in sorted({*KERNELS.values(), *_OTHERS}))
-    return {name: _state_of(name) for name in (*sources, *_IN_C)}
+    return {name: _state_of(name) for name in sources}
 
 
 def _state_of(name: str) -> str:

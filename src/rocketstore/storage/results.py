@@ -5,6 +5,7 @@ Source: PutMessageStatus, GetMessageStatus, PutMessageResult, GetMessageResult o
 
 from __future__ import annotations
 
+import struct
 from enum import Enum
 from itertools import accumulate
 from typing import Final, NamedTuple, Self
@@ -64,7 +65,7 @@ class PutResult(msgspec.Struct, frozen=True, gc=False):
     detail
         What was refused and why, for a status that is not ``PUT_OK``.
     packed_sizes
-        Of a batch, the bytes of each record, packed; `record_sizes` reads them.
+        Of a batch, the bytes of each record, 4 bytes each; `record_sizes` reads them.
     """
 
     status: PutMessageStatus
@@ -120,7 +121,8 @@ class PutResult(msgspec.Struct, frozen=True, gc=False):
         """Bytes of each record stored; they stand one behind the other."""
         if self.physical_offset < 0:
             return []
-        return memoryview(self.packed_sizes).cast("q").tolist() or [self.size]
+        sizes = struct.unpack(f">{len(self.packed_sizes) // 4}i", self.packed_sizes)
+        return list(sizes) or [self.size]
 
     @property
     def record_offsets(self) -> list[int]:

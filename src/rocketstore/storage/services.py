@@ -82,7 +82,7 @@ class StoreServices:
             clock=clock,
         )
         self.flusher.on_failure = self.writer.fail
-        self.batches = BatchWriter(self.writer, log, statistics=self.statistics, config=config)
+        self.batches = BatchWriter(self.writer, log, config=config)
         self.dispatch = DispatchService(parts.dispatcher, clock=clock, log=log)
         self.queue_flusher = QueueFlusher(
             parts.queues,
@@ -248,11 +248,9 @@ class StoreServices:
     # --- telling --------------------------------------------------------------------------------
 
     def _put_totals(self) -> Iterator[tuple[str, PutTotals]]:
-        for cell in list(self._parts.log.cells.values()):
-            yield (
-                cell.key.topic,
-                PutTotals(cell.next_offset - cell.first_offset, cell.stored_bytes),
-            )
+        for counter in list(self._parts.log.counters.values()):
+            put = PutTotals(counter.next_offset - counter.first_offset, counter.stored_bytes)
+            yield counter.key.topic, put
 
     def _sample(self) -> None:
         self.statistics.sample()

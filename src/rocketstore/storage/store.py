@@ -186,7 +186,8 @@ class MessageStore(EndingStore):
         FlushFailedError
             A sync failed, now or earlier; this store takes no message any more.
         """
-        return self._writer.put(message, queue_id)
+        result = self._put_at_once(message, queue_id)
+        return self._writer.put(message, queue_id) if result is None else result
 
     def prepare(self, message: Message) -> PreparedMessage:
         """Encode topic and properties once, for `put_prepared`.
@@ -202,7 +203,8 @@ class MessageStore(EndingStore):
         self, prepared: PreparedMessage, body: bytes | None = None, queue_id: int = 0
     ) -> PutResult:
         """Store a prepared message, with its own body or another one; otherwise as `put`."""
-        return self._writer.put_prepared(prepared, body, queue_id)
+        result = self._put_prepared_at_once(prepared, body, queue_id)
+        return self._writer.put_prepared(prepared, body, queue_id) if result is None else result
 
     def put_batch(
         self,
@@ -214,6 +216,8 @@ class MessageStore(EndingStore):
         born_host: str = DEFAULT_HOST,
     ) -> PutResult:
         """Store messages of one topic at once: all with consecutive queue offsets, or none.
+
+        A process that is killed while it stores them may leave the first ones of them.
 
         Parameters
         ----------

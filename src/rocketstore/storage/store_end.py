@@ -47,6 +47,8 @@ class EndingStore(Reader):
         self._parts = parts
         self._services = StoreServices(parts, threads=threads)
         self._writer = self._services.writer
+        self._put_at_once = self._writer.put_at_once
+        self._put_prepared_at_once = self._writer.put_prepared_at_once
         self._batches = self._services.batches
         self.statistics = self._services.statistics
         self.running_flags = parts.flags

@@ -42,7 +42,7 @@ def test_all_parts_of_a_build_are_compiled_and_the_store_and_the_command_line_sa
     assert run(["--version", "--verbose"]) == 0
     said = capsys.readouterr().out
     assert "native.walk: compiled\n" in said
-    assert "storage.log._append: compiled\n" in said
+    assert "native.put: compiled\n" in said
 
 
 def test_a_part_that_was_switched_off_names_the_switch():

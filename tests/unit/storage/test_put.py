@@ -20,11 +20,9 @@ from rocketstore import (
     RefusedMessageError,
 )
 from rocketstore.format.blank import encode_blank
-from rocketstore.format.host import encode_host
 from rocketstore.format.message_id import decode_message_id
 from rocketstore.format.record import decode_record, record_size
 from rocketstore.storage.running_flags import RunningFlag
-from rocketstore.units import QueueKey
 from support.configured_store import LOG_FILE_BYTES, START_MS, Clock, open_small
 from support.failing_disk import FailingDisk
 from support.log_parts import LogParts
@@ -470,11 +468,12 @@ def test_a_put_of_more_than_half_a_second_is_logged(store, monkeypatch):
         lambda event, **fields: logged.append((event, fields)),
         raising=False,
     )
+    store._writer.plain.is_open = False  # which reads the clock itself
     times = iter([0, 500_000_000, 0, 501_000_000])
     monkeypatch.setattr("rocketstore.storage.log.writer.monotonic_ns", lambda: next(times))
-    store._writer.put_plainly(Message(topic=TOPIC, body=b"x"))
+    store._writer.put(Message(topic=TOPIC, body=b"x"))
     assert logged == []
-    store._writer.put_plainly(Message(topic=TOPIC, body=b"x"))
+    store._writer.put(Message(topic=TOPIC, body=b"x"))
     assert logged == [("put.slow", {"took_ms": 501})]
 
 
@@ -485,7 +484,7 @@ def test_a_put_of_more_than_half_a_second_is_logged(store, monkeypatch):
 def test_a_lock_held_for_a_second_is_a_busy_page_cache_and_for_hours_a_moved_clock(
     store, clock, held_ms, busy
 ):
-    store._parts.log.locked_since_ms = clock.now_ms
+    store._parts.log.end.locked_since_ms = clock.now_ms
     clock.now_ms += held_ms
     result = store.put(Message(topic=TOPIC, body=b"x"))
     assert result.status is (PutMessageStatus.OS_PAGECACHE_BUSY if busy else OK)
@@ -550,11 +549,9 @@ class SlowLock:
 def test_the_store_time_is_when_the_lock_was_taken_not_when_it_was_asked_for(tmp_path, clock):
     parts = LogParts(tmp_path, clock=clock)
     parts.log.lock = SlowLock(parts.log.lock, clock, 30)
-    cell = parts.log.cell(QueueKey(TOPIC, 0))
-    host = encode_host("127.0.0.1:1")
-    *_, stored_ms = parts.log.append_plainly(cell, b"x", b"", 0, 0, None, host, 0, 0)
-    assert stored_ms == START_MS + 30
-    batch = parts.batches.put_messages([Message(topic=TOPIC, body=b"x")])
+    message = Message(topic=TOPIC, body=bytearray(b"x"))  # not plain: one that takes the lock
+    assert parts.writer.put(message).store_timestamp_ms == START_MS + 30
+    batch = parts.batches.put_messages([message])
     assert batch.store_timestamp_ms == START_MS + 60
 
 
@@ -562,7 +559,7 @@ def test_the_lock_is_free_after_any_failure(store, disk):
     for fields in ({"flag": 2**40}, {"body": bytes(100)}):
         with contextlib.suppress(RefusedMessageError):
             store.put(Message(topic=TOPIC, **fields))
-        assert store._parts.log.locked_since_ms == 0
+        assert store._parts.log.end.locked_since_ms == 0
         assert not store._parts.log.lock.locked()
 
 

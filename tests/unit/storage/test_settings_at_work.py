@@ -145,7 +145,7 @@ def test_the_page_cache_is_busy_after_a_second_or_as_long_as_the_setting_says(
 ):
     clock = Clock()
     with open_small(tmp_path / "store", clock, **settings) as store:
-        store._parts.log.locked_since_ms = clock.now_ms
+        store._parts.log.end.locked_since_ms = clock.now_ms
         clock.now_ms += limit_ms
         assert store._writer.refusal() is None
         clock.now_ms += 1

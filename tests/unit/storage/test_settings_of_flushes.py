@@ -142,7 +142,7 @@ def test_a_put_waits_for_its_flush_as_long_as_the_setting_says(
 
     monkeypatch.setattr(parts.flusher, "wait_flushed", wait_flushed)
     message = Message(topic="t", body=b"x")
-    result = parts.writer.put_plainly(message)
+    result = parts.writer.put(message)
     assert result.status is PutMessageStatus.FLUSH_DISK_TIMEOUT
     assert parts.batches.put_messages([message]).status is PutMessageStatus.FLUSH_DISK_TIMEOUT
     assert waited == [seconds] * 2

@@ -274,8 +274,8 @@ class _SinkStore:
             size = record_size(
                 body_size=len(body),
                 topic_size=len(message.topic),
-                properties_size=len(message.properties),
-                sys_flag=message.sys_flag | store_flags,
+                properties_size=len(message.record.properties),
+                sys_flag=message.record.sys_flag | store_flags,
             )
             rest = file_size - place % file_size
             if size + END_FILE_MIN_BLANK_SIZE > rest:
@@ -286,7 +286,7 @@ class _SinkStore:
                 found.raw_properties, found.raw_body,
             ) == (
                 intent.store_timestamp_ms, size, message.topic, queue_id,
-                message.properties, body,
+                message.record.properties, body,
             ):  # fmt: skip
                 present = with_number(present, number)
             place += size
@@ -308,7 +308,7 @@ class _SinkStore:
                         reconsume_times=times, prepared_transaction_offset=offset,
                     )  # fmt: skip
                 # Checked by the task; one made for each row would cost as much as its put.
-                message.properties, message.born_timestamp_ms = properties, born_ms
+                message.record.describe(properties, born_ms)
                 yield message, body, queue_id
 
     def _forget_intent(self) -> None:

@@ -2,57 +2,65 @@
 
 Law: a record gets its queue offset, physical offset and store time under one lock, and the end of
 the log moves only after all its bytes are in the mapping. Store times never go back. What a failed
-append leaves behind the end is zero. An append happens as a whole or not at all, wherever an
-exception ends it (`storage.log.whole_append`).
+append leaves after the end is zero.
+
+Law: an append happens as a whole or not at all, wherever an exception ends it: a signal handler may
+raise one between any two lines. The write position of the last file is the one end of the log, and
+its store the moment in which an append is done; all else stands in a note before the first byte is
+written, as values, and the next to take the lock settles it (docs/decisions/0020).
 
 How derived: CommitLog.asyncPutMessage and DefaultAppendMessageCallback.doAppend of 4.9 (spec B3.4,
-B3.5, F3.1). Cost: one `pack_into` of a whole-record `Struct`, cached by sizes, writes a record. A
-batch is one call of a kernel.
+B3.5, F3.1). `native.put` writes the records, and does all of this for a put that nobody would
+refuse, without the lock: it leaves a log that is busy alone, and no Python runs meanwhile.
 """
 
 from __future__ import annotations
 
-import struct
-from typing import TYPE_CHECKING, Final, cast
+import threading
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from rocketstore.errors import RefusedMessageError
 from rocketstore.format.blank import END_FILE_MIN_BLANK_SIZE, encode_blank
-from rocketstore.format.record import MESSAGE_MAGIC_V1_SIGNED, body_crc, crc32, record_struct
-from rocketstore.message import TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
-from rocketstore.native.batch_state import COUNT_SHIFT, BatchPlan, BatchRefusal
 from rocketstore.native.group import SyncGroup
-from rocketstore.scan import kernels
-from rocketstore.storage.clock import system_clock_ms
+from rocketstore.native.log_end import LogEnd, QueueCounter
 from rocketstore.storage.files.touch_ahead import WINDOW_BYTES, windows_ahead
-from rocketstore.storage.log.append_state import IS_COMPILED, QueueCell
-from rocketstore.storage.log.whole_append import WholeAppends
 
 if TYPE_CHECKING:
     import mmap
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
-    import numpy as np
-    import numpy.typing as npt
-
-    from rocketstore.native.batch_state import Plan
+    from rocketstore.native.log_end import Record
     from rocketstore.storage.files.mapped_file import MappedFile
     from rocketstore.storage.files.mapped_file_queue import MappedFileQueue
     from rocketstore.storage.files.preallocate import Preallocator
     from rocketstore.storage.files.touch_ahead import TouchAhead
     from rocketstore.units import QueueKey
 
-    ByteArray = npt.NDArray[np.uint8]
-    Table = npt.NDArray[np.int64]
-
-_CACHED_PACKERS: Final = 8192
-_SIZE_MASK: Final = (1 << COUNT_SHIFT) - 1
-_LARGEST_HEAD: Final = 75 + 2 * 20 + 1
-"""Of a record besides body, topic and properties, with a separator between those."""
-_OUTSIDE_QUEUES: Final = frozenset({TRANSACTION_PREPARED, TRANSACTION_ROLLBACK})
-"""Transaction types whose records have queue offset 0 and no queue entry."""
+_SIZE_BYTES: Final = 4
 
 
-class CommitLog(WholeAppends):
+class Appended(NamedTuple):
+    """Where and when records were appended."""
+
+    offset: int
+    queue_offset: int
+    size: int
+    store_timestamp_ms: int
+    packed_sizes: bytes
+
+
+class _Append(NamedTuple):
+    """What an append changes, once the file's write position is `stop`."""
+
+    file: MappedFile
+    start: int
+    stop: int
+    now_ms: int
+    counter: QueueCounter
+    next_offset: int
+    stored_bytes: int
+
+
+class CommitLog:
     """The log of a store that is open for writing.
 
     Parameters
@@ -72,14 +80,14 @@ class CommitLog(WholeAppends):
 
     Attributes
     ----------
-    max_offset
-        One past the last byte of the last complete record.
-    last_store_timestamp_ms
-        Of that record.
+    end
+        Where the log ends.
+    lock
+        Held while something is appended.
     clock_steps_back
         How often the clock showed an earlier time than the last record's, which then was repeated.
-    locked_since_ms
-        When the append lock was taken; 0 while it is free.
+    counters
+        Of all queues, by topic and queue id; the same object as long as the log.
     put_group
         Who waits for the log's end to be on the disk.
     """
@@ -96,28 +104,27 @@ class CommitLog(WholeAppends):
         sync_flush: bool = False,
         touch_ahead: TouchAhead | None = None,
     ) -> None:
-        super().__init__(clock, clock is system_clock_ms, crc32, store_host)
         self.files = files
         self.sync_flush = sync_flush
+        self.clock = clock
+        self.clock_steps_back = 0
+        self.lock = threading.Lock()
+        self.counters: dict[tuple[str, int], QueueCounter] = {}
         self.put_group = SyncGroup()
-        self.max_offset = files.max_offset
+        self.end = LogEnd(store_host)
+        self.end.max_offset = files.max_offset
         self.flushed_offset = files.flushed_offset
         self._preallocator = preallocator
         self._touch_ahead = touch_ahead
         self._window_entered_ms = 0
         self._window_stop = -1
         self._ring: Callable[[], None] | None = None
-        self._cells: dict[tuple[str, int], QueueCell] = {}
-        self._packers: dict[tuple[int, int, int], Callable[..., None]] = {}
-        self._target = cast("ByteArray", None)
+        self._under_way: _Append | None = None
         preallocator.is_in_use = lambda base: files.find(base) is not None
 
     def drop(self) -> None:
         """Let go of all files, and of what an append keeps of the last one."""
-        self._file = cast("MappedFile", None)
-        self._mapping = cast("mmap.mmap", None)
-        self._target = cast("ByteArray", None)
-        self._limit = -1
+        self.end.drop()
         self.files.drop()
 
     # --- what readers ask -----------------------------------------------------------------------
@@ -126,6 +133,21 @@ class CommitLog(WholeAppends):
     def min_offset(self) -> int:
         """Physical offset of the first byte that is still there; 0 without files."""
         return max(self.files.min_offset, 0)
+
+    @property
+    def store_host(self) -> bytes:
+        """Address of this store as records hold it."""
+        return self.end.store_host
+
+    @property
+    def max_offset(self) -> int:
+        """One past the last byte of the last complete record."""
+        return self.end.max_offset
+
+    @property
+    def last_store_timestamp_ms(self) -> int:
+        """Store time of the last record."""
+        return self.end.last_store_timestamp_ms
 
     @property
     def flushed_offset(self) -> int:
@@ -140,7 +162,7 @@ class CommitLog(WholeAppends):
     @property
     def readable_limit(self) -> int:
         """One past the last byte that dispatch, and with it every reader, may see (K-D2)."""
-        return self.flushed_offset if self.sync_flush else self.max_offset
+        return self.flushed_offset if self.sync_flush else self.end.max_offset
 
     @property
     def file_size(self) -> int:
@@ -178,214 +200,108 @@ class CommitLog(WholeAppends):
         -----
         Source: DefaultMessageStore.recoverTopicQueueTable (spec B16.4).
         """
-        self._cells.clear()
-        self._cells.update((key, _cell(key, offset)) for key, offset in queue_offsets.items())
-        self.last_store_timestamp_ms = last_store_timestamp_ms
-        self.max_offset = self.files.max_offset
+        self.counters.clear()
+        self.counters.update((key, _counter(key, offset)) for key, offset in queue_offsets.items())
+        self.end.close_window()
+        self.end.last_store_timestamp_ms = last_store_timestamp_ms
+        self.end.max_offset = self.files.max_offset
         self.flushed_offset = self.files.flushed_offset
-        self._file = cast("MappedFile", None)
-        self._limit = -1
 
-    def cell(self, key: QueueKey) -> QueueCell:
-        """Return the cell of a queue, a new one with offset 0 if need be; the name was checked."""
-        return self._cells.setdefault(key, _cell(key, 0))
-
-    @property
-    def cells(self) -> dict[tuple[str, int], QueueCell]:
-        """All cells by topic and queue id; for the put path, which asks before it checks names."""
-        return self._cells
+    def counter(self, key: QueueKey) -> QueueCounter:
+        """Return the counter of a queue, a new one from 0 if need be; the name was checked."""
+        counter = self.counters.get(key)
+        return self.counters.setdefault(key, _counter(key, 0)) if counter is None else counter
 
     def next_queue_offset(self, key: QueueKey) -> int:
         """Return the offset that the next message of a queue will get."""
-        cell = self._cells.get(key)
-        return 0 if cell is None else cell.next_offset
+        counter = self.counters.get(key)
+        return 0 if counter is None else counter.next_offset
 
     def forget_queue(self, key: QueueKey) -> None:
         """Let a deleted queue begin at 0 again."""
-        self._cells.pop(key, None)
+        self.counters.pop(key, None)
 
     # --- append ---------------------------------------------------------------------------------
 
     def ring_at_next_append(self, ring: Callable[[], None]) -> None:
         """Have the next append call `ring` before it is done, and no append after it.
 
-        That one finds no room below a limit of -1, and so comes by `_make_room`; to look for
-        somebody who sleeps costs the others nothing.
+        That one finds the window closed, and so comes by `_make_room`; to look for somebody who
+        sleeps costs the others nothing.
         """
         with self.lock:
             self._ring = ring
-            self._limit = -1
+            self.end.close_window()
 
-    def append_plainly(  # noqa: PLR0913, PLR0917 - a record's fields, positional on the hot path
-        self,
-        cell: QueueCell,
-        body: bytes,
-        properties: bytes,
-        flag: int,
-        sys_flag: int,
-        born_timestamp_ms: int | None,
-        born_host: bytes,
-        reconsume_times: int,
-        prepared_transaction_offset: int,
-    ) -> tuple[int, int, int, int]:
-        """Append one record whose sizes are within their limits; `append` may be compiled.
-
-        Parameters
-        ----------
-        cell
-            Its queue.
-        sys_flag
-            With host bits that agree with the hosts.
-        born_timestamp_ms
-            None takes the store time.
-
-        Returns
-        -------
-        tuple
-            Physical offset, size in bytes, queue offset, store timestamp in ms.
-
-        Raises
-        ------
-        RefusedMessageError
-            A number does not fit its field; nothing was stored.
-        StoreFullError, StoreError
-            A file was needed and could not be made; nothing was stored.
-        """
-        body_size = len(body)
-        properties_size = len(properties)
-        topic_size = cell.topic_size
-        crc = body_crc(body)
-        store_host = self.store_host
-        if sys_flag:
-            pack = record_struct(
-                body_size, topic_size, properties_size, len(born_host), len(store_host)
-            ).pack_into
-            size = 75 + body_size + topic_size + properties_size + len(born_host) + len(store_host)
-            outside_queues = sys_flag & TRANSACTION_MASK in _OUTSIDE_QUEUES
-        else:
-            try:
-                pack = self._packers[body_size, topic_size, properties_size]
-            except KeyError:
-                pack = self._packer(body_size, topic_size, properties_size)
-            size = 91 + body_size + topic_size + properties_size
-            outside_queues = False
-        with self.lock:
-            try:
-                self._busy = 1
-                if self._under_way is not None:
-                    self._settle()
-                now = self._clock()
-                self.locked_since_ms = now
-                if now < self.last_store_timestamp_ms:
-                    now = self._clamped()
-                position = self._position
-                end = position + size
-                if end > self._limit:
-                    position = self._make_room(size)
-                    end = position + size
-                queue_offset = next_offset = cell.next_offset
-                if outside_queues:
-                    queue_offset = 0
-                else:
-                    next_offset += 1
-                offset = self._base + position
-                file = self._file
-                stored_bytes = cell.stored_bytes + size
-                queues = ((cell, next_offset, stored_bytes),)
-                self._under_way = (file, position, end, end, now, queues)
-                try:
-                    pack(
-                        self._mapping, position, size, MESSAGE_MAGIC_V1_SIGNED, crc, cell.queue_id,
-                        flag, queue_offset, offset, sys_flag,
-                        now if born_timestamp_ms is None else born_timestamp_ms, born_host, now,
-                        store_host, reconsume_times, prepared_transaction_offset, body_size, body,
-                        topic_size, cell.topic, properties_size, properties,
-                    )  # fmt: skip
-                except (struct.error, TypeError) as error:
-                    self._settle()
-                    raise RefusedMessageError(f"a field does not fit a record: {error}") from error
-                file.write_position = self._position = end
-                cell.next_offset = next_offset
-                cell.stored_bytes = stored_bytes
-                self.last_store_timestamp_ms = now
-                self.max_offset = offset + size
-                self._under_way = None
-                self._busy = 0
-            finally:
-                self.locked_since_ms = 0
-        return offset, size, queue_offset, now
-
-    if TYPE_CHECKING or not IS_COMPILED:
-        append = append_plainly
-
-    def append_batch(
-        self, cell: QueueCell, source: ByteArray, table: Table, plan: Plan
-    ) -> tuple[int, int, int, int, int] | int:
-        """Append a batch as consecutive records, all or none.
-
-        Parameters
-        ----------
-        cell
-            Its queue.
-        source, table, plan
-            As of the kernel `native.batch.write_batch`.
-
-        Returns
-        -------
-        tuple
-            As of `append`, for the first message; the size is that of all; then how many they are.
-        int
-            A `BatchRefusal`; nothing was stored. NO_ROOM: all records do not fit one file.
+    def append(self, counter: QueueCounter, records: Sequence[Record]) -> Appended:
+        """Append records of one queue whose sizes are within their limits: all of them or none.
 
         Raises
         ------
         StoreFullError, StoreError
             A file was needed and could not be made; nothing was stored.
         """
+        end = self.end
+        sizes = [end.size_of(record, counter) for record in records]
+        size = sum(sizes)
         with self.lock:
             try:
                 now = self._enter()
-                if self._limit < 0:
-                    self._make_room(0)
-                done = self._write_batch(cell, source, table, plan, now)
-                if done <= BatchRefusal.NO_ROOM:
-                    needed = BatchRefusal.NO_ROOM - done
-                    if needed + END_FILE_MIN_BLANK_SIZE <= self.file_size:
-                        self._make_room(needed)
-                        done = self._write_batch(cell, source, table, plan, now)
-                offset, queue_offset = self._base + self._position, cell.next_offset
-                count, size = done >> COUNT_SHIFT, done & _SIZE_MASK
-                if done > 0:
-                    after = cell, queue_offset + count, cell.stored_bytes + size
-                    self._commit(size, now, (after,))
-                self._busy = 0
+                if end.limit < end.position + size:
+                    self._make_room(size)
+                number = counter.next_offset
+                places = sum(record.takes_a_place for record in records)
+                note = self._under_way = _Append(
+                    end.file, end.position, end.position + size, now, counter, number + places,
+                    counter.stored_bytes + size,
+                )  # fmt: skip
+                end.file.write_position = end.write(counter, records, now)
+                self._settle()
+                end.is_busy = False
             finally:
-                self.locked_since_ms = 0
-        if done < 0:
-            return done
-        return offset, size, queue_offset, now, count
+                end.locked_since_ms = 0
+        packed = b"".join(each.to_bytes(_SIZE_BYTES, "big") for each in sizes)
+        return Appended(note.file.base + note.start, number if places else 0, size, now, packed)
 
-    def _write_batch(
-        self, cell: QueueCell, source: ByteArray, table: Table, plan: Plan, now_ms: int
-    ) -> int:
-        numbers = (cell.queue_id, cell.next_offset, now_ms, self._base)
-        more = plan[BatchPlan.MORE_SIZE] + plan[BatchPlan.TOPIC_SIZE] + _LARGEST_HEAD
-        self._begin(len(source) + len(table) * more, now_ms)
-        done: int = kernels.write_batch(source, table, plan, numbers, self._target, self._position)
-        if done < 0:  # nothing was written
-            self._under_way = None
-        return done
+    def settle(self) -> None:
+        """End an append that an exception ended; none is under way when this returns."""
+        with self.lock:
+            if self.end.is_busy:
+                self._settle()
+                self.end.close_window()
+                self.end.locked_since_ms = 0
+                self.end.is_busy = False
 
-    def _packer(self, body_size: int, topic_size: int, properties_size: int) -> Callable[..., None]:
-        """Return `pack_into` for a record with IPv4 hosts, keeping a bounded number of them."""
-        if len(self._packers) >= _CACHED_PACKERS:
-            self._packers.clear()
-        pack = record_struct(body_size, topic_size, properties_size).pack_into
-        self._packers[body_size, topic_size, properties_size] = pack
-        return pack
+    # --- the lock is held -----------------------------------------------------------------------
 
-    def _make_room(self, size: int) -> int:
-        """Return where `size` bytes fit: in this file, or in the next; the lock is held."""
+    def _enter(self) -> int:
+        """Begin an append, once the last one is settled; return its store time in ms."""
+        # `PlainPuts` leaves the log alone until this is False again, which no error makes it.
+        self.end.is_busy = True
+        if self._under_way is not None:
+            self._settle()
+        now = self.clock()
+        self.end.locked_since_ms = now
+        if now < self.end.last_store_timestamp_ms:
+            self.clock_steps_back += 1
+            now = self.end.last_store_timestamp_ms
+        return now
+
+    def _settle(self) -> None:
+        """Bring everything into agreement with the end of the file that an append went to."""
+        note = self._under_way
+        if note is None:
+            return
+        if note.file.write_position == note.stop:
+            note.counter.next_offset = note.next_offset
+            note.counter.stored_bytes = note.stored_bytes
+            self.end.move(note.file.base, note.stop, note.now_ms)
+        else:
+            note.file.array[note.start : note.stop] = 0
+        self._under_way = None
+
+    def _make_room(self, size: int) -> None:
+        """Open a window in which `size` bytes fit: in this file, or in the next."""
         ring, self._ring = self._ring, None
         if ring is not None:
             ring()
@@ -396,15 +312,11 @@ class CommitLog(WholeAppends):
                 # The first append, the next window, or a sparse file whose pages must be probed.
                 file.reserve(end)
                 self._use(file, end)
-                return self._position
+                return
         self._roll(file, size)
-        return self._position
 
     def _use(self, file: MappedFile, end: int) -> None:
         """Make `file` the one that is written, up to the end of the window that holds `end`."""
-        # All that can fail comes first, and no append looks at the rest before the limit is set.
-        mapping, array = file.mapping, file.array
-        self._limit = -1
         writable = min(file.size, file.backed_position)
         if self._touch_ahead is not None:
             window_stop = end + -end % WINDOW_BYTES
@@ -413,17 +325,13 @@ class CommitLog(WholeAppends):
                     self._window_stop = file.base + window_stop
                     self._touch(file, window_stop)
                 writable = window_stop
-        self._file = file
-        self._base = file.base
-        self._position = file.write_position
-        self._mapping = mapping
-        self._target = array[:writable]
-        self._limit = writable - END_FILE_MIN_BLANK_SIZE
+        limit = writable - END_FILE_MIN_BLANK_SIZE
+        self.end.open_window(file, file.array, file.write_position, limit)
 
     def _touch(self, file: MappedFile, start: int) -> None:
         """Have the next windows touched, if the last one was filled fast."""
-        entered_ms, self._window_entered_ms = self._window_entered_ms, self.locked_since_ms
-        ahead = windows_ahead(self.locked_since_ms - entered_ms)
+        entered_ms, self._window_entered_ms = self._window_entered_ms, self.end.locked_since_ms
+        ahead = windows_ahead(self.end.locked_since_ms - entered_ms)
         if self._touch_ahead is not None and ahead > 0:
             self._touch_ahead.request(file, start, start + ahead * WINDOW_BYTES)
 
@@ -445,17 +353,17 @@ class CommitLog(WholeAppends):
         end = min(size + END_FILE_MIN_BLANK_SIZE, file.size)
         file.reserve(end)
         _ = file.array  # room for its map may be missing too
-        self._limit = -1
+        self.end.close_window()
         if full is not None:
             free = full.size - full.write_position
             if free >= END_FILE_MIN_BLANK_SIZE:
                 full.write_bytes(full.write_position, encode_blank(free))
             full.write_position = full.size
-            self.max_offset = full.base + full.size
+            self.end.max_offset = full.base + full.size
             self._preallocator.retire(full)
         self.files.adopt(file)
         self._use(file, end)
 
 
-def _cell(key: QueueKey, next_offset: int) -> QueueCell:
-    return QueueCell(key, key.topic.encode("utf-8"), key.queue_id, next_offset)
+def _counter(key: QueueKey, next_offset: int) -> QueueCounter:
+    return QueueCounter(key, key.topic.encode("utf-8"), key.queue_id, next_offset)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from rocketstore.errors import RefusedMessageError
 from rocketstore.format.properties import (
@@ -12,20 +12,14 @@ from rocketstore.format.properties import (
     decode_properties,
     message_properties,
 )
-from rocketstore.format.record import host_flags
 from rocketstore.format.record_text import storable_properties
 from rocketstore.format.refusals import encoded_born_host, refuse_special, refuse_transaction
-from rocketstore.message import (
-    BORN_HOST_V6_FLAG,
-    DEFAULT_HOST,
-    STORE_HOST_V6_FLAG,
-    Message,
-)
+from rocketstore.message import DEFAULT_HOST, Message
+from rocketstore.native.log_end import Record
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable
 
-HOST_BITS: Final = BORN_HOST_V6_FLAG | STORE_HOST_V6_FLAG
 _MARKED_DELAY: Final = f"{DELAY}\x01".encode()
 _MARKED_DISPATCH: Final = f"{INNER_MULTI_DISPATCH}\x01".encode()
 _MARKED_WAIT: Final = f"{WAIT}\x01".encode()
@@ -50,25 +44,21 @@ class PreparedMessage:
     born_timestamp_ms
         None takes the time of each put.
 
+    Attributes
+    ----------
+    record
+        All but the topic, as a record will hold it.
+    wait_flush
+        Whether a put of it waits for its flush, if the store's puts do.
+
     Raises
     ------
     RefusedMessageError
         It asks for something that this store does not do yet: a delay, a transaction, several
-        queues; or its host is no address.
+        queues; or its host is no address, or a number does not fit its field.
     """
 
-    __slots__ = (
-        "body",
-        "born_host",
-        "born_timestamp_ms",
-        "flag",
-        "prepared_transaction_offset",
-        "properties",
-        "reconsume_times",
-        "sys_flag",
-        "topic",
-        "wait_flush",
-    )
+    __slots__ = ("record", "topic", "wait_flush")
 
     def __init__(  # noqa: PLR0913 - the fields of a message; all but one have defaults
         self,
@@ -88,44 +78,73 @@ class PreparedMessage:
         properties = storable_properties(properties)
         refuse_special_block(properties)
         self.topic = topic
-        self.body = body
-        self.properties = properties
-        self.flag = flag
-        self.born_host = encoded_born_host(born_host)
-        self.sys_flag = sys_flag & ~HOST_BITS | host_flags(self.born_host, b"")
-        self.born_timestamp_ms = born_timestamp_ms
-        self.reconsume_times = reconsume_times
-        self.prepared_transaction_offset = prepared_transaction_offset
+        self.record = Record(
+            body_bytes(body),
+            properties,
+            encoded_born_host(born_host),
+            flag=flag,
+            sys_flag=sys_flag,
+            born_timestamp_ms=born_timestamp_ms,
+            reconsume_times=reconsume_times,
+            prepared_offset=prepared_transaction_offset,
+        )
         self.wait_flush = wait_flush and waits_for_flush(properties)
 
     @classmethod
     def of(cls, message: Message) -> PreparedMessage:
         """Encode a message once."""
-        refuse_other_types((message,))
-        if message.properties:
-            refuse_special(message.properties)
-        return cls(
-            message.topic,
-            message.body,
-            message_properties(message),
-            flag=message.flag,
-            sys_flag=message.sys_flag,
-            born_timestamp_ms=message.born_timestamp_ms,
-            born_host=message.born_host,
-            reconsume_times=message.reconsume_times,
-            prepared_transaction_offset=message.prepared_transaction_offset,
-            wait_flush=message.wait_flush,
+        refuse_other_types(message)
+        prepared = cls.__new__(cls)
+        prepared.record = record_of(message, encoded_born_host)
+        prepared.topic = message.topic
+        prepared.wait_flush = may_wait(message)
+        return prepared
+
+
+def refuse_other_types(message: object) -> None:
+    """Raise where something that is no message is to be put."""
+    if not isinstance(message, Message):
+        raise RefusedMessageError(
+            f"a message is a rocketstore.Message, not {type(message).__name__}",
+            hint="make one: Message(topic=…, body=…)",
         )
 
 
-def refuse_other_types(messages: Iterable[object]) -> None:
-    """Raise where something that is no message is to be put."""
-    for message in messages:
-        if not isinstance(message, Message):
-            raise RefusedMessageError(
-                f"a message is a rocketstore.Message, not {type(message).__name__}",
-                hint="make one: Message(topic=…, body=…)",
-            )
+def record_of(message: Message, encoded_host: Callable[[str], bytes]) -> Record:
+    """Return a message as a record will hold it; raises `RefusedMessageError`."""
+    body = body_bytes(message.body)
+    if message.properties:
+        refuse_special(message.properties)
+    properties = message_properties(message)
+    born_host = encoded_host(message.born_host)
+    refuse_transaction(message.sys_flag)
+    return Record(
+        body,
+        properties,
+        born_host,
+        flag=message.flag,
+        sys_flag=message.sys_flag,
+        born_timestamp_ms=message.born_timestamp_ms,
+        reconsume_times=message.reconsume_times,
+        prepared_offset=message.prepared_transaction_offset,
+    )
+
+
+def may_wait(message: Message) -> bool:
+    """Return whether a put of a message waits for its flush."""
+    wait = message.properties.get(WAIT) if message.properties else None
+    return bool(message.wait_flush) and is_true(wait)
+
+
+def body_bytes(body: Any) -> bytes:
+    """Return a body as bytes, if it is some kind of bytes."""
+    if type(body) is bytes:
+        return body
+    if isinstance(body, (bytes, bytearray, memoryview)):
+        return bytes(body)
+    raise RefusedMessageError(
+        f"a body is bytes, not {type(body).__name__}", hint="encode text, for example as UTF-8"
+    )
 
 
 def refuse_special_block(block: bytes) -> None:

@@ -8,6 +8,7 @@ import pytest
 from rocketstore.config import FlushDiskType, StoreConfig
 from rocketstore.format.host import encode_host
 from rocketstore.message import Message
+from rocketstore.native.log_end import Record
 from rocketstore.storage.files import touch_ahead
 from rocketstore.storage.files.disk import Disk
 from rocketstore.storage.files.mapped_file import MappedFile
@@ -56,8 +57,8 @@ def log_with(directory: Path, touch: TouchAhead, clock: SettableClock) -> Commit
 
 
 def append(log: CommitLog) -> int:
-    cell = log.cell(QueueKey("t", 0))
-    return log.append(cell, BODY, b"", 0, 0, None, encode_host("127.0.0.1:0"), 0, 0)[0]
+    record = Record(BODY, b"", encode_host("127.0.0.1:0"))
+    return log.append(log.counter(QueueKey("t", 0)), [record]).offset
 
 
 def test_a_fast_writer_has_the_next_windows_touched_whenever_it_enters_one(tmp_path):

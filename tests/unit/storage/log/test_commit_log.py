@@ -17,6 +17,7 @@ from rocketstore.message import (
     TRANSACTION_PREPARED,
     TRANSACTION_ROLLBACK,
 )
+from rocketstore.native.log_end import Record
 from rocketstore.units import QueueKey
 from support.failing_disk import FailingDisk
 from support.log_parts import LOG_FILE_BYTES, LogParts
@@ -27,8 +28,12 @@ FIXED = 91 + len(ORDERS.topic)
 
 
 def append(parts: LogParts, body: bytes = b"body", *, sys_flag: int = 0, key: QueueKey = ORDERS):
-    cell = parts.log.cell(key)
-    return parts.log.append(cell, body, b"TAGS\x01a", 7, sys_flag, 5, BORN, 1, 9)
+    record = Record(
+        body, b"TAGS\x01a", BORN, flag=7, sys_flag=sys_flag, born_timestamp_ms=5,
+        reconsume_times=1, prepared_offset=9,
+    )  # fmt: skip
+    done = parts.log.append(parts.log.counter(key), [record])
+    return done.offset, done.size, done.queue_offset, done.store_timestamp_ms
 
 
 def test_a_record_stands_as_the_format_says(tmp_path):
@@ -59,23 +64,18 @@ def test_records_follow_each_other_and_each_queue_counts_for_itself(tmp_path):
 
 def test_without_a_born_time_a_message_is_born_when_it_is_stored(tmp_path):
     parts = LogParts(tmp_path)
-    parts.log.append(parts.log.cell(ORDERS), b"", b"", 0, 0, None, BORN, 0, 0)
+    parts.log.append(parts.log.counter(ORDERS), [Record(b"", b"", BORN)])
     assert decode_record(parts.written(), 0, base=0).born_timestamp_ms == parts.clock.now_ms
 
 
 @pytest.mark.parametrize(("free", "fits"), [(8, True), (7, False)])
 def test_a_record_needs_8_bytes_more_than_its_length(tmp_path, free, fits):
     parts = LogParts(tmp_path)
-    body = bytes(LOG_FILE_BYTES - FIXED - len(b"TAGS\x01a") - free)
-    first = append(parts, b"")
-    parts.files.files[0].set_end(0)
-    parts.log.seed({})
+    end = append(parts, b"")[1]
+    body = bytes(LOG_FILE_BYTES - end - FIXED - len(b"TAGS\x01a") - free)
     offset, size, _, _ = append(parts, body)
-    if fits:
-        assert (offset, size) == (0, LOG_FILE_BYTES - free)
-    else:
-        assert offset == LOG_FILE_BYTES
-    assert first[0] == 0
+    assert size == LOG_FILE_BYTES - end - free
+    assert offset == (end if fits else LOG_FILE_BYTES)
 
 
 def test_a_full_file_ends_in_a_blank_of_all_that_remains(tmp_path):
@@ -126,17 +126,22 @@ def test_prepared_and_rollback_records_take_no_place_in_the_queue(tmp_path, kind
     assert append(parts)[2] == 2
 
 
-@pytest.mark.parametrize("position", [3, 5, 7, 8])
-def test_a_number_that_does_not_fit_is_refused_and_leaves_only_zeros(tmp_path, position):
-    parts = LogParts(tmp_path)
-    end = append(parts)[1]
-    fields = [parts.log.cell(ORDERS), b"body", b"", 0, 0, 0, BORN, 0, 0]
-    fields[position] = 2**63
-    with pytest.raises(RefusedMessageError, match="does not fit"):
-        parts.log.append(*fields)
-    assert parts.files.files[0].read_at(end, 500) == bytes(500)
-    assert append(parts)[::2] == (end, 1)
-    assert parts.log.locked_since_ms == 0
+@pytest.mark.parametrize(
+    ("field", "limit"),
+    [
+        ("flag", 2**31),
+        ("sys_flag", 2**31),
+        ("reconsume_times", 2**31),
+        ("born_timestamp_ms", 2**63),
+        ("prepared_offset", 2**63),
+    ],
+)
+def test_a_number_that_does_not_fit_its_field_makes_no_record(field, limit):
+    for good in (limit - 1, -limit):
+        Record(b"", b"", BORN, **{field: good})
+    for odd in (limit, -limit - 1, "1", 1.0, [None]):
+        with pytest.raises(RefusedMessageError, match="does not fit its field"):
+            Record(b"", b"", BORN, **{field: odd})
 
 
 def test_a_file_that_cannot_be_made_changes_nothing(tmp_path):
@@ -160,7 +165,7 @@ def test_the_lock_is_free_after_an_error(tmp_path):
     with pytest.raises(StoreFullError):
         append(parts)
     assert not parts.log.lock.locked()
-    assert parts.log.locked_since_ms == 0
+    assert parts.log.end.locked_since_ms == 0
 
 
 def test_a_sparse_file_is_written_page_by_page_after_probing(tmp_path):
@@ -225,14 +230,6 @@ def test_many_threads_leave_one_unbroken_row(tmp_path):
             counts[message.queue_id] += 1
             position += size
     assert counts == dict.fromkeys(range(4), 200)
-
-
-def test_sizes_that_were_seen_before_are_packed_by_a_kept_struct(tmp_path, monkeypatch):
-    monkeypatch.setattr("rocketstore.storage.log.commit_log._CACHED_PACKERS", 3)
-    parts = LogParts(tmp_path)
-    for size in [*range(10), *range(10)]:
-        append(parts, bytes(size))
-    assert len(parts.log._packers) <= 3
 
 
 def test_the_log_tells_its_place(tmp_path: Path):

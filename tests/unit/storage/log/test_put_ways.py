@@ -1,14 +1,19 @@
-"""Compiled puts and plain ones: the same bytes, results and refusals; and no crash."""
+"""A put by `PlainPuts`, compiled and interpreted, and one by the checks: the same; and no crash."""
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import importlib.util
 import random
 import struct
 import sys
 import threading
 import time
 import zlib
+from importlib.machinery import SourceFileLoader
+from pathlib import Path
+from types import MappingProxyType
 
 import msgspec
 import pytest
@@ -18,19 +23,22 @@ from hypothesis import strategies as st
 from rocketstore import Message, PutMessageStatus
 from rocketstore.format.client_batch import encode_client_batch
 from rocketstore.format.record import decode_record
-from rocketstore.storage.log import append_state
+from rocketstore.native import log_end
+from rocketstore.native import put as native_put
+from rocketstore.scan import kernels
+from rocketstore.storage.log import batch_writer, commit_log, prepared, writer
 from rocketstore.storage.log.prepared import PreparedMessage
-from rocketstore.storage.log.put_state import PutState
-from rocketstore.storage.log.writer import StoreWriter
 from rocketstore.storage.running_flags import RunningFlag
+from rocketstore.units import QueueKey
 from support.configured_store import LOG_FILE_BYTES, Clock, open_small
 
-pytestmark = pytest.mark.skipif(
-    not append_state.IS_COMPILED,
-    reason="compiled puts are optional: switched off, or built without a C compiler",
+needs_compiled = pytest.mark.skipif(
+    not kernels.is_compiled(), reason="interpreted, all puts are left to the checks"
 )
 
 OK = PutMessageStatus.PUT_OK
+Record = log_end.Record
+HOST = bytes([127, 0, 0, 1, 0, 0, 0, 0])
 PLAIN = Message(topic="orders", body=b"x" * 100, keys="k1", unique_key="u1", tags="paid")
 
 
@@ -138,16 +146,42 @@ PREPARED = st.tuples(
 )
 
 
-class PlainWriter(StoreWriter):
-    """A writer without the compiled ways."""
+def interpreted(name):
+    """Return a source of `rocketstore.native`, not compiled."""
+    path = Path(native_put.__file__).with_name(f"{name}.py")
+    loader = SourceFileLoader(f"rocketstore.native.{name}", str(path))
+    module = importlib.util.module_from_spec(importlib.util.spec_from_loader(loader.name, loader))
+    loader.exec_module(module)
+    return module
 
-    put = StoreWriter.put_plainly
-    put_prepared = StoreWriter.put_prepared_plainly
 
-    def append_messages(self, *_):
-        return None
+def interpreted_put():
+    with pytest.MonkeyPatch.context() as patched:
+        for name in ("java_hash", "walk", "log_end"):
+            patched.setitem(sys.modules, f"rocketstore.native.{name}", interpreted(name))
+        return interpreted("put")
 
-    append_encoded = append_messages
+
+INTERPRETED = interpreted_put()
+
+
+@contextlib.contextmanager
+def way(name):
+    """Have stores that are opened here put in one of the ways."""
+    with pytest.MonkeyPatch.context() as patched:
+        if name == "interpreted":
+            for module in (writer, batch_writer, commit_log, prepared):
+                for attribute in ("PlainPuts", "Record", "LogEnd", "QueueCounter"):
+                    if hasattr(module, attribute):
+                        patched.setattr(module, attribute, getattr(INTERPRETED, attribute))
+        yield
+
+
+def open_in(name, path, clock, **settings_):
+    store = open_small(path, clock, **settings_)
+    # Interpreted, it is closed as long as others may come between; here nobody does.
+    store._writer.plain.is_open = name != "checked"
+    return store
 
 
 def outcome(store, call):
@@ -171,8 +205,8 @@ def picture(store):
     return (
         [file.read_at(0, file.size) for file in log.files.files],
         [file.write_position for file in log.files.files],
-        (log.max_offset, log.last_store_timestamp_ms, log.locked_since_ms),
-        {key: (cell.next_offset, cell.stored_bytes) for key, cell in log.cells.items()},
+        (log.max_offset, log.last_store_timestamp_ms, log.end.locked_since_ms),
+        {key: (each.next_offset, each.stored_bytes) for key, each in log.counters.items()},
     )
 
 
@@ -183,20 +217,21 @@ def picture(store):
     ),
     st.sampled_from(["10.0.0.1:1", "[::1]:1"]),
 )
-def test_both_leave_the_same_bytes_and_say_the_same(tmp_path_factory, calls, address):
+def test_all_ways_leave_the_same_bytes_and_say_the_same(tmp_path_factory, calls, address):
     results = []
-    for kind in (StoreWriter, PlainWriter):
+    for name in ("plain", "interpreted", "checked"):
         clock = Clock()
         settings_ = {"store_host": address, "max_message_size": 80_000}
         settings_["mapped_file_size_commit_log"] = 4 * LOG_FILE_BYTES
-        with open_small(tmp_path_factory.mktemp("put") / "s", clock, **settings_) as store:
-            store._writer.__class__ = kind
+        path = tmp_path_factory.mktemp("put") / "s"
+        with way(name), open_in(name, path, clock, **settings_) as store:
             outcomes = [outcome(store, ("put", PLAIN, 0))]
             for call, step in calls:
                 clock.now_ms += step
                 outcomes.append(outcome(store, call))
             results.append((outcomes, picture(store)))
     assert results[0] == results[1]
+    assert results[0] == results[2]
 
 
 @pytest.fixture
@@ -207,25 +242,16 @@ def store(tmp_path):
 
 
 @pytest.fixture
-def plainly(store, monkeypatch):
-    """Count what is left to the plain ways."""
-    counted = []
-    for name in ("put_plainly", "put_prepared_plainly"):
-        original = getattr(StoreWriter, name)
-
-        def counting(self, *arguments, original=original):
-            counted.append(arguments)
-            return original(self, *arguments)
-
-        monkeypatch.setattr(StoreWriter, name, counting)
-    original_batch = store._parts.log.append_batch
-    monkeypatch.setattr(
-        store._parts.log, "append_batch", lambda *a: counted.append(a) or original_batch(*a)
-    )
+def appends(store, monkeypatch):
+    """Count the puts that were looked at closer, and appended."""
+    log, counted = store._parts.log, []
+    append = log.append
+    monkeypatch.setattr(log, "append", lambda *a: counted.append(a) or append(*a))
     return counted
 
 
-def test_what_is_plain_is_done_without_the_plain_ways(store, plainly):
+@needs_compiled
+def test_what_is_plain_is_done_without_the_plain_ways(store, appends):
     for fields in (
         {},
         {"keys": ()},
@@ -241,13 +267,15 @@ def test_what_is_plain_is_done_without_the_plain_ways(store, plainly):
     assert store.put_batch([PLAIN] * 5).message_count == 5
     assert store.put_batch((PLAIN,) * 5).message_count == 5
     assert store.put_client_batch("orders", 0, encode_client_batch([(0, b"a", b"K\x01v")])).size
-    assert plainly == []
+    assert appends == []
     store.put(msgspec.structs.replace(PLAIN, properties={"a": "é"}))
+    assert appends == []
+    store.put(msgspec.structs.replace(PLAIN, properties=MappingProxyType({"a": "b"})))
     store.put(PLAIN, queue_id=1)
-    assert len(plainly) == 2
+    assert len(appends) == 2
 
 
-def test_a_refused_put_is_refused_although_it_is_plain(store):
+def test_a_put_is_refused_although_it_is_plain(store):
     store.running_flags.set(RunningFlag.DISK_FULL, "full")
     end = store.max_physical_offset
     for result in (
@@ -261,7 +289,7 @@ def test_a_refused_put_is_refused_although_it_is_plain(store):
     assert store.max_physical_offset == end
 
 
-def test_a_compiled_put_that_takes_long_is_counted(tmp_path):
+def test_a_plain_put_that_takes_long_is_counted(tmp_path):
     class SlowClock(Clock):
         pause_s = 0.0
 
@@ -273,7 +301,7 @@ def test_a_compiled_put_that_takes_long_is_counted(tmp_path):
     with open_small(tmp_path / "store", clock) as store:
         store.put(PLAIN)
         noted = []
-        store.statistics.note_slow_put = noted.append
+        store.statistics.note_slow_put = lambda took_ms, _count: noted.append(took_ms)
         clock.pause_s = 0.003
         store.put(PLAIN)
         store.put_prepared(store.prepare(PLAIN))
@@ -323,32 +351,55 @@ def test_odd_calls_are_errors_of_python(store):
             writer.put(*arguments)
         with pytest.raises(Exception):  # noqa: B017, PT011
             writer.put_prepared(*arguments, None, None)
-    batch = encode_client_batch([(0, b"a", b"")])
-    good = ("orders", 0, batch, b"", 0, None, PLAIN.born_host, 0, 1000)
-    for position in range(len(good)):
-        for odd in (None, "x", 2**80, [], bytearray(b"x"), object()):
-            arguments = [*good[:position], odd, *good[position + 1 :]]
-            if position != 5 or odd is not None:
-                assert writer.append_encoded(*arguments) is None
+    plain = writer.plain
     for arguments in (
-        (),
         (None, 0, 9),
         ([], 0, 9),
         ([None], 0, 9),
         ([PLAIN], None, 9),
         ([PLAIN], 0, 9),
     ):
-        assert writer.append_messages(*arguments) is None
-    with pytest.raises(TypeError):
-        PutState(None, None, {}, Message, Message, Message, OK, 1, 0, 1)
-    bare = PutState.__new__(PutState)
-    assert bare.append_messages([PLAIN], 0, 1000) is None
-    for call in (bare.put, bare.put_prepared):
-        with pytest.raises(AttributeError):
-            call(PLAIN)
-    without_slots = PutState(store._parts.log, None, {}, int, object, None, OK, 1, 0, 1)
-    with pytest.raises(AttributeError):
-        without_slots.put(PLAIN)
+        assert plain.put_messages(*arguments) is None
+    batch = encode_client_batch([(0, b"a", b"")])
+    good = {"sys_flag": 0, "born_timestamp_ms": 5, "born_host": PLAIN.born_host}
+    good |= {"reconsume_times": 0}
+    for name in good:
+        for odd in (None, "x", 2**80, [], bytearray(b"x"), object()):
+            if (name, odd) != ("born_timestamp_ms", None):
+                arguments = good | {name: odd}
+                assert plain.put_encoded(batch, b"", "orders", 0, **arguments) is None
+    for arguments in (
+        (b"", b"", "orders", 0),
+        (bytearray(batch), b"", "orders", 0),
+        (batch, None, "orders", 0),
+        (batch, b"", ["orders"], 0),
+        (batch, b"", "orders", True),
+    ):
+        assert plain.put_encoded(*arguments, **good) is None
+
+
+def test_objects_of_the_log_refuse_what_is_none_of_theirs(store):
+    log = store._parts.log
+    end, counter = log.end, log.counter(QueueKey("orders", 0))
+    file = log.files.last()
+    for wrong in (
+        lambda: Record("text", b"", HOST),
+        lambda: Record(b"", None, bytearray(HOST)),
+        lambda: end.write(None, [], 0),
+        lambda: end.write(counter, [None], 0),
+        lambda: end.write(counter, 5, 0),
+        lambda: end.open_window(file, file.array, 0, len(file.array) + 1),
+        lambda: end.open_window(file, file.array, -1, 5),
+        lambda: end.open_window(file, b"not writable" * 9, 0, 9),
+        lambda: end.open_window(object(), file.array, 0, 9),
+        lambda: end.write(counter, [Record(bytes(LOG_FILE_BYTES), b"", HOST)], 0),
+    ):
+        with pytest.raises((TypeError, ValueError, AttributeError, BufferError)):
+            wrong()
+    for kind in (log_end.LogEnd, log_end.Record, log_end.QueueCounter):
+        with pytest.raises((TypeError, ValueError, AttributeError)):
+            log_end.LogEnd.write(kind.__new__(kind), counter, [Record(b"", b"", HOST)], 0)
+    assert store.put(PLAIN).status is OK
 
 
 def test_a_message_with_a_field_taken_away_is_no_crash(store):
@@ -405,7 +456,7 @@ def test_puts_leave_nothing_behind(store):
 def test_many_threads_of_all_kinds_leave_one_unbroken_row(store):
     rounds = 150
     batch = encode_client_batch([(0, b"a" * 50, b"K\x01v")] * 3)
-    odd = msgspec.structs.replace(PLAIN, properties={"a": "é"})
+    odd = msgspec.structs.replace(PLAIN, properties=MappingProxyType({"a": "é"}))
 
     def put_many(seed):
         source = random.Random(seed)
@@ -413,7 +464,7 @@ def test_many_threads_of_all_kinds_leave_one_unbroken_row(store):
             message = msgspec.structs.replace(PLAIN, body=bytes(source.randrange(300)))
             ways = (
                 (store.put, message, seed),
-                (store._writer.put_plainly, message, seed),
+                (store.put, msgspec.structs.replace(message, body=bytearray(message.body)), seed),
                 (store.put_batch, [message] * 3, seed),
                 (store.put_batch, [message, odd, message], seed),
                 (store.put_client_batch, "orders", seed, batch),
@@ -447,8 +498,9 @@ def test_many_threads_of_all_kinds_leave_one_unbroken_row(store):
         assert offsets == list(range(log.next_queue_offset(("orders", queue_id))))
 
 
-def test_a_batch_longer_than_a_file_s_rest_is_left_to_the_plain_way(store, plainly):
+@needs_compiled
+def test_a_batch_longer_than_a_file_s_rest_is_left_to_the_checks(store, appends):
     big = msgspec.structs.replace(PLAIN, body=bytes(LOG_FILE_BYTES // 3))
     for _ in range(4):
         assert store.put_batch([big]).status is OK
-    assert 0 < len(plainly) < 4
+    assert 0 < len(appends) < 4

@@ -1,0 +1,395 @@
+"""Where the mapped log ends, and a record written there, part by part.
+
+Law: no byte is written before its place was compared with the window of the mapping; the length,
+which makes a record of the bytes, is written last. What is after the end is nobody's until it
+moves.
+
+Source: CommitLog.DefaultAppendMessageCallback.doAppend and MessageDecoder.messageProperties2String
+of 4.9.8 (spec B3.5, F3).
+"""
+
+from __future__ import annotations
+
+from operator import index
+from typing import TYPE_CHECKING, Any
+
+from rocketstore.errors import RefusedMessageError
+
+try:
+    import cython
+except ImportError:
+    from rocketstore.native import no_cython as cython
+
+if not cython.compiled:
+    from rocketstore.native.view import (
+        Bytes,
+        bytes_inside,
+        bytes_of,
+        copy_bytes,
+        crc_of,
+        find_byte,
+        is_number,
+        load_u8,
+        load_word,
+        set_slot,
+        slot_named,
+        store_i16,
+        store_i32,
+        store_i64,
+        store_u8,
+        utf8_of,
+    )
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rocketstore.units import QueueKey
+
+_MAGIC = 0xDAA320A7 - (1 << 32)
+_ONES = 0x0101010101010101
+_HIGHEST = 0x8080808080808080
+_KEYS = b"\x02KEYS\x01"
+_SPECIAL = frozenset({"DELAY", "INNER_MULTI_DISPATCH", "WAIT"})
+"""Properties that the writer looks at."""
+
+
+def has_separator(text: Bytes) -> bool:
+    """Return whether 0x01 or 0x02 is in a text."""
+    at = 0
+    found = 0
+    while text.size - at >= 8:
+        word = load_word(text, at)
+        one = word ^ _ONES
+        two = word ^ (_ONES << 1)
+        # Whether one of eight bytes is zero, the usual test.
+        found = found | (((one - _ONES) & ~one) | ((two - _ONES) & ~two))
+        at += 8
+    if found & _HIGHEST:
+        return True
+    while at < text.size:
+        byte = load_u8(text, at)
+        if byte == 1 or byte == 2:
+            return True
+        at += 1
+    return False
+
+
+def fitting(name: str, value: Any, bits: int) -> int:
+    """Return a number that fits its field; raises `RefusedMessageError` for any other object."""
+    if is_number(value, bits):
+        return int(value)
+    limit = 1 << (bits - 1)
+    try:
+        number = int(index(value))
+    except TypeError:
+        number = limit
+    if -limit <= number < limit:
+        return number
+    raise RefusedMessageError(
+        f"{name} {value!r:.40} does not fit its field ({-limit} to {limit - 1})"
+    )
+
+
+class QueueCounter:
+    """The next offset of one queue, and what every record of it repeats.
+
+    Attributes
+    ----------
+    topic
+        As records hold it.
+    next_offset
+        Queue offset of the next message.
+    first_offset
+        `next_offset` when the store was opened; the difference is the number of messages put.
+    stored_bytes
+        Bytes of all records put since.
+    """
+
+    def __init__(self, key: QueueKey, topic: bytes, queue_id: int, next_offset: int) -> None:
+        self.key = key
+        self.topic = topic
+        self.queue_id = queue_id
+        self.next_offset = next_offset
+        self.first_offset = next_offset
+        self.stored_bytes = 0
+
+
+class Record:
+    """A message, checked and encoded: all of a record but where and when it is stored.
+
+    Parameters
+    ----------
+    sys_flag
+        Its host bits follow from the hosts.
+    born_timestamp_ms
+        None takes the store time.
+
+    Raises
+    ------
+    RefusedMessageError
+        A number does not fit its field.
+    """
+
+    def __init__(
+        self,
+        body: bytes,
+        properties: bytes,
+        born_host: bytes,
+        *,
+        flag: int = 0,
+        sys_flag: int = 0,
+        born_timestamp_ms: int | None = None,
+        reconsume_times: int = 0,
+        prepared_offset: int = 0,
+    ) -> None:
+        for part in (body, properties, born_host):
+            if type(part) is not bytes:
+                raise TypeError(f"a record is made of bytes, not {type(part).__name__}")
+        self.body = body
+        self.properties = properties
+        self.born_host = born_host
+        self.flag = fitting("flag", flag, 32)
+        self.sys_flag = hosted(fitting("sysFlag", sys_flag, 32), len(born_host))
+        self.is_born_now = born_timestamp_ms is None
+        self.born = 0 if born_timestamp_ms is None else fitting("born time", born_timestamp_ms, 64)
+        self.reconsume_times = fitting("reconsume times", reconsume_times, 32)
+        self.prepared_offset = fitting("prepared transaction offset", prepared_offset, 64)
+
+    def describe(self, properties: bytes, born_timestamp_ms: int | None) -> None:
+        """Take other properties and another born time, which the caller has checked."""
+        self.properties = properties
+        self.is_born_now = born_timestamp_ms is None
+        self.born = 0 if born_timestamp_ms is None else born_timestamp_ms
+
+    @property
+    def takes_a_place(self) -> bool:
+        """Whether it gets the next number of its queue: prepared and rolled-back ones do not."""
+        return (self.sys_flag & 0xC) in (0, 8)
+
+    def with_body(self, body: bytes) -> Record:
+        """Return a record that differs by its body."""
+        return Record(
+            body,
+            self.properties,
+            self.born_host,
+            flag=self.flag,
+            sys_flag=self.sys_flag,
+            born_timestamp_ms=None if self.is_born_now else self.born,
+            reconsume_times=self.reconsume_times,
+            prepared_offset=self.prepared_offset,
+        )
+
+
+def hosted(sys_flag: int, born_host_size: int) -> int:
+    """Return a sysFlag without host bits but that of the born host."""
+    return (sys_flag & ~0x30) | (0x10 if born_host_size == 20 else 0)
+
+
+class LogEnd:
+    """Where the log ends, and the window of its last file that records may be written into.
+
+    Attributes
+    ----------
+    base, position, limit
+        Physical offset of the file; where in it the next record begins, and where that must end.
+    max_offset
+        One past the last byte of the last complete record.
+    last_store_timestamp_ms
+        Of that record.
+    locked_since_ms
+        When the append lock was taken; 0 while it is free.
+    is_busy
+        Whether an append by `CommitLog` is under way, or one was interrupted.
+    """
+
+    def __init__(self, store_host: bytes) -> None:
+        self.store_host = store_host
+        self.file: Any = None
+        self.view: Any = None
+        self.base = self.position = self.max_offset = 0
+        self.last_store_timestamp_ms = self.locked_since_ms = 0
+        self.limit = -1
+        self.is_busy = False
+        self.is_odd = False
+
+    def open_window(self, file: Any, view: Any, position: int, limit: int) -> None:
+        """Write into `file`, of which `view` is the mapping, from `position` up to `limit`."""
+        self.limit = -1
+        if not 0 <= position <= limit <= len(view):
+            raise ValueError(f"no window of {len(view)} bytes: {position} to {limit}")
+        self.position_slot = slot_named(type(file), "write_position")
+        self.file = file
+        self.view = view
+        self.data = bytes_of(self.view)
+        self.base = file.base
+        self.position = position
+        self.limit = limit
+
+    def close_window(self) -> None:
+        """Let no append find room; `CommitLog` opens the window again when one comes."""
+        self.limit = -1
+
+    def drop(self) -> None:
+        """Let go of file and mapping."""
+        self.limit = -1
+        self.file = self.view = None
+
+    def move(self, base: int, position: int, now_ms: int) -> None:
+        """Say that the log ends there in the file of that offset, with a record of that time."""
+        self.last_store_timestamp_ms = now_ms
+        self.position = position
+        self.max_offset = base + position
+
+    def size_of(self, record: Record, counter: QueueCounter) -> int:
+        """Return the bytes that a message takes."""
+        size = 75 + len(record.born_host) + len(self.store_host) + len(counter.topic)
+        return size + len(record.body) + len(record.properties)
+
+    # --- the parts of a record ------------------------------------------------------------------
+
+    def write_head(
+        self, record: Record, body: Bytes, counter: QueueCounter, at: int, number: int, now: int
+    ) -> int:
+        """Write magic to topic; return where the properties begin, or -1 where there is no room."""
+        born_host = bytes_inside(record.born_host)
+        store_host = bytes_inside(self.store_host)
+        topic = bytes_inside(counter.topic)
+        room = self.limit - at
+        if 75 + born_host.size + store_host.size + body.size + topic.size > room:
+            return -1
+        data = self.data
+        store_i32(data, at + 4, _MAGIC)
+        store_i32(data, at + 8, crc_of(body, 0, body.size))
+        store_i32(data, at + 12, counter.queue_id)
+        store_i32(data, at + 16, record.flag)
+        store_i64(data, at + 20, number)
+        store_i64(data, at + 28, self.base + at)
+        store_i32(data, at + 36, record.sys_flag | (0x20 if store_host.size == 20 else 0))
+        store_i64(data, at + 40, now if record.is_born_now else record.born)
+        copy_bytes(data, at + 48, born_host, 0, born_host.size)
+        at += 48 + born_host.size
+        store_i64(data, at, now)
+        copy_bytes(data, at + 8, store_host, 0, store_host.size)
+        at += 8 + store_host.size
+        store_i32(data, at, record.reconsume_times)
+        store_i64(data, at + 4, record.prepared_offset)
+        store_i32(data, at + 12, body.size)
+        copy_bytes(data, at + 16, body, 0, body.size)
+        at += 16 + body.size
+        store_u8(data, at, topic.size)
+        copy_bytes(data, at + 1, topic, 0, topic.size)
+        return at + 3 + topic.size
+
+    def add_bytes(self, at: int, source: Bytes, begin: int, size: int) -> int:
+        """Copy bytes; return what follows them. Without room the record becomes odd."""
+        if size > self.limit - at:
+            self.is_odd = True
+            return at
+        copy_bytes(self.data, at, source, begin, size)
+        return at + size
+
+    def add_byte(self, at: int, byte: int) -> int:
+        """Write one byte."""
+        if at >= self.limit:
+            self.is_odd = True
+            return at
+        store_u8(self.data, at, byte)
+        return at + 1
+
+    def add_text(self, at: int, text: Any) -> int:
+        """Copy a text that may stand between separators; any other makes the record odd."""
+        if type(text) is str:
+            source = utf8_of(text)
+            if source.size >= 0 and not has_separator(source):
+                return self.add_bytes(at, source, 0, source.size)
+        self.is_odd = True
+        return at
+
+    def add_name(self, at: int, start: int, name: bytes) -> int:
+        """Begin a property: its name between separators, of which the first one needs none."""
+        source = bytes_inside(name)
+        is_first = 1 if at == start else 0
+        return self.add_bytes(at, source, is_first, source.size - is_first)
+
+    def add_value(self, at: int, start: int, name: bytes, value: Any) -> int:
+        """Add a property that stands in a field of its own; none where there is no value."""
+        if value is None or (type(value) is str and not value):
+            return at
+        return self.add_text(self.add_name(at, start, name), value)
+
+    def add_keys(self, at: int, start: int, keys: tuple[Any, ...]) -> int:
+        """Add several keys, none of them empty or with a blank in it."""
+        if not keys:
+            return at
+        at = self.add_name(at, start, _KEYS)
+        is_first = True
+        for key in keys:
+            if not is_first:
+                at = self.add_byte(at, 0x20)
+            is_first = False
+            stop = self.add_text(at, key)
+            if stop == at or find_byte(self.data, at, stop, 0x20) < stop:
+                self.is_odd = True
+            at = stop
+        return at
+
+    def add_further(self, at: int, properties: dict[Any, Any]) -> int:
+        """Add properties without fields of their own; they come before all others."""
+        start = at
+        for name, value in properties.items():
+            if at > start:
+                at = self.add_byte(at, 2)
+            stop = self.add_text(at, name)
+            if type(name) is not str or stop == at or name in _SPECIAL:
+                self.is_odd = True
+            at = self.add_text(self.add_byte(stop, 1), value)
+        return at
+
+    def end_properties(self, start: int, stop: int) -> bool:
+        """Write how long the properties are; False where they cannot be stored as they are."""
+        size = stop - start
+        if self.is_odd or size > 32767 or (size > 0 and load_u8(self.data, stop - 1) == 0):
+            return False
+        store_i16(self.data, start - 2, size)
+        return True
+
+    # --- records --------------------------------------------------------------------------------
+
+    def write(self, counter: QueueCounter, records: Sequence[Record], now_ms: int) -> int:
+        """Write records after the end, which stays; return where they end in the file."""
+        if counter is None or None in records:
+            raise TypeError("records of one queue are written, nothing else")
+        at = self.position
+        number = counter.next_offset
+        for record in records:
+            size = self.size_of(record, counter)
+            if size > self.limit - at or len(counter.topic) > 127:
+                raise ValueError(f"no room for {size} bytes at {at} of {self.limit}")
+            places = 1 if record.takes_a_place else 0
+            body = bytes_inside(record.body)
+            start = self.write_head(record, body, counter, at, number * places, now_ms)
+            properties = bytes_inside(record.properties)
+            self.is_odd = False
+            stop = self.add_bytes(start, properties, 0, properties.size)
+            store_i16(self.data, start - 2, stop - start)
+            number += places
+            at = stop
+        end = at
+        at = self.position
+        for record in records:
+            size = self.size_of(record, counter)
+            store_i32(self.data, at, size)
+            at += size
+        return int(end)
+
+    def publish(self, counter: QueueCounter, count: int, stop: int, now: int) -> None:
+        """Move the end, with all that follows from that, after records that were written."""
+        written = stop
+        size = stop - self.position
+        counter.next_offset += count
+        counter.stored_bytes += size
+        self.position = stop
+        self.last_store_timestamp_ms = now
+        # The file must know before anybody hears of the new end.
+        set_slot(self.file, self.position_slot, written)
+        self.max_offset = self.base + stop

@@ -1,0 +1,476 @@
+"""Puts that nobody would refuse: from messages to records after the log's end in one call.
+
+A message is written straight from its fields into the mapping: its properties are checked while
+they are copied. What that finds odd (a text with a separator, a number of another class, a queue
+that got no message yet, no room in the file) it leaves, with nothing changed, to the writer, which
+looks closer: that says what is wrong, or makes a `Record` of it for `CommitLog.append`. Nothing is
+refused here.
+
+Law: every field of a message is read once. Compiled, no Python runs from the first look at the
+log's end to its move, so nobody is in between. Interpreted, anybody may be: all is left to the
+writer then, which takes the append lock.
+
+Sources: CommitLog.DefaultAppendMessageCallback.doAppend, MessageExtEncoder.encode and
+MessageDecoder.messageProperties2String of 4.9.8 (spec B3.5, B3.6, F3, F15).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+try:
+    import cython
+except ImportError:
+    from rocketstore.native import no_cython as cython
+
+if not cython.compiled:
+    from rocketstore.native.log_end import LogEnd, QueueCounter, Record, hosted
+    from rocketstore.native.view import (
+        Bytes,
+        bytes_inside,
+        clear_bytes,
+        find_byte,
+        in_slot,
+        is_number,
+        load_i16,
+        load_i32,
+        load_i64,
+        load_u8,
+        monotonic_ns,
+        part_of,
+        room_of,
+        slot_named,
+        store_i16,
+        store_i32,
+        system_ms,
+    )
+    from rocketstore.native.walk import hold_names
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+# The name DELAY with what ends it, and the start of INNER_MULTI_DISPATCH, as loads see them.
+_DELA = int.from_bytes(b"DELA", "big")
+_Y_END = int.from_bytes(b"Y\x01", "big")
+_INNER_MU = int.from_bytes(b"INNER_MU", "big")
+_KEYS, _UNIQ_KEY, _TAGS = b"\x02KEYS\x01", b"\x02UNIQ_KEY\x01", b"\x02TAGS\x01"
+_WAIT = b"WAIT\x01"
+
+
+def may_be_special(source: Bytes, at: int, size: int) -> bool:
+    """Return whether a property that begins like DELAY or INNER_MULTI_DISPATCH is in a block."""
+    end = at + size
+    while end - at >= 6:
+        if load_i32(source, at) == _DELA and load_i16(source, at + 4) == _Y_END:
+            return True
+        if end - at >= 8 and load_i64(source, at) == _INNER_MU:
+            return True
+        at = find_byte(source, at, end, 2) + 1
+    return False
+
+
+class PlainPuts:
+    """Puts that nobody would refuse, each in one call; None where a put has to be looked at closer.
+
+    Parameters
+    ----------
+    counters, born_hosts
+        Queues by topic and queue id, hosts by their text; others are left to the writer.
+    flags, statistics
+        Why puts are not taken at the moment; who learns of a put that took long.
+    clock
+        The time in ms; None is the system's clock.
+    waits
+        Whether a put of this store ends with a wait, which is the writer's.
+    """
+
+    def __init__(
+        self,
+        end: LogEnd,
+        *,
+        counters: dict[tuple[str, int], QueueCounter],
+        born_hosts: dict[str, bytes],
+        flags: Any,
+        statistics: Any,
+        message_type: type,
+        prepared_type: type,
+        result_type: Callable[..., Any],
+        done: Any,
+        longest_body: int,
+        clock: Callable[[], int] | None,
+        waits: bool,
+    ) -> None:
+        self.end = end
+        self.counters = counters
+        self.born_hosts = born_hosts
+        self.flags = flags
+        self.statistics = statistics
+        self.message_type = message_type
+        self.prepared_type = prepared_type
+        self.result_type = result_type
+        self.done = done
+        self.longest_body = longest_body
+        self.clock = clock
+        self.waits = waits
+        self.is_open = cython.compiled
+        self.record = Record(b"", b"", bytes(8))
+        self.bits_slot = slot_named(type(flags), "bits")
+        self.topic = slot_named(message_type, "topic")
+        self.body = slot_named(message_type, "body")
+        self.tags = slot_named(message_type, "tags")
+        self.keys = slot_named(message_type, "keys")
+        self.properties = slot_named(message_type, "properties")
+        self.unique_key = slot_named(message_type, "unique_key")
+        self.flag = slot_named(message_type, "flag")
+        self.sys_flag = slot_named(message_type, "sys_flag")
+        self.born_timestamp_ms = slot_named(message_type, "born_timestamp_ms")
+        self.born_host = slot_named(message_type, "born_host")
+        self.reconsume_times = slot_named(message_type, "reconsume_times")
+        self.prepared_offset = slot_named(message_type, "prepared_transaction_offset")
+        self.wait_flush = slot_named(message_type, "wait_flush")
+        self.prepared_topic = slot_named(prepared_type, "topic")
+        self.prepared_record = slot_named(prepared_type, "record")
+        self.prepared_wait_flush = slot_named(prepared_type, "wait_flush")
+
+    # --- where to, and when: what may run Python ------------------------------------------------
+
+    def now_ms(self) -> int:
+        """Return the time."""
+        return system_ms() if self.clock is None else self.clock()
+
+    def counter_of(self, topic: Any, queue_id: Any) -> QueueCounter | None:
+        """Return the counter of a queue that got a message before."""
+        if type(topic) is not str or type(queue_id) is not int:
+            return None
+        return self.counters.get((topic, queue_id))
+
+    def host_of(self, host: Any) -> bytes | None:
+        """Return a born host that is known."""
+        return self.born_hosts.get(host) if type(host) is str else None
+
+    # --- the log's end: no Python runs from here to `publish` -----------------------------------
+
+    def is_ready(self, now: int) -> bool:
+        """Return whether puts are taken, the append lock is free, and no clock went back."""
+        end = self.end
+        return (
+            self.is_open
+            and not end.is_busy
+            and end.locked_since_ms == 0
+            and end.limit > 0
+            and now >= end.last_store_timestamp_ms
+            and not in_slot(self.flags, self.bits_slot)
+        )
+
+    def undo(self, stop: int) -> None:
+        """Take back what was written of a put that is odd."""
+        end = self.end
+        clear_bytes(end.data, end.position, stop)
+
+    def write_message(
+        self, message: Any, counter: QueueCounter, host: bytes, at: int, number: int, now: int
+    ) -> int:
+        """Write a message without its length; return where it ends, odd or not."""
+        end = self.end
+        end.is_odd = True
+        body = in_slot(message, self.body)
+        flag = in_slot(message, self.flag)
+        sys_flag = in_slot(message, self.sys_flag)
+        born = in_slot(message, self.born_timestamp_ms)
+        reconsume_times = in_slot(message, self.reconsume_times)
+        prepared_offset = in_slot(message, self.prepared_offset)
+        if not (
+            type(body) is bytes
+            and len(body) <= self.longest_body
+            and is_number(flag, 32)
+            and is_number(sys_flag, 32)
+            and (born is None or is_number(born, 64))
+            and is_number(reconsume_times, 32)
+            and is_number(prepared_offset, 64)
+        ):
+            return at
+        record = self.record
+        record.born_host = host
+        record.flag = flag
+        record.sys_flag = sys_flag
+        record.is_born_now = born is None
+        record.born = 0 if born is None else born
+        record.reconsume_times = reconsume_times
+        record.prepared_offset = prepared_offset
+        if record.sys_flag < 0 or record.sys_flag & 0xC:
+            return at
+        record.sys_flag = hosted(record.sys_flag, len(host))
+        start = end.write_head(record, bytes_inside(body), counter, at, number, now)
+        if start < 0:
+            return at
+        end.is_odd = False
+        stop = self.write_properties(message, start)
+        if not end.end_properties(start, stop):
+            end.is_odd = True
+        return stop
+
+    def write_properties(self, message: Any, start: int) -> int:
+        """Write the properties of a message; return where they end."""
+        end = self.end
+        at = start
+        properties = in_slot(message, self.properties)
+        keys = in_slot(message, self.keys)
+        if type(properties) is not dict:
+            end.is_odd = True
+        elif properties:
+            at = end.add_further(at, properties)
+        if type(keys) is tuple:
+            at = end.add_keys(at, start, keys)
+        else:
+            at = end.add_value(at, start, _KEYS, keys)
+        at = end.add_value(at, start, _UNIQ_KEY, in_slot(message, self.unique_key))
+        return end.add_value(at, start, _TAGS, in_slot(message, self.tags))
+
+    def put_one(self, counter: QueueCounter, stop: int, now: int, began_ns: int) -> Any:
+        """Publish the record that was written; return the result of its put."""
+        end = self.end
+        position = end.position
+        number = counter.next_offset
+        size = stop - position
+        store_i32(end.data, position, size)
+        end.publish(counter, 1, stop, now)
+        if not self.waits:
+            self.note_time(began_ns, 1)
+        return self.result_type(self.done, end.base + position, number, size, now, end.store_host)
+
+    def note_time(self, began_ns: int, count: int) -> None:
+        """Count a put that took a millisecond or more."""
+        elapsed_ns = monotonic_ns() - began_ns
+        if elapsed_ns >= 1_000_000:
+            self.statistics.note_slow_put(elapsed_ns // 1_000_000, count)
+
+    # --- puts -----------------------------------------------------------------------------------
+
+    def put_message(self, message: Any, queue_id: Any = 0) -> Any:
+        """Store a message; see `MessageStore.put`."""
+        began_ns = monotonic_ns()
+        if type(message) is not self.message_type:
+            return None
+        now = self.now_ms()
+        counter = self.counter_of(in_slot(message, self.topic), queue_id)
+        host = self.host_of(in_slot(message, self.born_host))
+        if counter is None or host is None:
+            return None
+        if self.waits and in_slot(message, self.wait_flush) is not True:
+            return None
+        if not self.is_ready(now):
+            return None
+        end = self.end
+        stop = self.write_message(message, counter, host, end.position, counter.next_offset, now)
+        if end.is_odd:
+            self.undo(stop)
+            return None
+        return self.put_one(counter, stop, now, began_ns)
+
+    def put_prepared(self, prepared: Any, body: Any = None, queue_id: Any = 0) -> Any:
+        """Store a prepared message; see `MessageStore.put_prepared`."""
+        began_ns = monotonic_ns()
+        if type(prepared) is not self.prepared_type:
+            return None
+        now = self.now_ms()
+        counter = self.counter_of(in_slot(prepared, self.prepared_topic), queue_id)
+        held = in_slot(prepared, self.prepared_record)
+        if counter is None or type(held) is not Record:
+            return None
+        record = held
+        if self.waits and in_slot(prepared, self.prepared_wait_flush) is not True:
+            return None
+        if body is None:
+            body = record.body
+        if type(body) is not bytes or len(body) > self.longest_body:
+            return None
+        block = bytes_inside(record.properties)
+        if block.size > 32767 or not self.is_ready(now):
+            return None
+        end = self.end
+        content = bytes_inside(body)
+        start = end.write_head(record, content, counter, end.position, counter.next_offset, now)
+        if start < 0:
+            return None
+        end.is_odd = False
+        stop = end.add_bytes(start, block, 0, block.size)
+        if end.is_odd:
+            self.undo(start)
+            return None
+        store_i16(end.data, start - 2, block.size)
+        return self.put_one(counter, stop, now, began_ns)
+
+    def put_messages(self, messages: Any, queue_id: Any, longest: int) -> Any:
+        """Store messages of one topic and host, together no longer than a client may send."""
+        began_ns = monotonic_ns()
+        now = self.now_ms()
+        if (type(messages) is not list and type(messages) is not tuple) or not messages:
+            return None
+        first = messages[0]
+        if type(first) is not self.message_type:
+            return None
+        topic = in_slot(first, self.topic)
+        born_host = in_slot(first, self.born_host)
+        counter = self.counter_of(topic, queue_id)
+        host = self.host_of(born_host)
+        sizes = bytearray(4 * len(messages))
+        if counter is None or host is None or not self.is_ready(now):
+            return None
+        end = self.end
+        at = end.position
+        number = counter.next_offset
+        # What a client's batch would hold of each message besides body and properties.
+        spared = 75 + len(host) + len(end.store_host) + len(counter.topic) - 22
+        payload = 0
+        count = 0
+        room = room_of(sizes)
+        for message in messages:
+            if 4 * count == room.size or not (
+                type(message) is self.message_type
+                and is_same(in_slot(message, self.topic), topic)
+                and is_same(in_slot(message, self.born_host), born_host)
+                and in_slot(message, self.wait_flush) is True
+            ):
+                self.undo(at)
+                return None
+            stop = self.write_message(message, counter, host, at, number + count, now)
+            payload += stop - at - spared
+            if end.is_odd or payload > longest:
+                self.undo(stop)
+                return None
+            store_i32(room, 4 * count, stop - at)
+            at = stop
+            count += 1
+        return self.put_all(counter, sizes, count, now, began_ns)
+
+    def put_encoded(
+        self,
+        batch: Any,
+        more: Any,
+        topic: Any,
+        queue_id: Any,
+        *,
+        sys_flag: Any = 0,
+        born_timestamp_ms: Any = None,
+        born_host: Any = "",
+        reconsume_times: Any = 0,
+    ) -> Any:
+        """Store a batch as a client encodes it; `more` follows the properties of each message."""
+        began_ns = monotonic_ns()
+        now = self.now_ms()
+        counter = self.counter_of(topic, queue_id)
+        host = self.host_of(born_host)
+        if (
+            counter is None
+            or host is None
+            or type(batch) is not bytes
+            or type(more) is not bytes
+            or not is_number(sys_flag, 32)
+            or sys_flag < 0
+            or sys_flag & 0xC
+            or not (born_timestamp_ms is None or is_number(born_timestamp_ms, 64))
+            or not is_number(reconsume_times, 32)
+        ):
+            return None
+        added = bytes_inside(more)
+        if more and not (
+            more.isascii()
+            and b"\x01" in more
+            and load_u8(added, added.size - 1) != 0
+            and not may_be_special(added, 0, added.size)
+            and _WAIT not in more
+        ):
+            return None
+        sizes = bytearray(4 * (len(batch) // 22))
+        if not self.is_ready(now):
+            return None
+        record = self.record
+        record.born_host = host
+        record.sys_flag = hosted(sys_flag, len(host))
+        record.is_born_now = born_timestamp_ms is None
+        record.born = 0 if born_timestamp_ms is None else born_timestamp_ms
+        record.reconsume_times = reconsume_times
+        record.prepared_offset = 0
+        return self.put_parts(counter, batch, added, sizes, now, began_ns)
+
+    def put_parts(
+        self,
+        counter: QueueCounter,
+        batch: bytes,
+        more: Bytes,
+        sizes: bytearray,
+        now: int,
+        began_ns: int,
+    ) -> Any:
+        """Store the messages of a client's batch, which have all else from `self.record`."""
+        end = self.end
+        record = self.record
+        source = bytes_inside(batch)
+        room = room_of(sizes)
+        at = end.position
+        number = counter.next_offset
+        count = 0
+        begin = 0
+        while begin < source.size:
+            # Total size, magic and CRC of a message are not looked at, as in 4.9.
+            left = source.size - begin - 22
+            body_size = load_i32(source, begin + 16) if left >= 0 else -1
+            if body_size < 0 or body_size > left or body_size > self.longest_body:
+                break
+            block_at = begin + 22 + body_size
+            size = load_i16(source, block_at - 2)
+            if size < 0 or size > left - body_size or may_be_special(source, block_at, size):
+                break
+            if size > 0 and (
+                load_u8(source, block_at + size - 1) == 0
+                or not hold_names(source, block_at, block_at + size)
+            ):
+                break
+            record.flag = load_i32(source, begin + 12)
+            body = part_of(source, begin + 20, body_size)
+            start = end.write_head(record, body, counter, at, number + count, now)
+            if start < 0:
+                break
+            end.is_odd = False
+            stop = end.add_bytes(start, source, block_at, size)
+            if more.size > 0:
+                if size > 0 and load_u8(source, block_at + size - 1) != 2:
+                    stop = end.add_byte(stop, 2)
+                stop = end.add_bytes(stop, more, 0, more.size)
+            if not end.end_properties(start, stop):
+                at = stop
+                break
+            store_i32(room, 4 * count, stop - at)
+            at = stop
+            begin = block_at + size
+            count += 1
+        if begin < source.size or count == 0:
+            self.undo(at)
+            return None
+        return self.put_all(counter, sizes, count, now, began_ns)
+
+    def put_all(
+        self, counter: QueueCounter, sizes: bytearray, count: int, now: int, began_ns: int
+    ) -> Any:
+        """Publish the records that were written; return the result of their put."""
+        end = self.end
+        position = end.position
+        number = counter.next_offset
+        room = room_of(sizes)
+        at = position
+        for each in range(count):
+            size = load_i32(room, 4 * each)
+            store_i32(end.data, at, size)
+            at += size
+        end.publish(counter, count, at, now)
+        if not self.waits:
+            self.note_time(began_ns, count)
+        return self.result_type(
+            self.done, end.base + position, number, at - position, now, end.store_host, count,
+            None, bytes(sizes[: 4 * count]) if count > 1 else b"",
+        )  # fmt: skip
+
+
+def is_same(one: Any, other: Any) -> bool:
+    """Return whether two objects are the same text, of no class of its own."""
+    return one is other or (type(one) is str and type(other) is str and one == other)
