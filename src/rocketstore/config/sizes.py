@@ -213,5 +213,6 @@ def _learn_index(seen: FileObservation) -> tuple[int, int]:
             f"slots and items of {seen.path} cannot be learnt from its {seen.size_bytes} bytes, "
             "because they are not 1 : 4",
             key="maxHashSlotNum",
-            hint=f"{error.hint}; if the file was cut short, repair the store",
+            hint=f"{error.hint}; if the file was cut, move it out of index/: repair makes the index "
+            "again from the log",
         ) from error

@@ -168,14 +168,13 @@ def _tail(audit: StoreAudit) -> list[ByteRange]:
 def plan_queue(queue: AuditedQueue, *, keeps_places: bool = True) -> QueuePlan | None:
     """Decide what one queue needs; None when it is as it should be."""
     write = runs.pairs(queue.truly_missing)
-    missing = _Ranges(write)
     fill: list[tuple[int, int]] = []
     keep, cut_from = _end_of_queue(
         [run for run in queue.unbacked if run.is_tail], keeps_places=keeps_places
     )
     for run in queue.unbacked:
         if run.kind in _FILLED_KINDS and not run.is_tail:
-            fill += missing.left_of(run.start, run.stop)
+            fill += runs.pairs(runs.gaps(queue.truly_missing, run.start, run.stop))
     if not (write or fill or keep is not None or cut_from is not None):
         return None
     return QueuePlan(queue.key, write, fill, keep, cut_from)
@@ -194,24 +193,6 @@ def _end_of_queue(
     is_kept = all(run.kind is UnbackedKind.KEPT for run in tail if run.start < kept_stop)
     keep = None if is_kept else (start, kept_stop)
     return keep, kept_stop if kept_stop < tail[-1].stop else None
-
-
-class _Ranges:
-    def __init__(self, ranges: list[tuple[int, int]]) -> None:
-        self._ranges = ranges
-
-    def left_of(self, start: int, stop: int) -> list[tuple[int, int]]:
-        """Return the parts of [start, stop) that the ranges leave over."""
-        left = []
-        for begin, end in self._ranges:
-            if end <= start or begin >= stop:
-                continue
-            if begin > start:
-                left.append((start, begin))
-            start = max(start, end)
-        if start < stop:
-            left.append((start, stop))
-        return left
 
 
 def _count(ranges: list[tuple[int, int]]) -> int:

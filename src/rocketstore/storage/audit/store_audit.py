@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 
 from rocketstore.config import (
-    FileObservation,
     ObservedSizes,
     StoreConfig,
     StoreSizes,
@@ -35,7 +34,6 @@ from rocketstore.storage.audit.index_audit import IndexAudit
 from rocketstore.storage.audit.queue_audit import QueueAudit
 from rocketstore.storage.files.pread_files import PreadFiles
 from rocketstore.storage.files.written import data_extents
-from rocketstore.storage.index.layout_evidence import believable_index_file
 from rocketstore.storage.layout import StoreLayout
 from rocketstore.storage.recovery.log_survey import chain_records, survey_log
 from rocketstore.storage.system_errors import system_errors
@@ -222,15 +220,9 @@ def find_places(root: Path, config: StoreConfig) -> StorePlaces:
         consume_queue=None
         if config.mapped_file_size_consume_queue
         else commonest(_lengths(queues), ENTRY_SIZE_BYTES),
-        index_file=None if has_layout else _index_file(config, index),
+        index_file=None if has_layout else commonest(_lengths(index)),
     )
     return StorePlaces(layout, resolve_sizes(config, observed))
-
-
-def _index_file(config: StoreConfig, paths: list[Path]) -> FileObservation | None:
-    seen = commonest(_lengths(paths))
-    is_unset = config.max_hash_slot_num is None and config.max_index_num is None
-    return believable_index_file(seen) if is_unset else seen
 
 
 def _lengths(paths: Iterable[Path]) -> Iterator[tuple[Path, int]]:

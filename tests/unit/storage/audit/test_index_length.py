@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import random
 from typing import TYPE_CHECKING
 
 import pytest
 
-from rocketstore.config import FileObservation, StoreConfig
+from rocketstore.config import StoreConfig
 from rocketstore.errors import ConfigError
 from rocketstore.storage.audit.repair import repair_store
 from rocketstore.storage.audit.verify import verify_store
-from rocketstore.storage.index.layout_evidence import believable_index_file
 from rocketstore.storage.store import MessageStore
 from support.small_store import START_MS, Clock, messages, put_all
 
@@ -37,17 +35,19 @@ def store_with_index(root: Path, slots: int, items: int) -> Path:
     return path
 
 
-@pytest.mark.parametrize(
-    "length", [40 + 4 * SLOTS + 20 * 40, 40 + 4 * SLOTS + 333, USED_END + 7, 8_201]
-)
-def test_a_sole_index_file_that_was_cut_is_a_finding_and_repair_makes_it_anew(
+CUT = [40 + 4 * SLOTS + 20 * 40, 40 + 4 * SLOTS + 333, USED_END + 7, 8_201]
+
+
+@pytest.mark.parametrize("length", CUT)
+def test_a_sole_index_file_that_was_cut_is_a_finding_and_repair_makes_it_again(
     length: int, tmp_path: Path
 ) -> None:
     path = store_with_index(tmp_path, SLOTS, ITEMS)
     path.write_bytes(path.read_bytes()[:length])
-    found = {finding.kind for finding in verify_store(tmp_path, now_ms=NOW_MS).findings}
+    config = StoreConfig(max_hash_slot_num=SLOTS, max_index_num=ITEMS)
+    found = {finding.kind for finding in verify_store(tmp_path, config, now_ms=NOW_MS).findings}
     assert "index-length" in found
-    repaired = repair_store(tmp_path, now_ms=NOW_MS)
+    repaired = repair_store(tmp_path, config=config, now_ms=NOW_MS)
     assert repaired.remaining == []
     (path,) = (tmp_path / "index").iterdir()
     assert path.stat().st_size == 40 + 4 * SLOTS + 20 * ITEMS
@@ -55,33 +55,19 @@ def test_a_sole_index_file_that_was_cut_is_a_finding_and_repair_makes_it_anew(
         assert len(store.find("Topic1", key="key-59")) == 1
 
 
-@pytest.mark.parametrize("content", [b"", bytes(3000), b"\xff" * 500, b"x" * 39])
-def test_an_index_file_that_tells_nothing_counts_for_nothing(
-    content: bytes, tmp_path: Path
+@pytest.mark.parametrize("length", CUT)
+def test_what_is_left_of_a_sole_index_file_does_not_tell_its_settings(
+    length: int, tmp_path: Path
 ) -> None:
-    path = tmp_path / "20231114221320000"
-    path.write_bytes(content)
-    assert believable_index_file(FileObservation(path, len(content))) is None
+    path = store_with_index(tmp_path, SLOTS, ITEMS)
+    path.write_bytes(path.read_bytes()[:length])
+    with pytest.raises(ConfigError, match=r"move it out of index/"):
+        verify_store(tmp_path, now_ms=NOW_MS)
 
 
 def test_a_whole_index_file_of_another_ratio_needs_its_settings(tmp_path: Path) -> None:
-    path = store_with_index(tmp_path, 103, 317)
+    store_with_index(tmp_path, 103, 317)
     with pytest.raises(ConfigError, match=r"--set maxHashSlotNum"):
         verify_store(tmp_path, now_ms=NOW_MS)
     config = StoreConfig(max_hash_slot_num=103, max_index_num=317)
     assert verify_store(tmp_path, config, now_ms=NOW_MS).findings == []
-    seen = FileObservation(path, path.stat().st_size)
-    assert believable_index_file(seen) == seen
-
-
-def test_random_bytes_never_make_a_layout_or_an_error(tmp_path: Path) -> None:
-    path = store_with_index(tmp_path, SLOTS, ITEMS)
-    content = path.read_bytes()[:5_001]
-    chance = random.Random(5)
-    for _ in range(200):
-        broken = bytearray(content)
-        for _ in range(chance.randint(1, 30)):
-            broken[chance.randrange(len(broken))] = chance.randrange(256)
-        path.write_bytes(broken)
-        told = believable_index_file(FileObservation(path, len(broken)))
-        assert told is None or told.size_bytes in {8_440, len(broken)}
