@@ -213,6 +213,5 @@ def _learn_index(seen: FileObservation) -> tuple[int, int]:
             f"slots and items of {seen.path} cannot be learnt from its {seen.size_bytes} bytes, "
             "because they are not 1 : 4",
             key="maxHashSlotNum",
-            hint=f"{error.hint}; if the file was cut, move it out of index/: repair makes the index "
-            "again from the log",
+            hint=f"{error.hint}; if it was cut, move it out of index/: repair makes it again",
         ) from error
