@@ -124,12 +124,7 @@ class Permit:
     def hand_over(self, following: Permit | None, timeout_ns: int) -> bool:
         """Give another its permit and take the own one; False when that did not come in time.
 
-        Parameters
-        ----------
-        following
-            None wakes nobody.
-        timeout_ns
-            -1 waits as long as it takes.
+        A `following` of None wakes nobody, a time of -1 is as long as it takes.
         """
         own = self.lock
         other = NO_LOCK
@@ -185,10 +180,7 @@ class SyncGroup:
     def wait(self, offset: int, timeout_s: float) -> bool:
         """Wait until all before `offset` is on the disk, and let the next go on meanwhile.
 
-        Returns
-        -------
-        bool
-            False when nobody can say so: the time is over, or the group is closed.
+        False when nobody can say so: the time is over, or the group is closed.
         """
         until = now_ns() + int(max(0.0, min(timeout_s, 1e9)) * 1e9)
         while self.flushed_offset < offset:
@@ -262,12 +254,12 @@ class SyncGroup:
         _release(self._served)
 
     def gather(self, sync_s: float) -> bool:
-        """Let go of those who were served, and wait until somebody waits: all of them, if they may.
+        """Let go of those who were served, and wait until all of them wait again, if they may.
 
         Parameters
         ----------
         sync_s
-            What the last sync took.
+            What the last sync took; as long as half of it may be waited.
 
         Returns
         -------
@@ -281,7 +273,7 @@ class SyncGroup:
         self._rest(int(timeout_s * 1e9))
 
     def sync_rounds(self, sync: Any, limit: int, longest_s: float) -> float | None:
-        """Sync for all who wait and gather them again, for a while.
+        """Sync for all who wait and gather them again, until somebody asks or the time is over.
 
         Parameters
         ----------
@@ -289,8 +281,6 @@ class SyncGroup:
             The descriptor of the file in which all wait for their bytes, or a call that syncs it.
         limit
             Offset of the file's end; where somebody waits for more, nothing is done.
-        longest_s
-            No round begins later than that, nor after somebody asked.
 
         Returns
         -------
@@ -300,7 +290,7 @@ class SyncGroup:
         Raises
         ------
         OSError
-            A sync failed; whom it was for waits until the group is closed.
+            A sync failed; those it was for wait until the group is closed.
         """
         until = now_ns() + int(longest_s * 1e9)
         descriptor = sync if isinstance(sync, int) else -1

@@ -30,15 +30,7 @@ if TYPE_CHECKING:
 
 
 class StoreCheckpoint:
-    """The file ``checkpoint``, read once and rewritten in place.
-
-    Parameters
-    ----------
-    path
-        Where it is; it need not exist.
-    disk
-        How it is written.
-    """
+    """The file ``checkpoint``, read once and rewritten in place."""
 
     def __init__(self, path: Path, *, disk: Disk) -> None:
         self.path = path

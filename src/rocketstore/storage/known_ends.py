@@ -161,19 +161,7 @@ def forget_known_ends(root: Path, *, keep_queues: bool, disk: Disk) -> None:
 
 
 class KnownEndsWriter:
-    """Keeps the file of an open store.
-
-    Parameters
-    ----------
-    root
-        Of the store.
-    queues, index
-        What it tells about.
-    dispatched_offset
-        Returns the physical offset up to which everything is dispatched.
-    disk
-        How it is written.
-    """
+    """Keeps the file of an open store."""
 
     def __init__(
         self,

@@ -55,17 +55,7 @@ class ScrubCounts(NamedTuple):
 
 
 class Scrubber:
-    """Checks the cold files of a log, some bytes a turn.
-
-    Parameters
-    ----------
-    files
-        The log; its last file is never looked at.
-    bytes_per_turn
-        What one turn checks, apart from the batch that it is in.
-    durable_offset
-        Tells up to which physical offset the log is on the disk; later bytes are not cold.
-    """
+    """Checks the cold files of a log, some bytes a turn."""
 
     def __init__(
         self,

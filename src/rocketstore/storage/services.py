@@ -51,13 +51,6 @@ _log: Final = get_logger(__name__)
 class StoreServices:
     """The working parts of an open store.
 
-    Parameters
-    ----------
-    parts
-        The store, recovered.
-    threads
-        False runs nothing in the background.
-
     Attributes
     ----------
     is_stopped

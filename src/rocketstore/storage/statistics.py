@@ -68,15 +68,7 @@ class _Sample(NamedTuple):
 
 
 class StoreStatistics:
-    """Counters of one open store.
-
-    Parameters
-    ----------
-    clock
-        The time in ms.
-    put_totals
-        Asked for (topic, totals) of every queue.
-    """
+    """Counters of one open store."""
 
     def __init__(
         self,

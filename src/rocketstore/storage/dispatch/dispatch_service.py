@@ -64,19 +64,7 @@ _WELL: Final = DispatchHealth()
 
 
 class DispatchService:
-    """Runs a `Dispatcher` in a thread.
-
-    Parameters
-    ----------
-    dispatcher
-        What runs; nobody else may call its ``run_once`` meanwhile.
-    clock
-        Returns the time in ms.
-    log
-        Whose appends ring; without it, every pause is timed.
-    on_health
-        Called on the thread when trouble begins and when it is over.
-    """
+    """Runs a `Dispatcher` in a thread."""
 
     def __init__(
         self,

@@ -48,19 +48,6 @@ _log: Final = get_logger(__name__)
 class Preallocator:
     """Makes files in a thread of its own.
 
-    Parameters
-    ----------
-    place
-        Directory of the file that begins at an offset.
-    file_size
-        Bytes of each file.
-    disk
-        How files are made.
-    warm_up
-        What is done to a new file; None leaves it cold.
-    files_ahead
-        How many files are kept ready; 0 makes each when it is asked for.
-
     Attributes
     ----------
     is_in_use

@@ -31,17 +31,7 @@ _log: Final = get_logger(__name__)
 
 
 class WarmUp:
-    """How new files are warmed.
-
-    Parameters
-    ----------
-    flush_every_pages
-        ``flushLeastPagesWhenWarmMapedFile``: pages between two flushes.
-    flush
-        Whether to flush at all; 4.9 does so with SYNC_FLUSH only.
-    lock
-        Whether to keep the pages out of swap.
-    """
+    """How new files are warmed."""
 
     def __init__(self, *, flush_every_pages: int, flush: bool, lock: bool = True) -> None:
         self._piece_bytes = flush_every_pages * OS_PAGE_SIZE_BYTES

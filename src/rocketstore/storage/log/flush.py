@@ -42,19 +42,6 @@ _log: Final = get_logger(__name__)
 class CommitLogFlusher:
     """Flushes a CommitLog, on demand and in the background.
 
-    Parameters
-    ----------
-    log
-        What is flushed.
-    checkpoint
-        Learns the store time up to which the log is durable.
-    config
-        Flush mode and intervals.
-    clock
-        The time in ms.
-    on_failure
-        Called once, with the error, when a sync failed.
-
     Attributes
     ----------
     failure
@@ -94,15 +81,8 @@ class CommitLogFlusher:
     def flush(self, least_pages: int = 0) -> int:
         """Flush what is written; return the flushed offset.
 
-        Parameters
-        ----------
-        least_pages
-            Leave fewer dirty pages than that in the last file alone; 0 flushes every byte.
-
-        Raises
-        ------
-        FlushFailedError
-            This sync failed, or an earlier one did.
+        Fewer dirty pages than `least_pages` are left alone in the last file. `FlushFailedError`
+        says that this sync failed, or an earlier one did.
         """
         return self._flush(least_pages, serves=False)
 
@@ -207,10 +187,7 @@ class CommitLogFlusher:
     def wait_flushed(self, offset: int, timeout_s: float) -> bool:
         """Wait until all bytes before `offset` are durable; False when that takes too long.
 
-        Raises
-        ------
-        FlushFailedError
-            A sync failed before that.
+        `FlushFailedError` says that a sync failed before that.
         """
         log = self._log
         deadline = None
@@ -239,13 +216,7 @@ class CommitLogFlusher:
         self.thread.start()
 
     def close(self) -> None:
-        """Stop the thread and flush what is left.
-
-        Raises
-        ------
-        FlushFailedError
-            Not everything is on the disk.
-        """
+        """Stop the thread and flush what is left; raises `FlushFailedError`."""
         self.thread.stop()
         try:
             self.flush()
@@ -289,12 +260,7 @@ class CommitLogFlusher:
         return True
 
     def run_once(self, now_ms: int) -> int:
-        """Do one turn of the asynchronous flush; return the flushed offset.
-
-        Notes
-        -----
-        Source: CommitLog.FlushRealTimeService.run.
-        """
+        """Do one turn of the asynchronous flush (CommitLog.FlushRealTimeService.run)."""
         return self.flush(self._least_pages(now_ms))
 
     def _least_pages(self, now_ms: int) -> int:

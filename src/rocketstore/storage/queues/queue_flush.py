@@ -28,23 +28,7 @@ if TYPE_CHECKING:
 
 
 class QueueFlusher:
-    """Flushes queues and index; `run_once` is called at the interval of the settings.
-
-    Parameters
-    ----------
-    table, index
-        What is flushed.
-    checkpoint
-        Learns how far it is durable.
-    dispatched_timestamp
-        Returns the store time of the newest record dispatched.
-    config
-        Pages and intervals.
-    clock
-        Returns the time in ms.
-    known_ends
-        Writes down how far queues and index are; before the checkpoint promises it.
-    """
+    """Flushes queues and index; `run_once` is called at the interval of the settings."""
 
     def __init__(  # noqa: PLR0913 - by name, all but two
         self,
@@ -74,13 +58,7 @@ class QueueFlusher:
         return self._table.is_flush_broken or self._index.is_flush_broken
 
     def run_once(self) -> bool:
-        """Do one turn; return whether it was a thorough one.
-
-        Raises
-        ------
-        FlushFailedError, OSError
-            A sync failed; the checkpoint does not move any more.
-        """
+        """Do one turn; return whether it was a thorough one. As `flush_all`, it may raise."""
         now_ms = self._clock()
         if now_ms < self._last_thorough_ms + self._thorough_interval_ms:
             with self._flushing:
