@@ -36,9 +36,7 @@ SPARK: Final = (4, 3)
 TESTED: Final = (("pyspark", SPARK, (4, 4)), ("pandas", (2, 2), (3,)))
 """Packages, and the versions from which on and below which they are tested."""
 
-SETTINGS: Final[dict[str, str]] = {
-    "spark.sql.session.timeZone": "UTC",
-}
+SETTINGS: Final = {"spark.sql.session.timeZone": "UTC"}
 """Of a session that `session` starts; anything given to it wins."""
 
 LOCAL_SETTINGS: Final[dict[str, str]] = {

@@ -183,29 +183,20 @@ def _scanned_records(task: SplitTask, options: ReadOptions) -> Iterator[RecordCo
 
 def passed_over(task: SplitTask, damage: Damage, options: ReadOptions) -> int:
     """Return how many bytes are damaged, unless the options refuse that."""
-    if options.damage == "fail":
-        raise refused(task, damage)
-    if options.damage == "report":
-        _log.warning("skipped damage: %s", described(task, damage))
-    return damage.range.size
-
-
-def described(task: SplitTask, damage: Damage) -> str:
-    """Say what is damaged, where, and how that shows."""
-    return (
+    described = (
         f"{damage.reason.value} in {task.segment.path} at position "
         f"{damage.range.start - task.segment.base} (physical offset {damage.range.start}), "
         f"{damage.range.size} bytes: {damage.evidence}"
     )
-
-
-def refused(task: SplitTask, damage: Damage) -> StoreDamagedError:
-    """Return the error of a read that takes no damage."""
-    return StoreDamagedError(
-        f"damage: {described(task, damage)}",
-        hint='to read the intact rest: option("damage", "skip"); '
-        'to list all damage: option("table", "damage")',
-    )
+    if options.damage == "fail":
+        raise StoreDamagedError(
+            f"damage: {described}",
+            hint='to read the intact rest: option("damage", "skip"); '
+            'to list all damage: option("table", "damage")',
+        )
+    if options.damage == "report":
+        _log.warning("skipped damage: %s", described)
+    return damage.range.size
 
 
 # --- by entries ---------------------------------------------------------------------------------
@@ -258,11 +249,9 @@ def _gathered(task: SplitTask, file: OpenFile, runs: Sequence[Numbers]) -> Recor
     check_crc = True
     for run in runs:
         length, position = _length(run), int(run[0, 0]) - base
-        if position + length > task.segment.size:
-            raise Doubt("an entry leads beyond its file")
         view = data[at : at + length]
         if file.read_into(position, view.data) < length:
-            raise Doubt("the file is shorter than it was")
+            raise Doubt("an entry leads beyond its file, or the file is shorter than it was")
         left = task.segment.file_size - position
         found, reached, _ = kernels.walk(
             view, 0, length, base + position, left, check_crc, cols[count:]
@@ -301,12 +290,8 @@ def _entries_in(queue: QueueFiles, number: int, begin: int, stop: int) -> Number
     chunks = [entries for _, entries in queue.entries(low, high)]
     entries = np.concatenate([np.empty(0, dtype=ENTRY_DTYPE), *chunks])
     places = entries["physical_offset"].astype(np.int64)
-    is_right = (
-        len(entries) == high - low
-        and bool((written_mask(entries) & ~filler_mask(entries)).all())
-        and bool((np.diff(places) > 0).all())
-    )
-    if not is_right:
+    is_message = written_mask(entries) & ~filler_mask(entries)
+    if len(entries) < high - low or not is_message.all() or (np.diff(places) <= 0).any():
         raise Doubt(f"entries {low} to {high} of queue {queue.key} are not in order")
     columns = np.empty((high - low, len(_WANTED) + 1), dtype=np.int64)
     columns[:, 0], columns[:, 1] = places, entries["record_size"]

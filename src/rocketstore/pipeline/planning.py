@@ -108,11 +108,13 @@ def _plan_store(store: StorePlace, options: ReadOptions) -> list[SplitTask]:
     """Return what is to be read of each file of a store."""
     listed = list_segments(store)
     segments = [one for one in listed if one.state is not SegmentState.MISSING]
-    if len(segments) < len(listed) and options.fail_on_data_loss and options.table != "damage":
-        missing = next(one for one in listed if one.state is SegmentState.MISSING)
+    holes = [one for one in listed if one.state is SegmentState.MISSING]
+    if options.table == "damage":
+        return [_whole(store, one, {}) for one in listed]
+    if holes and options.fail_on_data_loss:
         raise StoreDamagedError(
-            f"{missing.path} is missing: {missing.size} bytes of the log from physical offset "
-            f"{missing.base} on",
+            f"{holes[0].path} is missing: {holes[0].size} bytes of the log from physical offset "
+            f"{holes[0].base} on",
             hint='to read what is there: option("failOnDataLoss", "false"); for a log in '
             "several directories name them: storePathCommitLog",
         )

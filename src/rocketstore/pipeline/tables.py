@@ -117,24 +117,13 @@ def _records(
                 )
 
 
-def _plan_damage(options: ReadOptions) -> list[tuple[SplitTask, ...]]:
-    """Return tasks that scan every file, and one that lists the missing ones."""
-    holes = tuple(
-        SplitTask(store, segment, 0, 0)
-        for store in find_stores(options)
-        for segment in list_segments(store)
-        if segment.state is SegmentState.MISSING
-    )
-    tasks = plan_log(options)
-    return [*tasks, holes] if holes else tasks
-
-
 def _damage(task: tuple[SplitTask, ...], _: ReadOptions, schema: Schema) -> Iterator[RecordBatch]:
     """Yield the damage that begins in a task's byte ranges, once each."""
     for part in task:
         segment = part.segment
         if segment.state is SegmentState.MISSING:
-            found = [(segment.base, segment.size, "missing file", "its neighbours are there")]
+            hole = (segment.base, segment.size, "missing file", "its neighbours are there")
+            found = [hole] * (part.start == 0)
         else:
             damage = [one.damage for _, damage in read_split(part) for one in damage]
             found = [
@@ -446,7 +435,7 @@ def _consumers(store: StorePlace, options: ReadOptions, schema: Schema) -> Itera
 READERS: Final = {
     "messages": Table(plan_log, _records),
     "commitlog": Table(plan_log, _records),
-    "damage": Table(_plan_damage, _damage),
+    "damage": Table(plan_log, _damage),
     "segments": Table(find_stores, _segments),
     "consumequeue": Table(_plan_entries, _entries),
     "index": Table(_plan_items, _items),
