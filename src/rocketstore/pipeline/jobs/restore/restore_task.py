@@ -261,7 +261,7 @@ def moment(time_ms: int) -> Any:
 def _places(task: LogFileTask) -> tuple[Numbers, Numbers, list[tuple[int, int]]]:
     """Return where wanted records start, in the order of the log, their sizes, and what is lost.
 
-    That are the stretches of a whole file that neither a record nor an extent has.
+    Lost are stretches of a whole file that neither a record nor an extent has.
     """
     starts, sizes = [np.empty(0, np.int64)], [np.empty(0, np.int32)]
     for _, rows in _wanted(task, ["physicalOffset", "size"]):
