@@ -77,14 +77,7 @@ _UPPER_HEX: Final = np.frombuffer(
 
 
 def to_arrow(columns: RecordColumns, names: Iterable[str] | None = None) -> pyarrow.RecordBatch:
-    """Return records as an Arrow batch.
-
-    Parameters
-    ----------
-    columns
-        What a scan found.
-    names
-        Columns of ``SCHEMA`` in the wanted order; default: all.
+    """Return records as an Arrow batch, with the named columns of ``SCHEMA`` or all.
 
     Raises
     ------

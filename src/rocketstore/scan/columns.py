@@ -51,16 +51,9 @@ def _column(column: Column, meaning: str) -> Any:
 
 
 class RecordColumns:
-    """The records of one stretch of a CommitLog, one row each.
+    """The records of one stretch of a CommitLog, one row of `cols` each.
 
-    Parameters
-    ----------
-    buffer
-        The scanned bytes, shape ``(size,)``; borrowed.
-    cols
-        Matrix of shape ``(records, COLUMN_COUNT)``.
-    base
-        Physical offset of ``buffer[0]``.
+    `buffer` has the scanned bytes, borrowed; `base` is the physical offset of its first.
     """
 
     __slots__ = ("base", "buffer", "cols")

@@ -20,8 +20,8 @@ from rocketstore.format.queue_entry import (
     ENTRY_SIZE_BYTES,
     MAX_EXT_ADDRESS,
     is_likely_beginning,
+    may_follow,
 )
-from rocketstore.format.record import FIXED_SIZE
 from rocketstore.scan import kernels
 from rocketstore.verification import runs
 from rocketstore.verification.findings import Finding, Severity, finding
@@ -330,7 +330,7 @@ def _believed(queue: QueueView, parts: Sequence[QueuePart]) -> Int64Array:
 
     A record's header has no checksum. A number that so many messages would have to precede as have
     no room before the record is not believed: the places before it would fill the disk. The rule is
-    that of dispatch (`EntryDecisions`).
+    that of dispatch (`may_follow`).
     """
     parts = [part for part in parts if len(part.stated)]
     rows = np.concatenate(
@@ -342,8 +342,7 @@ def _believed(queue: QueueView, parts: Sequence[QueuePart]) -> Int64Array:
     for row in rows.tolist():
         first, past, at, last_at, before = row
         last = max(last, before)
-        room = max(at - last, 0) // FIXED_SIZE + queue.file_places
-        if 0 <= first <= stop + room:
+        if may_follow(first, stop, at - last, queue.file_places):
             stop, last = max(stop, past), last_at
             believed.append(row)
         else:

@@ -23,8 +23,8 @@ from rocketstore.format.queue_entry import (
     MAX_QUEUE_OFFSET,
     QueueEntry,
     is_likely_beginning,
+    may_follow,
 )
-from rocketstore.format.record import FIXED_SIZE
 from rocketstore.format.topic_name import LMQ_PREFIX
 from rocketstore.native.dispatch_state import QueueColumn, State, Step
 from rocketstore.scan import kernels
@@ -220,12 +220,7 @@ class EntryDecisions:
         return QueueEntry(row[Column.PHYSICAL_OFFSET], row[Column.SIZE], tags_code)
 
     def _is_plausible_gap(self, queue: ConsumeQueue, offset: int, physical_offset: int) -> bool:
-        """Whether so many records of the queue may be missing between its last one and this one.
-
-        As many as fit between the two, and as a queue file has entries: a later message may stand
-        where lost ones stood, whose numbers are not given again (decision 0014). More would be a
-        forged number, and its fillers would fill the disk.
-        """
+        """Whether so many records of the queue may be missing between its last one and this one."""
         if not 0 <= offset <= MAX_QUEUE_OFFSET or physical_offset in self._forged:
             return False
         if not queue.files.files:
@@ -233,9 +228,9 @@ class EntryDecisions:
         before = queue.max_physical_offset
         if before > physical_offset:
             before = 0 if self.forced_range is None else self.forced_range[0]
-        room = max(physical_offset - before, 0) // FIXED_SIZE
-        room += queue.files.file_size // ENTRY_SIZE_BYTES
-        return offset - max(queue.max_offset, min(queue.given_stop, offset)) <= room
+        places = queue.files.file_size // ENTRY_SIZE_BYTES
+        stop = max(queue.max_offset, queue.given_stop)
+        return may_follow(offset, stop, physical_offset - before, places)
 
     def _is_plausible_beginning(
         self, queue: ConsumeQueue, offset: int, physical_offset: int

@@ -43,15 +43,7 @@ _MULTI_DISPATCH = b"INNER_MULTI_DISPATCH\x01"
 
 
 class CheckedLog(NamedTuple):
-    """The part of the log that recovery walked through.
-
-    Attributes
-    ----------
-    start, end
-        Physical offsets; `end` is the log's.
-    damaged
-        What was stepped over inside; records may be lost there.
-    """
+    """The part of the log that recovery walked through; in `damaged` ranges records may be lost."""
 
     start: int
     end: int
@@ -65,17 +57,7 @@ class CheckedLog(NamedTuple):
 
 
 class QueueRecovery:
-    """The queues of a store that is being opened.
-
-    Parameters
-    ----------
-    log
-        The files of the log.
-    queues
-        Loaded; nothing runs.
-    now_ms
-        The time.
-    """
+    """The queues of a store that is being opened: loaded, and nothing runs."""
 
     def __init__(self, log: MappedFileQueue, queues: ConsumeQueueTable, *, now_ms: int) -> None:
         self._log = log
@@ -168,10 +150,7 @@ class QueueRecovery:
     def has_gap(self, known: dict[QueueKey, int]) -> bool:
         """Whether dispatch had to leave out places that the log before should have filled.
 
-        Parameters
-        ----------
-        known
-            One past the last entry of each queue that existed before.
+        `known` is one past the last entry of each queue that existed before.
         """
         return any(_begins_late(queue, known) for queue in self._queues.all())
 

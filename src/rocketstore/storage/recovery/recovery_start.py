@@ -35,18 +35,9 @@ def crash_start(
     has_index: bool,
     now_ms: int,
 ) -> int:
-    """Return the physical offset of the file at which recovery begins.
+    """Return the physical offset of the file at which recovery begins; there is one at least.
 
-    Parameters
-    ----------
-    files
-        Of the log, in order; at least one.
-    checkpoint
-        As found.
-    index_enabled, has_index
-        Whether records are indexed, and whether there is an index file.
-    now_ms
-        The time; a checkpoint that is much later is damaged.
+    A checkpoint much later than `now_ms` is damaged.
     """
     limit = _safe_time(checkpoint, now_ms, index_enabled=index_enabled)
     for number in range(len(files) - 1, 0, -1):
