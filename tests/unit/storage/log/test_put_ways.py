@@ -378,6 +378,7 @@ def test_odd_calls_are_errors_of_python(store):
         assert plain.put_encoded(*arguments, **good) is None
 
 
+@needs_compiled
 def test_objects_of_the_log_refuse_what_is_none_of_theirs(store):
     log = store._parts.log
     end, counter = log.end, log.counter(QueueKey("orders", 0))
