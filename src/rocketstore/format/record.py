@@ -15,7 +15,7 @@ from __future__ import annotations
 import mmap
 import struct
 from functools import lru_cache
-from typing import Final, NoReturn, TypeAlias
+from typing import Final, TypeAlias
 
 from rocketstore.errors import (
     BadMagicError,
@@ -98,6 +98,8 @@ _HEADS: Final = {
 }
 _HEAD_V4: Final = _HEADS[0]
 _START: Final = struct.Struct(">iI")
+_ADDRESS: Final = struct.Struct(">q")
+_FLAGS: Final = struct.Struct(">i")
 assert _HEAD_V4.size + 1 + 2 == FIXED_SIZE
 
 _CACHED_STRUCTS: Final = 8192
@@ -316,32 +318,33 @@ def decode_record(
     Source: CommitLog.checkMessageAndReturnSize, MessageDecoder.decode.
     """
     room = len(view) - position
-    if position < 0 or room < FIXED_SIZE:
-        _refuse_short(view, position, base)
-    (
-        total_size, magic, stored_crc, queue_id, flag, queue_offset, physical_offset, sys_flag,
-        born_timestamp_ms, born_host, store_timestamp_ms, store_host, reconsume_times,
-        prepared_transaction_offset, body_size,
-    ) = _HEAD_V4.unpack_from(view, position)  # fmt: skip
-    head_size = 88
-    topic_at = 1
-    if magic != MESSAGE_MAGIC_V1:
-        if magic != MESSAGE_MAGIC_V2:
-            raise _bad_magic(magic, position, base)
-        topic_at = 2
-    if sys_flag & HOST_V6_FLAGS:
-        head = _HEADS[sys_flag & HOST_V6_FLAGS]
-        head_size = head.size
-        if room >= head_size:
-            (
-                *_, born_host, store_timestamp_ms, store_host, reconsume_times,
-                prepared_transaction_offset, body_size,
-            ) = head.unpack_from(view, position)  # fmt: skip
-    smallest = head_size + topic_at + 2
+    if position < 0 or room < 0:
+        raise FieldRangeError(
+            "position is outside the bytes to decode",
+            offset=position,
+            field="position",
+            expected=f"0 to {len(view)}",
+            found=position,
+        )
+    if room < _START.size:
+        raise _truncated(FIXED_SIZE, room, position, base)
+    total_size, magic = _START.unpack_from(view, position)
+    if magic not in (MESSAGE_MAGIC_V1, MESSAGE_MAGIC_V2):
+        raise _bad_magic(magic, position, base)
+    if room < FIXED_SIZE:
+        raise _bad_head(total_size, FIXED_SIZE, room, base + position, position, base)
+    topic_at = 1 if magic == MESSAGE_MAGIC_V1 else 2
+    head = _HEADS[_FLAGS.unpack_from(view, position + 36)[0] & HOST_V6_FLAGS]
+    smallest = head.size + topic_at + 2
+    physical_offset = _ADDRESS.unpack_from(view, position + 28)[0]
     if not smallest <= total_size <= room or physical_offset != base + position:
         raise _bad_head(total_size, smallest, room, physical_offset, position, base)
+    (
+        _, _, stored_crc, queue_id, flag, queue_offset, _, sys_flag, born_timestamp_ms, born_host,
+        store_timestamp_ms, store_host, reconsume_times, prepared_transaction_offset, body_size,
+    ) = head.unpack_from(view, position)  # fmt: skip
     body, topic, raw_properties = _variable_parts(
-        view, position, base, (head_size, body_size, topic_at, total_size)
+        view, position, base, (head.size, body_size, topic_at, total_size)
     )
     if check_crc and body and crc32(body) & BODY_CRC_MASK != stored_crc:
         raise _bad_crc(stored_crc, body_crc(body), position, base)
@@ -397,25 +400,6 @@ def _variable_parts(
 @lru_cache(maxsize=_CACHED_TOPICS)
 def _topic_text(topic: bytes) -> str:
     return topic.decode("utf-8", "replace")
-
-
-def _refuse_short(view: RecordBuffer, position: int, base: int) -> NoReturn:
-    """Raise for a position from which not even the smallest record could be read."""
-    room = len(view) - position
-    if position < 0 or room < 0:
-        raise FieldRangeError(
-            "position is outside the bytes to decode",
-            offset=position,
-            field="position",
-            expected=f"0 to {len(view)}",
-            found=position,
-        )
-    if room < _START.size:
-        raise _truncated(FIXED_SIZE, room, position, base)
-    total_size, magic = _START.unpack_from(view, position)
-    if magic not in (MESSAGE_MAGIC_V1, MESSAGE_MAGIC_V2):
-        raise _bad_magic(magic, position, base)
-    raise _bad_head(total_size, FIXED_SIZE, room, base + position, position, base)
 
 
 def _at(position: int, base: int) -> str:

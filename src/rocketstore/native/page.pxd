@@ -92,3 +92,10 @@ cdef class Page(Window):
     cdef bint is_ours(self) except -1
     @cython.locals(at=Py_ssize_t, n=int)
     cdef void add_to(self, list items) except *
+
+@cython.final
+cdef class GetCounts:
+    cdef readonly long long found, missed, messages, longest_ms
+    cdef object lock
+    cpdef void note(self, long long message_count, long long elapsed_ms) except *
+    cdef void add(self, long long message_count, long long elapsed_ms) noexcept

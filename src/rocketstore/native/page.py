@@ -17,6 +17,7 @@ here only entries that cannot be read are skipped.
 
 from __future__ import annotations
 
+import threading
 import weakref
 
 import numpy as np
@@ -414,3 +415,35 @@ class Page(Window):
             for n in range(self.picked):
                 at = self.targets[2 * n]
                 items.append(view[at : at + self.targets[2 * n + 1]])
+
+
+class GetCounts:
+    """What gets have found; safe to add to from several threads.
+
+    Compiled, no other thread runs amid `note`: it needs no lock, which would take as long as
+    counting eight pages.
+    """
+
+    def __init__(self) -> None:
+        self.found = self.missed = self.messages = self.longest_ms = 0
+        self.lock = threading.Lock()
+
+    def note(self, message_count: int, elapsed_ms: int) -> None:
+        """Count a get; without a message it is a miss.
+
+        Source: StoreStatsService, getMessageTimesTotalFound and getMessageTimesTotalMiss.
+        """
+        if cython.compiled:
+            self.add(message_count, elapsed_ms)
+        else:
+            with self.lock:
+                self.add(message_count, elapsed_ms)
+
+    def add(self, message_count: int, elapsed_ms: int) -> None:
+        """Do what `note` says."""
+        if message_count > 0:
+            self.found += 1
+            self.messages += message_count
+        else:
+            self.missed += 1
+        self.longest_ms = max(self.longest_ms, elapsed_ms)

@@ -16,6 +16,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from rocketstore.events import get_logger
+from rocketstore.native.page import GetCounts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -85,10 +86,8 @@ class StoreStatistics:
         self._unavailable_count = 0
         self.failed_puts = 0
         self.put_time_max_ms = 0
-        self.get_time_max_ms = 0
-        self.get_found = 0
-        self.get_miss = 0
-        self.get_transferred_messages = 0
+        self.gets = GetCounts()
+        self.note_get = self.gets.note
         self.dispatch_max_buffer = 0
 
     # --- noted by the store ---------------------------------------------------------------------
@@ -121,20 +120,6 @@ class StoreStatistics:
         """Begin to count refusals anew: the store takes puts."""
         self._unavailable_count = 0
 
-    def note_get(self, message_count: int, elapsed_ms: int) -> None:
-        """Count a get; without a message it is a miss.
-
-        Source: StoreStatsService, getMessageTimesTotalFound and getMessageTimesTotalMiss.
-        """
-        with self._lock:
-            if message_count:
-                self.get_found += 1
-                self.get_transferred_messages += message_count
-            else:
-                self.get_miss += 1
-            if elapsed_ms > self.get_time_max_ms:  # noqa: PLR1730 - max() takes as long as all this
-                self.get_time_max_ms = elapsed_ms
-
     def note_dispatch_backlog(self, size: int) -> None:
         """Remember the largest distance between the log's end and its dispatch."""
         self.dispatch_max_buffer = max(self.dispatch_max_buffer, size)
@@ -146,9 +131,9 @@ class StoreStatistics:
             _Sample(
                 self._clock(),
                 totals.messages,
-                self.get_found,
-                self.get_miss,
-                self.get_transferred_messages,
+                self.gets.found,
+                self.gets.missed,
+                self.gets.messages,
             )
         )
         now_ms = self._samples[-1].at_ms
@@ -254,7 +239,7 @@ class StoreStatistics:
             "putMessageDistributeTime": distribution,
             "putMessageAverageSize": str(totals.bytes / times),
             "dispatchMaxBuffer": str(self.dispatch_max_buffer),
-            "getMessageEntireTimeMax": str(self.get_time_max_ms),
+            "getMessageEntireTimeMax": str(self.gets.longest_ms),
             "putTps": _texts(rates["put"]),
             "getFoundTps": _texts(rates["get_found"]),
             "getMissTps": _texts(rates["get_miss"]),

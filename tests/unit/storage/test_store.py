@@ -352,8 +352,8 @@ def test_gets_are_counted(tmp_path):
         store.get_raw("orders", 0, 0)
         store.get("orders", 0, 1)
         statistics = store.statistics
-        assert (statistics.get_found, statistics.get_miss) == (2, 1)
-        assert statistics.get_transferred_messages == 2
+        assert (statistics.gets.found, statistics.gets.missed) == (2, 1)
+        assert statistics.gets.messages == 2
 
 
 def test_flags_say_why_a_store_takes_nothing(tmp_path):

@@ -1,0 +1,89 @@
+"""EIO while reading is an error with file and offset on every way of reading, never "not there"."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from rocketstore import Message, MessageStore, StoreConfig
+from rocketstore.errors import SystemRefusedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rocketstore.storage.read_only import ReadOnlyStore
+
+CONFIG = StoreConfig(
+    mapped_file_size_commit_log=1 << 20,
+    mapped_file_size_consume_queue=20_000,
+    max_hash_slot_num=100,
+    max_index_num=2_000,
+    retention=False,
+)
+ID = "7F00000100002A9F" + "0" * 16
+LOG, QUEUE, INDEX = "commitlog", "consumequeue", "index"
+
+BY_QUEUE: dict[str, Callable[[ReadOnlyStore], object]] = {
+    "get": lambda store: store.get("t", 0, 0),
+    "get by a tag": lambda store: store.get("t", 0, 0, tags="a"),
+    "get_raw": lambda store: store.get_raw("t", 0, 0),
+    "get_views": lambda store: store.get_views("t", 0, 0),
+    "offset_at": lambda store: store.offset_at("t", 0, 1 << 60),
+    "earliest_timestamp": lambda store: store.earliest_timestamp("t", 0),
+    "store_timestamp": lambda store: store.store_timestamp("t", 0, 0),
+    "max_offset": lambda store: store.max_offset("t", 0),
+    "max_physical_offset": lambda store: store.max_physical_offset,
+}
+BY_LOG: dict[str, Callable[[ReadOnlyStore], object]] = {
+    "by_id": lambda store: store.by_id(ID),
+    "earliest_log_timestamp": lambda store: store.earliest_log_timestamp(),
+    "find": lambda store: store.find("t", "k"),
+}
+WAYS = [
+    *((LOG, name) for name in BY_QUEUE | BY_LOG),
+    *((QUEUE, name) for name in BY_QUEUE),
+    (QUEUE, "queue_entries"),
+    (INDEX, "find"),
+]
+ASKED = BY_QUEUE | BY_LOG | {"queue_entries": lambda store: list(store.queue_entries("t", 0))}
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    with MessageStore.open(tmp_path, CONFIG, threads=False) as store:
+        for _ in range(3):
+            store.put(Message(topic="t", body=b"x", keys="k", tags="a"))
+    return tmp_path
+
+
+def fail_reads_of(room: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    genuine = os.pread
+
+    def pread(descriptor: int, size: int, position: int) -> bytes:
+        if room in Path(f"/proc/self/fd/{descriptor}").readlink().parts:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return genuine(descriptor, size, position)
+
+    monkeypatch.setattr(os, "pread", pread)
+
+
+@pytest.mark.parametrize(("room", "name"), WAYS)
+def test_bytes_that_the_disk_cannot_read_are_an_error(
+    root: Path, room: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with MessageStore.open(root, CONFIG, read_only=True) as store:
+        assert ASKED[name](store)
+    with MessageStore.open(root, CONFIG, read_only=True) as store:
+        fail_reads_of(room, monkeypatch)
+        with pytest.raises(
+            SystemRefusedError, match=rf"cannot read .*{room}.* at offset \d+"
+        ) as it:
+            ASKED[name](store)
+        assert it.value.errno == errno.EIO
+        assert "dmesg" in str(it.value)
+        monkeypatch.undo()
+        assert ASKED[name](store)  # nothing wrong is remembered
