@@ -51,7 +51,7 @@ cdef class LogEnd:
     cdef long long add_value(self, long long at, long long start, bytes name, object value) noexcept
     @cython.locals(stop=cython.longlong)
     cdef int64_t add_keys(self, long long at, long long start, tuple keys) except -1
-    @cython.locals(start=cython.longlong, stop=cython.longlong)
+    @cython.locals(start=cython.longlong, stop=cython.longlong, size=cython.longlong, may_be_special=cython.bint)
     cdef int64_t add_further(self, long long at, dict properties) except -1
     cdef bint end_properties(self, long long start, long long stop) noexcept
     @cython.locals(

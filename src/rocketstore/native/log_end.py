@@ -340,8 +340,12 @@ class LogEnd:
             if at > start:
                 at = self.add_byte(at, 2)
             stop = self.add_text(at, name)
-            if type(name) is not str or stop == at or name in _SPECIAL:
+            size = stop - at
+            # One of these lengths has a name that the writer looks at.
+            may_be_special = size == 4 or size == 5 or size == 20
+            if size == 0 or self.is_odd or (may_be_special and name in _SPECIAL):
                 self.is_odd = True
+                return stop
             at = self.add_text(self.add_byte(stop, 1), value)
         return at
 
