@@ -15,6 +15,7 @@ from rocketstore.storage.files.mapped_file import MappedFile
 from rocketstore.storage.queues.queue_table import ConsumeQueueTable
 from rocketstore.units import QueueKey
 from support.descriptors import open_descriptors
+from support.mapped_bytes import append_bytes
 
 SIZE = 8192
 
@@ -62,7 +63,7 @@ class SlowSync(Disk):
 def test_a_sync_never_syncs_the_file_that_got_the_number_meanwhile(tmp_path: Path) -> None:
     disk = SlowSync()
     file = create(tmp_path, disk)
-    file.append_bytes(b"abc")
+    append_bytes(file, b"abc")
     disk.entered.set()
     flush = threading.Thread(target=file.flush)
     flush.start()
@@ -77,7 +78,7 @@ def test_a_sync_never_syncs_the_file_that_got_the_number_meanwhile(tmp_path: Pat
 
 def test_reading_beside_somebody_who_closes_always_reads_this_file(tmp_path: Path) -> None:
     file = create(tmp_path)
-    file.append_bytes(b"mine" * 100)
+    append_bytes(file, b"mine" * 100)
     stop = threading.Event()
 
     def close_and_take_its_number() -> None:
@@ -96,14 +97,14 @@ def test_reading_beside_somebody_who_closes_always_reads_this_file(tmp_path: Pat
 
 def test_a_file_that_retention_deleted_needs_no_sync(tmp_path: Path) -> None:
     file = create(tmp_path)
-    file.append_bytes(b"abc")
+    append_bytes(file, b"abc")
     file.destroy(0, now_ms=0)
     file.sync()
 
 
 def test_a_file_that_somebody_else_deleted_fails_its_sync(tmp_path: Path) -> None:
     file = create(tmp_path)
-    file.append_bytes(b"abc")
+    append_bytes(file, b"abc")
     file.close_descriptor()
     file.path.unlink()
     with pytest.raises(FlushFailedError, match="No such file"):
@@ -126,7 +127,7 @@ def test_a_queue_whose_first_file_expired_is_flushed_without_it(tmp_path: Path) 
 
 def test_a_mapping_beside_somebody_who_closes_is_of_this_file(tmp_path: Path) -> None:
     file = create(tmp_path)
-    file.append_bytes(b"mine")
+    append_bytes(file, b"mine")
     stop = threading.Event()
 
     def close_and_take_its_number() -> None:

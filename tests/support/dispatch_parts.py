@@ -13,6 +13,7 @@ from rocketstore.storage.files.mapped_file_queue import MappedFileQueue
 from rocketstore.storage.index.index_service import IndexService
 from rocketstore.storage.queues.queue_table import ConsumeQueueTable
 from rocketstore.units import QueueKey
+from support.mapped_bytes import append_bytes
 from support.synthetic_log import blank_bytes, record_bytes
 
 LOG_FILE_BYTES = 4096
@@ -85,11 +86,11 @@ class DispatchParts:
         size = len(record_bytes(0, **fields))
         file = self.log.last() or self.log.create(0)
         if file.write_position + size + 8 > file.size:
-            file.append_bytes(blank_bytes(file.size - file.write_position))
+            append_bytes(file, blank_bytes(file.size - file.write_position))
             file.write_position = file.size
             file = self.log.create(file.base + file.size)
         offset = file.end
-        file.append_bytes(record_bytes(offset, **fields))
+        append_bytes(file, record_bytes(offset, **fields))
         self.end = file.end
         return offset
 

@@ -37,6 +37,9 @@ _FALLOC_FL_KEEP_SIZE: Final = 0x01
 _FALLOC_FL_ZERO_RANGE: Final = 0x10
 _ZEROS: Final = bytes(MiB)
 
+MADV_POPULATE_WRITE: Final = 23
+"""Asks `madvise` to fault pages in for writing; Linux 5.14."""
+
 
 class Disk:
     """The real disk. Subclass it in a test to fail calls or to record what became durable."""
@@ -237,22 +240,21 @@ def probe_pages(disk: Disk, descriptor: int, path: Path, start: int, stop: int) 
 
 
 @functools.cache
-def _libc() -> ctypes.CDLL:
+def libc() -> ctypes.CDLL:
+    """Return the C library, for calls that Python's own modules lack."""
     library = ctypes.CDLL(None, use_errno=True)
-    library.fallocate.argtypes = (
-        ctypes.c_int,
-        ctypes.c_int,
-        ctypes.c_int64,
-        ctypes.c_int64,
-    )
+    for name in ("mlock", "munlock"):
+        getattr(library, name).argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+    library.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
     return library
 
 
 def _fallocate_zero_range(descriptor: int, start: int, size: int) -> bool:
     """Zero a range by one system call where the file system can; False where it cannot."""
     try:
-        fallocate = _libc().fallocate
+        fallocate = libc().fallocate
     except (AttributeError, OSError):  # no fallocate in this C library
         return False
+    fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
     mode = _FALLOC_FL_ZERO_RANGE | _FALLOC_FL_KEEP_SIZE
     return bool(fallocate(descriptor, mode, start, size) == 0)

@@ -104,11 +104,6 @@ class StoreLock:
             if _held.get(self._key) is self._file:
                 del _held[self._key]
 
-    @property
-    def is_held(self) -> bool:
-        """Whether `release` was not called yet."""
-        return not self._file.closed
-
 
 def _opened(path: str, _flags: int) -> int:
     return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)

@@ -311,23 +311,6 @@ class MappedFile:
         """Bytes before this position have room on the disk; `reserve` moves it."""
         return self._backed_position
 
-    def append_bytes(self, data: bytes | memoryview) -> bool:
-        """Copy `data` behind the written bytes; False, and nothing done, where it does not fit.
-
-        Raises
-        ------
-        StoreFullError
-            A sparse file found no room for it; the position did not move.
-        """
-        start = self.write_position
-        stop = start + len(data)
-        if stop > self.size:
-            return False
-        self.reserve(stop)
-        self.mapping[start:stop] = data
-        self.write_position = stop
-        return True
-
     def write_bytes(self, position: int, data: bytes | memoryview) -> None:
         """Overwrite bytes at `position` without moving the write position."""
         stop = position + len(data)
@@ -352,12 +335,6 @@ class MappedFile:
 
     # --- durability -----------------------------------------------------------------------------
 
-    def pages_to_flush(self) -> int:
-        """Return how many whole pages lie between what is written and what is flushed."""
-        return (
-            self.write_position // OS_PAGE_SIZE_BYTES - self.flushed_position // OS_PAGE_SIZE_BYTES
-        )
-
     def flush(self, least_pages: int = 0) -> int:
         """Make the written bytes durable; return the flushed position.
 
@@ -378,7 +355,8 @@ class MappedFile:
         position = self.write_position
         if position <= self.flushed_position:
             return self.flushed_position
-        if least_pages > 0 and position < self.size and self.pages_to_flush() < least_pages:
+        pages = position // OS_PAGE_SIZE_BYTES - self.flushed_position // OS_PAGE_SIZE_BYTES
+        if pages < least_pages and position < self.size:
             return self.flushed_position
         self.sync()
         # Another thread may have flushed further meanwhile; never step back.

@@ -23,7 +23,6 @@ from rocketstore.storage.files.mapped_file import MappedFile
 from rocketstore.storage.files.new_file import remove_empty
 from rocketstore.storage.files.pread_files import DANGLING_HINT, is_dangling
 from rocketstore.storage.files.written import holds_data
-from rocketstore.units import ByteRange
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -40,7 +39,6 @@ class FileProblemReason(Enum):
     DUPLICATE = "the same offset exists in another directory"
     SHORT_LAST = "the last file is shorter than it should be"
     SHORT = "shorter than it should be, with more behind it"
-    WRONG_LENGTH = "length differs from the file size"
     GAP = "the file before it is missing"
 
 
@@ -149,7 +147,7 @@ class MappedFileQueue:
                     FileProblem(path, FileProblemReason.GAP, files[-1].base + self.file_size, base)
                 )
             files.append(self._opened(path, base))
-        self._replace(files)
+        self.files = tuple(files)
         return problems
 
     def _listed(self, problems: list[FileProblem]) -> dict[int, tuple[Path, int]]:
@@ -194,9 +192,6 @@ class MappedFileQueue:
         finally:
             os.close(descriptor)
 
-    def _replace(self, files: Sequence[MappedFile]) -> None:
-        self.files = tuple(files)
-
     # --- reading --------------------------------------------------------------------------------
 
     @property
@@ -222,11 +217,6 @@ class MappedFileQueue:
             if file.flushed_position < file.write_position or not file.is_full:
                 return file.base + file.flushed_position
         return files[-1].end if files else 0
-
-    @property
-    def file_ranges(self) -> list[ByteRange]:
-        """Offsets that each file covers, written or not."""
-        return [ByteRange(file.base, file.base + file.size) for file in self.files]
 
     def last(self) -> MappedFile | None:
         """Return the last file."""
@@ -254,15 +244,7 @@ class MappedFileQueue:
         file = self.find(offset)
         return None if file is None else file.slice(offset - file.base, size)
 
-    def roll_next(self, offset: int) -> int:
-        """Return where the file behind the one of `offset` begins (rollNextFile)."""
-        return offset + self.file_size - offset % self.file_size
-
     # --- creating and deleting ------------------------------------------------------------------
-
-    def directory_of(self, base: int) -> Path:
-        """Return the directory in which the file that begins at `base` is to be made."""
-        return self._place(base)
 
     def create(self, base: int, *, sync: bool = True) -> MappedFile:
         """Make the file that begins at `base`, behind all others, and take it in.
@@ -288,7 +270,7 @@ class MappedFileQueue:
             files = self.files
             if files and file.base < files[-1].base + self.file_size:
                 raise ValueError(f"{file.path} does not come behind {files[-1].path}")
-            self._replace([*files, file])
+            self.files = (*files, file)
 
     def truncate_after(self, offset: int, *, now_ms: int) -> list[Path]:
         """Say that written bytes end at `offset`; delete the files that begin behind it.
@@ -320,13 +302,13 @@ class MappedFileQueue:
                 kept.append(file)
             else:
                 behind.append(file)
-        self._replace(kept)
+        self.files = tuple(kept)
         return self._destroy(behind, now_ms)
 
     def remove(self, files: Sequence[MappedFile], *, now_ms: int) -> list[Path]:
         """Delete the given files in spite of their readers, and forget them."""
         gone = {id(file) for file in files}
-        self._replace([file for file in self.files if id(file) not in gone])
+        self.files = tuple(file for file in self.files if id(file) not in gone)
         return self._destroy(files, now_ms)
 
     def remove_first(self, *, force_after_ms: int, now_ms: int) -> Path | None:
@@ -339,7 +321,7 @@ class MappedFileQueue:
             return None
         with self._changing:
             if self.files[0] is first:
-                self._replace(self.files[1:])
+                self.files = self.files[1:]
         self._disk.fsync_directory(first.path.parent)
         return first.path
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from rocketstore.errors import StoreError
 from rocketstore.events import get_logger
-from rocketstore.storage.files.written import has_data
+from rocketstore.storage.files.written import holds_data
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -93,12 +93,5 @@ def _made(path: Path, size: int, disk: Disk, *, sync: bool) -> tuple[int, bool]:
 
 def remove_empty(path: Path, disk: Disk) -> None:
     """Delete a file that is in the way and holds nothing: its maker was interrupted."""
-    if not path.is_file():
-        return
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        holds_data = has_data(descriptor, 0, os.fstat(descriptor).st_size)
-    finally:
-        os.close(descriptor)
-    if not holds_data:
+    if path.is_file() and not holds_data(path):
         disk.unlink(path)

@@ -143,11 +143,6 @@ class Preallocator:
             self._retired.append(file)
             self._changes.tell()
 
-    @property
-    def ready_count(self) -> int:
-        """Files that are made and not yet taken."""
-        return len(self._ready)
-
     def wait_idle(self, timeout_s: float) -> bool:
         """Wait until all files asked for are made or given up."""
         return self._changes.wait_for(

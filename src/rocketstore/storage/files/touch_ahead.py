@@ -19,11 +19,10 @@ How derived: 4.9 has the whole file touched before its first use, or nothing (sp
 
 from __future__ import annotations
 
-import ctypes
-import functools
 from typing import TYPE_CHECKING, Final
 
 from rocketstore.events import get_logger
+from rocketstore.storage.files.disk import MADV_POPULATE_WRITE, libc
 from rocketstore.storage.threads import Bell, ServiceThread
 from rocketstore.units import OS_PAGE_SIZE_BYTES, KiB, MiB
 
@@ -48,8 +47,6 @@ LONG_LEAD_WINDOW_MS: Final = 20
 SYNC_AHEAD_BYTES: Final = 512 * KiB
 """How far ahead of a writer that syncs pages are written, and again when half of it is used: what a
 hundred threads fill in some milliseconds. The one sync that writes it takes a little longer."""
-
-_MADV_POPULATE_WRITE: Final = 23
 
 _log: Final = get_logger(__name__)
 
@@ -112,7 +109,7 @@ def touch_pages(file: MappedFile, start: int, stop: int) -> bool:
         return False
     array = file.array  # keeps the mapping while the system looks at it
     address = int(array.ctypes.data) + start
-    return bool(_madvise()(address, stop - start, _MADV_POPULATE_WRITE) == 0)
+    return bool(libc().madvise(address, stop - start, MADV_POPULATE_WRITE) == 0)
 
 
 def touch_for_syncs(file: MappedFile, touched_offset: int) -> int:
@@ -137,10 +134,3 @@ def touch_for_syncs(file: MappedFile, touched_offset: int) -> int:
     stop = min(position + SYNC_AHEAD_BYTES, file.size)
     touch_pages(file, start, stop)
     return file.base + stop
-
-
-@functools.cache
-def _madvise() -> ctypes._NamedFuncPointer:
-    function = ctypes.CDLL(None, use_errno=True).madvise
-    function.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
-    return function

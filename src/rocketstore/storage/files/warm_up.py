@@ -12,18 +12,17 @@ interpreter's lock; a file is unlocked as soon as it is full, while its mapping 
 from __future__ import annotations
 
 import ctypes
-import functools
 import time
 from typing import TYPE_CHECKING, Final
 
 from rocketstore.events import get_logger
+from rocketstore.storage.files.disk import MADV_POPULATE_WRITE, libc
 from rocketstore.units import OS_PAGE_SIZE_BYTES
 
 if TYPE_CHECKING:
     from rocketstore.storage.files.mapped_file import MappedFile
 
 _MADV_WILLNEED: Final = 3
-_MADV_POPULATE_WRITE: Final = 23
 _YIELD_EVERY_PAGES: Final = 1000
 """Pages of the slow loop after which other threads get a turn (MappedFile.warmMappedFile)."""
 
@@ -44,20 +43,20 @@ class WarmUp:
         address = _address(file)
         for start in range(0, file.size, self._piece_bytes):
             size = min(self._piece_bytes, file.size - start)
-            if _libc().madvise(address + start, size, _MADV_POPULATE_WRITE) != 0:
+            if libc().madvise(address + start, size, MADV_POPULATE_WRITE) != 0:
                 _touch(file, start, start + size)
             if self._flush:
                 file.sync()
-        if self._lock and _libc().mlock(address, file.size) != 0:
+        if self._lock and libc().mlock(address, file.size) != 0:
             _log.warning(
                 "file.not_locked", path=str(file.path), errno=ctypes.get_errno(), call="mlock"
             )
-        _libc().madvise(address, file.size, _MADV_WILLNEED)
+        libc().madvise(address, file.size, _MADV_WILLNEED)
 
     def release(self, file: MappedFile) -> None:
         """Let the pages of a file that is full be swapped again."""
         if self._lock and file.is_mapped:
-            _libc().munlock(_address(file), file.size)
+            libc().munlock(_address(file), file.size)
 
 
 def _touch(file: MappedFile, start: int, stop: int) -> None:
@@ -70,12 +69,3 @@ def _touch(file: MappedFile, start: int, stop: int) -> None:
 
 def _address(file: MappedFile) -> int:
     return int(file.array.ctypes.data)
-
-
-@functools.cache
-def _libc() -> ctypes.CDLL:
-    library = ctypes.CDLL(None, use_errno=True)
-    for name in ("mlock", "munlock"):
-        getattr(library, name).argtypes = (ctypes.c_void_p, ctypes.c_size_t)
-    library.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
-    return library

@@ -319,7 +319,6 @@ class ConsumeQueue(QueueEntries):
         behind = [file for file in self.files.files if file.base >= position]
         for file in reversed(behind):
             self._mappings.forget(file)
-            file.drop()
             take_file(file.path)
         self.files.remove(behind, now_ms=now_ms)
         with self._lock:

@@ -52,11 +52,6 @@ class QueueFlusher:
         self._last_thorough_ms = clock()
         self._flushing = threading.Lock()
 
-    @property
-    def is_broken(self) -> bool:
-        """Whether a sync failed, so that the files on the disk cannot be trusted."""
-        return self._table.is_flush_broken or self._index.is_flush_broken
-
     def run_once(self) -> bool:
         """Do one turn; return whether it was a thorough one. As `flush_all`, it may raise."""
         now_ms = self._clock()

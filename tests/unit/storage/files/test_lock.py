@@ -99,11 +99,9 @@ def test_another_name_of_the_same_file_is_refused_too(tmp_path: Path) -> None:
 
 def test_released_twice_is_released_once(tmp_path: Path) -> None:
     lock = StoreLock.acquire(tmp_path / "lock")
-    assert lock.is_held
     lock.release()
     again = StoreLock.acquire(tmp_path / "lock")
     lock.release()
-    assert not lock.is_held
     assert other_process_finds(tmp_path / "lock") == str(os.getpid())
     again.release()
 

@@ -9,6 +9,7 @@ from rocketstore.errors import FlushFailedError, FormatError, StoreError, StoreF
 from rocketstore.storage.files.mapped_file import MappedFile
 from support.descriptors import open_descriptors
 from support.failing_disk import FailingDisk
+from support.mapped_bytes import append_bytes
 
 SIZE = 16384
 
@@ -43,10 +44,10 @@ def test_a_new_file_is_durable_before_anybody_writes_to_it(tmp_path, disk):
 def test_a_file_whose_sync_was_put_off_gets_its_name_synced_by_the_first_flush(tmp_path, disk):
     file = create(tmp_path, disk, sync=False)
     assert disk.count("fsync_directory") == 0
-    file.append_bytes(b"x")
+    append_bytes(file, b"x")
     file.flush()
     assert disk.count("fsync_directory") == 1
-    file.append_bytes(b"x")
+    append_bytes(file, b"x")
     file.flush()
     assert disk.count("fsync_directory") == 1
 
@@ -64,26 +65,9 @@ def test_an_existing_file_is_never_overwritten(tmp_path, disk):
         create(tmp_path, disk)
 
 
-def test_bytes_are_appended_until_they_do_not_fit(tmp_path, disk):
-    file = create(tmp_path, disk)
-    assert file.append_bytes(b"abc")
-    assert file.append_bytes(bytes(SIZE - 3))
-    assert file.is_full
-    assert not file.append_bytes(b"x")
-    assert file.write_position == SIZE
-    assert file.end == 2 * SIZE
-
-
-def test_a_failed_copy_does_not_move_the_position(tmp_path, disk):
-    file = create(tmp_path, disk)
-    with pytest.raises((TypeError, ValueError, BufferError, IndexError)):
-        file.append_bytes("text")  # type: ignore[arg-type]
-    assert file.write_position == 0
-
-
 def test_readers_see_written_bytes_only(tmp_path, disk):
     file = create(tmp_path, disk)
-    file.append_bytes(b"abcdef")
+    append_bytes(file, b"abcdef")
     view = file.slice(2, 4)
     assert view is not None
     assert bytes(view) == b"cdef"
@@ -134,13 +118,13 @@ def test_without_fallocate_each_page_is_written_by_the_system_before_the_mapping
     size = 4 * 1024 * 1024
     file = MappedFile.create(tmp_path, base=0, size=size, disk=disk)
     assert file.backed_position == 0
-    file.append_bytes(b"abc")
+    append_bytes(file, b"abc")
     assert 3 <= file.backed_position < size
     probed = file.backed_position
     disk.is_full = True
     file.set_end(probed)
     with pytest.raises(StoreFullError):
-        file.append_bytes(b"behind")
+        append_bytes(file, b"behind")
     assert file.write_position == probed
 
 
@@ -152,14 +136,14 @@ def test_probing_a_page_keeps_what_stands_in_it(tmp_path, disk):
         stream.truncate(SIZE)
     file = MappedFile.open(path, base=0, size=SIZE, disk=disk)
     file.set_end(9)
-    file.append_bytes(b", new bytes")
+    append_bytes(file, b", new bytes")
     assert path.read_bytes()[:20] == b"old bytes, new bytes"
 
 
 def test_flush_moves_the_flushed_position_and_does_nothing_twice(tmp_path, disk):
     file = create(tmp_path, disk)
     syncs = disk.count("fdatasync")
-    file.append_bytes(b"abc")
+    append_bytes(file, b"abc")
     assert file.flush() == 3
     assert file.flush() == 3
     assert disk.count("fdatasync") == syncs + 1
@@ -167,19 +151,19 @@ def test_flush_moves_the_flushed_position_and_does_nothing_twice(tmp_path, disk)
 
 def test_flush_waits_for_enough_pages_unless_the_file_is_full(tmp_path, disk):
     file = create(tmp_path, disk)
-    file.append_bytes(bytes(2 * 4096 - 1))
+    append_bytes(file, bytes(2 * 4096 - 1))
     assert file.flush(least_pages=2) == 0
-    file.append_bytes(b"x")
+    append_bytes(file, b"x")
     assert file.flush(least_pages=2) == 2 * 4096
-    file.append_bytes(b"x")
+    append_bytes(file, b"x")
     assert file.flush(least_pages=2) == 2 * 4096
-    file.append_bytes(bytes(SIZE - file.write_position))
+    append_bytes(file, bytes(SIZE - file.write_position))
     assert file.flush(least_pages=100) == SIZE
 
 
 def test_a_failed_flush_raises_and_moves_nothing(tmp_path, disk):
     file = create(tmp_path, disk)
-    file.append_bytes(b"abc")
+    append_bytes(file, b"abc")
     disk.fails_sync = {"*"}
     with pytest.raises(FlushFailedError, match="fdatasync"):
         file.flush()
@@ -188,7 +172,7 @@ def test_a_failed_flush_raises_and_moves_nothing(tmp_path, disk):
 
 def test_zeroing_the_tail_keeps_the_size_and_the_bytes_before(tmp_path, disk):
     file = create(tmp_path, disk)
-    file.append_bytes(b"x" * SIZE)
+    append_bytes(file, b"x" * SIZE)
     file.zero_tail(5000)
     assert file.path.read_bytes() == b"x" * 5000 + bytes(SIZE - 5000)
 
@@ -196,7 +180,7 @@ def test_zeroing_the_tail_keeps_the_size_and_the_bytes_before(tmp_path, disk):
 @pytest.mark.parametrize("read", [lambda file: file.slice(1, 2), lambda file: file.array[1:3]])
 def test_a_file_that_is_being_read_stays_until_its_readers_let_go(tmp_path, disk, read):
     file = create(tmp_path, disk)
-    file.append_bytes(b"abc")
+    append_bytes(file, b"abc")
     view = read(file)
     assert not file.destroy(1000, now_ms=0)
     assert not file.is_available
@@ -209,14 +193,14 @@ def test_a_file_that_is_being_read_stays_until_its_readers_let_go(tmp_path, disk
 
 def test_a_file_that_was_read_and_let_go_is_deleted_at_once(tmp_path, disk):
     file = create(tmp_path, disk)
-    file.append_bytes(b"abc")
+    append_bytes(file, b"abc")
     assert bytes(file.slice(0, 3)) == b"abc" == file.array[:3].tobytes()
     assert file.destroy(1000, now_ms=0)
 
 
 def test_a_file_read_for_too_long_goes_by_force_and_views_stay_valid(tmp_path, disk):
     file = create(tmp_path, disk)
-    file.append_bytes(b"abc")
+    append_bytes(file, b"abc")
     view = file.slice(0, 3)
     assert view is not None
     assert not file.destroy(1000, now_ms=0)

@@ -30,6 +30,7 @@ from rocketstore.storage.log.commit_log import CommitLog
 from rocketstore.units import QueueKey
 from support.failing_disk import FailingDisk
 from support.log_parts import LogParts, SettableClock
+from support.mapped_bytes import append_bytes
 
 FILE_BYTES = 4 * WINDOW_BYTES
 BODY = bytes(WINDOW_BYTES // 4)
@@ -49,7 +50,7 @@ def log_with(directory: Path, touch: TouchAhead, clock: SettableClock) -> Commit
     files = MappedFileQueue(directory, FILE_BYTES, disk=disk)
     return CommitLog(
         files,
-        preallocator=Preallocator(files.directory_of, FILE_BYTES, disk=disk),
+        preallocator=Preallocator(lambda _base: directory, FILE_BYTES, disk=disk),
         clock=clock,
         store_host=encode_host("127.0.0.1:10911"),
         touch_ahead=touch,
@@ -130,7 +131,7 @@ def test_windows_change_nothing_in_what_is_written(tmp_path):
 
 def test_touching_changes_no_byte_and_stays_inside_the_file(tmp_path):
     file = MappedFile.create(tmp_path, base=0, size=FILE_BYTES, disk=Disk())
-    file.append_bytes(b"abc")
+    append_bytes(file, b"abc")
     assert touch_pages(file, 3, 100 * FILE_BYTES) in {True, False}
     assert file.path.read_bytes() == b"abc" + bytes(FILE_BYTES - 3)
     assert not touch_pages(file, FILE_BYTES, FILE_BYTES + 1)

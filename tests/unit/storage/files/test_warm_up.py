@@ -70,7 +70,7 @@ def test_after_its_pages_a_file_is_locked_whole_and_read_ahead_is_asked_for(
     tmp_path, disk, monkeypatch
 ):
     library = Recorder(populates=True)
-    monkeypatch.setattr("rocketstore.storage.files.warm_up._libc", lambda: library)
+    monkeypatch.setattr("rocketstore.storage.files.warm_up.libc", lambda: library)
     file = MappedFile.create(tmp_path, base=0, size=SIZE, disk=disk)
     warm_up = WarmUp(flush_every_pages=8, flush=False)
     warm_up.warm(file)
@@ -89,9 +89,7 @@ def test_where_the_kernel_cannot_every_page_is_written_and_others_get_a_turn(
     tmp_path, disk, monkeypatch
 ):
     turns: list[float] = []
-    monkeypatch.setattr(
-        "rocketstore.storage.files.warm_up._libc", lambda: Recorder(populates=False)
-    )
+    monkeypatch.setattr("rocketstore.storage.files.warm_up.libc", lambda: Recorder(populates=False))
     monkeypatch.setattr("rocketstore.storage.files.warm_up.time.sleep", turns.append)
     size = 2500 * 4096
     file = MappedFile.create(tmp_path, base=0, size=size, disk=disk)
@@ -103,7 +101,7 @@ def test_where_the_kernel_cannot_every_page_is_written_and_others_get_a_turn(
 def test_a_page_that_cannot_be_locked_is_no_error(tmp_path, disk, monkeypatch):
     library = Recorder(populates=True)
     library.mlock = lambda _address, _size: -1
-    monkeypatch.setattr("rocketstore.storage.files.warm_up._libc", lambda: library)
+    monkeypatch.setattr("rocketstore.storage.files.warm_up.libc", lambda: library)
     file = MappedFile.create(tmp_path, base=0, size=SIZE, disk=disk)
     WarmUp(flush_every_pages=8, flush=False).warm(file)
     assert library.calls[-1] == ("madvise", SIZE, WILLNEED)

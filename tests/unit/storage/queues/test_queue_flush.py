@@ -126,5 +126,5 @@ def test_after_a_failed_sync_the_checkpoint_stays(parts, flusher):
         flusher.flush_all()
     parts.disk.fails = False
     assert flusher.flush_all() is False
-    assert flusher.is_broken
+    assert parts.table.is_flush_broken
     assert times(parts) == (0, 0, 0)

@@ -8,6 +8,7 @@ from rocketstore.format.checkpoint import Checkpoint
 from rocketstore.storage.files.disk import Disk
 from rocketstore.storage.files.mapped_file import MappedFile
 from rocketstore.storage.recovery.recovery_start import crash_start
+from support.mapped_bytes import append_bytes
 from support.synthetic_log import record_bytes
 
 SIZE = 4096
@@ -28,7 +29,7 @@ def files(tmp_path):
 def log_file(directory, number, stored, *, keys=False):
     file = MappedFile.create(directory, base=number * SIZE, size=SIZE, disk=Disk())
     properties = b"KEYS\x01k" if keys else b""
-    file.append_bytes(record_bytes(file.base, store_timestamp=stored, properties=properties))
+    append_bytes(file, record_bytes(file.base, store_timestamp=stored, properties=properties))
     return file
 
 
