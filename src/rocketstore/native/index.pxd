@@ -10,6 +10,7 @@ cdef enum:
     _SLOT_SIZE = 4
     _ITEM_SIZE = 20
     _SECTOR = 512
+    _MOST_NUMBERS = 0x7FFFFFFF
 
 cdef long long positive_hash(long long value) noexcept nogil
 cdef bint put_item(

@@ -35,6 +35,7 @@ if not cython.compiled:
     _SLOT_SIZE = 4
     _ITEM_SIZE = 20
     _SECTOR = 512
+    _MOST_NUMBERS = 0x7FFFFFFF
 
 _LOW_32 = 0xFFFFFFFF
 _TOP_BIT_32 = 0x80000000
@@ -94,8 +95,10 @@ def put_item(
 
 def has_room(index_file: Bytes, slot_limit: int, item_limit: int) -> bool:
     """Return whether a file is as long as its slots and items need."""
+    if not (1 <= slot_limit <= _MOST_NUMBERS and 0 <= item_limit <= _MOST_NUMBERS):
+        return False  # and no product below is more than 64 bits hold
     items_at = _HEADER_SIZE + slot_limit * _SLOT_SIZE
-    return slot_limit >= 1 and index_file.size >= items_at + item_limit * _ITEM_SIZE
+    return index_file.size >= items_at + item_limit * _ITEM_SIZE
 
 
 def put_items(
