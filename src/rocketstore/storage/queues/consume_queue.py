@@ -158,10 +158,6 @@ class ConsumeQueue(QueueEntries):
         with self._lock:
             if file not in self._unflushed:
                 self._unflushed = (*self._unflushed, file)
-        rows = self._rows
-        rows.set(self.row, QueueColumn.ADDRESS, int(file.array.ctypes.data))
-        rows.set(self.row, QueueColumn.FILE_START, file.base)
-        rows.set(self.row, QueueColumn.FILE_STOP, file.base + file.size)
         return True
 
     def _create(self, position: int) -> MappedFile | None:
@@ -249,9 +245,7 @@ class ConsumeQueue(QueueEntries):
 
     def unmap_writer(self) -> None:
         """Take the file away from the kernels; the next entry asks for it again."""
-        rows = self._rows
-        for column in (QueueColumn.FILE_STOP, QueueColumn.FILE_START, QueueColumn.ADDRESS):
-            rows.set(self.row, column, 0)
+        self._mappings.dismiss_writer(self.row)
 
     # --- cutting --------------------------------------------------------------------------------
 

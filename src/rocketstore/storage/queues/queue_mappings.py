@@ -89,27 +89,42 @@ class QueueMappings:
             oldest.drop()
 
     def admit_writer(self, row: int, file: MappedFile) -> None:
-        """Map a file that the kernels write to; only for the dispatching thread.
+        """Map a file and let the kernels write to it; only for the dispatching thread.
 
         The file that was mapped longest ago may be taken away from its queue, which then asks
         again with its next entry.
         """
-        _ = file.array
+        address = int(file.array.ctypes.data)
         file.close_descriptor()
         with self._lock:
+            self._dismiss(row)
             self._readers.pop(file, None)
-            before = self._writers.pop(row, None)
             self._writers[row] = file
-            if before is not None and before is not file:
-                self._readers[before] = None
+            self._rows.set(row, QueueColumn.ADDRESS, address)
+            self._rows.set(row, QueueColumn.FILE_START, file.base)
+            self._rows.set(row, QueueColumn.FILE_STOP, file.base + file.size)
             if len(self._writers) > self._writer_limit and not self._raise_limit():
-                oldest_row, oldest = self._writers.popitem(last=False)
-                for column in (QueueColumn.FILE_STOP, QueueColumn.FILE_START, QueueColumn.ADDRESS):
-                    self._rows.set(oldest_row, column, 0)
+                oldest_row = next(iter(self._writers))
+                oldest = self._dismiss(oldest_row)
+                assert oldest is not None
+                del self._readers[oldest]
                 oldest.drop()
 
+    def dismiss_writer(self, row: int) -> None:
+        """Take a queue's file away from the kernels; only for the dispatching thread."""
+        with self._lock:
+            self._dismiss(row)
+
+    def _dismiss(self, row: int) -> MappedFile | None:
+        for column in (QueueColumn.FILE_STOP, QueueColumn.FILE_START, QueueColumn.ADDRESS):
+            self._rows.set(row, column, 0)
+        file = self._writers.pop(row, None)
+        if file is not None:
+            self._readers[file] = None  # still mapped, and counted, until it is let go
+        return file
+
     def is_written(self, row: int, file: MappedFile) -> bool:
-        """Whether the kernels write to this file of a queue, or may."""
+        """Whether the kernels hold the address of this file of a queue."""
         return self._writers.get(row) is file
 
     def forget(self, file: MappedFile) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import resource
 import shutil
+import threading
 import time
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from rocketstore.errors import FlushFailedError
 from rocketstore.format.queue_entry import FILLER, FILLER_BYTES, QueueEntry, encode_entry
 from rocketstore.native.dispatch_state import QueueColumn
 from rocketstore.storage.files.disk import Disk
+from rocketstore.storage.files.mapped_file import MappedFile
 from rocketstore.storage.queues.consume_queue import PutEntry
 from rocketstore.storage.queues.queue_table import ConsumeQueueTable
 from rocketstore.units import QueueKey
@@ -411,6 +413,41 @@ def test_the_table_lists_topics_and_next_offsets(table, queue):
     assert table.next_offsets() == {KEY: 12, QueueKey("Other", 2): 0}
     assert table.max_physical_offset == 2200
     assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] > 0
+
+
+def test_no_file_is_let_go_while_kernels_hold_its_address(tmp_path, log_min, monkeypatch):
+    """Readers let go of files on threads of their own, also while a queue moves to its next one."""
+    table = open_table(tmp_path, log_min, writer_limit=3)
+    table.mappings._reader_limit = 1
+    queues = [table.get_or_create(QueueKey("T", number)) for number in range(3)]
+    put(queues[0], range(5))
+    real_set, real_drop = table.rows.set, MappedFile.drop
+
+    def drop(file):
+        address = int(file.array.ctypes.data) if file.is_mapped else 0
+        held = table.rows.queues[:, QueueColumn.ADDRESS]
+        assert not address or address not in held, f"{file} is in use"
+        real_drop(file)
+
+    def set_while_others_read(row, column, value):
+        reader = threading.Thread(target=lambda: [table.mappings.read(f, 0, 20) for f in others])
+        reader.start()
+        reader.join(0.05)  # where a lock is held it waits
+        readers.append(reader)
+        real_set(row, column, value)
+
+    monkeypatch.setattr(MappedFile, "drop", drop)
+    put(queues[1], range(2))
+    put(queues[2], range(2))
+    others = [queue.files.files[0] for queue in queues[1:]]
+    failures, readers = [], []
+    monkeypatch.setattr(threading, "excepthook", lambda caught: failures.append(caught.exc_value))
+    monkeypatch.setattr(table.rows, "set", set_while_others_read)
+    put(queues[0], [5])  # in its second file
+    for reader in readers:
+        reader.join(10)
+    monkeypatch.undo()
+    assert failures == []
 
 
 def test_kernels_never_keep_the_address_of_a_file_that_expired(tmp_path, log_min):
