@@ -15,7 +15,6 @@ CommitLogDispatcherBuildIndex of 4.9 (spec B11, B12, B15.1).
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
@@ -256,11 +255,10 @@ class Dispatcher:
 
     def _step_to_next_file(self, position: int, limit: int) -> None:
         """Go on where the next file begins: files are missing, or retention was faster."""
-        bases = [file.base for file in self._files.files]
-        at = bisect_left(bases, position)
-        following = min(bases[at], limit) if at < len(bases) else limit
-        if at == 0 and bases:
-            _log.warning("dispatch.behind_retention", position=position, min_offset=bases[0])
+        file = self._files.next_file(position)
+        following = limit if file is None else min(file.base, limit)
+        if file is not None and file in self._files.files[:1]:
+            _log.warning("dispatch.behind_retention", position=position, min_offset=file.base)
         self._note_stepped_over(position, following, None)
         self.dispatched_offset = following
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 import threading
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -238,6 +238,12 @@ class MappedFileQueue:
         if index >= 0 and offset < files[index].base + files[index].size:
             return files[index]
         return None
+
+    def next_file(self, offset: int) -> MappedFile | None:
+        """Return the first file that starts at `offset` or after it."""
+        files = self.files
+        at = bisect_left(files, offset, key=lambda file: file.base)
+        return files[at] if at < len(files) else None
 
     def slice(self, offset: int, size: int) -> memoryview | None:
         """Return a view of written bytes; None where they are not, or cross into the next file."""

@@ -29,7 +29,8 @@ from rocketstore.format.queue_entry import (
 )
 from rocketstore.native.dispatch_state import QueueColumn
 from rocketstore.storage.files.written import has_data
-from rocketstore.storage.queues.queue_entries import CHUNK_BYTES, QueueEntries, message_places
+from rocketstore.storage.queues.queue_entries import QueueEntries
+from rocketstore.storage.queues.queue_search import CHUNK_BYTES, CHUNK_ENTRIES, message_places
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -344,15 +345,11 @@ class ConsumeQueue(QueueEntries):
 
     def place_behind(self, physical_limit: int) -> int:
         """Return the queue offset behind the last entry whose record ends before an offset."""
-        low, high = self.first_offset, self.max_offset
-        while low < high:
-            middle = (low + high) // 2
-            at, entry = self._next_message(middle, high)
-            if entry is None or entry.physical_offset + entry.record_size > physical_limit:
-                high = middle
-            else:
-                low = at + 1
-        return low
+        return self._bisect(
+            self.first_offset,
+            self.max_offset,
+            lambda entry: entry.physical_offset + entry.record_size <= physical_limit,
+        )
 
     def delete_expired(
         self, log_min_offset: int, *, force_after_ms: int, now_ms: int
@@ -390,7 +387,7 @@ class ConsumeQueue(QueueEntries):
         start = file.base // ENTRY_SIZE_BYTES
         stop = (file.base + file.size) // ENTRY_SIZE_BYTES
         while stop > start:
-            chunk_start = max(stop - CHUNK_BYTES // ENTRY_SIZE_BYTES, start)
+            chunk_start = max(stop - CHUNK_ENTRIES, start)
             raw = self._mappings.read(
                 file,
                 chunk_start * ENTRY_SIZE_BYTES - file.base,

@@ -16,12 +16,11 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from rocketstore.format.queue_entry import (
     ENTRY_SIZE_BYTES,
     ENTRY_STRUCT,
-    FILLER_SIZE,
     QueueEntry,
     decode_entry,
     entry_array,
@@ -29,18 +28,16 @@ from rocketstore.format.queue_entry import (
     written_mask,
 )
 from rocketstore.storage.files.pread_files import OpenFiles, PreadFiles
+from rocketstore.storage.queues.queue_search import CHUNK_BYTES, QueueSearch
 from rocketstore.storage.system_errors import system_errors
-from rocketstore.units import KiB, QueueKey
+from rocketstore.units import QueueKey
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from rocketstore.format.queue_entry import EntryArray
     from rocketstore.verification.file_rules import FileFinding
-
-CHUNK_BYTES: Final = 3276 * ENTRY_SIZE_BYTES
-"""About 64 KiB, a whole number of entries."""
-assert 64 * KiB >= CHUNK_BYTES
 
 
 class _LostEntries(NamedTuple):
@@ -51,7 +48,7 @@ class _LostEntries(NamedTuple):
     entry: QueueEntry
 
 
-class PreadQueue:
+class PreadQueue(QueueSearch):
     """One queue.
 
     Parameters
@@ -78,7 +75,7 @@ class PreadQueue:
         log_end_before: Callable[[QueueEntry], int | None],
     ) -> None:
         self.key = key
-        self.files = PreadFiles((directory,), open_files=open_files)
+        self.files: PreadFiles = PreadFiles((directory,), open_files=open_files)
         self._log_min_offset = log_min_offset
         self._log_end_before = log_end_before
         self._written_end = 0
@@ -86,8 +83,6 @@ class PreadQueue:
         self._confirmed = 0
         self._cut: tuple[int, int, int] | None = None
         self._lost: _LostEntries | None = None
-        self._min_hint = 0
-        self._min_for = -1
         self._lock = threading.Lock()
 
     @property
@@ -117,24 +112,12 @@ class PreadQueue:
     def min_offset(self) -> int:
         """First queue offset whose record has not expired; the maximum when all have.
 
-        Source: ConsumeQueue.correctMinOffset, with fillers never counted (K-C2) and the case that
-        nothing is left handled (K-C3).
+        With the case that no record is left handled (K-C3). Source: ConsumeQueue.correctMinOffset.
         """
         log_min = self._log_min_offset()
-        first = self.first_offset
-        if log_min == self._min_for and self._min_hint >= first:
+        if log_min == self._min_for and self._min_hint >= self.first_offset:
             return min(self._min_hint, self.max_offset)
-        end = self.max_offset
-        low, high = max(first, self._min_hint if log_min >= self._min_for else first), end
-        while low < high:
-            middle = (low + high) // 2
-            at, entry = self._next_real(middle, high)
-            if entry is not None and entry.physical_offset < log_min:
-                low = at + 1
-            else:  # fillers count with what follows them
-                high = middle
-        self._min_for, self._min_hint = log_min, self._next_real(low, end)[0]
-        return self._min_hint
+        return self._search_min(log_min, self.max_offset)
 
     @property
     def written_end(self) -> int:
@@ -187,6 +170,11 @@ class PreadQueue:
             return None
         entry = decode_entry(raw)
         return entry if entry.is_written else None
+
+    def entries(self, start: int, limit: int) -> EntryArray:
+        """Return up to `limit` entries from queue offset `start`, within one file, as stored."""
+        raw = self.files.read(start * ENTRY_SIZE_BYTES, limit * ENTRY_SIZE_BYTES) or b""
+        return entry_array(raw[: len(raw) - len(raw) % ENTRY_SIZE_BYTES])
 
     def entry_bytes(self, start: int, limit: int) -> bytes | None:
         """Return up to `limit` entries from `start`, within one file and before the end."""
@@ -266,26 +254,6 @@ class PreadQueue:
                 return last  # it was being written
             end = last + 1
         return end
-
-    def _next_real(self, start: int, stop: int) -> tuple[int, QueueEntry | None]:
-        """Return the first entry in [start, stop) that is written and no filler."""
-        at = start
-        while at < stop:
-            # One entry first: it is nearly always the answer.
-            size = ENTRY_SIZE_BYTES if at == start else CHUNK_BYTES
-            raw = self.files.read(at * ENTRY_SIZE_BYTES, min(size, (stop - at) * ENTRY_SIZE_BYTES))
-            count = len(raw) // ENTRY_SIZE_BYTES if raw else 0
-            if not raw or not count:
-                following = self.files.next_file(at * ENTRY_SIZE_BYTES + 1)
-                if following is None:
-                    break
-                at = following.base // ENTRY_SIZE_BYTES
-                continue
-            for n, values in enumerate(ENTRY_STRUCT.iter_unpack(raw[: count * ENTRY_SIZE_BYTES])):
-                if is_written(values[0], values[1]) and values[1] != FILLER_SIZE and at + n < stop:
-                    return at + n, QueueEntry._make(values)
-            at += count
-        return stop, None
 
 
 class PreadQueues:

@@ -15,11 +15,9 @@ from rocketstore.format.queue_entry import (
     ENTRY_STRUCT,
     QueueEntry,
     entry_array,
-    filler_mask,
-    written_mask,
 )
 from rocketstore.native.dispatch_state import QueueColumn
-from rocketstore.units import KiB
+from rocketstore.storage.queues.queue_search import CHUNK_ENTRIES, QueueSearch, message_places
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,15 +29,10 @@ if TYPE_CHECKING:
     from rocketstore.storage.queues.queue_rows import QueueRows
     from rocketstore.units import QueueKey
 
-CHUNK_BYTES: Final = 3276 * ENTRY_SIZE_BYTES
-"""About 64 KiB, a whole number of entries."""
-assert 64 * KiB >= CHUNK_BYTES
-
-_CHUNK_ENTRIES: Final = CHUNK_BYTES // ENTRY_SIZE_BYTES
 _NEXT: Final = int(QueueColumn.NEXT)
 
 
-class QueueEntries:
+class QueueEntries(QueueSearch):
     """The entries of one queue, as readers see them.
 
     Parameters
@@ -67,13 +60,11 @@ class QueueEntries:
         log_min_offset: Callable[[], int],
     ) -> None:
         self.key = key
-        self.files = files
+        self.files: MappedFileQueue = files
         self.row = row
         self._rows = rows
         self._mappings = mappings
         self._log_min_offset = log_min_offset
-        self._min_for = -1
-        self._min_hint = 0
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.key}, max_offset={self.max_offset})"
@@ -112,8 +103,7 @@ class QueueEntries:
 
         Notes
         -----
-        Searched by bisection, because entries point at rising offsets (K-C3); fillers count with
-        what follows them (K-C2). Source: ConsumeQueue.correctMinOffset.
+        With the case that no record is left handled (K-C3). Source: ConsumeQueue.correctMinOffset.
         """
         log_min = self._log_min_offset()
         hint = self._min_hint
@@ -121,20 +111,7 @@ class QueueEntries:
             files = self.files.files  # asked at every get, so without `first_offset`
             if files and files[0].base <= hint * ENTRY_SIZE_BYTES:
                 return hint
-        end = self.max_offset
-        low, high = self.first_offset, end
-        if log_min >= self._min_for:
-            low = min(max(low, hint), end)
-        while low < high:
-            middle = (low + high) // 2
-            at, entry = self._next_message(middle, high)
-            if entry is not None and entry.physical_offset < log_min:
-                low = at + 1
-            else:
-                high = middle
-        found = self._next_message(low, end)[0]
-        self._min_hint, self._min_for = found, log_min
-        return found
+        return self._search_min(log_min, self.max_offset)
 
     def entry(self, queue_offset: int) -> QueueEntry | None:
         """Return one entry as stored, fillers too; None where there is none."""
@@ -196,7 +173,7 @@ class QueueEntries:
             if entry is not None and entry.is_message:
                 return end - 1, entry
             # More than one filler: a lost stretch of the log, or a queue that starts late.
-            start = max(end - _CHUNK_ENTRIES, first)
+            start = max(end - CHUNK_ENTRIES, first)
             file_start = (end - 1) * ENTRY_SIZE_BYTES // self.files.file_size * self.files.file_size
             start = max(start, file_start // ENTRY_SIZE_BYTES)
             found = message_places(self.entries(start, end - start))
@@ -206,37 +183,3 @@ class QueueEntries:
                 return (at, entry) if entry is not None else None
             end = start
         return None
-
-    def _next_message(self, start: int, stop: int) -> tuple[int, QueueEntry | None]:
-        """Return the first entry in [start, stop) that is a message; (stop, None) without one."""
-        at = start
-        while at < stop:
-            entry = self.entry(at)
-            if entry is None:
-                following = self._next_file_offset(at)
-                if following is None:
-                    break
-                at = following
-                continue
-            if entry.is_message:
-                return at, entry
-            entries = self.entries(at, min(stop - at, _CHUNK_ENTRIES))
-            found = message_places(entries)
-            if found:
-                return at + found[0], self.entry(at + found[0])
-            at += max(len(entries), 1)
-        return stop, None
-
-    def _next_file_offset(self, queue_offset: int) -> int | None:
-        """Return where the next file behind a missing one begins."""
-        at = queue_offset * ENTRY_SIZE_BYTES
-        for file in self.files.files:
-            if file.base > at:
-                return file.base // ENTRY_SIZE_BYTES
-        return None
-
-
-def message_places(entries: EntryArray) -> list[int]:
-    """Return the indexes of the entries that are messages."""
-    places: list[int] = (written_mask(entries) & ~filler_mask(entries)).nonzero()[0].tolist()
-    return places

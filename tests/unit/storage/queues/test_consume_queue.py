@@ -16,7 +16,9 @@ from rocketstore.format.queue_entry import FILLER, FILLER_BYTES, QueueEntry, enc
 from rocketstore.native.dispatch_state import QueueColumn
 from rocketstore.storage.files.disk import Disk
 from rocketstore.storage.files.mapped_file import MappedFile
+from rocketstore.storage.files.pread_files import OpenFiles
 from rocketstore.storage.queues.consume_queue import PutEntry
+from rocketstore.storage.queues.pread_queue import PreadQueue
 from rocketstore.storage.queues.queue_table import ConsumeQueueTable
 from rocketstore.units import QueueKey
 from support.descriptors import open_descriptors
@@ -169,6 +171,21 @@ def test_the_minimum_follows_the_log_by_bisection(queue, log_min):
     put(queue, [12])
     log_min.value = 2200
     assert queue.min_offset == 12
+
+
+def test_the_minimum_is_found_after_a_missing_file_mapped_or_not(tmp_path, log_min):
+    table = open_table(tmp_path, log_min)
+    put(table.get_or_create(KEY), range(15))
+    assert table.flush()
+    directory = tmp_path / "consumequeue" / "TopicTest" / "0"
+    (directory / f"{100:020d}").unlink()
+    mapped = open_table(tmp_path, log_min).get(KEY)
+    by_pread = PreadQueue(
+        KEY, directory, OpenFiles(), log_min_offset=log_min, log_end_before=lambda _entry: None
+    )
+    for first, expected in ((0, 0), (3, 3), (5, 10), (8, 10), (12, 12), (20, 15), (4, 4)):
+        log_min.value = 1000 + 100 * first
+        assert (mapped.min_offset, by_pread.min_offset) == (expected, expected)
 
 
 def test_fillers_are_no_messages(table, log_min):
