@@ -1,1 +1,1 @@
-"""From the CommitLog into queues and index, and telling who waits."""
+"""From the CommitLog into queues and index, and waking those who wait."""

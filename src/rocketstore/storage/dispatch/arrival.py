@@ -1,4 +1,4 @@
-"""Telling others that messages arrived in queues: listeners, and callers that wait.
+"""Reporting that messages arrived in queues, to listeners and to callers that wait.
 
 Law: nobody listening costs nothing. A waiter announces itself before it looks, and dispatch looks
 for waiters after it has published, so no arrival is missed.
@@ -71,7 +71,7 @@ class ArrivalBoard:
             self._listeners = tuple(known for known in self._listeners if known != listener)
 
     def announce(self, arrivals: Iterable[Arrival]) -> None:
-        """Tell every listener; one that raises is logged and does not stop dispatch."""
+        """Call every listener; one that raises is logged and does not stop dispatch."""
         listeners = self._listeners
         for arrival in arrivals:
             for listener in listeners:

@@ -1,8 +1,8 @@
-"""The thread that dispatches, and those who wait for it.
+"""The thread that dispatches, and callers that wait for it.
 
-Law: the thread ends only when it is told to. Whatever goes wrong is logged, shown in `health`, and
-tried again from the same record after a pause that grows to a second (K-R4); when it works again
-the trouble is over (K-C6). Nothing is skipped meanwhile.
+Law: the thread ends only when `stop` is called. Whatever goes wrong is logged, shown in `health`,
+and tried again from the same record after a pause that grows to a second (K-R4); when it works
+again the trouble is over (K-C6). Nothing is skipped meanwhile.
 
 When everything is dispatched it looks once more after a millisecond, so that the puts of a busy
 writer share a round and none of them wakes anybody; then it sleeps until the next append rings.
@@ -88,7 +88,7 @@ class DispatchService:
         self.thread.start()
 
     def stop(self) -> None:
-        """Stop the thread after the round it is in, and let go of everybody who waits."""
+        """Stop the thread after the round it is in, and let all waiting callers go."""
         self.thread.stop()
         self.dispatcher.board.close()
 

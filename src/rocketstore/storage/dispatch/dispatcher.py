@@ -5,7 +5,7 @@ and gives everything up to there to the ``follow`` kernel, file by file. The ker
 with a question: a new queue, a queue file, a gap, a full index file. Recovery uses the same way,
 synchronously and with `force`, to rewrite what a crash may have spoilt.
 
-Law: no record that can be read is passed over. Behind damage dispatch goes on at the next
+Law: no record that can be read is passed over. After damage dispatch goes on at the next
 believable record (K-R3) and counts what it stepped over; an error of any kind is tried again, with
 growing pauses, from the same record (K-R4, K-C6). Doing a record twice changes nothing.
 
@@ -217,7 +217,7 @@ class Dispatcher:
             Physical offsets; `start` is where a record or a file begins.
         force
             Replace a queue entry that says something else when the record it points at is not
-            intact, or stands behind the new one: then the queue ends up as if built from nothing.
+            intact, or stands after the new one: then the queue ends up as if built from nothing.
         check_crc
             Take a record with a wrong body checksum for damage.
 
@@ -356,7 +356,7 @@ class Dispatcher:
         state[State.STOP_AFTER_BATCH] = 0
 
     def _after_walk(self, file: MappedFile, stop: int) -> int | None:
-        """Go on behind what the walk could not pass; return the offset when that ends the file."""
+        """Go on after what the walk could not pass; return the offset when that ends the file."""
         state = self._state
         reason = StopReason(int(state[State.WALK_STOP]))
         position = int(state[State.WALKED])
@@ -404,7 +404,7 @@ class Dispatcher:
                 self._announce()
 
     def _announce(self) -> None:
-        """Tell listeners about the batch that is done."""
+        """Report the batch that is done to the listeners."""
         columns, decisions = self._columns, self._decisions
         assert columns is not None
         arrivals = decisions.extra_arrivals

@@ -2,7 +2,7 @@
 
 The kernel enters the common case by itself. It asks about a queue it does not know, a queue file
 that is not mapped, a gap, another entry in the record's place, and extra queues. Each answer leaves
-the kernel's state so that it goes on: with the same step, or behind it.
+the kernel's state so that it goes on: with the same step, or after it.
 
 Law: a record's header has no checksum, so its topic, queue id and queue offset are believed only as
 far as they harm nobody: a name that is no directory, or a gap that cannot be, gives no entry.
@@ -237,19 +237,19 @@ class EntryDecisions:
     ) -> bool:
         """Whether a queue without a file may begin at a number: old files may be gone.
 
-        A forged number would refuse every message behind it, so it is believed where the log in
+        A forged number would refuse every later message, so it is believed where the log in
         front of the record has room for so many messages, or where the next record goes on there.
         """
         if is_likely_beginning(offset, physical_offset):
             return True
         places = queue.files.file_size // ENTRY_SIZE_BYTES
-        columns, behind = self._rows(), self._cursor + 1
-        is_own = columns.queue_id[behind:] == queue.key.queue_id
-        is_own &= (columns.sys_flag[behind:] & PREPARED_BIT) == 0
+        columns, following = self._rows(), self._cursor + 1
+        is_own = columns.queue_id[following:] == queue.key.queue_id
+        is_own &= (columns.sys_flag[following:] & PREPARED_BIT) == 0
         # One that can have no place at all says nothing about this one.
-        is_own &= columns.queue_offset[behind:] >= 0
-        is_own &= columns.queue_offset[behind:] <= MAX_QUEUE_OFFSET
-        for row in (np.flatnonzero(is_own) + behind).tolist():
+        is_own &= columns.queue_offset[following:] >= 0
+        is_own &= columns.queue_offset[following:] <= MAX_QUEUE_OFFSET
+        for row in (np.flatnonzero(is_own) + following).tolist():
             if self._key_of(row) == queue.key:
                 return 0 <= int(columns.queue_offset[row]) - offset <= places
         return True

@@ -35,7 +35,7 @@ AHEAD_BATCHES: Final = 3
 """One is walked, one is dispatched, one waits: 5.5 MB of columns together."""
 
 LEAST_AHEAD_BYTES: Final = 4 * MiB
-"""Shorter stretches, also so much behind every break, are walked where they are dispatched: the
+"""Shorter stretches, also so much after every break, are walked where they are dispatched: the
 next break may be close, and starting a thread costs as much as walking a few hundred records."""
 
 
@@ -45,7 +45,7 @@ class WalkedBatch(NamedTuple):
     Attributes
     ----------
     cols
-        The matrix; its first `filled` rows are filled. It is filled anew once the next is taken.
+        The matrix; its first `filled` rows are filled. It is filled again once the next is taken.
     walked
         Position in the file up to which records were walked.
     reason
@@ -137,7 +137,7 @@ class _Walker:
                 self._filled.put(batch)
                 if self._is_last(batch):
                     return
-        except BaseException as error:  # noqa: BLE001 - raised again by who takes the batch
+        except BaseException as error:  # noqa: BLE001 - raised again where the batch is taken
             self._filled.put(error)
 
     def _next(self, cols: Int64Array | None) -> WalkedBatch:

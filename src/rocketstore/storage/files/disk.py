@@ -190,7 +190,7 @@ class Disk:
         Returns
         -------
         float or None
-            None where it cannot be told; 4.9 answers -1 and then deletes files (K-E8).
+            None where the system does not say; 4.9 answers -1 and then deletes files (K-E8).
 
         Notes
         -----

@@ -40,7 +40,7 @@ _SHARED: Final = ("nfs", "cifs", "smb", "9p", "virtiofs", "fuse", "ceph", "glust
 """Beginnings of the kinds of file systems that other machines mount as well."""
 
 UNKNOWN_WRITER: Final = 0
-"""Somebody who holds a lock and has no number here: in another container, or on another host."""
+"""A writer without a process number here: in another container, or on another host."""
 
 _held: dict[tuple[int, int], io.FileIO] = {}
 """Lock files held by this process, by device and inode."""
@@ -76,7 +76,7 @@ class StoreLock:
         Raises
         ------
         StoreLockedError
-            Another process holds it, or this one does; `owner_pid` says which, if it can be told.
+            Another process holds it, or this one does; `owner_pid` says which, if that is known.
         StoreError
             The file cannot be opened for writing.
         """

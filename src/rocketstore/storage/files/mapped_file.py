@@ -1,6 +1,6 @@
 """One file of a fixed size, mapped into memory: append, flush, read, count its readers.
 
-Law: bytes behind `write_position` are nobody's; a file never shrinks and a mapping is never closed
+Law: bytes after `write_position` mean nothing; a file never shrinks and a mapping is never closed
 while a view of it lives. `flushed_position` moves only after `fdatasync` returned without error.
 
 How derived: MappedFile and ReferenceResource of 4.9 (spec B5) without their faults: a failed sync
@@ -179,7 +179,7 @@ class MappedFile:
 
     @property
     def end(self) -> int:
-        """Offset behind the last written byte."""
+        """Offset after the last written byte."""
         return self.base + self.write_position
 
     @property
@@ -205,7 +205,7 @@ class MappedFile:
     def fd(self) -> int:
         """A descriptor of the file, opened at first use and again after `close_descriptor`.
 
-        Only for who is alone with the file; beside other threads `descriptor` lends one.
+        Only where no other thread may close it; use `descriptor` there.
         """
         with self._lock:
             return self._opened()
@@ -215,14 +215,14 @@ class MappedFile:
             try:
                 self._descriptor = self._disk.open_file(self.path, writable=self.writable)
             except FileNotFoundError:
-                raise  # expected beside retention: who asks knows what it means
+                raise  # expected beside retention: the caller knows what it means
             except OSError as error:
                 raise system_error(f"cannot open {self.path}", error) from error
         return self._descriptor
 
     @contextlib.contextmanager
     def descriptor(self) -> Iterator[int]:
-        """Lend a descriptor, which stays open until it is given back, whoever closes it meanwhile.
+        """Lend a descriptor, which stays open until it is given back, even if closed meanwhile.
 
         A closed number is soon that of another file, which would be read, mapped or synced instead.
         """
@@ -285,7 +285,7 @@ class MappedFile:
     def reserve(self, stop: int) -> None:
         """Make sure that bytes before position `stop` have room on the disk.
 
-        Whoever writes through `mapping` or `array` calls this first. It costs a comparison for a
+        Call this before writing through `mapping` or `array`. It costs a comparison for a
         file made by `create`; a sparse file (one that Java made) gets its blocks at the first call.
 
         Raises
@@ -323,12 +323,12 @@ class MappedFile:
         self.flushed_position = position
 
     def count_as_unflushed(self) -> None:
-        """Take bytes and name for not durable: who wrote them died before it could say so."""
+        """Take bytes and name for not durable: their writer died before it synced them."""
         self.flushed_position = 0
         self._directory_synced = False
 
     def zero_tail(self, position: int) -> None:
-        """Make all bytes behind `position` zero, durably, so that none is taken for a record."""
+        """Make all bytes from `position` on zero, durably, so that none looks like a record."""
         with self.descriptor() as descriptor:
             self._disk.zero_range(descriptor, self.path, position, self.size)
         self.sync()

@@ -38,7 +38,7 @@ class FileProblemReason(Enum):
     MISPLACED = "offset in the name is no multiple of the file size"
     DUPLICATE = "the same offset exists in another directory"
     SHORT_LAST = "the last file is shorter than it should be"
-    SHORT = "shorter than it should be, with more behind it"
+    SHORT = "shorter than it should be, with more after it"
     GAP = "the file before it is missing"
 
 
@@ -110,11 +110,11 @@ class MappedFileQueue:
         ----------
         grow_short_last
             Let a short last file, as a crash or a copy leaves it, reach its size with zeros. A file
-            never shrinks, and no byte of it changes. Files behind it that hold nothing were made
+            never shrinks, and no byte of it changes. Files after it that hold nothing were made
             ahead, and count as if they were not there.
         after_crash
             Likewise a short file that others with content follow: after a power cut the length of a
-            file may be lost, and the caller writes anew what was in it.
+            file may be lost, and the caller writes again what was in it.
 
         Returns
         -------
@@ -124,7 +124,7 @@ class MappedFileQueue:
         Raises
         ------
         StoreDamagedError
-            A file in the middle is shorter than it should be, or any is longer: offsets behind it
+            A file in the middle is shorter than it should be, or any is longer: offsets after it
             cannot be trusted.
         """
         problems: list[FileProblem] = []
@@ -205,7 +205,7 @@ class MappedFileQueue:
 
     @property
     def max_offset(self) -> int:
-        """Offset behind the last written byte; 0 without files."""
+        """Offset after the last written byte; 0 without files."""
         files = self.files
         return files[-1].end if files else 0
 
@@ -253,7 +253,7 @@ class MappedFileQueue:
     # --- creating and deleting ------------------------------------------------------------------
 
     def create(self, base: int, *, sync: bool = True) -> MappedFile:
-        """Make the file that begins at `base`, behind all others, and take it in.
+        """Make the file that begins at `base`, after all others, and take it in.
 
         Raises
         ------
@@ -275,17 +275,17 @@ class MappedFileQueue:
         with self._changing:
             files = self.files
             if files and file.base < files[-1].base + self.file_size:
-                raise ValueError(f"{file.path} does not come behind {files[-1].path}")
+                raise ValueError(f"{file.path} does not come after {files[-1].path}")
             self.files = (*files, file)
 
     def truncate_after(self, offset: int, *, now_ms: int) -> list[Path]:
-        """Say that written bytes end at `offset`; delete the files that begin behind it.
+        """Say that written bytes end at `offset`; delete the files that begin after it.
 
         Parameters
         ----------
         offset
             The end. The file that covers it gets it as its write and flushed position; the bytes
-            behind are left to the caller, who may want a copy before `MappedFile.zero_tail`.
+            after it are left to the caller, who may want a copy before `MappedFile.zero_tail`.
         now_ms
             The time.
 
@@ -299,7 +299,7 @@ class MappedFileQueue:
         Source: MappedFileQueue.truncateDirtyFiles.
         """
         kept: list[MappedFile] = []
-        behind: list[MappedFile] = []
+        later: list[MappedFile] = []
         for file in self.files:
             if file.base + file.size <= offset:
                 kept.append(file)
@@ -307,9 +307,9 @@ class MappedFileQueue:
                 file.set_end(offset - file.base)
                 kept.append(file)
             else:
-                behind.append(file)
+                later.append(file)
         self.files = tuple(kept)
-        return self._destroy(behind, now_ms)
+        return self._destroy(later, now_ms)
 
     def remove(self, files: Sequence[MappedFile], *, now_ms: int) -> list[Path]:
         """Delete the given files in spite of their readers, and forget them."""

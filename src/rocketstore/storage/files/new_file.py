@@ -74,7 +74,7 @@ def _made(path: Path, size: int, disk: Disk, *, sync: bool) -> tuple[int, bool]:
         if not is_named:
             disk.give_name(descriptor, path)
             is_named = True
-            # Opened anew, or the tools of the system would list the file as "(deleted)".
+            # Opened again, or the tools of the system would list the file as "(deleted)".
             unnamed, descriptor = descriptor, -1
             os.close(unnamed)
             descriptor = disk.open_file(path, writable=True)

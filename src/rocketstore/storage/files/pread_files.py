@@ -143,7 +143,7 @@ class PreadFiles:
         self.files: list[LogFile] = []
         self.findings: list[FileFinding[Path]] = []
         self.is_replaced = False
-        """Whether some file was deleted and made anew since: what was read of it is void."""
+        """Whether some file was deleted and made again since: what was read of it is void."""
         self._bases: list[int] = []
         self.refresh()
 
@@ -151,7 +151,7 @@ class PreadFiles:
     def min_offset(self) -> int:
         """Offset of the first byte on disk; -1 when there is no file."""
         if self.files and not _is_still(self.files[0]):
-            self.refresh()  # retention took it, or the queue was deleted and made anew
+            self.refresh()  # retention took it, or the queue was deleted and made again
         return self.files[0].base if self.files else -1
 
     @property
@@ -187,13 +187,13 @@ class PreadFiles:
                 self._open_files.forget(old.path)
                 self.is_replaced |= old.path in inodes
         self.file_size, self.findings = file_size, findings
-        if changed:  # so that who holds the list can tell by its identity
+        if changed:  # so that a caller that keeps the list can compare its identity
             self._bases = [file.base for file in files]
             self.files = files
         return changed
 
     def find(self, offset: int) -> LogFile | None:
-        """Return the file that holds the byte at `offset`, looking anew where none is known."""
+        """Return the file that holds the byte at `offset`, listing again to find one."""
         file = self._find_known(offset)
         if file is None and self._may_have_grown(offset) and self.refresh():
             file = self._find_known(offset)
@@ -216,7 +216,7 @@ class PreadFiles:
         return read
 
     def next_file(self, offset: int) -> LogFile | None:
-        """Return the first file that starts at or behind `offset`."""
+        """Return the first file that starts at `offset` or after it."""
         at = bisect.bisect_left(self._bases, offset)
         return self.files[at] if at < len(self.files) else None
 
@@ -227,7 +227,7 @@ class PreadFiles:
         return None
 
     def _may_have_grown(self, offset: int) -> bool:
-        """Whether a directory listing could tell more: behind the end, or in a file cut short."""
+        """Whether listing the directory could find more: past the end, or in a file cut short."""
         return not self.files or offset >= self.files[-1].range.stop
 
     @system_errors("cannot list the files of the store")

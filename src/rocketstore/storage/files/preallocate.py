@@ -2,12 +2,12 @@
 
 Law: a file handed out is complete: all its blocks, its name durable, all zeros. Files that nobody
 took are deleted at an orderly close; after a crash they stay and recovery deletes them, because
-they begin behind the end of the log. A file that was taken is handed out again until the log has
-it. Names appear in the order of the log: while a put makes a file itself,
-none is made behind it, so that no reader sees a hole.
+they begin after the end of the log. A file that was taken is handed out again until the log has
+it. Names appear in the order of the log: while a put makes a file itself, the thread makes no later
+one, so that no reader sees a hole.
 
 How derived: AllocateMappedFileService of 4.9 (spec B7). A put does not fail because a file is still
-being made (K-P9): it waits for the one under way, and makes the file itself when none is. Files are
+being made (K-P9): it waits for the one under way, and makes the file itself otherwise. Files are
 not made ahead when they would take the last room of a disk, and none of a log whose only file was
 never half full: a gigabyte more for each message of a small store.
 """
@@ -87,7 +87,7 @@ class Preallocator:
             self.thread.start()
 
     def request(self, base: int) -> None:
-        """Ask for the files behind the one that begins at `base`, which is in use."""
+        """Ask for the files after the one that begins at `base`, which is in use."""
         if not self.thread.is_running:
             return
         with self._lock:
@@ -100,7 +100,7 @@ class Preallocator:
             self._wanted.append(base)
 
     def take(self, base: int, *, ahead: bool = True) -> MappedFile:
-        """Return the file that begins at `base`, and ask for those behind it unless told not to.
+        """Return the file that begins at `base`, and with `ahead` ask for those after it.
 
         Asked again for the same one, it returns the same file.
 
@@ -131,8 +131,8 @@ class Preallocator:
                 self._wanted.remove(base)
         if not self._changes.wait_for(lambda: self._under_way != base, TAKE_TIMEOUT_S):
             raise StoreError(
-                f"the file at {base} was not made within {TAKE_TIMEOUT_S} s",
-                hint="the disk is slow; put again",
+                f"the file at offset {base} was not made within {TAKE_TIMEOUT_S} s",
+                hint="the disk is slow: check its load, then put again",
             )
         file = self._ready.get(base)
         return self._make(base) if file is None else file
@@ -219,7 +219,7 @@ class Preallocator:
             remove_empty(directory / file_name(base), self._disk)
             file = MappedFile.create(directory, base=base, size=self._file_size, disk=self._disk)
         except OSError as error:
-            refused = system_error(f"cannot make the file at {base} in {directory}", error)
+            refused = system_error(f"cannot make the file at offset {base} in {directory}", error)
             raise StoreError(refused.message, hint=refused.hint) from error
         try:
             if self._warm_up is not None:

@@ -11,7 +11,7 @@ A writer that syncs every put gains from just that. The first sync of a page of 
 write down that its block is used now, a second write after the first; where many pages are touched,
 and so written, along with one sync, the next ones are spared it. The thread that syncs does it.
 
-Law: only pages behind the end of the log are touched, and nothing in them changes. What cannot be
+Law: only pages after the end of the log are touched, and nothing in them changes. What cannot be
 touched is left to the writer.
 
 How derived: 4.9 has the whole file touched before its first use, or nothing (spec B7, K-M5).

@@ -118,7 +118,7 @@ class IndexService:
     # --- opening --------------------------------------------------------------------------------
 
     def load(self) -> list[IndexProblem]:
-        """Take in the files on disk; none is deleted, also not after a crash (K-I1).
+        """Take in the files on disk; none is deleted, not even after a crash (K-I1).
 
         Returns
         -------
@@ -400,7 +400,7 @@ class IndexService:
         now_ms: int,
         store_time_of: Callable[[int], int | None] = lambda _offset: None,
     ) -> int:
-        """Drop the items of records at or behind an offset, and chain what stays anew.
+        """Drop the items of records at or after an offset, and rebuild the chains of what stays.
 
         Parameters
         ----------

@@ -54,7 +54,7 @@ class PreadIndexFile(NamedTuple):
 
 
 class PreadIndex:
-    """All index files of a store, listed anew for every question.
+    """All index files of a store, listed again for every question.
 
     Parameters
     ----------

@@ -92,7 +92,7 @@ class ConsumeQueue(QueueEntries):
         return max(self.max_offset, self._kept_stop // ENTRY_SIZE_BYTES)
 
     def _find_kept_stop(self, position: int) -> int:
-        """Return where the kept places behind the last entry end."""
+        """Return where the kept places after the last entry end."""
         size = ENTRY_SIZE_BYTES  # most queues have none, as one entry tells
         while (file := self.files.find(position)) is not None:
             raw = self._mappings.read(file, position - file.base, size)
@@ -251,12 +251,12 @@ class ConsumeQueue(QueueEntries):
     # --- cutting --------------------------------------------------------------------------------
 
     def truncate(self, max_offset: int, *, now_ms: int, keep_to: int = 0) -> bool:
-        """Let the queue end before `max_offset`; what stands behind becomes zeros.
+        """Let the queue end before `max_offset`; what follows becomes zeros.
 
         Parameters
         ----------
         max_offset
-            Queue offset behind the last entry that stays.
+            Queue offset after the last entry that stays.
         now_ms
             The time.
         keep_to
@@ -278,8 +278,8 @@ class ConsumeQueue(QueueEntries):
         # Kept places first: a crash in between must find either them or the old entries.
         changed = self._keep_places(position, kept_stop)
         with self._mappings.files_lock:
-            behind = self.files.truncate_after(kept_stop, now_ms=now_ms)
-        changed = changed or bool(behind)
+            deleted = self.files.truncate_after(kept_stop, now_ms=now_ms)
+        changed = changed or bool(deleted)
         file = self.files.find(kept_stop)
         if file is not None:
             start = kept_stop - file.base
@@ -311,11 +311,11 @@ class ConsumeQueue(QueueEntries):
             The time.
         """
         self.unmap_writer()
-        behind = [file for file in self.files.files if file.base >= position]
-        for file in reversed(behind):
+        taken = [file for file in self.files.files if file.base >= position]
+        for file in reversed(taken):
             self._mappings.forget(file)
             take_file(file.path)
-        self.files.remove(behind, now_ms=now_ms)
+        self.files.remove(taken, now_ms=now_ms)
         with self._lock:
             self._unflushed = tuple(f for f in self._unflushed if f in self.files.files)
         self.find_end()
@@ -323,13 +323,13 @@ class ConsumeQueue(QueueEntries):
     def _keep_places(self, position: int, stop: int) -> bool:
         """Write kept places over bytes [position, stop); return whether a byte changed."""
         changed = False
-        # From behind: written entries never follow a kept place.
+        # Backwards: written entries never follow a kept place.
         for file in reversed(self.files.files):
-            first, behind = max(position, file.base), min(stop, file.base + file.size)
-            if first >= behind:
+            first, past = max(position, file.base), min(stop, file.base + file.size)
+            if first >= past:
                 continue
-            content = KEPT_PLACE_BYTES * ((behind - first) // ENTRY_SIZE_BYTES)
-            if self._mappings.read(file, first - file.base, behind - first) != content:
+            content = KEPT_PLACE_BYTES * ((past - first) // ENTRY_SIZE_BYTES)
+            if self._mappings.read(file, first - file.base, past - first) != content:
                 file.write_bytes(first - file.base, content)
                 file.sync()
                 changed = True
@@ -339,12 +339,12 @@ class ConsumeQueue(QueueEntries):
     def truncate_to_physical(self, physical_limit: int, *, now_ms: int) -> bool:
         """Drop the entries at the end whose record does not end before `physical_limit`.
 
-        Also cleans the file behind the last entry. Returns whether anything changed.
+        Also cleans the file after the last entry. Returns whether anything changed.
         """
         return self.truncate(self.place_behind(physical_limit), now_ms=now_ms)
 
     def place_behind(self, physical_limit: int) -> int:
-        """Return the queue offset behind the last entry whose record ends before an offset."""
+        """Return the queue offset after the last entry whose record ends before an offset."""
         return self._bisect(
             self.first_offset,
             self.max_offset,

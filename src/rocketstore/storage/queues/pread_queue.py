@@ -62,7 +62,7 @@ class PreadQueue(QueueSearch):
     log_min_offset
         Returns the CommitLog's minimum offset.
     log_end_before
-        Returns the log's end for an entry whose record lies behind it, None for any other.
+        Returns the log's end for an entry whose record lies beyond it, None for any other.
     """
 
     def __init__(
@@ -131,10 +131,10 @@ class PreadQueue(QueueSearch):
             self._written_end = self._advance(max(self._written_end, self.first_offset))
         return self._written_end
 
-    def last_record_stop(self, behind: int, is_there: Callable[[QueueEntry], bool]) -> int | None:
+    def last_record_stop(self, after: int, is_there: Callable[[QueueEntry], bool]) -> int | None:
         """Return the end of the last record that an entry points at and the log has.
 
-        None where no record that ends behind the physical offset `behind` is there. Entries found
+        None where no record that ends after the physical offset `after` is there. Entries found
         without a record, a whole file of the log may be gone, are not asked about again while the
         first of them has none: a writer that goes on writes there first.
         """
@@ -151,8 +151,8 @@ class PreadQueue(QueueSearch):
                 if not entry.is_message:
                     continue
                 record_stop = entry.physical_offset + entry.record_size
-                is_found = record_stop > behind and is_there(entry)
-                if is_found or record_stop <= behind:
+                is_found = record_stop > after and is_there(entry)
+                if is_found or record_stop <= after:
                     if first is not None:
                         self._lost = _LostEntries(first[0], end, first[1])
                     return record_stop if is_found else None
@@ -194,7 +194,7 @@ class PreadQueue(QueueSearch):
         return entries, start, start + len(entries) // ENTRY_SIZE_BYTES, False
 
     def _end_within(self, log_end: int, end: int) -> int:
-        """Return where the entries at the end begin whose records lie behind the log's end."""
+        """Return where the entries at the end begin whose records lie beyond the log's end."""
         if self._cut is None or self._cut[:2] != (log_end, end):
             cut = end
             for at, entry in self._backwards(self._confirmed, end):

@@ -73,7 +73,7 @@ class QueueEntries(QueueSearch):
 
     @property
     def next_position(self) -> int:
-        """Byte position behind the last entry."""
+        """Byte position after the last entry."""
         # Asked at every get: item() of plain numbers takes a third of an indexing by an enum.
         return self._rows.queues.item(self.row, _NEXT)
 

@@ -7,7 +7,7 @@ been dispatched when the flush began (K-R7). The newest index file is flushed wi
 
 Law: after a failed sync nothing here is promised any more while the store is open: the system may
 have dropped the pages it could not write, so a later success proves nothing. Entries and items can
-be built anew from the CommitLog; the next start does so from the checkpoint on.
+be rebuilt from the CommitLog; the next start does so from the checkpoint on.
 
 How derived: FlushConsumeQueueService of 4.9 (spec B9.4, B9.5).
 """

@@ -156,7 +156,7 @@ class ConsumeQueueTable:
         Parameters
         ----------
         after_crash
-            Let any short file reach its size; recovery writes its entries anew.
+            Let any short file reach its size; recovery writes its entries again.
 
         Returns
         -------

@@ -132,7 +132,7 @@ def test_views_do_not_cross_files_or_the_end(tmp_path, disk):
 def test_a_new_file_comes_behind_all_others(tmp_path, disk):
     files = queue(tmp_path / "q", disk)
     files.create(SIZE)
-    with pytest.raises(ValueError, match="does not come behind"):
+    with pytest.raises(ValueError, match="does not come after"):
         files.create(0)
 
 
