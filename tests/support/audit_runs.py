@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from rocketstore.config import StoreConfig
-    from rocketstore.pipeline.jobs.audit.audit_report import AuditReport, ProofReport
+    from rocketstore.pipeline.jobs.audit.audit_report import AuditReport
 
 
 def audited(store: Path | str, config: StoreConfig | None = None, **options: Any) -> AuditReport:
@@ -19,7 +19,7 @@ def audited(store: Path | str, config: StoreConfig | None = None, **options: Any
         return audit(frames, store, config=config, **options)
 
 
-def proved(store: Path | str, config: StoreConfig | None = None, **options: Any) -> ProofReport:
+def proved(store: Path | str, config: StoreConfig | None = None, **options: Any) -> AuditReport:
     with jobs_here() as frames:
         return prove_rebuild(frames, store, config=config, **options)
 

@@ -13,6 +13,7 @@ from rocketstore.config.sizes import (
     ObservedSizes,
     StoreSizes,
     commonest,
+    observed_in,
     resolve_sizes,
 )
 from rocketstore.config.sources import (
@@ -49,6 +50,7 @@ __all__ = [
     "from_properties",
     "load_broker_conf",
     "load_config",
+    "observed_in",
     "option_of",
     "parse_delay_levels",
     "parse_delete_hours",

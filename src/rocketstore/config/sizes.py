@@ -63,6 +63,25 @@ def commonest(files: Iterable[tuple[Path, int]], multiple_of: int = 1) -> FileOb
     return FileObservation(next(path for path, size in sizes.items() if size == most), most)
 
 
+def observed_in(
+    config: StoreConfig,
+    log: Iterable[tuple[Path, int]],
+    queues: Iterable[tuple[Path, int]],
+    index: Iterable[tuple[Path, int]],
+) -> ObservedSizes:
+    """Return what the files of a store, with their lengths, show of what is not set.
+
+    What is set is not compared with them: to an audit a file of another length is a finding.
+    """
+    has_layout = config.max_hash_slot_num is not None and config.max_index_num is not None
+    queue_size = config.mapped_file_size_consume_queue
+    return ObservedSizes(
+        commit_log=None if config.mapped_file_size_commit_log else commonest(log),
+        consume_queue=None if queue_size else commonest(queues, ENTRY_SIZE_BYTES),
+        index_file=None if has_layout else commonest(index),
+    )
+
+
 class StoreSizes(NamedTuple):
     """Sizes that a store works with."""
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from rocketstore.pipeline.jobs.archive.archive_job import ArchiveResult, archive
     from rocketstore.pipeline.jobs.audit.audit_job import audit, prove_rebuild
-    from rocketstore.pipeline.jobs.audit.audit_report import AuditReport, ProofReport
+    from rocketstore.pipeline.jobs.audit.audit_report import AuditReport
     from rocketstore.pipeline.jobs.rebuild.rebuild_job import RebuildReport, rebuild
     from rocketstore.pipeline.jobs.report.report_job import Report, report
     from rocketstore.pipeline.jobs.restore.restore_job import RestoreResult, restore
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 __all__ = [
     "ArchiveResult",
     "AuditReport",
-    "ProofReport",
     "RebuildReport",
     "Report",
     "RestoreResult",
@@ -40,7 +39,6 @@ __all__ = [
 _JOBS: Final = {
     "ArchiveResult": "rocketstore.pipeline.jobs.archive.archive_job",
     "AuditReport": "rocketstore.pipeline.jobs.audit.audit_report",
-    "ProofReport": "rocketstore.pipeline.jobs.audit.audit_report",
     "RebuildReport": "rocketstore.pipeline.jobs.rebuild.rebuild_job",
     "Report": "rocketstore.pipeline.jobs.report.report_job",
     "RestoreResult": "rocketstore.pipeline.jobs.restore.restore_job",

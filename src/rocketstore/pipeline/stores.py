@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import quote
 
-from rocketstore.config import FileObservation, StoreConfig, commit_log_directories, commonest
+from rocketstore.config import StoreConfig, commit_log_directories
 from rocketstore.errors import (
     ConfigError,
     FormatError,
@@ -329,11 +329,6 @@ def offset_files(entries: Iterable[FileEntry]) -> list[FileEntry]:
     return [
         one for one in entries if not one.is_directory and parse_file_name(one.name) is not None
     ]
-
-
-def commonest_size(entries: Iterable[FileEntry], multiple_of: int = 1) -> FileObservation | None:
-    """Return a file of the size that most have, the larger of two that are equally common."""
-    return commonest(((Path(one.path), one.size) for one in entries), multiple_of)
 
 
 def read_metadata(store: StorePlace, name: str, table: type[Table]) -> Table | None:

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from rocketstore.cli.findings import EXIT_FINE, print_findings
+from rocketstore.cli.findings import EXIT_FINE, print_verification
 from rocketstore.cli.options import Output, OutputOption, StoreLocation, StoreSettings
-from rocketstore.cli.output import print_object, print_rows
+from rocketstore.cli.output import print_object
 from rocketstore.units import MiB
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from rocketstore.pipeline.jobs.audit.audit_report import ProofReport
+    from rocketstore.pipeline.jobs.audit.audit_report import AuditReport
     from rocketstore.pipeline.jobs.rebuild.rebuild_job import RebuildReport
     from rocketstore.verification.log_rules import Damaged
 
@@ -89,23 +89,14 @@ def _print_report(report: RebuildReport, output: Output) -> None:
     _print_damage(report.damage)
 
 
-def _print_proof(report: ProofReport, output: Output) -> int:
-    if output == "json":
-        print_object(report.to_dict(), output)
-    elif output == "jsonl":
-        rows = (one.to_dict() for one in (*report.damage, *report.findings))
-        print_rows(rows, output, columns=())
-    else:
-        print_findings([*report.damage, *report.findings])
-        counts = report.counts
-        state = f"{len(report.findings)} differences" if report.findings else "nothing differs"
-        print(
-            f"{counts.message_count:,} records, {counts.entry_count:,} entries and "
-            f"{counts.index_item_count:,} index items: {state}"
-        )
-        for one in report.to_dict()["explained"]:
-            print(f"{one['count']:,} explained ({one['reason']}): {one['explanation']}")
-    return report.exit_code
+def _print_proof(report: AuditReport, output: Output) -> int:
+    from rocketstore.pipeline.jobs.audit.audit_report import REASONS
+
+    code = print_verification(report, output)
+    if output == "table":
+        for reason, count in report.explained.items():
+            print(f"{count:,} explained ({reason}): {REASONS[reason]}")
+    return code
 
 
 def _print_damage(damage: Sequence[Damaged]) -> None:

@@ -42,12 +42,25 @@ def map_tasks(
 
     def apply(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for task in unpacked(batches):
-            with plain_errors():
-                # Spark takes a batch for what the schema says, whatever its own types are.
-                yield from (rows.cast(columns) for rows in work(task))
+            # Spark takes a batch for what the schema says, whatever its own types are.
+            yield from (rows.cast(columns) for rows in work(task))
 
-    frame: DataFrame = task_rows(spark, tasks).mapInArrow(apply, schema)
-    return frame
+    return map_batches(task_rows(spark, tasks), apply, schema)
+
+
+def map_batches(
+    frame: DataFrame,
+    work: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]],
+    schema: str,
+) -> DataFrame:
+    """Return what `work` makes of the rows of each partition, in their order; see `map_tasks`."""
+
+    def apply(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        with plain_errors():
+            yield from work(batches)
+
+    mapped: DataFrame = frame.mapInArrow(apply, schema)
+    return mapped
 
 
 def task_rows(spark: SparkSession, tasks: Sequence[object]) -> Any:

@@ -45,8 +45,7 @@ def published(location: str) -> Iterator[str]:
     if is_remote(location):
         refuse_taken(location)
         yield location
-        store = ObjectStore(location)
-        store.put(f"{store.root}/{SUCCESS}", b"")
+        put(location, SUCCESS, b"")
         return
     target = Path(local_path(location))
     refuse_taken(str(target))
@@ -62,6 +61,18 @@ def published(location: str) -> Iterator[str]:
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         raise
+
+
+def put(place: str, name: str, content: bytes) -> None:
+    """Write a small file, or object, below a place that is not published yet."""
+    if is_remote(place):
+        store = ObjectStore(place)
+        store.put(f"{store.root}/{name}", content)
+        return
+    path = Path(place, name)
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(content)
+    sync_path(path)
 
 
 def refuse_taken(location: str) -> None:

@@ -18,18 +18,16 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 
 from rocketstore.config import (
-    ObservedSizes,
     StoreConfig,
     StoreSizes,
     commit_log_directories,
-    commonest,
+    observed_in,
     parse_delay_levels,
     resolve_sizes,
 )
 from rocketstore.errors import NotAStoreError
 from rocketstore.format.file_name import parse_file_name
 from rocketstore.format.index_file import IndexLayout, is_index_file_name
-from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES
 from rocketstore.storage.audit.index_audit import IndexAudit
 from rocketstore.storage.audit.queue_audit import QueueAudit
 from rocketstore.storage.files.pread_files import PreadFiles
@@ -213,15 +211,7 @@ def find_places(root: Path, config: StoreConfig) -> StorePlaces:
         for path in _offset_files(queue)
     ]
     index = [path for path in _files(layout.index) if is_index_file_name(path.name)]
-    # What is set is not compared with the files: a file of another length is a finding.
-    has_layout = config.max_hash_slot_num is not None and config.max_index_num is not None
-    observed = ObservedSizes(
-        commit_log=None if config.mapped_file_size_commit_log else commonest(_lengths(log)),
-        consume_queue=None
-        if config.mapped_file_size_consume_queue
-        else commonest(_lengths(queues), ENTRY_SIZE_BYTES),
-        index_file=None if has_layout else commonest(_lengths(index)),
-    )
+    observed = observed_in(config, *map(_lengths, (log, queues, index)))
     return StorePlaces(layout, resolve_sizes(config, observed))
 
 

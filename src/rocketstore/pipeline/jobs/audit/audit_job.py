@@ -21,7 +21,6 @@ from rocketstore.format.markers import (
     CONSUME_QUEUE_EXT_DIRECTORY,
     LOCK_FILE_NAME,
 )
-from rocketstore.pipeline.environment import plain_errors
 from rocketstore.pipeline.files import files_at, is_remote, opened
 from rocketstore.pipeline.jobs.audit import audit_work
 from rocketstore.pipeline.jobs.audit.audit_plan import (
@@ -34,7 +33,6 @@ from rocketstore.pipeline.jobs.audit.audit_report import (
     REASONS,
     AuditReport,
     Judgement,
-    ProofReport,
     finding_of,
     judge_targets,
     proof_of,
@@ -49,6 +47,7 @@ from rocketstore.pipeline.jobs.audit.audit_work import (
     queue_target,
     stated_runs,
 )
+from rocketstore.pipeline.jobs.execution import map_batches, map_tasks, plain_failure
 from rocketstore.pipeline.jobs.publishing import refuse_taken
 from rocketstore.pipeline.jobs.rebuild.log_verdict import judged_log
 from rocketstore.pipeline.options import DEFAULT_SPLIT_BYTES
@@ -140,7 +139,7 @@ def prove_rebuild(
     *,
     config: StoreConfig | None = None,
     max_split_bytes: int = DEFAULT_SPLIT_BYTES,
-) -> ProofReport:
+) -> AuditReport:
     """Compare a store's queues and index with what `rebuild` would make of its CommitLog.
 
     Parameters are those of `rebuild`.
@@ -177,11 +176,6 @@ class _Audit:
         self._common, self._tasks, self._index = plan_tasks(places, config, max_split_bytes, now_ms)
 
     def run(self, out: str | Path | None) -> AuditReport:
-        from rocketstore.pipeline.jobs.execution import (  # noqa: PLC0415 - needs PySpark
-            map_tasks,
-            plain_failure,
-        )
-
         facts = map_tasks(self._spark, self._tasks, audit_work.read_task, FACTS)
         judged = None
         try:
@@ -388,11 +382,9 @@ def _mapped(
     """Return what `work` makes of the rows of each partition, in their order."""
 
     def apply(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        with plain_errors():
-            yield from audit_work.as_batches(work(context, audit_work.rows_of(batches)))
+        return audit_work.as_batches(work(context, audit_work.rows_of(batches)))
 
-    mapped: DataFrame = frame.mapInArrow(apply, FACTS)
-    return mapped
+    return map_batches(frame, apply, FACTS)
 
 
 def _rows(frame: DataFrame, *names: str) -> list[tuple[Any, ...]]:

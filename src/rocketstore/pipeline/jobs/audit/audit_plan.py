@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from rocketstore.config import (
-    ObservedSizes,
     StoreConfig,
     StoreSizes,
+    observed_in,
     parse_delay_levels,
     resolve_sizes,
 )
@@ -39,7 +39,6 @@ from rocketstore.format.markers import (
     INDEX_DIRECTORY,
     LOCK_FILE_NAME,
 )
-from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES
 from rocketstore.pipeline.files import files_at, is_remote, opened
 from rocketstore.pipeline.jobs.audit.audit_work import (
     AuditTask,
@@ -52,7 +51,6 @@ from rocketstore.pipeline.jobs.audit.audit_work import (
 )
 from rocketstore.pipeline.planning import grouped
 from rocketstore.pipeline.stores import (
-    commonest_size,
     configured_log,
     list_segments,
     offset_files,
@@ -65,8 +63,6 @@ from rocketstore.verification.findings import Finding, finding
 from rocketstore.verification.small_files import CLOCK_TOLERANCE_MS, SMALL_FILES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from rocketstore.pipeline.files import FileEntry, Files, OpenFile
 
 
@@ -160,7 +156,13 @@ def find_places(location: str, config: StoreConfig) -> StorePlaces:
         if name.isascii() and name.isdigit() and str(int(name)) == name
     }
     index = files.list(f"{root}/{INDEX_DIRECTORY}")
-    sizes = _sizes(files, config, logs, keys.values(), index)
+    families = (
+        (one for path in logs for one in offset_files(files.list(path))),
+        (one for entries in keys.values() for one in offset_files(entries)),
+        (one for one in index if is_index_file_name(one.name)),
+    )
+    lengths = [[(Path(one.path), one.size) for one in family] for family in families]
+    sizes = resolve_sizes(config, observed_in(config, *lengths))
     extensions = _listed(files, f"{root}/{CONSUME_QUEUE_EXT_DIRECTORY}")
     names = {entry.name for entry in files.list(root)}
     return StorePlaces(
@@ -185,30 +187,6 @@ def find_places(location: str, config: StoreConfig) -> StorePlaces:
 def _is_directory(files: Files, path: str) -> bool:
     parent, _, name = path.rpartition("/")
     return any(one.name == name and one.is_directory for one in files.list(parent))
-
-
-def _sizes(
-    files: Files,
-    config: StoreConfig,
-    logs: list[str],
-    queues: Iterable[list[FileEntry]],
-    index: list[FileEntry],
-) -> StoreSizes:
-    # What is set is not compared with the files: a file of another length is a finding.
-    log_files = [one for path in logs for one in offset_files(files.list(path))]
-    queue_files = (
-        []
-        if config.mapped_file_size_consume_queue
-        else [one for entries in queues for one in offset_files(entries)]
-    )
-    index_files = [one for one in index if is_index_file_name(one.name)]
-    has_layout = config.max_hash_slot_num is not None and config.max_index_num is not None
-    observed = ObservedSizes(
-        commit_log=None if config.mapped_file_size_commit_log else commonest_size(log_files),
-        consume_queue=commonest_size(queue_files, ENTRY_SIZE_BYTES),
-        index_file=None if has_layout else commonest_size(index_files),
-    )
-    return resolve_sizes(config, observed)
 
 
 def _listed(files: Files, directory: str) -> dict[tuple[str, str], list[FileEntry]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -16,9 +16,9 @@ import msgspec
 import numpy as np
 
 from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES
-from rocketstore.pipeline.files import ObjectStore, is_remote, sync_path
+from rocketstore.pipeline.files import is_remote, sync_path
 from rocketstore.pipeline.jobs.audit.audit_work import QueueSource, Row, StoreFile, packed, part_of
-from rocketstore.pipeline.jobs.publishing import published
+from rocketstore.pipeline.jobs.publishing import published, put
 from rocketstore.units import QueueKey
 from rocketstore.verification import runs
 from rocketstore.verification.expectation import DELAY_TOPIC
@@ -59,6 +59,8 @@ REASONS: Final = EXPLAINED | {
     "K-I8": "Java indexes the last record once more at recovery",
 }
 """Why entries and items may differ from what dispatch would write today, without a fault."""
+
+_PLACES_OF_LOST: Final = {"queue-hole", "queue-kept"}
 
 
 class QueueRow(NamedTuple):
@@ -115,55 +117,19 @@ class AuditReport(VerifyReport):
         return {"store": self.store, **super().to_dict(), "explained": self.explained}
 
 
-@dataclass(frozen=True)
-class ProofReport(VerifyReport):
-    """Whether queues and index are those of the log: the audit of them.
+def proof_of(report: AuditReport) -> AuditReport:
+    """Return what an audit says of queues and index, and which records of the log are lost.
 
-    Attributes
-    ----------
-    findings
-        Differences without a good reason.
-    explained
-        Entries and items that differ for each reason of `REASONS`.
-    damage
-        What is damaged in the log.
+    Damage is what no rebuild mends. Places of lost records are the log's fault.
     """
-
-    store: str
-    explained: dict[str, int]
-    damage: list[Finding]
-
-    @property
-    def is_damaged(self) -> bool:
-        """Whether records of the log are lost."""
-        return bool(self.damage)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the form that ``--output json`` prints."""
-        explained = [
-            {"reason": reason, "count": count, "explanation": REASONS[reason]}
-            for reason, count in self.explained.items()
-        ]
-        damage = [one.to_dict() for one in self.damage]
-        own = {"store": self.store, "explained": explained, "damage": damage}
-        return own | super().to_dict()
-
-
-def proof_of(report: AuditReport) -> ProofReport:
-    """Return what an audit says of queues and index; places of lost records are the log's fault."""
-    wrong = [one for one in report.findings if one.severity is not Severity.NOTE]
-    return ProofReport(
-        [
-            one
-            for one in wrong
-            if one.kind.startswith(("queue", "index"))
-            and one.kind not in {"queue-hole", "queue-kept"}
-        ],
-        report.counts,
-        report.store,
-        report.explained,
-        [one for one in wrong if one.kind in {"log-damage", "log-hole"}],
-    )
+    findings = []
+    for one in report.findings:
+        if one.kind in {"log-damage", "log-hole"}:
+            findings.append(one)
+        elif one.kind.startswith(("queue", "index")) and one.kind not in _PLACES_OF_LOST:
+            is_note = one.severity is Severity.NOTE
+            findings += [] if is_note else [one._replace(severity=Severity.WARNING)]
+    return replace(report, findings=findings)
 
 
 def write_report(
@@ -190,13 +156,10 @@ def write_report(
             "findingCounts": dict(Counter(one.kind for one in report.findings)),
         }
         content = json.dumps(summary, indent=2, ensure_ascii=False) + "\n"
-        if is_remote(place):
-            store = ObjectStore(place)
-            store.put(f"{store.root}/{SUMMARY}", content.encode())
-            return
-        Path(place, SUMMARY).write_text(content, encoding="utf-8")
-        for path in Path(place).rglob("*"):
-            sync_path(path)
+        put(place, SUMMARY, content.encode())
+        if not is_remote(place):
+            for path in Path(place).rglob("*.parquet"):
+                sync_path(path)
 
 
 def _write(rows: DataFrame, columns: str, order: tuple[str, ...], place: str) -> None:

@@ -23,10 +23,9 @@ from rocketstore.config import StoreConfig
 from rocketstore.errors import ConfigError, StoreDamagedError
 from rocketstore.format.markers import CONSUME_QUEUE_DIRECTORY, INDEX_DIRECTORY
 from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES
-from rocketstore.pipeline.environment import plain_errors
 from rocketstore.pipeline.files import is_remote
 from rocketstore.pipeline.jobs.audit.audit_plan import find_places, log_cuts
-from rocketstore.pipeline.jobs.execution import map_tasks, plain_failure
+from rocketstore.pipeline.jobs.execution import map_batches, map_tasks, plain_failure
 from rocketstore.pipeline.jobs.publishing import published
 from rocketstore.pipeline.jobs.rebuild import rebuild_commit
 from rocketstore.pipeline.jobs.rebuild.log_scan import (
@@ -56,7 +55,7 @@ from rocketstore.verification.log_rules import Damaged
 from rocketstore.verification.small_files import CLOCK_TOLERANCE_MS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
@@ -346,10 +345,6 @@ class LogRows:
         import pyarrow as pa  # noqa: PLC0415 - an import of this package loads no Arrow
         from pyspark.sql import functions as f  # noqa: PLC0415 - needs PySpark
 
-        def write_all(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            with plain_errors():
-                yield from writing.write(batches)
-
         is_item, size = f"target = X'{INDEX_TARGET.hex()}'", items_per_file(writing.sizes)
         file, last_file = (f"(before + {at}) div {size}" for at in ("first", "first + count - 1"))
         blocks = (
@@ -374,7 +369,7 @@ class LogRows:
         partitions = max(_PARTITIONS_MIN, count * ENTRY_SIZE_BYTES // _PARTITION_BYTES)
         ordered = blocks.repartition(partitions, "target")
         ordered = ordered.sortWithinPartitions("target", "piece", "ordinal")
-        return _collected(ordered.mapInArrow(write_all, WRITTEN_SCHEMA))
+        return _collected(map_batches(ordered, writing.write, WRITTEN_SCHEMA))
 
 
 def numbered_pieces(pieces: Sequence[Piece]) -> pa.Table:

@@ -28,10 +28,10 @@ from rocketstore.format.markers import (
     COMMIT_LOG_DIRECTORY,
     CONFIG_DIRECTORY,
 )
-from rocketstore.pipeline.files import ObjectStore, is_remote, sync_path
+from rocketstore.pipeline.files import is_remote
 from rocketstore.pipeline.jobs.archive.archive_table import FILE_SCHEMA, LOG_KINDS, Archive
 from rocketstore.pipeline.jobs.execution import map_tasks, plain_failure
-from rocketstore.pipeline.jobs.publishing import published
+from rocketstore.pipeline.jobs.publishing import published, put
 from rocketstore.pipeline.jobs.rebuild.rebuild_job import make_queues
 from rocketstore.pipeline.jobs.restore.restore_task import (
     ATTEMPTS,
@@ -161,13 +161,13 @@ def restore(  # noqa: PLR0913 - keywords, each a choice of the caller
         if lost and not allow_gaps:
             raise _missing_bytes(opened.location, whose, lost)
         for name, content in tables.items():
-            _put(place, f"{CONFIG_DIRECTORY}/{name}", content)
+            put(place, f"{CONFIG_DIRECTORY}/{name}", content)
         written = {row["base"]: row for row in rows if row["records"] is not None}
         queues = None
         if written and not log_only:
             queues = make_queues(spark, place, config or StoreConfig()).queue_count
             latest_ms = max(row["last_ms"] or 0 for row in written.values())
-            _put(place, CHECKPOINT_FILE_NAME, _checkpoint(latest_ms))
+            put(place, CHECKPOINT_FILE_NAME, _checkpoint(latest_ms))
         if not is_remote(place):
             shutil.rmtree(Path(place, ATTEMPTS))
     return RestoreResult(
@@ -195,18 +195,6 @@ def _missing_bytes(archive: str, broker: str, lost: list[dict[str, int]]) -> Arc
         "that are there to a new log (topics or times), or zeros in place of what is gone "
         "(allow_gaps=True, --allow-gaps); nothing was restored",
     )
-
-
-def _put(place: str, name: str, content: bytes) -> None:
-    """Write a small file of a store."""
-    if is_remote(place):
-        objects = ObjectStore(place)
-        objects.put(f"{objects.root}/{name}", content)
-        return
-    path = Path(place, name)
-    path.parent.mkdir(exist_ok=True)
-    path.write_bytes(content)
-    sync_path(path)
 
 
 def _checkpoint(latest_ms: int) -> bytes:
