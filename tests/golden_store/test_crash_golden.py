@@ -23,6 +23,7 @@ from rocketstore.verification.expectation import expected_entries
 from rocketstore.verification.queue_numbers import QueueNumbers
 from rocketstore.verification.unbacked import LogBounds, UnbackedKind
 from support.golden import CRASH_CASES, golden_case, manifest
+from support.index_answers import find
 from support.store_parts import INDEX_LAYOUT, LOG_FILE_BYTES, QUEUE_FILE_BYTES, load_parts
 
 if TYPE_CHECKING:
@@ -199,7 +200,7 @@ def test_salvage_indexes_every_key_once(case: str, tmp_path: Path) -> None:
     asked = 0
     for query, offsets in answers.items() if isinstance(answers, dict) else answers:
         topic, key = query.split("#", 1)
-        found = parts.index.find(topic, key, max_count=64)
+        found = find(parts.index, topic, key, max_count=64)
         # K-I8: Java indexes the last record before a crash twice.
         expected = list(dict.fromkeys(o for o in offsets if parts.log.max_offset > o))
         lost = 526_666 if case == "bitflip_middle_last_file" else -1

@@ -285,7 +285,9 @@ def test_times_and_numbers_of_any_size_are_compared_as_they_are() -> None:
 
 def test_odd_calls_are_errors_of_python() -> None:
     search, _ = keyed_store(3)
-    array, log = search._mapped.mapped_files[0].mapping, search._log  # type: ignore[index]
+    index = search._index
+    assert index.is_mapped
+    array, log = index.mapped_files[0].mapping, search._log  # type: ignore[index]
 
     def lookup() -> Lookup:
         return Lookup(log, "T", "k1", 0, NO_END, 0, 9)

@@ -1,10 +1,10 @@
 """The index: from a key of a topic, and a time, to places in the CommitLog.
 
-A row of index files, the newest of which takes new items. The dispatch kernel puts items; this
-class makes files, finds candidates, makes items durable, and cuts them back for recovery.
+A row of index files, the newest of which takes new items. The dispatch kernel puts items and
+``native.lookup`` finds them; this class makes files, makes items durable, and cuts them back for
+recovery.
 
-Law: an answer of `find` is a candidate: files hold hashes, so the caller compares topic and key
-with the record (K-Q1). Names of files rise, whatever the clock says (K-I4), and a file that could
+Law: names of files rise, whatever the clock says (K-I4), and a file that could
 not be made whole leaves nothing behind (K-I7).
 
 How derived: IndexService and IndexFile of 4.9 (spec F10, B15) without K-I1, K-I2, K-I5, K-I6, K-I8.
@@ -13,7 +13,7 @@ How derived: IndexService and IndexFile of 4.9 (spec F10, B15) without K-I1, K-I
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 import numpy as np
 
@@ -27,7 +27,6 @@ from rocketstore.format.index_file import (
     item_array,
     next_index_file_name,
 )
-from rocketstore.format.java_hash import key_hash
 from rocketstore.native.dispatch_state import INDEX_COLUMN_COUNT, IndexColumn
 from rocketstore.scan import kernels
 from rocketstore.storage.files.mapped_file import MappedFile
@@ -35,7 +34,7 @@ from rocketstore.storage.files.new_file import make_file
 from rocketstore.storage.index.index_file import IndexFile
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from datetime import tzinfo
     from pathlib import Path
 
@@ -44,8 +43,6 @@ if TYPE_CHECKING:
 
 _log: Final = get_logger(__name__)
 
-_NO_END_MS: Final = 2**63 - 1
-_CANDIDATES_PER_CALL: Final = 64
 _FORCE_DELETE_AFTER_MS: Final = 3000
 """How long an expired file waits for its readers (IndexService.deleteExpiredFile)."""
 
@@ -253,74 +250,12 @@ class IndexService:
 
     # --- finding --------------------------------------------------------------------------------
 
-    is_mapped = True
+    is_mapped: Literal[True] = True
 
     @property
     def mapped_files(self) -> list[MappedFile]:
         """The files, newest first."""
         return [file.file for file in reversed(self.files)]
-
-    def candidates(
-        self, topic: str, key: str, *, begin_ms: int = 0, end_ms: int | None = None
-    ) -> Iterator[int]:
-        """Yield physical offsets of possible hits, newest first.
-
-        Parameters
-        ----------
-        topic, key
-            What to look for; only their hash is compared.
-        begin_ms, end_ms
-            Store times, both included; None is no end. The index knows whole seconds, so hits up
-            to a second outside come too (K-I6).
-        """
-        wanted = key_hash(topic, key)
-        end = _NO_END_MS if end_ms is None else end_ms
-        offsets = np.zeros(_CANDIDATES_PER_CALL + 1, np.int64)
-        for file in reversed(self.files):
-            try:
-                # Held to the file's end: retention takes only its name.
-                array, header = file.array, file.header
-            except FileNotFoundError:  # retention was faster: all it knows has expired
-                continue
-            if header.begin_timestamp_ms > end or header.end_timestamp_ms < begin_ms:
-                continue
-            number = 0
-            while True:
-                number = kernels.find_items(
-                    array,
-                    self.layout.slot_count,
-                    self.layout.item_count,
-                    wanted,
-                    begin_ms,
-                    end,
-                    number,
-                    offsets,
-                )
-                yield from offsets[: offsets[-1]].tolist()
-                if number == 0:
-                    break
-
-    def find(
-        self,
-        topic: str,
-        key: str,
-        *,
-        max_count: int,
-        begin_ms: int = 0,
-        end_ms: int | None = None,
-    ) -> list[int]:
-        """Return physical offsets of possible hits, newest first, at most `max_count`.
-
-        Notes
-        -----
-        Source: IndexService.queryOffset (spec B15.4).
-        """
-        found: list[int] = []
-        for offset in self.candidates(topic, key, begin_ms=begin_ms, end_ms=end_ms):
-            if len(found) >= max_count:
-                break
-            found.append(offset)
-        return found
 
     @property
     def end_timestamp_ms(self) -> int:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections import Counter
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from rocketstore.config import FileObservation
 from rocketstore.errors import FormatError
@@ -74,7 +74,7 @@ class PreadIndex:
         self._layout = layout
         self.findings: list[FileFinding[Path]] = []
 
-    is_mapped = False
+    is_mapped: Literal[False] = False
 
     @system_errors("cannot list the files of the index")
     def files(self) -> list[PreadIndexFile]:

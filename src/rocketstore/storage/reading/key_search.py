@@ -8,14 +8,14 @@ IndexService.queryOffset, which is also the more useful one when there are more 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final
 
 from rocketstore.native.lookup import Lookup
 
 if TYPE_CHECKING:
     from rocketstore.message import StoredMessage
     from rocketstore.native.decode import LogAtHand
-    from rocketstore.storage.reading.sources import IndexSource, MappedIndexSource
+    from rocketstore.storage.reading.sources import IndexSource
 
 _FIRST_MS: Final = -(1 << 63)
 _LAST_MS: Final = (1 << 63) - 1
@@ -35,8 +35,6 @@ class KeySearch:
     def __init__(self, log: LogAtHand, index: IndexSource, memory_span_bytes: int) -> None:
         self._log = log
         self._index = index
-        self._is_mapped = index.is_mapped
-        self._mapped = cast("MappedIndexSource", index)
         self._span_bytes = memory_span_bytes
 
     def find(
@@ -52,9 +50,10 @@ class KeySearch:
             return []
         except (OverflowError, TypeError):
             return self._find_between(topic, key, begin_ms, end, max_messages)
-        if self._is_mapped:
-            slot_count, item_count = self._mapped.layout
-            for file in self._mapped.mapped_files:
+        index = self._index
+        if index.is_mapped:
+            slot_count, item_count = index.layout
+            for file in index.mapped_files:
                 try:
                     mapping = file.mapping
                 except FileNotFoundError:  # retention was faster: all it knows has expired
@@ -62,8 +61,7 @@ class KeySearch:
                 if not lookup.search(mapping, slot_count, item_count):
                     break
         else:
-            candidates = self._index.candidates(topic, key, begin_ms=begin_ms, end_ms=end)
-            for offset in candidates:
+            for offset in index.candidates(topic, key, begin_ms=begin_ms, end_ms=end):
                 if not lookup.look_at(offset):
                     break
         return lookup.messages()

@@ -9,7 +9,7 @@ trace (K-C5).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -130,10 +130,11 @@ class MappedIndexFile(Protocol):
 
 
 class MappedIndexSource(Protocol):
-    """An index whose files lie in memory maps, so that they can be searched as a whole."""
+    """A key index whose files lie in memory maps, so that they can be searched as a whole."""
 
     layout: IndexLayout
     """Slots and items of each file."""
+    is_mapped: Literal[True]
 
     @property
     def mapped_files(self) -> Iterable[MappedIndexFile]:
@@ -141,16 +142,10 @@ class MappedIndexSource(Protocol):
         ...
 
 
-class IndexSource(Protocol):
-    """The key index: hashes only, so all that it names must be looked at.
+class ReadIndexSource(Protocol):
+    """A key index whose files are read: hashes only, so all that it names must be looked at."""
 
-    One that `is_mapped` is a `MappedIndexSource` too.
-    """
-
-    @property
-    def is_mapped(self) -> bool:
-        """Whether its files lie in memory maps."""
-        ...
+    is_mapped: Literal[False]
 
     def candidates(
         self, topic: str, key: str, *, begin_ms: int, end_ms: int | None
@@ -160,3 +155,6 @@ class IndexSource(Protocol):
         The range of store times is a hint: more may come than lies in it, never less.
         """
         ...
+
+
+IndexSource: TypeAlias = MappedIndexSource | ReadIndexSource

@@ -25,6 +25,7 @@ from rocketstore.storage.queues.queue_table import ConsumeQueueTable
 from rocketstore.units import ByteRange, QueueKey
 from support.dispatch_parts import DispatchParts, SettableClock
 from support.golden_stores import golden_store
+from support.index_answers import find
 
 
 @pytest.fixture
@@ -153,7 +154,7 @@ def test_an_item_keeps_whole_seconds_from_0_to_the_largest_integer(tmp_path, lat
     file = parts.index.files[0]
     item = decode_item(bytes(file.array), file.layout.item_position(2))
     assert (item.physical_offset, item.time_difference_s) == (placed[1], seconds)
-    assert parts.index.find("TopicTest", "k", max_count=9) == placed[::-1]
+    assert find(parts.index, "TopicTest", "k", max_count=9) == placed[::-1]
 
 
 def test_prepared_and_rollback_records_have_no_entry_and_rollback_no_item(parts):
@@ -163,7 +164,7 @@ def test_prepared_and_rollback_records_have_no_entry_and_rollback_no_item(parts)
     parts.run()
     assert len(parts.entries()) == 1
     assert parts.dispatcher.counts.without_entry == 2
-    assert [len(parts.index.find("TopicTest", key, max_count=9)) for key in "abc"] == [1, 0, 1]
+    assert [len(find(parts.index, "TopicTest", key, max_count=9)) for key in "abc"] == [1, 0, 1]
 
 
 def test_the_first_entry_of_a_new_queue_may_have_a_late_number(parts):

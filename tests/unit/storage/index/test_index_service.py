@@ -18,6 +18,8 @@ from rocketstore.storage.files.mapped_file import MappedFile
 from rocketstore.storage.index.index_service import IndexService
 from support.dispatch_parts import INDEX_LAYOUT, DispatchParts, SettableClock
 from support.golden_stores import golden_store
+from support.index_answers import candidates
+from support.index_answers import find as find_in
 from support.oracle.index import put_item
 from support.said import capture_logs
 
@@ -42,7 +44,7 @@ def put(index, key, physical_offset, stored_ms, topic=TOPIC):
 
 
 def find(index, key, **options):
-    return index.find(TOPIC, key, max_count=100, **options)
+    return find_in(index, TOPIC, key, max_count=100, **options)
 
 
 @pytest.fixture
@@ -67,9 +69,9 @@ def test_candidates_in_files_of_java_are_its_answers(name, tmp_path):
     assert problems == []
     for question, answer in manifest["index"].items():
         topic, _, key = question.partition("#")
-        assert index.find(topic, key, max_count=64, end_ms=None) == answer
+        assert find_in(index, topic, key, max_count=64) == answer
     for topic, key, count, begin, end, answer in manifest["indexTimeQueries"]:
-        found = index.find(topic, key, max_count=10_000, begin_ms=begin, end_ms=end)
+        found = find_in(index, topic, key, max_count=10_000, begin_ms=begin, end_ms=end)
         # Ours may have more: an item knows whole seconds, and the caller looks (K-I6).
         assert set(answer) <= set(found)
         assert len(answer) <= count
@@ -90,7 +92,7 @@ def test_keys_are_found_newest_first_over_all_files(parts):
     parts.run()
     assert len(parts.index.files) > 2
     assert find(parts.index, "all") == placed[::-1]
-    assert parts.index.find(TOPIC, "all", max_count=3) == placed[:-4:-1]
+    assert find_in(parts.index, TOPIC, "all", max_count=3) == placed[:-4:-1]
     assert find(parts.index, "nothing") == []
     assert parts.index.item_count == 40
     assert parts.index.end_physical_offset == placed[-1]
@@ -138,7 +140,7 @@ def test_a_key_with_more_items_than_one_call_takes(tmp_path):
     for number in range(500):
         put(index, "same", number, 1000 + number)
     assert find(index, "same") == list(range(499, 399, -1))
-    assert len(index.find(TOPIC, "same", max_count=10_000)) == 500
+    assert len(find_in(index, TOPIC, "same", max_count=10_000)) == 500
 
 
 # --- items ----------------------------------------------------------------------------------------
@@ -251,7 +253,7 @@ def test_a_file_whose_making_was_interrupted_is_gone_after_the_next_roll(
     names = [file.name for file in index.files]
     assert sorted(path.name for path in (tmp_path / "index").iterdir()) == names
     assert len(names) == 2
-    assert list(index.candidates(TOPIC, "k")) == [1000, 0]
+    assert list(candidates(index, TOPIC, "k")) == [1000, 0]
 
 
 def interrupted(*_arguments):
@@ -404,13 +406,13 @@ def test_a_lookup_that_has_begun_goes_on_in_files_that_were_deleted_meanwhile(tm
     for number in range(20):
         put(index, "k", 1000 * number, 1_700_000_000_000 + number)
     assert len(index.files) > 2
-    expected = list(index.candidates(TOPIC, "k"))
+    expected = list(candidates(index, TOPIC, "k"))
     assert expected == [1000 * number for number in reversed(range(20))]
     # Begun in the oldest file: it is finished there.
-    lookup = index.candidates(TOPIC, "k", end_ms=1_700_000_000_002)
+    lookup = candidates(index, TOPIC, "k", end_ms=1_700_000_000_002)
     oldest = [next(lookup)]
     # Begun in the newest one: what the others knew has expired.
-    other = index.candidates(TOPIC, "k")
+    other = candidates(index, TOPIC, "k")
     newest = [next(other)]
     assert index.delete_expired(1_000_000, now_ms=0) == [], "the oldest one is being read"
     gone = index.delete_expired(1_000_000, now_ms=3000)

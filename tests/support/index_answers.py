@@ -1,0 +1,50 @@
+"""What the files of an index say about a key, without a look at the records."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from rocketstore.format.java_hash import key_hash
+from rocketstore.scan import kernels
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from rocketstore.storage.index.index_service import IndexService
+
+_OFFSETS_PER_CALL = 64
+_LAST_MS = 2**63 - 1
+
+
+def candidates(
+    index: IndexService, topic: str, key: str, *, begin_ms: int = 0, end_ms: int = _LAST_MS
+) -> Iterator[int]:
+    """Yield the physical offsets of a key's items, newest first; a file is held to its end."""
+    offsets = np.zeros(_OFFSETS_PER_CALL + 1, np.int64)
+    for file in index.mapped_files:
+        try:
+            array = file.array
+        except FileNotFoundError:  # retention was faster
+            continue
+        number = -1
+        while number:
+            number = kernels.find_items(
+                array,
+                *index.layout,
+                key_hash(topic, key),
+                begin_ms,
+                end_ms,
+                max(number, 0),
+                offsets,
+            )
+            yield from offsets[: offsets[-1]].tolist()
+
+
+def find(
+    index: IndexService, topic: str, key: str, *, max_count: int = 10_000, **times: int
+) -> list[int]:
+    """Return the first of `candidates`."""
+    return list(islice(candidates(index, topic, key, **times), max_count))
