@@ -1,6 +1,12 @@
 """The store on Spark: ``spark.read.format("rocketstore").load("data/store")``.
 
 Needs the extra ``pipeline`` and a JDK. Importing this package loads neither PySpark nor pyarrow.
+
+What jobs take alike: `spark`, a session, classic or Connect, whose workers see each path as the
+caller does; `store`, a path or URI; `config`, settings that the files do not say, such as delay
+levels, sizes, or where the log lies (``storePathCommitLog``); `max_split_bytes`, the most bytes of
+the log that one task reads; `now_ms`, the time that others are compared with, by default that of
+this machine.
 """
 
 from __future__ import annotations

@@ -88,6 +88,19 @@ class Segment(NamedTuple):
     is_last: bool
 
 
+class StoreFile(NamedTuple):
+    """One file of a log or a queue; `base` is the offset in its name, `size` what is usable."""
+
+    base: int
+    size: int
+    path: str
+
+    @property
+    def stop(self) -> int:
+        """Offset past its last byte."""
+        return self.base + self.size
+
+
 class StorePlace(NamedTuple):
     """A store, at a path or URI.
 
@@ -309,13 +322,15 @@ def first_store_timestamp_ms(location: str, segment: Segment) -> int | None:
     return store_timestamp_ms(location, segment, segment.base)
 
 
-def store_timestamp_ms(location: str, segment: Segment, physical_offset: int) -> int | None:
+def store_timestamp_ms(
+    location: str, file: Segment | StoreFile, physical_offset: int
+) -> int | None:
     """Return when the record at an offset of a file was stored; None when none stands there.
 
     Only the record's own address vouches for it: enough to leave a file out with a margin.
     """
     files, _ = files_at(location)
-    head = read_part(files, segment.path, physical_offset - segment.base, _HEAD_BYTES)
+    head = read_part(files, file.path, physical_offset - file.base, _HEAD_BYTES)
     if len(head) < _HEAD_BYTES or head[4:8] not in _MAGICS:
         return None
     if int.from_bytes(head[28:36], "big") != physical_offset:

@@ -115,21 +115,15 @@ def archive(
     config: StoreConfig | None = None,
     max_split_bytes: int = MAX_SPLIT_BYTES,
 ) -> ArchiveResult:
-    """Archive what a store's CommitLog has got since the last run.
+    """Archive what a store's CommitLog has got since the last run, stopped or running.
 
     Parameters
     ----------
-    spark
-        The session, classic or Connect.
-    store
-        Path or URI of a store, stopped or running.
     target
         Path or URI of the archive, made if missing; on a disk that all workers see under this path.
         Stores of several brokers may share one.
-    config
-        For ``storePathCommitLog``: where the log lies when not in ``commitlog``.
     max_split_bytes
-        Bytes of the log per task, and so per file.
+        As elsewhere, and so the bytes of the log per file.
 
     Raises
     ------

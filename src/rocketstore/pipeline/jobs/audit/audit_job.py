@@ -11,7 +11,7 @@ import time
 from collections import Counter
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import msgspec
 
@@ -21,7 +21,7 @@ from rocketstore.format.markers import (
     CONSUME_QUEUE_EXT_DIRECTORY,
     LOCK_FILE_NAME,
 )
-from rocketstore.pipeline.files import files_at, is_remote, opened
+from rocketstore.pipeline.files import files_at, is_remote, read_part
 from rocketstore.pipeline.jobs.audit import audit_work
 from rocketstore.pipeline.jobs.audit.audit_plan import (
     StorePlaces,
@@ -51,7 +51,7 @@ from rocketstore.pipeline.jobs.execution import map_batches, map_tasks, plain_fa
 from rocketstore.pipeline.jobs.publishing import refuse_taken
 from rocketstore.pipeline.jobs.rebuild.log_verdict import judged_log
 from rocketstore.pipeline.options import DEFAULT_SPLIT_BYTES
-from rocketstore.pipeline.stores import Segment, SegmentState, store_timestamp_ms
+from rocketstore.pipeline.stores import store_timestamp_ms
 from rocketstore.verification.file_rules import log_file_findings
 from rocketstore.verification.findings import Finding, StoreCounts, file_finding
 from rocketstore.verification.index_rules import IndexFacts, Lacking, StrayCount, index_findings
@@ -75,6 +75,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
+    from rocketstore.pipeline.jobs.audit.audit_work import AuditTask
 
 MOST_COLLECTED: Final = 100_000
 """Findings of queues, and then queues, that are collected: the worst first. `out` holds all."""
@@ -86,7 +87,7 @@ _LOOKED_AT_BYTES: Final = 256
 
 
 def audit(
-    spark: SparkSession | None,
+    spark: SparkSession,
     store: str | Path,
     out: str | Path | None = None,
     *,
@@ -96,20 +97,12 @@ def audit(
 ) -> AuditReport:
     """Check every record, queue entry and index item of a store against each other, on Spark.
 
+    The store may be in use: what a writer has not finished is not reported.
+
     Parameters
     ----------
-    spark
-        The session, classic or Connect; None starts one on this machine.
-    store
-        Path or URI. It may be in use: what a writer has not finished is not reported.
     out
         Directory to be made, with findings and queues as Parquet and a summary as JSON.
-    config
-        Settings that the files do not say; sizes left unset are learnt.
-    max_split_bytes
-        Most bytes of the log that one task reads.
-    now_ms
-        The time, by which impossible times are recognised; None asks the system.
 
     Raises
     ------
@@ -125,24 +118,21 @@ def audit(
         refuse_taken(str(out))
     # What is wrong with the place is said before anything slow is begun.
     places = find_places(str(store), config)
-    if spark is None:
-        from rocketstore.pipeline.environment import session  # noqa: PLC0415 - needs PySpark
-
-        spark = session()
     now_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
-    return _Audit(spark, places, config, max_split_bytes, now_ms).run(out)
+    # Read first: what consumers had by then, the queues have when they are looked at.
+    small = small_contents(places)
+    common, tasks, index = plan_tasks(places, config, max_split_bytes, now_ms)
+    return _Audit(spark, places, now_ms, small, common, index).run(tasks, out)
 
 
 def prove_rebuild(
-    spark: SparkSession | None,
+    spark: SparkSession,
     store: str | Path,
     *,
     config: StoreConfig | None = None,
     max_split_bytes: int = DEFAULT_SPLIT_BYTES,
 ) -> AuditReport:
     """Compare a store's queues and index with what `rebuild` would make of its CommitLog.
-
-    Parameters are those of `rebuild`.
 
     Raises
     ------
@@ -159,24 +149,18 @@ def prove_rebuild(
     return proof_of(audit(spark, store, config=config, max_split_bytes=max_split_bytes))
 
 
-class _Audit:
-    """One audit: its plan, the facts that Spark keeps, what follows from them."""
+class _Audit(NamedTuple):
+    """One audit: with small files as they were first, and what is wrong with listed index files."""
 
-    def __init__(
-        self,
-        spark: SparkSession,
-        places: StorePlaces,
-        config: StoreConfig,
-        max_split_bytes: int,
-        now_ms: int,
-    ) -> None:
-        self._spark, self._places, self._now_ms = spark, places, now_ms
-        # Read first: what consumers had by then, the queues have when they are looked at.
-        self._small = small_contents(places)
-        self._common, self._tasks, self._index = plan_tasks(places, config, max_split_bytes, now_ms)
+    spark: SparkSession
+    places: StorePlaces
+    now_ms: int
+    small: dict[str, bytes]
+    common: AuditTask
+    index_files: list[Finding]
 
-    def run(self, out: str | Path | None) -> AuditReport:
-        facts = map_tasks(self._spark, self._tasks, audit_work.read_task, FACTS)
+    def run(self, tasks: Sequence[AuditTask], out: str | Path | None) -> AuditReport:
+        facts = map_tasks(self.spark, tasks, audit_work.read_task, FACTS)
         judged = None
         try:
             with plain_failure():
@@ -200,13 +184,13 @@ class _Audit:
         self, facts: DataFrame, stretches: list[Stretch]
     ) -> tuple[LogView, tuple[tuple[int, int], ...]]:
         """Return the log, and the ranges of it that hold no messages."""
-        places, size = self._places, self._places.sizes.commit_log_file_bytes
+        places, size = self.places, self.places.sizes.commit_log_file_bytes
         gone = {one.base for one in stretches if one.is_gone}
         if places.is_live:
             # Retention may have taken the oldest files, and their entries, since they were read.
             there = {file.base for file in places.log_now().files}
             gone |= {file.base for file in places.log.files} - there
-        view = judged_log(places, stretches, partial(self._stated, facts), self._now_ms, gone)
+        view = judged_log(places, stretches, partial(self._stated, facts), self.now_ms, gone)
         excluded = [(one.start, one.stop) for one in view.leftovers]
         excluded += [(base, base + size) for base in gone]
         return view, tuple(sorted(excluded))
@@ -224,20 +208,20 @@ class _Audit:
     ) -> DataFrame:
         import pyarrow as pa  # noqa: PLC0415 - only where jobs run
 
-        queues = self._places.queues
+        queues = self.places.queues
         topics = frozenset(key.topic for key in queues)
-        judgement = Judgement(self._common, view.bounds(), excluded, topics)
+        judgement = Judgement(self.common, view.bounds(), excluded, topics)
         known = [
             Row(queue_target(*key), -1, "listed", packed(row.files)) for key, row in queues.items()
         ]
         known += [
             Row(queue_target(one.topic, one.queue_id), -1, "position", packed(one))
-            for one in positions(self._small.get)
+            for one in positions(self.small.get)
         ]
         known.append(Row("index", -1, "listed"))  # so that there is a row at least
         table = pa.Table.from_batches(audit_work.as_batches(known))
         about = facts.filter("kind NOT IN ('stretch', 'index')")
-        about = about.unionByName(self._spark.createDataFrame(table))
+        about = about.unionByName(self.spark.createDataFrame(table))
         groups = min(_MOST_TASKS, 2 + len(queues) // _QUEUES_PER_TASK)
         together = about.repartition(groups, "target").sortWithinPartitions("target")
         return _mapped(together, judge_targets, judgement)
@@ -277,14 +261,14 @@ class _Audit:
                 min_physical_offset=view.start,
                 max_physical_offset=view.end,
             ),
-            self._places.location,
+            self.places.location,
             sorted(queues, key=lambda one: (one.topic, one.queue_id)),
             {reason: sums[reason] for reason in sorted(REASONS) if sums[reason]},
         )
         return report, [*log, *rest]
 
     def _log_findings(self, view: LogView, entry_count: int) -> Iterator[Finding]:
-        places = self._places
+        places = self.places
         last = places.log.files[-1].base if places.log.files else 0
         ends_in_bytes = partial(_ends_in_bytes, places)
         yield from log_file_findings(places.log.problems, last, places.below_root, ends_in_bytes)
@@ -293,7 +277,7 @@ class _Audit:
         yield from log_findings(view, places.place_in_log, is_live=places.is_live)
 
     def _queue_file_findings(self) -> Iterator[Finding]:
-        places = self._places
+        places = self.places
         for key, row in places.queues.items():
             for one in row.problems:
                 name = places.below_root(one.path)
@@ -307,7 +291,7 @@ class _Audit:
     def _item_findings(
         self, judged: list[Row], index: list[IndexFacts], view: LogView
     ) -> list[Finding]:
-        if not self._common.has_index:
+        if not self.common.has_index:
             return []
         stray = [
             StrayCount(row.target.partition("/")[2], bool(row.c), row.a, row.b)
@@ -315,25 +299,25 @@ class _Audit:
             if row.kind == "stray"
         ]
         lacking = [Lacking(row.a, row.b) for row in judged if row.kind == "lacking"]
-        return self._index + index_findings(
+        return self.index_files + index_findings(
             sorted(index, key=lambda one: one.file),
-            self._places.index_layout,
+            self.places.index_layout,
             lacking[0] if lacking else Lacking(),
             stray,
-            lambda offset: _store_time(self._places, view, offset),
-            is_live=self._places.is_live,
+            lambda offset: _store_time(self.places, view, offset),
+            is_live=self.places.is_live,
         )
 
     def _small_findings(self, view: LogView) -> Iterator[Finding]:
-        places = self._places
+        places = self.places
         if not places.was_closed and not places.is_live:
             yield abort_finding()
         latest_ms = max((chain.latest_ms for chain in view.kept), default=0)
         # What is being written is not in the log yet that was read.
-        limit_ms = self._now_ms if places.is_live else latest_ms
-        content = self._small.get(CHECKPOINT_FILE_NAME)
-        yield from checkpoint_findings(content, self._now_ms, limit_ms)
-        yield from table_findings(self._small.get)
+        limit_ms = self.now_ms if places.is_live else latest_ms
+        content = self.small.get(CHECKPOINT_FILE_NAME)
+        yield from checkpoint_findings(content, self.now_ms, limit_ms)
+        yield from table_findings(self.small.get)
 
 
 # --- single bytes -------------------------------------------------------------------------------
@@ -343,9 +327,8 @@ def _ends_in_bytes(places: StorePlaces, path: str) -> bool:
     """Whether a file's last bytes are not zeros: then it was cut off inside its records."""
     directory, _, name = path.rpartition("/")
     size = next((one.size for one in places.files.list(directory) if one.name == name), 0)
-    with opened(places.files, path) as file:
-        begin = max(0, size - _LOOKED_AT_BYTES)
-        return any(file.read(begin, size - begin)) if size else False
+    begin = max(0, size - _LOOKED_AT_BYTES)
+    return any(read_part(places.files, path, begin, size - begin))
 
 
 def _store_time(places: StorePlaces, view: LogView, offset: int) -> int | None:
@@ -354,10 +337,8 @@ def _store_time(places: StorePlaces, view: LogView, offset: int) -> int | None:
         return None
     file, found = places.file_at(offset), None
     if file is not None:
-        base, size, path = file
-        segment = Segment(path, base, size, size, SegmentState.WHOLE, is_last=False)
         with passing_over_deleted():
-            found = store_timestamp_ms(places.location, segment, offset)
+            found = store_timestamp_ms(places.location, file, offset)
     return found
 
 

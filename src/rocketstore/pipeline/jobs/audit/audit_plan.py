@@ -39,18 +39,18 @@ from rocketstore.format.markers import (
     INDEX_DIRECTORY,
     LOCK_FILE_NAME,
 )
-from rocketstore.pipeline.files import files_at, is_remote, opened
+from rocketstore.pipeline.files import files_at, is_remote, opened, read_part
 from rocketstore.pipeline.jobs.audit.audit_work import (
     AuditTask,
     Cut,
     FileRow,
     IndexFile,
-    StoreFile,
     passing_over_deleted,
     row_of,
 )
 from rocketstore.pipeline.planning import grouped
 from rocketstore.pipeline.stores import (
+    StoreFile,
     configured_log,
     list_segments,
     offset_files,
@@ -315,6 +315,6 @@ def small_contents(places: StorePlaces) -> dict[str, bytes]:
         for entry in places.files.list(directory):
             name = places.below_root(entry.path)
             if name in SMALL_FILES and not entry.is_directory:
-                with passing_over_deleted(), opened(places.files, entry.path) as file:
-                    found[name] = file.read(0, entry.size)
+                with passing_over_deleted():
+                    found[name] = read_part(places.files, entry.path, 0, entry.size)
     return found

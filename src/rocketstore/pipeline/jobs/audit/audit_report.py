@@ -17,8 +17,9 @@ import numpy as np
 
 from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES
 from rocketstore.pipeline.files import is_remote, sync_path
-from rocketstore.pipeline.jobs.audit.audit_work import QueueSource, Row, StoreFile, packed, part_of
+from rocketstore.pipeline.jobs.audit.audit_work import QueueSource, Row, packed, part_of
 from rocketstore.pipeline.jobs.publishing import published, put
+from rocketstore.pipeline.stores import StoreFile
 from rocketstore.units import QueueKey
 from rocketstore.verification import runs
 from rocketstore.verification.expectation import DELAY_TOPIC

@@ -20,6 +20,7 @@ from rocketstore.format.index_file import FIRST_ITEM, IndexLayout
 from rocketstore.format.markers import CONSUME_QUEUE_DIRECTORY, CONSUME_QUEUE_EXT_DIRECTORY
 from rocketstore.format.queue_entry import ENTRY_DTYPE, ENTRY_SIZE_BYTES
 from rocketstore.pipeline.files import files_at, opened
+from rocketstore.pipeline.stores import StoreFile
 from rocketstore.scan.scanner import scan_window
 from rocketstore.verification.expectation import (
     ExpectedEntries,
@@ -56,19 +57,6 @@ def passing_over_deleted() -> Iterator[None]:
     except StoreError as error:
         if not isinstance(error.__cause__, FileNotFoundError):
             raise
-
-
-class StoreFile(NamedTuple):
-    """One file of a log or a queue; `base` is the offset in its name, `size` what is usable."""
-
-    base: int
-    size: int
-    path: str
-
-    @property
-    def stop(self) -> int:
-        """Offset past its last byte."""
-        return self.base + self.size
 
 
 class FileRow(NamedTuple):

@@ -123,19 +123,10 @@ def rebuild(
 
     Parameters
     ----------
-    spark
-        The session, classic or Connect; its workers see the store under the same path.
-    store
-        Directory of a store that nobody has open; or URI of one on an object store.
     target
         A place where there is nothing yet: ``consumequeue`` and ``index`` are made there, and the
         store stays as it is. None puts them in the place of the old ones, which are kept in
         ``repair/``; an object store has no step that could do that.
-    config
-        Settings that the files do not say: delay levels, ``enableMultiDispatch``, directories of
-        the log.
-    max_split_bytes
-        Most bytes of the log that one task reads.
 
     Raises
     ------

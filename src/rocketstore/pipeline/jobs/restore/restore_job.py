@@ -126,8 +126,6 @@ def restore(  # noqa: PLR0913 - keywords, each a choice of the caller
         which nothing is left are left out, and zeros take the place of what else is missing.
     log_only
         Whether queues and index are left to the first one who opens the store.
-    config
-        For queues and index, what the log does not say: delay levels, sizes of files.
 
     Raises
     ------
