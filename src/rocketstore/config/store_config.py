@@ -254,7 +254,7 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True, rename=broker_conf_
         Option(_G.INDEX, "Index messages by key; false saves disk: new messages are not found."),
     ] = True
     max_msgs_num_batch: Annotated[
-        int, Option(_G.INDEX, "Messages that one find returns unless told otherwise.", "count", 1)
+        int, Option(_G.INDEX, "Messages that one find returns by default.", "count", 1)
     ] = 64
     message_index_safe: Annotated[
         bool,

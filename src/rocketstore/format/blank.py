@@ -1,4 +1,4 @@
-"""The BLANK record: what fills a CommitLog file behind its last message.
+"""The BLANK record: what fills a CommitLog file after its last message.
 
 Law: every complete CommitLog file ends in exactly one BLANK of at least 8 bytes. Its size is all
 that remains of the file; only its first 8 bytes mean anything, the rest may be anything.
@@ -17,7 +17,7 @@ BLANK_MAGIC: Final = 0xCBD43194
 """CommitLog.BLANK_MAGIC_CODE, -875286124 as Java prints it."""
 
 END_FILE_MIN_BLANK_SIZE: Final = 8
-"""Bytes that always stay free behind a record (CommitLog.END_FILE_MIN_BLANK_LENGTH): a record of
+"""Bytes that always stay free after a record (CommitLog.END_FILE_MIN_BLANK_LENGTH): a record of
 size L goes into a file only if ``L + 8`` bytes are left."""
 
 _BLANK: Final = struct.Struct(">iI")

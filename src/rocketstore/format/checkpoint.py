@@ -4,7 +4,7 @@ One page of 4,096 bytes with three times in front, rewritten in place. Recovery 
 at the newest CommitLog file whose first record is older than the smallest of them.
 
 Law: any 24 bytes decode; how far the times are believed is the business of recovery. The bytes
-behind the three times (5.x keeps two offsets there) are left to the caller to preserve.
+after the three times (5.x keeps two offsets there) are left to the caller to preserve.
 Page: docs/format/checkpoint.md. Source: rocketmq-all-4.9.8, StoreCheckpoint; spec F11.
 """
 
@@ -29,7 +29,7 @@ FIELDS: Final = (
 CHECKPOINT_STRUCT: Final = struct.Struct(layout_code(FIELDS))
 CHECKPOINT_SIZE_BYTES: Final = 4096
 CHECKPOINT_MARGIN_MS: Final = 3000
-"""How far recovery goes back behind the smaller time (StoreCheckpoint.getMinTimestamp)."""
+"""How far before the smaller time recovery begins (StoreCheckpoint.getMinTimestamp)."""
 
 
 class Checkpoint(NamedTuple):

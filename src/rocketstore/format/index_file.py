@@ -300,7 +300,7 @@ def is_index_file_name(name: str) -> bool:
 
 
 def next_index_file_name(timestamp_ms: int, tz: tzinfo | None, newest: str | None) -> str:
-    """Return a name for a new file that sorts behind `newest`, the greatest name so far.
+    """Return a name for a new file that sorts after `newest`, the greatest name so far.
 
     Two files within a millisecond, or a clock set back, would give the same or an older name and
     so one file for two, or a wrong order (known bug K-I4); the name is then counted up instead.

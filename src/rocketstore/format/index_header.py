@@ -1,7 +1,7 @@
 """Whether the header of an index file says what its items, and the records they name, say.
 
 4.9 believes the numbers of a header: where they are wrong, a search by time passes the file over,
-and the next item goes to a wrong place. Everything in a header can be told from elsewhere.
+and the next item goes to a wrong place. Everything in a header can be worked out from elsewhere.
 
 Law: a number is called wrong only when two witnesses contradict it, because a record's store time
 has no checksum either.

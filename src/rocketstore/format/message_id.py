@@ -128,7 +128,7 @@ def encode_unique_key(key: UniqueKey) -> str:
     Raises
     ------
     FieldRangeError
-        A part does not fit its width, or the address is none.
+        A part does not fit its width, or it is not an address.
 
     Notes
     -----

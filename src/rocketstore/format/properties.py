@@ -4,7 +4,7 @@ Law: what is encoded here decodes to the same names and values, in the same orde
 and with the one of 4.9; decoding never fails, whatever the bytes are.
 
 How derived: MessageDecoder.messageProperties2String and string2messageProperties of 4.9.3 (spec
-F3.3). 4.9.1 and later write no separator behind the last value, older and 5.2 brokers do; readers
+F3.3). 4.9.1 and later write no separator after the last value, older and 5.2 brokers do; readers
 take both.
 """
 

@@ -224,7 +224,7 @@ def _check_whole(size: int) -> None:
 def is_likely_beginning(queue_offset: int, physical_offset: int) -> bool:
     """Whether a queue may begin with a record's number without another record that agrees.
 
-    A header has no checksum, and a forged number would refuse every message behind it. It is
+    A header has no checksum, and a forged number would refuse every message after it. It is
     believed if it is small, or if the log in front of the record has room for so many messages.
     """
     return queue_offset <= max(DOUBTFUL_BEGINNING, physical_offset // FIXED_SIZE)

@@ -263,7 +263,7 @@ def decode_record(
     Raises
     ------
     BadMagicError
-        The four bytes at ``position + 4`` are those of no message; a BLANK is none.
+        The four bytes at ``position + 4`` are those of no message; a BLANK is not one.
     TruncatedRecordError
         `view` ends before the record does.
     MisaddressedRecordError

@@ -75,7 +75,7 @@ def is_text_whole(text: bytes, topic_size: int, physical_offset: int) -> bool:
     text
         From the topic's first byte to the record's last one.
     topic_size
-        At most ``len(text) - 2``: the length of the properties stands behind the topic.
+        At most ``len(text) - 2``: the length of the properties stands after the topic.
     physical_offset
         Of the topic's first byte.
     """

@@ -11,7 +11,7 @@ from rocketstore.message import TRANSACTION_MASK
 
 
 def encoded_born_host(host: str) -> bytes:
-    """Return a born host as a record holds it; raises `RefusedMessageError` where it is none."""
+    """Return a born host as a record holds it; raises `RefusedMessageError` if it is not one."""
     try:
         return encode_host(host)
     except (FormatError, AttributeError, TypeError) as error:

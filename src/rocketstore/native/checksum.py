@@ -1,4 +1,4 @@
-"""Numbers behind the CRC-32 kernel, derived here instead of copied.
+"""Tables of the CRC-32 kernel, derived here instead of copied.
 
 A CRC-32 (IEEE 802.3, the one of zlib and ``java.util.zip``) is the remainder of a polynomial over
 GF(2) divided by P, with the bits of each byte reflected. Two ways to go faster than a byte a step:

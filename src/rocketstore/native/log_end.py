@@ -232,6 +232,7 @@ class LogEnd:
     def drop(self) -> None:
         """Let go of file and mapping."""
         self.limit = -1
+        self.data = bytes_of(b"")
         self.file = self.view = None
 
     def move(self, base: int, position: int, now_ms: int) -> None:

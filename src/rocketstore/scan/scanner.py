@@ -335,7 +335,7 @@ class _Scan:
     def _take_break(self, reason: StopReason, damage: list[Damage]) -> int | None:
         """Step over a break to the next believable record, and note its damage.
 
-        Returns where the unwritten tail begins, if that follows and is to be told.
+        Returns where the unwritten tail begins, if one follows and is to be reported.
         """
         start = self.position
         evidence = self._describe(reason)
@@ -472,7 +472,7 @@ def describe_break(  # noqa: PLR0911 - one sentence per reason
 
     total, available = number(0, 4), len(array) - position
     if reason is StopReason.UNWRITTEN:
-        return "zeros with written bytes behind them"
+        return "zeros with written bytes after them"
     if reason is StopReason.BAD_LENGTH:
         remaining = file_size - position
         return f"length: expected 91 to {remaining} or a blank of {remaining}, found {total}"

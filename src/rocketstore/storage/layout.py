@@ -115,7 +115,7 @@ class StoreLayout:
         return self.root / REPAIR_DIRECTORY
 
     def queue_directory(self, key: QueueKey) -> Path:
-        """Return the directory of one queue; the topic's name was checked by whoever put it."""
+        """Return the directory of one queue; its put checked the topic's name."""
         return self.consume_queue / key.topic / str(key.queue_id)
 
 

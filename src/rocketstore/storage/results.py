@@ -118,7 +118,7 @@ class PutResult(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def record_sizes(self) -> list[int]:
-        """Bytes of each record stored; they stand one behind the other."""
+        """Bytes of each record stored; they stand one after the other."""
         if self.physical_offset < 0:
             return []
         sizes = struct.unpack(f">{len(self.packed_sizes) // 4}i", self.packed_sizes)

@@ -6,7 +6,7 @@ time. Files of queues and index follow the CommitLog's minimum. Files go whole, 
 per round with pauses in between, and the newest of each kind stays.
 
 Law: every deletion is logged with its file and its rule. A file that is not wholly dispatched, or
-that a reader holds, stays. A disk whose fullness cannot be told counts as not full (K-E8).
+that a reader holds, stays. A disk whose fullness is unknown counts as not full (K-E8).
 
 How derived: CleanCommitLogService, CleanConsumeQueueService and
 MappedFileQueue.deleteExpiredFileByTime of 4.9 (spec B17) without K-E1, K-E4, K-E8 and K-E10. What
@@ -75,7 +75,7 @@ class DeletedFile(NamedTuple):
 
 
 class DiskUsage(NamedTuple):
-    """How full the partitions are, 0.0 to 1.0; None where it cannot be told.
+    """How full the partitions are, 0.0 to 1.0; None where it is unknown.
 
     Attributes
     ----------
@@ -233,7 +233,7 @@ class Retention:
         deleted += self._retry_hung()
         deleted += self._follow_log()
         for path, rule in deleted:
-            # That messages go is said aloud; queue and index files can be built anew.
+            # Deleted messages are logged as a warning; queue and index files can be built again.
             say = _log.info if rule is RetentionRule.BELOW_LOG else _log.warning
             say("retention.deleted", path=str(path), rule=rule.name, why=rule.value)
         return deleted

@@ -1,7 +1,7 @@
 """Why a store may not be read or written at the moment.
 
 Law: a bit says one cause, and goes when its cause goes (K-C6): a full CommitLog disk and a full
-queue disk are two causes (K-E4). Whoever sets a bit says why, and a refused put repeats it.
+queue disk are two causes (K-E4). A bit is set with a reason, and a refused put repeats it.
 
 How derived: RunningFlags of 4.9 (spec B2); the last bit is that of 5.x.
 """

@@ -155,7 +155,7 @@ class Scrubber:
 
 
 class _FileBytes:
-    """Bytes of one file by `preadv`, whoever maps or closes it."""
+    """Bytes of one file by `preadv`, even if others map or close it."""
 
     def __init__(self, file: MappedFile) -> None:
         self._file = file

@@ -233,7 +233,7 @@ class StoreServices:
             is_durable = self.queue_flusher.flush_all(is_closed=is_all)
             self._parts.checkpoint.flush()
         except (RocketStoreError, OSError) as error:
-            # Queues and index can be built anew; the next open does so.
+            # Queues and index can be built again; the next open does so.
             _log.error("store.close_incomplete", error=str(error))
             return False
         return is_durable and is_all

@@ -5,7 +5,7 @@ own counters; only a put of a millisecond or more is entered in the histogram, t
 difference to the total.
 
 How derived: StoreStatsService of 4.9 (spec B20): samples once a second, 601 of them, so that rates
-over 10, 60 and 600 seconds can be told; thirteen buckets of put time.
+over 10, 60 and 600 seconds are known; thirteen buckets of put time.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class StoreStatistics:
             _log.warning("put.refused", why=why, count=count + 1)
 
     def note_writeable(self) -> None:
-        """Begin to count refusals anew: the store takes puts."""
+        """Start counting refusals from zero: the store takes puts."""
         self._unavailable_count = 0
 
     def note_dispatch_backlog(self, size: int) -> None:

@@ -393,7 +393,7 @@ class MessageStore(EndingStore):
 
     @property
     def max_physical_offset(self) -> int:
-        """Physical offset behind the last record."""
+        """Physical offset after the last record."""
         return self._parts.log.max_offset
 
     @property

@@ -1,7 +1,7 @@
 """The threads of a store: one life cycle for all of them, and how they are woken.
 
-Law: a thread is started, told to stop, and waited for, but not for ever; one that ends by itself is
-logged, and whoever owns it is told. Waking takes no lock but to sleep on it: an exception out of a
+Law: a thread is started, asked to stop, and waited for, but not for ever; one that ends by itself
+is logged, and its owner is notified. Waking takes no lock but to sleep on it: an exception out of a
 signal handler may be raised inside ``Condition.__enter__``, which is Python; its lock is taken then
 and nobody gives it back.
 """
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 JOIN_TIMEOUT_S: Final = 60.0
-"""Longest wait for a thread that was told to stop: it is at one system call, or one batch, more."""
+"""Longest wait for a thread asked to stop: it is at one system call, or one batch, more."""
 
 _log: Final = get_logger(__name__)
 
@@ -46,10 +46,10 @@ class Bell:
 
 
 class Changes:
-    """Threads that wait until something is true, and are told when to look again.
+    """Threads that wait until something is true, and are notified when to look again.
 
     Each is in the list before it looks, and a ring before it sleeps is kept, so nothing that is
-    told after it happened can be missed.
+    notified after it happened can be missed.
     """
 
     def __init__(self) -> None:
@@ -104,7 +104,7 @@ class StopSign:
 
 
 class ServiceThread:
-    """A thread that works until it is told to stop.
+    """A thread that works until it is asked to stop.
 
     Parameters
     ----------

@@ -1,16 +1,17 @@
-"""Leftovers: whole records that an earlier, longer log left behind the end of this one.
+"""Leftovers: whole records that an earlier, longer log left after the end of this one.
 
 A 4.9 broker that cuts its log after a crash only moves a position back; the bytes stay. What it
-writes later may be shorter, and behind the new end stand old records with the right magic, length,
+writes later may be shorter, and after the new end stand old records with the right magic, length,
 address and checksum. They are not messages, yet nothing in one of them says so. What gives them
 away is their relation to the records in front: their queue offsets were given out again since, and
 their store times are older.
 
-The same relation can come about honestly (a topic deleted and made anew restarts at queue offset
-0, a clock is set back, a bit flips in a header, which no checksum covers), so the test is narrow:
+The same relation can come about honestly (a topic deleted and created again restarts at queue
+offset 0, a clock is set back, a bit flips in a header, which no checksum covers), so the test is
+narrow:
 
-- It is asked only of a *stretch* (an unbroken chain of records) found by resynchronising behind a
-  break, or behind another leftover. What an unbroken chain reaches from a kept record is kept.
+- It is asked only of a *stretch* (an unbroken chain of records) found by resynchronising after a
+  break, or after another leftover. What an unbroken chain reaches from a kept record is kept.
 - Prepared and rollback records, whose queue offset is always 0, neither testify nor are judged.
 - A queue offset repeats only against the queue's present life (since its numbers last restarted),
   and only records count that agree with their neighbours, so one flipped header on either side
@@ -164,7 +165,7 @@ class LeftoverJudge:
     Parameters
     ----------
     now_ms
-        The present time, by which an impossible store time is told.
+        The present time, by which an impossible store time is recognised.
     """
 
     def __init__(self, now_ms: int) -> None:
@@ -239,7 +240,7 @@ class LeftoverJudge:
                 kept = "the broken record in front leads here"
             return Judgement(
                 Verdict.DOUBTFUL if kept else Verdict.LEFTOVER,
-                "the store time goes back behind a break" + (f", but {kept}" if kept else ""),
+                "the store time goes back after a break" + (f", but {kept}" if kept else ""),
             )
         if repeats:
             return Judgement(Verdict.DOUBTFUL, "one queue offset repeats, the others do not")
@@ -254,7 +255,7 @@ class LeftoverJudge:
         return went_back or not is_newer or repeats > 1 or repeats == normal_count
 
     def _stands_alone(self, stretch: Stretch, leftover: KeyColumns) -> bool:
-        """Whether records behind a leftover are newer than the log and do not continue it."""
+        """Whether records after a leftover are newer than the log and do not continue it."""
         if not self._begins_newer(stretch):
             return False
         return not (stretch.is_linked and _continues(leftover, stretch.head))
@@ -306,9 +307,9 @@ def _by_queue(normal: KeyColumns) -> Iterator[tuple[int, Int64Array]]:
 def present_life(queue_offsets: Int64Array) -> Int64Array:
     """Return the firm queue offsets of one queue since its numbers last restarted.
 
-    A queue restarts when its topic is deleted and made anew. A restart is believed when the next
-    record goes on from it; a lone number that goes back is a flipped header. Numbers that agree
-    with neither neighbour are left out for the same reason.
+    A queue restarts when its topic is deleted and created again. A restart is believed when the
+    next record goes on from it; a lone number that goes back is a flipped header. Numbers that
+    agree with neither neighbour are left out for the same reason.
     """
     if queue_offsets.size < 2:
         return queue_offsets

@@ -74,7 +74,7 @@ def checkpoint_findings(
     """
     name = CHECKPOINT_FILE_NAME
     if content is None:
-        yield finding("checkpoint", name, "there is none", severity=Severity.NOTE)
+        yield finding("checkpoint", name, "the file is missing", severity=Severity.NOTE)
         return
     if isinstance(content, str):
         yield finding("checkpoint", name, content)

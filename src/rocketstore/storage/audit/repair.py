@@ -90,10 +90,10 @@ def rebuild_store(
     config: StoreConfig | None = None,
     disk: Disk | None = None,
 ) -> RepairReport:
-    """Make queues or index anew from the CommitLog; what was there is kept in ``repair/<time>/``.
+    """Build queues or index again from the CommitLog; what was there is kept in ``repair/<time>/``.
 
     Entries of records that are no longer in the log become fillers, so queue offsets stay; the
-    index begins anew at the first record left. Whatever else is wrong is repaired as by
+    index starts again at the first record left. Whatever else is wrong is repaired as by
     `repair_store`, whose errors these are.
     """
     config = config or StoreConfig()
@@ -203,7 +203,7 @@ class _Repair:
         findings = [*audit_findings(audit), *self._other_findings()]
         actions = [*(fix.action(self.layout.root) for fix in fixes), *plan.actions()]
         if self._has_bad_checkpoint():
-            actions.append("checkpoint: move it to repair/ and write it anew")
+            actions.append("checkpoint: move it to repair/ and write a new one")
         if dry_run:
             mended = _MENDED if self.is_salvage else _MENDED_AS_JAVA
             remaining = [
@@ -249,7 +249,7 @@ class _Repair:
         return plan_repair(audit, has_abort=has_abort, keeps_places=self.is_salvage)
 
     def _has_bad_checkpoint(self) -> bool:
-        """Whether the checkpoint says what cannot be; that there is none is no fault."""
+        """Whether the checkpoint says what cannot be; a missing one is no fault."""
         found = checkpoint_findings(small_files(self.layout)(CHECKPOINT_FILE_NAME), self.now_ms)
         return any(finding.severity is not Severity.NOTE for finding in found)
 

@@ -1,7 +1,7 @@
 """Give the files of a store the lengths and names they should have, before a repair looks inside.
 
 4.9 does not start with a file of a wrong length, and older versions silently left out that file and
-all behind it (K-R11). A short file grows by zeros; a long one is replaced by its own beginning; a
+all after it (K-R11). A short file grows by zeros; a long one is replaced by its own beginning; a
 file that belongs nowhere is moved into ``repair/``.
 
 Law: no byte that could be a message is lost: what is replaced or moved away is kept whole.

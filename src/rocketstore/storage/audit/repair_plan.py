@@ -1,8 +1,8 @@
 """What a repair would do to a store, decided from an audit before anything is written.
 
 Law: a plan is a value. It says what is cut, which places of which queues get an entry, a filler or
-zeros, and whether the index is made anew; queue offsets never move. An audit of the repaired store
-gives an empty plan.
+zeros, and whether the index is built again; queue offsets never move. An audit of the repaired
+store gives an empty plan.
 """
 
 from __future__ import annotations
@@ -55,9 +55,7 @@ class QueuePlan(NamedTuple):
         if self.fill:
             said.append(f"put fillers at {_count(self.fill)} places ({_ranges(self.fill)})")
         if self.keep is not None:
-            said.append(
-                f"keep {_count([self.keep])} places behind its end ({_ranges([self.keep])})"
-            )
+            said.append(f"keep {_count([self.keep])} places after its end ({_ranges([self.keep])})")
         if self.cut_from is not None:
             said.append(f"end the queue at {self.cut_from}")
         return [f"queue {self.key}: {what}" for what in said]
@@ -71,7 +69,7 @@ class RepairPlan(NamedTuple):
     log_end
         The log ends here.
     tail
-        Ranges behind the end that hold bytes: copied, then zeroed or moved away.
+        Ranges after the end that hold bytes: copied, then zeroed or moved away.
     leftovers
         Old records inside the log: copied and zeroed.
     """
@@ -92,14 +90,14 @@ class RepairPlan(NamedTuple):
     def actions(self) -> list[str]:
         """Return what happens, in order, in words."""
         said = []
-        for what, ranges in (("behind the end", self.tail), ("of an earlier log", self.leftovers)):
+        for what, ranges in (("after the end", self.tail), ("of an earlier log", self.leftovers)):
             for place in ranges:
                 file, offset = self.places[place.start]
                 said.append(f"{file}: copy and zero {place.size} bytes {what} at {offset}")
         for queue in self.queues:
             said += queue.actions()
         if self.rebuild_index:
-            said.append(f"index: make it anew ({self.rebuild_index})")
+            said.append(f"index: build it again ({self.rebuild_index})")
         if self.remove_abort:
             said.append("mark the store as cleanly stopped (checkpoint, abort)")
         return said
@@ -123,7 +121,7 @@ def plan_repair(
     is_read_only
         Log files of a read-only directory are never cut.
     keeps_places
-        Whether numbers that were given out behind the end stay given; 4.9 gives them again.
+        Whether numbers that were given out after the end stay given; 4.9 gives them again.
     """
     tail = [] if is_read_only else _tail(audit)
     end = audit.log_end
@@ -183,7 +181,7 @@ def plan_queue(queue: AuditedQueue, *, keeps_places: bool = True) -> QueuePlan |
 def _end_of_queue(
     tail: list[Unbacked], *, keeps_places: bool
 ) -> tuple[tuple[int, int] | None, int | None]:
-    """Return which places behind the last entry are kept, and where zeros begin."""
+    """Return which places after the last entry are kept, and where zeros begin."""
     if not tail:
         return None, None
     start = tail[0].start

@@ -1,7 +1,7 @@
 """What a repair says it did, and what a 4.9 broker would drop or skip of the result.
 
 A store that salvage repaired can hold more than 4.9 reads: it stops at the first damaged record of
-the last three log files and cuts off all that follows, and it loses its place behind a filler.
+the last three log files and cuts off all that follows, and it loses its place after a filler.
 
 Law: nothing is written; the answer is about the files as they are, opened after a clean stop.
 How derived: CommitLog.recoverNormally, DefaultMessageStore.getMessage of 4.9 (spec B16.2, B13).
@@ -124,7 +124,7 @@ def _before_end(audit: StoreAudit) -> Sequence[ReadLogFile]:
 
 
 def _records_between(audit: StoreAudit, start: int, stop: int) -> int:
-    """Count kept records; a BLANK, which 4.9 writes anew, is none."""
+    """Count kept records; a BLANK, which 4.9 writes again, does not count."""
     count = 0
     for chain in audit.log.kept:
         if chain.stop <= start or chain.start >= stop:
@@ -140,7 +140,7 @@ def _records_between(audit: StoreAudit, start: int, stop: int) -> int:
 
 
 def _skipped(audit: StoreAudit) -> Iterator[LostForBroker]:
-    """Yield the entries that a get of 4.9 passes over behind a filler.
+    """Yield the entries that a get of 4.9 passes over after a filler.
 
     Reading the filler fails, and 4.9 then wants to go on in the next log file, which for the
     filler's physical offset 0 is the second: entries that point into the first one are passed over.

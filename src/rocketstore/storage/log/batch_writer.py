@@ -164,7 +164,7 @@ class BatchWriter:
 
 
 def _checked(messages: object) -> Sequence[Message]:
-    """Return the messages of a batch; raise where it is none."""
+    """Return the messages of a batch; raise if it is not one."""
     if not isinstance(messages, Sequence) or isinstance(messages, str):
         raise RefusedMessageError(
             f"a batch is a sequence of messages, or bytes, not {type(messages).__name__}"

@@ -91,7 +91,7 @@ class CommitLogFlusher:
         log = self._log
         with self._flushing:
             self._raise_failure()
-            # Read before the files: a message of this time is behind none of their positions.
+            # Read before the files: every message up to this time lies before their positions.
             timestamp = log.last_store_timestamp_ms
             written = log.max_offset
             began = time.monotonic()
@@ -159,7 +159,7 @@ class CommitLogFlusher:
                 self._touched_offset = touch_for_syncs(file, self._touched_offset)
 
     def _dirty_files(self) -> list[MappedFile]:
-        """Return the files that hold bytes behind the flushed offset, in order."""
+        """Return the files that hold bytes after the flushed offset, in order."""
         flushed = self._log.flushed_offset
         dirty: list[MappedFile] = []
         last = self._log.files.last()
@@ -230,7 +230,7 @@ class CommitLogFlusher:
         self.group.close()
 
     def _run_sync(self) -> None:
-        """Sync whenever somebody waits; whoever comes during a sync is served by the next."""
+        """Sync whenever a put waits; one that comes during a sync is served by the next."""
         while not self.thread.stopping.is_set():
             was_asked = self.group.gather(self._sync_s)
             if not self._serve(in_rounds=not was_asked):

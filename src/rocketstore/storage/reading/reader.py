@@ -56,7 +56,7 @@ class Reader:
     """
 
     find_limit: int = 64
-    """Messages that `find` returns unless told otherwise (``maxMsgsNumBatch``)."""
+    """Messages that `find` returns unless asked for another number (``maxMsgsNumBatch``)."""
 
     def __init__(
         self,

@@ -75,7 +75,7 @@ def survey_log(
     start
         Physical offset of a record, BLANK or break to begin at, if not the first file's.
     data_stop
-        Tells behind which position a file is zeros, so that they need not be read.
+        Tells after which position a file is zeros, so that they need not be read.
     advance
         Called with how many bytes were scanned, for progress.
     spread

@@ -342,7 +342,7 @@ class _IndexSearch:
         return None
 
     def put_headers_right(self) -> list[str]:
-        """Write what can be told of a header without looking at all items; return what was done."""
+        """Write what is known of a header without looking at all items; return what was done."""
         done = []
         for file in self._index.files:
             header = file.header

@@ -1,10 +1,10 @@
 """Bring the ends of ConsumeQueues into agreement with a log that was just recovered.
 
-A crash, a power cut or a careless broker leaves entries that point behind the log, entries of an
-earlier log behind the real ones, zeros between entries, and queues that begin in the middle because
-their files are gone. Dispatch has rewritten what the records call for; this is the rest.
+A crash, a power cut or a careless broker leaves entries that point past the log's end, entries of
+an earlier log after the real ones, zeros between entries, and queues that begin in the middle
+because their files are gone. Dispatch has rewritten what the records call for; this is the rest.
 
-Law: an entry goes only from a queue's end, and only if its record cannot be there: it points behind
+Law: an entry goes only from a queue's end, and only if its record cannot be there: it points past
 the log, at another record, or into a part of the log that was checked and has no damage. A place in
 front of a kept entry stays, filled if it is empty.
 
@@ -108,7 +108,7 @@ class QueueRecovery:
                 cut = last[0]
                 last = _message_before(queue, cut)
             if cut is not None:
-                # Kept places behind stay the queue's end.
+                # Kept places after it stay the queue's end.
                 keep_to = queue.given_stop if queue.given_stop > queue.max_offset else 0
                 queue.truncate(cut, now_ms=self._now_ms, keep_to=keep_to)
 
@@ -137,7 +137,7 @@ class QueueRecovery:
         )
 
     def distrust(self, physical_offset: int) -> None:
-        """Let the next flush cover the entries of records from an offset on, whoever wrote them.
+        """Let the next flush cover the entries of records from an offset on, another process's too.
 
         Those that the last writer left may be in the page cache only, and dispatch, which found
         them right, did not touch them: the checkpoint must not pass them unsynced (K-R7).
@@ -194,7 +194,7 @@ def _begins_late(queue: ConsumeQueue, known: dict[QueueKey, int]) -> bool:
     if before is None:
         first = queue.entry(queue.first_offset)
         return queue.first_offset > 0 or (first is not None and not first.is_message)
-    # A filler behind the old end stands for an entry that was expected there.
+    # A filler after the old end stands for an entry that was expected there.
     entry = queue.entry(before)
     return entry is not None and entry.is_filler
 

@@ -148,9 +148,9 @@ def find_compatible_end(
 def _follow_file(
     file: LogFile, cols: Int64Array, *, check_crc: bool
 ) -> tuple[int, int, str | None]:
-    """Return the position behind the last accepted record, how many, and why it stopped.
+    """Return the position after the last accepted record, how many, and why it stopped.
 
-    The reason is None at a BLANK, behind which the next file goes on.
+    The reason is None at a BLANK, after which the next file goes on.
     """
     array = file.array
     position = accepted = 0
@@ -205,7 +205,7 @@ def _has_bad_delay(array: ByteArray, row: Int64Array) -> bool:
 
 
 def _is_java_delay(properties: bytes) -> bool:
-    """Whether Integer.parseInt takes the property DELAY, or there is none."""
+    """Whether Integer.parseInt takes the property DELAY, or the record has no such property."""
     level = decode_properties(properties).get("DELAY")
     if level is None:
         return True

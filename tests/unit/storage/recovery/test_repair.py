@@ -419,7 +419,7 @@ def test_a_checkpoint_that_cannot_be_true_is_kept_and_written_anew(
     root, _ = store
     (root / "checkpoint").write_bytes(content)
     before = repair(root, dry_run=True)
-    assert before.actions == ["checkpoint: move it to repair/ and write it anew"]
+    assert before.actions == ["checkpoint: move it to repair/ and write a new one"]
     report = repair(root)
     assert report.actions == before.actions
     assert report.evidence is not None
