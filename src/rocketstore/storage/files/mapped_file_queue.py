@@ -18,16 +18,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from rocketstore.errors import StoreDamagedError
-from rocketstore.format.file_name import file_name, parse_file_name
+from rocketstore.format.file_name import file_name
 from rocketstore.storage.files.mapped_file import MappedFile
 from rocketstore.storage.files.new_file import remove_empty
-from rocketstore.storage.files.pread_files import DANGLING_HINT, is_dangling
+from rocketstore.storage.files.pread_files import DANGLING_HINT, listed_files
 from rocketstore.storage.files.written import holds_data
+from rocketstore.verification.file_rules import FileProblem as UnusableFile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from rocketstore.storage.files.disk import Disk
+    from rocketstore.verification.file_rules import FileFinding
 
 
 class FileProblemReason(Enum):
@@ -153,27 +155,23 @@ class MappedFileQueue:
     def _listed(self, problems: list[FileProblem]) -> dict[int, tuple[Path, int]]:
         """Return path and length by offset of every file whose name is an offset."""
         found: dict[int, tuple[Path, int]] = {}
-        for directory in [*self.directories, *self.read_only_directories]:
-            if not directory.is_dir():
-                continue
-            for path in sorted(directory.iterdir()):
-                base = parse_file_name(path.name)
-                if base is None:
-                    problems.append(FileProblem(path, FileProblemReason.STRANGE_NAME))
-                elif self.writable and is_dangling(path):
-                    # What is written next would stand in its place, or follow a hole.
-                    raise StoreDamagedError(
-                        f"{path} is a link to {path.resolve()}, which is not there",
-                        hint=DANGLING_HINT,
-                    )
-                elif not path.is_file():
-                    problems.append(FileProblem(path, FileProblemReason.NOT_A_FILE))
-                elif base % self.file_size:
-                    problems.append(FileProblem(path, FileProblemReason.MISPLACED))
-                elif base in found:
-                    problems.append(FileProblem(path, FileProblemReason.DUPLICATE))
-                else:
-                    found[base] = (path, path.stat().st_size)
+        findings: list[FileFinding[Path]] = []
+        for file in listed_files([*self.directories, *self.read_only_directories], findings):
+            if file.base % self.file_size:
+                problems.append(FileProblem(file.path, FileProblemReason.MISPLACED))
+            elif file.base in found:
+                problems.append(FileProblem(file.path, FileProblemReason.DUPLICATE))
+            else:
+                found[file.base] = (file.path, file.size)
+        for path, problem, _, _ in findings:
+            if problem is UnusableFile.DANGLING_LINK and self.writable:
+                # What is written next would stand in its place, or follow a hole.
+                raise StoreDamagedError(
+                    f"{path} is a link to {path.resolve()}, which is not there", hint=DANGLING_HINT
+                )
+            is_name = problem is UnusableFile.WRONG_NAME
+            reason = FileProblemReason.STRANGE_NAME if is_name else FileProblemReason.NOT_A_FILE
+            problems.append(FileProblem(path, reason))
         return found
 
     def _opened(self, path: Path, base: int) -> MappedFile:

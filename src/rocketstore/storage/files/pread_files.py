@@ -29,7 +29,7 @@ from rocketstore.units import ByteRange
 from rocketstore.verification.file_rules import FileFinding, FileProblem, usable_files
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
 DEFAULT_OPEN_FILES: Final = 256
@@ -232,50 +232,47 @@ class PreadFiles:
 
     @system_errors("cannot list the files of the store")
     def _look(self) -> tuple[int, list[LogFile], list[FileFinding[Path]]]:
-        found, findings = self._list()
+        findings: list[FileFinding[Path]] = []
+        found = sorted(listed_files(self._directories, findings))
         file_size = self._given_size or _commonest_size(found)
         return file_size, usable_files(found, file_size, findings), findings
 
-    def _list(self) -> tuple[list[LogFile], list[FileFinding[Path]]]:
-        found: list[LogFile] = []
-        findings: list[FileFinding[Path]] = []
-        for directory in self._directories:
-            try:
-                names = sorted(os.listdir(directory))  # noqa: PTH208 - names, not paths
-            except (FileNotFoundError, NotADirectoryError):
+
+def listed_files(
+    directories: Sequence[Path], findings: list[FileFinding[Path]]
+) -> Iterator[LogFile]:
+    """Yield the files of directories whose names are offsets, by directory and name.
+
+    What else is there goes to `findings`, and a directory that is missing holds nothing.
+    """
+    for directory in directories:
+        try:
+            names = sorted(os.listdir(directory))  # noqa: PTH208 - names, not paths
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        for name in names:
+            path = directory / name
+            base = parse_file_name(name)
+            if base is None:
+                findings.append(FileFinding(path, FileProblem.WRONG_NAME, "20 digits", repr(name)))
                 continue
-            for name in names:
-                path = directory / name
-                base = parse_file_name(name)
-                if base is None:
-                    findings.append(
-                        FileFinding(path, FileProblem.WRONG_NAME, "20 digits", repr(name))
-                    )
-                    continue
-                try:
-                    status = path.stat()
-                except FileNotFoundError:  # deleted since it was listed, or a link
-                    findings += _dangling_link(path)
-                    continue
-                if stat.S_ISREG(status.st_mode):
-                    found.append(LogFile(base, status.st_size, path, status.st_ino))
-                else:
-                    problem = FileProblem.NOT_A_FILE
-                    findings.append(FileFinding(path, problem, "a file", "something else"))
-        found.sort()
-        return found, findings
+            try:
+                status = path.stat()
+            except FileNotFoundError:  # deleted since it was listed, or a link
+                findings += _dangling_link(path)
+                continue
+            if stat.S_ISREG(status.st_mode):
+                yield LogFile(base, status.st_size, path, status.st_ino)
+            else:
+                problem = FileProblem.NOT_A_FILE
+                findings.append(FileFinding(path, problem, "a file", "something else"))
 
 
 def _dangling_link(path: Path) -> list[FileFinding[Path]]:
-    if not is_dangling(path):
+    if not path.is_symlink() or path.exists():
         return []
     found = f"nothing at {path.resolve()}"
     return [FileFinding(path, FileProblem.DANGLING_LINK, "the file it is a link to", found)]
-
-
-def is_dangling(path: Path) -> bool:
-    """Return whether a name is that of a link to a file that is not there."""
-    return path.is_symlink() and not path.exists()
 
 
 def _missing(findings: list[FileFinding[Path]]) -> set[Path]:
