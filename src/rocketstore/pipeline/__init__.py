@@ -43,19 +43,14 @@ __all__ = [
 ]
 
 _JOBS: Final = {
-    "ArchiveResult": "rocketstore.pipeline.jobs.archive.archive_job",
-    "AuditReport": "rocketstore.pipeline.jobs.audit.audit_report",
-    "RebuildReport": "rocketstore.pipeline.jobs.rebuild.rebuild_job",
-    "Report": "rocketstore.pipeline.jobs.report.report_job",
-    "RestoreResult": "rocketstore.pipeline.jobs.restore.restore_job",
-    "archive": "rocketstore.pipeline.jobs.archive.archive_job",
-    "audit": "rocketstore.pipeline.jobs.audit.audit_job",
-    "prove_rebuild": "rocketstore.pipeline.jobs.audit.audit_job",
-    "rebuild": "rocketstore.pipeline.jobs.rebuild.rebuild_job",
-    "report": "rocketstore.pipeline.jobs.report.report_job",
-    "restore": "rocketstore.pipeline.jobs.restore.restore_job",
+    "archive.archive_job": ("ArchiveResult", "archive"),
+    "audit.audit_job": ("audit", "prove_rebuild"),
+    "audit.audit_report": ("AuditReport",),
+    "rebuild.rebuild_job": ("RebuildReport", "rebuild"),
+    "report.report_job": ("Report", "report"),
+    "restore.restore_job": ("RestoreResult", "restore"),
 }
-"""Jobs, what they answer with, and the modules of both, loaded when first asked for."""
+"""Modules of jobs, loaded when first asked for; the jobs, and what they answer with."""
 
 
 def register(spark: SparkSession) -> None:
@@ -83,6 +78,7 @@ def register(spark: SparkSession) -> None:
 
 
 def __getattr__(name: str) -> Any:
-    if name in _JOBS:
-        return getattr(importlib.import_module(_JOBS[name]), name)
+    for module, names in _JOBS.items():
+        if name in names:
+            return getattr(importlib.import_module(f"rocketstore.pipeline.jobs.{module}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -176,14 +176,9 @@ def stored_stop(location: str, path: str, size: int) -> int:
     return size
 
 
-@contextlib.contextmanager
-def opened(files: Files, path: str) -> Iterator[OpenFile]:
+def opened(files: Files, path: str) -> contextlib.closing[OpenFile]:
     """Open a file for the length of a ``with`` block."""
-    file = files.open(path)
-    try:
-        yield file
-    finally:
-        file.close()
+    return contextlib.closing(files.open(path))
 
 
 def sync_path(path: Path | str) -> None:

@@ -17,7 +17,7 @@ from rocketstore.errors import RocketStoreError, SparkJobError
 from rocketstore.pipeline.environment import plain_errors
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
@@ -61,6 +61,14 @@ def map_batches(
 
     mapped: DataFrame = frame.mapInArrow(apply, schema)
     return mapped
+
+
+def row_batch(rows: Iterable[Sequence[Any]], schema: str) -> pa.RecordBatch:
+    """Return rows, each with its values in the order of a schema's columns, as a batch."""
+    import pyarrow as pa  # noqa: PLC0415 - as below
+
+    names = [column.split()[0] for column in schema.split(", ")]
+    return pa.RecordBatch.from_pylist([dict(zip(names, row, strict=True)) for row in rows])
 
 
 def task_rows(spark: SparkSession, tasks: Sequence[object]) -> Any:

@@ -20,6 +20,7 @@ from rocketstore.format.index_file import FIRST_ITEM, IndexLayout
 from rocketstore.format.markers import CONSUME_QUEUE_DIRECTORY, CONSUME_QUEUE_EXT_DIRECTORY
 from rocketstore.format.queue_entry import ENTRY_DTYPE, ENTRY_SIZE_BYTES
 from rocketstore.pipeline.files import files_at, opened
+from rocketstore.pipeline.jobs.execution import row_batch
 from rocketstore.pipeline.stores import StoreFile
 from rocketstore.scan.scanner import scan_window
 from rocketstore.verification.expectation import (
@@ -232,11 +233,9 @@ def read_task(task: AuditTask) -> Iterator[pa.RecordBatch]:
 
 def as_batches(rows: Iterable[Row]) -> Iterator[pa.RecordBatch]:
     """Yield rows in batches of `FACTS`."""
-    import pyarrow as pa  # noqa: PLC0415 - the driver plans without it
-
     found = iter(rows)
     while group := list(itertools.islice(found, _ROWS)):
-        yield pa.RecordBatch.from_pylist([row._asdict() for row in group])
+        yield row_batch(group, FACTS)
 
 
 def rows_of(batches: Iterable[pa.RecordBatch]) -> Iterator[Row]:

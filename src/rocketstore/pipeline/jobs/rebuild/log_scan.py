@@ -22,6 +22,7 @@ from rocketstore.format.file_name import is_directory_name
 from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES
 from rocketstore.message import TRANSACTION_PREPARED
 from rocketstore.pipeline.jobs.audit.audit_work import scanned
+from rocketstore.pipeline.jobs.execution import row_batch
 from rocketstore.scan.columns import RecordColumns
 from rocketstore.verification.expectation import (
     LIGHT_QUEUE_PREFIX,
@@ -33,7 +34,7 @@ from rocketstore.verification.log_rules import Stretch
 from rocketstore.verification.queue_numbers import QueueNumbers
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     import numpy.typing as npt
     import pyarrow as pa
@@ -114,16 +115,9 @@ def scan_log(task: ScanTask) -> Iterator[pa.RecordBatch]:
             if len(batch.columns):
                 scan.take(batch.columns, stretch.chains)
             if scan.held_count >= _HELD_RECORDS and (rows := list(scan.blocks())):
-                yield _batch(rows)
+                yield row_batch(rows, ROW_SCHEMA)
     facts = msgspec.msgpack.encode(scan.facts)
-    yield _batch([*scan.blocks(), (FACTS_TARGET, 0, 0, 0, 0, facts, 0)])
-
-
-def _batch(rows: Iterable[Row]) -> pa.RecordBatch:
-    import pyarrow as pa  # noqa: PLC0415 - an import of this package loads no Arrow
-
-    names = [column.split()[0] for column in ROW_SCHEMA.split(", ")]
-    return pa.RecordBatch.from_pylist([dict(zip(names, row, strict=True)) for row in rows])
+    yield row_batch([*scan.blocks(), (FACTS_TARGET, 0, 0, 0, 0, facts, 0)], ROW_SCHEMA)
 
 
 class _LogScan:
@@ -244,7 +238,7 @@ def packed(rows: Bytes) -> bytes:
     """Return rows of 20 bytes in LZ4, all first bytes before all second: some 15 % of them."""
     if len(rows) <= _UNPACKED_ROWS:
         return rows.tobytes()
-    import pyarrow as pa  # noqa: PLC0415 - as above
+    import pyarrow as pa  # noqa: PLC0415 - an import of this package loads no Arrow
 
     content: bytes = pa.compress(rows.T.tobytes(), codec="lz4_raw", asbytes=True)
     return content

@@ -43,6 +43,7 @@ from rocketstore.pipeline.files import (
     opened,
     sync_path,
 )
+from rocketstore.pipeline.jobs.execution import row_batch
 from rocketstore.pipeline.jobs.publishing import plain_write_errors
 from rocketstore.pipeline.jobs.rebuild.log_scan import INDEX_TARGET, ITEM_DTYPE, unpacked
 from rocketstore.scan import kernels
@@ -102,9 +103,6 @@ class FileWriting(NamedTuple):
 
     def write(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Write the files of all targets among ordered rows of blocks; yield `WRITTEN_SCHEMA`."""
-        import pyarrow as pa  # noqa: PLC0415 - only where rows are made
-
-        names = [column.split()[0] for column in WRITTEN_SCHEMA.split(", ")]
         for target, blocks in itertools.groupby(_blocks(batches), key=lambda block: block.target):
             attempt = self._new_attempt()
             try:
@@ -120,8 +118,7 @@ class FileWriting(NamedTuple):
             except BaseException:
                 shutil.rmtree(attempt, ignore_errors=True)
                 raise
-            values = [target, place, len(files), *counts]
-            yield pa.RecordBatch.from_pylist([dict(zip(names, values, strict=True))])
+            yield row_batch([(target, place, len(files), *counts)], WRITTEN_SCHEMA)
 
     def _new_attempt(self) -> str:
         if is_remote(self.directory):
