@@ -94,11 +94,7 @@ class SplitTask(NamedTuple):
 def plan_log(options: ReadOptions) -> list[tuple[SplitTask, ...]]:
     """Return the tasks of a read, each a row of byte ranges.
 
-    Raises
-    ------
-    StoreError
-        Files are missing between others or an offset is not there, and `failOnDataLoss` is set; or
-        something cannot be read.
+    With `failOnDataLoss`, a file that is missing between others, or an offset, is an error.
     """
     ranges = [one for store in chosen_stores(options) for one in _plan_store(store, options)]
     return tasks_of(ranges, bytes_per_task(sum(one.byte_count for one in ranges), options))

@@ -124,14 +124,8 @@ class StorePlaces:
 def find_places(location: str, config: StoreConfig) -> StorePlaces:
     """Find a store's parts and learn the sizes of its files: set, or the commonest.
 
-    Raises
-    ------
-    NotAStoreError
-        There is no CommitLog directory, or not every one that was named.
-    ConfigError
-        A size cannot be learnt, or the log's files look like those of one directory of several.
-    StoreError
-        Something cannot be read.
+    A `ConfigError` says that one cannot be learnt, or that the log's files look like those of one
+    directory of several.
     """
     files, root = files_at(location)
     root = root.rstrip("/")

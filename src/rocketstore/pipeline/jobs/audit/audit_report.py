@@ -65,19 +65,11 @@ _PLACES_OF_LOST: Final = {"queue-hole", "queue-kept"}
 
 
 class QueueRow(NamedTuple):
-    """A queue in the report.
+    """A queue in the report: its intact records, and entries that agree with one.
 
-    Attributes
-    ----------
-    record_count
-        Intact records of the log with a place in it.
-    first_offset, last_offset
-        Smallest and largest queue offset that they state; None without records.
-    entry_count
-        Entries that agree with a record.
-    missing_count, conflict_count, gap_count
-        Records without their entry; queue offsets that several records state; queue offsets between
-        the first and the last that no record states.
+    `first_offset` and `last_offset` are the bounds of what records state. Missing are records
+    without their entry, a conflict is a queue offset that several state, a gap one inside the
+    bounds that none states.
     """
 
     topic: str

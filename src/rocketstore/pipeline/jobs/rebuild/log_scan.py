@@ -245,13 +245,7 @@ def packed(rows: Bytes) -> bytes:
 
 
 def unpacked(data: bytes, count: int, crc: int) -> Bytes:
-    """Return the bytes that `packed` was given.
-
-    Raises
-    ------
-    StoreDamagedError
-        They are not what was sent.
-    """
+    """Return the bytes that `packed` was given; raise where they are not what was sent."""
     if zlib.crc32(data) != crc:
         raise StoreDamagedError(
             f"a block of {len(data)} bytes came out of Spark's shuffle with another checksum: "

@@ -56,10 +56,7 @@ def locked(root: Path) -> Iterator[None]:
 class Journal(msgspec.Struct, frozen=True):
     """What a commit is going to do; paths are relative to the store.
 
-    Attributes
-    ----------
-    swaps
-        Name of each directory, inode of the new one and of the old; these tell which is which.
+    `swaps` has each directory's name, and the inodes of the new and the old one, to tell them by.
     """
 
     staging: str

@@ -90,10 +90,7 @@ class Block(NamedTuple):
 class FileWriting(NamedTuple):
     """Writes whole files below `directory`.
 
-    Attributes
-    ----------
-    store
-        Location whose old queues say which numbers were given out, judged by `log`.
+    The old queues of `store` say which numbers were given out, judged by `log`.
     """
 
     store: str
@@ -258,14 +255,8 @@ class EntryPlaces:
     missing, and a record that comes late gets a place that only a filler holds
     (ConsumeQueue.putMessagePositionInfo; spec B12, F6).
 
-    Attributes
-    ----------
-    begin
-        Queue offset at which the queue's first file begins; -1 while there is none.
-    following
-        One past the last place that is taken.
-    holes
-        Places that fillers hold, in order.
+    The queue's first file begins at `begin`, -1 while there is none; `following` is one past the
+    last place that is taken, and fillers hold `holes`, in order.
     """
 
     def __init__(self, entries_per_file: int) -> None:
