@@ -66,7 +66,7 @@ class ArrivalBoard:
             self._listeners = (*self._listeners, listener)
 
     def remove_listener(self, listener: ArrivalListener) -> None:
-        """Stop calling `listener`; one that is unknown is no error."""
+        """Stop calling `listener`; one that is unknown is not an error."""
         with self._lock:
             self._listeners = tuple(known for known in self._listeners if known != listener)
 

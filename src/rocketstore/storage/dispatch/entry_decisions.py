@@ -5,7 +5,7 @@ that is not mapped, a gap, another entry in the record's place, and extra queues
 the kernel's state so that it goes on: with the same step, or after it.
 
 Law: a record's header has no checksum, so its topic, queue id and queue offset are believed only as
-far as they harm nobody: a name that is no directory, or a gap that cannot be, gives no entry.
+far as they harm nobody: a name that cannot be a directory, or an impossible gap, gives no entry.
 
 How derived: ConsumeQueue.putMessagePositionInfo and multiDispatchLmqQueue of 4.9 (spec B12, F8).
 """
@@ -109,7 +109,7 @@ class EntryDecisions:
         if queue is None:
             self._refuse("topic or queue id cannot name a directory")
         else:
-            # Also of bytes that are no UTF-8: Java reads them as this name.
+            # Also for bytes that are not UTF-8: Java reads them as this name.
             self._table.rows.add_name(name, key.queue_id, queue.row)
 
     def on_queue_roll(self) -> None:
@@ -196,7 +196,7 @@ class EntryDecisions:
         return self._rows().bytes_of(number, Column.TOPIC_AT, Column.TOPIC_SIZE)
 
     def _key_of(self, number: int) -> QueueKey:
-        """Return the queue of a record; a topic that is no UTF-8 is read as Java reads it."""
+        """Return the queue of a record; a topic that is not UTF-8 is read as Java reads it."""
         queue_id = int(self._rows().cols[number, Column.QUEUE_ID])
         return QueueKey(self._name_of(number).decode("utf-8", "replace"), queue_id)
 
@@ -220,7 +220,7 @@ class EntryDecisions:
         return QueueEntry(row[Column.PHYSICAL_OFFSET], row[Column.SIZE], tags_code)
 
     def _is_plausible_gap(self, queue: ConsumeQueue, offset: int, physical_offset: int) -> bool:
-        """Whether so many records of the queue may be missing between its last one and this one."""
+        """Whether all records between the last one of the queue and this one may be missing."""
         if not 0 <= offset <= MAX_QUEUE_OFFSET or physical_offset in self._forged:
             return False
         if not queue.files.files:
@@ -238,7 +238,7 @@ class EntryDecisions:
         """Whether a queue without a file may begin at a number: old files may be gone.
 
         A forged number would refuse every later message, so it is believed where the log in
-        front of the record has room for so many messages, or where the next record goes on there.
+        front of the record has room for that many messages, or where the next record goes on there.
         """
         if is_likely_beginning(offset, physical_offset):
             return True

@@ -35,7 +35,7 @@ AHEAD_BATCHES: Final = 3
 """One is walked, one is dispatched, one waits: 5.5 MB of columns together."""
 
 LEAST_AHEAD_BYTES: Final = 4 * MiB
-"""Shorter stretches, also so much after every break, are walked where they are dispatched: the
+"""Shorter stretches, and as much after every break, are walked where they are dispatched: the
 next break may be close, and starting a thread costs as much as walking a few hundred records."""
 
 

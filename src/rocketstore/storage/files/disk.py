@@ -173,7 +173,7 @@ class Disk:
         source.replace(target)
 
     def unlink(self, path: Path) -> None:
-        """Delete the file; durable after `fsync_directory`. A missing file is no error."""
+        """Delete the file; durable after `fsync_directory`. A missing file is not an error."""
         path.unlink(missing_ok=True)
 
     def remove_directory(self, directory: Path) -> None:

@@ -341,7 +341,7 @@ class MappedFile:
         Parameters
         ----------
         least_pages
-            Do nothing below so many whole dirty pages, unless the file is full; 0 flushes any byte.
+            Do nothing with fewer whole dirty pages, unless the file is full; 0 flushes any byte.
 
         Raises
         ------
@@ -422,7 +422,7 @@ class MappedFile:
         Parameters
         ----------
         force_after_ms
-            Delete in spite of readers when the first attempt is so long ago. Their views stay
+            Delete in spite of readers once the first attempt is this long ago. Their views stay
             valid: only the name goes.
         now_ms
             The time.

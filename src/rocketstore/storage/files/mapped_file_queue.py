@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 class FileProblemReason(Enum):
     """Why a directory entry is not the file that should be there."""
 
-    STRANGE_NAME = "name is no offset of 20 digits"
+    STRANGE_NAME = "name is not an offset of 20 digits"
     NOT_A_FILE = "not a regular file"
-    MISPLACED = "offset in the name is no multiple of the file size"
+    MISPLACED = "offset in the name is not a multiple of the file size"
     DUPLICATE = "the same offset exists in another directory"
     SHORT_LAST = "the last file is shorter than it should be"
     SHORT = "shorter than it should be, with more after it"

@@ -173,7 +173,7 @@ class PreadFiles:
         file_size, files, findings = self._look()
         holes = _missing(findings)
         while holes:
-            # A listing is not of one moment: a file that a writer made meanwhile may be absent
+            # A listing is not atomic: a file that a writer made while it ran may be absent
             # although one made after it is there. A hole is one that is seen twice.
             file_size, files, findings = self._look()
             again = _missing(findings)

@@ -37,7 +37,7 @@ FILES_AHEAD: Final = 2
 """Most files made ahead of the one in use (AllocateMappedFileService, "canSubmitRequests")."""
 
 ROOM_FACTOR: Final = 2
-"""Room for so many files must be free for one to be made ahead."""
+"""How many files must fit on the disk for one to be made ahead."""
 
 TAKE_TIMEOUT_S: Final = 5.0
 """Longest wait for a file that is being made (AllocateMappedFileService.waitTimeOut)."""

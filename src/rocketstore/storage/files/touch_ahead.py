@@ -1,4 +1,4 @@
-"""Fault the pages in that a fast writer is about to fill, in a thread of its own.
+"""Fault in the pages that a fast writer is about to fill, in a separate thread.
 
 The first write to a page of a mapping costs a page fault: half a microsecond, and twenty times that
 where the machine has to fetch the memory from its host. A put of 4 KiB pays one each time. While a
@@ -52,7 +52,7 @@ _log: Final = get_logger(__name__)
 
 
 def windows_ahead(filled_ms: int) -> int:
-    """Return how many windows to touch in front of a writer that filled one in so many ms."""
+    """Return how many windows to touch in front of a writer that filled one in `filled_ms`."""
     if filled_ms >= FAST_WINDOW_MS:
         return 0
     return LONG_LEAD_WINDOWS if filled_ms < LONG_LEAD_WINDOW_MS else WINDOWS_AHEAD

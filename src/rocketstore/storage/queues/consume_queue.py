@@ -237,7 +237,7 @@ class ConsumeQueue(QueueEntries):
         file.write_bytes(position - file.base, encode_entry(*entry))
         rows = self._rows
         self._note_changes(1)
-        if entry.is_message:  # a filler's size is no record's (K-C2)
+        if entry.is_message:  # a filler's size is not a record's (K-C2)
             stop = entry.physical_offset + entry.record_size
             rows.set(self.row, QueueColumn.MAX_PHYSICAL, max(self.max_physical_offset, stop))
         if position == following:

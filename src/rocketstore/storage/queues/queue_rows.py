@@ -68,7 +68,7 @@ class QueueRows:
     def add_name(self, name: bytes, queue_id: int, row: int) -> None:
         """Let records find a queue by these bytes of their topic.
 
-        Usually its own in UTF-8; bytes that are no UTF-8 lead where Java's reading of them leads.
+        Usually its topic in UTF-8; other bytes lead to the queue of the topic Java reads them as.
         """
         if 2 * (self._name_count + 1) > len(self.slots):
             self._grow_slots()

@@ -54,7 +54,7 @@ class QueueSearch(ABC):
 
     @abstractmethod
     def entry(self, queue_offset: int) -> QueueEntry | None:
-        """Return one entry as stored; None where there is no such entry."""
+        """Return one entry as stored; None where it is missing."""
 
     @abstractmethod
     def entries(self, start: int, limit: int) -> EntryArray:

@@ -187,7 +187,7 @@ class ConsumeQueueTable:
     def _listed(self) -> Iterator[QueueKey]:
         for topic in _subdirectories(self.directory):
             for name in _subdirectories(self.directory / topic):
-                # Compatible: a directory whose name is no number is passed over.
+                # Compatible: a directory whose name is not a number is passed over.
                 if name.isascii() and name.isdigit() and str(int(name)) == name:
                     yield QueueKey(topic, int(name))
 
