@@ -15,7 +15,7 @@ import pkgutil
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from rocketstore import Message, MessageStore, StoreConfig
-from rocketstore.pipeline.files import files_at, opened
+from rocketstore.pipeline.files import opened
 from rocketstore.pipeline.stores import Segment, list_segments
 from rocketstore.scan.scanner import scan_window
 from rocketstore.scan.split import SegmentFile, Split, plan_splits
@@ -85,8 +85,7 @@ def written_bytes(store: Path) -> int:
 
 def stop_of(segment: Segment) -> int:
     """Return where what was written of a file ends."""
-    files, _ = files_at(segment.path)
-    with opened(files, segment.path) as file:
+    with opened(segment.path, segment.path) as file:
         return file.data_stop(segment.size)
 
 
@@ -105,8 +104,7 @@ def scan_alone(store: Path) -> int:
     """Scan every range in this process, checksums included: what every job does at least."""
     count = 0
     for split in splits_of(store):
-        files, _ = files_at(split.file.path)
-        with opened(files, split.file.path) as file:
+        with opened(split.file.path, split.file.path) as file:
             batches = scan_window(
                 file,
                 base=split.file.base,

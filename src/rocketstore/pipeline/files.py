@@ -160,24 +160,23 @@ def last_name(location: str) -> str:
     return unquote(place.rstrip("/").rpartition("/")[2])
 
 
-def read_part(files: Files, path: str, position: int, size: int) -> bytes:
-    """Return so many bytes of a file, or as many as there are."""
-    with opened(files, path) as file:
+def read_part(location: str, path: str, position: int, size: int) -> bytes:
+    """Return so many bytes of a file of a location, or as many as there are."""
+    with opened(location, path) as file:
         return file.read(position, size)
 
 
 def stored_stop(location: str, path: str, size: int) -> int:
     """Return where the last hole of a file begins, if that can be known; nothing is read."""
-    files, _ = files_at(location)
-    with contextlib.suppress(StoreError):  # gone: who reads it says so
-        if isinstance(files, LocalFiles):
-            with contextlib.closing(files.open(path)) as file:
-                return min(file.last_hole(size), size)
+    with contextlib.suppress(StoreError), opened(location, path) as file:  # gone: who reads says so
+        if isinstance(file, LocalFile):
+            return min(file.last_hole(size), size)
     return size
 
 
-def opened(files: Files, path: str) -> contextlib.closing[OpenFile]:
-    """Open a file for the length of a ``with`` block."""
+def opened(location: str, path: str) -> contextlib.closing[OpenFile]:
+    """Open a file, by its path in the file system of a location, for a ``with`` block."""
+    files = files_at(location)[0] if is_remote(location) else LocalFiles()
     return contextlib.closing(files.open(path))
 
 

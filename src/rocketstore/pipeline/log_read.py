@@ -18,9 +18,9 @@ import numpy as np
 
 from rocketstore.errors import StoreDamagedError, StoreError
 from rocketstore.events import get_logger
-from rocketstore.format.queue_entry import ENTRY_DTYPE, filler_mask, written_mask
+from rocketstore.format.queue_entry import ENTRY_DTYPE
 from rocketstore.format.record import FIXED_SIZE
-from rocketstore.pipeline.files import files_at, opened
+from rocketstore.pipeline.files import opened
 from rocketstore.pipeline.planning import SplitTask, grouped
 from rocketstore.pipeline.queues import Doubt, QueueFiles
 from rocketstore.pipeline.stores import SegmentState
@@ -70,8 +70,7 @@ class FoundDamage(NamedTuple):
 def read_split(task: SplitTask) -> Iterator[tuple[RecordColumns, list[FoundDamage]]]:
     """Yield records and damage that start in a task's range, in the order of the log."""
     segment = task.segment
-    files, _ = files_at(task.store.location)
-    with opened(files, segment.path) as file:
+    with opened(task.store.location, segment.path) as file:
         # A writer has reached a file that was made in advance when the read was planned. The file
         # before it may have been read before it was full: these records would come after a gap.
         is_ahead = segment.state is SegmentState.UNWRITTEN and task.store.is_open
@@ -229,8 +228,7 @@ def _records_by_entries(task: SplitTask) -> Iterator[RecordColumns]:
     is_far = places[1:] - (places + sizes)[:-1] > _GAP_BYTES
     is_other_block = np.diff((places - begin) // _BLOCK_BYTES) > 0
     runs = np.split(wanted, np.flatnonzero(is_far | is_other_block) + 1)
-    files, _ = files_at(task.store.location)
-    with opened(files, task.segment.path) as file:
+    with opened(task.store.location, task.segment.path) as file:
         for group in grouped(runs, _BLOCK_BYTES, _length):
             yield _gathered(task, file, group)
 
@@ -287,11 +285,10 @@ def _entries_in(queue: QueueFiles, number: int, begin: int, stop: int) -> Number
     last = bisect_left(range(end), stop, lo=first, key=place_of)
     # An entry that lies leads a search beside it: its neighbours show that.
     low, high = max(queue.first_offset, first - _NEIGHBOURS), min(end, last + _NEIGHBOURS)
-    chunks = [entries for _, entries in queue.entries(low, high)]
+    chunks = [entries for _, entries in queue.messages(low, high)]
     entries = np.concatenate([np.empty(0, dtype=ENTRY_DTYPE), *chunks])
     places = entries["physical_offset"].astype(np.int64)
-    is_message = written_mask(entries) & ~filler_mask(entries)
-    if len(entries) < high - low or not is_message.all() or (np.diff(places) <= 0).any():
+    if len(entries) < high - low or (np.diff(places) <= 0).any():
         raise Doubt(f"entries {low} to {high} of queue {queue.key} are not in order")
     columns = np.empty((high - low, len(_WANTED) + 1), dtype=np.int64)
     columns[:, 0], columns[:, 1] = places, entries["record_size"]

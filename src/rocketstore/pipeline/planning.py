@@ -13,14 +13,14 @@ from __future__ import annotations
 import itertools
 from bisect import bisect_right
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from rocketstore.errors import FormatError, StoreDamagedError
 from rocketstore.events import get_logger
 from rocketstore.format.queue_entry import KEPT_PLACE_BYTES
 from rocketstore.format.record import decode_record
-from rocketstore.pipeline.files import files_at, opened, read_part, stored_stop
+from rocketstore.pipeline.files import opened, read_part, stored_stop
 from rocketstore.pipeline.options import ANY_BROKER
 from rocketstore.pipeline.queues import (
     ALL_OFFSETS,
@@ -31,7 +31,12 @@ from rocketstore.pipeline.queues import (
     list_queues,
     queue_ranges,
 )
-from rocketstore.pipeline.stores import SegmentState, first_store_timestamp_ms, list_segments
+from rocketstore.pipeline.stores import (
+    SegmentState,
+    list_segments,
+    segment_at,
+    store_timestamp_ms,
+)
 from rocketstore.units import ByteRange, MiB, QueueKey
 
 if TYPE_CHECKING:
@@ -141,8 +146,7 @@ def _whole(store: StorePlace, segment: Segment, ranges: Mapping[QueueKey, range]
     task = SplitTask(store, segment, 0, segment.size, tuple(ranges.items()))
     if not segment.is_last:
         return task
-    files, _ = files_at(store.location)
-    with opened(files, segment.path) as file:
+    with opened(store.location, segment.path) as file:
         stop = file.data_stop(segment.size)
     # The end is found by reading what was never written: once is enough where nobody writes.
     return task._replace(stop=stop, data_stop=None if store.is_open else stop)
@@ -223,20 +227,12 @@ def _check_whole(queue: QueueFiles, stop: int) -> None:
             raise Doubt(f"queue {queue.key} ends at entry {stop} and has other bytes after that")
 
 
-def segment_at(segments: Sequence[Segment], physical_offset: int) -> Segment | None:
-    """Return the file that holds an offset of the log; None where no file does."""
-    number = bisect_right(segments, physical_offset, key=lambda one: one.base) - 1
-    found = segments[number] if number >= 0 else None
-    return found if found is not None and physical_offset < found.base + found.size else None
-
-
 class _Log:
     """The files of a log, as a queue's entries point into them."""
 
     def __init__(self, store: StorePlace, segments: Sequence[Segment]) -> None:
         self.store = store
         self.segments = segments
-        self.files, _ = files_at(store.location)
         self.start = segments[0].base
         self.end = segments[-1].base + segments[-1].size
 
@@ -295,7 +291,8 @@ class _Log:
         if entry is None or segment is None or entry.record_size > _MOST_RECORD_BYTES:
             return None
         at = entry.physical_offset
-        content = read_part(self.files, segment.path, at - segment.base, entry.record_size)
+        position = at - segment.base
+        content = read_part(self.store.location, segment.path, position, entry.record_size)
         try:
             found = decode_record(content, 0, base=at, check_crc=False)
         except FormatError:
@@ -322,9 +319,8 @@ def in_time(
 
     def look(numbers: Iterable[int]) -> range:
         places = [number for number in numbers if number not in times]
-        found = pool.map(
-            lambda number: first_store_timestamp_ms(store.location, segments[number]), places
-        )
+        files = [segments[number] for number in places]
+        found = pool.map(partial(store_timestamp_ms, store.location), files)
         times.update((at, time) for at, time in zip(places, found, strict=True) if time is not None)
         return _between(times, len(segments), low, high)
 

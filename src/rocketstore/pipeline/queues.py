@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 
 from rocketstore.errors import ConfigError, StoreError
-from rocketstore.format.file_name import parse_file_name
 from rocketstore.format.markers import CONSUME_QUEUE_DIRECTORY
 from rocketstore.format.queue_entry import (
     ENTRY_DTYPE,
@@ -24,15 +23,19 @@ from rocketstore.format.queue_entry import (
 )
 from rocketstore.pipeline.files import files_at, opened
 from rocketstore.pipeline.options import ANY_BROKER, EARLIEST, LATEST, QueuePlace
-from rocketstore.pipeline.stores import find_stores
+from rocketstore.pipeline.stores import find_stores, offset_files
 from rocketstore.units import QueueKey
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from rocketstore.pipeline.files import Files, OpenFile
+    import numpy.typing as npt
+
+    from rocketstore.pipeline.files import OpenFile
     from rocketstore.pipeline.options import ReadOptions
     from rocketstore.pipeline.stores import Segment, StorePlace
+
+    Numbers = npt.NDArray[np.int64]
 
 ALL_OFFSETS: Final = range(2**62)
 """Of a queue from its beginning to its end, wherever that will be."""
@@ -53,12 +56,12 @@ class QueueFile(NamedTuple):
 
 
 def stored_rows(
-    files: Files, path: str, position: int, count: int, kind: np.dtype[Any]
+    location: str, path: str, position: int, count: int, kind: np.dtype[Any]
 ) -> Iterator[tuple[int, np.ndarray]]:
     """Yield rows of a file in chunks, each with the number of rows before it; cut at its end."""
     if count <= 0:
         return
-    with opened(files, path) as file:
+    with opened(location, path) as file:
         for at in range(0, count, _CHUNK_ROWS):
             wanted = min(_CHUNK_ROWS, count - at) * kind.itemsize
             raw = file.read(position + at * kind.itemsize, wanted)
@@ -69,17 +72,13 @@ class QueueFiles:
     """The files of one queue, in order; between two of them entries may be missing."""
 
     def __init__(self, location: str, key: QueueKey) -> None:
-        self.system, root = files_at(location)
-        self.key = key
+        self.location, self.key = location, key
+        files, root = files_at(location)
         directory = f"{root}/{CONSUME_QUEUE_DIRECTORY}/{key.topic}/{key.queue_id}"
-        self.files = sorted(
-            (
-                QueueFile(entry.path, base // ENTRY_SIZE_BYTES, entry.size // ENTRY_SIZE_BYTES)
-                for entry in self.system.list(directory)
-                if (base := parse_file_name(entry.name)) is not None and not entry.is_directory
-            ),
-            key=lambda file: file.first,
-        )
+        self.files = [
+            QueueFile(entry.path, base // ENTRY_SIZE_BYTES, entry.size // ENTRY_SIZE_BYTES)
+            for base, entry in offset_files(files.list(directory))
+        ]
 
     @property
     def first_offset(self) -> int:
@@ -90,14 +89,14 @@ class QueueFiles:
         """Return an entry; None where there is none, written or not."""
         for file in self.files:
             if 0 <= queue_offset - file.first < file.entry_count:
-                with opened(self.system, file.path) as opened_file:
+                with opened(self.location, file.path) as opened_file:
                     return _entry_at(opened_file, queue_offset - file.first)
         return None
 
     def written_stop(self) -> int:
         """Return the queue offset after the last written entry."""
         for file in reversed(self.files):
-            with opened(self.system, file.path) as opened_file:
+            with opened(self.location, file.path) as opened_file:
                 count = _written_count(opened_file, file.entry_count)
             if count:
                 return file.first + count
@@ -128,12 +127,16 @@ class QueueFiles:
         entry = self.entry(start) if start < stop else None  # which is nearly always the answer
         if entry is not None and entry.is_message:
             return start, entry
-        for first, entries in self.entries(start, stop):
-            (places,) = (written_mask(entries) & ~filler_mask(entries)).nonzero()
-            if len(places):
-                at = int(places[0])
-                return first + at, decode_entry(entries[at : at + 1].tobytes())
+        for numbers, entries in self.messages(start, stop):
+            if len(numbers):
+                return int(numbers[0]), decode_entry(entries[:1].tobytes())
         return stop, None
+
+    def messages(self, start: int, stop: int) -> Iterator[tuple[Numbers, np.ndarray]]:
+        """Yield chunks of the entries that point at a record, with the queue offset of each."""
+        for first, entries in self.entries(start, stop):
+            (rows,) = (written_mask(entries) & ~filler_mask(entries)).nonzero()
+            yield first + rows, entries if len(rows) == len(entries) else entries[rows]
 
     def entries(self, start: int, stop: int) -> Iterator[tuple[int, np.ndarray]]:
         """Yield chunks of a range as stored, each with the queue offset of its first entry."""
@@ -141,7 +144,7 @@ class QueueFiles:
             first, last = max(start, file.first), min(stop, file.first + file.entry_count)
             position = (first - file.first) * ENTRY_SIZE_BYTES
             count = last - first
-            for at, entries in stored_rows(self.system, file.path, position, count, ENTRY_DTYPE):
+            for at, entries in stored_rows(self.location, file.path, position, count, ENTRY_DTYPE):
                 yield first + at, entries
 
     def data_stop(self) -> int:
@@ -149,7 +152,7 @@ class QueueFiles:
         if not self.files:
             return 0
         last = self.files[-1]
-        with opened(self.system, last.path) as file:
+        with opened(self.location, last.path) as file:
             byte_count = file.data_stop(last.entry_count * ENTRY_SIZE_BYTES)
         return last.first + -(-byte_count // ENTRY_SIZE_BYTES)
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
+from bisect import bisect_right
 from enum import Enum
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -40,7 +41,7 @@ from rocketstore.format.metadata_json import BACKUP_SUFFIX, decode_table
 from rocketstore.pipeline.files import files_at, is_remote, joined, last_name, local_path, read_part
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from rocketstore.format.metadata_json import Table
     from rocketstore.pipeline.files import FileEntry, Files
@@ -277,13 +278,8 @@ def _refuse_part_of_log(segments: list[Segment]) -> None:
 
 def _listed(store: StorePlace) -> list[Segment]:
     files, root = files_at(store.location)
-    entries = [
-        (base, entry)
-        for directory in store.log_directories or (f"{root}/{COMMIT_LOG_DIRECTORY}",)
-        for entry in files.list(directory)
-        if (base := parse_file_name(entry.name)) is not None and not entry.is_directory
-    ]
-    entries.sort()
+    directories = store.log_directories or (f"{root}/{COMMIT_LOG_DIRECTORY}",)
+    entries = offset_files(itertools.chain.from_iterable(map(files.list, directories)))
     for (base, one), (next_base, other) in itertools.pairwise(entries):
         if base == next_base:
             raise StoreError(
@@ -298,7 +294,7 @@ def _listed(store: StorePlace) -> list[Segment]:
     # Names are multiples of the size. Where they are none of the longest file's, all were cut off.
     file_size = longest if not steps or min(steps) % longest == 0 else min(steps)
     last = len(entries) - 1
-    while last and not any(read_part(files, entries[last][1].path, 0, 8)):
+    while last and not any(read_part(store.location, entries[last][1].path, 0, 8)):
         last -= 1
     segments: list[Segment] = []
     reached = entries[0][0]
@@ -315,22 +311,17 @@ def _listed(store: StorePlace) -> list[Segment]:
     return segments
 
 
-def first_store_timestamp_ms(location: str, segment: Segment) -> int | None:
-    """Return when the first record of a file was stored; None when no record stands there."""
-    if segment.state is SegmentState.MISSING:
-        return None
-    return store_timestamp_ms(location, segment, segment.base)
-
-
 def store_timestamp_ms(
-    location: str, file: Segment | StoreFile, physical_offset: int
+    location: str, file: Segment | StoreFile | None, physical_offset: int | None = None
 ) -> int | None:
-    """Return when the record at an offset of a file was stored; None when none stands there.
+    """Return when the record at an offset of a file, or its first one, was stored; None without it.
 
     Only the record's own address vouches for it: enough to leave a file out with a margin.
     """
-    files, _ = files_at(location)
-    head = read_part(files, file.path, physical_offset - file.base, _HEAD_BYTES)
+    if file is None or (isinstance(file, Segment) and file.state is SegmentState.MISSING):
+        return None
+    physical_offset = file.base if physical_offset is None else physical_offset
+    head = read_part(location, file.path, physical_offset - file.base, _HEAD_BYTES)
     if len(head) < _HEAD_BYTES or head[4:8] not in _MAGICS:
         return None
     if int.from_bytes(head[28:36], "big") != physical_offset:
@@ -339,11 +330,18 @@ def store_timestamp_ms(
     return int.from_bytes(head[at : at + 8], "big", signed=True)
 
 
-def offset_files(entries: Iterable[FileEntry]) -> list[FileEntry]:
-    """Return the files that are named by an offset."""
-    return [
-        one for one in entries if not one.is_directory and parse_file_name(one.name) is not None
-    ]
+def segment_at(segments: Sequence[Segment], physical_offset: int) -> Segment | None:
+    """Return the file, there or missing, that an offset of the log lies in."""
+    number = bisect_right(segments, physical_offset, key=lambda one: one.base) - 1
+    found = segments[number] if number >= 0 else None
+    is_inside = found and physical_offset < found.base + max(found.size, found.file_size)
+    return found if is_inside else None
+
+
+def offset_files(entries: Iterable[FileEntry]) -> list[tuple[int, FileEntry]]:
+    """Return the files that are named by an offset, each with it, in order."""
+    named = ((parse_file_name(one.name), one) for one in entries if not one.is_directory)
+    return sorted((base, one) for base, one in named if base is not None)
 
 
 def read_metadata(store: StorePlace, name: str, table: type[Table]) -> Table | None:
@@ -360,7 +358,9 @@ def read_metadata(store: StorePlace, name: str, table: type[Table]) -> Table | N
         if not sizes.get(wanted):
             continue
         try:
-            return decode_table(read_part(files, f"{directory}/{wanted}", 0, sizes[wanted]), table)
+            return decode_table(
+                read_part(store.location, f"{directory}/{wanted}", 0, sizes[wanted]), table
+            )
         except FormatError as error:
             problems.append(f"{directory}/{wanted} cannot be read: {error}")
     if problems:

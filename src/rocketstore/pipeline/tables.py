@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
@@ -38,12 +39,7 @@ from rocketstore.format.metadata_json import (
     TopicConfig,
     TopicTable,
 )
-from rocketstore.format.queue_entry import (
-    ENTRY_DTYPE,
-    ENTRY_SIZE_BYTES,
-    filler_mask,
-    written_mask,
-)
+from rocketstore.format.queue_entry import ENTRY_DTYPE, ENTRY_SIZE_BYTES, written_mask
 from rocketstore.pipeline.files import files_at, read_part
 from rocketstore.pipeline.log_read import intact_records, read_split
 from rocketstore.pipeline.options import ANY_BROKER
@@ -53,7 +49,6 @@ from rocketstore.pipeline.planning import (
     bytes_per_task,
     grouped,
     plan_log,
-    segment_at,
 )
 from rocketstore.pipeline.projection import batch_of, record_batches, rows_batch, select
 from rocketstore.pipeline.queues import (
@@ -70,9 +65,9 @@ from rocketstore.pipeline.stores import (
     SegmentState,
     StorePlace,
     find_stores,
-    first_store_timestamp_ms,
     list_segments,
     read_metadata,
+    segment_at,
     store_timestamp_ms,
 )
 from rocketstore.units import QueueKey
@@ -141,7 +136,7 @@ def _segments(store: StorePlace, _: ReadOptions, schema: Schema) -> Iterator[Rec
     times: Iterable[int | None] = [None] * len(segments)
     if "firstStoreTimestamp" in schema.names:
         with ThreadPoolExecutor(LOOKS_AT_ONCE) as pool:
-            times = list(pool.map(lambda one: first_store_timestamp_ms(place, one), segments))
+            times = list(pool.map(partial(store_timestamp_ms, place), segments))
     rows = [
         {
             "physicalOffset": one.base,
@@ -203,10 +198,11 @@ def _entries_of(store: StorePlace, options: ReadOptions) -> Iterator[EntryTask]:
 def _entries(task: tuple[EntryTask, ...], _: ReadOptions, schema: Schema) -> Iterator[RecordBatch]:
     """Yield the written entries of a task."""
     for part in task:
-        files, _root = files_at(part.store.location)
         position = (part.first - part.file.first) * ENTRY_SIZE_BYTES
         count = part.last - part.first
-        for at, found in stored_rows(files, part.file.path, position, count, ENTRY_DTYPE):
+        for at, found in stored_rows(
+            part.store.location, part.file.path, position, count, ENTRY_DTYPE
+        ):
             is_written = written_mask(found)
             entries = found[is_written]
             values = {
@@ -252,7 +248,7 @@ def _index_files(store: StorePlace, options: ReadOptions) -> Iterator[ItemTask]:
             continue
         layout = _layout(entry, options)
         try:
-            header = decode_header(read_part(files, entry.path, 0, INDEX_HEADER_SIZE))
+            header = decode_header(read_part(store.location, entry.path, 0, INDEX_HEADER_SIZE))
         except FormatError as error:
             raise StoreError(
                 f"{entry.path} is no index file: it has {entry.size} bytes",
@@ -279,9 +275,8 @@ def _layout(entry: FileEntry, options: ReadOptions) -> IndexLayout:
 
 
 def _items(task: ItemTask, _: ReadOptions, schema: Schema) -> Iterator[RecordBatch]:
-    files, _root = files_at(task.store.location)
     position, count = task.layout.item_position(task.first), task.last - task.first
-    for at, items in stored_rows(files, task.path, position, count, ITEM_DTYPE):
+    for at, items in stored_rows(task.store.location, task.path, position, count, ITEM_DTYPE):
         hashes = items["key_hash"].astype(np.int32)
         seconds = items["time_difference_s"].astype(np.int64)
         values = {
@@ -331,10 +326,8 @@ def _bounds(
 
     def time_at(queue: QueueFiles, number: int) -> int | None:
         entry = queue.entry(number) if has_times else None
-        segment = None if entry is None else segment_at(segments, entry.physical_offset)
-        if entry is None or segment is None:
-            return None
-        return store_timestamp_ms(store.location, segment, entry.physical_offset)
+        at = -1 if entry is None else entry.physical_offset
+        return store_timestamp_ms(store.location, segment_at(segments, at), at)
 
     for key in keys:
         queue = QueueFiles(store.location, key)
@@ -345,18 +338,13 @@ def _bounds(
             "queueId": key.queue_id,
             "minOffset": start,
             "maxOffset": stop,
-            "bytes": _byte_count(queue, start, stop) if "bytes" in names else 0,
+            "bytes": sum(
+                int(entries["record_size"].sum(dtype="int64"))
+                for _, entries in (queue.messages(start, stop) if "bytes" in names else ())
+            ),
             "firstStoreTimestamp": time_at(queue, start) if start < stop else None,
             "lastStoreTimestamp": time_at(queue, stop - 1) if start < stop else None,
         }
-
-
-def _byte_count(queue: QueueFiles, start: int, stop: int) -> int:
-    total = 0
-    for _, entries in queue.entries(start, stop):
-        is_message = written_mask(entries) & ~filler_mask(entries)
-        total += int(entries["record_size"][is_message].sum(dtype="int64"))
-    return total
 
 
 def _plan_topics(options: ReadOptions) -> list[TopicTask]:

@@ -375,8 +375,7 @@ def test_a_store_behind_pyarrow_is_judged_alike(store, monkeypatch):
         damage(root, offsets)
     expected = audited(root)
     elsewhere = ArrowFiles(LocalFileSystem())
-    for module in (audit_plan, audit_work):
-        monkeypatch.setattr(module, "files_at", lambda location: (elsewhere, location))
+    monkeypatch.setattr(pipeline_files, "LocalFiles", lambda: elsewhere)
     assert audited(root, max_split_bytes=20_000) == expected
 
 

@@ -421,15 +421,10 @@ def test_names_must_be_one_per_store(basic):
 def test_a_store_is_read_alike_through_pyarrow_s_file_systems(basic, monkeypatch):
     from pyarrow import fs  # noqa: PLC0415 - only this test needs it
 
-    def elsewhere(location):
-        return files.ArrowFiles(fs.LocalFileSystem()), str(location)
-
     here = {
         table: read_table(basic, table=table) for table in ("messages", "consumequeue", "index")
     }
-    for module in ("stores", "queues", "planning", "log_read",
-                   "tables"):  # fmt: skip
-        monkeypatch.setattr(f"rocketstore.pipeline.{module}.files_at", elsewhere)
+    monkeypatch.setattr(files, "LocalFiles", lambda: files.ArrowFiles(fs.LocalFileSystem()))
     for table, rows in here.items():
         assert read_table(basic, table=table, maxSplitBytes="100k") == rows
     offsets = {"subscribe": "TopicA", "startingOffsets": '{"TopicA":{"0":40}}'}
@@ -538,10 +533,10 @@ def test_a_file_that_was_begun_after_planning_is_left_for_the_next_read(tmp_path
 def test_pages_that_were_written_ahead_are_not_data(tmp_path):
     path = tmp_path / "file"
     path.write_bytes(b"x" * 100_000 + bytes(900_000))
-    with files.opened(files.LocalFiles(), str(path)) as file:
+    with files.opened(str(path), str(path)) as file:
         assert 100_000 <= file.data_stop(1_000_000) < 100_000 + 64 * 1024
     path.write_bytes(bytes(500_000))
-    with files.opened(files.LocalFiles(), str(path)) as file:
+    with files.opened(str(path), str(path)) as file:
         assert file.data_stop(500_000) == 0
 
 

@@ -99,10 +99,10 @@ def test_holes_are_not_read(sparse, reads):
 def test_a_time_is_found_by_looks_at_few_files(sparse, monkeypatch):
     root, _ = sparse
     looks = []
-    look = planning.first_store_timestamp_ms
+    look = planning.store_timestamp_ms
     monkeypatch.setattr(
         planning,
-        "first_store_timestamp_ms",
+        "store_timestamp_ms",
         lambda place, segment: looks.append(segment.base) or look(place, segment),
     )
     for number in (0, 1, 777, FILES - 1):
@@ -134,7 +134,7 @@ def test_a_hole_is_a_question_to_the_disk(tmp_path):
     path.write_bytes(b"x" * 65_536)
     with path.open("r+b") as file:
         file.truncate(GIB)
-    with files.opened(files.LocalFiles(), str(path)) as file:
+    with files.opened(str(path), str(path)) as file:
         assert file.last_hole(GIB) == 65_536
         assert file.data_stop(GIB) == 65_536
     assert files.stored_stop(str(tmp_path), str(path), GIB) == 65_536

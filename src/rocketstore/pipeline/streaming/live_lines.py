@@ -25,10 +25,10 @@ from rocketstore.errors import StoreDamagedError
 from rocketstore.events import get_logger
 from rocketstore.format.blank import BLANK_MAGIC
 from rocketstore.format.queue_entry import filler_mask, written_mask
-from rocketstore.pipeline.files import files_at, opened
+from rocketstore.pipeline.files import opened
 from rocketstore.pipeline.planning import in_time
 from rocketstore.pipeline.queues import QueueFiles
-from rocketstore.pipeline.stores import SegmentState, list_segments, store_timestamp_ms
+from rocketstore.pipeline.stores import SegmentState, list_segments, segment_at, store_timestamp_ms
 from rocketstore.pipeline.streaming.stream_options import WHOLE_LOG, Place
 from rocketstore.pipeline.streaming.stream_read import LOOK_BYTES, QueueSpan, StreamTask, pieces
 from rocketstore.scan.scanner import scan_window
@@ -99,21 +99,16 @@ class LiveLog:
     def __str__(self) -> str:
         return self.store.location
 
-    def segment_at(self, offset: int) -> Segment | None:
-        """Return the file, there or missing, that a physical offset lies in."""
-        stops = ((one, one.base + max(one.size, one.file_size)) for one in self.segments)
-        return next((one for one, stop in stops if one.base <= offset < stop), None)
-
     def _read(self, offset: int, size: int) -> bytes:
-        segment = self.segment_at(offset)
+        segment = segment_at(self.segments, offset)
         if segment is None or segment.state is SegmentState.MISSING:
             return b""
-        with opened(files_at(self.store.location)[0], segment.path) as file:
+        with opened(self.store.location, segment.path) as file:
             return file.read(offset - segment.base, size)
 
     def record(self, offset: int) -> Seen:
         """Look at a physical offset."""
-        segment, data = self.segment_at(offset), self._read(offset, 128)
+        segment, data = segment_at(self.segments, offset), self._read(offset, 128)
         left = 0 if segment is None else segment.base + segment.file_size - offset
         total = int.from_bytes(data[:4], "big", signed=True)
         if len(data) < total <= left:
@@ -130,7 +125,7 @@ class LiveLog:
 
     def after(self, offset: int) -> Place:
         """Return the place after a record: in the next file if only filler follows it."""
-        seen, segment = self.record(offset), self.segment_at(offset)
+        seen, segment = self.record(offset), segment_at(self.segments, offset)
         if seen.record is None or segment is None:
             return Place(offset)
         stop, file_stop = offset + int(seen.record.size[0]), segment.base + segment.file_size
@@ -146,7 +141,7 @@ class LiveLog:
             start = segment.base
             if near and near.record and near.record > start and self.problem(near) is None:
                 start = max(start, near.record - NEAR_BYTES)
-            with opened(files_at(self.store.location)[0], segment.path) as file:
+            with opened(self.store.location, segment.path) as file:
                 found, position = _checked_end(file, segment, start)
                 if found is None:
                     found, position = _checked_end(file, segment, segment.base)
@@ -191,7 +186,7 @@ class LiveLog:
         for one in self.segments:
             is_wanted = start < stop and start < one.base + one.size and one.base < stop
             if is_wanted and one.state is not SegmentState.MISSING:
-                with opened(files_at(self.store.location)[0], one.path) as file:
+                with opened(self.store.location, one.path) as file:
                     for batch in _batches(file, one, max(start, one.base), stop):
                         yield batch.columns
 
@@ -375,9 +370,7 @@ class LiveQueue:
         """Return the first offset that was stored at a time or later."""
 
         def is_since(entry: QueueEntry) -> bool:
-            segment = self.log.segment_at(entry.physical_offset)
-            if segment is None or segment.state is SegmentState.MISSING:
-                return True
+            segment = segment_at(self.log.segments, entry.physical_offset)
             stored_ms = store_timestamp_ms(self.store.location, segment, entry.physical_offset)
             return stored_ms is None or stored_ms >= since_ms  # as late as any if it has none
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from rocketstore.errors import StoreError
 from rocketstore.events import get_logger
-from rocketstore.pipeline.files import files_at, opened
+from rocketstore.pipeline.files import opened
 from rocketstore.pipeline.log_read import damage_of, passed_over, scanned
 from rocketstore.pipeline.planning import SplitTask, bytes_per_task, cut
 from rocketstore.pipeline.projection import distinct, in_queues, record_batches, select
@@ -120,7 +120,7 @@ def _records(task: StreamTask, options: ReadOptions) -> Iterator[RecordColumns]:
         losses.report(f"{where}: {what}", "the batch has what is there")
 
     try:
-        with opened(files_at(split.store.location)[0], segment.path) as file:
+        with opened(split.store.location, segment.path) as file:
             # A queue's batch may begin in the middle of a damaged range, a log's never does.
             for batch in scanned(split, file, whole_damage=spans is None):
                 damaged += [passed_over(split, one, options) for one, _ in damage_of(split, batch)]

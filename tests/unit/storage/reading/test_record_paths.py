@@ -17,7 +17,7 @@ from rocketstore.format.client_batch import encode_client_batch
 from rocketstore.format.file_name import file_name
 from rocketstore.format.record import decode_record
 from rocketstore.native.decode import decode
-from rocketstore.pipeline.files import files_at, opened
+from rocketstore.pipeline.files import opened
 from rocketstore.scan.scanner import scan_window
 from rocketstore.storage.audit.repair import repair_store
 from rocketstore.storage.audit.verify import verify_store
@@ -163,9 +163,8 @@ def scan_every_way(root: Path) -> dict[str, list[int]]:
     rows = LogScan(root, CONFIG, None, None).rows()
     path = root / "commitlog" / file_name(0)
     data = path.read_bytes()
-    files, _ = files_at(str(root))
     splits: list[int] = []
-    with opened(files, str(path)) as file:
+    with opened(str(path), str(path)) as file:
         for start in range(0, 8 * RECORD_BYTES, 1000):
             batches = scan_window(
                 file, base=0, size=LOG_FILE_BYTES, start=start, stop=start + 1000,

@@ -42,13 +42,14 @@ from rocketstore.pipeline.jobs.execution import map_tasks, plain_failure
 from rocketstore.pipeline.jobs.publishing import plain_write_errors
 from rocketstore.pipeline.log_read import scanned
 from rocketstore.pipeline.options import parse_options
-from rocketstore.pipeline.planning import SplitTask, segment_at, tasks_of
+from rocketstore.pipeline.planning import SplitTask, tasks_of
 from rocketstore.pipeline.stores import (
     SegmentState,
     configured_log,
     find_stores,
     list_segments,
     log_option,
+    segment_at,
 )
 from rocketstore.scan.split import LOOKBACK_BYTES
 from rocketstore.units import MiB
@@ -219,7 +220,7 @@ def plan_run(store: StorePlace, last: Run | None) -> LogPlan:
             kept.append(("tail", SplitTask(store, one, stop, _data_stop(store, one))))
         kept.append(("excess", SplitTask(store, one, limit, one.size)))
     tables = {
-        entry.name: read_part(files, entry.path, 0, entry.size)
+        entry.name: read_part(store.location, entry.path, 0, entry.size)
         for entry in files.list(f"{root}/{CONFIG_DIRECTORY}")
         if not entry.is_directory
     }
@@ -247,12 +248,12 @@ def plan_run(store: StorePlace, last: Run | None) -> LogPlan:
 def _checksum(kept: SplitTask) -> int:
     # A record that is half written has less.
     size = max(0, min(kept.byte_count, EXTENT_BYTES))
-    files, _ = files_at(kept.store.location)
-    return zlib.crc32(read_part(files, kept.segment.path, kept.start, size).rstrip(b"\0"))
+    content = read_part(kept.store.location, kept.segment.path, kept.start, size)
+    return zlib.crc32(content.rstrip(b"\0"))
 
 
 def _data_stop(store: StorePlace, segment: Segment) -> int:
-    with opened(files_at(store.location)[0], segment.path) as file:
+    with opened(store.location, segment.path) as file:
         return min(file.data_stop(segment.size), segment.size, segment.file_size)
 
 
@@ -261,7 +262,7 @@ def _end_in(store: StorePlace, segment: Segment) -> tuple[int, LastRecord | None
     stop, end, record = _data_stop(store, segment), segment.base, None
     # Some megabytes before the zeros, not the file.
     tail = SplitTask(store, segment, max(0, stop - LOOKBACK_BYTES), stop, data_stop=stop)
-    with opened(files_at(store.location)[0], segment.path) as file:
+    with opened(store.location, segment.path) as file:
         for batch in scanned(tail, file) if stop else ():
             end, columns = batch.end_of_data, batch.columns
             if len(columns):
@@ -283,8 +284,7 @@ def _compare(store: StorePlace, segments: Sequence[Segment], last: Run, end: int
             return False
         one, found = segment_at(segments, offset), "nothing, its file is missing"
         if one is not None:
-            files, _ = files_at(store.location)
-            found = _hash(read_part(files, one.path, offset - one.base, size))
+            found = _hash(read_part(store.location, one.path, offset - one.base, size))
         if found == expected:
             return True
         difference = (

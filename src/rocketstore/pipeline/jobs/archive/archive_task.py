@@ -137,13 +137,12 @@ RESULT_SCHEMA: Final = ", ".join(
 
 def archive_task(task: ArchiveTask) -> Iterator[pyarrow.RecordBatch]:
     """Do a task; yield a row of ``RESULT_SCHEMA`` for each file."""
-    files, _ = files_at(task.store.location)
     with (
         plain_write_errors(task.target, "nothing of this run is archived", ArchiveError),
         TaskFiles(task) as written,
     ):
         for kind, split in [*(("", one) for one in task.log), *task.kept]:
-            with opened(files, split.segment.path) as file:
+            with opened(task.store.location, split.segment.path) as file:
                 known = split._replace(data_stop=file.data_stop(split.segment.size))
                 if kind:
                     base = split.segment.base

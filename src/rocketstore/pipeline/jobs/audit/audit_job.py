@@ -328,7 +328,7 @@ def _ends_in_bytes(places: StorePlaces, path: str) -> bool:
     directory, _, name = path.rpartition("/")
     size = next((one.size for one in places.files.list(directory) if one.name == name), 0)
     begin = max(0, size - _LOOKED_AT_BYTES)
-    return any(read_part(places.files, path, begin, size - begin))
+    return any(read_part(places.location, path, begin, size - begin))
 
 
 def _store_time(places: StorePlaces, view: LogView, offset: int) -> int | None:

@@ -151,8 +151,8 @@ def find_places(location: str, config: StoreConfig) -> StorePlaces:
     }
     index = files.list(f"{root}/{INDEX_DIRECTORY}")
     families = (
-        (one for path in logs for one in offset_files(files.list(path))),
-        (one for entries in keys.values() for one in offset_files(entries)),
+        (one for path in logs for _, one in offset_files(files.list(path))),
+        (one for entries in keys.values() for _, one in offset_files(entries)),
         (one for one in index if is_index_file_name(one.name)),
     )
     lengths = [[(Path(one.path), one.size) for one in family] for family in families]
@@ -254,7 +254,7 @@ def log_cuts(places: StorePlaces, max_split_bytes: int) -> list[tuple[Cut, ...]]
         raise ValueError(f"max_split_bytes: expected at least 1, found {max_split_bytes}")
     cuts = []
     for base, size, path in places.log.files:
-        with opened(places.files, path) as file:
+        with opened(places.location, path) as file:
             stop = min(file.data_stop(size), size)
         known = None if places.is_live else stop
         for start in range(0, stop, max_split_bytes):
@@ -284,7 +284,7 @@ def _index_files(places: StorePlaces) -> tuple[list[Finding], list[IndexFile]]:
             reason = f"length: expected {expected} bytes, found {entry.size}"
             wrong.append(finding("index-length", name, reason))
         else:
-            with passing_over_deleted(), opened(places.files, entry.path) as file:
+            with passing_over_deleted(), opened(places.location, entry.path) as file:
                 found.append(_index_file(file, entry.path, name, layout))
     return wrong, found
 
@@ -310,5 +310,5 @@ def small_contents(places: StorePlaces) -> dict[str, bytes]:
             name = places.below_root(entry.path)
             if name in SMALL_FILES and not entry.is_directory:
                 with passing_over_deleted():
-                    found[name] = read_part(places.files, entry.path, 0, entry.size)
+                    found[name] = read_part(places.location, entry.path, 0, entry.size)
     return found

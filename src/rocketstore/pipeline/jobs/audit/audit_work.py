@@ -107,7 +107,7 @@ class Cut(NamedTuple):
 
 def scanned(cut: Cut, location: str, log_file_bytes: int) -> Iterator[ScanBatch]:
     """Yield what starts in a range of the log; a file cut short ends in zeros, as after repair."""
-    with opened(files_at(location)[0], cut.path) as file:
+    with opened(location, cut.path) as file:
         stop = cut.data_stop
         yield from scan_window(
             file,
@@ -129,6 +129,7 @@ class QueueSource:
     def __init__(
         self, location: str, file_bytes: int, key: QueueKey, listed: Sequence[StoreFile] | None
     ) -> None:
+        self._location = location
         self._files, root = files_at(location)
         self._file_bytes, self._listed = file_bytes, listed
         below = f"{key.topic}/{key.queue_id}" if is_directory_name(key.topic) else ""
@@ -143,7 +144,7 @@ class QueueSource:
         for file in self._holding(at, stop):
             begin, end = max(at, file.base), min(stop, file.stop)
             try:
-                with opened(self._files, file.path) as source:
+                with opened(self._location, file.path) as source:
                     source.read_into(begin - file.base, content[begin - at : end - at].data)
             except StoreError as error:
                 if not isinstance(error.__cause__, (FileNotFoundError, NotADirectoryError)):
@@ -400,8 +401,7 @@ class _Items:
     """Goes through the items of index files along the log."""
 
     def __init__(self, task: AuditTask) -> None:
-        self._files, _ = files_at(task.location)
-        self._layout = task.layout
+        self._location, self._layout = task.location, task.layout
         self._start = task.cuts[0].items_start
         self._next: dict[IndexFile, int | None] = dict.fromkeys(
             task.index_files if task.cuts else ()
@@ -410,7 +410,7 @@ class _Items:
     def until(self, stop: int) -> Iterator[_FoundItems]:
         """Yield the items of records before a physical offset that were not yielded yet."""
         for index, known in self._next.items():
-            with passing_over_deleted(), opened(self._files, index.path) as file:
+            with passing_over_deleted(), opened(self._location, index.path) as file:
                 number = self._first(file, index) if known is None else known
                 while number < index.stop:
                     count = min(CHUNK_ITEMS, index.stop - number)
@@ -435,7 +435,7 @@ class _Items:
 
 
 def _index_rows(task: AuditTask, index: IndexFile) -> Iterator[Row]:
-    with passing_over_deleted(), opened(files_at(task.location)[0], index.path) as file:
+    with passing_over_deleted(), opened(task.location, index.path) as file:
         read = partial(_bytes_of, file)
         facts = check_index_file(index.name, read, task.layout, is_live=task.is_live)
         yield Row("index", facts.first, "index", packed(facts))

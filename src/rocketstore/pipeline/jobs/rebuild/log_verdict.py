@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 
 import numpy as np
 
-from rocketstore.pipeline.files import files_at, opened
+from rocketstore.pipeline.files import opened
 from rocketstore.verification import leftovers, runs
 from rocketstore.verification.leftovers import (
     TRUSTED_RECORD_LIMIT,
@@ -111,7 +111,7 @@ class _ChainJudge(NamedTuple):
         file = self.places.file_at(start)
         if file is None or file != self.places.file_at(stop):
             return False
-        with opened(files_at(self.places.location)[0], file.path) as source:
+        with opened(self.places.location, file.path) as source:
             # `find_bridge` looks at a header here and there.
             size = self.places.sizes.commit_log_file_bytes
             view = cast("memoryview", _Headers(source, size))

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 
 from rocketstore.errors import FieldRangeError, StoreError
-from rocketstore.format.file_name import file_name, parse_file_name
+from rocketstore.format.file_name import file_name
 from rocketstore.format.index_file import IndexLayout, next_index_file_name
 from rocketstore.format.markers import CONSUME_QUEUE_DIRECTORY, INDEX_DIRECTORY
 from rocketstore.format.queue_entry import (
@@ -46,6 +46,7 @@ from rocketstore.pipeline.files import (
 from rocketstore.pipeline.jobs.execution import row_batch
 from rocketstore.pipeline.jobs.publishing import plain_write_errors
 from rocketstore.pipeline.jobs.rebuild.log_scan import INDEX_TARGET, ITEM_DTYPE, unpacked
+from rocketstore.pipeline.stores import offset_files
 from rocketstore.scan import kernels
 from rocketstore.verification.unbacked import UnbackedKind, unbacked_runs
 
@@ -190,11 +191,7 @@ class FileWriting(NamedTuple):
         must not be given again (decision 0014, K-C4).
         """
         source, root = files_at(self.store)
-        old = {
-            base: one
-            for one in source.list(f"{root}/{CONSUME_QUEUE_DIRECTORY}/{name}")
-            if (base := parse_file_name(one.name)) is not None and not one.is_directory
-        }
+        old = dict(offset_files(source.list(f"{root}/{CONSUME_QUEUE_DIRECTORY}/{name}")))
         if end is None:
             return self._keep_vanished(old, files)
         given, per_file = end, self.sizes.entries_per_file
@@ -226,7 +223,7 @@ class FileWriting(NamedTuple):
     def _old_entries(self, old: FileEntry, first: int) -> EntryArray:
         """Return the entries of a file from some number on, without zeros that end it."""
         start = first * ENTRY_SIZE_BYTES
-        with opened(files_at(self.store)[0], old.path) as file:
+        with opened(self.store, old.path) as file:
             stop = min(file.data_stop(old.size), self.sizes.consume_queue_file_bytes)
             count = -(-max(0, stop - start) // ENTRY_SIZE_BYTES)
             content = file.read(start, count * ENTRY_SIZE_BYTES)

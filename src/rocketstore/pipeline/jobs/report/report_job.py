@@ -40,10 +40,10 @@ from rocketstore.pipeline.stores import (
     SegmentState,
     configured_log,
     find_stores,
-    first_store_timestamp_ms,
     list_segments,
     log_option,
     read_metadata,
+    store_timestamp_ms,
 )
 
 if TYPE_CHECKING:
@@ -206,7 +206,7 @@ def _width_ms(stores: list[tuple[StorePlace, list[Segment]]]) -> int:
     for place, segments in stores:
         present = [one for one in segments if one.state is not SegmentState.MISSING]
         for segment in (*present[:1], *present[-1:]):
-            at = first_store_timestamp_ms(place.location, segment)
+            at = store_timestamp_ms(place.location, segment)
             known += [] if at is None else [at]
     return 1_000 if not known or max(known) - min(known) <= SHORT_MS else 60_000
 
