@@ -151,12 +151,11 @@ def intact_records(task: SplitTask, options: ReadOptions) -> Iterator[RecordColu
                 return
             task = task._replace(start=stop)
     for columns in _scanned_records(task, options):
-        if not yielded:
+        if yielded:
+            is_new = np.isin(columns.physical_offset, np.concatenate(yielded), invert=True)
+            columns = columns.taken(is_new)  # noqa: PLW2901 - those that are left of it
+        if len(columns):
             yield columns
-            continue
-        mask = np.isin(columns.physical_offset, np.concatenate(yielded), invert=True)
-        if mask.any():
-            yield RecordColumns(columns.buffer, columns.cols[mask], columns.base)
 
 
 def _scanned_records(task: SplitTask, options: ReadOptions) -> Iterator[RecordColumns]:

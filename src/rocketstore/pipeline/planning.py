@@ -355,12 +355,15 @@ def bytes_per_task(byte_count: int, options: ReadOptions) -> int:
 
 def tasks_of(ranges: Iterable[SplitTask], limit: int) -> list[tuple[SplitTask, ...]]:
     """Cut ranges to `limit` bytes, and put together what is less than that."""
-    weight = stored_weight(limit)
-    return grouped(
-        (part for one in ranges for part in cut(one, limit)),
-        limit,
-        lambda part: weight(part.store.location, part.segment, part.start, part.stop),
-    )
+    stop_of = cache(stored_stop)
+
+    def weight(part: SplitTask) -> int:
+        # What was never written weighs next to nothing: a task costs Spark 0.1 s.
+        file = part.segment
+        stored = min(part.stop, stop_of(part.store.location, file.path, file.size)) - part.start
+        return max(stored, min(part.byte_count, limit // PIECES_OF_TASK))
+
+    return grouped((part for one in ranges for part in cut(one, limit)), limit, weight)
 
 
 def grouped(
@@ -377,21 +380,6 @@ def grouped(
         group.append(piece)
         size += size_of(piece)
     return [*groups, tuple(group)] if group else groups
-
-
-def stored_weight(limit: int) -> Callable[[str, Segment, int, int], int]:
-    """Return the function that says what a range of a file weighs in tasks of `limit` bytes.
-
-    It takes the store's location, the file, and where the range begins and ends. What was never
-    written weighs next to nothing: a task costs Spark 0.1 s, a hole a question.
-    """
-    stop_of = cache(stored_stop)
-
-    def weight(location: str, segment: Segment, start: int, stop: int) -> int:
-        stored = min(stop, stop_of(location, segment.path, segment.size)) - start
-        return max(stored, min(stop - start, limit // PIECES_OF_TASK))
-
-    return weight
 
 
 def cut(task: SplitTask, limit: int) -> list[SplitTask]:

@@ -63,9 +63,7 @@ def select(
     """Return the wanted records of a batch."""
     masks = list(_masks(columns, options, ranges, broker))
     mask = np.logical_and.reduce(masks) if masks else None
-    if mask is None or mask.all():
-        return columns
-    return RecordColumns(columns.buffer, columns.cols[mask], columns.base)
+    return columns if mask is None or mask.all() else columns.taken(mask)
 
 
 def _masks(
@@ -137,7 +135,7 @@ def record_batches(
         Whether zlib bodies are inflated.
     """
     for rows, body in _bodies(columns, schema.names, decompress=decompress):
-        piece = RecordColumns(columns.buffer, columns.cols[rows], columns.base)
+        piece = columns.taken(rows)
         known = {BODY: body, BROKER_NAME: broker}
         values = {
             name: known[name] if name in known else _values(piece, name) for name in schema.names

@@ -27,7 +27,7 @@ from rocketstore.pipeline.stores import find_stores, offset_files
 from rocketstore.units import QueueKey
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     import numpy.typing as npt
 
@@ -203,23 +203,20 @@ def chosen_stores(options: ReadOptions) -> list[StorePlace]:
     would be passed over, and more rows read than were asked for.
     """
     stores = find_stores(options)
-    known = {ANY_BROKER, *(store.broker_name for store in stores)}
-    assigned = {place.broker for place in options.queues or ()}
-    named = {
+    known = [store.broker_name for store in stores]
+    if not any(place.broker in (ANY_BROKER, *known) for place in options.queues or ()):
         # One assignment may serve for several reads, each of one of its stores.
-        "assign": set() if assigned & known else assigned,
-        "startingOffsets": {place.broker for place in options.starting_offsets},
-        "endingOffsets": {place.broker for place in options.ending_offsets},
-    }
-    for key, names in named.items():
-        for name in sorted(names - known):
-            raise ConfigError(
-                f"option {key} names store {name!r}",
-                key=key,
-                value=name,
-                hint=f"the stores are {', '.join(sorted(known - {ANY_BROKER}))}",
-            )
+        check_brokers("assign", options.queues or (), known)
+    check_brokers("startingOffsets", options.starting_offsets, known)
+    check_brokers("endingOffsets", options.ending_offsets, known)
     return stores
+
+
+def check_brokers(key: str, places: Iterable[QueuePlace | None], known: Iterable[str]) -> None:
+    """Refuse the places that an option gives of a store that is not among those known."""
+    for name in sorted({place.broker for place in places if place} - {ANY_BROKER, *known}):
+        hint = f"the stores are {', '.join(sorted(known))}"
+        raise ConfigError(f"option {key} names store {name!r}", key=key, value=name, hint=hint)
 
 
 def queue_ranges(

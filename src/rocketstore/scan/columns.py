@@ -100,6 +100,10 @@ class RecordColumns:
     store_host_at = _column(Column.STORE_HOST_AT, "Position of the store host in the buffer.")
     delay_level = _column(Column.DELAY_LEVEL, "Delay level asked for, 0 for none.")
 
+    def taken(self, rows: slice | npt.NDArray[Any]) -> RecordColumns:
+        """Return some of the records, by a slice, a mask or their numbers; bytes are not copied."""
+        return RecordColumns(self.buffer, self.cols[rows], self.base)
+
     def bytes_of(self, row: int, at: Column, size: Column) -> bytes:
         """Return a copy of the bytes that two columns of a row name."""
         begin = int(self.cols[row, at])

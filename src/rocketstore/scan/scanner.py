@@ -379,7 +379,7 @@ class _Scan:
             ]
             unwritten_at = None if unwritten_at is None else max(unwritten_at, first)
         return batch._replace(
-            columns=RecordColumns(columns.buffer, columns.cols[dropped:], columns.base),
+            columns=columns.taken(slice(dropped, None)),
             blanks=[blank for blank in batch.blanks if blank.physical_offset >= first],
             damage=damage,
             run_starts=[row - dropped for row in batch.run_starts if row >= dropped],

@@ -24,7 +24,7 @@ import numpy as np
 from rocketstore.errors import StoreDamagedError
 from rocketstore.events import get_logger
 from rocketstore.format.blank import BLANK_MAGIC
-from rocketstore.format.queue_entry import filler_mask, written_mask
+from rocketstore.format.queue_entry import filler_mask
 from rocketstore.pipeline.files import opened
 from rocketstore.pipeline.planning import in_time
 from rocketstore.pipeline.queues import QueueFiles
@@ -391,7 +391,7 @@ class LiveQueue:
         frontier = np.iinfo(np.int64).max
         for number, (queue, begin, goal) in enumerate(moves):
             seen_stop = min(goal.offset, begin.offset + room)
-            found = [one for one, _ in queue.messages(begin.offset, seen_stop)]
+            found = list(queue.messages(begin.offset, seen_stop))
             parts += (np.vstack([one, np.full(one.shape[1], number)]) for one in found)
             last = [int(physical[-1]) for _, physical, _ in found if len(physical)]
             if not last:
@@ -412,13 +412,11 @@ class LiveQueue:
             if stop > begin.offset
         }
 
-    def messages(self, start: int, stop: int) -> Iterator[tuple[Numbers, int]]:
-        """Yield queue offset, physical offset and size of entries with a record; count fillers."""
-        for first, entries in self.files.entries(start, stop):
-            is_filler = filler_mask(entries)
-            (rows,) = (written_mask(entries) & ~is_filler).nonzero()
-            physical, sizes = entries["physical_offset"][rows], entries["record_size"][rows]
-            yield np.vstack([first + rows, physical, sizes]).astype(np.int64), int(is_filler.sum())
+    def messages(self, start: int, stop: int) -> Iterator[Numbers]:
+        """Yield queue offset, physical offset and size of entries that point at a record."""
+        for numbers, entries in self.files.messages(start, stop):
+            columns = [numbers, entries["physical_offset"], entries["record_size"]]
+            yield np.vstack(columns).astype(np.int64)
 
     @classmethod
     def tasks(
@@ -437,7 +435,7 @@ class LiveQueue:
         edges = [cell.segment.base + at for cell in cells for at in (cell.start, cell.stop)]
         counts = np.zeros(len(edges) + 1, dtype=np.int64)
         for line, span, _ in found:
-            for (_, physical, _), _ in line.messages(span.start, span.stop):
+            for _, physical, _ in line.messages(span.start, span.stop):
                 at = np.searchsorted(np.array(edges, dtype=np.int64), physical, side="right")
                 counts += np.bincount(at, minlength=len(counts))
         # Between the bytes of one task and those of the next there is no file.
@@ -456,13 +454,15 @@ class LiveQueue:
         Entries that are missing between others, or point backwards, are damage.
         """
         start, stop = move.begin.offset, move.goal.offset
-        low, high, kept, fillers, is_rising = np.iinfo(np.int64).max, -1, 0, 0, True
-        for (_, physical, _), filler_count in self.messages(start, stop):
-            fillers += filler_count
-            kept += len(physical) + filler_count
+        low, high, kept, is_rising = np.iinfo(np.int64).max, -1, 0, True
+        for _, physical, _ in self.messages(start, stop):
+            kept += len(physical)
             if len(physical):
                 is_rising &= bool((np.diff(physical, prepend=high) > 0).all())
                 low, high = min(low, int(physical.min())), max(high, int(physical.max()))
+        others = self.files.entries(start, stop) if kept < stop - start else ()
+        fillers = sum(int(filler_mask(one).sum()) for _, one in others)
+        kept += fillers
         if fillers:  # those who put them there reported the loss; `get` steps over them as well
             what = "fillers in the place of lost messages"
             _log.warning("%s: %d offsets from %d to %d are %s", self, fillers, start, stop, what)

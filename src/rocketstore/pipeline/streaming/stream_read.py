@@ -18,7 +18,6 @@ from rocketstore.pipeline.log_read import damage_of, passed_over, scanned
 from rocketstore.pipeline.planning import SplitTask, bytes_per_task, cut
 from rocketstore.pipeline.projection import distinct, in_queues, record_batches, select
 from rocketstore.pipeline.stores import SegmentState
-from rocketstore.scan.columns import RecordColumns
 from rocketstore.units import MiB
 
 if TYPE_CHECKING:
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
 
     from rocketstore.pipeline.options import ReadOptions
     from rocketstore.pipeline.stores import Segment, StorePlace
+    from rocketstore.scan.columns import RecordColumns
     from rocketstore.units import ByteRange
 
     Numbers: TypeAlias = npt.NDArray[np.int64]
@@ -169,7 +169,7 @@ class _SpanTable:
         mask = (topics >= 0) & (self.keys[at] == keys) & (offset >= start) & (offset < stop)
         mask &= (physical >= low) & (physical <= high) & in_queues(columns)
         self.found.append((self.firsts[at] + offset)[mask])
-        return RecordColumns(columns.buffer, columns.cols[mask], columns.base)
+        return columns.taken(mask)
 
     def count(self, expected: int, path: str) -> int:
         """Return how many queue offsets the records that were found have."""

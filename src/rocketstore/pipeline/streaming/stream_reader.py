@@ -23,9 +23,9 @@ from pyspark.sql.streaming import datasource as spark
 
 from rocketstore.errors import ConfigError, StoreError
 from rocketstore.pipeline.environment import plain_errors
-from rocketstore.pipeline.options import ANY_BROKER, EARLIEST, LATEST
+from rocketstore.pipeline.options import EARLIEST, LATEST
 from rocketstore.pipeline.planning import bytes_per_task, grouped
-from rocketstore.pipeline.queues import chosen_queues
+from rocketstore.pipeline.queues import check_brokers, chosen_queues
 from rocketstore.pipeline.source import TaskPartition, check_schema
 from rocketstore.pipeline.stores import find_stores
 from rocketstore.pipeline.streaming.live_lines import LiveLog, LiveQueue
@@ -177,13 +177,8 @@ class Stream:
     def initial(self) -> StreamOffset:
         """Return where a query that was never run begins."""
         stores = self._stores()
-        for key, named in (
-            ("startingOffsets", self.options.starts),
-            ("startingOffsetsByTimestamp", self.options.start_times_ms),
-        ):
-            for name in {place.broker for place in named if place} - {ANY_BROKER, *stores}:
-                hint = f"the stores are {', '.join(stores)}"
-                raise ConfigError(f"option {key} names store {name!r}", key=key, hint=hint)
+        check_brokers("startingOffsets", self.options.starts, stores)
+        check_brokers("startingOffsetsByTimestamp", self.options.start_times_ms, stores)
         places = {key: self._first_place(line) for key, line in self._found().items()}
         return StreamOffset(self.kind, places, is_initial=True)
 

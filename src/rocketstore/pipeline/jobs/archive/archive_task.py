@@ -42,7 +42,6 @@ from rocketstore.pipeline.log_read import damage_of, scanned
 from rocketstore.pipeline.projection import FIRST_TIMESTAMP_MS, LAST_TIMESTAMP_MS, record_batches
 from rocketstore.scan import kernels
 from rocketstore.scan.arrow import binary_slices
-from rocketstore.scan.columns import RecordColumns
 from rocketstore.units import ByteRange, MiB
 
 if TYPE_CHECKING:
@@ -51,6 +50,7 @@ if TYPE_CHECKING:
     from rocketstore.pipeline.files import OpenFile
     from rocketstore.pipeline.planning import SplitTask
     from rocketstore.pipeline.stores import StorePlace
+    from rocketstore.scan.columns import RecordColumns
 
 pa: Any = pyarrow
 pc: Any = pyarrow.compute
@@ -275,7 +275,7 @@ class TaskFiles:
         is_next = (np.diff(days[order]) != 0) | (np.diff(numbers) != 0)
         for rows in np.split(order, np.flatnonzero(is_next) + 1):
             file = self._file_of(int(days[rows[0]]))
-            group = RecordColumns(columns.buffer, columns.cols[rows], columns.base)
+            group = columns.taken(rows)
             file.write(_message_batch(group, self._task.store.broker_name))
             file.record_bytes += int(group.size.sum())
 

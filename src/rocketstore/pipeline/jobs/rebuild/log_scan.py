@@ -23,7 +23,6 @@ from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES
 from rocketstore.message import TRANSACTION_PREPARED
 from rocketstore.pipeline.jobs.audit.audit_work import scanned
 from rocketstore.pipeline.jobs.execution import row_batch
-from rocketstore.scan.columns import RecordColumns
 from rocketstore.verification.expectation import (
     LIGHT_QUEUE_PREFIX,
     delay_array,
@@ -41,6 +40,7 @@ if TYPE_CHECKING:
 
     from rocketstore.config import StoreConfig
     from rocketstore.pipeline.jobs.audit.audit_work import Cut
+    from rocketstore.scan.columns import RecordColumns
     from rocketstore.verification.expectation import ExpectedEntries
     from rocketstore.verification.log_rules import Chain
     from rocketstore.verification.queue_numbers import TaskQueue
@@ -141,8 +141,7 @@ class _LogScan:
         for chain in chains[first:]:
             begin, past = np.searchsorted(places, (chain.start, chain.stop)).tolist()
             if begin < past:
-                part = RecordColumns(columns.buffer, columns.cols[begin:past], columns.base)
-                self._take_of(chain.start, part)
+                self._take_of(chain.start, columns.taken(slice(begin, past)))
         self.held_count += len(columns)
 
     def _take_of(self, start: int, columns: RecordColumns) -> None:

@@ -156,7 +156,7 @@ def write_task(task: LogFileTask) -> Iterator[pyarrow.RecordBatch]:
     if not lost or (task.allows_gaps and len(starts)):
         row["records"] = len(starts)
         row["bytes"], row["last_ms"] = _write(task, starts, sizes)
-    yield pa.RecordBatch.from_pylist([row], pa.schema([(name, pa.int64()) for name in _RESULTS]))
+    yield pa.RecordBatch.from_pylist([row])
 
 
 def _write(task: LogFileTask, starts: Numbers, sizes: Numbers) -> tuple[int, int | None]:
