@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from rocketstore import Message, MessageStore, StoreConfig
 from rocketstore.pipeline.files import opened
-from rocketstore.pipeline.stores import Segment, list_segments
+from rocketstore.pipeline.planning import SplitTask, cut
+from rocketstore.pipeline.stores import Segment, StorePlace, list_segments
 from rocketstore.scan.scanner import scan_window
-from rocketstore.scan.split import SegmentFile, Split, plan_splits
 from rocketstore.units import MiB
 
 if TYPE_CHECKING:
@@ -89,26 +89,22 @@ def stop_of(segment: Segment) -> int:
         return file.data_stop(segment.size)
 
 
-def splits_of(store: Path, split_bytes: int = SPLIT_BYTES) -> list[Split]:
+def splits_of(store: Path, split_bytes: int = SPLIT_BYTES) -> list[SplitTask]:
     """Return the written ranges of a log, as jobs cut them."""
-    splits = []
-    for segment in list_segments(str(store)):
-        stop = stop_of(segment)
-        file = SegmentFile(segment.path, segment.base, segment.size)
-        cut = plan_splits([file], split_bytes)
-        splits += [one._replace(stop=min(one.stop, stop)) for one in cut if one.start < stop]
-    return splits
+    place = StorePlace(str(store), "", is_open=False)
+    whole = [SplitTask(place, one, 0, stop_of(one)) for one in list_segments(place)]
+    return [part for one in whole for part in cut(one, split_bytes)]
 
 
 def scan_alone(store: Path) -> int:
     """Scan every range in this process, checksums included: what every job does at least."""
     count = 0
     for split in splits_of(store):
-        with opened(split.file.path, split.file.path) as file:
+        with opened(split.store.location, split.segment.path) as file:
             batches = scan_window(
                 file,
-                base=split.file.base,
-                size=split.file.size,
+                base=split.segment.base,
+                size=split.segment.size,
                 start=split.start,
                 stop=split.stop,
             )

@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rocketstore.pipeline.planning import SplitTask, cut
 from rocketstore.scan.scanner import scan_window
-from rocketstore.scan.split import SegmentFile, plan_splits
-from rocketstore.units import ByteRange
 from support.golden import golden_case
 from support.scan_strategies import damaged_logs, record_fields
 from support.synthetic_log import SyntheticLog
@@ -162,20 +161,17 @@ def test_splits_of_golden_logs_put_together_are_the_whole(max_split_bytes):
     assert len(distinct) > 20
     for name, data in distinct:
         base = int(name)
-        splits = plan_splits([SegmentFile(name, base, len(data))], max_split_bytes)
-        edges = [split.start for split in splits] + [len(data)]
+        edges = [*range(0, len(data), max_split_bytes), len(data)]
         batches = merged_splits(data, base, edges, lookback_bytes=3000)
         whole = list(scan_window(data, base=base))
         assert rows(batches) == rows(whole)
         assert extents(batches) == extents(whole)
 
 
-@given(st.lists(st.integers(0, 10_000), max_size=4), st.integers(1, 5000))
-def test_planned_splits_cover_each_file_without_gap_or_overlap(sizes, max_split_bytes):
-    files = [SegmentFile(str(n), n * 10_000, size) for n, size in enumerate(sizes)]
-    splits = plan_splits(files, max_split_bytes)
-    assert all(0 < split.stop - split.start <= max_split_bytes for split in splits)
-    for file in files:
-        parts = [ByteRange(split.start, split.stop) for split in splits if split.file == file]
-        assert sum(part.size for part in parts) == file.size
-        assert all(a.stop == b.start for a, b in pairwise(parts))
+@given(st.integers(0, 10_000), st.integers(0, 10_000), st.integers(1, 5000))
+def test_planned_splits_cover_a_range_without_gap_or_overlap(start, size, max_split_bytes):
+    parts = cut(SplitTask(None, None, start, start + size), max_split_bytes)
+    assert all(0 < part.byte_count <= max_split_bytes for part in parts)
+    assert sum(part.byte_count for part in parts) == size
+    assert all(a.stop == b.start for a, b in pairwise(parts))
+    assert [part.start for part in parts[:1]] == [start] * bool(size)

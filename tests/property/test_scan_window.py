@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rocketstore.scan.scanner import scan_window
-from rocketstore.scan.split import SegmentFile, plan_splits
 from support.golden import golden_case
 from support.scan_strategies import damaged_logs
 from support.synthetic_log import SyntheticLog
@@ -218,8 +217,7 @@ def test_windowed_splits_of_golden_logs_are_the_whole(max_split_bytes):
     assert len(distinct) > 20
     for name, data in distinct:
         base = int(name)
-        splits = plan_splits([SegmentFile(name, base, len(data))], max_split_bytes)
-        edges = [split.start for split in splits] + [len(data)]
+        edges = [*range(0, len(data), max_split_bytes), len(data)]
         found = evidence_of(splits_of(data, base, edges, lookback_bytes=3000, window_bytes=4096))
         whole = evidence_of(list(scan_window(data, base=base)))
         assert found[0] == whole[0]

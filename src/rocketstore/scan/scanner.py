@@ -4,6 +4,12 @@ A file is seen through a window: of bytes in memory, mapped or not, it is all of
 moves; of a file that has to be read it is a piece. The kernels do not notice: they compare
 everything with `base` and `file_size`, which move along.
 
+A worker may begin at any byte: a record belongs to the range that its first byte is in, and so does
+the first byte of a Blank, and of damage every byte for itself. It looks for a believable record up
+to ``LOOKBACK_BYTES`` before its range and follows the chain from there into it: a record that a
+body carries, even one that states its true place, is stepped over as long as the record around it
+is not longer than that.
+
 Law: scanning never writes and never raises for what stands in the bytes; every byte ends in exactly
 one record, Blank, Damage, or the unwritten tail of zeros. Zeros with something written after them
 are no tail but Damage. What is found after damage is what ``walk`` accepts with checksums.
@@ -31,7 +37,6 @@ from rocketstore.scan.columns import (
     StopReason,
     new_columns,
 )
-from rocketstore.scan.split import LOOKBACK_BYTES
 from rocketstore.units import ByteRange, KiB, MiB
 
 if TYPE_CHECKING:
@@ -46,6 +51,10 @@ Buffer: TypeAlias = "npt.NDArray[np.uint8] | bytes | bytearray | memoryview | mm
 
 BATCH_RECORDS: Final = 8192
 """Default records per batch: 1.8 MB of columns, which stay in the processor's cache."""
+
+LOOKBACK_BYTES: Final = 4 * MiB + 64 * KiB
+"""The longest record with 4.9's limits (a body of 4 MiB and 64 KiB around it). Where nothing is
+found there, the search goes further back; it costs a few milliseconds."""
 
 WINDOW_BYTES: Final = 8 * MiB
 """Default length of the window: some thousand records, and one request to an object store."""

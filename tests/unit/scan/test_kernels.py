@@ -30,7 +30,7 @@ def run_python(code: str, **environment: str) -> str:
 
 
 def test_importing_the_scan_loads_no_arrow_and_no_bulk_function():
-    code = "import rocketstore.scan.scanner, rocketstore.scan.split\n" + LOADED
+    code = "import rocketstore.scan.scanner\n" + LOADED
     assert json.loads(run_python(code)) == [False, False]
 
 

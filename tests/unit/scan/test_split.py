@@ -2,28 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
-
 from rocketstore.scan.scanner import scan_window
-from rocketstore.scan.split import SegmentFile, Split, plan_splits
 from support.synthetic_log import SyntheticLog, record_bytes
-
-FILE = SegmentFile("a", 0, 100)
-
-
-def test_a_file_is_cut_into_equal_parts_below_the_limit():
-    assert plan_splits([FILE], 40) == [
-        Split(FILE, 0, 33),
-        Split(FILE, 33, 66),
-        Split(FILE, 66, 100),
-    ]
-    assert plan_splits([FILE], 100) == [Split(FILE, 0, 100)]
-    assert plan_splits([SegmentFile("empty", 0, 0)], 10) == []
-
-
-def test_a_limit_below_one_byte_is_refused():
-    with pytest.raises(ValueError, match="at least 1, found 0"):
-        plan_splits([FILE], 0)
 
 
 def found(log, start, stop, **options):

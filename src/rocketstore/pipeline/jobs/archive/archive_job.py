@@ -51,7 +51,7 @@ from rocketstore.pipeline.stores import (
     log_option,
     segment_at,
 )
-from rocketstore.scan.split import LOOKBACK_BYTES
+from rocketstore.scan.scanner import LOOKBACK_BYTES
 from rocketstore.units import MiB
 
 if TYPE_CHECKING:
