@@ -3,12 +3,8 @@
 A file is seen through a window: of bytes in memory, mapped or not, it is all of them and never
 moves; of a file that has to be read it is a piece. The kernels do not notice: they compare
 everything with `base` and `file_size`, which move along.
-
-A worker may begin at any byte: a record belongs to the range that its first byte is in, and so does
-the first byte of a Blank, and of damage every byte for itself. It looks for a believable record up
-to ``LOOKBACK_BYTES`` before its range and follows the chain from there into it: a record that a
-body carries, even one that states its true place, is stepped over as long as the record around it
-is not longer than that.
+A record belongs to the range of its first byte. A scan may begin at any byte: it follows the chain
+from a believable record before it, so a record that a body carries is stepped over.
 
 Law: scanning never writes and never raises for what stands in the bytes; every byte ends in exactly
 one record, Blank, Damage, or the unwritten tail of zeros. Zeros with something written after them
