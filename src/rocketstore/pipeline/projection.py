@@ -54,16 +54,19 @@ LAST_TIMESTAMP_MS: Final = 253_402_300_799_999
 """The years 1 to 9999, which Spark's and Python's calendars have."""
 
 
-def select(
+def wanted_batches(
     columns: RecordColumns,
     options: ReadOptions,
     ranges: Sequence[tuple[QueueKey, range]],
     broker: str,
-) -> RecordColumns:
-    """Return the wanted records of a batch."""
+    schema: pyarrow.Schema,
+) -> Iterator[pyarrow.RecordBatch]:
+    """Yield the wanted records of a batch as batches of a schema."""
     masks = list(_masks(columns, options, ranges, broker))
     mask = np.logical_and.reduce(masks) if masks else None
-    return columns if mask is None or mask.all() else columns.taken(mask)
+    wanted = columns if mask is None or mask.all() else columns.taken(mask)
+    if len(wanted):
+        yield from record_batches(wanted, schema, broker=broker, decompress=options.decompress_body)
 
 
 def _masks(

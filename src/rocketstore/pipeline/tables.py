@@ -50,7 +50,7 @@ from rocketstore.pipeline.planning import (
     grouped,
     plan_log,
 )
-from rocketstore.pipeline.projection import batch_of, record_batches, rows_batch, select
+from rocketstore.pipeline.projection import batch_of, rows_batch, wanted_batches
 from rocketstore.pipeline.queues import (
     ALL_OFFSETS,
     QueueFile,
@@ -105,11 +105,7 @@ def _records(
     for part in task:
         broker = part.store.broker_name
         for columns in intact_records(part, options):
-            wanted = select(columns, options, part.queue_ranges, broker)
-            if len(wanted):
-                yield from record_batches(
-                    wanted, schema, broker=broker, decompress=options.decompress_body
-                )
+            yield from wanted_batches(columns, options, part.queue_ranges, broker, schema)
 
 
 def _damage(task: tuple[SplitTask, ...], _: ReadOptions, schema: Schema) -> Iterator[RecordBatch]:

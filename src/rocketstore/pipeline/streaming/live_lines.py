@@ -25,7 +25,7 @@ from rocketstore.errors import StoreDamagedError
 from rocketstore.events import get_logger
 from rocketstore.format.blank import BLANK_MAGIC
 from rocketstore.format.queue_entry import filler_mask
-from rocketstore.pipeline.files import opened
+from rocketstore.pipeline.files import opened, read_part
 from rocketstore.pipeline.planning import in_time
 from rocketstore.pipeline.queues import QueueFiles
 from rocketstore.pipeline.stores import SegmentState, list_segments, segment_at, store_timestamp_ms
@@ -103,8 +103,7 @@ class LiveLog:
         segment = segment_at(self.segments, offset)
         if segment is None or segment.state is SegmentState.MISSING:
             return b""
-        with opened(self.store.location, segment.path) as file:
-            return file.read(offset - segment.base, size)
+        return read_part(self.store.location, segment.path, offset - segment.base, size)
 
     def record(self, offset: int) -> Seen:
         """Look at a physical offset."""

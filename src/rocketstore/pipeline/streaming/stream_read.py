@@ -16,7 +16,7 @@ from rocketstore.events import get_logger
 from rocketstore.pipeline.files import opened
 from rocketstore.pipeline.log_read import damage_of, passed_over, scanned
 from rocketstore.pipeline.planning import SplitTask, bytes_per_task, cut
-from rocketstore.pipeline.projection import distinct, in_queues, record_batches, select
+from rocketstore.pipeline.projection import distinct, in_queues, wanted_batches
 from rocketstore.pipeline.stores import SegmentState
 from rocketstore.units import MiB
 
@@ -102,11 +102,7 @@ def read_tasks(
     for task in tasks:
         broker = task.split.store.broker_name
         for columns in _records(task, options):
-            wanted = select(columns, options, (), broker)
-            if len(wanted):
-                yield from record_batches(
-                    wanted, schema, broker=broker, decompress=options.decompress_body
-                )
+            yield from wanted_batches(columns, options, (), broker, schema)
 
 
 def _records(task: StreamTask, options: ReadOptions) -> Iterator[RecordColumns]:
