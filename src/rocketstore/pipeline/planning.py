@@ -32,7 +32,6 @@ from rocketstore.pipeline.queues import (
     queue_ranges,
 )
 from rocketstore.pipeline.stores import (
-    SegmentState,
     list_segments,
     segment_at,
     store_timestamp_ms,
@@ -108,8 +107,8 @@ def plan_log(options: ReadOptions) -> list[tuple[SplitTask, ...]]:
 def _plan_store(store: StorePlace, options: ReadOptions) -> list[SplitTask]:
     """Return what is to be read of each file of a store."""
     listed = list_segments(store)
-    segments = [one for one in listed if one.state is not SegmentState.MISSING]
-    holes = [one for one in listed if one.state is SegmentState.MISSING]
+    segments = [one for one in listed if not one.is_missing]
+    holes = [one for one in listed if one.is_missing]
     if options.table == "damage":
         return [_whole(store, one, {}) for one in listed]
     if holes and options.fail_on_data_loss:

@@ -88,6 +88,11 @@ class Segment(NamedTuple):
     state: SegmentState
     is_last: bool
 
+    @property
+    def is_missing(self) -> bool:
+        """Whether it is a hole."""
+        return self.state is SegmentState.MISSING
+
 
 class StoreFile(NamedTuple):
     """One file of a log or a queue; `base` is the offset in its name, `size` what is usable."""
@@ -253,7 +258,7 @@ def list_segments(store: str | StorePlace) -> list[Segment]:
         # A listing is not of one moment: a file that a writer made meanwhile may be absent although
         # one made after it is there. A hole is one that is seen twice.
         segments = _listed(place)
-        again = {one.base for one in segments if one.state is SegmentState.MISSING}
+        again = {one.base for one in segments if one.is_missing}
         if holes & again and not place.log_directories:
             _refuse_part_of_log(segments)
         if not again or holes & again:
@@ -263,7 +268,7 @@ def list_segments(store: str | StorePlace) -> list[Segment]:
 
 def _refuse_part_of_log(segments: list[Segment]) -> None:
     """Raise where every n-th file is there: the others lie in directories that nobody has named."""
-    bases = [one.base for one in segments if one.state is not SegmentState.MISSING]
+    bases = [one.base for one in segments if not one.is_missing]
     steps = {after - before for before, after in itertools.pairwise(bases)}
     if len(bases) > 2 and len(steps) == 1:  # two files with a hole between them are no pattern
         count = steps.pop() // segments[0].file_size
@@ -318,7 +323,7 @@ def store_timestamp_ms(
 
     Only the record's own address vouches for it: enough to leave a file out with a margin.
     """
-    if file is None or (isinstance(file, Segment) and file.state is SegmentState.MISSING):
+    if file is None or (isinstance(file, Segment) and file.is_missing):
         return None
     physical_offset = file.base if physical_offset is None else physical_offset
     head = read_part(location, file.path, physical_offset - file.base, _HEAD_BYTES)

@@ -62,7 +62,6 @@ from rocketstore.pipeline.queues import (
     stored_rows,
 )
 from rocketstore.pipeline.stores import (
-    SegmentState,
     StorePlace,
     find_stores,
     list_segments,
@@ -112,7 +111,7 @@ def _damage(task: tuple[SplitTask, ...], _: ReadOptions, schema: Schema) -> Iter
     """Yield the damage that begins in a task's byte ranges, once each."""
     for part in task:
         segment = part.segment
-        if segment.state is SegmentState.MISSING:
+        if segment.is_missing:
             hole = (segment.base, segment.size, "missing file", "its neighbours are there")
             found = [hole] * (part.start == 0)
         else:
@@ -316,7 +315,7 @@ def _bounds(
     store: StorePlace, keys: Sequence[QueueKey], names: Sequence[str]
 ) -> Iterator[dict[str, Any]]:
     """Yield rows of queues as consumers see them; `names` are the columns that are asked for."""
-    segments = [one for one in list_segments(store) if one.state is not SegmentState.MISSING]
+    segments = [one for one in list_segments(store) if not one.is_missing]
     log_min = segments[0].base if segments else 0
     has_times = any(name.endswith("StoreTimestamp") for name in names)
 

@@ -28,7 +28,7 @@ from rocketstore.format.queue_entry import filler_mask
 from rocketstore.pipeline.files import opened, read_part
 from rocketstore.pipeline.planning import in_time
 from rocketstore.pipeline.queues import QueueFiles
-from rocketstore.pipeline.stores import SegmentState, list_segments, segment_at, store_timestamp_ms
+from rocketstore.pipeline.stores import list_segments, segment_at, store_timestamp_ms
 from rocketstore.pipeline.streaming.stream_options import WHOLE_LOG, Place
 from rocketstore.pipeline.streaming.stream_read import LOOK_BYTES, QueueSpan, StreamTask, pieces
 from rocketstore.scan.scanner import scan_window
@@ -101,7 +101,7 @@ class LiveLog:
 
     def _read(self, offset: int, size: int) -> bytes:
         segment = segment_at(self.segments, offset)
-        if segment is None or segment.state is SegmentState.MISSING:
+        if segment is None or segment.is_missing:
             return b""
         return read_part(self.store.location, segment.path, offset - segment.base, size)
 
@@ -184,7 +184,7 @@ class LiveLog:
         """Yield the intact records that start in a stretch of the log."""
         for one in self.segments:
             is_wanted = start < stop and start < one.base + one.size and one.base < stop
-            if is_wanted and one.state is not SegmentState.MISSING:
+            if is_wanted and not one.is_missing:
                 with opened(self.store.location, one.path) as file:
                     for batch in _batches(file, one, max(start, one.base), stop):
                         yield batch.columns
@@ -229,7 +229,7 @@ class LiveLog:
         ((log, begin, goal),) = moves
         for one in log.segments:
             is_wanted = one.base < goal.offset and begin.offset < one.base + one.size
-            if one.state is SegmentState.MISSING and is_wanted:
+            if one.is_missing and is_wanted:
                 losses.report(
                     f"{one.path} is missing: expected {one.size} bytes of the log from "
                     f"physical offset {one.base} on, found none",

@@ -17,7 +17,6 @@ from rocketstore.pipeline.files import opened
 from rocketstore.pipeline.log_read import damage_of, passed_over, scanned
 from rocketstore.pipeline.planning import SplitTask, bytes_per_task, cut
 from rocketstore.pipeline.projection import distinct, in_queues, wanted_batches
-from rocketstore.pipeline.stores import SegmentState
 from rocketstore.units import MiB
 
 if TYPE_CHECKING:
@@ -90,7 +89,7 @@ def pieces(
     for segment in segments:
         start = max(0, wanted.start - segment.base)
         stop = min(segment.size, wanted.stop - segment.base)
-        if start < stop and segment.state is not SegmentState.MISSING:
+        if start < stop and not segment.is_missing:
             data_stop = min(segment.size, stop + LOOK_BYTES)
             yield from cut(SplitTask(store, segment, start, stop, data_stop=data_stop), step)
 

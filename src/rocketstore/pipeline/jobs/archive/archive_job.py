@@ -44,7 +44,6 @@ from rocketstore.pipeline.log_read import scanned
 from rocketstore.pipeline.options import parse_options
 from rocketstore.pipeline.planning import SplitTask, tasks_of
 from rocketstore.pipeline.stores import (
-    SegmentState,
     configured_log,
     find_stores,
     list_segments,
@@ -198,7 +197,7 @@ def _one_store(
 def plan_run(store: StorePlace, last: Run | None) -> LogPlan:
     """Return what a run after `last` reads; raise where the log is not the one that it archived."""
     files, root = files_at(store.location)
-    segments = [one for one in list_segments(store) if one.state is not SegmentState.MISSING]
+    segments = [one for one in list_segments(store) if not one.is_missing]
     first = segments[0].base if segments else 0
     begin, gap = (first, None) if last is None else (last.end, None)
     if last is not None and segments and first > last.end:

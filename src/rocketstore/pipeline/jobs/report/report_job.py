@@ -37,7 +37,6 @@ from rocketstore.pipeline.jobs.report.report_tables import TABLES, VIEWS
 from rocketstore.pipeline.options import DEFAULT_SPLIT_BYTES, parse_options
 from rocketstore.pipeline.planning import plan_log
 from rocketstore.pipeline.stores import (
-    SegmentState,
     configured_log,
     find_stores,
     list_segments,
@@ -204,7 +203,7 @@ def _width_ms(stores: list[tuple[StorePlace, list[Segment]]]) -> int:
     """Return the width of the buckets of time, by the first records of the outermost files."""
     known = []
     for place, segments in stores:
-        present = [one for one in segments if one.state is not SegmentState.MISSING]
+        present = [one for one in segments if not one.is_missing]
         for segment in (*present[:1], *present[-1:]):
             at = store_timestamp_ms(place.location, segment)
             known += [] if at is None else [at]
@@ -255,12 +254,11 @@ def known_groups(plan: ReportPlan) -> Any:
     for place, segments in plan.stores:
         for one in segments:
             of_file = {"brokerName": place.broker_name, "name": one.path, "number": one.base}
-            is_missing = one.state is SegmentState.MISSING
-            lost = {"damagedRanges": int(is_missing), "damagedBytes": one.size * is_missing}
+            lost = {"damagedRanges": int(one.is_missing), "damagedBytes": one.size * one.is_missing}
             known = {"least": one.size, "bodyBytes": one.file_size, "detail": one.state.value}
             known |= dict.fromkeys(("messages", "bytes", "most"), 0)
             rows.append({"part": "files"} | of_file | known | lost)
-            if is_missing:
+            if one.is_missing:
                 reason = {"topic": "missing file", "detail": "its neighbours are there, it is not"}
                 rows.append({"part": "damage", "least": 0} | of_file | lost | reason)
     return pa.Table.from_pylist(rows, schema=ROWS)
