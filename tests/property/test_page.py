@@ -9,10 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rocketstore import GetMessageStatus
 from rocketstore.format.java_hash import string_hash
 from rocketstore.format.queue_entry import FILLER, encode_entries
 from rocketstore.native.decode import LogAtHand
 from rocketstore.native.page import MESSAGES, RECORDS, VIEWS, QueuePages
+from rocketstore.storage.reading.pages import _without_entry
 from support.guarded_memory import guarded
 from support.oracle.page import LOST, UNWANTED, page
 from support.scan_strategies import damaged_logs
@@ -152,6 +154,32 @@ def test_pages_leave_nothing_behind() -> None:
     gc.collect()
     after = sys.getallocatedblocks(), sys.getrefcount(source.buffer)
     assert (after[0] - blocks < 100, after[1]) == (True, counted)
+
+
+class GrowingQueue(Queue):
+    """A queue that has one more message each time it is asked for its end."""
+
+    asked = 0
+    entries_per_file = 10
+
+    @property
+    def max_offset(self) -> int:
+        self.asked += 1
+        return self.asked
+
+    @max_offset.setter
+    def max_offset(self, _: int) -> None: ...
+
+
+@pytest.mark.parametrize("kind", [RECORDS, MESSAGES, VIEWS])
+def test_a_reader_at_the_end_of_a_queue_that_grows_stays_there(kind: int) -> None:
+    log = SyntheticLog().add(topic=b"TopicA", queue_id=0)
+    queue = GrowingQueue(encode_entries([(0, log.records[0][1], 0)]), 0)
+    at_hand = LogAtHand(Log(log, 0, whole=True))
+    pages = QueuePages(at_hand, "TopicA", 0, (1, 1, 1, 1, 0), (), STATUSES, _without_entry)
+    status, *_, following, minimum, maximum, _ = pages.read(kind, queue, 1, 1)
+    assert (status, following) == (GetMessageStatus.OFFSET_OVERFLOW_ONE, 1)
+    assert (minimum, maximum) == (0, 1)
 
 
 @pytest.mark.parametrize("odd", ["x", None, 0.5, object()])

@@ -129,7 +129,7 @@ class QueuePages:
         items are.
         """
         if queue is None:
-            return self.without_entry(kind, queue, self.topic, offset)
+            return self.without_entry(kind, queue, self.topic, offset, 0, 0)
         if not isinstance(offset, int):
             raise TypeError(f"a queue offset is an int, not {type(offset).__name__}")
         maximum = queue.max_offset
@@ -138,7 +138,8 @@ class QueuePages:
         if not minimum <= offset < maximum or not self.find_entries(
             page, queue, offset, max_messages
         ):
-            return self.without_entry(kind, queue, self.topic, offset)
+            # The limits that were compared: a message may have come since.
+            return self.without_entry(kind, queue, self.topic, offset, minimum, maximum)
         base = page.first_offset
         page.begin(self.log)
         page.pages = self

@@ -47,7 +47,7 @@ bytes_inside = bytes_of
 
 def utf8_inside(text: str) -> Bytes:
     """Return the UTF-8 of a text; raises `UnicodeEncodeError` for half a surrogate pair."""
-    return bytes_of(text.encode())
+    return bytes_of(str.encode(text))
 
 
 def empty_record(size: int) -> Any:

@@ -84,35 +84,38 @@ class Pages(dict[tuple[str, int, str | None], QueuePages]):
 
 
 def _without_entry(
-    kind: int, queue: QueueSource | None, topic: str, offset: int
+    kind: int, queue: QueueSource | None, topic: str, offset: int, minimum: int, maximum: int
 ) -> tuple[Any, ...]:
     """Return the page of a get that no entry can answer."""
-    status, following, minimum, maximum = _outside(queue, topic, offset)
+    status, following = _outside(queue, topic, offset, minimum, maximum)
     if kind == RECORDS:
         return status, b"", 0, following, minimum, maximum, 0
     return status, [], following, minimum, maximum, 0
 
 
 def _outside(
-    queue: QueueSource | None, topic: str, offset: int
-) -> tuple[GetMessageStatus, int, int, int]:
-    """Return status, next, minimum and maximum offset."""
+    queue: QueueSource | None, topic: str, offset: int, minimum: int, maximum: int
+) -> tuple[GetMessageStatus, int]:
+    """Return the status and the offset to go on from.
+
+    Law: of a queue that grows, `maximum` is the one that the page compared. Asked again, it may be
+    past `offset`, and a reader at the end would be sent over messages that it has not seen.
+    """
     if queue is None:
         # The delay queues exist from the start, without directories (ScheduleMessageService.load).
         is_delay = topic == DELAY_TOPIC
         status = GetMessageStatus.NO_MESSAGE_IN_QUEUE
-        return status if is_delay else GetMessageStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0
-    minimum, maximum = queue.min_offset, queue.max_offset
+        return status if is_delay else GetMessageStatus.NO_MATCHED_LOGIC_QUEUE, 0
     if maximum == 0:
-        return GetMessageStatus.NO_MESSAGE_IN_QUEUE, 0, minimum, maximum
+        return GetMessageStatus.NO_MESSAGE_IN_QUEUE, 0
     if offset < minimum:
-        return GetMessageStatus.OFFSET_TOO_SMALL, minimum, minimum, maximum
+        return GetMessageStatus.OFFSET_TOO_SMALL, minimum
     if offset == maximum:
-        return GetMessageStatus.OFFSET_OVERFLOW_ONE, offset, minimum, maximum
+        return GetMessageStatus.OFFSET_OVERFLOW_ONE, offset
     if offset > maximum:
         # K-O1: 4.9.3 sends the reader back to 0 when the minimum is 0.
-        return GetMessageStatus.OFFSET_OVERFLOW_BADLY, maximum, minimum, maximum
+        return GetMessageStatus.OFFSET_OVERFLOW_BADLY, maximum
     # The file is missing; K-C9: 4.9.3 may go on beyond the maximum.
     following = offset + queue.entries_per_file - offset % queue.entries_per_file
     following = min(max(following, minimum), maximum)
-    return GetMessageStatus.OFFSET_FOUND_NULL, following, minimum, maximum
+    return GetMessageStatus.OFFSET_FOUND_NULL, following
