@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import gc
 import mmap
 import struct
-import sys
 
 import pytest
 from hypothesis import given
@@ -21,6 +19,7 @@ from rocketstore.format.record import (
 )
 from rocketstore.native.decode import decode
 from support.guarded_memory import guarded
+from support.leaks import assert_keeps_nothing
 from support.scan_strategies import whole_properties
 
 CHECKED, UNCHECKED = True, False
@@ -155,14 +154,4 @@ def test_decoding_leaves_nothing_behind():
             decode(b"\0" + record, 1, 0, CHECKED)
         decode(broken, 0, 0, CHECKED)
 
-    decode_all()
-    gc.collect()
-    blocks = sys.getallocatedblocks()
-    for _ in range(50):
-        decode_all()
-    gc.collect()
-    assert sys.getallocatedblocks() - blocks < 50
-    body = intact[0]
-    counted = sys.getrefcount(body)
-    decode_all()
-    assert sys.getrefcount(body) == counted
+    assert_keeps_nothing(decode_all, 10, *intact, broken)

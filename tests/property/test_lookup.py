@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gc
 import random
-import sys
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,6 +16,7 @@ from rocketstore.native.decode import LogAtHand
 from rocketstore.native.lookup import Lookup
 from rocketstore.storage.reading.key_search import KeySearch
 from support.guarded_memory import guarded
+from support.leaks import assert_keeps_nothing
 from support.oracle.index import find_items, positive_hash, put_item
 from support.oracle.page import message_or_none
 from support.scan_strategies import damaged_logs
@@ -321,13 +320,4 @@ def test_lookups_leave_nothing_behind() -> None:
         search.find("T", "k2", begin_ms=0, end_ms=None, max_messages=9)
         search.find("T", "k\u00df", begin_ms=0, end_ms=None, max_messages=9)
 
-    for _ in range(100):
-        look()
-    gc.collect()
-    blocks, references = sys.getallocatedblocks(), sys.getrefcount(part.array)
-    for _ in range(1000):
-        look()
-    gc.collect()
-    more_blocks = sys.getallocatedblocks() - blocks
-    more_references = sys.getrefcount(part.array) - references
-    assert (more_blocks < 500, more_references) == (True, 0)
+    assert_keeps_nothing(look, 100, part.array)

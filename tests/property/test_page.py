@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-import sys
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -16,6 +13,7 @@ from rocketstore.native.decode import LogAtHand
 from rocketstore.native.page import MESSAGES, RECORDS, VIEWS, QueuePages
 from rocketstore.storage.reading.pages import _without_entry
 from support.guarded_memory import guarded
+from support.leaks import assert_keeps_nothing
 from support.oracle.page import LOST, UNWANTED, page
 from support.scan_strategies import damaged_logs
 from support.synthetic_log import MAGIC_V2, SyntheticLog
@@ -146,14 +144,7 @@ def test_pages_leave_nothing_behind() -> None:
             for offset in (0, 40):
                 pages.read(kind, queue, offset, 40)
 
-    read()
-    gc.collect()
-    blocks, counted = sys.getallocatedblocks(), sys.getrefcount(source.buffer)
-    for _ in range(300):
-        read()
-    gc.collect()
-    after = sys.getallocatedblocks(), sys.getrefcount(source.buffer)
-    assert (after[0] - blocks < 100, after[1]) == (True, counted)
+    assert_keeps_nothing(read, 50, source.buffer)
 
 
 class GrowingQueue(Queue):
