@@ -54,7 +54,6 @@ TOPIC_SIZE_MAX: Final = 127
 FIXED_SIZE: Final = 91
 """Bytes of a V1 record with IPv4 hosts besides body, topic and properties."""
 
-HOST_V6_EXTRA_SIZE: Final = HOST_V6_SIZE - HOST_V4_SIZE
 HOST_V6_FLAGS: Final = BORN_HOST_V6_FLAG | STORE_HOST_V6_FLAG
 
 BODY_CRC_MASK: Final = 0x7FFFFFFF

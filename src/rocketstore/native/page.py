@@ -86,7 +86,8 @@ class QueuePages:
     statuses
         What a page says that has messages, whose last entry was lost, whose last was unwanted.
     without_entry
-        Returns the fields of a page that no entry can answer; of kind, queue, topic and offset.
+        Returns the fields of a page that no entry can answer; of kind, queue, topic, offset, and
+        the queue's minimum and maximum.
     """
 
     def __init__(

@@ -199,7 +199,7 @@ class PlainPuts:
         record.prepared_offset = prepared_offset
         if record.sys_flag < 0 or record.sys_flag & 0xC:
             return at
-        record.sys_flag = (record.sys_flag & ~0x30) | (0x10 if len(host) == 20 else 0)
+        record.sys_flag = hosted(record.sys_flag, len(host))
         start = end.write_head(record, bytes_inside(body), counter, at, number, now)
         if start < 0:
             return at

@@ -106,7 +106,7 @@ def scanned(
         start=task.start,
         stop=task.stop,
         file_size=segment.file_size,
-        data_stop=file.data_stop(segment.size) if task.data_stop is None else task.data_stop,
+        data_stop=task.data_stop,
         whole_damage=whole_damage,
         batch_records=batch_records,
         window_bytes=window_bytes,
@@ -279,7 +279,7 @@ def _entries_in(queue: QueueFiles, number: int, begin: int, stop: int) -> Number
             raise Doubt(f"entry {number} of queue {queue.key} leads to no record")
         return entry.physical_offset
 
-    end = queue.written_stop()
+    end = queue.written_stop
     first = bisect_left(range(end), begin, lo=queue.first_offset, key=place_of)
     last = bisect_left(range(end), stop, lo=first, key=place_of)
     # An entry that lies leads a search beside it: its neighbours show that.

@@ -26,8 +26,8 @@ from rocketstore.pipeline.queues import (
     ALL_OFFSETS,
     Doubt,
     QueueFiles,
-    chosen_queues,
     chosen_stores,
+    is_chosen,
     list_queues,
     queue_ranges,
 )
@@ -37,6 +37,7 @@ from rocketstore.pipeline.stores import (
     store_timestamp_ms,
 )
 from rocketstore.units import ByteRange, MiB, QueueKey
+from rocketstore.verification.runs import joined, pairs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -159,7 +160,8 @@ def _within_queues(
 ) -> list[SplitTask]:
     """Return what of some files can hold records of the chosen queues; `Doubt` where queues lie."""
     ranges = dict(files[0].queue_ranges)
-    listed, chosen = list_queues(store.location), chosen_queues(store, options)
+    listed = list_queues(store.location)
+    chosen = [key for key in listed if is_chosen(options, store, key)]
     _check_complete(chosen, options, store.broker_name)
     log = _Log(store, segments)
     with ThreadPoolExecutor(LOOKS_AT_ONCE, thread_name_prefix="rocketstore-plan") as pool:
@@ -175,7 +177,7 @@ def _within_queues(
     # With fewer entries than records, or with many queues, a task has to scan.
     is_scanned = len(chosen) > MOST_QUEUES or any(span.start < log.start for span in spans)
     queues = () if is_scanned else tuple(chosen)
-    spans = _merged([*spans, *tail])
+    spans = [ByteRange(*one) for one in pairs(joined([[*spans, *tail]]))]
     said = [one._replace(queues=queues, dispatched=dispatched) for one in files]
     return [part for one in said for part in _within(one, spans)]
 
@@ -204,16 +206,6 @@ def _check_complete(chosen: Sequence[QueueKey], options: ReadOptions, broker: st
         raise Doubt(f"there is no queue {key}")
 
 
-def _merged(spans: list[ByteRange]) -> list[ByteRange]:
-    merged: list[ByteRange] = []
-    for one in sorted(spans):
-        if merged and one.start <= merged[-1].stop:
-            merged[-1] = ByteRange(merged[-1].start, max(merged[-1].stop, one.stop))
-        else:
-            merged.append(one)
-    return merged
-
-
 def _check_whole(queue: QueueFiles, stop: int) -> None:
     """Doubt a queue that lacks a file, or has entries after the zeros that should end it."""
     if stop == queue.first_offset:
@@ -238,12 +230,12 @@ class _Log:
     def last_record(self, key: QueueKey) -> int | None:
         """Return where the record of a queue's last entry starts; None where none does."""
         queue = QueueFiles(self.store.location, key)
-        return self._record_start(queue, queue.written_stop() - 1)
+        return self._record_start(queue, queue.written_stop - 1)
 
     def span(self, key: QueueKey, wanted: range) -> ByteRange | None:
         """Return where records of a queue start, from the first to the last, if any do."""
         queue = QueueFiles(self.store.location, key)
-        maximum = queue.written_stop()
+        maximum = queue.written_stop
         _check_whole(queue, maximum)
         first = self._first_kept(queue)
         start = first if wanted.start <= first else queue.next_message(wanted.start, maximum)[0]
@@ -373,11 +365,12 @@ def grouped(
     group: list[Piece] = []
     size = 0
     for piece in pieces:
-        if group and size + size_of(piece) > limit:
+        weight = size_of(piece)
+        if group and size + weight > limit:
             groups.append(tuple(group))
             group, size = [], 0
         group.append(piece)
-        size += size_of(piece)
+        size += weight
     return [*groups, tuple(group)] if group else groups
 
 

@@ -7,6 +7,7 @@ entries whose record was looked at; where a queue is missing, damaged or late, m
 from __future__ import annotations
 
 from bisect import bisect_left
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
@@ -93,8 +94,9 @@ class QueueFiles:
                     return _entry_at(opened_file, queue_offset - file.first)
         return None
 
+    @cached_property
     def written_stop(self) -> int:
-        """Return the queue offset after the last written entry."""
+        """Queue offset after the last written entry, when it was first asked for."""
         for file in reversed(self.files):
             with opened(self.location, file.path) as opened_file:
                 count = _written_count(opened_file, file.entry_count)
@@ -104,7 +106,7 @@ class QueueFiles:
 
     def min_offset(self, log_min: int) -> int:
         """Return the first queue offset whose record the log may still have."""
-        first, stop = self.first_offset, self.written_stop()
+        first, stop = self.first_offset, self.written_stop
         at = self.first_where(first, stop, lambda entry: entry.physical_offset >= log_min)
         return self.next_message(at, stop)[0]
 
@@ -248,7 +250,7 @@ def _check_there(
     store: StorePlace, segments: Sequence[Segment], key: QueueKey, start: int, stop: int
 ) -> None:
     queue = QueueFiles(store.location, key)
-    maximum = queue.written_stop()
+    maximum = queue.written_stop
     minimum = queue.min_offset(segments[0].base) if segments else maximum
     if not queue.files:
         problem = f"there is no queue {key}"

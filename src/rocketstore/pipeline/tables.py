@@ -326,8 +326,7 @@ def _bounds(
 
     for key in keys:
         queue = QueueFiles(store.location, key)
-        stop = queue.written_stop()
-        start = min(queue.min_offset(log_min), stop)
+        start, stop = queue.min_offset(log_min), queue.written_stop
         yield {
             "topic": key.topic,
             "queueId": key.queue_id,
@@ -401,7 +400,7 @@ def _consumers(store: StorePlace, options: ReadOptions, schema: Schema) -> Itera
             if not is_chosen(options, store, key):
                 continue
             if key not in ends:
-                ends[key] = QueueFiles(store.location, key).written_stop()
+                ends[key] = QueueFiles(store.location, key).written_stop
             rows.append(
                 {
                     "group": group,

@@ -17,6 +17,7 @@ import numpy as np
 
 from rocketstore.format.properties import decode_properties
 from rocketstore.format.queue_entry import ENTRY_DTYPE, MAX_QUEUE_OFFSET
+from rocketstore.format.topic_name import DELAY_TOPIC, LMQ_PREFIX
 from rocketstore.native.dispatch_state import NO_LEVEL_DELAY_MS
 from rocketstore.scan import kernels
 from rocketstore.scan.columns import Column
@@ -33,8 +34,7 @@ if TYPE_CHECKING:
 
     Int64Array: TypeAlias = npt.NDArray[np.int64]
 
-DELAY_TOPIC: Final = b"SCHEDULE_TOPIC_XXXX"
-LIGHT_QUEUE_PREFIX: Final = "%LMQ%"
+_DELAY_TOPIC: Final = DELAY_TOPIC.encode()
 
 
 class ExpectedEntries(NamedTuple):
@@ -122,12 +122,12 @@ def delay_array(levels: Mapping[int, int]) -> Int64Array:
 
 def _delayed_mask(columns: RecordColumns, rows: Int64Array) -> npt.NDArray[np.bool_]:
     """Return which records wait in the delay topic."""
-    mask: npt.NDArray[np.bool_] = (columns.topic_size[rows] == len(DELAY_TOPIC)) & (
+    mask: npt.NDArray[np.bool_] = (columns.topic_size[rows] == len(_DELAY_TOPIC)) & (
         columns.delay_level[rows] > 0
     )
     for at in np.flatnonzero(mask).tolist():
         topic = columns.bytes_of(int(rows[at]), Column.TOPIC_AT, Column.TOPIC_SIZE)
-        mask[at] = topic == DELAY_TOPIC
+        mask[at] = topic == _DELAY_TOPIC
     return mask
 
 
@@ -159,7 +159,7 @@ def extra_queue_ids(name: str, queue_id: int) -> set[int]:
     A light queue is queue 0 of its name where the broker had ``enableLmq``, else the record's own;
     nothing in the store says which.
     """
-    return {0, queue_id} if name.startswith(LIGHT_QUEUE_PREFIX) else {queue_id}
+    return {0, queue_id} if name.startswith(LMQ_PREFIX) else {queue_id}
 
 
 class ExpectedItems(NamedTuple):

@@ -25,7 +25,7 @@ from rocketstore.format.metadata_json import (
     TopicTable,
     decode_table,
 )
-from rocketstore.verification.expectation import DELAY_TOPIC
+from rocketstore.format.topic_name import DELAY_TOPIC
 from rocketstore.verification.findings import Finding, Severity, finding
 
 if TYPE_CHECKING:
@@ -162,7 +162,7 @@ def positions(content_of: Callable[[str], Content]) -> Iterator[Position]:
                 for queue_id, offset in sorted(offsets.items()):
                     yield Position(shown, f"group {group}", topic, queue_id, offset)
         elif isinstance(table, DelayOffsets):
-            topic = DELAY_TOPIC.decode()
+            topic = DELAY_TOPIC
             for level, offset in sorted(table.offset_table.items()):
                 yield Position(shown, f"delay level {level}", topic, level - 1, offset)
 

@@ -69,7 +69,7 @@ def test_a_batch_is_stored_byte_for_byte_like_its_messages_one_by_one(tmp_path):
             else:
                 for message in messages(7):
                     store.put(message)
-            logs.append(bytes(store._log.slice(0, store.max_physical_offset)))
+            logs.append(bytes(store._log.files.slice(0, store.max_physical_offset)))
     assert logs[0] == logs[1]
 
 

@@ -221,7 +221,7 @@ def test_a_record_that_would_leave_7_bytes_goes_to_the_next_file_behind_a_blank(
     first = log_bytes(store)
     assert first[-free:] == encode_blank(free) + bytes(free - 8)
     assert log_bytes(store, LOG_FILE_BYTES)[: result.size] == bytes(
-        store._log.slice(LOG_FILE_BYTES, result.size)
+        store._log.files.slice(LOG_FILE_BYTES, result.size)
     )
 
 

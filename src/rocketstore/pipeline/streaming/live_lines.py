@@ -115,7 +115,11 @@ class LiveLog:
         data = data[: max(0, left)]
         if not data.strip(b"\0"):
             return Seen(None, 0, "zeros" if data else "nothing")
-        found = next(scan_window(data, base=offset, stop=1, file_size=left, lookback_bytes=0))
+        found = next(
+            scan_window(
+                data, base=offset, stop=1, file_size=left, lookback_bytes=0, batch_records=1
+            )
+        )
         if len(found.columns):
             crc = zlib.crc32(data[: int(found.columns.size[0])])
             return Seen(found.columns, crc, f"a record with CRC {crc:08x}")
@@ -302,10 +306,10 @@ class LiveQueue:
         """First offset there is."""
         return self.files.min_offset(self.log.start)
 
-    @cached_property
+    @property
     def written_stop(self) -> int:
         """What comes after the last entry, whether its record is there or not."""
-        return self.files.written_stop()
+        return self.files.written_stop
 
     @cached_property
     def end(self) -> Place:
@@ -431,11 +435,13 @@ class LiveQueue:
         if not all(is_whole for *_, is_whole in found):
             yield from (StreamTask(cell, spans) for cell in cells)
             return
-        edges = [cell.segment.base + at for cell in cells for at in (cell.start, cell.stop)]
+        edges = np.array(
+            [cell.segment.base + at for cell in cells for at in (cell.start, cell.stop)], np.int64
+        )
         counts = np.zeros(len(edges) + 1, dtype=np.int64)
         for line, span, _ in found:
             for _, physical, _ in line.messages(span.start, span.stop):
-                at = np.searchsorted(np.array(edges, dtype=np.int64), physical, side="right")
+                at = np.searchsorted(edges, physical, side="right")
                 counts += np.bincount(at, minlength=len(counts))
         # Between the bytes of one task and those of the next there is no file.
         if lost := int(counts[::2].sum()):

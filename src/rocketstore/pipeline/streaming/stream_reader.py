@@ -15,13 +15,14 @@ import functools
 import time
 from functools import cached_property
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, ParamSpec, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeAlias, TypeVar
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming import datasource as spark
 
 from rocketstore.errors import ConfigError, StoreError
+from rocketstore.format.topic_name import LMQ_PREFIX
 from rocketstore.pipeline.environment import plain_errors
 from rocketstore.pipeline.options import EARLIEST, LATEST
 from rocketstore.pipeline.planning import bytes_per_task, grouped
@@ -53,9 +54,6 @@ if TYPE_CHECKING:
     from rocketstore.pipeline.streaming.stream_read import StreamTask
 
     Line: TypeAlias = LiveLog | LiveQueue
-
-LIGHT_QUEUE_PREFIX: Final = "%LMQ%"
-"""Such queues point at records of other topics, which are rows under their own topic only."""
 
 Given = ParamSpec("Given")
 Answer = TypeVar("Answer")
@@ -263,11 +261,12 @@ class Stream:
         logs = [LiveLog(store, begins.get(key), ends.get(key)) for key, store in stores.items()]
         if self.kind == LOG:
             return {log.key: log for log in logs}
+        # A light queue points at records of other topics, which are rows under their own only.
         queues = [
             LiveQueue(log, key)
             for log in logs
             for key in chosen_queues(log.store, self.options.read)
-            if not key.topic.startswith(LIGHT_QUEUE_PREFIX)
+            if not key.topic.startswith(LMQ_PREFIX)
         ]
         return {queue.key: queue for queue in queues}
 

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Final
 
 from rocketstore.config import StoreConfig
 from rocketstore.format.markers import CHECKPOINT_FILE_NAME
+from rocketstore.format.topic_name import DELAY_TOPIC
 from rocketstore.storage.audit.store_audit import audit_store, find_places
 from rocketstore.storage.files.lock import may_have_writer
 from rocketstore.units import QueueKey
-from rocketstore.verification.expectation import DELAY_TOPIC
 from rocketstore.verification.file_rules import log_file_findings
 from rocketstore.verification.findings import Finding, Severity, VerifyReport, file_finding
 from rocketstore.verification.log_rules import empty_log_finding, log_findings
@@ -108,7 +108,7 @@ def _look(
         *table_findings(read),
     ]
     queues = {queue.key: queue for queue in audit.queues}
-    topics = {DELAY_TOPIC.decode(), *(key.topic for key in queues)}
+    topics = {DELAY_TOPIC, *(key.topic for key in queues)}
     for one in standing:
         if one.topic in topics:  # else it was deleted, or has had no message yet
             findings += position_findings(one, queues.get(QueueKey(one.topic, one.queue_id)))

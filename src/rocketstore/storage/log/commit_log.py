@@ -169,10 +169,6 @@ class CommitLog:
         """Bytes of one file."""
         return self.files.file_size
 
-    def slice(self, offset: int, size: int) -> memoryview | None:
-        """Return a view of written bytes; None where they are not, or cross into the next file."""
-        return self.files.slice(offset, size)
-
     def window(self, offset: int, _size: int) -> tuple[mmap.mmap, int, int, MappedFile] | None:
         """Return the mapping of the file that has the byte at `offset`; None without."""
         file = self.files.find(offset)
@@ -260,7 +256,8 @@ class CommitLog:
                 end.is_busy = False
             finally:
                 end.locked_since_ms = 0
-        packed = b"".join(each.to_bytes(_SIZE_BYTES, "big") for each in sizes)
+        is_batch = len(sizes) > 1
+        packed = b"".join(each.to_bytes(_SIZE_BYTES, "big") for each in sizes) if is_batch else b""
         return Appended(note.file.base + note.start, number if places else 0, size, now, packed)
 
     def settle(self) -> None:

@@ -12,7 +12,7 @@ says no to nothing: what it does not take comes here.
 from __future__ import annotations
 
 from time import monotonic_ns
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn
 
 import msgspec
 
@@ -90,8 +90,7 @@ class StoreWriter:
     plain
         Takes the puts that nobody would refuse.
     put_at_once, put_prepared_at_once
-        What may be tried before `put` and `put_prepared`: they return None, or the result of a put
-        that has nothing to wait for.
+        What is tried before `put` and `put_prepared`; None where the put has to be looked at.
     """
 
     def __init__(
@@ -136,8 +135,11 @@ class StoreWriter:
         )
         if self._is_slave:
             self.plain.is_open = False
-        self.put_at_once = self.plain.put_message if self.is_immediate else _leave
-        self.put_prepared_at_once = self.plain.put_prepared if self.is_immediate else _leave
+        is_immediate = self.is_immediate
+        self.put_at_once = self.plain.put_message if is_immediate else self._put_and_wait
+        self.put_prepared_at_once = (
+            self.plain.put_prepared if is_immediate else self._put_prepared_and_wait
+        )
 
     def stop(self) -> None:
         """Take no put any more; each gets SERVICE_NOT_AVAILABLE."""
@@ -151,11 +153,8 @@ class StoreWriter:
     # --- one message ----------------------------------------------------------------------------
 
     def put(self, message: Message, queue_id: int = 0) -> PutResult:
-        """Store a message; see `MessageStore.put`."""
+        """Store a message that `put_at_once` left; see `MessageStore.put`."""
         began_ns = monotonic_ns()
-        result = self.plain.put_message(message, queue_id)
-        if result is not None:
-            return self.of_plain(result, began_ns)
         refused = self.refusal()
         if refused is not None:
             return refused
@@ -169,11 +168,8 @@ class StoreWriter:
     def put_prepared(
         self, prepared: PreparedMessage, body: bytes | None = None, queue_id: int = 0
     ) -> PutResult:
-        """Store a prepared message; see `MessageStore.put_prepared`."""
+        """Store a prepared message that `put_prepared_at_once` left."""
         began_ns = monotonic_ns()
-        result = self.plain.put_prepared(prepared, body, queue_id)
-        if result is not None:
-            return self.of_plain(result, began_ns)
         refused = self.refusal()
         if refused is not None:
             return refused
@@ -184,6 +180,18 @@ class StoreWriter:
         if body is not None:
             record = record.with_body(body_bytes(body))
         return self._append(counter, record, waits=prepared.wait_flush, began_ns=began_ns)
+
+    def _put_and_wait(self, message: Message, queue_id: int = 0) -> PutResult | None:
+        began_ns = monotonic_ns()
+        result = self.plain.put_message(message, queue_id)
+        return None if result is None else self.of_plain(result, began_ns)
+
+    def _put_prepared_and_wait(
+        self, prepared: PreparedMessage, body: bytes | None = None, queue_id: int = 0
+    ) -> PutResult | None:
+        began_ns = monotonic_ns()
+        result = self.plain.put_prepared(prepared, body, queue_id)
+        return None if result is None else self.of_plain(result, began_ns)
 
     def of_plain(self, result: PutResult, began_ns: int) -> PutResult:
         """Return the result of a put that `plain` took, once it may be acknowledged."""
@@ -209,7 +217,7 @@ class StoreWriter:
             return self.failed(error)
         result = PutResult(
             _OK, done.offset, done.queue_offset, done.size, done.store_timestamp_ms,
-            self._log.store_host, len(records), None, done.packed_sizes if records[1:] else b"",
+            self._log.store_host, len(records), None, done.packed_sizes,
         )  # fmt: skip
         return self.acknowledged(result, waits=waits, began_ns=began_ns)
 
@@ -376,7 +384,3 @@ class StoreWriter:
             timeout_ms=self._config.sync_flush_timeout,
         )
         return PutMessageStatus.FLUSH_DISK_TIMEOUT
-
-
-def _leave(*_: Any) -> None:
-    """Take no put."""

@@ -336,13 +336,6 @@ class ConsumeQueue(QueueEntries):
             file.close_descriptor()
         return changed
 
-    def truncate_to_physical(self, physical_limit: int, *, now_ms: int) -> bool:
-        """Drop the entries at the end whose record does not end before `physical_limit`.
-
-        Also cleans the file after the last entry. Returns whether anything changed.
-        """
-        return self.truncate(self.place_behind(physical_limit), now_ms=now_ms)
-
     def place_behind(self, physical_limit: int) -> int:
         """Return the queue offset after the last entry whose record ends before an offset."""
         return self._bisect(

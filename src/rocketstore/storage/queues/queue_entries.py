@@ -164,9 +164,9 @@ class QueueEntries(QueueSearch):
         first = file.base // ENTRY_SIZE_BYTES
         return mapping, first, first + file.size // ENTRY_SIZE_BYTES, True
 
-    def last_message(self) -> tuple[int, QueueEntry] | None:
-        """Return queue offset and entry of the last message, fillers passed over."""
-        end = self.max_offset
+    def last_message(self, before: int | None = None) -> tuple[int, QueueEntry] | None:
+        """Return queue offset and entry of the last message (before an offset), without fillers."""
+        end = self.max_offset if before is None else before
         first = self.first_offset
         while end > first:
             entry = self.entry(end - 1)

@@ -15,7 +15,6 @@ import threading
 from typing import TYPE_CHECKING, Final
 
 from rocketstore.errors import FlushFailedError
-from rocketstore.events import get_logger
 from rocketstore.format.file_name import is_directory_name
 from rocketstore.format.topic_name import DELAY_TOPIC
 from rocketstore.storage.files.mapped_file_queue import FileProblemReason, MappedFileQueue
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
     from rocketstore.storage.files.disk import Disk
     from rocketstore.storage.files.mapped_file_queue import FileProblem
 
-_log: Final = get_logger(__name__)
 
 _NAME_LEVELS: Final = 3
 """A queue's first file may be as new as the names of its queue and its topic: its first flush makes
@@ -218,25 +216,6 @@ class ConsumeQueueTable:
             self.is_flush_broken = True
             raise failure
         return is_complete and not self.is_flush_broken
-
-    # --- cutting --------------------------------------------------------------------------------
-
-    def truncate_to_physical(self, physical_limit: int, *, now_ms: int) -> list[QueueKey]:
-        """Drop entries at the queues' ends whose records do not end before an offset.
-
-        Returns
-        -------
-        list
-            The queues that changed.
-        """
-        changed = [
-            queue.key
-            for queue in self.all()
-            if queue.truncate_to_physical(physical_limit, now_ms=now_ms)
-        ]
-        if changed:
-            _log.info("queues.truncated", physical_limit=physical_limit, queues=len(changed))
-        return changed
 
 
 def _subdirectories(directory: Path) -> list[str]:

@@ -1,6 +1,6 @@
 """Everything that reads messages, over any store: by queue, by key, by id, by time.
 
-`Reader` answers from a log, a table of queues and an index (``storage.reading.read_sources``). The
+`Reader` answers from a log, a table of queues and an index (``storage.reading.sources``). The
 store that writes hands it memory maps, the read-only store hands it files read with ``pread``.
 
 Law: what is not there, or not intact, is not returned; no question changes a byte or creates a

@@ -106,7 +106,7 @@ class QueueRecovery:
             cut = None
             while last is not None and self._is_stale(queue, *last, checked):
                 cut = last[0]
-                last = _message_before(queue, cut)
+                last = queue.last_message(cut)
             if cut is not None:
                 # Kept places after it stay the queue's end.
                 keep_to = queue.given_stop if queue.given_stop > queue.max_offset else 0
@@ -197,14 +197,6 @@ def _begins_late(queue: ConsumeQueue, known: dict[QueueKey, int]) -> bool:
     # A filler after the old end stands for an entry that was expected there.
     entry = queue.entry(before)
     return entry is not None and entry.is_filler
-
-
-def _message_before(queue: ConsumeQueue, queue_offset: int) -> tuple[int, QueueEntry] | None:
-    for at in range(queue_offset - 1, queue.first_offset - 1, -1):
-        entry = queue.entry(at)
-        if entry is not None and entry.is_message:
-            return at, entry
-    return None
 
 
 def _first_entry_from(queue: ConsumeQueue, physical_offset: int) -> int:

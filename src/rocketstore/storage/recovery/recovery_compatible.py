@@ -21,6 +21,7 @@ import numpy as np
 from rocketstore.format.properties import decode_properties
 from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES, entry_array, written_mask
 from rocketstore.format.record import FIXED_SIZE, body_crc
+from rocketstore.format.topic_name import DELAY_TOPIC
 from rocketstore.message import BORN_HOST_V6_FLAG, STORE_HOST_V6_FLAG
 from rocketstore.scan import kernels
 from rocketstore.scan.columns import Column, StopReason, new_columns
@@ -42,7 +43,7 @@ MESSAGE_MAGIC: Final = -626843481
 BLANK_MAGIC: Final = -875286124
 """As Java reads them (signed). The magic V2 of 5.x is unknown to 4.9."""
 
-SCHEDULE_TOPIC: Final = b"SCHEDULE_TOPIC_XXXX"
+SCHEDULE_TOPIC: Final = DELAY_TOPIC.encode()
 _BATCH_RECORDS: Final = 8192
 _HEAD_BYTES: Final = 80
 """Up to and including the store time, with an IPv6 born host."""

@@ -236,6 +236,6 @@ def test_the_log_tells_its_place(tmp_path: Path):
     parts = LogParts(tmp_path)
     assert (parts.log.min_offset, parts.log.max_offset) == (0, 0)
     append(parts, b"abc")
-    assert bytes(parts.log.slice(88, 3) or b"") == b"abc"
+    assert bytes(parts.log.files.slice(88, 3) or b"") == b"abc"
     assert parts.log.file_size == LOG_FILE_BYTES
     assert isinstance(parts.files.files[0].array, np.ndarray)

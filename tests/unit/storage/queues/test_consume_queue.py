@@ -266,22 +266,22 @@ def test_few_files_may_be_mapped_and_all_queues_still_be_written(tmp_path, log_m
 
 def test_what_is_cut_off_is_zero_and_stays_gone(queue, table, tmp_path, log_min):
     """K-R5: Java takes the old entries for new ones at its next start."""
-    queue.truncate_to_physical(1720, now_ms=0)
+    queue.truncate(queue.place_behind(1720), now_ms=0)
     assert (queue.max_offset, queue.max_physical_offset) == (7, 1700)
     assert [file.base for file in queue.files.files] == [0, 100]
     directory = tmp_path / "consumequeue" / "TopicTest" / "0"
     assert (directory / f"{100:020d}").read_bytes()[40:] == bytes(60)
     assert open_table(tmp_path, log_min).get(KEY).max_offset == 7
     assert put(queue, [7, 8]) == [PutEntry.WRITTEN] * 2
-    assert not queue.truncate_to_physical(10**9, now_ms=0), "nothing to cut"
+    assert not queue.truncate(queue.place_behind(10**9), now_ms=0), "nothing to cut"
 
 
-def test_bytes_behind_the_last_entry_are_cleaned(queue, table, tmp_path):
+def test_bytes_behind_the_last_entry_are_cleaned(queue, tmp_path):
     file = queue.files.files[-1]
     file.write_bytes(60, encode_entry(*entry(99)))
-    assert queue.truncate_to_physical(10**9, now_ms=0)
+    assert queue.truncate(queue.place_behind(10**9), now_ms=0)
     assert bytes(file.mapping[40:]) == bytes(60)
-    assert table.truncate_to_physical(10**9, now_ms=0) == []
+    assert not queue.truncate(queue.place_behind(10**9), now_ms=0)
 
 
 def test_only_files_without_a_living_message_expire_and_the_last_never(queue, log_min):

@@ -258,15 +258,18 @@ def _data_stop(store: StorePlace, segment: Segment) -> int:
 
 def _end_in(store: StorePlace, segment: Segment) -> tuple[int, LastRecord | None] | None:
     """Return the physical offset after the last record or BLANK of a file, and that record."""
-    stop, end, record = _data_stop(store, segment), segment.base, None
+    stop, end = _data_stop(store, segment), segment.base
+    last: tuple[int, int] | None = None
+    record: LastRecord | None = None
     # Some megabytes before the zeros, not the file.
     tail = SplitTask(store, segment, max(0, stop - LOOKBACK_BYTES), stop, data_stop=stop)
     with opened(store.location, segment.path) as file:
         for batch in scanned(tail, file) if stop else ():
             end, columns = batch.end_of_data, batch.columns
             if len(columns):
-                at, size = int(columns.physical_offset[-1]), int(columns.size[-1])
-                record = at, size, _hash(file.read(at - segment.base, size))
+                last = int(columns.physical_offset[-1]), int(columns.size[-1])
+        if last is not None:
+            record = *last, _hash(file.read(last[0] - segment.base, last[1]))
     return (end, record) if end > segment.base else None
 
 

@@ -149,9 +149,10 @@ def find_places(location: str, config: StoreConfig) -> StorePlaces:
         # As in 4.9, a name must be a number to count.
         if name.isascii() and name.isdigit() and str(int(name)) == name
     }
+    log = [files.list(path) for path in logs]
     index = files.list(f"{root}/{INDEX_DIRECTORY}")
     families = (
-        (one for path in logs for _, one in offset_files(files.list(path))),
+        (one for entries in log for _, one in offset_files(entries)),
         (one for entries in keys.values() for _, one in offset_files(entries)),
         (one for one in index if is_index_file_name(one.name)),
     )
@@ -165,7 +166,7 @@ def find_places(location: str, config: StoreConfig) -> StorePlaces:
         root,
         sizes,
         tuple(logs),
-        row_of(map(files.list, logs), sizes.commit_log_file_bytes),
+        row_of(log, sizes.commit_log_file_bytes),
         {key: row_of([keys[key]], sizes.consume_queue_file_bytes) for key in sorted(keys)},
         tuple(index),
         {

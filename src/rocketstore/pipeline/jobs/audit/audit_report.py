@@ -16,13 +16,13 @@ import msgspec
 import numpy as np
 
 from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES
+from rocketstore.format.topic_name import DELAY_TOPIC
 from rocketstore.pipeline.files import is_remote, sync_path
 from rocketstore.pipeline.jobs.audit.audit_work import QueueSource, Row, packed, part_of
 from rocketstore.pipeline.jobs.publishing import published, put
 from rocketstore.pipeline.stores import StoreFile
 from rocketstore.units import QueueKey
 from rocketstore.verification import runs
-from rocketstore.verification.expectation import DELAY_TOPIC
 from rocketstore.verification.findings import Finding, Severity, VerifyReport, camel_names
 from rocketstore.verification.queue_rules import EXPLAINED, QueueView, queue_findings
 from rocketstore.verification.small_files import Position, position_findings
@@ -265,7 +265,7 @@ def _judge_queue(
             yield _finding_row(found)
         _count(view, parts, sums)
         yield Row(target, QUEUE, "queue", packed_row(_queue_row(view)))
-    if is_there or topic in judgement.topics or topic == DELAY_TOPIC.decode():
+    if is_there or topic in judgement.topics or topic == DELAY_TOPIC:
         for row in rows:
             if row.kind == "position":
                 position = msgspec.msgpack.decode(row.facts, type=Position)

@@ -208,8 +208,8 @@ class AuditTask(NamedTuple):
     """Ranges of the log and the index files that name their records; or an index file by itself.
 
     Of records from `items_end` on, items may be missing. A store time later than `latest_ms` is a
-    damaged header. `odd_queues` has the files of those queues
-    in which not every file is the one that its name says.
+    damaged header. `odd_queues` has the files of those queues in which not every file is the one
+    that its name says.
     """
 
     location: str
@@ -403,9 +403,7 @@ class _Items:
     def __init__(self, task: AuditTask) -> None:
         self._location, self._layout = task.location, task.layout
         self._start = task.cuts[0].items_start
-        self._next: dict[IndexFile, int | None] = dict.fromkeys(
-            task.index_files if task.cuts else ()
-        )
+        self._next: dict[IndexFile, int | None] = dict.fromkeys(task.index_files)
 
     def until(self, stop: int) -> Iterator[_FoundItems]:
         """Yield the items of records before a physical offset that were not yielded yet."""

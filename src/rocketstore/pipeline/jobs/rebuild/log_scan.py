@@ -20,11 +20,11 @@ from rocketstore.config import parse_delay_levels
 from rocketstore.errors import StoreDamagedError
 from rocketstore.format.file_name import is_directory_name
 from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES
+from rocketstore.format.topic_name import LMQ_PREFIX
 from rocketstore.message import TRANSACTION_PREPARED
 from rocketstore.pipeline.jobs.audit.audit_work import scanned
 from rocketstore.pipeline.jobs.execution import row_batch
 from rocketstore.verification.expectation import (
-    LIGHT_QUEUE_PREFIX,
     delay_array,
     expected_entries,
     expected_items,
@@ -189,7 +189,7 @@ class _LogScan:
     ) -> npt.NDArray[np.bool_]:
         """Return which extra entries dispatch writes with these settings (spec F8)."""
         config, queues = self._task.config, self._queues.queues
-        light = LIGHT_QUEUE_PREFIX.encode()
+        light = LMQ_PREFIX.encode()
         is_light = np.array([config.enable_lmq and one.topic.startswith(light) for one in queues])
         records = np.searchsorted(columns.physical_offset, found.entries["physical_offset"])
         wanted = np.where(is_light[found.queue_number], 0, columns.queue_id[records])

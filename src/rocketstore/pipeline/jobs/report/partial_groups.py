@@ -31,6 +31,7 @@ import numpy as np
 import pyarrow  # noqa: ICN001 - `pa` is the same without its annotations
 import pyarrow.compute
 
+from rocketstore.format.topic_name import DELAY_TOPIC
 from rocketstore.message import TRANSACTION_COMMIT, TRANSACTION_MASK
 from rocketstore.pipeline.log_read import read_split
 from rocketstore.pipeline.projection import LAST_TIMESTAMP_MS
@@ -217,7 +218,7 @@ class Tally:
         self._numbers, self._names, self._held_bytes = [], [], 0
         topic = texts["topic"].chunk(0).dictionary_encode()
         numbers, topics = topic.indices.to_numpy(), topic.dictionary.to_pylist()
-        is_scheduled = np.array([name == "SCHEDULE_TOPIC_XXXX" for name in topics])[numbers]
+        is_scheduled = np.array([name == DELAY_TOPIC for name in topics])[numbers]
         is_retry = np.array([name.startswith(("%RETRY%", "%DLQ%")) for name in topics])[numbers]
         # Times before 1970 or after the year 9999 are no times of messages.
         is_timed = (store_ms >= 0) & (store_ms <= LAST_TIMESTAMP_MS)

@@ -22,6 +22,7 @@ import pyarrow.compute
 
 from rocketstore.pipeline.jobs.report import report_tables
 from rocketstore.pipeline.jobs.report.partial_groups import NAME_MAX_BYTES, NOTES, WAYS
+from rocketstore.pipeline.projection import LAST_TIMESTAMP_MS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -349,7 +350,7 @@ def moment_text(timestamp_ms: int | None, pattern: str = "%Y-%m-%d %H:%M:%S") ->
     """Return a time of the calendar, its first or last where there is no such time."""
     if timestamp_ms is None:
         return NOTHING
-    at = min(max(timestamp_ms, 0), 253_402_300_799_999)
+    at = min(max(timestamp_ms, 0), LAST_TIMESTAMP_MS)
     moment = dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(milliseconds=at)
     return moment.strftime(pattern)
 

@@ -304,7 +304,7 @@ def _config_tables(archive: Archive, broker: str) -> dict[str, bytes]:
     """Return the JSON tables of the newest run, by their names."""
     run = archive.last_run(broker)
     columns = ["name", "physicalOffset", "size", "content"]
-    rows = [row for row in archive.read_extents(["config"], columns, broker) if row["run"] == run]
+    rows = archive.read_extents(["config"], columns, broker, run)
     tables: dict[str, bytes] = {}
     for row in sorted(rows, key=lambda row: (row["name"], row["physicalOffset"])):
         before = tables.get(row["name"], b"")
