@@ -70,6 +70,8 @@ class Scenario:
         Arguments of the command, the same for both sides.
     smoke
         What `spec` becomes in a short run, whose figures mean nothing.
+    warm_up_part
+        Part of a put's messages that is put before the clocks.
     counted
         Key of `spec` that a ``msg/s`` figure counts; pages hold 32 messages.
     """
@@ -81,6 +83,7 @@ class Scenario:
     measures: tuple[Measure, ...]
     smoke: dict[str, Any] = field(default_factory=dict)
     against_java: bool = True
+    warm_up_part: float = 0.5
 
     def specification(self, *, smoke: bool) -> dict[str, Any]:
         """Return the arguments for a full or a short run."""
@@ -90,7 +93,7 @@ class Scenario:
         """Return a smaller run that comes before the clocks: Java's compiler needs the calls."""
         spec = dict(self.spec)
         if self.command == "put":
-            spec["messages"] = max(spec["batch"], self.spec["messages"] // 2)
+            spec["messages"] = max(spec["batch"], int(self.spec["messages"] * self.warm_up_part))
         return spec
 
     def counted_messages(self, spec: dict[str, Any]) -> int:
