@@ -28,16 +28,19 @@ docs/decisions/0004-leftovers.md.
 from __future__ import annotations
 
 from enum import Enum
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias, cast
 
 import numpy as np
 
 from rocketstore.message import TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
+from rocketstore.verification.log_rules import LeftChain, links
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     import numpy.typing as npt
+
+    from rocketstore.verification.log_rules import Chain
 
     Int64Array: TypeAlias = npt.NDArray[np.int64]
     BoolArray: TypeAlias = npt.NDArray[np.bool_]
@@ -52,6 +55,9 @@ What the present log wrote over an old one stands right in front of the leftover
 
 CLOCK_TOLERANCE_MS: Final = 24 * 3600 * 1000
 """A store time later than now by more than this is a damaged header, not a clock."""
+
+TAIL_RECORD_COUNT: Final = 4096
+"""Records at the end of a stretch that are asked for its time, and for where its queues stopped."""
 
 TIME_WITNESS_COUNT: Final = 3
 """Records whose median is taken as the time at which a stretch begins or ends."""
@@ -81,12 +87,8 @@ class Judgement(NamedTuple):
 class KeyColumns(NamedTuple):
     """What the test looks at, one row per record in log order.
 
-    Attributes
-    ----------
-    queue_number
-        Equal for normal records of the same topic and queue id, and only for those.
-    is_normal
-        False for prepared and rollback records.
+    `queue_number` is equal for normal records of the same topic and queue id, and only for those;
+    `is_normal` is false for prepared and rollback records.
     """
 
     queue_number: Int64Array
@@ -94,60 +96,21 @@ class KeyColumns(NamedTuple):
     store_timestamp_ms: Int64Array
     is_normal: BoolArray
 
-    def __len__(self) -> int:
+    @property
+    def record_count(self) -> int:
+        """How many records these are."""
         return int(self.queue_number.size)
 
     @classmethod
-    def empty(cls) -> KeyColumns:
-        """Return columns without rows."""
-        numbers = np.empty(0, dtype=np.int64)
-        return cls(numbers, numbers, numbers, np.empty(0, dtype=np.bool_))
-
-    @classmethod
-    def joined(cls, parts: list[KeyColumns]) -> KeyColumns:
+    def joined(cls, parts: Sequence[KeyColumns]) -> KeyColumns:
         """Return the rows of `parts` one after the other."""
-        if not parts:
-            return cls.empty()
-        return cls(
-            np.concatenate([part.queue_number for part in parts]),
-            np.concatenate([part.queue_offset for part in parts]),
-            np.concatenate([part.store_timestamp_ms for part in parts]),
-            np.concatenate([part.is_normal for part in parts]),
-        )
+        none = np.empty(0, np.int64)
+        empty = cls(none, none, none, none.astype(np.bool_))
+        return cls._make(map(np.concatenate, zip(empty, *parts, strict=True)))
 
-    def rows(self, chosen: slice | BoolArray | Int64Array) -> KeyColumns:
+    def rows(self, chosen: slice | BoolArray) -> KeyColumns:
         """Return some of the rows."""
-        return KeyColumns(
-            self.queue_number[chosen],
-            self.queue_offset[chosen],
-            self.store_timestamp_ms[chosen],
-            self.is_normal[chosen],
-        )
-
-
-class Stretch(NamedTuple):
-    """An unbroken chain of records inside one file, as the test needs it.
-
-    Attributes
-    ----------
-    start, stop
-        Physical offsets.
-    is_linked
-        It begins exactly where the stretch before it ended, at the start of a file after a BLANK.
-    is_bridged
-        The bytes in front of it begin with a header that leads here (`find_bridge`).
-    head
-        Its first records, at most `EVIDENCE_RECORD_LIMIT`.
-    tail
-        Its last records, at least the last few.
-    """
-
-    start: int
-    stop: int
-    is_linked: bool
-    is_bridged: bool
-    head: KeyColumns
-    tail: KeyColumns
+        return KeyColumns._make(column[chosen] for column in self)
 
 
 def normal_mask(sys_flag: Int64Array) -> BoolArray:
@@ -160,12 +123,8 @@ def normal_mask(sys_flag: Int64Array) -> BoolArray:
 class LeftoverJudge:
     """Decides stretch by stretch, in physical order, what is log and what an old log left behind.
 
-    Call `decide` for each stretch, and after a kept one `trust` with all of its records.
-
-    Parameters
-    ----------
-    now_ms
-        The present time, by which an impossible store time is recognised.
+    Call `decide` for each stretch, and after a kept one `trust` with all of its records. By
+    `now_ms` an impossible store time is recognised.
     """
 
     def __init__(self, now_ms: int) -> None:
@@ -180,8 +139,6 @@ class LeftoverJudge:
 
     def trust(self, records: KeyColumns) -> None:
         """Take records of a kept stretch as part of the log."""
-        if not len(records):
-            return
         times = records.store_timestamp_ms
         believable = np.flatnonzero((times > 0) & (times <= self._latest_ms))
         if believable.size:
@@ -190,40 +147,50 @@ class LeftoverJudge:
         for queue, offsets in _by_queue(normal):
             part = np.full(offsets.size, len(self._counts))
             self._given.setdefault(queue, []).append((offsets, part))
-        self._counts.append(len(normal))
-        self._trusted_count += len(normal)
+        self._counts.append(normal.record_count)
+        self._trusted_count += normal.record_count
         while self._trusted_count - self._counts[self._first_part] >= TRUSTED_RECORD_LIMIT:
             self._trusted_count -= self._counts[self._first_part]
             self._first_part += 1
 
-    def decide(self, stretch: Stretch) -> Judgement:
-        """Say what `stretch` is, given everything decided and trusted so far."""
-        behind_leftover = self._leftover
+    def decide(
+        self, head: KeyColumns, tail: KeyColumns, *, is_linked: bool, is_bridged: bool
+    ) -> Judgement:
+        """Say what a stretch is, given everything decided and trusted so far.
+
+        Parameters
+        ----------
+        head, tail
+            Its first records, at most `EVIDENCE_RECORD_LIMIT`, and its last few.
+        is_linked
+            It begins exactly where the one before it ended, at the start of a file after a BLANK.
+        is_bridged
+            The bytes in front of it begin with a header that leads here (`find_bridge`).
+        """
         if not self._has_decided:
             judgement = Judgement(Verdict.LOG, "the first records of the log")
-        elif stretch.is_linked and behind_leftover is None:
+        elif is_linked and self._leftover is None:
             judgement = Judgement(Verdict.LOG, "an unbroken chain leads here")
         else:
-            judgement = self._test(stretch, behind_leftover)
+            judgement = self._test(head, tail, is_linked=is_linked, is_bridged=is_bridged)
         self._has_decided = True
-        self._remember(stretch, judgement)
+        self._leftover = None if judgement.verdict.is_kept else tail
         return judgement
 
-    def _remember(self, stretch: Stretch, judgement: Judgement) -> None:
-        if judgement.verdict is Verdict.LEFTOVER:
-            self._leftover = stretch.tail
-        else:
-            self._leftover = None
-
-    def _test(self, stretch: Stretch, behind_leftover: KeyColumns | None) -> Judgement:
-        normal = stretch.head.rows(stretch.head.is_normal)
-        went_back = self._time_went_back(stretch)
+    def _test(
+        self, head: KeyColumns, tail: KeyColumns, *, is_linked: bool, is_bridged: bool
+    ) -> Judgement:
+        last_ms, leftover = self._last_time_ms, self._leftover
+        begins_ms, ends_ms = _median_time(head, from_end=False), _median_time(tail, from_end=True)
+        is_newer = last_ms is None or (begins_ms is not None and begins_ms > last_ms)
+        went_back = last_ms is not None and ends_ms is not None and ends_ms < last_ms
+        normal = head.rows(head.is_normal)
         repeats = self._repeated_heads(normal)
         # A leftover testifies that the log had ended: nothing bridges over it.
-        is_bridged = stretch.is_bridged and behind_leftover is None
-        if self._convicts(
-            repeats, len(normal), went_back=went_back, is_newer=self._begins_newer(stretch)
-        ):
+        is_bridged = is_bridged and leftover is None
+        # While the clock goes on, a single repeat among many records is a flipped header rather
+        # than an old log, which repeats record after record.
+        if repeats and (went_back or not is_newer or repeats > 1 or repeats == normal.record_count):
             also = " and the store time goes back" if went_back else ""
             leads = is_bridged and not went_back
             return Judgement(
@@ -231,11 +198,12 @@ class LeftoverJudge:
                 f"{repeats} queue offsets repeat{also}"
                 + (", but the broken record in front leads here" if leads else ""),
             )
-        if behind_leftover is not None and not self._stands_alone(stretch, behind_leftover):
+        goes_on = is_linked and leftover is not None and _continues(leftover, head)
+        if leftover is not None and (goes_on or not is_newer):
             return Judgement(Verdict.LEFTOVER, "goes on from records of an earlier log")
         if went_back:
             # Prepared and rollback records are not judged: a half message may be stored late.
-            kept = "only prepared or rollback records" if not len(normal) else None
+            kept = None if normal.record_count else "only prepared or rollback records"
             if is_bridged:
                 kept = "the broken record in front leads here"
             return Judgement(
@@ -245,32 +213,6 @@ class LeftoverJudge:
         if repeats:
             return Judgement(Verdict.DOUBTFUL, "one queue offset repeats, the others do not")
         return Judgement(Verdict.LOG, "nothing repeats and the store time goes on")
-
-    @staticmethod
-    def _convicts(repeats: int, normal_count: int, *, went_back: bool, is_newer: bool) -> bool:
-        if not repeats:
-            return False
-        # While the clock goes on, a single repeat among many records is a flipped header rather
-        # than an old log, which repeats record after record.
-        return went_back or not is_newer or repeats > 1 or repeats == normal_count
-
-    def _stands_alone(self, stretch: Stretch, leftover: KeyColumns) -> bool:
-        """Whether records after a leftover are newer than the log and do not continue it."""
-        if not self._begins_newer(stretch):
-            return False
-        return not (stretch.is_linked and _continues(leftover, stretch.head))
-
-    def _time_went_back(self, stretch: Stretch) -> bool:
-        if self._last_time_ms is None:
-            return False
-        ends_ms = _median_time(stretch.tail, from_end=True)
-        return ends_ms is not None and ends_ms < self._last_time_ms
-
-    def _begins_newer(self, stretch: Stretch) -> bool:
-        if self._last_time_ms is None:
-            return True
-        begins_ms = _median_time(stretch.head, from_end=False)
-        return begins_ms is not None and begins_ms > self._last_time_ms
 
     def _repeated_heads(self, normal: KeyColumns) -> int:
         """Count records at the head of their queue's part of a stretch that repeat trusted ones."""
@@ -351,7 +293,98 @@ def _median_time(records: KeyColumns, *, from_end: bool) -> int | None:
     return int(np.sort(few)[few.size // 2])
 
 
+# --- the chains of a log ------------------------------------------------------------------------
+
+
+class ChainSource(Protocol):
+    """What is known of a log's chains."""
+
+    def load(self, ranges: Sequence[tuple[int, int]]) -> None:
+        """Prepare for questions about chains in some ranges of the log."""
+
+    def whole(self, chain: Chain) -> KeyColumns:
+        """Return all records of a chain; only the last store time need be right."""
+        ...
+
+    def head(self, chain: Chain) -> KeyColumns:
+        """Return its first records, at least, with the store times of the first few."""
+        ...
+
+    def tail(self, chain: Chain) -> KeyColumns:
+        """Return its last records, at least, with the store times of the last few."""
+        ...
+
+    def is_bridged(self, start: int, stop: int) -> bool:
+        """Whether a break is one inside a file, over which `find_bridge` leads."""
+        ...
+
+
+def left_chains(chains: Sequence[Chain], source: ChainSource, now_ms: int) -> list[LeftChain]:
+    """Return the chains that an earlier log left, and those that are kept in doubt.
+
+    Of a log without a break nothing is asked.
+    """
+    records, linked = links(chains)
+    if all(linked):
+        return []
+    judge, none = LeftoverJudge(now_ms), KeyColumns.joined([])
+    # Of each chain the first one whose records testify about it.
+    counts = np.cumsum([0, *(one.record_count for one in records)])
+    witnesses = np.searchsorted(counts, counts[:-1] - TRUSTED_RECORD_LIMIT, side="right") - 1
+    firsts = np.maximum(witnesses, 0).tolist()
+    judged = [
+        (records[first].start, chain.stop)
+        for first, chain, is_linked in zip(firsts, records, linked, strict=True)
+        if not is_linked
+    ]
+    source.load(judged)
+    left: list[LeftChain] = []
+    trusted: list[int] = []
+    kept_stop: int | None = None
+    is_after_leftover = False
+    for number, (chain, is_linked) in enumerate(zip(records, linked, strict=True)):
+        head = tail = none
+        is_bridged = False
+        if not is_linked or is_after_leftover:
+            for before in trusted:
+                if before >= firsts[number]:
+                    judge.trust(source.whole(records[before]))
+            trusted = []
+            head = source.head(chain).rows(slice(EVIDENCE_RECORD_LIMIT))
+            tail = source.tail(chain).rows(slice(-TAIL_RECORD_COUNT, None))
+            is_bridged = kept_stop is not None and source.is_bridged(kept_stop, chain.start)
+        verdict, why = judge.decide(head, tail, is_linked=is_linked, is_bridged=is_bridged)
+        is_after_leftover = not verdict.is_kept
+        if verdict.is_kept:
+            trusted.append(number)
+            kept_stop = chain.stop
+        if verdict is not Verdict.LOG:
+            kind = f"log-{verdict.value}"
+            left.append(LeftChain(chain.start, chain.stop, chain.record_count, why, kind))
+    return left
+
+
 # --- bridges ------------------------------------------------------------------------------------
+
+
+class Headers:
+    """A file's bytes, of which `read` returns so many from a position; zeros after its end."""
+
+    def __init__(self, read: Callable[[int, int], bytes], size: int) -> None:
+        self._read, self._size = read, size
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __getitem__(self, key: int | slice) -> int | bytes:
+        start, stop, _ = key.indices(self._size) if isinstance(key, slice) else (key, key + 1, 1)
+        content = self._read(start, stop - start).ljust(stop - start, b"\0")
+        return content if isinstance(key, slice) else content[0]
+
+    def lead(self, base: int, start: int, stop: int) -> bool:
+        """Return what `find_bridge` says."""
+        return find_bridge(cast("memoryview", self), base=base, start=start, stop=stop)
+
 
 RECORD_MAGICS: Final = frozenset({b"\xda\xa3\x20\xa7", b"\xda\xa3\x20\xab"})
 BRIDGE_HEADER_BYTES: Final = 88

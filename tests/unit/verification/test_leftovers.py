@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,7 +11,6 @@ import pytest
 from rocketstore.verification.leftovers import (
     KeyColumns,
     LeftoverJudge,
-    Stretch,
     Verdict,
     find_bridge,
     present_life,
@@ -31,60 +31,60 @@ def run(queue: int, first: int, count: int, time_ms: int) -> KeyColumns:
     return keys(*((queue, first + i, time_ms + i) for i in range(count)))
 
 
-def stretch(records: KeyColumns, *, linked: bool = False, bridged: bool = False) -> Stretch:
-    return Stretch(0, 0, linked, bridged, records, records)
+def stretch(records: KeyColumns, *, linked: bool = False, bridged: bool = False) -> dict[str, Any]:
+    return {"head": records, "tail": records, "is_linked": linked, "is_bridged": bridged}
 
 
 def judge_behind(trusted: KeyColumns) -> LeftoverJudge:
     judge = LeftoverJudge(NOW_MS)
-    assert judge.decide(stretch(trusted)).verdict is Verdict.LOG
+    assert judge.decide(**stretch(trusted)).verdict is Verdict.LOG
     judge.trust(trusted)
     return judge
 
 
 def test_records_behind_a_damaged_record_are_log() -> None:
     judge = judge_behind(run(0, 0, 50, 1000))
-    assert judge.decide(stretch(run(0, 51, 50, 1060))).verdict is Verdict.LOG
+    assert judge.decide(**stretch(run(0, 51, 50, 1060))).verdict is Verdict.LOG
 
 
 def test_repeated_queue_offsets_with_older_times_are_leftovers() -> None:
     judge = judge_behind(run(0, 0, 60, 5000))
-    assert judge.decide(stretch(run(0, 55, 20, 2000))).verdict is Verdict.LEFTOVER
+    assert judge.decide(**stretch(run(0, 55, 20, 2000))).verdict is Verdict.LEFTOVER
 
 
 def test_repeats_alone_are_leftovers_when_the_clock_stood_still() -> None:
     trusted = keys(*((0, i, 5000) for i in range(60)))
     judge = judge_behind(trusted)
     old = keys(*((0, i, 5000) for i in range(59, 80)))
-    assert judge.decide(stretch(old)).verdict is Verdict.LEFTOVER
+    assert judge.decide(**stretch(old)).verdict is Verdict.LEFTOVER
 
 
 def test_older_times_alone_are_leftovers_behind_an_unbridged_break() -> None:
     judge = judge_behind(run(0, 0, 60, 5000))
-    assert judge.decide(stretch(run(0, 70, 20, 2000))).verdict is Verdict.LEFTOVER
+    assert judge.decide(**stretch(run(0, 70, 20, 2000))).verdict is Verdict.LEFTOVER
 
 
 def test_older_times_behind_a_bridged_break_are_kept_and_doubtful() -> None:
     judge = judge_behind(run(0, 0, 60, 5000))
-    judgement = judge.decide(stretch(run(0, 61, 20, 2000), bridged=True))
+    judgement = judge.decide(**stretch(run(0, 61, 20, 2000), bridged=True))
     assert judgement.verdict is Verdict.DOUBTFUL
     assert judgement.verdict.is_kept
 
 
 def test_a_clock_that_catches_up_again_convicts_nobody() -> None:
     judge = judge_behind(run(0, 0, 60, 5000))
-    assert judge.decide(stretch(run(0, 61, 4000, 2000))).verdict is Verdict.LOG
+    assert judge.decide(**stretch(run(0, 61, 4000, 2000))).verdict is Verdict.LOG
 
 
 def test_an_unbroken_chain_is_never_tested() -> None:
     judge = judge_behind(run(0, 0, 60, 5000))
-    assert judge.decide(stretch(run(0, 0, 60, 1000), linked=True)).verdict is Verdict.LOG
+    assert judge.decide(**stretch(run(0, 0, 60, 1000), linked=True)).verdict is Verdict.LOG
 
 
 def test_a_topic_made_anew_before_the_break_goes_on_behind_it() -> None:
     trusted = KeyColumns.joined([run(0, 0, 60, 5000), run(0, 0, 10, 6000)])
     judge = judge_behind(trusted)
-    assert judge.decide(stretch(run(0, 11, 30, 6100))).verdict is Verdict.LOG
+    assert judge.decide(**stretch(run(0, 11, 30, 6100))).verdict is Verdict.LOG
 
 
 @pytest.mark.parametrize("flipped", [164, 37, 2**40])
@@ -92,7 +92,7 @@ def test_a_flipped_queue_offset_in_a_trusted_record_convicts_nobody(flipped: int
     trusted = run(0, 0, 120, 5000)
     trusted.queue_offset[100] = flipped
     judge = judge_behind(trusted)
-    assert judge.decide(stretch(run(0, 121, 200, 6000))).verdict is Verdict.LOG
+    assert judge.decide(**stretch(run(0, 121, 200, 6000))).verdict is Verdict.LOG
 
 
 def test_a_flipped_queue_offset_behind_the_break_convicts_nobody() -> None:
@@ -100,7 +100,7 @@ def test_a_flipped_queue_offset_behind_the_break_convicts_nobody() -> None:
     later = run(0, 121, 200, 6000)
     later.queue_offset[0] = 17
     later.queue_offset[50] = 23
-    assert judge.decide(stretch(later)).verdict is Verdict.LOG
+    assert judge.decide(**stretch(later)).verdict is Verdict.LOG
 
 
 def test_a_flipped_store_time_convicts_nobody() -> None:
@@ -109,38 +109,38 @@ def test_a_flipped_store_time_convicts_nobody() -> None:
     judge = judge_behind(trusted)
     later = run(0, 121, 200, 6000)
     later.store_timestamp_ms[-1] = 3
-    assert judge.decide(stretch(later)).verdict is Verdict.LOG
+    assert judge.decide(**stretch(later)).verdict is Verdict.LOG
 
 
 def test_prepared_records_neither_testify_nor_are_judged() -> None:
     prepared = keys(*((0, 0, 5000 + i) for i in range(10)), normal=False)
     judge = judge_behind(KeyColumns.joined([run(0, 0, 3, 4000), prepared]))
     behind = keys(*((0, 0, 6000 + i) for i in range(10)), normal=False)
-    assert judge.decide(stretch(behind)).verdict is Verdict.LOG
+    assert judge.decide(**stretch(behind)).verdict is Verdict.LOG
     older = keys(*((0, 0, 100 + i) for i in range(10)), normal=False)
-    assert judge.decide(stretch(older)).verdict is Verdict.DOUBTFUL
+    assert judge.decide(**stretch(older)).verdict is Verdict.DOUBTFUL
 
 
 def test_an_earlier_log_over_several_files_is_a_leftover_in_each() -> None:
     judge = judge_behind(run(0, 0, 60, 5000))
-    assert judge.decide(stretch(run(0, 58, 40, 2000))).verdict is Verdict.LEFTOVER
+    assert judge.decide(**stretch(run(0, 58, 40, 2000))).verdict is Verdict.LEFTOVER
     later_file = stretch(run(0, 98, 40, 2040), linked=True)
-    assert judge.decide(later_file).verdict is Verdict.LEFTOVER
+    assert judge.decide(**later_file).verdict is Verdict.LEFTOVER
 
 
 def test_a_leftover_that_goes_on_in_the_next_file_is_a_leftover_without_any_clock() -> None:
     judge = judge_behind(keys(*((0, i, 5000) for i in range(60))))
     first = keys(*((0, i, 5000) for i in range(58, 98)))
     second = keys(*((0, i, 5000) for i in range(98, 140)))
-    assert judge.decide(stretch(first)).verdict is Verdict.LEFTOVER
-    assert judge.decide(stretch(second, linked=True)).verdict is Verdict.LEFTOVER
+    assert judge.decide(**stretch(first)).verdict is Verdict.LEFTOVER
+    assert judge.decide(**stretch(second, linked=True)).verdict is Verdict.LEFTOVER
 
 
 def test_newer_records_behind_a_leftover_are_log() -> None:
     # A power cut kept later pages and lost earlier ones, where old records still stand.
     judge = judge_behind(run(0, 0, 60, 5000))
-    assert judge.decide(stretch(run(0, 58, 40, 2000))).verdict is Verdict.LEFTOVER
-    assert judge.decide(stretch(run(0, 90, 40, 5100))).verdict is Verdict.LOG
+    assert judge.decide(**stretch(run(0, 58, 40, 2000))).verdict is Verdict.LEFTOVER
+    assert judge.decide(**stretch(run(0, 90, 40, 5100))).verdict is Verdict.LOG
 
 
 def test_many_files_behind_damage_in_the_middle_are_log() -> None:
@@ -148,7 +148,7 @@ def test_many_files_behind_damage_in_the_middle_are_log() -> None:
     for number in range(5):
         records = run(0, 100 + 50 * number, 50, 5100 + 50 * number)
         linked = number > 0
-        assert judge.decide(stretch(records, linked=linked)).verdict is Verdict.LOG
+        assert judge.decide(**stretch(records, linked=linked)).verdict is Verdict.LOG
         judge.trust(records)
 
 

@@ -14,18 +14,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, cast
 
 from rocketstore.scan.scanner import BATCH_RECORDS, scan_window
-from rocketstore.verification import log_rules
 from rocketstore.verification.leftovers import (
     CLOCK_TOLERANCE_MS,
-    EVIDENCE_RECORD_LIMIT,
+    Headers,
     KeyColumns,
-    LeftoverJudge,
-    Stretch,
-    Verdict,
     find_bridge,
+    left_chains,
     normal_mask,
 )
-from rocketstore.verification.log_rules import Chain, LeftChain, LogView, links, log_view
+from rocketstore.verification.log_rules import LogView, Stretch, log_view
 from rocketstore.verification.queue_numbers import QueueNumbers
 
 if TYPE_CHECKING:
@@ -36,11 +33,11 @@ if TYPE_CHECKING:
 
     from rocketstore.scan.columns import RecordColumns
     from rocketstore.scan.scanner import ByteSource, ScanBatch
+    from rocketstore.verification.log_rules import Chain
 
     ByteArray: TypeAlias = npt.NDArray[np.uint8]
 
-TAIL_RECORD_COUNT: Final = 4096
-"""Records at the end of a chain that are kept as witnesses of its time."""
+_CHAIN_BATCH_RECORDS: Final = 65_536
 
 
 class LogBytes(Protocol):
@@ -62,7 +59,7 @@ def survey_log(
     start: int = 0,
     data_stop: Callable[[LogBytes], int] | None = None,
     advance: Callable[[int], None] | None = None,
-    spread: Callable[..., Iterable[log_rules.Stretch]] = map,
+    spread: Callable[..., Iterable[Stretch]] = map,
 ) -> LogView:
     """Scan `files` with checksums, judge what stands after breaks, and find the end.
 
@@ -85,11 +82,18 @@ def survey_log(
     if not asked:
         return LogView(0, 0, 0, [], [], [], [])
 
-    def survey(file: LogBytes) -> log_rules.Stretch:
+    def survey(file: LogBytes) -> Stretch:
         begin = max(file.base, start) - file.base
         stop = file.size if data_stop is None else data_stop(file)
-        stretch = log_rules.Stretch(file.base, file.base + begin)
-        for batch in _scan(file, begin, file.size, data_stop=max(begin, stop), check_crc=True):
+        stretch = Stretch(file.base, file.base + begin)
+        for batch in _scan(
+            file,
+            begin,
+            file.size,
+            data_stop=max(begin, stop),
+            check_crc=True,
+            batch_records=BATCH_RECORDS,
+        ):
             stretch.take(batch, now_ms + CLOCK_TOLERANCE_MS)
         return stretch
 
@@ -99,25 +103,27 @@ def survey_log(
         if advance is not None:
             advance(asked[0].size)
     bases = [file.base for file in asked]
+    found = _Chains(asked)
     return log_view(
-        stretches, bases, asked[0].size, lambda chains: _judged(asked, chains, now_ms), start=start
+        stretches,
+        bases,
+        asked[0].size,
+        lambda chains: left_chains(chains, found, now_ms),
+        start=start,
     )
 
 
+def _read_at(file: LogBytes) -> Callable[[int, memoryview], int] | None:
+    """Return how a file is read that is not mapped: such a one is never held as a whole."""
+    return getattr(file, "read_into", None)
+
+
 def _scan(
-    file: LogBytes,
-    start: int,
-    stop: int,
-    *,
-    data_stop: int,
-    check_crc: bool,
-    batch_records: int = BATCH_RECORDS,
+    file: LogBytes, start: int, stop: int, *, data_stop: int, check_crc: bool, batch_records: int
 ) -> Iterator[ScanBatch]:
     """Scan positions of a file, which holds zeros from `data_stop` on."""
-    # A file that is read, not mapped, is never held as a whole.
-    is_read = hasattr(type(file), "read_into")
     return scan_window(
-        cast("ByteSource", file) if is_read else file.array,
+        file.array if _read_at(file) is None else cast("ByteSource", file),
         base=file.base,
         size=file.size,
         start=start,
@@ -131,60 +137,7 @@ def _scan(
     )
 
 
-def _judged(files: Sequence[LogBytes], chains: Sequence[Chain], now_ms: int) -> list[LeftChain]:
-    """Return the chains that an earlier log left, and those that are kept in doubt."""
-    records, linked = links(chains)
-    if all(linked):
-        return []
-    judge, numbers = LeftoverJudge(now_ms), QueueNumbers()
-    by_base = {file.base: file for file in files}
-    kept_stop: int | None = None
-    left = []
-    for chain, is_linked in zip(records, linked, strict=True):
-        file = by_base[max(base for base in by_base if base <= chain.start)]
-        keys = _chain_keys(file, chain, numbers)
-        stretch = Stretch(
-            chain.start,
-            chain.stop,
-            is_linked=is_linked,
-            is_bridged=_is_bridged(file, kept_stop, chain.start),
-            head=keys.rows(slice(EVIDENCE_RECORD_LIMIT)),
-            tail=keys.rows(slice(-TAIL_RECORD_COUNT, None)),
-        )
-        verdict, why = judge.decide(stretch)
-        if verdict.is_kept:
-            judge.trust(keys)
-            kept_stop = chain.stop
-        if verdict is not Verdict.LOG:
-            kind = f"log-{verdict.value}"
-            left.append(LeftChain(chain.start, chain.stop, chain.record_count, why, kind))
-    return left
-
-
-def _is_bridged(file: LogBytes, kept_stop: int | None, start: int) -> bool:
-    if kept_stop is None or not file.base <= kept_stop < start:
-        return False
-    return find_bridge(file.array.data, base=file.base, start=kept_stop, stop=start)
-
-
-def _chain_keys(file: LogBytes, chain: Chain, numbers: QueueNumbers) -> KeyColumns:
-    """Read again what the leftovers test needs of a chain's records."""
-    return KeyColumns.joined(
-        [
-            KeyColumns(
-                numbers.of(columns),
-                columns.queue_offset.copy(),
-                columns.store_timestamp.copy(),
-                normal_mask(columns.sys_flag),
-            )
-            for columns in chain_records(file, chain.start, chain.stop)
-        ]
-    )
-
-
-def chain_records(
-    file: LogBytes, start: int, stop: int, *, batch_records: int = 65_536
-) -> Iterator[RecordColumns]:
+def chain_records(file: LogBytes, start: int, stop: int) -> Iterator[RecordColumns]:
     """Yield the records of a chain that a survey found, without checking bodies again."""
     for batch in _scan(
         file,
@@ -192,7 +145,56 @@ def chain_records(
         stop - file.base,
         data_stop=file.size,
         check_crc=False,
-        batch_records=batch_records,
+        batch_records=_CHAIN_BATCH_RECORDS,
     ):
         if len(batch.columns):
             yield batch.columns
+
+
+class _Chains:
+    """The chains of a log, read again where the judge of leftovers asks for them."""
+
+    def __init__(self, files: Sequence[LogBytes]) -> None:
+        self._files = files
+        self._numbers = QueueNumbers()
+        self._last: tuple[int, KeyColumns] | None = None
+
+    def _file_at(self, offset: int) -> LogBytes:
+        return next(file for file in reversed(self._files) if file.base <= offset)
+
+    def load(self, ranges: Sequence[tuple[int, int]]) -> None:
+        """Do nothing: a chain is read when it is asked for."""
+
+    def whole(self, chain: Chain) -> KeyColumns:
+        """Return all records of a chain."""
+        if self._last is None or self._last[0] != chain.start:
+            self._last = None  # one chain at a time in memory
+            parts = [
+                KeyColumns(
+                    self._numbers.of(columns),
+                    columns.queue_offset.copy(),
+                    columns.store_timestamp.copy(),
+                    normal_mask(columns.sys_flag),
+                )
+                for columns in chain_records(self._file_at(chain.start), chain.start, chain.stop)
+            ]
+            self._last = chain.start, KeyColumns.joined(parts)
+        return self._last[1]
+
+    head = tail = whole
+
+    def is_bridged(self, start: int, stop: int) -> bool:
+        """Whether a break is one inside a file, over which a broken record's header leads."""
+        file = self._file_at(stop)
+        if start < file.base:
+            return False
+        read_into = _read_at(file)
+        if read_into is None:
+            return find_bridge(file.array.data, base=file.base, start=start, stop=stop)
+
+        def read(position: int, size: int) -> bytes:
+            content = bytearray(size)
+            read_into(position, memoryview(content))
+            return bytes(content)
+
+        return Headers(read, file.size).lead(file.base, start, stop)
