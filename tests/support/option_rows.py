@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import enum
-from typing import TYPE_CHECKING
 
 from rocketstore.config.store_config import FIELDS
-
-if TYPE_CHECKING:
-    from rocketstore.config import Group
 
 COLUMNS = ("key", "field", "type", "default", "unit", "meaning")
 
 
-def option_rows(group: Group) -> list[tuple[str, ...]]:
-    """Return the rows of a group's table, in the columns of `COLUMNS`."""
+def option_rows() -> list[tuple[str, ...]]:
+    """Return the rows of all tables, in the columns of `COLUMNS`."""
     return [
         (
             f"`{spec.key}`" + (" +" if spec.option.ours else ""),
@@ -22,10 +18,9 @@ def option_rows(group: Group) -> list[tuple[str, ...]]:
             type_text(spec.kind),
             default_text(spec.default),
             spec.option.unit,
-            spec.option.doc + limits_text(spec.option.low, spec.option.high, spec.kind),
+            spec.doc + limits_text(spec.option.low, spec.option.high, spec.kind),
         )
         for field, spec in FIELDS.items()
-        if spec.option.group is group
     ]
 
 

@@ -22,8 +22,7 @@ from rocketstore import (
     config,
     pipeline,
 )
-from rocketstore.config.option import Group
-from rocketstore.config.store_config import FIELDS, option_of
+from rocketstore.config.store_config import FIELDS
 
 
 def help_of(thing) -> str:
@@ -37,7 +36,7 @@ def help_of(thing) -> str:
 def test_help_shows_plain_types_and_cites_nothing_that_is_not_in_the_repository(module, name):
     text = help_of(getattr(module, name))
     assert "Annotated" not in text
-    assert "Option(group=<" not in text
+    assert "Option(" not in text
     assert "spec " not in text
     assert "DESIGN" not in text
 
@@ -46,11 +45,10 @@ def test_help_of_the_settings_has_a_text_for_each():
     text = " ".join(help_of(StoreConfig).replace(" |", " ").split())
     for field, spec in FIELDS.items():
         assert f" {field}: {spec.kind.__name__}" in text
-        assert " ".join(spec.option.doc.split()) in text
+        assert " ".join(spec.doc.split()) in text
     signature = inspect.signature(StoreConfig)
     assert signature.parameters["retention"].annotation is bool
     assert signature.parameters["max_index_num"].annotation == int | None
-    assert option_of("retention").group is Group.RETENTION
 
 
 @pytest.mark.parametrize("given", [("data/store",), ("data/store", StoreConfig())])

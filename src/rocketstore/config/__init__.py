@@ -1,13 +1,5 @@
 """Settings of a store: the options, where their values come from, and what files say about them."""
 
-from rocketstore.config.option import (
-    BrokerRole,
-    FlushDiskType,
-    Group,
-    Option,
-    RecoveryPolicy,
-    broker_conf_key,
-)
 from rocketstore.config.sizes import (
     FileObservation,
     ObservedSizes,
@@ -24,7 +16,13 @@ from rocketstore.config.sources import (
     load_broker_conf,
     load_config,
 )
-from rocketstore.config.store_config import StoreConfig, option_of
+from rocketstore.config.store_config import (
+    BrokerRole,
+    FlushDiskType,
+    RecoveryPolicy,
+    StoreConfig,
+    broker_conf_key,
+)
 from rocketstore.config.values import (
     commit_log_directories,
     parse_delay_levels,
@@ -35,10 +33,8 @@ __all__ = [
     "BrokerRole",
     "FileObservation",
     "FlushDiskType",
-    "Group",
     "LoadedConfig",
     "ObservedSizes",
-    "Option",
     "Origin",
     "RecoveryPolicy",
     "StoreConfig",
@@ -51,7 +47,6 @@ __all__ = [
     "load_broker_conf",
     "load_config",
     "observed_in",
-    "option_of",
     "parse_delay_levels",
     "parse_delete_hours",
     "resolve_sizes",

@@ -25,8 +25,13 @@ from rocketstore.config.known_keys import (
     KEYS_WITHOUT_EFFECT,
     LISTEN_PORT_KEY,
 )
-from rocketstore.config.option import FieldSpec, kind_name
-from rocketstore.config.store_config import FIELD_OF_KEY, FIELDS, StoreConfig
+from rocketstore.config.store_config import (
+    FIELD_OF_KEY,
+    FIELDS,
+    FieldSpec,
+    StoreConfig,
+    kind_name,
+)
 from rocketstore.config.values import join_host
 from rocketstore.errors import ConfigError
 

@@ -1,7 +1,8 @@
 """The options of a store: those of 4.9's ``broker.conf`` under correct names, and a few of ours.
 
-A field's name is the snake case of its ``broker.conf`` key. Some keys are misspelt there
-(``destroyMapedFileIntervalForcibly``); the misspelling lives in `option` and nowhere else.
+A field's name is the snake case of its ``broker.conf`` key. Its annotation holds unit and limits,
+the text below it says what it does and when to change it: `FIELDS` is that one table, which the
+range checks, the parser of ``broker.conf``, ``help`` and the documentation's test read.
 
 Law: a `StoreConfig` that exists is within its limits. Sizes that are None are learnt from the files
 of an existing store (`rocketstore.config.sizes`), else they are Java's defaults.
@@ -10,29 +11,22 @@ Page: docs/reference/configuration.md. Source: rocketmq-all-4.9.8, MessageStoreC
 
 from __future__ import annotations
 
-import functools
+import ast
+import enum
+import linecache
+import textwrap
 import types
 import typing
-from typing import Annotated, Any, Final
+from itertools import pairwise
+from typing import Annotated, Any, Final, NamedTuple
 
 import msgspec
 
-from rocketstore.config.option import (
-    BrokerRole,
-    FieldSpec,
-    FlushDiskType,
-    Group,
-    Option,
-    RecoveryPolicy,
-    broker_conf_key,
-    check_value,
-    parameters_help,
-)
 from rocketstore.config.values import check_host, parse_delay_levels, parse_delete_hours
 from rocketstore.errors import ConfigError
 from rocketstore.units import KiB, MiB
 
-_G = Group
+INT32_MAX: Final = 2**31 - 1
 
 SMALL_SIZES: Final[dict[str, Any]] = {
     # Whole pages, with room for 4.9.8's longest record (4 MiB and 64 KiB) and a BLANK after it.
@@ -43,361 +37,206 @@ SMALL_SIZES: Final[dict[str, Any]] = {
 }
 """Sizes of `StoreConfig.small`, by field."""
 
+_MISSPELT: Final = {
+    "destroy_mapped_file_interval_forcibly": "destroyMapedFileIntervalForcibly",
+    "warm_mapped_file_enable": "warmMapedFileEnable",
+    "flush_least_pages_when_warm_mapped_file": "flushLeastPagesWhenWarmMapedFile",
+    "check_crc_on_recover": "checkCRCOnRecover",
+    "enable_d_ledger_commit_log": "enableDLegerCommitLog",
+}
+"""Fields whose key is not simply their name in camel case."""
+
+
+def broker_conf_key(field: str) -> str:
+    """Return the ``broker.conf`` key of a field of `StoreConfig`.
+
+    Examples
+    --------
+    >>> broker_conf_key("flush_disk_type"), broker_conf_key("warm_mapped_file_enable")
+    ('flushDiskType', 'warmMapedFileEnable')
+    """
+    first, *rest = field.split("_")
+    return _MISSPELT.get(field) or first + "".join(part.capitalize() for part in rest)
+
+
+class FlushDiskType(enum.Enum):
+    """When a put is acknowledged."""
+
+    ASYNC_FLUSH = "ASYNC_FLUSH"
+    SYNC_FLUSH = "SYNC_FLUSH"
+
+
+class BrokerRole(enum.Enum):
+    """The store's part in replication."""
+
+    ASYNC_MASTER = "ASYNC_MASTER"
+    SYNC_MASTER = "SYNC_MASTER"
+    SLAVE = "SLAVE"
+
+
+class RecoveryPolicy(enum.Enum):
+    """What an open after a crash keeps."""
+
+    SALVAGE = "salvage"
+    COMPATIBLE = "compatible"
+
+
+class Option(NamedTuple):
+    """Unit and inclusive limits of an option, and whether 4.9's ``broker.conf`` has no such key."""
+
+    unit: str = "-"
+    low: float | None = None
+    high: float | None = INT32_MAX
+    ours: bool = False
+
 
 class StoreConfig(msgspec.Struct, frozen=True, kw_only=True, rename=broker_conf_key):
     """Everything that can be set about a store.
 
-    The same text, with units and limits, is in ``docs/reference/configuration.md`` and in
-    ``rocketstore config show``. A value of the wrong type or outside its limits is a `ConfigError`.
+    The same text, with units and limits, is in ``docs/reference/configuration.md``. A value of the
+    wrong type or outside its limits is a `ConfigError`.
     """
 
     # --- where files lie ------------------------------------------------------------------------
-    store_path_root_dir: Annotated[
-        str | None,
-        Option(
-            _G.PLACE,
-            "Root directory. The directory given to open() or on the command line wins; change "
-            "nothing here to open a copied store.",
-        ),
-    ] = None
-    store_path_commit_log: Annotated[
-        str | None,
-        Option(
-            _G.PLACE,
-            "CommitLog directories, separated by multiPathSplitter; unset is `<root>/commitlog`. "
-            "Set it to spread the log over disks.",
-        ),
-    ] = None
-    read_only_commit_log_store_paths: Annotated[
-        str | None,
-        Option(_G.PLACE, "Further CommitLog directories that are read and never written."),
-    ] = None
-    multi_path_splitter: Annotated[
-        str,
-        Option(
-            _G.PLACE,
-            "Separator in the two lists above (JVM property rocketmq.broker.multiPathSplitter). "
-            "Change it when a path contains a comma.",
-            ours=True,
-        ),
-    ] = ","
-    store_host: Annotated[
-        str,
-        Option(
-            _G.PLACE,
-            "Address of this store, part of every message id; `ip:port` or `[v6]:port`. Where it "
-            "is unset, brokerIP1 and listenPort of broker.conf give it.",
-            ours=True,
-        ),
-    ] = "127.0.0.1:10911"
+    store_path_root_dir: str | None = None
+    """Root directory. The directory given to open() or on the command line wins; change nothing
+    here to open a copied store."""
+    store_path_commit_log: str | None = None
+    """CommitLog directories, separated by multiPathSplitter; unset is `<root>/commitlog`. Set it to
+    spread the log over disks."""
+    read_only_commit_log_store_paths: str | None = None
+    """Further CommitLog directories that are read and never written."""
+    multi_path_splitter: Annotated[str, Option(ours=True)] = ","
+    """Separator in the two lists above (JVM property rocketmq.broker.multiPathSplitter). Change it
+    when a path contains a comma."""
+    store_host: Annotated[str, Option(ours=True)] = "127.0.0.1:10911"
+    """Address of this store, part of every message id; `ip:port` or `[v6]:port`. Where it is unset,
+    brokerIP1 and listenPort of broker.conf give it."""
 
     # --- sizes of files -------------------------------------------------------------------------
-    mapped_file_size_commit_log: Annotated[
-        int | None,
-        Option(
-            _G.SIZE,
-            "Length of a CommitLog file; unset is learnt from the files, else 1 GiB. A small store "
-            "takes less disk with less. Cannot be changed later.",
-            "bytes",
-            128,
-        ),
-    ] = None
-    mapped_file_size_consume_queue: Annotated[
-        int | None,
-        Option(
-            _G.SIZE,
-            "Length of a ConsumeQueue file, rounded up to a multiple of 20; unset is learnt, else "
-            "6,000,000 (300,000 entries). Less with many small queues.",
-            "bytes",
-            20,
-        ),
-    ] = None
-    max_hash_slot_num: Annotated[
-        int | None,
-        Option(
-            _G.SIZE,
-            "Slots of an index file; unset is learnt from the files (1 slot to 4 items), else "
-            "5,000,000.",
-            "count",
-            1,
-        ),
-    ] = None
-    max_index_num: Annotated[
-        int | None,
-        Option(
-            _G.SIZE,
-            "Items of an index file, one of them unused; unset is learnt from the files, else "
-            "20,000,000.",
-            "count",
-            2,
-        ),
-    ] = None
+    mapped_file_size_commit_log: Annotated[int | None, Option("bytes", 128)] = None
+    """Length of a CommitLog file; unset is learnt from the files, else 1 GiB. A small store takes
+    less disk with less. Cannot be changed later."""
+    mapped_file_size_consume_queue: Annotated[int | None, Option("bytes", 20)] = None
+    """Length of a ConsumeQueue file, rounded up to a multiple of 20; unset is learnt, else
+    6,000,000 (300,000 entries). Less with many small queues."""
+    max_hash_slot_num: Annotated[int | None, Option("count", 1)] = None
+    """Slots of an index file; unset is learnt from the files (1 slot to 4 items), else
+    5,000,000."""
+    max_index_num: Annotated[int | None, Option("count", 2)] = None
+    """Items of an index file, one of them unused; unset is learnt from the files, else
+    20,000,000."""
 
     # --- limits ---------------------------------------------------------------------------------
-    max_message_size: Annotated[
-        int,
-        Option(
-            _G.LIMIT,
-            "Longest body; a record may be 64 KiB longer (4.9.8's rule). Raise it for larger "
-            "messages, as far as a CommitLog file holds one.",
-            "bytes",
-            10,
-        ),
-    ] = 4 * MiB
-    os_page_cache_busy_time_out_mills: Annotated[
-        int,
-        Option(
-            _G.LIMIT,
-            "A put that finds the append lock held for longer is refused with OS_PAGECACHE_BUSY.",
-            "ms",
-            1,
-        ),
-    ] = 1000
-    sync_flush_timeout: Annotated[
-        int,
-        Option(
-            _G.LIMIT,
-            "Longest wait of a SYNC_FLUSH put for its flush, then FLUSH_DISK_TIMEOUT.",
-            "ms",
-            1,
-        ),
-    ] = 5000
+    max_message_size: Annotated[int, Option("bytes", 10)] = 4 * MiB
+    """Longest body; a record may be 64 KiB longer (4.9.8's rule). Raise it for larger messages, as
+    far as a CommitLog file holds one."""
+    os_page_cache_busy_time_out_mills: Annotated[int, Option("ms", 1)] = 1000
+    """A put that finds the append lock held for longer is refused with OS_PAGECACHE_BUSY."""
+    sync_flush_timeout: Annotated[int, Option("ms", 1)] = 5000
+    """Longest wait of a SYNC_FLUSH put for its flush, then FLUSH_DISK_TIMEOUT."""
 
     # --- durability -----------------------------------------------------------------------------
-    flush_disk_type: Annotated[
-        FlushDiskType,
-        Option(
-            _G.DURABILITY,
-            "SYNC_FLUSH acknowledges after fdatasync; ASYNC_FLUSH when the message is in the page "
-            "cache. SYNC_FLUSH where a power loss may lose nothing; costs one sync per group.",
-        ),
-    ] = FlushDiskType.ASYNC_FLUSH
-    flush_interval_commit_log: Annotated[
-        int,
-        Option(_G.DURABILITY, "Period of the asynchronous CommitLog flush.", "ms", 1),
-    ] = 500
-    flush_commit_log_timed: Annotated[
-        bool,
-        Option(_G.DURABILITY, "True flushes by the clock only; false also when woken by a put."),
-    ] = True
-    flush_commit_log_least_pages: Annotated[
-        int,
-        Option(
-            _G.DURABILITY,
-            "Pages of 4 KiB that must be new for an asynchronous flush to happen.",
-            "pages",
-            0,
-        ),
-    ] = 4
-    flush_commit_log_thorough_interval: Annotated[
-        int,
-        Option(_G.DURABILITY, "After this time everything is flushed, however little.", "ms", 0),
-    ] = 10_000
-    flush_interval_consume_queue: Annotated[
-        int, Option(_G.DURABILITY, "Period of the ConsumeQueue flush.", "ms", 1)
-    ] = 1000
-    flush_consume_queue_least_pages: Annotated[
-        int,
-        Option(_G.DURABILITY, "Pages that must be new for a ConsumeQueue flush.", "pages", 0),
-    ] = 2
-    flush_consume_queue_thorough_interval: Annotated[
-        int,
-        Option(
-            _G.DURABILITY,
-            "After this time every queue is flushed and the checkpoint moves; less shortens the "
-            "restart after a crash.",
-            "ms",
-            0,
-        ),
-    ] = 60_000
+    flush_disk_type: FlushDiskType = FlushDiskType.ASYNC_FLUSH
+    """SYNC_FLUSH acknowledges after fdatasync; ASYNC_FLUSH when the message is in the page cache.
+    SYNC_FLUSH where a power loss may lose nothing; costs one sync per group."""
+    flush_interval_commit_log: Annotated[int, Option("ms", 1)] = 500
+    """Period of the asynchronous CommitLog flush."""
+    flush_commit_log_timed: bool = True
+    """True flushes by the clock only; false also when woken by a put."""
+    flush_commit_log_least_pages: Annotated[int, Option("pages", 0)] = 4
+    """Pages of 4 KiB that must be new for an asynchronous flush to happen."""
+    flush_commit_log_thorough_interval: Annotated[int, Option("ms", 0)] = 10_000
+    """After this time everything is flushed, however little."""
+    flush_interval_consume_queue: Annotated[int, Option("ms", 1)] = 1000
+    """Period of the ConsumeQueue flush."""
+    flush_consume_queue_least_pages: Annotated[int, Option("pages", 0)] = 2
+    """Pages that must be new for a ConsumeQueue flush."""
+    flush_consume_queue_thorough_interval: Annotated[int, Option("ms", 0)] = 60_000
+    """After this time every queue is flushed and the checkpoint moves; less shortens the restart
+    after a crash."""
 
     # --- performance ----------------------------------------------------------------------------
-    warm_mapped_file_enable: Annotated[
-        bool,
-        Option(
-            _G.PERFORMANCE,
-            "Touch every page of a new CommitLog file before it is used: even latency for one "
-            "more write of the file.",
-        ),
-    ] = False
-    flush_least_pages_when_warm_mapped_file: Annotated[
-        int, Option(_G.PERFORMANCE, "Pages between two flushes while warming.", "pages", 1)
-    ] = 4096
+    warm_mapped_file_enable: bool = False
+    """Touch every page of a new CommitLog file before it is used: even latency for one more write
+    of the file."""
+    flush_least_pages_when_warm_mapped_file: Annotated[int, Option("pages", 1)] = 4096
+    """Pages between two flushes while warming."""
 
     # --- reading --------------------------------------------------------------------------------
-    max_transfer_bytes_on_message_in_memory: Annotated[
-        int, Option(_G.READING, "Most bytes one get returns of recent messages.", "bytes", 1)
-    ] = 262_144
-    max_transfer_count_on_message_in_memory: Annotated[
-        int, Option(_G.READING, "Most recent messages one get returns.", "count", 1)
-    ] = 32
-    max_transfer_bytes_on_message_in_disk: Annotated[
-        int, Option(_G.READING, "Most bytes one get returns of older messages.", "bytes", 1)
-    ] = 65_536
-    max_transfer_count_on_message_in_disk: Annotated[
-        int, Option(_G.READING, "Most older messages one get returns.", "count", 1)
-    ] = 8
-    access_message_in_memory_max_ratio: Annotated[
-        int,
-        Option(
-            _G.READING,
-            "Share of the machine's memory that counts as recent, back from the log's end.",
-            "%",
-            0,
-            100,
-        ),
-    ] = 40
+    max_transfer_bytes_on_message_in_memory: Annotated[int, Option("bytes", 1)] = 262_144
+    """Most bytes one get returns of recent messages."""
+    max_transfer_count_on_message_in_memory: Annotated[int, Option("count", 1)] = 32
+    """Most recent messages one get returns."""
+    max_transfer_bytes_on_message_in_disk: Annotated[int, Option("bytes", 1)] = 65_536
+    """Most bytes one get returns of older messages."""
+    max_transfer_count_on_message_in_disk: Annotated[int, Option("count", 1)] = 8
+    """Most older messages one get returns."""
+    access_message_in_memory_max_ratio: Annotated[int, Option("%", 0, 100)] = 40
+    """Share of the machine's memory that counts as recent, back from the log's end."""
 
     # --- index ----------------------------------------------------------------------------------
-    message_index_enable: Annotated[
-        bool,
-        Option(_G.INDEX, "Index messages by key; false saves disk: new messages are not found."),
-    ] = True
-    max_msgs_num_batch: Annotated[
-        int, Option(_G.INDEX, "Messages that one find returns by default.", "count", 1)
-    ] = 64
-    message_index_safe: Annotated[
-        bool,
-        Option(
-            _G.INDEX,
-            "Let recovery start where the index is complete. This store always does, so it has "
-            "no effect.",
-        ),
-    ] = False
+    message_index_enable: bool = True
+    """Index messages by key; false saves disk: new messages are not found."""
+    max_msgs_num_batch: Annotated[int, Option("count", 1)] = 64
+    """Messages that one find returns by default."""
+    message_index_safe: bool = False
+    """Let recovery start where the index is complete. This store always does, so it has no
+    effect."""
 
     # --- recovery -------------------------------------------------------------------------------
-    recovery_policy: Annotated[
-        RecoveryPolicy,
-        Option(
-            _G.RECOVERY,
-            "salvage keeps every intact message; compatible ends where 4.9.3 ends.",
-            ours=True,
-        ),
-    ] = RecoveryPolicy.SALVAGE
-    check_crc_on_recover: Annotated[
-        bool,
-        Option(_G.RECOVERY, "Compare each body with its CRC while recovering."),
-    ] = True
-
-    scrub_bytes_per_second: Annotated[
-        int,
-        Option(
-            _G.RECOVERY,
-            "How much of the CommitLog files that are no longer written an open store checks in "
-            "the background, over and over; damage is logged and counted. 0 checks nothing.",
-            "bytes/s",
-            0,
-            ours=True,
-        ),
-    ] = 0
+    recovery_policy: Annotated[RecoveryPolicy, Option(ours=True)] = RecoveryPolicy.SALVAGE
+    """salvage keeps every intact message; compatible ends where 4.9.3 ends."""
+    check_crc_on_recover: bool = True
+    """Compare each body with its CRC while recovering."""
+    scrub_bytes_per_second: Annotated[int, Option("bytes/s", 0, ours=True)] = 0
+    """How much of the CommitLog files that are no longer written an open store checks in the
+    background, over and over; damage is logged and counted. 0 checks nothing."""
 
     # --- retention ------------------------------------------------------------------------------
-    retention: Annotated[
-        bool,
-        Option(
-            _G.RETENTION,
-            "True deletes old files by the rules below, false none, whatever its age and however "
-            "full the disk. Off unless set; a broker.conf that is given sets it.",
-            ours=True,
-        ),
-    ] = False
-    delete_when: Annotated[
-        str,
-        Option(_G.RETENTION, "Hours of the day in which old files go, separated by `;`.", "hours"),
-    ] = "04"
-    file_reserved_time: Annotated[
-        int, Option(_G.RETENTION, "Age at which a CommitLog file may be deleted.", "hours", 0)
-    ] = 72
-    clean_file_forcibly_enable: Annotated[
-        bool,
-        Option(_G.RETENTION, "On a nearly full disk delete files before their time."),
-    ] = True
-    disk_max_used_space_ratio: Annotated[
-        int,
-        Option(
-            _G.RETENTION,
-            "Fuller than this, old files go at any hour; values are taken as 10 to 95.",
-            "%",
-            None,
-        ),
-    ] = 75
-    disk_space_clean_forcibly_ratio: Annotated[
-        float,
-        Option(
-            _G.RETENTION,
-            "Fuller than this, files go before their time (JVM property "
-            "rocketmq.broker.diskSpaceCleanForciblyRatio).",
-            "ratio",
-            0,
-            1,
-            ours=True,
-        ),
-    ] = 0.85
-    disk_space_warning_level_ratio: Annotated[
-        float,
-        Option(
-            _G.RETENTION,
-            "Fuller than this, puts are refused (JVM property "
-            "rocketmq.broker.diskSpaceWarningLevelRatio).",
-            "ratio",
-            0,
-            1,
-            ours=True,
-        ),
-    ] = 0.90
-    clean_resource_interval: Annotated[
-        int, Option(_G.RETENTION, "Period of the clean-up.", "ms", 1)
-    ] = 10_000
-    delete_commit_log_files_interval: Annotated[
-        int, Option(_G.RETENTION, "Pause between two deletions of CommitLog files.", "ms", 0)
-    ] = 100
-    delete_consume_queue_files_interval: Annotated[
-        int, Option(_G.RETENTION, "Pause between two deletions of queue files.", "ms", 0)
-    ] = 100
-    delete_file_batch_max: Annotated[
-        int,
-        Option(
-            _G.RETENTION,
-            "Most CommitLog files deleted in one clean-up (a constant in 4.9, an option in 5.x).",
-            "count",
-            1,
-            ours=True,
-        ),
-    ] = 10
-    destroy_mapped_file_interval_forcibly: Annotated[
-        int,
-        Option(_G.RETENTION, "How long a deleted file waits for its readers.", "ms", 0),
-    ] = 120_000
-    redelete_hanged_file_interval: Annotated[
-        int, Option(_G.RETENTION, "Pause before a hung deletion is tried again.", "ms", 0)
-    ] = 120_000
+    retention: Annotated[bool, Option(ours=True)] = False
+    """True deletes old files by the rules below, false none, whatever its age and however full the
+    disk. Off unless set; a broker.conf that is given sets it."""
+    delete_when: Annotated[str, Option("hours")] = "04"
+    """Hours of the day in which old files go, separated by `;`."""
+    file_reserved_time: Annotated[int, Option("hours", 0)] = 72
+    """Age at which a CommitLog file may be deleted."""
+    clean_file_forcibly_enable: bool = True
+    """On a nearly full disk delete files before their time."""
+    disk_max_used_space_ratio: Annotated[int, Option("%")] = 75
+    """Fuller than this, old files go at any hour; values are taken as 10 to 95."""
+    disk_space_clean_forcibly_ratio: Annotated[float, Option("ratio", 0, 1, ours=True)] = 0.85
+    """Fuller than this, files go before their time (JVM property
+    rocketmq.broker.diskSpaceCleanForciblyRatio)."""
+    disk_space_warning_level_ratio: Annotated[float, Option("ratio", 0, 1, ours=True)] = 0.90
+    """Fuller than this, puts are refused (JVM property
+    rocketmq.broker.diskSpaceWarningLevelRatio)."""
+    clean_resource_interval: Annotated[int, Option("ms", 1)] = 10_000
+    """Period of the clean-up."""
+    delete_commit_log_files_interval: Annotated[int, Option("ms", 0)] = 100
+    """Pause between two deletions of CommitLog files."""
+    delete_consume_queue_files_interval: Annotated[int, Option("ms", 0)] = 100
+    """Pause between two deletions of queue files."""
+    delete_file_batch_max: Annotated[int, Option("count", 1, ours=True)] = 10
+    """Most CommitLog files deleted in one clean-up (a constant in 4.9, an option in 5.x)."""
+    destroy_mapped_file_interval_forcibly: Annotated[int, Option("ms", 0)] = 120_000
+    """How long a deleted file waits for its readers."""
+    redelete_hanged_file_interval: Annotated[int, Option("ms", 0)] = 120_000
+    """Pause before a hung deletion is tried again."""
 
     # --- delays, further queues and roles -------------------------------------------------------
-    message_delay_level: Annotated[
-        str,
-        Option(
-            _G.QUEUES,
-            "Delays of the levels 1, 2, …: numbers with s, m, h or d. They give the tags code of "
-            "delayed messages in queue entries.",
-        ),
-    ] = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
-    enable_multi_dispatch: Annotated[
-        bool, Option(_G.QUEUES, "Dispatch a message to the further queues that it names.")
-    ] = False
-    enable_lmq: Annotated[
-        bool, Option(_G.QUEUES, "Let such further queues be light ones, which have one queue each.")
-    ] = False
-    broker_role: Annotated[
-        BrokerRole,
-        Option(
-            _G.QUEUES,
-            "Part in replication; a SLAVE refuses puts of its own, a SYNC_MASTER says of each put "
-            "that no replica has it.",
-        ),
-    ] = BrokerRole.ASYNC_MASTER
-    enable_d_ledger_commit_log: Annotated[
-        bool, Option(_G.QUEUES, "Raft log; true is refused, because its files are others.")
-    ] = False
+    message_delay_level: str = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
+    """Delays of the levels 1, 2, …: numbers with s, m, h or d. They give the tags code of delayed
+    messages in queue entries."""
+    enable_multi_dispatch: bool = False
+    """Dispatch a message to the further queues that it names."""
+    enable_lmq: bool = False
+    """Let such further queues be light ones, which have one queue each."""
+    broker_role: BrokerRole = BrokerRole.ASYNC_MASTER
+    """Part in replication; a SLAVE refuses puts of its own, a SYNC_MASTER says of each put that no
+    replica has it."""
+    enable_d_ledger_commit_log: bool = False
+    """Raft log; true is refused, because its files are others."""
 
     @classmethod
     def small(cls, **settings: Any) -> StoreConfig:
@@ -463,36 +302,104 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True, rename=broker_conf_
         return self.flush_disk_type is FlushDiskType.SYNC_FLUSH
 
 
+class FieldSpec(NamedTuple):
+    """What the parser, the checks and the documentation need to know about a field."""
+
+    key: str
+    kind: type
+    nullable: bool
+    option: Option
+    default: Any
+    doc: str
+
+
+def check_value(field: str, value: object, spec: FieldSpec) -> None:
+    """Check one value of `StoreConfig`.
+
+    Raises
+    ------
+    ConfigError
+        Its type or range is wrong; says key, value and limit.
+    """
+    if value is None and spec.nullable:
+        return
+    # bool is an int for Python, and 1 is a fine float, but True is no size.
+    right = type(value) is spec.kind or (spec.kind is float and type(value) is int)
+    if not right:
+        raise ConfigError(
+            f"{spec.key} ({field}) must be {kind_name(spec.kind)}, not {value!r}",
+            key=spec.key,
+            value=value,
+            hint=f"give a {spec.kind.__name__}" if issubclass(spec.kind, enum.Enum) else None,
+        )
+    low, high = spec.option.low, spec.option.high
+    if spec.kind in (int, float) and isinstance(value, int | float):
+        # "not >=" also catches NaN.
+        too_low = low is not None and not value >= low
+        too_high = high is not None and not value <= high
+        if too_low or too_high:
+            limits = f"{'' if low is None else low} to {high}"
+            raise ConfigError(
+                f"{spec.key}={value} is out of range: {limits} {spec.option.unit}".rstrip(" -"),
+                key=spec.key,
+                value=value,
+            )
+
+
+def kind_name(kind: type) -> str:
+    """Return how messages call the type of an option."""
+    if issubclass(kind, enum.Enum):
+        return "one of " + ", ".join(member.value for member in kind)
+    return {int: "a whole number", float: "a number", bool: "true or false", str: "text"}[kind]
+
+
+def _texts() -> dict[str, str]:
+    """Return the text below each field: Python drops it, so it is read from this source."""
+    module = ast.parse("".join(linecache.getlines(__file__, globals())))
+    return {
+        field.target.id: " ".join(str(text.value.value).split())
+        for declaration in module.body
+        if isinstance(declaration, ast.ClassDef)
+        for field, text in pairwise(declaration.body)
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
+        if isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant)
+    }
+
+
 def _field_specs() -> dict[str, FieldSpec]:
-    hints = typing.get_type_hints(StoreConfig, include_extras=True)
+    texts = _texts()
+    annotated = typing.get_type_hints(StoreConfig, include_extras=True)
     specs = {}
     for info in msgspec.structs.fields(StoreConfig):
-        kind, option = typing.get_args(hints[info.name])
+        kind, option = annotated[info.name], Option()
+        if typing.get_origin(kind) is Annotated:
+            kind, option = typing.get_args(kind)
         nullable = isinstance(kind, types.UnionType)
         if nullable:
-            (kind,) = (member for member in typing.get_args(kind) if member is not types.NoneType)
-        specs[info.name] = FieldSpec(info.encode_name, kind, nullable, option, info.default)
-    order = list(Group)
-    return dict(sorted(specs.items(), key=lambda item: order.index(item[1].option.group)))
+            kind = typing.get_args(kind)[0]
+        specs[info.name] = FieldSpec(
+            info.encode_name, kind, nullable, option, info.default, texts.get(info.name, "")
+        )
+    return specs
 
 
 FIELDS: Final[dict[str, FieldSpec]] = _field_specs()
-"""Every field of `StoreConfig`, by group."""
+"""Every field of `StoreConfig`."""
+
+FIELD_OF_KEY: Final = {spec.key: field for field, spec in FIELDS.items()}
 
 
 def _make_help_readable() -> None:
     """Let ``help(StoreConfig)`` show plain types, and what each field is; facts are in `FIELDS`."""
     StoreConfig.__annotations__ = typing.get_type_hints(StoreConfig)
+    lines = [f"{StoreConfig.__doc__}", "    Parameters", "    ----------"]
+    for field, spec in FIELDS.items():
+        default = spec.default.name if isinstance(spec.default, enum.Enum) else spec.default
+        kind = spec.kind.__name__ + (" | None" if spec.nullable else "")
+        lines.append(f"    {field}: {kind} = {default}")
+        lines += textwrap.wrap(spec.doc, 90, initial_indent=" " * 8, subsequent_indent=" " * 8)
     if StoreConfig.__doc__ is not None:  # as with python -OO
-        StoreConfig.__doc__ = f"{StoreConfig.__doc__.rstrip()}\n\n{parameters_help(FIELDS)}\n    "
+        StoreConfig.__doc__ = "\n".join(lines)
 
 
 _make_help_readable()
-
-FIELD_OF_KEY: Final = {spec.key: field for field, spec in FIELDS.items()}
-
-
-@functools.cache
-def option_of(field: str) -> Option:
-    """Return the facts about a field of `StoreConfig`."""
-    return FIELDS[field].option
