@@ -38,7 +38,10 @@ from rocketstore.format.markers import (
     LOCK_FILE_NAME,
 )
 from rocketstore.format.metadata_json import BACKUP_SUFFIX, decode_table
+from rocketstore.message import BORN_HOST_V6_FLAG
 from rocketstore.pipeline.files import files_at, is_remote, joined, last_name, local_path, read_part
+from rocketstore.pipeline.options import parse_options
+from rocketstore.verification.leftovers import RECORD_MAGICS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -57,8 +60,6 @@ REBUILD_DIRECTORY: Final = "rebuild"
 
 _PATTERN: Final = re.compile(r"[*?\[]")
 _HEAD_BYTES: Final = 128
-_MAGICS: Final = (b"\xda\xa3\x20\xa7", b"\xda\xa3\x20\xab")
-_BORN_HOST_V6: Final = 0x10
 
 
 class SegmentState(Enum):
@@ -236,9 +237,12 @@ def configured_log(location: str, config: StoreConfig | None) -> tuple[str, ...]
     return () if found == (own,) and (remote or not Path(own).is_dir()) else found
 
 
-def log_option(directories: tuple[str, ...]) -> dict[str, str]:
-    """Return the option of a read that names the directories of a log, if there are any."""
-    return {"storePathCommitLog": json.dumps(directories)} if directories else {}
+def job_options(location: str, config: StoreConfig | None, max_split_bytes: int) -> ReadOptions:
+    """Return the options of a job that reads the log at a location, whatever stands in its name."""
+    given = {"paths": json.dumps([location]), "maxSplitBytes": str(max_split_bytes)}
+    if logs := configured_log(location, config):
+        given["storePathCommitLog"] = json.dumps(logs)
+    return parse_options(given | {"failOnDataLoss": "false"})
 
 
 def _store_of(files: Files, entries: list[FileEntry], location: str) -> list[StorePlace]:
@@ -327,11 +331,11 @@ def store_timestamp_ms(
         return None
     physical_offset = file.base if physical_offset is None else physical_offset
     head = read_part(location, file.path, physical_offset - file.base, _HEAD_BYTES)
-    if len(head) < _HEAD_BYTES or head[4:8] not in _MAGICS:
+    if len(head) < _HEAD_BYTES or head[4:8] not in RECORD_MAGICS:
         return None
     if int.from_bytes(head[28:36], "big") != physical_offset:
         return None
-    at = 68 if int.from_bytes(head[36:40], "big") & _BORN_HOST_V6 else 56
+    at = 68 if int.from_bytes(head[36:40], "big") & BORN_HOST_V6_FLAG else 56
     return int.from_bytes(head[at : at + 8], "big", signed=True)
 
 

@@ -80,6 +80,19 @@ def test_a_path_is_taken_as_it_is(tmp_path):
         assert broker == name
 
 
+def test_a_job_reads_a_store_whose_path_has_commas(tmp_path):
+    root = tmp_path / "a,b , c"
+    build_store(root, 3, Clock())
+    made = archived(root, tmp_path / "archive")
+    assert (made.records, made.run) == (3, 1)
+    restored(tmp_path / "archive", tmp_path / "back,too")
+    assert log_bytes(tmp_path / "back,too") == log_bytes(root)
+    assert [store.location for store, _ in plan_report(root, tmp_path / "report").stores] == [
+        str(root)
+    ]
+    assert audited(root).counts.message_count == 3
+
+
 @pytest.mark.parametrize("location", ["file:store", "file://data/store", "file:", "file://"])
 def test_a_uri_that_names_no_directory_of_this_machine_is_refused(location):
     for use in (

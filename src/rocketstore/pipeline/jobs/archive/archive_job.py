@@ -41,13 +41,11 @@ from rocketstore.pipeline.jobs.archive.archive_task import (
 from rocketstore.pipeline.jobs.execution import map_tasks, plain_failure
 from rocketstore.pipeline.jobs.publishing import plain_write_errors
 from rocketstore.pipeline.log_read import scanned
-from rocketstore.pipeline.options import parse_options
 from rocketstore.pipeline.planning import SplitTask, tasks_of
 from rocketstore.pipeline.stores import (
-    configured_log,
     find_stores,
+    job_options,
     list_segments,
-    log_option,
     segment_at,
 )
 from rocketstore.scan.scanner import LOOKBACK_BYTES
@@ -179,9 +177,7 @@ def archive(
 def _one_store(
     location: str | Path, config: StoreConfig | None, max_split_bytes: int
 ) -> StorePlace:
-    given = {"path": str(location), "maxSplitBytes": str(max_split_bytes)}
-    given |= log_option(configured_log(str(location), config))
-    places = find_stores(parse_options(given))
+    places = find_stores(job_options(str(location), config, max_split_bytes))
     if len(places) != 1:
         raise ConfigError(
             f"{location} holds {len(places)} stores, and a run is of one",

@@ -34,13 +34,12 @@ from rocketstore.pipeline.jobs.report.partial_groups import (
 )
 from rocketstore.pipeline.jobs.report.report_page import findings_of, report_page
 from rocketstore.pipeline.jobs.report.report_tables import TABLES, VIEWS
-from rocketstore.pipeline.options import DEFAULT_SPLIT_BYTES, parse_options
+from rocketstore.pipeline.options import DEFAULT_SPLIT_BYTES
 from rocketstore.pipeline.planning import plan_log
 from rocketstore.pipeline.stores import (
-    configured_log,
     find_stores,
+    job_options,
     list_segments,
-    log_option,
     read_metadata,
     store_timestamp_ms,
 )
@@ -148,14 +147,7 @@ def plan_report(
     now_ms: int | None = None,
 ) -> ReportPlan:
     """Return what a report has to read, having checked where it goes; see `report`."""
-    options = parse_options(
-        {
-            "paths": json.dumps([str(store)]),
-            "failOnDataLoss": "false",
-            "maxSplitBytes": str(max_split_bytes),
-        }
-        | log_option(configured_log(str(store), config))
-    )
+    options = job_options(str(store), config, max_split_bytes)
     places = find_stores(options)
     out = _checked_place(str(out), places)
     stores = [(place, list_segments(place)) for place in places]
