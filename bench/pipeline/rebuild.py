@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
     from rocketstore.pipeline.jobs.rebuild.rebuild_job import RebuildReport
 
-NOW_MS = 1_700_000_000_000
-
 
 def prepare(spark: Any, store: Path, scratch: Path) -> Callable[[], object]:
     del scratch

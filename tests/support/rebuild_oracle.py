@@ -38,7 +38,7 @@ def dispatched(store, target, *, config=None, stop=None, skipped=()):
         log_min_offset=lambda: log.min_offset,
     )
     index = IndexService(
-        target / "index", places.index_layout, disk=disk, clock=lambda: 1_700_000_000_000,
+        target / "index", places.sizes.index_layout, disk=disk, clock=lambda: 1_700_000_000_000,
         enabled=config.message_index_enable,
     )  # fmt: skip
     dispatcher = Dispatcher(

@@ -95,7 +95,7 @@ def test_sizes_without_files_are_java_s():
     assert resolve_sizes(StoreConfig()) == StoreSizes(
         1_073_741_824, 6_000_000, 5_000_000, 20_000_000
     )
-    assert resolve_sizes(StoreConfig()).index_file_bytes == 420_000_040
+    assert resolve_sizes(StoreConfig()).index_layout.size_bytes == 420_000_040
 
 
 def test_page_has_the_options_of_the_module():

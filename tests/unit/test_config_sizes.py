@@ -29,7 +29,7 @@ def test_sizes_are_learnt_from_files():
     )
     learnt = resolve_sizes(StoreConfig(), seen)
     assert learnt == StoreSizes(65_536, 2000, 500, 2000)
-    assert (learnt.index_file_bytes, learnt.entries_per_file) == (42_040, 100)
+    assert (learnt.index_layout.size_bytes, learnt.entries_per_file) == (42_040, 100)
 
 
 @pytest.mark.parametrize(

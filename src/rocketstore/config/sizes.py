@@ -19,6 +19,7 @@ from rocketstore.format.index_file import (
     INDEX_HEADER_SIZE,
     ITEM_SIZE_BYTES,
     SLOT_SIZE_BYTES,
+    IndexLayout,
     file_size,
     layout_of,
 )
@@ -91,9 +92,9 @@ class StoreSizes(NamedTuple):
     index_item_count: int = DEFAULT_ITEM_COUNT
 
     @property
-    def index_file_bytes(self) -> int:
-        """Length of an index file."""
-        return file_size(self.hash_slot_count, self.index_item_count)
+    def index_layout(self) -> IndexLayout:
+        """Slots and items of each index file."""
+        return IndexLayout(self.hash_slot_count, self.index_item_count)
 
     @property
     def entries_per_file(self) -> int:

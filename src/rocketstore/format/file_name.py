@@ -18,6 +18,8 @@ MAX_NAME_BYTES: Final = 255
 MAX_OFFSET: Final = 2**63 - 1
 """Offsets are signed 64-bit numbers on disk, so 19 digits suffice; the 20th is always 0."""
 
+MAX_QUEUE_ID: Final = 2**31 - 1
+
 
 def file_name(offset: int) -> str:
     """Return the name of the file that starts at `offset`.
@@ -53,6 +55,22 @@ def parse_file_name(name: str) -> int | None:
         return None
     offset = int(name)
     return offset if offset <= MAX_OFFSET else None
+
+
+def parse_queue_id(name: str) -> int | None:
+    """Return the queue id that a directory's name stands for, or None: it is then passed over.
+
+    Only a number's own spelling counts: ``007`` beside ``7`` would be a second queue 7.
+
+    Examples
+    --------
+    >>> parse_queue_id("7"), parse_queue_id("007"), parse_queue_id("x")
+    (7, None, None)
+    """
+    if not (name.isascii() and name.isdigit() and len(name) <= len(str(MAX_QUEUE_ID))):
+        return None
+    number = int(name)
+    return number if str(number) == name and number <= MAX_QUEUE_ID else None
 
 
 def is_directory_name(topic: str) -> bool:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 
 from rocketstore.errors import ConfigError, StoreError
+from rocketstore.format.file_name import parse_queue_id
 from rocketstore.format.markers import CONSUME_QUEUE_DIRECTORY
 from rocketstore.format.queue_entry import (
     ENTRY_DTYPE,
@@ -176,13 +177,13 @@ def _written_count(file: OpenFile, count: int) -> int:
 def list_queues(location: str) -> list[QueueKey]:
     """Return the queues that have a directory, by topic and number."""
     files, root = files_at(location)
-    return [
-        QueueKey(topic.name, int(entry.name))
+    return sorted(
+        QueueKey(topic.name, queue_id)
         for topic in files.list(f"{root}/{CONSUME_QUEUE_DIRECTORY}")
         if topic.is_directory
-        for entry in sorted(files.list(topic.path), key=lambda one: one.name.zfill(20))
-        if entry.is_directory and entry.name.isascii() and entry.name.isdigit()
-    ]
+        for entry in files.list(topic.path)
+        if entry.is_directory and (queue_id := parse_queue_id(entry.name)) is not None
+    )
 
 
 def chosen_queues(store: StorePlace, options: ReadOptions) -> list[QueueKey]:

@@ -276,7 +276,7 @@ class _Opening:
     def _load_index(self) -> tuple[IndexService, list[IndexProblem]]:
         index = IndexService(
             self.layout.index,
-            IndexLayout(self.sizes.hash_slot_count, self.sizes.index_item_count),
+            self.sizes.index_layout,
             disk=self.disk,
             clock=self.clock,
             enabled=self.config.message_index_enable,

@@ -32,7 +32,6 @@ from rocketstore.config import (
 from rocketstore.errors import NotAStoreError, StoreClosedError, StoreReadOnlyError
 from rocketstore.format.blank import END_FILE_MIN_BLANK_SIZE, encode_blank
 from rocketstore.format.checkpoint import decode_checkpoint
-from rocketstore.format.index_file import IndexLayout
 from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES
 from rocketstore.native.decode import LogAtHand, is_intact_at, size_at
 from rocketstore.storage.files.pread_files import OpenFiles, PreadFiles
@@ -48,7 +47,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from rocketstore.format.checkpoint import Checkpoint
-    from rocketstore.format.index_file import IndexHeader
+    from rocketstore.format.index_file import IndexHeader, IndexLayout
     from rocketstore.format.queue_entry import QueueEntry
     from rocketstore.storage.files.pread_files import LogFile
     from rocketstore.units import ByteRange
@@ -385,7 +384,7 @@ class ReadOnlyStore(Reader):
         """Return the layout that is set; where one number is, the files gave the other."""
         if not (self.config.max_hash_slot_num or self.config.max_index_num):
             return None
-        return IndexLayout(self._sizes.hash_slot_count, self._sizes.index_item_count)
+        return self._sizes.index_layout
 
 
 class Gone:

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rocketstore.errors import FieldRangeError
-from rocketstore.format.file_name import MAX_OFFSET, file_name, parse_file_name
+from rocketstore.format.file_name import MAX_OFFSET, file_name, parse_file_name, parse_queue_id
 from support.golden_stores import STORES, golden_store
 
 
@@ -42,6 +42,12 @@ def test_impossible_offset_has_no_name(offset):
 )
 def test_other_names_are_extra_files(name):
     assert parse_file_name(name) is None
+
+
+def test_a_queue_s_directory_has_its_number_s_own_spelling():
+    assert [parse_queue_id(str(number)) for number in (0, 7, 2**31 - 1)] == [0, 7, 2**31 - 1]
+    for name in ("", "007", "+7", "-1", "x", "\u0667", "²", str(2**31), "9" * 5_000):
+        assert parse_queue_id(name) is None
 
 
 @pytest.mark.parametrize("name", STORES)

@@ -12,6 +12,7 @@ from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES
 from rocketstore.pipeline import files
 from rocketstore.pipeline.log_read import intact_records
 from rocketstore.pipeline.options import parse_options
+from rocketstore.pipeline.queues import list_queues
 from rocketstore.units import QueueKey
 from support.golden_stores import STORES, golden_store
 from support.pipeline_tables import plan_table, read_table
@@ -290,3 +291,13 @@ def test_of_random_stores_each_choice_has_the_rows_of_an_unpruned_read(tmp_path,
         for size in ("1g", "1000"):
             found = read_table(store.root, subscribe=topic, maxSplitBytes=size, **options)
             assert offsets(found) == offsets(rows_of(store.root, {topic}, **options)), topic
+
+
+def test_a_directory_that_is_no_number_s_own_spelling_is_no_queue(tmp_path):
+    store = StoreFiles(tmp_path / "store")
+    for queue_id in (0, 7, 11):
+        store.put("Topic", b"", queue_id=queue_id)
+    for name in ("00", "007", "x"):
+        (store.root / CONSUME_QUEUE_DIRECTORY / "Topic" / name).mkdir()
+    expected = [QueueKey("Topic", number) for number in (0, 7, 11)]
+    assert list_queues(str(store.root)) == expected

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
-from rocketstore.format.file_name import is_directory_name
+from rocketstore.format.file_name import is_directory_name, parse_queue_id
 from rocketstore.format.markers import CONSUME_QUEUE_EXT_DIRECTORY
 from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES, entry_array
 from rocketstore.storage.files.pread_files import OpenFiles, PreadFiles
@@ -126,10 +126,10 @@ class QueueAudit:
 def listed_queues(directory: Path) -> list[QueueKey]:
     """Return the queues that have a directory; as in 4.9, a name must be a number to count."""
     return [
-        QueueKey(topic, int(name))
+        QueueKey(topic, queue_id)
         for topic in _subdirectories(directory)
         for name in _subdirectories(directory / topic)
-        if name.isascii() and name.isdigit() and str(int(name)) == name
+        if (queue_id := parse_queue_id(name)) is not None
     ]
 
 

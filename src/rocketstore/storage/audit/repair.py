@@ -393,7 +393,7 @@ class _Repair:
         queues.load(after_crash=True)
         index = IndexService(
             self.layout.index,
-            self.places.index_layout,
+            self.places.sizes.index_layout,
             disk=disk,
             clock=lambda: self.now_ms,
             enabled=config.message_index_enable,

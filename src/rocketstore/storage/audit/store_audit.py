@@ -27,7 +27,7 @@ from rocketstore.config import (
 )
 from rocketstore.errors import NotAStoreError
 from rocketstore.format.file_name import parse_file_name
-from rocketstore.format.index_file import IndexLayout, is_index_file_name
+from rocketstore.format.index_file import is_index_file_name
 from rocketstore.storage.audit.index_audit import IndexAudit
 from rocketstore.storage.audit.queue_audit import QueueAudit
 from rocketstore.storage.files.pread_files import PreadFiles
@@ -135,11 +135,6 @@ class StorePlaces:
     def log_directories(self) -> tuple[Path, ...]:
         """Every directory with CommitLog files."""
         return self.layout.commit_log_directories + self.layout.read_only_directories
-
-    @property
-    def index_layout(self) -> IndexLayout:
-        """Slots and items of each index file."""
-        return IndexLayout(self.sizes.hash_slot_count, self.sizes.index_item_count)
 
 
 @dataclass(slots=True)
@@ -265,7 +260,7 @@ def audit_store(
     size = places.sizes.commit_log_file_bytes
     files = [ReadLogFile(file, size) for file in log.files]
     queues = QueueAudit(places.layout.consume_queue, places.sizes.consume_queue_file_bytes)
-    index = IndexAudit(places.layout.index, places.index_layout, is_live=is_live)
+    index = IndexAudit(places.layout.index, places.sizes.index_layout, is_live=is_live)
     # Kernels and reads let other threads run meanwhile.
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         survey = survey_log(

@@ -18,6 +18,7 @@ import os
 import threading
 from typing import TYPE_CHECKING, NamedTuple
 
+from rocketstore.format.file_name import parse_queue_id
 from rocketstore.format.queue_entry import (
     ENTRY_SIZE_BYTES,
     ENTRY_STRUCT,
@@ -298,10 +299,10 @@ class PreadQueues:
     def keys(self) -> list[QueueKey]:
         """Return every queue that has a directory, in order."""
         return sorted(
-            QueueKey(topic.name, int(queue.name))
+            QueueKey(topic.name, queue_id)
             for topic in _directories(self._root)
             for queue in _directories(topic.path)
-            if queue.name.isascii() and queue.name.isdigit() and str(int(queue.name)) == queue.name
+            if (queue_id := parse_queue_id(queue.name)) is not None
         )
 
     def topics(self) -> list[str]:

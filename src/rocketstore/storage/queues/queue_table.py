@@ -15,7 +15,7 @@ import threading
 from typing import TYPE_CHECKING, Final
 
 from rocketstore.errors import FlushFailedError
-from rocketstore.format.file_name import is_directory_name
+from rocketstore.format.file_name import is_directory_name, parse_queue_id
 from rocketstore.format.topic_name import DELAY_TOPIC
 from rocketstore.storage.files.mapped_file_queue import FileProblemReason, MappedFileQueue
 from rocketstore.storage.queues.consume_queue import ConsumeQueue
@@ -186,8 +186,8 @@ class ConsumeQueueTable:
         for topic in _subdirectories(self.directory):
             for name in _subdirectories(self.directory / topic):
                 # Compatible: a directory whose name is not a number is passed over.
-                if name.isascii() and name.isdigit() and str(int(name)) == name:
-                    yield QueueKey(topic, int(name))
+                if (queue_id := parse_queue_id(name)) is not None:
+                    yield QueueKey(topic, queue_id)
 
     def drop(self) -> None:
         """Let go of all files."""

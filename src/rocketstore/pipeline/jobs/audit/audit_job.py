@@ -301,7 +301,7 @@ class _Audit(NamedTuple):
         lacking = [Lacking(row.a, row.b) for row in judged if row.kind == "lacking"]
         return self.index_files + index_findings(
             sorted(index, key=lambda one: one.file),
-            self.places.index_layout,
+            self.places.sizes.index_layout,
             lacking[0] if lacking else Lacking(),
             stray,
             lambda offset: _store_time(self.places, view, offset),

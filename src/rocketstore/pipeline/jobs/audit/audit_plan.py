@@ -22,6 +22,7 @@ from rocketstore.config import (
     resolve_sizes,
 )
 from rocketstore.errors import FormatError, NotAStoreError
+from rocketstore.format.file_name import parse_queue_id
 from rocketstore.format.index_file import (
     FIRST_ITEM,
     INDEX_HEADER_SIZE,
@@ -92,11 +93,6 @@ class StorePlaces:
     is_live: bool
     was_closed: bool
 
-    @property
-    def index_layout(self) -> IndexLayout:
-        """Slots and items of each index file."""
-        return IndexLayout(self.sizes.hash_slot_count, self.sizes.index_item_count)
-
     def log_now(self) -> FileRow:
         """Return the log's files as they are by now."""
         listed = [self.files.list(directory) for directory in self.log_directories]
@@ -144,10 +140,9 @@ def find_places(location: str, config: StoreConfig) -> StorePlaces:
     queue_directory = f"{root}/{CONSUME_QUEUE_DIRECTORY}"
     listed = _listed(files, queue_directory)
     keys = {
-        QueueKey(topic, int(name)): entries
+        QueueKey(topic, queue_id): entries
         for (topic, name), entries in listed.items()
-        # As in 4.9, a name must be a number to count.
-        if name.isascii() and name.isdigit() and str(int(name)) == name
+        if (queue_id := parse_queue_id(name)) is not None
     }
     log = [files.list(path) for path in logs]
     index = files.list(f"{root}/{INDEX_DIRECTORY}")
@@ -218,7 +213,7 @@ def plan_tasks(
         places.location,
         places.sizes.commit_log_file_bytes,
         size,
-        places.index_layout,
+        places.sizes.index_layout,
         config.message_index_enable,
         places.is_live,
         max((file.last for file in index), default=-1) if places.is_live else _LAST,
@@ -274,7 +269,7 @@ def _index_files(places: StorePlaces) -> tuple[list[Finding], list[IndexFile]]:
     """Return what is wrong with index files as they are listed, and the others."""
     wrong: list[Finding] = []
     found: list[IndexFile] = []
-    layout = places.index_layout
+    layout = places.sizes.index_layout
     expected = layout.size_bytes
     for entry in places.index_entries:
         name = places.below_root(entry.path)

@@ -25,7 +25,7 @@ import numpy as np
 
 from rocketstore.errors import FieldRangeError, StoreError
 from rocketstore.format.file_name import file_name
-from rocketstore.format.index_file import IndexLayout, next_index_file_name
+from rocketstore.format.index_file import next_index_file_name
 from rocketstore.format.markers import CONSUME_QUEUE_DIRECTORY, INDEX_DIRECTORY
 from rocketstore.format.queue_entry import (
     ENTRY_DTYPE,
@@ -142,7 +142,7 @@ class FileWriting(NamedTuple):
         self, attempt: str, number: int, blocks: Iterator[Block]
     ) -> tuple[int, int, int, int]:
         """Write an index file, which the driver names; return items, 0, 0, the first one's time."""
-        layout = IndexLayout(self.sizes.hash_slot_count, self.sizes.index_item_count)
+        layout = self.sizes.index_layout
         size, put = items_per_file(self.sizes), kernels.put_items
         count = first_ms = mapped = 0
         with whole_file(f"{attempt}/index", layout.size_bytes) as descriptor:
@@ -364,9 +364,10 @@ def take_over(directory: str, written: Sequence[Mapping[str, Any]], sizes: Store
     index = [row for row in written if row["target"].startswith(INDEX_TARGET)]
     index.sort(key=lambda row: int(row["target"][1:]))
     queues = [row for row in written if not row["target"].startswith(INDEX_TARGET)]
-    for rows, size in ((index, sizes.index_file_bytes), (queues, sizes.consume_queue_file_bytes)):
-        for row in rows:
-            _check(joined(directory, row["place"]), found[row["place"]], row["files"], size)
+    for row in index:
+        _check(directory, row, found[row["place"]], sizes.index_layout.size_bytes)
+    for row in queues:
+        _check(directory, row, found[row["place"]], sizes.consume_queue_file_bytes)
     moves = [
         (f"{row['place']}/index", f"{INDEX_DIRECTORY}/{name}")
         for row, name in zip(index, _index_names(row["first_ms"] for row in index), strict=True)
@@ -401,12 +402,13 @@ def _sizes(directory: str) -> dict[str, list[int]]:
     return found
 
 
-def _check(place: str, sizes: Sequence[int], count: int, expected: int) -> None:
+def _check(directory: str, row: Mapping[str, Any], sizes: Sequence[int], expected: int) -> None:
+    place, count = row["place"], row["files"]
     wrong = [size for size in sizes if size != expected]
     if wrong or len(sizes) != count:
         raise StoreError(
-            f"{place}: expected {count} files of {expected} bytes, found {len(sizes)} files, "
-            f"{len(wrong)} of another length {wrong[:1]}",
+            f"{joined(directory, place)}: expected {count} files of {expected} bytes, found "
+            f"{len(sizes)} files, {len(wrong)} of another length {wrong[:1]}",
             hint="a write was cut off, or another program writes there; nothing was replaced: run "
             "the rebuild again",
         )
