@@ -25,7 +25,7 @@ from rocketstore.message import (
     TRANSACTION_PREPARED,
     TRANSACTION_ROLLBACK,
 )
-from rocketstore.pipeline.columns import BODY, BROKER_NAME, PROPERTIES
+from rocketstore.pipeline.columns import BODY, BROKER_NAME, PROPERTIES, TABLES
 from rocketstore.pipeline.options import ANY_BROKER
 from rocketstore.scan import kernels
 from rocketstore.scan.arrow import text_slices
@@ -160,12 +160,11 @@ def batch_of(
 
 
 def rows_batch(
-    rows: Sequence[Mapping[str, Any]], schema: pyarrow.Schema, **constants: Any
+    table: str, rows: Sequence[Sequence[Any]], schema: pyarrow.Schema
 ) -> pyarrow.RecordBatch:
-    """Return a batch from rows, with values that all of them have; times are milliseconds."""
-    names = [name for name in schema.names if name not in constants]
-    values = {name: [row[name] for row in rows] for name in names}
-    return batch_of(values | constants, schema, len(rows))
+    """Return a batch of rows that have a table's columns in their order; times are milliseconds."""
+    values = {name: [row[at] for row in rows] for at, name in enumerate(TABLES[table])}
+    return batch_of(values, schema, len(rows))
 
 
 def _array(values: Any, kind: Any, count: int | None) -> Any:
