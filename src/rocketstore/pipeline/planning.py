@@ -14,24 +14,19 @@ import itertools
 from bisect import bisect_right
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, partial
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from rocketstore.errors import FormatError, StoreDamagedError
 from rocketstore.events import get_logger
 from rocketstore.format.queue_entry import KEPT_PLACE_BYTES
 from rocketstore.format.record import decode_record
+from rocketstore.pipeline import queues
 from rocketstore.pipeline.files import opened, read_part, stored_stop
-from rocketstore.pipeline.options import ANY_BROKER
-from rocketstore.pipeline.queues import (
-    ALL_OFFSETS,
-    Doubt,
-    QueueFiles,
-    chosen_stores,
-    is_chosen,
-    list_queues,
-    queue_ranges,
-)
+from rocketstore.pipeline.options import ANY_BROKER, ReadOptions
+from rocketstore.pipeline.queues import ALL_OFFSETS, Doubt, QueueFiles
 from rocketstore.pipeline.stores import (
+    Segment,
+    StorePlace,
     list_segments,
     segment_at,
     store_timestamp_ms,
@@ -42,18 +37,14 @@ from rocketstore.verification.runs import joined, pairs
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from rocketstore.pipeline.options import ReadOptions
-    from rocketstore.pipeline.stores import Segment, StorePlace
-
 _log = get_logger(__name__)
 
 CLOCK_MARGIN_MS: Final = 600_000
 """How far a broker's clock may have been set back inside a file: ten minutes."""
 
 MOST_TASKS: Final = 100_000
-"""Of one read. The heap that Spark gives its driver, 1 GB, does not hold a million of them: its
-scheduler dies of it without a word to the query, which waits for ever. A larger log has larger
-tasks."""
+"""Of one read; a larger log has larger tasks. Of a million, which its heap of 1 GB does not hold,
+Spark's scheduler dies without a word to the query, which waits for ever."""
 
 PIECES_OF_TASK: Final = 1024
 """That hold nothing: to open one costs about what 256 KiB of records do."""
@@ -76,9 +67,9 @@ Piece = TypeVar("Piece")
 class SplitTask(NamedTuple):
     """A byte range of one CommitLog file; `start` and `stop` are positions in it.
 
-    `queue_ranges` are of queues of which not all is wanted. After the position `data_stop` the file
-    holds zeros and nobody writes; None: to be looked up. `queues` have an entry of each wanted
-    record before the physical offset `dispatched`; none: not known.
+    `queue_ranges` are of queues of which not all is wanted. After `data_stop` the file holds zeros
+    and nobody writes (None: to be looked up). `queues`, if known, have an entry of each wanted
+    record before the physical offset `dispatched`.
     """
 
     store: StorePlace
@@ -97,31 +88,28 @@ class SplitTask(NamedTuple):
 
 
 def plan_log(options: ReadOptions) -> list[tuple[SplitTask, ...]]:
-    """Return the tasks of a read, each a row of byte ranges.
-
-    With `failOnDataLoss`, a file that is missing between others, or an offset, is an error.
-    """
-    ranges = [one for store in chosen_stores(options) for one in _plan_store(store, options)]
+    """Return the tasks of a read, each a row of byte ranges; with `failOnDataLoss` none is lost."""
+    ranges = [one for store in queues.chosen_stores(options) for one in _plan_store(store, options)]
     return tasks_of(ranges, bytes_per_task(sum(one.byte_count for one in ranges), options))
 
 
 def _plan_store(store: StorePlace, options: ReadOptions) -> list[SplitTask]:
     """Return what is to be read of each file of a store."""
     listed = list_segments(store)
-    segments = [one for one in listed if not one.is_missing]
-    holes = [one for one in listed if one.is_missing]
     if options.table == "damage":
         return [_whole(store, one, {}) for one in listed]
-    if holes and options.fail_on_data_loss:
+    segments = [one for one in listed if not one.is_missing]
+    hole = next((one for one in listed if one.is_missing), None)
+    if hole is not None and options.fail_on_data_loss:
         raise StoreDamagedError(
-            f"{holes[0].path} is missing: {holes[0].size} bytes of the log from physical offset "
-            f"{holes[0].base} on",
+            f"{hole.path} is missing: {hole.size} bytes of the log from physical offset "
+            f"{hole.base} on",
             hint='to read what is there: option("failOnDataLoss", "false"); for a log in '
             "several directories name them: storePathCommitLog",
         )
     if not segments:
         return []
-    ranges = queue_ranges(store, segments, options)
+    ranges = queues.queue_ranges(store, segments, options)
     low, high = options.starting_timestamp_ms, options.ending_timestamp_ms
     kept = [_whole(store, one, ranges) for one in in_time(store, segments, low, high)]
     if options.has_topic_choice and kept:
@@ -131,13 +119,9 @@ def _plan_store(store: StorePlace, options: ReadOptions) -> list[SplitTask]:
             what = "all of the log is read for the chosen queues"
             _log.warning("%s: %s, since %s", store.location, what, doubt)
     chosen = options.topics or options.topic_pattern or options.queues or "all topics"
-    _log.info(
-        "%s: reads %d of %d bytes of the log for %s",
-        store.location,
-        sum(one.byte_count for one in kept),
-        sum(one.size for one in segments),
-        chosen if isinstance(chosen, str) else sorted(chosen),
-    )
+    asked = chosen if isinstance(chosen, str) else sorted(chosen)
+    counts = sum(one.byte_count for one in kept), sum(one.size for one in segments)
+    _log.info("%s: reads %d of %d bytes of the log for %s", store.location, *counts, asked)
     return kept
 
 
@@ -160,8 +144,8 @@ def _within_queues(
 ) -> list[SplitTask]:
     """Return what of some files can hold records of the chosen queues; `Doubt` where queues lie."""
     ranges = dict(files[0].queue_ranges)
-    listed = list_queues(store.location)
-    chosen = [key for key in listed if is_chosen(options, store, key)]
+    listed = queues.list_queues(store.location)
+    chosen = [key for key in listed if queues.is_chosen(options, store, key)]
     _check_complete(chosen, options, store.broker_name)
     log = _Log(store, segments)
     with ThreadPoolExecutor(LOOKS_AT_ONCE, thread_name_prefix="rocketstore-plan") as pool:
@@ -176,20 +160,17 @@ def _within_queues(
         spans = [one for one in pool.map(log.span, wanted, wanted.values()) if one is not None]
     # With fewer entries than records, or with many queues, a task has to scan.
     is_scanned = len(chosen) > MOST_QUEUES or any(span.start < log.start for span in spans)
-    queues = () if is_scanned else tuple(chosen)
+    said: dict[str, Any] = {"queues": () if is_scanned else tuple(chosen), "dispatched": dispatched}
     spans = [ByteRange(*one) for one in pairs(joined([[*spans, *tail]]))]
-    said = [one._replace(queues=queues, dispatched=dispatched) for one in files]
-    return [part for one in said for part in _within(one, spans)]
+    return [part._replace(**said) for one in files for part in _within(one, spans)]
 
 
 def _within(task: SplitTask, spans: Sequence[ByteRange]) -> Iterator[SplitTask]:
-    base = task.segment.base
-    first = bisect_right(spans, base + task.start, key=lambda span: span.stop)
-    for span in itertools.islice(spans, first, None):
-        start, stop = max(task.start, span.start - base), min(task.stop, span.stop - base)
-        if span.start >= base + task.stop:
-            return
-        yield task._replace(start=start, stop=stop)
+    begin, end = task.segment.base + task.start, task.segment.base + task.stop
+    first = bisect_right(spans, begin, key=lambda span: span.stop)
+    for span in itertools.takewhile(lambda span: span.start < end, spans[first:]):
+        start, stop = max(begin, span.start), min(end, span.stop)
+        yield task._replace(start=start - task.segment.base, stop=stop - task.segment.base)
 
 
 def _check_complete(chosen: Sequence[QueueKey], options: ReadOptions, broker: str) -> None:
@@ -200,8 +181,7 @@ def _check_complete(chosen: Sequence[QueueKey], options: ReadOptions, broker: st
     if options.queues is None:
         # A queue whose directory was lost leaves a gap in the numbers, or no directory at all.
         last = dict.fromkeys(options.topics or (), 0) | dict(chosen)
-        for topic, queue_id in last.items():
-            wanted |= {QueueKey(topic, number) for number in range(queue_id + 1)}
+        wanted |= {QueueKey(topic, n) for topic, most in last.items() for n in range(most + 1)}
     for key in sorted(wanted - set(chosen)):
         raise Doubt(f"there is no queue {key}")
 
@@ -268,22 +248,22 @@ class _Log:
             return queue.first_offset
         first = queue.min_offset(self.start)
         # One entry that lies can lead a search past what is before it.
-        for number in (first - (1 << power) for power in range(63)):
-            if number < queue.first_offset:
-                break
-            if is_kept(number):
-                raise Doubt(f"entry {number} of queue {queue.key} comes before expired ones")
+        before = (
+            first - (1 << power) for power in range((first - queue.first_offset).bit_length())
+        )
+        if (number := next(filter(is_kept, before), None)) is not None:
+            raise Doubt(f"entry {number} of queue {queue.key} comes before expired ones")
         return first
 
     def _record_start(self, queue: QueueFiles, number: int) -> int | None:
         """Return where the record of an entry starts, None unless the record says so itself."""
         entry = queue.entry(number)
-        segment = None if entry is None else segment_at(self.segments, entry.physical_offset)
+        at = -1 if entry is None else entry.physical_offset
+        segment = segment_at(self.segments, at)
         if entry is None or segment is None or entry.record_size > _MOST_RECORD_BYTES:
             return None
-        at = entry.physical_offset
-        position = at - segment.base
-        content = read_part(self.store.location, segment.path, position, entry.record_size)
+        place = (segment.path, at - segment.base, entry.record_size)
+        content = read_part(self.store.location, *place)
         try:
             found = decode_record(content, 0, base=at, check_crc=False)
         except FormatError:
@@ -298,11 +278,7 @@ class _Log:
 def in_time(
     store: StorePlace, segments: Sequence[Segment], low: int | None, high: int | None
 ) -> list[Segment]:
-    """Leave out files whose records were all stored before or after the asked times.
-
-    Of a long log not every first record is looked at: some in equal steps, and then those of the
-    files at both ends of what they leave.
-    """
+    """Leave out files whose records were all stored before or after the asked times."""
     if low is None and high is None:
         return list(segments)
     step = -(-len(segments) // FIRST_LOOKS)
@@ -315,6 +291,7 @@ def in_time(
         times.update((at, time) for at, time in zip(places, found, strict=True) if time is not None)
         return _between(times, len(segments), low, high)
 
+    # Of a long log some files are looked at, in equal steps, and then both ends of what they leave.
     with ThreadPoolExecutor(LOOKS_AT_ONCE, thread_name_prefix="rocketstore-plan") as pool:
         kept = look([*range(0, len(segments), step), len(segments) - 1])
         if step > 1:
@@ -350,9 +327,10 @@ def tasks_of(ranges: Iterable[SplitTask], limit: int) -> list[tuple[SplitTask, .
 
     def weight(part: SplitTask) -> int:
         # What was never written weighs next to nothing: a task costs Spark 0.1 s.
-        file = part.segment
-        stored = min(part.stop, stop_of(part.store.location, file.path, file.size)) - part.start
-        return max(stored, min(part.byte_count, limit // PIECES_OF_TASK))
+        stored = stop_of(part.store.location, part.segment.path, part.segment.size)
+        return max(
+            min(part.stop, stored) - part.start, min(part.byte_count, limit // PIECES_OF_TASK)
+        )
 
     return grouped((part for one in ranges for part in cut(one, limit)), limit, weight)
 
@@ -361,22 +339,20 @@ def grouped(
     pieces: Iterable[Piece], limit: int, size_of: Callable[[Piece], int]
 ) -> list[tuple[Piece, ...]]:
     """Put neighbours together, as many as have `limit` bytes; a larger piece stands alone."""
-    groups: list[tuple[Piece, ...]] = []
-    group: list[Piece] = []
-    size = 0
+    groups: list[list[Piece]] = []
+    size = limit + 1
     for piece in pieces:
         weight = size_of(piece)
-        if group and size + weight > limit:
-            groups.append(tuple(group))
-            group, size = [], 0
-        group.append(piece)
+        if size + weight > limit:
+            groups.append([])
+            size = 0
+        groups[-1].append(piece)
         size += weight
-    return [*groups, tuple(group)] if group else groups
+    return [tuple(group) for group in groups]
 
 
 def cut(task: SplitTask, limit: int) -> list[SplitTask]:
     """Cut a range that is larger than a task into equal parts."""
     count = -(-task.byte_count // limit)
-    edges = [task.start + task.byte_count * part // count for part in range(count)]
-    edges.append(task.stop)
+    edges = [task.start + task.byte_count * part // max(1, count) for part in range(count + 1)]
     return [task._replace(start=a, stop=b) for a, b in itertools.pairwise(edges)]

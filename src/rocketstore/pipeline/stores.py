@@ -28,16 +28,9 @@ from rocketstore.errors import (
     StoreDamagedError,
     StoreError,
 )
+from rocketstore.format import markers
 from rocketstore.format.file_name import file_name, parse_file_name
-from rocketstore.format.markers import (
-    ABORT_FILE_NAME,
-    CHECKPOINT_FILE_NAME,
-    COMMIT_LOG_DIRECTORY,
-    CONFIG_DIRECTORY,
-    CONSUME_QUEUE_DIRECTORY,
-    LOCK_FILE_NAME,
-)
-from rocketstore.format.metadata_json import BACKUP_SUFFIX, decode_table
+from rocketstore.format.metadata_json import BACKUP_SUFFIX, Table, decode_table
 from rocketstore.message import BORN_HOST_V6_FLAG
 from rocketstore.pipeline.files import files_at, is_remote, joined, last_name, local_path, read_part
 from rocketstore.pipeline.options import parse_options
@@ -46,33 +39,30 @@ from rocketstore.verification.leftovers import RECORD_MAGICS
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from rocketstore.format.metadata_json import Table
     from rocketstore.pipeline.files import FileEntry, Files
     from rocketstore.pipeline.options import ReadOptions
 
 _SIGNS_OF_A_STORE: Final = frozenset(
-    {CHECKPOINT_FILE_NAME, LOCK_FILE_NAME, ABORT_FILE_NAME, CONSUME_QUEUE_DIRECTORY}
+    {
+        *(markers.CHECKPOINT_FILE_NAME, markers.LOCK_FILE_NAME, markers.ABORT_FILE_NAME),
+        markers.CONSUME_QUEUE_DIRECTORY,
+    }
 )
 """One of them beside an empty ``commitlog`` makes it a store that holds nothing yet."""
 
 REBUILD_DIRECTORY: Final = "rebuild"
 """Where new queues and index are made inside the store; gone when no rebuild runs."""
 
-_PATTERN: Final = re.compile(r"[*?\[]")
 _HEAD_BYTES: Final = 128
 
 
 class SegmentState(Enum):
-    """What a CommitLog file is beside its neighbours; it is not scanned for that.
-
-    One that is unwritten was made in advance: it begins with zeros, and no file with messages
-    follows.
-    """
+    """What a CommitLog file is beside its neighbours; it is not scanned for that."""
 
     WHOLE = "whole"
     TRUNCATED = "truncated"
     MISSING = "missing"
-    UNWRITTEN = "unwritten"
+    UNWRITTEN = "unwritten"  # made in advance: zeros, and no file with messages follows
 
 
 class Segment(NamedTuple):
@@ -131,11 +121,9 @@ def find_stores(options: ReadOptions) -> list[StorePlace]:
             value=",".join(logs),
             hint="read one store at a time",
         )
-    if logs:
-        found = [store_with_log(locations[0], logs)]
-    else:
-        matching = itertools.chain.from_iterable(map(_matching, locations))
-        found = [one for location in matching for one in _stores_at(location)]
+    found = [store_with_log(locations[0], logs)] if logs else []
+    for location in () if logs else itertools.chain.from_iterable(map(_matching, locations)):
+        found += _stores_at(location)
     names = options.broker_names or [one.broker_name for one in found]
     if len(names) != len(found):
         raise ConfigError(
@@ -148,27 +136,23 @@ def find_stores(options: ReadOptions) -> list[StorePlace]:
 
 
 def _matching(location: str) -> list[str]:
-    """Return the directories that a pattern such as ``/data/broker-*`` names, in order.
-
-    In a URI ``?`` begins the query, and a path that is there is no pattern.
-    """
+    """Return the directories that a pattern such as ``/data/broker-*`` names, in order."""
     remote = is_remote(location)
+    # In a URI ``?`` begins the query, and a path that is there is no pattern.
     place, mark, query = location.partition("?") if remote else (local_path(location), "", "")
     names = place.split("/")
-    patterns = [at for at, name in enumerate(names) if _PATTERN.search(name)]
+    patterns = [at for at, name in enumerate(names) if re.search(r"[*?\[]", name)]
     if not patterns or (not remote and Path(place).exists()):
         return [location]
     found = ["/".join(names[: patterns[0]])]
     for name in names[patterns[0] :]:
-        listed = []
-        for base in found:
-            files, root = files_at(f"{base or '/'}{mark}{query}")
-            listed += [
-                f"{base}/{quote(entry.name) if remote else entry.name}"
-                for entry in files.list(root)
-                if entry.is_directory and fnmatchcase(entry.name, name)
-            ]
-        found = listed
+        found = [
+            f"{base}/{quote(entry.name) if remote else entry.name}"
+            for base in found
+            for files, root in [files_at(f"{base or '/'}{mark}{query}")]
+            for entry in files.list(root)
+            if entry.is_directory and fnmatchcase(entry.name, name)
+        ]
     if not found:
         raise NotAStoreError(
             f"no directory matches {location}", hint="name stores, or a directory of stores"
@@ -182,10 +166,10 @@ def _stores_at(location: str) -> list[StorePlace]:
         # Executors may stand in another directory.
         location = root
     entries = files.list(root)
-    below = [entry for entry in entries if entry.is_directory]
     if found := _store_of(files, entries, joined(location)) or [
         one
-        for entry in below
+        for entry in entries
+        if entry.is_directory
         for one in _store_of(files, files.list(entry.path), joined(location, entry.name))
     ]:
         return found
@@ -201,11 +185,10 @@ def store_with_log(location: str, directories: tuple[str, ...]) -> StorePlace:
     """Return the store whose CommitLog files lie in some directories, which must be there."""
     if is_remote(location):
         raise ConfigError(
-            f"the log of {location} lies in {COMMIT_LOG_DIRECTORY}/: several directories are a "
-            "matter of disks",
+            f"the log of {location} lies in commitlog/: several directories are a matter of disks",
             key="storePathCommitLog",
             value=",".join(directories),
-            hint=f"copy all CommitLog files to {COMMIT_LOG_DIRECTORY}/: their names differ",
+            hint="copy all CommitLog files to commitlog/: their names differ",
         )
     files, root = files_at(location)
     for directory in directories:
@@ -216,14 +199,13 @@ def store_with_log(location: str, directories: tuple[str, ...]) -> StorePlace:
                 hint="mount the disk, or correct the setting; workers need the same paths",
             )
     names = {entry.name for entry in files.list(root)}
-    return StorePlace(root, last_name(root), ABORT_FILE_NAME in names, directories)
+    return StorePlace(root, last_name(root), markers.ABORT_FILE_NAME in names, directories)
 
 
 def configured_log(location: str, config: StoreConfig | None) -> tuple[str, ...]:
-    """Return the directories of a store's log that settings name; empty where they name none.
+    """Return the directories of a store's log that settings name, read-only ones among them.
 
-    Read-only ones are among them. One that is the store's own ``commitlog`` is named only if it
-    was set.
+    There are none where no setting names one.
     """
     if config is None or (
         config.store_path_commit_log is None and config.read_only_commit_log_store_paths is None
@@ -232,7 +214,7 @@ def configured_log(location: str, config: StoreConfig | None) -> tuple[str, ...]
     remote = is_remote(location)
     root = "/store" if remote else files_at(location)[1]
     found = tuple(str(path.absolute()) for path in commit_log_directories(config, Path(root)).all)
-    own = f"{root}/{COMMIT_LOG_DIRECTORY}"
+    own = f"{root}/{markers.COMMIT_LOG_DIRECTORY}"
     # Settings of one broker that come with a directory of stores name nothing there.
     return () if found == (own,) and (remote or not Path(own).is_dir()) else found
 
@@ -248,14 +230,14 @@ def job_options(location: str, config: StoreConfig | None, max_split_bytes: int)
 def _store_of(files: Files, entries: list[FileEntry], location: str) -> list[StorePlace]:
     """Return the store that a directory with these entries is, if it is one."""
     names = {entry.name for entry in entries}
-    logs = [one for one in entries if one.name == COMMIT_LOG_DIRECTORY and one.is_directory]
+    logs = [one for one in entries if one.name == markers.COMMIT_LOG_DIRECTORY and one.is_directory]
     if not any(names & _SIGNS_OF_A_STORE or offset_files(files.list(one.path)) for one in logs):
         return []
-    return [StorePlace(location, last_name(location), ABORT_FILE_NAME in names)]
+    return [StorePlace(location, last_name(location), markers.ABORT_FILE_NAME in names)]
 
 
 def list_segments(store: str | StorePlace) -> list[Segment]:
-    """Return the CommitLog files of a store, or of a location, holes between them included."""
+    """Return the CommitLog files of a store or location, holes between them included."""
     place = StorePlace(store, "", is_open=False) if isinstance(store, str) else store
     holes: set[int] = set()
     while True:
@@ -271,7 +253,7 @@ def list_segments(store: str | StorePlace) -> list[Segment]:
 
 
 def _refuse_part_of_log(segments: list[Segment]) -> None:
-    """Raise where every n-th file is there: the others lie in directories that nobody has named."""
+    """Raise where only every n-th file is there: the others lie where nobody has said."""
     bases = [one.base for one in segments if not one.is_missing]
     steps = {after - before for before, after in itertools.pairwise(bases)}
     if len(bases) > 2 and len(steps) == 1:  # two files with a hole between them are no pattern
@@ -287,19 +269,19 @@ def _refuse_part_of_log(segments: list[Segment]) -> None:
 
 def _listed(store: StorePlace) -> list[Segment]:
     files, root = files_at(store.location)
-    directories = store.log_directories or (f"{root}/{COMMIT_LOG_DIRECTORY}",)
+    directories = store.log_directories or (f"{root}/{markers.COMMIT_LOG_DIRECTORY}",)
     entries = offset_files(itertools.chain.from_iterable(map(files.list, directories)))
-    for (base, one), (next_base, other) in itertools.pairwise(entries):
-        if base == next_base:
-            raise StoreError(
-                f"{one.path} and {other.path} are files of one place in the log",
-                hint="keep the one that belongs to it; a file that is copied to another disk must "
-                "leave the first",
-            )
     if not entries:
         return []
-    longest = max(entry.size for _, entry in entries)
     steps = [after - before for (before, _), (after, _) in itertools.pairwise(entries)]
+    if 0 in steps:
+        one, other = (entries[steps.index(0) + after][1].path for after in (0, 1))
+        raise StoreError(
+            f"{one} and {other} are files of one place in the log",
+            hint="keep the one that belongs to it; a file that is copied to another disk must "
+            "leave the first",
+        )
+    longest = max(entry.size for _, entry in entries)
     # Names are multiples of the size. Where they are none of the longest file's, all were cut off.
     file_size = longest if not steps or min(steps) % longest == 0 else min(steps)
     last = len(entries) - 1
@@ -310,11 +292,10 @@ def _listed(store: StorePlace) -> list[Segment]:
     for number, (base, (_, path, size, _)) in enumerate(entries):
         if base > reached:
             hole, gap = f"{path.rpartition('/')[0]}/{file_name(reached)}", base - reached
-            state = SegmentState.MISSING
-            segments.append(Segment(hole, reached, gap, file_size, state, is_last=False))
+            missing = SegmentState.MISSING
+            segments.append(Segment(hole, reached, gap, file_size, missing, is_last=False))
         state = SegmentState.WHOLE if size >= file_size else SegmentState.TRUNCATED
-        if number > last:
-            state = SegmentState.UNWRITTEN
+        state = SegmentState.UNWRITTEN if number > last else state
         segments.append(Segment(path, base, size, file_size, state, is_last=number >= last))
         reached = base + file_size
     return segments
@@ -341,10 +322,11 @@ def store_timestamp_ms(
 
 def segment_at(segments: Sequence[Segment], physical_offset: int) -> Segment | None:
     """Return the file, there or missing, that an offset of the log lies in."""
-    number = bisect_right(segments, physical_offset, key=lambda one: one.base) - 1
-    found = segments[number] if number >= 0 else None
-    is_inside = found and physical_offset < found.base + max(found.size, found.file_size)
-    return found if is_inside else None
+    number = bisect_right(segments, physical_offset, key=lambda one: one.base)
+    for found in segments[max(0, number - 1) : number]:
+        if physical_offset < found.base + max(found.size, found.file_size):
+            return found
+    return None
 
 
 def offset_files(entries: Iterable[FileEntry]) -> list[tuple[int, FileEntry]]:
@@ -360,16 +342,15 @@ def read_metadata(store: StorePlace, name: str, table: type[Table]) -> Table | N
     ``<name>.bak``. A broker that replaces the file leaves a moment without it; the backup is there.
     """
     files, root = files_at(store.location)
-    directory = f"{root}/{CONFIG_DIRECTORY}"
+    directory = f"{root}/{markers.CONFIG_DIRECTORY}"
     sizes = {entry.name: entry.size for entry in files.list(directory)}
     problems = []
     for wanted in (name, name + BACKUP_SUFFIX):
         if not sizes.get(wanted):
             continue
+        raw = read_part(store.location, f"{directory}/{wanted}", 0, sizes[wanted])
         try:
-            return decode_table(
-                read_part(store.location, f"{directory}/{wanted}", 0, sizes[wanted]), table
-            )
+            return decode_table(raw, table)
         except FormatError as error:
             problems.append(f"{directory}/{wanted} cannot be read: {error}")
     if problems:
