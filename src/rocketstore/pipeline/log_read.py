@@ -20,20 +20,13 @@ from rocketstore.errors import StoreDamagedError, StoreError
 from rocketstore.events import get_logger
 from rocketstore.format.queue_entry import ENTRY_DTYPE
 from rocketstore.format.record import FIXED_SIZE
-from rocketstore.pipeline.files import opened
+from rocketstore.pipeline.files import OpenFile, opened
 from rocketstore.pipeline.planning import SplitTask, grouped
 from rocketstore.pipeline.queues import Doubt, QueueFiles
 from rocketstore.pipeline.stores import SegmentState
 from rocketstore.scan import kernels
 from rocketstore.scan.columns import Column, RecordColumns, new_columns
-from rocketstore.scan.scanner import (
-    BATCH_RECORDS,
-    WINDOW_BYTES,
-    Damage,
-    DamageReason,
-    ScanBatch,
-    scan_window,
-)
+from rocketstore.scan.scanner import Damage, DamageReason, ScanBatch, scan_window
 from rocketstore.units import ByteRange, KiB, MiB
 
 if TYPE_CHECKING:
@@ -41,7 +34,6 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from rocketstore.pipeline.files import OpenFile
     from rocketstore.pipeline.options import ReadOptions
 
     Numbers = npt.NDArray[np.int64]
@@ -89,42 +81,24 @@ def read_split(task: SplitTask) -> Iterator[tuple[RecordColumns, list[FoundDamag
         yield RecordColumns(np.empty(0, dtype=np.uint8), new_columns(0), 0), [found]
 
 
-def scanned(
-    task: SplitTask,
-    file: OpenFile,
-    *,
-    whole_damage: bool = True,
-    batch_records: int = BATCH_RECORDS,
-    window_bytes: int = WINDOW_BYTES,
-) -> Iterator[ScanBatch]:
-    """Yield what starts in a task's range; see ``scan_window`` for the keywords."""
+def scanned(task: SplitTask, file: OpenFile, **asked: Any) -> Iterator[ScanBatch]:
+    """Yield what starts in a task's range; `asked` are more keywords of ``scan_window``."""
     segment = task.segment
-    return scan_window(
-        file,
-        base=segment.base,
-        size=segment.size,
-        start=task.start,
-        stop=task.stop,
-        file_size=segment.file_size,
-        data_stop=task.data_stop,
-        whole_damage=whole_damage,
-        batch_records=batch_records,
-        window_bytes=window_bytes,
-    )
+    sizes = {"base": segment.base, "size": segment.size, "file_size": segment.file_size}
+    place = {"start": task.start, "stop": task.stop, "data_stop": task.data_stop}
+    return scan_window(file, **{**sizes, **place, "whole_damage": True, **asked})
 
 
 def damage_of(task: SplitTask, batch: ScanBatch) -> list[FoundDamage]:
     """Return the damage of a batch, zeros at the end of a file that is not the last among it."""
     segment, tail_at = task.segment, batch.unwritten_at
-    found = [
-        FoundDamage(one, segment.is_last and one.range.stop == tail_at) for one in batch.damage
-    ]
-    if tail_at is None or segment.is_last:
+    is_end = segment.is_last
+    found = [FoundDamage(one, is_end and one.range.stop == tail_at) for one in batch.damage]
+    if tail_at is None or is_end:
         return found
     # Another file follows, so the log did not end in this one: what is empty here was lost.
     end = segment.base + min(segment.size, segment.file_size)
-    position = tail_at - segment.base
-    if task.start <= position < task.stop and tail_at < end:
+    if task.start <= tail_at - segment.base < task.stop and tail_at < end:
         evidence = "zeros up to the end of a file that another one follows"
         hole = Damage(ByteRange(tail_at, end), DamageReason.UNWRITTEN_HOLE, evidence)
         found.append(FoundDamage(hole, is_torn_tail=False))
@@ -132,11 +106,7 @@ def damage_of(task: SplitTask, batch: ScanBatch) -> list[FoundDamage]:
 
 
 def intact_records(task: SplitTask, options: ReadOptions) -> Iterator[RecordColumns]:
-    """Yield the records of a task's range and deal with damage as the query asked.
-
-    Damage is an error where the policy is ``fail``, and a file that is gone is one where
-    `failOnDataLoss` is set.
-    """
+    """Yield the records of a task's range, and deal with damage and loss as the query asked."""
     yielded: list[Numbers] = []
     if task.queues:
         stop = max(task.start, min(task.stop, task.dispatched - task.segment.base))
@@ -159,24 +129,20 @@ def intact_records(task: SplitTask, options: ReadOptions) -> Iterator[RecordColu
 
 
 def _scanned_records(task: SplitTask, options: ReadOptions) -> Iterator[RecordColumns]:
-    ranges = damaged_bytes = 0
+    damaged = []
     try:
         for columns, found in read_split(task):
-            for one in found:
-                if one.is_torn_tail and task.store.is_open:
-                    continue
-                ranges += 1
-                damaged_bytes += passed_over(task, one.damage, options)
+            lost = (one for one, is_torn in found if not (is_torn and task.store.is_open))
+            damaged += [passed_over(task, one, options) for one in lost]
             if len(columns):
                 yield columns
     except StoreError as error:
         if options.fail_on_data_loss or not isinstance(error.__cause__, FileNotFoundError):
             raise
         _log.warning("skipped a file that is gone: %s", task.segment.path)
-    if ranges:
-        _log.warning(
-            "skipped %d damaged ranges of %d bytes in %s", ranges, damaged_bytes, task.segment.path
-        )
+    if damaged:
+        counts = len(damaged), sum(damaged)
+        _log.warning("skipped %d damaged ranges of %d bytes in %s", *counts, task.segment.path)
 
 
 def passed_over(task: SplitTask, damage: Damage, options: ReadOptions) -> int:
@@ -199,7 +165,6 @@ def passed_over(task: SplitTask, damage: Damage, options: ReadOptions) -> int:
 
 # --- by entries ---------------------------------------------------------------------------------
 
-
 _WANTED: Final = ("physical_offset", "size", "queue_id", "queue_offset")
 """Columns of what entries name; the last one more is the number of the queue."""
 
@@ -212,12 +177,8 @@ def _records_by_entries(task: SplitTask) -> Iterator[RecordColumns]:
     Raises `Doubt` where a scan is the better way, or an entry lies.
     """
     begin, stop = task.segment.base + task.start, task.segment.base + task.stop
-    wanted = np.concatenate(
-        [
-            _entries_in(QueueFiles(task.store.location, key), number, begin, stop)
-            for number, key in enumerate(task.queues)
-        ]
-    )
+    queues = [QueueFiles(task.store.location, key) for key in task.queues]
+    wanted = np.concatenate([_entries_in(*one, begin, stop) for one in enumerate(queues)])
     if not len(wanted):
         return
     wanted = wanted[np.argsort(wanted[:, 0], kind="stable")]
@@ -270,7 +231,7 @@ def _gathered(task: SplitTask, file: OpenFile, runs: Sequence[Numbers]) -> Recor
     return columns
 
 
-def _entries_in(queue: QueueFiles, number: int, begin: int, stop: int) -> Numbers:
+def _entries_in(number: int, queue: QueueFiles, begin: int, stop: int) -> Numbers:
     """Return rows of the entries that point into a range of the log, of the queue of a number."""
 
     def place_of(number: int) -> int:

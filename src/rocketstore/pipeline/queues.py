@@ -23,19 +23,15 @@ from rocketstore.format.queue_entry import (
     filler_mask,
     written_mask,
 )
-from rocketstore.pipeline.files import files_at, opened
-from rocketstore.pipeline.options import ANY_BROKER, EARLIEST, LATEST, QueuePlace
-from rocketstore.pipeline.stores import find_stores, offset_files
+from rocketstore.pipeline.files import OpenFile, files_at, opened
+from rocketstore.pipeline.options import ANY_BROKER, EARLIEST, LATEST, QueuePlace, ReadOptions
+from rocketstore.pipeline.stores import Segment, StorePlace, find_stores, offset_files
 from rocketstore.units import QueueKey
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     import numpy.typing as npt
-
-    from rocketstore.pipeline.files import OpenFile
-    from rocketstore.pipeline.options import ReadOptions
-    from rocketstore.pipeline.stores import Segment, StorePlace
 
     Numbers = npt.NDArray[np.int64]
 
@@ -168,7 +164,7 @@ def _entry_at(file: OpenFile, number: int) -> QueueEntry | None:
 
 
 def _written_count(file: OpenFile, count: int) -> int:
-    return bisect_left(range(count), True, key=lambda number: _entry_at(file, number) is None)  # noqa: FBT003
+    return bisect_left(range(count), 1, key=lambda number: _entry_at(file, number) is None)
 
 
 # --- which are chosen ---------------------------------------------------------------------------
@@ -200,15 +196,12 @@ def is_chosen(options: ReadOptions, store: StorePlace, key: QueueKey) -> bool:
 
 
 def chosen_stores(options: ReadOptions) -> list[StorePlace]:
-    """Return the stores of a query.
-
-    Offsets of a store that is not among them are refused, and an assignment of no other: they
-    would be passed over, and more rows read than were asked for.
-    """
+    """Return the stores of a query, none of which its offsets or assignment name in vain."""
     stores = find_stores(options)
     known = [store.broker_name for store in stores]
+    # What names no store is passed over, and more rows are read than were asked for. But one
+    # assignment may serve for several reads, each of one of its stores.
     if not any(place.broker in (ANY_BROKER, *known) for place in options.queues or ()):
-        # One assignment may serve for several reads, each of one of its stores.
         check_brokers("assign", options.queues or (), known)
     check_brokers("startingOffsets", options.starting_offsets, known)
     check_brokers("endingOffsets", options.ending_offsets, known)
@@ -225,10 +218,7 @@ def check_brokers(key: str, places: Iterable[QueuePlace | None], known: Iterable
 def queue_ranges(
     store: StorePlace, segments: Sequence[Segment], options: ReadOptions
 ) -> dict[QueueKey, range]:
-    """Return the queue offsets of every queue that a query gives a first or a last one.
-
-    One that has expired or does not exist yet is an error where `failOnDataLoss` is set.
-    """
+    """Return the queue offsets of every queue that is given some; `failOnDataLoss` checks them."""
     starting = _of_broker(options.starting_offsets, store.broker_name)
     ending = _of_broker(options.ending_offsets, store.broker_name)
     ranges = {}
