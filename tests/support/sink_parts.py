@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from rocketstore import MessageStore, StoreConfig
-from rocketstore.pipeline.sink.sink_rows import RowEncoder, stage_chunks
-from rocketstore.pipeline.sink.sink_writer import parse_sink_options
+from rocketstore.pipeline.sink.sink_writer import RowEncoder, parse_sink_options, stage_chunks
 from rocketstore.storage.audit.verify import verify_store
 from rocketstore.storage.files.disk import Disk
 from rocketstore.storage.results import PutResult
@@ -21,8 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from rocketstore.message import StoredMessage
-    from rocketstore.pipeline.sink.sink_rows import StagedFile
-    from rocketstore.pipeline.sink.sink_writer import SinkOptions
+    from rocketstore.pipeline.sink.sink_writer import SinkOptions, StagedFile
 
 SIZES = {
     "mappedFileSizeCommitLog": str(LOG_FILE_BYTES),

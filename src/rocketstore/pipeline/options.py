@@ -187,12 +187,12 @@ class GivenOptions(dict[str, str]):
             raise self.refused(name, f"must be a number of bytes{limit}, such as 268435456 or 256m")
         return count
 
-    def seconds(self, name: str) -> float | None:
-        """Return a length of time such as ``90s`` or ``15m``; None where nothing is given."""
+    def seconds(self, name: str, default: float) -> float:
+        """Return a length of time such as ``90s`` or ``15m``."""
         count: float | None = self._measured(name, r"(\d{1,9})\s*(ms|s|m|min|h|d|)", _TIME_UNITS)
         if count is not None and count < 0:
             raise self.refused(name, "must be a length of time, such as 500ms, 90s, 15m or 1h")
-        return count
+        return default if count is None else count
 
     def timestamp_ms(self, name: str) -> int | None:
         """Return a time in ms, given so or in ISO 8601; None where nothing is given."""

@@ -26,6 +26,7 @@ from rocketstore.errors import (
 from rocketstore.pipeline.sink import sink_commit
 from rocketstore.pipeline.sink.sink_commit import (
     Intent,
+    check_staged,
     check_target,
     commit_batch,
     is_among,
@@ -33,13 +34,11 @@ from rocketstore.pipeline.sink.sink_commit import (
     read_intent,
     sealed,
     sweep_job,
-    with_number,
+    with_numbers,
 )
-from rocketstore.pipeline.sink.sink_rows import (
+from rocketstore.pipeline.sink.sink_writer import (
     StagedFile,
-    check_staged,
     new_job,
-    read_chunks,
     stage_chunks,
     staging_root,
 )
@@ -143,7 +142,7 @@ def test_an_empty_batch_is_done_as_well(tmp_path):
 def test_the_ledger_of_a_stream_stays_one_run_however_long_it_goes_on():
     ledger = ()
     for number in (0, 1, 2, 7, 3, 9, 8):
-        ledger = with_number(ledger, number)
+        ledger = with_numbers(ledger, [number])
     assert ledger == ((0, 4), (7, 10))
     assert [is_among(ledger, number) for number in (0, 3, 4, 5, 7, 9, 10)] == [1, 1, 0, 0, 1, 1, 0]
 
@@ -351,7 +350,6 @@ def test_every_bit_of_a_staged_file_is_vouched_for_before_anything_is_appended(t
         commit_batch(options, job, files, 1)
     assert read_intent(tmp_path) is None
     path.write_bytes(data)
-    assert sum(chunk.num_rows for chunk in read_chunks(path.parent, files)) == 40
     assert commit_batch(options, job, files, 1) == 40
     assert stored_numbers(tmp_path) == [900, 901, 902, *range(40)]
     check_whole(tmp_path)

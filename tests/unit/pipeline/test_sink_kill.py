@@ -18,7 +18,7 @@ from rocketstore.pipeline.sink.sink_commit import (
     read_intent,
     sweep_job,
 )
-from rocketstore.pipeline.sink.sink_rows import new_job, staging_root
+from rocketstore.pipeline.sink.sink_writer import new_job, staging_root
 from rocketstore.storage.files.disk import Disk
 from support.shadow_disk import ShadowDisk
 from support.sink_parts import (

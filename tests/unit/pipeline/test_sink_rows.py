@@ -12,8 +12,12 @@ from rocketstore import Message, MessageStore
 from rocketstore.errors import ConfigError, RefusedMessageError, RocketStoreError
 from rocketstore.format.java_hash import string_hash
 from rocketstore.pipeline.sink.sink_commit import check_target, commit_batch
-from rocketstore.pipeline.sink.sink_rows import RowEncoder, check_columns, new_job
-from rocketstore.pipeline.sink.sink_writer import parse_sink_options
+from rocketstore.pipeline.sink.sink_writer import (
+    RowEncoder,
+    check_columns,
+    new_job,
+    parse_sink_options,
+)
 from support.sink_parts import CONFIG, sink_options, stage
 from support.small_store import Clock
 

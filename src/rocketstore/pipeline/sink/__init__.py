@@ -1,4 +1,1 @@
-"""The sink: ``df.write`` and ``df.writeStream`` into a store, each batch exactly once.
-
-Spark calls `sink_writer`; tasks stage rows (`sink_rows`), the driver puts them (`sink_commit`).
-"""
+"""The sink, ``df.write`` and ``df.writeStream``: tasks stage rows, and the driver commits them."""

@@ -15,10 +15,13 @@ from __future__ import annotations
 
 import time
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import msgspec
+import numpy as np
+import pyarrow as pa
 
 from rocketstore.config import resolve_sizes
 from rocketstore.errors import (
@@ -31,17 +34,9 @@ from rocketstore.errors import (
 )
 from rocketstore.events import get_logger
 from rocketstore.format.blank import END_FILE_MIN_BLANK_SIZE
-from rocketstore.format.host import encode_host
 from rocketstore.format.markers import COMMIT_LOG_DIRECTORY
-from rocketstore.format.record import crc32, host_flags, record_size
-from rocketstore.pipeline.sink.sink_rows import (
-    SINK_DIRECTORY,
-    StagedFile,
-    check_staged,
-    jobs_of_sink,
-    read_chunks,
-    staging_root,
-)
+from rocketstore.format.record import crc32
+from rocketstore.pipeline.sink.sink_writer import SINK_DIRECTORY, StagedFile, staging_root
 from rocketstore.storage.clock import system_clock_ms
 from rocketstore.storage.files.disk import Disk
 from rocketstore.storage.files.lock import refuse_writer
@@ -51,16 +46,13 @@ from rocketstore.storage.log.prepared import PreparedMessage
 from rocketstore.storage.opening import observed_sizes
 from rocketstore.storage.results import PutMessageStatus
 from rocketstore.storage.store import MessageStore
+from rocketstore.units import MiB
+from rocketstore.verification.runs import joined, pairs, runs_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from rocketstore.pipeline.sink.sink_writer import SinkOptions
-
-    Row = tuple[PreparedMessage, bytes, int]
-
-_PAUSE_S: Final = 0.1
-"""Between two looks at a store that is in use."""
 
 _log: Final = get_logger(__name__)
 _T = TypeVar("_T")
@@ -128,9 +120,8 @@ def commit_batch(
     disk, count = disk or Disk(), None
     with _opened(options, disk, clock) as store:
         if not _is_known(options, batch_id):
-            check_staged(staging_root(options.root) / job, files)
             count = store.append(Intent(job, options.sink_id, batch_id, tuple(sorted(files))))
-        _sweep(options, jobs_of_sink(options.root, job), disk)
+        _sweep(options, _jobs_of_sink(options.root, job), disk)
     return count
 
 
@@ -166,13 +157,20 @@ def sweep_job(options: SinkOptions, job: str) -> None:
         intent = read_intent(options.root)
     except StoreDamagedError:
         return  # the next commit says so
-    jobs = jobs_of_sink(options.root, job) if options.streaming else [job]
-    _sweep(options, [one for one in jobs if intent is None or one != intent.job], Disk())
+    jobs = _jobs_of_sink(options.root, job) if options.streaming else {job}
+    _sweep(options, jobs - {intent.job if intent else None}, Disk())
+
+
+def _jobs_of_sink(root: str, job: str) -> set[str]:
+    """Return the job and those of its stream, or of the batch that its write numbered."""
+    kind = job.rpartition(".")[0]
+    listed = () if kind == "write" else staging_root(root).iterdir()
+    return {job, *(one.name for one in listed if one.name.rpartition(".")[0] == kind)}
 
 
 def _sweep(options: SinkOptions, jobs: Iterable[str], disk: Disk) -> None:
     try:
-        for directory in (staging_root(options.root) / job for job in jobs):
+        for directory in sorted(staging_root(options.root) / job for job in jobs):
             for path in sorted(directory.glob("*")):
                 disk.unlink(path)
             disk.remove_directory(directory)
@@ -180,18 +178,15 @@ def _sweep(options: SinkOptions, jobs: Iterable[str], disk: Disk) -> None:
         _log.warning("sink.sweep_failed", root=options.root, error=str(error))
 
 
-class _SinkStore:
+class _Commit:
     """A store that is open for a commit."""
 
     def __init__(self, options: SinkOptions, disk: Disk, clock: Callable[[], int]) -> None:
-        self._options, self._disk, self._clock = options, disk, clock
+        self._options, self._disk, self._clock, self._now_ms = options, disk, clock, clock()
         # Without threads: one commit is one row of steps, and retention deletes nothing.
         self.store = MessageStore.open(
-            options.root, options.config, disk=disk, clock=self._time_ms, threads=False
+            options.root, options.config, disk=disk, clock=lambda: self._now_ms, threads=False
         )
-
-    def _time_ms(self) -> int:
-        return self._clock()
 
     def settle(self) -> None:
         """Finish or forget what a killed commit left.
@@ -212,28 +207,26 @@ class _SinkStore:
             self.append(msgspec.structs.replace(intent, present=present))
         else:
             self._forget_intent()
-        _sweep(self._options, [intent.job], self._disk)
+        _sweep(self._options, {intent.job}, self._disk)
 
     def append(self, intent: Intent) -> int:
         """Append the rows of a batch that are not present, and finish it."""
         root, store, disk = self._options.root, self.store, self._disk
+        job = staging_root(root) / intent.job
+        check_staged(job, intent.files)
         # What the intent calls present, and all before it, stays whatever is lost after this.
         store.flush()
-        now_ms = max(self._clock(), store.last_store_timestamp_ms)
-        self._clock = lambda: now_ms
+        self._now_ms = max(self._clock(), store.last_store_timestamp_ms)
         intent = msgspec.structs.replace(
-            intent, start=store.max_physical_offset, store_timestamp_ms=now_ms
+            intent, start=store.max_physical_offset, store_timestamp_ms=self._now_ms
         )
         # The tasks synced their files; that these can be found again is seen to here.
-        job = staging_root(root) / intent.job
         for directory in (job, job.parent, job.parent.parent, Path(root)):
             disk.fsync_directory(directory)
         replace_whole(_intent_path(root), sealed(intent), disk)
         count = 0
-        for number, row in enumerate(self._rows(intent)):
-            if is_among(intent.present, number):
-                continue
-            result = store.put_prepared(*row)
+        for _, _, message, body, queue_id in self._missing(intent):
+            result = store.put_prepared(message, body, queue_id)
             if not result.is_stored:
                 is_full = result.status is PutMessageStatus.CREATE_MAPEDFILE_FAILED
                 raise (StoreFullError if is_full else StoreError)(
@@ -246,7 +239,7 @@ class _SinkStore:
         if intent.sink_id is not None and intent.batch_id is not None:
             path = ledger_path(root, intent.sink_id)
             disk.make_directory(path.parent)
-            ledger = with_number(read_ledger(root, intent.sink_id), intent.batch_id)
+            ledger = with_numbers(read_ledger(root, intent.sink_id), [intent.batch_id])
             replace_whole(path, sealed(ledger), disk)
         self._forget_intent()
         return count
@@ -256,31 +249,22 @@ class _SinkStore:
 
         Each row has one possible place, since nobody else put in between: the lock was held.
         """
-        root, config = self._options.root, self.store.config
-        if intent.start < self.store.min_physical_offset:
+        root, store = self._options.root, self.store
+        if intent.start < store.min_physical_offset:
             raise StoreError(
                 f"{intent.title} was interrupted at physical offset {intent.start}, and the log "
-                f"begins at {self.store.min_physical_offset} by now: what is missing is unknown",
+                f"begins at {store.min_physical_offset} by now: what is missing is unknown",
                 hint=f"look at the messages, then move {_intent_path(root)} away",
             )
         check_staged(staging_root(root) / intent.job, intent.files)
-        file_size = config.mapped_file_size_commit_log
+        file_size = store.config.mapped_file_size_commit_log
         assert file_size is not None, "the settings of an open store have all sizes"
-        store_flags = host_flags(b"", encode_host(config.store_host))
-        place, present = intent.start, intent.present
-        for number, (message, body, queue_id) in enumerate(self._rows(intent)):
-            if is_among(intent.present, number):
-                continue
-            size = record_size(
-                body_size=len(body),
-                topic_size=len(message.topic),
-                properties_size=len(message.record.properties),
-                sys_flag=message.record.sys_flag | store_flags,
-            )
+        place, present = intent.start, []
+        for number, size, message, body, queue_id in self._missing(intent):
             rest = file_size - place % file_size
             if size + END_FILE_MIN_BLANK_SIZE > rest:
                 place += rest
-            found = self.store.at_physical_offset(place)
+            found = store.at_physical_offset(place)
             if found is not None and (
                 found.store_timestamp_ms, found.size, found.topic, found.queue_id,
                 found.raw_properties, found.raw_body,
@@ -288,18 +272,23 @@ class _SinkStore:
                 intent.store_timestamp_ms, size, message.topic, queue_id,
                 message.record.properties, body,
             ):  # fmt: skip
-                present = with_number(present, number)
+                present.append(number)
             place += size
-        return present
+        return with_numbers(intent.present, present)
 
-    def _rows(self, intent: Intent) -> Iterator[Row]:
-        """Yield what is put for each row in order; one chunk of them is held."""
-        for chunk in read_chunks(staging_root(self._options.root) / intent.job, intent.files):
+    def _missing(self, intent: Intent) -> Iterator[tuple[int, int, PreparedMessage, bytes, int]]:
+        """Yield number, record's size and what is put of rows that are not present, in order."""
+        number = -1
+        job = staging_root(self._options.root) / intent.job
+        for chunk in chain.from_iterable(_chunks(job / file.name) for file in intent.files):
             columns = [column.to_pylist() for column in chunk.columns]
             made: dict[tuple[object, ...], PreparedMessage] = {}
-            for body, queue_id, properties, born_ms, about in zip(
-                *columns[:4], zip(*columns[4:], strict=True), strict=True
+            for size, body, queue_id, properties, born_ms, about in zip(
+                *columns[:5], zip(*columns[5:], strict=True), strict=True
             ):
+                number += 1
+                if is_among(intent.present, number):
+                    continue
                 message = made.get(about)
                 if message is None:
                     topic, flag, sys_flag, born_host, times, offset = about
@@ -309,7 +298,7 @@ class _SinkStore:
                     )  # fmt: skip
                 # Checked by the task; one made for each row would cost as much as its put.
                 message.record.describe(properties, born_ms)
-                yield message, body, queue_id
+                yield number, size, message, body, queue_id
 
     def _forget_intent(self) -> None:
         path = _intent_path(self._options.root)
@@ -318,12 +307,12 @@ class _SinkStore:
 
 
 @contextmanager
-def _opened(options: SinkOptions, disk: Disk, clock: Callable[[], int]) -> Iterator[_SinkStore]:
+def _opened(options: SinkOptions, disk: Disk, clock: Callable[[], int]) -> Iterator[_Commit]:
     """Wait for the lock, recover and settle the store, made where there is none, and yield it."""
-    sink = _waiting(options, lambda: _SinkStore(options, disk, clock))
-    with sink.store:
-        sink.settle()
-        yield sink
+    commit = _waiting(options, lambda: _Commit(options, disk, clock))
+    with commit.store:
+        commit.settle()
+        yield commit
 
 
 def _waiting(options: SinkOptions, attempt: Callable[[], _T]) -> _T:
@@ -339,7 +328,33 @@ def _waiting(options: SinkOptions, attempt: Callable[[], _T]) -> _T:
                     owner_pid=error.owner_pid,
                     hint="stop that writer, give a longer lockTimeout, or write to another store",
                 ) from error
-        time.sleep(_PAUSE_S)
+        time.sleep(0.1)
+
+
+def _chunks(path: Path) -> Iterator[pa.RecordBatch]:
+    with pa.OSFile(str(path)) as content:
+        yield from pa.ipc.open_stream(content)
+
+
+def check_staged(directory: Path, files: Iterable[StagedFile]) -> None:
+    """Refuse files that are missing or not what was reported, before anything is appended."""
+    for file in files:
+        path, size, checksum = directory / file.name, 0, 0
+        try:
+            with path.open("rb") as content:
+                while block := content.read(8 * MiB):
+                    size, checksum = size + len(block), crc32(block, checksum)
+            what = f"was changed: checksum {checksum} of {size} bytes, "
+            what += f"of its task {file.crc32} of {file.size}"
+        except OSError as error:
+            what = f"cannot be read: {error.strerror}"
+        if (file.name, size, checksum) != file:
+            raise StoreDamagedError(
+                f"staged file {path} {what}",
+                hint="run the write again; where the store has sink/intent.json, a part of the "
+                "batch is in the log: bring the file back, or move the intent away to leave it at "
+                "that part",
+            )
 
 
 # --- intent and ledger --------------------------------------------------------------------------
@@ -369,15 +384,9 @@ def is_among(ranges: Ranges, number: int | None) -> bool:
     return number is not None and any(first <= number < stop for first, stop in ranges)
 
 
-def with_number(ranges: Ranges, number: int) -> Ranges:
-    """Return the ranges with one more number."""
-    merged: list[tuple[int, int]] = []
-    for first, stop in sorted((*ranges, (number, number + 1))):
-        if merged and first <= merged[-1][1]:
-            merged[-1] = (merged[-1][0], max(stop, merged[-1][1]))
-        else:
-            merged.append((first, stop))
-    return tuple(merged)
+def with_numbers(ranges: Ranges, numbers: Sequence[int]) -> Ranges:
+    """Return the ranges with some more numbers."""
+    return tuple(pairs(joined((ranges, runs_of(np.array(numbers, dtype=np.int64))))))
 
 
 def sealed(content: Intent | Ranges) -> bytes:

@@ -1,19 +1,32 @@
-"""What Spark calls: the options of a write, the writer of a task, the commit or abort of a job.
+"""What Spark calls, and what tasks do: rows become messages, which are staged for the commit.
 
 Spark pickles a batch's writer to its tasks and to its commit. Of a stream it makes a writer for
-each micro-batch and another one to commit it, so the job's name travels with the messages of the
-tasks. An attempt that failed is not reported to Python; its files stay until the job's directory
-goes.
+each micro-batch and another one to commit it, so the job's name travels with what tasks report.
+
+Tasks check rows and encode them as far as they can be without the store; bodies stay in Arrow's
+memory. A staged file, a stream of Arrow IPC, belongs to one attempt of one task and has a name of
+its own; only those of committed attempts are used, and all go with the job's directory.
+
+Laws: what is staged the store takes as it is, and stores as ``MessageStore.put`` would; what it
+would refuse is refused here. A staged file is on the disk before its task reports it, and no byte
+of it is believed before its length and CRC-32 were compared. Executors import no store.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import socket
+import uuid
+import zlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Final, Self
+from itertools import chain, repeat
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, Self
 
 import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql.datasource import (
     DataSourceArrowWriter,
     DataSourceStreamArrowWriter,
@@ -27,24 +40,76 @@ from rocketstore.config import (
     from_properties,
     load_broker_conf,
 )
-from rocketstore.errors import ConfigError
-from rocketstore.pipeline.environment import plain_errors
-from rocketstore.pipeline.files import is_remote, local_path, refuse_secrets
-from rocketstore.pipeline.options import SINK, GivenOptions
-from rocketstore.pipeline.sink.sink_rows import (
-    RowEncoder,
-    StagedFile,
-    check_columns,
-    new_job,
-    stage_chunks,
+from rocketstore.errors import ConfigError, InvalidNameError, RefusedMessageError, StoreError
+from rocketstore.format.blank import END_FILE_MIN_BLANK_SIZE
+from rocketstore.format.host import encode_host
+from rocketstore.format.java_hash import string_hash
+from rocketstore.format.properties import (
+    KEY_SEPARATOR,
+    KEYS,
+    PROPERTIES_SIZE_MAX,
+    TAGS,
+    UNIQ_KEY,
+    encode_properties,
+    joined_keys,
 )
+from rocketstore.format.record import crc32, host_flags, record_size
+from rocketstore.format.refusals import encoded_born_host, refuse_special, refuse_transaction
+from rocketstore.format.topic_name import check_queue_id, check_topic
+from rocketstore.message import (
+    COMPRESSED_FLAG,
+    COMPRESSION_TYPE_MASK,
+    COMPRESSION_TYPE_ZLIB,
+    DEFAULT_HOST,
+)
+from rocketstore.pipeline.columns import TABLES
+from rocketstore.pipeline.environment import plain_errors
+from rocketstore.pipeline.files import is_remote, local_path, refuse_secrets, sync_path
+from rocketstore.pipeline.jobs.publishing import plain_write_errors
+from rocketstore.pipeline.options import SINK, GivenOptions
 from rocketstore.units import MiB
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
-    import pyarrow as pa
     from pyspark.sql.types import StructType
+
+COLUMNS: Final = {
+    "body": ("binary", "string"),
+    "topic": ("string",),
+    "tags": ("string",),
+    "keys": ("array<string>", "string"),
+    "uniqKey": ("string",),
+    "properties": ("map<string,string>",),
+    "queueId": ("int", "bigint"),
+    "flag": ("int",),
+    "sysFlag": ("int",),
+    "bornTimestamp": ("bigint", "timestamp"),
+    "bornHost": ("string",),
+    "reconsumeTimes": ("int",),
+    "preparedTransactionOffset": ("bigint", "int"),
+}
+"""Columns that become parts of a message, and the types they may have. Others of table ``messages``
+the store gives; of rows to be written they are left out."""
+
+STAGED: Final = pa.schema(
+    {
+        "size": pa.int32(), "body": pa.large_binary(), "queueId": pa.int32(),
+        "properties": pa.binary(), "bornTimestamp": pa.int64(), "topic": pa.string(),
+        "flag": pa.int32(), "sysFlag": pa.int32(), "bornHost": pa.string(),
+        "reconsumeTimes": pa.int32(), "preparedTransactionOffset": pa.int64(),
+    }
+)  # fmt: skip
+"""What the commit gets of each row: `size` is its record's, no `bornTimestamp` the store time."""
+
+_NAMES: Final = {name.lower(): name for name in COLUMNS}
+_ASSIGNED: Final = {name.lower() for name in TABLES["messages"]} - set(_NAMES)
+
+SINK_DIRECTORY: Final = "sink"
+"""Below the root of a store; 4.9 knows no such directory and leaves it alone."""
+
+_NOTHING: Final = "nothing was appended"
+
 
 _STORE_KEYS: Final = (
     "mappedFileSizeCommitLog", "mappedFileSizeConsumeQueue", "maxHashSlotNum", "maxIndexNum",
@@ -89,8 +154,6 @@ def parse_sink_options(given: Mapping[str, str], *, streaming: bool) -> SinkOpti
             key=name,
             hint="give both for a write that takes effect once, or neither",
         )
-    # Another sink has the store for as long as it appends one batch: several GB in a minute.
-    lock_timeout_s = values.seconds("lockTimeout")
     return SinkOptions(
         root=_root(values),
         config=_config(values),
@@ -100,7 +163,8 @@ def parse_sink_options(given: Mapping[str, str], *, streaming: bool) -> SinkOpti
         batch_id=batch_id,
         queue_count=values.number("queueCount", 1, 65_536) or 4,  # as DefaultMQProducer of 4.9
         chunk_bytes=values.byte_count("chunkBytes", 1024 * MiB) or 8 * MiB,
-        lock_timeout_s=60.0 if lock_timeout_s is None else lock_timeout_s,
+        # Another sink has the store for as long as it appends one batch: several GB in a minute.
+        lock_timeout_s=values.seconds("lockTimeout", 60),
     )
 
 
@@ -128,6 +192,228 @@ def _config(values: GivenOptions) -> StoreConfig:
         flush_disk_type=FlushDiskType.ASYNC_FLUSH,
         broker_role=BrokerRole.SLAVE if is_slave else BrokerRole.ASYNC_MASTER,
     )
+
+
+def check_columns(types: Iterable[tuple[str, str]], topic: str | None) -> None:
+    """Refuse columns by names and types (Spark's simple texts) before any work."""
+    seen = set()
+    for given, kind in types:
+        if given.lower() in _ASSIGNED:
+            continue
+        name = _NAMES.get(given.lower(), given)
+        allowed = COLUMNS.get(name, ())
+        if not allowed:
+            what = f"a message has no column {given!r}"
+            hint = f"its columns are {', '.join(COLUMNS)}; drop others or put them in properties"
+        elif name in seen:
+            what, hint = f"column {name} is there twice", "drop one"
+        elif kind not in allowed:
+            what, hint = f"column {name} must be {' or '.join(allowed)}, found {kind}", "cast it"
+        else:
+            seen.add(name)
+            continue
+        raise ConfigError(what, key=name, value=kind, hint=hint)
+    if "body" not in seen:
+        raise ConfigError("there is no column body", key="body", hint="name the column so")
+    if topic is not None:
+        check_topic(topic)
+    elif "topic" not in seen:
+        what = "there is neither a column topic nor an option topic"
+        raise ConfigError(what, key="topic", hint='give .option("topic", "...") or a column')
+
+
+class RowEncoder:
+    """Encodes the rows of one task, in order; `file_size` is that of a CommitLog file."""
+
+    def __init__(self, options: SinkOptions, file_size: int, partition_id: int) -> None:
+        self._options = options
+        self._file_size = file_size
+        self._store_flags = host_flags(b"", encode_host(options.config.store_host))
+        self._partition_id = self._turn = partition_id
+        self._first = 0
+        self._head_sizes: dict[tuple[object, ...], int] = {}
+
+    def encode(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """Yield the messages of a batch in chunks of about `chunk_bytes`, with `STAGED` columns.
+
+        Raises `RefusedMessageError` for a row that the store does not take; says which, and why.
+        """
+        given = zip(batch.schema.names, batch.columns, strict=True)
+        columns = {_NAMES.get(name.lower(), ""): column for name, column in given}
+        count = batch.num_rows
+        self._head_sizes.clear()
+        if self._options.topic is not None:
+            columns["topic"] = pa.repeat(self._options.topic, count)
+        for name in STAGED.names[6:]:
+            default = DEFAULT_HOST if name == "bornHost" else 0
+            columns[name] = columns.get(name, pa.repeat(default, count)).fill_null(default)
+        born = columns.get("bornTimestamp", pa.nulls(count))
+        if pa.types.is_timestamp(born.type):
+            born = born.cast(pa.timestamp("ms", born.type.tz), safe=False)
+        columns["bornTimestamp"] = born
+        columns["body"] = columns["body"].cast(pa.large_binary())
+        found = zip(*self._row_by_row(columns), strict=True) if count else ((), (), ())
+        columns |= zip(("size", "queueId", "properties"), map(pa.array, found), strict=True)
+        arrays = [columns[field.name].cast(field.type) for field in STAGED]
+        messages = pa.RecordBatch.from_arrays(arrays, schema=STAGED)
+        self._first += count
+        rows = max(1, self._options.chunk_bytes * count // max(messages.nbytes, 1))
+        for first in range(0, count, rows):
+            yield messages.slice(first, rows)
+
+    def _row_by_row(self, columns: dict[str, pa.Array]) -> list[tuple[int, int, bytes]]:
+        """Return size, queue and properties of each row, after all checks."""
+        bodies, found = columns["body"], []
+        names = ("topic", "bornHost", "sysFlag", "queueId", "properties", "keys", "uniqKey", "tags")
+        row, topic = 0, None
+        try:
+            lists = [columns[one].to_pylist() if one in columns else repeat(None) for one in names]
+            sizes = pc.binary_length(bodies).fill_null(-1).to_pylist()
+            for row, (size, topic, host, sys_flag, queue_id, *parts) in enumerate(
+                zip(sizes, *lists, strict=False)
+            ):
+                if sys_flag & COMPRESSED_FLAG and size > 0:
+                    _check_compressed(sys_flag, bodies[row].as_buffer())
+                pairs = _pairs(*parts)
+                refuse_special(pairs)
+                block = encode_properties(pairs) if pairs else b""
+                whole = self._record_size(size, topic, host, sys_flag, len(block))
+                found.append((whole, self._queue_id(queue_id, pairs), block))
+        except (RefusedMessageError, InvalidNameError, UnicodeDecodeError) as error:
+            what = getattr(error, "message", f"here or further on a text is not UTF-8: {error}")
+            raise RefusedMessageError(
+                f"row {self._first + row} of task {self._partition_id} (topic {topic!r:.60}) "
+                f"cannot be stored: {what}",
+                hint=getattr(error, "hint", None)
+                or "mend or filter such rows; nothing was written",
+            ) from error
+        return found
+
+    def _record_size(self, body: int, topic: str, host: str, sys_flag: int, properties: int) -> int:
+        """Return the size of a record, given those of its parts, that the store would take."""
+        size = self._head_sizes.get((topic, host, sys_flag))
+        if size is None:
+            check_topic(topic)
+            refuse_transaction(sys_flag)
+            flags = self._store_flags | host_flags(encoded_born_host(host), b"")
+            size = self._head_sizes[topic, host, sys_flag] = record_size(
+                body_size=0, topic_size=len(topic), properties_size=0, sys_flag=flags
+            )
+        size += body + properties
+        limit = self._options.config.max_message_size
+        room = self._file_size - END_FILE_MIN_BLANK_SIZE
+        if body < 0:
+            what = "its body is null, and an empty one is b''"
+        elif body > limit:
+            what = f"body of {body} bytes exceeds maxMessageSize of {limit}"
+        elif properties > PROPERTIES_SIZE_MAX:
+            what = f"properties of {properties} bytes exceed the limit of {PROPERTIES_SIZE_MAX}"
+        elif size > room:
+            what = f"{size} bytes do not fit a CommitLog file of {self._file_size} bytes, "
+            what += f"which holds {room}"
+        else:
+            return size
+        raise RefusedMessageError(what)
+
+    def _queue_id(self, given: int | None, pairs: dict[str, str]) -> int:
+        """Return the queue given, else that of the keys, else the next in turn."""
+        if given is not None:
+            return check_queue_id(given)
+        count, keys = self._options.queue_count, pairs.get(KEYS)
+        if keys:
+            # As SelectMessageQueueByHash of 4.9: Math.abs of the remainder that Java gives.
+            return abs(string_hash(keys)) % count
+        self._turn += 1
+        return (self._turn - 1) % count
+
+
+def _pairs(given: Any, keys: Any, unique_key: str | None, tags: str | None) -> dict[str, str]:
+    """Return properties in stored order; a column wins over an entry of the same name."""
+    pairs = dict(given or ())
+    if keys and not isinstance(keys, str):
+        # What a reader split, with more blanks between, is not joined in another way.
+        stored = (pairs.get(KEYS) or "").split(KEY_SEPARATOR)
+        keys = None if [key for key in stored if key] == keys else joined_keys(keys)
+    if keys:
+        pairs[KEYS] = keys
+    if unique_key:
+        pairs[UNIQ_KEY] = unique_key
+    if tags:
+        pairs[TAGS] = tags
+    return pairs
+
+
+def _check_compressed(sys_flag: int, body: pa.Buffer) -> None:
+    """Refuse a body that its flag calls compressed and that begins in another way."""
+    head = int.from_bytes(memoryview(body)[:2], "big")
+    is_zlib = body.size > 2 and head >> 8 & 0xF == zlib.DEFLATED and head % 31 == 0
+    if sys_flag & COMPRESSION_TYPE_MASK in (0, COMPRESSION_TYPE_ZLIB) and not is_zlib:
+        raise RefusedMessageError(
+            f"sysFlag {sys_flag:#x} says that the body is compressed, and it is no zlib stream",
+            hint='read the source with .option("decompressBody", "false"), or leave sysFlag out',
+        )
+
+
+# --- staging ------------------------------------------------------------------------------------
+
+
+class StagedFile(NamedTuple):
+    """A staged file as its task reports it."""
+
+    name: str
+    size: int
+    crc32: int
+
+
+def staging_root(root: str | Path) -> Path:
+    """Return the directory of all jobs that stage for a store."""
+    return Path(root) / SINK_DIRECTORY / "staging"
+
+
+def new_job(options: SinkOptions) -> str:
+    """Make the directory that a job's tasks stage in, on the driver; return its name."""
+    kind = "stream" if options.streaming else "write"
+    parts = (kind, options.sink_id, options.batch_id, uuid.uuid4().hex)
+    job = ".".join(str(part) for part in parts if part is not None)
+    directory = staging_root(options.root) / job
+    with plain_write_errors(directory, _NOTHING):
+        directory.mkdir(parents=True)
+    return job
+
+
+def stage_chunks(
+    root: str | Path, job: str, partition_id: int, chunks: Iterator[pa.RecordBatch]
+) -> StagedFile | None:
+    """Write the chunks of one attempt of a task and sync them; None when there is none."""
+    first = next(chunks, None)
+    if first is None:
+        return None
+    path = staging_root(root) / job / f"{partition_id:05}-{uuid.uuid4().hex}.arrows"
+    size = checksum = 0
+    with plain_write_errors(path.parent, _NOTHING):
+        try:
+            with path.open("xb") as file:
+                for part in chain((STAGED, first), chunks):
+                    content = part.serialize()
+                    size += file.write(content)
+                    checksum = crc32(content, checksum)
+                file.flush()
+                os.fsync(file.fileno())
+            sync_path(path.parent)  # its name; the driver syncs those of the directories above
+        except FileNotFoundError as error:
+            # Made here, the directory would be on a disk that the commit does not see.
+            raise StoreError(
+                f"{path.parent} is not there on {socket.gethostname()}, and the driver made it: "
+                f"the directory is not shared, or somebody cleared it; {_NOTHING}",
+                hint="write to a directory that the driver and all workers reach under one path",
+            ) from error
+        except BaseException:
+            path.unlink(missing_ok=True)
+            raise
+    return StagedFile(path.name, size, checksum)
+
+
+# --- for Spark ----------------------------------------------------------------------------------
 
 
 @dataclass
@@ -162,8 +448,7 @@ class _Sink:
             )
         types = [(field.name, field.dataType.simpleString()) for field in schema.fields]
         check_columns(types, options.topic)
-        file_size = sink_commit.check_target(options)
-        return cls(options, file_size, new_job(options))
+        return cls(options, sink_commit.check_target(options), new_job(options))
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskCommit:
         """Encode and stage the rows of one task; runs on an executor."""
@@ -172,8 +457,8 @@ class _Sink:
         context = TaskContext.get()
         partition_id = 0 if context is None else context.partitionId()
         encoder = RowEncoder(self.sink_options, self.file_size, partition_id)
+        chunks = chain.from_iterable(map(encoder.encode, iterator))
         with plain_errors():
-            chunks = (chunk for batch in iterator for chunk in encoder.encode(batch))
             file = stage_chunks(self.sink_options.root, self.job, partition_id, chunks)
             return TaskCommit(self.job, file)
 

@@ -222,7 +222,7 @@ def parse_stream_options(given: Mapping[str, str]) -> StreamOptions:
     for name, needed in (("maxTriggerDelay", ["minOffsetsPerTrigger"]), (_STRATEGY, _STARTS[1:])):
         if name in values and not any(one in values for one in needed):
             raise values.refused(name, "means nothing alone", f"it needs {' or '.join(needed)}")
-    wait_s, since_ms = values.seconds("maxTriggerDelay"), values.timestamp_ms("startingTimestamp")
+    since_ms = values.timestamp_ms("startingTimestamp")
     text = values.get("startingOffsets", "latest").strip().lower()
     times_ms: dict[QueuePlace | None, int] = {} if since_ms is None else {None: since_ms}
     if _BY_TIME in values:
@@ -235,7 +235,7 @@ def parse_stream_options(given: Mapping[str, str]) -> StreamOptions:
         start_times_ms=times_ms,
         must_have_time=values.one_of(_STRATEGY, ("latest", "error")) == "error",
         limits=Limits(most, values.byte_count("maxBytesPerTrigger"), least),
-        longest_wait_s=15 * 60 if wait_s is None else wait_s,
+        longest_wait_s=values.seconds("maxTriggerDelay", 15 * 60),
     )
 
 
