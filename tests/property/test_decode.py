@@ -154,4 +154,4 @@ def test_decoding_leaves_nothing_behind():
             decode(b"\0" + record, 1, 0, CHECKED)
         decode(broken, 0, 0, CHECKED)
 
-    assert_keeps_nothing(decode_all, 10, *intact, broken)
+    assert_keeps_nothing(decode_all, 40, *intact, broken)

@@ -320,4 +320,4 @@ def test_lookups_leave_nothing_behind() -> None:
         search.find("T", "k2", begin_ms=0, end_ms=None, max_messages=9)
         search.find("T", "k\u00df", begin_ms=0, end_ms=None, max_messages=9)
 
-    assert_keeps_nothing(look, 100, part.array)
+    assert_keeps_nothing(look, 40, part.array)

@@ -144,7 +144,7 @@ def test_pages_leave_nothing_behind() -> None:
             for offset in (0, 40):
                 pages.read(kind, queue, offset, 40)
 
-    assert_keeps_nothing(read, 50, source.buffer)
+    assert_keeps_nothing(read, 40, source.buffer)
 
 
 class GrowingQueue(Queue):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import _thread
 import io
 import logging
 import os
 import platform
 import sys
 import tempfile
+import threading
 import traceback
 from importlib.metadata import version
 from pathlib import Path
@@ -26,6 +28,9 @@ EXIT_UNREACHABLE: Final = 3
 least of all that it is fine."""
 EXIT_INTERRUPTED: Final = 130
 """128 + SIGINT, as shells report it."""
+
+INTERRUPT_AGAIN_S: Final = 0.01
+"""After which a Ctrl-C that a destructor swallowed is repeated: longer than a destructor takes."""
 
 COMMANDS: Final = (
     ("store", "app", "Inspect, verify, repair and fill a store."),
@@ -71,7 +76,17 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     # What the character set lacks is spelt out, as on stderr.
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
+    sys.unraisablehook = _interrupt_again
     sys.exit(run(sys.argv[1:] if arguments is None else arguments))
+
+
+def _interrupt_again(unraisable: sys.UnraisableHookArgs) -> None:
+    """Repeat a Ctrl-C that came while an object was destroyed: Python would only print it."""
+    if issubclass(unraisable.exc_type, KeyboardInterrupt):
+        # A moment later, since what is raised in this function is lost like the first.
+        threading.Timer(INTERRUPT_AGAIN_S, _thread.interrupt_main).start()
+    else:
+        sys.__unraisablehook__(unraisable)
 
 
 def run(arguments: list[str]) -> int:

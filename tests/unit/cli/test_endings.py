@@ -6,12 +6,13 @@ import logging
 import os
 import subprocess
 import sys
+import time
 from typing import TYPE_CHECKING
 
 import pytest
 
 from rocketstore import Message
-from rocketstore.cli.application import run
+from rocketstore.cli.application import main, run
 from rocketstore.events import get_logger
 from rocketstore.storage.store import MessageStore
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class InterruptedInput:
-    """Standard input at which the user presses Ctrl-C behind the first line."""
+    """Standard input at which the user presses Ctrl-C after the first line."""
 
     @property
     def buffer(self) -> InterruptedInput:
@@ -48,6 +49,38 @@ def test_an_interrupted_import_says_so_and_exits_130(
     assert code == 130
     assert captured.err == "rocketstore: interrupted; 0 lines are stored in t/0\n"
     assert not (tmp_path / "store" / "abort").exists()
+
+
+class InterruptedEnd:
+    """An object in whose destructor the user's Ctrl-C arrives."""
+
+    def __del__(self) -> None:
+        raise KeyboardInterrupt
+
+
+class EndlessInput:
+    """Standard input at whose second line the Ctrl-C arrives in a destructor."""
+
+    @property
+    def buffer(self) -> Iterator[bytes]:
+        yield b"first\n"
+        InterruptedEnd()
+        for _ in range(1000):
+            time.sleep(0.01)
+        yield b"second\n"
+
+
+def test_an_interrupt_that_a_destructor_swallowed_is_heard_all_the_same(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "unraisablehook", sys.unraisablehook)
+    monkeypatch.setattr("sys.stdin", EndlessInput())
+    sizes = ["mappedFileSizeCommitLog=65536", "maxHashSlotNum=10", "maxIndexNum=40"]
+    settings = [part for size in sizes for part in ("-s", size)]
+    with pytest.raises(SystemExit) as ended:
+        main(["store", "import", str(tmp_path / "store"), "-", "-t", "t", *settings])
+    assert ended.value.code == 130
+    assert capsys.readouterr().err == "rocketstore: interrupted; 0 lines are stored in t/0\n"
 
 
 class HeldInput:

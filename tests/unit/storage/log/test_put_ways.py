@@ -444,7 +444,7 @@ def test_puts_leave_nothing_behind(store):
         store.put_client_batch("orders", 0, batch)
         outcome(store, ("put", msgspec.structs.replace(PLAIN, tags="\x01"), 0))
 
-    assert_keeps_nothing(put_all, 60, PLAIN, PLAIN.topic, PLAIN.body, OK)
+    assert_keeps_nothing(put_all, 40, PLAIN, PLAIN.topic, PLAIN.body, OK)
 
 
 def test_many_threads_of_all_kinds_leave_one_unbroken_row(store):
