@@ -1,23 +1,10 @@
-"""Numbers that carry their unit, and pairs of numbers that belong together.
+"""Units, and pairs of numbers that belong together.
 
 Two offsets of this store are easily confused: a *physical offset* counts bytes in the CommitLog, a
-*queue offset* counts entries of one ConsumeQueue. The types below cost nothing at run time and let
-the type checker keep them apart.
+*queue offset* counts entries of one ConsumeQueue. Names say which one is meant.
 """
 
-from typing import Final, NamedTuple, NewType
-
-PhysicalOffset = NewType("PhysicalOffset", int)
-"""Position in the CommitLog, in bytes from the start of the first file ever written."""
-
-QueueOffset = NewType("QueueOffset", int)
-"""Position in one ConsumeQueue, in entries."""
-
-QueueId = NewType("QueueId", int)
-"""Number of a queue inside its topic, from 0."""
-
-TimestampMs = NewType("TimestampMs", int)
-"""Milliseconds since 1970-01-01T00:00:00Z."""
+from typing import Final, NamedTuple
 
 KiB: Final = 1024
 MiB: Final = 1024 * KiB

@@ -10,16 +10,18 @@ and what somebody else wrote since is recognised: then it counts as missing. 4.9
 
 from __future__ import annotations
 
-import errno
-import json
 import os
 import threading
 import zlib
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+
+import msgspec
 
 from rocketstore.errors import StoreFullError
 from rocketstore.events import get_logger
 from rocketstore.format.index_file import IndexHeader
+from rocketstore.storage.files.disk import NO_SPACE_ERRORS
+from rocketstore.storage.files.metadata_file import replace_whole
 from rocketstore.units import QueueKey
 
 if TYPE_CHECKING:
@@ -32,9 +34,7 @@ if TYPE_CHECKING:
     from rocketstore.storage.queues.queue_table import ConsumeQueueTable
 
 KNOWN_ENDS_FILE_NAME: Final = "known-ends"
-_VERSION: Final = 1
 _HEAD_BYTES: Final = 8
-_NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 _log: Final = get_logger(__name__)
 
 
@@ -54,8 +54,6 @@ class KnownEnds(NamedTuple):
         Written at an orderly end, not while the store was open.
     log_end
         Physical offset up to which everything had been dispatched.
-    queues
-        Every queue.
     index_files
         Name and header of every index file, oldest first; None where that is not known.
     """
@@ -68,17 +66,9 @@ class KnownEnds(NamedTuple):
     def applies(self, log: MappedFileQueue, *, clean: bool) -> bool:
         """Whether nobody but this package has written to the store since.
 
-        Parameters
-        ----------
-        log
-            The files of the log.
-        clean
-            Whether the last writer, ours or a broker, ended in order.
-
-        Notes
-        -----
         A broker of 4.9 that stored a message, or began the next file, left a log that goes on.
-        After a crash of ours it goes on too: then the file says that the store was open.
+        After a crash of ours it goes on too: then the file says that the store was open. `clean`
+        says whether the last writer, ours or a broker, ended in order.
         """
         return not (clean or self.is_closed) or not _goes_on(log, self.log_end)
 
@@ -93,40 +83,32 @@ def _goes_on(log: MappedFileQueue, physical_offset: int) -> bool:
     return any(head)
 
 
+_Content = tuple[
+    Literal[1],  # a later version is not read
+    bool,
+    int,
+    list[tuple[QueueKey, QueueEnds]],
+    list[tuple[str, IndexHeader]] | None,
+]
+
+
 def encode_known_ends(ends: KnownEnds) -> bytes:
-    """Encode the file: a line of JSON, and a line with the CRC-32 of the first."""
-    topics: dict[str, dict[str, QueueEnds]] = {}
-    for key, queue in ends.queues.items():
-        topics.setdefault(key.topic, {})[str(key.queue_id)] = queue
-    content = {
-        "version": _VERSION,
-        "isClosed": ends.is_closed,
-        "logEnd": ends.log_end,
-        "queues": topics,
-        "indexFiles": ends.index_files,
-    }
-    line = json.dumps(content, separators=(",", ":")).encode() + b"\n"
-    return line + b"%08x\n" % zlib.crc32(line)
+    """Encode the file: JSON of a checksum and what it is of."""
+    queues = list(ends.queues.items())
+    content = msgspec.json.encode((1, ends.is_closed, ends.log_end, queues, ends.index_files))
+    return msgspec.json.encode((zlib.crc32(content), msgspec.Raw(content)))
 
 
-def decode_known_ends(content: bytes) -> KnownEnds | None:
+def decode_known_ends(encoded: bytes) -> KnownEnds | None:
     """Decode the file; None where a byte of it is wrong, or a later version wrote it."""
-    line, separator, rest = content.partition(b"\n")
-    line += separator
-    if rest != b"%08x\n" % zlib.crc32(line):
+    try:
+        checksum, content = msgspec.json.decode(encoded, type=tuple[int, msgspec.Raw])
+        if zlib.crc32(content) != checksum:
+            return None
+        _, is_closed, log_end, queues, index = msgspec.json.decode(content, type=_Content)
+    except msgspec.DecodeError:
         return None
-    found = json.loads(line)
-    if found["version"] != _VERSION:
-        return None
-    queues = {
-        QueueKey(topic, int(queue_id)): QueueEnds(*ends)
-        for topic, ids in found["queues"].items()
-        for queue_id, ends in ids.items()
-    }
-    index = found["indexFiles"]
-    if index is not None:
-        index = [(name, IndexHeader(*header)) for name, header in index]
-    return KnownEnds(found["isClosed"], found["logEnd"], queues, index)
+    return KnownEnds(is_closed, log_end, dict(queues), index)
 
 
 def read_known_ends(root: Path) -> KnownEnds | None:
@@ -139,16 +121,7 @@ def read_known_ends(root: Path) -> KnownEnds | None:
 
 def write_known_ends(root: Path, ends: KnownEnds, *, disk: Disk) -> None:
     """Replace the file, durably but for its name; a crash leaves the old one or the new one."""
-    path = root / KNOWN_ENDS_FILE_NAME
-    temporary = path.with_name(path.name + ".tmp")
-    disk.unlink(temporary)
-    descriptor = disk.create_file(temporary)
-    try:
-        disk.write_at(descriptor, temporary, 0, encode_known_ends(ends))
-        disk.fdatasync(descriptor, temporary)
-    finally:
-        os.close(descriptor)
-    disk.replace(temporary, path)
+    replace_whole(root / KNOWN_ENDS_FILE_NAME, encode_known_ends(ends), disk, sync_name=False)
 
 
 def forget_known_ends(root: Path, *, keep_queues: bool, disk: Disk) -> None:
@@ -204,8 +177,7 @@ class KnownEndsWriter:
             try:
                 write_known_ends(self._root, ends, disk=self._disk)
             except (StoreFullError, OSError) as error:
-                is_full = isinstance(error, StoreFullError) or error.errno in _NO_ROOM
-                if not is_full:
+                if not (isinstance(error, StoreFullError) or error.errno in NO_SPACE_ERRORS):
                     raise
                 _log.warning("known_ends.no_room", root=str(self._root), error=str(error))
             else:

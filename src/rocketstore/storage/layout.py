@@ -9,13 +9,11 @@ the CommitLog path follows the root when it is not set (K-F2).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from rocketstore.config import StoreConfig, commit_log_directories
 from rocketstore.errors import ConfigError
-from rocketstore.format.file_name import file_name
 from rocketstore.format.markers import (
     ABORT_FILE_NAME,
     CHECKPOINT_FILE_NAME,
@@ -35,7 +33,6 @@ REPAIR_DIRECTORY: Final = "repair"
 """Where copies of what recovery and repair cut are kept; 4.9 knows no such directory."""
 
 
-@dataclass(frozen=True, slots=True)
 class StoreLayout:
     """Paths of one store.
 
@@ -47,11 +44,31 @@ class StoreLayout:
         Where CommitLog files are made; one, unless ``storePathCommitLog`` names several.
     read_only_directories
         ``readOnlyCommitLogStorePaths``: CommitLog files there are read, never written or deleted.
+    consume_queue, consume_queue_ext
+        Directories of topics, each a directory of queues; of their extensions where enabled.
+    index, config
+        Directories of the index files and of the JSON tables.
+    checkpoint, abort, lock
+        The file of three times, the marker of a writer that has not ended in order, and the file
+        whose first byte the writer locks.
+    repair
+        Where copies of what recovery and repair cut are kept.
     """
 
-    root: Path
-    commit_log_directories: tuple[Path, ...]
-    read_only_directories: tuple[Path, ...] = ()
+    def __init__(
+        self, root: Path, writable: tuple[Path, ...], read_only: tuple[Path, ...] = ()
+    ) -> None:
+        self.root = root
+        self.commit_log_directories = writable
+        self.read_only_directories = read_only
+        self.consume_queue = root / CONSUME_QUEUE_DIRECTORY
+        self.consume_queue_ext = root / CONSUME_QUEUE_EXT_DIRECTORY
+        self.index = root / INDEX_DIRECTORY
+        self.config = root / CONFIG_DIRECTORY
+        self.checkpoint = root / CHECKPOINT_FILE_NAME
+        self.abort = root / ABORT_FILE_NAME
+        self.lock = root / LOCK_FILE_NAME
+        self.repair = root / REPAIR_DIRECTORY
 
     @classmethod
     def of(cls, root: str | Path, config: StoreConfig | None = None) -> StoreLayout:
@@ -74,46 +91,6 @@ class StoreLayout:
             )
         return cls(root, directories.writable, directories.read_only)
 
-    @property
-    def consume_queue(self) -> Path:
-        """Directory of topics, each a directory of queues."""
-        return self.root / CONSUME_QUEUE_DIRECTORY
-
-    @property
-    def consume_queue_ext(self) -> Path:
-        """Directory of queue extensions, when they are enabled."""
-        return self.root / CONSUME_QUEUE_EXT_DIRECTORY
-
-    @property
-    def index(self) -> Path:
-        """Directory of index files."""
-        return self.root / INDEX_DIRECTORY
-
-    @property
-    def config(self) -> Path:
-        """Directory of the JSON tables."""
-        return self.root / CONFIG_DIRECTORY
-
-    @property
-    def checkpoint(self) -> Path:
-        """The file of three times."""
-        return self.root / CHECKPOINT_FILE_NAME
-
-    @property
-    def abort(self) -> Path:
-        """The marker of a writer that has not ended in order."""
-        return self.root / ABORT_FILE_NAME
-
-    @property
-    def lock(self) -> Path:
-        """The file whose first byte the writer locks."""
-        return self.root / LOCK_FILE_NAME
-
-    @property
-    def repair(self) -> Path:
-        """Where copies of what recovery and repair cut are kept."""
-        return self.root / REPAIR_DIRECTORY
-
     def queue_directory(self, key: QueueKey) -> Path:
         """Return the directory of one queue; its put checked the topic's name."""
         return self.consume_queue / key.topic / str(key.queue_id)
@@ -124,18 +101,8 @@ def log_file_placement(
 ) -> Callable[[int], Path]:
     """Return the rule that says in which directory the CommitLog file of an offset is made.
 
-    Parameters
-    ----------
-    layout
-        Names the candidates.
-    file_size
-        Bytes of one CommitLog file.
-    full_directories
-        Asked at each file: the directories whose partition is too full (above 0.85 by default).
-        They are passed over as long as another is left.
-
-    Notes
-    -----
+    Directories whose partition is too full (above 0.85 by default), which are asked for at each
+    file, are passed over as long as another is left.
     Source: MultiPathMappedFileQueue.tryCreateMappedFile (spec F1.1).
     """
     directories = layout.commit_log_directories
@@ -146,8 +113,3 @@ def log_file_placement(
         return sorted(candidates, key=str)[base // file_size % len(candidates)]
 
     return place
-
-
-def log_file_path(place: Callable[[int], Path], base: int) -> Path:
-    """Return the path of the CommitLog file that begins at `base`."""
-    return place(base) / file_name(base)

@@ -22,14 +22,14 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from rocketstore.config import parse_delete_hours
 from rocketstore.errors import ConfigError
 from rocketstore.events import get_logger
-from rocketstore.scan import kernels
-from rocketstore.scan.columns import Column, new_columns
+from rocketstore.scan.scanner import scan_window
 from rocketstore.storage.running_flags import RunningFlag
 from rocketstore.storage.threads import StopSign
 from rocketstore.units import KiB
+from rocketstore.verification.small_files import CLOCK_TOLERANCE_MS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
     from datetime import tzinfo
     from pathlib import Path
 
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from rocketstore.storage.files.mapped_file import MappedFile
     from rocketstore.storage.files.mapped_file_queue import MappedFileQueue
     from rocketstore.storage.index.index_service import IndexService
+    from rocketstore.storage.layout import StoreLayout
     from rocketstore.storage.queues.queue_table import ConsumeQueueTable
     from rocketstore.storage.running_flags import RunningFlags
 
@@ -50,10 +51,6 @@ QUEUE_FORCE_AFTER_MS: Final = 60_000
 """How long an expired queue file waits for its readers (ConsumeQueue.deleteExpiredFile)."""
 
 _FIRST_WINDOW_BYTES: Final = 64 * KiB
-_FUTURE_TOLERANCE_MS: Final = 24 * HOUR_MS
-"""A store time further ahead than this is a damaged header and says nothing about age."""
-
-_NO_CRC: Final = False
 
 
 class RetentionRule(Enum):
@@ -77,12 +74,7 @@ class DeletedFile(NamedTuple):
 class DiskUsage(NamedTuple):
     """How full the partitions are, 0.0 to 1.0; None where it is unknown.
 
-    Attributes
-    ----------
-    log
-        The least full partition of CommitLog directories.
-    queues
-        The partition of the queues.
+    `log` is the least full partition of the CommitLog directories.
     """
 
     log: float | None
@@ -94,32 +86,17 @@ class DiskUsage(NamedTuple):
         return max(self.log or 0.0, self.queues or 0.0)
 
 
-class StorePlaces(NamedTuple):
-    """Directories whose partitions are watched."""
-
-    log: Sequence[Path]
-    queues: Path
-
-
 class Retention:
     """Deletes what may go.
 
     Parameters
     ----------
-    log_files, table, index
-        What the store consists of.
-    config
-        Ages, hours, ratios and intervals.
-    places
-        Directories whose partitions are watched.
     used_ratio
         Says how full the partition of a directory is (``Disk.used_ratio``).
     flags
         Learns whether a disk is full.
     dispatched_offset
         Returns the physical offset up to which everything is dispatched.
-    clock
-        Returns the time in ms.
     tz
         Zone of ``deleteWhen``; None is the zone of this process, as in Java.
     pause
@@ -129,6 +106,8 @@ class Retention:
     ----------
     full_directories
         CommitLog directories too full for new files (spec F1.1).
+    manual_rounds_left
+        Rounds in which expired files go at any hour, because somebody asked.
     """
 
     def __init__(  # noqa: PLR0913 - three parts of the store, and everything a test replaces
@@ -138,7 +117,7 @@ class Retention:
         index: IndexService,
         *,
         config: StoreConfig,
-        places: StorePlaces,
+        layout: StoreLayout,
         used_ratio: Callable[[Path], float | None],
         flags: RunningFlags,
         dispatched_offset: Callable[[], int],
@@ -151,7 +130,7 @@ class Retention:
         self._table = table
         self._index = index
         self._config = config
-        self._places = places
+        self._layout = layout
         self._used_ratio = used_ratio
         self._flags = flags
         self._dispatched_offset = dispatched_offset
@@ -160,7 +139,7 @@ class Retention:
         self._stopping = StopSign()
         self._pause = self._stopping.wait if pause is None else pause
         self._hours = parse_delete_hours(config.delete_when)
-        self._manual_rounds = 0
+        self.manual_rounds_left = 0
         self._cleaned_to = -1
         self._last_hung_try_ms = clock()
         self._last_times: dict[int, int | None] = {}
@@ -172,18 +151,14 @@ class Retention:
 
         The two partitions have a flag each (K-E4). Source: DefaultMessageStore.isSpaceFull.
         """
-        config = self._config
-        by_directory = {path: self._used_ratio(path) for path in self._places.log}
-        known = [ratio for ratio in by_directory.values() if ratio is not None]
+        directories = self._layout.commit_log_directories
+        by_directory = {path: self._used_ratio(path) for path in directories}
+        known = {path: ratio for path, ratio in by_directory.items() if ratio is not None}
         usage = DiskUsage(
-            min(known) if known else None,
-            self._used_ratio(self._places.queues),
+            min(known.values(), default=None), self._used_ratio(self._layout.consume_queue)
         )
-        self.full_directories = frozenset(
-            path
-            for path, ratio in by_directory.items()
-            if ratio is not None and ratio > config.disk_space_clean_forcibly_ratio
-        )
+        limit = self._config.disk_space_clean_forcibly_ratio
+        self.full_directories = frozenset(path for path, ratio in known.items() if ratio > limit)
         self._flag(RunningFlag.DISK_FULL, usage.log, "CommitLog")
         self._flag(RunningFlag.QUEUE_DISK_FULL, usage.queues, "queues")
         return usage
@@ -208,17 +183,12 @@ class Retention:
         """
         if not self._config.retention:
             raise ConfigError(
-                f"retention is off for {self._places.queues.parent}, so nothing is deleted",
+                f"retention is off for {self._layout.root}, so nothing is deleted",
                 key="retention",
                 value=False,
                 hint="open the store with StoreConfig(retention=True)",
             )
-        self._manual_rounds = MANUAL_ROUNDS
-
-    @property
-    def manual_rounds_left(self) -> int:
-        """Rounds that a manual request has left."""
-        return self._manual_rounds
+        self.manual_rounds_left = MANUAL_ROUNDS
 
     def stop(self) -> None:
         """Let the round under way end after the file it is at: the store is being closed."""
@@ -243,6 +213,7 @@ class Retention:
         rule = self._rule(usage)
         is_nearly_full = usage.highest > config.disk_space_clean_forcibly_ratio
         may_force = is_nearly_full and config.clean_file_forcibly_enable
+        forced = RetentionRule.FORCED if may_force else None
         if rule is None and not may_force:
             return []
         _log.info(
@@ -250,15 +221,15 @@ class Retention:
             rule=None if rule is None else rule.name,
             may_force=may_force,
             used_ratio=usage.highest,
-            manual_rounds_left=self._manual_rounds,
+            manual_rounds_left=self.manual_rounds_left,
             files=len(self._files.files),
         )
         deleted: list[DeletedFile] = []
         is_blocked = False
         while len(self._files.files) > 1 and len(deleted) < config.delete_file_batch_max:
             file = self._files.files[0]
-            applied = self._applied_rule(file, rule, may_force=may_force)
-            if applied is None or not self._is_dispatched(file):
+            applied = rule if rule is not None and self._is_expired(file) else forced
+            if applied is None or file.base + file.size > self._dispatched_offset():
                 break
             if deleted:
                 self._pause(config.delete_commit_log_files_interval / 1000)
@@ -272,7 +243,9 @@ class Retention:
                 break
             self._last_times.pop(file.base, None)
             deleted.append(DeletedFile(path, applied))
-        self._use_manual_round(rule, deleted, is_blocked=is_blocked)
+        if rule is RetentionRule.EXPIRED_MANUALLY and not (is_blocked and not deleted):
+            # A round that did something counts; a request with nothing to do is over (K-E10).
+            self.manual_rounds_left = self.manual_rounds_left - 1 if deleted else 0
         if not deleted and (is_nearly_full or self._is_filling(usage)):
             _log.warning(
                 "retention.nothing_to_delete",
@@ -290,37 +263,17 @@ class Retention:
             return RetentionRule.EXPIRED_AT_HOUR
         if self._is_filling(usage):
             return RetentionRule.EXPIRED_DISK_FILLING
-        if self._manual_rounds > 0:
+        if self.manual_rounds_left > 0:
             return RetentionRule.EXPIRED_MANUALLY
         return None
 
     def _is_filling(self, usage: DiskUsage) -> bool:
         return usage.highest > self._config.disk_max_used_space_percent / 100
 
-    def _applied_rule(
-        self, file: MappedFile, rule: RetentionRule | None, *, may_force: bool
-    ) -> RetentionRule | None:
-        if rule is not None and self._is_expired(file):
-            return rule
-        return RetentionRule.FORCED if may_force else None
-
     def _is_expired(self, file: MappedFile) -> bool:
         newest = self.last_store_timestamp(file)
         age_limit_ms = self._config.file_reserved_time * HOUR_MS
         return newest is not None and self._clock() >= newest + age_limit_ms
-
-    def _is_dispatched(self, file: MappedFile) -> bool:
-        return file.base + file.size <= self._dispatched_offset()
-
-    def _use_manual_round(
-        self, rule: RetentionRule | None, deleted: list[DeletedFile], *, is_blocked: bool
-    ) -> None:
-        """Count a manual round that did something; a request with nothing to do is over (K-E10)."""
-        if rule is RetentionRule.EXPIRED_MANUALLY:
-            if deleted:
-                self._manual_rounds -= 1
-            elif not is_blocked:
-                self._manual_rounds = 0
 
     def _retry_hung(self) -> list[DeletedFile]:
         """Try again to delete a first file whose deletion once began (redeleteHangedFile)."""
@@ -377,21 +330,13 @@ class Retention:
 
 
 def _newest_time(file: MappedFile, now_ms: int) -> int | None:
-    array, size = file.array, file.size
     window = _FIRST_WINDOW_BYTES
-    cols = new_columns(1024)
     while True:
-        start = max(size - window, 0)
-        newest = None
-        position = int(kernels.resync(array, start, size, file.base, size))
-        while position >= 0:
-            count, position, _ = kernels.walk(array, position, size, file.base, size, _NO_CRC, cols)
-            if count == 0:
-                break
-            times = cols[:count, Column.STORE_TIMESTAMP]
-            times = times[times <= now_ms + _FUTURE_TOLERANCE_MS]
-            if len(times):
-                newest = max(int(times.max()), newest or 0)
-        if newest is not None or start == 0:
-            return newest
+        start, newest = max(file.size - window, 0), 0
+        for batch in scan_window(file.array, base=file.base, start=start, check_crc=False):
+            times = batch.columns.store_timestamp
+            times = times[times <= now_ms + CLOCK_TOLERANCE_MS]  # a later one is a damaged header
+            newest = max(newest, int(times.max(initial=0)))
+        if newest or start == 0:
+            return newest or None
         window *= 8

@@ -28,10 +28,6 @@ class RunningFlag(enum.IntFlag):
 STOPS_PUTS = ~int(RunningFlag.NOT_READABLE)
 """Any of these bits refuses puts."""
 
-_STOPS_DISPATCH = int(
-    RunningFlag.NOT_WRITEABLE | RunningFlag.QUEUE_WRITE_ERROR | RunningFlag.INDEX_ERROR
-)
-
 
 class RunningFlags:
     """The flags of one open store; safe to change from any thread.
@@ -83,11 +79,6 @@ class RunningFlags:
     def is_writeable(self) -> bool:
         """Whether puts are taken."""
         return not self.bits & STOPS_PUTS
-
-    @property
-    def is_queue_writeable(self) -> bool:
-        """Whether dispatch may write queue entries; a full disk does not stop it."""
-        return not self.bits & _STOPS_DISPATCH
 
     @property
     def reasons(self) -> list[str]:

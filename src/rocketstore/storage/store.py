@@ -23,7 +23,7 @@ from rocketstore.storage.compiled_parts import note_missing
 from rocketstore.storage.files.disk import Disk
 from rocketstore.storage.layout import StoreLayout
 from rocketstore.storage.log.prepared import PreparedMessage
-from rocketstore.storage.opening import StoreParts, open_parts
+from rocketstore.storage.opening import StoreParts
 from rocketstore.storage.read_only import ReadOnlyStore
 from rocketstore.storage.results import GetRawResult
 from rocketstore.storage.store_end import EndingStore
@@ -139,7 +139,7 @@ class MessageStore(EndingStore):
         if read_only:
             return ReadOnlyStore.open(path, config)
         note_missing()
-        parts = open_parts(
+        parts = StoreParts(
             StoreLayout.of(path, config),
             config,
             disk=Disk() if disk is None else disk,

@@ -10,6 +10,7 @@ import pytest
 
 from rocketstore import Message
 from rocketstore.config import StoreConfig
+from rocketstore.storage.layout import StoreLayout
 from rocketstore.storage.retention import (
     HOUR_MS,
     QUEUE_FORCE_AFTER_MS,
@@ -17,7 +18,6 @@ from rocketstore.storage.retention import (
     DiskUsage,
     Retention,
     RetentionRule,
-    StorePlaces,
 )
 from rocketstore.storage.running_flags import RunningFlag, RunningFlags
 from support.configured_store import Clock, open_small
@@ -41,16 +41,16 @@ class Bench:
         self.queue_ratio = 0.1
         self.flags = RunningFlags()
         self.pauses = []
-        self.places = StorePlaces([root / "commitlog"], root / "consumequeue")
+        self.layout = StoreLayout.of(root)
         self.dispatched = None
         self.retention = Retention(
             self.parts.log,
             self.parts.table,
             self.parts.index,
             config=StoreConfig(**{"retention": True, **settings}),
-            places=self.places,
+            layout=self.layout,
             used_ratio=lambda path: (
-                self.log_ratio if path == self.places.log[0] else self.queue_ratio
+                self.log_ratio if path == root / "commitlog" else self.queue_ratio
             ),
             flags=self.flags,
             dispatched_offset=lambda: (
@@ -278,7 +278,7 @@ def test_an_unknown_fullness_is_not_full(bench):
 def test_of_several_log_directories_the_emptiest_counts(tmp_path):
     bench = Bench(tmp_path).fill(OLD, OLD)
     one, other = tmp_path / "commitlog", tmp_path / "more"
-    bench.retention._places = StorePlaces([one, other], tmp_path / "consumequeue")
+    bench.layout.commit_log_directories = (one, other)
     bench.log_ratio, bench.queue_ratio = 0.95, 0.3
     assert bench.retention.check_disk().log == 0.3
     assert bench.retention.full_directories == {one}

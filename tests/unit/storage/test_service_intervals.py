@@ -7,7 +7,8 @@ from datetime import UTC
 import pytest
 
 from rocketstore import MessageStore, StoreConfig
-from rocketstore.storage.retention import HOUR_MS, Retention, StorePlaces
+from rocketstore.storage.layout import StoreLayout
+from rocketstore.storage.retention import HOUR_MS, Retention
 from rocketstore.storage.running_flags import RunningFlags
 from rocketstore.storage.threads import Periodic, StopSign
 from support.configured_store import open_small
@@ -96,7 +97,7 @@ def test_pauses_between_deletions_are_those_of_the_settings(tmp_path):
             delete_consume_queue_files_interval=70,
             delete_when=";".join(f"{hour:02d}" for hour in range(24)),
         ),
-        places=StorePlaces([tmp_path], tmp_path),
+        layout=StoreLayout.of(tmp_path),
         used_ratio=lambda _path: 0.1,
         flags=RunningFlags(),
         dispatched_offset=lambda: parts.dispatcher.dispatched_offset,

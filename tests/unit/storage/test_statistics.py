@@ -179,15 +179,6 @@ def test_every_other_flag_stops_puts_until_it_is_cleared(tmp_path, flag):
     assert parts.writer.put(Message(topic="orders")).status is PutMessageStatus.PUT_OK
 
 
-def test_a_full_disk_does_not_stop_dispatch():
-    flags = RunningFlags()
-    flags.set(RunningFlag.DISK_FULL, "")
-    assert flags.is_queue_writeable
-    assert not flags.is_writeable
-    flags.set(RunningFlag.QUEUE_WRITE_ERROR, "")
-    assert not flags.is_queue_writeable
-
-
 def test_two_full_disks_are_two_causes():
     flags = RunningFlags()
     flags.set(RunningFlag.DISK_FULL, "log")

@@ -102,8 +102,8 @@ def _is_good(content: bytes, decode: Callable[[bytes], object] | None) -> bool:
     return True
 
 
-def replace_whole(path: Path, content: bytes, disk: Disk) -> None:
-    """Make `content` the durable content of `path` and keep no backup."""
+def replace_whole(path: Path, content: bytes, disk: Disk, *, sync_name: bool = True) -> None:
+    """Make `content` the durable content of `path`, its name too if asked; keep no backup."""
     temporary = path.with_name(path.name + ".tmp")
     disk.unlink(temporary)
     descriptor = disk.create_file(temporary)
@@ -113,4 +113,5 @@ def replace_whole(path: Path, content: bytes, disk: Disk) -> None:
     finally:
         os.close(descriptor)
     disk.replace(temporary, path)
-    disk.fsync_directory(path.parent)
+    if sync_name:
+        disk.fsync_directory(path.parent)
