@@ -146,12 +146,16 @@ class StoreParts:
         self.problems += self.index.load()
         for problem in self.problems:
             _log.warning("file.problem", problem=str(problem))
+        self._connect(files)
+
+    def _connect(self, files: MappedFileQueue) -> None:
+        """Make what writes to the files."""
         self.log = CommitLog(
             files,
             preallocator=self.preallocator,
             clock=self.clock,
             store_host=encode_host(self.config.store_host),
-            sync_flush=config.is_sync_flush,
+            sync_flush=self.config.is_sync_flush,
             touch_ahead=self.touch_ahead,
         )
         self._to_drop += [self.log.drop, self.preallocator.close]
@@ -168,9 +172,9 @@ class StoreParts:
             files,
             self.queues,
             self.index,
-            config=config,
-            layout=layout,
-            used_ratio=disk.used_ratio,
+            config=self.config,
+            layout=self.layout,
+            used_ratio=self.disk.used_ratio,
             flags=self.flags,
             dispatched_offset=lambda: min(
                 self.dispatcher.dispatched_offset, self.log.flushed_offset
