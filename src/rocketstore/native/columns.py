@@ -1,6 +1,6 @@
 """What jobs ask of whole columns of records: slices, properties, queues and index items.
 
-Law: a queue's number or an index item is what ``follow`` (``native.dispatch``) would have used for
+Law: a queue's number or an index item is what ``native.dispatch`` would have used for
 the same record: it calls the same functions.
 
 Sources: DefaultMessageStore.checkMultiDispatchQueue, IndexService.buildIndex, and 4.9.3's
@@ -303,7 +303,7 @@ def key_hash_of(data: Bytes, row: Numbers, at: int, size: int) -> int:
 
 
 def list_items(buffer: Bytes, cols: Numbers, rows: Numbers, hashes: Numbers) -> int:
-    """List the index items that records call for, in the order in which ``follow`` puts them.
+    """List the index items that records call for, in the order in which dispatch puts them.
 
     Parameters
     ----------

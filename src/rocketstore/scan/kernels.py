@@ -24,7 +24,6 @@ KERNELS: Final[dict[str, str]] = {
     "copy_slices": "columns",
     "slice_crcs": "columns",
     "split_properties": "columns",
-    "follow": "dispatch",
     "number_queues": "columns",
     "list_items": "columns",
     "put_items": "index",

@@ -76,11 +76,7 @@ ENUMS = {
     "dispatch_numbers": {
         "SlotColumn": dispatch_state.SlotColumn,
         "QueueColumn": dispatch_state.QueueColumn,
-        "IndexColumn": dispatch_state.IndexColumn,
-        "State": dispatch_state.State,
-        "Step": dispatch_state.Step,
     },
-    "dispatch_stops": {"DispatchStop": dispatch_state.DispatchStop},
 }
 
 

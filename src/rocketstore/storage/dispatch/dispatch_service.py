@@ -72,13 +72,11 @@ class DispatchService:
         *,
         clock: Callable[[], int],
         log: CommitLog | None = None,
-        on_health: Callable[[DispatchHealth], None] | None = None,
     ) -> None:
         self.dispatcher = dispatcher
         self.health = _WELL
         self._clock = clock
         self._log = log
-        self._on_health = on_health
         self._bell = Bell()
         self._idle_rounds = 0
         self.thread = ServiceThread("rocketstore-dispatch", self._run, wake=self._bell.ring)
@@ -152,14 +150,7 @@ class DispatchService:
             failure_count=self.health.failure_count,
             dispatched_offset=self.dispatcher.dispatched_offset,
         )
-        if before.is_well:
-            self._tell()
 
     def _note_recovery(self) -> None:
         _log.info("dispatch.recovered", failure_count=self.health.failure_count)
         self.health = _WELL
-        self._tell()
-
-    def _tell(self) -> None:
-        if self._on_health is not None:
-            self._on_health(self.health)

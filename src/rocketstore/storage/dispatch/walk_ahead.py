@@ -1,11 +1,10 @@
-"""Walk a CommitLog file in a second thread, a few batches ahead of the thread that dispatches them.
+"""Walk a CommitLog file in batches, here or in a second thread that is a few batches ahead.
 
-Checking a log and entering its records cost about the same, kernels let go of the interpreter's
-lock, and a machine has more than one core. The walk is the same one, batch after batch, so what
-arrives is what the dispatching thread would have read itself, in the same order.
+Checking a log and entering its records cost about the same, the walk lets go of the interpreter's
+lock, and a machine has more than one core. Batch after batch is the same in both ways.
 
-Law: one thread at a time, which is gone when the ``with`` block is left, by whatever way. An error
-of the walk is raised where its batch is taken. Only the log is read, and nothing is written.
+Law: one thread at a time, which is gone when the batches are closed, by whatever way. An error of
+the walk is raised where its batch is taken. Only the log is read, and nothing is written.
 
 Law: memory is bounded: `AHEAD_BATCHES` matrices, whatever the size of the log.
 """
@@ -13,17 +12,17 @@ Law: memory is bounded: `AHEAD_BATCHES` matrices, whatever the size of the log.
 from __future__ import annotations
 
 import os
-import threading
-from contextlib import contextmanager
-from queue import SimpleQueue
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+from itertools import cycle
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from rocketstore.scan import kernels
-from rocketstore.scan.columns import StopReason, new_columns
+from rocketstore.scan.columns import RecordColumns, StopReason, new_columns
 from rocketstore.units import MiB
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator, Iterable
 
     from rocketstore.native.dispatch_state import Int64Array
     from rocketstore.storage.files.mapped_file import MappedFile
@@ -40,20 +39,12 @@ next break may be close, and starting a thread costs as much as walking a few hu
 
 
 class WalkedBatch(NamedTuple):
-    """What one call of the walk gave.
+    """What one call of the walk gave: rows, the position it reached, and what stands there.
 
-    Attributes
-    ----------
-    cols
-        The matrix; its first `filled` rows are filled. It is filled again once the next is taken.
-    walked
-        Position in the file up to which records were walked.
-    reason
-        What stands there.
+    The rows are filled again once the next batch is taken.
     """
 
-    cols: Int64Array
-    filled: int
+    columns: RecordColumns
     walked: int
     reason: StopReason
 
@@ -63,11 +54,10 @@ def can_walk_ahead() -> bool:
     return len(os.sched_getaffinity(0)) > 1 and kernels.is_compiled()
 
 
-@contextmanager
-def walked_ahead(
-    file: MappedFile, start: int, stop: int, *, check_crc: bool
-) -> Iterator[Iterator[WalkedBatch]]:
-    """Give the batches of a stretch of a file, up to its end or what the walk cannot pass.
+def walk_batches(
+    file: MappedFile, start: int, stop: int, matrices: Iterable[Int64Array], *, check_crc: bool
+) -> Generator[WalkedBatch]:
+    """Walk a stretch of a file, a batch into each of `matrices`, up to what the walk cannot pass.
 
     Parameters
     ----------
@@ -75,75 +65,37 @@ def walked_ahead(
         Of the CommitLog.
     start, stop
         Positions in the file; records that start in between are walked.
+    matrices
+        More than are needed.
     check_crc
         Whether bodies are compared with their CRC.
     """
-    walker = _Walker(file, start, stop, check_crc=check_crc)
-    walker.begin()
-    try:
-        yield walker.batches()
-    finally:
-        walker.end()
-
-
-class _Walker:
-    """The thread, and the two ways matrices go: free ones to it, filled ones back."""
-
-    def __init__(self, file: MappedFile, start: int, stop: int, *, check_crc: bool) -> None:
-        self._file = file
-        self._position = start
-        self._stop = stop
-        self._check_crc = check_crc
-        self._array = file.array
-        self._walk = kernels.walk  # loaded here: not in a thread that is not ours to wait for
-        self._free: SimpleQueue[Int64Array | None] = SimpleQueue()
-        self._filled: SimpleQueue[WalkedBatch | BaseException] = SimpleQueue()
-        self._has_thread = True
-        self._has_ended = False
-        self._thread = threading.Thread(target=self._run, name="rocketstore-walk", daemon=True)
-
-    def begin(self) -> None:
-        for _ in range(AHEAD_BATCHES):
-            self._free.put(new_columns(AHEAD_RECORDS))
-        try:
-            self._thread.start()
-        except RuntimeError:  # the process may have no more threads: the walk does without
-            self._has_thread = False
-
-    def end(self) -> None:
-        """Let the thread stop after the batch it is at, and wait for that."""
-        self._has_ended = True
-        self._free.put(None)
-        if self._has_thread:
-            self._thread.join()
-
-    def batches(self) -> Iterator[WalkedBatch]:
-        while True:
-            batch = self._filled.get() if self._has_thread else self._next(self._free.get())
-            if isinstance(batch, BaseException):
-                raise batch
-            yield batch
-            if self._is_last(batch):
-                return
-            self._free.put(batch.cols)
-
-    def _is_last(self, batch: WalkedBatch) -> bool:
-        return batch.reason is not StopReason.END or batch.walked >= self._stop
-
-    def _run(self) -> None:
-        try:
-            while (cols := self._free.get()) is not None and not self._has_ended:
-                batch = self._next(cols)
-                self._filled.put(batch)
-                if self._is_last(batch):
-                    return
-        except BaseException as error:  # noqa: BLE001 - raised again where the batch is taken
-            self._filled.put(error)
-
-    def _next(self, cols: Int64Array | None) -> WalkedBatch:
-        assert cols is not None
-        file = self._file
-        count, self._position, reason = self._walk(
-            self._array, self._position, self._stop, file.base, file.size, self._check_crc, cols
+    position, reason = start, StopReason.END
+    for cols in matrices:
+        if position >= stop or reason is not StopReason.END:
+            return
+        count, position, found = kernels.walk(
+            file.array, position, stop, file.base, file.size, check_crc, cols
         )
-        return WalkedBatch(cols, count, self._position, StopReason(reason))
+        reason = StopReason(found)
+        yield WalkedBatch(RecordColumns(file.array, cols[:count], file.base), position, reason)
+
+
+def walked_ahead(
+    file: MappedFile, start: int, stop: int, *, check_crc: bool
+) -> Generator[WalkedBatch]:
+    """Give the batches of a stretch as `walk_batches` does; another thread walks them."""
+    matrices = [new_columns(AHEAD_RECORDS) for _ in range(AHEAD_BATCHES)]
+    batches = walk_batches(file, start, stop, cycle(matrices), check_crc=check_crc)
+    walker = ThreadPoolExecutor(1, "rocketstore-walk")
+    try:
+        ahead = deque(walker.submit(next, batches, None) for _ in range(AHEAD_BATCHES - 1))
+    except RuntimeError:  # the process may have no more threads: the walk does without
+        yield from batches
+        return
+    try:
+        while (batch := ahead.popleft().result()) is not None:
+            yield batch
+            ahead.append(walker.submit(next, batches, None))
+    finally:
+        walker.shutdown(cancel_futures=True)

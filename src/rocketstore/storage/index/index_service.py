@@ -27,7 +27,6 @@ from rocketstore.format.index_file import (
     item_array,
     next_index_file_name,
 )
-from rocketstore.native.dispatch_state import INDEX_COLUMN_COUNT, IndexColumn
 from rocketstore.scan import kernels
 from rocketstore.storage.files.mapped_file import MappedFile
 from rocketstore.storage.files.new_file import make_file
@@ -79,9 +78,11 @@ class IndexService:
     ----------
     files
         Oldest first; replaced as a whole, never changed in place.
-    kernel_file, kernel_state
-        What the dispatch kernel needs: the newest file's bytes, empty without one, and
-        ``IndexColumn`` numbers.
+    newest_bytes
+        The newest file's, which dispatch writes; empty while there is none.
+    items_at_end
+        One number: how many items the last indexed record has, over all files; so many are
+        skipped when that record comes again (K-I8).
     """
 
     def __init__(
@@ -98,11 +99,9 @@ class IndexService:
         self.layout = layout
         self.files: tuple[IndexFile, ...] = ()
         self.is_flush_broken = False
-        self.kernel_file: ByteArray = np.zeros(0, np.uint8)
-        self.kernel_state: Int64Array = np.zeros(INDEX_COLUMN_COUNT, np.int64)
-        self.kernel_state[IndexColumn.ENABLED] = enabled
-        self.kernel_state[IndexColumn.SLOT_LIMIT] = layout.slot_count
-        self.kernel_state[IndexColumn.ITEM_LIMIT] = layout.item_count
+        self.is_enabled = enabled
+        self.newest_bytes: ByteArray = np.zeros(0, np.uint8)
+        self.items_at_end: Int64Array = np.zeros(1, np.int64)
         self._disk = disk
         self._clock = clock
         self._tz = tz
@@ -171,9 +170,9 @@ class IndexService:
 
     def _take_newest(self) -> None:
         """Let the kernel put into the newest file."""
-        self.kernel_state[IndexColumn.ITEMS_AT_END] = self._count_items_at_end()
-        self.kernel_file = np.zeros(0, np.uint8)
-        if self.files and self.kernel_state[IndexColumn.ENABLED]:
+        self.items_at_end[0] = self._count_items_at_end()
+        self.newest_bytes = np.zeros(0, np.uint8)
+        if self.files and self.is_enabled:
             try:
                 self._give_newest()
             except StoreFullError as error:
@@ -188,7 +187,7 @@ class IndexService:
         newest = self.files[-1].file
         newest.reserve(newest.size)
         newest.close_descriptor()
-        self.kernel_file = newest.array
+        self.newest_bytes = newest.array
 
     def _count_items_at_end(self) -> int:
         """Return how many items the last indexed record has, over all files (K-I8)."""
@@ -219,7 +218,7 @@ class IndexService:
         -----
         Source: IndexService.getAndCreateLastIndexFile.
         """
-        if self.files and not self.kernel_file.size and not self.files[-1].is_full:
+        if self.files and not self.newest_bytes.size and not self.files[-1].is_full:
             self._give_newest()
             return self.files[-1]
         self._disk.make_directory(self.directory)
@@ -244,7 +243,7 @@ class IndexService:
         mapped.close_descriptor()
         self._newest_name = name
         self.files = (*self.files, file)
-        self.kernel_file = mapped.array
+        self.newest_bytes = mapped.array
         _log.info("index.rolled", path=str(path))
         return file
 
@@ -405,6 +404,6 @@ class IndexService:
 
     def drop(self) -> None:
         """Let go of all files."""
-        self.kernel_file = np.zeros(0, np.uint8)
+        self.newest_bytes = np.zeros(0, np.uint8)
         for file in self.files:
             file.file.drop()

@@ -21,6 +21,7 @@ from rocketstore.storage.dispatch.dispatcher import Dispatcher
 from rocketstore.storage.files.disk import Disk
 from rocketstore.storage.files.mapped_file_queue import MappedFileQueue
 from rocketstore.storage.index.index_service import IndexService
+from rocketstore.storage.queues.consume_queue import ConsumeQueue
 from rocketstore.storage.queues.queue_table import ConsumeQueueTable
 from rocketstore.units import ByteRange, QueueKey
 from support.dispatch_parts import DispatchParts, SettableClock
@@ -392,8 +393,7 @@ def test_no_record_is_skipped_while_the_disk_is_full(tmp_path, index_enabled):
     parts.disk.is_full = False
     placed = parts.append(fill_count, properties=b"KEYS\x01k")
     parts.disk.is_full = True
-    told = []
-    service = DispatchService(parts.dispatcher, clock=parts.clock, on_health=told.append)
+    service = DispatchService(parts.dispatcher, clock=parts.clock)
     for _ in range(3):
         assert service.run_once() is None
     assert service.health.failure_count == 3
@@ -402,7 +402,7 @@ def test_no_record_is_skipped_while_the_disk_is_full(tmp_path, index_enabled):
     disk.is_full = False
     assert service.run_once() is True
     assert [entry[0] for entry in parts.entries()] == placed
-    assert [health.is_well for health in told] == [False, True]
+    assert service.health.is_well
 
 
 def test_whatever_a_round_raises_is_tried_again(parts, monkeypatch):
@@ -417,7 +417,7 @@ def test_whatever_a_round_raises_is_tried_again(parts, monkeypatch):
         monkeypatch.undo()
         return 0
 
-    monkeypatch.setattr("rocketstore.storage.dispatch.dispatcher.Dispatcher._call_kernel", broken)
+    monkeypatch.setattr("rocketstore.storage.dispatch.dispatcher.Dispatcher._dispatch_rows", broken)
     service = DispatchService(parts.dispatcher, clock=parts.clock)
     pauses = [service.pause_after(service.run_once()) for _ in range(2)]
     assert isinstance(service.health.error, MemoryError)
@@ -440,6 +440,31 @@ def test_listeners_hear_of_every_message_in_order(parts):
     parts.append()
     parts.run()
     assert len(heard) == 1500
+
+
+def test_listeners_hear_of_what_was_done_before_an_error_and_of_no_record_without_an_entry(
+    parts, monkeypatch
+):
+    heard = []
+    parts.dispatcher.board.add_listener(heard.append)
+    parts.append(queue_offset=0)
+    parts.append(queue_offset=0)  # refused
+    parts.append(8, queue_offset=1)
+    placed = parts.append(3, topic=b"Other")
+    map_for_write = ConsumeQueue.map_for_write
+
+    def failing(queue, position):
+        if queue.key.topic == "Other":
+            raise OSError("no room")
+        return map_for_write(queue, position)
+
+    monkeypatch.setattr(ConsumeQueue, "map_for_write", failing)
+    with pytest.raises(OSError, match="no room"):
+        parts.dispatcher.run_once()
+    assert parts.dispatcher.dispatched_offset == placed[0]
+    assert [(arrival.topic, arrival.next_offset) for arrival in heard] == [
+        ("TopicTest", 1), ("TopicTest", 2)
+    ]  # fmt: skip
 
 
 def test_listeners_hear_of_extra_queues(tmp_path):

@@ -38,7 +38,7 @@ def alone(monkeypatch):
 
 
 def walkers():
-    return [thread for thread in threading.enumerate() if thread.name == "rocketstore-walk"]
+    return [thread for thread in threading.enumerate() if "rocketstore-walk" in thread.name]
 
 
 # --- equal results --------------------------------------------------------------------------------
@@ -111,8 +111,8 @@ def test_the_batches_are_the_rows_of_one_walk(tmp_path, monkeypatch):
     count, walked, reason = kernels.walk(
         file.array, 0, file.size, file.base, file.size, check_crc, wanted
     )
-    with walk_ahead.walked_ahead(file, 0, file.size, check_crc=True) as batches:
-        got = [(batch.cols[: batch.filled].copy(), batch.walked, batch.reason) for batch in batches]
+    batches = walk_ahead.walked_ahead(file, 0, file.size, check_crc=True)
+    got = [(batch.columns.cols.copy(), batch.walked, batch.reason) for batch in batches]
     assert np.array_equal(np.concatenate([rows for rows, _, _ in got]), wanted[:count])
     assert got[-1][1:] == (walked, reason) == (parts.end, StopReason.UNWRITTEN)
     assert {reason for _, _, reason in got[:-1]} == {StopReason.END}
@@ -144,7 +144,7 @@ def test_no_thread_is_started_again_right_behind_a_break(tmp_path, monkeypatch):
     counts = parts.dispatcher.dispatch_range(0, parts.end, check_crc=True)
     assert counts.stepped_over_ranges == 60
     assert counts.records == 240
-    assert started == ["rocketstore-walk"] * 2
+    assert started == ["rocketstore-walk_0"] * 2
 
 
 # --- nothing left behind --------------------------------------------------------------------------

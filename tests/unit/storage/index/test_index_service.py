@@ -37,7 +37,7 @@ def open_index(root, layout=LAYOUT, **options):
 def put(index, key, physical_offset, stored_ms, topic=TOPIC):
     """Put one item as the kernel does."""
     while not index.files or not put_item(
-        index.kernel_file, index.layout.slot_count, index.layout.item_count,
+        index.newest_bytes, index.layout.slot_count, index.layout.item_count,
         key_hash(topic, key), physical_offset, stored_ms,
     ):  # fmt: skip
         index.roll()
