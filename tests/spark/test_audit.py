@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 
+import msgspec
 import pytest
 from pyarrow import parquet
 
@@ -45,7 +46,7 @@ def test_spark_finds_what_verify_finds_and_writes_it(spark, damaged, tmp_path):
     by_text = [sorted(map(str, one)) for one in (rows, (f.to_dict() for f in report.findings))]
     assert by_text[0] == by_text[1]
     queues = parquet.read_table(out / "queues").to_pylist()
-    assert queues == [row.to_dict() for row in report.queues]
+    assert queues == msgspec.to_builtins(report.queues)
     summary = json.loads((out / "summary.json").read_text("utf-8"))
     assert (summary["exitCode"], summary["counts"]) == (4, report.counts.to_dict())
     assert sum(summary["findingCounts"].values()) == len(report.findings)

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from rocketstore.config import StoreConfig
-    from rocketstore.pipeline.jobs.audit.audit_report import AuditReport
+    from rocketstore.pipeline.jobs.audit.audit_job import AuditReport
 
 
 def audited(store: Path | str, config: StoreConfig | None = None, **options: Any) -> AuditReport:

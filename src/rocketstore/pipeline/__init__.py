@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from rocketstore.pipeline.jobs.archive.archive_job import ArchiveResult, archive
-    from rocketstore.pipeline.jobs.audit.audit_job import audit, prove_rebuild
-    from rocketstore.pipeline.jobs.audit.audit_report import AuditReport
+    from rocketstore.pipeline.jobs.audit.audit_job import AuditReport, audit, prove_rebuild
     from rocketstore.pipeline.jobs.rebuild.rebuild_job import RebuildReport, rebuild
     from rocketstore.pipeline.jobs.report.report_job import Report, report
     from rocketstore.pipeline.jobs.restore.restore_job import RestoreResult, restore
@@ -44,8 +43,7 @@ __all__ = [
 
 _JOBS: Final = {
     "archive.archive_job": ("ArchiveResult", "archive"),
-    "audit.audit_job": ("audit", "prove_rebuild"),
-    "audit.audit_report": ("AuditReport",),
+    "audit.audit_job": ("AuditReport", "audit", "prove_rebuild"),
     "rebuild.rebuild_job": ("RebuildReport", "rebuild"),
     "report.report_job": ("Report", "report"),
     "restore.restore_job": ("RestoreResult", "restore"),

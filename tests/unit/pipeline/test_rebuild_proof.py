@@ -8,8 +8,7 @@ import struct
 import pytest
 
 from rocketstore.errors import StoreLockedError
-from rocketstore.pipeline.jobs.audit.audit_job import prove_rebuild
-from rocketstore.pipeline.jobs.audit.audit_report import REASONS
+from rocketstore.pipeline.jobs.audit.audit_job import REASONS, prove_rebuild
 from support.audit_runs import kinds, proved
 from support.golden_stores import STORES, golden_store
 from support.small_store import Clock, build_store, open_store, overwrite

@@ -12,7 +12,7 @@ from rocketstore.cli.options import OutputOption, StoreLocation, StoreSettings
 from rocketstore.units import MiB
 
 if TYPE_CHECKING:
-    from rocketstore.pipeline.jobs.audit.audit_report import AuditReport
+    from rocketstore.pipeline.jobs.audit.audit_job import AuditReport
 
 
 def audit(

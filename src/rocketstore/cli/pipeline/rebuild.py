@@ -15,7 +15,7 @@ from rocketstore.units import MiB
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from rocketstore.pipeline.jobs.audit.audit_report import AuditReport
+    from rocketstore.pipeline.jobs.audit.audit_job import AuditReport
     from rocketstore.pipeline.jobs.rebuild.rebuild_job import RebuildReport
     from rocketstore.verification.log_rules import Damaged
 
@@ -90,7 +90,7 @@ def _print_report(report: RebuildReport, output: Output) -> None:
 
 
 def _print_proof(report: AuditReport, output: Output) -> int:
-    from rocketstore.pipeline.jobs.audit.audit_report import REASONS
+    from rocketstore.pipeline.jobs.audit.audit_job import REASONS
 
     code = print_verification(report, output)
     if output == "table":

@@ -7,8 +7,11 @@ range of the log and each index file, and findings up to `MOST_COLLECTED`.
 
 from __future__ import annotations
 
+import itertools
+import json
 import time
 from collections import Counter
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
@@ -21,47 +24,44 @@ from rocketstore.format.markers import (
     CONSUME_QUEUE_EXT_DIRECTORY,
     LOCK_FILE_NAME,
 )
-from rocketstore.pipeline.files import files_at, is_remote, read_part
-from rocketstore.pipeline.jobs.audit import audit_work
+from rocketstore.pipeline.files import files_at, is_remote, read_part, sync_path
 from rocketstore.pipeline.jobs.audit.audit_plan import (
     StorePlaces,
     find_places,
+    passing_over_deleted,
     plan_tasks,
     small_contents,
 )
-from rocketstore.pipeline.jobs.audit.audit_report import (
-    REASONS,
-    AuditReport,
-    Judgement,
-    finding_of,
-    judge_targets,
-    proof_of,
-    queue_of,
-    write_report,
-)
 from rocketstore.pipeline.jobs.audit.audit_work import (
     FACTS,
+    Judgement,
+    QueueRow,
     Row,
+    as_batches,
+    judge_targets,
     packed,
-    passing_over_deleted,
     queue_target,
+    read_task,
+    rows_of,
     stated_runs,
 )
 from rocketstore.pipeline.jobs.execution import map_batches, map_tasks, plain_failure
-from rocketstore.pipeline.jobs.publishing import refuse_taken
+from rocketstore.pipeline.jobs.publishing import published, put, refuse_taken
 from rocketstore.pipeline.jobs.rebuild.log_verdict import judged_log
 from rocketstore.pipeline.options import DEFAULT_SPLIT_BYTES
-from rocketstore.pipeline.stores import store_timestamp_ms
+from rocketstore.pipeline.stores import offset_files, store_timestamp_ms
+from rocketstore.units import QueueKey
 from rocketstore.verification.file_rules import log_file_findings
-from rocketstore.verification.findings import Finding, StoreCounts, file_finding
-from rocketstore.verification.index_rules import IndexFacts, Lacking, StrayCount, index_findings
-from rocketstore.verification.log_rules import (
-    LogView,
-    Stretch,
-    empty_log_finding,
-    log_findings,
+from rocketstore.verification.findings import (
+    Finding,
+    Severity,
+    StoreCounts,
+    VerifyReport,
+    file_finding,
 )
-from rocketstore.verification.queue_rules import extension_finding
+from rocketstore.verification.index_rules import IndexFacts, Lacking, StrayCount, index_findings
+from rocketstore.verification.log_rules import LogView, Stretch, empty_log_finding, log_findings
+from rocketstore.verification.queue_rules import EXPLAINED, extension_finding
 from rocketstore.verification.small_files import (
     abort_finding,
     checkpoint_findings,
@@ -75,15 +75,59 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-    from rocketstore.pipeline.jobs.audit.audit_work import AuditTask
+    from rocketstore.pipeline.jobs.audit.audit_plan import AuditTask
 
 MOST_COLLECTED: Final = 100_000
 """Findings of queues, and then queues, that are collected: the worst first. `out` holds all."""
 
+REASONS: Final = EXPLAINED | {
+    "expired": "records that were deleted with old log files",
+    "filler": "places before a queue's first message, or of lost ones",
+    "kept-place": "the place of a record that is lost, kept when the store was recovered",
+    "K-I8": "Java indexes the last record once more at recovery",
+}
+"""Why entries and items may differ from what dispatch would write today, without a fault."""
+
+_FINDINGS: Final = (
+    "severity STRING, kind STRING, file STRING, offset LONG, size LONG, reason STRING, "
+    "action STRING, topic STRING, queueId INT, queueOffset LONG, physicalOffset LONG, "
+    "expected STRING, found STRING"
+)
+_QUEUES: Final = (
+    "topic STRING, queueId INT, recordCount LONG, firstOffset LONG, lastOffset LONG, "
+    "entryCount LONG, missingCount LONG, conflictCount LONG, gapCount LONG"
+)
+
+_PLACES_OF_LOST: Final = {"queue-hole", "queue-kept"}
 _QUEUES_PER_TASK: Final = 500
 _MOST_TASKS: Final = 200
 _LOOKED_AT_BYTES: Final = 256
 """More than a header; a record's last bytes may well be zeros."""
+
+Facts = TypeVar("Facts")
+
+
+@dataclass(frozen=True)
+class AuditReport(VerifyReport):
+    """Outcome of `rocketstore.pipeline.audit`.
+
+    Attributes
+    ----------
+    findings
+        In the order log, queues, index, small files; of queues at most `MOST_COLLECTED`.
+    queues
+        Every queue, by topic and number, as far as there is room beside the findings.
+    explained
+        Entries and items that are not what dispatch would write today, and no fault, by reason.
+    """
+
+    store: str
+    queues: list[QueueRow]
+    explained: dict[str, int]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the form that ``--output json`` prints."""
+        return {"store": self.store, **super().to_dict(), "explained": self.explained}
 
 
 def audit(
@@ -121,8 +165,8 @@ def audit(
     now_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
     # Read first: what consumers had by then, the queues have when they are looked at.
     small = small_contents(places)
-    common, tasks, index = plan_tasks(places, config, max_split_bytes, now_ms)
-    return _Audit(spark, places, now_ms, small, common, index).run(tasks, out)
+    common, tasks, index_files = plan_tasks(places, config, max_split_bytes, now_ms)
+    return _Audit(spark, places, now_ms, small, common, index_files).run(tasks, out)
 
 
 def prove_rebuild(
@@ -133,6 +177,9 @@ def prove_rebuild(
     max_split_bytes: int = DEFAULT_SPLIT_BYTES,
 ) -> AuditReport:
     """Compare a store's queues and index with what `rebuild` would make of its CommitLog.
+
+    Reported are lost records of the log, and of queues and index what a rebuild mends: the places
+    of lost records are the log's fault.
 
     Raises
     ------
@@ -146,7 +193,15 @@ def prove_rebuild(
     if not is_remote(str(store)):
         _, root = files_at(str(store))
         refuse_writer(Path(root, LOCK_FILE_NAME), hint="stop that writer; an audit needs no stop")
-    return proof_of(audit(spark, store, config=config, max_split_bytes=max_split_bytes))
+    report = audit(spark, store, config=config, max_split_bytes=max_split_bytes)
+    findings = []
+    for one in report.findings:
+        if one.kind in {"log-damage", "log-hole"}:
+            findings.append(one)
+        elif one.kind.startswith(("queue", "index")) and one.kind not in _PLACES_OF_LOST:
+            is_note = one.severity is Severity.NOTE
+            findings += [] if is_note else [one._replace(severity=Severity.WARNING)]
+    return replace(report, findings=findings)
 
 
 class _Audit(NamedTuple):
@@ -160,7 +215,7 @@ class _Audit(NamedTuple):
     index_files: list[Finding]
 
     def run(self, tasks: Sequence[AuditTask], out: str | Path | None) -> AuditReport:
-        facts = map_tasks(self.spark, tasks, audit_work.read_task, FACTS)
+        facts = map_tasks(self.spark, tasks, read_task, FACTS)
         judged = None
         try:
             with plain_failure():
@@ -170,10 +225,12 @@ class _Audit(NamedTuple):
                 judged = self._judged(facts, view, excluded)
                 if out is not None:
                     judged.persist()
-                index = _decoded(whole, "index", IndexFacts)
-                report, own = self._report(_collected(judged), index, view)
+                # Sums come first, then the worst of what was found.
+                worst = judged.orderBy("place", ascending=True).limit(MOST_COLLECTED)
+                rows = [Row._make(row) for row in _rows(worst, *Row._fields)]
+                report, own = self._report(rows, _decoded(whole, "index", IndexFacts), view)
                 if out is not None:
-                    write_report(report, own, judged, str(out))
+                    _write_report(report, own, judged, str(out))
                 return report
         finally:
             for frame in (facts, judged):
@@ -182,18 +239,18 @@ class _Audit(NamedTuple):
 
     def _shape(
         self, facts: DataFrame, stretches: list[Stretch]
-    ) -> tuple[LogView, tuple[tuple[int, int], ...]]:
+    ) -> tuple[LogView, list[tuple[int, int]]]:
         """Return the log, and the ranges of it that hold no messages."""
         places, size = self.places, self.places.sizes.commit_log_file_bytes
         gone = {one.base for one in stretches if one.is_gone}
         if places.is_live:
             # Retention may have taken the oldest files, and their entries, since they were read.
-            there = {file.base for file in places.log_now().files}
+            listings = map(places.files.list, places.log_directories)
+            there = {base for base, _ in offset_files(itertools.chain.from_iterable(listings))}
             gone |= {file.base for file in places.log.files} - there
         view = judged_log(places, stretches, partial(self._stated, facts), self.now_ms, gone)
         excluded = [(one.start, one.stop) for one in view.leftovers]
-        excluded += [(base, base + size) for base in gone]
-        return view, tuple(sorted(excluded))
+        return view, sorted(excluded + [(base, base + size) for base in gone])
 
     def _stated(self, facts: DataFrame, ranges: Sequence[tuple[int, int]]) -> pa.Table:
         """Return runs of the queue offsets of records in some ranges, in the order of the log."""
@@ -204,26 +261,24 @@ class _Audit(NamedTuple):
         return found.select(list(names.values())).rename_columns(list(names))
 
     def _judged(
-        self, facts: DataFrame, view: LogView, excluded: tuple[tuple[int, int], ...]
+        self, facts: DataFrame, view: LogView, excluded: Sequence[tuple[int, int]]
     ) -> DataFrame:
         import pyarrow as pa  # noqa: PLC0415 - only where jobs run
 
         queues = self.places.queues
         topics = frozenset(key.topic for key in queues)
-        judgement = Judgement(self.common, view.bounds(), excluded, topics)
-        known = [
-            Row(queue_target(*key), -1, "listed", packed(row.files)) for key, row in queues.items()
-        ]
-        known += [
-            Row(queue_target(one.topic, one.queue_id), -1, "position", packed(one))
-            for one in positions(self.small.get)
-        ]
-        known.append(Row("index", -1, "listed"))  # so that there is a row at least
-        table = pa.Table.from_batches(audit_work.as_batches(known))
+        known = [Row("index", -1, "listed")]  # so that there is a row at least
+        for key, row in queues.items():
+            known.append(Row(queue_target(key), -1, "listed", packed(row.files)))
+        for one in positions(self.small.get):
+            target = queue_target(QueueKey(one.topic, one.queue_id))
+            known.append(Row(target, -1, "position", packed(one)))
         about = facts.filter("kind NOT IN ('stretch', 'index')")
+        table = pa.Table.from_batches(as_batches(known))
         about = about.unionByName(self.spark.createDataFrame(table))
         groups = min(_MOST_TASKS, 2 + len(queues) // _QUEUES_PER_TASK)
         together = about.repartition(groups, "target").sortWithinPartitions("target")
+        judgement = Judgement(self.common, view.bounds(), excluded, topics)
         return _mapped(together, judge_targets, judgement)
 
     # --- what is said ---------------------------------------------------------------------------
@@ -233,21 +288,24 @@ class _Audit(NamedTuple):
     ) -> tuple[AuditReport, list[Finding]]:
         """Return what is reported, and which findings are not rows of `judged`."""
         sums: Counter[str] = Counter()
+        of_queues: list[Finding] = []
+        of_consumers: list[Finding] = []
         for row in judged:
             if row.kind == "sums":
                 sums.update(msgspec.msgpack.decode(row.facts))
-        found = [finding_of(row.facts) for row in judged if row.kind == "finding"]
-        found.sort(key=lambda one: (one.topic or "", one.queue_id or 0, one.kind, one.offset))
-        queues = [queue_of(row.facts) for row in judged if row.kind == "queue"]
+            elif row.kind == "finding":
+                severity, *rest = msgspec.json.decode(row.facts).values()
+                one = Finding(Severity(severity), *rest)
+                (of_queues if one.kind.startswith("queue") else of_consumers).append(one)
+        for found in (of_queues, of_consumers):
+            found.sort(key=lambda one: (one.topic or "", one.queue_id or 0, one.kind, one.offset))
+        queues = [
+            msgspec.json.decode(row.facts, type=QueueRow) for row in judged if row.kind == "queue"
+        ]
         log = [*self._log_findings(view, sums["used"]), *self._queue_file_findings()]
         rest = [*self._item_findings(judged, index, view), *self._small_findings(view)]
         report = AuditReport(
-            [
-                *log,
-                *(one for one in found if one.kind.startswith("queue")),
-                *rest,
-                *(one for one in found if not one.kind.startswith("queue")),
-            ],
+            [*log, *of_queues, *rest, *of_consumers],
             StoreCounts(
                 message_count=sum(chain.record_count for chain in view.kept),
                 message_bytes=sum(chain.record_bytes for chain in view.kept),
@@ -268,23 +326,23 @@ class _Audit(NamedTuple):
         return report, [*log, *rest]
 
     def _log_findings(self, view: LogView, entry_count: int) -> Iterator[Finding]:
-        places = self.places
-        last = places.log.files[-1].base if places.log.files else 0
+        places, log = self.places, self.places.log
+        last = log.files[-1].base if log.files else 0
         ends_in_bytes = partial(_ends_in_bytes, places)
-        yield from log_file_findings(places.log.problems, last, places.below_root, ends_in_bytes)
-        if not places.log.files:
+        yield from log_file_findings(log.problems, last, places.below_root, ends_in_bytes)
+        if not log.files:
             yield empty_log_finding(entry_count)
         yield from log_findings(view, places.place_in_log, is_live=places.is_live)
 
     def _queue_file_findings(self) -> Iterator[Finding]:
-        places = self.places
-        for key, row in places.queues.items():
+        for key, row in self.places.queues.items():
             for one in row.problems:
-                name = places.below_root(one.path)
-                found = file_finding("queue", one.problem.kind, name, one.expected, one.found)
-                yield found._replace(topic=key.topic, queue_id=key.queue_id)
-        for (topic, queue), sizes in sorted(places.extensions.items()):
-            if sizes:
+                name = self.places.below_root(one.path)
+                yield file_finding(
+                    "queue", one.problem.kind, name, one.expected, one.found, **key._asdict()
+                )
+        for (topic, queue), entries in sorted(self.places.extensions.items()):
+            if sizes := [one.size for one in entries if not one.is_directory]:
                 directory = f"{CONSUME_QUEUE_EXT_DIRECTORY}/{topic}/{queue}"
                 yield extension_finding(directory, topic, queue, sizes)
 
@@ -293,18 +351,17 @@ class _Audit(NamedTuple):
     ) -> list[Finding]:
         if not self.common.has_index:
             return []
-        stray = [
-            StrayCount(row.target.partition("/")[2], bool(row.c), row.a, row.b)
-            for row in judged
-            if row.kind == "stray"
-        ]
         lacking = [Lacking(row.a, row.b) for row in judged if row.kind == "lacking"]
         return self.index_files + index_findings(
             sorted(index, key=lambda one: one.file),
-            self.places.sizes.index_layout,
+            self.common.sizes.index_layout,
             lacking[0] if lacking else Lacking(),
-            stray,
-            lambda offset: _store_time(self.places, view, offset),
+            [
+                StrayCount(row.target.partition("/")[2], bool(row.c), row.a, row.b)
+                for row in judged
+                if row.kind == "stray"
+            ],
+            partial(_store_time, self.places, view),
             is_live=self.places.is_live,
         )
 
@@ -320,9 +377,6 @@ class _Audit(NamedTuple):
         yield from table_findings(self.small.get)
 
 
-# --- single bytes -------------------------------------------------------------------------------
-
-
 def _ends_in_bytes(places: StorePlaces, path: str) -> bool:
     """Whether a file's last bytes are not zeros: then it was cut off inside its records."""
     directory, _, name = path.rpartition("/")
@@ -333,24 +387,49 @@ def _ends_in_bytes(places: StorePlaces, path: str) -> bool:
 
 def _store_time(places: StorePlaces, view: LogView, offset: int) -> int | None:
     """Return when a record of the log was stored, None where none is at that place."""
-    if not any(chain.start <= offset < chain.stop for chain in view.kept):
-        return None
-    file, found = places.file_at(offset), None
-    if file is not None:
+    if any(chain.start <= offset < chain.stop for chain in view.kept):
         with passing_over_deleted():
-            found = store_timestamp_ms(places.location, file, offset)
-    return found
+            return store_timestamp_ms(places.location, places.file_at(offset), offset)
+    return None
+
+
+def _write_report(
+    report: AuditReport, own: Iterable[Finding], judged: DataFrame, location: str
+) -> None:
+    """Write findings and queues as Parquet, and what they come to as JSON, to a new directory.
+
+    `own` are findings that are not among those `judged` by `judge_targets`.
+    """
+    import pyarrow as pa  # noqa: PLC0415 - only where a report is written
+
+    with published(location) as place:
+        root = place if is_remote(place) else Path(place).as_uri()
+        added = [msgspec.json.encode(one.to_dict()) for one in own]
+        table = pa.table({"facts": pa.array(added, pa.binary())})
+        found = judged.filter("kind = 'finding'").select("facts")
+        found = found.unionByName(judged.sparkSession.createDataFrame(table))
+        queues = judged.filter("kind = 'queue'")
+        for rows, columns, order, name in (
+            (found, _FINDINGS, ("severity", "kind", "file", "offset"), "findings"),
+            (queues, _QUEUES, ("topic", "queueId"), "queues"),
+        ):
+            unpacked = rows.selectExpr(f"from_json(CAST(facts AS STRING), '{columns}') AS row")
+            unpacked = unpacked.select("row.*").coalesce(1).sortWithinPartitions(*order)
+            unpacked.write.parquet(f"{root}/{name}")
+        summary = {
+            "store": report.store,
+            "exitCode": report.exit_code,
+            "counts": report.counts.to_dict(),
+            "findingCounts": dict(Counter(one.kind for one in report.findings)),
+        }
+        content = json.dumps(summary, indent=2, ensure_ascii=False) + "\n"
+        put(place, "summary.json", content.encode())
+        if not is_remote(place):
+            for path in Path(place).rglob("*.parquet"):
+                sync_path(path)
 
 
 # --- Spark --------------------------------------------------------------------------------------
-
-Facts = TypeVar("Facts")
-
-
-def _collected(judged: DataFrame) -> list[Row]:
-    """Return sums, and the worst of what was found, as rows."""
-    rows = _rows(judged.orderBy("place", ascending=True).limit(MOST_COLLECTED), *Row._fields)
-    return [Row._make(row) for row in rows]
 
 
 def _decoded(rows: Iterable[tuple[str, bytes]], kind: str, of: type[Facts]) -> list[Facts]:
@@ -363,7 +442,7 @@ def _mapped(
     """Return what `work` makes of the rows of each partition, in their order."""
 
     def apply(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return audit_work.as_batches(work(context, audit_work.rows_of(batches)))
+        return as_batches(work(context, rows_of(batches)))
 
     return map_batches(frame, apply, FACTS)
 

@@ -1,4 +1,4 @@
-"""Where the parts of a store are, and what the audit's tasks are to read of them.
+"""Where the parts of a store are, and what tasks are to read of them: the audit's, and a rebuild's.
 
 Law: nothing is opened for writing. What is wrong with a file is a value; a file that its name or
 neighbours contradict is left out and reported, a short one is used as far as it goes.
@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import bisect
 import contextlib
+import itertools
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from rocketstore.config import (
     StoreConfig,
@@ -21,8 +20,8 @@ from rocketstore.config import (
     parse_delay_levels,
     resolve_sizes,
 )
-from rocketstore.errors import FormatError, NotAStoreError
-from rocketstore.format.file_name import parse_queue_id
+from rocketstore.errors import FormatError, NotAStoreError, StoreError
+from rocketstore.format.file_name import parse_file_name, parse_queue_id
 from rocketstore.format.index_file import (
     FIRST_ITEM,
     INDEX_HEADER_SIZE,
@@ -41,14 +40,6 @@ from rocketstore.format.markers import (
     LOCK_FILE_NAME,
 )
 from rocketstore.pipeline.files import files_at, is_remote, opened, read_part
-from rocketstore.pipeline.jobs.audit.audit_work import (
-    AuditTask,
-    Cut,
-    FileRow,
-    IndexFile,
-    passing_over_deleted,
-    row_of,
-)
 from rocketstore.pipeline.planning import grouped
 from rocketstore.pipeline.stores import (
     StoreFile,
@@ -57,15 +48,21 @@ from rocketstore.pipeline.stores import (
     offset_files,
     store_with_log,
 )
+from rocketstore.scan.scanner import scan_window
 from rocketstore.units import QueueKey
 from rocketstore.verification.expectation import delay_array
-from rocketstore.verification.file_rules import FileProblem
+from rocketstore.verification.file_rules import FileFinding, FileProblem, usable_files
 from rocketstore.verification.findings import Finding, finding
 from rocketstore.verification.small_files import CLOCK_TOLERANCE_MS, SMALL_FILES
 
 if TYPE_CHECKING:
-    from rocketstore.pipeline.files import FileEntry, Files, OpenFile
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    import numpy as np
+    import numpy.typing as npt
+
+    from rocketstore.pipeline.files import FileEntry, Files, OpenFile
+    from rocketstore.scan.scanner import ScanBatch
 
 _LISTERS: Final = 16
 """Directories of an object store that are listed at once."""
@@ -73,8 +70,41 @@ _LISTERS: Final = 16
 _LAST: Final = 2**63 - 1
 
 
-@dataclass(frozen=True)
-class StorePlaces:
+@contextlib.contextmanager
+def passing_over_deleted() -> Iterator[None]:
+    """Pass over a file that retention deleted since it was listed."""
+    try:
+        yield
+    except StoreError as error:
+        if not isinstance(error.__cause__, FileNotFoundError):
+            raise
+
+
+class FileRow(NamedTuple):
+    """The files of one log or queue."""
+
+    files: tuple[StoreFile, ...]
+    problems: tuple[FileFinding[str], ...]
+
+
+def row_of(entries: Iterable[FileEntry], file_size: int) -> FileRow:
+    """Return the files that were listed, each of which should have `file_size` bytes."""
+    problems: list[FileFinding[str]] = []
+    found: list[StoreFile] = []
+    for entry in entries:
+        base = parse_file_name(entry.name)
+        if base is None:
+            wrong = FileProblem.WRONG_NAME, "20 digits", repr(entry.name)
+            problems.append(FileFinding(entry.path, *wrong))
+        elif entry.is_directory:
+            wrong = FileProblem.NOT_A_FILE, "a file", "something else"
+            problems.append(FileFinding(entry.path, *wrong))
+        else:
+            found.append(StoreFile(base, entry.size, entry.path))
+    return FileRow(tuple(usable_files(sorted(found), file_size, problems)), tuple(problems))
+
+
+class StorePlaces(NamedTuple):
     """A store's parts as they were found.
 
     Tasks open `location`, of which `root` is the path inside its file system. On a live store a
@@ -88,15 +118,10 @@ class StorePlaces:
     log_directories: tuple[str, ...]
     log: FileRow
     queues: dict[QueueKey, FileRow]
-    index_entries: tuple[FileEntry, ...]
-    extensions: dict[tuple[str, str], list[int]]
+    index_entries: list[FileEntry]
+    extensions: dict[tuple[str, str], list[FileEntry]]
     is_live: bool
     was_closed: bool
-
-    def log_now(self) -> FileRow:
-        """Return the log's files as they are by now."""
-        listed = [self.files.list(directory) for directory in self.log_directories]
-        return row_of(listed, self.sizes.commit_log_file_bytes)
 
     def below_root(self, path: str) -> str:
         """Return a path relative to the store where it lies there."""
@@ -125,177 +150,66 @@ def find_places(location: str, config: StoreConfig) -> StorePlaces:
     """
     files, root = files_at(location)
     root = root.rstrip("/")
-    named = configured_log(location, config)
-    if named:
-        store_with_log(location, named)
-    else:
-        list_segments(location)  # raises where it is one directory of several
-    logs = list(named) or [f"{root}/{COMMIT_LOG_DIRECTORY}"]
-    if not any(_is_directory(files, path) for path in logs):
+    there = {one.name: one.is_directory for one in files.list(root)}
+    if named := configured_log(location, config):
+        store_with_log(location, named)  # raises where one is not there
+    elif not there.get(COMMIT_LOG_DIRECTORY):
         raise NotAStoreError(
             f"{location} is no store: it has no commitlog directory",
             hint="give the directory that holds commitlog, consumequeue and index; for a log that "
             "lies elsewhere set storePathCommitLog",
         )
-    queue_directory = f"{root}/{CONSUME_QUEUE_DIRECTORY}"
-    listed = _listed(files, queue_directory)
-    keys = {
+    else:
+        list_segments(location)  # raises where it is one directory of several
+    directories = named or (f"{root}/{COMMIT_LOG_DIRECTORY}",)
+    log = [entry for path in directories for entry in files.list(path)]
+    listed = _listed(files, f"{root}/{CONSUME_QUEUE_DIRECTORY}")
+    queues = {
         QueueKey(topic, queue_id): entries
         for (topic, name), entries in listed.items()
         if (queue_id := parse_queue_id(name)) is not None
     }
-    log = [files.list(path) for path in logs]
     index = files.list(f"{root}/{INDEX_DIRECTORY}")
     families = (
-        (one for entries in log for _, one in offset_files(entries)),
-        (one for entries in keys.values() for _, one in offset_files(entries)),
-        (one for one in index if is_index_file_name(one.name)),
+        [one for _, one in offset_files(log)],
+        [one for entries in queues.values() for _, one in offset_files(entries)],
+        [one for one in index if is_index_file_name(one.name)],
     )
-    lengths = [[(Path(one.path), one.size) for one in family] for family in families]
+    lengths = ([(Path(one.path), one.size) for one in family] for family in families)
     sizes = resolve_sizes(config, observed_in(config, *lengths))
-    extensions = _listed(files, f"{root}/{CONSUME_QUEUE_EXT_DIRECTORY}")
-    names = {entry.name for entry in files.list(root)}
+    queue_bytes = sizes.consume_queue_file_bytes
     return StorePlaces(
         location if is_remote(location) else root,
         files,
         root,
         sizes,
-        tuple(logs),
+        directories,
         row_of(log, sizes.commit_log_file_bytes),
-        {key: row_of([keys[key]], sizes.consume_queue_file_bytes) for key in sorted(keys)},
-        tuple(index),
-        {
-            key: [one.size for one in entries if not one.is_directory]
-            for key, entries in extensions.items()
-        },
+        {key: row_of(entries, queue_bytes) for key, entries in sorted(queues.items())},
+        index,
+        _listed(files, f"{root}/{CONSUME_QUEUE_EXT_DIRECTORY}"),
         # No lock reaches an object store.
-        ABORT_FILE_NAME in names if is_remote(location) else _may_have_writer(root),
-        ABORT_FILE_NAME not in names,
+        ABORT_FILE_NAME in there if is_remote(location) else _may_have_writer(root),
+        ABORT_FILE_NAME not in there,
     )
-
-
-def _is_directory(files: Files, path: str) -> bool:
-    parent, _, name = path.rpartition("/")
-    return any(one.name == name and one.is_directory for one in files.list(parent))
 
 
 def _listed(files: Files, directory: str) -> dict[tuple[str, str], list[FileEntry]]:
     """Return what lies two directories below one, by their names."""
-    below = [
-        (topic.name, queue)
-        for topic in files.list(directory)
-        if topic.is_directory
-        for queue in files.list(topic.path)
-        if queue.is_directory
-    ]
+
+    def below(path: str) -> list[FileEntry]:
+        return [one for one in files.list(path) if one.is_directory]
+
+    found = [(topic.name, one) for topic in below(directory) for one in below(topic.path)]
     with ThreadPoolExecutor(_LISTERS) as pool:
-        listings = pool.map(files.list, [queue.path for _, queue in below])
-        keys = [(topic, queue.name) for topic, queue in below]
-        return dict(zip(keys, listings, strict=True))
+        listings = pool.map(files.list, [one.path for _, one in found])
+        return dict(zip(((topic, one.name) for topic, one in found), listings, strict=True))
 
 
 def _may_have_writer(root: str) -> bool:
     from rocketstore.storage.files.lock import may_have_writer  # noqa: PLC0415 - drivers only
 
     return may_have_writer(Path(root, LOCK_FILE_NAME))
-
-
-# --- tasks --------------------------------------------------------------------------------------
-
-
-def plan_tasks(
-    places: StorePlaces, config: StoreConfig, max_split_bytes: int, now_ms: int
-) -> tuple[AuditTask, list[AuditTask], list[Finding]]:
-    """Return what all tasks share, the tasks, and what is wrong with index files as listed."""
-    wrong, index = _index_files(places) if config.message_index_enable else ([], [])
-    size = places.sizes.consume_queue_file_bytes
-    common = AuditTask(
-        places.location,
-        places.sizes.commit_log_file_bytes,
-        size,
-        places.sizes.index_layout,
-        config.message_index_enable,
-        places.is_live,
-        max((file.last for file in index), default=-1) if places.is_live else _LAST,
-        delay_array(parse_delay_levels(config.message_delay_level)),
-        now_ms + CLOCK_TOLERANCE_MS,
-        {
-            key: row.files
-            for key, row in places.queues.items()
-            if row.first % size
-            or any(one.problem is FileProblem.NOT_A_FILE for one in row.problems)
-        },
-    )
-    tasks = [
-        common._replace(
-            cuts=cuts,
-            index_files=tuple(
-                file
-                for file in index
-                if file.last >= cuts[0].items_start and file.first < cuts[-1].items_stop
-            ),
-        )
-        for cuts in log_cuts(places, max_split_bytes)
-    ]
-    tasks += [common._replace(index_files=(file,)) for file in index]
-    return common, tasks, wrong
-
-
-def log_cuts(places: StorePlaces, max_split_bytes: int) -> list[tuple[Cut, ...]]:
-    """Return what of the log each task reads: ranges that hold something.
-
-    There is at least one, for the index's sake.
-    """
-    if max_split_bytes < 1:
-        raise ValueError(f"max_split_bytes: expected at least 1, found {max_split_bytes}")
-    cuts = []
-    for base, size, path in places.log.files:
-        with opened(places.location, path) as file:
-            stop = min(file.data_stop(size), size)
-        known = None if places.is_live else stop
-        for start in range(0, stop, max_split_bytes):
-            end = min(start + max_split_bytes, stop)
-            cuts.append(Cut(path, base, start, end, size, known))
-    cuts = cuts or [Cut("", places.log.first, 0, 0, 0, 0)]
-    edges = [places.log.first, *(cut.base + cut.start for cut in cuts[1:]), _LAST]
-    cuts = [
-        cut._replace(items_start=start, items_stop=stop)
-        for cut, (start, stop) in zip(cuts, pairwise(edges), strict=True)
-    ]
-    return grouped(cuts, max_split_bytes, lambda cut: cut.stop - cut.start)
-
-
-def _index_files(places: StorePlaces) -> tuple[list[Finding], list[IndexFile]]:
-    """Return what is wrong with index files as they are listed, and the others."""
-    wrong: list[Finding] = []
-    found: list[IndexFile] = []
-    layout = places.sizes.index_layout
-    expected = layout.size_bytes
-    for entry in places.index_entries:
-        name = places.below_root(entry.path)
-        if entry.is_directory or not is_index_file_name(entry.name):
-            reason = "no index file's name; it is passed over"
-            wrong.append(finding("index-extra", name, reason))
-        elif entry.size != expected:
-            reason = f"length: expected {expected} bytes, found {entry.size}"
-            wrong.append(finding("index-length", name, reason))
-        else:
-            with passing_over_deleted(), opened(places.location, entry.path) as file:
-                found.append(_index_file(file, entry.path, name, layout))
-    return wrong, found
-
-
-def _index_file(file: OpenFile, path: str, name: str, layout: IndexLayout) -> IndexFile:
-    stop = FIRST_ITEM
-    with contextlib.suppress(FormatError):  # who follows its items says so
-        stop = used_item_count(decode_header(file.read(0, INDEX_HEADER_SIZE)), layout)
-    first, last = (
-        int.from_bytes(file.read(layout.item_position(number) + 4, 8), "big", signed=True)
-        if stop > FIRST_ITEM
-        else -1
-        for number in (FIRST_ITEM, stop - 1)
-    )
-    return IndexFile(path, name, stop, first, last)
 
 
 def small_contents(places: StorePlaces) -> dict[str, bytes]:
@@ -308,3 +222,157 @@ def small_contents(places: StorePlaces) -> dict[str, bytes]:
                 with passing_over_deleted():
                     found[name] = read_part(places.location, entry.path, 0, entry.size)
     return found
+
+
+# --- ranges of the log --------------------------------------------------------------------------
+
+
+class Cut(NamedTuple):
+    """A byte range of a file, and the physical offsets whose index items are compared with it.
+
+    After `data_stop` the file is zeros; None: look it up. Cuts leave no item between them.
+    """
+
+    path: str
+    base: int
+    start: int
+    stop: int
+    file_size: int
+    data_stop: int | None
+    items_start: int = 0
+    items_stop: int = 0
+
+
+def log_cuts(places: StorePlaces, max_split_bytes: int) -> list[tuple[Cut, ...]]:
+    """Return what of the log each task reads: ranges that hold something.
+
+    There is at least one, for the index's sake; without a path where there is nothing.
+    """
+    if max_split_bytes < 1:
+        raise ValueError(f"max_split_bytes: expected at least 1, found {max_split_bytes}")
+    cuts = []
+    for base, size, path in places.log.files:
+        with opened(places.location, path) as file:
+            stop = min(file.data_stop(size), size)
+        known = None if places.is_live else stop
+        for start in range(0, stop, max_split_bytes):
+            end = min(start + max_split_bytes, stop)
+            cuts.append(Cut(path, base, start, end, size, known))
+    first = places.log.files[0].base if places.log.files else 0
+    cuts = cuts or [Cut("", first, 0, 0, 0, 0)]
+    edges = itertools.pairwise([first, *(cut.base + cut.start for cut in cuts[1:]), _LAST])
+    cuts = [
+        cut._replace(items_start=start, items_stop=stop)
+        for cut, (start, stop) in zip(cuts, edges, strict=True)
+    ]
+    return grouped(cuts, max_split_bytes, lambda cut: cut.stop - cut.start)
+
+
+def scanned(cut: Cut, location: str, log_file_bytes: int) -> Iterator[ScanBatch]:
+    """Yield what starts in a range of the log; a file cut short ends in zeros, as after repair."""
+    if not cut.path:
+        return
+    with opened(location, cut.path) as file:
+        stop = cut.data_stop
+        yield from scan_window(
+            file,
+            base=cut.base,
+            size=log_file_bytes,
+            start=cut.start,
+            stop=cut.stop,
+            data_stop=min(cut.file_size, file.data_stop(cut.file_size)) if stop is None else stop,
+            whole_damage=True,
+        )
+
+
+# --- tasks --------------------------------------------------------------------------------------
+
+
+class IndexFile(NamedTuple):
+    """An index file: the number after its last item, records of the first and the last one."""
+
+    path: str
+    name: str
+    stop: int
+    first: int
+    last: int
+
+
+class AuditTask(NamedTuple):
+    """Ranges of the log and the index files that name their records; or an index file by itself.
+
+    Of records from `items_end` on, items may be missing. A store time later than `latest_ms` is a
+    damaged header. `odd_queues` has the files of those queues in which not every file is the one
+    that its name says.
+    """
+
+    location: str
+    sizes: StoreSizes
+    has_index: bool
+    is_live: bool
+    items_end: int
+    delays_ms: npt.NDArray[np.int64]
+    latest_ms: int
+    odd_queues: Mapping[QueueKey, Sequence[StoreFile]]
+    cuts: tuple[Cut, ...] = ()
+    index_files: tuple[IndexFile, ...] = ()
+
+
+def plan_tasks(
+    places: StorePlaces, config: StoreConfig, max_split_bytes: int, now_ms: int
+) -> tuple[AuditTask, list[AuditTask], list[Finding]]:
+    """Return what all tasks share, the tasks, and what is wrong with index files as listed."""
+    wrong, index = _index_files(places) if config.message_index_enable else ([], [])
+    size = places.sizes.consume_queue_file_bytes
+    common = AuditTask(
+        places.location,
+        places.sizes,
+        config.message_index_enable,
+        places.is_live,
+        max((file.last for file in index), default=-1) if places.is_live else _LAST,
+        delay_array(parse_delay_levels(config.message_delay_level)),
+        now_ms + CLOCK_TOLERANCE_MS,
+        {
+            key: row.files
+            for key, row in places.queues.items()
+            if any(file.base % size for file in row.files)
+            or any(one.problem is FileProblem.NOT_A_FILE for one in row.problems)
+        },
+    )
+    tasks = []
+    for cuts in log_cuts(places, max_split_bytes):
+        start, stop = cuts[0].items_start, cuts[-1].items_stop
+        named = tuple(file for file in index if file.last >= start and file.first < stop)
+        tasks.append(common._replace(cuts=cuts, index_files=named))
+    tasks += [common._replace(index_files=(file,)) for file in index]
+    return common, tasks, wrong
+
+
+def _index_files(places: StorePlaces) -> tuple[list[Finding], list[IndexFile]]:
+    """Return what is wrong with index files as they are listed, and the others."""
+    wrong: list[Finding] = []
+    found: list[IndexFile] = []
+    layout = places.sizes.index_layout
+    for entry in places.index_entries:
+        name = places.below_root(entry.path)
+        if entry.is_directory or not is_index_file_name(entry.name):
+            reason = "no index file's name; it is passed over"
+            wrong.append(finding("index-extra", name, reason))
+        elif entry.size != layout.size_bytes:
+            reason = f"length: expected {layout.size_bytes} bytes, found {entry.size}"
+            wrong.append(finding("index-length", name, reason))
+        else:
+            with passing_over_deleted(), opened(places.location, entry.path) as file:
+                stop, edges = FIRST_ITEM, [-1, -1]
+                with contextlib.suppress(FormatError):  # who follows its items says so
+                    stop = used_item_count(decode_header(file.read(0, INDEX_HEADER_SIZE)), layout)
+                if stop > FIRST_ITEM:
+                    edges = [item_offset(file, layout, one) for one in (FIRST_ITEM, stop - 1)]
+                found.append(IndexFile(entry.path, name, stop, *edges))
+    return wrong, found
+
+
+def item_offset(file: OpenFile, layout: IndexLayout, number: int) -> int:
+    """Return the physical offset of the record that an item of an index file names."""
+    content = file.read(layout.item_position(number) + 4, 8)
+    return int.from_bytes(content, "big", signed=True)

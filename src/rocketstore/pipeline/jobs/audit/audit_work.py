@@ -1,4 +1,7 @@
-"""What the audit's tasks read: ranges of the log with the entries and index items of their records.
+"""The audit's work on workers: compare stretches of the log, and judge what came together.
+
+The first pass reads ranges of the log with the entries and index items of their records; the second
+judges each queue and each index file by what the first has found of it, and by the log's shape.
 
 Law: rows are few and small where a store is healthy; a task lists no directory.
 """
@@ -6,23 +9,31 @@ Law: rows are few and small where a store is healthy; a task lists no directory.
 from __future__ import annotations
 
 import bisect
-import contextlib
 import itertools
+from collections import Counter
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
 
 from rocketstore.errors import StoreError
-from rocketstore.format.file_name import file_name, is_directory_name, parse_file_name
-from rocketstore.format.index_file import FIRST_ITEM, IndexLayout
+from rocketstore.format.file_name import file_name, is_directory_name
+from rocketstore.format.index_file import FIRST_ITEM
 from rocketstore.format.markers import CONSUME_QUEUE_DIRECTORY, CONSUME_QUEUE_EXT_DIRECTORY
 from rocketstore.format.queue_entry import ENTRY_DTYPE, ENTRY_SIZE_BYTES
+from rocketstore.format.topic_name import DELAY_TOPIC
 from rocketstore.pipeline.files import files_at, opened
+from rocketstore.pipeline.jobs.audit.audit_plan import (
+    item_offset,
+    passing_over_deleted,
+    row_of,
+    scanned,
+)
 from rocketstore.pipeline.jobs.execution import row_batch
 from rocketstore.pipeline.stores import StoreFile
-from rocketstore.scan.scanner import scan_window
+from rocketstore.units import QueueKey
+from rocketstore.verification import runs
 from rocketstore.verification.expectation import (
     ExpectedEntries,
     ExpectedItems,
@@ -30,94 +41,113 @@ from rocketstore.verification.expectation import (
     expected_items,
     groups,
 )
-from rocketstore.verification.file_rules import FileFinding, FileProblem, usable_files
-from rocketstore.verification.index_rules import check_index_file, compare_items, read_items
+from rocketstore.verification.findings import Finding, Severity
+from rocketstore.verification.index_rules import (
+    CHUNK_ITEMS,
+    check_index_file,
+    compare_items,
+    read_items,
+)
 from rocketstore.verification.log_rules import Stretch
 from rocketstore.verification.queue_numbers import QueueNumbers
-from rocketstore.verification.queue_rules import MISSING_COLUMNS, QueuePart, compare, entries_at
+from rocketstore.verification.queue_rules import (
+    EXPLAINED,
+    MISSING_COLUMNS,
+    QueuePart,
+    QueueView,
+    compare,
+    entries_at,
+    queue_findings,
+)
+from rocketstore.verification.small_files import Position, position_findings
+from rocketstore.verification.unbacked import UnbackedKind
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     import numpy.typing as npt
     import pyarrow as pa
 
     from rocketstore.format.queue_entry import EntryArray
-    from rocketstore.pipeline.files import FileEntry, OpenFile
-    from rocketstore.scan.scanner import ScanBatch
-    from rocketstore.units import QueueKey
+    from rocketstore.pipeline.files import OpenFile
+    from rocketstore.pipeline.jobs.audit.audit_plan import AuditTask, IndexFile
+    from rocketstore.verification.unbacked import LogBounds
 
-    Int64Array: TypeAlias = npt.NDArray[np.int64]
+    Int64Array = npt.NDArray[np.int64]
 
+Columns = TypeVar("Columns", ExpectedEntries, ExpectedItems)
 
-@contextlib.contextmanager
-def passing_over_deleted() -> Iterator[None]:
-    """Pass over a file that retention deleted since it was listed."""
-    try:
-        yield
-    except StoreError as error:
-        if not isinstance(error.__cause__, FileNotFoundError):
-            raise
+FACTS: Final = "target STRING, place LONG, kind STRING, facts BINARY, a LONG, b LONG, c LONG"
+"""Rows that tasks send: for whom, at which physical offset, what, and three numbers by kind."""
 
+BLOCK_RECORDS: Final = 131_072
+"""Records that are compared at once."""
 
-class FileRow(NamedTuple):
-    """The files of one log or queue."""
-
-    files: tuple[StoreFile, ...]
-    problems: tuple[FileFinding[str], ...]
-
-    @property
-    def first(self) -> int:
-        """Offset of the first byte, 0 without files."""
-        return self.files[0].base if self.files else 0
+_BATCH_ROWS: Final = 256
 
 
-def row_of(listings: Iterable[Iterable[FileEntry]], file_size: int) -> FileRow:
-    """Return the files that were listed, each of which should have `file_size` bytes."""
-    problems: list[FileFinding[str]] = []
-    found: list[StoreFile] = []
-    for entry in itertools.chain.from_iterable(listings):
-        base = parse_file_name(entry.name)
-        if base is None:
-            wrong = FileProblem.WRONG_NAME, "20 digits", repr(entry.name)
-            problems.append(FileFinding(entry.path, *wrong))
-        elif entry.is_directory:
-            wrong = FileProblem.NOT_A_FILE, "a file", "something else"
-            problems.append(FileFinding(entry.path, *wrong))
-        else:
-            found.append(StoreFile(base, entry.size, entry.path))
-    return FileRow(tuple(usable_files(sorted(found), file_size, problems)), tuple(problems))
+class Row(NamedTuple):
+    """A row of `FACTS`.
 
-
-class Cut(NamedTuple):
-    """A byte range of a file, and the physical offsets whose index items are compared with it.
-
-    After `data_stop` the file is zeros; None: look it up. Cuts leave no item between them.
+    The first pass sends, by `kind`: ``stretch`` and ``index`` to the driver; of a queue ``part``;
+    of the index ``lacking`` keys, ``backed``, ``stray`` and ``repeated`` items. The driver adds
+    what is ``listed`` of a queue, and each consumer's ``position``. The second pass yields
+    ``finding``, ``queue``, ``lacking``, ``stray`` and ``sums``; ``stated`` are a part's runs.
     """
 
-    path: str
-    base: int
-    start: int
-    stop: int
-    file_size: int
-    data_stop: int | None
-    items_start: int = 0
-    items_stop: int = 0
+    target: str
+    place: int
+    kind: str
+    facts: bytes = b""
+    a: int = 0
+    b: int = 0
+    c: int = 0
 
 
-def scanned(cut: Cut, location: str, log_file_bytes: int) -> Iterator[ScanBatch]:
-    """Yield what starts in a range of the log; a file cut short ends in zeros, as after repair."""
-    with opened(location, cut.path) as file:
-        stop = cut.data_stop
-        yield from scan_window(
-            file,
-            base=cut.base,
-            size=log_file_bytes,
-            start=cut.start,
-            stop=cut.stop,
-            data_stop=min(cut.file_size, file.data_stop(cut.file_size)) if stop is None else stop,
-            whole_damage=True,
-        )
+def as_batches(rows: Iterable[Row]) -> Iterator[pa.RecordBatch]:
+    """Yield rows in batches of `FACTS`."""
+    found = iter(rows)
+    while group := list(itertools.islice(found, _BATCH_ROWS)):
+        yield row_batch(group, FACTS)
+
+
+def rows_of(batches: Iterable[pa.RecordBatch]) -> Iterator[Row]:
+    """Yield the rows of batches of `FACTS`."""
+    for batch in batches:
+        yield from (Row(**row) for row in batch.to_pylist())
+
+
+def queue_target(key: QueueKey) -> str:
+    """Return the name under which what belongs to a queue comes together."""
+    return f"queue/{key.queue_id}/{key.topic}"
+
+
+def packed(facts: Any) -> bytes:
+    """Return facts as bytes."""
+    return msgspec.msgpack.encode(facts)
+
+
+def part_of(row: Row) -> QueuePart:
+    """Return what a row of the kind ``part`` says."""
+    *numbers, backed, missing, stated = msgspec.msgpack.decode(row.facts)
+    columns = ((backed, 2), (missing, MISSING_COLUMNS), (stated, 2))
+    sets = (np.frombuffer(one, np.int64).reshape(-1, count) for one, count in columns)
+    return QueuePart._make((*numbers, *sets))
+
+
+def stated_runs(_: None, rows: Iterable[Row]) -> Iterator[Row]:
+    """Yield the runs of queue offsets that parts of queues state: `a` first, `b` count, `c`th."""
+    for row in rows:
+        for number, (first, past) in enumerate(part_of(row).stated.tolist()):
+            yield Row(row.target, row.place, "stated", b"", first, past - first, number)
+
+
+# --- the log ------------------------------------------------------------------------------------
+
+
+def read_task(task: AuditTask) -> Iterator[pa.RecordBatch]:
+    """Yield what a task finds as rows of `FACTS`."""
+    return as_batches(_LogReader(task).rows() if task.cuts else _index_rows(task))
 
 
 class QueueSource:
@@ -126,12 +156,10 @@ class QueueSource:
     `has_lost` becomes true when a file was not there.
     """
 
-    def __init__(
-        self, location: str, file_bytes: int, key: QueueKey, listed: Sequence[StoreFile] | None
-    ) -> None:
-        self._location = location
-        self._files, root = files_at(location)
-        self._file_bytes, self._listed = file_bytes, listed
+    def __init__(self, task: AuditTask, key: QueueKey, listed: Sequence[StoreFile] | None) -> None:
+        self._location, self._listed = task.location, listed
+        self.file_bytes = task.sizes.consume_queue_file_bytes
+        self._files, root = files_at(task.location)
         below = f"{key.topic}/{key.queue_id}" if is_directory_name(key.topic) else ""
         self._directory = f"{root.rstrip('/')}/{CONSUME_QUEUE_DIRECTORY}/{below}" if below else ""
         self._extension = f"{root.rstrip('/')}/{CONSUME_QUEUE_EXT_DIRECTORY}/{below}"
@@ -155,229 +183,102 @@ class QueueSource:
     def _holding(self, at: int, stop: int) -> Iterable[StoreFile]:
         if self._listed is not None:
             return (one for one in self._listed if one.base < stop and at < one.stop)
-        size = self._file_bytes
+        size = self.file_bytes
         bases = range(at - at % size, stop, size) if self._directory else ()
         return (StoreFile(base, size, f"{self._directory}/{file_name(base)}") for base in bases)
 
-    def listed_again(self) -> tuple[StoreFile, ...]:
+    def listed_again(self) -> Sequence[StoreFile]:
         """Return the queue's files as they are by now."""
-        return row_of([self._files.list(self._directory)], self._file_bytes).files
+        return row_of(self._files.list(self._directory), self.file_bytes).files
 
     def has_extension(self) -> bool:
         """Whether the queue's tags may stand in an extension."""
         return any(not one.is_directory for one in self._files.list(self._extension))
 
 
-FACTS: Final = "target STRING, place LONG, kind STRING, facts BINARY, a LONG, b LONG, c LONG"
-"""Rows that tasks send: for whom, at which physical offset, what, and three numbers by kind."""
-
-BLOCK_RECORDS: Final = 131_072
-"""Records that are compared at once."""
-
-CHUNK_ITEMS: Final = 65_536
-_ROWS: Final = 256
-
-
-class Row(NamedTuple):
-    """A row of `FACTS`.
-
-    By `kind`: ``stretch`` and ``index`` for the driver; ``part`` of a queue; ``lacking`` keys;
-    ``backed``, ``stray`` and ``repeated`` items.
-    """
-
-    target: str
-    place: int
-    kind: str
-    facts: bytes = b""
-    a: int = 0
-    b: int = 0
-    c: int = 0
-
-
-class IndexFile(NamedTuple):
-    """An index file: the number after its last item, records of the first and the last one."""
-
-    path: str
-    name: str
-    stop: int
-    first: int
-    last: int
-
-
-class AuditTask(NamedTuple):
-    """Ranges of the log and the index files that name their records; or an index file by itself.
-
-    Of records from `items_end` on, items may be missing. A store time later than `latest_ms` is a
-    damaged header. `odd_queues` has the files of those queues in which not every file is the one
-    that its name says.
-    """
-
-    location: str
-    log_file_bytes: int
-    queue_file_bytes: int
-    layout: IndexLayout
-    has_index: bool
-    is_live: bool
-    items_end: int
-    delays_ms: Int64Array
-    latest_ms: int
-    odd_queues: Mapping[QueueKey, Sequence[StoreFile]]
-    cuts: tuple[Cut, ...] = ()
-    index_files: tuple[IndexFile, ...] = ()
-
-
-def read_task(task: AuditTask) -> Iterator[pa.RecordBatch]:
-    """Yield what a task finds as rows of `FACTS`."""
-    rows = _LogReader(task).rows() if task.cuts else _index_rows(task, task.index_files[0])
-    yield from as_batches(rows)
-
-
-def as_batches(rows: Iterable[Row]) -> Iterator[pa.RecordBatch]:
-    """Yield rows in batches of `FACTS`."""
-    found = iter(rows)
-    while group := list(itertools.islice(found, _ROWS)):
-        yield row_batch(group, FACTS)
-
-
-def rows_of(batches: Iterable[pa.RecordBatch]) -> Iterator[Row]:
-    """Yield the rows of batches of `FACTS`."""
-    for batch in batches:
-        yield from (Row(**row) for row in batch.to_pylist())
-
-
-def queue_target(topic: str, queue_id: int) -> str:
-    """Return the name under which what belongs to a queue comes together."""
-    return f"queue/{queue_id}/{topic}"
-
-
-def packed(facts: Any) -> bytes:
-    """Return facts as bytes."""
-    return msgspec.msgpack.encode(facts)
-
-
-def part_row(target: str, part: QueuePart) -> Row:
-    """Return what is said of a queue as a row."""
-    *numbers, backed, missing, stated = part
-    sets = (one.tobytes() for one in (backed, missing, stated))
-    return Row(target, part.start, "part", packed((*numbers, *sets)))
-
-
-def part_of(row: Row) -> QueuePart:
-    """Return what a row of the kind ``part`` says."""
-    *numbers, backed, missing, stated = msgspec.msgpack.decode(row.facts)
-    columns = ((backed, 2), (missing, MISSING_COLUMNS), (stated, 2))
-    sets = (np.frombuffer(one, np.int64).reshape(-1, count) for one, count in columns)
-    return QueuePart._make((*numbers, *sets))
-
-
-def stated_runs(_: None, rows: Iterable[Row]) -> Iterator[Row]:
-    """Yield the runs of queue offsets that parts of queues state: `a` first, `b` count, `c`th."""
-    for row in rows:
-        for number, (first, past) in enumerate(part_of(row).stated.tolist()):
-            yield Row(row.target, row.place, "stated", b"", first, past - first, number)
-
-
-# --- the log ------------------------------------------------------------------------------------
-
-
 class _LogReader:
     """Reads the ranges of one task."""
 
     def __init__(self, task: AuditTask) -> None:
-        self._task = task
-        self._numbers = QueueNumbers()
-        self._items = _Items(task)
+        self._task, self._numbers, self._items = task, QueueNumbers(), _Items(task)
         self._entries: list[ExpectedEntries] = []
         self._keys: list[ExpectedItems] = []
-        self._count = 0
 
     def rows(self) -> Iterator[Row]:
-        for cut in self._task.cuts:
-            yield from self._read(cut)
-
-    def _read(self, cut: Cut) -> Iterator[Row]:
-        task, stretch = self._task, Stretch(cut.base, cut.base + cut.start)
-        stretch.is_gone = cut.start < cut.stop
-        reached = cut.items_start
-        with passing_over_deleted():
-            for batch in scanned(cut, *task[:2]) if stretch.is_gone else ():
-                stretch.take(batch, task.latest_ms)
-                columns = batch.columns
-                if not len(columns):
-                    continue
-                self._entries.append(expected_entries(columns, self._numbers, task.delays_ms))
-                if task.has_index:
-                    self._keys.append(expected_items(columns))
-                self._count += len(columns)
-                reached = int(columns.physical_offset[-1]) + 1
-                if self._count >= BLOCK_RECORDS:
-                    yield from self._compared(stretch, reached)
-            stretch.is_gone = False
-        yield from self._compared(stretch, reached)
-        yield Row("stretch", stretch.start, "stretch", packed(stretch))
-        for found in self._items.until(cut.items_stop):
-            yield found.stray(np.arange(found.offsets.size))
+        task = self._task
+        for cut in task.cuts:
+            stretch = Stretch(cut.base, cut.base + cut.start, is_gone=True)
+            reached, count = cut.items_start, 0
+            with passing_over_deleted():
+                for batch in scanned(cut, task.location, task.sizes.commit_log_file_bytes):
+                    stretch.take(batch, task.latest_ms)
+                    columns = batch.columns
+                    if not len(columns):
+                        continue
+                    self._entries.append(expected_entries(columns, self._numbers, task.delays_ms))
+                    if task.has_index:
+                        self._keys.append(expected_items(columns))
+                    count += len(columns)
+                    reached = int(columns.physical_offset[-1]) + 1
+                    if count >= BLOCK_RECORDS:
+                        yield from self._compared(stretch, reached)
+                        count = 0
+                stretch.is_gone = False
+            yield from self._compared(stretch, reached)
+            yield Row("stretch", stretch.start, "stretch", packed(stretch))
+            for found in self._items.until(cut.items_stop):
+                yield found.stray(np.arange(found.offsets.size))
 
     def _compared(self, stretch: Stretch, stop: int) -> Iterator[Row]:
         """Compare what was read so far, up to a physical offset; no row is of two chains."""
         starts = np.array([chain.start for chain in stretch.chains], dtype=np.int64)
         if self._entries:
-            columns = zip(*self._entries, strict=True)
-            yield from self._compared_entries(
-                ExpectedEntries._make(map(np.concatenate, columns)), starts
-            )
+            yield from self._compared_entries(_together(self._entries), starts)
         if self._keys:
-            columns = zip(*self._keys, strict=True)
-            keys = ExpectedItems._make(map(np.concatenate, columns))
-            yield from self._compared_keys(keys, starts, stop)
-        self._entries, self._keys, self._count = [], [], 0
+            yield from self._compared_keys(_together(self._keys), starts, stop)
+        self._entries, self._keys = [], []
 
     def _compared_entries(self, entries: ExpectedEntries, starts: Int64Array) -> Iterator[Row]:
-        chains = _chains_of(starts, entries.entries["physical_offset"].astype(np.int64))
-        task = self._task
+        chains = starts.searchsorted(entries.entries["physical_offset"], side="right")
         for rows in groups(chains * len(self._numbers) + entries.queue_number):
             block = entries.rows(rows)
             key = self._numbers.key(int(block.queue_number[0]))
-            files = QueueSource(task.location, task.queue_file_bytes, key, task.odd_queues.get(key))
+            files = QueueSource(self._task, key, self._task.odd_queues.get(key))
             found = entries_at(block.queue_offset, files.read)
             part = compare(block, found, files.has_extension)
             # Extra queues are written only where that is switched on.
             if len(part.backed) or not block.is_extra.all():
-                yield part_row(queue_target(*key), part)
+                *numbers, backed, missing, stated = part
+                sets = (one.tobytes() for one in (backed, missing, stated))
+                yield Row(queue_target(key), part.start, "part", packed((*numbers, *sets)))
 
     def _compared_keys(self, keys: ExpectedItems, starts: Int64Array, stop: int) -> Iterator[Row]:
         found = list(self._items.until(stop))
         none = np.empty(0, dtype=np.int64)
-        lacking, stray = compare_items(
-            (keys.physical_offset, keys.key_hash),
-            (
-                np.concatenate([none, *(one.offsets for one in found)]),
-                np.concatenate([none, *(one.hashes for one in found)]),
-            ),
-        )
-        count = sum(one.offsets.size for one in found) - stray.size
-        if repeated := count - keys.key_hash.size + lacking.size:
-            yield Row("index", int(keys.physical_offset[0]), "repeated", b"", repeated)
-        lacking = lacking[keys.physical_offset[lacking] < self._task.items_end]
-        for rows in groups(_chains_of(starts, keys.physical_offset[lacking])):
-            first = int(keys.physical_offset[lacking[rows[0]]])
-            yield Row("index", first, "lacking", b"", rows.size)
-        bounds = np.cumsum([one.offsets.size for one in found])[:-1]
-        is_stray = np.zeros(count + stray.size, dtype=np.bool_)
+        offsets = np.concatenate([none, *(one.offsets for one in found)])
+        hashes = np.concatenate([none, *(one.hashes for one in found)])
+        lacking, stray = compare_items((keys.physical_offset, keys.key_hash), (offsets, hashes))
+        if repeated := (offsets.size - stray.size) - (keys.key_hash.size - lacking.size):
+            yield Row("index", int(keys.physical_offset[0]), "repeated", a=repeated)
+        places = keys.physical_offset[lacking]
+        places = places[places < self._task.items_end]
+        for rows in groups(starts.searchsorted(places, side="right")):
+            yield Row("index", int(places[rows[0]]), "lacking", a=rows.size)
+        is_stray = np.zeros(offsets.size, dtype=np.bool_)
         is_stray[stray] = True
+        bounds = np.cumsum([one.offsets.size for one in found])[:-1]
         for one, mask in zip(found, np.split(is_stray, bounds), strict=bool(found)):
             if mask.any():
                 yield one.stray(np.flatnonzero(mask))
             backed = np.flatnonzero(~mask)
-            for rows in groups(_chains_of(starts, one.offsets[backed])):
-                numbers, place = one.first + backed[rows], int(one.offsets[backed[rows[0]]])
-                target = f"index/{one.name}"
-                yield Row(target, place, "backed", b"", numbers.size, int(numbers[0]))
+            for rows in groups(starts.searchsorted(one.offsets[backed], side="right")):
+                first = int(backed[rows[0]])
+                place, number = int(one.offsets[first]), one.first + first
+                yield Row(f"index/{one.name}", place, "backed", a=rows.size, b=number)
 
 
-def _chains_of(starts: Int64Array, offsets: Int64Array) -> Int64Array:
-    chains: Int64Array = np.searchsorted(starts, offsets, side="right") - 1
-    return chains
+def _together(parts: list[Columns]) -> Columns:
+    return type(parts[0])._make(map(np.concatenate, zip(*parts, strict=True)))
 
 
 # --- the index ----------------------------------------------------------------------------------
@@ -401,18 +302,18 @@ class _Items:
     """Goes through the items of index files along the log."""
 
     def __init__(self, task: AuditTask) -> None:
-        self._location, self._layout = task.location, task.layout
-        self._start = task.cuts[0].items_start
+        self._task = task
         self._next: dict[IndexFile, int | None] = dict.fromkeys(task.index_files)
 
     def until(self, stop: int) -> Iterator[_FoundItems]:
         """Yield the items of records before a physical offset that were not yielded yet."""
+        layout = self._task.sizes.index_layout
         for index, known in self._next.items():
-            with passing_over_deleted(), opened(self._location, index.path) as file:
+            with passing_over_deleted(), opened(self._task.location, index.path) as file:
                 number = self._first(file, index) if known is None else known
                 while number < index.stop:
                     count = min(CHUNK_ITEMS, index.stop - number)
-                    items = read_items(partial(_bytes_of, file), self._layout, number, count)
+                    items = read_items(partial(_bytes_of, file), layout, number, count)
                     offsets = items["physical_offset"].astype(np.int64)
                     inside = int(np.searchsorted(offsets, stop))
                     if inside:
@@ -424,21 +325,175 @@ class _Items:
                 self._next[index] = number
 
     def _first(self, file: OpenFile, index: IndexFile) -> int:
-        def offset(number: int) -> int:
-            content = file.read(self._layout.item_position(number) + 4, 8)
-            return int.from_bytes(content, "big", signed=True)
-
-        numbers = range(FIRST_ITEM, index.stop)
-        return FIRST_ITEM + bisect.bisect_left(numbers, self._start, key=offset)
+        start, numbers = self._task.cuts[0].items_start, range(FIRST_ITEM, index.stop)
+        key = partial(item_offset, file, self._task.sizes.index_layout)
+        return FIRST_ITEM + bisect.bisect_left(numbers, start, key=key)
 
 
-def _index_rows(task: AuditTask, index: IndexFile) -> Iterator[Row]:
+def _index_rows(task: AuditTask) -> Iterator[Row]:
+    index, layout = task.index_files[0], task.sizes.index_layout
     with passing_over_deleted(), opened(task.location, index.path) as file:
         read = partial(_bytes_of, file)
-        facts = check_index_file(index.name, read, task.layout, is_live=task.is_live)
+        facts = check_index_file(index.name, read, layout, is_live=task.is_live)
         yield Row("index", facts.first, "index", packed(facts))
 
 
 def _bytes_of(file: OpenFile, position: int, size: int) -> npt.NDArray[np.uint8]:
     content = np.empty(size, dtype=np.uint8)
     return content[: file.read_into(position, content.data)]
+
+
+# --- judging ------------------------------------------------------------------------------------
+
+_SUMS, _DAMAGE, _FOUND, _QUEUE = range(4)
+"""Places of what is judged: in this order it is collected, as far as there is room."""
+
+_REASON_OF: Final = {
+    UnbackedKind.EXPIRED: "expired",
+    UnbackedKind.FILLER: "filler",
+    UnbackedKind.KEPT: "kept-place",
+}
+
+
+class QueueRow(msgspec.Struct, frozen=True, rename="camel"):
+    """A queue in the report: its intact records, and entries that agree with one.
+
+    `first_offset` and `last_offset` are the bounds of what records state. Missing are records
+    without their entry, a conflict is a queue offset that several state, a gap one inside the
+    bounds that none states.
+    """
+
+    topic: str
+    queue_id: int
+    record_count: int
+    first_offset: int | None
+    last_offset: int | None
+    entry_count: int
+    missing_count: int
+    conflict_count: int
+    gap_count: int
+
+
+class Judgement(NamedTuple):
+    """What queues are judged by.
+
+    `excluded` are ranges of the log whose records are no messages: leftovers, and files that are
+    gone. `topics` have a directory.
+    """
+
+    task: AuditTask
+    bounds: LogBounds
+    excluded: Sequence[tuple[int, int]]
+    topics: frozenset[str]
+
+
+def judge_targets(judgement: Judgement, rows: Iterable[Row]) -> Iterator[Row]:
+    """Judge what came together; `rows` are sorted by target.
+
+    Yields ``finding`` and ``queue`` rows in JSON, and ``sums``: of queues, reasons, and items.
+    """
+    excluded = np.array(judgement.excluded, dtype=np.int64).reshape(-1, 2)
+    sums: Counter[str] = Counter()
+    for target, group in itertools.groupby(rows, key=lambda row: row.target):
+        kept = [
+            row
+            for row in group
+            if row.kind not in {"part", "lacking", "backed"}
+            # Of records where these are messages; of `backed` items, those of which they are none.
+            or runs.holds(excluded, row.place) is (row.kind == "backed")
+        ]
+        if target.startswith("queue/"):
+            yield from _judge_queue(judgement, target, kept, sums)
+        else:
+            yield from _judge_items(judgement.bounds, target, kept, sums)
+    yield Row("", _SUMS, "sums", packed(sums))
+
+
+def _judge_items(
+    bounds: LogBounds, target: str, rows: list[Row], sums: Counter[str]
+) -> Iterator[Row]:
+    """Yield keys without an item, and items without a record: past the log's end (1), or not."""
+    sums["K-I8"] += sum(row.a for row in rows if row.kind == "repeated")
+    if lacking := [row for row in rows if row.kind == "lacking"]:
+        first = min(row.place for row in lacking)
+        yield Row(target, _SUMS, "lacking", a=sum(row.a for row in lacking), b=first)
+    # Of each item its number, the offset that it names, and how many items it stands for.
+    columns = [(row.b, row.place, row.a) for row in rows if row.kind == "backed"]
+    found = [np.array(columns, np.int64).reshape(-1, 3)]
+    for row in rows:
+        if row.kind == "stray":
+            pair = [np.frombuffer(one, np.int64) for one in msgspec.msgpack.decode(row.facts)]
+            found.append(np.stack((*pair, np.ones_like(pair[0])), axis=1))
+    items = np.concatenate(found)
+    items = items[items[:, 1] >= bounds.min]
+    is_stale = items[:, 1] >= bounds.end
+    for late, chosen in enumerate((items[~is_stale], items[is_stale])):
+        if len(chosen):
+            count, first = int(chosen[:, 2].sum()), int(chosen[:, 0].min())
+            yield Row(target, _SUMS, "stray", a=count, b=first, c=late)
+
+
+def _judge_queue(
+    judgement: Judgement, target: str, rows: list[Row], sums: Counter[str]
+) -> Iterator[Row]:
+    _, number, topic = target.split("/", 2)
+    listed = [row.facts for row in rows if row.kind == "listed"]
+    parts = [part_of(row) for row in rows if row.kind == "part"]
+    files = msgspec.msgpack.decode(listed[0], type=list[StoreFile]) if listed else []
+    view = _view(judgement, QueueKey(topic, int(number)), files, parts)
+    is_there, found = view.is_own or bool(listed), list[Finding]()
+    if is_there:
+        found += queue_findings(view, is_live=judgement.task.is_live)
+        _count(view, parts, sums)
+        yield Row(target, _QUEUE, "queue", msgspec.json.encode(_queue_row(view)))
+    if is_there or topic in judgement.topics or topic == DELAY_TOPIC:
+        for row in rows:
+            if row.kind == "position":
+                position = msgspec.msgpack.decode(row.facts, type=Position)
+                found += position_findings(position, view if is_there else None)
+    for one in found:
+        place = _DAMAGE if one.severity is Severity.DAMAGE else _FOUND
+        yield Row("", place, "finding", msgspec.json.encode(one.to_dict()))
+
+
+def _view(
+    judgement: Judgement, key: QueueKey, files: Sequence[StoreFile], parts: list[QueuePart]
+) -> QueueView:
+    while True:
+        held = [
+            (file.base // ENTRY_SIZE_BYTES, -(-file.stop // ENTRY_SIZE_BYTES)) for file in files
+        ]
+        source = QueueSource(judgement.task, key, files)
+        view = QueueView(*key, source.file_bytes // ENTRY_SIZE_BYTES, held, source.read)
+        view.conclude(parts, judgement.bounds)
+        if not source.has_lost:
+            return view
+        files = source.listed_again()  # retention took one meanwhile
+
+
+def _count(view: QueueView, parts: list[QueuePart], sums: Counter[str]) -> None:
+    """Add up what a queue has, and why its entries are not what dispatch would write today."""
+    sums["queues"] += 1
+    sums["entries"] += view.entry_count
+    sums["holes"] += view.hole_count
+    sums["used"] += view.end - view.first_offset
+    for at, reason in enumerate(EXPLAINED):
+        sums[reason] += sum(part.explained[at] for part in parts)
+    for run in view.unbacked:
+        if run.kind in _REASON_OF:
+            sums[_REASON_OF[run.kind]] += run.stop - run.start
+
+
+def _queue_row(view: QueueView) -> QueueRow:
+    has_records = view.record_count > 0
+    return QueueRow(
+        view.topic,
+        view.queue_id,
+        view.record_count,
+        view.first if has_records else None,
+        view.last if has_records else None,
+        view.entry_count,
+        runs.count(view.truly_missing),
+        view.shadowed_count,
+        runs.count(view.skipped) if has_records else 0,
+    )

@@ -22,7 +22,7 @@ from rocketstore.format.file_name import is_directory_name
 from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES
 from rocketstore.format.topic_name import LMQ_PREFIX
 from rocketstore.message import TRANSACTION_PREPARED
-from rocketstore.pipeline.jobs.audit.audit_work import scanned
+from rocketstore.pipeline.jobs.audit.audit_plan import scanned
 from rocketstore.pipeline.jobs.execution import row_batch
 from rocketstore.verification.expectation import (
     delay_array,
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from rocketstore.config import StoreConfig
-    from rocketstore.pipeline.jobs.audit.audit_work import Cut
+    from rocketstore.pipeline.jobs.audit.audit_plan import Cut
     from rocketstore.scan.columns import RecordColumns
     from rocketstore.verification.expectation import ExpectedEntries
     from rocketstore.verification.log_rules import Chain
