@@ -122,7 +122,6 @@ def test_a_queue_whose_first_file_expired_is_flushed_without_it(tmp_path: Path) 
     assert len(gone) == 1
     assert is_done
     assert table.flush()
-    assert not queue.is_dirty
 
 
 def test_a_mapping_beside_somebody_who_closes_is_of_this_file(tmp_path: Path) -> None:

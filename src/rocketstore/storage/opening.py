@@ -27,8 +27,7 @@ from rocketstore.storage.files.lock import StoreLock
 from rocketstore.storage.files.mapped_file_queue import MappedFileQueue
 from rocketstore.storage.files.pread_files import listed_files
 from rocketstore.storage.files.preallocate import Preallocator
-from rocketstore.storage.files.touch_ahead import TouchAhead
-from rocketstore.storage.files.warm_up import WarmUp
+from rocketstore.storage.files.touch_ahead import TouchAhead, WarmUp
 from rocketstore.storage.files.written import holds_data
 from rocketstore.storage.index.index_service import IndexService
 from rocketstore.storage.index.pread_index import index_observations

@@ -9,11 +9,11 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
-from rocketstore.format.file_name import is_directory_name, parse_queue_id
+from rocketstore.format.file_name import is_directory_name
 from rocketstore.format.markers import CONSUME_QUEUE_EXT_DIRECTORY
 from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES, entry_array
 from rocketstore.storage.files.pread_files import OpenFiles, PreadFiles
-from rocketstore.units import QueueKey
+from rocketstore.storage.queues.queue_search import listed_queues
 from rocketstore.verification import queue_rules
 from rocketstore.verification.queue_rules import QueueView, entries_at
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from rocketstore.format.queue_entry import EntryArray
+    from rocketstore.units import QueueKey
     from rocketstore.verification.expectation import ExpectedEntries
     from rocketstore.verification.queue_rules import QueuePart
     from rocketstore.verification.unbacked import LogBounds
@@ -121,19 +122,3 @@ class QueueAudit:
                     queue = self._add(keys[number])
             if queue is not None:
                 yield queue, queue.compare(batch)
-
-
-def listed_queues(directory: Path) -> list[QueueKey]:
-    """Return the queues that have a directory; as in 4.9, a name must be a number to count."""
-    return [
-        QueueKey(topic, queue_id)
-        for topic in _subdirectories(directory)
-        for name in _subdirectories(directory / topic)
-        if (queue_id := parse_queue_id(name)) is not None
-    ]
-
-
-def _subdirectories(directory: Path) -> list[str]:
-    if not directory.is_dir():
-        return []
-    return sorted(path.name for path in directory.iterdir() if path.is_dir())

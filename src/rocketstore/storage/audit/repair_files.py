@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, NamedTuple
 
+from rocketstore.storage.files.new_file import grow_file
 from rocketstore.verification.file_rules import FileFinding, FileProblem
 
 if TYPE_CHECKING:
@@ -81,18 +82,9 @@ def apply_file_fixes(fixes: Iterable[FileFix], *, disk: Disk, evidence: Evidence
         if fix.moves:
             evidence.take_file(fix.path)
         elif fix.grows:
-            _grow(fix, disk)
+            grow_file(fix.path, fix.size, disk)
         else:
             _keep_beginning(fix, disk, evidence)
-
-
-def _grow(fix: FileFix, disk: Disk) -> None:
-    descriptor = disk.open_file(fix.path, writable=True)
-    try:
-        disk.allocate(descriptor, fix.path, fix.size)
-        disk.fdatasync(descriptor, fix.path)
-    finally:
-        os.close(descriptor)
 
 
 def _keep_beginning(fix: FileFix, disk: Disk, evidence: Evidence) -> None:

@@ -84,16 +84,8 @@ class Disk:
     def allocate(self, descriptor: int, path: Path, size: int) -> bool:
         """Give the file real blocks up to `size`, keeping what it holds.
 
-        Returns
-        -------
-        bool
-            False where the file system cannot promise blocks ahead; the file has its size then, but
-            is sparse, and each page must be probed with `write_at` before a mapping touches it.
-
-        Raises
-        ------
-        StoreFullError
-            There is no room.
+        False where the file system cannot promise blocks ahead; the file has its size then, but is
+        sparse, and each page must be probed with `write_at` before a mapping touches it.
         """
         try:
             os.posix_fallocate(descriptor, 0, size)
@@ -187,14 +179,8 @@ class Disk:
     def used_ratio(self, path: Path) -> float | None:
         """Return how full the partition of `path` is, in whole percent rounded up, 0.0 to 1.0.
 
-        Returns
-        -------
-        float or None
-            None where the system does not say; 4.9 answers -1 and then deletes files (K-E8).
-
-        Notes
-        -----
-        Source: UtilAll.getDiskPartitionSpaceUsedPercent (spec B17.1).
+        None where the system does not say; 4.9 answers -1 and then deletes files (K-E8). Source:
+        UtilAll.getDiskPartitionSpaceUsedPercent (spec B17.1).
         """
         try:
             status = os.statvfs(path)

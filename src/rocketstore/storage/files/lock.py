@@ -73,12 +73,8 @@ class StoreLock:
     def acquire(cls, path: Path) -> Self:
         """Take the lock file at `path`, made if need be, without waiting.
 
-        Raises
-        ------
-        StoreLockedError
-            Another process holds it, or this one does; `owner_pid` says which, if that is known.
-        StoreError
-            The file cannot be opened for writing.
+        Raises `StoreLockedError` where another process holds it, or this one does; `owner_pid` says
+        which, if that is known.
         """
         with _registry:
             _refuse_second(path)

@@ -46,24 +46,15 @@ _T = TypeVar("_T")
 class MappedFile:
     """One mapped file: `MappedFile.create` makes a new one, `MappedFile.open` takes an old one.
 
+    `base` is the physical (CommitLog) or byte (ConsumeQueue) offset of its first byte. The mapping
+    is made at first use: a store with thousands of files opens without mapping them.
+
     Attributes
     ----------
-    path
-        Where the file is.
-    base
-        Physical (CommitLog) or byte (ConsumeQueue) offset of the file's first byte.
-    size
-        Its nominal length in bytes, and its real one.
-    write_position
-        Bytes from the start of the file that are written.
-    flushed_position
-        Bytes from the start of the file that are known to be on the disk.
+    write_position, flushed_position
+        Bytes from the start of the file that are written, and that are known to be on the disk.
     name_levels
         In how many directories, its own first, a name may be as new as the file's own.
-
-    Notes
-    -----
-    The mapping is made at first use: a store with thousands of files opens without mapping them.
     """
 
     __slots__ = (
@@ -123,23 +114,8 @@ class MappedFile:
     ) -> MappedFile:
         """Make a new file of zeros in `directory`, named by `base`, with all its blocks.
 
-        Parameters
-        ----------
-        directory
-            Must exist.
-        base
-            Offset of the file's first byte; its name.
-        size
-            In bytes.
-        disk
-            Where to make it.
-        sync
-            Make the name durable now; else the first `flush` does.
-
-        Raises
-        ------
-        StoreFullError
-            There is no room; nothing is left behind.
+        Without `sync` the first `flush` makes its name durable. Where there is no room, nothing is
+        left.
         """
         path = directory / file_name(base)
         descriptor, backed = make_file(path, size, disk=disk, sync=sync)
@@ -152,13 +128,7 @@ class MappedFile:
     def open(
         cls, path: Path, *, base: int, size: int, disk: Disk, writable: bool = True
     ) -> MappedFile:
-        """Take an existing file; as in 4.9 it counts as full and flushed until recovery says more.
-
-        Raises
-        ------
-        FormatError
-            The file has another length than `size`.
-        """
+        """Take an existing file; as in 4.9 it is full and flushed until recovery says more."""
         found = path.stat().st_size
         if found != size:
             raise FormatError(
@@ -285,13 +255,8 @@ class MappedFile:
     def reserve(self, stop: int) -> None:
         """Make sure that bytes before position `stop` have room on the disk.
 
-        Call this before writing through `mapping` or `array`. It costs a comparison for a
-        file made by `create`; a sparse file (one that Java made) gets its blocks at the first call.
-
-        Raises
-        ------
-        StoreFullError
-            There is no room.
+        Call this before writing through `mapping` or `array`. It costs a comparison for a file made
+        by `create`; a sparse file (one that Java made) gets its blocks at the first call.
         """
         if stop <= self._backed_position:
             return
@@ -338,19 +303,9 @@ class MappedFile:
     def flush(self, least_pages: int = 0) -> int:
         """Make the written bytes durable; return the flushed position.
 
-        Parameters
-        ----------
-        least_pages
-            Do nothing with fewer whole dirty pages, unless the file is full; 0 flushes any byte.
-
-        Raises
-        ------
-        FlushFailedError
-            The position did not move, and must not be trusted to move later either.
-
-        Notes
-        -----
-        Source: MappedFile.flush, MappedFile.isAbleToFlush.
+        With fewer than `least_pages` whole dirty pages nothing is done, unless the file is full.
+        After `FlushFailedError` the position did not move, and must not be trusted to move later
+        either. Source: MappedFile.flush, MappedFile.isAbleToFlush.
         """
         position = self.write_position
         if position <= self.flushed_position:
@@ -388,13 +343,7 @@ class MappedFile:
         return self._directory_synced
 
     def sync_by(self, sync: Callable[[int | Callable[[], None]], _T]) -> _T:
-        """Have `sync` bring the file to the disk by what it is given (`Disk.sync_call`).
-
-        Raises
-        ------
-        FlushFailedError
-            It raised an `OSError`.
-        """
+        """Have `sync` bring the file to the disk by what it is given (`Disk.sync_call`)."""
         try:
             with self.descriptor() as descriptor:
                 return sync(self._disk.sync_call(descriptor, self.path))
@@ -419,23 +368,10 @@ class MappedFile:
     def destroy(self, force_after_ms: int, *, now_ms: int) -> bool:
         """Delete the file; False while somebody reads it, so ask again later.
 
-        Parameters
-        ----------
-        force_after_ms
-            Delete in spite of readers once the first attempt is this long ago. Their views stay
-            valid: only the name goes.
-        now_ms
-            The time.
-
-        Returns
-        -------
-        bool
-            True when the name is gone. The caller syncs the directory.
-
-        Notes
-        -----
-        Source: MappedFile.destroy, ReferenceResource.shutdown of 4.9. References are not counted
-        by hand, as there (K-E9): a view is one for as long as it lives.
+        The caller syncs the directory. Once the first attempt is `force_after_ms` ago it is deleted
+        in spite of readers, whose views stay valid: only the name goes. References are not counted
+        by hand, as in 4.9 (K-E9): a view is one for as long as it lives. Source:
+        MappedFile.destroy, ReferenceResource.shutdown.
         """
         with self._lock:
             if self._shut_down_at_ms is None:

@@ -10,7 +10,6 @@ How derived: MappedFileQueue and MultiPathMappedFileQueue of 4.9 (spec B6, F1.1,
 
 from __future__ import annotations
 
-import os
 import threading
 from bisect import bisect_left, bisect_right
 from enum import Enum
@@ -20,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from rocketstore.errors import StoreDamagedError
 from rocketstore.format.file_name import file_name
 from rocketstore.storage.files.mapped_file import MappedFile
-from rocketstore.storage.files.new_file import remove_empty
+from rocketstore.storage.files.new_file import grow_file, remove_empty
 from rocketstore.storage.files.pread_files import DANGLING_HINT, listed_files
 from rocketstore.storage.files.written import holds_data
 from rocketstore.verification.file_rules import FileProblem as UnusableFile
@@ -60,22 +59,10 @@ class FileProblem(NamedTuple):
 class MappedFileQueue:
     """Files of one CommitLog or one ConsumeQueue.
 
-    Parameters
-    ----------
-    directories
-        Where files are; the first is where new ones are made unless `place` says otherwise.
-    file_size
-        Bytes of each file.
-    disk
-        How files are made, synced and deleted.
-    read_only_directories
-        Files there are read, never written, never deleted.
-    place
-        Chooses the directory of the file that begins at an offset.
-    writable
-        False maps files read-only and refuses to create.
-    name_levels
-        See `MappedFile`; 1 where the directory is there before its files.
+    New files are made in the first of `directories`, unless `place` chooses one by the file's
+    offset. Files of `read_only_directories` are never written or deleted. Without `writable` all
+    are mapped read-only. `name_levels`: see `MappedFile`; 1 where the directory is there before its
+    files.
     """
 
     def __init__(  # noqa: PLR0913 - by name, all but two with defaults
@@ -105,23 +92,13 @@ class MappedFileQueue:
 
     # --- loading --------------------------------------------------------------------------------
 
-    def load(self, *, grow_short_last: bool = True, after_crash: bool = False) -> list[FileProblem]:
-        """Take in the files that exist, in order; nothing is mapped yet.
+    def load(self, *, after_crash: bool = False) -> list[FileProblem]:
+        """Take in the files that exist, in order, and return what was passed over or tolerated.
 
-        Parameters
-        ----------
-        grow_short_last
-            Let a short last file, as a crash or a copy leaves it, reach its size with zeros. A file
-            never shrinks, and no byte of it changes. Files after it that hold nothing were made
-            ahead, and count as if they were not there.
-        after_crash
-            Likewise a short file that others with content follow: after a power cut the length of a
-            file may be lost, and the caller writes again what was in it.
-
-        Returns
-        -------
-        list
-            What was met and passed over, or tolerated.
+        Nothing is mapped yet. A short last file, as a crash or a copy leaves it, reaches its size
+        with zeros; files after it that hold nothing were made ahead, and count as if they were not
+        there. After a crash so does a short file that others with content follow: a power cut may
+        take a file's length, and the caller writes again what was in it.
 
         Raises
         ------
@@ -141,9 +118,9 @@ class MappedFileQueue:
                     raise _wrong_length(path, self.file_size, length)
                 reason = FileProblemReason.SHORT_LAST if is_last else FileProblemReason.SHORT
                 problems.append(FileProblem(path, reason, self.file_size, length))
-                if not (grow_short_last and self.writable):
+                if not self.writable:
                     continue
-                self._grow(path)
+                grow_file(path, self.file_size, self._disk)
             if files and files[-1].base + self.file_size != base:
                 problems.append(
                     FileProblem(path, FileProblemReason.GAP, files[-1].base + self.file_size, base)
@@ -181,14 +158,6 @@ class MappedFileQueue:
         )
         file.name_levels = self._name_levels
         return file
-
-    def _grow(self, path: Path) -> None:
-        descriptor = self._disk.open_file(path, writable=True)
-        try:
-            self._disk.allocate(descriptor, path, self.file_size)
-            self._disk.fdatasync(descriptor, path)
-        finally:
-            os.close(descriptor)
 
     # --- reading --------------------------------------------------------------------------------
 
@@ -251,13 +220,7 @@ class MappedFileQueue:
     # --- creating and deleting ------------------------------------------------------------------
 
     def create(self, base: int, *, sync: bool = True) -> MappedFile:
-        """Make the file that begins at `base`, after all others, and take it in.
-
-        Raises
-        ------
-        StoreFullError
-            There is no room.
-        """
+        """Make the file that begins at `base`, after all others, and take it in."""
         directory = self._place(base)
         self._disk.make_directory(directory, sync=sync)
         remove_empty(directory / file_name(base), self._disk)
@@ -279,22 +242,9 @@ class MappedFileQueue:
     def truncate_after(self, offset: int, *, now_ms: int) -> list[Path]:
         """Say that written bytes end at `offset`; delete the files that begin after it.
 
-        Parameters
-        ----------
-        offset
-            The end. The file that covers it gets it as its write and flushed position; the bytes
-            after it are left to the caller, who may want a copy before `MappedFile.zero_tail`.
-        now_ms
-            The time.
-
-        Returns
-        -------
-        list of Path
-            The files deleted.
-
-        Notes
-        -----
-        Source: MappedFileQueue.truncateDirtyFiles.
+        The file that covers it gets it as its write and flushed position; the bytes after it are
+        left to the caller, who may want a copy before `MappedFile.zero_tail`. Source:
+        MappedFileQueue.truncateDirtyFiles.
         """
         kept: list[MappedFile] = []
         later: list[MappedFile] = []
@@ -341,12 +291,8 @@ class MappedFileQueue:
     def flush(self, least_pages: int = 0) -> int:
         """Flush every file that has something to flush; return the flushed offset.
 
-        Unlike 4.9, which flushes one file per call (K-D5), this goes on to the last.
-
-        Raises
-        ------
-        FlushFailedError
-            Of the first file that fails; the flushed offset ends before it.
+        Unlike 4.9, which flushes one file per call (K-D5), this goes on to the last. The error is
+        that of the first file that fails; the flushed offset ends before it.
         """
         for file in self.files:
             if file.flushed_position < file.write_position:

@@ -35,16 +35,9 @@ def write_atomically(
 ) -> None:
     """Make `content` the durable content of `path`, keeping the former one as ``.bak``.
 
-    Parameters
-    ----------
-    decode
-        Tells whether the present content is worth keeping by not raising `FormatError`; without it
-        any content that is not empty is.
-
-    Raises
-    ------
-    OSError, StoreFullError
-        The file and its backup are as they were, or one of them is the new one.
+    The former one is worth keeping unless `decode` raises `FormatError`, or, without it, if it is
+    not empty. After an error the file and its backup are as they were, or one of them is the new
+    one.
     """
     disk.make_directory(path.parent)
     former = _read(path)
@@ -56,19 +49,8 @@ def write_atomically(
 def read_with_backup(path: Path, decode: Callable[[bytes], _T]) -> _T | None:
     """Return the decoded content of `path`, or of its backup where it is missing, empty or broken.
 
-    Returns
-    -------
-    object or None
-        None when there is neither.
-
-    Raises
-    ------
-    FormatError
-        Of the backup, when that is broken too; of the file, when there is no backup.
-
-    Notes
-    -----
-    Source: ConfigManager.load, loadBak.
+    None when there is neither. Raises `FormatError` when what there is is broken. Source:
+    ConfigManager.load, loadBak.
     """
     broken: FormatError | None = None
     for candidate in (path, backup_path(path)):

@@ -20,24 +20,13 @@ if TYPE_CHECKING:
 
     from rocketstore.storage.files.disk import Disk
 
-__all__ = ["make_file", "remove_empty"]
-
 _log = get_logger(__name__)
 
 
 def make_file(path: Path, size: int, *, disk: Disk, sync: bool = True) -> tuple[int, bool]:
-    """Make a file of `size` zero bytes, with all its blocks.
+    """Make a file of `size` zero bytes, with all its blocks, in a directory that exists.
 
-    Parameters
-    ----------
-    path
-        Must not exist; its directory must.
-    size
-        In bytes.
-    disk
-        Where to make it.
-    sync
-        Return only when bytes and name are durable.
+    With `sync`, bytes and name are durable when this returns.
 
     Returns
     -------
@@ -89,6 +78,16 @@ def _made(path: Path, size: int, disk: Disk, *, sync: bool) -> tuple[int, bool]:
     if not backed:
         _log.warning("file.sparse", path=str(path), why="the file system has no fallocate")
     return descriptor, backed
+
+
+def grow_file(path: Path, size: int, disk: Disk) -> None:
+    """Let a file that was cut short reach its size, durably, with zeros."""
+    descriptor = disk.open_file(path, writable=True)
+    try:
+        disk.allocate(descriptor, path, size)
+        disk.fdatasync(descriptor, path)
+    finally:
+        os.close(descriptor)
 
 
 def remove_empty(path: Path, disk: Disk) -> None:

@@ -76,15 +76,7 @@ class OpenFiles:
         self._open: OrderedDict[Path, _OpenFile] = OrderedDict()
 
     def read(self, path: Path, position: int, size: int) -> bytes | None:
-        """Return `size` bytes at `position`, fewer where the file ends.
-
-        None where the file is gone.
-
-        Raises
-        ------
-        SystemRefusedError
-            The file is there and cannot be opened, or the disk cannot read these bytes.
-        """
+        """Return `size` bytes at `position`, fewer where the file ends; None if it is gone."""
         opened = self._open.get(path)
         if opened is None:
             try:
@@ -119,14 +111,8 @@ class OpenFiles:
 class PreadFiles:
     """The files of one sequence: equally sized, each named by the offset of its first byte.
 
-    Parameters
-    ----------
-    directories
-        Where the files lie; several for a CommitLog with many paths (spec F1.1).
-    open_files
-        Cache of descriptors.
-    file_size
-        Size of every file; None learns it: the commonest size of the files.
+    A CommitLog with many paths has several directories (spec F1.1). A `file_size` of None is
+    learnt: it is the commonest size of the files.
     """
 
     def __init__(

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from rocketstore.storage.files.disk import Disk
-    from rocketstore.storage.files.warm_up import WarmUp
+    from rocketstore.storage.files.touch_ahead import WarmUp
 
 FILES_AHEAD: Final = 2
 """Most files made ahead of the one in use (AllocateMappedFileService, "canSubmitRequests")."""
@@ -48,10 +48,7 @@ _log: Final = get_logger(__name__)
 class Preallocator:
     """Makes files in a thread of its own.
 
-    Attributes
-    ----------
-    is_in_use
-        Whether the log has the file that was taken for an offset; set by the log.
+    `is_in_use` says whether the log has the file that was taken for an offset; the log sets it.
     """
 
     def __init__(
@@ -102,14 +99,8 @@ class Preallocator:
     def take(self, base: int, *, ahead: bool = True) -> MappedFile:
         """Return the file that begins at `base`, and with `ahead` ask for those after it.
 
-        Asked again for the same one, it returns the same file.
-
-        Raises
-        ------
-        StoreFullError
-            There is no room for it.
-        StoreError
-            It could not be made, or not in time; the same call may succeed later.
+        Asked again for the same one, it returns the same file. Where it could not be made, or not
+        in time, `StoreError` is raised; the same call may succeed later.
         """
         file = self._taken
         if file is None or file.base != base:

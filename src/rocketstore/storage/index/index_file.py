@@ -100,13 +100,7 @@ class IndexFile:
             yield int(items[number])
 
     def flush(self) -> None:
-        """Make the file durable.
-
-        Raises
-        ------
-        FlushFailedError
-            The disk refused.
-        """
+        """Make the file durable."""
         if not self.is_dirty:
             return
         count = self.header.index_count

@@ -29,7 +29,7 @@ from rocketstore.format.index_file import (
 )
 from rocketstore.scan import kernels
 from rocketstore.storage.files.mapped_file import MappedFile
-from rocketstore.storage.files.new_file import make_file
+from rocketstore.storage.files.new_file import grow_file, make_file
 from rocketstore.storage.index.index_file import IndexFile
 
 if TYPE_CHECKING:
@@ -57,22 +57,11 @@ class IndexProblem(NamedTuple):
 
 
 class IndexService:
-    """All index files of a store.
+    """All index files of a store, oldest first; `directory` need not exist.
 
-    Parameters
-    ----------
-    directory
-        ``index`` of the store; need not exist.
-    layout
-        Slots and items of each file.
-    disk
-        How files are made, synced and deleted.
-    clock
-        Returns the time in ms, for the names of new files.
-    enabled
-        False puts no items (``messageIndexEnable``); what is there is still found.
-    tz
-        Zone of the names; None is the zone of this process, as in Java.
+    `clock` returns the time in ms for the names of new files, `tz` is their zone, None that of this
+    process as in Java. Without `enabled` (``messageIndexEnable``) no item is put; what is there is
+    still found.
 
     Attributes
     ----------
@@ -116,11 +105,8 @@ class IndexService:
     def load(self) -> list[IndexProblem]:
         """Take in the files on disk; none is deleted, not even after a crash (K-I1).
 
-        Returns
-        -------
-        list
-            What was passed over: strange names and wrong lengths. A last file that a crash left
-            short, because it was being made, gets its length.
+        Returns what was passed over: strange names and wrong lengths. A last file that a crash left
+        short, because it was being made, gets its length.
         """
         problems: list[IndexProblem] = []
         files: list[IndexFile] = []
@@ -130,7 +116,7 @@ class IndexService:
             length = path.stat().st_size
             if length < self.layout.size_bytes and name == names[-1]:
                 problems.append(IndexProblem(path, f"was being made: {length} bytes"))
-                self._grow(path)
+                grow_file(path, self.layout.size_bytes, self._disk)
                 length = self.layout.size_bytes
             if length != self.layout.size_bytes:
                 problems.append(
@@ -159,14 +145,6 @@ class IndexService:
             else:
                 problems.append(IndexProblem(self.directory / entry.name, "no index file's name"))
         return names
-
-    def _grow(self, path: Path) -> None:
-        descriptor = self._disk.open_file(path, writable=True)
-        try:
-            self._disk.allocate(descriptor, path, self.layout.size_bytes)
-            self._disk.fdatasync(descriptor, path)
-        finally:
-            os.close(descriptor)
 
     def _take_newest(self) -> None:
         """Let the kernel put into the newest file."""
@@ -207,16 +185,8 @@ class IndexService:
     def roll(self) -> IndexFile:
         """Make the next file and let the kernel put into it.
 
-        When the newest file only lacked room on the disk, it is that one.
-
-        Raises
-        ------
-        StoreFullError
-            There is no room; nothing is left behind.
-
-        Notes
-        -----
-        Source: IndexService.getAndCreateLastIndexFile.
+        When the newest file only lacked room on the disk, it is that one. Where there is no room,
+        nothing is left. Source: IndexService.getAndCreateLastIndexFile.
         """
         if self.files and not self.newest_bytes.size and not self.files[-1].is_full:
             self._give_newest()
@@ -257,11 +227,6 @@ class IndexService:
         return [file.file for file in reversed(self.files)]
 
     @property
-    def end_timestamp_ms(self) -> int:
-        """Store time of the last indexed message; 0 when there is none."""
-        return self.files[-1].header.end_timestamp_ms if self.files else 0
-
-    @property
     def end_physical_offset(self) -> int:
         """Physical offset of the last indexed message; 0 when there is none."""
         return self.files[-1].header.end_physical_offset if self.files else 0
@@ -276,16 +241,9 @@ class IndexService:
     def flush(self, *, full_only: bool = False) -> bool:
         """Make all items durable that were put before the call (K-I2).
 
-        Parameters
-        ----------
-        full_only
-            Those of files that are full and were followed by another one; for the turns in which
-            nothing else of the index is flushed (FlushIndexFileThread of 4.9).
-
-        Raises
-        ------
-        FlushFailedError
-            The disk refused; from then on `is_flush_broken` is true.
+        `full_only`: only those of files that are full and were followed by another one, for the
+        turns in which nothing else of the index is flushed (FlushIndexFileThread of 4.9). After a
+        `FlushFailedError` `is_flush_broken` is true.
         """
         try:
             for file in self.files[:-1] if full_only else self.files:
@@ -298,10 +256,8 @@ class IndexService:
     def delete_expired(self, log_min_offset: int, *, now_ms: int) -> list[Path]:
         """Delete leading files that know only expired records; the newest stays.
 
-        Notes
-        -----
-        Compatible: the newest file is never deleted (K-I10): it takes the next item.
-        Source: IndexService.deleteExpiredFile.
+        Compatible: the newest file is never deleted (K-I10): it takes the next item. Source:
+        IndexService.deleteExpiredFile.
         """
         gone: list[Path] = []
         while len(self.files) > 1:
@@ -336,25 +292,10 @@ class IndexService:
     ) -> int:
         """Drop the items of records at or after an offset, and rebuild the chains of what stays.
 
-        Parameters
-        ----------
-        physical_offset
-            Items before it stay; recovery dispatches from there on.
-        now_ms
-            The time.
-        store_time_of
-            Returns the store time of the record at an offset, for the new end of the header; items
-            know it to the second only.
-
-        Returns
-        -------
-        int
-            How many items went.
-
-        Notes
-        -----
-        After a crash slots may name items that never reached the disk, so slots are rebuilt in
-        every file that may have been written lately: all but full ones that end before the offset.
+        Returns how many items went. `store_time_of` returns the store time of the record at an
+        offset, for the new end of the header; items know it to the second only. After a crash slots
+        may name items that never reached the disk, so slots are rebuilt in every file that may have
+        been written lately: all but full ones that end before the offset.
         """
         dropped = 0
         kept: list[IndexFile] = []

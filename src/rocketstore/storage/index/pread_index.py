@@ -54,16 +54,9 @@ class PreadIndexFile(NamedTuple):
 
 
 class PreadIndex:
-    """All index files of a store, listed again for every question.
+    """All index files of a store, listed again for every question; `directory` need not exist.
 
-    Parameters
-    ----------
-    directory
-        ``index`` of the store; need not exist.
-    open_files
-        Cache of descriptors.
-    layout
-        Slots and items where they are set; None learns them from the length of each file.
+    A `layout` of None is learnt from the length of each file.
     """
 
     def __init__(
@@ -78,13 +71,7 @@ class PreadIndex:
 
     @system_errors("cannot list the files of the index")
     def files(self) -> list[PreadIndexFile]:
-        """Return the index files, oldest first; `findings` says what was passed over.
-
-        Raises
-        ------
-        FormatError
-            Slots and items of a file cannot be learnt from its length.
-        """
+        """Return the index files, oldest first; `findings` says what was passed over."""
         sizes: dict[Path, int] = {}
         findings: list[FileFinding[Path]] = []
         names: list[str] = []

@@ -14,30 +14,36 @@ from __future__ import annotations
 
 import threading
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Final
 
 from rocketstore.format.queue_entry import (
     ENTRY_SIZE_BYTES,
     ENTRY_STRUCT,
     FILLER_BYTES,
     KEPT_PLACE_BYTES,
+    MAX_QUEUE_OFFSET,
     QueueEntry,
     encode_entry,
     entry_array,
-    is_written,
     kept_place_mask,
 )
 from rocketstore.native.dispatch_state import QueueColumn
 from rocketstore.storage.files.written import has_data
-from rocketstore.storage.queues.queue_entries import QueueEntries
-from rocketstore.storage.queues.queue_search import CHUNK_BYTES, CHUNK_ENTRIES, message_places
+from rocketstore.storage.queues.queue_search import CHUNK_BYTES, QueueSearch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from mmap import mmap
     from pathlib import Path
 
     from rocketstore.format.queue_entry import EntryArray
     from rocketstore.storage.files.mapped_file import MappedFile
+    from rocketstore.storage.files.mapped_file_queue import MappedFileQueue
+    from rocketstore.storage.queues.queue_mappings import QueueMappings
+    from rocketstore.storage.queues.queue_rows import QueueRows
+    from rocketstore.units import QueueKey
+
+_NEXT: Final = int(QueueColumn.NEXT)
 
 
 class PutEntry(Enum):
@@ -50,33 +56,138 @@ class PutEntry(Enum):
     """Another entry stands there already, or the place cannot be reached."""
 
 
-class ConsumeQueue(QueueEntries):
-    """The entries of one queue, to be read and written; parameters as `QueueEntries`."""
+class ConsumeQueue(QueueSearch):
+    """The entries of one queue, to be read and written; its files need not exist.
 
-    def __init__(self, *arguments: Any, **keywords: Any) -> None:
-        super().__init__(*arguments, **keywords)
+    `rows` and `row` are where the kernels keep its numbers, `mappings` says which files of all
+    queues are mapped, `log_min_offset` returns the CommitLog's minimum offset.
+    """
+
+    def __init__(
+        self,
+        key: QueueKey,
+        files: MappedFileQueue,
+        *,
+        rows: QueueRows,
+        row: int,
+        mappings: QueueMappings,
+        log_min_offset: Callable[[], int],
+    ) -> None:
+        self.key = key
+        self.files: MappedFileQueue = files
+        self.row = row
+        self._rows = rows
+        self._mappings = mappings
+        self._log_min_offset = log_min_offset
         self._unflushed: tuple[MappedFile, ...] = ()
         self._flushed_changes = 0
         self._flushed_next = 0
         self._kept_stop = 0
         self._lock = threading.Lock()
 
+    def __repr__(self) -> str:
+        return f"ConsumeQueue({self.key}, max_offset={self.max_offset})"
+
+    # --- reading --------------------------------------------------------------------------------
+
+    @property
+    def next_position(self) -> int:
+        """Byte position after the last entry."""
+        # Asked at every get: item() of plain numbers takes a third of an indexing by an enum.
+        return self._rows.queues.item(self.row, _NEXT)
+
+    @property
+    def max_offset(self) -> int:
+        """One past the last entry; the queue offset of the next message."""
+        return self._rows.queues.item(self.row, _NEXT) // ENTRY_SIZE_BYTES
+
+    @property
+    def entries_per_file(self) -> int:
+        """How many entries one file holds."""
+        return self.files.file_size // ENTRY_SIZE_BYTES
+
+    @property
+    def max_physical_offset(self) -> int:
+        """End of the last record that has an entry; 0 when there is none. Fillers do not count."""
+        return self._rows.value(self.row, QueueColumn.MAX_PHYSICAL)
+
+    @property
+    def min_offset(self) -> int:
+        """First queue offset whose record the CommitLog still has; the maximum when none has.
+
+        With the case that no record is left handled (K-C3). Source: ConsumeQueue.correctMinOffset.
+        """
+        log_min = self._log_min_offset()
+        hint = self._min_hint
+        if log_min == self._min_for and hint < self.max_offset:
+            files = self.files.files  # asked at every get, so without `first_offset`
+            if files and files[0].base <= hint * ENTRY_SIZE_BYTES:
+                return hint
+        return self._search_min(log_min, self.max_offset)
+
+    def entry(self, queue_offset: int) -> QueueEntry | None:
+        """Return one entry as stored, fillers too; None where there is none."""
+        at = queue_offset * ENTRY_SIZE_BYTES
+        if not 0 <= at < self.next_position:
+            return None
+        file = self.files.find(at)
+        if file is None:
+            return None
+        try:
+            if file.is_mapped:
+                return QueueEntry._make(ENTRY_STRUCT.unpack_from(file.mapping, at - file.base))
+            raw = self._mappings.read(file, at - file.base, ENTRY_SIZE_BYTES)
+        except FileNotFoundError:  # retention was faster
+            return None
+        return QueueEntry._make(ENTRY_STRUCT.unpack(raw)) if len(raw) == ENTRY_SIZE_BYTES else None
+
+    def entry_bytes(self, start: int, limit: int) -> memoryview | None:
+        """Return up to `limit` entries from an offset on, within one file; None for none."""
+        at = start * ENTRY_SIZE_BYTES
+        stop = self.next_position
+        if not 0 <= at < stop or limit <= 0:
+            return None
+        file = self.files.find(at)
+        if file is None:
+            return None
+        stop = min(at + limit * ENTRY_SIZE_BYTES, file.base + file.size, stop)
+        try:
+            mapping = file.mapping if file.is_mapped else self._mappings.admit(file)
+        except FileNotFoundError:  # retention was faster
+            return None
+        return memoryview(mapping)[at - file.base : stop - file.base]
+
+    def entries(self, start: int, limit: int) -> EntryArray:
+        """Return up to `limit` entries from queue offset `start`, within one file, as an array."""
+        return entry_array(self.entry_bytes(start, limit) or b"")
+
+    def window(self, start: int, _limit: int) -> tuple[mmap, int, int, bool] | None:
+        """Return the mapping of the file that has the entry `start`; None without."""
+        file = self.files.find(start * ENTRY_SIZE_BYTES) if start >= 0 else None
+        if file is None:
+            return None
+        try:
+            mapping = file.mapping if file.is_mapped else self._mappings.admit(file)
+        except FileNotFoundError:  # retention was faster
+            return None
+        first = file.base // ENTRY_SIZE_BYTES
+        return mapping, first, first + file.size // ENTRY_SIZE_BYTES, True
+
+    def last_message(self, before: int | None = None) -> tuple[int, QueueEntry] | None:
+        """Return queue offset and entry of the last message (before an offset), without fillers."""
+        stop = self.max_offset if before is None else before
+        return next(self._backwards(self.first_offset, stop), None)
+
     # --- loading --------------------------------------------------------------------------------
 
     def find_end(self) -> None:
         """Take the end of the entries that are on disk as the end of the queue.
 
-        Notes
-        -----
-        Bisection: entries stand without a gap from the first one of a file on. Recovery takes care
-        of what a crash left otherwise. Source: ConsumeQueue.recover.
+        Entries stand without a gap from the first one of a file on. Recovery takes care of what a
+        crash left otherwise. Source: ConsumeQueue.recover.
         """
-        position = max(self.files.min_offset, 0)
-        for file in reversed(self.files.files):
-            count = self._count_entries(file)
-            if count:
-                position = file.base + count * ENTRY_SIZE_BYTES
-                break
+        self._rows.set(self.row, QueueColumn.NEXT, MAX_QUEUE_OFFSET * ENTRY_SIZE_BYTES)
+        position = self._search_end() * ENTRY_SIZE_BYTES
         for file in self.files.files:
             file.set_end(min(max(position - file.base, 0), file.size))
         self._flushed_next = position
@@ -116,17 +227,6 @@ class ConsumeQueue(QueueEntries):
             at += size
         return entry_array(content)
 
-    def _count_entries(self, file: MappedFile) -> int:
-        low, high = 0, file.size // ENTRY_SIZE_BYTES
-        while low < high:
-            middle = (low + high) // 2
-            raw = self._mappings.read(file, middle * ENTRY_SIZE_BYTES, ENTRY_SIZE_BYTES)
-            if len(raw) == ENTRY_SIZE_BYTES and is_written(*ENTRY_STRUCT.unpack(raw)[:2]):
-                low = middle + 1
-            else:
-                high = middle
-        return low
-
     def _set_max_physical(self) -> None:
         last = self.last_message()
         end = 0 if last is None else last[1].physical_offset + last[1].record_size
@@ -137,15 +237,7 @@ class ConsumeQueue(QueueEntries):
     def map_for_write(self, position: int) -> bool:
         """Give the kernels the file that holds byte `position`, making it when it is the next one.
 
-        Returns
-        -------
-        bool
-            False when that file is neither there nor the next to be made.
-
-        Raises
-        ------
-        StoreFullError
-            There is no room for a new file.
+        False when that file is neither there nor the next to be made.
         """
         with self._mappings.files_lock:  # no file goes between its being found and its being given
             file = self.files.find(position)
@@ -207,14 +299,7 @@ class ConsumeQueue(QueueEntries):
     def put(self, queue_offset: int, entry: QueueEntry, *, overwrite: bool = False) -> PutEntry:
         """Put one entry where it belongs, as the kernel does.
 
-        Parameters
-        ----------
-        queue_offset
-            Its number in the queue; a gap before it is filled with fillers.
-        entry
-            What to write.
-        overwrite
-            Replace another message's entry that stands there.
+        A gap before it is filled with fillers; `overwrite` replaces another message's entry.
         """
         position = queue_offset * ENTRY_SIZE_BYTES
         following = self.next_position
@@ -251,26 +336,12 @@ class ConsumeQueue(QueueEntries):
     # --- cutting --------------------------------------------------------------------------------
 
     def truncate(self, max_offset: int, *, now_ms: int, keep_to: int = 0) -> bool:
-        """Let the queue end before `max_offset`; what follows becomes zeros.
+        """Let the queue end before `max_offset`; return whether a byte or a file changed.
 
-        Parameters
-        ----------
-        max_offset
-            Queue offset after the last entry that stays.
-        now_ms
-            The time.
-        keep_to
-            Up to this queue offset numbers were given out: their places are kept.
-
-        Returns
-        -------
-        bool
-            Whether a byte or a file changed.
-
-        Notes
-        -----
-        4.9 only moves positions, so its next start takes the old entries for new ones (K-R5).
-        Source: ConsumeQueue.truncateDirtyLogicFiles, MappedFileQueue.truncateDirtyFiles.
+        What follows becomes zeros, but up to the queue offset `keep_to` numbers were given out:
+        their places are kept. 4.9 only moves positions, so its next start takes the old entries for
+        new ones (K-R5). Source: ConsumeQueue.truncateDirtyLogicFiles,
+        MappedFileQueue.truncateDirtyFiles.
         """
         position = min(max_offset * ENTRY_SIZE_BYTES, self.next_position)
         kept_stop = max(position, keep_to * ENTRY_SIZE_BYTES)
@@ -301,14 +372,7 @@ class ConsumeQueue(QueueEntries):
     def take_away(self, position: int, take_file: Callable[[Path], None], *, now_ms: int) -> None:
         """Let the queue end before the file that begins at byte `position`.
 
-        Parameters
-        ----------
-        position
-            Where a file begins, or began.
-        take_file
-            Called with the path of each file from there on, the last one first.
-        now_ms
-            The time.
+        `take_file` gets the path of each file from there on, the last one first.
         """
         self.unmap_writer()
         taken = [file for file in self.files.files if file.base >= position]
@@ -349,14 +413,8 @@ class ConsumeQueue(QueueEntries):
     ) -> tuple[list[Path], bool]:
         """Delete leading files whose every record has expired, never the last file (K-C4).
 
-        Returns
-        -------
-        paths, is_done
-            The files that went; false when a reader kept one that should go too.
-
-        Notes
-        -----
-        Source: ConsumeQueue.deleteExpiredFile, MappedFileQueue.deleteExpiredFileByOffset.
+        Returns the files that went, and false when a reader kept one that should go too. Source:
+        ConsumeQueue.deleteExpiredFile, MappedFileQueue.deleteExpiredFileByOffset.
         """
         gone: list[Path] = []
         while len(self.files.files) > 1:
@@ -377,40 +435,17 @@ class ConsumeQueue(QueueEntries):
 
     def _may_be_needed(self, file: MappedFile, log_min_offset: int) -> bool:
         """Whether the last message of a file is still in the CommitLog."""
-        start = file.base // ENTRY_SIZE_BYTES
-        stop = (file.base + file.size) // ENTRY_SIZE_BYTES
-        while stop > start:
-            chunk_start = max(stop - CHUNK_ENTRIES, start)
-            raw = self._mappings.read(
-                file,
-                chunk_start * ENTRY_SIZE_BYTES - file.base,
-                (stop - chunk_start) * ENTRY_SIZE_BYTES,
-            )
-            entries = entry_array(raw[: len(raw) - len(raw) % ENTRY_SIZE_BYTES])
-            if found := message_places(entries):
-                return int(entries["physical_offset"][found[-1]]) >= log_min_offset
-            stop = chunk_start
-        return False
+        start, stop = file.base // ENTRY_SIZE_BYTES, (file.base + file.size) // ENTRY_SIZE_BYTES
+        _, last = next(self._backwards(start, stop), (0, None))
+        return last is not None and last.physical_offset >= log_min_offset
 
     # --- durability -----------------------------------------------------------------------------
-
-    @property
-    def is_dirty(self) -> bool:
-        """Whether entries were written that no flush has covered."""
-        return self._rows.value(self.row, QueueColumn.CHANGES) != self._flushed_changes
 
     def flush(self, least_pages: int = 0) -> bool:
         """Make entries durable; return whether everything written before the call is.
 
-        Parameters
-        ----------
-        least_pages
-            Leave files with fewer new whole pages for later; 0 flushes every byte.
-
-        Raises
-        ------
-        FlushFailedError
-            The disk refused.
+        Files with fewer than `least_pages` new whole pages are left for later; 0 flushes every
+        byte.
         """
         changes = self._rows.value(self.row, QueueColumn.CHANGES)
         if changes == self._flushed_changes:

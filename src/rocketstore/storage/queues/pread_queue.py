@@ -13,28 +13,29 @@ How derived: ConsumeQueue.recover, correctMinOffset and getIndexBuffer of 4.9 (s
 
 from __future__ import annotations
 
-import contextlib
-import os
 import threading
 from typing import TYPE_CHECKING, NamedTuple
 
-from rocketstore.format.file_name import parse_queue_id
+from rocketstore.format.file_name import is_directory_name
 from rocketstore.format.queue_entry import (
     ENTRY_SIZE_BYTES,
-    ENTRY_STRUCT,
     QueueEntry,
     decode_entry,
     entry_array,
-    is_written,
     written_mask,
 )
 from rocketstore.storage.files.pread_files import OpenFiles, PreadFiles
-from rocketstore.storage.queues.queue_search import CHUNK_BYTES, QueueSearch
+from rocketstore.storage.queues.queue_search import (
+    CHUNK_BYTES,
+    QueueSearch,
+    listed_queues,
+    subdirectories,
+)
 from rocketstore.storage.system_errors import system_errors
 from rocketstore.units import QueueKey
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
 
     from rocketstore.format.queue_entry import EntryArray
@@ -50,21 +51,7 @@ class _LostEntries(NamedTuple):
 
 
 class PreadQueue(QueueSearch):
-    """One queue.
-
-    Parameters
-    ----------
-    key
-        Topic and queue id.
-    directory
-        Where its files lie.
-    open_files
-        Cache of descriptors of the store.
-    log_min_offset
-        Returns the CommitLog's minimum offset.
-    log_end_before
-        Returns the log's end for an entry whose record lies beyond it, None for any other.
-    """
+    """One queue; `log_end_before` returns the log's end for an entry that points beyond it."""
 
     def __init__(
         self,
@@ -90,11 +77,6 @@ class PreadQueue(QueueSearch):
     def entries_per_file(self) -> int:
         """How many entries one file holds; at least 1."""
         return max(1, self.files.file_size // ENTRY_SIZE_BYTES)
-
-    @property
-    def first_offset(self) -> int:
-        """Queue offset of the first entry on disk, expired and filler entries included."""
-        return max(0, self.files.min_offset) // ENTRY_SIZE_BYTES
 
     @property
     def max_offset(self) -> int:
@@ -149,8 +131,6 @@ class PreadQueue(QueueSearch):
             parts = [(known.stop, end), (self.first_offset, known.start)]
         for start, stop in parts:
             for at, entry in self._backwards(start, stop):
-                if not entry.is_message:
-                    continue
                 record_stop = entry.physical_offset + entry.record_size
                 is_found = record_stop > after and is_there(entry)
                 if is_found or record_stop <= after:
@@ -199,42 +179,11 @@ class PreadQueue(QueueSearch):
         if self._cut is None or self._cut[:2] != (log_end, end):
             cut = end
             for at, entry in self._backwards(self._confirmed, end):
-                if at != cut - 1 or not entry.is_message or entry.physical_offset < log_end:
+                if at != cut - 1 or entry.physical_offset < log_end:
                     break
                 cut = at
             self._cut = log_end, end, cut
         return self._cut[2]
-
-    def _backwards(self, start: int, stop: int) -> Iterator[tuple[int, QueueEntry]]:
-        """Yield the written entries of [start, stop) with their offsets, the last one first."""
-        size = ENTRY_SIZE_BYTES  # one entry first: it is nearly always the answer
-        for file in reversed(self.files.files):
-            low = max(start, -(-file.base // ENTRY_SIZE_BYTES))
-            high = min(stop, file.range.stop // ENTRY_SIZE_BYTES)
-            while low < high:
-                at = max(low, high - size // ENTRY_SIZE_BYTES)
-                raw = self.files.read(at * ENTRY_SIZE_BYTES, (high - at) * ENTRY_SIZE_BYTES) or b""
-                whole = raw[: len(raw) - len(raw) % ENTRY_SIZE_BYTES]
-                values = list(ENTRY_STRUCT.iter_unpack(whole))
-                for n in range(len(values) - 1, -1, -1):
-                    if is_written(values[n][0], values[n][1]):
-                        yield at + n, QueueEntry._make(values[n])
-                high, size = at, CHUNK_BYTES
-
-    def _search_end(self) -> int:
-        """Return the end of the entries in the last file that has any."""
-        for file in reversed(self.files.files):
-            low, high = 0, file.size // ENTRY_SIZE_BYTES
-            base = file.base // ENTRY_SIZE_BYTES
-            while low < high:
-                middle = (low + high) // 2
-                if self.entry(base + middle) is None:
-                    high = middle
-                else:
-                    low = middle + 1
-            if low:
-                return base + low
-        return self.first_offset
 
     def _advance(self, end: int, size: int = ENTRY_SIZE_BYTES) -> int:
         """Return the end of the entries that are on disk now, starting from an earlier end.
@@ -280,7 +229,7 @@ class PreadQueues:
         if queue is not None and queue.files.min_offset >= 0 and not queue.files.is_replaced:
             return queue
         topic, queue_id = key = QueueKey._make(key)
-        if queue_id < 0 or not _is_plain_name(topic):
+        if queue_id < 0 or not is_directory_name(topic):
             return None
         directory = self._root / topic / str(queue_id)
         if not directory.is_dir():
@@ -298,16 +247,12 @@ class PreadQueues:
 
     def keys(self) -> list[QueueKey]:
         """Return every queue that has a directory, in order."""
-        return sorted(
-            QueueKey(topic.name, queue_id)
-            for topic in _directories(self._root)
-            for queue in _directories(topic.path)
-            if (queue_id := parse_queue_id(queue.name)) is not None
-        )
+        return listed_queues(self._root)
 
+    @system_errors("cannot list the queues of the store")
     def topics(self) -> list[str]:
         """Return every topic that has a directory, in order."""
-        return sorted(topic.name for topic in _directories(self._root))
+        return subdirectories(self._root)
 
     def forget(self) -> None:
         """Open every queue again at its next use."""
@@ -316,17 +261,3 @@ class PreadQueues:
     def findings(self) -> list[FileFinding[Path]]:
         """Return what is wrong with the files of the queues opened so far."""
         return [finding for queue in self._queues.values() for finding in queue.files.findings]
-
-
-def _directories(path: Path | str) -> list[os.DirEntry[str]]:
-    with (
-        system_errors("cannot list the queues of the store"),
-        contextlib.suppress(FileNotFoundError, NotADirectoryError),
-        os.scandir(path) as entries,
-    ):
-        return [entry for entry in entries if entry.is_dir()]
-    return []
-
-
-def _is_plain_name(topic: str) -> bool:
-    return bool(topic) and "/" not in topic and "\0" not in topic and topic not in (".", "..")

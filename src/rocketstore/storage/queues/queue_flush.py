@@ -67,15 +67,8 @@ class QueueFlusher:
     def flush_all(self, *, is_closed: bool = False) -> bool:
         """Flush everything dispatched so far and move the checkpoint; return whether it moved.
 
-        Parameters
-        ----------
-        is_closed
-            Nothing comes after it: the store ends in order.
-
-        Raises
-        ------
-        FlushFailedError, OSError
-            A sync failed; the checkpoint does not move any more.
+        `is_closed`: nothing comes after it, the store ends in order. After a sync that failed,
+        which raises, the checkpoint does not move any more.
         """
         with self._flushing:
             # Read first: entries of later records may or may not be in what is flushed.

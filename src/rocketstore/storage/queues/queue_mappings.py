@@ -36,18 +36,9 @@ _MOST_READER_FILES: Final = 256
 class QueueMappings:
     """The open files of all queues of a store.
 
-    Parameters
-    ----------
-    rows
-        The kernels' table.
-    writer_limit
-        Most files mapped for writing at a time; None takes half of the process's descriptors, and
-        asks the system for more, up to the hard limit, when that is not enough.
-
-    Attributes
-    ----------
-    files_lock
-        Held while files of a queue are made or deleted: dispatch and retention do both.
+    At most `writer_limit` files are mapped for writing at a time; None takes half of the process's
+    descriptors, and asks the system for more, up to the hard limit, when that is not enough.
+    `files_lock` is held while files of a queue are made or deleted: dispatch and retention do both.
     """
 
     def __init__(self, rows: QueueRows, *, writer_limit: int | None = None) -> None:

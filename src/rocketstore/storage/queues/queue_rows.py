@@ -32,14 +32,8 @@ _FIRST_TOPIC_BYTES: Final = 2048
 class QueueRows:
     """Growing arrays of queues.
 
-    Attributes
-    ----------
-    queues
-        One row per queue, ``QueueColumn``.
-    slots
-        Open-addressing hash table of a power of two, at most half full, ``SlotColumn``.
-    topics
-        The bytes of the topics that `slots` refers to.
+    `queues` has one row per queue (``QueueColumn``). `slots` is an open-addressing hash table of a
+    power of two, at most half full (``SlotColumn``), and `topics` the bytes that it refers to.
     """
 
     def __init__(self) -> None:

@@ -10,25 +10,25 @@ How derived: DefaultMessageStore.loadConsumeQueue, findConsumeQueue, recoverTopi
 
 from __future__ import annotations
 
-import os
 import threading
 from typing import TYPE_CHECKING, Final
 
 from rocketstore.errors import FlushFailedError
-from rocketstore.format.file_name import is_directory_name, parse_queue_id
+from rocketstore.format.file_name import is_directory_name
 from rocketstore.format.topic_name import DELAY_TOPIC
 from rocketstore.storage.files.mapped_file_queue import FileProblemReason, MappedFileQueue
 from rocketstore.storage.queues.consume_queue import ConsumeQueue
 from rocketstore.storage.queues.queue_mappings import QueueMappings
 from rocketstore.storage.queues.queue_rows import QueueRows
-from rocketstore.units import QueueKey
+from rocketstore.storage.queues.queue_search import listed_queues
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
 
     from rocketstore.storage.files.disk import Disk
     from rocketstore.storage.files.mapped_file_queue import FileProblem
+    from rocketstore.units import QueueKey
 
 
 _NAME_LEVELS: Final = 3
@@ -37,20 +37,10 @@ all three durable. Dispatch does not wait for that, nor would an entry be lost: 
 
 
 class ConsumeQueueTable:
-    """The queues below one directory.
+    """The queues below one directory, which need not exist; `file_size` is a multiple of 20.
 
-    Parameters
-    ----------
-    directory
-        ``consumequeue`` of the store; need not exist.
-    file_size
-        Bytes of a queue file, a multiple of 20.
-    disk
-        How files are made, synced and deleted.
-    log_min_offset
-        Returns the CommitLog's minimum offset; a queue's minimum follows it.
-    writer_limit
-        Most queue files mapped for writing at a time; None decides by the process's limits.
+    `log_min_offset` returns the CommitLog's minimum offset, which a queue's minimum follows; for
+    `writer_limit` see `QueueMappings`.
 
     Attributes
     ----------
@@ -151,23 +141,12 @@ class ConsumeQueueTable:
     def load(self, *, after_crash: bool = False) -> list[FileProblem]:
         """Take in the queues on disk and find where each ends.
 
-        Parameters
-        ----------
-        after_crash
-            Let any short file reach its size; recovery writes its entries again.
-
-        Returns
-        -------
-        list
-            What was met and passed over, or tolerated.
-
-        Raises
-        ------
-        StoreDamagedError
-            A queue file has a length that no entry's place survives.
+        Returns what was passed over or tolerated. After a crash any short file reaches its size;
+        recovery writes its entries again. Raises `StoreDamagedError` where a queue file has a
+        length that no entry's place survives.
         """
         problems: list[FileProblem] = []
-        for key in self._listed():
+        for key in listed_queues(self.directory):
             queue = self._add(key)
             problems += queue.files.load(after_crash=after_crash)
             queue.find_end()
@@ -182,13 +161,6 @@ class ConsumeQueueTable:
         )
         return problems
 
-    def _listed(self) -> Iterator[QueueKey]:
-        for topic in _subdirectories(self.directory):
-            for name in _subdirectories(self.directory / topic):
-                # Compatible: a directory whose name is not a number is passed over.
-                if (queue_id := parse_queue_id(name)) is not None:
-                    yield QueueKey(topic, queue_id)
-
     def drop(self) -> None:
         """Let go of all files."""
         for queue in self.all():
@@ -199,11 +171,9 @@ class ConsumeQueueTable:
     def flush(self, least_pages: int = 0) -> bool:
         """Make entries durable; return whether all that were written before the call are.
 
-        Raises
-        ------
-        FlushFailedError
-            Of the first queue that failed, after all were tried. From then on `is_flush_broken` is
-            true: pages the system gave up are not written later, so nothing may count on them.
+        After all were tried, `FlushFailedError` of the first queue that failed is raised. From then
+        on `is_flush_broken` is true: pages the system gave up are not written later, so nothing may
+        count on them.
         """
         failure: FlushFailedError | None = None
         is_complete = True
@@ -216,11 +186,3 @@ class ConsumeQueueTable:
             self.is_flush_broken = True
             raise failure
         return is_complete and not self.is_flush_broken
-
-
-def _subdirectories(directory: Path) -> list[str]:
-    try:
-        with os.scandir(directory) as entries:
-            return sorted(entry.name for entry in entries if entry.is_dir())
-    except FileNotFoundError:
-        return []

@@ -8,7 +8,7 @@ import pytest
 from rocketstore.errors import StoreError, StoreFullError
 from rocketstore.storage.files.mapped_file import MappedFile
 from rocketstore.storage.files.preallocate import Preallocator
-from rocketstore.storage.files.warm_up import WarmUp
+from rocketstore.storage.files.touch_ahead import WarmUp
 from support.failing_disk import FailingDisk
 
 SIZE = 16384

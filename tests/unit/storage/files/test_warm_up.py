@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import functools
+import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
 
 from rocketstore.storage.files.mapped_file import MappedFile
-from rocketstore.storage.files.warm_up import WarmUp
+from rocketstore.storage.files.touch_ahead import WarmUp
 from support.failing_disk import FailingDisk
 
 SIZE = 16 * 4096
@@ -70,7 +74,7 @@ def test_after_its_pages_a_file_is_locked_whole_and_read_ahead_is_asked_for(
     tmp_path, disk, monkeypatch
 ):
     library = Recorder(populates=True)
-    monkeypatch.setattr("rocketstore.storage.files.warm_up.libc", lambda: library)
+    monkeypatch.setattr("rocketstore.storage.files.touch_ahead.libc", lambda: library)
     file = MappedFile.create(tmp_path, base=0, size=SIZE, disk=disk)
     warm_up = WarmUp(flush_every_pages=8, flush=False)
     warm_up.warm(file)
@@ -85,23 +89,47 @@ def test_after_its_pages_a_file_is_locked_whole_and_read_ahead_is_asked_for(
     assert library.calls[-1] == ("munlock", SIZE, 0)
 
 
-def test_where_the_kernel_cannot_every_page_is_written_and_others_get_a_turn(
-    tmp_path, disk, monkeypatch
+def test_where_the_kernel_cannot_every_page_is_written_while_others_run(
+    tmp_path, disk, monkeypatch, request
 ):
-    turns: list[float] = []
-    monkeypatch.setattr("rocketstore.storage.files.warm_up.libc", lambda: Recorder(populates=False))
-    monkeypatch.setattr("rocketstore.storage.files.warm_up.time.sleep", turns.append)
+    monkeypatch.setattr(
+        "rocketstore.storage.files.touch_ahead.libc", lambda: Recorder(populates=False)
+    )
     size = 2500 * 4096
     file = MappedFile.create(tmp_path, base=0, size=size, disk=disk)
-    WarmUp(flush_every_pages=4096, flush=False).warm(file)
+    warm_up = WarmUp(flush_every_pages=4096, flush=False, lock=False)
+    warm_up.warm(file)
     assert resident_bytes(file.path) == size
-    assert turns == [0, 0]
+
+    turns = 0
+    done = threading.Event()
+
+    def take_turns() -> None:
+        nonlocal turns
+        while not done.is_set():
+            turns += 1
+            time.sleep(0)
+
+    request.addfinalizer(functools.partial(sys.setswitchinterval, sys.getswitchinterval()))
+    sys.setswitchinterval(60)  # another thread runs only where this one lets it
+    other = threading.Thread(target=take_turns)
+    other.start()
+    for _ in range(100):
+        file.drop()
+        assert file.array.size == size, "mapped again, so that each page costs a fault"
+        before = turns
+        warm_up.warm(file)
+        if turns > before:
+            break
+    done.set()
+    other.join()
+    assert turns > before
 
 
 def test_a_page_that_cannot_be_locked_is_no_error(tmp_path, disk, monkeypatch):
     library = Recorder(populates=True)
     library.mlock = lambda _address, _size: -1
-    monkeypatch.setattr("rocketstore.storage.files.warm_up.libc", lambda: library)
+    monkeypatch.setattr("rocketstore.storage.files.touch_ahead.libc", lambda: library)
     file = MappedFile.create(tmp_path, base=0, size=SIZE, disk=disk)
     WarmUp(flush_every_pages=8, flush=False).warm(file)
     assert library.calls[-1] == ("madvise", SIZE, WILLNEED)

@@ -356,7 +356,7 @@ def test_without_store_times_the_end_is_known_to_the_second(tmp_path):
     for number in range(4):
         put(index, "k", number, 1000 + 1500 * number)
     index.truncate_to(2, now_ms=0)
-    assert index.end_timestamp_ms == 1000 + 1000
+    assert index.files[-1].header.end_timestamp_ms == 1000 + 1000
 
 
 # --- durability -----------------------------------------------------------------------------------

@@ -91,7 +91,14 @@ def test_an_unknown_queue_has_its_own_status_and_leaves_no_trace(
     files.put()
     reader = open_reader()
     before = sorted(path for path in files.root.rglob("*"))
-    for topic, queue_id in (("absent", 0), ("TopicTest", 9), ("../x", 0), ("", 0), ("a\0b", 1)):
+    for topic, queue_id in (
+        ("absent", 0),
+        ("TopicTest", 9),
+        ("../x", 0),
+        ("", 0),
+        ("a\0b", 1),
+        ("x" * 300, 0),
+    ):
         for method in (reader.get, reader.get_raw, reader.get_views):
             page = method(topic, queue_id, 5)
             assert page.status is GetMessageStatus.NO_MATCHED_LOGIC_QUEUE
