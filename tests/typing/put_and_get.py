@@ -1,4 +1,4 @@
-"""What DESIGN calls the public face, as a user writes it; checked by mypy, never run."""
+"""The public face as a user writes it; checked by mypy, never run."""
 
 from __future__ import annotations
 

@@ -116,7 +116,7 @@ def run(arguments: list[str]) -> int:
         complain("; ".join(filter(None, ("interrupted", str(interrupt)))))
         return EXIT_INTERRUPTED
     except BrokenPipeError:
-        # The reader of our output has left (`| head`): nobody is there to be told.
+        # The reader of our output has left (`| head`): there is nobody to tell.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:

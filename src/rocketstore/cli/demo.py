@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rocketstore.storage.store import MessageStore
 
 DEMO_MARKER: Final = ".rocketstore-demo"
-"""File that says that a directory was made by the demo and may be made anew."""
+"""File that says that a directory was made by the demo and may be made again."""
 
 HINTS: Final = (
     "store info {}",
@@ -44,7 +44,7 @@ def demo(
 ) -> int:
     """Import the 336,776 flights that left New York City in 2013, query and verify the store.
 
-    Then, unless told --no-pipeline, audit, archive, restore, rebuild and report it on Spark.
+    Then, unless --no-pipeline is given, audit, archive, restore, rebuild and report it on Spark.
     """
     from rocketstore.storage.store import MessageStore
 

@@ -61,7 +61,7 @@ def rebuild(
     settings: StoreSettings | None = None,
     output: OutputOption = "table",
 ) -> int:
-    """Make the index anew from the CommitLog of a store that nobody writes to.
+    """Make the index again from the CommitLog of a store that nobody writes to.
 
     What was there is kept in repair/ inside the store; whatever else is wrong is repaired too.
     """

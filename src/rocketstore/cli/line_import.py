@@ -88,7 +88,7 @@ def import_lines(
     target
         What the messages carry.
     advance
-        Told the bytes of the lines that were put.
+        Called with the bytes of the lines that were put.
     name
         Of the file, for errors.
 

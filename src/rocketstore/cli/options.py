@@ -127,7 +127,7 @@ class StoreSettings:
     def load_for_writing(self) -> StoreConfig:
         """Return the settings of a store that a command writes to: none deletes expired files.
 
-        Law: retention runs only in a store that a program opened (DESIGN 4.11), whatever is set.
+        Law: retention runs only in a store that a program opened, whatever is set.
         """
         import msgspec
 

@@ -44,7 +44,7 @@ def print_rows(
     Parameters
     ----------
     rows
-        One dict per row, JSON-ready, with the field names of DESIGN 8.
+        One dict per row, JSON-ready, with field names in camelCase.
     output
         ``jsonl`` streams; ``json`` is one array; ``table`` shows only `columns`.
     columns

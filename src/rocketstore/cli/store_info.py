@@ -20,7 +20,7 @@ def store_info(store: ReadOnlyStore) -> dict[str, Any]:
     checkpoint, problems = None, []
     try:
         checkpoint = store.checkpoint()
-    except (FormatError, OSError) as error:  # the rest of the store can be told all the same
+    except (FormatError, OSError) as error:  # the rest is shown all the same
         reason = system_error(error) if isinstance(error, OSError) else str(error)
         problems.append(f"{store.layout.checkpoint}: {reason}")
     headers: list[tuple[str, IndexHeader]] | None = None
