@@ -15,8 +15,7 @@ from rocketstore.pipeline.streaming.stream_options import (
     from_json,
     parse_stream_options,
 )
-from rocketstore.pipeline.streaming.stream_read import read_tasks
-from rocketstore.pipeline.streaming.stream_reader import Stream
+from rocketstore.pipeline.streaming.stream_reader import Stream, read_tasks
 from support.pipeline_tables import ARROW_TYPES
 
 if TYPE_CHECKING:

@@ -36,10 +36,6 @@ if TYPE_CHECKING:
 NAME: Final = "rocketstore"
 
 
-class TaskPartition(InputPartition):
-    """What one task reads."""
-
-
 class StoreDataSource(DataSource):
     """A RocketMQ store as tables; see ``docs/guide/spark.md``."""
 
@@ -146,7 +142,7 @@ class StoreReader(DataSourceReader):
 
         with plain_errors():
             tasks = READERS[self.read_options.table].plan(self.read_options)
-        return [TaskPartition(task) for task in tasks]
+        return [InputPartition(task) for task in tasks]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one task."""

@@ -91,18 +91,22 @@ def test_what_is_no_offset_is_refused(saved):
 
 
 def test_a_stream_begins_at_the_latest_message_unless_told_otherwise():
-    assert parse().start == LATEST
-    assert parse(startingOffsets="earliest").start == EARLIEST
-    assert parse(startingOffsets="-2").start == EARLIEST
-    assert parse(startingOffsets="-1").start == LATEST
+    assert parse().starts == {None: LATEST}
+    assert parse(startingOffsets="earliest").starts == {None: EARLIEST}
+    assert parse(startingOffsets="-2").starts == {None: EARLIEST}
+    assert parse(startingOffsets="-1").starts == {None: LATEST}
 
 
 def test_queues_are_given_offsets_and_logs_physical_ones():
     of_queues = parse(subscribe="t", startingOffsets='{"t":{"0":5,"1":-1}}')
-    assert of_queues.starts == {QueuePlace("t", "", 0): 5, QueuePlace("t", "", 1): LATEST}
-    assert of_queues.start == EARLIEST
+    assert of_queues.starts == {
+        None: EARLIEST,
+        QueuePlace("t", "", 0): 5,
+        QueuePlace("t", "", 1): LATEST,
+    }
     of_logs = parse(startingOffsets='{"broker-a":4711,"b":-2}')
     assert of_logs.starts == {
+        None: EARLIEST,
         QueuePlace("", "broker-a", -1): 4711,
         QueuePlace("", "b", -1): EARLIEST,
     }
@@ -161,7 +165,7 @@ def test_a_least_number_above_the_most_is_refused():
 def test_times_are_given_to_queues_and_to_logs():
     of_queues = parse(subscribe="t", startingOffsetsByTimestamp='{"t":{"0":5,"b":{"1":7}}}')
     assert of_queues.start_times_ms == {QueuePlace("t", "", 0): 5, QueuePlace("t", "b", 1): 7}
-    assert of_queues.start == EARLIEST
+    assert of_queues.starts == {None: EARLIEST}
     of_logs = parse(startingOffsetsByTimestamp='{"broker-a":5}')
     assert of_logs.start_times_ms == {QueuePlace("", "broker-a", -1): 5}
     assert "not chosen" in str(refused(subscribe="t", startingOffsetsByTimestamp='{"u":{"0":5}}'))

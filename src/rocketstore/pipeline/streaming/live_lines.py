@@ -17,35 +17,39 @@ from __future__ import annotations
 import zlib
 from functools import cached_property
 from itertools import islice
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 
-from rocketstore.errors import StoreDamagedError
+from rocketstore.errors import FormatError, StoreDamagedError
 from rocketstore.events import get_logger
 from rocketstore.format.blank import BLANK_MAGIC
 from rocketstore.format.queue_entry import filler_mask
+from rocketstore.format.record import decode_record
 from rocketstore.pipeline.files import opened, read_part
-from rocketstore.pipeline.planning import in_time
+from rocketstore.pipeline.log_read import scanned
+from rocketstore.pipeline.planning import SplitTask, bytes_per_task, cut, in_time
 from rocketstore.pipeline.queues import QueueFiles
 from rocketstore.pipeline.stores import list_segments, segment_at, store_timestamp_ms
 from rocketstore.pipeline.streaming.stream_options import WHOLE_LOG, Place
-from rocketstore.pipeline.streaming.stream_read import LOOK_BYTES, QueueSpan, StreamTask, pieces
-from rocketstore.scan.scanner import scan_window
-from rocketstore.units import ByteRange, MiB, QueueKey
+from rocketstore.units import MiB
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
+
+    import numpy.typing as npt
 
     from rocketstore.format.queue_entry import QueueEntry
-    from rocketstore.pipeline.files import OpenFile
+    from rocketstore.message import StoredMessage
     from rocketstore.pipeline.options import ReadOptions
     from rocketstore.pipeline.stores import Segment, StorePlace
     from rocketstore.pipeline.streaming.stream_options import Key, Limits
-    from rocketstore.pipeline.streaming.stream_read import Losses, Numbers
-    from rocketstore.pipeline.streaming.stream_reader import Move
+    from rocketstore.pipeline.streaming.stream_reader import Losses
     from rocketstore.scan.columns import RecordColumns
     from rocketstore.scan.scanner import ScanBatch
+    from rocketstore.units import QueueKey
+
+    Numbers: TypeAlias = npt.NDArray[np.int64]
 
 NEAR_BYTES: Final = MiB
 """How far before the place where a log ended lately a look for its end begins."""
@@ -53,24 +57,44 @@ NEAR_BYTES: Final = MiB
 LIMITED_ENTRIES: Final = 2_000_000
 """Most entries of a store that are held to find out which come first in its log: 64 MB."""
 
+LOOK_BYTES: Final = 8 * MiB
+"""Without a record are the end of a file that is being written, however long it is: its zeros may
+be there already, and to read a gigabyte of them for each batch costs more than the batch."""
+
 _log = get_logger(__name__)
 
 
-class Seen(NamedTuple):
-    """What stands at a physical offset: an intact record, one row, and its CRC-32, or none."""
+class Move(NamedTuple):
+    """What a batch reads of a log or a queue: from `begin` to the place `goal`."""
 
-    record: RecordColumns | None
-    crc: int
-    what: str
+    line: Any
+    begin: Place
+    goal: Place
 
-    def problem(self, place: Place) -> str | None:
-        """Return what was expected and found unless the record is a place's evidence."""
-        if self.record is not None and self.crc == place.crc:
-            return None
-        return (
-            f"expected before it, at physical offset {place.record}, a record with CRC "
-            f"{place.crc:08x}, found {self.what}: the log was cut and written again, or damaged"
-        )
+
+Moves: TypeAlias = list[Move]
+
+
+class QueueSpan(NamedTuple):
+    """Queue offsets ``[start, stop)`` of a queue, and where its first and last record start.
+
+    A queue that was deleted and made again has records of the same numbers elsewhere in the log.
+    """
+
+    topic: str
+    queue_id: int
+    start: int
+    stop: int
+    low: int
+    high: int
+
+
+class StreamTask(NamedTuple):
+    """A byte range, and what of it a batch has: all, or of `spans` so many queue offsets."""
+
+    split: SplitTask
+    spans: tuple[QueueSpan, ...] | None = None
+    expected: int | None = None
 
 
 class LiveLog:
@@ -99,42 +123,46 @@ class LiveLog:
     def __str__(self) -> str:
         return self.store.location
 
-    def _read(self, offset: int, size: int) -> bytes:
+    def record(self, offset: int) -> tuple[StoredMessage | None, int, str]:
+        """Return the intact record at a physical offset, its CRC-32, and in words what is there."""
         segment = segment_at(self.segments, offset)
         if segment is None or segment.is_missing:
-            return b""
-        return read_part(self.store.location, segment.path, offset - segment.base, size)
-
-    def record(self, offset: int) -> Seen:
-        """Look at a physical offset."""
-        segment, data = segment_at(self.segments, offset), self._read(offset, 128)
-        left = 0 if segment is None else segment.base + segment.file_size - offset
-        total = int.from_bytes(data[:4], "big", signed=True)
-        if len(data) < total <= left:
-            data = self._read(offset, total)
-        data = data[: max(0, left)]
+            return None, 0, "nothing"
+        position, left = offset - segment.base, segment.base + segment.file_size - offset
+        with opened(self.store.location, segment.path) as file:
+            data = file.read(position, min(128, left))
+            total = int.from_bytes(data[:4], "big", signed=True)
+            if len(data) < total <= left:
+                data = file.read(position, total)
         if not data.strip(b"\0"):
-            return Seen(None, 0, "zeros" if data else "nothing")
-        found = next(
-            scan_window(
-                data, base=offset, stop=1, file_size=left, lookback_bytes=0, batch_records=1
-            )
+            return None, 0, "zeros" if data else "nothing"
+        try:
+            found = decode_record(data, 0, base=offset)
+        except FormatError as error:
+            return None, 0, f"no record ({error.message})"
+        crc = zlib.crc32(data[: found.size])
+        return found, crc, f"a record with CRC {crc:08x}"
+
+    def cut_before(self, place: Place) -> str | None:
+        """Return what was expected and found unless a place's evidence, which it has, is there."""
+        assert place.record is not None
+        record, crc, what = self.record(place.record)
+        if record is not None and crc == place.crc:
+            return None
+        return (
+            f"expected before it, at physical offset {place.record}, a record with CRC "
+            f"{place.crc:08x}, found {what}: the log was cut and written again, or damaged"
         )
-        if len(found.columns):
-            crc = zlib.crc32(data[: int(found.columns.size[0])])
-            return Seen(found.columns, crc, f"a record with CRC {crc:08x}")
-        why = found.damage[0].evidence if found.damage else "filler"
-        return Seen(None, 0, f"no record ({why})")
 
     def after(self, offset: int) -> Place:
         """Return the place after a record: in the next file if only filler follows it."""
-        seen, segment = self.record(offset), segment_at(self.segments, offset)
-        if seen.record is None or segment is None:
+        (record, crc, _), segment = self.record(offset), segment_at(self.segments, offset)
+        if record is None or segment is None:
             return Place(offset)
-        stop, file_stop = offset + int(seen.record.size[0]), segment.base + segment.file_size
+        stop, file_stop = offset + record.size, segment.base + segment.file_size
         filler = (file_stop - stop).to_bytes(4, "big") + BLANK_MAGIC.to_bytes(4, "big")
-        is_last = self._read(stop, len(filler)) == filler
-        return Place(file_stop if is_last else stop, offset, seen.crc)
+        found = read_part(self.store.location, segment.path, stop - segment.base, len(filler))
+        return Place(file_stop if found == filler else stop, offset, crc)
 
     @cached_property
     def end(self) -> Place:
@@ -144,15 +172,40 @@ class LiveLog:
             start = segment.base
             if near and near.record and near.record > start and self.problem(near) is None:
                 start = max(start, near.record - NEAR_BYTES)
-            with opened(self.store.location, segment.path) as file:
-                found, position = _checked_end(file, segment, start)
-                if found is None:
-                    found, position = _checked_end(file, segment, segment.base)
+            found, position = self._checked_end(segment, start)
+            if found is None:
+                found, position = self._checked_end(segment, segment.base)
             last = last if found is None else found
             if position < segment.base + segment.file_size:
                 break
         place = Place(position) if last is None else self.after(last)
         return place if place.offset == position else Place(position)
+
+    def _checked_end(self, segment: Segment, position: int) -> tuple[int | None, int]:
+        """Return the last record of a file being written, and where the next one begins."""
+        last = last_ms = None
+        seen_breaks: set[int] = set()
+        stop, is_again = segment.base + segment.size, True
+        while is_again and position < stop:
+            begin, is_again, look_stop = position, False, min(position + LOOK_BYTES, stop)
+            for batch in self._batches(segment, position, look_stop):
+                columns = batch.columns
+                if len(columns) and batch.run_starts:
+                    is_again = position not in seen_breaks
+                    seen_breaks.add(position)
+                    head = read_part(self.store.location, segment.path, position - segment.base, 4)
+                    leads_on = position + int.from_bytes(head, "big") == columns.physical_offset[0]
+                    is_newer = last_ms is None or columns.store_timestamp[0] >= last_ms
+                    if is_again or not (leads_on or is_newer):
+                        break
+                if len(columns):
+                    last = int(columns.physical_offset[-1])
+                    last_ms = int(columns.store_timestamp[-1])
+                    position = last + int(columns.size[-1])
+                if [one.physical_offset for one in batch.blanks] == [position]:
+                    position = segment.base + segment.file_size
+            is_again = is_again or (begin < position and look_stop < stop)
+        return last, position
 
     def place(self, offset: int) -> Place:
         """Return a place, for which there is no evidence."""
@@ -166,11 +219,11 @@ class LiveLog:
                 f"{self.start - place.offset} bytes were deleted"
             )
         if place.record is not None and place.record >= self.start:
-            return self.record(place.record).problem(place)
-        seen = self.record(place.offset)
-        if seen.record is not None or place.offset in (self.start, self.end.offset):
+            return self.cut_before(place)
+        record, _, what = self.record(place.offset)
+        if record is not None or place.offset in (self.start, self.end.offset):
             return None
-        return f"expected a record's start or the log's end, found {seen.what}"
+        return f"expected a record's start or the log's end, found {what}"
 
     def resume(self, place: Place) -> int:
         """Return the first record at a place that does not hold or after it, else the end."""
@@ -184,14 +237,26 @@ class LiveLog:
         begin = files[0].base if files else self.start
         return next(self._records(begin, self.end.offset, since_ms), None)
 
+    def over(self, start: int, stop: int) -> list[Segment]:
+        """Return the files, there or missing, that have some of a range."""
+        return [
+            one for one in self.segments if max(start, one.base) < min(stop, one.base + one.size)
+        ]
+
+    def _batches(self, segment: Segment, start: int, stop: int) -> Iterator[ScanBatch]:
+        """Yield what starts in a stretch of a file, given by physical offsets."""
+        end = min(segment.size, stop - segment.base)
+        split = SplitTask(self.store, segment, start - segment.base, end, data_stop=end)
+        with opened(self.store.location, segment.path) as file:
+            # Looks begin at a record that was checked.
+            yield from scanned(split, file, lookback_bytes=4096)
+
     def _scan(self, start: int, stop: int) -> Iterator[RecordColumns]:
         """Yield the intact records that start in a stretch of the log."""
-        for one in self.segments:
-            is_wanted = start < stop and start < one.base + one.size and one.base < stop
-            if is_wanted and not one.is_missing:
-                with opened(self.store.location, one.path) as file:
-                    for batch in _batches(file, one, max(start, one.base), stop):
-                        yield batch.columns
+        for one in self.over(start, stop):
+            if not one.is_missing:
+                for batch in self._batches(one, max(start, one.base), stop):
+                    yield batch.columns
 
     def _records(self, start: int, stop: int, since_ms: int = 0) -> Iterator[int]:
         for columns in self._scan(start, stop):
@@ -203,13 +268,12 @@ class LiveLog:
         return sum(1 for _ in islice(found, most))
 
     @classmethod
-    def cut(cls, moves: Sequence[Move], limits: Limits) -> dict[Key, Place]:
+    def cut(cls, moves: Moves, limits: Limits) -> dict[Key, Place]:
         """Return how far the log of a store goes within limits."""
         ((log, begin, goal),) = moves
         stop = log.fitting(begin.offset, goal, limits)
         if log.sure_stop is not None and log.sure_stop < stop.offset:
-            again = min(goal, LiveLog(log.store).end, key=lambda place: place.offset)
-            stop = log.fitting(begin.offset, again, limits)
+            stop = min(stop, LiveLog(log.store).end, key=lambda place: place.offset)
         return {log.key: stop}
 
     def fitting(self, begin: int, goal: Place, limits: Limits) -> Place:
@@ -226,64 +290,26 @@ class LiveLog:
         return goal
 
     @classmethod
-    def tasks(
-        cls, moves: Sequence[Move], options: ReadOptions, losses: Losses
-    ) -> Iterator[StreamTask]:
+    def tasks(cls, moves: Moves, options: ReadOptions, losses: Losses) -> Iterator[StreamTask]:
         """Yield the byte ranges of one store's log."""
         ((log, begin, goal),) = moves
-        for one in log.segments:
-            is_wanted = one.base < goal.offset and begin.offset < one.base + one.size
-            if one.is_missing and is_wanted:
+        for one in log.over(begin.offset, goal.offset):
+            if one.is_missing:
                 losses.report(
                     f"{one.path} is missing: expected {one.size} bytes of the log from "
                     f"physical offset {one.base} on, found none",
                     f"the stream goes on at {one.base + one.size}",
                 )
-        wanted = ByteRange(begin.offset, goal.offset)
-        yield from map(StreamTask, pieces(log.store, log.segments, wanted, options))
+        yield from map(StreamTask, log.splits(begin.offset, goal.offset, options))
 
-
-def _batches(file: OpenFile, segment: Segment, start: int, stop: int) -> Iterator[ScanBatch]:
-    """Yield what starts in a stretch of a file, given by physical offsets."""
-    return scan_window(
-        file,
-        base=segment.base,
-        size=segment.size,
-        start=start - segment.base,
-        stop=min(segment.size, stop - segment.base),
-        file_size=segment.file_size,
-        data_stop=min(segment.size, stop - segment.base),
-        lookback_bytes=4096,  # looks begin at a record that was checked
-        whole_damage=True,
-    )
-
-
-def _checked_end(file: OpenFile, segment: Segment, position: int) -> tuple[int | None, int]:
-    """Return the last record of a file being written, and where the next one begins."""
-    last: int | None = None
-    last_ms: int | None = None
-    seen_breaks: set[int] = set()
-    stop, is_again = segment.base + segment.size, True
-    while is_again and position < stop:
-        begin, is_again, look_stop = position, False, min(position + LOOK_BYTES, stop)
-        for batch in _batches(file, segment, position, look_stop):
-            columns = batch.columns
-            if len(columns) and batch.run_starts:
-                is_again = position not in seen_breaks
-                seen_breaks.add(position)
-                length = int.from_bytes(file.read(position - segment.base, 4), "big")
-                leads_on = position + length == columns.physical_offset[0]
-                is_newer = last_ms is None or columns.store_timestamp[0] >= last_ms
-                if is_again or not (leads_on or is_newer):
-                    break
-            if len(columns):
-                last = int(columns.physical_offset[-1])
-                last_ms = int(columns.store_timestamp[-1])
-                position = last + int(columns.size[-1])
-            if [one.physical_offset for one in batch.blanks] == [position]:
-                position = segment.base + segment.file_size
-        is_again = is_again or (begin < position and look_stop < stop)
-    return last, position
+    def splits(self, start: int, stop: int, options: ReadOptions) -> Iterator[SplitTask]:
+        """Yield splits that cover what is there of a range of the log."""
+        step = bytes_per_task(stop - start, options)
+        for one in self.over(start, stop):
+            if not one.is_missing:
+                first, last = max(0, start - one.base), min(one.size, stop - one.base)
+                data_stop = min(one.size, last + LOOK_BYTES)
+                yield from cut(SplitTask(self.store, one, first, last, data_stop=data_stop), step)
 
 
 class LiveQueue:
@@ -306,15 +332,10 @@ class LiveQueue:
         """First offset there is."""
         return self.files.min_offset(self.log.start)
 
-    @property
-    def written_stop(self) -> int:
-        """What comes after the last entry, whether its record is there or not."""
-        return self.files.written_stop
-
     @cached_property
     def end(self) -> Place:
         """What comes after the last record that can be believed."""
-        place = self.place(self.written_stop)
+        place = self.place(self.files.written_stop)
         if place.record is not None or place.offset <= self.start:
             return place
         low = self._first_where(lambda entry: entry.physical_offset >= self.log.end.offset)
@@ -324,7 +345,7 @@ class LiveQueue:
         return self.place(low)
 
     def _first_where(self, test: Callable[[QueueEntry], bool]) -> int:
-        return self.files.first_where(self.start, self.written_stop, test)
+        return self.files.first_where(self.start, self.files.written_stop, test)
 
     def place(self, offset: int) -> Place:
         """Return a place; its evidence is the record before if that is intact and says so."""
@@ -332,14 +353,13 @@ class LiveQueue:
         if entry is None or entry.is_filler:
             return Place(offset)
         found, crc, _ = self.log.record(entry.physical_offset)
-        if found is None or self.queue != (found.topic(0), int(found.queue_id[0])):
-            return Place(offset)
-        is_its = int(found.queue_offset[0]) == offset - 1
+        stated = found and (found.topic, found.queue_id, found.queue_offset)
+        is_its = stated == (*self.queue, offset - 1)
         return Place(offset, entry.physical_offset, crc) if is_its else Place(offset)
 
     def problem(self, place: Place) -> str | None:
         """Return what was expected and found where a place does not hold."""
-        offset, stop = place.offset, self.written_stop
+        offset, stop = place.offset, self.files.written_stop
         if offset < self.start:
             return (
                 f"expected it in the queue, found that the queue begins at {self.start}: "
@@ -347,7 +367,7 @@ class LiveQueue:
             )
         if place.record is None or place.record < self.log.start:
             return None if offset <= stop else f"expected at most {stop}, the queue's end"
-        problem = self.log.record(place.record).problem(place)
+        problem = self.log.cut_before(place)
         last = min(offset, stop) - 1  # a queue that ends before may be late: its entries come again
         entry = self.files.entry(last)
         if problem is not None or entry is None or entry.is_filler:
@@ -363,7 +383,7 @@ class LiveQueue:
     def resume(self, place: Place) -> int:
         """Return where to go on when a place does not hold."""
         at, low = place.record, place.offset
-        if at is not None and low >= self.start and self.log.record(at).problem(place) is None:
+        if at is not None and low >= self.start and self.log.cut_before(place) is None:
             # Made again: what was read is there, and so is all that came after it.
             low = self._first_where(lambda entry: entry.physical_offset > at)
             low, _ = self.files.next_message(low, self.end.offset)
@@ -385,24 +405,25 @@ class LiveQueue:
         return move.goal.offset - move.begin.offset
 
     @classmethod
-    def cut(cls, moves: Sequence[Move], limits: Limits) -> dict[Key, Place]:
+    def cut(cls, moves: Moves, limits: Limits) -> dict[Key, Place]:
         """Return how far the queues of one store go: its limits take what its log has first."""
-        most = min(limits.max_rows or LIMITED_ENTRIES, LIMITED_ENTRIES)
-        room = max(1, min(most, LIMITED_ENTRIES // len(moves)))
+        room = max(1, min(limits.max_rows or LIMITED_ENTRIES, LIMITED_ENTRIES // len(moves)))
         stops = [one.begin.offset for one in moves]
         parts: list[Numbers] = []
         frontier = np.iinfo(np.int64).max
         for number, (queue, begin, goal) in enumerate(moves):
             seen_stop = min(goal.offset, begin.offset + room)
-            found = list(queue.messages(begin.offset, seen_stop))
-            parts += (np.vstack([one, np.full(one.shape[1], number)]) for one in found)
-            last = [int(physical[-1]) for _, physical, _ in found if len(physical)]
-            if not last:
+            found = np.empty((4, 0), dtype=np.int64)
+            for offsets, entries in queue.files.messages(begin.offset, seen_stop):
+                columns = [offsets, entries["physical_offset"], entries["record_size"]]
+                found = np.hstack([found, [*columns, np.full(len(offsets), number)]])
+            parts.append(found)
+            if not found.size:
                 # A hole as far as was looked: the batch goes through it, and its plan reports it.
                 stops[number] = seen_stop
             elif seen_stop < goal.offset:
                 # After the last entry that was looked at, this queue may have earlier ones.
-                frontier = min(frontier, last[-1])
+                frontier = min(frontier, int(found[1, -1]))
         entries = np.concatenate(parts, axis=1)
         entries = entries[:, entries[1] <= frontier]
         entries = entries[:, np.argsort(entries[1], kind="stable")]
@@ -415,43 +436,32 @@ class LiveQueue:
             if stop > begin.offset
         }
 
-    def messages(self, start: int, stop: int) -> Iterator[Numbers]:
-        """Yield queue offset, physical offset and size of entries that point at a record."""
-        for numbers, entries in self.files.messages(start, stop):
-            columns = [numbers, entries["physical_offset"], entries["record_size"]]
-            yield np.vstack(columns).astype(np.int64)
-
     @classmethod
-    def tasks(
-        cls, moves: Sequence[Move], options: ReadOptions, losses: Losses
-    ) -> Iterator[StreamTask]:
+    def tasks(cls, moves: Moves, options: ReadOptions, losses: Losses) -> Iterator[StreamTask]:
         """Yield the byte ranges that hold records of one store's queues, and how many each has."""
         log, found = moves[0].line.log, [(one.line, *one.line.span(one, options)) for one in moves]
         spans = tuple(span for _, span, _ in found if span.high >= 0)
         if not spans:
             return
-        wanted = ByteRange(min(one.low for one in spans), max(one.high for one in spans) + 1)
-        cells = list(pieces(log.store, log.segments, wanted, options))
-        if not all(is_whole for *_, is_whole in found):
-            yield from (StreamTask(cell, spans) for cell in cells)
-            return
-        edges = np.array(
-            [cell.segment.base + at for cell in cells for at in (cell.start, cell.stop)], np.int64
-        )
+        low, stop = min(one.low for one in spans), max(one.high for one in spans) + 1
+        splits = list(log.splits(low, stop, options))
+        is_whole = all(is_whole for *_, is_whole in found)
+        edges = np.array([one.segment.base + at for one in splits for at in (one.start, one.stop)])
         counts = np.zeros(len(edges) + 1, dtype=np.int64)
         for line, span, _ in found:
-            for _, physical, _ in line.messages(span.start, span.stop):
-                at = np.searchsorted(edges, physical, side="right")
+            for _, entries in line.files.messages(span.start, span.stop):
+                at = np.searchsorted(edges, entries["physical_offset"], side="right")
                 counts += np.bincount(at, minlength=len(counts))
         # Between the bytes of one task and those of the next there is no file.
-        if lost := int(counts[::2].sum()):
-            what = f"{log}: expected {lost} records between physical offsets {wanted.start} and "
+        if is_whole and (lost := int(counts[::2].sum())):
             losses.report(
-                f"{what}{wanted.stop} in files that are not there", "the batch is without them"
+                f"{log}: expected {lost} records between physical offsets {low} and {stop} in "
+                "files that are not there",
+                "the batch is without them",
             )
-        for cell, count in zip(cells, counts[1::2].tolist(), strict=True):
-            if count:
-                yield StreamTask(cell, spans, count)
+        for split, count in zip(splits, counts[1::2].tolist(), strict=True):
+            if count or not is_whole:
+                yield StreamTask(split, spans, count if is_whole else None)
 
     def span(self, move: Move, options: ReadOptions) -> tuple[QueueSpan, bool]:
         """Return where the records of a move lie, and whether its entries say so of each.
@@ -460,28 +470,29 @@ class LiveQueue:
         """
         start, stop = move.begin.offset, move.goal.offset
         low, high, kept, is_rising = np.iinfo(np.int64).max, -1, 0, True
-        for _, physical, _ in self.messages(start, stop):
+        for _, entries in self.files.messages(start, stop):
+            physical = entries["physical_offset"].astype(np.int64)
             kept += len(physical)
             if len(physical):
                 is_rising &= bool((np.diff(physical, prepend=high) > 0).all())
                 low, high = min(low, int(physical.min())), max(high, int(physical.max()))
         others = self.files.entries(start, stop) if kept < stop - start else ()
-        fillers = sum(int(filler_mask(one).sum()) for _, one in others)
-        kept += fillers
-        if fillers:  # those who put them there reported the loss; `get` steps over them as well
+        if fillers := sum(int(filler_mask(one).sum()) for _, one in others):
+            # Those who put them there reported the loss; `get` steps over them as well.
             what = "fillers in the place of lost messages"
             _log.warning("%s: %d offsets from %d to %d are %s", self, fillers, start, stop, what)
+            kept += fillers
         is_whole = is_rising and kept == stop - start
         if not is_whole:
             what = (
-                f"{self}: expected {stop - start} entries from offset {start} on, each after the "
-                f"one before in the log, found {kept}{' in disorder' * (not is_rising)}"
+                f"damage: {self}: expected {stop - start} entries from offset {start} on, each "
+                f"after the one before in the log, found {kept}{' in disorder' * (not is_rising)}"
             )
             if options.damage == "fail":
-                hint = (
-                    'to stream what the log has: option("damage", "skip"); to make the queue again '
-                    "from the log: rocketstore queue rebuild"
+                raise StoreDamagedError(
+                    what,
+                    hint='to stream what the log has: option("damage", "skip"); to make the queue '
+                    "again from the log: rocketstore queue rebuild",
                 )
-                raise StoreDamagedError(f"damage: {what}", hint=hint)
-            _log.warning("damage: %s", what)
+            _log.warning("%s", what)
         return QueueSpan(*self.queue, start, stop, low, high), is_whole

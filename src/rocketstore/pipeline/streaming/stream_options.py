@@ -37,7 +37,7 @@ from rocketstore.pipeline.options import (
 from rocketstore.units import QueueKey
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     import numpy as np
     import numpy.typing as npt
@@ -57,6 +57,8 @@ _KEYWORDS: Final = {"earliest": EARLIEST, "latest": LATEST, "-2": EARLIEST, "-1"
 
 Key = tuple[str, ...]
 """Of a log ``(broker,)``, of a queue ``(broker, topic, queue id)``."""
+
+Starts = dict[QueuePlace | None, int]
 
 
 # --- offsets ------------------------------------------------------------------------------------
@@ -86,7 +88,7 @@ class StreamOffset:
             for key, place in self.places.items()
         }
         initial = {"initial": True} if self.is_initial else {}
-        return {"version": VERSION, **initial, self.kind: _nested(flat)}
+        return {"version": VERSION, **initial, self.kind: nested(flat)}
 
 
 def from_json(saved: dict[str, Any], kind: str) -> StreamOffset:
@@ -97,8 +99,7 @@ def from_json(saved: dict[str, Any], kind: str) -> StreamOffset:
         problem = f"it is of a query that follows {_FOLLOWED[other]}, not {_FOLLOWED[kind]}"
     elif saved.get("version") == VERSION and kind in saved:
         try:
-            flat = _flat(saved[kind], 1 if kind == LOG else 3)
-            places = {key: Place(**place) for key, place in flat.items()}
+            places = dict(_flat(saved[kind], 1 if kind == LOG else 3))
             return StreamOffset(kind, places, bool(saved.get("initial")))
         except (TypeError, AttributeError):
             pass  # what is in it is no offset either
@@ -108,38 +109,24 @@ def from_json(saved: dict[str, Any], kind: str) -> StreamOffset:
     )
 
 
-def latest_json(of: str, ends: Mapping[Key, Place], reached: StreamOffset) -> dict[str, Any]:
-    """Return where logs or queues end as Spark shows it in a query's progress.
-
-    ``lag`` is how much of each comes after the batch at hand: bytes of a log, messages of a queue.
-    """
-    shown = {
-        key: {"offset": ends[key].offset, "lag": max(0, ends[key].offset - place.offset)}
-        for key, place in reached.places.items()
-        if key in ends
-    }
-    return {"version": VERSION, "of": of, reached.kind: _nested(shown)}
-
-
-def _nested(flat: Mapping[Key, dict[str, int]]) -> dict[str, Any]:
-    nested: dict[str, Any] = {}
+def nested(flat: Mapping[Key, dict[str, int]]) -> dict[str, Any]:
+    """Return what is kept or shown of logs or queues as nested objects, by the parts of its key."""
+    outer: dict[str, Any] = {}
     # Queues by number, whatever the order they were found in.
     for key in sorted(flat, key=lambda key: (*key[:-1], key[-1].zfill(20))):
-        inner = nested
+        inner = outer
         for part in key[:-1]:
             inner = inner.setdefault(part, {})
         inner[key[-1]] = flat[key]
-    return nested
+    return outer
 
 
-def _flat(nested: Any, depth: int) -> dict[Key, Any]:
+def _flat(outer: Any, depth: int) -> Iterator[tuple[Key, Place]]:
     if not depth:
-        return {(): nested}
-    return {
-        (name, *key): place
-        for name, inner in nested.items()
-        for key, place in _flat(inner, depth - 1).items()
-    }
+        yield (), Place(**outer)
+        return
+    for name, inner in outer.items():
+        yield from (((name, *key), place) for key, place in _flat(inner, depth - 1))
 
 
 # --- options ------------------------------------------------------------------------------------
@@ -174,18 +161,17 @@ UNLIMITED: Final = Limits()
 class StreamOptions:
     """What a stream was asked for: of `read` everything but a start or an end.
 
-    Queues, or logs (as `WHOLE_LOG`), begin where `starts` says, at the first record since one of
-    `start_times_ms` (None names all of them), or else at `start`, `EARLIEST` or `LATEST`. Where
-    nothing was stored since a time they begin at the end, unless they `must_have_time`.
+    Queues, or logs (as `WHOLE_LOG`), begin at the first record since one of `start_times_ms`, else
+    where `starts` says; None names all of them. Where nothing was stored since a time they begin at
+    the end, unless they `must_have_time`.
     """
 
     read: ReadOptions
-    start: int = LATEST
-    starts: dict[QueuePlace, int] = field(default_factory=dict)
-    start_times_ms: dict[QueuePlace | None, int] = field(default_factory=dict)
-    must_have_time: bool = False
-    limits: Limits = UNLIMITED
-    longest_wait_s: float = 15 * 60
+    starts: Starts
+    start_times_ms: Starts
+    must_have_time: bool
+    limits: Limits
+    longest_wait_s: float
 
     def __str__(self) -> str:
         read = self.read
@@ -200,7 +186,7 @@ class StreamOptions:
         return replace(self.read, topics=None, topic_pattern=None, queues=None)
 
 
-def named_place(named: Mapping[Any, int], broker: str, queue: QueueKey) -> int | None:
+def named_place(named: Starts, broker: str, queue: QueueKey) -> int | None:
     """Return the number that is given to a queue, or to all of them; its own broker's wins."""
     places = (QueuePlace(queue.topic, name, queue.queue_id) for name in (broker, ANY_BROKER))
     return next((named[one] for one in (*places, None) if one in named), None)
@@ -213,9 +199,9 @@ def parse_stream_options(given: Mapping[str, str]) -> StreamOptions:
     if read.table not in RECORD_TABLES:
         hint = f"streams are of {' and '.join(sorted(RECORD_TABLES))}; read it with spark.read"
         raise values.refused("table", "names one that cannot be read as a stream", hint)
-    starts = [name for name in _STARTS if name in values]
-    if len(starts) > 1:
-        raise values.refused(starts[1], f"excludes {starts[0]}", "give one of them")
+    first, *others = [name for name in _STARTS if name in values] or [""]
+    if others:
+        raise values.refused(others[0], f"excludes {first}", "give one of them")
     most, least = (values.number(f"{one}OffsetsPerTrigger", 1) for one in ("max", "min"))
     if least is not None and most is not None and least > most:
         raise values.refused("minOffsetsPerTrigger", f"is more than maxOffsetsPerTrigger, {most}")
@@ -224,15 +210,15 @@ def parse_stream_options(given: Mapping[str, str]) -> StreamOptions:
             raise values.refused(name, "means nothing alone", f"it needs {' or '.join(needed)}")
     since_ms = values.timestamp_ms("startingTimestamp")
     text = values.get("startingOffsets", "latest").strip().lower()
-    times_ms: dict[QueuePlace | None, int] = {} if since_ms is None else {None: since_ms}
-    if _BY_TIME in values:
-        times_ms = dict(_numbers(values, read, _BY_TIME).items())
+    # A log or queue that is not named is one that nobody knew of: it begins at its beginning.
+    starts: Starts = {None: EARLIEST if _BY_TIME in values else _KEYWORDS.get(text, EARLIEST)}
+    if text not in _KEYWORDS:
+        starts |= _numbers(values, read, "startingOffsets")
+    times_ms = _numbers(values, read, _BY_TIME) if _BY_TIME in values else {}
     return StreamOptions(
         read,
-        # A log or queue that is not named is one that nobody knew of: it begins at its beginning.
-        start=EARLIEST if _BY_TIME in values else _KEYWORDS.get(text, EARLIEST),
-        starts=_numbers(values, read, "startingOffsets") if text not in _KEYWORDS else {},
-        start_times_ms=times_ms,
+        starts=starts,
+        start_times_ms=times_ms if since_ms is None else {None: since_ms},
         must_have_time=values.one_of(_STRATEGY, ("latest", "error")) == "error",
         limits=Limits(most, values.byte_count("maxBytesPerTrigger"), least),
         longest_wait_s=values.seconds("maxTriggerDelay", 15 * 60),
@@ -252,7 +238,7 @@ def read_options_of_either(given: Mapping[str, str]) -> ReadOptions:
             raise (stream_error if is_stream else batch_error) from None
 
 
-def _numbers(values: GivenOptions, read: ReadOptions, name: str) -> dict[QueuePlace, int]:
+def _numbers(values: GivenOptions, read: ReadOptions, name: str) -> Starts:
     """Return the offset or time that JSON gives each queue, or the log of each broker."""
     if read.has_topic_choice:
         if name == _BY_TIME:
@@ -263,7 +249,7 @@ def _numbers(values: GivenOptions, read: ReadOptions, name: str) -> dict[QueuePl
         else:
             places = parse_places(name, values[name], keyword="earliest, latest")
         check_offsets_are_of_chosen_topics(read, name, places)
-        return places
+        return dict(places.items())
     what, least = ("times in ms", 0) if name == _BY_TIME else ("-1, -2, offsets", EARLIEST)
     try:
         given = json.loads(values[name])
