@@ -105,7 +105,7 @@ def test_java_reads_our_client_encoded_batches(tmp_path: Path) -> None:
                 (message.flag, message.body, message_properties(message))
                 for message in sample_messages(20, first=20 * number)
             )
-            result = ours.put_batch(batch, topic="orders", queue_id=number % 2)
+            result = ours.put_client_batch("orders", number % 2, batch)
             assert result.status.name == "PUT_OK"
     with JavaStore(tmp_path, SMALL_FILES) as java, ReadOnlyStore.open(tmp_path) as reader:
         assert_same_store(reader, java, 240)

@@ -117,7 +117,7 @@ class StoreMachine(RuleBasedStateMachine):
         batch = encode_client_batch(
             (0, message.body, b"KEYS\x01" + str(message.keys).encode()) for message in messages
         )
-        result = self.store.put_batch(batch, queue.queue_id, topic=queue.topic)
+        result = self.store.put_client_batch(queue.topic, queue.queue_id, batch)
         self.note(queue, messages, result.status, result.queue_offset, result.physical_offset)
 
     def note(

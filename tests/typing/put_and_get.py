@@ -35,7 +35,7 @@ with MessageStore.open("data/store", StoreConfig()) as store:
         [Message(topic="orders", body=b"1"), Message(topic="orders", body=b"")], queue_id=0
     )
     assert_type(batch.message_count, int)
-    store.put_batch(b"as a client encodes it", topic="orders")
+    store.put_client_batch("orders", 0, b"as a client encodes it")
 
     prepared = store.prepare(Message(topic="orders", keys="one key", properties={"a": "b"}))
     store.put_prepared(prepared, b"another body", queue_id=1)

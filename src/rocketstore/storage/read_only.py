@@ -9,7 +9,7 @@ SYNC_FLUSH writer has not yet made durable. It is found from the queues' ends, w
 the log. Only where there is no writer that could be ahead of its disk (no ``abort`` file), or no
 queue to ask, the log is followed from there to the end of its records.
 
-How derived: DESIGN 8; what a broker does instead (recover, then serve) needs to own the files.
+A broker recovers a store and then serves it instead; for that it has to own the files.
 """
 
 from __future__ import annotations

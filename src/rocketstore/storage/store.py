@@ -15,7 +15,6 @@ from time import monotonic_ns
 from typing import TYPE_CHECKING, Final, Literal, Self, overload
 
 from rocketstore.config import StoreConfig
-from rocketstore.errors import RefusedMessageError
 from rocketstore.message import DEFAULT_HOST
 from rocketstore.native.page import RECORDS
 from rocketstore.storage.clock import system_clock_ms
@@ -206,26 +205,10 @@ class MessageStore(EndingStore):
         result = self._put_prepared_at_once(prepared, body, queue_id)
         return self._writer.put_prepared(prepared, body, queue_id) if result is None else result
 
-    def put_batch(
-        self,
-        messages: Sequence[Message] | bytes | memoryview,
-        queue_id: int = 0,
-        *,
-        topic: str | None = None,
-        properties: Mapping[str, str] | bytes = b"",
-        born_host: str = DEFAULT_HOST,
-    ) -> PutResult:
+    def put_batch(self, messages: Sequence[Message], queue_id: int = 0) -> PutResult:
         """Store messages of one topic at once: all with consecutive queue offsets, or none.
 
         A process that is killed while it stores them may leave the first ones of them.
-
-        Parameters
-        ----------
-        messages
-            Messages of one topic; or bytes, as for `put_client_batch`, to which alone the other
-            parameters belong.
-        queue_id
-            Queue of the topic.
 
         Returns
         -------
@@ -237,13 +220,7 @@ class MessageStore(EndingStore):
         InvalidNameError, RefusedMessageError, FlushFailedError
             As `put`; a batch without messages, or with several topics, is refused as well.
         """
-        if not isinstance(messages, (bytes, bytearray, memoryview)):
-            return self._batches.put_messages(messages, queue_id)
-        if topic is None:
-            raise RefusedMessageError("a client's batch needs a topic", hint="pass topic=…")
-        return self.put_client_batch(
-            topic, queue_id, messages, properties=properties, born_host=born_host
-        )
+        return self._batches.put_messages(messages, queue_id)
 
     def put_client_batch(  # noqa: PLR0913 - the fields of a send request
         self,

@@ -118,9 +118,9 @@ def test_one_message_that_is_refused_refuses_the_whole_batch(store, odd):
 
 
 def test_a_batch_of_nothing_is_refused(store):
-    for nothing in ([], b""):
+    for put in (lambda: store.put_batch([]), lambda: store.put_client_batch(TOPIC, 0, b"")):
         with pytest.raises(RefusedMessageError, match="at least one message"):
-            store.put_batch(nothing, topic=TOPIC)
+            put()
 
 
 # --- as a client encodes it -----------------------------------------------------------------------
@@ -147,9 +147,10 @@ def test_a_client_s_batch_becomes_records_with_their_own_checksum(store):
 
 
 def test_properties_of_the_batch_are_added_behind_one_separator(store):
-    store.put_batch(
+    store.put_client_batch(
+        TOPIC,
+        0,
         encoded((0, b"a", b"K\x01v"), (0, b"b", b"K\x01v\x02"), (0, b"c", b"")),
-        topic=TOPIC,
         properties={"CLUSTER": "c1"},
     )
     assert [m.raw_properties for m in read(store, 3)] == [
@@ -160,9 +161,10 @@ def test_properties_of_the_batch_are_added_behind_one_separator(store):
 
 
 def test_properties_too_long_together_are_a_status(store):
-    refused = store.put_batch(
+    refused = store.put_client_batch(
+        TOPIC,
+        0,
         encoded((0, b"a", b"K\x01" + b"v" * 20_000)),
-        topic=TOPIC,
         properties=b"C\x01" + b"w" * 20_000,
     )
     assert refused.status is PutMessageStatus.PROPERTIES_SIZE_EXCEEDED
@@ -172,7 +174,7 @@ def test_properties_too_long_together_are_a_status(store):
 def test_a_batch_that_is_cut_off_is_refused_with_its_place(store):
     batch = encoded((0, b"a", b""), (0, b"b", b""))
     with pytest.raises(RefusedMessageError, match="ends inside the message at byte 23"):
-        store.put_batch(batch[:-1], topic=TOPIC)
+        store.put_client_batch(TOPIC, 0, batch[:-1])
     assert store.max_physical_offset == 0
 
 
@@ -189,7 +191,7 @@ def test_a_client_s_batch_with_delay_or_transaction_is_refused(store, properties
 
 def test_messages_of_a_batch_are_counted_one_by_one(store):
     store.put_batch(messages(5))
-    store.put_batch(encoded((0, b"a", b""), (0, b"b", b"")), topic=TOPIC)
+    store.put_client_batch(TOPIC, 0, encoded((0, b"a", b""), (0, b"b", b"")))
     assert store.statistics.total_put().messages == 7
 
 
