@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from rocketstore.scan.columns import RecordColumns
     from rocketstore.scan.scanner import ScanBatch
 
     Int64Array: TypeAlias = npt.NDArray[np.int64]
@@ -120,7 +121,12 @@ class Stretch(msgspec.Struct, array_like=True):
             Damaged(one.range.start, one.range.stop, one.reason.value, one.evidence)
             for one in batch.damage
         ]
-        columns = batch.columns
+        self.take_records(batch.columns, latest_ms)
+        for blank in batch.blanks:
+            self._add(Chain(blank.physical_offset, blank.physical_offset + blank.size))
+
+    def take_records(self, columns: RecordColumns, latest_ms: int) -> None:
+        """Add records."""
         starts = columns.physical_offset
         stops = starts + columns.size
         breaks = np.flatnonzero(starts[1:] != stops[:-1]) + 1
@@ -143,8 +149,6 @@ class Stretch(msgspec.Struct, array_like=True):
                     [one[::-1] for one in tail],
                 )
             )
-        for blank in batch.blanks:
-            self._add(Chain(blank.physical_offset, blank.physical_offset + blank.size))
 
     def _add(self, chain: Chain) -> None:
         if self.chains and self.chains[-1].stop == chain.start:

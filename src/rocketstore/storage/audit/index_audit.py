@@ -21,6 +21,7 @@ from rocketstore.verification.index_rules import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
     from typing import BinaryIO
 
@@ -125,8 +126,10 @@ class IndexAudit:
             file.matched[span] = matched
         return Lacking(lacking.size, int(offsets[lacking[0]]) if lacking.size else -1)
 
-    def finish(self, lacking: Lacking, *, log_min: int, log_end: int) -> list[Finding]:
-        """Judge what no record called for, after all records were compared."""
+    def finish(self, compared: Iterable[Lacking], *, log_min: int, log_end: int) -> list[Finding]:
+        """Judge what no record called for, after all records were compared in log order."""
+        some = [one for one in compared if one.key_count]
+        lacking = Lacking(sum(one.key_count for one in some), some[0].first if some else -1)
         stray = []
         for file in self._files:
             rows = np.flatnonzero(~file.matched & (file.physical_offset >= log_min))

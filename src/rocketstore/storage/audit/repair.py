@@ -16,7 +16,6 @@ passes over the log before, two after, and the one of recovery.
 
 from __future__ import annotations
 
-import os
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
@@ -29,33 +28,22 @@ from rocketstore.format.checkpoint import Checkpoint
 from rocketstore.format.file_name import parse_file_name
 from rocketstore.format.markers import CHECKPOINT_FILE_NAME
 from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES, FILLER_BYTES
-from rocketstore.storage.audit.queue_audit import QueueAudit
-from rocketstore.storage.audit.repair_files import (
-    FileFix,
-    apply_file_fixes,
-    file_fixes,
-    log_file_fixes,
-)
-from rocketstore.storage.audit.repair_plan import QueuePlan, RepairPlan, plan_repair
+from rocketstore.storage.audit.repair_plan import plan_repair
 from rocketstore.storage.audit.repair_report import RepairReport, lost_for_broker
-from rocketstore.storage.audit.store_audit import (
-    StoreAudit,
-    StorePlaces,
-    audit_store,
-    find_places,
-)
+from rocketstore.storage.audit.store_audit import StoreAudit, audit_store, find_places
 from rocketstore.storage.audit.verify import audit_findings, small_files
 from rocketstore.storage.checkpoint import StoreCheckpoint, mark_in_use, read_checkpoint
 from rocketstore.storage.dispatch.dispatcher import Dispatcher
 from rocketstore.storage.files.disk import Disk
 from rocketstore.storage.files.lock import StoreLock, refuse_writer
 from rocketstore.storage.files.mapped_file_queue import MappedFileQueue
-from rocketstore.storage.files.pread_files import DANGLING_HINT, PreadFiles
+from rocketstore.storage.files.new_file import grow_file
+from rocketstore.storage.files.pread_files import DANGLING_HINT
 from rocketstore.storage.index.index_service import IndexService
 from rocketstore.storage.known_ends import forget_known_ends
 from rocketstore.storage.queues.queue_table import ConsumeQueueTable
 from rocketstore.storage.recovery.evidence import Evidence, cut_log
-from rocketstore.storage.recovery.recover import RecoveryParts, recover
+from rocketstore.storage.recovery.recover import RecoveryParts, recover, refuse_lost_log
 from rocketstore.storage.recovery.recovery_compatible import (
     find_compatible_end,
     start_after_clean_stop,
@@ -63,12 +51,12 @@ from rocketstore.storage.recovery.recovery_compatible import (
 )
 from rocketstore.verification.file_rules import FileProblem
 from rocketstore.verification.findings import INDEX_REBUILT, Severity
-from rocketstore.verification.leftovers import CLOCK_TOLERANCE_MS
 from rocketstore.verification.small_files import checkpoint_findings, table_findings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
+    from rocketstore.storage.audit.repair_plan import FileFix, QueuePlan, RepairPlan
     from rocketstore.storage.audit.store_audit import ReadLogFile
     from rocketstore.verification.findings import Finding
 
@@ -97,11 +85,11 @@ def rebuild_store(
     `repair_store`, whose errors these are.
     """
     config = config or StoreConfig()
-    places = find_places(Path(path), config)
-    repair = _Repair(places, config, disk or Disk(), now_ms, "salvage")
+    repair = _Repair(Path(path), config, disk or Disk(), now_ms, "salvage")
     lock = StoreLock.acquire(repair.layout.lock)
     try:
-        repair.refuse_lost_log()
+        # Also: what cannot be read is an error before the first file is moved.
+        repair.refuse_lost_log(repair.audit())
         repair.begin()
         repair.set_aside(repair.layout.consume_queue if what == "queues" else repair.layout.index)
         return repair.report()
@@ -145,12 +133,11 @@ def repair_store(
         There is no CommitLog file although queues have entries (K-R10).
     """
     config = config or StoreConfig()
-    places = find_places(Path(path), config)
-    repair = _Repair(places, config, disk or Disk(), now_ms, policy)
+    repair = _Repair(Path(path), config, disk or Disk(), now_ms, policy)
     if dry_run:
-        refuse_writer(places.layout.lock, hint="stop that writer")
+        refuse_writer(repair.layout.lock, hint="stop that writer")
         return repair.report(dry_run=True)
-    lock = StoreLock.acquire(places.layout.lock)
+    lock = StoreLock.acquire(repair.layout.lock)
     try:
         return repair.report()
     finally:
@@ -161,15 +148,15 @@ class _Repair:
     """One repair."""
 
     def __init__(
-        self, places: StorePlaces, config: StoreConfig, disk: Disk, now_ms: int, policy: str
+        self, path: Path, config: StoreConfig, disk: Disk, now_ms: int, policy: str
     ) -> None:
         self.config = config
         self.disk = disk
         self.now_ms = now_ms
         self.policy = policy
         self.is_salvage = policy == "salvage"
-        self.places = places
-        self.layout = places.layout
+        self.places = find_places(path, config)
+        self.layout = self.places.layout
         self.evidence = Evidence(self.layout, disk, now_ms)
 
     def begin(self) -> None:
@@ -181,12 +168,16 @@ class _Repair:
         if not self.is_salvage:
             return
         mark_in_use(self.layout.abort, self.disk)
+        if self.layout.checkpoint.exists():
+            self._write_checkpoint(Checkpoint())
+
+    def _write_checkpoint(self, times: Checkpoint) -> None:
+        """Write a checkpoint in the place of what was there; a bad one is kept."""
         if self._has_bad_checkpoint():
             self.evidence.take_file(self.layout.checkpoint)
-        elif self.layout.checkpoint.exists():
-            checkpoint = StoreCheckpoint(self.layout.checkpoint, disk=self.disk)
-            checkpoint.reset(Checkpoint())
-            checkpoint.flush()
+        checkpoint = StoreCheckpoint(self.layout.checkpoint, disk=self.disk)
+        checkpoint.reset(times)
+        checkpoint.flush()
 
     def set_aside(self, directory: Path) -> None:
         """Move every file below `directory` to the copies."""
@@ -196,12 +187,11 @@ class _Repair:
 
     def report(self, *, dry_run: bool = False) -> RepairReport:
         """Plan, act, and say what was found, done and left."""
-        fixes = self._file_fixes()
-        audit = self._audit()
+        audit = self.audit()
         self.refuse_lost_log(audit)
         plan = self._plan(audit)
-        findings = [*audit_findings(audit), *self._other_findings()]
-        actions = [*(fix.action(self.layout.root) for fix in fixes), *plan.actions()]
+        findings = self._findings(audit)
+        actions = plan.actions
         if self._has_bad_checkpoint():
             actions.append("checkpoint: move it to repair/ and write a new one")
         if dry_run:
@@ -212,8 +202,8 @@ class _Repair:
                 if not (one.kind.startswith(mended) or one.kind in INDEX_REBUILT)
             ]
         else:
-            audit = self._act(audit, plan, fixes)
-            remaining = [*audit_findings(audit), *self._other_findings()]
+            audit = self._act(audit, plan)
+            remaining = self._findings(audit)
         return RepairReport(
             self.policy,
             dry_run,
@@ -225,19 +215,19 @@ class _Repair:
             self.evidence.directory,
         )
 
-    def _act(self, audit: StoreAudit, plan: RepairPlan, fixes: Sequence[FileFix]) -> StoreAudit:
+    def _act(self, audit: StoreAudit, plan: RepairPlan) -> StoreAudit:
         """Do what is planned, and return an audit of the outcome."""
-        changes_content = bool(fixes) or plan.changes_content
+        changes_content = plan.changes_content
         if changes_content:
             self.begin()
-            apply_file_fixes(fixes, disk=self.disk, evidence=self.evidence)
-            if fixes:
-                audit = self._audit()
+            if plan.files:
+                self._mend_files(plan.files)
+                audit = self.audit()
                 plan = self._plan(audit)
             forged = frozenset(at for queue in audit.queues for _, at in queue.impossible)
             self._recover(plan, forged)
             # `abort` is as it was: a compatible end is looked for from the same file again.
-            audit = self._audit()
+            audit = self.audit()
         if changes_content or plan.remove_abort or self._has_bad_checkpoint():
             self._mark_clean(audit)
         return audit
@@ -253,15 +243,14 @@ class _Repair:
         found = checkpoint_findings(small_files(self.layout)(CHECKPOINT_FILE_NAME), self.now_ms)
         return any(finding.severity is not Severity.NOTE for finding in found)
 
-    def _other_findings(self) -> list[Finding]:
+    def _findings(self, audit: StoreAudit) -> list[Finding]:
         read = small_files(self.layout)
         checkpoint = checkpoint_findings(read(CHECKPOINT_FILE_NAME), self.now_ms)
-        return [*checkpoint, *table_findings(read)]
+        return [*audit_findings(audit), *checkpoint, *table_findings(read)]
 
-    def _audit(self) -> StoreAudit:
-        end_of: Callable[[Sequence[ReadLogFile]], int] | None = None
-        if not self.is_salvage:
-            end_of = self._compatible_end
+    def audit(self) -> StoreAudit:
+        """Return what the store is now, with the end of the log that the policy wants."""
+        end_of = None if self.is_salvage else self._compatible_end
         return audit_store(self.places, self.config, now_ms=self.now_ms, end_of=end_of)
 
     def _compatible_end(self, files: Sequence[ReadLogFile]) -> int:
@@ -283,9 +272,8 @@ class _Repair:
             end = again
         return end
 
-    def refuse_lost_log(self, audit: StoreAudit | None = None) -> None:
+    def refuse_lost_log(self, audit: StoreAudit) -> None:
         """Raise where there is nothing to rebuild from."""
-        audit = audit or self._audit()
         # Its disk may be there tomorrow: nothing is to be made in its place.
         queues = (found for queue in audit.queues for found in queue.files.findings)
         for found in (*audit.log_findings, *queues):
@@ -294,24 +282,22 @@ class _Repair:
                     f"{found.path}: expected {found.expected}, found {found.found}",
                     hint=DANGLING_HINT,
                 )
-        entries = audit.entry_count
-        if not audit.log_files and entries:
-            raise StoreDamagedError(
-                f"{self.layout.root} has no CommitLog file, but its queues have {entries} entries",
-                hint="bring the files back, or move consumequeue away to begin an empty store",
+        if not audit.log_files:
+            refuse_lost_log(
+                f"{self.layout.root} has no CommitLog file, but its queues", audit.entry_count
             )
 
-    def _file_fixes(self) -> list[FileFix]:
-        sizes = self.places.sizes
-        log = PreadFiles(self.layout.commit_log_directories, file_size=sizes.commit_log_file_bytes)
-        fixes = log_file_fixes(log)
-        queues = QueueAudit(self.layout.consume_queue, sizes.consume_queue_file_bytes)
-        for queue in queues.queues.values():
-            fixes += file_fixes(queue.files.findings, sizes.consume_queue_file_bytes)
-        queues.close()
-        return fixes
-
     # --- acting ---------------------------------------------------------------------------------
+
+    def _mend_files(self, fixes: Iterable[FileFix]) -> None:
+        """Give files their lengths and places, durably; doing it again finds nothing to do."""
+        for fix in fixes:
+            if fix.moves:
+                self.evidence.take_file(fix.path)
+            elif fix.grows:
+                grow_file(fix.path, fix.size, self.disk)
+            else:
+                self.evidence.shorten_file(fix.path, fix.size)
 
     def _recover(self, plan: RepairPlan, forged: frozenset[int]) -> None:
         """Clear the way, and let recovery make everything from the log's first byte on.
@@ -320,7 +306,7 @@ class _Repair:
         """
         for queue in plan.queues:
             self._clear(queue)
-        if plan.rebuild_index:
+        if plan.rebuilds_index:
             self.set_aside(self.layout.index)
         with ExitStack() as stack:
             parts = self._load(stack, forged)
@@ -347,21 +333,16 @@ class _Repair:
             if cut == first > 0:
                 self.evidence.take_file(path)
                 continue
-            kept = [] if plan.keep is None else [plan.keep]
-            if cut >= stop and not _inside(plan.fill + plan.write + kept, first, stop):
+            if cut >= stop and not _inside(plan.fill + plan.write + plan.keep, first, stop):
                 continue
-            self.evidence.copy_range(path, 0, path.stat().st_size)
-            descriptor = self.disk.open_file(path, writable=True)
-            try:
+            self.evidence.copy_file(path)
+            with self.disk.opened(path, writable=True) as descriptor:
                 for start, after in _inside(plan.fill + plan.write, first, stop):
                     at = (start - first) * ENTRY_SIZE_BYTES
                     self.disk.write_at(descriptor, path, at, FILLER_BYTES * (after - start))
-                if cut < stop:
-                    at, end = (cut - first) * ENTRY_SIZE_BYTES, (stop - first) * ENTRY_SIZE_BYTES
-                    self.disk.zero_range(descriptor, path, at, end)
+                at, end = (cut - first) * ENTRY_SIZE_BYTES, (stop - first) * ENTRY_SIZE_BYTES
+                self.disk.zero_range(descriptor, path, at, end)
                 self.disk.fdatasync(descriptor, path)
-            finally:
-                os.close(descriptor)
 
     def _queue_files(self, plan: QueuePlan) -> Iterator[tuple[Path, int, int]]:
         """Yield path, first and one past the last queue offset of each file of a queue."""
@@ -426,18 +407,10 @@ class _Repair:
     def _mark_clean(self, audit: StoreAudit) -> None:
         """Say that everything is on the disk, so that the next opening need not recover."""
         newest = audit.last_store_timestamp_ms
-        if newest > self.now_ms + CLOCK_TOLERANCE_MS:
-            # Said by a damaged record, or a clock that went ahead: an earlier time is always true.
-            newest = self.now_ms
-        newest = max(newest, 0)
         # 4.9 gives the numbers of a lost end again, and so does a compatible repair.
         forget_known_ends(self.layout.root, keep_queues=self.is_salvage, disk=self.disk)
         self._sync_everything()
-        if self._has_bad_checkpoint():
-            self.evidence.take_file(self.layout.checkpoint)
-        checkpoint = StoreCheckpoint(self.layout.checkpoint, disk=self.disk)
-        checkpoint.reset(Checkpoint(newest, newest, newest))
-        checkpoint.flush()
+        self._write_checkpoint(Checkpoint(newest, newest, newest))
         if self.layout.abort.exists():
             self.disk.unlink(self.layout.abort)
             self.disk.fsync_directory(self.layout.root)
@@ -451,11 +424,8 @@ class _Repair:
             if path.is_dir():
                 self.disk.fsync_directory(path)
                 continue
-            descriptor = self.disk.open_file(path, writable=True)
-            try:
+            with self.disk.opened(path, writable=True) as descriptor:
                 self.disk.fdatasync(descriptor, path)
-            finally:
-                os.close(descriptor)
 
 
 def _inside(places: list[tuple[int, int]], first: int, stop: int) -> list[tuple[int, int]]:

@@ -20,12 +20,10 @@ from rocketstore.verification.findings import Severity, camel_names
 from rocketstore.verification.unbacked import UnbackedKind
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
-    from rocketstore.storage.audit.queue_audit import AuditedQueue
-    from rocketstore.storage.audit.store_audit import ReadLogFile, StoreAudit
+    from rocketstore.storage.audit.store_audit import StoreAudit
     from rocketstore.verification.findings import Finding, StoreCounts
-    from rocketstore.verification.unbacked import Unbacked
 
 
 class LostForBroker(NamedTuple):
@@ -95,6 +93,9 @@ class RepairReport(NamedTuple):
 
 _LISTS: Final = ("findings", "remaining", "lost_for_broker")
 
+_SCANNED_ENTRIES: Final = 800
+"""Entries that one get of 4.9 looks at, at most."""
+
 
 def lost_for_broker(audit: StoreAudit, *, check_crc: bool = True) -> list[LostForBroker]:
     """Return what a 4.9 broker drops or skips of an audited store."""
@@ -102,41 +103,23 @@ def lost_for_broker(audit: StoreAudit, *, check_crc: bool = True) -> list[LostFo
 
 
 def _dropped(audit: StoreAudit, *, check_crc: bool) -> Iterator[LostForBroker]:
-    files = _before_end(audit)
-    if not files:
-        return
+    end = audit.log_end
+    files = [file for file in audit.log_files if file.base < max(end, 1)]
     found = find_compatible_end(files, start_after_clean_stop(len(files)), check_crc=check_crc)
-    if found.end >= audit.log_end:
+    if not files or found.end >= end:
         return
-    count = _records_between(audit, found.end, audit.log_end)
+    # A BLANK, which 4.9 writes again, does not count. 4.9 may stop in the middle of a chain.
+    count = sum(
+        int((columns.physical_offset >= found.end).sum())
+        for chain in audit.log.kept
+        if found.end < chain.stop and chain.start < end
+        for file in files
+        if file.holds(chain.start)
+        for columns in chain_records(file, chain.start, chain.stop)
+    )
     if count:
-        yield LostForBroker(
-            "drop",
-            found.end,
-            audit.log_end,
-            count,
-            f"recovery ends at the first damage of the last three files: {found.reason}",
-        )
-
-
-def _before_end(audit: StoreAudit) -> Sequence[ReadLogFile]:
-    return [file for file in audit.log_files if file.base < max(audit.log_end, 1)]
-
-
-def _records_between(audit: StoreAudit, start: int, stop: int) -> int:
-    """Count kept records; a BLANK, which 4.9 writes again, does not count."""
-    count = 0
-    for chain in audit.log.kept:
-        if chain.stop <= start or chain.start >= stop:
-            continue
-        if chain.start >= start:
-            count += chain.record_count
-            continue
-        # 4.9 refuses in the middle of what we read as one chain.
-        file = next(one for one in audit.log_files if one.base + one.size > chain.start)
-        for columns in chain_records(file, chain.start, chain.stop):
-            count += int((columns.physical_offset >= start).sum())
-    return count
+        reason = f"recovery ends at the first damage of the last three files: {found.reason}"
+        yield LostForBroker("drop", found.end, end, count, reason)
 
 
 def _skipped(audit: StoreAudit) -> Iterator[LostForBroker]:
@@ -145,31 +128,21 @@ def _skipped(audit: StoreAudit) -> Iterator[LostForBroker]:
     Reading the filler fails, and 4.9 then wants to go on in the next log file, which for the
     filler's physical offset 0 is the second: entries that point into the first one are passed over.
     """
-    if not audit.log_files:
-        return
-    first = audit.log_files[0]
-    if first.base:
+    files = audit.log_files
+    if not files or files[0].base:
         return
     for queue in audit.queues:
         for run in queue.unbacked:
-            if run.kind is UnbackedKind.FILLER and run.start > queue.first_offset:
-                yield from _behind_filler(queue, run, first.size)
-
-
-_SCANNED_ENTRIES = 800
-"""Entries that one get of 4.9 looks at, at most."""
-
-
-def _behind_filler(queue: AuditedQueue, run: Unbacked, limit: int) -> Iterator[LostForBroker]:
-    entries = queue.read(run.stop, _SCANNED_ENTRIES)
-    offsets = entries["physical_offset"]
-    passed = offsets[(entries["record_size"] > 0) & (offsets > 0) & (offsets < limit)]
-    if passed.size:
-        yield LostForBroker(
-            "skip",
-            int(passed.min()),
-            int(passed.max()),
-            int(passed.size),
-            f"queue {queue.key}: a get of 4.9 that meets the fillers at {run.start} to "
-            f"{run.stop - 1} passes over what follows in the first log file",
-        )
+            if run.kind is not UnbackedKind.FILLER or run.start <= queue.first_offset:
+                continue
+            entries = queue.read(run.stop, _SCANNED_ENTRIES)
+            offsets = entries["physical_offset"]
+            is_passed = (entries["record_size"] > 0) & (offsets > 0) & (offsets < files[0].size)
+            passed = offsets[is_passed]
+            if passed.size:
+                reason = (
+                    f"queue {queue.key}: a get of 4.9 that meets the fillers at {run.start} to "
+                    f"{run.stop - 1} passes over what follows in the first log file"
+                )
+                first, last = int(passed.min()), int(passed.max())
+                yield LostForBroker("skip", first, last, int(passed.size), reason)

@@ -9,10 +9,11 @@ Cost: the log twice (once with checksums), a window of some megabytes in memory 
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
@@ -30,16 +31,18 @@ from rocketstore.format.file_name import parse_file_name
 from rocketstore.format.index_file import is_index_file_name
 from rocketstore.storage.audit.index_audit import IndexAudit
 from rocketstore.storage.audit.queue_audit import QueueAudit
+from rocketstore.storage.files.disk import Disk
 from rocketstore.storage.files.pread_files import PreadFiles
-from rocketstore.storage.files.written import data_extents
+from rocketstore.storage.files.written import data_stop
 from rocketstore.storage.layout import StoreLayout
 from rocketstore.storage.recovery.log_survey import chain_records, survey_log
 from rocketstore.storage.system_errors import system_errors
-from rocketstore.verification import queue_rules
 from rocketstore.verification.expectation import delay_array, expected_entries, expected_items
 from rocketstore.verification.findings import StoreCounts
-from rocketstore.verification.index_rules import Lacking
+from rocketstore.verification.leftovers import CLOCK_TOLERANCE_MS
+from rocketstore.verification.log_rules import Chain, Stretch
 from rocketstore.verification.queue_numbers import QueueNumbers
+from rocketstore.verification.queue_rules import added
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -52,11 +55,12 @@ if TYPE_CHECKING:
     from rocketstore.units import QueueKey
     from rocketstore.verification.file_rules import FileFinding
     from rocketstore.verification.findings import Finding
-    from rocketstore.verification.log_rules import Chain, LogView
+    from rocketstore.verification.index_rules import Lacking
+    from rocketstore.verification.log_rules import LogView
     from rocketstore.verification.queue_rules import QueuePart
 
     ByteArray: TypeAlias = npt.NDArray[np.uint8]
-    Int64Array: TypeAlias = npt.NDArray[np.int64]
+    _Parts: TypeAlias = dict[QueueKey, tuple[AuditedQueue, QueuePart]]
 
 
 class ReadLogFile:
@@ -72,56 +76,29 @@ class ReadLogFile:
         return self.base <= physical_offset < self.base + self.size
 
     def read_into(self, position: int, view: memoryview) -> int:
-        """Fill `view` with the bytes from `position` on; return how many there were.
-
-        Only what the file system holds bytes for is read.
-        """
-        with system_errors(f"cannot read {self.path} past offset {position}"):
-            return self._read_into(position, view)
-
-    def _read_into(self, position: int, view: memoryview) -> int:
-        view[:] = bytes(len(view))
-        try:
-            descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
-        except FileNotFoundError:  # deleted by retention meanwhile
-            return len(view)
-        try:
-            stop = min(position + len(view), _size_of(descriptor))
-            for begin, end in data_extents(descriptor, position, stop):
-                _read_extent(descriptor, begin, end, view[begin - position : end - position])
-        finally:
-            os.close(descriptor)
+        """Fill `view` with the bytes from `position` on; return how many there were."""
+        total = 0
+        with (
+            system_errors(f"cannot read {self.path} past offset {position}"),
+            contextlib.suppress(FileNotFoundError),  # deleted by retention meanwhile
+            Disk().opened(self.path, writable=False) as descriptor,
+        ):
+            while got := os.preadv(descriptor, [view[total:]], position + total):
+                total += got
+        view[total:] = bytes(len(view) - total)
         return len(view)
 
     @property
     def array(self) -> ByteArray:
         """All bytes of the file, read again each time."""
-        array = np.zeros(self.size, np.uint8)
+        array = np.empty(self.size, np.uint8)
         self.read_into(0, array.data)
         return array
 
     def data_stop(self) -> int:
         """Return the position after which the file holds no byte."""
-        descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            extents = list(data_extents(descriptor, 0, min(self.size, _size_of(descriptor))))
-        finally:
-            os.close(descriptor)
-        return extents[-1][1] if extents else 0
-
-
-def _read_extent(descriptor: int, position: int, stop: int, view: memoryview) -> None:
-    at = 0
-    while position < stop:
-        count = os.preadv(descriptor, [view[at:]], position)
-        if not count:
-            return
-        at += count
-        position += count
-
-
-def _size_of(descriptor: int) -> int:
-    return os.fstat(descriptor).st_size
+        with Disk().opened(self.path, writable=False) as descriptor:
+            return data_stop(descriptor, min(self.size, os.fstat(descriptor).st_size))
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,15 +116,7 @@ class StorePlaces:
 
 @dataclass(slots=True)
 class StoreAudit:
-    """What a pass found.
-
-    Attributes
-    ----------
-    log_end
-        The end that queues were compared with: the survey's, unless the caller chose another.
-    log_findings
-        Files of the log that are not what they should be.
-    """
+    """What a pass found; `log_findings` are files of the log that are not what they should be."""
 
     places: StorePlaces
     log_files: list[ReadLogFile]
@@ -161,7 +130,7 @@ class StoreAudit:
 
     @property
     def log_end(self) -> int:
-        """The end that queues were compared with."""
+        """The end that queues were compared with: the survey's, unless the caller chose another."""
         return self.log.end
 
     @property
@@ -198,36 +167,29 @@ def find_places(root: Path, config: StoreConfig) -> StorePlaces:
             f"{root} is no store: it has no commitlog directory",
             hint="give the directory that holds commitlog, consumequeue and index",
         )
-    log = [path for directory in directories.all for path in _offset_files(directory)]
-    queues = [
-        path
-        for topic in _directories(layout.consume_queue)
-        for queue in _directories(topic)
-        for path in _offset_files(queue)
-    ]
-    index = [path for path in _files(layout.index) if is_index_file_name(path.name)]
-    observed = observed_in(config, *map(_lengths, (log, queues, index)))
-    return StorePlaces(layout, resolve_sizes(config, observed))
+    queues = (queue for topic in _entries(layout.consume_queue) for queue in _entries(topic))
+    families = (
+        [path for directory in directories.all for path in _files(directory, _is_offset)],
+        [path for queue in queues for path in _files(queue, _is_offset)],
+        _files(layout.index, is_index_file_name),
+    )
+    return StorePlaces(layout, resolve_sizes(config, observed_in(config, *map(_lengths, families))))
 
 
 def _lengths(paths: Iterable[Path]) -> Iterator[tuple[Path, int]]:
     return ((path, path.stat().st_size) for path in paths)
 
 
-def _files(directory: Path) -> list[Path]:
-    if not directory.is_dir():
-        return []
-    return sorted(path for path in directory.iterdir() if path.is_file())
+def _entries(directory: Path) -> list[Path]:
+    return sorted(directory.iterdir()) if directory.is_dir() else []
 
 
-def _offset_files(directory: Path) -> list[Path]:
-    return [path for path in _files(directory) if parse_file_name(path.name) is not None]
+def _files(directory: Path, is_name: Callable[[str], object]) -> list[Path]:
+    return [path for path in _entries(directory) if is_name(path.name) and path.is_file()]
 
 
-def _directories(directory: Path) -> list[Path]:
-    if not directory.is_dir():
-        return []
-    return sorted(path for path in directory.iterdir() if path.is_dir())
+def _is_offset(name: str) -> bool:
+    return parse_file_name(name) is not None
 
 
 def audit_store(
@@ -241,65 +203,60 @@ def audit_store(
 ) -> StoreAudit:
     """Survey the log, then compare queues and index with its records.
 
-    Parameters
-    ----------
-    places
-        As `find_places` found them.
-    config
-        For the delay levels and whether there is an index.
-    now_ms
-        The time.
-    is_live
-        Whether a writer works on the store: what it has not dispatched yet is no fault.
-    end_of
-        Chooses another end of the log than the end of the last intact record.
-    advance
-        Called with how many bytes of the log were surveyed.
+    `is_live`: a writer works on the store, so what it has not dispatched yet is no fault. `end_of`
+    chooses another end of the log than that of the last intact record. `advance` is called with how
+    many bytes of the log were surveyed.
     """
-    log = PreadFiles(places.log_directories, file_size=places.sizes.commit_log_file_bytes)
     size = places.sizes.commit_log_file_bytes
+    log = PreadFiles(places.log_directories, file_size=size)
     files = [ReadLogFile(file, size) for file in log.files]
     queues = QueueAudit(places.layout.consume_queue, places.sizes.consume_queue_file_bytes)
     index = IndexAudit(places.layout.index, places.sizes.index_layout, is_live=is_live)
+    met = Chain(0, 0)
+    lacking: list[Lacking] = []
     # Kernels and reads let other threads run meanwhile.
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         survey = survey_log(
             files, now_ms=now_ms, data_stop=_data_stop, advance=advance, spread=pool.map
         )
         end = survey.end if end_of is None else end_of(files)
-        tally = _Tally()
-        compare = functools.partial(_compared, end, queues, index, config)
-        held = [[one for one in survey.kept if file.holds(one.start)] for file in files]
-        for one in pool.map(compare, files, held):
-            tally.add(one)
-    view = survey._replace(end=end)
+        spans = [(one.start, min(one.stop, end)) for one in survey.kept if one.record_count]
+        held = [[span for span in spans if file.holds(span[0])] for file in files]
+        compare = functools.partial(_compared, now_ms + CLOCK_TOLERANCE_MS, queues, index, config)
+        for stretch, keys, parts in pool.map(compare, files, held):
+            for chain in stretch.chains:
+                met.extend(chain)
+            lacking += keys
+            for queue, part in parts.values():
+                queue.take(part)
     audited = [queue for _, queue in sorted(queues.queues.items())]
     for queue in audited:
         queue.judge(survey.bounds()._replace(end=end))
-    has_index = config.message_index_enable
     queues.close()
     return StoreAudit(
         places,
         files,
-        view,
+        survey._replace(end=end),
         audited,
-        index.finish(tally.lacking, log_min=view.start, log_end=end) if has_index else [],
+        index.finish(lacking, log_min=survey.start, log_end=end)
+        if config.message_index_enable
+        else [],
         StoreCounts(
-            message_count=tally.record_count,
-            message_bytes=tally.record_bytes,
-            unwitnessed_bytes=tally.record_bytes - tally.body_bytes,
+            message_count=met.record_count,
+            message_bytes=met.record_bytes,
+            unwitnessed_bytes=met.record_bytes - met.body_bytes,
             damaged_bytes=survey.damaged_bytes,
             leftover_count=sum(chain.record_count for chain in survey.leftovers),
             queue_count=len(audited),
             entry_count=sum(queue.entry_count for queue in audited),
             hole_count=sum(queue.hole_count for queue in audited),
             index_item_count=index.item_count,
-            min_physical_offset=view.start,
-            max_physical_offset=view.end,
+            min_physical_offset=survey.start,
+            max_physical_offset=end,
         ),
         log.findings,
-        tally.last_ms,
-        tally.latest_ms,
+        met.last_ms,
+        met.latest_ms,
     )
 
 
@@ -308,64 +265,27 @@ def _data_stop(file: object) -> int:
     return file.data_stop()
 
 
-@dataclass(slots=True)
-class _Tally:
-    """What some records of the log, in order, come to."""
-
-    record_count: int = 0
-    record_bytes: int = 0
-    body_bytes: int = 0
-    last_ms: int = 0
-    latest_ms: int = 0
-    lacking: Lacking = field(default_factory=Lacking)
-    parts: dict[QueueKey, tuple[AuditedQueue, QueuePart]] = field(default_factory=dict)
-
-    def add(self, more: _Tally) -> None:
-        """Go on with what follows, and let the queues know of it."""
-        self.record_count += more.record_count
-        self.record_bytes += more.record_bytes
-        self.body_bytes += more.body_bytes
-        self.last_ms = more.last_ms if more.record_count else self.last_ms
-        self.latest_ms = max(self.latest_ms, more.latest_ms)
-        self.lack(more.lacking)
-        for queue, part in more.parts.values():
-            queue.take(part)
-
-    def lack(self, more: Lacking) -> None:
-        """Count keys that have no item."""
-        if more.key_count:
-            count, first = self.lacking
-            self.lacking = Lacking(count + more.key_count, first if count else more.first)
-
-
 def _compared(
-    end: int,
+    latest_ms: int,
     queues: QueueAudit,
     index: IndexAudit,
     config: StoreConfig,
     file: ReadLogFile,
-    chains: Sequence[Chain],
-) -> _Tally:
-    """Compare the kept records of one file, before the log's end, with queues and index."""
-    tally, numbers = _Tally(), QueueNumbers()
-    delays = delay_array(parse_delay_levels(config.message_delay_level))
-    for chain in chains:
-        if not chain.record_count or chain.start >= end:
-            continue
-        for columns in chain_records(file, chain.start, min(chain.stop, end)):
-            tally.record_count += len(columns)
-            tally.record_bytes += int(columns.size.sum())
-            tally.body_bytes += int(columns.body_size.sum())
-            tally.last_ms = int(columns.store_timestamp[-1])
-            tally.latest_ms = max(tally.latest_ms, int(columns.store_timestamp.max()))
+    spans: Sequence[tuple[int, int]],
+) -> tuple[Stretch, list[Lacking], _Parts]:
+    """Compare the records in some spans of one file with queues and index."""
+    met, lacking = Stretch(file.base, file.base), []
+    parts: _Parts = {}
+    numbers, delays = QueueNumbers(), delay_array(parse_delay_levels(config.message_delay_level))
+    for start, stop in spans:
+        for columns in chain_records(file, start, stop) if start < stop else ():
+            met.take_records(columns, latest_ms)
             expected = expected_entries(columns, numbers, delays)
             for queue, part in queues.compare(expected, numbers.keys()):
-                _, known = tally.parts.get(queue.key, (queue, None))
-                whole = part if known is None else queue_rules.added(known, part)
-                tally.parts[queue.key] = queue, whole
+                _, known = parts.get(queue.key, (queue, None))
+                parts[queue.key] = queue, part if known is None else added(known, part)
             if config.message_index_enable:
-                start = int(columns.physical_offset[0])
-                stop = int(columns.physical_offset[-1] + columns.size[-1])
-                items = expected_items(columns)
-                tally.lack(index.compare(items, start, stop))
-    return tally
+                first = int(columns.physical_offset[0])
+                past = int(columns.physical_offset[-1] + columns.size[-1])
+                lacking.append(index.compare(expected_items(columns), first, past))
+    return met, lacking, parts

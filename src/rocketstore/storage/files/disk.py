@@ -13,6 +13,7 @@ an error once and then forgets it, so the caller must stop at the first one (K-D
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import functools
@@ -24,7 +25,7 @@ from rocketstore.errors import StoreFullError
 from rocketstore.units import OS_PAGE_SIZE_BYTES, MiB
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 NO_SPACE_ERRORS: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 """What the system answers when there is no room: a full file system, or a used-up quota."""
@@ -80,6 +81,15 @@ class Disk:
     def open_file(self, path: Path, *, writable: bool) -> int:
         """Return a descriptor of an existing file."""
         return os.open(path, (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC)
+
+    @contextlib.contextmanager
+    def opened(self, path: Path, *, writable: bool) -> Iterator[int]:
+        """Open an existing file for as long as a block runs."""
+        descriptor = self.open_file(path, writable=writable)
+        try:
+            yield descriptor
+        finally:
+            os.close(descriptor)
 
     def allocate(self, descriptor: int, path: Path, size: int) -> bool:
         """Give the file real blocks up to `size`, keeping what it holds.

@@ -13,7 +13,6 @@ name. ``repair/<time>`` is the time of the repair in UTC.
 from __future__ import annotations
 
 import os
-import shutil
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
@@ -36,17 +35,13 @@ _log: Final = get_logger(__name__)
 
 
 class Evidence:
-    """The directory of one recovery or repair; made when the first thing is kept.
-
-    Its name is the time, in UTC.
-    """
+    """The directory of one recovery or repair; made when the first thing is kept."""
 
     def __init__(self, layout: StoreLayout, disk: Disk, now_ms: int) -> None:
         self._root = layout.root
         self._disk = disk
         moment = datetime.fromtimestamp(now_ms // 1000, UTC)
         self._directory = layout.repair / f"{moment:%Y%m%dT%H%M%S}{now_ms % 1000:03d}Z"
-        self.kept_bytes = 0
         self.kept: list[Path] = []
 
     @property
@@ -59,33 +54,27 @@ class Evidence:
 
         Returns how many bytes, up to the last that was not zero; 0 means nothing changed.
         """
-        descriptor = self._disk.open_file(path, writable=True)
-        try:
+        with self._disk.opened(path, writable=True) as descriptor:
             extent = nonzero_extent(descriptor, start, stop)
             if extent is None:
                 return 0
             # A record begins with zeros of its length: keep them with it.
-            first, behind = max(start, extent[0] - extent[0] % OS_PAGE_SIZE_BYTES), extent[1]
-            target = self._target(path, f"@{first}-{behind}")
-            if not target.exists():
-                self._copy(descriptor, target, first, behind)
-            self._disk.zero_range(descriptor, path, first, behind)
+            first, past = max(start, extent[0] - extent[0] % OS_PAGE_SIZE_BYTES), extent[1]
+            self._keep(descriptor, path, first, past)
+            self._disk.zero_range(descriptor, path, first, past)
             self._disk.fdatasync(descriptor, path)
-        finally:
-            os.close(descriptor)
-        self._note(target, behind - first)
-        return behind - first
+        return past - first
 
-    def copy_range(self, path: Path, start: int, stop: int) -> None:
-        """Copy a range of a file that is about to be written over."""
-        descriptor = self._disk.open_file(path, writable=False)
-        try:
-            target = self._target(path, f"@{start}-{stop}")
-            if not target.exists():
-                self._copy(descriptor, target, start, stop)
-        finally:
-            os.close(descriptor)
-        self._note(target, stop - start)
+    def copy_file(self, path: Path) -> None:
+        """Copy a file that is about to be written over."""
+        with self._disk.opened(path, writable=False) as descriptor:
+            self._keep(descriptor, path, 0, path.stat().st_size)
+
+    def shorten_file(self, path: Path, size: int) -> None:
+        """Replace a file by its own beginning, and keep the whole of it."""
+        with self._disk.opened(path, writable=False) as descriptor:
+            self._keep(descriptor, path, 0, path.stat().st_size)
+            self._copy(descriptor, path, 0, size)
 
     def take_file(self, path: Path) -> None:
         """Move a whole file here; by a copy where it lies on another file system."""
@@ -96,23 +85,26 @@ class Evidence:
         try:
             self._disk.replace(path, target)
         except OSError:
-            temporary = target.with_name(target.name + ".tmp")
-            shutil.copyfile(path, temporary)
-            self._finish(temporary, target)
+            with self._disk.opened(path, writable=False) as descriptor:
+                self._copy(descriptor, target, 0, size)
             self._disk.unlink(path)
         self._disk.fsync_directory(target.parent)
         self._disk.fsync_directory(path.parent)
         self._note(target, size)
 
+    def _keep(self, descriptor: int, path: Path, start: int, stop: int) -> None:
+        target = self._target(path, f"@{start}-{stop}")
+        if not target.exists():
+            self._copy(descriptor, target, start, stop)
+        self._note(target, stop - start)
+
     def _note(self, target: Path, size: int) -> None:
         self.kept.append(target)
-        self.kept_bytes += size
         _log.info("evidence.kept", path=str(target), size_bytes=size)
 
     def _target(self, path: Path, suffix: str) -> Path:
         try:
-            below = path.relative_to(self._root)
-            directory = self._directory / below.parent
+            directory = self._directory / path.relative_to(self._root).parent
         except ValueError:  # a CommitLog directory outside the store
             directory = self._directory / path.parent.name
         self._disk.make_directory(directory)
@@ -135,14 +127,6 @@ class Evidence:
             os.close(made)
         self._disk.replace(temporary, target)
         self._disk.fsync_directory(target.parent)
-
-    def _finish(self, temporary: Path, target: Path) -> None:
-        descriptor = self._disk.open_file(temporary, writable=True)
-        try:
-            self._disk.fdatasync(descriptor, temporary)
-        finally:
-            os.close(descriptor)
-        self._disk.replace(temporary, target)
 
 
 def cut_log(
@@ -169,14 +153,13 @@ def cut_log(
         if has_data(file.fd, 0, stop):
             file.close_descriptor()
             evidence.take_file(file.path)
-            findings.append(_cut(file, 0, file.size, "the whole file lies past the log's end"))
+            reason, action = "the whole file lies past the log's end", "moved to repair/"
+            findings.append(_cut(file, 0, file.size, reason, action))
         log.remove([file], now_ms=now_ms)
     last = log.find(end) or (log.last() if log.max_offset == end else None)
     if last is not None and last.writable and last.base <= end < last.base + last.size:
-        start = end - last.base
-        size = evidence.cut_range(last.path, start, stop_of(last))
-        if size:
-            findings.append(_cut(last, start, size, "bytes after the log's last record"))
+        found = _zeroed(last, end, stop_of(last), "bytes after the log's last record", evidence)
+        findings += found
     log.truncate_after(end, now_ms=now_ms)
     return findings
 
@@ -188,25 +171,24 @@ def cut_leftovers(
     findings = []
     for place in sorted(ranges, reverse=True):
         file = log.find(place.start)
-        if file is None or not file.writable:
-            continue
-        start = place.start - file.base
-        size = evidence.cut_range(file.path, start, start + place.size)
-        if size:
-            findings.append(_cut(file, start, size, "records that an earlier log left behind"))
+        if file is not None and file.writable:
+            reason = "records that an earlier log left behind"
+            findings += _zeroed(file, place.start, place.stop - file.base, reason, evidence)
     return findings
 
 
-def _cut(file: MappedFile, offset: int, size: int, reason: str) -> Finding:
-    return Finding(
-        Severity.WARNING,
-        "log-cut",
-        relative_name(file.path),
-        offset,
-        size,
-        reason,
-        "kept below repair/, then zeroed" if offset or size < file.size else "moved to repair/",
-    )
+def _zeroed(
+    file: MappedFile, start: int, stop: int, reason: str, evidence: Evidence
+) -> list[Finding]:
+    """Cut a file from a physical offset up to a position."""
+    at = start - file.base
+    size = evidence.cut_range(file.path, at, stop)
+    return [_cut(file, at, size, reason, "kept below repair/, then zeroed")] if size else []
+
+
+def _cut(file: MappedFile, offset: int, size: int, reason: str, action: str) -> Finding:
+    name = relative_name(file.path)
+    return Finding(Severity.WARNING, "log-cut", name, offset, size, reason, action)
 
 
 def relative_name(path: Path) -> str:

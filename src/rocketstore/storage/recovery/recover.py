@@ -153,7 +153,11 @@ def recover(
     keeps_places = keeps_places and not is_compatible
     recovery = _Recovery(parts, clean=clean, now_ms=now_ms, keeps_places=keeps_places)
     if not parts.log.files:
-        _refuse_lost_log(parts)
+        where = parts.layout.commit_log_directories[0]
+        refuse_lost_log(
+            f"{where} has no CommitLog file, but the queues",
+            sum(parts.queues.next_offsets().values()),
+        )
         start = end = 0
     elif is_compatible:
         start, end = recovery.compatible()
@@ -179,13 +183,14 @@ def recover(
     return report
 
 
-def _refuse_lost_log(parts: RecoveryParts) -> None:
-    """Without a log 4.9 deletes every queue, and consumers' offsets point far beyond (K-R10)."""
-    entries = sum(parts.queues.next_offsets().values())
-    if entries:
+def refuse_lost_log(who: str, entry_count: int) -> None:
+    """Raise where queues have entries and the log has no file.
+
+    4.9 deletes every queue there, and consumers' offsets point far beyond (K-R10).
+    """
+    if entry_count:
         raise StoreDamagedError(
-            f"{parts.layout.commit_log_directories[0]} has no CommitLog file, but the queues have "
-            f"{entries} entries",
+            f"{who} have {entry_count} entries",
             hint="bring the files back, or move consumequeue away to begin an empty store",
         )
 
