@@ -28,13 +28,8 @@ _SIZE_MAX: Final = 0x7FFFFFFF
 def encode_blank(remaining: int) -> bytes:
     """Return the 8 bytes that close a file of which `remaining` bytes are left.
 
-    Raises
-    ------
-    FieldRangeError
-        `remaining` is below 8 or does not fit a signed 32-bit number.
+    Raises `FieldRangeError` where that is below 8 or does not fit a signed 32-bit number.
 
-    Examples
-    --------
     >>> encode_blank(100).hex()
     '00000064cbd43194'
     """

@@ -51,13 +51,7 @@ class Checkpoint(NamedTuple):
 
 
 def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
-    """Encode the whole file of 4,096 bytes.
-
-    Raises
-    ------
-    FieldRangeError
-        A time is no signed 64-bit number.
-    """
+    """Encode the whole file of 4,096 bytes; raises `FieldRangeError`."""
     return encode_times(checkpoint).ljust(CHECKPOINT_SIZE_BYTES, b"\0")
 
 
@@ -74,10 +68,7 @@ def encode_times(checkpoint: Checkpoint) -> bytes:
 def decode_checkpoint(view: Buffer) -> Checkpoint:
     """Decode the three times at the start of `view`; what follows is not looked at.
 
-    Raises
-    ------
-    TruncatedRecordError
-        Fewer than 24 bytes; 4.9 would map the missing ones as zeros.
+    Raises `TruncatedRecordError` below 24 bytes; 4.9 would map the missing ones as zeros.
     """
     if len(view) < CHECKPOINT_STRUCT.size:
         raise TruncatedRecordError(

@@ -53,13 +53,9 @@ class BatchMessage(NamedTuple):
 def encode_client_batch(messages: Iterable[tuple[int, bytes, bytes]]) -> bytes:
     r"""Return the batch of (flag, body, properties) triples, as a producer sends it.
 
-    Raises
-    ------
-    FieldRangeError
-        A flag is no signed 32-bit number, or properties exceed 32767 bytes.
+    Raises `FieldRangeError` where a flag is no signed 32-bit number, or properties exceed 32767
+    bytes.
 
-    Examples
-    --------
     >>> encode_client_batch([(0, b"a", b"K\x01v")]).hex()
     '0000001a000000000000000000000000000000016100034b0176'
     """
@@ -99,8 +95,8 @@ def decode_client_batch(batch: bytes | bytearray | memoryview) -> Iterator[Batch
     Notes
     -----
     Compatible: total size, magic and CRC are stepped over unread, so a producer that fills them in
-    differently is understood; an empty batch has no message.
-    Source: CommitLog.MessageExtEncoder.encode(MessageExtBatch, PutMessageContext).
+    differently is understood; an empty batch has no message. Source:
+    CommitLog.MessageExtEncoder.encode(MessageExtBatch, PutMessageContext).
     """
     end = len(batch)
     at = 0

@@ -22,15 +22,8 @@ MAX_QUEUE_ID: Final = 2**31 - 1
 
 
 def file_name(offset: int) -> str:
-    """Return the name of the file that starts at `offset`.
+    """Return the name of the file that starts at `offset`, a non-negative signed 64-bit number.
 
-    Raises
-    ------
-    FieldRangeError
-        `offset` is negative or no signed 64-bit number.
-
-    Examples
-    --------
     >>> file_name(1073741824)
     '00000000001073741824'
     """
@@ -44,12 +37,8 @@ def file_name(offset: int) -> str:
 def parse_file_name(name: str) -> int | None:
     """Return the offset that `name` stands for, or None for any other file.
 
-    Examples
-    --------
-    >>> parse_file_name("00000000001073741824")
-    1073741824
-    >>> parse_file_name("00000000001073741824.tmp") is None
-    True
+    >>> parse_file_name("00000000001073741824"), parse_file_name("00000000001073741824.tmp")
+    (1073741824, None)
     """
     if len(name) != FILE_NAME_DIGITS or not (name.isascii() and name.isdigit()):
         return None
@@ -62,8 +51,6 @@ def parse_queue_id(name: str) -> int | None:
 
     Only a number's own spelling counts: ``007`` beside ``7`` would be a second queue 7.
 
-    Examples
-    --------
     >>> parse_queue_id("7"), parse_queue_id("007"), parse_queue_id("x")
     (7, None, None)
     """
@@ -78,8 +65,6 @@ def is_directory_name(topic: str) -> bool:
 
     Wider than what a put accepts: a log that a Java program wrote is read as it is.
 
-    Examples
-    --------
     >>> is_directory_name("%RETRY%group"), is_directory_name("a/b")
     (True, False)
     """

@@ -29,13 +29,8 @@ _HOST_V6: Final = struct.Struct(">16si")
 def encode_host(host: str) -> bytes:
     """Return the stored form of ``ip:port`` (8 bytes) or ``[v6]:port`` (20 bytes).
 
-    Raises
-    ------
-    FieldRangeError
-        `host` is no such text, names a scope, or its port is outside 0 to 65535.
+    Raises `FieldRangeError` where `host` is no such text, names a scope, or has a port above 65535.
 
-    Examples
-    --------
     >>> encode_host("192.168.42.131:10911").hex()
     'c0a82a8300002a9f'
     """
@@ -66,24 +61,10 @@ def _bad_host(host: str) -> FieldRangeError:
 
 @lru_cache(maxsize=_CACHED_HOSTS)
 def decode_host(host: bytes) -> str:
-    """Return the text of a stored host.
+    """Return ``ip:port`` or ``[v6]:port`` of a stored host of 8 or 20 bytes.
 
-    Parameters
-    ----------
-    host
-        8 or 20 bytes.
-
-    Returns
-    -------
-    str
-        ``ip:port`` or ``[v6]:port``. A port outside 0 to 65535 is shown as the signed number that
-        stands there: hosts are not covered by any checksum, and a message is no less readable for
-        a broken one.
-
-    Raises
-    ------
-    FieldRangeError
-        `host` is neither 8 nor 20 bytes long.
+    A port outside 0 to 65535 is shown as the signed number that stands there: hosts are not covered
+    by any checksum, and a message is no less readable for a broken one.
     """
     if len(host) == HOST_V4_SIZE:
         a, b, c, d, port = _HOST_V4_PARTS.unpack(host)

@@ -120,10 +120,7 @@ def file_size(slot_count: int, item_count: int) -> int:
 def layout_of(size_bytes: int) -> IndexLayout:
     """Learn slots and items from a file's length, by the ratio 1 : 4 of Java's defaults.
 
-    Raises
-    ------
-    FormatError
-        No such pair has this length; slots and items were configured otherwise.
+    Raises `FormatError` where no such pair has this length: they were configured otherwise.
     """
     unit = SLOT_SIZE_BYTES + ITEMS_PER_SLOT * ITEM_SIZE_BYTES
     slots, rest = divmod(size_bytes - INDEX_HEADER_SIZE, unit)
@@ -138,13 +135,7 @@ def layout_of(size_bytes: int) -> IndexLayout:
 
 
 def encode_header(header: IndexHeader) -> bytes:
-    """Encode the first 40 bytes.
-
-    Raises
-    ------
-    FieldRangeError
-        A number does not fit its field.
-    """
+    """Encode the first 40 bytes; raises `FieldRangeError`."""
     try:
         return HEADER_STRUCT.pack(*header)
     except struct.error as error:
@@ -152,13 +143,7 @@ def encode_header(header: IndexHeader) -> bytes:
 
 
 def decode_header(view: Buffer) -> IndexHeader:
-    """Decode the first 40 bytes of an index file; no value is judged.
-
-    Raises
-    ------
-    TruncatedRecordError
-        Fewer than 40 bytes.
-    """
+    """Decode the first 40 bytes of an index file; no value is judged."""
     if len(view) < INDEX_HEADER_SIZE:
         raise TruncatedRecordError(
             "index header cut off", needed_bytes=INDEX_HEADER_SIZE, found=len(view), offset=0
@@ -167,13 +152,7 @@ def decode_header(view: Buffer) -> IndexHeader:
 
 
 def encode_item(item: IndexItem) -> bytes:
-    """Encode one item.
-
-    Raises
-    ------
-    FieldRangeError
-        A number does not fit its field.
-    """
+    """Encode one item; raises `FieldRangeError`."""
     try:
         return ITEM_STRUCT.pack(*item)
     except struct.error as error:
@@ -181,13 +160,7 @@ def encode_item(item: IndexItem) -> bytes:
 
 
 def decode_item(view: Buffer, position: int) -> IndexItem:
-    """Decode the item that starts at `position`.
-
-    Raises
-    ------
-    TruncatedRecordError
-        Fewer than 20 bytes remain.
-    """
+    """Decode the item that starts at `position`; raises `TruncatedRecordError`."""
     remaining = len(view) - position
     if position < 0 or remaining < ITEM_SIZE_BYTES:
         raise TruncatedRecordError(
@@ -200,13 +173,7 @@ def decode_item(view: Buffer, position: int) -> IndexItem:
 
 
 def item_array(view: Buffer | npt.NDArray[np.uint8], layout: IndexLayout) -> npt.NDArray[np.void]:
-    """View all items (number 0 included) as an array of `ITEM_DTYPE`, without a copy.
-
-    Raises
-    ------
-    FormatError
-        `view` has not the length that `layout` says.
-    """
+    """View all items (number 0 included) of a whole file as `ITEM_DTYPE`, without a copy."""
     _check_size(view, layout)
     return np.frombuffer(
         view, dtype=ITEM_DTYPE, count=layout.item_count, offset=layout.item_position(0)
@@ -214,13 +181,7 @@ def item_array(view: Buffer | npt.NDArray[np.uint8], layout: IndexLayout) -> npt
 
 
 def slot_array(view: Buffer | npt.NDArray[np.uint8], layout: IndexLayout) -> npt.NDArray[np.int32]:
-    """View all slots as big-endian numbers, without a copy.
-
-    Raises
-    ------
-    FormatError
-        `view` has not the length that `layout` says.
-    """
+    """View all slots of a whole file as big-endian numbers, without a copy."""
     _check_size(view, layout)
     return np.frombuffer(view, dtype=">i4", count=layout.slot_count, offset=INDEX_HEADER_SIZE)
 
@@ -231,15 +192,10 @@ def used_item_count(header: IndexHeader, layout: IndexLayout) -> int:
 
 
 def iterate_chain(view: Buffer, layout: IndexLayout, key_hash: int) -> Iterator[IndexItem]:
-    """Yield the items of `key_hash`, newest first; other hashes of the same slot are left out.
+    """Yield the items of `key_hash` in a whole file, newest first, without those of other hashes.
 
     The chain ends at the first number that is out of range or not smaller than the one before:
     items are only ever linked to older ones, so anything else is damage, and a loop is impossible.
-
-    Raises
-    ------
-    FormatError
-        `view` has not the length that `layout` says.
     """
     _check_size(view, layout)
     limit = used_item_count(decode_header(view), layout)
@@ -255,8 +211,6 @@ def iterate_chain(view: Buffer, layout: IndexLayout, key_hash: int) -> Iterator[
 def time_difference_s(store_timestamp_ms: int, begin_timestamp_ms: int) -> int:
     """Return what an item stores as its time: whole seconds after the header's begin.
 
-    Notes
-    -----
     Source: IndexFile.putKey. Java divides toward zero; below zero both end at 0.
     """
     if begin_timestamp_ms <= 0:
@@ -268,20 +222,9 @@ def time_difference_s(store_timestamp_ms: int, begin_timestamp_ms: int) -> int:
 def index_file_name(timestamp_ms: int, tz: tzinfo | None) -> str:
     """Return the name of a file made at `timestamp_ms`: ``yyyyMMddHHmmssSSS`` in zone `tz`.
 
-    Parameters
-    ----------
-    timestamp_ms
-        When it is made.
-    tz
-        Zone of the broker; None is the zone of this process, as in Java.
+    A zone of None is that of this process, as in Java. Raises `FieldRangeError` outside the years 1
+    to 9999.
 
-    Raises
-    ------
-    FieldRangeError
-        The time is not in the years 1 to 9999.
-
-    Examples
-    --------
     >>> index_file_name(1600000000123, UTC)
     '20200913122640123'
     """
@@ -302,8 +245,8 @@ def is_index_file_name(name: str) -> bool:
 def next_index_file_name(timestamp_ms: int, tz: tzinfo | None, newest: str | None) -> str:
     """Return a name for a new file that sorts after `newest`, the greatest name so far.
 
-    Two files within a millisecond, or a clock set back, would give the same or an older name and
-    so one file for two, or a wrong order (known bug K-I4); the name is then counted up instead.
+    Two files within a millisecond, or a clock set back, would give the same or an older name
+    (known bug K-I4); the name is then counted up instead.
     """
     name = index_file_name(timestamp_ms, tz)
     if newest is None or name > newest or not is_index_file_name(newest):

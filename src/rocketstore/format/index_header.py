@@ -20,17 +20,11 @@ _SECOND_MS: Final = 1000
 class HeaderWitness(NamedTuple):
     """What is known of a file besides its header.
 
-    Attributes
-    ----------
-    first_offset, last_offset
-        Records of its first and its last item.
-    last_difference_s
-        Of the last item; None where it is the only one, whose own is another file's (K-I5).
-    begin_ms, end_ms
-        Store times of these records; None where they cannot be read.
-    slots
-        How many slots are in use, and how many items: until 4.7.0 each item counted. None where
-        nobody counted.
+    The records of its first and its last item, and their store times, None where they cannot be
+    read; `last_difference_s` of the last item is None where it is the only one, whose own is
+    another file's
+    (K-I5). `slots` says how many slots are in use, and how many items, as until 4.7.0 each item
+    counted; None where nobody counted.
     """
 
     first_offset: int

@@ -27,15 +27,10 @@ INT32_MIN: Final = -(1 << 31)
 def string_hash(text: str) -> int:
     """Return ``text.hashCode()`` of Java, a signed 32-bit number.
 
-    Examples
-    --------
+    A lone surrogate counts as the one unit that it is in Java. Source: java.lang.String.hashCode.
+
     >>> string_hash("TagA"), string_hash("polygenelubricants")
     (2598919, -2147483648)
-
-    Notes
-    -----
-    A lone surrogate counts as the one unit that it is in Java.
-    Source: java.lang.String.hashCode.
     """
     units: bytes | tuple[int, ...]
     if text.isascii():
@@ -64,8 +59,6 @@ def _long_hash(units: bytes | tuple[int, ...]) -> int:
 def tags_code(tags: str | None) -> int:
     """Return the tag code of a queue entry: hash of the whole TAGS string, else 0.
 
-    Notes
-    -----
     Delay queues keep a deliver time in its place, which is not a matter of this function (spec F5).
     Source: MessageExtBrokerInner.tagsString2tagsCode.
     """
@@ -75,10 +68,8 @@ def tags_code(tags: str | None) -> int:
 def key_hash(topic: str, key: str) -> int:
     """Return the non-negative hash under which an index file keeps ``key`` of ``topic``.
 
-    Notes
-    -----
-    Compatible: ``Math.abs(Integer.MIN_VALUE)`` stays negative in Java and becomes 0.
-    Source: IndexService.buildKey, IndexFile.indexKeyHashMethod (spec F10).
+    Compatible: ``Math.abs(Integer.MIN_VALUE)`` stays negative in Java and becomes 0. Source:
+    IndexService.buildKey, IndexFile.indexKeyHashMethod (spec F10).
     """
     value = string_hash(f"{topic}#{key}")
     return 0 if value == INT32_MIN else abs(value)

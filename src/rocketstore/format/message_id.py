@@ -25,22 +25,8 @@ _UNIQUE_KEY_TAIL: Final = struct.Struct(">HiIH")
 
 
 def encode_message_id(store_host: bytes, physical_offset: int) -> str:
-    """Return the id of the record at `physical_offset` of the store at `store_host`.
+    """Return the id of the record at `physical_offset` of the store at `store_host`, 8 or 20 bytes.
 
-    Parameters
-    ----------
-    store_host
-        As stored: 8 or 20 bytes.
-    physical_offset
-        Where the record starts in the CommitLog.
-
-    Raises
-    ------
-    FieldRangeError
-        `store_host` has another length, or the offset is no non-negative 64-bit number.
-
-    Examples
-    --------
     >>> encode_message_id(bytes.fromhex("C0A82A8300002A9F"), 847067)
     'C0A82A8300002A9F00000000000CECDB'
     """
@@ -64,10 +50,7 @@ def encode_message_id(store_host: bytes, physical_offset: int) -> str:
 def decode_message_id(message_id: str) -> tuple[str, int]:
     """Return store host and physical offset of an id.
 
-    Raises
-    ------
-    FieldRangeError
-        Not 32 or 56 hex digits, or the offset is negative.
+    Raises `FieldRangeError` where it is not 32 or 56 hex digits, or the offset is negative.
     """
     raw = _hex_bytes(message_id, "message_id")
     physical_offset = int.from_bytes(raw[-8:], "big", signed=True)
@@ -102,8 +85,6 @@ class UniqueKey(NamedTuple):
 
     Attributes
     ----------
-    address
-        The client's IPv4 or IPv6 address.
     process_id
         Its low 16 bits.
     class_loader_hash
@@ -123,15 +104,8 @@ class UniqueKey(NamedTuple):
 
 
 def encode_unique_key(key: UniqueKey) -> str:
-    """Return the 32 or 56 hex digits of `key`.
+    """Return the 32 or 56 hex digits of `key`; raises `FieldRangeError`.
 
-    Raises
-    ------
-    FieldRangeError
-        A part does not fit its width, or it is not an address.
-
-    Notes
-    -----
     Source: MessageClientIDSetter.createUniqID.
     """
     try:
@@ -148,13 +122,7 @@ def encode_unique_key(key: UniqueKey) -> str:
 
 
 def decode_unique_key(text: str) -> UniqueKey:
-    """Return the parts of a client's message id.
-
-    Raises
-    ------
-    FieldRangeError
-        Not 32 or 56 hex digits.
-    """
+    """Return the parts of a client's message id; raises `FieldRangeError`."""
     raw = _hex_bytes(text, "unique_key")
     at = len(raw) - _UNIQUE_KEY_TAIL.size
     return UniqueKey(str(ip_address(raw[:at])), *_UNIQUE_KEY_TAIL.unpack_from(raw, at))
@@ -163,18 +131,8 @@ def decode_unique_key(text: str) -> UniqueKey:
 def unique_key_timestamp_ms(key: UniqueKey, *, now_ms: int, zone: tzinfo) -> int:
     """Return when the client made the id, as the latest time not after now that its month allows.
 
-    Parameters
-    ----------
-    key
-        Holds only the time since the start of *some* month.
-    now_ms
-        The current time; the id is taken to be younger than one month.
-    zone
-        Time zone of the client.
-
-    Notes
-    -----
-    Source: MessageClientIDSetter.getNearlyTimeFromID.
+    The key holds only the time since the start of *some* month in the client's `zone`; it is taken
+    to be younger than one month. Source: MessageClientIDSetter.getNearlyTimeFromID.
     """
     now = datetime.fromtimestamp(now_ms / 1000, zone)
     month = now.replace(day=1, hour=0, minute=0, second=0, microsecond=0)

@@ -166,20 +166,10 @@ Table = TypeVar("Table", bound=_Bean)
 
 
 def loads(text: str | bytes | bytearray | memoryview) -> Any:
-    """Parse JSON whose objects may have bare integers as keys.
+    """Parse JSON whose objects may have bare integers as keys, which become `int`.
 
-    Returns
-    -------
-    object
-        As `json.loads`, with `int` for bare keys and `str` for quoted ones.
+    Raises `FormatError` where it is not UTF-8, no such JSON, or nested more than `MAX_DEPTH` deep.
 
-    Raises
-    ------
-    FormatError
-        Not UTF-8, or no such JSON, or nested more than `MAX_DEPTH` deep.
-
-    Examples
-    --------
     >>> loads('{"TopicA@group":{0:250,1:250}}')
     {'TopicA@group': {0: 250, 1: 250}}
     """
@@ -198,12 +188,8 @@ def loads(text: str | bytes | bytearray | memoryview) -> Any:
 def decode_table(text: str | bytes, table: type[Table]) -> Table:
     """Decode one of the tables above, for example ``decode_table(text, TopicTable)``.
 
-    Raises
-    ------
-    FormatError
-        No JSON object.
-    FieldRangeError
-        A field has the wrong type.
+    Raises `FormatError` where it is no JSON object, `FieldRangeError` where a field has a wrong
+    type.
     """
     loaded = loads(text)
     if not isinstance(loaded, dict):
@@ -222,14 +208,10 @@ def encode_table(table: _Bean) -> str:
 def dumps(value: Any) -> str:
     """Write plain values as ``JSON.toJSONString(value, true)`` of fastjson 1.2.76 does.
 
-    Keys keep the order of their dict; integer keys stand bare and without a line break before
-    them; None among the values of a dict is left out; a list of numbers stands on one line, as
-    Java's ``int[]`` does.
-
-    Raises
-    ------
-    FormatError
-        A value or key that none of the tables has (a float, for example), or too deep.
+    Keys keep the order of their dict; integer keys stand bare and without a line break before them;
+    None among the values of a dict is left out; a list of numbers stands on one line, as Java's
+    ``int[]`` does. Raises `FormatError` for a value or key that none of the tables has, or too
+    deep.
     """
     parts: list[str] = []
     _write(parts, value, 0)

@@ -70,31 +70,21 @@ CRC32: Final = "__CRC32#"
 
 
 def encode_properties(properties: Mapping[str, str] | Iterable[tuple[str, str]]) -> bytes:
-    """Return the block of `properties` in the given order.
+    """Return the block of `properties`, a mapping or pairs, in the given order, as UTF-8.
 
     There is no separator at the end, except after a value whose last character is U+0000: without
-    it, the block would look cut off (`record_text`).
-
-    Parameters
-    ----------
-    properties
-        A mapping or (name, value) pairs. An empty value is written as given, but every reader of
-        4.9, and ours, drops it. A name given twice is written twice; readers take the later one.
-
-    Returns
-    -------
-    bytes
-        UTF-8. The length limit of 32767 bytes is the caller's to check: it has a put status.
+    it, the block would look cut off (`record_text`). An empty value is written as given, but every
+    reader of 4.9, and ours, drops it. A name given twice is written twice; readers take the later
+    one. The limit of 32767 bytes is the caller's to check: it has a put status.
 
     Raises
     ------
     RefusedMessageError
         A name is empty, a name or value is no text, holds 0x01 or 0x02, or is no valid Unicode.
+        4.9 would store a separator inside a value and read other properties back.
 
     Notes
     -----
-    Compatible: 4.9 would store a separator inside a value and read other properties back; refusing
-    it is the only way to keep the law above.
     Source: MessageDecoder.messageProperties2String.
     """
     return _encoded(list(properties.items() if isinstance(properties, Mapping) else properties))
@@ -103,13 +93,9 @@ def encode_properties(properties: Mapping[str, str] | Iterable[tuple[str, str]])
 def message_properties(message: Message) -> bytes:
     """Return the block of a message: ``properties`` as given, then KEYS, UNIQ_KEY and TAGS.
 
-    Parts that are empty or None are left out, as no reader would see them.
-
-    Raises
-    ------
-    RefusedMessageError
-        As for `encode_properties`; also when keys, tags or the unique key are no texts, or one of
-        several keys contains a blank, which would make two keys of it.
+    Parts that are empty or None are left out, as no reader would see them. Refuses what
+    `encode_properties` refuses; also keys, tags or a unique key that are no texts, and a blank in
+    one of several keys, which would make two keys of it.
     """
     # One text and one count of separators: this runs once per put.
     keys, unique_key, tags = message.keys, message.unique_key, message.tags
@@ -200,20 +186,9 @@ def _refused(what: str, name: object, value: object) -> RefusedMessageError:
 def decode_properties(block: bytes) -> dict[str, str]:
     """Return names and values in stored order; of a name stored twice the later value wins.
 
-    Parameters
-    ----------
-    block
-        Any bytes. What is no valid UTF-8 becomes U+FFFD.
-
-    Returns
-    -------
-    dict
-        A part without 0x01, with an empty name or an empty value is left out; a second 0x01
-        belongs to the value. A repeated name keeps the place of its first occurrence.
-
-    Notes
-    -----
-    Source: MessageDecoder.string2messageProperties (4.9.3).
+    What is no valid UTF-8 becomes U+FFFD. A part without 0x01, with an empty name or an empty value
+    is left out; a second 0x01 belongs to the value. A repeated name keeps the place of its first
+    occurrence. Source: MessageDecoder.string2messageProperties (4.9.3).
     """
     properties: dict[str, str] = {}
     if not block:

@@ -93,12 +93,7 @@ KEPT_PLACE_BYTES: Final = ENTRY_STRUCT.pack(*KEPT_PLACE)
 
 
 def is_written(physical_offset: int, record_size: int) -> bool:
-    """Tell entry from unused tail by the test that 4.9 uses everywhere.
-
-    Notes
-    -----
-    Source: ConsumeQueue.recover (``offset >= 0 && size > 0``).
-    """
+    """Tell entry from unused tail by the test that 4.9 uses everywhere (ConsumeQueue.recover)."""
     return physical_offset >= 0 and record_size > 0
 
 
@@ -108,23 +103,12 @@ def is_filler(physical_offset: int, record_size: int, tags_code: int) -> bool:
 
 
 def is_ext_address(tags_code: int) -> bool:
-    """Whether `tags_code` is an address in the queue's extension file.
-
-    Notes
-    -----
-    Source: ConsumeQueueExt.isExtAddr; spec F7.
-    """
+    """Whether it is an address in the queue's extension file (ConsumeQueueExt.isExtAddr)."""
     return tags_code <= MAX_EXT_ADDRESS
 
 
 def encode_entry(physical_offset: int, record_size: int, tags_code: int) -> bytes:
-    """Encode one entry.
-
-    Raises
-    ------
-    FieldRangeError
-        A number does not fit its field.
-    """
+    """Encode one entry; raises `FieldRangeError`."""
     try:
         return ENTRY_STRUCT.pack(physical_offset, record_size, tags_code)
     except struct.error as error:
@@ -136,13 +120,7 @@ def encode_entry(physical_offset: int, record_size: int, tags_code: int) -> byte
 
 
 def decode_entry(view: Buffer, position: int = 0) -> QueueEntry:
-    """Decode the entry that starts at `position` of `view`.
-
-    Raises
-    ------
-    TruncatedRecordError
-        Fewer than 20 bytes remain.
-    """
+    """Decode the entry that starts at `position` of `view`; raises `TruncatedRecordError`."""
     remaining = len(view) - position
     if position < 0 or remaining < ENTRY_SIZE_BYTES:
         raise TruncatedRecordError(
@@ -155,25 +133,13 @@ def decode_entry(view: Buffer, position: int = 0) -> QueueEntry:
 
 
 def iterate_entries(view: Buffer) -> Iterator[QueueEntry]:
-    """Yield every entry of `view`, unused ones included.
-
-    Raises
-    ------
-    FormatError
-        The length of `view` is not a multiple of 20 (before the first entry is yielded).
-    """
+    """Yield every entry of `view`, a whole number of them, unused ones included."""
     _check_whole(len(view))
     return map(QueueEntry._make, ENTRY_STRUCT.iter_unpack(view))
 
 
 def entry_array(view: Buffer | npt.NDArray[np.uint8]) -> EntryArray:
-    """View bytes as a structured array of `ENTRY_DTYPE`, without a copy.
-
-    Raises
-    ------
-    FormatError
-        The length of `view` is not a multiple of 20.
-    """
+    """View whole entries as a structured array of `ENTRY_DTYPE`, without a copy."""
     size = view.size if isinstance(view, np.ndarray) else len(view)
     _check_whole(size)
     array: EntryArray = np.frombuffer(view, dtype=ENTRY_DTYPE)

@@ -103,8 +103,6 @@ _CACHED_TOPICS: Final = 4096
 def body_crc(body: bytes | bytearray | memoryview) -> int:
     """Return the checksum that a record stores for `body`; 0 for an empty one.
 
-    Examples
-    --------
     >>> body_crc(b"Hello RocketMQ 0")
     613185359
     """
@@ -119,12 +117,7 @@ def host_flags(born_host: bytes, store_host: bytes) -> int:
 
 
 def record_size(*, body_size: int, topic_size: int, properties_size: int, sys_flag: int) -> int:
-    """Return the length of a V1 record in bytes.
-
-    Notes
-    -----
-    Source: CommitLog.calMsgLength.
-    """
+    """Return the length of a V1 record in bytes (CommitLog.calMsgLength)."""
     hosts = _HEADS[sys_flag & HOST_V6_FLAGS].size - _HEAD_V4.size
     return FIXED_SIZE + hosts + body_size + topic_size + properties_size
 
@@ -150,12 +143,10 @@ def encode_record(  # noqa: PLR0913 - one argument per field of the format
     prepared_transaction_offset: int = 0,
     crc: int | None = None,
 ) -> bytes:
-    """Return the V1 record of these fields.
+    """Return the V1 record of these fields, bytes as they are to be stored.
 
     Parameters
     ----------
-    topic, body, properties
-        Bytes as they are to be stored.
     born_host, store_host
         8 or 20 bytes each, of `host.encode_host`.
     sys_flag
@@ -246,8 +237,6 @@ def decode_record(
     ----------
     view
         Bytes of a CommitLog file or of a part of one; borrowed, never kept.
-    position
-        First byte of the record inside `view`.
     base
         Physical offset of ``view[0]``; for a whole file, the number in its name.
     check_crc
@@ -256,8 +245,7 @@ def decode_record(
     Returns
     -------
     StoredMessage
-        Owns its bytes. A topic that is no valid UTF-8 is decoded with U+FFFD in place of each bad
-        byte sequence, as in Java.
+        Owns its bytes. What is no valid UTF-8 in its topic becomes U+FFFD, as in Java.
 
     Raises
     ------
@@ -275,7 +263,7 @@ def decode_record(
 
     Notes
     -----
-    Cost: about 4 us; ``native.decode`` gives the same message in a sixth, without saying why not.
+    ``native.decode`` gives the same message in a sixth of the time, without saying why not.
     Compatible: an empty body is not checked against its CRC. Unlike Java, a negative body or
     properties length is damage here, and the stored physical offset must be right (K-R5, K-Q3).
     Source: CommitLog.checkMessageAndReturnSize, MessageDecoder.decode.

@@ -26,8 +26,6 @@ NAME_END: Final = b"\x01"
 def are_properties(block: bytes) -> bool:
     r"""Return whether bytes can be the properties of a stored message; none at all can.
 
-    Examples
-    --------
     >>> are_properties(b"TAGS\x01paid"), are_properties(b"TAGS\x01pa\0\0")
     (True, False)
     """
@@ -51,11 +49,6 @@ def storable_properties(block: bytes) -> bytes:
     """Return a block that came encoded as it may be stored: so that no reader calls it damage.
 
     A zero at the end gets a separator after it; without, the block would look cut off.
-
-    Raises
-    ------
-    RefusedMessageError
-        The bytes are no properties.
     """
     if not block:
         return block
@@ -70,14 +63,8 @@ def storable_properties(block: bytes) -> bytes:
 def is_text_whole(text: bytes, topic_size: int, physical_offset: int) -> bool:
     """Return whether the text of a record was written as a whole.
 
-    Parameters
-    ----------
-    text
-        From the topic's first byte to the record's last one.
-    topic_size
-        At most ``len(text) - 2``: the length of the properties stands after the topic.
-    physical_offset
-        Of the topic's first byte.
+    `text` goes from the topic's first byte, at `physical_offset`, to the record's last one; the
+    length of the properties stands after the topic.
     """
     if topic_size and text[topic_size - 1] == 0:
         return False

@@ -35,11 +35,8 @@ def may_stand_in(
 
     It may in its own, and in those that its property INNER_MULTI_DISPATCH names. The queue offset
     is not compared: queues of 4.9 can be shifted (K-C1), and a message under a wrong number is
-    better than none.
-
-    Notes
-    -----
-    Source: CommitLogDispatcherBuildConsumeQueue, ConsumeQueue.multiDispatchLmqQueue (spec F8).
+    better than none. Source: CommitLogDispatcherBuildConsumeQueue,
+    ConsumeQueue.multiDispatchLmqQueue (spec F8).
     """
     if (topic, queue_id) == queue:
         return True
@@ -52,8 +49,6 @@ def may_stand_in(
 def is_topic_name(topic: str) -> bool:
     """Return whether `topic` may be a directory below ``consumequeue``.
 
-    Examples
-    --------
     >>> is_topic_name("%RETRY%group_a"), is_topic_name("../etc"), is_topic_name("x" * 128)
     (True, False, False)
     """
@@ -63,10 +58,8 @@ def is_topic_name(topic: str) -> bool:
 def check_topic_characters(topic: object) -> str:
     """Return `topic` if every character may stand in a name; its length is not looked at.
 
-    Raises
-    ------
-    InvalidNameError
-        Not a str, empty, or with a character outside ``%|a-zA-Z0-9_-`` (so no ``..``, ``/``, NUL).
+    Raises `InvalidNameError` where it is no str, empty, or has a character outside
+    ``%|a-zA-Z0-9_-``.
     """
     if not isinstance(topic, str):
         raise InvalidNameError(f"a topic is a str, not {type(topic).__name__}")
@@ -81,13 +74,7 @@ def check_topic_characters(topic: object) -> str:
 
 
 def check_topic(topic: object) -> str:
-    """Return `topic` if it may be a directory name.
-
-    Raises
-    ------
-    InvalidNameError
-        As for `check_topic_characters`, or longer than 127 bytes.
-    """
+    """Return `topic` if it may be a directory name: its characters, and at most 127 bytes."""
     name = check_topic_characters(topic)
     if len(name) > TOPIC_SIZE_MAX:
         raise InvalidNameError(
@@ -105,13 +92,7 @@ def check_is_int(queue_id: object) -> int:
 
 
 def check_queue_id(queue_id: object) -> int:
-    """Return `queue_id` if it may be a directory name and fits a record.
-
-    Raises
-    ------
-    InvalidNameError
-        Not an int, or outside 0 to 2,147,483,647.
-    """
+    """Return `queue_id` if it may be a directory name; raises `InvalidNameError`."""
     queue_id = check_is_int(queue_id)
     if not 0 <= queue_id <= QUEUE_ID_MAX:
         raise InvalidNameError(f"queue id {queue_id} is outside 0 to {QUEUE_ID_MAX}")

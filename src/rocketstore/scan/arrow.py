@@ -79,12 +79,8 @@ _UPPER_HEX: Final = np.frombuffer(
 def to_arrow(columns: RecordColumns, names: Iterable[str] | None = None) -> pyarrow.RecordBatch:
     """Return records as an Arrow batch, with the named columns of ``SCHEMA`` or all.
 
-    Raises
-    ------
-    KeyError
-        A name that is no column.
-    FieldRangeError
-        A column would hold more than ``COLUMN_SIZE_MAX_BYTES``; scan with fewer `batch_records`.
+    Raises `FieldRangeError` where a column would hold more than ``COLUMN_SIZE_MAX_BYTES``; scan
+    with fewer `batch_records`.
     """
     schema = SCHEMA if names is None else pa.schema([SCHEMA.field(name) for name in names])
     arrays = [_array(columns, name) for name in schema.names]
@@ -115,13 +111,7 @@ def binary_slices(
     *,
     is_nullable: bool = False,
 ) -> Any:
-    """Return slices of the scanned buffer as binary; `name` is what an error calls them.
-
-    Raises
-    ------
-    FieldRangeError
-        A slice is not inside the buffer, or they are too long together.
-    """
+    """Return slices of the scanned buffer as binary; `name` is what an error calls them."""
     count = len(sizes)
     ends = np.cumsum(sizes)
     total = int(ends[-1]) if count else 0

@@ -101,15 +101,10 @@ class Damage(NamedTuple):
 class ScanBatch(NamedTuple):
     """Records in physical order, and what stood between them.
 
-    Attributes
-    ----------
-    run_starts
-        Rows of records that stand right after damage: each begins an unbroken run.
-    end_of_data
-        Physical offset after the last record or Blank met so far; the scan's start when none was.
-    unwritten_at
-        Physical offset where the tail of zeros begins that nothing written follows; None when this
-        batch did not reach such a tail.
+    `run_starts` are the rows of records that stand right after damage: each begins an unbroken run.
+    `end_of_data` is the physical offset after the last record or Blank met so far, the scan's start
+    when none was; `unwritten_at` where the tail of zeros begins that nothing written follows, None
+    when this batch did not reach such a tail.
     """
 
     columns: RecordColumns
@@ -466,10 +461,7 @@ class _Scan:
 def describe_break(  # noqa: PLR0911 - one sentence per reason
     array: npt.NDArray[np.uint8], position: int, reason: StopReason, base: int, file_size: int
 ) -> str:
-    """Say what stands where a walk broke off, found against expected.
-
-    Parameters are those of ``walk``; `reason` is what it returned for `position`.
-    """
+    """Say what stands where a walk broke off; parameters are those of ``walk``."""
     head = array[position : position + 88].tobytes().ljust(88, b"\0")
 
     def number(at: int, size: int) -> int:

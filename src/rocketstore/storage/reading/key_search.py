@@ -22,15 +22,7 @@ _LAST_MS: Final = (1 << 63) - 1
 
 
 class KeySearch:
-    """Finds messages of one store by key; safe to use from several threads.
-
-    Parameters
-    ----------
-    log, index
-        Where to look.
-    memory_span_bytes
-        How far before the log's end a record counts as being in memory.
-    """
+    """Finds messages of one store by key; safe to use from several threads."""
 
     def __init__(self, log: LogAtHand, index: IndexSource, memory_span_bytes: int) -> None:
         self._log = log

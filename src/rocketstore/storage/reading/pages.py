@@ -32,13 +32,7 @@ _STATUSES: Final = (
 
 
 class PageLimits(NamedTuple):
-    """How large a page may become.
-
-    Attributes
-    ----------
-    memory_span_bytes
-        How far before the log's end a record counts as being in memory.
-    """
+    """How large a page may become; the span counts as in memory, back from the log's end."""
 
     memory_bytes: int
     memory_count: int

@@ -45,15 +45,7 @@ _result: Final = tuple.__new__
 
 
 class Reader:
-    """Answers questions about the messages of one store.
-
-    Parameters
-    ----------
-    log, queues, index
-        Where to read from; without an index, no key finds anything.
-    limits
-        How large a page may become.
-    """
+    """Answers questions about the messages of one store; without an index, no key is found."""
 
     find_limit: int = 64
     """Messages that `find` returns unless asked for another number (``maxMsgsNumBatch``)."""

@@ -15,23 +15,12 @@ from rocketstore.errors import InvalidFilterError
 def parse_tags(expression: str | None) -> tuple[str, ...]:
     """Return the tags of an expression, each once; none where it wants every message.
 
-    Parameters
-    ----------
-    expression
-        Tags joined by ``||``, with blanks around them ignored and empty ones left out; None, an
-        empty text and ``*`` want everything.
+    Tags are joined by ``||``, with blanks around them ignored and empty ones left out; None, an
+    empty text and ``*`` want everything. Raises `InvalidFilterError` where there are separators but
+    no tag, as in ``||``, or where it is no text.
 
-    Raises
-    ------
-    InvalidFilterError
-        The expression has separators but names no tag, as in ``||``; or it is no text.
-
-    Examples
-    --------
-    >>> parse_tags("created || paid")
-    ('created', 'paid')
-    >>> parse_tags("*")
-    ()
+    >>> parse_tags("created || paid"), parse_tags("*")
+    (('created', 'paid'), ())
     """
     if expression is None:
         return ()

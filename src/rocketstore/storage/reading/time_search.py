@@ -27,10 +27,7 @@ _LOOK_ENTRIES: Final = 256
 
 
 def offset_at(log: LogAtHand, queue: QueueSource, timestamp_ms: int) -> int:
-    """Return the queue offset of the first message stored at or after a moment.
-
-    Cost: about ``log2(messages)`` reads of entries and records, more where records are lost.
-    """
+    """Return the queue offset of the first message stored at or after a moment."""
     end = queue.max_offset
     low, high = queue.min_offset, end
     answer = end
@@ -49,10 +46,7 @@ def offset_at(log: LogAtHand, queue: QueueSource, timestamp_ms: int) -> int:
 def next_timestamp(
     log: LogAtHand, queue: QueueSource, start: int, stop: int
 ) -> tuple[int, int | None]:
-    """Return the first entry in [start, stop) that has a readable record, with its store time.
-
-    ``(stop, None)`` when there is none.
-    """
+    """Return the first entry in [start, stop) that has a readable record, with its store time."""
     limit = _FIRST_LOOK_ENTRIES  # nearly always the answer
     while start < stop:
         entries = queue.entry_bytes(start, min(limit, stop - start))
