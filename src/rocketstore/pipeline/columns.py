@@ -57,10 +57,7 @@ _DDL: Final = {
 }
 
 TABLES: Final[dict[str, dict[str, str]]] = {
-    table: {
-        name: kind.rstrip(",")
-        for name, kind in zip(columns.split()[::2], columns.split()[1::2], strict=True)
-    }
+    table: dict(one.split() for one in " ".join(columns.split()).split(", "))
     for table, columns in _DDL.items()
 }
 """Table, its columns in default order, and their types in Spark's DDL."""
@@ -80,10 +77,9 @@ def column_type(table: str, name: str) -> str:
     """Return the type of a column, which the table must have."""
     columns = TABLES[table]
     if name not in columns:
-        raise ConfigError(
+        what, hint = (
             f"table {table} has no column {name!r}",
-            key="columns",
-            value=name,
-            hint=f"its columns are {', '.join(columns)}",
+            f"its columns are {', '.join(columns)}",
         )
+        raise ConfigError(what, key="columns", value=name, hint=hint)
     return columns[name]

@@ -45,8 +45,7 @@ LOCAL_SETTINGS: Final[dict[str, str]] = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.python.unix.domain.socket.enabled": "true",
 }
-"""Where driver and executors are one process: no other machine has to find the driver. What workers
-send by a Unix socket costs a sixth less than by TCP."""
+"""Where driver and executors are one process; bytes by a Unix socket cost a sixth less than TCP."""
 
 QUIET_SETTINGS: Final[dict[str, str]] = {
     "spark.driver.extraJavaOptions": (
@@ -54,8 +53,8 @@ QUIET_SETTINGS: Final[dict[str, str]] = {
         " -XX:TieredStopAtLevel=1"
     ),
 }
-"""Where the error that a job ends with is enough, as on the command line. No body enters the JVM of
-a job, so that compiling its code a second time, for speed, costs more than all that it does."""
+"""Where the error that a job ends with is enough, as on the command line. Its JVM does so little
+that compiling its code a second time, for speed, would cost more."""
 
 
 def check_versions() -> None:
@@ -106,9 +105,8 @@ def session(master: str = "local[*]", *, quiet: bool = False, **settings: str) -
     master
         Where Spark runs; see ``docs/guide/spark-cluster.md`` for others than ``local``.
     quiet
-        Whether Spark's driver logs errors only, without Java's stacks, and nothing of tasks that
-        failed, and shows how far it is where stderr is a terminal, as in the command line's own
-        sessions; Spark logs as it is configured unless asked.
+        Whether Spark's driver logs errors only, without Java's stacks and tasks that failed, and
+        shows on a terminal how far it is, as the command line's own sessions do.
     settings
         Spark's settings, with ``__`` for each dot: ``spark__driver__memory="2g"``.
 
@@ -148,9 +146,9 @@ def interrupted_afterwards() -> Iterator[None]:
     PySpark that is interrupted while it starts its JVM leaves that running, and nobody can end it;
     it speaks up on the terminal later.
     """
+    before = signal.getsignal(signal.SIGINT)
     is_main = threading.current_thread() is threading.main_thread()
-    before = signal.getsignal(signal.SIGINT) if is_main else None
-    if before is not signal.default_int_handler:
+    if before is not signal.default_int_handler or not is_main:
         yield
         return
     came: list[int] = []
@@ -192,8 +190,7 @@ def is_worker() -> bool:
 def plain_errors() -> Iterator[None]:
     """Let warnings and errors that are meant for people out of a worker, without a traceback.
 
-    A worker process ends with the error it reports, so it may be asked in its environment to leave
-    the traceback out. One that did its work goes on to the next (`spare_collections`).
+    A worker ends with the error it reports, so its environment may say to leave the traceback out.
     """
     let_warnings_out()
     try:

@@ -24,8 +24,7 @@ from rocketstore.units import KiB, MiB
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-_CHUNK_BYTES: Final = 64 * KiB
-_ZEROS: Final = bytes(_CHUNK_BYTES)
+_ZEROS: Final = bytes(64 * KiB)
 
 _BLOCK_BYTES: Final = 16 * KiB
 """Least bytes that are asked of an object store: as quick as 20 of them, and a binary search in a
@@ -108,13 +107,10 @@ def refuse_secrets(location: str) -> None:
     if not is_remote(location):
         return
     parts = urlsplit(location)
-    has_user = parts.scheme in _S3_NAMES and parts.username is not None
+    user = parts.username if parts.scheme in _S3_NAMES else None
     names = [name.lower() for name, _ in parse_qsl(parts.query, keep_blank_values=True)]
-    if (
-        has_user
-        or parts.password is not None
-        or any(word in name for name in names for word in _SECRET_WORDS)
-    ):
+    named = any(word in name for name in names for word in _SECRET_WORDS)
+    if named or (user, parts.password) != (None, None):
         place = f"{parts.scheme}://…@{parts.hostname or ''}{parts.path}"
         raise ConfigError(
             f"{place} has a credential in it, which plans, logs and errors would repeat",
@@ -154,10 +150,10 @@ def last_name(location: str) -> str:
     >>> last_name("s3://bucket/broker-a?region=eu-west-1"), last_name("/data/broker-b")
     ('broker-a', 'broker-b')
     """
-    if not is_remote(location):
-        return local_path(location).rpartition("/")[2]
-    place = location.partition("?")[0]
-    return unquote(place.rstrip("/").rpartition("/")[2])
+    remote = is_remote(location)
+    place = location.partition("?")[0].rstrip("/") if remote else local_path(location)
+    name = place.rpartition("/")[2]
+    return unquote(name) if remote else name
 
 
 def read_part(location: str, path: str, position: int, size: int) -> bytes:
@@ -182,11 +178,10 @@ def opened(location: str, path: str) -> contextlib.closing[OpenFile]:
 
 def sync_path(path: Path | str) -> None:
     """Bring a file, or the names in a directory, of this machine to the disk."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    with contextlib.closing(
+        LocalFile(str(path), os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+    ) as file:
+        os.fsync(file.descriptor)
 
 
 @contextlib.contextmanager
@@ -195,13 +190,13 @@ def plain_reads(path: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        hint = None
-        if isinstance(error, PermissionError):
-            hint = "let the user that runs Spark's workers read the store's files"
-        elif isinstance(error, FileNotFoundError):
-            hint = "retention may have deleted it since the query was planned; run the query again"
-        reason = error.strerror or error
-        raise StoreError(f"{path} cannot be read: {reason}", hint=hint) from error
+        hints = {
+            PermissionError: "let the user that runs Spark's workers read the store's files",
+            FileNotFoundError: "retention may have deleted it since the query was planned; run the "
+            "query again",
+        }
+        what = f"{path} cannot be read: {error.strerror or error}"
+        raise StoreError(what, hint=hints.get(type(error))) from error
 
 
 class LocalFiles:
@@ -234,8 +229,7 @@ class LocalFile:
     """A file read with ``pread``."""
 
     def __init__(self, path: str, descriptor: int) -> None:
-        self.path = path
-        self.descriptor = descriptor
+        self.path, self.descriptor = path, descriptor
 
     def read_into(self, position: int, view: memoryview) -> int:
         """Fill `view` from `position` on; return how many bytes there were."""
@@ -251,13 +245,10 @@ class LocalFile:
             return os.pread(self.descriptor, size, position)
 
     def data_stop(self, size: int) -> int:
-        """Return a position, of a chunk, after which the file is zeros.
-
-        A file without a hole at its end, its pages written ahead, is read backwards.
-        """
+        """Return a position, of a chunk, after which the file is zeros."""
         stop = min(self.last_hole(size), size)
-        while stop > 0:
-            begin = max(0, stop - _CHUNK_BYTES)
+        while stop > 0:  # its pages may have been written ahead
+            begin = max(0, stop - len(_ZEROS))
             # Compared, not stripped: the empty end of a 1 GiB file is most of a small store.
             if self.read(begin, stop - begin) != _ZEROS[: stop - begin]:
                 break
@@ -310,10 +301,8 @@ class ArrowFile:
     """A file read by ranges; of what is read a few bytes at a time, the last block is kept."""
 
     def __init__(self, path: str, handle: Any) -> None:
-        self.path = path
-        self.handle = handle
-        self._block_at = 0
-        self._block = b""
+        self.path, self.handle = path, handle
+        self._block_at, self._block = 0, b""
 
     def read_into(self, position: int, view: memoryview) -> int:
         """Fill `view` from `position` on; return how many bytes there were."""
@@ -325,12 +314,11 @@ class ArrowFile:
         """Return so many bytes, or as many as there are."""
         if size >= _BLOCK_BYTES:
             return self._read_at(position, size)
-        at = position - self._block_at
-        if not 0 <= at <= len(self._block) - size:
+        if not self._block_at <= position <= self._block_at + len(self._block) - size:
             self._block_at = position - position % _BLOCK_BYTES
-            at = position - self._block_at
-            length = -(-(at + size) // _BLOCK_BYTES) * _BLOCK_BYTES
-            self._block = self._read_at(self._block_at, length)
+            blocks = -(-(position + size - self._block_at) // _BLOCK_BYTES)
+            self._block = self._read_at(self._block_at, blocks * _BLOCK_BYTES)
+        at = position - self._block_at
         return self._block[at : at + size]
 
     def _read_at(self, position: int, size: int) -> bytes:

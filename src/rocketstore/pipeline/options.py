@@ -17,7 +17,7 @@ import re
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from rocketstore.errors import ConfigError
 from rocketstore.pipeline.columns import BODY, PROPERTIES, RECORD_TABLES, TABLES, column_type
@@ -39,10 +39,8 @@ ANY_BROKER: Final = ""
 """Broker of an offset that names none."""
 
 STREAM: Final = "stream"
-"""Use of an option in ``readStream``; in ``read`` its use is the name of a table."""
-
 SINK: Final = "sink"
-"""Use of an option in ``write`` and ``writeStream``."""
+"""Uses of an option in ``readStream``, and in writes; in ``read`` a table's name is its use."""
 
 SPARKS_OWN: Final = frozenset(
     {
@@ -64,7 +62,6 @@ _CUT: Final = _QUEUES | {"index", "damage"}
 _INDEX: Final = frozenset({"index"})
 _STREAM: Final = frozenset({STREAM})
 _SINK: Final = frozenset({SINK})
-
 
 _TOPIC_CHOICES: Final = ("subscribe", "topic", "subscribePattern", "assign")
 
@@ -127,9 +124,19 @@ OPTIONS: Final = (
 """The page's table; names are matched without regard to case, as Spark's are."""
 
 _SIZE_UNITS: Final = {"": 1, "b": 1, "k": 1024, "m": MiB, "g": 1024 * MiB}
-_TIME_UNITS: Final = {"ms": 0.001, "": 1, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400}
+_TIME_UNITS: Final[dict[str, float]] = {
+    "ms": 0.001,
+    "": 1,
+    "s": 1,
+    "m": 60,
+    "min": 60,
+    "h": 3600,
+    "d": 86_400,
+}
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _INT64_MAX: Final = 2**63 - 1
+
+Unit = TypeVar("Unit", int, float)
 
 
 class QueuePlace(NamedTuple):
@@ -173,25 +180,19 @@ class GivenOptions(dict[str, str]):
 
     def number(self, name: str, least: int = 0, most: int = _INT64_MAX) -> int | None:
         """Return a whole number; None where nothing is given."""
-        count: int | None = self._measured(name, r"(\d{1,19})()", {"": 1})
-        if count is not None and not least <= count <= most:
-            limits = f"of at least {least}" if most == _INT64_MAX else f"from {least} to {most}"
-            raise self.refused(name, f"must be a number {limits}")
-        return count
+        limits = f"of at least {least}" if most == _INT64_MAX else f"from {least} to {most}"
+        return self._measured(name, "()", {"": 1}, (least, most), f"a number {limits}")
 
     def byte_count(self, name: str, most: int = _INT64_MAX) -> int | None:
         """Return a number of bytes such as ``64m``; None where nothing is given."""
-        count: int | None = self._measured(name, r"(\d{1,18})\s*([kmg]?)i?b?", _SIZE_UNITS)
-        if count is not None and not 1 <= count <= most:
-            limit = "" if most == _INT64_MAX else f" up to {most // MiB}m"
-            raise self.refused(name, f"must be a number of bytes{limit}, such as 268435456 or 256m")
-        return count
+        limit = "" if most == _INT64_MAX else f" up to {most // MiB}m"
+        what = f"a number of bytes{limit}, such as 268435456 or 256m"
+        return self._measured(name, "([kmg]?)i?b?", _SIZE_UNITS, (1, most), what)
 
     def seconds(self, name: str, default: float) -> float:
         """Return a length of time such as ``90s`` or ``15m``."""
-        count: float | None = self._measured(name, r"(\d{1,9})\s*(ms|s|m|min|h|d|)", _TIME_UNITS)
-        if count is not None and count < 0:
-            raise self.refused(name, "must be a length of time, such as 500ms, 90s, 15m or 1h")
+        what = "a length of time, such as 500ms, 90s, 15m or 1h"
+        count = self._measured(name, "(ms|s|m|min|h|d|)", _TIME_UNITS, (0, 10**9), what)
         return default if count is None else count
 
     def timestamp_ms(self, name: str) -> int | None:
@@ -223,12 +224,17 @@ class GivenOptions(dict[str, str]):
             raise self.refused(name, "is no JSON array of texts")
         return tuple(listed)
 
-    def _measured(self, name: str, form: str, units: Mapping[str, Any]) -> Any:
-        """Return a number times its unit, -1 where neither stands; None where nothing is given."""
+    def _measured(
+        self, name: str, unit: str, units: Mapping[str, Unit], limits: tuple[int, int], what: str
+    ) -> Unit | None:
+        """Return a number times its unit, within limits; None where nothing is given."""
         if name not in self:
             return None
-        match = re.fullmatch(rf"\s*{form}\s*", self[name], re.IGNORECASE | re.ASCII)
-        return int(match[1]) * units[match[2].lower()] if match else -1
+        match = re.fullmatch(rf"\s*(\d{{1,19}})\s*{unit}\s*", self[name], re.IGNORECASE | re.ASCII)
+        count = int(match[1]) * units[match[2].lower()] if match else -1
+        if not limits[0] <= count <= limits[1]:
+            raise self.refused(name, f"must be {what}")
+        return count
 
 
 def refused(name: str, value: str, what: str, hint: str | None = None) -> ConfigError:
@@ -241,13 +247,12 @@ def refused(name: str, value: str, what: str, hint: str | None = None) -> Config
 def _not_known(key: str, value: str, uses: frozenset[str], known: Mapping[str, str]) -> ConfigError:
     if elsewhere := [one for one in OPTIONS if one.name.lower() == key.lower()]:
         its = set().union(*(one.uses for one in elsewhere))
-        if its == {STREAM} and SINK not in uses:
-            what = "is one of streams"
-            return refused(elsewhere[0].name, value, what, "read with spark.readStream")
         kind = "".join(uses) if len(uses) == 1 else ""
         place = {SINK: "a sink", STREAM: "a stream", "": "a read"}.get(kind, f"table {kind}")
-        what = f"does not apply to {place}"
-        return refused(elsewhere[0].name, value, what, f"it belongs to {', '.join(sorted(its))}")
+        what, hint = f"does not apply to {place}", f"it belongs to {', '.join(sorted(its))}"
+        if its == {STREAM} and SINK not in uses:
+            what, hint = "is one of streams", "read with spark.readStream"
+        return refused(elsewhere[0].name, value, what, hint)
     near = difflib.get_close_matches(key.lower(), known, n=1)
     hint = f"did you mean {known[near[0]]}?" if near else f"there are {', '.join(known.values())}"
     return refused(key, value, "is unknown", hint)
@@ -463,18 +468,12 @@ def check_offsets_are_of_chosen_topics(
     """Refuse offsets of topics that the query does not read, or that chose none."""
     for place in places:
         if not options.has_topic_choice:
-            raise ConfigError(
-                f"option {key} needs to know the topics",
-                key=key,
-                hint="give subscribe, subscribePattern or assign",
-            )
+            hint = "give subscribe, subscribePattern or assign"
+            raise ConfigError(f"option {key} needs to know the topics", key=key, hint=hint)
         if not options.wants_topic(place.topic):
-            raise ConfigError(
-                f"option {key} names topic {place.topic!r}, which is not chosen",
-                key=key,
-                value=place.topic,
-                hint="add it to subscribe or assign, or leave it out",
-            )
+            what = f"option {key} names topic {place.topic!r}, which is not chosen"
+            hint = "add it to subscribe or assign, or leave it out"
+            raise ConfigError(what, key=key, value=place.topic, hint=hint)
 
 
 def _tags(values: GivenOptions) -> frozenset[str] | None:

@@ -160,28 +160,21 @@ class StoreReader(DataSourceReader):
 
 def check_schema(options: ReadOptions, schema: StructType) -> None:
     """Refuse a schema that the table's rows would not fit."""
-    table = options.table
-    names = set()
-    for field in schema.fields:
-        wanted = column_type(table, field.name).lower()
+    for at, field in enumerate(schema.fields):
+        name, hint = field.name, None
+        wanted = column_type(options.table, name).lower()
         found = field.dataType.simpleString().lower()
-        problem = hint = None
         if found != wanted:
             problem = f"is {wanted}, the schema asks for {found}"
             hint = "read it as it is and cast it"
-        elif field.name in names:
+        elif name in schema.names[:at]:
             problem = "stands in the schema twice"
-        elif not field.nullable and field.name in NULLABLE:
-            problem = "may be null, the schema says that it is not"
-            hint = "leave out NOT NULL"
-        elif field.name not in options.columns:
+        elif not field.nullable and name in NULLABLE:
+            problem, hint = "may be null, the schema says that it is not", "leave out NOT NULL"
+        elif name not in options.columns:
             problem = "is in the schema, and the options leave it out"
             hint = "choose columns either by a schema or by columns, includeBody, includeProperties"
-        if problem is not None:
-            raise ConfigError(
-                f"column {field.name} of table {table} {problem}",
-                key="schema",
-                value=field.name,
-                hint=hint,
-            )
-        names.add(field.name)
+        else:
+            continue
+        what = f"column {name} of table {options.table} {problem}"
+        raise ConfigError(what, key="schema", value=name, hint=hint)
