@@ -1,7 +1,7 @@
 """What a task of the report does: count its records in groups, which Spark puts together.
 
-A record is a group of one. Every measure is a sum, a least or a greatest, so groups of records and
-groups of groups are made the same way and no cut of the work shows.
+Every measure is a sum, a least or a greatest, so groups of records and groups of groups are made
+the same way, and no cut of the work shows.
 
 =========  ====================  ==============================================================
 part       keys                  measures besides messages
@@ -33,18 +33,16 @@ import pyarrow.compute
 
 from rocketstore.format.topic_name import DELAY_TOPIC
 from rocketstore.message import TRANSACTION_COMMIT, TRANSACTION_MASK
-from rocketstore.pipeline.log_read import read_split
+from rocketstore.pipeline.log_read import FoundDamage, read_split
 from rocketstore.pipeline.projection import LAST_TIMESTAMP_MS
-from rocketstore.scan.columns import Column
+from rocketstore.scan.columns import Column, RecordColumns
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     import numpy.typing as npt
 
-    from rocketstore.pipeline.log_read import FoundDamage
     from rocketstore.pipeline.planning import SplitTask
-    from rocketstore.scan.columns import RecordColumns
 
     Numbers = npt.NDArray[np.int64]
     Chosen = npt.NDArray[np.bool_]
@@ -66,7 +64,6 @@ ROWS: Final = pa.schema(
 SCHEMA: Final = ", ".join(
     f"{name} {'STRING' if name in TEXTS else 'BIGINT'}" for name in ROWS.names
 )
-_OF_ONE_BROKER: Final = ("queues", "delays")
 
 BLOCK_BYTES: Final = 2**23
 """Of numbers and names of some ten thousand records: grouping costs 0.3 ms before the first row."""
@@ -106,9 +103,8 @@ _PICKED: Final = (
 class ReportTask(NamedTuple):
     """Byte ranges for one worker, and what is known without reading them.
 
-    `width_ms` is that of the buckets of time, `now_ms` when the report was asked for, `delays_ms`
-    has the delay of each level. `delivered` has, by store's name and level, the queue offset of the
-    next delayed message to deliver, of ``delayOffset.json``; None where that cannot be read.
+    `width_ms` is that of buckets of time, `delays_ms` by level. `delivered` has, by store and level,
+    the queue offset of the next delayed message to deliver; None where nothing says it.
     """
 
     splits: tuple[SplitTask, ...]
@@ -120,19 +116,28 @@ class ReportTask(NamedTuple):
 
 def count_task(task: ReportTask) -> Iterator[Any]:
     """Yield the groups of a task, as rows of `SCHEMA`."""
-    for broker_name, splits in groupby(task.splits, lambda split: split.store.broker_name):
-        tally = Tally(broker_name, task)
-        for split in splits:
-            for columns, found in read_split(split):
-                yield _of_file(split, columns, found)
-                if len(columns):
-                    yield from tally.add(columns)
-        yield from tally.groups()
+    for broker, splits in groupby(task.splits, lambda split: split.store.broker_name):
+        held: list[tuple[Numbers, Any]] = []
+        held_bytes = 0
+        batches = ((split, *batch) for split in splits for batch in read_split(split))
+        for split, columns, found in batches:
+            yield _of_file(split, columns, found)
+            if not len(columns):
+                continue
+            # Turned while the batch is in the processor's cache; its buffer is not kept.
+            numbers = np.ascontiguousarray(columns.cols[:, _PICKED].T)
+            held.append((numbers, columns.to_arrow(["topic", "tags", "keys"])))
+            held_bytes += sum(one.nbytes for one in held[-1])
+            if held_bytes >= BLOCK_BYTES:
+                yield from _groups(task, broker, held)
+                held, held_bytes = [], 0
+        if held:
+            yield from _groups(task, broker, held)
 
 
 def _of_file(split: SplitTask, columns: RecordColumns, found: list[FoundDamage]) -> Any:
     """Return what a file gets of a batch, and a row for each damaged range."""
-    lost = [one.damage for one in found if not (one.is_torn_tail and split.store.is_open)]
+    lost = [one for one, is_torn in found if not (is_torn and split.store.is_open)]
     base = split.segment.base
     ends = [min(one.range.stop - base, split.segment.file_size) for one in lost]
     if len(columns):
@@ -189,132 +194,118 @@ def grouped(rows: Any) -> Any:
     return groups.select(names).rename_columns([*keys, *measures])
 
 
-class Tally:
-    """Records of one store that are counted together."""
+def _groups(task: ReportTask, broker: str, held: list[tuple[Numbers, Any]]) -> Iterator[Any]:
+    """Yield the groups of some records of a store, by their numbers and names."""
+    size, queue_id, queue_offset, sys_flag, born_ms, store_ms, times, body_size, level = (
+        np.concatenate([numbers for numbers, _ in held], axis=1)
+    )
+    texts = pa.Table.from_batches([names for _, names in held]).combine_chunks()
+    topic = texts["topic"].chunk(0).dictionary_encode()
+    numbers, topics = topic.indices.to_numpy(), topic.dictionary.to_pylist()
+    is_scheduled = np.array([name == DELAY_TOPIC for name in topics])[numbers]
+    is_retry = np.array([name.startswith(("%RETRY%", "%DLQ%")) for name in topics])[numbers]
+    # Times before 1970 or after the year 9999 are no times of messages.
+    is_timed = (store_ms >= 0) & (store_ms <= LAST_TIMESTAMP_MS)
+    is_measured = is_timed & (born_ms > 0) & (born_ms <= LAST_TIMESTAMP_MS)
+    stored = pa.array(store_ms, mask=~is_timed)
+    counted = {"topic": topic, "bytes": size}
+    stored_then = {"firstMs": stored, "lastMs": stored}
+    offsets = {"number": queue_id, "least": queue_offset, "most": queue_offset}
+    queues = counted | {"bodyBytes": body_size} | offsets | stored_then
+    yield from _count("queues", queues, broker=broker)
+    yield from _count_names("tags", counted, texts["tags"].chunk(0))
+    lists = pc.split_pattern(texts["keys"].chunk(0), " ")
+    keys, key_topics = pc.list_flatten(lists), topic.take(pc.list_parent_indices(lists))
+    is_key = pc.not_equal(keys, "")
+    keys = keys.filter(is_key)
+    yield from _count_names("keys", {"topic": key_topics.filter(is_key)}, keys)
+    width = task.width_ms
+    yield from _count("traffic", counted | {"number": store_ms // width * width}, is_timed)
+    yield from _count("sizes", {"topic": topic} | _measured(body_size))
+    elapsed = np.where(is_measured, store_ms - born_ms, 0)
+    ways = np.zeros(len(size), dtype=np.int32)
+    ways[(sys_flag & TRANSACTION_MASK) == TRANSACTION_COMMIT] = WAYS.index("committed")
+    ways[(level > 0) & ~is_scheduled] = WAYS.index("delayed")
+    ways[times > 0] = WAYS.index("retried")
+    way = {"topic": topic, "name": pa.DictionaryArray.from_arrays(ways, list(WAYS))}
+    yield from _count("latencies", way | _measured(elapsed), is_measured)
+    given_back = {"number": np.clip(times, 0, RECONSUME_TIMES_MAX)}
+    yield from _count("retries", counted | given_back | stored_then, is_retry)
+    if is_scheduled.any():
+        chosen = (one[is_scheduled] for one in (queue_id + 1, queue_offset, store_ms, size))
+        waiting = _waiting(task, task.delivered[broker], *chosen)
+        yield from _count("delays", waiting, broker=broker)
+    yield _notes(keys=len(keys), withoutStoreTime=len(size) - int(is_timed.sum()))
 
-    def __init__(self, broker_name: str, task: ReportTask) -> None:
-        self._broker_name, self._task = broker_name, task
-        self._numbers: list[Numbers] = []
-        self._names: list[Any] = []
-        self._held_bytes = 0
 
-    def add(self, columns: RecordColumns) -> Iterator[Any]:
-        """Keep what is counted of records, and nothing of their buffer; yield groups of many."""
-        # Turned while the batch is in the processor's cache.
-        self._numbers.append(np.ascontiguousarray(columns.cols[:, _PICKED].T))
-        self._names.append(columns.to_arrow(["topic", "tags", "keys"]))
-        self._held_bytes += self._numbers[-1].nbytes + self._names[-1].nbytes
-        if self._held_bytes >= BLOCK_BYTES:
-            yield from self.groups()
+def _count(
+    part: str, columns: Mapping[str, Any], chosen: Chosen | None = None, broker: str | None = None
+) -> Iterator[Any]:
+    """Group records, all or those that are chosen."""
+    count = len(next(iter(columns.values())))
+    if not count or (chosen is not None and not chosen.any()):
+        return
+    rows = pa.table({**columns, "messages": np.ones(count, dtype=np.int64)})
+    groups = grouped(rows if chosen is None or chosen.all() else rows.filter(pa.array(chosen)))
+    given = dict(zip(groups.column_names, groups.columns, strict=True))
+    same = {"part": part, "brokerName": broker}
+    rest = {
+        one.name: pa.repeat(pa.scalar(same.get(one.name), one.type), len(groups)) for one in ROWS
+    }
+    yield from pa.table(rest | given).select(ROWS.names).cast(ROWS).to_batches()
 
-    def groups(self) -> Iterator[Any]:
-        """Yield the groups of all records, and begin again with none."""
-        if not self._held_bytes:
-            return
-        size, queue_id, queue_offset, sys_flag, born_ms, store_ms, times, body_size, level = (
-            np.concatenate(self._numbers, axis=1)
-        )
-        texts = pa.Table.from_batches(self._names).combine_chunks()
-        self._numbers, self._names, self._held_bytes = [], [], 0
-        topic = texts["topic"].chunk(0).dictionary_encode()
-        numbers, topics = topic.indices.to_numpy(), topic.dictionary.to_pylist()
-        is_scheduled = np.array([name == DELAY_TOPIC for name in topics])[numbers]
-        is_retry = np.array([name.startswith(("%RETRY%", "%DLQ%")) for name in topics])[numbers]
-        # Times before 1970 or after the year 9999 are no times of messages.
-        is_timed = (store_ms >= 0) & (store_ms <= LAST_TIMESTAMP_MS)
-        is_measured = is_timed & (born_ms > 0) & (born_ms <= LAST_TIMESTAMP_MS)
-        stored = pa.array(store_ms, mask=~is_timed)
-        counted = {"topic": topic, "bytes": size}
-        stored_then = {"firstMs": stored, "lastMs": stored}
 
-        offsets = {"number": queue_id, "least": queue_offset, "most": queue_offset}
-        yield from self._count("queues", counted | {"bodyBytes": body_size} | offsets | stored_then)
-        yield from self._count_names("tags", counted, texts["tags"].chunk(0))
-        lists = pc.split_pattern(texts["keys"].chunk(0), " ")
-        keys, key_topics = pc.list_flatten(lists), topic.take(pc.list_parent_indices(lists))
-        is_key = pc.not_equal(keys, "")
-        keys = keys.filter(is_key)
-        yield from self._count_names("keys", {"topic": key_topics.filter(is_key)}, keys)
-        width = self._task.width_ms
-        yield from self._count("traffic", counted | {"number": store_ms // width * width}, is_timed)
-        yield from self._count("sizes", {"topic": topic} | _measured(body_size))
-        elapsed = np.where(is_measured, store_ms - born_ms, 0)
-        ways = np.zeros(len(size), dtype=np.int32)
-        ways[(sys_flag & TRANSACTION_MASK) == TRANSACTION_COMMIT] = WAYS.index("committed")
-        ways[(level > 0) & ~is_scheduled] = WAYS.index("delayed")
-        ways[times > 0] = WAYS.index("retried")
-        way = {"topic": topic, "name": pa.DictionaryArray.from_arrays(ways, list(WAYS))}
-        yield from self._count("latencies", way | _measured(elapsed), is_measured)
-        given_back = {"number": np.clip(times, 0, RECONSUME_TIMES_MAX)}
-        yield from self._count("retries", counted | given_back | stored_then, is_retry)
-        if is_scheduled.any():
-            chosen = (one[is_scheduled] for one in (queue_id + 1, queue_offset, store_ms, size))
-            yield from self._count("delays", self._waiting(*chosen))
-        yield _notes(keys=len(keys), withoutStoreTime=len(size) - int(is_timed.sum()))
+def _count_names(part: str, columns: dict[str, Any], names: Any) -> Iterator[Any]:
+    """Count tags or keys; of too many, those more frequent than the first one too many.
 
-    def _count(
-        self, part: str, columns: Mapping[str, Any], chosen: Chosen | None = None
-    ) -> Iterator[Any]:
-        """Group records, all or those that are chosen."""
-        count = len(next(iter(columns.values())))
-        if not count or (chosen is not None and not chosen.any()):
-            return
-        rows = pa.table({**columns, "messages": np.ones(count, dtype=np.int64)})
-        groups = grouped(rows if chosen is None or chosen.all() else rows.filter(pa.array(chosen)))
-        given = dict(zip(groups.column_names, groups.columns, strict=True))
-        given["part"] = pa.repeat(part, len(groups))
-        if part in _OF_ONE_BROKER:
-            given["brokerName"] = pa.repeat(self._broker_name, len(groups))
-        missing = {one.name: pa.nulls(len(groups), one.type) for one in ROWS}
-        yield from pa.table(missing | given).select(ROWS.names).cast(ROWS).to_batches()
+    A name that comes again is then counted too low by no more, so the sum of that is the error.
+    """
+    sizes = pc.binary_length(names)
+    if (pc.max(sizes).as_py() or 0) > NAME_MAX_BYTES:
+        is_long = pc.fill_null(pc.greater(sizes, NAME_MAX_BYTES), fill_value=False)
+        begun = pc.utf8_slice_codeunits(names, 0, NAME_MAX_BYTES // 4)
+        names = pc.if_else(is_long, pc.binary_join_element_wise(begun, "…", ""), names)
+        yield _notes(namesCut=pc.sum(is_long).as_py())
+    encoded = names.dictionary_encode(null_encoding="encode")
+    numbers = encoded.indices.to_numpy()
+    messages = np.bincount(numbers)
+    most = 0
+    if len(messages) > NAME_CAPACITY:
+        place = len(messages) - NAME_CAPACITY - 1
+        most = int(np.partition(messages, place)[place])
+        yield _notes(**{f"{part}MissedAtMost": most})
+    yield from _count(part, columns | {"name": encoded}, (messages > most)[numbers])
 
-    def _count_names(self, part: str, columns: dict[str, Any], names: Any) -> Iterator[Any]:
-        """Count tags or keys; of too many, only frequent ones.
 
-        Those go that are not more frequent than the first one too many. A name that comes again
-        is then counted too low by no more than that, so the sum of it is the error.
-        """
-        sizes = pc.binary_length(names)
-        if (pc.max(sizes).as_py() or 0) > NAME_MAX_BYTES:
-            is_long = pc.fill_null(pc.greater(sizes, NAME_MAX_BYTES), fill_value=False)
-            begun = pc.utf8_slice_codeunits(names, 0, NAME_MAX_BYTES // 4)
-            names = pc.if_else(is_long, pc.binary_join_element_wise(begun, "…", ""), names)
-            yield _notes(namesCut=pc.sum(is_long).as_py())
-        encoded = names.dictionary_encode(null_encoding="encode")
-        numbers = encoded.indices.to_numpy()
-        messages = np.bincount(numbers)
-        most = 0
-        if len(messages) > NAME_CAPACITY:
-            place = len(messages) - NAME_CAPACITY - 1
-            most = int(np.partition(messages, place)[place])
-            yield _notes(**{f"{part}MissedAtMost": most})
-        yield from self._count(part, columns | {"name": encoded}, (messages > most)[numbers])
-
-    def _waiting(
-        self, level: Numbers, queue_offset: Numbers, store_ms: Numbers, size: Numbers
-    ) -> dict[str, Any]:
-        """Return what is counted of delayed messages."""
-        present, place = np.unique(level, return_inverse=True)
-        known, delivered = self._task.delays_ms, self._task.delivered[self._broker_name]
-        delays = [known.get(int(one), UNKNOWN_LEVEL_DELAY_MS) for one in present]
-        delay_ms = np.minimum(np.array(delays, dtype=np.int64), LAST_TIMESTAMP_MS)[place]
-        stored = np.clip(store_ms, 0, LAST_TIMESTAMP_MS)
-        due = np.minimum(stored + delay_ms, LAST_TIMESTAMP_MS)
-        is_due = due <= self._task.now_ms
-        is_waiting = ~is_due
-        if delivered is not None:
-            below = np.array([delivered.get(int(one), 0) for one in present], dtype=np.int64)
-            is_waiting = queue_offset >= below[place]
-        waiting_due = pa.array(due, mask=~is_waiting)
-        return {
-            "number": level,
-            "bytes": size,
-            "least": delay_ms,
-            "waiting": is_waiting.astype(np.int64),
-            "overdue": (is_waiting & is_due).astype(np.int64),
-            "firstMs": waiting_due,
-            "lastMs": waiting_due,
-        }
+def _waiting(
+    task: ReportTask,
+    delivered: dict[int, int] | None,
+    level: Numbers,
+    queue_offset: Numbers,
+    store_ms: Numbers,
+    size: Numbers,
+) -> dict[str, Any]:
+    """Return what is counted of delayed messages."""
+    present, place = np.unique(level, return_inverse=True)
+    delays = [task.delays_ms.get(int(one), UNKNOWN_LEVEL_DELAY_MS) for one in present]
+    delay_ms = np.minimum(np.array(delays, dtype=np.int64), LAST_TIMESTAMP_MS)[place]
+    stored = np.clip(store_ms, 0, LAST_TIMESTAMP_MS)
+    due = np.minimum(stored + delay_ms, LAST_TIMESTAMP_MS)
+    is_due = due <= task.now_ms
+    is_waiting = ~is_due
+    if delivered is not None:
+        below = np.array([delivered.get(int(one), 0) for one in present], dtype=np.int64)
+        is_waiting = queue_offset >= below[place]
+    waiting_due = pa.array(due, mask=~is_waiting)
+    return {
+        "number": level,
+        "bytes": size,
+        "least": delay_ms,
+        "waiting": is_waiting.astype(np.int64),
+        "overdue": (is_waiting & is_due).astype(np.int64),
+        "firstMs": waiting_due,
+        "lastMs": waiting_due,
+    }
 
 
 def _measured(values: Numbers) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """The job: tasks count in groups, Spark puts them together, and tables and a page are made of them.
 
 One aggregation and one write to Parquet are all that Spark does, however many tables there are.
-What it wrote is read back by DuckDB (`report_tables`), so an executor that is lost later loses
-nothing, and the driver holds no more of it than a table's worth in streams.
+What it wrote is read back by DuckDB (`report_tables`) in streams: an executor that is lost later
+loses nothing.
 """
 
 from __future__ import annotations
@@ -37,6 +37,8 @@ from rocketstore.pipeline.jobs.report.report_tables import TABLES, VIEWS
 from rocketstore.pipeline.options import DEFAULT_SPLIT_BYTES
 from rocketstore.pipeline.planning import plan_log
 from rocketstore.pipeline.stores import (
+    Segment,
+    StorePlace,
     find_stores,
     job_options,
     list_segments,
@@ -48,8 +50,6 @@ if TYPE_CHECKING:
     import os
 
     from pyspark.sql import SparkSession
-
-    from rocketstore.pipeline.stores import Segment, StorePlace
 
 TASKS_OF_PARTITION: Final = 256
 MOST_PARTITIONS: Final = 64
@@ -163,22 +163,13 @@ def plan_report(
 
 def _checked_place(out: str, stores: list[StorePlace]) -> Path:
     if is_remote(out):
-        raise ConfigError(
-            f"{out} is not on a disk",
-            key="out",
-            hint="write the report to a directory, and copy that",
-        )
+        hint = "write the report to a directory, and copy that"
+        raise ConfigError(f"{out} is not on a disk", key="out", hint=hint)
     place = Path(local_path(out))
-    for store in stores:
-        if not is_remote(store.location) and place.resolve().is_relative_to(
-            Path(local_path(store.location)).resolve()
-        ):
-            raise ConfigError(
-                f"{place} lies inside the store {store.location}, which a report leaves as it is",
-                key="out",
-                value=out,
-                hint="name a directory elsewhere",
-            )
+    for root in (one.location for one in stores if not is_remote(one.location)):
+        if place.resolve().is_relative_to(Path(root).resolve()):
+            what = f"{place} lies inside the store {root}, which a report leaves as it is"
+            raise ConfigError(what, key="out", value=out, hint="name a directory elsewhere")
     return place
 
 
@@ -193,12 +184,9 @@ def _delivered(place: StorePlace) -> dict[int, int] | None:
 
 def _width_ms(stores: list[tuple[StorePlace, list[Segment]]]) -> int:
     """Return the width of the buckets of time, by the first records of the outermost files."""
-    known = []
-    for place, segments in stores:
-        present = [one for one in segments if not one.is_missing]
-        for segment in (*present[:1], *present[-1:]):
-            at = store_timestamp_ms(place.location, segment)
-            known += [] if at is None else [at]
+    outermost = ((place, one) for place, ones in stores for one in (*ones[:1], *ones[-1:]))
+    times = (store_timestamp_ms(place.location, segment) for place, segment in outermost)
+    known = [time for time in times if time is not None]
     return 1_000 if not known or max(known) - min(known) <= SHORT_MS else 60_000
 
 
@@ -222,10 +210,8 @@ def write_report(plan: ReportPlan, directory: Path) -> Report:
                 engine.read_parquet(escape(path)).create_view(name)
             findings = findings_of(plan, engine)
     except duckdb.Error as error:
-        raise StoreError(
-            f"the tables of the report cannot be made in {directory}: {error}",
-            hint="make room or name another place",
-        ) from error
+        what = f"the tables of the report cannot be made in {directory}: {error}"
+        raise StoreError(what, hint="make room or name another place") from error
     shutil.rmtree(directory / "groups")
     (directory / "report.json").write_text(json.dumps(findings, ensure_ascii=True))
     # Halves of surrogate pairs, which no topic of a sane store has, are not UTF-8.
