@@ -65,20 +65,11 @@ SCHEMA: Final = ", ".join(
     f"{name} {'STRING' if name in TEXTS else 'BIGINT'}" for name in ROWS.names
 )
 
-BLOCK_BYTES: Final = 2**23
-"""Of numbers and names of some ten thousand records: grouping costs 0.3 ms before the first row."""
-
-NAME_CAPACITY: Final = 8_192
-"""Tags, and keys, that a block counts exactly."""
-
-NAME_MAX_BYTES: Final = 256
-"""Longer tags and keys are counted by their beginning: a key may be 32 KB long."""
-
-RECONSUME_TIMES_MAX: Final = 100
-"""More are counted as so many: a group gives up after 16 by default."""
-
-UNKNOWN_LEVEL_DELAY_MS: Final = 1_000
-"""4.9's delay of a level that is not in the table (spec F5)."""
+BLOCK_BYTES: Final = 2**23  # of some ten thousand records: grouping costs 0.3 ms without any
+NAME_CAPACITY: Final = 8_192  # of tags, and of keys, that a block counts exactly
+NAME_MAX_BYTES: Final = 256  # longer ones are counted by their beginning: a key may have 32 KB
+RECONSUME_TIMES_MAX: Final = 100  # of more, too: a group gives up after 16 by default
+UNKNOWN_LEVEL_DELAY_MS: Final = 1_000  # 4.9's of a level that is not in the table (spec F5)
 
 BUCKET_BITS: Final = 5
 """Two to this power buckets for each power of two, as in HdrHistogram: a number is less than 3.2 %
@@ -103,8 +94,8 @@ _PICKED: Final = (
 class ReportTask(NamedTuple):
     """Byte ranges for one worker, and what is known without reading them.
 
-    `width_ms` is that of buckets of time, `delays_ms` by level. `delivered` has, by store and level,
-    the queue offset of the next delayed message to deliver; None where nothing says it.
+    `width_ms` is that of buckets of time, `delays_ms` by level. `delivered` has, by store and
+    level, the queue offset of the next delayed message to deliver; None where nothing says it.
     """
 
     splits: tuple[SplitTask, ...]
@@ -232,8 +223,8 @@ def _groups(task: ReportTask, broker: str, held: list[tuple[Numbers, Any]]) -> I
     given_back = {"number": np.clip(times, 0, RECONSUME_TIMES_MAX)}
     yield from _count("retries", counted | given_back | stored_then, is_retry)
     if is_scheduled.any():
-        chosen = (one[is_scheduled] for one in (queue_id + 1, queue_offset, store_ms, size))
-        waiting = _waiting(task, task.delivered[broker], *chosen)
+        chosen = np.stack([queue_id + 1, queue_offset, store_ms, size])[:, is_scheduled]
+        waiting = _waiting(task, task.delivered[broker], chosen)
         yield from _count("delays", waiting, broker=broker)
     yield _notes(keys=len(keys), withoutStoreTime=len(size) - int(is_timed.sum()))
 
@@ -249,9 +240,7 @@ def _count(
     groups = grouped(rows if chosen is None or chosen.all() else rows.filter(pa.array(chosen)))
     given = dict(zip(groups.column_names, groups.columns, strict=True))
     same = {"part": part, "brokerName": broker}
-    rest = {
-        one.name: pa.repeat(pa.scalar(same.get(one.name), one.type), len(groups)) for one in ROWS
-    }
+    rest = {name: pa.repeat(same.get(name), len(groups)) for name in ROWS.names}
     yield from pa.table(rest | given).select(ROWS.names).cast(ROWS).to_batches()
 
 
@@ -277,15 +266,9 @@ def _count_names(part: str, columns: dict[str, Any], names: Any) -> Iterator[Any
     yield from _count(part, columns | {"name": encoded}, (messages > most)[numbers])
 
 
-def _waiting(
-    task: ReportTask,
-    delivered: dict[int, int] | None,
-    level: Numbers,
-    queue_offset: Numbers,
-    store_ms: Numbers,
-    size: Numbers,
-) -> dict[str, Any]:
+def _waiting(task: ReportTask, delivered: dict[int, int] | None, rows: Numbers) -> dict[str, Any]:
     """Return what is counted of delayed messages."""
+    level, queue_offset, store_ms, size = rows
     present, place = np.unique(level, return_inverse=True)
     delays = [task.delays_ms.get(int(one), UNKNOWN_LEVEL_DELAY_MS) for one in present]
     delay_ms = np.minimum(np.array(delays, dtype=np.int64), LAST_TIMESTAMP_MS)[place]
