@@ -381,7 +381,7 @@ import importlib.metadata
 import sys
 from rocketstore.pipeline.jobs.report.report_page import Bar, bar_chart
 
-bar_chart("a chart", [Bar(1, "a", "1")])
+bar_chart("a chart", [Bar(1, "a", "1")], str)
 importlib.metadata.distribution("pygal")
 assert "PluginImportFixer" not in {type(hook).__name__ for hook in sys.meta_path}
 """

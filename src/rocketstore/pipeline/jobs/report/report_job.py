@@ -51,16 +51,12 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-TASKS_OF_PARTITION: Final = 256
-MOST_PARTITIONS: Final = 64
-"""Of the groups: some thousand rows of each task. Every task writes a file for each of them, so
-Spark's 200 would cost more than the counting."""
+TASKS_OF_PARTITION, MOST_PARTITIONS = 256, 64
+"""Of the groups: some thousand rows of each task, which writes a file for each partition. Spark's
+200 would cost more than the counting."""
 
-SHORT_MS: Final = 600_000
-"""A store of a shorter time is counted, and drawn, by the second."""
-
-MEMORY: Final = "1GB"
-"""Of the driver for making tables; what does not fit goes to the disk of the report."""
+SHORT_MS: Final = 600_000  # a store of a shorter time is counted, and drawn, by the second
+MEMORY: Final = "1GB"  # for making tables; what does not fit goes to the disk of the report
 
 
 class Report(NamedTuple):
@@ -99,19 +95,9 @@ def report(
 
     Parameters
     ----------
-    spark
-        A session, classic or Spark Connect.
-    store
-        A store, or a directory of stores; path or URI. Nothing is written there.
     out
         A directory that does not exist yet, on a disk that Spark's workers share: it gets
-        ``index.html``, ``report.json`` and ``tables``.
-    config
-        For ``messageDelayLevel`` and ``storePathCommitLog``.
-    max_split_bytes
-        Most bytes of the log for one task.
-    now_ms
-        The time that overdue messages are judged by; default: this machine's clock.
+        ``index.html``, ``report.json`` and ``tables``. Nothing is written to the store.
 
     Raises
     ------

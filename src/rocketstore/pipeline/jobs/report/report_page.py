@@ -47,15 +47,9 @@ STEPS_MS: Final = (
 )
 """Widths of bars of time, and steps between their labels."""
 
-MOST_LABELS: Final = 7
-"""Below a chart of times."""
-
-LEAST_BAR: Final = 0.013
-"""Of the height: what is there is seen."""
-
-MINUS, NOTHING = "\u2212", "\u2013"
-"""The second where there is nothing to say."""
-
+MOST_LABELS: Final = 7  # below a chart of times
+LEAST_BAR: Final = 0.013  # of the height: what is there is seen
+MINUS, NOTHING = "\u2212", "\u2013"  # the second where there is nothing to say
 _TIME_UNITS: Final = {
     "y": 365.25 * DAY_MS, "d": DAY_MS, "h": 3_600_000, "min": 60_000, "s": 1_000, "ms": 1,
 }  # fmt: skip
@@ -68,27 +62,16 @@ SHOWN: Final = {
 }  # fmt: skip
 """Rows of each table that the page shows; it says how many more there are."""
 
-BARS_MAX: Final = 180
-"""A bar and its gap then have four pixels of a page a thousand wide."""
+BARS_MAX: Final = 180  # a bar and its gap have four pixels of a page that is a thousand wide
+BARS_MIN: Final = 20  # so that one minute of traffic does not look like all there is
+POWERS_MIN: Final = 8  # of a histogram: values that are all alike do not fill it as a wall
 
-BARS_MIN: Final = 20
-"""So that one minute of traffic does not look like all there is."""
-
-POWERS_MIN: Final = 8
-"""Bars of a histogram, so that values that are all alike do not fill it as a wall."""
-
-OUTLIER_SHARE: Final = 0.001
-"""Of the messages, at either end: drawn only when they do not squeeze the others together."""
-
-OUTLIER_STRETCH: Final = 4
-"""How many times longer they may make the axis."""
+OUTLIER_SHARE, OUTLIER_STRETCH = 0.001, 4
+"""Of the messages, at either end: drawn unless they make the axis so many times longer."""
 
 
 def findings_of(plan: ReportPlan, engine: DuckDBPyConnection) -> Row:
-    """Return all that the page shows, as JSON can hold it: times in ms, sizes in bytes.
-
-    `engine` has views of the tables and of ``groups``; no answer has more than some thousand rows.
-    """
+    """Return what the page shows, as JSON can hold it; `engine` has a view of each table."""
 
     def ask(sql: str, **values: float) -> list[Row]:
         return _plain(engine.sql(sql.format(**values)).to_arrow_table())
@@ -171,14 +154,9 @@ def _traffic(width: int, ask: Ask) -> Row:
         sizes[bar["bar"]] += bar["bytes"]
         if bar["topic"] is not None:
             topics.setdefault(bar["topic"], [0] * count)[bar["bar"]] = bar["messages"]
-    return {
-        "widthMs": width,
-        "barsMs": [start + number * width for number in range(count)],
-        "messages": messages,
-        "bytes": sizes,
-        "topics": topics,
-        "leftOut": row["messages"] - sum(messages),
-    }
+    bars = [start + number * width for number in range(count)]
+    of_bars = {"barsMs": bars, "messages": messages, "bytes": sizes, "topics": topics}
+    return {"widthMs": width, **of_bars, "leftOut": row["messages"] - sum(messages)}
 
 
 def _powers(rows: list[Row]) -> list[Row]:
@@ -210,12 +188,7 @@ class Bar(NamedTuple):
     is_odd: bool = False
 
 
-def bar_chart(
-    caption: str,
-    bars: Sequence[Bar],
-    text_of: TextOf | None = None,
-    width: int = 1_000,
-) -> str:
+def bar_chart(caption: str, bars: Sequence[Bar], text_of: TextOf, width: int = 1_000) -> str:
     """Return a drawing of bars with both axes, as HTML; the keyboard reaches each bar."""
     import pygal  # noqa: PLC0415 - what importing it leaves is removed here
 
@@ -224,22 +197,12 @@ def bar_chart(
     fixer = pygal.PluginImportFixer
     sys.meta_path[:] = [hook for hook in sys.meta_path if not isinstance(hook, fixer)]
     top = max(bar.value for bar in bars)
-    text_of = text_of or count_text
-    chart = pygal.Bar(
-        js=[],
-        css=[],
-        show_legend=False,
-        width=width,
-        height=190,
-        margin=20,
-        margin_bottom=2,
-        y_labels=[{"value": one, "label": text_of(one)} for one in sorted({0, top // 2, top})],
-        range=(0, top),
-        x_labels=[bar.label for bar in bars],
-        x_labels_major=[bar.label for bar in bars if bar.label],
-        show_minor_x_labels=False,
-        truncate_label=-1,
-    )
+    named = [{"value": one, "label": text_of(one)} for one in sorted({0, top // 2, top})]
+    labels = [bar.label for bar in bars]
+    sizes = {"width": width, "height": 190, "margin": 20, "margin_bottom": 2, "range": (0, top)}
+    chart = pygal.Bar(js=[], css=[], show_legend=False, truncate_label=-1, y_labels=named, **sizes)
+    chart.x_labels, chart.x_labels_major = labels, [one for one in labels if one]
+    chart.show_minor_x_labels = False
     chart.add("", [max(bar.value, top * LEAST_BAR) if bar.value else None for bar in bars])
     whole = chart.render_tree()
     names = {"viewBox": whole.get("viewBox"), "role": "group", "aria-label": visible(caption)}
@@ -278,12 +241,12 @@ def power_bars(powers: Sequence[dict[str, Any]], text_of: TextOf, most_labels: i
     step = -(-len(powers) // most_labels)
     bars = []
     for number, bar in enumerate(powers):
-        name, label, count = "below 0", "< 0", bar["messages"]
-        if bar["low"] is not None:
-            name = label = text_of(bar["low"])
-            name += "" if bar["low"] == bar["high"] else f" to {text_of(bar['high'])}"
-            label = "" if number % step else label
-        bars.append(Bar(count, name, count_text(count), label, is_odd=bar["low"] is None))
+        low, high, count = bar["low"], bar["high"], bar["messages"]
+        name, label = "below 0", "< 0"
+        if low is not None:
+            name = text_of(low) if low == high else f"{text_of(low)} to {text_of(high)}"
+            label = "" if number % step else text_of(low)
+        bars.append(Bar(count, name, count_text(count), label, is_odd=low is None))
     return bars
 
 
@@ -381,10 +344,5 @@ def report_page(findings: Row) -> str:
         finalize=lambda value: visible(value) if type(value) is str else value,
     )
     templates.filters |= FILTERS
-    return templates.get_template("page.html.j2").render(
-        findings,
-        shown=SHOWN,
-        cells=report_tables.MAP_CELLS,
-        words=FILTERS,
-        **CHARTS,
-    )
+    page, cells = templates.get_template("page.html.j2"), report_tables.MAP_CELLS
+    return page.render(findings, shown=SHOWN, cells=cells, words=FILTERS, **CHARTS)

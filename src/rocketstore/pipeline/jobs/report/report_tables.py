@@ -1,8 +1,7 @@
 """The tables of a report and the figures of its page, as SQL over the groups that Spark wrote.
 
 ``groups`` has one row for each combination of keys, as `partial_groups` says; of files also rows of
-the plan. DuckDB runs the statements where the driver is: it streams, and spills to disk what does
-not fit. Each table is a Parquet file, and a view of its name for the statements of the page.
+the plan. Each table becomes a Parquet file, and a view of its name for the statements of the page.
 """
 
 # ruff: noqa: S608 - statements are put together of this module's own constants
@@ -10,11 +9,8 @@ from __future__ import annotations
 
 from typing import Final
 
-KEY_ROWS: Final = 1_000
-"""Keys that tables ``keys`` and ``allKeys`` list."""
-
-MAP_CELLS: Final = 200
-"""Parts of a file that the damage map draws."""
+KEY_ROWS: Final = 1_000  # that tables ``keys`` and ``allKeys`` have
+MAP_CELLS: Final = 200  # parts of a file that the damage map draws
 
 VIEWS: Final = """
 CREATE MACRO moment(ms) AS make_timestamp_ms(ms)::TIMESTAMPTZ;
