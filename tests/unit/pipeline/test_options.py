@@ -74,15 +74,15 @@ def test_a_time_is_milliseconds_or_iso_8601_in_utc_unless_it_has_a_zone(text, mi
 
 def test_sizes_times_and_numbers_of_sink_and_stream_are_read_by_one_parser():
     sink = GivenOptions({"LockTimeout": "2m", "chunkBytes": "8m"}, frozenset({SINK}))
-    assert (sink.seconds("lockTimeout"), sink.byte_count("chunkBytes")) == (120, 8 << 20)
+    assert (sink.seconds("lockTimeout", 60), sink.byte_count("chunkBytes")) == (120, 8 << 20)
     assert sink.number("queueCount") is None
     wrong = GivenOptions({"lockTimeout": "soon", "chunkBytes": "2g"}, frozenset({SINK}))
     with pytest.raises(ConfigError, match="option lockTimeout must be a length of time"):
-        wrong.seconds("lockTimeout")
+        wrong.seconds("lockTimeout", 60)
     with pytest.raises(ConfigError, match="option chunkBytes must be a number of bytes"):
         wrong.byte_count("chunkBytes", 1 << 30)
     stream = GivenOptions({"maxTriggerDelay": "500ms"}, frozenset({STREAM}))
-    assert stream.seconds("maxTriggerDelay") == 0.5
+    assert stream.seconds("maxTriggerDelay", 900) == 0.5
 
 
 def test_names_are_matched_without_regard_to_case():
