@@ -5,17 +5,20 @@ from __future__ import annotations
 import json
 import pickle
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from rocketstore.pipeline.columns import TABLES
+from rocketstore.pipeline.source import row_type
 from rocketstore.pipeline.streaming.stream_options import (
+    UNLIMITED,
     Limits,
-    from_json,
     parse_stream_options,
 )
-from rocketstore.pipeline.streaming.stream_reader import Stream, read_tasks
+from rocketstore.pipeline.streaming.stream_reader import StoreStreamReader, read_tasks
 from support.pipeline_tables import ARROW_TYPES
 
 if TYPE_CHECKING:
@@ -53,15 +56,18 @@ class StreamRun:
     ) -> None:
         given = {name: str(value) for name, value in options.items()}
         self.options = parse_stream_options({"path": str(path), **given})
-        self.stream = Stream(self.options, clock)
+        schema = row_type(self.options.read)
+        self.reader = StoreStreamReader({"path": str(path), **given}, schema)
+        self.reader.clock = clock
+        self.kind = self.reader.lines.kind
         self.checkpoint = Checkpoint() if checkpoint is None else checkpoint
-        self.target = self.stream.latest() if available_now else None
-        self.is_first_trigger = True
+        if available_now:
+            self.reader.prepareForTriggerAvailableNow()
 
     def start_text(self, number: int) -> str:
         if number:
             return self.checkpoint.offsets[number - 1]
-        return json.dumps(self.stream.initial().to_json())
+        return json.dumps(self.reader.initialOffset())
 
     def plan_next(self, limits: Limits | None = None) -> bool:
         """Write the next batch's offset; False when there is nothing to do."""
@@ -69,10 +75,10 @@ class StreamRun:
         if len(self.checkpoint.offsets) > done:
             return True
         text = self.start_text(done)
-        begin = from_json(json.loads(text), self.stream.kind)
         limits = self.options.limits if limits is None else limits
-        end = self.stream.advance(begin, limits, self.target)
-        end_text = text if end is begin else json.dumps(end.to_json())
+        self.reader.stream_options = replace(self.options, limits=limits)
+        limit = ReadAllAvailable() if limits == UNLIMITED else ReadMaxRows(1)
+        end_text = json.dumps(self.reader.latestOffset(json.loads(text), limit))
         if done and end_text == text:
             return False
         self.checkpoint.offsets.append(end_text)
@@ -81,14 +87,13 @@ class StreamRun:
     def run_planned(self) -> list[dict[str, Any]]:
         """Return the rows of the batch whose offset was written last, without committing it."""
         number = self.checkpoint.committed
-        kind = self.stream.kind
-        start = from_json(json.loads(self.start_text(number)), kind)
-        end = from_json(json.loads(self.checkpoint.offsets[number]), kind)
-        tasks = pickle.loads(pickle.dumps(self.stream.plan(start, end)))  # noqa: S301
+        start = json.loads(self.start_text(number))
+        end = json.loads(self.checkpoint.offsets[number])
+        tasks = pickle.loads(pickle.dumps(self.reader.partitions(start, end)))  # noqa: S301
         options = self.options.row_options
         names = [(name, ARROW_TYPES[TABLES[options.table][name]]) for name in options.columns]
         schema = pa.schema(names)
-        batches = [one for task in tasks for one in read_tasks(task, options, schema)]
+        batches = [one for task in tasks for one in read_tasks(task.value, options, schema)]
         return pa.Table.from_batches(batches, schema=schema).to_pylist()
 
     def commit(self) -> None:

@@ -271,7 +271,7 @@ def test_available_now_and_once_wait_for_nothing(root, store, clock, mode, secon
     assert run.batch() is None
     assert len(run.batch(UNLIMITED)) == 3
     put_all(store, messages(3, first=6), clock)
-    run.target = run.stream.latest()
+    run.reader.prepareForTriggerAvailableNow()
     assert len(run.batch()) == 3
 
 

@@ -136,11 +136,11 @@ def test_an_accepted_loss_goes_on_behind_the_saved_offset_and_is_counted(
         end = int(json.loads(run.checkpoint.offsets[-1])["log"]["store"]["offset"])
         assert places_of(rows) == [at for at in new if at >= end]
     assert rows
-    assert len(again.stream.losses.accepted) == 1
+    assert len(again.reader.losses.accepted) == 1
     assert "data loss 1 of this stream" in caplog.text
     later = log.put(3, b"later")
     assert sorted_places(again.drain()) == later
-    assert len(again.stream.losses.accepted) == 1
+    assert len(again.reader.losses.accepted) == 1
     assert old
 
 
@@ -160,7 +160,7 @@ def test_a_log_that_is_shorter_than_the_saved_offset_goes_on_at_its_end(root, mo
         run.batch()
     again = tolerant(root, run, **mode)
     assert flat(again.drain()) == []
-    assert len(again.stream.losses.accepted) == 1
+    assert len(again.reader.losses.accepted) == 1
     later = log.put(3, b"later")
     assert sorted_places(again.drain()) == later
     # The loss is in the checkpoint's past: nothing is lost any more.
@@ -265,7 +265,7 @@ def test_retention_in_front_of_the_stream_is_a_loss(root, mode, caplog):
     again = tolerant(root, run, **mode)
     left = [at for at in put if at >= 8192]
     assert sorted_places(again.drain()) == left
-    assert len(again.stream.losses.accepted) == 1
+    assert len(again.reader.losses.accepted) == 1
     lost = len(put) - len(left) - 5
     if mode:
         assert f"{lost} messages are gone" in caplog.text
@@ -343,14 +343,14 @@ def test_a_file_that_goes_while_a_task_runs_is_a_loss(root, mode, monkeypatch):
     for tolerance in ("true", "false"):
         run = StreamRun(root, **ALL, failOnDataLoss=tolerance, maxSplitBytes=4096, **mode)
         run.plan_next()
-        plan = run.stream.plan
+        plan = run.reader.partitions
 
         def plan_and_delete(start, end, plan=plan):
             tasks = plan(start, end)
             log.files.log_path(4096).rename(root / "moved")
             return tasks
 
-        monkeypatch.setattr(run.stream, "plan", plan_and_delete)
+        monkeypatch.setattr(run.reader, "partitions", plan_and_delete)
         if tolerance == "true":
             with pytest.raises(StoreError, match=r"data loss.*the file is gone"):
                 run.run_planned()
@@ -446,7 +446,7 @@ def test_an_end_that_was_seen_is_forgotten_when_the_log_is_cut(root, zero, limit
     log.cut(zero=zero)
     put += log.put(2, b"new")
     again = StreamRun(root, run.checkpoint, maxOffsetsPerTrigger=limit)
-    again.stream = run.stream
+    again.reader = run.reader
     found += again.drain()
     assert sorted_places(found) == put
 

@@ -115,8 +115,8 @@ class Follower:
 
     def batch(self, limits):
         rows = self.do(lambda: self.run.batch(limits))
-        saved = from_json(json.loads(self.run.checkpoint.offsets[-1]), self.run.stream.kind)
-        for key, place in saved.places.items():
+        saved = from_json(json.loads(self.run.checkpoint.offsets[-1]), self.run.kind)
+        for key, place in saved.items():
             self.saved[key] = max(self.saved.get(key, 0), place.offset)
         for row in rows or ():
             name, place, body = row["brokerName"], row["physicalOffset"], row["body"]

@@ -31,7 +31,7 @@ from rocketstore.pipeline.log_read import scanned
 from rocketstore.pipeline.planning import SplitTask, bytes_per_task, cut, in_time
 from rocketstore.pipeline.queues import QueueFiles
 from rocketstore.pipeline.stores import list_segments, segment_at, store_timestamp_ms
-from rocketstore.pipeline.streaming.stream_options import WHOLE_LOG, Place
+from rocketstore.pipeline.streaming.stream_options import LOG, QUEUES, WHOLE_LOG, Place
 from rocketstore.units import MiB
 
 if TYPE_CHECKING:
@@ -105,6 +105,7 @@ class LiveLog:
     comes after `sure_stop` is no part of a batch before it was looked for again.
     """
 
+    kind = LOG
     unit = "physical offset"
     queue = WHOLE_LOG
 
@@ -315,6 +316,7 @@ class LiveLog:
 class LiveQueue:
     """One queue of one store, read from the log by what records say; bounds are looked up once."""
 
+    kind = QUEUES
     unit = "offset"
 
     def __init__(self, log: LiveLog, queue: QueueKey) -> None:

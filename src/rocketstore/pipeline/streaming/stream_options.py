@@ -14,7 +14,7 @@ what appeared or was lost since the last batch is in no offset before.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from rocketstore.errors import ConfigError
@@ -73,25 +73,19 @@ class Place(NamedTuple):
     since: int | None = None
 
 
-@dataclass(frozen=True)
-class StreamOffset:
-    """How far a stream has come; no batch ends at an initial one, where a new query begins."""
-
-    kind: str
-    places: dict[Key, Place] = field(default_factory=dict)
-    is_initial: bool = False
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the offset as Spark keeps it; equal offsets give equal text."""
-        flat = {
-            key: {name: n for name, n in place._asdict().items() if n is not None}
-            for key, place in self.places.items()
-        }
-        initial = {"initial": True} if self.is_initial else {}
-        return {"version": VERSION, **initial, self.kind: nested(flat)}
+Places = dict[Key, Place]
 
 
-def from_json(saved: dict[str, Any], kind: str) -> StreamOffset:
+def to_json(kind: str, places: Places) -> dict[str, Any]:
+    """Return an offset as Spark keeps it; equal offsets give equal text."""
+    kept = {
+        key: {name: n for name, n in place._asdict().items() if n is not None}
+        for key, place in places.items()
+    }
+    return {"version": VERSION, kind: nested(kept)}
+
+
+def from_json(saved: dict[str, Any], kind: str) -> Places:
     """Return an offset that a checkpoint holds, unless that is another version's or query's."""
     other = QUEUES if kind == LOG else LOG
     problem = f"its offset is not one of this version: {saved!r:.200}"
@@ -99,8 +93,7 @@ def from_json(saved: dict[str, Any], kind: str) -> StreamOffset:
         problem = f"it is of a query that follows {_FOLLOWED[other]}, not {_FOLLOWED[kind]}"
     elif saved.get("version") == VERSION and kind in saved:
         try:
-            places = dict(_flat(saved[kind], 1 if kind == LOG else 3))
-            return StreamOffset(kind, places, bool(saved.get("initial")))
+            return dict(_flat(saved[kind], 1 if kind == LOG else 3))
         except (TypeError, AttributeError):
             pass  # what is in it is no offset either
     raise ConfigError(

@@ -35,16 +35,14 @@ from rocketstore.pipeline.source import check_schema
 from rocketstore.pipeline.stores import find_stores
 from rocketstore.pipeline.streaming.live_lines import LiveLog, LiveQueue, Move
 from rocketstore.pipeline.streaming.stream_options import (
-    LOG,
-    QUEUES,
     UNLIMITED,
     VERSION,
     Place,
-    StreamOffset,
     from_json,
     named_place,
     nested,
     parse_stream_options,
+    to_json,
 )
 
 if TYPE_CHECKING:
@@ -56,7 +54,7 @@ if TYPE_CHECKING:
     from rocketstore.pipeline.options import ReadOptions
     from rocketstore.pipeline.stores import StorePlace
     from rocketstore.pipeline.streaming.live_lines import Moves, Numbers, QueueSpan, StreamTask
-    from rocketstore.pipeline.streaming.stream_options import Key, Limits, StreamOptions
+    from rocketstore.pipeline.streaming.stream_options import Key, Places, StreamOptions
     from rocketstore.scan.columns import RecordColumns
 
     Line: TypeAlias = LiveLog | LiveQueue
@@ -67,94 +65,10 @@ Answer = TypeVar("Answer")
 _log = get_logger(__name__)
 
 
-class StoreStreamReader(DataSourceStreamReader, spark.SupportsTriggerAvailableNow):
-    """Reads a store as a stream; see ``docs/guide/spark-streaming.md``."""
-
-    def __init__(self, given: Mapping[str, str], schema: StructType) -> None:
-        # Not parsed yet: where making a reader fails, PySpark 4.3 reports a failure of its own.
-        self.given = dict(given)
-        self.row_schema = schema
-        self.target: StreamOffset | None = None
-        self.reached: StreamOffset | None = None
-
-    @cached_property
-    def stream_options(self) -> StreamOptions:
-        """What the stream was asked for."""
-        options = parse_stream_options(self.given)
-        check_schema(options.read, self.row_schema)
-        return options
-
-    @cached_property
-    def stream(self) -> Stream:
-        """What decides, on the driver."""
-        return Stream(self.stream_options)
-
-    @plain_errors()
-    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's names, here and below
-        """Return where a query that was never run begins."""
-        return self.stream.initial().to_json()
-
-    @plain_errors()
-    def getDefaultReadLimit(self) -> spark.ReadLimit:  # noqa: N802
-        """Return what Spark hands to ``latestOffset`` unless it wants all there is."""
-        limits = self.stream_options.limits
-        # Spark only hands it back, so its number says nothing: limits are looked up in the options.
-        is_all = limits == UNLIMITED
-        return spark.ReadAllAvailable() if is_all else spark.ReadMaxRows(limits.max_rows or 1)
-
-    @plain_errors()
-    def latestOffset(self, start: dict[str, Any], limit: spark.ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """Return the offset after the next batch; `start` itself where there is nothing to do."""
-        begin = from_json(start, self.stream.kind)
-        is_all = isinstance(limit, spark.ReadAllAvailable)
-        limits = UNLIMITED if is_all else self.stream_options.limits
-        self.reached = self.stream.advance(begin, limits, self.target)
-        return start if self.reached is begin else self.reached.to_json()
-
-    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
-        """Return where lines ended when ``latestOffset`` looked; Spark asks right after it.
-
-        ``lag`` is how much comes after the batch at hand: bytes of a log, messages of a queue.
-        """
-        if self.reached is None:
-            return None
-        ends = {key: self.stream.ends.get(key) for key in self.reached.places}
-        shown = {
-            key: {"offset": end.offset, "lag": max(0, end.offset - self.reached.places[key].offset)}
-            for key, end in ends.items()
-            if end is not None
-        }
-        of = str(self.stream_options)
-        return {"version": VERSION, "of": of, self.stream.kind: nested(shown)}
-
-    @plain_errors()
-    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Note where the log ends now; later messages are for a later run."""
-        self.target = self.stream.latest()
-
-    @plain_errors()
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Return the tasks of a batch."""
-        kind = self.stream.kind
-        tasks = self.stream.plan(from_json(start, kind), from_json(end, kind))
-        return [InputPartition(task) for task in tasks]
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of one task; of no tasks Spark makes one without a value."""
-        schema = to_arrow_schema(self.row_schema, timezone="UTC")
-        with plain_errors():
-            yield from read_tasks(partition.value or (), self.stream_options.row_options, schema)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {"given": self.given, "row_schema": self.row_schema}
-
-
-# --- without Spark ------------------------------------------------------------------------------
-
-
-def again_if_a_file_went(method: Callable[Given, Answer]) -> Callable[Given, Answer]:
+def answered(method: Callable[Given, Answer]) -> Callable[Given, Answer]:
     """Ask again when retention deletes a file after it was listed; that answer says the loss."""
 
+    @plain_errors()
     def asked(*args: Given.args, **kwargs: Given.kwargs) -> Answer:
         try:
             return method(*args, **kwargs)
@@ -183,68 +97,118 @@ class Losses:
             _log.warning("data loss %d of this stream: %s; %s", len(self.accepted), what, then)
 
 
-class Stream:
-    """Offsets and tasks of a query, without Spark; `ends` is where its lines ended lately."""
+class StoreStreamReader(DataSourceStreamReader, spark.SupportsTriggerAvailableNow):
+    """Reads a store as a stream; see ``docs/guide/spark-streaming.md``.
 
-    def __init__(self, options: StreamOptions, clock: Callable[[], float] = time.monotonic) -> None:
-        self.options = options
-        self.kind = QUEUES if options.read.has_topic_choice else LOG
-        self.lines: type[Line] = LiveQueue if self.kind == QUEUES else LiveLog
-        self.losses = Losses(options.read)
-        self.ends: dict[Key, Place] = {}
-        self._clock = clock
+    `target` is where a run with ``availableNow`` ends, `reached` where the batch at hand does, and
+    `ends` is where lines ended lately.
+    """
+
+    def __init__(self, given: Mapping[str, str], schema: StructType) -> None:
+        # Not parsed yet: where making a reader fails, PySpark 4.3 reports a failure of its own.
+        self.given = dict(given)
+        self.row_schema = schema
+        self.target: Places | None = None
+        self.reached: Places | None = None
+        self.ends: Places = {}
+        self.clock = time.monotonic
         self._last_trigger_s: float | None = None
 
-    @again_if_a_file_went
-    def initial(self) -> StreamOffset:
+    def __getstate__(self) -> dict[str, Any]:
+        return {"given": self.given, "row_schema": self.row_schema}
+
+    @cached_property
+    def stream_options(self) -> StreamOptions:
+        """What the stream was asked for."""
+        options = parse_stream_options(self.given)
+        check_schema(options.read, self.row_schema)
+        return options
+
+    @cached_property
+    def losses(self) -> Losses:
+        """What was lost as far as the driver has seen."""
+        return Losses(self.stream_options.read)
+
+    @property
+    def lines(self) -> type[Line]:
+        """What is followed."""
+        return LiveQueue if self.stream_options.read.has_topic_choice else LiveLog
+
+    @answered
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's names, here and below
         """Return where a query that was never run begins."""
-        stores = self._stores()
-        check_brokers("startingOffsets", self.options.starts, stores)
-        check_brokers("startingOffsetsByTimestamp", self.options.start_times_ms, stores)
+        options, stores = self.stream_options, self._stores()
+        check_brokers("startingOffsets", options.starts, stores)
+        check_brokers("startingOffsetsByTimestamp", options.start_times_ms, stores)
         places = {key: self._first_place(line) for key, line in self._found().items()}
-        return StreamOffset(self.kind, places, is_initial=True)
+        return to_json(self.lines.kind, places) | {"initial": True}
 
-    @again_if_a_file_went
-    def latest(self) -> StreamOffset:
-        """Return the end of every line."""
-        return StreamOffset(self.kind, {key: line.end for key, line in self._found().items()})
+    @plain_errors()
+    def getDefaultReadLimit(self) -> spark.ReadLimit:  # noqa: N802
+        """Return what Spark hands to ``latestOffset`` unless it wants all there is."""
+        limits = self.stream_options.limits
+        # Spark only hands it back, so its number says nothing: limits are looked up in the options.
+        is_all = limits == UNLIMITED
+        return spark.ReadAllAvailable() if is_all else spark.ReadMaxRows(limits.max_rows or 1)
 
-    @again_if_a_file_went
-    def advance(
-        self, start: StreamOffset, limits: Limits = UNLIMITED, target: StreamOffset | None = None
-    ) -> StreamOffset:
-        """Return the offset after the next batch, up to `target`; `start` where there is none."""
+    @answered
+    def latestOffset(self, start: dict[str, Any], limit: spark.ReadLimit) -> dict[str, Any]:  # noqa: N802
+        """Return the offset after the next batch; `start` itself where there is nothing to do."""
+        is_all, target = isinstance(limit, spark.ReadAllAvailable), self.target
+        limits = UNLIMITED if is_all else self.stream_options.limits
         is_cut = limits.max_rows is not None or limits.max_bytes is not None
-        found = self._found(start.places, self.ends if is_cut else {})
-        for key in start.places.keys() - found.keys():
-            if not self._is_kept(key, start.places[key]):
-                self._report_absent("the checkpoint has", key, start.places[key])
-        settled = {key: place._replace(since=place.offset) for key, place in start.places.items()}
+        begun, is_initial = from_json(start, self.lines.kind), "initial" in start
+        found = self._found(begun, self.ends if is_cut else {})
+        for key in begun.keys() - found.keys():
+            if not self._is_kept(key, begun[key]):
+                self._report_absent("the checkpoint has", key, begun[key])
+        settled = {key: place._replace(since=place.offset) for key, place in begun.items()}
         places, moves = dict(settled), []
+        self.reached = places
         for key, line in found.items():
-            if target is not None and key not in target.places and key not in start.places:
+            if target is not None and key not in target and key not in begun:
                 continue
-            begin = places[key] = self._begin(line, start.places.get(key))
+            begin = places[key] = self._begin(line, begun.get(key))
             goal = self.ends[key] = line.end
-            if target is not None and target.places.get(key, begin).offset < goal.offset:
-                goal = target.places.get(key, begin)
+            if target is not None and target.get(key, begin).offset < goal.offset:
+                goal = target.get(key, begin)
             if goal.offset > begin.offset:
                 moves.append(Move(line, begin, goal))
-        if target is None and self._is_too_early(moves, limits.min_rows) and not start.is_initial:
+        if target is None and self._is_too_early(moves, limits.min_rows) and not is_initial:
             return start
         for of_store in _by_store(moves):
             goals = {line.key: goal for line, _, goal in of_store}
             for key, place in (self.lines.cut(of_store, limits) if is_cut else goals).items():
                 places[key] = place._replace(since=places[key].offset)
-        is_new = start.is_initial or places != settled
-        return StreamOffset(self.kind, places) if is_new else start
+        return to_json(self.lines.kind, places) if is_initial or places != settled else start
 
-    @again_if_a_file_went
-    def plan(self, start: StreamOffset, end: StreamOffset) -> list[tuple[StreamTask, ...]]:
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
+        """Return where lines ended when ``latestOffset`` looked; Spark asks right after it.
+
+        ``lag`` is how much comes after the batch at hand: bytes of a log, messages of a queue.
+        """
+        if self.reached is None:
+            return None
+        shown = {
+            key: {"offset": end.offset, "lag": max(0, end.offset - self.reached[key].offset)}
+            for key, end in self.ends.items()
+            if key in self.reached
+        }
+        of = str(self.stream_options)
+        return {"version": VERSION, "of": of, self.lines.kind: nested(shown)}
+
+    @answered
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Note where the log ends now; later messages are for a later run."""
+        self.target = {key: line.end for key, line in self._found().items()}
+
+    @answered
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Return the tasks of the batch between two offsets, each a row of byte ranges."""
-        found, read, moves = self._found(), self.options.read, []
-        for key, place in end.places.items():
-            begin = start.places.get(key)
+        found, read, moves = self._found(), self.stream_options.read, []
+        begun = from_json(start, self.lines.kind)
+        for key, place in from_json(end, self.lines.kind).items():
+            begin = begun.get(key)
             if begin is None or begin.offset != place.since:
                 begin = Place(place.offset if place.since is None else place.since)
             if begin.offset >= place.offset:
@@ -253,16 +217,22 @@ class Stream:
                 moves.append(self._checked_move(found[key], begin, place))
             else:
                 self._report_absent("the batch ends with", key, place)
-        moves = [move for move in moves if move.begin.offset < move.goal.offset]
-        stores = _by_store(moves)
+        stores = _by_store([move for move in moves if move.begin.offset < move.goal.offset])
         tasks = [one for moves in stores for one in self.lines.tasks(moves, read, self.losses)]
         step = bytes_per_task(sum(task.split.byte_count for task in tasks), read)
-        return grouped(tasks, step, lambda task: task.split.byte_count)
+        rows = grouped(tasks, step, lambda task: task.split.byte_count)
+        return [InputPartition(row) for row in rows]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of one task; of no tasks Spark makes one without a value."""
+        schema = to_arrow_schema(self.row_schema, timezone="UTC")
+        with plain_errors():
+            yield from read_tasks(partition.value or (), self.stream_options.row_options, schema)
 
     def _stores(self) -> dict[str, StorePlace]:
         """Return the stores by name, which must be different."""
         stores: dict[str, StorePlace] = {}
-        for store in find_stores(self.options.read):
+        for store in find_stores(self.stream_options.read):
             other = stores.setdefault(store.broker_name, store)
             if other is not store:
                 name, places = store.broker_name, f"{other.location} and {store.location}"
@@ -284,28 +254,28 @@ class Stream:
         queues = (
             LiveQueue(log, key)
             for log in logs
-            for key in chosen_queues(log.store, self.options.read)
+            for key in chosen_queues(log.store, self.stream_options.read)
             if not key.topic.startswith(LMQ_PREFIX)
         )
-        return {line.key: line for line in (logs if self.kind == LOG else queues)}
+        return {line.key: line for line in (logs if self.lines is LiveLog else queues)}
 
     def _is_kept(self, key: Key, place: Place) -> bool:
         """Whether a queue's records are there: then only its files are being made again."""
         store = self._stores().get(key[0])
         if store is None or place.record is None:
-            return self.kind == QUEUES and place.offset == 0
+            return self.lines is LiveQueue and place.offset == 0
         return LiveLog(store).cut_before(place) is None
 
     def _report_absent(self, whose: str, key: Key, place: Place) -> None:
         name = f"queue {key[1]}/{key[2]} of {key[0]}" if key[1:] else f"a store {key[0]!r}"
         self.losses.report(
             f"{whose} {name} at {self.lines.unit} {place.offset}, expected its files below "
-            f"{', '.join(self.options.read.locations)}, found none",
+            f"{', '.join(self.stream_options.read.locations)}, found none",
             "it is left out as long as it is not there",
         )
 
     def _first_place(self, line: Line) -> Place:
-        options, broker = self.options, line.store.broker_name
+        options, broker = self.stream_options, line.store.broker_name
         since_ms = named_place(options.start_times_ms, broker, line.queue)
         if since_ms is not None:
             offset = line.first_since(since_ms)
@@ -353,9 +323,9 @@ class Stream:
 
     def _is_too_early(self, moves: Moves, least: int | None) -> bool:
         """Whether less is there than a batch is to have, and the last one is not long ago."""
-        now_s = self._clock()
+        now_s = self.clock()
         last_s, self._last_trigger_s = self._last_trigger_s, now_s
-        if least is None or last_s is None or now_s - last_s >= self.options.longest_wait_s:
+        if least is None or last_s is None or now_s - last_s >= self.stream_options.longest_wait_s:
             return False
         for move in moves:
             least -= move.line.count(move, least)
