@@ -86,7 +86,7 @@ def test_a_worker_killed_after_its_work_leaves_nothing(
 ):
     def dying(task):
         # A function inside a function goes to workers by value, so that they need no tests.
-        from rocketstore.pipeline.jobs.archive.archive_task import archive_task  # noqa: PLC0415
+        from rocketstore.pipeline.jobs.archive.archive_job import archive_task  # noqa: PLC0415
 
         batches = list(archive_task(task))
         if task.number == 1:

@@ -20,7 +20,7 @@ from deltalake import DeltaTable
 from rocketstore import Message, MessageStore, StoreConfig
 from rocketstore.errors import ArchiveError, ConfigError, NotAStoreError, StoreFullError
 from rocketstore.pipeline.files import LocalFile
-from rocketstore.pipeline.jobs.archive import archive_table, archive_task
+from rocketstore.pipeline.jobs.archive import archive_job, archive_table
 from rocketstore.pipeline.jobs.archive.archive_table import Archive
 from rocketstore.pipeline.jobs.execution import map_tasks
 from rocketstore.units import MiB
@@ -78,7 +78,7 @@ def test_windows_of_any_size_give_the_same_rows(tmp_path, monkeypatch):
             opened.put(Message(topic=f"T{number % 3}", body=body), queue_id=0)
     found = []
     for window in (1 << 16, MiB, 48 * MiB):
-        monkeypatch.setattr(archive_task, "WINDOW_BYTES", window)
+        monkeypatch.setattr(archive_job, "WINDOW_BYTES", window)
         for stretch in (MiB, 1 << 30):
             target = tmp_path / f"{window}-{stretch}"
             archived(tmp_path / "store", target, stretch=stretch)
@@ -135,8 +135,8 @@ def test_a_task_makes_one_file_per_day_whatever_the_topics(tmp_path):
 
 
 def test_a_log_that_jumps_between_days_keeps_few_files_open(tmp_path, monkeypatch):
-    monkeypatch.setattr(archive_task, "_OPEN_DAYS", 2)
-    monkeypatch.setattr(archive_task, "WINDOW_BYTES", 1)
+    monkeypatch.setattr(archive_job, "_OPEN_FILES", 2)
+    monkeypatch.setattr(archive_job, "WINDOW_BYTES", 1)
     clock = Clock(1_700_000_000_000)
     with open_store(tmp_path / "store", clock) as opened:
         for number in range(9):
@@ -148,7 +148,7 @@ def test_a_log_that_jumps_between_days_keeps_few_files_open(tmp_path, monkeypatc
 
 
 def test_a_row_group_of_a_window_holds_few_topics(tmp_path, monkeypatch):
-    monkeypatch.setattr(archive_task, "ROW_GROUP_BYTES", 4000)
+    monkeypatch.setattr(archive_job, "ROW_GROUP_BYTES", 4000)
     config = StoreConfig(retention=False, mapped_file_size_commit_log=MiB)
     with MessageStore.open(tmp_path / "store", config) as opened:
         for number in range(640):
@@ -381,7 +381,7 @@ def test_what_was_deleted_before_it_was_archived_is_a_gap_that_is_reported(tmp_p
 def test_what_attempts_that_failed_or_came_second_have_written_does_not_count(tmp_path, store):
     def run_twice(spark, tasks, *given):
         for task in tasks[:2]:
-            list(archive_task.archive_task(task))
+            list(archive_job.archive_task(task))
         return map_tasks(spark, tasks, *given)
 
     archived(store, tmp_path / "a", stretch=9000, run=run_twice)
@@ -458,8 +458,7 @@ def test_a_run_whose_messages_never_came_is_passed_over_when_the_log_has_grown(
 
 def test_what_is_committed_is_on_the_disk_files_first(tmp_path, store, monkeypatch):
     synced = []
-    for module in (archive_task, archive_table):
-        monkeypatch.setattr(module, "sync_path", lambda path: synced.append(Path(path)))
+    monkeypatch.setattr(archive_table, "sync_path", lambda path: synced.append(Path(path)))
     archived(store, tmp_path / "a")
     names = [path.relative_to(tmp_path / "a").as_posix() for path in synced]
     order = [name for name in names if name.endswith(("parquet", "01.json"))]

@@ -2,66 +2,95 @@
 
 The driver finds the log's end first. What a writer appends meanwhile is left to the next run, and
 what it has half appended stands after the end: so whatever is no record before it is damage, in a
-live store as well.
+live store as well. A task reads its part of the log window by window, and writes the records of
+each, sorted by topic, queue and offset, as row groups: so what a file's statistics say of a topic
+is true per row group, and memory is a window and a row group, however large the log's files are.
 
-Law: the ranges of a plan cover the log from `begin` to `end` without gap or overlap, and every byte
-of them is found in a record or in an extent, or nothing is committed.
+Law: the parts of a plan cover the log from `begin` to `end` without gap or overlap, and every byte
+of them is found in a record or in an extent, or nothing is committed. A file is on the disk before
+it is reported; what is not committed is never read.
 """
 
 from __future__ import annotations
 
 import hashlib
-import time
+import itertools
 import zlib
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 import msgspec
-from deltalake.transaction import AddAction
+import numpy as np
+import pyarrow  # noqa: ICN001 - `pa` is the same without its annotations
+import pyarrow.compute
 
 from rocketstore.errors import ArchiveError, ConfigError
 from rocketstore.format.markers import COMMIT_LOG_DIRECTORY, CONFIG_DIRECTORY
+from rocketstore.format.record import body_crc
 from rocketstore.pipeline.files import files_at, opened, read_part
 from rocketstore.pipeline.jobs.archive.archive_table import (
-    DAY,
     EXTENT_BYTES,
+    EXTENT_SCHEMA,
     EXTENTS,
+    FILE_SCHEMA,
+    LOG_KINDS,
+    MESSAGE_FIELDS,
     MESSAGES,
     Archive,
     LastRecord,
     Run,
+    TableFile,
+    WrittenFile,
     run_id,
 )
-from rocketstore.pipeline.jobs.archive.archive_task import (
-    RESULT_SCHEMA,
-    ArchiveTask,
-    TaskFiles,
-    WrittenFile,
-    archive_task,
-)
-from rocketstore.pipeline.jobs.execution import map_tasks, plain_failure
+from rocketstore.pipeline.jobs.execution import map_tasks, plain_failure, row_batch
 from rocketstore.pipeline.jobs.publishing import plain_write_errors
-from rocketstore.pipeline.log_read import scanned
+from rocketstore.pipeline.log_read import damage_of, scanned
 from rocketstore.pipeline.planning import SplitTask, tasks_of
-from rocketstore.pipeline.stores import (
-    find_stores,
-    job_options,
-    list_segments,
-    segment_at,
-)
+from rocketstore.pipeline.projection import record_batches, timestamps
+from rocketstore.pipeline.stores import find_stores, job_options, list_segments, segment_at
+from rocketstore.scan import kernels
+from rocketstore.scan.arrow import binary_slices
 from rocketstore.scan.scanner import LOOKBACK_BYTES
 from rocketstore.units import MiB
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
+    from datetime import date
     from pathlib import Path
 
     from pyspark.sql import SparkSession
 
     from rocketstore.config import StoreConfig
+    from rocketstore.pipeline.files import OpenFile
     from rocketstore.pipeline.stores import Segment, StorePlace
+    from rocketstore.scan.columns import RecordColumns
+
+pa: Any = pyarrow
+pc: Any = pyarrow.compute
 
 MAX_SPLIT_BYTES: Final = 512 * MiB
 """Of the log per task, which makes one file: 128 MB and more of what zstd makes a quarter."""
+
+WINDOW_BYTES: Final = 32 * MiB
+"""Of the log, sorted at a time."""
+
+WINDOW_ROWS: Final = 64 * 1024
+"""A row costs 224 bytes beside its record."""
+
+ROW_GROUP_BYTES: Final = 8 * MiB
+"""A quarter of a window: what is read of one topic among many. Half of it costs a tenth more."""
+
+_OPEN_FILES: Final = 16
+"""That a task writes to at a time; a log that jumps between more days gets more files."""
+
+_EXTENT_ROWS: Final = 1024
+_NO_DAY: Final = np.iinfo(np.int32).min
+
+RESULT_SCHEMA: Final = (
+    "table STRING, path STRING, day STRING, size LONG, stats STRING, rows LONG, log_bytes LONG, "
+    "damaged_bytes LONG"
+)
+"""Of the fields of `WrittenFile`."""
 
 
 class ArchiveResult(NamedTuple):
@@ -87,22 +116,28 @@ class ArchiveResult(NamedTuple):
 
 
 class LogPlan(NamedTuple):
-    """What a run reads: `log` are parts of the log, `kept` what is kept as it is, with its kind.
+    """What a run reads: `parts` of CommitLog files, and extents that are `known` without reading.
 
-    `segments` are the CommitLog files that reach beyond `begin`, `config` the content of the files
-    of the directory ``config``; `beside` tells whether anything but the log has changed.
+    `_kind` says what each part is; an extent is what `TaskFiles.add_extent` takes.
     """
 
-    begin: int
-    end: int
+    run: Run
     gap: tuple[int, int] | None
     is_compared: bool
-    last_record: LastRecord
-    segments: list[Segment]
-    log: list[SplitTask]
-    kept: list[tuple[str, SplitTask]]
-    config: dict[str, bytes]
-    beside: str
+    parts: list[SplitTask]
+    known: list[tuple[Any, ...]]
+
+
+class ArchiveTask(NamedTuple):
+    """What one task archives of a store: `parts` of the log up to its `end`, and beside it."""
+
+    number: int
+    store: StorePlace
+    target: str
+    run: int
+    end: int
+    parts: tuple[SplitTask, ...]
+    known: list[tuple[Any, ...]]
 
 
 def archive(
@@ -133,39 +168,44 @@ def archive(
     StoreFullError
         The archive's disk is full.
     """
-    place, location = _one_store(store, config, max_split_bytes), str(target)
+    location = str(target)
+    places = find_stores(job_options(str(store), config, max_split_bytes))
+    if len(places) != 1:
+        raise ConfigError(
+            f"{store} holds {len(places)} stores, and a run is of one",
+            hint=f"archive one after the other, for example {places[0].location}; they may share "
+            "an archive",
+        )
     files, root = files_at(location)
     if files.list(f"{root}/{COMMIT_LOG_DIRECTORY}"):
         raise ConfigError(
             f"{target} is a store: expected a directory for the archive",
             hint="the archive comes second: rocketstore pipeline archive STORE ARCHIVE",
         )
-    tables = Archive.open_or_create(location)
+    [place], tables = places, Archive.open(location, or_create=True)
     last = next(iter(tables.runs(place.broker_name, only_last=True)), None)
-    plan = plan_run(place, last)
-    has_news = plan.begin != plan.end or plan.gap is not None
-    number, found = None, list[WrittenFile]()
-    if last is None or has_news or plan.beside != last.beside:
-        number = (tables.extents.transaction_version(run_id(place.broker_name)) or 0) + 1
-        driver = ArchiveTask(0, place, (), (), location, number)
+    number = (tables.extents.transaction_version(run_id(place.broker_name)) or 0) + 1
+    plan = plan_run(place, last, number)
+    run, found = plan.run, list[WrittenFile]()
+    has_grown = run.begin != run.end or plan.gap is not None
+    if is_news := has_grown or last is None or run.beside != last.beside:
+        rest = ArchiveTask(0, place, location, number, run.end, (), plan.known)
         tasks = [
-            driver._replace(number=one, log=log)
-            for one, log in enumerate(tasks_of(plan.log, max_split_bytes), 1)
+            rest._replace(number=one, parts=parts, known=[])
+            for one, parts in enumerate(tasks_of(plan.parts, max_split_bytes), 1)
         ]
-        if plan.kept:
-            tasks.append(driver._replace(number=len(tasks) + 1, kept=tuple(plan.kept)))
         with plain_failure():
             # A row per file; the files of many terabytes are some thousands.
-            rows = map_tasks(spark, tasks, archive_task, RESULT_SCHEMA).toArrow()
+            rows = map_tasks(spark, [*tasks, rest], archive_task, RESULT_SCHEMA).toArrow()
         found = [WrittenFile(**row) for row in rows.to_pylist()]
-        _commit(tables, driver, plan, last, found)
+        _commit(tables, place, plan, found)
     messages = [one for one in found if one.table == MESSAGES]
     return ArchiveResult(
-        run=number,
-        begin=plan.begin,
-        end=plan.end,
+        run=number if is_news else None,
+        begin=run.begin,
+        end=run.end,
         records=sum(one.rows for one in messages),
-        record_bytes=sum(one.record_bytes for one in messages),
+        record_bytes=sum(one.log_bytes for one in messages),
         damaged_bytes=sum(one.damaged_bytes for one in found),
         file_count=len(messages),
         file_bytes=sum(one.size for one in messages),
@@ -174,46 +214,35 @@ def archive(
     )
 
 
-def _one_store(
-    location: str | Path, config: StoreConfig | None, max_split_bytes: int
-) -> StorePlace:
-    places = find_stores(job_options(str(location), config, max_split_bytes))
-    if len(places) != 1:
-        raise ConfigError(
-            f"{location} holds {len(places)} stores, and a run is of one",
-            hint=f"archive one after the other, for example {places[0].location}; they may share "
-            "an archive",
-        )
-    return places[0]
-
-
 # --- the plan -----------------------------------------------------------------------------------
 
 
-def plan_run(store: StorePlace, last: Run | None) -> LogPlan:
+def plan_run(store: StorePlace, last: Run | None, number: int) -> LogPlan:
     """Return what a run after `last` reads; raise where the log is not the one that it archived."""
-    files, root = files_at(store.location)
     segments = [one for one in list_segments(store) if not one.is_missing]
     first = segments[0].base if segments else 0
-    begin, gap = (first, None) if last is None else (last.end, None)
-    if last is not None and segments and first > last.end:
-        begin, gap = first, (last.end, first)
-    none = first, (0, 0, "") if last is None else last.last_record
-    ends = (_end_in(store, one) for one in reversed(segments))
-    log_end, record = next((found for found in ends if found is not None), none)
+    begin, gap = first if last is None else last.end, None
+    if segments and first > begin:
+        begin, gap = first, (begin, first)
+    log_end, record = first, None
+    for one in reversed(segments):
+        log_end, record = _end_in(store, one)
+        if log_end > one.base:
+            break
     is_compared = last is not None and _compare(store, segments, last, log_end)
     end = max(begin, log_end)
-    log, kept = [], []
+    parts, after = list[SplitTask](), list[object]()
     reaching = [one for one in segments if one.base + one.file_size > begin]
     for one in reaching:
         limit = min(one.size, one.file_size)
-        start = min(max(0, begin - one.base), limit)
-        stop = min(max(start, end - one.base), limit)
+        edges = *(min(max(0, at - one.base), limit) for at in (begin, end)), limit, one.size
         # What is empty before the log's end was lost, whatever file a listing takes for the last.
-        log.append(SplitTask(store, one._replace(is_last=False), start, stop))
-        if one.base + limit > end:
-            kept.append(("tail", SplitTask(store, one, stop, _data_stop(store, one))))
-        kept.append(("excess", SplitTask(store, one, limit, one.size)))
+        file = one._replace(is_last=False)
+        pieces = [SplitTask(store, file, *pair) for pair in itertools.pairwise(edges)]
+        parts += [piece for piece in pieces if piece.byte_count]
+        if one.base + one.file_size > end:
+            after += [(one[1:4], piece.start, _checksum(piece)) for piece in pieces[1:]]
+    files, root = files_at(store.location)
     tables = {
         entry.name: read_part(store.location, entry.path, 0, entry.size)
         for entry in files.list(f"{root}/{CONFIG_DIRECTORY}")
@@ -221,52 +250,46 @@ def plan_run(store: StorePlace, last: Run | None) -> LogPlan:
     }
     # The tables of a running broker change all the time: they are no news.
     watched = {} if store.is_open else {name: zlib.crc32(one) for name, one in tables.items()}
-    after = [
-        (kind, *one.segment[1:4], one.start, one.stop, _checksum(one))
-        for kind, one in kept
-        if one.segment.base + one.segment.file_size > end
-    ]
-    return LogPlan(
-        begin=begin,
-        end=end,
-        gap=gap,
-        is_compared=is_compared,
-        last_record=record or none[1],
-        segments=reaching,
-        log=[one for one in log if one.start < one.stop],
-        kept=[(kind, one) for kind, one in kept if one.start < one.stop],
-        config=tables,
-        beside=hashlib.sha256(msgspec.json.encode((after, watched))).hexdigest(),
-    )
+    beside = _hash(msgspec.json.encode((after, watched)))
+    previous, known = (0, (0, 0, "")) if last is None else (last.number, last.last_record)
+    run = Run(number, previous, begin, end, record or known, beside)
+    extents: list[tuple[Any, ...]] = [("run", begin, end - begin, msgspec.json.encode(run))]
+    if gap is not None:
+        extents.append(("gap", gap[0], gap[1] - gap[0]))
+    extents += [("file", one.base, one.size, b"", one.base, one.file_size) for one in reaching]
+    for name, content in tables.items():
+        for at in range(0, max(1, len(content)), EXTENT_BYTES):
+            piece = content[at : at + EXTENT_BYTES]
+            extents.append(("config", at, len(piece), piece, None, None, name))
+    return LogPlan(run, gap, is_compared, parts, extents)
+
+
+def _kind(part: SplitTask, end: int) -> str:
+    """Return what a part of a file is kept as; nothing where it is of the log before its `end`."""
+    if part.start >= part.segment.file_size:
+        return "excess"
+    return "" if part.segment.base + part.start < end else "tail"
 
 
 def _checksum(kept: SplitTask) -> int:
-    # A record that is half written has less.
-    size = max(0, min(kept.byte_count, EXTENT_BYTES))
+    size = min(kept.byte_count, EXTENT_BYTES)  # a record that is half written has less
     content = read_part(kept.store.location, kept.segment.path, kept.start, size)
     return zlib.crc32(content.rstrip(b"\0"))
 
 
-def _data_stop(store: StorePlace, segment: Segment) -> int:
-    with opened(store.location, segment.path) as file:
-        return min(file.data_stop(segment.size), segment.size, segment.file_size)
-
-
-def _end_in(store: StorePlace, segment: Segment) -> tuple[int, LastRecord | None] | None:
+def _end_in(store: StorePlace, segment: Segment) -> tuple[int, LastRecord | None]:
     """Return the physical offset after the last record or BLANK of a file, and that record."""
-    stop, end = _data_stop(store, segment), segment.base
-    last: tuple[int, int] | None = None
-    record: LastRecord | None = None
-    # Some megabytes before the zeros, not the file.
-    tail = SplitTask(store, segment, max(0, stop - LOOKBACK_BYTES), stop, data_stop=stop)
+    end, last = segment.base, (0, 0)
     with opened(store.location, segment.path) as file:
+        stop = min(file.data_stop(segment.size), segment.size, segment.file_size)
+        # Some megabytes before the zeros, not the file.
+        tail = SplitTask(store, segment, max(0, stop - LOOKBACK_BYTES), stop, data_stop=stop)
         for batch in scanned(tail, file) if stop else ():
             end, columns = batch.end_of_data, batch.columns
             if len(columns):
                 last = int(columns.physical_offset[-1]), int(columns.size[-1])
-        if last is not None:
-            record = *last, _hash(file.read(last[0] - segment.base, last[1]))
-    return (end, record) if end > segment.base else None
+        content = file.read(last[0] - segment.base, last[1]) if last[1] else b""
+    return end, (*last, _hash(content)) if content else None
 
 
 def _hash(content: bytes) -> str:
@@ -296,57 +319,155 @@ def _compare(store: StorePlace, segments: Sequence[Segment], last: Run, end: int
     )
 
 
-# --- the commit ---------------------------------------------------------------------------------
-
-
-def _commit(
-    tables: Archive, task: ArchiveTask, plan: LogPlan, last: Run | None, found: list[WrittenFile]
-) -> None:
-    """Compare what tasks found with the plan, add what the driver knows, and commit it all."""
-    covered = sum(one.record_bytes + one.extent_bytes for one in found)
-    expected = sum(one.byte_count for one in plan.log)
+def _commit(tables: Archive, store: StorePlace, plan: LogPlan, found: list[WrittenFile]) -> None:
+    """Compare what tasks found with the plan, and commit it."""
+    run, (first, stop) = plan.run, plan.gap or (0, 0)
+    covered = sum(one.log_bytes for one in found) - (stop - first)
+    expected = sum(one.byte_count for one in plan.parts if not _kind(one, run.end))
     if covered != expected:
         raise ArchiveError(
-            f"{task.store.location} changed while it was archived: expected {expected} bytes from "
-            f"physical offset {plan.begin} to {plan.end}, found {covered}; nothing was archived",
+            f"{store.location} changed while it was archived: expected {expected} bytes from "
+            f"physical offset {run.begin} to {run.end}, found {covered}; nothing was archived",
             hint="run the archive again",
         )
-    previous = 0 if last is None else last.number
-    run = Run(task.run, previous, plan.begin, plan.end, plan.last_record, plan.beside)
-    with plain_write_errors(tables.location, kind=ArchiveError), TaskFiles(task) as written:
-        _add_known(written, plan, run)
-        found += written.close()
-    broker = task.store.broker_name
-    number = {run_id(broker): task.run}
-    now_ms = time.time_ns() // 1_000_000
-    for name, marks in (EXTENTS, number), (MESSAGES, number | {broker: plan.end}):
-        added = [
-            AddAction(
-                path=one.path,
-                size=one.size,
-                partition_values={DAY: one.day} if name == MESSAGES else {},
-                modification_time=now_ms,
-                data_change=True,
-                stats=one.stats,
-            )
-            for one in found
-            if one.table == name
-        ]
-        tables.commit(name, broker, marks, added)
+    marks = {run_id(store.broker_name): run.number}
+    tables.commit(EXTENTS, store.broker_name, marks, found)
+    tables.commit(MESSAGES, store.broker_name, marks | {store.broker_name: run.end}, found)
 
 
-def _add_known(written: TaskFiles, plan: LogPlan, run: Run) -> None:
-    """Add what the driver knows of a run: itself, the gap, the files, the JSON tables."""
-    whole = {"physicalOffset": plan.begin, "size": plan.end - plan.begin}
-    written.add_extent({"kind": "run", **whole, "content": msgspec.json.encode(run)})
-    if plan.gap is not None:
-        first, stop = plan.gap
-        written.add_extent({"kind": "gap", "physicalOffset": first, "size": stop - first})
-    for one in plan.segments:
-        known = {"physicalOffset": one.base, "size": one.size, "fileSize": one.file_size}
-        written.add_extent({"kind": "file", "file": one.base, **known})
-    for name, content in plan.config.items():
-        for at in range(0, max(1, len(content)), EXTENT_BYTES):
-            part = content[at : at + EXTENT_BYTES]
-            place = {"name": name, "physicalOffset": at, "size": len(part)}
-            written.add_extent({"kind": "config", **place, "content": part})
+# --- on workers ---------------------------------------------------------------------------------
+
+
+def archive_task(task: ArchiveTask) -> Iterator[pyarrow.RecordBatch]:
+    """Do a task; yield a row of ``RESULT_SCHEMA`` for each file."""
+    with (
+        plain_write_errors(task.target, "nothing of this run is archived", ArchiveError),
+        TaskFiles(task) as written,
+    ):
+        for extent in task.known:
+            written.add_extent(*extent)
+        for part in task.parts:
+            with opened(task.store.location, part.segment.path) as file:
+                known = part._replace(data_stop=file.data_stop(part.segment.size))
+                if kind := _kind(part, task.end):
+                    base = part.segment.base
+                    written.add_bytes(file, known, base + part.start, base + part.stop, kind)
+                    continue
+                for batch in scanned(
+                    known, file, batch_records=WINDOW_ROWS, window_bytes=WINDOW_BYTES
+                ):
+                    written.add_records(batch.columns)
+                    for at, size in batch.blanks:
+                        written.add_bytes(file, known, at, at + size, "blank")
+                    for one, _ in damage_of(known, batch):
+                        why = one.reason.value, one.evidence
+                        written.add_bytes(file, known, *one.range, "damage", *why)
+        if files := written.finish():
+            yield row_batch(files, RESULT_SCHEMA)
+
+
+class TaskFiles:
+    """The files of a task: one for each day, one for extents; made when needed.
+
+    Those of a ``with`` block that ends in an error are removed.
+    """
+
+    def __init__(self, task: ArchiveTask) -> None:
+        self._task = task
+        self._made: list[TableFile] = []
+        self._open: dict[tuple[str, date | None], TableFile] = {}
+        self._done: list[WrittenFile] = []
+        self._extents: list[dict[str, Any]] = []
+        self._held_bytes = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        for file in self._made if kind else ():
+            file.remove()
+
+    def _file(self, table: str, day: date | None = None) -> TableFile:
+        if (table, day) not in self._open:
+            if len(self._open) == _OPEN_FILES:
+                self._done.append(self._open.pop(next(iter(self._open))).close())
+            self._made.append(TableFile(self._task.target, table, self._task.number, day))
+            self._open[table, day] = self._made[-1]
+        return self._open[table, day]
+
+    def add_records(self, columns: RecordColumns) -> None:
+        """Write the records of a window, sorted by day, topic, queue and offset."""
+        if not len(columns):
+            return
+        keys = {
+            "day": timestamps(columns.store_timestamp).cast(pa.date32()),
+            "topic": binary_slices(columns, columns.topic_at, columns.topic_size, "topic"),
+            "queue": columns.queue_id,
+            "number": columns.queue_offset,
+            "place": columns.physical_offset,
+        }
+        order = pc.sort_indices(pa.table(keys), [(key, "ascending") for key in keys])
+        days = keys["day"].take(order)
+        rows = order.to_numpy()
+        numbers = np.cumsum(columns.size[rows]) // ROW_GROUP_BYTES
+        is_next = np.diff(days.cast(pa.int32()).fill_null(_NO_DAY)) != 0
+        edges = np.flatnonzero(is_next | (np.diff(numbers) != 0)) + 1
+        for begin, end in itertools.pairwise((0, *edges.tolist(), len(rows))):
+            file, group = self._file(MESSAGES, days[begin].as_py()), columns.taken(rows[begin:end])
+            file.write(_message_batch(group, self._task.store.broker_name))
+            file.log_bytes += int(group.size.sum())
+
+    def add_bytes(
+        self, file: OpenFile, part: SplitTask, start: int, end: int, kind: str, *why: str
+    ) -> None:
+        """Add a range of a CommitLog file; what is zeros up to the range's end is no content."""
+        base = part.segment.base
+        data_stop = min(base + (part.data_stop or 0), end)
+        while start < end:
+            read = min(max(0, data_stop - start), EXTENT_BYTES)
+            # After a BLANK zeros may be as long as a file: they are of the last row that is read.
+            stop = start + read if start + read < data_stop else end
+            content = file.read(start - base, read).rstrip(b"\0")
+            if content or kind in LOG_KINDS:
+                self.add_extent(kind, start, stop - start, content, base, None, None, *why)
+            start = stop
+
+    def add_extent(
+        self, kind: str, at: int, size: int, content: bytes = b"", *more: int | str | None
+    ) -> None:
+        """Add a row of extents; `more` are its values from the column `file` on."""
+        known = self._task.store.broker_name, self._task.run, kind, at, size, *more
+        row = dict(zip(EXTENT_SCHEMA.names, known, strict=False))
+        self._extents.append(row | {"content": content, "contentCRC": body_crc(content)})
+        self._held_bytes += len(content)
+        if self._held_bytes >= EXTENT_BYTES or len(self._extents) >= _EXTENT_ROWS:
+            self._write_extents()
+
+    def _write_extents(self) -> None:
+        file, rows = self._file(EXTENTS), self._extents
+        file.write(pa.RecordBatch.from_pylist(rows, schema=EXTENT_SCHEMA))
+        file.log_bytes += sum(row["size"] for row in rows if row["kind"] in LOG_KINDS)
+        file.damaged_bytes += sum(row["size"] for row in rows if row["kind"] == "damage")
+        self._extents, self._held_bytes = [], 0
+
+    def finish(self) -> list[WrittenFile]:
+        """End the files, and return them."""
+        if self._extents:
+            self._write_extents()
+        return self._done + [file.close() for file in self._open.values()]
+
+
+def _message_batch(columns: RecordColumns, broker: str) -> Any:
+    """Return records as one batch of ``FILE_SCHEMA``."""
+    (batch,) = record_batches(columns, MESSAGE_FIELDS, broker=broker, decompress=False)
+    at = columns.physical_offset - columns.base
+    heads = columns.body_at - at
+    tails = heads + columns.body_size
+    crcs = np.empty(len(columns), dtype=np.int64)
+    kernels.slice_crcs(columns.buffer, at, columns.size, crcs)
+    raw = [
+        binary_slices(columns, at, heads, "rawHead"),
+        binary_slices(columns, at + tails, columns.size - tails, "rawTail"),
+        pa.array(crcs.astype(np.int32)),
+    ]
+    return pa.RecordBatch.from_arrays([*batch.columns, *raw], schema=FILE_SCHEMA)
