@@ -40,6 +40,7 @@ from rocketstore.pipeline.jobs.archive.archive_table import (
     MESSAGES,
     read_rows,
 )
+from rocketstore.pipeline.jobs.execution import row_batch
 from rocketstore.pipeline.jobs.publishing import plain_write_errors
 from rocketstore.pipeline.projection import FIRST_TIMESTAMP_MS, LAST_TIMESTAMP_MS
 from rocketstore.scan import kernels
@@ -59,11 +60,10 @@ COUNT_SCHEMA: Final = (
 )
 """Wanted records of a topic in a step of the archived log, of which the first is at `place`."""
 
-_RESULTS: Final = (
-    *("base", "records", "bytes", "last_ms"),
-    *("lost_at", "lost_stop", "lost_stretches", "lost_bytes"),
+WRITE_SCHEMA: Final = (
+    "base LONG, records LONG, bytes LONG, last_ms LONG, lost_at LONG, lost_stop LONG, "
+    "lost_stretches LONG, lost_bytes LONG"
 )
-WRITE_SCHEMA: Final = ", ".join(f"{name} BIGINT" for name in _RESULTS)
 """What was written, null if nothing was; and what the archive has lost of the file, of which the
 first stretch is from `lost_at` to `lost_stop`."""
 
@@ -77,7 +77,10 @@ SLICE_BYTES: Final = 32 * MiB
 """Records that are put in order before they are written: as many as the archive sorts at a time."""
 
 _PLACE_AT: Final = 28
-"""Where a record says at which physical offset it stands."""
+"""Where a record states in 8 bytes at which physical offset it stands."""
+
+_HEAD_MOST: Final = 128
+"""More than any record has before its body."""
 
 _RAW: Final = ("rawHead", "body", "rawTail")
 
@@ -131,42 +134,39 @@ def count_task(task: LogFileTask) -> Iterator[pyarrow.RecordBatch]:
     """Yield where wanted records are, and of which topics and times; see ``COUNT_SCHEMA``."""
     step = max(1, task.size // STEPS)
     for _, rows in _wanted(task, ["topic", "physicalOffset", "size", "storeTimestamp"]):
-        places = pc.multiply(pc.divide(rows.column("physicalOffset"), step), step)
-        columns = [rows.column("topic"), places, rows.column("physicalOffset"), rows.column("size")]
-        table = pa.table(
-            [*columns, _milliseconds(rows)], names=["topic", "step", "place", "bytes", "time"]
-        )
-        sums = [("place", "min"), ("bytes", "sum"), ("time", "min"), ("time", "max")]
+        place = rows.column("physicalOffset")
+        columns = {"topic": rows.column("topic"), "place": place, "bytes": rows.column("size")}
+        columns |= {"step": pc.multiply(pc.divide(place, step), step), "ms": _milliseconds(rows)}
+        found = pa.table(columns).group_by(["topic", "step"])
+        sums = found.aggregate([("place", "min"), ("bytes", "sum"), ("ms", "min"), ("ms", "max")])
         names = ["topic", "step", "place", "bytes", "first_ms", "last_ms"]
-        found = table.group_by(["topic", "step"]).aggregate(sums)
-        yield from found.rename_columns(names).to_batches()
+        yield from sums.rename_columns(names).to_batches()
 
 
 def write_task(task: LogFileTask) -> Iterator[pyarrow.RecordBatch]:
     """Write a CommitLog file, if the archive has what it needs; see ``WRITE_SCHEMA``."""
     starts, sizes, lost = _places(task)
-    row: dict[str, int | None] = dict.fromkeys(_RESULTS, None)
-    row |= {
-        "base": task.base,
-        "lost_stretches": len(lost),
-        "lost_bytes": sum(b - a for a, b in lost),
-    }
-    if lost:
-        row["lost_at"], row["lost_stop"] = lost[0]
+    written: tuple[int | None, ...] = (None, None, None)
     if not lost or (task.allows_gaps and len(starts)):
-        row["records"] = len(starts)
-        row["bytes"], row["last_ms"] = _write(task, starts, sizes)
-    yield pa.RecordBatch.from_pylist([row])
+        written = len(starts), *_write(task, starts, sizes)
+    first = lost[0] if lost else (None, None)
+    row = task.base, *written, *first, len(lost), sum(stop - start for start, stop in lost)
+    yield row_batch([row], WRITE_SCHEMA)
 
 
 def _write(task: LogFileTask, starts: Numbers, sizes: Numbers) -> tuple[int, int | None]:
     """Write the file of a task; return how many bytes were written, and the last time."""
-    targets = starts - task.base if task.is_whole else np.cumsum(sizes) - sizes
+    targets = starts if task.is_whole else task.base + np.cumsum(sizes) - sizes
     total, last_ms = int(sizes.sum()), None
     with _new_file(task) as file:
         for path, rows in _wanted(task, (*_RAW, "physicalOffset", "recordCRC", "storeTimestamp")):
-            offsets = _numbers(rows, "physicalOffset")
-            file.hold(targets[np.searchsorted(starts, offsets)], _records(rows, path, offsets))
+            places = _numbers(rows, "physicalOffset")
+            records = _records(rows, places)
+            _check_crcs(path, rows, records)
+            if not task.is_whole:
+                places = targets[np.searchsorted(starts, places)]
+                records = _records(rows, places)
+            file.hold(places, records)
             latest = pc.max(_milliseconds(rows)).as_py()
             last_ms = latest if last_ms is None else max(last_ms, latest or last_ms)
         file.write_held()
@@ -177,48 +177,43 @@ def _write(task: LogFileTask, starts: Numbers, sizes: Numbers) -> tuple[int, int
                 hint=FROM_BACKUP,
             )
         for offset, _, stored in _extents(task, "content", "contentCRC"):
-            file.write(offset - task.base, stored)
+            file.write(offset, stored)
         if task.blank:
-            file.write(total, encode_blank(task.size - total))
+            file.write(task.base + total, encode_blank(task.size - total))
     return file.byte_count, last_ms
 
 
 # --- rows as records ----------------------------------------------------------------------------
 
 
-def _records(rows: pyarrow.RecordBatch, path: str, offsets: Numbers) -> Any:
-    """Return the records of rows, each compared with its CRC and the place that it states."""
-    pieces = [rows.column(name) for name in _RAW]
-    nothing_between = pa.scalar(b"", pa.binary())
-    records = pc.binary_join_element_wise(*pieces, nothing_between, null_handling="replace")
-    content, starts, sizes = _laid_out(records)
+def _records(rows: pyarrow.RecordBatch, places: Numbers) -> Any:
+    """Return the records of rows, each stating its place; a wrong place shows in its CRC."""
+    head, body, tail = (rows.column(name) for name in _RAW)
+    numbers = [None, pa.py_buffer(places.astype(">i8"))]
+    stated = pa.FixedSizeBinaryArray.from_buffers(pa.binary(8), len(places), numbers)
+    before = pc.binary_slice(head, 0, _PLACE_AT)
+    after = pc.binary_slice(head, _PLACE_AT + 8, _HEAD_MOST)
+    pieces = [before, stated.cast(pa.binary()), after, body, tail, pa.scalar(b"", pa.binary())]
+    return pc.binary_join_element_wise(*pieces, null_handling="replace")
+
+
+def _check_crcs(path: str, rows: pyarrow.RecordBatch, records: Any) -> None:
+    (content, ends), expected = _laid_out(records), _numbers(rows, "recordCRC")
     crcs = np.empty(len(records), dtype=np.int64)
-    kernels.slice_crcs(content, starts, sizes, crcs)
-    stated = content[_stated_places(sizes)].view(">i8").reshape(-1)
-    for what, found, expected in (
-        ("CRC", crcs, _numbers(rows, "recordCRC")),
-        ("place", stated, offsets),
-    ):
-        for row in np.flatnonzero(found != expected).tolist():
-            raise ArchiveDamagedError(
-                f"{path}: the record at physical offset {offsets[row]} has {what} {found[row]}: "
-                f"expected {expected[row]}",
-                hint=FROM_BACKUP,
-            )
-    return records
+    kernels.slice_crcs(content, ends[:-1], np.diff(ends), crcs)
+    for row in np.flatnonzero(crcs != expected).tolist():
+        raise ArchiveDamagedError(
+            f"{path}: the record at physical offset {rows['physicalOffset'][row]} has CRC "
+            f"{crcs[row]}: expected {expected[row]}",
+            hint=FROM_BACKUP,
+        )
 
 
-def _laid_out(records: Any) -> tuple[npt.NDArray[np.uint8], Numbers, Numbers]:
-    """Return the bytes of records back to back, where each starts and how long it is."""
-    _, offsets_buffer, content = records.buffers()
-    offsets = np.frombuffer(offsets_buffer, dtype=np.int32)[: len(records) + 1].astype(np.int64)
-    return np.frombuffer(content, np.uint8)[: offsets[-1]], offsets[:-1], np.diff(offsets)
-
-
-def _stated_places(sizes: Numbers) -> Numbers:
-    """Return where the bytes stand by which records back to back state their physical offsets."""
-    places: Numbers = (np.cumsum(sizes) - sizes + _PLACE_AT)[:, np.newaxis] + np.arange(8)
-    return places
+def _laid_out(records: Any) -> tuple[npt.NDArray[np.uint8], Numbers]:
+    """Return the bytes of records, back to back, and where each one ends, 0 before all of them."""
+    _, ends, content = records.buffers()
+    numbers = np.frombuffer(ends, np.int32, len(records) + 1).astype(np.int64)
+    return np.frombuffer(content, np.uint8)[: numbers[-1]], numbers
 
 
 def _numbers(rows: pyarrow.RecordBatch, name: str) -> Numbers:
@@ -316,82 +311,70 @@ def _extents(task: LogFileTask, *contents: str) -> Iterator[tuple[int, int, byte
 # --- writing ------------------------------------------------------------------------------------
 
 
-class _NewFile:
-    """A file of its full size, written at any positions."""
+class _LogFile:
+    """A CommitLog file that is being written, at any physical offsets."""
 
-    def __init__(self, path: Path, task: LogFileTask) -> None:
+    def __init__(self, descriptor: int, task: LogFileTask) -> None:
         self.byte_count = 0
-        self._task = task
+        self._descriptor, self._task = descriptor, task
         self._held: list[tuple[Numbers, Numbers]] = []
         self._held_bytes = 0
         self._content = np.empty(SLICE_BYTES, dtype=np.uint8)
-        self._in_order = np.empty(SLICE_BYTES, dtype=np.uint8)
-        self.descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
-        os.ftruncate(self.descriptor, task.size)
+        self._in_order = np.empty_like(self._content)
 
-    def hold(self, positions: Numbers, records: Any) -> None:
-        """Take records for these positions; write all that are held when it is enough."""
-        content, _, sizes = _laid_out(records)
+    def hold(self, places: Numbers, records: Any) -> None:
+        """Take records for these places; write all that are held when it is enough."""
+        content, ends = _laid_out(records)
         if self._held_bytes + len(content) > len(self._content):
             self.write_held()
         if len(content) > len(self._content):
             self._content, self._in_order = np.empty_like(content), np.empty_like(content)
         self._content[self._held_bytes :][: len(content)] = content
-        self._held.append((positions, sizes))
         self._held_bytes += len(content)
+        self._held.append((places, np.diff(ends)))
 
     def write_held(self) -> None:
         """Write the records that are held, neighbours by one call."""
         if not self._held:
             return
-        positions, sizes = (np.concatenate(one) for one in zip(*self._held, strict=True))
+        places, sizes = (np.concatenate(one) for one in zip(*self._held, strict=True))
         self._held, self._held_bytes = [], 0
-        order = np.argsort(positions)
-        starts = np.cumsum(sizes) - sizes
-        positions, sizes = positions[order], sizes[order]
+        order, starts = np.argsort(places), np.cumsum(sizes) - sizes
+        places, sizes = places[order], sizes[order]
         kernels.copy_slices(self._content, starts[order], sizes, self._in_order)
-        if not self._task.is_whole:
-            stated = (positions + self._task.base).astype(">i8").view(np.uint8)
-            self._in_order[_stated_places(sizes)] = stated.reshape(-1, 8)
-        breaks = np.flatnonzero(positions[1:] != positions[:-1] + sizes[:-1]) + 1
-        starts = np.append(np.int64(0), np.cumsum(sizes))
+        ends = np.append(0, np.cumsum(sizes))
+        breaks = np.flatnonzero(np.diff(places) != sizes[:-1]) + 1
         for begin, end in itertools.pairwise((0, *breaks.tolist(), len(order))):
-            stretch = self._in_order[int(starts[begin]) : int(starts[end])]
-            self.write(int(positions[begin]), stretch.data)
+            self.write(int(places[begin]), self._in_order[ends[begin] : ends[end]].data)
 
-    def write(self, position: int, content: bytes | memoryview) -> None:
-        """Write bytes at a position."""
-        view = memoryview(content)
+    def write(self, place: int, content: bytes | memoryview) -> None:
+        """Write bytes from a physical offset on."""
+        view, position = memoryview(content), place - self._task.base
         assert 0 <= position <= self._task.size - len(view), "no row reaches beyond its file"
         while view:
-            written = os.pwrite(self.descriptor, view, position)
+            written = os.pwrite(self._descriptor, view, position)
             view, position = view[written:], position + written
             self.byte_count += written
 
 
 @contextlib.contextmanager
-def _new_file(task: LogFileTask) -> Iterator[_NewFile]:
+def _new_file(task: LogFileTask) -> Iterator[_LogFile]:
     """Yield the file of a task; it gets its name when the ``with`` block ends without an error."""
     name = file_name(task.base)
     with contextlib.ExitStack() as stack:
+        directory = f"{task.place}/{ATTEMPTS}"
         if is_remote(task.place):
             directory = stack.enter_context(tempfile.TemporaryDirectory())
-        else:
-            directory = f"{task.place}/{ATTEMPTS}"
         path = Path(directory, f"{name}.{uuid.uuid4().hex}")
         stack.enter_context(plain_write_errors(path, "nothing was restored"))
-        file = _NewFile(path, task)
-        try:
-            try:
-                yield file
-                os.fsync(file.descriptor)
-            finally:
-                os.close(file.descriptor)
-            if is_remote(task.place):
-                objects = ObjectStore(task.place)
-                objects.upload(path, f"{objects.root}/{COMMIT_LOG_DIRECTORY}/{name}")
-            else:
-                path.rename(Path(task.place, COMMIT_LOG_DIRECTORY, name))
-        except BaseException:
-            path.unlink(missing_ok=True)
-            raise
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        stack.callback(path.unlink, missing_ok=True)  # unless it got its name
+        stack.callback(os.close, descriptor)
+        os.ftruncate(descriptor, task.size)
+        yield _LogFile(descriptor, task)
+        os.fsync(descriptor)
+        if is_remote(task.place):
+            objects = ObjectStore(task.place)
+            objects.upload(path, f"{objects.root}/{COMMIT_LOG_DIRECTORY}/{name}")
+        else:
+            path.rename(Path(task.place, COMMIT_LOG_DIRECTORY, name))
