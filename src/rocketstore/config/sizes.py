@@ -112,12 +112,7 @@ class StoreSizes(NamedTuple):
         )
 
 
-SMALL: Final = StoreSizes(
-    commit_log_file_bytes=SMALL_SIZES["mapped_file_size_commit_log"],
-    consume_queue_file_bytes=SMALL_SIZES["mapped_file_size_consume_queue"],
-    hash_slot_count=SMALL_SIZES["max_hash_slot_num"],
-    index_item_count=SMALL_SIZES["max_index_num"],
-)
+SMALL: Final = StoreSizes(*SMALL_SIZES.values())
 """Those of `StoreConfig.small`."""
 
 
@@ -137,7 +132,6 @@ def resolve_sizes(config: StoreConfig, observed: ObservedSizes | None = None) ->
     default = StoreSizes()
     if seen.commit_log is not None and seen.commit_log.size_bytes == SMALL.commit_log_file_bytes:
         default = SMALL  # what was not there to be seen yet is as small as the rest
-    slots, items = _resolve_index(config, seen.index_file, default)
     set_queue = config.mapped_file_size_consume_queue
     queue = _resolve(
         "mappedFileSizeConsumeQueue",
@@ -153,26 +147,17 @@ def resolve_sizes(config: StoreConfig, observed: ObservedSizes | None = None) ->
             value=queue,
             hint="set the size with --set mappedFileSizeConsumeQueue=… and repair the store",
         )
-    return StoreSizes(
-        commit_log_file_bytes=_resolve(
-            "mappedFileSizeCommitLog",
-            config.mapped_file_size_commit_log,
-            seen.commit_log,
-            default.commit_log_file_bytes,
-        ),
-        consume_queue_file_bytes=queue,
-        hash_slot_count=slots,
-        index_item_count=items,
+    log = _resolve(
+        "mappedFileSizeCommitLog",
+        config.mapped_file_size_commit_log,
+        seen.commit_log,
+        default.commit_log_file_bytes,
     )
+    return StoreSizes(log, queue, *_resolve_index(config, seen.index_file, default))
 
 
 def round_up_to_entries(size_bytes: int) -> int:
-    """Round up to whole entries of 20 bytes, as 4.9 does with what is set.
-
-    Notes
-    -----
-    Source: MessageStoreConfig.getMappedFileSizeConsumeQueue.
-    """
+    """Round up to whole entries of 20 bytes (MessageStoreConfig.getMappedFileSizeConsumeQueue)."""
     return -(-size_bytes // ENTRY_SIZE_BYTES) * ENTRY_SIZE_BYTES
 
 
@@ -196,42 +181,35 @@ def _resolve_index(
     if seen is None:
         return slots or default.hash_slot_count, items or default.index_item_count
     if slots is None and items is None:
-        return _learn_index(seen)
+        try:
+            return layout_of(seen.size_bytes)
+        except FormatError as error:
+            raise ConfigError(
+                f"slots and items of {seen.path} cannot be learnt from its {seen.size_bytes} "
+                "bytes, because they are not 1 : 4",
+                key="maxHashSlotNum",
+                hint=f"{error.hint}; if it was cut, move it out of index/: repair makes it again",
+            ) from error
     # With one of the two set, the length of the file gives the other exactly.
     rest = seen.size_bytes - INDEX_HEADER_SIZE
     if slots is None:
-        assert items is not None
-        slots = (rest - items * ITEM_SIZE_BYTES) // SLOT_SIZE_BYTES
+        slots = (rest - (items or 0) * ITEM_SIZE_BYTES) // SLOT_SIZE_BYTES
+        said = f"maxIndexNum={items} leaves no whole number of slots: "
     elif items is None:
         items = (rest - slots * SLOT_SIZE_BYTES) // ITEM_SIZE_BYTES
+        said = f"maxHashSlotNum={slots} leaves no whole number of items: "
+    else:
+        size = file_size(slots, items)
+        said = (
+            f"maxHashSlotNum={slots} and maxIndexNum={items} make index files of {size} bytes, but "
+        )
     assert items is not None
     if slots < 1 or items < 1 or file_size(slots, items) != seen.size_bytes:
-        wanted = (config.max_hash_slot_num, config.max_index_num)
-        found = f"{seen.path} has {seen.size_bytes} bytes"
-        if wanted[0] is None:
-            what = f"maxIndexNum={wanted[1]} leaves no whole number of slots: {found}"
-        elif wanted[1] is None:
-            what = f"maxHashSlotNum={wanted[0]} leaves no whole number of items: {found}"
-        else:
-            size = file_size(slots, items)
-            what = f"maxHashSlotNum={wanted[0]} and maxIndexNum={wanted[1]} make index files of "
-            what += f"{size} bytes, but {found}"
+        is_slots = config.max_hash_slot_num is not None
         raise ConfigError(
-            what,
-            key="maxIndexNum" if wanted[0] is None else "maxHashSlotNum",
-            value=wanted[0] if wanted[0] is not None else wanted[1],
+            f"{said}{seen.path} has {seen.size_bytes} bytes",
+            key="maxHashSlotNum" if is_slots else "maxIndexNum",
+            value=config.max_hash_slot_num if is_slots else config.max_index_num,
             hint="set both as the writer of the files had them, or neither",
         )
     return slots, items
-
-
-def _learn_index(seen: FileObservation) -> tuple[int, int]:
-    try:
-        return layout_of(seen.size_bytes)
-    except FormatError as error:
-        raise ConfigError(
-            f"slots and items of {seen.path} cannot be learnt from its {seen.size_bytes} bytes, "
-            "because they are not 1 : 4",
-            key="maxHashSlotNum",
-            hint=f"{error.hint}; if it was cut, move it out of index/: repair makes it again",
-        ) from error

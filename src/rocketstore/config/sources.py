@@ -9,6 +9,7 @@ Source: rocketmq-all-4.9.8, BrokerStartup and MixAll.properties2Object.
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import enum
 import os
@@ -56,12 +57,8 @@ _IDLE_KEYS: Final = BROKER_KEYS | KEYS_WITHOUT_EFFECT
 class Origin(NamedTuple):
     """Where a value comes from.
 
-    Attributes
-    ----------
-    kind
-        ``default``, ``file``, ``environment`` or ``flag``.
-    detail
-        Path of the file, name of the variable or of the flag; empty for a default.
+    `kind` is ``default``, ``file``, ``environment`` or ``flag``; `detail` the path of the file, the
+    name of the variable or of the flag.
     """
 
     kind: str
@@ -152,16 +149,6 @@ def apply_overrides(overrides: Iterable[str]) -> dict[str, str]:
     return values
 
 
-def environment_overrides(environment: Mapping[str, str]) -> dict[str, tuple[str, str]]:
-    """Return key -> (variable, text) of the variables ``ROCKETSTORE_<FIELD>`` that are options."""
-    values = {}
-    for field, spec in FIELDS.items():
-        variable = ENVIRONMENT_PREFIX + field.upper()
-        if variable in environment:
-            values[spec.key] = (variable, environment[variable])
-    return values
-
-
 def load_config(
     *,
     broker_conf: str | os.PathLike[str] | None = None,
@@ -187,10 +174,15 @@ def load_config(
     """
     origins = {spec.key: Origin("default") for spec in FIELDS.values()}
     texts: dict[str, str] = {}
-    warnings: list[str] = []
-    own, foreign = _split_overrides(overrides)
+    own, foreign = [], {}
+    for override in overrides:
+        key, separator, text = (part.strip() for part in override.partition("="))
+        if separator and key in _IDLE_KEYS:
+            foreign[key] = text
+        else:  # the store's, or what may be meant so
+            own.append(override)
     address = {key: foreign[key] for key in foreign.keys() & _ADDRESS_KEYS}
-    warnings += [f"--set {key}: {_why_idle(key)}" for key in sorted(foreign.keys() - _ADDRESS_KEYS)]
+    warnings = [f"--set {key}: {_why_idle(key)}" for key in sorted(foreign.keys() - _ADDRESS_KEYS)]
     where = None if broker_conf is None else os.fspath(broker_conf)
     # A broker deletes what has expired, and has no key that says so; any other program is asked.
     properties = (
@@ -202,27 +194,16 @@ def load_config(
             origins[key] = Origin("flag", "--set") if where is None else Origin("file", where)
         elif (warning := _note_unknown(key, text, strict=True)) is not None:
             warnings.append(f"{where}: {warning}")
-    variables = environment_overrides(os.environ if environment is None else environment)
-    for key, (variable, text) in variables.items():
-        texts[key] = text
-        origins[key] = Origin("environment", variable)
+    variables = os.environ if environment is None else environment
+    for field, spec in FIELDS.items():
+        variable = ENVIRONMENT_PREFIX + field.upper()
+        if variable in variables:
+            texts[spec.key] = variables[variable]
+            origins[spec.key] = Origin("environment", variable)
     for key, text in apply_overrides(own).items():
         texts[key] = text
         origins[key] = Origin("flag", "--set")
     return LoadedConfig(from_properties(texts), origins, tuple(warnings))
-
-
-def _split_overrides(overrides: Iterable[str]) -> tuple[list[str], dict[str, str]]:
-    """Return the flags that are, or may be, the store's, and those of the broker around it."""
-    own: list[str] = []
-    foreign: dict[str, str] = {}
-    for override in overrides:
-        key, separator, text = override.partition("=")
-        if separator and key.strip() in _IDLE_KEYS:
-            foreign[key.strip()] = text.strip()
-        else:
-            own.append(override)
-    return own, foreign
 
 
 def with_store_host(properties: Mapping[str, str]) -> dict[str, str]:
@@ -238,13 +219,7 @@ def with_store_host(properties: Mapping[str, str]) -> dict[str, str]:
 
 
 def parse_value(text: str, spec: FieldSpec) -> object:
-    """Turn the text of an option into its value.
-
-    Raises
-    ------
-    ConfigError
-        `text` is no value of the option's type.
-    """
+    """Turn the text of an option into its value; `ConfigError` where it is not one."""
     if spec.kind is str:
         return text if text or not spec.nullable else None
     stripped = text.strip()
@@ -255,9 +230,8 @@ def parse_value(text: str, spec: FieldSpec) -> object:
     if spec.kind is float and _NUMBER.fullmatch(stripped):
         return float(stripped)
     if issubclass(spec.kind, enum.Enum):
-        for member in spec.kind:
-            if member.value == stripped:
-                return member
+        with contextlib.suppress(ValueError):
+            return spec.kind(stripped)
     raise ConfigError(
         f"{spec.key}={text}: expected {kind_name(spec.kind)}", key=spec.key, value=text
     )

@@ -47,10 +47,7 @@ def parse_delete_hours(text: str) -> frozenset[int]:
     [4, 16]
     """
     hours = set()
-    for part in text.split(";"):
-        hour = part.strip()
-        if not hour:
-            continue
+    for hour in filter(None, map(str.strip, text.split(";"))):
         if not (hour.isascii() and hour.isdigit() and len(hour) <= 2 and int(hour) <= 23):
             raise ConfigError(
                 f"deleteWhen={text}: {hour!r} is no hour from 00 to 23",
@@ -135,17 +132,14 @@ def check_host(text: str) -> None:
         It is not; host names are refused, because a message id holds the address itself.
     """
     address, _, port = text.rpartition(":")
+    is_v6 = address.startswith("[") and address.endswith("]")
+    literal = address[1:-1] if is_v6 else address
     version = number = -1
-    bracketed = address.startswith("[") and address.endswith("]")
     with contextlib.suppress(ValueError):
-        # A zone (fe80::1%eth0) has no place in a message id.
-        version = (
-            0
-            if "%" in address
-            else int(ipaddress.ip_address(address[1:-1] if bracketed else address).version)
-        )
+        version = ipaddress.ip_address(literal).version
         number = int(port) if port.isascii() and port.isdigit() else -1
-    if not (0 <= number <= 65_535 and version == (6 if bracketed else 4)):
+    # A zone (fe80::1%eth0) has no place in a message id.
+    if not (0 <= number <= 65_535 and version == (6 if is_v6 else 4)) or "%" in literal:
         raise ConfigError(
             f"storeHost={text}: expected ip:port or [v6]:port", key="storeHost", value=text
         )
