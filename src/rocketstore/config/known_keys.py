@@ -33,9 +33,6 @@ _BROKER: Final = """
     compressedRegister forceRegister registerNameServerPeriod transactionTimeOut
     transactionCheckMax transactionCheckInterval aclEnable storeReplyMessageEnable
     enableDetailStat autoDeleteUnusedStats isolateLogEnable configBlackList
-"""
-
-_NETWORK: Final = """
     listenPort serverWorkerThreads serverCallbackExecutorThreads serverSelectorThreads
     serverOnewaySemaphoreValue serverAsyncSemaphoreValue serverChannelMaxIdleTimeSeconds
     serverSocketSndBufSize serverSocketRcvBufSize writeBufferHighWaterMark writeBufferLowWaterMark
@@ -45,9 +42,6 @@ _NETWORK: Final = """
     clientChannelMaxIdleTimeSeconds clientSocketSndBufSize clientSocketRcvBufSize
     clientPooledByteBufAllocatorEnable clientCloseSocketIfTimeout useTLS
     rmqAddressServerDomain rmqAddressServerSubGroup
-"""
-
-_DLEDGER: Final = """
     dLegerGroup dLegerPeers dLegerSelfId preferredLeaderId enableBatchPush isEnableBatchPush
     storePathDLedgerCommitLog
 """
@@ -70,8 +64,8 @@ _OF_5: Final = """
     searchBcqByCacheEnable travelCqFileNumWhenGetMessage
 """
 
-BROKER_KEYS: Final = frozenset((_BROKER + _NETWORK + _DLEDGER).split())
-"""Options of other parts of a broker than its store."""
+BROKER_KEYS: Final = frozenset(_BROKER.split())
+"""Options of other parts of a broker than its store: the broker itself, its network, DLedger."""
 
 KEYS_WITHOUT_EFFECT: Final = frozenset(_WITHOUT_EFFECT.split())
 """Options of 4.9's store: of parts that are still to come (replication, delivery of delayed

@@ -71,7 +71,10 @@ class StoreCheckpoint:
             times = self._times
             if times == self._written and self.path.exists():
                 return
-            descriptor, is_new = self._opened()
+            try:
+                descriptor, is_new = self._disk.open_file(self.path, writable=True), False
+            except FileNotFoundError:
+                descriptor, is_new = self._disk.create_file(self.path), True
             try:
                 if os.fstat(descriptor).st_size < CHECKPOINT_SIZE_BYTES:
                     self._disk.allocate(descriptor, self.path, CHECKPOINT_SIZE_BYTES)
@@ -83,12 +86,6 @@ class StoreCheckpoint:
             if is_new:
                 self._disk.fsync_directory(self.path.parent)
             self._written = times
-
-    def _opened(self) -> tuple[int, bool]:
-        try:
-            return self._disk.open_file(self.path, writable=True), False
-        except FileNotFoundError:
-            return self._disk.create_file(self.path), True
 
 
 def read_checkpoint(path: Path) -> Checkpoint:

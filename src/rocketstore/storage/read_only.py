@@ -110,14 +110,8 @@ class PreadLog:
 class ReadOnlyStore(Reader):
     """Reads a store directory; see the module's head.
 
-    Parameters
-    ----------
-    path
-        ``storePathRootDir``.
-    config
-        Sizes set there are held against the files; paths and page limits are taken from it.
-    sleep, monotonic
-        How `wait_for` passes time.
+    Sizes set in `config` are held against the files, paths and page limits are taken from it;
+    `sleep` and `monotonic` are how `wait_for` passes time.
 
     Raises
     ------
@@ -217,11 +211,8 @@ class ReadOnlyStore(Reader):
 
         Files of queues and of the index are looked at when they are first read.
         """
-        return [
-            *self._files.findings,
-            *self._pread_queues.findings(),
-            *self._pread_index.findings,
-        ]
+        queues, index = self._pread_queues, self._pread_index
+        return [*self._files.findings, *queues.findings(), *index.findings]
 
     @property
     def log_files(self) -> list[LogFile]:
@@ -388,7 +379,7 @@ class ReadOnlyStore(Reader):
 
 
 class Gone:
-    """Stands for a part of a store that cannot be used any more."""
+    """Stands for a part of a store, or a method, that cannot be used any more."""
 
     def __init__(self, error: StoreClosedError) -> None:
         self.error = error
@@ -397,7 +388,7 @@ class Gone:
         raise self.again()
 
     def __call__(self) -> NoReturn:
-        """Raise the error: a method may be replaced too."""
+        """Raise the error."""
         raise self.again()
 
     def again(self) -> StoreClosedError:

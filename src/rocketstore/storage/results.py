@@ -32,13 +32,11 @@ class PutMessageStatus(Enum):
     LMQ_CONSUME_QUEUE_NUM_EXCEEDED = "LMQ_CONSUME_QUEUE_NUM_EXCEEDED"
 
 
-_STORED: Final = frozenset(
-    {
-        PutMessageStatus.PUT_OK,
-        PutMessageStatus.FLUSH_DISK_TIMEOUT,
-        PutMessageStatus.FLUSH_SLAVE_TIMEOUT,
-        PutMessageStatus.SLAVE_NOT_AVAILABLE,
-    }
+_STORED: Final = (
+    PutMessageStatus.PUT_OK,
+    PutMessageStatus.FLUSH_DISK_TIMEOUT,
+    PutMessageStatus.FLUSH_SLAVE_TIMEOUT,
+    PutMessageStatus.SLAVE_NOT_AVAILABLE,
 )
 
 
@@ -170,14 +168,9 @@ class GetResult(NamedTuple):
 
 
 class GetRawResult(NamedTuple):
-    """A page of raw records of one queue, copied into one buffer as a pull response carries them.
+    """A page of one queue as `message_count` raw records, copied back to back into one buffer.
 
-    Attributes
-    ----------
-    records
-        The records back to back, as stored in the CommitLog.
-    message_count
-        How many records `records` holds.
+    So a pull response carries them.
     """
 
     status: GetMessageStatus
@@ -192,10 +185,7 @@ class GetRawResult(NamedTuple):
 class GetViewsResult(NamedTuple):
     """A page of one queue as views of raw records, which are copied nowhere.
 
-    Attributes
-    ----------
-    records
-        One view per record; it keeps its file's memory map alive while it lives.
+    A view keeps its file's memory map alive while it lives.
     """
 
     status: GetMessageStatus

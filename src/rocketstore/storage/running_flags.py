@@ -32,11 +32,7 @@ STOPS_PUTS = ~int(RunningFlag.NOT_READABLE)
 class RunningFlags:
     """The flags of one open store; safe to change from any thread.
 
-    Attributes
-    ----------
-    bits
-        All flags that are set, a plain int because every put looks at it; change it by `set` and
-        `clear`.
+    `bits` is a plain int because every put looks at it; change it by `set` and `clear`.
     """
 
     __slots__ = ("_lock", "_reasons", "bits")

@@ -20,9 +20,10 @@ from rocketstore.scan.scanner import scan_window
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from rocketstore.scan.scanner import ScanBatch
+    from rocketstore.scan.scanner import Damage, ScanBatch
     from rocketstore.storage.files.mapped_file import MappedFile
     from rocketstore.storage.files.mapped_file_queue import MappedFileQueue
+    from rocketstore.units import ByteRange
 
 TURN_INTERVAL_S: Final = 1.0
 """A turn a second: its share of the disk is spread, and a stop waits for one turn at most."""
@@ -39,14 +40,8 @@ _log: Final = get_logger(__name__)
 class ScrubCounts(NamedTuple):
     """What was checked since the store was opened.
 
-    Attributes
-    ----------
-    passes
-        How often all cold files were gone through.
-    checked_bytes
-        Bytes of them, each pass counted.
-    damaged_ranges
-        Places that hold no intact record, each counted once.
+    `passes` over all cold files, bytes of them in each pass, and places without an intact record,
+    each counted once.
     """
 
     passes: int = 0
@@ -68,17 +63,17 @@ class Scrubber:
         self._files = files
         self._bytes_per_turn = bytes_per_turn
         self._durable_offset = durable_offset
-        self._known: set[tuple[int, int]] = set()
+        self._known: set[ByteRange] = set()
         self._next_base = -1
-        self._scan: Iterator[ScanBatch] | None = None
         self._file: MappedFile | None = None
+        self._scan: Iterator[ScanBatch] = iter(())
         self._reached = 0
 
     def turn(self) -> None:
         """Check the next bytes; a whole pass ends a turn too."""
         spent = 0
         while spent < self._bytes_per_turn:
-            if self._scan is None and not self._take_next():
+            if self._file is None and not self._take_next():
                 return
             spent += self._step()
 
@@ -95,7 +90,7 @@ class Scrubber:
                 self.counts = self.counts._replace(passes=self.counts.passes + 1)
                 # What retention deleted is not met again.
                 log_min = self._files.min_offset
-                self._known = {place for place in self._known if place[0] >= log_min}
+                self._known = {place for place in self._known if place.start >= log_min}
             self._next_base = -1
             return False
         file = self._file = cold[0]
@@ -115,16 +110,16 @@ class Scrubber:
         return True
 
     def _step(self) -> int:
-        """Check one batch; return how many bytes further that is."""
-        assert self._scan is not None
-        assert self._file is not None
+        """Check one batch of a file; return how many bytes further that is."""
+        file = self._file
+        assert file is not None
         try:
             batch = next(self._scan, None)
         except FileNotFoundError:  # retention was faster
             batch = None
         if batch is None:
-            stop = self._file.base + self._file.size
-            self._scan = None
+            stop = file.base + file.size
+            self._file = None
         else:
             stop = self._reached
             if len(batch.columns):
@@ -132,24 +127,23 @@ class Scrubber:
                 stop = int(batch.columns.physical_offset[last] + batch.columns.size[last])
             for damage in batch.damage:
                 stop = max(stop, damage.range.stop)
-                self._note(damage.range.start, damage.range.stop, damage.reason.value)
+                self._note(file, damage)
         checked = max(stop - self._reached, 0)
         self._reached = max(stop, self._reached)
         self.counts = self.counts._replace(checked_bytes=self.counts.checked_bytes + checked)
         return max(checked, 1)
 
-    def _note(self, start: int, stop: int, reason: str) -> None:
-        assert self._file is not None
-        if (start, stop) in self._known:
+    def _note(self, file: MappedFile, damage: Damage) -> None:
+        if damage.range in self._known:
             return
-        self._known.add((start, stop))
+        self._known.add(damage.range)
         self.counts = self.counts._replace(damaged_ranges=self.counts.damaged_ranges + 1)
         _log.warning(
             "scrub.damage",
-            path=str(self._file.path),
-            offset=start - self._file.base,
-            size=stop - start,
-            reason=reason,
+            path=str(file.path),
+            offset=damage.range.start - file.base,
+            size=damage.range.size,
+            reason=damage.reason.value,
             next="run `rocketstore store verify`; fetch the messages from another copy",
         )
 

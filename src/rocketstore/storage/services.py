@@ -97,49 +97,43 @@ class StoreServices:
             self.queue_flusher.run_once,
             config.flush_interval_consume_queue / 1000,
         )
-        self._watchers = self._made_watchers()
+        self._watchers = list(self._made_watchers())
 
-    def _made_watchers(self) -> list[ServiceThread]:
-        """Return the threads that no message waits for."""
+    def _made_watchers(self) -> Iterator[ServiceThread]:
+        """Yield the threads that no message waits for."""
         config, retention = self._parts.config, self._parts.retention
-        sampler = Periodic("rocketstore-statistics", self._sample, SAMPLE_INTERVAL_S)
-        watchers: list[ServiceThread] = [sampler]
+        yield Periodic("rocketstore-statistics", self._sample, SAMPLE_INTERVAL_S)
         if config.retention:
             # Two, so that a slow deletion never delays the moment at which a full disk stops puts
             # (K-E3; DefaultMessageStore.addScheduleTask).
-            check = Periodic(
+            yield Periodic(
                 "rocketstore-disk-check", retention.check_disk, DISK_CHECK_INTERVAL_S,
                 first_s=FIRST_DISK_CHECK_AFTER_S,
             )  # fmt: skip
-            clean = Periodic(
+            yield Periodic(
                 "rocketstore-retention", retention.run_once, config.clean_resource_interval / 1000,
                 first_s=FIRST_CLEAN_AFTER_S,
             )  # fmt: skip
-            watchers += [check, clean]
         if config.scrub_bytes_per_second:
-            watchers.append(Periodic("rocketstore-scrub", self.scrubber.turn, TURN_INTERVAL_S))
-        return watchers
+            yield Periodic("rocketstore-scrub", self.scrubber.turn, TURN_INTERVAL_S)
 
     def start(self) -> None:
         """Start the threads."""
         if not self._threads:
             return
-        try:
-            self._start_threads()
-        except BaseException:
-            self.stop()
-            raise
-
-    def _start_threads(self) -> None:
         parts = self._parts
         touching = [] if parts.touch_ahead is None else [parts.touch_ahead.thread]
         others = [*touching, self.dispatch.thread, self._queue_flush, *self._watchers]
         for thread in (parts.preallocator.thread, *others):
             thread.on_death = self._note_death
-        parts.preallocator.start()
-        self.flusher.start()
-        for thread in others:
-            thread.start()
+        try:
+            parts.preallocator.start()
+            self.flusher.start()
+            for thread in others:
+                thread.start()
+        except BaseException:
+            self.stop()
+            raise
 
     def _note_death(self, name: str, error: BaseException) -> None:
         self._parts.flags.set(
@@ -185,10 +179,7 @@ class StoreServices:
     def stop(self) -> bool:
         """Stop everything and flush; return whether the store ends in order.
 
-        Raises
-        ------
-        FlushFailedError
-            The CommitLog is not wholly on the disk. All threads have stopped nevertheless.
+        `FlushFailedError` says that the log is not wholly on the disk; all threads have stopped.
         """
         self.writer.stop()
         # A put that is in the log's lock ends first.
@@ -279,26 +270,26 @@ class StoreServices:
     def runtime_info(self) -> dict[str, str]:
         """Return the runtime information of 4.9."""
         parts = self._parts
-        info = self.statistics.runtime_info()
-        ratios = {path: parts.disk.used_ratio(path) for path in parts.layout.commit_log_directories}
+        directories, used_ratio = parts.layout.commit_log_directories, parts.disk.used_ratio
+        ratios = {f"commitLogDiskRatio_{path}": used_ratio(path) for path in directories}
         known = [ratio for ratio in ratios.values() if ratio is not None]
-        info["commitLogDiskRatio"] = str(min(known) if known else -1)
-        for path, ratio in ratios.items():
-            info[f"commitLogDiskRatio_{path}"] = str(-1 if ratio is None else ratio)
-        queues = parts.disk.used_ratio(parts.layout.consume_queue)
-        info["consumeQueueDiskRatio"] = str(-1 if queues is None else queues)
-        info["commitLogMinOffset"] = str(parts.log.min_offset)
-        info["commitLogMaxOffset"] = str(parts.log.max_offset)
+        ratios["commitLogDiskRatio"] = min(known, default=None)
+        ratios["consumeQueueDiskRatio"] = used_ratio(parts.layout.consume_queue)
         scrubbed = self.scrubber.counts
-        info["scrubPasses"] = str(scrubbed.passes)
-        info["scrubCheckedBytes"] = str(scrubbed.checked_bytes)
-        info["scrubDamagedRanges"] = str(scrubbed.damaged_ranges)
-        info["storeTimeStepsBack"] = str(parts.log.clock_steps_back)
         mapped = [file.size for file in self._files() if file.is_mapped]
-        info["compiledParts"] = summary()
-        info["totalMappedFiles"] = str(len(mapped))
-        info["totalMappedVirtualMemory"] = str(sum(mapped))
-        return info
+        numbers = {
+            **{key: -1 if ratio is None else ratio for key, ratio in ratios.items()},
+            "commitLogMinOffset": parts.log.min_offset,
+            "commitLogMaxOffset": parts.log.max_offset,
+            "scrubPasses": scrubbed.passes,
+            "scrubCheckedBytes": scrubbed.checked_bytes,
+            "scrubDamagedRanges": scrubbed.damaged_ranges,
+            "storeTimeStepsBack": parts.log.clock_steps_back,
+            "compiledParts": summary(),
+            "totalMappedFiles": len(mapped),
+            "totalMappedVirtualMemory": sum(mapped),
+        }
+        return self.statistics.runtime_info() | {key: str(one) for key, one in numbers.items()}
 
     def _files(self) -> Iterator[MappedFile]:
         """Yield every file of log, queues and index."""

@@ -25,20 +25,9 @@ SAMPLE_COUNT: Final = 601
 RATE_SPANS_S: Final = (10, 60, 600)
 BUCKET_LIMITS_MS: Final = (0, 10, 50, 100, 200, 500, 1000, 2000, 3000, 4000, 5000, 10_000)
 BUCKET_NAMES: Final = (
-    "[<=0ms]",
-    "[0~10ms]",
-    "[10~50ms]",
-    "[50~100ms]",
-    "[100~200ms]",
-    "[200~500ms]",
-    "[500ms~1s]",
-    "[1~2s]",
-    "[2~3s]",
-    "[3~4s]",
-    "[4~5s]",
-    "[5~10s]",
-    "[10s~]",
-)
+    "[<=0ms]", "[0~10ms]", "[10~50ms]", "[50~100ms]", "[100~200ms]", "[200~500ms]", "[500ms~1s]",
+    "[1~2s]", "[2~3s]", "[3~4s]", "[4~5s]", "[5~10s]", "[10s~]",
+)  # fmt: skip
 """Names as StoreStatsService prints them."""
 
 PRINT_INTERVAL_MS: Final = 60_000
@@ -127,25 +116,18 @@ class StoreStatistics:
     def sample(self) -> None:
         """Take the sample of this second, and log the last minute when it is over."""
         totals = self.total_put()
+        gets, now_ms = self.gets, self._clock()
         self._samples.append(
-            _Sample(
-                self._clock(),
-                totals.messages,
-                self.gets.found,
-                self.gets.missed,
-                self.gets.messages,
-            )
+            _Sample(now_ms, totals.messages, gets.found, gets.missed, gets.messages)
         )
-        now_ms = self._samples[-1].at_ms
         if not 0 <= now_ms - self._printed_ms < PRINT_INTERVAL_MS:
             self._printed_ms = now_ms
             self._print()
 
     def _print(self) -> None:
-        """Log rates, and how long the puts since the last time took.
+        """Log rates, and the buckets that puts since the last time fell into.
 
-        Source: StoreStatsService.printTps, without its zeros: a bucket is named when a put fell
-        into it.
+        Source: StoreStatsService.printTps.
         """
         rates = {field: self.rates(field)[1] for field in ("put", "get_found", "get_miss")}
         put_times = {name: count for name, count in self.rotate_put_times().items() if count}
@@ -191,43 +173,27 @@ class StoreStatistics:
         return dict(zip(BUCKET_NAMES, fresh, strict=True))
 
     def rates(self, field: str) -> list[float]:
-        """Return events per second over the last 10, 60 and 600 seconds.
+        """Return events per second over the last 10, 60 and 600 seconds, 0.0 without samples.
 
-        Parameters
-        ----------
-        field
-            ``put``, ``get_found``, ``get_miss`` or ``transferred``.
-
-        Notes
-        -----
-        0.0 as long as there are not enough samples.
+        `field` is ``put``, ``get_found``, ``get_miss`` or ``transferred``.
         Source: StoreStatsService.getPutTps and its like.
         """
         samples = list(self._samples)
-        rates: list[float] = []
-        for span in RATE_SPANS_S:
-            if len(samples) <= span:
-                rates.append(0.0)
-                continue
-            last, before = samples[-1], samples[-1 - span]
-            elapsed_ms = last.at_ms - before.at_ms
-            count = getattr(last, field) - getattr(before, field)
-            rates.append(count * 1000 / elapsed_ms if elapsed_ms > 0 else 0.0)
+        rates = [0.0] * len(RATE_SPANS_S)
+        for number, span in enumerate(RATE_SPANS_S):
+            if len(samples) > span:
+                last, before = samples[-1], samples[-1 - span]
+                elapsed_ms = last.at_ms - before.at_ms
+                count = getattr(last, field) - getattr(before, field)
+                rates[number] = count * 1000 / elapsed_ms if elapsed_ms > 0 else 0.0
         return rates
 
     def runtime_info(self) -> dict[str, str]:
-        """Return the keys and texts of StoreStatsService.getRuntimeInfo.
-
-        Notes
-        -----
-        Compatible: a total of 0 messages is reported as 1.
-        """
+        """Return the keys and texts of StoreStatsService.getRuntimeInfo; 0 messages are 1 there."""
         totals = self.total_put()
         times = max(totals.messages, 1)
         rates = {name: self.rates(name) for name in ("put", "get_found", "get_miss", "transferred")}
-        gets = [
-            found + miss for found, miss in zip(rates["get_found"], rates["get_miss"], strict=True)
-        ]
+        gets = map(sum, zip(rates["get_found"], rates["get_miss"], strict=True))
         distribution = " ".join(f"{name}:{n}" for name, n in self.put_time_histogram().items())
         return {
             "bootTimestamp": str(self._boot_ms),

@@ -237,22 +237,9 @@ class MessageStore(EndingStore):
     ) -> PutResult:
         """Store a batch as a producer encodes it, without decoding it; as `put_batch`.
 
-        Parameters
-        ----------
-        batch
-            Messages back to back, as `format.client_batch.encode_client_batch` makes them.
-        properties
-            Added to those of every message.
-        sys_flag, born_timestamp_ms, born_host, reconsume_times, wait_flush
-            Of every message; see `Message`.
-
-        Raises
-        ------
-        InvalidNameError, RefusedMessageError, FlushFailedError
-            As `put_batch`; a batch that is cut off inside a message is refused as well.
-
-        Notes
-        -----
+        `batch` holds messages back to back, as `format.client_batch.encode_client_batch` makes
+        them; `properties` are added to those of every message, and the other fields are those of
+        every message, see `Message`. A batch that is cut off inside a message is refused as well.
         Source: DefaultMessageStore.putMessages.
         """
         return self._batches.put_client_batch(
@@ -310,26 +297,16 @@ class MessageStore(EndingStore):
     def wait_dispatched(
         self, physical_offset: int | None = None, timeout_s: float | None = None
     ) -> bool:
-        """Wait until messages can be read; False when that takes too long.
+        """Wait until messages before an offset, None for all put so far, can be read.
 
-        Parameters
-        ----------
-        physical_offset
-            Up to which offset; None for everything put so far.
-        timeout_s
-            None waits as long as it takes.
+        False when that takes longer than `timeout_s`, None being as long as it takes.
         """
         self._check_open()
         wanted = self._parts.log.max_offset if physical_offset is None else physical_offset
         return self._services.wait_dispatched(wanted, timeout_s)
 
     def wait_for(self, topic: str, queue_id: int, offset: int, timeout_s: float = 1.0) -> bool:
-        """Wait until a queue offset can be read; False when the time is over.
-
-        Notes
-        -----
-        Source: PullRequestHoldService and NotifyMessageArrivingListener.
-        """
+        """Wait until a queue offset can be read; False when the time is over."""
         self._check_open()
         return self._services.wait_until(
             lambda: self.max_offset(topic, queue_id) > offset, timeout_s

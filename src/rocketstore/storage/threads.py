@@ -106,14 +106,8 @@ class StopSign:
 class ServiceThread:
     """A thread that works until it is asked to stop.
 
-    Parameters
-    ----------
-    name
-        Of the thread.
-    work
-        Runs on the thread, and returns soon after `stopping` was set.
-    wake
-        Called after `stopping` was set, so that `work` looks at it.
+    `work` runs on the thread and returns soon after `stopping` was set; `wake`, called then, lets
+    it look.
 
     Attributes
     ----------
@@ -137,13 +131,7 @@ class ServiceThread:
         return self._thread is not None and self._thread.is_alive()
 
     def start(self) -> None:
-        """Start the thread.
-
-        Raises
-        ------
-        SystemRefusedError
-            The process may have no more threads.
-        """
+        """Start the thread; `SystemRefusedError` where the process may have no more of them."""
         thread = threading.Thread(target=self._run, name=self.name, daemon=True)
         try:
             thread.start()
@@ -187,16 +175,7 @@ class ServiceThread:
 class Periodic(ServiceThread):
     """Does a job at an interval; one that fails is logged, and done again at the next turn.
 
-    Parameters
-    ----------
-    name
-        Of the thread.
-    job
-        What is done.
-    interval_s
-        Pause before each turn.
-    first_s
-        Pause before the first one, if it is another.
+    `interval_s` is the pause before each turn, `first_s` the one before the first, if another.
     """
 
     def __init__(
