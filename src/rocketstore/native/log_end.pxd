@@ -1,7 +1,7 @@
 cimport cython
 from libc.stdint cimport int64_t
 from rocketstore.native.view cimport (
-    Bytes, bytes_of, bytes_inside, copy_bytes, crc_of, find_byte, is_number, load_u8, load_word, set_slot, slot_named,
+    Bytes, bytes_of, bytes_inside, copy_bytes, crc_of, find_byte, load_u8, load_word, number_of, NO_NUMBER, set_slot, slot_named,
     store_i16, store_i32, store_i64, store_u8, utf8_of
 )
 
@@ -12,6 +12,8 @@ cdef frozenset _SPECIAL
 
 @cython.locals(found=cython.ulonglong, one=cython.ulonglong, two=cython.ulonglong, at=Py_ssize_t)
 cdef bint has_separator(Bytes text) noexcept
+@cython.locals(known=cython.longlong)
+cdef fitting(str name, object value, object bits)
 cdef long long hosted(long long sys_flag, Py_ssize_t born_host_size) noexcept
 
 @cython.final

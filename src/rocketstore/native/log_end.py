@@ -22,15 +22,16 @@ except ImportError:
 
 if not cython.compiled:
     from rocketstore.native.view import (
+        NO_NUMBER,
         Bytes,
         bytes_inside,
         bytes_of,
         copy_bytes,
         crc_of,
         find_byte,
-        is_number,
         load_u8,
         load_word,
+        number_of,
         set_slot,
         slot_named,
         store_i16,
@@ -76,8 +77,9 @@ def has_separator(text: Bytes) -> bool:
 
 def fitting(name: str, value: Any, bits: int) -> int:
     """Return a number that fits its field; raises `RefusedMessageError` for any other object."""
-    if is_number(value, bits):
-        return int(value)
+    known = number_of(value, bits)
+    if known != NO_NUMBER:
+        return known
     limit = 1 << (bits - 1)
     try:
         number = int(index(value))

@@ -2,8 +2,8 @@ cimport cython
 from libc.stdint cimport int64_t
 from rocketstore.native.log_end cimport LogEnd, QueueCounter, Record, hosted
 from rocketstore.native.view cimport (
-    Bytes, clear_bytes, bytes_inside, find_byte, in_slot, is_number, load_i16, load_i32, load_i64, load_u8,
-    monotonic_ns, part_of, room_of, slot_named, store_i16, store_i32, system_ms
+    Bytes, clear_bytes, bytes_inside, find_byte, in_slot, load_i16, load_i32, load_i64, load_u8,
+    NO_NUMBER, number_of, part_of, room_of, slot_named, store_i16, store_i32, system_ns
 )
 from rocketstore.native.walk cimport hold_names
 
@@ -25,7 +25,7 @@ cdef class PlainPuts:
     cdef Py_ssize_t bits_slot, topic, body, tags, keys, properties, unique_key, flag, sys_flag
     cdef Py_ssize_t born_timestamp_ms, born_host, reconsume_times, prepared_offset, wait_flush
     cdef Py_ssize_t prepared_topic, prepared_record, prepared_wait_flush
-    cdef int64_t now_ms(self) except? -1
+    cdef int64_t now_ms(self, long long began_ns) except? -1
     cdef QueueCounter counter_of(self, object topic, object queue_id)
     cdef bytes host_of(self, object host)
     @cython.locals(end=LogEnd)
@@ -41,15 +41,17 @@ cdef class PlainPuts:
     @cython.locals(end=LogEnd, position=cython.longlong, number=cython.longlong, size=cython.longlong)
     cdef put_one(self, QueueCounter counter, long long stop, long long now, long long began_ns)
     cdef note_time(self, long long began_ns, long long count)
-    @cython.locals(now=cython.longlong, counter=QueueCounter, host=bytes, end=LogEnd, stop=cython.longlong)
+    @cython.locals(
+        began_ns=cython.longlong, now=cython.longlong, counter=QueueCounter, host=bytes, end=LogEnd, stop=cython.longlong
+    )
     cpdef put_message(self, object message, object queue_id=*)
     @cython.locals(
-        now=cython.longlong, counter=QueueCounter, record=Record, end=LogEnd, start=cython.longlong, stop=cython.longlong,
+        began_ns=cython.longlong, now=cython.longlong, counter=QueueCounter, record=Record, end=LogEnd, start=cython.longlong, stop=cython.longlong,
         block=Bytes, content=Bytes
     )
     cpdef put_prepared(self, object prepared, object body=*, object queue_id=*)
     @cython.locals(
-        now=cython.longlong, counter=QueueCounter, host=bytes, end=LogEnd, at=cython.longlong, stop=cython.longlong,
+        began_ns=cython.longlong, now=cython.longlong, counter=QueueCounter, host=bytes, end=LogEnd, at=cython.longlong, stop=cython.longlong,
         number=cython.longlong, payload=cython.longlong, spared=cython.longlong, count=cython.longlong, room=Bytes, sizes=bytearray
     )
     cpdef put_messages(self, object messages, object queue_id, long long longest)

@@ -26,23 +26,23 @@ except ImportError:
 if not cython.compiled:
     from rocketstore.native.log_end import LogEnd, QueueCounter, Record, hosted
     from rocketstore.native.view import (
+        NO_NUMBER,
         Bytes,
         bytes_inside,
         clear_bytes,
         find_byte,
         in_slot,
-        is_number,
         load_i16,
         load_i32,
         load_i64,
         load_u8,
-        monotonic_ns,
+        number_of,
         part_of,
         room_of,
         slot_named,
         store_i16,
         store_i32,
-        system_ms,
+        system_ns,
     )
     from rocketstore.native.walk import hold_names
 
@@ -134,9 +134,9 @@ class PlainPuts:
 
     # --- where to, and when: what may run Python ------------------------------------------------
 
-    def now_ms(self) -> int:
-        """Return the time."""
-        return system_ms() if self.clock is None else self.clock()
+    def now_ms(self, began_ns: int) -> int:
+        """Return the time of a put that began at that time of the system's clock."""
+        return began_ns // 1_000_000 if self.clock is None else self.clock()
 
     def counter_of(self, topic: Any, queue_id: Any) -> QueueCounter | None:
         """Return the counter of a queue that got a message before."""
@@ -174,29 +174,24 @@ class PlainPuts:
         end = self.end
         end.is_odd = True
         body = in_slot(message, self.body)
-        flag = in_slot(message, self.flag)
-        sys_flag = in_slot(message, self.sys_flag)
         born = in_slot(message, self.born_timestamp_ms)
-        reconsume_times = in_slot(message, self.reconsume_times)
-        prepared_offset = in_slot(message, self.prepared_offset)
-        if not (
-            type(body) is bytes
-            and len(body) <= self.longest_body
-            and is_number(flag, 32)
-            and is_number(sys_flag, 32)
-            and (born is None or is_number(born, 64))
-            and is_number(reconsume_times, 32)
-            and is_number(prepared_offset, 64)
-        ):
-            return at
         record = self.record
         record.born_host = host
-        record.flag = flag
-        record.sys_flag = sys_flag
+        record.flag = number_of(in_slot(message, self.flag), 32)
+        record.sys_flag = number_of(in_slot(message, self.sys_flag), 32)
         record.is_born_now = born is None
-        record.born = 0 if born is None else born
-        record.reconsume_times = reconsume_times
-        record.prepared_offset = prepared_offset
+        record.born = 0 if born is None else number_of(born, 64)
+        record.reconsume_times = number_of(in_slot(message, self.reconsume_times), 32)
+        record.prepared_offset = number_of(in_slot(message, self.prepared_offset), 64)
+        if (
+            type(body) is not bytes
+            or len(body) > self.longest_body
+            or record.flag == NO_NUMBER
+            or record.born == NO_NUMBER
+            or record.reconsume_times == NO_NUMBER
+            or record.prepared_offset == NO_NUMBER
+        ):
+            return at
         if record.sys_flag < 0 or record.sys_flag & 0xC:
             return at
         record.sys_flag = hosted(record.sys_flag, len(host))
@@ -240,7 +235,7 @@ class PlainPuts:
 
     def note_time(self, began_ns: int, count: int) -> None:
         """Count a put that took a millisecond or more."""
-        elapsed_ns = monotonic_ns() - began_ns
+        elapsed_ns = system_ns() - began_ns
         if elapsed_ns >= 1_000_000:
             self.statistics.note_slow_put(elapsed_ns // 1_000_000, count)
 
@@ -248,10 +243,10 @@ class PlainPuts:
 
     def put_message(self, message: Any, queue_id: Any = 0) -> Any:
         """Store a message; see `MessageStore.put`."""
-        began_ns = monotonic_ns()
+        began_ns = system_ns()
         if type(message) is not self.message_type:
             return None
-        now = self.now_ms()
+        now = self.now_ms(began_ns)
         counter = self.counter_of(in_slot(message, self.topic), queue_id)
         host = self.host_of(in_slot(message, self.born_host))
         if counter is None or host is None:
@@ -269,10 +264,10 @@ class PlainPuts:
 
     def put_prepared(self, prepared: Any, body: Any = None, queue_id: Any = 0) -> Any:
         """Store a prepared message; see `MessageStore.put_prepared`."""
-        began_ns = monotonic_ns()
+        began_ns = system_ns()
         if type(prepared) is not self.prepared_type:
             return None
-        now = self.now_ms()
+        now = self.now_ms(began_ns)
         counter = self.counter_of(in_slot(prepared, self.prepared_topic), queue_id)
         held = in_slot(prepared, self.prepared_record)
         if counter is None or type(held) is not Record:
@@ -302,8 +297,8 @@ class PlainPuts:
 
     def put_messages(self, messages: Any, queue_id: Any, longest: int) -> Any:
         """Store messages of one topic and host, together no longer than a client may send."""
-        began_ns = monotonic_ns()
-        now = self.now_ms()
+        began_ns = system_ns()
+        now = self.now_ms(began_ns)
         if (type(messages) is not list and type(messages) is not tuple) or not messages:
             return None
         first = messages[0]
@@ -356,20 +351,22 @@ class PlainPuts:
         reconsume_times: Any = 0,
     ) -> Any:
         """Store a batch as a client encodes it; `more` follows the properties of each message."""
-        began_ns = monotonic_ns()
-        now = self.now_ms()
+        began_ns = system_ns()
+        now = self.now_ms(began_ns)
         counter = self.counter_of(topic, queue_id)
         host = self.host_of(born_host)
+        flags = number_of(sys_flag, 32)
+        born = 0 if born_timestamp_ms is None else number_of(born_timestamp_ms, 64)
+        times = number_of(reconsume_times, 32)
         if (
             counter is None
             or host is None
             or type(batch) is not bytes
             or type(more) is not bytes
-            or not is_number(sys_flag, 32)
-            or sys_flag < 0
-            or sys_flag & 0xC
-            or not (born_timestamp_ms is None or is_number(born_timestamp_ms, 64))
-            or not is_number(reconsume_times, 32)
+            or flags < 0
+            or flags & 0xC
+            or born == NO_NUMBER
+            or times == NO_NUMBER
         ):
             return None
         added = bytes_inside(more)
@@ -386,10 +383,10 @@ class PlainPuts:
             return None
         record = self.record
         record.born_host = host
-        record.sys_flag = hosted(sys_flag, len(host))
+        record.sys_flag = hosted(flags, len(host))
         record.is_born_now = born_timestamp_ms is None
-        record.born = 0 if born_timestamp_ms is None else born_timestamp_ms
-        record.reconsume_times = reconsume_times
+        record.born = born
+        record.reconsume_times = times
         record.prepared_offset = 0
         return self.put_parts(counter, batch, added, sizes, now, began_ns)
 

@@ -4,7 +4,7 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_INCREF
 from cpython.unicode cimport PyUnicode_DecodeASCII, PyUnicode_DecodeUTF8
-from posix.time cimport CLOCK_MONOTONIC, CLOCK_REALTIME, clock_gettime, timespec
+from posix.time cimport CLOCK_REALTIME, clock_gettime, timespec
 from rocketstore.native.dispatch_numbers cimport QUEUE_COLUMN_COUNT, SLOT_COLUMN_COUNT
 from rocketstore.native.row cimport COLUMN_COUNT
 
@@ -17,6 +17,9 @@ cdef extern from "structmember.h":
     long long PyLong_AsLongLongAndOverflow(object number, int *overflow)
     void PyErr_Clear()
     void Py_XDECREF(PyObject *object)
+
+cdef extern from *:
+    const long long NO_NUMBER "LLONG_MIN"
 
 cdef extern from "bytes.h" nogil:
     ctypedef struct Bytes:
@@ -140,13 +143,17 @@ cdef inline Bytes utf8_of(str text) noexcept:
     return bytes_at(start, size)
 
 
-cdef inline bint is_number(object number, int bits) noexcept:
+cdef inline long long number_of(object number, int bits) noexcept:
     cdef int overflow = 0
     cdef long long value
+    if number is 0:  # one object, and what most fields are
+        return 0
     if type(number) is not int:
-        return False
+        return NO_NUMBER
     value = PyLong_AsLongLongAndOverflow(number, &overflow)
-    return overflow == 0 and (bits == 64 or -0x7FFFFFFF - 1 <= value <= 0x7FFFFFFF)
+    if overflow != 0 or (bits == 32 and not -0x7FFFFFFF - 1 <= value <= 0x7FFFFFFF):
+        return NO_NUMBER
+    return value
 
 
 # Where objects of a class keep an attribute; an ordinary look-up takes fifteen times as long.
@@ -170,13 +177,7 @@ cdef inline void set_slot(object owner, Py_ssize_t slot, object value) noexcept:
     Py_XDECREF(before)
 
 
-cdef inline long long monotonic_ns() noexcept nogil:
-    cdef timespec moment
-    clock_gettime(CLOCK_MONOTONIC, &moment)
-    return <long long>moment.tv_sec * 1000000000 + moment.tv_nsec
-
-
-cdef inline long long system_ms() noexcept nogil:
+cdef inline long long system_ns() noexcept nogil:
     cdef timespec moment
     clock_gettime(CLOCK_REALTIME, &moment)
-    return <long long>moment.tv_sec * 1000 + moment.tv_nsec // 1000000
+    return <long long>moment.tv_sec * 1000000000 + moment.tv_nsec

@@ -212,9 +212,16 @@ def utf8_of(text: str) -> Bytes:
         return _NO_TEXT
 
 
-def is_number(number: object, bits: int) -> bool:
-    """Return whether this is an int, of no class of its own, that fits so many bits, signed."""
-    return type(number) is int and -(1 << (bits - 1)) <= number < 1 << (bits - 1)
+NO_NUMBER = -(1 << 63)
+
+
+def number_of(number: object, bits: int) -> int:
+    """Return an int, of no class of its own, that fits so many bits, signed; else `NO_NUMBER`.
+
+    The smallest number of 64 bits is taken for none.
+    """
+    limit = 1 << (bits - 1)
+    return number if type(number) is int and -limit <= number < limit else NO_NUMBER
 
 
 def slot_named(kind: type, name: str) -> Any:
@@ -230,9 +237,5 @@ def in_slot(owner: object, slot: Any) -> Any:
 
 
 set_slot = setattr
-monotonic_ns = time.monotonic_ns
-
-
-def system_ms() -> int:
-    """Return the system's time in ms."""
-    return time.time_ns() // 1_000_000
+system_ns = time.time_ns
+"""The system's time."""
