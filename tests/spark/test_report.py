@@ -11,7 +11,7 @@ import pytest
 from rocketstore import pipeline
 from rocketstore.cli.application import run
 from rocketstore.errors import StoreError
-from rocketstore.pipeline.jobs.report import report_job
+from rocketstore.pipeline.jobs.report import partial_groups, report_job
 from rocketstore.pipeline.jobs.report.partial_groups import count_task
 from rocketstore.pipeline.jobs.report.report_job import plan_report
 from rocketstore.pipeline.jobs.report.report_tables import TABLES
@@ -60,7 +60,7 @@ def test_a_split_is_counted_once_however_many_tables_are_made_of_it(
         tempfile.mkstemp(dir=counts)
         return count_task(task)
 
-    monkeypatch.setattr(report_job, "count_task", count)
+    monkeypatch.setattr(partial_groups, "count_task", count)
     pipeline.report(spark, store, tmp_path / "report")
     assert len(list(counts.iterdir())) == len(plan_report(store, tmp_path / "other").tasks)
 

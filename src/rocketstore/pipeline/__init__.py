@@ -54,11 +54,6 @@ _JOBS: Final = {
 def register(spark: SparkSession) -> None:
     """Make ``format("rocketstore")`` known to a session, unless Spark found it by itself.
 
-    Parameters
-    ----------
-    spark
-        A session, classic or Spark Connect.
-
     Raises
     ------
     UnsupportedEnvironmentError

@@ -40,16 +40,10 @@ if TYPE_CHECKING:
 
 _log = get_logger(__name__)
 
-WORTH_A_SCAN: Final = 4
-"""Records that have a larger part of their range are found by a scan, which asks less often."""
-
-_GAP_BYTES: Final = 32 * KiB
-"""Between records that are read at once: as quick to read as to ask for again."""
-
+WORTH_A_SCAN: Final = 4  # the part of their range from which on records are found by a scan
+_GAP_BYTES: Final = 32 * KiB  # between records that are read at once: quicker than to ask again
 _BLOCK_BYTES: Final = 8 * MiB
-
-_NEIGHBOURS: Final = 512
-"""More entries than a page of memory holds, which is what a disk or a kernel loses."""
+_NEIGHBOURS: Final = 512  # more entries than a page has, which is what a disk or a kernel loses
 
 
 class FoundDamage(NamedTuple):
@@ -172,10 +166,7 @@ _PLACES: Final = [column for column in Column if column.name.endswith("_AT")]
 
 
 def _records_by_entries(task: SplitTask) -> Iterator[RecordColumns]:
-    """Yield at least the records of the task's queues that start in its range.
-
-    Raises `Doubt` where a scan is the better way, or an entry lies.
-    """
+    """Yield at least the task's queues' records in its range; `Doubt` where it has to scan."""
     begin, stop = task.segment.base + task.start, task.segment.base + task.stop
     queues = [QueueFiles(task.store.location, key) for key in task.queues]
     wanted = np.concatenate([_entries_in(*one, begin, stop) for one in enumerate(queues)])

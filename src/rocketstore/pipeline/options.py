@@ -30,14 +30,9 @@ if TYPE_CHECKING:
 DEFAULT_SPLIT_BYTES: Final = 256 * MiB
 """A task costs 0.02 s of processor time before it reads a byte, so it should have work."""
 
-DAMAGE_POLICIES: Final = ("fail", "skip", "report")
-
 EARLIEST: Final = -2
 LATEST: Final = -1
-
-ANY_BROKER: Final = ""
-"""Broker of an offset that names none."""
-
+ANY_BROKER: Final = ""  # of an offset that names none
 STREAM: Final = "stream"
 SINK: Final = "sink"
 """Uses of an option in ``readStream``, and in writes; in ``read`` a table's name is its use."""
@@ -148,10 +143,7 @@ class QueuePlace(NamedTuple):
 
 
 class GivenOptions(dict[str, str]):
-    """Options as they were given, under their names in the table; each is read as what it is.
-
-    `uses` says what they are given to: tables, `STREAM`, `SINK`; each must mean something to one.
-    """
+    """Options as given, under their names in the table; each means something to one of `uses`."""
 
     def __init__(self, given: Mapping[str, str], uses: frozenset[str]) -> None:
         super().__init__()
@@ -314,11 +306,7 @@ def _by_topic(key: str, text: str) -> Iterator[tuple[str, str, Any]]:
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """What a query asked for.
-
-    Of `topics`, `topic_pattern` and `queues` at most one is given; `layout` is slots and items of
-    index files; `log_directories` is where the files of the log lie, empty: in ``commitlog``.
-    """
+    """What a query asked for; of `topics`, `topic_pattern` and `queues` at most one."""
 
     table: str
     locations: tuple[str, ...]
@@ -337,8 +325,8 @@ class ReadOptions:
     min_partitions: int = 1
     fail_on_data_loss: bool = True
     damage: str = "fail"
-    layout: tuple[int, int] | None = None
-    log_directories: tuple[str, ...] = ()
+    layout: tuple[int, int] | None = None  # slots and items of index files
+    log_directories: tuple[str, ...] = ()  # none: in commitlog
 
     @property
     def has_topic_choice(self) -> bool:
@@ -362,14 +350,7 @@ class ReadOptions:
 
 
 def parse_options(given: Mapping[str, str]) -> ReadOptions:
-    """Return the options of a query; names in any case, and values as text.
-
-    Raises
-    ------
-    ConfigError
-        An unknown option, one that the table does not have, a malformed value, or two that exclude
-        each other.
-    """
+    """Return the options of a query; `ConfigError` where they are not all of sense."""
     table = GivenOptions(given, _READS).one_of("table", tuple(TABLES))
     values = GivenOptions(given, frozenset({table}))
     parsed = read_options(
@@ -421,7 +402,7 @@ def read_options(values: GivenOptions, **bounds: Any) -> ReadOptions:
         max_split_bytes=values.byte_count("maxSplitBytes") or DEFAULT_SPLIT_BYTES,
         min_partitions=values.number("minPartitions", 1) or 1,
         fail_on_data_loss=values.is_on("failOnDataLoss"),
-        damage=values.one_of("damage", DAMAGE_POLICIES),
+        damage=values.one_of("damage", ("fail", "skip", "report")),
         layout=_layout(values),
         log_directories=tuple(dict.fromkeys(one.rstrip("/") for one in logs)),
         **bounds,

@@ -39,27 +39,16 @@ if TYPE_CHECKING:
 
 _log = get_logger(__name__)
 
-CLOCK_MARGIN_MS: Final = 600_000
-"""How far a broker's clock may have been set back inside a file: ten minutes."""
-
+CLOCK_MARGIN_MS: Final = 600_000  # how far a clock may have been set back inside a file
 MOST_TASKS: Final = 100_000
 """Of one read; a larger log has larger tasks. Of a million, which its heap of 1 GB does not hold,
 Spark's scheduler dies without a word to the query, which waits for ever."""
 
-PIECES_OF_TASK: Final = 1024
-"""That hold nothing: to open one costs about what 256 KiB of records do."""
-
-FIRST_LOOKS: Final = 1024
-"""Files whose first record planning looks at before it looks at those beside the bounds."""
-
-LOOKS_AT_ONCE: Final = 16
-"""What planning looks into side by side: on an object store each look is a request."""
-
-MOST_QUEUES: Final = 64
-"""Whose entries a task looks for, each by a search; with more of them it scans."""
-
-_MOST_RECORD_BYTES: Final = 64 * MiB
-"""That an entry may state: one that lies must not decide how much is read."""
+PIECES_OF_TASK: Final = 1024  # that hold nothing: to open one costs what 256 KiB of records do
+FIRST_LOOKS: Final = 1024  # at first records, before those of files beside the bounds
+LOOKS_AT_ONCE: Final = 16  # side by side: on an object store each is a request
+MOST_QUEUES: Final = 64  # of a task that searches their entries; with more it scans
+_MOST_RECORD_BYTES: Final = 64 * MiB  # that an entry is believed: it decides how much is read
 
 Piece = TypeVar("Piece")
 

@@ -26,28 +26,23 @@ from rocketstore.message import (
     TRANSACTION_ROLLBACK,
 )
 from rocketstore.pipeline.columns import BODY, BROKER_NAME, PROPERTIES, TABLES
-from rocketstore.pipeline.options import ANY_BROKER
+from rocketstore.pipeline.options import ANY_BROKER, ReadOptions
 from rocketstore.scan import kernels
 from rocketstore.scan.arrow import text_slices
 from rocketstore.scan.columns import Column, RecordColumns
-from rocketstore.units import MiB
+from rocketstore.units import MiB, QueueKey
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     import numpy.typing as npt
 
-    from rocketstore.pipeline.options import ReadOptions
-    from rocketstore.units import QueueKey
-
     Mask = npt.NDArray[np.bool_]
 
-pa: Any = pyarrow
+pa: Any = pyarrow  # the annotations of both know too little of what they take
 pc: Any = pyarrow.compute
-"""Their annotations know too little of what they take."""
 
-INFLATED_BATCH_BYTES: Final = 64 * MiB
-"""Bodies that end a batch where some of them are inflated."""
+INFLATED_BATCH_BYTES: Final = 64 * MiB  # of bodies that end a batch where some are inflated
 
 FIRST_TIMESTAMP_MS: Final = -62_135_596_800_000
 LAST_TIMESTAMP_MS: Final = 253_402_300_799_999
@@ -126,17 +121,7 @@ def _passing(texts: list[str], numbers: npt.NDArray[np.int64], test: Callable[[s
 def record_batches(
     columns: RecordColumns, schema: pyarrow.Schema, *, broker: str, decompress: bool
 ) -> Iterator[pyarrow.RecordBatch]:
-    """Yield records, at least one, as batches of a schema.
-
-    Parameters
-    ----------
-    schema
-        Names and types of the wanted columns; names are those of table ``messages``.
-    broker
-        Value of ``brokerName``.
-    decompress
-        Whether zlib bodies are inflated.
-    """
+    """Yield records, at least one, as batches of a schema of columns of table ``messages``."""
     for rows, body in _bodies(columns, schema.names, decompress=decompress):
         piece = columns.taken(rows)
         known = {BODY: body, BROKER_NAME: broker}
@@ -149,11 +134,7 @@ def record_batches(
 def batch_of(
     values: Mapping[str, Any], schema: pyarrow.Schema, count: int | None = None
 ) -> pyarrow.RecordBatch:
-    """Return a batch from the values of each column by name.
-
-    They are an array, a list, or one value for all of `count` rows; of times they may be numbers of
-    milliseconds.
-    """
+    """Return a batch from arrays, lists, or one value for all rows; times may be milliseconds."""
     arrays = [_array(values[field.name], field.type, count) for field in schema]
     batch: pyarrow.RecordBatch = pa.RecordBatch.from_arrays(arrays, schema=schema)
     return batch
@@ -190,13 +171,9 @@ def timestamps(milliseconds: npt.NDArray[np.int64] | Sequence[int | None]) -> An
 def _values(columns: RecordColumns, name: str) -> Any:
     if name == PROPERTIES:
         return property_maps(columns)
-    if name == "keys":
-        return _key_lists(columns)
-    if name == "bornTimestamp":
-        return columns.born_timestamp
-    if name == "storeTimestamp":
-        return columns.store_timestamp
-    return columns.to_arrow([name]).column(0)
+    if name in ("bornTimestamp", "storeTimestamp"):
+        return columns.born_timestamp if name[0] == "b" else columns.store_timestamp
+    return _key_lists(columns) if name == "keys" else columns.to_arrow([name]).column(0)
 
 
 def _bodies(

@@ -35,9 +35,7 @@ if TYPE_CHECKING:
 
     Numbers = npt.NDArray[np.int64]
 
-ALL_OFFSETS: Final = range(2**62)
-"""Of a queue from its beginning to its end, wherever that will be."""
-
+ALL_OFFSETS: Final = range(2**62)  # of a queue to its end, wherever that will be
 _CHUNK_ROWS: Final = 65_536
 
 
@@ -108,10 +106,8 @@ class QueueFiles:
         return self.next_message(at, stop)[0]
 
     def first_where(self, low: int, high: int, test: Callable[[QueueEntry], bool]) -> int:
-        """Return the first offset from which on a test of entries holds, `high` if none.
-
-        Fillers stand for lost records inside a queue, too: they count with what follows them.
-        """
+        """Return the first offset from which on a test of entries holds, `high` if none."""
+        # Fillers stand for lost records inside a queue, too: they count with what follows them.
         while low < high:
             middle = (low + high) // 2
             at, entry = self.next_message(middle, high)

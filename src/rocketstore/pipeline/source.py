@@ -13,14 +13,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Final
 
-from pyspark.sql.datasource import (
-    DataSource,
-    DataSourceReader,
-    DataSourceStreamReader,
-    DataSourceStreamWriter,
-    DataSourceWriter,
-    InputPartition,
-)
+from pyspark.sql import datasource
+from pyspark.sql.datasource import InputPartition
 
 from rocketstore.errors import ConfigError
 from rocketstore.pipeline.columns import NULLABLE, column_type
@@ -36,7 +30,7 @@ if TYPE_CHECKING:
 NAME: Final = "rocketstore"
 
 
-class StoreDataSource(DataSource):
+class StoreDataSource(datasource.DataSource):
     """A RocketMQ store as tables; see ``docs/guide/spark.md``."""
 
     def __init__(self, options: Any) -> None:
@@ -64,14 +58,14 @@ class StoreDataSource(DataSource):
         is_of_catalog = "provider" in self.options
         return row_type(options, json.dumps(dict(self.options)) if is_of_catalog else None)
 
-    def reader(self, schema: StructType) -> DataSourceReader:
+    def reader(self, schema: StructType) -> datasource.DataSourceReader:
         """Return a reader of the columns in `schema`, which the user may have given."""
         with plain_errors():
             options = parse_options(self._given(schema))
             check_schema(options, schema)
         return StoreReader(options, schema)
 
-    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
+    def streamReader(self, schema: StructType) -> datasource.DataSourceStreamReader:  # noqa: N802 - Spark's name
         """Return a reader of what is being written; see ``docs/guide/spark-streaming.md``."""
         from rocketstore.pipeline.streaming.stream_reader import StoreStreamReader  # noqa: PLC0415 - above
 
@@ -91,7 +85,7 @@ class StoreDataSource(DataSource):
             )
         return given
 
-    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: FBT001 - Spark's
+    def writer(self, schema: StructType, overwrite: bool) -> datasource.DataSourceWriter:  # noqa: FBT001 - Spark's
         """Return the sink of ``df.write``; see ``docs/guide/spark-sink.md``."""
         from rocketstore.pipeline.sink.sink_writer import BatchSink  # noqa: PLC0415 - as above
 
@@ -102,7 +96,7 @@ class StoreDataSource(DataSource):
         self,
         schema: StructType,
         overwrite: bool,  # noqa: FBT001 - Spark's
-    ) -> DataSourceStreamWriter:
+    ) -> datasource.DataSourceStreamWriter:
         """Return the sink of one micro-batch of ``df.writeStream``."""
         from rocketstore.pipeline.sink.sink_writer import StreamSink  # noqa: PLC0415 - as above
 
@@ -129,7 +123,7 @@ def row_type(options: ReadOptions, note: str | None = None) -> StructType:
     return types.StructType([types.StructField(*one, metadata=noted) for one in columns])
 
 
-class StoreReader(DataSourceReader):
+class StoreReader(datasource.DataSourceReader):
     """Reads a table; what a query filters by, it does not know."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:

@@ -101,14 +101,13 @@ class StoreFile(NamedTuple):
 class StorePlace(NamedTuple):
     """A store, at a path or URI.
 
-    It `is_open` where its last writer has not ended in order, or still runs: a file ``abort`` is
-    there. `log_directories` is empty where nothing was said: its log is in ``commitlog``.
+    It `is_open` where a file ``abort`` is there: its last writer runs, or did not end in order.
     """
 
     location: str
     broker_name: str
     is_open: bool
-    log_directories: tuple[str, ...] = ()
+    log_directories: tuple[str, ...] = ()  # none: in commitlog
 
 
 def find_stores(options: ReadOptions) -> list[StorePlace]:
@@ -203,10 +202,7 @@ def store_with_log(location: str, directories: tuple[str, ...]) -> StorePlace:
 
 
 def configured_log(location: str, config: StoreConfig | None) -> tuple[str, ...]:
-    """Return the directories of a store's log that settings name, read-only ones among them.
-
-    There are none where no setting names one.
-    """
+    """Return the directories of a store's log that settings name, read-only ones among them."""
     if config is None or (
         config.store_path_commit_log is None and config.read_only_commit_log_store_paths is None
     ):

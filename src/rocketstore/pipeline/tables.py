@@ -51,11 +51,7 @@ QUEUES_PER_TASK: Final = 256
 
 
 class Table(NamedTuple):
-    """A table: two functions, between which its tasks are pickled.
-
-    `plan` returns the tasks of a read, where the query is planned; `read` yields the rows of one
-    task as batches of a schema, on an executor.
-    """
+    """A table: how the tasks of a read are planned, and how one's rows are read on an executor."""
 
     plan: Callable[[ReadOptions], list[Any]]
     read: Callable[[Any, ReadOptions, Schema], Iterator[RecordBatch]]

@@ -24,14 +24,7 @@ from rocketstore.format.metadata_json import DELAY_OFFSETS_FILE, DelayOffsets
 from rocketstore.pipeline.files import is_remote, local_path, sync_path
 from rocketstore.pipeline.jobs.execution import map_tasks, plain_failure
 from rocketstore.pipeline.jobs.publishing import published
-from rocketstore.pipeline.jobs.report.partial_groups import (
-    KEYS,
-    MEASURES,
-    ROWS,
-    SCHEMA,
-    ReportTask,
-    count_task,
-)
+from rocketstore.pipeline.jobs.report import partial_groups
 from rocketstore.pipeline.jobs.report.report_page import findings_of, report_page
 from rocketstore.pipeline.jobs.report.report_tables import TABLES, VIEWS
 from rocketstore.pipeline.options import DEFAULT_SPLIT_BYTES
@@ -76,7 +69,7 @@ class ReportPlan(NamedTuple):
 
     place: Path
     stores: list[tuple[StorePlace, list[Segment]]]
-    tasks: list[ReportTask]
+    tasks: list[partial_groups.ReportTask]
     delivered: dict[str, dict[int, int] | None]
     now_ms: int
     width_ms: int
@@ -117,10 +110,11 @@ def run_report(spark: SparkSession, plan: ReportPlan) -> Report:
 
     with published(str(plan.place)) as directory:
         with plain_failure():
-            counted = map_tasks(spark, plan.tasks, count_task, SCHEMA)
+            counted = map_tasks(spark, plan.tasks, partial_groups.count_task, partial_groups.SCHEMA)
+            keys, joins = partial_groups.KEYS, partial_groups.MEASURES.items()
+            joined = [getattr(f, function)(name).alias(name) for name, function in joins]
             count = min(MOST_PARTITIONS, 1 + len(plan.tasks) // TASKS_OF_PARTITION)
-            joined = [getattr(f, function)(name).alias(name) for name, function in MEASURES.items()]
-            groups = counted.repartition(count, *KEYS).groupBy(*KEYS).agg(*joined)
+            groups = counted.repartition(count, *keys).groupBy(*keys).agg(*joined)
             groups.write.parquet(f"file://{directory}/groups")
         return write_report(plan, Path(directory))
 
@@ -142,7 +136,8 @@ def plan_report(
     delivered = {place.broker_name: _delivered(place) for place in places}
     width_ms = _width_ms(stores)
     tasks = [
-        ReportTask(splits, width_ms, now_ms, delays_ms, delivered) for splits in plan_log(options)
+        partial_groups.ReportTask(splits, width_ms, now_ms, delays_ms, delivered)
+        for splits in plan_log(options)
     ]
     return ReportPlan(out, stores, tasks, delivered, now_ms, width_ms)
 
@@ -225,4 +220,4 @@ def known_groups(plan: ReportPlan) -> Any:
             if one.is_missing:
                 reason = {"topic": "missing file", "detail": "its neighbours are there, it is not"}
                 rows.append({"part": "damage", "least": 0} | of_file | lost | reason)
-    return pa.Table.from_pylist(rows, schema=ROWS)
+    return pa.Table.from_pylist(rows, schema=partial_groups.ROWS)

@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 pa: Any = pyarrow
 pc: Any = pyarrow.compute
 _EPOCH: Final = pa.scalar(0, pa.timestamp("us", "UTC"))
-
 DAY_MS: Final = 86_400_000
 STEPS_MS: Final = (
     *(1_000 * one for one in (1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 900, 1_800)),
@@ -115,8 +114,7 @@ def _summary(plan: ReportPlan, ask: Ask) -> Row:
     summary: Row = {name: row[name] or (None if "Ms" in name else 0) for name in row}
     of_all = {row["part"]: row for row in ask("FROM percentiles WHERE topic IS NULL")}
     none = dict.fromkeys(("p50", "p90", "p99", "least", "most")) | {"sent": 0, "negative": 0}
-    summary["bodySize"] = of_all.get("sizes", none)
-    summary["latency"] = of_all.get("latencies", none)
+    summary |= {"bodySize": of_all.get("sizes", none), "latency": of_all.get("latencies", none)}
     notes = ask("SELECT name, messages FROM groups WHERE part = 'notes'")
     summary |= dict.fromkeys(NOTES, 0) | {row["name"]: row["messages"] for row in notes}
     summary |= {"reportedMs": plan.now_ms, "nameMaxBytes": NAME_MAX_BYTES}
@@ -328,8 +326,6 @@ FILTERS: Final = {
     "count": count_text, "plural": plural, "size": size_text, "duration": duration_text,
     "share": share_text, "moment": moment_text, "width": width_text,
 }  # fmt: skip
-CHARTS: Final = {one.__name__: one for one in (bar_chart, time_bars, power_bars, count_bars)}
-"""Both for the template."""
 
 
 def report_page(findings: Row) -> str:
@@ -344,5 +340,6 @@ def report_page(findings: Row) -> str:
         finalize=lambda value: visible(value) if type(value) is str else value,
     )
     templates.filters |= FILTERS
+    charts = {one.__name__: one for one in (bar_chart, time_bars, power_bars, count_bars)}
     page, cells = templates.get_template("page.html.j2"), report_tables.MAP_CELLS
-    return page.render(findings, shown=SHOWN, cells=cells, words=FILTERS, **CHARTS)
+    return page.render(findings, shown=SHOWN, cells=cells, words=FILTERS, **charts)

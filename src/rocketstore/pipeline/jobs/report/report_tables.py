@@ -131,7 +131,6 @@ QUALIFY row_number() OVER (PARTITION BY topic ORDER BY brokerName, queueId) <= {
 ORDER BY place, brokerName, queueId"""
 
 SIZES: Final = "SELECT bucketBytes AS bucket, sum(messages) AS messages FROM sizes GROUP BY 1"
-
 LATENCIES: Final = """
 SELECT way, bucketMs AS bucket, sum(messages) AS messages FROM latencies GROUP BY 1, 2"""
 
