@@ -12,7 +12,7 @@ from pyarrow import parquet
 from rocketstore import pipeline
 from rocketstore.cli.application import run
 from rocketstore.errors import StoreError
-from rocketstore.pipeline.jobs.audit import audit_job
+from rocketstore.pipeline.jobs.audit import audit_plan
 from rocketstore.storage.audit.verify import verify_store
 from support.audit_runs import audited, keys
 from support.golden_stores import golden_store
@@ -83,13 +83,13 @@ def test_a_place_that_is_no_store_needs_no_spark(monkeypatch, tmp_path, capsys):
 
 
 def test_what_a_task_cannot_read_is_said_in_its_words(spark, damaged, monkeypatch):
-    real = audit_job.plan_tasks
+    real = audit_plan.plan_tasks
 
     def elsewhere(*arguments):
         common, tasks, wrong = real(*arguments)
         moved = [tuple(one._replace(path=f"{one.path}/x") for one in task.cuts) for task in tasks]
         return common, [t._replace(cuts=c) for t, c in zip(tasks, moved, strict=True)], wrong
 
-    monkeypatch.setattr(audit_job, "plan_tasks", elsewhere)
+    monkeypatch.setattr(audit_plan, "plan_tasks", elsewhere)
     with pytest.raises(StoreError, match="cannot be read: Not a directory"):
         pipeline.audit(spark, damaged)

@@ -22,6 +22,7 @@ from rocketstore.pipeline import files as pipeline_files
 from rocketstore.pipeline.files import ArrowFiles
 from rocketstore.pipeline.jobs.audit import audit_plan, audit_work
 from rocketstore.storage.audit.verify import verify_store
+from rocketstore.storage.files import lock
 from rocketstore.units import MiB
 from rocketstore.verification import index_rules
 from support.audit_runs import audited, keys, kinds
@@ -362,7 +363,6 @@ def test_blocks_and_chunks_of_other_sizes_find_the_same(store, monkeypatch):
         damage(root, offsets)
     expected = audited(root)
     monkeypatch.setattr(audit_work, "BLOCK_RECORDS", 7)
-    monkeypatch.setattr(audit_work, "CHUNK_ITEMS", 5)
     monkeypatch.setattr(index_rules, "CHUNK_ITEMS", 5)
     assert expected.findings
     assert audited(root, max_split_bytes=20_000) == expected
@@ -564,7 +564,7 @@ def test_queue_and_index_files_that_retention_takes_meanwhile_are_no_finding(tmp
             min((root / "index").iterdir()).unlink()
 
     before_reading(monkeypatch, retention)
-    monkeypatch.setattr(audit_plan, "_may_have_writer", lambda _: True)
+    monkeypatch.setattr(lock, "may_have_writer", lambda _: True)
     report = audited(root)
     assert report.findings == []
     assert report.counts.min_physical_offset == gone

@@ -98,7 +98,7 @@ def committed(root, allowed, monkeypatch):
         patched.setattr(rebuild_commit, "_exchange", counted(rebuild_commit._exchange))
         patched.setattr(rebuild_commit.shutil, "rmtree", counted(shutil.rmtree))
         try:
-            rebuild_commit.commit(root, staging, NAMES, now_ms=START_MS, disk=disk)
+            rebuild_commit.commit(root, staging, now_ms=START_MS, disk=disk)
         except KilledError:
             return False
     return True

@@ -19,38 +19,17 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 import msgspec
 
 from rocketstore.config import StoreConfig
-from rocketstore.format.markers import (
-    CHECKPOINT_FILE_NAME,
-    CONSUME_QUEUE_EXT_DIRECTORY,
-    LOCK_FILE_NAME,
-)
+from rocketstore.format import markers
 from rocketstore.pipeline.files import files_at, is_remote, read_part, sync_path
-from rocketstore.pipeline.jobs.audit.audit_plan import (
-    StorePlaces,
-    find_places,
-    passing_over_deleted,
-    plan_tasks,
-    small_contents,
-)
-from rocketstore.pipeline.jobs.audit.audit_work import (
-    FACTS,
-    Judgement,
-    QueueRow,
-    Row,
-    as_batches,
-    judge_targets,
-    packed,
-    queue_target,
-    read_task,
-    rows_of,
-    stated_runs,
-)
+from rocketstore.pipeline.jobs.audit import audit_plan, audit_work
+from rocketstore.pipeline.jobs.audit.audit_work import FACTS, QueueRow, Row
 from rocketstore.pipeline.jobs.execution import map_batches, map_tasks, plain_failure
 from rocketstore.pipeline.jobs.publishing import published, put, refuse_taken
 from rocketstore.pipeline.jobs.rebuild.log_verdict import judged_log
 from rocketstore.pipeline.options import DEFAULT_SPLIT_BYTES
 from rocketstore.pipeline.stores import offset_files, store_timestamp_ms
 from rocketstore.units import QueueKey
+from rocketstore.verification import small_files
 from rocketstore.verification.file_rules import log_file_findings
 from rocketstore.verification.findings import (
     Finding,
@@ -62,12 +41,6 @@ from rocketstore.verification.findings import (
 from rocketstore.verification.index_rules import IndexFacts, Lacking, StrayCount, index_findings
 from rocketstore.verification.log_rules import LogView, Stretch, empty_log_finding, log_findings
 from rocketstore.verification.queue_rules import EXPLAINED, extension_finding
-from rocketstore.verification.small_files import (
-    abort_finding,
-    checkpoint_findings,
-    positions,
-    table_findings,
-)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -75,7 +48,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-    from rocketstore.pipeline.jobs.audit.audit_plan import AuditTask
+    from rocketstore.pipeline.jobs.audit.audit_plan import AuditTask, StorePlaces
 
 MOST_COLLECTED: Final = 100_000
 """Findings of queues, and then queues, that are collected: the worst first. `out` holds all."""
@@ -161,11 +134,11 @@ def audit(
     if out is not None:
         refuse_taken(str(out))
     # What is wrong with the place is said before anything slow is begun.
-    places = find_places(str(store), config)
+    places = audit_plan.find_places(str(store), config)
     now_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
     # Read first: what consumers had by then, the queues have when they are looked at.
-    small = small_contents(places)
-    common, tasks, index_files = plan_tasks(places, config, max_split_bytes, now_ms)
+    small = audit_plan.small_contents(places)
+    common, tasks, index_files = audit_plan.plan_tasks(places, config, max_split_bytes, now_ms)
     return _Audit(spark, places, now_ms, small, common, index_files).run(tasks, out)
 
 
@@ -192,7 +165,9 @@ def prove_rebuild(
 
     if not is_remote(str(store)):
         _, root = files_at(str(store))
-        refuse_writer(Path(root, LOCK_FILE_NAME), hint="stop that writer; an audit needs no stop")
+        refuse_writer(
+            Path(root, markers.LOCK_FILE_NAME), hint="stop that writer; an audit needs no stop"
+        )
     report = audit(spark, store, config=config, max_split_bytes=max_split_bytes)
     findings = []
     for one in report.findings:
@@ -215,7 +190,7 @@ class _Audit(NamedTuple):
     index_files: list[Finding]
 
     def run(self, tasks: Sequence[AuditTask], out: str | Path | None) -> AuditReport:
-        facts = map_tasks(self.spark, tasks, read_task, FACTS)
+        facts = map_tasks(self.spark, tasks, audit_work.read_task, FACTS)
         judged = None
         try:
             with plain_failure():
@@ -256,7 +231,7 @@ class _Audit(NamedTuple):
         """Return runs of the queue offsets of records in some ranges, in the order of the log."""
         inside = " OR ".join(f"place >= {start} AND place < {stop}" for start, stop in ranges)
         parts = facts.filter(f"kind = 'part' AND ({inside or 'false'})")
-        found = _mapped(parts, stated_runs, None).sort("place", "c").toArrow()
+        found = _mapped(parts, audit_work.stated_runs, None).sort("place", "c").toArrow()
         names = {"target": "target", "piece": "place", "first": "a", "count": "b"}
         return found.select(list(names.values())).rename_columns(list(names))
 
@@ -269,17 +244,19 @@ class _Audit(NamedTuple):
         topics = frozenset(key.topic for key in queues)
         known = [Row("index", -1, "listed")]  # so that there is a row at least
         for key, row in queues.items():
-            known.append(Row(queue_target(key), -1, "listed", packed(row.files)))
-        for one in positions(self.small.get):
-            target = queue_target(QueueKey(one.topic, one.queue_id))
-            known.append(Row(target, -1, "position", packed(one)))
+            known.append(
+                Row(audit_work.queue_target(key), -1, "listed", audit_work.packed(row.files))
+            )
+        for one in small_files.positions(self.small.get):
+            target = audit_work.queue_target(QueueKey(one.topic, one.queue_id))
+            known.append(Row(target, -1, "position", audit_work.packed(one)))
         about = facts.filter("kind NOT IN ('stretch', 'index')")
-        table = pa.Table.from_batches(as_batches(known))
+        table = pa.Table.from_batches(audit_work.as_batches(known))
         about = about.unionByName(self.spark.createDataFrame(table))
         groups = min(_MOST_TASKS, 2 + len(queues) // _QUEUES_PER_TASK)
         together = about.repartition(groups, "target").sortWithinPartitions("target")
-        judgement = Judgement(self.common, view.bounds(), excluded, topics)
-        return _mapped(together, judge_targets, judgement)
+        judgement = audit_work.Judgement(self.common, view.bounds(), excluded, topics)
+        return _mapped(together, audit_work.judge_targets, judgement)
 
     # --- what is said ---------------------------------------------------------------------------
 
@@ -343,7 +320,7 @@ class _Audit(NamedTuple):
                 )
         for (topic, queue), entries in sorted(self.places.extensions.items()):
             if sizes := [one.size for one in entries if not one.is_directory]:
-                directory = f"{CONSUME_QUEUE_EXT_DIRECTORY}/{topic}/{queue}"
+                directory = f"{markers.CONSUME_QUEUE_EXT_DIRECTORY}/{topic}/{queue}"
                 yield extension_finding(directory, topic, queue, sizes)
 
     def _item_findings(
@@ -368,13 +345,13 @@ class _Audit(NamedTuple):
     def _small_findings(self, view: LogView) -> Iterator[Finding]:
         places = self.places
         if not places.was_closed and not places.is_live:
-            yield abort_finding()
+            yield small_files.abort_finding()
         latest_ms = max((chain.latest_ms for chain in view.kept), default=0)
         # What is being written is not in the log yet that was read.
         limit_ms = self.now_ms if places.is_live else latest_ms
-        content = self.small.get(CHECKPOINT_FILE_NAME)
-        yield from checkpoint_findings(content, self.now_ms, limit_ms)
-        yield from table_findings(self.small.get)
+        content = self.small.get(markers.CHECKPOINT_FILE_NAME)
+        yield from small_files.checkpoint_findings(content, self.now_ms, limit_ms)
+        yield from small_files.table_findings(self.small.get)
 
 
 def _ends_in_bytes(places: StorePlaces, path: str) -> bool:
@@ -388,7 +365,7 @@ def _ends_in_bytes(places: StorePlaces, path: str) -> bool:
 def _store_time(places: StorePlaces, view: LogView, offset: int) -> int | None:
     """Return when a record of the log was stored, None where none is at that place."""
     if any(chain.start <= offset < chain.stop for chain in view.kept):
-        with passing_over_deleted():
+        with audit_plan.passing_over_deleted():
             return store_timestamp_ms(places.location, places.file_at(offset), offset)
     return None
 
@@ -442,7 +419,7 @@ def _mapped(
     """Return what `work` makes of the rows of each partition, in their order."""
 
     def apply(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return as_batches(work(context, rows_of(batches)))
+        return audit_work.as_batches(work(context, audit_work.rows_of(batches)))
 
     return map_batches(frame, apply, FACTS)
 

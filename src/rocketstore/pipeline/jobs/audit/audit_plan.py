@@ -13,14 +13,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from rocketstore.config import (
-    StoreConfig,
-    StoreSizes,
-    observed_in,
-    parse_delay_levels,
-    resolve_sizes,
-)
+from rocketstore.config import observed_in, parse_delay_levels, resolve_sizes
 from rocketstore.errors import FormatError, NotAStoreError, StoreError
+from rocketstore.format import markers
 from rocketstore.format.file_name import parse_file_name, parse_queue_id
 from rocketstore.format.index_file import (
     FIRST_ITEM,
@@ -29,15 +24,6 @@ from rocketstore.format.index_file import (
     decode_header,
     is_index_file_name,
     used_item_count,
-)
-from rocketstore.format.markers import (
-    ABORT_FILE_NAME,
-    COMMIT_LOG_DIRECTORY,
-    CONFIG_DIRECTORY,
-    CONSUME_QUEUE_DIRECTORY,
-    CONSUME_QUEUE_EXT_DIRECTORY,
-    INDEX_DIRECTORY,
-    LOCK_FILE_NAME,
 )
 from rocketstore.pipeline.files import files_at, is_remote, opened, read_part
 from rocketstore.pipeline.planning import grouped
@@ -61,6 +47,7 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
+    from rocketstore.config import StoreConfig, StoreSizes
     from rocketstore.pipeline.files import FileEntry, Files, OpenFile
     from rocketstore.scan.scanner import ScanBatch
 
@@ -148,12 +135,14 @@ def find_places(location: str, config: StoreConfig) -> StorePlaces:
     A `ConfigError` says that one cannot be learnt, or that the log's files look like those of one
     directory of several.
     """
+    from rocketstore.storage.files.lock import may_have_writer  # noqa: PLC0415 - drivers only
+
     files, root = files_at(location)
     root = root.rstrip("/")
     there = {one.name: one.is_directory for one in files.list(root)}
     if named := configured_log(location, config):
         store_with_log(location, named)  # raises where one is not there
-    elif not there.get(COMMIT_LOG_DIRECTORY):
+    elif not there.get(markers.COMMIT_LOG_DIRECTORY):
         raise NotAStoreError(
             f"{location} is no store: it has no commitlog directory",
             hint="give the directory that holds commitlog, consumequeue and index; for a log that "
@@ -161,15 +150,15 @@ def find_places(location: str, config: StoreConfig) -> StorePlaces:
         )
     else:
         list_segments(location)  # raises where it is one directory of several
-    directories = named or (f"{root}/{COMMIT_LOG_DIRECTORY}",)
+    directories = named or (f"{root}/{markers.COMMIT_LOG_DIRECTORY}",)
     log = [entry for path in directories for entry in files.list(path)]
-    listed = _listed(files, f"{root}/{CONSUME_QUEUE_DIRECTORY}")
+    listed = _listed(files, f"{root}/{markers.CONSUME_QUEUE_DIRECTORY}")
     queues = {
         QueueKey(topic, queue_id): entries
         for (topic, name), entries in listed.items()
         if (queue_id := parse_queue_id(name)) is not None
     }
-    index = files.list(f"{root}/{INDEX_DIRECTORY}")
+    index = files.list(f"{root}/{markers.INDEX_DIRECTORY}")
     families = (
         [one for _, one in offset_files(log)],
         [one for entries in queues.values() for _, one in offset_files(entries)],
@@ -177,6 +166,7 @@ def find_places(location: str, config: StoreConfig) -> StorePlaces:
     )
     lengths = ([(Path(one.path), one.size) for one in family] for family in families)
     sizes = resolve_sizes(config, observed_in(config, *lengths))
+    lock, was_closed = Path(root, markers.LOCK_FILE_NAME), markers.ABORT_FILE_NAME not in there
     queue_bytes = sizes.consume_queue_file_bytes
     return StorePlaces(
         location if is_remote(location) else root,
@@ -187,10 +177,10 @@ def find_places(location: str, config: StoreConfig) -> StorePlaces:
         row_of(log, sizes.commit_log_file_bytes),
         {key: row_of(entries, queue_bytes) for key, entries in sorted(queues.items())},
         index,
-        _listed(files, f"{root}/{CONSUME_QUEUE_EXT_DIRECTORY}"),
+        _listed(files, f"{root}/{markers.CONSUME_QUEUE_EXT_DIRECTORY}"),
         # No lock reaches an object store.
-        ABORT_FILE_NAME in there if is_remote(location) else _may_have_writer(root),
-        ABORT_FILE_NAME not in there,
+        not was_closed if is_remote(location) else may_have_writer(lock),
+        was_closed,
     )
 
 
@@ -206,16 +196,10 @@ def _listed(files: Files, directory: str) -> dict[tuple[str, str], list[FileEntr
         return dict(zip(((topic, one.name) for topic, one in found), listings, strict=True))
 
 
-def _may_have_writer(root: str) -> bool:
-    from rocketstore.storage.files.lock import may_have_writer  # noqa: PLC0415 - drivers only
-
-    return may_have_writer(Path(root, LOCK_FILE_NAME))
-
-
 def small_contents(places: StorePlaces) -> dict[str, bytes]:
     """Return the small files that are there, by their names below the store."""
     found = {}
-    for directory in (places.root, f"{places.root}/{CONFIG_DIRECTORY}"):
+    for directory in (places.root, f"{places.root}/{markers.CONFIG_DIRECTORY}"):
         for entry in places.files.list(directory):
             name = places.below_root(entry.path)
             if name in SMALL_FILES and not entry.is_directory:

@@ -24,41 +24,17 @@ from rocketstore.format.markers import CONSUME_QUEUE_DIRECTORY, CONSUME_QUEUE_EX
 from rocketstore.format.queue_entry import ENTRY_DTYPE, ENTRY_SIZE_BYTES
 from rocketstore.format.topic_name import DELAY_TOPIC
 from rocketstore.pipeline.files import files_at, opened
-from rocketstore.pipeline.jobs.audit.audit_plan import (
-    item_offset,
-    passing_over_deleted,
-    row_of,
-    scanned,
-)
+from rocketstore.pipeline.jobs.audit import audit_plan
+from rocketstore.pipeline.jobs.audit.audit_plan import passing_over_deleted, scanned
 from rocketstore.pipeline.jobs.execution import row_batch
 from rocketstore.pipeline.stores import StoreFile
 from rocketstore.units import QueueKey
-from rocketstore.verification import runs
-from rocketstore.verification.expectation import (
-    ExpectedEntries,
-    ExpectedItems,
-    expected_entries,
-    expected_items,
-    groups,
-)
+from rocketstore.verification import expectation, index_rules, queue_rules, runs
+from rocketstore.verification.expectation import ExpectedEntries, ExpectedItems
 from rocketstore.verification.findings import Finding, Severity
-from rocketstore.verification.index_rules import (
-    CHUNK_ITEMS,
-    check_index_file,
-    compare_items,
-    read_items,
-)
 from rocketstore.verification.log_rules import Stretch
 from rocketstore.verification.queue_numbers import QueueNumbers
-from rocketstore.verification.queue_rules import (
-    EXPLAINED,
-    MISSING_COLUMNS,
-    QueuePart,
-    QueueView,
-    compare,
-    entries_at,
-    queue_findings,
-)
+from rocketstore.verification.queue_rules import QueuePart, QueueView
 from rocketstore.verification.small_files import Position, position_findings
 from rocketstore.verification.unbacked import UnbackedKind
 
@@ -130,7 +106,7 @@ def packed(facts: Any) -> bytes:
 def part_of(row: Row) -> QueuePart:
     """Return what a row of the kind ``part`` says."""
     *numbers, backed, missing, stated = msgspec.msgpack.decode(row.facts)
-    columns = ((backed, 2), (missing, MISSING_COLUMNS), (stated, 2))
+    columns = ((backed, 2), (missing, queue_rules.MISSING_COLUMNS), (stated, 2))
     sets = (np.frombuffer(one, np.int64).reshape(-1, count) for one, count in columns)
     return QueuePart._make((*numbers, *sets))
 
@@ -189,7 +165,7 @@ class QueueSource:
 
     def listed_again(self) -> Sequence[StoreFile]:
         """Return the queue's files as they are by now."""
-        return row_of(self._files.list(self._directory), self.file_bytes).files
+        return audit_plan.row_of(self._files.list(self._directory), self.file_bytes).files
 
     def has_extension(self) -> bool:
         """Whether the queue's tags may stand in an extension."""
@@ -215,9 +191,11 @@ class _LogReader:
                     columns = batch.columns
                     if not len(columns):
                         continue
-                    self._entries.append(expected_entries(columns, self._numbers, task.delays_ms))
+                    self._entries.append(
+                        expectation.expected_entries(columns, self._numbers, task.delays_ms)
+                    )
                     if task.has_index:
-                        self._keys.append(expected_items(columns))
+                        self._keys.append(expectation.expected_items(columns))
                     count += len(columns)
                     reached = int(columns.physical_offset[-1]) + 1
                     if count >= BLOCK_RECORDS:
@@ -240,12 +218,12 @@ class _LogReader:
 
     def _compared_entries(self, entries: ExpectedEntries, starts: Int64Array) -> Iterator[Row]:
         chains = starts.searchsorted(entries.entries["physical_offset"], side="right")
-        for rows in groups(chains * len(self._numbers) + entries.queue_number):
+        for rows in expectation.groups(chains * len(self._numbers) + entries.queue_number):
             block = entries.rows(rows)
             key = self._numbers.key(int(block.queue_number[0]))
             files = QueueSource(self._task, key, self._task.odd_queues.get(key))
-            found = entries_at(block.queue_offset, files.read)
-            part = compare(block, found, files.has_extension)
+            found = queue_rules.entries_at(block.queue_offset, files.read)
+            part = queue_rules.compare(block, found, files.has_extension)
             # Extra queues are written only where that is switched on.
             if len(part.backed) or not block.is_extra.all():
                 *numbers, backed, missing, stated = part
@@ -257,12 +235,14 @@ class _LogReader:
         none = np.empty(0, dtype=np.int64)
         offsets = np.concatenate([none, *(one.offsets for one in found)])
         hashes = np.concatenate([none, *(one.hashes for one in found)])
-        lacking, stray = compare_items((keys.physical_offset, keys.key_hash), (offsets, hashes))
+        lacking, stray = index_rules.compare_items(
+            (keys.physical_offset, keys.key_hash), (offsets, hashes)
+        )
         if repeated := (offsets.size - stray.size) - (keys.key_hash.size - lacking.size):
             yield Row("index", int(keys.physical_offset[0]), "repeated", a=repeated)
         places = keys.physical_offset[lacking]
         places = places[places < self._task.items_end]
-        for rows in groups(starts.searchsorted(places, side="right")):
+        for rows in expectation.groups(starts.searchsorted(places, side="right")):
             yield Row("index", int(places[rows[0]]), "lacking", a=rows.size)
         is_stray = np.zeros(offsets.size, dtype=np.bool_)
         is_stray[stray] = True
@@ -271,7 +251,7 @@ class _LogReader:
             if mask.any():
                 yield one.stray(np.flatnonzero(mask))
             backed = np.flatnonzero(~mask)
-            for rows in groups(starts.searchsorted(one.offsets[backed], side="right")):
+            for rows in expectation.groups(starts.searchsorted(one.offsets[backed], side="right")):
                 first = int(backed[rows[0]])
                 place, number = int(one.offsets[first]), one.first + first
                 yield Row(f"index/{one.name}", place, "backed", a=rows.size, b=number)
@@ -312,8 +292,8 @@ class _Items:
             with passing_over_deleted(), opened(self._task.location, index.path) as file:
                 number = self._first(file, index) if known is None else known
                 while number < index.stop:
-                    count = min(CHUNK_ITEMS, index.stop - number)
-                    items = read_items(partial(_bytes_of, file), layout, number, count)
+                    count = min(index_rules.CHUNK_ITEMS, index.stop - number)
+                    items = index_rules.read_items(partial(_bytes_of, file), layout, number, count)
                     offsets = items["physical_offset"].astype(np.int64)
                     inside = int(np.searchsorted(offsets, stop))
                     if inside:
@@ -326,7 +306,7 @@ class _Items:
 
     def _first(self, file: OpenFile, index: IndexFile) -> int:
         start, numbers = self._task.cuts[0].items_start, range(FIRST_ITEM, index.stop)
-        key = partial(item_offset, file, self._task.sizes.index_layout)
+        key = partial(audit_plan.item_offset, file, self._task.sizes.index_layout)
         return FIRST_ITEM + bisect.bisect_left(numbers, start, key=key)
 
 
@@ -334,7 +314,7 @@ def _index_rows(task: AuditTask) -> Iterator[Row]:
     index, layout = task.index_files[0], task.sizes.index_layout
     with passing_over_deleted(), opened(task.location, index.path) as file:
         read = partial(_bytes_of, file)
-        facts = check_index_file(index.name, read, layout, is_live=task.is_live)
+        facts = index_rules.check_index_file(index.name, read, layout, is_live=task.is_live)
         yield Row("index", facts.first, "index", packed(facts))
 
 
@@ -443,7 +423,7 @@ def _judge_queue(
     view = _view(judgement, QueueKey(topic, int(number)), files, parts)
     is_there, found = view.is_own or bool(listed), list[Finding]()
     if is_there:
-        found += queue_findings(view, is_live=judgement.task.is_live)
+        found += queue_rules.queue_findings(view, is_live=judgement.task.is_live)
         _count(view, parts, sums)
         yield Row(target, _QUEUE, "queue", msgspec.json.encode(_queue_row(view)))
     if is_there or topic in judgement.topics or topic == DELAY_TOPIC:
@@ -477,7 +457,7 @@ def _count(view: QueueView, parts: list[QueuePart], sums: Counter[str]) -> None:
     sums["entries"] += view.entry_count
     sums["holes"] += view.hole_count
     sums["used"] += view.end - view.first_offset
-    for at, reason in enumerate(EXPLAINED):
+    for at, reason in enumerate(queue_rules.EXPLAINED):
         sums[reason] += sum(part.explained[at] for part in parts)
     for run in view.unbacked:
         if run.kind in _REASON_OF:

@@ -68,9 +68,6 @@ assert ITEM_DTYPE.itemsize == ENTRY_SIZE_BYTES
 _BLOCK_ROWS: Final = 2_048
 """Most entries or items of a block: 40 KiB, of which packing leaves some 5."""
 
-_UNPACKED_ROWS: Final = 16
-"""So few entries or items are sent as they are."""
-
 _HELD_RECORDS: Final = 131_072
 """Records whose entries and items are in memory until they are sorted into blocks."""
 
@@ -80,9 +77,9 @@ class ScanTask(NamedTuple):
 
     location: str
     log_file_bytes: int
-    cuts: tuple[Cut, ...]
     config: StoreConfig
     latest_ms: int
+    cuts: tuple[Cut, ...]
 
 
 class Piece(msgspec.Struct, array_like=True):
@@ -97,11 +94,8 @@ class Piece(msgspec.Struct, array_like=True):
     item_count: int = 0
 
 
-class ScanFacts(msgspec.Struct, array_like=True):
-    """What one task has met."""
-
-    stretches: list[Stretch]
-    pieces: list[Piece]
+ScanFacts = tuple[list[Stretch], list[Piece]]
+"""What one task has met."""
 
 
 def scan_log(task: ScanTask) -> Iterator[pa.RecordBatch]:
@@ -109,14 +103,14 @@ def scan_log(task: ScanTask) -> Iterator[pa.RecordBatch]:
     scan = _LogScan(task)
     for cut in task.cuts:
         stretch = Stretch(cut.base, cut.base + cut.start)
-        scan.facts.stretches.append(stretch)
+        scan.stretches.append(stretch)
         for batch in scanned(cut, task.location, task.log_file_bytes):
             stretch.take(batch, task.latest_ms)
             if len(batch.columns):
                 scan.take(batch.columns, stretch.chains)
             if scan.held_count >= _HELD_RECORDS and (rows := list(scan.blocks())):
                 yield row_batch(rows, ROW_SCHEMA)
-    facts = msgspec.msgpack.encode(scan.facts)
+    facts = msgspec.msgpack.encode((scan.stretches, scan.pieces))
     yield row_batch([*scan.blocks(), (FACTS_TARGET, 0, 0, 0, 0, facts, 0)], ROW_SCHEMA)
 
 
@@ -124,7 +118,8 @@ class _LogScan:
     """Collects what records call for until there is enough for blocks."""
 
     def __init__(self, task: ScanTask) -> None:
-        self.facts = ScanFacts([], [])
+        self.stretches: list[Stretch] = []
+        self.pieces: list[Piece] = []
         self.held_count = 0
         self._task = task
         self._delays = delay_array(parse_delay_levels(task.config.message_delay_level))
@@ -146,10 +141,9 @@ class _LogScan:
 
     def _take_of(self, start: int, columns: RecordColumns) -> None:
         """Take records of the piece that begins at a physical offset."""
-        pieces = self.facts.pieces
-        if not pieces or pieces[-1].start != start:
-            pieces.append(Piece(start))
-        piece = pieces[-1]
+        if not self.pieces or self.pieces[-1].start != start:
+            self.pieces.append(Piece(start))
+        piece = self.pieces[-1]
         entries = self._entries_of(columns)
         is_normal = columns.sys_flag & TRANSACTION_PREPARED == 0
         piece.refused_count += int(is_normal.sum()) - int((~entries.is_extra).sum())
@@ -188,13 +182,13 @@ class _LogScan:
         self, found: ExpectedEntries, columns: RecordColumns
     ) -> npt.NDArray[np.bool_]:
         """Return which extra entries dispatch writes with these settings (spec F8)."""
-        config, queues = self._task.config, self._queues.queues
+        config, queues, numbers = self._task.config, self._queues.queues, found.queue_number
         light = LMQ_PREFIX.encode()
         is_light = np.array([config.enable_lmq and one.topic.startswith(light) for one in queues])
         records = np.searchsorted(columns.physical_offset, found.entries["physical_offset"])
-        wanted = np.where(is_light[found.queue_number], 0, columns.queue_id[records])
+        wanted = np.where(is_light[numbers], 0, columns.queue_id[records])
         ids = np.array([queue.queue_id for queue in queues])
-        is_wanted: npt.NDArray[np.bool_] = ids[found.queue_number] == wanted
+        is_wanted: npt.NDArray[np.bool_] = ids[numbers] == wanted
         return is_wanted & config.enable_multi_dispatch
 
     def blocks(self) -> Iterator[Row]:
@@ -235,8 +229,6 @@ def _target(queue: TaskQueue) -> bytes:
 
 def packed(rows: Bytes) -> bytes:
     """Return rows of 20 bytes in LZ4, all first bytes before all second: some 15 % of them."""
-    if len(rows) <= _UNPACKED_ROWS:
-        return rows.tobytes()
     import pyarrow as pa  # noqa: PLC0415 - an import of this package loads no Arrow
 
     content: bytes = pa.compress(rows.T.tobytes(), codec="lz4_raw", asbytes=True)
@@ -245,6 +237,8 @@ def packed(rows: Bytes) -> bytes:
 
 def unpacked(data: bytes, count: int, crc: int) -> Bytes:
     """Return the bytes that `packed` was given; raise where they are not what was sent."""
+    import pyarrow as pa  # noqa: PLC0415 - as above
+
     if zlib.crc32(data) != crc:
         raise StoreDamagedError(
             f"a block of {len(data)} bytes came out of Spark's shuffle with another checksum: "
@@ -252,10 +246,8 @@ def unpacked(data: bytes, count: int, crc: int) -> Bytes:
             hint="nothing was replaced; check the executors' disks and memory, and run the "
             "rebuild again",
         )
-    if count > _UNPACKED_ROWS:
-        import pyarrow as pa  # noqa: PLC0415 - as above
-
-        size = count * ENTRY_SIZE_BYTES
+    size = count * ENTRY_SIZE_BYTES
+    plain = b""
+    if count:
         plain = pa.decompress(data, decompressed_size=size, codec="lz4_raw", asbytes=True)
-        return np.frombuffer(plain, np.uint8).reshape(ENTRY_SIZE_BYTES, -1).T.reshape(-1)
-    return np.frombuffer(data, np.uint8)
+    return np.frombuffer(plain, np.uint8).reshape(ENTRY_SIZE_BYTES, -1).T.reshape(-1)

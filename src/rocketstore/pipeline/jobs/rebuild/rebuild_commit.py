@@ -16,6 +16,7 @@ import ctypes
 import errno
 import os
 import shutil
+import uuid
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -33,7 +34,7 @@ from rocketstore.storage.known_ends import forget_known_ends
 from rocketstore.storage.layout import StoreLayout
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
 _log: Final = get_logger(__name__)
 
@@ -53,6 +54,18 @@ def locked(root: Path) -> Iterator[None]:
         lock.release()
 
 
+@contextmanager
+def staged(root: Path) -> Iterator[Path]:
+    """Yield a directory inside a store for what is to be committed, gone where that fails."""
+    directory = root / REBUILD_DIRECTORY / uuid.uuid4().hex
+    try:
+        directory.mkdir(parents=True)
+        yield directory
+    except Exception:
+        finish_interrupted(root)
+        raise
+
+
 class Journal(msgspec.Struct, frozen=True):
     """What a commit is going to do; paths are relative to the store.
 
@@ -64,15 +77,14 @@ class Journal(msgspec.Struct, frozen=True):
     swaps: list[tuple[str, int, int | None]]
 
 
-def commit(
-    root: Path, staging: Path, names: Sequence[str], *, now_ms: int, disk: Disk | None = None
-) -> str | None:
+def commit(root: Path, staging: Path, *, now_ms: int, disk: Disk | None = None) -> str | None:
     """Put new directories in the place of the old ones; the caller holds the lock.
 
     What is below `staging`, ``rebuild/<id>``, is whole, and its files are synced. Returns where the
     old directories are, relative to the store; None when there were none.
     """
     disk = disk or Disk()
+    names = sorted(path.name for path in staging.iterdir())
     for name in names:
         _refuse_link(root / name)
         for directory, _, _ in os.walk(staging / name, topdown=False):
@@ -96,17 +108,16 @@ def commit(
     return journal.kept if is_kept else None
 
 
-def finish_interrupted(root: Path, *, disk: Disk | None = None) -> None:
+def finish_interrupted(root: Path) -> None:
     """Bring in order what a rebuild that was killed left; the caller holds the lock.
 
     Directories that are in place stay, old or new: both are whole, and a writer may have gone on
     with them since. One that is missing, which only a kill between two plain renames leaves, gets
     the new one. Old ones are kept in ``repair/``; all else below ``rebuild`` is removed.
     """
-    disk = disk or Disk()
     if not (root / REBUILD_DIRECTORY).is_dir():
         return
-    journal = _read_journal(root)
+    disk, journal = Disk(), _read_journal(root / REBUILD_DIRECTORY / JOURNAL_NAME)
     if journal is not None:
         for name, new_inode, _ in journal.swaps:
             new = root / journal.staging / name
@@ -116,6 +127,18 @@ def finish_interrupted(root: Path, *, disk: Disk | None = None) -> None:
         _keep_old(root, journal, disk)
     _sweep(root, disk)
     _log.warning("rebuild.swept", root=str(root), had_journal=journal is not None)
+
+
+def _read_journal(path: Path) -> Journal | None:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Journal)
+    except FileNotFoundError:
+        return None
+    except msgspec.MsgspecError as error:
+        raise StoreError(
+            f"{path} is no journal of a rebuild: {error}",
+            hint=f"look at {path.parent}, and remove it when nothing in it is needed",
+        ) from error
 
 
 def _swap(current: Path, new: Path, *, has_old: bool, disk: Disk) -> None:
@@ -161,11 +184,11 @@ def _keep_old(root: Path, journal: Journal, disk: Disk) -> bool:
 
 def _kept_directory(root: Path, now_ms: int) -> Path:
     moment = datetime.fromtimestamp(now_ms // 1000, UTC)
-    name = f"{moment:%Y%m%dT%H%M%S}{now_ms % 1000:03d}Z"
-    top = StoreLayout.of(root).repair
-    number = 1
-    while (path := top / (name if number == 1 else f"{name}.{number}")).exists():
+    first = StoreLayout.of(root).repair / f"{moment:%Y%m%dT%H%M%S}{now_ms % 1000:03d}Z"
+    path, number = first, 1
+    while path.exists():
         number += 1
+        path = first.with_name(f"{first.name}.{number}")
     return path
 
 
@@ -178,19 +201,6 @@ def _sweep(root: Path, disk: Disk) -> None:
     disk.unlink(top / JOURNAL_NAME)
     shutil.rmtree(top, ignore_errors=True)
     disk.fsync_directory(root)
-
-
-def _read_journal(root: Path) -> Journal | None:
-    path = root / REBUILD_DIRECTORY / JOURNAL_NAME
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=Journal)
-    except FileNotFoundError:
-        return None
-    except msgspec.MsgspecError as error:
-        raise StoreError(
-            f"{path} is no journal of a rebuild: {error}",
-            hint=f"look at {path.parent}, and remove it when nothing in it is needed",
-        ) from error
 
 
 def _refuse_link(path: Path) -> None:

@@ -9,11 +9,10 @@ the place of the old (`rebuild_commit`), or publishes it in a new one. See
 
 from __future__ import annotations
 
-import itertools
 import os
 import time
-import uuid
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -27,26 +26,10 @@ from rocketstore.pipeline.files import is_remote
 from rocketstore.pipeline.jobs.audit.audit_plan import find_places, log_cuts
 from rocketstore.pipeline.jobs.execution import map_batches, map_tasks, plain_failure
 from rocketstore.pipeline.jobs.publishing import published
-from rocketstore.pipeline.jobs.rebuild import rebuild_commit
-from rocketstore.pipeline.jobs.rebuild.log_scan import (
-    FACTS_TARGET,
-    INDEX_TARGET,
-    QUEUE_TARGET,
-    ROW_SCHEMA,
-    ScanFacts,
-    ScanTask,
-    scan_log,
-)
+from rocketstore.pipeline.jobs.rebuild import log_scan, rebuild_commit, rebuilt_files
+from rocketstore.pipeline.jobs.rebuild.log_scan import FACTS_TARGET, INDEX_TARGET, QUEUE_TARGET
 from rocketstore.pipeline.jobs.rebuild.log_verdict import judged_log
-from rocketstore.pipeline.jobs.rebuild.rebuilt_files import (
-    ATTEMPTS,
-    WRITTEN_SCHEMA,
-    FileWriting,
-    items_per_file,
-    take_over,
-)
 from rocketstore.pipeline.options import DEFAULT_SPLIT_BYTES
-from rocketstore.pipeline.stores import REBUILD_DIRECTORY
 from rocketstore.units import MiB
 from rocketstore.verification import runs
 from rocketstore.verification.file_rules import FileProblem
@@ -61,7 +44,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from rocketstore.pipeline.jobs.audit.audit_plan import StorePlaces
-    from rocketstore.pipeline.jobs.rebuild.log_scan import Piece
+    from rocketstore.pipeline.jobs.rebuild.log_scan import Piece, ScanFacts, ScanTask
+    from rocketstore.pipeline.jobs.rebuild.rebuilt_files import FileWriting
     from rocketstore.verification.log_rules import LogView
 
 _PARTITION_BYTES: Final = 32 * MiB
@@ -139,22 +123,24 @@ def rebuild(
         The store is on an object store, and no target is given.
     """
     began, now_ms = time.perf_counter(), time.time_ns() // 1_000_000
-    job = _Rebuild(spark, str(store), config or StoreConfig(), max_split_bytes, now_ms)
-    location = find_places(job.store, job.config).location  # what is no store gets no lock
-    kept = None
+    config, kept = config or StoreConfig(), None
+    location = find_places(str(store), config).location  # what is no store gets no lock
     if target is None and is_remote(location):
         raise ConfigError(
             f"{location} is on an object store, where nothing can be replaced in one step",
             key="target",
             hint="name a prefix where there is nothing yet: target=…, --to …",
         )
+    build = partial(_build, spark, str(store), config, max_split_bytes, now_ms)
     with ExitStack() as stack:
         if not is_remote(location):  # an object store has no lock, and is only read
             stack.enter_context(rebuild_commit.locked(Path(location)))
         if target is not None:
-            report = job.build(stack.enter_context(published(str(target))))
+            report = build(stack.enter_context(published(str(target))))
         else:
-            report, kept = _replaced(Path(location), job)
+            staging = stack.enter_context(rebuild_commit.staged(Path(location)))
+            report = build(str(staging))
+            kept = rebuild_commit.commit(Path(location), staging, now_ms=now_ms)
     return report._replace(
         target=location if target is None else str(target),
         kept=kept,
@@ -165,64 +151,45 @@ def rebuild(
 def make_queues(spark: SparkSession, store: str, config: StoreConfig) -> RebuildReport:
     """Make queues and index where they belong, of a store that has a log only and is new."""
     now_ms = time.time_ns() // 1_000_000
-    return _Rebuild(spark, store, config, DEFAULT_SPLIT_BYTES, now_ms).build(store)
+    return _build(spark, store, config, DEFAULT_SPLIT_BYTES, now_ms, store)
 
 
-def _replaced(root: Path, job: _Rebuild) -> tuple[RebuildReport, str | None]:
-    """Put new queues and index in the place of the old; return where these are kept."""
-    staging = root / REBUILD_DIRECTORY / uuid.uuid4().hex
+def _build(
+    spark: SparkSession,
+    store: str,
+    config: StoreConfig,
+    max_split_bytes: int,
+    now_ms: int,
+    directory: str,
+) -> RebuildReport:
+    """Make new queues and index below a directory; nothing else is written."""
+    places = find_places(store, config)
+    old = sorted(f"{key.topic}/{key.queue_id}" for key, row in places.queues.items() if row.files)
+    _refuse_log(places, has_queues=bool(old))
+    common = places.location, places.sizes.commit_log_file_bytes, config
+    tasks = [
+        log_scan.ScanTask(*common, now_ms + CLOCK_TOLERANCE_MS, cuts)
+        for cuts in log_cuts(places, max_split_bytes)
+    ]
+    rows = LogRows(spark, tasks)
     try:
-        staging.mkdir(parents=True)
-        report = job.build(str(staging))
-        made = (CONSUME_QUEUE_DIRECTORY, INDEX_DIRECTORY)
-        names = [name for name in made if (staging / name).is_dir()]
-        return report, rebuild_commit.commit(root, staging, names, now_ms=job.now_ms)
-    except Exception:
-        rebuild_commit.finish_interrupted(root)
-        raise
-
-
-class _Rebuild(NamedTuple):
-    spark: SparkSession
-    store: str
-    config: StoreConfig
-    max_split_bytes: int
-    now_ms: int
-
-    def build(self, directory: str) -> RebuildReport:
-        """Make new queues and index below a directory; nothing else is written."""
-        places = find_places(self.store, self.config)
-        location, sizes = places.location, places.sizes
-        old = sorted(
-            f"{key.topic}/{key.queue_id}" for key, row in places.queues.items() if row.files
-        )
-        _refuse_log(places, has_queues=bool(old))
-        file_bytes, latest_ms = sizes.commit_log_file_bytes, self.now_ms + CLOCK_TOLERANCE_MS
-        tasks = [
-            ScanTask(location, file_bytes, cuts, self.config, latest_ms)
-            for cuts in log_cuts(places, self.max_split_bytes)
-            if cuts[0].path
-        ]
-        rows = LogRows(self.spark, tasks)
-        try:
-            facts = rows.facts()
-            stretches = (stretch for one in facts for stretch in one.stretches)
-            view = judged_log(places, stretches, rows.runs, self.now_ms)
-            left = runs.joined([[(one.start, one.stop) for one in view.leftovers]])
-            pieces = sorted((p for one in facts for p in one.pieces), key=lambda p: p.start)
-            pieces = [one for one in pieces if not runs.holds(left, one.start)]
-            writing = FileWriting(location, directory, sizes, view.bounds())
-            if not is_remote(directory):
-                Path(directory, ATTEMPTS).mkdir()
-                Path(directory, CONSUME_QUEUE_DIRECTORY).mkdir()
-                if self.config.message_index_enable:
-                    Path(directory, INDEX_DIRECTORY).mkdir()
-            written = rows.write(pieces, old, writing).to_pylist()
-        finally:
-            rows.close()
-        _check_counts(written, pieces)
-        take_over(directory, written, sizes)
-        return _report(location, old, written, pieces, view)
+        facts = rows.facts()
+        stretches = (stretch for found, _ in facts for stretch in found)
+        view = judged_log(places, stretches, rows.runs, now_ms)
+        left = runs.joined([[(one.start, one.stop) for one in view.leftovers]])
+        pieces = [one for _, found in facts for one in found if not runs.holds(left, one.start)]
+        pieces.sort(key=lambda one: one.start)
+        writing = rebuilt_files.FileWriting(places.location, directory, places.sizes, view.bounds())
+        if not is_remote(directory):
+            made = [rebuilt_files.ATTEMPTS, CONSUME_QUEUE_DIRECTORY]
+            for name in [*made, INDEX_DIRECTORY] if config.message_index_enable else made:
+                Path(directory, name).mkdir()
+        written = rows.write(pieces, old, writing).to_pylist()
+    finally:
+        rows.close()
+    _check_counts(written, pieces)
+    rebuilt_files.take_over(directory, written, places.sizes)
+    return _report(places.location, old, written, pieces, view)
 
 
 def _refuse_log(places: StorePlaces, *, has_queues: bool) -> None:
@@ -241,14 +208,11 @@ def _refuse_log(places: StorePlaces, *, has_queues: bool) -> None:
 
 
 def _check_counts(written: list[dict[str, Any]], pieces: Sequence[Piece]) -> None:
-    """Compare what writers had with what the scan had found."""
+    """Raise where writers had something else than the scan had found."""
     found = [0, 0]
     for row in written:
         found[row["target"].startswith(INDEX_TARGET)] += row["count"] + row["refused"]
-    expected = [
-        sum(one.entry_count for one in pieces),
-        sum(one.item_count for one in pieces),
-    ]
+    expected = [sum(one.entry_count for one in pieces), sum(one.item_count for one in pieces)]
     if found != expected:
         raise StoreDamagedError(
             f"Spark's shuffle brought {found[0]} entries and {found[1]} index items to the "
@@ -269,6 +233,11 @@ def _report(
         for row in written
         if row["target"].startswith(QUEUE_TARGET)
     }
+    damage = [one for one in view.damage if one.start < view.end]
+    for start, stop in view.holes:
+        if start < view.end:
+            evidence = f"no file for physical offsets [{start}, {stop})"
+            damage.append(Damaged(start, stop, "missing file", evidence))
     return RebuildReport(
         location,
         location,
@@ -278,22 +247,12 @@ def _report(
         sum(1 for row in queues.values() if row["files"]),
         sum(one.item_count for one in pieces),
         view.end,
-        _lost(view),
+        sorted(damage, key=lambda one: one.start),
         {name: row["kept"] for name, row in sorted(queues.items()) if row["kept"]},
         [name for name in old if not queues[name]["files"]],
         None,
         0.0,
     )
-
-
-def _lost(view: LogView) -> list[Damaged]:
-    """Return what is damaged or missing before the end of a log."""
-    missing = [
-        Damaged(start, stop, "missing file", f"no file for physical offsets [{start}, {stop})")
-        for start, stop in view.holes
-    ]
-    lost = [one for one in (*view.damage, *missing) if one.start < view.end]
-    return sorted(lost, key=lambda one: one.start)
 
 
 # --- Spark --------------------------------------------------------------------------------------
@@ -306,18 +265,18 @@ class LogRows:
         from pyspark import StorageLevel  # noqa: PLC0415 - needs PySpark
 
         self._spark = spark
-        rows = map_tasks(spark, tasks, scan_log, ROW_SCHEMA)
+        rows = map_tasks(spark, tasks, log_scan.scan_log, log_scan.ROW_SCHEMA)
         self._rows = rows.persist(StorageLevel.DISK_ONLY)
 
     def close(self) -> None:
-        """Let go of the rows."""
+        """Let go of them."""
         self._rows.unpersist()
 
     def facts(self) -> list[ScanFacts]:
         """Return what each task has met; this is when the log is read."""
         rows = self._rows.where(f"target = X'{FACTS_TARGET.hex()}'").select("data")
         return [
-            msgspec.msgpack.decode(one.as_buffer(), type=ScanFacts)
+            msgspec.msgpack.decode(one.as_buffer(), type=log_scan.ScanFacts)
             for one in _collected(rows).column("data")
         ]
 
@@ -336,7 +295,10 @@ class LogRows:
         import pyarrow as pa  # noqa: PLC0415 - an import of this package loads no Arrow
         from pyspark.sql import functions as f  # noqa: PLC0415 - needs PySpark
 
-        is_item, size = f"target = X'{INDEX_TARGET.hex()}'", items_per_file(writing.sizes)
+        is_item, size = (
+            f"target = X'{INDEX_TARGET.hex()}'",
+            rebuilt_files.items_per_file(writing.sizes),
+        )
         file, last_file = (f"(before + {at}) div {size}" for at in ("first", "first + count - 1"))
         blocks = (
             self._rows.where(f"target <> X'{FACTS_TARGET.hex()}'")
@@ -360,17 +322,18 @@ class LogRows:
         partitions = max(_PARTITIONS_MIN, count * ENTRY_SIZE_BYTES // _PARTITION_BYTES)
         ordered = blocks.repartition(partitions, "target")
         ordered = ordered.sortWithinPartitions("target", "piece", "ordinal")
-        return _collected(map_batches(ordered, writing.write, WRITTEN_SCHEMA))
+        return _collected(map_batches(ordered, writing.write, rebuilt_files.WRITTEN_SCHEMA))
 
 
 def numbered_pieces(pieces: Sequence[Piece]) -> pa.Table:
     """Return where each kept piece begins, and how many index items are before it."""
     import pyarrow as pa  # noqa: PLC0415 - as above
 
-    counts = itertools.accumulate((one.item_count for one in pieces), initial=0)
-    starts = [one.start for one in pieces]
-    before = list(counts)[: len(starts)]
-    return pa.table([pa.array(one, pa.int64()) for one in (starts, before)], ["piece", "before"])
+    rows, before = [], 0
+    for one in pieces:
+        rows.append({"piece": one.start, "before": before})
+        before += one.item_count
+    return pa.Table.from_pylist(rows, pa.schema({"piece": pa.int64(), "before": pa.int64()}))
 
 
 def _collected(frame: DataFrame) -> pa.Table:

@@ -24,17 +24,11 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 
 from rocketstore.errors import FieldRangeError, StoreError
+from rocketstore.format import queue_entry
 from rocketstore.format.file_name import file_name
 from rocketstore.format.index_file import next_index_file_name
 from rocketstore.format.markers import CONSUME_QUEUE_DIRECTORY, INDEX_DIRECTORY
-from rocketstore.format.queue_entry import (
-    ENTRY_DTYPE,
-    ENTRY_SIZE_BYTES,
-    FILLER_BYTES,
-    KEPT_PLACE_BYTES,
-    is_likely_beginning,
-)
-from rocketstore.format.record import FIXED_SIZE
+from rocketstore.format.queue_entry import ENTRY_DTYPE, ENTRY_SIZE_BYTES
 from rocketstore.pipeline.files import (
     ObjectStore,
     files_at,
@@ -128,22 +122,20 @@ class FileWriting(NamedTuple):
     def _sent(self, attempt: str, target: bytes, files: Sequence[Path]) -> str:
         """Return where the files of an attempt are, on an object store once they are there."""
         place = f"{ATTEMPTS}/{Path(attempt).name}"
-        if not is_remote(self.directory):
-            return place
-        if not target.startswith(INDEX_TARGET):
-            place = f"{CONSUME_QUEUE_DIRECTORY}/{os.fsdecode(target[1:])}"
-        objects = ObjectStore(self.directory)
-        for path in files:
-            objects.upload(path, f"{objects.root}/{place}/{path.name}")
-        shutil.rmtree(attempt)
+        if is_remote(self.directory):
+            if not target.startswith(INDEX_TARGET):
+                place = f"{CONSUME_QUEUE_DIRECTORY}/{os.fsdecode(target[1:])}"
+            objects = ObjectStore(self.directory)
+            for path in files:
+                objects.upload(path, f"{objects.root}/{place}/{path.name}")
+            shutil.rmtree(attempt)
         return place
 
     def _write_index(
         self, attempt: str, number: int, blocks: Iterator[Block]
     ) -> tuple[int, int, int, int]:
         """Write an index file, which the driver names; return items, 0, 0, the first one's time."""
-        layout = self.sizes.index_layout
-        size, put = items_per_file(self.sizes), kernels.put_items
+        layout, size = self.sizes.index_layout, items_per_file(self.sizes)
         count = first_ms = mapped = 0
         with whole_file(f"{attempt}/index", layout.size_bytes) as descriptor:
             mapping = mmap.mmap(descriptor, layout.size_bytes)
@@ -155,7 +147,7 @@ class FileWriting(NamedTuple):
                 first_ms = first_ms if count else int(items["stored"][0])
                 # Kernels want each column in one piece.
                 columns = [items[name].astype(np.int64) for name in ("hash", "physical", "stored")]
-                done = put(array, layout.slot_count, layout.item_count, *columns)
+                done = kernels.put_items(array, *layout, *columns)
                 assert done == len(items), "a file is given no more items than it has room for"
                 count, mapped = count + done, mapped + done
                 if mapped >= _MAPPED_ITEMS:
@@ -168,8 +160,7 @@ class FileWriting(NamedTuple):
     ) -> tuple[int, int, int, int]:
         """Write the files of one queue; return entries, refused records, kept places, 0."""
         files = QueueWriter(attempt, self.sizes.consume_queue_file_bytes)
-        places = EntryPlaces(self.sizes.entries_per_file)
-        count = 0
+        places, count = EntryPlaces(self.sizes.entries_per_file), 0
         blocks, ahead = itertools.tee(block for block in blocks if len(block.content))
         next(ahead, None)
         for block, after in itertools.zip_longest(blocks, ahead):
@@ -179,8 +170,8 @@ class FileWriting(NamedTuple):
                 files.write(offset, entries[start:stop])
                 count += stop - start
         for start, stop in places.holes:
-            files.fill(start, stop, FILLER_BYTES)
-        end = places.following if places.begin >= 0 else None
+            files.fill(start, stop, queue_entry.FILLER_BYTES)
+        end = places.following if places.following >= 0 else None
         return count, places.refused_count, self._keep_given(name, files, end), 0
 
     def _keep_given(self, name: str, files: QueueWriter, end: int | None) -> int:
@@ -203,20 +194,19 @@ class FileWriting(NamedTuple):
             runs = unbacked_runs(entries, first, self.log)
             given = max([given, *(one.stop for one in runs if one.kind in _GIVEN)])
             base += files.file_bytes
-        files.fill(end, given, KEPT_PLACE_BYTES)
+        files.fill(end, given, queue_entry.KEPT_PLACE_BYTES)
         return given - end
 
     def _keep_vanished(self, old: Mapping[int, FileEntry], files: QueueWriter) -> int:
         """Keep the last file of a queue that has no record left, if it says what was given."""
         for base in sorted(old, reverse=True):
-            first = base // ENTRY_SIZE_BYTES
-            entries = self._old_entries(old[base], 0)
+            first, entries = base // ENTRY_SIZE_BYTES, self._old_entries(old[base], 0)
             for run in reversed(unbacked_runs(entries, 0, self.log)):
                 if run.kind is UnbackedKind.EXPIRED and old[base].size == files.file_bytes:
                     files.write(first, entries)
                     return run.stop
                 if run.kind in _GIVEN | {UnbackedKind.EXPIRED}:
-                    files.fill(first, first + run.stop, KEPT_PLACE_BYTES)
+                    files.fill(first, first + run.stop, queue_entry.KEPT_PLACE_BYTES)
                     return run.stop
         return 0
 
@@ -252,16 +242,15 @@ class EntryPlaces:
     missing, and a record that comes late gets a place that only a filler holds
     (ConsumeQueue.putMessagePositionInfo; spec B12, F6).
 
-    The queue's first file begins at `begin`, -1 while there is none; `following` is one past the
-    last place that is taken, and fillers hold `holes`, in order.
+    `following` is one past the last place that is taken, -1 while there is none; fillers hold
+    `holes`, in order.
     """
 
     def __init__(self, entries_per_file: int) -> None:
-        self.begin = -1
-        self.following = 0
+        self.following = -1
         self.refused_count = 0
         self.holes: list[tuple[int, int]] = []
-        self._entries_per_file = entries_per_file
+        self._room = entries_per_file
         self._reached = 0
 
     def take(
@@ -272,39 +261,36 @@ class EntryPlaces:
         The first row states the queue offset `first`, each later one one more, the record after
         them `next_number`.
         """
-        physical, count = entries["physical_offset"], len(entries)
-        if self.begin < 0:
+        physical, count, row = entries["physical_offset"], len(entries), 0
+        if self.following < 0:
             # A forged number would refuse all records after it.
-            goes_on = next_number is None or 0 <= next_number - first <= self._entries_per_file
-            if count == 1 and not goes_on and not is_likely_beginning(first, int(physical[0])):
+            goes_on = next_number is None or 0 <= next_number - first <= self._room
+            if (
+                count == 1
+                and not goes_on
+                and not queue_entry.is_likely_beginning(first, int(physical[0]))
+            ):
                 self.refused_count += 1
                 return
-            self.begin, self.following = first - first % self._entries_per_file, first
-            self.holes = [(self.begin, first)] if self.begin < first else []
-        row = 0
+            self.following = first - first % self._room
         while row < count:
-            offset, stop = first + row, row + 1
-            if offset >= self.following and self._reaches(offset, int(physical[row])):
-                stop = count
-                self.following = first + count
-            elif offset >= self.following or not self._takes_hole(offset):
+            offset, stop, is_taken = first + row, row + 1, False
+            if offset < self.following:
+                is_taken = self._takes_hole(offset)
+            # As dispatch: a later message may stand where lost ones stood (decision 0014).
+            elif queue_entry.may_follow(
+                offset, self.following, int(physical[row]) - self._reached, self._room
+            ):
+                if offset > self.following:
+                    self.holes.append((self.following, offset))
+                stop, self.following, is_taken = count, first + count, True
+            if is_taken:
+                yield row, stop, offset
+                end = int(physical[stop - 1]) + int(entries["record_size"][stop - 1])
+                self._reached = max(self._reached, end)
+            else:
                 self.refused_count += 1
-                row = stop
-                continue
-            yield row, stop, offset
-            end = int(physical[stop - 1]) + int(entries["record_size"][stop - 1])
-            self._reached = max(self._reached, end)
             row = stop
-
-    def _reaches(self, offset: int, physical_offset: int) -> bool:
-        """Fill up to a place, if so many records can be missing before it."""
-        # As dispatch: a later message may stand where lost ones stood (decision 0014).
-        between = max(physical_offset - self._reached, 0)
-        if offset - self.following > between // FIXED_SIZE + self._entries_per_file:
-            return False
-        if offset > self.following:
-            self.holes.append((self.following, offset))
-        return True
 
     def _takes_hole(self, offset: int) -> bool:
         """Give a record that comes late its place, if a filler holds it."""
@@ -361,13 +347,19 @@ def whole_file(path: str, size: int) -> Iterator[int]:
 def take_over(directory: str, written: Sequence[Mapping[str, Any]], sizes: StoreSizes) -> None:
     """Check the files of every target, give index files their names, and put all in its place."""
     found = _sizes(directory)
+    for row in written:
+        place, is_index = row["place"], row["target"].startswith(INDEX_TARGET)
+        expected = sizes.index_layout.size_bytes if is_index else sizes.consume_queue_file_bytes
+        wrong = [size for size in found[place] if size != expected]
+        if wrong or len(found[place]) != row["files"]:
+            raise StoreError(
+                f"{joined(directory, place)}: expected {row['files']} files of {expected} bytes, "
+                f"found {len(found[place])} files, {len(wrong)} of another length {wrong[:1]}",
+                hint="a write was cut off, or another program writes there; nothing was replaced: "
+                "run the rebuild again",
+            )
     index = [row for row in written if row["target"].startswith(INDEX_TARGET)]
     index.sort(key=lambda row: int(row["target"][1:]))
-    queues = [row for row in written if not row["target"].startswith(INDEX_TARGET)]
-    for row in index:
-        _check(directory, row, found[row["place"]], sizes.index_layout.size_bytes)
-    for row in queues:
-        _check(directory, row, found[row["place"]], sizes.consume_queue_file_bytes)
     moves = [
         (f"{row['place']}/index", f"{INDEX_DIRECTORY}/{name}")
         for row, name in zip(index, _index_names(row["first_ms"] for row in index), strict=True)
@@ -379,8 +371,8 @@ def take_over(directory: str, written: Sequence[Mapping[str, Any]], sizes: Store
         return
     moves += [
         (row["place"], f"{CONSUME_QUEUE_DIRECTORY}/{os.fsdecode(row['target'][1:])}")
-        for row in queues
-        if row["files"]
+        for row in written
+        if row["files"] and not row["target"].startswith(INDEX_TARGET)
     ]
     for old, new in moves:
         Path(directory, new).parent.mkdir(exist_ok=True)
@@ -402,25 +394,14 @@ def _sizes(directory: str) -> dict[str, list[int]]:
     return found
 
 
-def _check(directory: str, row: Mapping[str, Any], sizes: Sequence[int], expected: int) -> None:
-    place, count = row["place"], row["files"]
-    wrong = [size for size in sizes if size != expected]
-    if wrong or len(sizes) != count:
-        raise StoreError(
-            f"{joined(directory, place)}: expected {count} files of {expected} bytes, found "
-            f"{len(sizes)} files, {len(wrong)} of another length {wrong[:1]}",
-            hint="a write was cut off, or another program writes there; nothing was replaced: run "
-            "the rebuild again",
-        )
-
-
 def _index_names(first_timestamps_ms: Iterable[int]) -> list[str]:
     """Return the names of index files whose first items were stored at these times."""
     names: list[str] = []
     for timestamp_ms in first_timestamps_ms:
         newest = names[-1] if names else None
         try:
-            names.append(next_index_file_name(timestamp_ms, None, newest))
+            name = next_index_file_name(timestamp_ms, None, newest)
         except FieldRangeError:  # no date: a damaged header
-            names.append(next_index_file_name(0, None, newest))
+            name = next_index_file_name(0, None, newest)
+        names.append(name)
     return names
