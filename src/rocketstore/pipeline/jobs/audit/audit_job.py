@@ -14,7 +14,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
@@ -25,7 +25,7 @@ from rocketstore.pipeline.jobs.audit import audit_plan, audit_work
 from rocketstore.pipeline.jobs.audit.audit_work import FACTS, QueueRow, Row
 from rocketstore.pipeline.jobs.execution import map_batches, map_tasks, plain_failure
 from rocketstore.pipeline.jobs.publishing import published, put, refuse_taken
-from rocketstore.pipeline.jobs.rebuild.log_verdict import judged_log
+from rocketstore.pipeline.jobs.rebuild.log_scan import judged_log
 from rocketstore.pipeline.options import DEFAULT_SPLIT_BYTES
 from rocketstore.pipeline.stores import offset_files, store_timestamp_ms
 from rocketstore.units import QueueKey
@@ -76,8 +76,6 @@ _QUEUES_PER_TASK: Final = 500
 _MOST_TASKS: Final = 200
 _LOOKED_AT_BYTES: Final = 256
 """More than a header; a record's last bytes may well be zeros."""
-
-Facts = TypeVar("Facts")
 
 
 @dataclass(frozen=True)
@@ -195,15 +193,18 @@ class _Audit(NamedTuple):
         try:
             with plain_failure():
                 facts.persist()
+                decode = msgspec.msgpack.decode
                 whole = _rows(facts.filter("kind IN ('stretch', 'index')"), "kind", "facts")
-                view, excluded = self._shape(facts, _decoded(whole, "stretch", Stretch))
+                stretches = [decode(one, type=Stretch) for kind, one in whole if kind == "stretch"]
+                index = [decode(one, type=IndexFacts) for kind, one in whole if kind == "index"]
+                view, excluded = self._shape(facts, stretches)
                 judged = self._judged(facts, view, excluded)
                 if out is not None:
                     judged.persist()
                 # Sums come first, then the worst of what was found.
                 worst = judged.orderBy("place", ascending=True).limit(MOST_COLLECTED)
                 rows = [Row._make(row) for row in _rows(worst, *Row._fields)]
-                report, own = self._report(rows, _decoded(whole, "index", IndexFacts), view)
+                report, own = self._report(rows, index, view)
                 if out is not None:
                     _write_report(report, own, judged, str(out))
                 return report
@@ -407,10 +408,6 @@ def _write_report(
 
 
 # --- Spark --------------------------------------------------------------------------------------
-
-
-def _decoded(rows: Iterable[tuple[str, bytes]], kind: str, of: type[Facts]) -> list[Facts]:
-    return [msgspec.msgpack.decode(facts, type=of) for one, facts in rows if one == kind]
 
 
 def _mapped(

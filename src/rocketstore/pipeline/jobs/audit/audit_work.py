@@ -12,7 +12,7 @@ import bisect
 import itertools
 from collections import Counter
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 import numpy as np
@@ -50,8 +50,6 @@ if TYPE_CHECKING:
     from rocketstore.verification.unbacked import LogBounds
 
     Int64Array = npt.NDArray[np.int64]
-
-Columns = TypeVar("Columns", ExpectedEntries, ExpectedItems)
 
 FACTS: Final = "target STRING, place LONG, kind STRING, facts BINARY, a LONG, b LONG, c LONG"
 """Rows that tasks send: for whom, at which physical offset, what, and three numbers by kind."""
@@ -211,9 +209,11 @@ class _LogReader:
         """Compare what was read so far, up to a physical offset; no row is of two chains."""
         starts = np.array([chain.start for chain in stretch.chains], dtype=np.int64)
         if self._entries:
-            yield from self._compared_entries(_together(self._entries), starts)
+            columns = map(np.concatenate, zip(*self._entries, strict=True))
+            yield from self._compared_entries(ExpectedEntries._make(columns), starts)
         if self._keys:
-            yield from self._compared_keys(_together(self._keys), starts, stop)
+            columns = map(np.concatenate, zip(*self._keys, strict=True))
+            yield from self._compared_keys(ExpectedItems._make(columns), starts, stop)
         self._entries, self._keys = [], []
 
     def _compared_entries(self, entries: ExpectedEntries, starts: Int64Array) -> Iterator[Row]:
@@ -255,10 +255,6 @@ class _LogReader:
                 first = int(backed[rows[0]])
                 place, number = int(one.offsets[first]), one.first + first
                 yield Row(f"index/{one.name}", place, "backed", a=rows.size, b=number)
-
-
-def _together(parts: list[Columns]) -> Columns:
-    return type(parts[0])._make(map(np.concatenate, zip(*parts, strict=True)))
 
 
 # --- the index ----------------------------------------------------------------------------------
@@ -425,7 +421,19 @@ def _judge_queue(
     if is_there:
         found += queue_rules.queue_findings(view, is_live=judgement.task.is_live)
         _count(view, parts, sums)
-        yield Row(target, _QUEUE, "queue", msgspec.json.encode(_queue_row(view)))
+        has_records = view.record_count > 0
+        queue = QueueRow(
+            topic,
+            view.queue_id,
+            view.record_count,
+            view.first if has_records else None,
+            view.last if has_records else None,
+            view.entry_count,
+            runs.count(view.truly_missing),
+            view.shadowed_count,
+            runs.count(view.skipped) if has_records else 0,
+        )
+        yield Row(target, _QUEUE, "queue", msgspec.json.encode(queue))
     if is_there or topic in judgement.topics or topic == DELAY_TOPIC:
         for row in rows:
             if row.kind == "position":
@@ -462,18 +470,3 @@ def _count(view: QueueView, parts: list[QueuePart], sums: Counter[str]) -> None:
     for run in view.unbacked:
         if run.kind in _REASON_OF:
             sums[_REASON_OF[run.kind]] += run.stop - run.start
-
-
-def _queue_row(view: QueueView) -> QueueRow:
-    has_records = view.record_count > 0
-    return QueueRow(
-        view.topic,
-        view.queue_id,
-        view.record_count,
-        view.first if has_records else None,
-        view.last if has_records else None,
-        view.entry_count,
-        runs.count(view.truly_missing),
-        view.shadowed_count,
-        runs.count(view.skipped) if has_records else 0,
-    )

@@ -1,7 +1,7 @@
 """Rebuild the queues and the index of a store from its CommitLog, spread over Spark's workers.
 
 `log_scan` turns the log into rows, which Spark keeps on the executors' disks, so the log is read
-once. The driver decides from their facts what is log (`log_verdict`); Spark shuffles blocks to one
+once. The driver decides from their facts what is log; Spark shuffles blocks to one
 task per queue or index file (`rebuilt_files`); the driver checks what was written and puts it in
 the place of the old (`rebuild_commit`), or publishes it in a new one. See
 ``docs/guide/spark-rebuild.md``.
@@ -28,7 +28,6 @@ from rocketstore.pipeline.jobs.execution import map_batches, map_tasks, plain_fa
 from rocketstore.pipeline.jobs.publishing import published
 from rocketstore.pipeline.jobs.rebuild import log_scan, rebuild_commit, rebuilt_files
 from rocketstore.pipeline.jobs.rebuild.log_scan import FACTS_TARGET, INDEX_TARGET, QUEUE_TARGET
-from rocketstore.pipeline.jobs.rebuild.log_verdict import judged_log
 from rocketstore.pipeline.options import DEFAULT_SPLIT_BYTES
 from rocketstore.units import MiB
 from rocketstore.verification import runs
@@ -175,7 +174,7 @@ def _build(
     try:
         facts = rows.facts()
         stretches = (stretch for found, _ in facts for stretch in found)
-        view = judged_log(places, stretches, rows.runs, now_ms)
+        view = log_scan.judged_log(places, stretches, rows.runs, now_ms)
         left = runs.joined([[(one.start, one.stop) for one in view.leftovers]])
         pieces = [one for _, found in facts for one in found if not runs.holds(left, one.start)]
         pieces.sort(key=lambda one: one.start)

@@ -29,14 +29,7 @@ from rocketstore.format.file_name import file_name
 from rocketstore.format.index_file import next_index_file_name
 from rocketstore.format.markers import CONSUME_QUEUE_DIRECTORY, INDEX_DIRECTORY
 from rocketstore.format.queue_entry import ENTRY_DTYPE, ENTRY_SIZE_BYTES
-from rocketstore.pipeline.files import (
-    ObjectStore,
-    files_at,
-    is_remote,
-    joined,
-    opened,
-    sync_path,
-)
+from rocketstore.pipeline.files import ObjectStore, files_at, is_remote, joined, opened, sync_path
 from rocketstore.pipeline.jobs.execution import row_batch
 from rocketstore.pipeline.jobs.publishing import plain_write_errors
 from rocketstore.pipeline.jobs.rebuild.log_scan import INDEX_TARGET, ITEM_DTYPE, unpacked
@@ -45,7 +38,7 @@ from rocketstore.scan import kernels
 from rocketstore.verification.unbacked import UnbackedKind, unbacked_runs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     import numpy.typing as npt
     import pyarrow as pa
@@ -360,10 +353,14 @@ def take_over(directory: str, written: Sequence[Mapping[str, Any]], sizes: Store
             )
     index = [row for row in written if row["target"].startswith(INDEX_TARGET)]
     index.sort(key=lambda row: int(row["target"][1:]))
-    moves = [
-        (f"{row['place']}/index", f"{INDEX_DIRECTORY}/{name}")
-        for row, name in zip(index, _index_names(row["first_ms"] for row in index), strict=True)
-    ]
+    moves: list[tuple[str, str]] = []
+    newest = None
+    for row in index:
+        try:
+            newest = next_index_file_name(row["first_ms"], None, newest)
+        except FieldRangeError:  # no date: a damaged header
+            newest = next_index_file_name(0, None, newest)
+        moves.append((f"{row['place']}/index", f"{INDEX_DIRECTORY}/{newest}"))
     if is_remote(directory):
         objects = ObjectStore(directory)
         objects.move_all((f"{objects.root}/{old}", f"{objects.root}/{new}") for old, new in moves)
@@ -392,16 +389,3 @@ def _sizes(directory: str) -> dict[str, list[int]]:
     for path, size in sizes.items():
         found[path.rpartition("/")[0]].append(size)
     return found
-
-
-def _index_names(first_timestamps_ms: Iterable[int]) -> list[str]:
-    """Return the names of index files whose first items were stored at these times."""
-    names: list[str] = []
-    for timestamp_ms in first_timestamps_ms:
-        newest = names[-1] if names else None
-        try:
-            name = next_index_file_name(timestamp_ms, None, newest)
-        except FieldRangeError:  # no date: a damaged header
-            name = next_index_file_name(0, None, newest)
-        names.append(name)
-    return names
