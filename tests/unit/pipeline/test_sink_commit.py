@@ -305,7 +305,7 @@ def test_a_disk_that_is_full_in_the_middle_leaves_a_batch_that_the_next_commit_f
 def test_a_write_of_which_nothing_got_in_is_forgotten_and_may_be_repeated(tmp_path):
     with pytest.raises(StoreFullError, match="after 0 messages the store took no more"):
         commit(tmp_path, [rows(20)], None, streaming=False, disk=FullDisk(0))
-    assert read_intent(tmp_path).title.startswith("write write.")
+    assert str(read_intent(tmp_path)).startswith("write write.")
     assert commit(tmp_path, [rows(20)], None, streaming=False) == 20
     assert stored_numbers(tmp_path) == list(range(20))
 

@@ -75,12 +75,9 @@ class Intent(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     store_timestamp_ms: int = 0
     present: Ranges = ()
 
-    @property
-    def title(self) -> str:
-        """The batch, as messages to people name it."""
-        if self.sink_id is None:
-            return f"write {self.job}"
-        return f"batch {self.batch_id} of sink {self.sink_id}"
+    def __str__(self) -> str:
+        named = f"batch {self.batch_id} of sink {self.sink_id}"
+        return f"write {self.job}" if self.sink_id is None else named
 
 
 def check_target(options: SinkOptions) -> int:
@@ -141,11 +138,11 @@ def _is_known(options: SinkOptions, batch_id: int | None) -> bool:
             hint="start the query with that checkpoint, or give it a new sinkId, under which "
             "everything it reads is appended, also what is in the store already",
         )
-    is_known = is_among(ledger, batch_id)
-    if is_known:
-        hint = "it was committed before and is passed over"
-        _log.warning("sink.batch_known", sink_id=options.sink_id, batch_id=batch_id, hint=hint)
-    return is_known
+    if not is_among(ledger, batch_id):
+        return False
+    hint = "it was committed before and is passed over"
+    _log.warning("sink.batch_known", sink_id=options.sink_id, batch_id=batch_id, hint=hint)
+    return True
 
 
 def sweep_job(options: SinkOptions, job: str) -> None:
@@ -202,7 +199,7 @@ class _Commit:
             present = ()
         elif self.store.max_physical_offset > intent.start:
             present = self._present(intent)
-        _log.info("sink.settled", batch=intent.title, present=present)
+        _log.info("sink.settled", batch=str(intent), present=present)
         if present:
             self.append(msgspec.structs.replace(intent, present=present))
         else:
@@ -230,8 +227,7 @@ class _Commit:
             if not result.is_stored:
                 is_full = result.status is PutMessageStatus.CREATE_MAPEDFILE_FAILED
                 raise (StoreFullError if is_full else StoreError)(
-                    f"{intent.title}: after {count} messages the store took no more: "
-                    f"{result.detail}",
+                    f"{intent}: after {count} messages the store took no more: {result.detail}",
                     hint="put that right; the next write to the store finishes this first",
                 )
             count += 1
@@ -252,7 +248,7 @@ class _Commit:
         root, store = self._options.root, self.store
         if intent.start < store.min_physical_offset:
             raise StoreError(
-                f"{intent.title} was interrupted at physical offset {intent.start}, and the log "
+                f"{intent} was interrupted at physical offset {intent.start}, and the log "
                 f"begins at {store.min_physical_offset} by now: what is missing is unknown",
                 hint=f"look at the messages, then move {_intent_path(root)} away",
             )
@@ -355,9 +351,6 @@ def check_staged(directory: Path, files: Iterable[StagedFile]) -> None:
                 "batch is in the log: bring the file back, or move the intent away to leave it at "
                 "that part",
             )
-
-
-# --- intent and ledger --------------------------------------------------------------------------
 
 
 def _intent_path(root: str | Path) -> Path:

@@ -14,13 +14,13 @@ of it is believed before its length and CRC-32 were compared. Executors import n
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import socket
 import uuid
 import zlib
 from dataclasses import dataclass
-from itertools import chain, repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, Self
 
@@ -110,12 +110,10 @@ SINK_DIRECTORY: Final = "sink"
 
 _NOTHING: Final = "nothing was appended"
 
-
 _STORE_KEYS: Final = (
     "mappedFileSizeCommitLog", "mappedFileSizeConsumeQueue", "maxHashSlotNum", "maxIndexNum",
     "maxMessageSize",
 )  # fmt: skip
-_SINK_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 
 
 @dataclass(frozen=True)
@@ -137,7 +135,7 @@ def parse_sink_options(given: Mapping[str, str], *, streaming: bool) -> SinkOpti
     """Return the options of a write; raises `ConfigError` for what cannot be meant."""
     values = GivenOptions(given, frozenset({SINK}))
     sink_id, batch_id = values.get("sinkId"), values.number("batchId")
-    if sink_id is not None and _SINK_ID.fullmatch(sink_id) is None:
+    if sink_id is not None and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}", sink_id):
         raise values.refused("sinkId", "must be letters, digits, _, . and -, 100 at most")
     if streaming and sink_id is None:
         raise ConfigError(
@@ -226,10 +224,11 @@ class RowEncoder:
     """Encodes the rows of one task, in order; `file_size` is that of a CommitLog file."""
 
     def __init__(self, options: SinkOptions, file_size: int, partition_id: int) -> None:
-        self._options = options
-        self._file_size = file_size
+        self._options, self._file_size = options, file_size
+        self._limit = options.config.max_message_size
+        self._room = file_size - END_FILE_MIN_BLANK_SIZE
         self._store_flags = host_flags(b"", encode_host(options.config.store_host))
-        self._partition_id = self._turn = partition_id
+        self._partition_id, self._turn = partition_id, itertools.count(partition_id)
         self._first = 0
         self._head_sizes: dict[tuple[object, ...], int] = {}
 
@@ -252,8 +251,7 @@ class RowEncoder:
             born = born.cast(pa.timestamp("ms", born.type.tz), safe=False)
         columns["bornTimestamp"] = born
         columns["body"] = columns["body"].cast(pa.large_binary())
-        found = zip(*self._row_by_row(columns), strict=True) if count else ((), (), ())
-        columns |= zip(("size", "queueId", "properties"), map(pa.array, found), strict=True)
+        columns |= {name: pa.array(one) for name, one in self._row_by_row(columns).items()}
         arrays = [columns[field.name].cast(field.type) for field in STAGED]
         messages = pa.RecordBatch.from_arrays(arrays, schema=STAGED)
         self._first += count
@@ -261,13 +259,18 @@ class RowEncoder:
         for first in range(0, count, rows):
             yield messages.slice(first, rows)
 
-    def _row_by_row(self, columns: dict[str, pa.Array]) -> list[tuple[int, int, bytes]]:
+    def _row_by_row(self, columns: dict[str, pa.Array]) -> dict[str, list[Any]]:
         """Return size, queue and properties of each row, after all checks."""
-        bodies, found = columns["body"], []
+        bodies = columns["body"]
+        found: dict[str, list[Any]] = {"size": [], "queueId": [], "properties": []}
+        add_size, add_queue, add_block = (values.append for values in found.values())
         names = ("topic", "bornHost", "sysFlag", "queueId", "properties", "keys", "uniqKey", "tags")
         row, topic = 0, None
         try:
-            lists = [columns[one].to_pylist() if one in columns else repeat(None) for one in names]
+            lists = [
+                columns[one].to_pylist() if one in columns else itertools.repeat(None)
+                for one in names
+            ]
             sizes = pc.binary_length(bodies).fill_null(-1).to_pylist()
             for row, (size, topic, host, sys_flag, queue_id, *parts) in enumerate(
                 zip(sizes, *lists, strict=False)
@@ -277,8 +280,9 @@ class RowEncoder:
                 pairs = _pairs(*parts)
                 refuse_special(pairs)
                 block = encode_properties(pairs) if pairs else b""
-                whole = self._record_size(size, topic, host, sys_flag, len(block))
-                found.append((whole, self._queue_id(queue_id, pairs), block))
+                add_size(self._record_size(size, topic, host, sys_flag, len(block)))
+                add_queue(self._queue_id(queue_id, pairs))
+                add_block(block)
         except (RefusedMessageError, InvalidNameError, UnicodeDecodeError) as error:
             what = getattr(error, "message", f"here or further on a text is not UTF-8: {error}")
             raise RefusedMessageError(
@@ -300,17 +304,15 @@ class RowEncoder:
                 body_size=0, topic_size=len(topic), properties_size=0, sys_flag=flags
             )
         size += body + properties
-        limit = self._options.config.max_message_size
-        room = self._file_size - END_FILE_MIN_BLANK_SIZE
         if body < 0:
             what = "its body is null, and an empty one is b''"
-        elif body > limit:
-            what = f"body of {body} bytes exceeds maxMessageSize of {limit}"
+        elif body > self._limit:
+            what = f"body of {body} bytes exceeds maxMessageSize of {self._limit}"
         elif properties > PROPERTIES_SIZE_MAX:
             what = f"properties of {properties} bytes exceed the limit of {PROPERTIES_SIZE_MAX}"
-        elif size > room:
+        elif size > self._room:
             what = f"{size} bytes do not fit a CommitLog file of {self._file_size} bytes, "
-            what += f"which holds {room}"
+            what += f"which holds {self._room}"
         else:
             return size
         raise RefusedMessageError(what)
@@ -323,8 +325,7 @@ class RowEncoder:
         if keys:
             # As SelectMessageQueueByHash of 4.9: Math.abs of the remainder that Java gives.
             return abs(string_hash(keys)) % count
-        self._turn += 1
-        return (self._turn - 1) % count
+        return next(self._turn) % count
 
 
 def _pairs(given: Any, keys: Any, unique_key: str | None, tags: str | None) -> dict[str, str]:
@@ -352,9 +353,6 @@ def _check_compressed(sys_flag: int, body: pa.Buffer) -> None:
             f"sysFlag {sys_flag:#x} says that the body is compressed, and it is no zlib stream",
             hint='read the source with .option("decompressBody", "false"), or leave sysFlag out',
         )
-
-
-# --- staging ------------------------------------------------------------------------------------
 
 
 class StagedFile(NamedTuple):
@@ -393,7 +391,7 @@ def stage_chunks(
     with plain_write_errors(path.parent, _NOTHING):
         try:
             with path.open("xb") as file:
-                for part in chain((STAGED, first), chunks):
+                for part in itertools.chain((STAGED, first), chunks):
                     content = part.serialize()
                     size += file.write(content)
                     checksum = crc32(content, checksum)
@@ -411,9 +409,6 @@ def stage_chunks(
             path.unlink(missing_ok=True)
             raise
     return StagedFile(path.name, size, checksum)
-
-
-# --- for Spark ----------------------------------------------------------------------------------
 
 
 @dataclass
@@ -457,25 +452,21 @@ class _Sink:
         context = TaskContext.get()
         partition_id = 0 if context is None else context.partitionId()
         encoder = RowEncoder(self.sink_options, self.file_size, partition_id)
-        chunks = chain.from_iterable(map(encoder.encode, iterator))
+        chunks = itertools.chain.from_iterable(map(encoder.encode, iterator))
         with plain_errors():
             file = stage_chunks(self.sink_options.root, self.job, partition_id, chunks)
             return TaskCommit(self.job, file)
 
-    def commit(
-        self,
-        messages: list[WriterCommitMessage | None],
-        batchId: int | None = None,  # noqa: N803 - Spark's name; of a stream only
-    ) -> None:
-        """Append what the tasks staged, unless this batch is in the store; on the driver."""
+    def commit(self, messages: list[WriterCommitMessage | None], *number: int) -> None:
+        """Append what the tasks staged, unless this batch, which a stream numbers, is there."""
         from rocketstore.pipeline.sink import sink_commit  # noqa: PLC0415 - on the driver only
 
         reports = [message for message in messages if isinstance(message, TaskCommit)]
         # A stream is committed by a writer that did not plan it: the tasks know the job.
         job = reports[0].job if reports else self.job
-        files = [report.file for report in reports if report.file is not None]
-        batch_id = self.sink_options.batch_id if batchId is None else batchId
+        files = [report.file for report in reports if report.file]
         with plain_errors():
+            batch_id = number[0] if number else self.sink_options.batch_id
             sink_commit.commit_batch(self.sink_options, job, files, batch_id)
 
     def abort(self, *_: object) -> None:

@@ -3,8 +3,8 @@
 Law: a stream never stands anywhere but after a record that checks out, chain and CRC. What follows
 the last such record, a torn one or nothing, is left to a later look. No lock is taken, so:
 
-- A break is believed only when a second look with fresh bytes finds it at the same place. The
-  writer may be filling the page that was copied first while the one after it is copied.
+- A break is believed only when a second look with fresh bytes finds it at the same place: the
+  writer may be filling a page that was copied before the one after it.
 - After a break in the file that is being written, records may be what an earlier, longer log left
   there (decision 0004). They are taken for the log's only when the broken record's length leads to
   them, or when they are not older than the record before the break.
