@@ -164,20 +164,14 @@ class KnownEndsWriter:
         return KnownEnds(is_closed, log_end, queues, index)
 
     def write(self, ends: KnownEnds) -> None:
-        """Write it down unless the file says so; where there is no room, the old one has to do.
-
-        Raises
-        ------
-        OSError
-            The disk refused.
-        """
+        """Write it down unless the file says so; where there is no room, the old one has to do."""
         with self._lock:
             if ends == self._written:
                 return
             try:
                 write_known_ends(self._root, ends, disk=self._disk)
             except (StoreFullError, OSError) as error:
-                if not (isinstance(error, StoreFullError) or error.errno in NO_SPACE_ERRORS):
+                if isinstance(error, OSError) and error.errno not in NO_SPACE_ERRORS:
                     raise
                 _log.warning("known_ends.no_room", root=str(self._root), error=str(error))
             else:

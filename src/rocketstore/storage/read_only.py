@@ -344,6 +344,11 @@ class ReadOnlyStore(Reader):
 
     def _check_files(self) -> None:
         """Hold the files against what is set, and refuse a store that lost its log."""
+
+        def observation(files: PreadFiles) -> FileObservation | None:
+            found = (file for file in files.files if file.size == files.file_size)
+            return next((FileObservation(file.path, file.size) for file in found), None)
+
         queues = [
             queue.files
             for key in self._pread_queues.keys()[:_QUEUES_LOOKED_AT]
@@ -354,12 +359,12 @@ class ReadOnlyStore(Reader):
                 f"{self.layout.root} has queues but no CommitLog file",
                 hint="put the CommitLog files back; their queues can be rebuilt, not the reverse",
             )
-        entries = [found for files in queues if (found := _observation(files))]
+        entries = [found for files in queues if (found := observation(files))]
         is_set = self.config.max_hash_slot_num or self.config.max_index_num
         self._sizes = resolve_sizes(
             self.config,
             ObservedSizes(
-                commit_log=_observation(self._files),
+                commit_log=observation(self._files),
                 consume_queue=commonest(entries, ENTRY_SIZE_BYTES),
                 index_file=commonest(index_observations(self.layout.index)) if is_set else None,
             ),
@@ -394,14 +399,6 @@ class Gone:
     def again(self) -> StoreClosedError:
         """Return the error, without the traceback of an earlier time."""
         return type(self.error)(self.error.message, hint=self.error.hint)
-
-
-def _observation(files: PreadFiles) -> FileObservation | None:
-    """Return a file of the commonest size."""
-    for file in files.files:
-        if file.size == files.file_size:
-            return FileObservation(file.path, file.size)
-    return None
 
 
 def physical_memory_bytes() -> int:

@@ -176,10 +176,7 @@ class Retention:
     def delete_manually(self) -> None:
         """Let the next rounds delete expired files at any hour (executeDeleteFilesManually).
 
-        Raises
-        ------
-        ConfigError
-            Retention is off: there is no next round.
+        `ConfigError` where retention is off: there is no next round.
         """
         if not self._config.retention:
             raise ConfigError(
@@ -271,7 +268,15 @@ class Retention:
         return usage.highest > self._config.disk_max_used_space_percent / 100
 
     def _is_expired(self, file: MappedFile) -> bool:
-        newest = self.last_store_timestamp(file)
+        """Whether a finished file's last records are old enough; not where none is readable.
+
+        Not the file's modification time, which a copy or a restore changes (K-E1). The newest of
+        the records in the last readable stretch counts, so that one damaged header does not make a
+        file look old.
+        """
+        if file.base not in self._last_times:
+            self._last_times[file.base] = newest_store_time(file, self._clock())
+        newest = self._last_times[file.base]
         age_limit_ms = self._config.file_reserved_time * HOUR_MS
         return newest is not None and self._clock() >= newest + age_limit_ms
 
@@ -315,21 +320,9 @@ class Retention:
             self._cleaned_to = log_min
         return deleted
 
-    # --- age ------------------------------------------------------------------------------------
 
-    def last_store_timestamp(self, file: MappedFile) -> int | None:
-        """Return the store time of a finished file's last records; None when none is readable.
-
-        Not the file's modification time, which a copy or a restore changes (K-E1). The newest of
-        the records in the last readable stretch counts, so that one damaged header does not make a
-        file look old.
-        """
-        if file.base not in self._last_times:
-            self._last_times[file.base] = _newest_time(file, self._clock())
-        return self._last_times[file.base]
-
-
-def _newest_time(file: MappedFile, now_ms: int) -> int | None:
+def newest_store_time(file: MappedFile, now_ms: int) -> int | None:
+    """Return the newest store time in the last readable stretch of a file; None without any."""
     window = _FIRST_WINDOW_BYTES
     while True:
         start, newest = max(file.size - window, 0), 0

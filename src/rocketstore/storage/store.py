@@ -160,14 +160,7 @@ class MessageStore(EndingStore):
     # --- put ------------------------------------------------------------------------------------
 
     def put(self, message: Message, queue_id: int = 0) -> PutResult:
-        """Store a message at the end of a queue.
-
-        Parameters
-        ----------
-        message
-            What to store; nothing is added to it.
-        queue_id
-            Queue of its topic, from 0; a queue comes into being with its first message.
+        """Store a message at the end of a queue, which comes into being with its first message.
 
         Returns
         -------

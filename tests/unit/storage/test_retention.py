@@ -18,6 +18,7 @@ from rocketstore.storage.retention import (
     DiskUsage,
     Retention,
     RetentionRule,
+    newest_store_time,
 )
 from rocketstore.storage.running_flags import RunningFlag, RunningFlags
 from support.configured_store import Clock, open_small
@@ -121,8 +122,8 @@ def test_age_is_that_of_the_last_record_and_not_of_the_file(bench):
         os.utime(file.path, (0, 0))
     assert bench.log_rules() == []
     first, second, _ = bench.parts.log.files
-    assert bench.retention.last_store_timestamp(first) == YOUNG
-    assert bench.retention.last_store_timestamp(second) == OLD
+    assert newest_store_time(first, FOUR_O_CLOCK) == YOUNG
+    assert newest_store_time(second, FOUR_O_CLOCK) == OLD
 
 
 def test_a_file_is_as_old_as_its_newest_record(bench):
@@ -131,7 +132,7 @@ def test_a_file_is_as_old_as_its_newest_record(bench):
     bench.parts.append(12, body=b"x" * 290, store_timestamp=OLD)
     bench.parts.run()
     assert bench.log_rules() == []
-    assert bench.retention.last_store_timestamp(bench.parts.log.files[0]) == YOUNG
+    assert newest_store_time(bench.parts.log.files[0], FOUR_O_CLOCK) == YOUNG
 
 
 def test_one_damaged_header_does_not_make_a_file_look_old(bench):
@@ -139,7 +140,7 @@ def test_one_damaged_header_does_not_make_a_file_look_old(bench):
     file = bench.parts.log.files[0]
     last = bench.parts.entries()[9][0]
     file.write_bytes(last + 56, bytes(8))
-    assert bench.retention.last_store_timestamp(file) == YOUNG
+    assert newest_store_time(file, FOUR_O_CLOCK) == YOUNG
 
 
 def test_a_store_time_in_the_future_says_nothing_about_age(bench):
