@@ -96,8 +96,6 @@ class StoredMessage(msgspec.Struct, frozen=True, gc=False):
         The stored bytes, undecoded; `raw_body` is compressed when the producer compressed it.
     properties
         In stored order, a later duplicate wins; malformed parts are left out, as 4.9 does.
-    size
-        Length of the whole record in bytes.
     message_id
         Upper-case hex of store host and physical offset (``docs/format/message-id.md``).
     """

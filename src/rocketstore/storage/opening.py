@@ -57,17 +57,7 @@ _log: Final = get_logger(__name__)
 
 
 class StoreParts:
-    """What an open store consists of: locked, loaded and recovered when it is made.
-
-    Raises
-    ------
-    StoreLockedError
-        It is being written to.
-    ConfigError
-        A size that is set differs from the files.
-    StoreDamagedError, NotAStoreError, StoreFullError
-        It cannot be opened as it is.
-    """
+    """What an open store consists of: locked, loaded and recovered when it is made."""
 
     def __init__(
         self,

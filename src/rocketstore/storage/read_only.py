@@ -86,7 +86,7 @@ class PreadLog:
     def max_offset(self) -> int:
         """End of the last dispatched record when the present files were first seen.
 
-        So it is at most one file too old, which is near enough to tell old records from new ones.
+        At most one file too old: near enough to tell old records from new ones.
         """
         files = self.parts.files
         if self._end_of[0] is not files:

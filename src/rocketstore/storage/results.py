@@ -45,21 +45,15 @@ class PutResult(msgspec.Struct, frozen=True, gc=False):
 
     Attributes
     ----------
-    status
-        ``PUT_OK``, or why not.
     physical_offset
         Where the record, or the first of a batch, begins in the CommitLog; -1 when nothing was
         stored.
     queue_offset
         Its place in the queue; 0 for prepared and rollback messages.
-    size
-        Bytes stored, of all records of a batch.
-    store_timestamp_ms
-        When it was stored.
+    size, message_count
+        Bytes stored and messages, of all records of a batch.
     store_host
         Host of the store as records hold it.
-    message_count
-        1, or how many messages a batch had.
     detail
         What was refused and why, for a status that is not ``PUT_OK``.
     packed_sizes
@@ -147,10 +141,6 @@ class GetResult(NamedTuple):
 
     Attributes
     ----------
-    status
-        Why `messages` is what it is.
-    messages
-        In queue order.
     next_offset
         Queue offset to ask for next.
     min_offset, max_offset

@@ -49,13 +49,7 @@ _log: Final = get_logger(__name__)
 
 
 class StoreServices:
-    """The working parts of an open store.
-
-    Attributes
-    ----------
-    is_stopped
-        Whether nothing runs any more.
-    """
+    """The working parts of an open store; `is_stopped` when none of its threads runs any more."""
 
     def __init__(self, parts: StoreParts, *, threads: bool) -> None:
         self._parts = parts

@@ -15,6 +15,9 @@ from rocketstore.errors import StoreError, StoreFullError, SystemRefusedError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+NO_SPACE_ERRORS: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+"""What the system answers when there is no room: a full file system, or a used-up quota."""
+
 _HINTS: Final = {
     errno.EMFILE: "raise the limit of open files of this process (ulimit -n)",
     errno.ENFILE: "raise the limit of open files of this machine (sysctl fs.file-max)",
@@ -42,7 +45,7 @@ def system_error(what: str, error: OSError) -> StoreError:
     where = "" if error.filename is None or str(error.filename) in what else f" ({error.filename})"
     message = f"{what}{where}: {error.strerror or error}"
     hint = _HINTS.get(error.errno or 0, "try again; if it stays so, see the system's log (dmesg)")
-    if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+    if error.errno in NO_SPACE_ERRORS:
         return StoreFullError(message, hint=hint)
     return SystemRefusedError(message, code=error.errno, hint=hint)
 

@@ -22,13 +22,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from rocketstore.errors import StoreFullError
+from rocketstore.storage.system_errors import NO_SPACE_ERRORS
 from rocketstore.units import OS_PAGE_SIZE_BYTES, MiB
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-
-NO_SPACE_ERRORS: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
-"""What the system answers when there is no room: a full file system, or a used-up quota."""
 
 _NOT_SUPPORTED_ERRORS: Final = frozenset(
     {errno.EOPNOTSUPP, errno.ENOTSUP, errno.EINVAL, errno.ENOSYS}
