@@ -225,11 +225,6 @@ def test_disk_ratio_is_clamped_as_java_does(given_ratio, used):
     assert StoreConfig(disk_max_used_space_ratio=given_ratio).disk_max_used_space_percent == used
 
 
-def test_record_may_be_longer_than_the_body_s_limit():
-    assert StoreConfig().max_record_size == 4_194_304 + 65_536
-    assert StoreConfig(max_message_size=2**31 - 1).max_record_size == 2**31 - 1
-
-
 def test_golden_broker_conf_is_read_as_it_is():
     loaded = load_config(broker_conf=golden_case("broker") / "broker.conf", environment={})
     config = loaded.config

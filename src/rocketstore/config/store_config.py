@@ -287,16 +287,6 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True, rename=broker_conf_
         return min(max(self.disk_max_used_space_ratio, 10), 95)
 
     @property
-    def max_record_size(self) -> int:
-        """Longest whole record: the body's limit and 64 KiB, at most a signed 32-bit number.
-
-        Notes
-        -----
-        Source: MessageExtEncoder of 4.9.8 (``maxMessageSize + 64 KiB`` for the buffer).
-        """
-        return min(self.max_message_size + 65_536, 2**31 - 1)
-
-    @property
     def is_sync_flush(self) -> bool:
         """Whether a put waits for fdatasync."""
         return self.flush_disk_type is FlushDiskType.SYNC_FLUSH

@@ -10,10 +10,9 @@ import functools
 import importlib
 from typing import Any, Final
 
-from rocketstore.native import IS_WANTED, SWITCH
-from rocketstore.scan.columns import COLUMN_COUNT, Column, StopReason
+from rocketstore.native import IS_WANTED
 
-__all__ = ["COLUMN_COUNT", "KERNELS", "SWITCH", "Column", "StopReason", "is_compiled"]
+__all__ = ["KERNELS", "is_compiled"]
 
 KERNELS: Final[dict[str, str]] = {
     "body_crc": "columns",

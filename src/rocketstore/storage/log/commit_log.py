@@ -179,12 +179,6 @@ class CommitLog:
         except FileNotFoundError:  # retention was faster
             return None
 
-    def record_at(self, offset: int, size: int) -> memoryview | None:
-        """Return a view of `size` bytes at `offset`, if readers may see them."""
-        if offset + size > self.readable_limit:
-            return None
-        return self.files.slice(offset, size)
-
     # --- queue offsets --------------------------------------------------------------------------
 
     def seed(
@@ -212,10 +206,6 @@ class CommitLog:
         """Return the offset that the next message of a queue will get."""
         counter = self.counters.get(key)
         return 0 if counter is None else counter.next_offset
-
-    def forget_queue(self, key: QueueKey) -> None:
-        """Let a deleted queue begin at 0 again."""
-        self.counters.pop(key, None)
 
     # --- append ---------------------------------------------------------------------------------
 

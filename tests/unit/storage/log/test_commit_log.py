@@ -190,19 +190,10 @@ def test_a_sparse_file_is_written_page_by_page_after_probing(tmp_path):
 
 def test_dispatch_may_read_flushed_bytes_only_when_flushes_are_waited_for(tmp_path):
     parts = LogParts(tmp_path, StoreConfig(flush_disk_type=FlushDiskType.SYNC_FLUSH))
-    offset, size, _, _ = append(parts)
+    size = append(parts)[1]
     assert parts.log.readable_limit == 0
-    assert parts.log.record_at(offset, size) is None
     parts.flusher.flush()
     assert parts.log.readable_limit == size
-    assert parts.log.record_at(offset, size) is not None
-
-
-def test_a_deleted_queue_begins_at_0_again(tmp_path):
-    parts = LogParts(tmp_path)
-    append(parts)
-    parts.log.forget_queue(ORDERS)
-    assert append(parts)[2] == 0
 
 
 def test_many_threads_leave_one_unbroken_row(tmp_path):
