@@ -26,7 +26,7 @@ from rocketstore.scan.scanner import scan_window
 from rocketstore.storage.running_flags import RunningFlag
 from rocketstore.storage.threads import StopSign
 from rocketstore.units import KiB
-from rocketstore.verification.small_files import CLOCK_TOLERANCE_MS
+from rocketstore.verification.leftovers import CLOCK_TOLERANCE_MS
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -48,15 +48,7 @@ class FileProblem(Enum):
 
 
 class FileFinding(NamedTuple, Generic[AnyPath]):
-    """Something wrong with the files of a directory.
-
-    Attributes
-    ----------
-    path
-        The file, also where it is missing.
-    expected, found
-        In words, for a report.
-    """
+    """Something wrong with a file, also a missing one; expected and found are words."""
 
     path: AnyPath
     problem: FileProblem

@@ -36,7 +36,9 @@ class Kind(NamedTuple):
     action: str
 
 
-_BRING_BACK: Final = "bring back what the link points to, or remove the link and repair the store"
+DANGLING_HINT: Final = "bring back what the link points to, or remove the link and repair the store"
+"""What helps where a file is a link to one that is not there, say on a disk that is not mounted."""
+
 _KEEPS: Final = "they keep their places; a get steps over them"
 _AGAIN: Final = "repair makes the index again"
 _NOTHING: Final = "nothing to do"
@@ -190,7 +192,7 @@ def file_finding(  # noqa: PLR0913 - as above
     severity, again = Severity.WARNING, " and makes its entries again"
     action = "repair moves it away" + (again if part == "queue" else "; 4.9 may not start with it")
     if problem == "dangling-link":
-        severity, action = Severity.DAMAGE, _BRING_BACK
+        severity, action = Severity.DAMAGE, DANGLING_HINT
     elif problem == "not-a-file":
         action = "move it away" + (
             ", then repair makes its entries again"

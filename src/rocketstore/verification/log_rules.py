@@ -39,15 +39,9 @@ _NEAR: Final = 64
 class Chain(msgspec.Struct, array_like=True):
     """Records, and a BLANK, that follow one another without a break, inside one file.
 
-    Attributes
-    ----------
-    last_ms
-        Newest believable store time at its end; 0 without one.
-    latest_ms
-        The latest store time of all.
-    head, tail
-        Store times of the first and last records: of all, and of those that are neither prepared
-        nor rolled back.
+    `last_ms` is the newest believable store time at its end, 0 without one, `latest_ms` the latest
+    of all; `head` and `tail` are store times of the first and last records: of all, and of those
+    that are neither prepared nor rolled back.
     """
 
     start: int
@@ -101,13 +95,7 @@ class Damaged(msgspec.Struct, array_like=True):
 
 
 class Stretch(msgspec.Struct, array_like=True):
-    """What stands in a byte range of one file of the log; `base` is the file's.
-
-    Attributes
-    ----------
-    is_gone
-        The file was deleted before it could be read.
-    """
+    """What stands in a byte range of the file at `base`; `is_gone`: it was deleted unread."""
 
     base: int
     start: int
@@ -316,13 +304,9 @@ def log_findings(
     for start, stop in log.holes:
         if start < log.end:
             reason = f"no file for physical offsets [{start}, {stop})"
+            size = stop - start
             yield finding(
-                "log-hole",
-                "commitlog",
-                reason,
-                offset=start,
-                size=stop - start,
-                physical_offset=start,
+                "log-hole", "commitlog", reason, offset=start, size=size, physical_offset=start
             )
     for chain in log.left:
         name, offset = place(chain.start)

@@ -64,12 +64,10 @@ EXPLAINED: Final = {
 
 
 class QueuePart(NamedTuple):
-    """What some records of one queue, in log order, say about it.
+    """What some records of one queue, in log order and the first at `start`, say about it.
 
     Attributes
     ----------
-    start
-        Physical offset of the first record.
     first, last
         Smallest and largest queue offset of an agreeing record; (0, -1) without one.
     explained
@@ -181,14 +179,8 @@ def entries_at(offsets: Int64Array, read: ReadEntries) -> EntryArray:
 class QueueView:
     """A queue as its files and the records of the log show it.
 
-    Parameters
-    ----------
-    file_places
-        Places of a file.
-    held
-        Queue offsets that each of its files has room for, in order.
-    read
-        Returns so many entries from a queue offset; zeros where no file or byte is.
+    `held` are the queue offsets that each file has room for, in order; `read` returns so many
+    entries from a queue offset, zeros where no file or byte is.
 
     Attributes
     ----------

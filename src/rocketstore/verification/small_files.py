@@ -27,6 +27,7 @@ from rocketstore.format.metadata_json import (
 )
 from rocketstore.format.topic_name import DELAY_TOPIC
 from rocketstore.verification.findings import Finding, Severity, finding
+from rocketstore.verification.leftovers import CLOCK_TOLERANCE_MS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -48,9 +49,6 @@ SMALL_FILES: Final = (
 )
 """Every small file, by its name below the store."""
 
-CLOCK_TOLERANCE_MS: Final = 86_400_000
-"""A store time may be that far ahead: a day, for clocks of several machines."""
-
 _MISSING: Final = "missing"
 
 Content = bytes | str | None
@@ -67,10 +65,7 @@ def checkpoint_findings(
 ) -> Iterator[Finding]:
     """Yield what is wrong with the checkpoint; a broken one only makes recovery go further back.
 
-    Parameters
-    ----------
-    latest_ms
-        The latest store time of the log; None or 0 is not known.
+    `latest_ms` is the latest store time of the log; None or 0 is not known.
     """
     name = CHECKPOINT_FILE_NAME
     if content is None:

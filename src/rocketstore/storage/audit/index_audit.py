@@ -40,17 +40,7 @@ class _Items(NamedTuple):
 
 
 class IndexAudit:
-    """All index files of a store.
-
-    Parameters
-    ----------
-    directory
-        ``index`` of the store.
-    layout
-        Slots and items of each file.
-    is_live
-        Whether a writer may be adding items.
-    """
+    """All index files of a store; while it `is_live` a writer may be adding items."""
 
     def __init__(self, directory: Path, layout: IndexLayout, *, is_live: bool = False) -> None:
         self._layout = layout

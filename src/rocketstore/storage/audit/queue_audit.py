@@ -77,15 +77,7 @@ class AuditedQueue(QueueView):
 
 
 class QueueAudit:
-    """All queues of a store.
-
-    Parameters
-    ----------
-    directory
-        ``consumequeue`` of the store.
-    file_size
-        Bytes of a queue file.
-    """
+    """All queues of a store, in its directory ``consumequeue``."""
 
     def __init__(self, directory: Path, file_size: int) -> None:
         self._directory = directory

@@ -38,7 +38,6 @@ from rocketstore.storage.files.disk import Disk
 from rocketstore.storage.files.lock import StoreLock, refuse_writer
 from rocketstore.storage.files.mapped_file_queue import MappedFileQueue
 from rocketstore.storage.files.new_file import grow_file
-from rocketstore.storage.files.pread_files import DANGLING_HINT
 from rocketstore.storage.index.index_service import IndexService
 from rocketstore.storage.known_ends import forget_known_ends
 from rocketstore.storage.queues.queue_table import ConsumeQueueTable
@@ -50,7 +49,7 @@ from rocketstore.storage.recovery.recovery_compatible import (
     start_after_crash,
 )
 from rocketstore.verification.file_rules import FileProblem
-from rocketstore.verification.findings import INDEX_REBUILT, Severity
+from rocketstore.verification.findings import DANGLING_HINT, INDEX_REBUILT, Severity
 from rocketstore.verification.small_files import checkpoint_findings, table_findings
 
 if TYPE_CHECKING:

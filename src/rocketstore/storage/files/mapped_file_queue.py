@@ -20,9 +20,10 @@ from rocketstore.errors import StoreDamagedError
 from rocketstore.format.file_name import file_name
 from rocketstore.storage.files.mapped_file import MappedFile
 from rocketstore.storage.files.new_file import grow_file, remove_empty
-from rocketstore.storage.files.pread_files import DANGLING_HINT, listed_files
+from rocketstore.storage.files.pread_files import listed_files
 from rocketstore.storage.files.written import holds_data
 from rocketstore.verification.file_rules import FileProblem as UnusableFile
+from rocketstore.verification.findings import DANGLING_HINT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -36,10 +36,6 @@ DEFAULT_OPEN_FILES: Final = 256
 """Descriptors that one `OpenFiles` keeps; a quarter of the usual limit of a process."""
 
 
-DANGLING_HINT: Final = "bring back what the link points to, or remove the link and repair the store"
-"""What helps where a file is a link to one that is not there, say on a disk that is not mounted."""
-
-
 class LogFile(NamedTuple):
     """One file of the sequence."""
 

@@ -67,8 +67,6 @@ def survey_log(
     ----------
     files
         In order, of one length; gaps between them are holes.
-    now_ms
-        The present time (see `LeftoverJudge`).
     start
         Physical offset of a record, BLANK or break to begin at, if not the first file's.
     data_stop

@@ -83,17 +83,17 @@ class LostFiles:
             known = None
         self._lost = _QueueSearch(parts, {} if known is None else known.queues, data_stop).find()
         index = self._look_at_index(known) if parts.config.message_index_enable else None
-        if self._lost or index is not None:
+        lost: list[_LostQueue | _LostIndex] = [*self._lost, *([index] if index else [])]
+        if lost:
             parts.promise_nothing()
-        for lost in self._lost:
-            self._take_queue(lost)
+        for queue in self._lost:
+            self._take_queue(queue)
         if index is not None:
-            self._take_index(index)
-        places = [lost.walk_from for lost in self._lost]
-        if index is not None:
-            places.append(index.walk_from)
-        for offset in places:
-            file = parts.log.find(offset)
+            self._parts.index.take_away(index.first_name, self._evidence.take_file)
+            name = f"{self._parts.index.directory.name}/{index.first_name}"
+            self._note("index-lost", name, 0, index.reason)
+        for one in lost:
+            file = parts.log.find(one.walk_from)
             start = min(start, parts.log.min_offset if file is None else file.base)
         return start
 
@@ -105,11 +105,6 @@ class LostFiles:
             for done in search.put_headers_right():
                 self._note("index-header", self._parts.index.directory.name, 0, done)
         return lost
-
-    def _take_index(self, lost: _LostIndex) -> None:
-        index = self._parts.index
-        index.take_away(lost.first_name, self._evidence.take_file)
-        self._note("index-lost", f"{index.directory.name}/{lost.first_name}", 0, lost.reason)
 
     def _note(self, kind: str, name: str, at: int, reason: str) -> None:
         action = "made again from the log"
@@ -144,18 +139,10 @@ class LostFiles:
 
 
 class _LostQueue(NamedTuple):
-    """A queue that lacks entries, or, without `is_certain`, may.
+    """A queue that lacks entries from queue offset `first` on, or, without `is_certain`, may.
 
-    Attributes
-    ----------
-    first
-        Queue offset from which entries are missing.
-    take_from
-        Byte of the queue from which its files cannot stay as they are; None leaves all.
-    walk_from
-        Physical offset from which records of this queue may lack their entry.
-    given_stop
-        One past the last queue offset that is known to have been given out.
+    From byte `take_from` on its files cannot stay as they are (None leaves all), from physical
+    offset `walk_from` on records may lack their entry; numbers up to `given_stop` were given out.
     """
 
     key: QueueKey

@@ -14,6 +14,7 @@ without K-R2, K-R5, K-C2.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -25,8 +26,7 @@ from rocketstore.format.queue_entry import (
     kept_place_mask,
     written_mask,
 )
-from rocketstore.scan import kernels
-from rocketstore.scan.columns import RecordColumns, new_columns
+from rocketstore.storage.recovery.recovery_start import record_at
 from rocketstore.verification.leftovers import normal_mask
 from rocketstore.verification.unbacked import empty_mask
 
@@ -63,7 +63,6 @@ class QueueRecovery:
         self._log = log
         self._queues = queues
         self._now_ms = now_ms
-        self._cols = new_columns(1)
 
     # --- ends -----------------------------------------------------------------------------------
 
@@ -72,21 +71,10 @@ class QueueRecovery:
     ) -> dict[QueueKey, tuple[int, int]]:
         """Drop the entries at the queues' ends whose records do not end before the log does.
 
-        Parameters
-        ----------
-        log_end
-            Physical offset after the last record.
-        clean_after
-            Also make sure that only zeros follow each queue's end, as after a crash.
-        keeps_places
-            Keep the places of the entries dropped: nobody gets their numbers again.
-        old
-            What an earlier log left: entries of such records gave out nothing.
-
-        Returns
-        -------
-        dict
-            First and one past the last queue offset kept, of each queue that has such.
+        `clean_after`: also make sure that only zeros follow each queue's end, as after a crash.
+        `keeps_places`: keep the places of the entries dropped, so that nobody gets their numbers
+        again; entries of records that an earlier log left (`old`) gave out nothing. Returns first
+        and one past the last queue offset kept, of each queue that has such.
         """
         kept = {}
         for queue in self._queues.all():
@@ -118,14 +106,9 @@ class QueueRecovery:
         file = self._log.find(entry.physical_offset)
         if file is None or entry.physical_offset < self._log.min_offset:
             return False
-        at = entry.physical_offset - file.base
-        check_crc = True
-        count, _, _ = kernels.walk(
-            file.array, at, at + 1, file.base, file.size, check_crc, self._cols
-        )
-        if not count:
+        record = record_at(file, entry.physical_offset - file.base)
+        if record is None:
             return checked.has_no_record_at(entry.physical_offset)
-        record = RecordColumns(file.array, self._cols, file.base)
         if _MULTI_DISPATCH in record.properties(0):
             return False
         return not (
@@ -200,12 +183,9 @@ def _begins_late(queue: ConsumeQueue, known: dict[QueueKey, int]) -> bool:
 
 
 def _first_entry_from(queue: ConsumeQueue, physical_offset: int) -> int:
-    low, high = queue.first_offset, queue.max_offset
-    while low < high:
-        middle = (low + high) // 2
-        entry = queue.entry(middle)
-        if entry is not None and entry.is_written and entry.physical_offset < physical_offset:
-            low = middle + 1
-        else:
-            high = middle
-    return low
+    def is_from(queue_offset: int) -> bool:
+        entry = queue.entry(queue_offset)
+        return entry is None or not entry.is_written or entry.physical_offset >= physical_offset
+
+    first = queue.first_offset
+    return first + bisect_left(range(first, queue.max_offset), 1, key=is_from)

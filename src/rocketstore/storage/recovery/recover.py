@@ -97,12 +97,8 @@ class RecoveryReport(NamedTuple):
     start, end
         Physical offsets: the log was checked from the first, and ends at the second; everything
         before is dispatched.
-    queue_offsets
-        Offset of the next message of each queue.
     last_store_timestamp_ms
         Of the last record that was looked at, never much later than now; 0 without records.
-    findings
-        What was wrong, and what was done about it.
     evidence
         Directory below the root with copies of what was cut, None when nothing was.
     """
@@ -129,12 +125,8 @@ def recover(
 
     Parameters
     ----------
-    parts
-        Loaded, not running.
     clean
         Whether the last writer ended in order (there was no ``abort``).
-    now_ms
-        The time.
     policy
         None takes the one of the settings.
     keeps_places
@@ -199,12 +191,7 @@ class _Recovery:
     """One run of recovery."""
 
     def __init__(
-        self,
-        parts: RecoveryParts,
-        *,
-        clean: bool,
-        now_ms: int,
-        keeps_places: bool,
+        self, parts: RecoveryParts, *, clean: bool, now_ms: int, keeps_places: bool
     ) -> None:
         self.parts = parts
         self.clean = clean
@@ -361,11 +348,8 @@ class _Recovery:
     ) -> None:
         """Report something about a place of the log."""
         file = self.parts.log.find(place.start)
-        name, offset = (
-            ("commitlog", place.start)
-            if file is None
-            else (relative_name(file.path), place.start - file.base)
-        )
+        name = "commitlog" if file is None else relative_name(file.path)
+        offset = place.start - (0 if file is None else file.base)
         self.findings.append(Finding(severity, kind, name, offset, place.size, reason, action))
 
     def _note_lost_end(self, end: int, witness: str) -> None:
@@ -376,31 +360,19 @@ class _Recovery:
 
     def _note_kept_places(self) -> None:
         for key, (first, stop) in sorted(self._kept.items()):
+            name = f"{self.parts.queues.directory.name}/{key.topic}/{key.queue_id}"
+            at, size = first * ENTRY_SIZE_BYTES, (stop - first) * ENTRY_SIZE_BYTES
+            what = f"queue offsets {first} to {stop - 1} were given out, but their records are"
+            reason = f"{what} lost with the log's end"
+            action = f"they stay as places of lost records; the next message gets {stop}"
             self.findings.append(
-                Finding(
-                    Severity.DAMAGE,
-                    "queue-kept",
-                    f"{self.parts.queues.directory.name}/{key.topic}/{key.queue_id}",
-                    first * ENTRY_SIZE_BYTES,
-                    (stop - first) * ENTRY_SIZE_BYTES,
-                    f"queue offsets {first} to {stop - 1} were given out, but their records are "
-                    "lost with the log's end",
-                    f"they stay as places of lost records; the next message gets {stop}",
-                )
+                Finding(Severity.DAMAGE, "queue-kept", name, at, size, reason, action)
             )
 
     def _note_rebuild(self) -> None:
-        self.findings.append(
-            Finding(
-                Severity.WARNING,
-                "queue-gap",
-                self.parts.queues.directory.name,
-                0,
-                0,
-                "queues lack entries of records that the checkpoint calls safe",
-                "the whole log is dispatched again",
-            )
-        )
+        reason = "queues lack entries of records that the checkpoint calls safe"
+        action, name = "the whole log is dispatched again", self.parts.queues.directory.name
+        self.findings.append(Finding(Severity.WARNING, "queue-gap", name, 0, 0, reason, action))
 
     # --- where to begin -------------------------------------------------------------------------
 

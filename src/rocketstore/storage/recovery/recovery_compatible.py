@@ -14,7 +14,7 @@ checkMessageAndReturnSize, ConsumeQueue.recover (rocketmq-all-4.9.3; spec B16, F
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from rocketstore.format.checkpoint import Checkpoint
+    from rocketstore.storage.recovery.log_survey import LogBytes
 
     ByteArray: TypeAlias = npt.NDArray[np.uint8]
     Int64Array: TypeAlias = npt.NDArray[np.int64]
@@ -51,30 +52,8 @@ _START: Final = struct.Struct(">ii")
 """Total size and magic."""
 
 
-class LogFile(Protocol):
-    """One file of a log."""
-
-    base: int
-    size: int
-
-    @property
-    def array(self) -> ByteArray:
-        """All bytes of the file."""
-        ...
-
-
 class CompatibleEnd(NamedTuple):
-    """Where 4.9.3 ends a log.
-
-    Attributes
-    ----------
-    start_index
-        Number of the file at which it began to look.
-    reason
-        Why it did not go on.
-    record_count
-        Records it accepted on the way.
-    """
+    """Where 4.9.3 ends a log that it follows from file `start_index` on, and why it stops there."""
 
     start_index: int
     end: int
@@ -88,7 +67,7 @@ def start_after_clean_stop(file_count: int) -> int:
 
 
 def start_after_crash(
-    files: Sequence[LogFile], checkpoint: Checkpoint, *, index_counts: bool
+    files: Sequence[LogBytes], checkpoint: Checkpoint, *, index_counts: bool
 ) -> int:
     """Return the number of the newest file whose first record is older than the checkpoint.
 
@@ -102,7 +81,7 @@ def start_after_crash(
     return 0
 
 
-def first_store_timestamp(file: LogFile) -> int | None:
+def first_store_timestamp(file: LogBytes) -> int | None:
     """Return the store time that a file's first record states; None when none begins there."""
     head = _head(file)
     if len(head) < _HEAD_BYTES or int.from_bytes(head[4:8], "big", signed=True) != MESSAGE_MAGIC:
@@ -112,7 +91,7 @@ def first_store_timestamp(file: LogFile) -> int | None:
     return int.from_bytes(head[at : at + 8], "big", signed=True)
 
 
-def _head(file: LogFile) -> bytes:
+def _head(file: LogBytes) -> bytes:
     read_into = getattr(file, "read_into", None)
     if read_into is None:
         return file.array[:_HEAD_BYTES].tobytes()
@@ -122,7 +101,7 @@ def _head(file: LogFile) -> bytes:
 
 
 def find_compatible_end(
-    files: Sequence[LogFile], start_index: int, *, check_crc: bool = True
+    files: Sequence[LogBytes], start_index: int, *, check_crc: bool = True
 ) -> CompatibleEnd:
     """Follow the log as 4.9.3 does and return where it ends."""
     if not files:
@@ -147,7 +126,7 @@ def find_compatible_end(
 
 
 def _follow_file(
-    file: LogFile, cols: Int64Array, *, check_crc: bool
+    file: LogBytes, cols: Int64Array, *, check_crc: bool
 ) -> tuple[int, int, str | None]:
     """Return the position after the last accepted record, how many, and why it stopped.
 

@@ -1,7 +1,8 @@
-"""Where recovery after a crash begins: the newest file before which everything is durable.
+"""Where recovery begins to read the log, and which store time a record there has.
 
-The checkpoint says up to which store time log, queues and index were on the disk. The file wanted
-is the newest one whose first record is older than all three by the margin of 4.9.
+After a crash: the newest file before which everything is durable. The checkpoint says up to which
+store time log, queues and index were on the disk; the file wanted is the newest one whose first
+record is older than all three by the margin of 4.9.
 
 Law: a doubt goes back, never forward: an unbelievable time counts as 0, and a file that seems older
 than the one before it is passed over.
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from rocketstore.format.checkpoint import CHECKPOINT_MARGIN_MS, Checkpoint
 from rocketstore.scan import kernels
-from rocketstore.scan.columns import Column, new_columns
+from rocketstore.scan.columns import Column, RecordColumns, new_columns
 from rocketstore.verification.leftovers import CLOCK_TOLERANCE_MS
 
 if TYPE_CHECKING:
@@ -56,14 +57,20 @@ def _safe_time(checkpoint: Checkpoint, now_ms: int, *, index_enabled: bool) -> i
     return min(time if 0 <= time <= latest else 0 for time in times) - CHECKPOINT_MARGIN_MS
 
 
-def store_time_at(file: MappedFile, position: int) -> int | None:
-    """Return the store time of the intact record at a position of a file, None without one."""
+def record_at(file: MappedFile, position: int) -> RecordColumns | None:
+    """Return the intact record at a position of a file, None without one."""
     cols = new_columns(1)
     check_crc = True
     count, _, _ = kernels.walk(
         file.array, position, position + 1, file.base, file.size, check_crc, cols
     )
-    return int(cols[0, Column.STORE_TIMESTAMP]) if count else None
+    return RecordColumns(file.array, cols, file.base) if count else None
+
+
+def store_time_at(file: MappedFile, position: int) -> int | None:
+    """Return the store time of the intact record at a position of a file, None without one."""
+    record = record_at(file, position)
+    return None if record is None else int(record.store_timestamp[0])
 
 
 def _has_keys(file: MappedFile) -> bool:

@@ -39,7 +39,8 @@ from rocketstore.units import QueueKey
 from rocketstore.verification.expectation import delay_array
 from rocketstore.verification.file_rules import FileFinding, FileProblem, usable_files
 from rocketstore.verification.findings import Finding, finding
-from rocketstore.verification.small_files import CLOCK_TOLERANCE_MS, SMALL_FILES
+from rocketstore.verification.leftovers import CLOCK_TOLERANCE_MS
+from rocketstore.verification.small_files import SMALL_FILES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

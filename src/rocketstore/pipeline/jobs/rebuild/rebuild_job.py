@@ -33,8 +33,8 @@ from rocketstore.units import MiB
 from rocketstore.verification import runs
 from rocketstore.verification.file_rules import FileProblem
 from rocketstore.verification.findings import camel_names
+from rocketstore.verification.leftovers import CLOCK_TOLERANCE_MS
 from rocketstore.verification.log_rules import Damaged
-from rocketstore.verification.small_files import CLOCK_TOLERANCE_MS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
