@@ -397,23 +397,16 @@ def find_bridge(view: memoryview, *, base: int, start: int, stop: int) -> bool:
     The record that should stand at `start` is damaged, but its header may still lead on: by its
     length, or by the lengths inside it, to `stop` or to another damaged record's header, and so
     on. A record torn by a crash leads nowhere: what stands at its end was not written after it.
-
-    Parameters
-    ----------
-    view
-        Bytes of one CommitLog file.
-    base
-        Physical offset of ``view[0]``.
-    start, stop
-        Physical offsets of the break, both inside the file.
+    `base` is the physical offset of ``view[0]``; both ends of the break are inside the file.
     """
     position = start
     while position < stop:
+        ends = _ends_of_record(view, base, position)
         reached = next(
             (
                 end
-                for end in _ends_of_record(view, base, position)
-                if position < end <= stop and (end == stop or _has_header(view, base, end))
+                for end in ends
+                if position < end <= stop and (end == stop or all(_vouched(view, base, end)))
             ),
             None,
         )
@@ -423,40 +416,36 @@ def find_bridge(view: memoryview, *, base: int, start: int, stop: int) -> bool:
     return position == stop
 
 
-def _has_header(view: memoryview, base: int, offset: int) -> bool:
+def _vouched(view: memoryview, base: int, offset: int) -> tuple[bool, bool]:
+    """Whether magic and address say that a record begins at `offset`."""
     at = offset - base
-    return (
-        bytes(view[at + 4 : at + 8]) in RECORD_MAGICS
-        and int.from_bytes(view[at + 28 : at + 36], "big") == offset
-    )
+    has_magic = bytes(view[at + 4 : at + 8]) in RECORD_MAGICS
+    return has_magic, _number(view, at + 28, 8) == offset
 
 
 def _ends_of_record(view: memoryview, base: int, offset: int) -> list[int]:
     """Where the record at `offset` says that it ends, if magic or address vouch for its header."""
     at = offset - base
-    if at + BRIDGE_HEADER_BYTES > len(view):
+    if at + BRIDGE_HEADER_BYTES > len(view) or not any(_vouched(view, base, offset)):
         return []
-    has_magic = bytes(view[at + 4 : at + 8]) in RECORD_MAGICS
-    has_address = int.from_bytes(view[at + 28 : at + 36], "big") == offset
-    if not (has_magic or has_address):
-        return []
-    ends = [offset + int.from_bytes(view[at : at + 4], "big")]
+    ends = [offset + _number(view, at, 4)]
     inner = _inner_size(view, at)
-    if inner is not None:
-        ends.append(offset + inner)
-    return ends
+    return ends if inner is None else [*ends, offset + inner]
+
+
+def _number(view: memoryview, at: int, size: int) -> int:
+    return int.from_bytes(view[at : at + size], "big")
 
 
 def _inner_size(view: memoryview, at: int) -> int | None:
     """Add up the lengths inside a record (magic V1), None where they leave the view."""
-    flags = int.from_bytes(view[at + 36 : at + 40], "big")
+    flags = _number(view, at + 36, 4)
     hosts = (20 if flags & 0x10 else 8) + (20 if flags & 0x20 else 8)
     body_size_at = at + 68 + hosts
-    topic_size_at = body_size_at + 4 + int.from_bytes(view[body_size_at : body_size_at + 4], "big")
+    topic_size_at = body_size_at + 4 + _number(view, body_size_at, 4)
     if topic_size_at >= len(view):
         return None
     properties_size_at = topic_size_at + 1 + view[topic_size_at]
     if properties_size_at + 2 > len(view):
         return None
-    properties_size = int.from_bytes(view[properties_size_at : properties_size_at + 2], "big")
-    return properties_size_at + 2 + properties_size - at
+    return properties_size_at + 2 + _number(view, properties_size_at, 2) - at

@@ -48,7 +48,7 @@ class QueueNumbers:
         self._numbers: dict[TaskQueue, int] = {}
         self._slots = _empty_slots(_FIRST_SLOTS)
         self._topics = np.empty(0, dtype=np.uint8)
-        self._places: list[tuple[int, int]] = []
+        self._rows: list[tuple[int, ...]] = []
 
     def __len__(self) -> int:
         return len(self.queues)
@@ -85,25 +85,19 @@ class QueueNumbers:
             return known
         number = self._numbers[queue] = len(self.queues)
         self.queues.append(queue)
-        begin = len(self._topics)
-        self._topics = np.concatenate((self._topics, np.frombuffer(queue.topic, dtype=np.uint8)))
         hashed = string_hash(queue.name) if topic_hash is None else topic_hash
-        self._places.append((begin, hashed))
+        topic = np.frombuffer(queue.topic, dtype=np.uint8)
+        self._rows.append((hashed, queue.queue_id, len(self._topics), len(topic), number))
+        self._topics = np.concatenate((self._topics, topic))
+        new = self._rows[-1:]
         if _FULL_PART * len(self.queues) > len(self._slots):
-            self._slots = _empty_slots(2 * len(self._slots))
-            for each in range(len(self.queues)):
-                self._enter(each)
-        else:
-            self._enter(number)
+            self._slots, new = _empty_slots(2 * len(self._slots)), self._rows
+        for row in new:
+            slot = slot_of(row[0], row[1], len(self._slots))
+            while self._slots[slot, -1] >= 0:
+                slot = (slot + 1) % len(self._slots)
+            self._slots[slot] = row
         return number
-
-    def _enter(self, number: int) -> None:
-        queue, (begin, topic_hash) = self.queues[number], self._places[number]
-        mask = len(self._slots) - 1
-        slot = slot_of(topic_hash, queue.queue_id, len(self._slots))
-        while self._slots[slot, -1] >= 0:
-            slot = (slot + 1) & mask
-        self._slots[slot] = (topic_hash, queue.queue_id, begin, len(queue.topic), number)
 
 
 def _empty_slots(count: int) -> Int64Array:

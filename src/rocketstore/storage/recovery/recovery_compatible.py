@@ -53,12 +53,10 @@ _START: Final = struct.Struct(">ii")
 
 
 class CompatibleEnd(NamedTuple):
-    """Where 4.9.3 ends a log that it follows from file `start_index` on, and why it stops there."""
+    """Where 4.9.3 ends a log, and why it stops there."""
 
-    start_index: int
     end: int
     reason: str
-    record_count: int
 
 
 def start_after_clean_stop(file_count: int) -> int:
@@ -103,61 +101,50 @@ def _head(file: LogBytes) -> bytes:
 def find_compatible_end(
     files: Sequence[LogBytes], start_index: int, *, check_crc: bool = True
 ) -> CompatibleEnd:
-    """Follow the log as 4.9.3 does and return where it ends."""
+    """Follow the log as 4.9.3 does, from a file on, and return where it ends."""
     if not files:
-        return CompatibleEnd(0, 0, "there is no file", 0)
+        return CompatibleEnd(0, "there is no file")
     cols = new_columns(_BATCH_RECORDS)
-    count = 0
     for number in range(start_index, len(files)):
         file = files[number]
-        stop, accepted, reason = _follow_file(file, cols, check_crc=check_crc)
-        count += accepted
-        if reason is not None:
-            return CompatibleEnd(start_index, file.base + stop, reason, count)
-        is_last = number + 1 == len(files)
-        if is_last:
+        stop, reason = _follow_file(file, cols, check_crc=check_crc)
+        if reason is None and number + 1 == len(files):
             # 4.9.3 leaves the BLANK out when no file follows.
-            return CompatibleEnd(start_index, file.base + stop, "the last file is full", count)
-        if files[number + 1].base != file.base + file.size:
+            reason = "the last file is full"
+        elif reason is None and files[number + 1].base != file.base + file.size:
             # 4.9.3 goes on in the next file, and its dispatch then waits for ever for this one.
-            end = file.base + stop
-            return CompatibleEnd(start_index, end, "the next file is missing", count)
+            reason = "the next file is missing"
+        if reason is not None:
+            return CompatibleEnd(file.base + stop, reason)
     raise AssertionError("a file always ends the loop")
 
 
-def _follow_file(
-    file: LogBytes, cols: Int64Array, *, check_crc: bool
-) -> tuple[int, int, str | None]:
-    """Return the position after the last accepted record, how many, and why it stopped.
+def _follow_file(file: LogBytes, cols: Int64Array, *, check_crc: bool) -> tuple[int, str | None]:
+    """Return the position after the last accepted record, and why it stopped.
 
     The reason is None at a BLANK, after which the next file goes on.
     """
     array = file.array
-    position = accepted = 0
+    position = 0
     while True:
         count, position, stop = kernels.walk(
             array, position, file.size, file.base, file.size, check_crc, cols
         )
         refused = _first_refused(array, file.base, cols[:count])
         if refused is not None:
-            return (
-                int(cols[refused, Column.PHYSICAL_OFFSET]) - file.base,
-                accepted + refused,
-                ("4.9 does not read this record"),
-            )
-        accepted += count
+            at = int(cols[refused, Column.PHYSICAL_OFFSET]) - file.base
+            return at, "4.9 does not read this record"
         if stop == StopReason.END and position < file.size:
             continue
         if stop == StopReason.BLANK:
-            return position, accepted, None
+            return position, None
         # Our check is stricter in places: ask again by 4.9.3's rules.
         size = check_as_java(array.data, position, check_crc=check_crc)
         if size is None:
-            return position, accepted, StopReason(stop).name.replace("_", " ").lower()
+            return position, StopReason(stop).name.replace("_", " ").lower()
         if size == 0:
-            return position, accepted, None
+            return position, None
         position += size
-        accepted += 1
 
 
 def _first_refused(array: ByteArray, base: int, rows: Int64Array) -> int | None:
