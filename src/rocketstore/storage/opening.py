@@ -29,8 +29,8 @@ from rocketstore.storage.files.pread_files import listed_files
 from rocketstore.storage.files.preallocate import Preallocator
 from rocketstore.storage.files.touch_ahead import TouchAhead, WarmUp
 from rocketstore.storage.files.written import holds_data
+from rocketstore.storage.index.index_file import listed_index_files
 from rocketstore.storage.index.index_service import IndexService
-from rocketstore.storage.index.pread_index import index_observations
 from rocketstore.storage.known_ends import KnownEndsWriter, read_known_ends
 from rocketstore.storage.layout import StoreLayout, log_file_placement
 from rocketstore.storage.log.commit_log import CommitLog
@@ -47,8 +47,7 @@ if TYPE_CHECKING:
     from rocketstore.config import FileObservation, RecoveryPolicy, StoreConfig
     from rocketstore.storage.files.disk import Disk
     from rocketstore.storage.files.mapped_file import MappedFile
-    from rocketstore.storage.files.mapped_file_queue import FileProblem
-    from rocketstore.storage.index.index_service import IndexProblem
+    from rocketstore.verification.file_rules import FileFinding
 
 _LOOKED_AT_QUEUES: Final = 16
 """Queues whose files are looked at to learn the size of a queue file."""
@@ -70,7 +69,7 @@ class StoreParts:
     ) -> None:
         self.layout, self.disk, self.clock = layout, disk, clock
         self.flags = RunningFlags()
-        self.problems: list[FileProblem | IndexProblem] = []
+        self.problems: list[FileFinding[Path]] = []
         with system_errors(f"cannot make {layout.root}"):
             if layout.root.is_file():
                 raise NotAStoreError(
@@ -258,7 +257,7 @@ def observed_sizes(layout: StoreLayout, config: StoreConfig) -> ObservedSizes:
             _some_queue_files(layout.consume_queue), config.mapped_file_size_consume_queue
         ),
         index_file=_commonest(
-            (found for found in index_observations(layout.index) if found[0].is_file()),
+            listed_index_files(layout.index, []).items(),
             None if slots is None or items is None else IndexLayout(slots, items).size_bytes,
         ),
     )

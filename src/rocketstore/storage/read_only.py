@@ -35,7 +35,8 @@ from rocketstore.format.checkpoint import decode_checkpoint
 from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES
 from rocketstore.native.decode import LogAtHand, is_intact_at, size_at
 from rocketstore.storage.files.pread_files import OpenFiles, PreadFiles
-from rocketstore.storage.index.pread_index import PreadIndex, index_observations
+from rocketstore.storage.index.index_file import listed_index_files
+from rocketstore.storage.index.pread_index import PreadIndex
 from rocketstore.storage.layout import StoreLayout
 from rocketstore.storage.queues.pread_queue import PreadQueues
 from rocketstore.storage.reading.pages import PageLimits
@@ -360,13 +361,14 @@ class ReadOnlyStore(Reader):
                 hint="put the CommitLog files back; their queues can be rebuilt, not the reverse",
             )
         entries = [found for files in queues if (found := observation(files))]
+        index_files = listed_index_files(self.layout.index, [])
         is_set = self.config.max_hash_slot_num or self.config.max_index_num
         self._sizes = resolve_sizes(
             self.config,
             ObservedSizes(
                 commit_log=observation(self._files),
                 consume_queue=commonest(entries, ENTRY_SIZE_BYTES),
-                index_file=commonest(index_observations(self.layout.index)) if is_set else None,
+                index_file=commonest(index_files.items()) if is_set else None,
             ),
         )
         # Each index file tells its own layout where none is set, so none is filled in.

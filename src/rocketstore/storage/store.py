@@ -35,10 +35,9 @@ if TYPE_CHECKING:
     from rocketstore.message import Message
     from rocketstore.storage.dispatch.arrival import ArrivalListener
     from rocketstore.storage.dispatch.dispatch_service import DispatchHealth
-    from rocketstore.storage.files.mapped_file_queue import FileProblem
-    from rocketstore.storage.index.index_service import IndexProblem
     from rocketstore.storage.recovery.recover import RecoveryReport
     from rocketstore.storage.results import GetResult, PutResult
+    from rocketstore.verification.file_rules import FileFinding
 
 _NANOS_PER_MS: Final = 1_000_000
 _result: Final = tuple.__new__
@@ -69,7 +68,7 @@ class MessageStore(EndingStore):
         self.find_limit = parts.config.max_msgs_num_batch
         self.config: StoreConfig = parts.config
         self.recovery: RecoveryReport = parts.recovery
-        self.problems: list[FileProblem | IndexProblem] = parts.problems
+        self.problems: list[FileFinding[Path]] = parts.problems
 
     @overload
     @classmethod

@@ -12,9 +12,8 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_left, bisect_right
-from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from rocketstore.errors import StoreDamagedError
 from rocketstore.format.file_name import file_name
@@ -22,39 +21,13 @@ from rocketstore.storage.files.mapped_file import MappedFile
 from rocketstore.storage.files.new_file import grow_file, remove_empty
 from rocketstore.storage.files.pread_files import listed_files
 from rocketstore.storage.files.written import holds_data
-from rocketstore.verification.file_rules import FileProblem as UnusableFile
+from rocketstore.verification.file_rules import FileFinding, FileProblem
 from rocketstore.verification.findings import DANGLING_HINT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from rocketstore.storage.files.disk import Disk
-    from rocketstore.verification.file_rules import FileFinding
-
-
-class FileProblemReason(Enum):
-    """Why a directory entry is not the file that should be there."""
-
-    STRANGE_NAME = "name is not an offset of 20 digits"
-    NOT_A_FILE = "not a regular file"
-    MISPLACED = "offset in the name is not a multiple of the file size"
-    DUPLICATE = "the same offset exists in another directory"
-    SHORT_LAST = "the last file is shorter than it should be"
-    SHORT = "shorter than it should be, with more after it"
-    GAP = "the file before it is missing"
-
-
-class FileProblem(NamedTuple):
-    """Something about a file that `MappedFileQueue.load` met; a value, for the caller to judge."""
-
-    path: Path
-    reason: FileProblemReason
-    expected: int | None = None
-    found: int | None = None
-
-    def __str__(self) -> str:
-        versus = "" if self.expected is None else f": expected {self.expected}, found {self.found}"
-        return f"{self.path}: {self.reason.value}{versus}"
 
 
 class MappedFileQueue:
@@ -93,7 +66,7 @@ class MappedFileQueue:
 
     # --- loading --------------------------------------------------------------------------------
 
-    def load(self, *, after_crash: bool = False) -> list[FileProblem]:
+    def load(self, *, after_crash: bool = False) -> list[FileFinding[Path]]:
         """Take in the files that exist, in order, and return what was passed over or tolerated.
 
         Nothing is mapped yet. A short last file, as a crash or a copy leaves it, reaches its size
@@ -107,7 +80,7 @@ class MappedFileQueue:
             A file in the middle is shorter than it should be, or any is longer: offsets after it
             cannot be trusted.
         """
-        problems: list[FileProblem] = []
+        problems: list[FileFinding[Path]] = []
         found = self._listed(problems)
         files: list[MappedFile] = []
         bases = sorted(found)
@@ -117,39 +90,46 @@ class MappedFileQueue:
                 is_last = not any(holds_data(found[later][0]) for later in bases if later > base)
                 if length > self.file_size or not (is_last or after_crash):
                     raise _wrong_length(path, self.file_size, length)
-                reason = FileProblemReason.SHORT_LAST if is_last else FileProblemReason.SHORT
-                problems.append(FileProblem(path, reason, self.file_size, length))
+                # An empty last file may be new; any other held what was promised once.
+                is_new = is_last and not length
+                problem = FileProblem.EMPTY if is_new else FileProblem.WRONG_SIZE
+                expected, seen = f"{self.file_size} bytes", f"{length} bytes"
+                problems.append(FileFinding(path, problem, expected, seen))
                 if not self.writable:
                     continue
                 grow_file(path, self.file_size, self._disk)
-            if files and files[-1].base + self.file_size != base:
+            following = files[-1].base + self.file_size if files else base
+            if following != base:
+                missing = path.with_name(file_name(following))
                 problems.append(
-                    FileProblem(path, FileProblemReason.GAP, files[-1].base + self.file_size, base)
+                    FileFinding(missing, FileProblem.MISSING, f"a file before {path.name}", "none")
                 )
             files.append(self._opened(path, base))
         self.files = tuple(files)
         return problems
 
-    def _listed(self, problems: list[FileProblem]) -> dict[int, tuple[Path, int]]:
+    def _listed(self, problems: list[FileFinding[Path]]) -> dict[int, tuple[Path, int]]:
         """Return path and length by offset of every file whose name is an offset."""
         found: dict[int, tuple[Path, int]] = {}
-        findings: list[FileFinding[Path]] = []
-        for file in listed_files([*self.directories, *self.read_only_directories], findings):
+        for file in listed_files([*self.directories, *self.read_only_directories], problems):
             if file.base % self.file_size:
-                problems.append(FileProblem(file.path, FileProblemReason.MISPLACED))
+                expected = f"a multiple of {self.file_size}"
+                problems.append(
+                    FileFinding(file.path, FileProblem.MISPLACED, expected, str(file.base))
+                )
             elif file.base in found:
-                problems.append(FileProblem(file.path, FileProblemReason.DUPLICATE))
+                other = str(found[file.base][0])
+                problems.append(
+                    FileFinding(file.path, FileProblem.DUPLICATE, "one file of a name", other)
+                )
             else:
                 found[file.base] = (file.path, file.size)
-        for path, problem, _, _ in findings:
-            if problem is UnusableFile.DANGLING_LINK and self.writable:
+        for path, problem, _, _ in problems:
+            if problem is FileProblem.DANGLING_LINK and self.writable:
                 # What is written next would stand in its place, or follow a hole.
                 raise StoreDamagedError(
                     f"{path} is a link to {path.resolve()}, which is not there", hint=DANGLING_HINT
                 )
-            is_name = problem is UnusableFile.WRONG_NAME
-            reason = FileProblemReason.STRANGE_NAME if is_name else FileProblemReason.NOT_A_FILE
-            problems.append(FileProblem(path, reason))
         return found
 
     def _opened(self, path: Path, base: int) -> MappedFile:

@@ -7,6 +7,8 @@ How derived: IndexFile and IndexHeader of 4.9 (spec F10).
 
 from __future__ import annotations
 
+import os
+import stat
 from typing import TYPE_CHECKING
 
 from rocketstore.errors import FlushFailedError
@@ -17,12 +19,16 @@ from rocketstore.format.index_file import (
     IndexLayout,
     decode_header,
     encode_header,
+    is_index_file_name,
     item_array,
     used_item_count,
 )
+from rocketstore.storage.system_errors import system_errors
+from rocketstore.verification.file_rules import FileFinding, FileProblem
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from rocketstore.native.dispatch_state import ByteArray
     from rocketstore.storage.files.mapped_file import MappedFile
@@ -112,3 +118,26 @@ class IndexFile:
             self.is_rewritten |= was_rewritten
             raise
         self._flushed_count = count
+
+
+@system_errors("cannot list the files of the index")
+def listed_index_files(directory: Path, findings: list[FileFinding[Path]]) -> dict[Path, int]:
+    """Return the index files with their lengths, oldest first; what else is there is a finding."""
+    files: dict[Path, int] = {}
+    try:
+        names = sorted(os.listdir(directory))  # noqa: PTH208 - names, not paths
+    except (FileNotFoundError, NotADirectoryError):
+        return files
+    for name in names:
+        path = directory / name
+        try:
+            status = path.stat()
+        except FileNotFoundError:  # deleted since it was listed, or a link to nothing
+            continue
+        if is_index_file_name(name) and stat.S_ISREG(status.st_mode):
+            files[path] = status.st_size
+        else:
+            findings.append(
+                FileFinding(path, FileProblem.WRONG_NAME, "a file of 17 digits", repr(name))
+            )
+    return files

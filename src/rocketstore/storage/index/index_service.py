@@ -12,8 +12,7 @@ How derived: IndexService and IndexFile of 4.9 (spec F10, B15) without K-I1, K-I
 
 from __future__ import annotations
 
-import os
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Final, Literal
 
 import numpy as np
 
@@ -30,7 +29,8 @@ from rocketstore.format.index_file import (
 from rocketstore.scan import kernels
 from rocketstore.storage.files.mapped_file import MappedFile
 from rocketstore.storage.files.new_file import grow_file, make_file
-from rocketstore.storage.index.index_file import IndexFile
+from rocketstore.storage.index.index_file import IndexFile, listed_index_files
+from rocketstore.verification.file_rules import FileFinding, FileProblem
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,16 +44,6 @@ _log: Final = get_logger(__name__)
 
 _FORCE_DELETE_AFTER_MS: Final = 3000
 """How long an expired file waits for its readers (IndexService.deleteExpiredFile)."""
-
-
-class IndexProblem(NamedTuple):
-    """Something in the index directory that `IndexService.load` passed over or tolerated."""
-
-    path: Path
-    reason: str
-
-    def __str__(self) -> str:
-        return f"{self.path}: {self.reason}"
 
 
 class IndexService:
@@ -102,49 +92,32 @@ class IndexService:
 
     # --- opening --------------------------------------------------------------------------------
 
-    def load(self) -> list[IndexProblem]:
+    def load(self) -> list[FileFinding[Path]]:
         """Take in the files on disk; none is deleted, not even after a crash (K-I1).
 
         Returns what was passed over: strange names and wrong lengths. A last file that a crash left
         short, because it was being made, gets its length.
         """
-        problems: list[IndexProblem] = []
+        problems: list[FileFinding[Path]] = []
         files: list[IndexFile] = []
-        names = self._listed(problems)
-        for name in names:
-            path = self.directory / name
-            length = path.stat().st_size
-            if length < self.layout.size_bytes and name == names[-1]:
-                problems.append(IndexProblem(path, f"was being made: {length} bytes"))
-                grow_file(path, self.layout.size_bytes, self._disk)
-                length = self.layout.size_bytes
-            if length != self.layout.size_bytes:
-                problems.append(
-                    IndexProblem(
-                        path, f"length: expected {self.layout.size_bytes} bytes, found {length}"
-                    )
-                )
-                continue
-            file = MappedFile.open(path, base=0, size=length, disk=self._disk)
+        listed = listed_index_files(self.directory, problems)
+        newest, size = max(listed, default=None), self.layout.size_bytes
+        for path, length in listed.items():
+            if length != size:
+                problem = FileProblem.WRONG_SIZE if length else FileProblem.EMPTY
+                problems.append(FileFinding(path, problem, f"{size} bytes", f"{length} bytes"))
+                if length > size or path != newest:
+                    continue
+                grow_file(path, size, self._disk)
+            file = MappedFile.open(path, base=0, size=size, disk=self._disk)
             files.append(IndexFile(file, self.layout))
             file.close_descriptor()
-        self._newest_name = names[-1] if names else None
+        self._newest_name = newest.name if newest else None
         self.files = tuple(files)
         if len(files) > 1 and files[-1].header == IndexHeader(index_count=0):
             files[-1].preset(files[-2].header)
         self._take_newest()
         return problems
-
-    def _listed(self, problems: list[IndexProblem]) -> list[str]:
-        if not self.directory.is_dir():
-            return []
-        names = []
-        for entry in sorted(os.scandir(self.directory), key=lambda entry: entry.name):
-            if entry.is_file() and is_index_file_name(entry.name):
-                names.append(entry.name)
-            else:
-                problems.append(IndexProblem(self.directory / entry.name, "no index file's name"))
-        return names
 
     def _take_newest(self) -> None:
         """Let the kernel put into the newest file."""

@@ -12,16 +12,12 @@ the first item's time put right (K-I5) and a second's tolerance at the begin (K-
 
 from __future__ import annotations
 
-import contextlib
-import os
 from collections import Counter
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
-from rocketstore.config import FileObservation
 from rocketstore.errors import FormatError
 from rocketstore.format.index_file import (
     FIRST_ITEM,
-    INDEX_FILE_NAME_DIGITS,
     INDEX_HEADER_SIZE,
     ITEM_SIZE_BYTES,
     ITEM_STRUCT,
@@ -30,11 +26,10 @@ from rocketstore.format.index_file import (
     IndexHeader,
     IndexLayout,
     decode_header,
-    is_index_file_name,
     layout_of,
 )
 from rocketstore.format.java_hash import key_hash
-from rocketstore.storage.system_errors import system_errors
+from rocketstore.storage.index.index_file import listed_index_files
 from rocketstore.verification.file_rules import FileFinding, FileProblem
 
 if TYPE_CHECKING:
@@ -69,27 +64,13 @@ class PreadIndex:
 
     is_mapped: Literal[False] = False
 
-    @system_errors("cannot list the files of the index")
     def files(self) -> list[PreadIndexFile]:
         """Return the index files, oldest first; `findings` says what was passed over."""
-        sizes: dict[Path, int] = {}
         findings: list[FileFinding[Path]] = []
-        names: list[str] = []
-        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-            names = sorted(os.listdir(self._directory))  # noqa: PTH208 - names, not paths
-        for name in names:
-            path = self._directory / name
-            if len(name) != INDEX_FILE_NAME_DIGITS or not (name.isascii() and name.isdigit()):
-                findings.append(FileFinding(path, FileProblem.WRONG_NAME, "17 digits", repr(name)))
-                continue
-            try:
-                size = path.stat().st_size
-            except FileNotFoundError:
-                continue
-            if size == 0:
-                findings.append(FileFinding(path, FileProblem.EMPTY, "an index file", "0 bytes"))
-                continue
-            sizes[path] = size
+        sizes = listed_index_files(self._directory, findings)
+        for path in [path for path, size in sizes.items() if not size]:
+            findings.append(FileFinding(path, FileProblem.EMPTY, "an index file", "0 bytes"))
+            del sizes[path]
         layout = self._layout
         if layout is None and sizes:
             layout = _commonest_layout(sizes)
@@ -181,15 +162,3 @@ def _commonest_layout(sizes: dict[Path, int]) -> IndexLayout:
         found=f"{size} bytes",
         hint=error.hint,
     ) from error
-
-
-@system_errors("cannot list the files of the index")
-def index_observations(directory: Path) -> list[FileObservation]:
-    """Return path and length of every index file that is not empty."""
-    found = []
-    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-        for path in sorted(directory.iterdir()):
-            with contextlib.suppress(FileNotFoundError):
-                if is_index_file_name(path.name) and (size := path.stat().st_size):
-                    found.append(FileObservation(path, size))
-    return found

@@ -16,19 +16,20 @@ from typing import TYPE_CHECKING, Final
 from rocketstore.errors import FlushFailedError
 from rocketstore.format.file_name import is_directory_name
 from rocketstore.format.topic_name import DELAY_TOPIC
-from rocketstore.storage.files.mapped_file_queue import FileProblemReason, MappedFileQueue
+from rocketstore.storage.files.mapped_file_queue import MappedFileQueue
 from rocketstore.storage.queues.consume_queue import ConsumeQueue
 from rocketstore.storage.queues.queue_mappings import QueueMappings
 from rocketstore.storage.queues.queue_rows import QueueRows
 from rocketstore.storage.queues.queue_search import listed_queues
+from rocketstore.verification.file_rules import FileProblem
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
     from rocketstore.storage.files.disk import Disk
-    from rocketstore.storage.files.mapped_file_queue import FileProblem
     from rocketstore.units import QueueKey
+    from rocketstore.verification.file_rules import FileFinding
 
 
 _NAME_LEVELS: Final = 3
@@ -138,26 +139,23 @@ class ConsumeQueueTable:
 
     # --- opening and closing --------------------------------------------------------------------
 
-    def load(self, *, after_crash: bool = False) -> list[FileProblem]:
+    def load(self, *, after_crash: bool = False) -> list[FileFinding[Path]]:
         """Take in the queues on disk and find where each ends.
 
         Returns what was passed over or tolerated. After a crash any short file reaches its size;
         recovery writes its entries again. Raises `StoreDamagedError` where a queue file has a
         length that no entry's place survives.
         """
-        problems: list[FileProblem] = []
+        problems: list[FileFinding[Path]] = []
         for key in listed_queues(self.directory):
             queue = self._add(key)
             problems += queue.files.load(after_crash=after_crash)
             queue.find_end()
         self.has_short_files = any(
-            problem.reason is FileProblemReason.SHORT
+            one.problem is FileProblem.WRONG_SIZE
             # After a crash an empty last file is new: nothing promised was in it.
-            or (
-                problem.reason is FileProblemReason.SHORT_LAST
-                and (problem.found or not after_crash)
-            )
-            for problem in problems
+            or (one.problem is FileProblem.EMPTY and not after_crash)
+            for one in problems
         )
         return problems
 

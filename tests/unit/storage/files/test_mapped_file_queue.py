@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from rocketstore.errors import FlushFailedError, StoreDamagedError
-from rocketstore.storage.files.mapped_file_queue import FileProblemReason, MappedFileQueue
+from rocketstore.storage.files.mapped_file_queue import MappedFileQueue
+from rocketstore.verification.file_rules import FileProblem
 from support.failing_disk import FailingDisk
 from support.mapped_bytes import append_bytes
 
@@ -49,11 +50,11 @@ def test_strange_entries_are_named_and_left_alone(tmp_path, disk):
     (tmp_path / f"{17:020d}").write_bytes(b"x" * SIZE)
     (tmp_path / f"{SIZE:020d}").mkdir()
     files = queue(tmp_path, disk)
-    problems = {(problem.path.name, problem.reason) for problem in files.load()}
+    problems = {(problem.path.name, problem.problem) for problem in files.load()}
     assert problems == {
-        ("notes.txt", FileProblemReason.STRANGE_NAME),
-        (f"{17:020d}", FileProblemReason.MISPLACED),
-        (f"{SIZE:020d}", FileProblemReason.NOT_A_FILE),
+        ("notes.txt", FileProblem.WRONG_NAME),
+        (f"{17:020d}", FileProblem.MISPLACED),
+        (f"{SIZE:020d}", FileProblem.NOT_A_FILE),
     }
     assert len(files.files) == 1
 
@@ -62,8 +63,9 @@ def test_a_gap_is_named(tmp_path, disk):
     make(tmp_path, 0, 3 * SIZE)
     files = queue(tmp_path, disk)
     (problem,) = files.load()
-    assert problem.reason is FileProblemReason.GAP
-    assert (problem.expected, problem.found) == (SIZE, 3 * SIZE)
+    assert problem.problem is FileProblem.MISSING
+    assert problem.path == tmp_path / f"{SIZE:020d}"
+    assert problem.expected == f"a file before {3 * SIZE:020d}"
     assert files.find(SIZE) is None
     found = files.find(3 * SIZE + 5)
     assert found is not None
@@ -75,7 +77,7 @@ def test_a_short_last_file_gets_its_length_with_zeros(tmp_path, disk):
     make(tmp_path, SIZE, length=100)
     files = queue(tmp_path, disk)
     (problem,) = files.load()
-    assert problem.reason is FileProblemReason.SHORT_LAST
+    assert problem.problem is FileProblem.WRONG_SIZE
     assert (tmp_path / f"{SIZE:020d}").read_bytes() == b"x" * 100 + bytes(SIZE - 100)
     assert len(files.files) == 2
 
@@ -108,7 +110,7 @@ def test_the_same_offset_in_two_directories_is_named(tmp_path, disk):
     make(tmp_path / "b", 0)
     files = queue([tmp_path / "a", tmp_path / "b"], disk)
     (problem,) = files.load()
-    assert problem.reason is FileProblemReason.DUPLICATE
+    assert problem.problem is FileProblem.DUPLICATE
 
 
 def test_the_placement_chooses_the_directory_of_a_new_file(tmp_path, disk):
