@@ -280,7 +280,7 @@ def test_a_new_log_is_laid_out_by_the_rule_of_a_broker(seed):
     sizes = [random_source.randint(91, 400) for _ in range(random_source.randint(1, 100))]
     old = np.arange(len(sizes)) * 1000
     steps = pa.table({"min(place)": old, "sum(bytes)": sizes})
-    counting = LogFileTask("a", "b", Selection(), 0, 1000, 0, 1000 * len(sizes), ())
+    counting = LogFileTask("a", "b", Selection(), size=1000, end=1000 * len(sizes))
     tasks = lay_out(counting, lambda begin, end: (f"{begin}-{end}",), steps)
     assert [task.messages for task in tasks] == [(f"{task.begin}-{task.end}",) for task in tasks]
     found = [(task.base, task.begin, task.end, task.blank) for task in tasks]

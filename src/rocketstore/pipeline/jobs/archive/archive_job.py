@@ -258,9 +258,7 @@ def plan_run(store: StorePlace, last: Run | None, number: int) -> LogPlan:
         extents.append(("gap", gap[0], gap[1] - gap[0]))
     extents += [("file", one.base, one.size, b"", one.base, one.file_size) for one in reaching]
     for name, content in tables.items():
-        for at in range(0, max(1, len(content)), EXTENT_BYTES):
-            piece = content[at : at + EXTENT_BYTES]
-            extents.append(("config", at, len(piece), piece, None, None, name))
+        extents.append(("config", 0, len(content), content, None, None, name))
     return LogPlan(run, gap, is_compared, parts, extents)
 
 

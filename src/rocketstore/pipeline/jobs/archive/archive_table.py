@@ -100,7 +100,6 @@ EXTENT_SCHEMA: Final = _schema(
     | {"content": "BINARY", "contentCRC": "INT"}
 )
 
-_STATISTICS_KEY: Final = "delta.dataSkippingStatsColumns"
 STATISTICS: Final = {
     MESSAGES: (
         *("brokerName", "topic", "queueId", "queueOffset", "physicalOffset"),
@@ -196,6 +195,7 @@ class Archive(NamedTuple):
         from deltalake.exceptions import DeltaError, TableNotFoundError  # noqa: PLC0415 - as above
 
         location, tables = str(location), dict[str, DeltaTable]()
+        key = "delta.dataSkippingStatsColumns"
         try:
             for name, (columns, days, _) in _FILES.items():
                 uri, options = table_uri(location, name)
@@ -206,7 +206,7 @@ class Archive(NamedTuple):
                         mode="ignore",
                         partition_by=[one.name for one in days],
                         storage_options=options,
-                        configuration={_STATISTICS_KEY: ",".join(STATISTICS[name])},
+                        configuration={key: ",".join(STATISTICS[name])},
                     )
                 tables[name] = DeltaTable(uri, storage_options=options)
             if as_of is not None:

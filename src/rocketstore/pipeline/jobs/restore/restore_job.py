@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import shutil
 import time
+from collections import defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow  # noqa: ICN001 - `pa` is the same without its annotations
-from pyarrow import dataset
 
 from rocketstore.config import StoreConfig
 from rocketstore.errors import ArchiveDamagedError, ArchiveError, ConfigError
@@ -29,7 +29,7 @@ from rocketstore.format.markers import (
     CONFIG_DIRECTORY,
 )
 from rocketstore.pipeline.files import is_remote
-from rocketstore.pipeline.jobs.archive.archive_table import FILE_SCHEMA, LOG_KINDS, Archive
+from rocketstore.pipeline.jobs.archive.archive_table import FROM_BACKUP, LOG_KINDS, Archive
 from rocketstore.pipeline.jobs.execution import map_tasks, plain_failure
 from rocketstore.pipeline.jobs.publishing import published, put
 from rocketstore.pipeline.jobs.rebuild.rebuild_job import make_queues
@@ -46,26 +46,15 @@ from rocketstore.pipeline.jobs.restore.restore_task import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from pyspark.sql import SparkSession
 
     from rocketstore.pipeline.jobs.archive.archive_table import Run
 
 pa: Any = pyarrow
-field: Any = dataset.field
 
 _FAR: Final = (1 << 63) - 1
-
-_STATISTICS: Final = pa.schema(
-    [("path", pa.string())]
-    + [
-        (f"{bound}.{name}", FILE_SCHEMA.field(name).type)
-        for name in ("brokerName", "storeTimestamp", "physicalOffset")
-        for bound in ("min", "max")
-    ]
-)
-"""What Delta knows of the files of `messages`, if it does."""
 
 
 class RestoreResult(NamedTuple):
@@ -143,18 +132,20 @@ def restore(  # noqa: PLR0913 - keywords, each a choice of the caller
     with published(str(target)) as place:
         opened = Archive.open(archive, as_of)
         whose = _chosen_broker(opened, broker)
+        plain = LogFileTask(opened.location, whose, selection, place, allow_gaps)
         if selection == EVERYTHING:
-            tasks = plan_whole(opened, whose, allows_gaps=allow_gaps)
-            tables = _config_tables(opened, whose)
+            tasks = plan_whole(opened, plain)
+            columns, newest = ["name", "content"], opened.last_run(whose)
+            found = opened.read_extents(["config"], columns, whose, newest)
+            tables = {row["name"]: row["content"] for row in found}
         else:
-            tasks = _new_log(spark, opened, whose, selection)
+            tasks = _new_log(spark, opened, plain)
         if not is_remote(place):
             for name in (ATTEMPTS, COMMIT_LOG_DIRECTORY):
                 Path(place, name).mkdir()
         with plain_failure():
-            placed = [task._replace(place=place) for task in tasks]
             # A row for each CommitLog file.
-            rows = map_tasks(spark, placed, write_task, WRITE_SCHEMA).toArrow().to_pylist()
+            rows = map_tasks(spark, tasks, write_task, WRITE_SCHEMA).toArrow().to_pylist()
         lost = [row for row in rows if row["lost_stretches"]]
         if lost and not allow_gaps:
             raise _missing_bytes(opened.location, whose, lost)
@@ -164,8 +155,11 @@ def restore(  # noqa: PLR0913 - keywords, each a choice of the caller
         queues = None
         if written and not log_only:
             queues = make_queues(spark, place, config or StoreConfig()).queue_count
-            latest_ms = max(row["last_ms"] or 0 for row in written.values())
-            put(place, CHECKPOINT_FILE_NAME, _checkpoint(latest_ms))
+            # All is on the disk, up to the last message.
+            last_ms = max(row["last_ms"] for row in written.values())
+            known_ms = min(last_ms, time.time_ns() // 1_000_000)
+            checkpoint = Checkpoint(known_ms, known_ms, known_ms)
+            put(place, CHECKPOINT_FILE_NAME, encode_checkpoint(checkpoint))
         if not is_remote(place):
             shutil.rmtree(Path(place, ATTEMPTS))
     return RestoreResult(
@@ -195,53 +189,48 @@ def _missing_bytes(archive: str, broker: str, lost: list[dict[str, int]]) -> Arc
     )
 
 
-def _checkpoint(latest_ms: int) -> bytes:
-    """Return the checkpoint of a store of which all is on the disk, up to its last message."""
-    known_ms = max(0, min(latest_ms, time.time_ns() // 1_000_000))
-    return encode_checkpoint(Checkpoint(known_ms, known_ms, known_ms))
-
-
 def _chosen_broker(archive: Archive, broker: str | None) -> str:
     """Return the broker that is restored; raise where the archive has none of that name."""
     names = archive.brokers()
     if broker in names or (broker is None and len(names) == 1):
         return broker or names[0]
     listed = ", ".join(names) or "none"
-    if broker is not None or not names:
-        what = f"{archive.location} has no broker {broker or ''}".rstrip()
-        raise ArchiveError(what, hint=f"it has {listed}")
-    raise ArchiveError(
-        f"{archive.location} holds {len(names)} brokers: {listed}",
-        hint="say which one to restore: broker=…, --broker …",
-    )
+    what, hint = f"has no broker {broker or ''}".rstrip(), f"it has {listed}"
+    if names and broker is None:
+        what = f"holds {len(names)} brokers: {listed}"
+        hint = "say which one to restore: broker=…, --broker …"
+    raise ArchiveError(f"{archive.location} {what}", hint=hint)
 
 
 # --- what the archive has -----------------------------------------------------------------------
 
 
-def _messages_between(
-    archive: Archive, broker: str, selection: Selection
-) -> Callable[[int, int], tuple[str, ...]]:
+def _messages_between(archive: Archive, task: LogFileTask) -> Callable[[int, int], tuple[str, ...]]:
     """Return what names the Parquet files that may have wanted records of a range of the log."""
-
-    def may_be(test: Any) -> Any:
-        return test | test.is_null()  # without statistics a file may have anything
-
-    wanted = may_be(field("min.brokerName") <= broker) & may_be(field("max.brokerName") >= broker)
-    if selection.begin_ms is not None:
-        wanted &= may_be(field("max.storeTimestamp") >= moment(selection.begin_ms))
-    if selection.end_ms is not None:
-        wanted &= may_be(field("min.storeTimestamp") < moment(selection.end_ms))
-    actions = pa.table(archive.messages.get_add_actions(flatten=True)).to_pylist()
-    files = pa.Table.from_pylist(actions, _STATISTICS).filter(wanted)
-    paths = files["path"].to_pylist()
-    firsts = files["min.physicalOffset"].fill_null(0).to_numpy()
-    lasts = files["max.physicalOffset"].fill_null(_FAR).to_numpy()
+    _, begin_ms, end_ms = task.selection
+    times = [None if one is None else moment(one).as_py() for one in (begin_ms, end_ms)]
+    files = [
+        row
+        for row in pa.table(archive.messages.get_add_actions(flatten=True)).to_pylist()
+        if _may_have(row, "brokerName", task.broker, task.broker)
+        and _may_have(row, "storeTimestamp", *times)
+    ]
+    bounds = [(row.get("min.physicalOffset"), row.get("max.physicalOffset")) for row in files]
+    firsts = np.array([first or 0 for first, _ in bounds], np.int64)
+    lasts = np.array([_FAR if last is None else last for _, last in bounds], np.int64)
 
     def overlapping(begin: int, end: int) -> tuple[str, ...]:
-        return tuple(paths[row] for row in np.flatnonzero((firsts < end) & (begin <= lasts)))
+        rows = np.flatnonzero((firsts < end) & (begin <= lasts)).tolist()
+        return tuple(files[row]["path"] for row in rows)
 
     return overlapping
+
+
+def _may_have(row: Mapping[str, Any], name: str, low: Any, high: Any) -> bool:
+    """Whether a file may have a value between two; without statistics it may have any."""
+    least, most = row.get(f"min.{name}"), row.get(f"max.{name}")
+    is_after = least is not None and high is not None and least > high
+    return not is_after and (most is None or low is None or most >= low)
 
 
 def _log_files(
@@ -260,98 +249,73 @@ def _log_files(
     return runs, dict(sorted(newest.items())), [row for row in rows if row["kind"] != "file"]
 
 
-def plan_whole(archive: Archive, broker: str, *, allows_gaps: bool) -> list[LogFileTask]:
+def plan_whole(archive: Archive, task: LogFileTask) -> list[LogFileTask]:
     """Return a task for each CommitLog file that was archived, retention's victims included."""
-    runs, files, extents = _log_files(archive, broker, [*LOG_KINDS, "excess", "tail"])
-    gaps = []
-    counting: dict[int, list[dict[str, Any]]] = {base: [] for base in files}
+    runs, files, extents = _log_files(archive, task.broker, [*LOG_KINDS, "excess", "tail"])
+    gaps, of_files = [], defaultdict[int, list[dict[str, Any]]](list)
     for row in extents:
         base, kind = row["file"], row["kind"]
         if kind == "gap":
-            gaps.append((row["physicalOffset"], row["physicalOffset"] + row["size"]))
+            gaps.append(row)
         elif base in files:
             last = {"excess": files[base]["run"], "tail": runs[-1].number}
             if row["run"] == last.get(kind, row["run"]):
-                counting[base].append(row)
-    overlapping = _messages_between(archive, broker, EVERYTHING)
+                of_files[base].append(row)
+    overlapping = _messages_between(archive, task)
     tasks = []
     for base, file in files.items():
         begin = max(base, runs[0].begin)
         end = max(begin, min(base + min(file["size"], file["fileSize"]), runs[-1].end))
-        task = LogFileTask(
-            archive=archive.location,
-            broker=broker,
-            selection=EVERYTHING,
-            base=base,
-            size=file["size"],
-            begin=begin,
-            end=end,
-            messages=overlapping(begin, end),
-            extents=tuple(sorted({row["path"] for row in counting[base]})),
-            counting=frozenset((row["run"], row["kind"]) for row in counting[base]),
-            gaps=tuple(
-                (max(start, begin), min(stop, end))
-                for start, stop in gaps
-                if start < end and begin < stop
-            ),
-            allows_gaps=allows_gaps,
-        )
-        tasks.append(task)
-    return tasks
-
-
-def _config_tables(archive: Archive, broker: str) -> dict[str, bytes]:
-    """Return the JSON tables of the newest run, by their names."""
-    run = archive.last_run(broker)
-    columns = ["name", "physicalOffset", "size", "content"]
-    rows = archive.read_extents(["config"], columns, broker, run)
-    tables: dict[str, bytes] = {}
-    for row in sorted(rows, key=lambda row: (row["name"], row["physicalOffset"])):
-        before = tables.get(row["name"], b"")
-        if len(before) != row["physicalOffset"]:
-            raise ArchiveDamagedError(
-                f"{archive.location}: run {run} has config/{row['name']} up to byte "
-                f"{len(before)}, then from {row['physicalOffset']} on: a row is gone",
-                hint="restore another version (as_of, --as-of)",
+        edges = [(one["physicalOffset"], one["size"]) for one in (*of_files[base], *gaps)]
+        others = [(max(at, begin), min(at + size, end)) for at, size in edges]
+        tasks.append(
+            task._replace(
+                base=base,
+                size=file["size"],
+                begin=begin,
+                end=end,
+                messages=overlapping(begin, end),
+                extents=tuple(sorted({row["path"] for row in of_files[base]})),
+                counting=frozenset((row["run"], row["kind"]) for row in of_files[base]),
+                others=tuple(one for one in others if one[0] < one[1]),
             )
-        tables[row["name"]] = before + row["content"].ljust(row["size"], b"\0")
-    return tables
+        )
+    return tasks
 
 
 # --- a new log ----------------------------------------------------------------------------------
 
 
-def _new_log(
-    spark: SparkSession, archive: Archive, broker: str, selection: Selection
-) -> list[LogFileTask]:
+def _new_log(spark: SparkSession, archive: Archive, task: LogFileTask) -> list[LogFileTask]:
     """Return the tasks of a selection; raise where nothing is selected, or nothing of a topic."""
-    unknown = selection.topics
-    _, files, _ = _log_files(archive, broker)
+    topics, begin_ms, end_ms = task.selection
+    unknown = topics
+    _, files, _ = _log_files(archive, task.broker)
     sizes = [(base, file["fileSize"]) for base, file in files.items()]
-    for wanted in (selection, EVERYTHING):
-        overlapping = _messages_between(archive, broker, wanted)
+    for wanted in (task, task._replace(selection=EVERYTHING)):
+        overlapping = _messages_between(archive, wanted)
         tasks = [
-            LogFileTask(archive.location, broker, wanted, base, size, base, base + size, messages)
+            wanted._replace(base=base, size=size, begin=base, end=base + size, messages=messages)
             for base, size in sizes
             if (messages := overlapping(base, base + size))
         ]
         counted = map_tasks(spark, tasks, count_task, COUNT_SCHEMA).persist()
         with plain_failure():
             times = {"first_ms": "min", "last_ms": "max"}
-            topics = counted.groupBy("topic").agg(times).toArrow().to_pylist()
+            found = counted.groupBy("topic").agg(times).toArrow().to_pylist()
             steps = counted.groupBy("step").agg({"place": "min", "bytes": "sum"}).toArrow()
         counted.unpersist()
-        names = sorted(row["topic"] for row in topics)
-        if wanted == selection:
-            unknown = tuple(sorted({*selection.topics} - {*names}))
+        names = sorted(row["topic"] for row in found)
+        if wanted is task:
+            unknown = tuple(sorted({*topics} - {*names}))
             if names and not unknown:
                 return lay_out(tasks[-1], overlapping, steps.sort_by("step"))
     shown = ", ".join(names[:10]) + (", …" if len(names) > 10 else "")
-    first = min((row["min(first_ms)"] for row in topics), default="no time")
-    last = max((row["max(last_ms)"] for row in topics), default="no time")
-    words = [f"of topic {', '.join(unknown or selection.topics)}"] if selection.topics else []
-    words += [] if selection.begin_ms is None else [f"stored at {selection.begin_ms} ms or later"]
-    words += [] if selection.end_ms is None else [f"stored before {selection.end_ms} ms"]
+    first = min((row["min(first_ms)"] for row in found), default="no time")
+    last = max((row["max(last_ms)"] for row in found), default="no time")
+    words = [f"of topic {', '.join(unknown or topics)}"] if topics else []
+    words += [] if begin_ms is None else [f"stored at {begin_ms} ms or later"]
+    words += [] if end_ms is None else [f"stored before {end_ms} ms"]
     raise ConfigError(
         f"the archive has no message {' and '.join(words)}",
         hint=f"it has topics {shown or 'none'}, stored {first} to {last} ms",
@@ -374,10 +338,9 @@ def lay_out(
         stop = int(np.searchsorted(ends, done + capacity, side="right"))
         if stop == row:
             raise ArchiveDamagedError(
-                f"the records from physical offset {places[row]} on have "
-                f"{int(ends[row]) - done} bytes: expected at most {capacity}, the room of a "
-                "CommitLog file",
-                hint="restore the archive from a backup",
+                f"the records from physical offset {places[row]} on have more bytes than a "
+                f"CommitLog file has room for, {capacity}",
+                hint=FROM_BACKUP,
             )
         is_last = stop == len(ends)
         begin, end = int(places[row]), last.end if is_last else int(places[stop])

@@ -100,34 +100,29 @@ EVERYTHING: Final = Selection()
 
 
 class LogFileTask(NamedTuple):
-    """A CommitLog file of `size` bytes from `base` on, to be restored.
+    """A CommitLog file of `size` bytes from `base` on, to be restored below the location `place`.
 
     It has the records between `begin` and `end` of the archived log, which are in the Parquet files
-    `messages` only; what stands between them is in the files `extents`, in rows of the runs and
-    kinds that are `counting`, unless it was deleted before it could be archived (`gaps`). Bytes
-    that the archive has lost may become zeros (`allows_gaps`). A `blank` may follow the last
-    record. `place` is the location of the store that is being made.
+    `messages` only. What stands between them has the stretches `others`, those included that were
+    deleted before they could be archived, and is in the files `extents`, in rows of the runs and
+    kinds that are `counting`. Bytes that the archive has lost may become zeros (`allows_gaps`). A
+    `blank` may follow the last record.
     """
 
     archive: str
     broker: str
     selection: Selection
-    base: int
-    size: int
-    begin: int
-    end: int
-    messages: tuple[str, ...]
+    place: str = ""
+    allows_gaps: bool = False
+    base: int = 0
+    size: int = 0
+    begin: int = 0
+    end: int = 0
+    messages: tuple[str, ...] = ()
     extents: tuple[str, ...] = ()
     counting: frozenset[tuple[int, str]] = frozenset()
-    gaps: tuple[tuple[int, int], ...] = ()
+    others: tuple[tuple[int, int], ...] = ()
     blank: bool = False
-    allows_gaps: bool = False
-    place: str = ""
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether the file is one that was archived, not a part of a new log."""
-        return self.selection == EVERYTHING
 
 
 def count_task(task: LogFileTask) -> Iterator[pyarrow.RecordBatch]:
@@ -154,21 +149,20 @@ def write_task(task: LogFileTask) -> Iterator[pyarrow.RecordBatch]:
     yield row_batch([row], WRITE_SCHEMA)
 
 
-def _write(task: LogFileTask, starts: Numbers, sizes: Numbers) -> tuple[int, int | None]:
+def _write(task: LogFileTask, starts: Numbers, sizes: Numbers) -> tuple[int, int]:
     """Write the file of a task; return how many bytes were written, and the last time."""
-    targets = starts if task.is_whole else task.base + np.cumsum(sizes) - sizes
-    total, last_ms = int(sizes.sum()), None
+    is_new = task.selection != EVERYTHING
+    targets, total, last_ms = task.base + np.cumsum(sizes) - sizes, int(sizes.sum()), 0
     with _new_file(task) as file:
         for path, rows in _wanted(task, (*_RAW, "physicalOffset", "recordCRC", "storeTimestamp")):
             places = _numbers(rows, "physicalOffset")
             records = _records(rows, places)
             _check_crcs(path, rows, records)
-            if not task.is_whole:
+            if is_new:
                 places = targets[np.searchsorted(starts, places)]
                 records = _records(rows, places)
             file.hold(places, records)
-            latest = pc.max(_milliseconds(rows)).as_py()
-            last_ms = latest if last_ms is None else max(last_ms, latest or last_ms)
+            last_ms = max(last_ms, pc.max(_milliseconds(rows)).as_py() or 0)
         file.write_held()
         if file.byte_count != total:
             raise ArchiveDamagedError(
@@ -176,8 +170,8 @@ def _write(task: LogFileTask, starts: Numbers, sizes: Numbers) -> tuple[int, int
                 f"{file.byte_count} bytes of records: expected {total}, the sum of their sizes",
                 hint=FROM_BACKUP,
             )
-        for offset, _, stored in _extents(task, "content", "contentCRC"):
-            file.write(offset, stored)
+        for place, content in _extents(task):
+            file.write(place, content)
         if task.blank:
             file.write(task.base + total, encode_blank(task.size - total))
     return file.byte_count, last_ms
@@ -269,12 +263,9 @@ def _places(task: LogFileTask) -> tuple[Numbers, Numbers, list[tuple[int, int]]]
     # be sorted alone; where they do overlap, it shows.
     first.sort()
     last.sort()
-    begins, ends = first, last
-    if task.is_whole:
-        others = [(at, at + size) for at, size, _ in _extents(task) if task.begin <= at < task.end]
-        more = np.array([*others, *task.gaps], dtype=np.int64).reshape(-1, 2)
-        begins = np.sort(np.concatenate([first, more[:, 0]]))
-        ends = np.sort(np.concatenate([last, more[:, 1]]))
+    others = np.array(task.others, dtype=np.int64).reshape(-1, 2)
+    begins = np.sort(np.concatenate([first, others[:, 0]]))
+    ends = np.sort(np.concatenate([last, others[:, 1]]))
     nexts = np.append(begins, np.int64(task.end))
     wrong = np.flatnonzero(ends > nexts[1:])
     if len(wrong):
@@ -284,28 +275,28 @@ def _places(task: LogFileTask) -> tuple[Numbers, Numbers, list[tuple[int, int]]]
             hint=FROM_BACKUP,
         )
     before = np.append(np.int64(task.begin), ends)
-    holes = np.flatnonzero(before < nexts) if task.is_whole else ()
+    holes = np.flatnonzero(before < nexts) if task.selection == EVERYTHING else ()
     return first, last - first, [(int(before[row]), int(nexts[row])) for row in holes]
 
 
-def _extents(task: LogFileTask, *contents: str) -> Iterator[tuple[int, int, bytes]]:
-    """Yield physical offset, size and, if it is read, content of the extents that count."""
+def _extents(task: LogFileTask) -> Iterator[tuple[int, bytes]]:
+    """Yield physical offset and content of the extents that count."""
     wanted = (field("brokerName") == task.broker) & (field("file") == task.base)
-    columns = ["run", "kind", "physicalOffset", "size", *contents]
     for file in task.extents:
         path = joined(task.archive, EXTENTS, *file.split("/"))
+        columns = ["run", "kind", "physicalOffset", "content", "contentCRC"]
         for batch in read_rows(path, EXTENT_SCHEMA, wanted, columns):
             for row in batch.to_pylist():
                 if (row["run"], row["kind"]) not in task.counting:
                     continue
-                content = row.get("content") or b""
-                if contents and body_crc(content) != row["contentCRC"]:
+                place, content = row["physicalOffset"], row["content"] or b""
+                if body_crc(content) != row["contentCRC"]:
                     raise ArchiveDamagedError(
-                        f"{path}: the extent at physical offset {row['physicalOffset']} has CRC "
+                        f"{path}: the extent at physical offset {place} has CRC "
                         f"{body_crc(content)}: expected {row['contentCRC']}",
                         hint=FROM_BACKUP,
                     )
-                yield row["physicalOffset"], row["size"], content
+                yield place, content
 
 
 # --- writing ------------------------------------------------------------------------------------
