@@ -155,11 +155,8 @@ def restore(  # noqa: PLR0913 - keywords, each a choice of the caller
         queues = None
         if written and not log_only:
             queues = make_queues(spark, place, config or StoreConfig()).queue_count
-            # All is on the disk, up to the last message.
             last_ms = max(row["last_ms"] for row in written.values())
-            known_ms = min(last_ms, time.time_ns() // 1_000_000)
-            checkpoint = Checkpoint(known_ms, known_ms, known_ms)
-            put(place, CHECKPOINT_FILE_NAME, encode_checkpoint(checkpoint))
+            put(place, CHECKPOINT_FILE_NAME, _checkpoint(last_ms))
         if not is_remote(place):
             shutil.rmtree(Path(place, ATTEMPTS))
     return RestoreResult(
@@ -187,6 +184,12 @@ def _missing_bytes(archive: str, broker: str, lost: list[dict[str, int]]) -> Arc
         "that are there to a new log (topics or times), or zeros in place of what is gone "
         "(allow_gaps=True, --allow-gaps); nothing was restored",
     )
+
+
+def _checkpoint(last_ms: int) -> bytes:
+    """Return the checkpoint of a store of which all is on the disk, up to its last message."""
+    known_ms = min(last_ms, time.time_ns() // 1_000_000)
+    return encode_checkpoint(Checkpoint(known_ms, known_ms, known_ms))
 
 
 def _chosen_broker(archive: Archive, broker: str | None) -> str:
