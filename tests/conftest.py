@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import shutil
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -14,6 +15,10 @@ from support.golden import unpacked_directories
 # The first example compiles kernels and a busy machine stalls others: time is pytest-timeout's job.
 settings.register_profile("rocketstore", deadline=None, print_blob=True)
 settings.load_profile("rocketstore")
+
+# A shell's background job ignores Ctrl-C and hands that on; tests press it.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session", autouse=True)

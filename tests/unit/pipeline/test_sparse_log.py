@@ -72,7 +72,7 @@ def test_an_archive_of_hardly_anything_is_made_by_few_tasks(sparse, tmp_path):
     with pytest.raises(_Planned) as planned:
         archived(root, tmp_path / "archive", stretch=512 << 20, run=show)
     (tasks,) = planned.value.args
-    stretches = [one for task in tasks for one in task.log]
+    stretches = [one for task in tasks for one in task.parts]
     assert len(stretches) == 2 * FILES
     assert sum(one.stop - one.start for one in stretches) == FILES * GIB
     assert len(tasks) <= 2 * FILES / planning.PIECES_OF_TASK + 1
