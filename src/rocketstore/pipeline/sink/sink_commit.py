@@ -1,9 +1,7 @@
 """The commit of a batch: the only part of the sink that touches the store, once, on the driver.
 
-``sink/intent.json``
-    What is about to be appended, and from where on: what a killed commit did is read in the log.
-``sink/done/<sinkId>.json``
-    The ledger of a sink: numbers of its batches that are in the store.
+``sink/intent.json`` says what is about to be appended, and from where on: what a killed commit did
+is read in the log. ``sink/done/<sinkId>.json`` is the ledger of a sink: its batches in the store.
 
 Law: nothing is appended before an intent is on the disk, and no intent goes away before its batch
 is wholly in the log, on the disk and in the ledger, or not in it at all. Messages are never taken
@@ -22,21 +20,16 @@ from typing import TYPE_CHECKING, Final, TypeVar
 import msgspec
 import numpy as np
 import pyarrow as pa
+from msgspec.structs import replace
 
+from rocketstore import errors
 from rocketstore.config import resolve_sizes
-from rocketstore.errors import (
-    ConfigError,
-    NotAStoreError,
-    StoreDamagedError,
-    StoreError,
-    StoreFullError,
-    StoreLockedError,
-)
 from rocketstore.events import get_logger
 from rocketstore.format.blank import END_FILE_MIN_BLANK_SIZE
 from rocketstore.format.markers import COMMIT_LOG_DIRECTORY
 from rocketstore.format.record import crc32
-from rocketstore.pipeline.sink.sink_writer import SINK_DIRECTORY, StagedFile, staging_root
+from rocketstore.pipeline.sink import sink_writer
+from rocketstore.pipeline.sink.sink_writer import SinkOptions, StagedFile, staging_root
 from rocketstore.storage.clock import system_clock_ms
 from rocketstore.storage.files.disk import Disk
 from rocketstore.storage.files.lock import refuse_writer
@@ -51,8 +44,6 @@ from rocketstore.verification.runs import joined, pairs, runs_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
-
-    from rocketstore.pipeline.sink.sink_writer import SinkOptions
 
 _log: Final = get_logger(__name__)
 _T = TypeVar("_T")
@@ -87,13 +78,12 @@ def check_target(options: SinkOptions) -> int:
     """
     root, layout = Path(options.root), StoreLayout.of(options.root, options.config)
     _waiting(options, lambda: refuse_writer(layout.lock, hint=""))
-    signs = (root / SINK_DIRECTORY, layout.lock, *layout.commit_log_directories)
+    signs = (root / sink_writer.SINK_DIRECTORY, layout.lock, *layout.commit_log_directories)
     is_free = not root.exists() or (root.is_dir() and not any(root.iterdir()))
     if not is_free and not any(sign.exists() for sign in signs):
-        raise NotAStoreError(
-            f"{root} is no store and not empty: it has no {COMMIT_LOG_DIRECTORY}",
-            hint="name a store, or a directory that is empty or not there",
-        )
+        what = f"{root} is no store and not empty: it has no {COMMIT_LOG_DIRECTORY}"
+        hint = "name a store, or a directory that is empty or not there"
+        raise errors.NotAStoreError(what, hint=hint)
     if _intent_path(root).exists():
         with _opened(options, Disk(), system_clock_ms):
             pass
@@ -130,7 +120,7 @@ def _is_known(options: SinkOptions, batch_id: int | None) -> bool:
     last = ledger[-1][1] - 1
     if options.streaming and batch_id < last:
         path = ledger_path(options.root, options.sink_id)
-        raise ConfigError(
+        raise errors.ConfigError(
             f"{path} has batches of sinkId {options.sink_id} up to {last}, and batch {batch_id} "
             "comes again: the sinkId was used with another checkpoint; nothing was appended",
             key="sinkId",
@@ -140,8 +130,7 @@ def _is_known(options: SinkOptions, batch_id: int | None) -> bool:
         )
     if not is_among(ledger, batch_id):
         return False
-    hint = "it was committed before and is passed over"
-    _log.warning("sink.batch_known", sink_id=options.sink_id, batch_id=batch_id, hint=hint)
+    _log.warning("sink.batch_known", sink_id=options.sink_id, batch_id=batch_id, hint="passed over")
     return True
 
 
@@ -152,7 +141,7 @@ def sweep_job(options: SinkOptions, job: str) -> None:
     """
     try:
         intent = read_intent(options.root)
-    except StoreDamagedError:
+    except errors.StoreDamagedError:
         return  # the next commit says so
     jobs = _jobs_of_sink(options.root, job) if options.streaming else {job}
     _sweep(options, jobs - {intent.job if intent else None}, Disk())
@@ -201,7 +190,7 @@ class _Commit:
             present = self._present(intent)
         _log.info("sink.settled", batch=str(intent), present=present)
         if present:
-            self.append(msgspec.structs.replace(intent, present=present))
+            self.append(replace(intent, present=present))
         else:
             self._forget_intent()
         _sweep(self._options, {intent.job}, self._disk)
@@ -214,9 +203,8 @@ class _Commit:
         # What the intent calls present, and all before it, stays whatever is lost after this.
         store.flush()
         self._now_ms = max(self._clock(), store.last_store_timestamp_ms)
-        intent = msgspec.structs.replace(
-            intent, start=store.max_physical_offset, store_timestamp_ms=self._now_ms
-        )
+        start, now_ms = store.max_physical_offset, self._now_ms
+        intent = replace(intent, start=start, store_timestamp_ms=now_ms)
         # The tasks synced their files; that these can be found again is seen to here.
         for directory in (job, job.parent, job.parent.parent, Path(root)):
             disk.fsync_directory(directory)
@@ -226,7 +214,7 @@ class _Commit:
             result = store.put_prepared(message, body, queue_id)
             if not result.is_stored:
                 is_full = result.status is PutMessageStatus.CREATE_MAPEDFILE_FAILED
-                raise (StoreFullError if is_full else StoreError)(
+                raise (errors.StoreFullError if is_full else errors.StoreError)(
                     f"{intent}: after {count} messages the store took no more: {result.detail}",
                     hint="put that right; the next write to the store finishes this first",
                 )
@@ -247,7 +235,7 @@ class _Commit:
         """
         root, store = self._options.root, self.store
         if intent.start < store.min_physical_offset:
-            raise StoreError(
+            raise errors.StoreError(
                 f"{intent} was interrupted at physical offset {intent.start}, and the log "
                 f"begins at {store.min_physical_offset} by now: what is missing is unknown",
                 hint=f"look at the messages, then move {_intent_path(root)} away",
@@ -276,7 +264,8 @@ class _Commit:
         """Yield number, record's size and what is put of rows that are not present, in order."""
         number = -1
         job = staging_root(self._options.root) / intent.job
-        for chunk in chain.from_iterable(_chunks(job / file.name) for file in intent.files):
+        staged = (pa.OSFile(str(job / file.name)) for file in intent.files)
+        for chunk in chain.from_iterable(map(pa.ipc.open_stream, staged)):
             columns = [column.to_pylist() for column in chunk.columns]
             made: dict[tuple[object, ...], PreparedMessage] = {}
             for size, body, queue_id, properties, born_ms, about in zip(
@@ -317,19 +306,14 @@ def _waiting(options: SinkOptions, attempt: Callable[[], _T]) -> _T:
     while True:
         try:
             return attempt()
-        except StoreLockedError as error:
+        except errors.StoreLockedError as error:
             if time.monotonic() >= stop_s:
-                raise StoreLockedError(
+                raise errors.StoreLockedError(
                     f"{error.message}; waited {options.lock_timeout_s:g} s for it",
                     owner_pid=error.owner_pid,
                     hint="stop that writer, give a longer lockTimeout, or write to another store",
                 ) from error
         time.sleep(0.1)
-
-
-def _chunks(path: Path) -> Iterator[pa.RecordBatch]:
-    with pa.OSFile(str(path)) as content:
-        yield from pa.ipc.open_stream(content)
 
 
 def check_staged(directory: Path, files: Iterable[StagedFile]) -> None:
@@ -345,7 +329,7 @@ def check_staged(directory: Path, files: Iterable[StagedFile]) -> None:
         except OSError as error:
             what = f"cannot be read: {error.strerror}"
         if (file.name, size, checksum) != file:
-            raise StoreDamagedError(
+            raise errors.StoreDamagedError(
                 f"staged file {path} {what}",
                 hint="run the write again; where the store has sink/intent.json, a part of the "
                 "batch is in the log: bring the file back, or move the intent away to leave it at "
@@ -354,12 +338,12 @@ def check_staged(directory: Path, files: Iterable[StagedFile]) -> None:
 
 
 def _intent_path(root: str | Path) -> Path:
-    return Path(root) / SINK_DIRECTORY / "intent.json"
+    return Path(root) / sink_writer.SINK_DIRECTORY / "intent.json"
 
 
 def ledger_path(root: str | Path, sink_id: str | None) -> Path:
     """Return where the ledger of a sink is."""
-    return Path(root) / SINK_DIRECTORY / "done" / f"{sink_id}.json"
+    return Path(root) / sink_writer.SINK_DIRECTORY / "done" / f"{sink_id}.json"
 
 
 def read_intent(root: str | Path) -> Intent | None:
@@ -399,7 +383,5 @@ def _read(path: Path, kind: type[_T]) -> _T | None:
         return None
     except msgspec.DecodeError as error:
         what = f"expected a checksum and its content: {error}"
-    raise StoreDamagedError(
-        f"{path} cannot be trusted: {what}",
-        hint="compare the end of the log with what was written last, then move the file away",
-    )
+    hint = "compare the end of the log with what was written last, then move the file away"
+    raise errors.StoreDamagedError(f"{path} cannot be trusted: {what}", hint=hint)

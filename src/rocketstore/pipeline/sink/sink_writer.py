@@ -1,11 +1,8 @@
 """What Spark calls, and what tasks do: rows become messages, which are staged for the commit.
 
-Spark pickles a batch's writer to its tasks and to its commit. Of a stream it makes a writer for
-each micro-batch and another one to commit it, so the job's name travels with what tasks report.
-
-Tasks check rows and encode them as far as they can be without the store; bodies stay in Arrow's
-memory. A staged file, a stream of Arrow IPC, belongs to one attempt of one task and has a name of
-its own; only those of committed attempts are used, and all go with the job's directory.
+Of a stream Spark makes a writer for each micro-batch and another one to commit it, so the job's
+name travels with what tasks report. A staged file, a stream of Arrow IPC, belongs to one attempt of
+one task; only those of committed attempts are used, and all go with the job's directory.
 
 Laws: what is staged the store takes as it is, and stores as ``MessageStore.put`` would; what it
 would refuse is refused here. A staged file is on the disk before its task reports it, and no byte
@@ -24,44 +21,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, Self
 
-import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql.datasource import (
-    DataSourceArrowWriter,
-    DataSourceStreamArrowWriter,
-    WriterCommitMessage,
-)
+from msgspec.structs import replace
+from pyspark.sql import datasource
 
-from rocketstore.config import (
-    BrokerRole,
-    FlushDiskType,
-    StoreConfig,
-    from_properties,
-    load_broker_conf,
-)
+from rocketstore import message
+from rocketstore.config import BrokerRole, FlushDiskType, from_properties, load_broker_conf
+from rocketstore.config.store_config import FIELD_OF_KEY
 from rocketstore.errors import ConfigError, InvalidNameError, RefusedMessageError, StoreError
+from rocketstore.format import properties
 from rocketstore.format.blank import END_FILE_MIN_BLANK_SIZE
 from rocketstore.format.host import encode_host
 from rocketstore.format.java_hash import string_hash
-from rocketstore.format.properties import (
-    KEY_SEPARATOR,
-    KEYS,
-    PROPERTIES_SIZE_MAX,
-    TAGS,
-    UNIQ_KEY,
-    encode_properties,
-    joined_keys,
-)
 from rocketstore.format.record import crc32, host_flags, record_size
 from rocketstore.format.refusals import encoded_born_host, refuse_special, refuse_transaction
 from rocketstore.format.topic_name import check_queue_id, check_topic
-from rocketstore.message import (
-    COMPRESSED_FLAG,
-    COMPRESSION_TYPE_MASK,
-    COMPRESSION_TYPE_ZLIB,
-    DEFAULT_HOST,
-)
 from rocketstore.pipeline.columns import TABLES
 from rocketstore.pipeline.environment import plain_errors
 from rocketstore.pipeline.files import is_remote, local_path, refuse_secrets, sync_path
@@ -73,6 +48,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from pyspark.sql.types import StructType
+
+    from rocketstore.config import StoreConfig
 
 COLUMNS: Final = {
     "body": ("binary", "string"),
@@ -110,11 +87,6 @@ SINK_DIRECTORY: Final = "sink"
 
 _NOTHING: Final = "nothing was appended"
 
-_STORE_KEYS: Final = (
-    "mappedFileSizeCommitLog", "mappedFileSizeConsumeQueue", "maxHashSlotNum", "maxIndexNum",
-    "maxMessageSize",
-)  # fmt: skip
-
 
 @dataclass(frozen=True)
 class SinkOptions:
@@ -138,20 +110,16 @@ def parse_sink_options(given: Mapping[str, str], *, streaming: bool) -> SinkOpti
     if sink_id is not None and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}", sink_id):
         raise values.refused("sinkId", "must be letters, digits, _, . and -, 100 at most")
     if streaming and sink_id is None:
-        raise ConfigError(
-            "writeStream needs option sinkId, under which the store remembers its batches",
-            key="sinkId",
-            hint='give each query a name of its own: .option("sinkId", "orders-copy")',
-        )
+        what = "writeStream needs option sinkId, under which the store remembers its batches"
+        hint = 'give each query a name of its own: .option("sinkId", "orders-copy")'
+        raise ConfigError(what, key="sinkId", hint=hint)
     if streaming and batch_id is not None:
         raise values.refused("batchId", "is for write: Spark numbers a stream's")
     if not streaming and (sink_id is None) != (batch_id is None):
         name = "batchId" if batch_id is None else "sinkId"
-        raise ConfigError(
-            f"sinkId and batchId come together, and {name} is missing",
-            key=name,
-            hint="give both for a write that takes effect once, or neither",
-        )
+        what = f"sinkId and batchId come together, and {name} is missing"
+        hint = "give both for a write that takes effect once, or neither"
+        raise ConfigError(what, key=name, hint=hint)
     return SinkOptions(
         root=_root(values),
         config=_config(values),
@@ -181,15 +149,12 @@ def _root(values: GivenOptions) -> str:
 def _config(values: GivenOptions) -> StoreConfig:
     """Return the settings of the store, from the file and the options that give them."""
     texts = load_broker_conf(values["storeConfig"]) if "storeConfig" in values else {}
-    config = from_properties(texts | {key: values[key] for key in _STORE_KEYS if key in values})
+    config = from_properties(texts | {key: values[key] for key in FIELD_OF_KEY.keys() & values})
     # A commit flushes once, at its end, and no replica is there to wait for.
     is_slave = config.broker_role is BrokerRole.SLAVE
-    return msgspec.structs.replace(
-        config,
-        retention=False,
-        flush_disk_type=FlushDiskType.ASYNC_FLUSH,
-        broker_role=BrokerRole.SLAVE if is_slave else BrokerRole.ASYNC_MASTER,
-    )
+    role = BrokerRole.SLAVE if is_slave else BrokerRole.ASYNC_MASTER
+    flush = FlushDiskType.ASYNC_FLUSH
+    return replace(config, retention=False, flush_disk_type=flush, broker_role=role)
 
 
 def check_columns(types: Iterable[tuple[str, str]], topic: str | None) -> None:
@@ -225,7 +190,6 @@ class RowEncoder:
 
     def __init__(self, options: SinkOptions, file_size: int, partition_id: int) -> None:
         self._options, self._file_size = options, file_size
-        self._limit = options.config.max_message_size
         self._room = file_size - END_FILE_MIN_BLANK_SIZE
         self._store_flags = host_flags(b"", encode_host(options.config.store_host))
         self._partition_id, self._turn = partition_id, itertools.count(partition_id)
@@ -244,7 +208,7 @@ class RowEncoder:
         if self._options.topic is not None:
             columns["topic"] = pa.repeat(self._options.topic, count)
         for name in STAGED.names[6:]:
-            default = DEFAULT_HOST if name == "bornHost" else 0
+            default = message.DEFAULT_HOST if name == "bornHost" else 0
             columns[name] = columns.get(name, pa.repeat(default, count)).fill_null(default)
         born = columns.get("bornTimestamp", pa.nulls(count))
         if pa.types.is_timestamp(born.type):
@@ -275,11 +239,11 @@ class RowEncoder:
             for row, (size, topic, host, sys_flag, queue_id, *parts) in enumerate(
                 zip(sizes, *lists, strict=False)
             ):
-                if sys_flag & COMPRESSED_FLAG and size > 0:
+                if sys_flag & message.COMPRESSED_FLAG and size > 0:
                     _check_compressed(sys_flag, bodies[row].as_buffer())
                 pairs = _pairs(*parts)
                 refuse_special(pairs)
-                block = encode_properties(pairs) if pairs else b""
+                block = properties.encode_properties(pairs) if pairs else b""
                 add_size(self._record_size(size, topic, host, sys_flag, len(block)))
                 add_queue(self._queue_id(queue_id, pairs))
                 add_block(block)
@@ -288,12 +252,11 @@ class RowEncoder:
             raise RefusedMessageError(
                 f"row {self._first + row} of task {self._partition_id} (topic {topic!r:.60}) "
                 f"cannot be stored: {what}",
-                hint=getattr(error, "hint", None)
-                or "mend or filter such rows; nothing was written",
+                hint=getattr(error, "hint", None) or f"mend or filter such rows; {_NOTHING}",
             ) from error
         return found
 
-    def _record_size(self, body: int, topic: str, host: str, sys_flag: int, properties: int) -> int:
+    def _record_size(self, body: int, topic: str, host: str, sys_flag: int, block: int) -> int:
         """Return the size of a record, given those of its parts, that the store would take."""
         size = self._head_sizes.get((topic, host, sys_flag))
         if size is None:
@@ -303,13 +266,14 @@ class RowEncoder:
             size = self._head_sizes[topic, host, sys_flag] = record_size(
                 body_size=0, topic_size=len(topic), properties_size=0, sys_flag=flags
             )
-        size += body + properties
+        size += body + block
         if body < 0:
             what = "its body is null, and an empty one is b''"
-        elif body > self._limit:
-            what = f"body of {body} bytes exceeds maxMessageSize of {self._limit}"
-        elif properties > PROPERTIES_SIZE_MAX:
-            what = f"properties of {properties} bytes exceed the limit of {PROPERTIES_SIZE_MAX}"
+        elif body > (limit := self._options.config.max_message_size):
+            what = f"body of {body} bytes exceeds maxMessageSize of {limit}"
+        elif block > properties.PROPERTIES_SIZE_MAX:
+            most = properties.PROPERTIES_SIZE_MAX
+            what = f"properties of {block} bytes exceed the limit of {most}"
         elif size > self._room:
             what = f"{size} bytes do not fit a CommitLog file of {self._file_size} bytes, "
             what += f"which holds {self._room}"
@@ -321,7 +285,7 @@ class RowEncoder:
         """Return the queue given, else that of the keys, else the next in turn."""
         if given is not None:
             return check_queue_id(given)
-        count, keys = self._options.queue_count, pairs.get(KEYS)
+        count, keys = self._options.queue_count, pairs.get(properties.KEYS)
         if keys:
             # As SelectMessageQueueByHash of 4.9: Math.abs of the remainder that Java gives.
             return abs(string_hash(keys)) % count
@@ -333,22 +297,25 @@ def _pairs(given: Any, keys: Any, unique_key: str | None, tags: str | None) -> d
     pairs = dict(given or ())
     if keys and not isinstance(keys, str):
         # What a reader split, with more blanks between, is not joined in another way.
-        stored = (pairs.get(KEYS) or "").split(KEY_SEPARATOR)
-        keys = None if [key for key in stored if key] == keys else joined_keys(keys)
+        stored = (pairs.get(properties.KEYS) or "").split(properties.KEY_SEPARATOR)
+        keys = None if [key for key in stored if key] == keys else properties.joined_keys(keys)
     if keys:
-        pairs[KEYS] = keys
+        pairs[properties.KEYS] = keys
     if unique_key:
-        pairs[UNIQ_KEY] = unique_key
+        pairs[properties.UNIQ_KEY] = unique_key
     if tags:
-        pairs[TAGS] = tags
+        pairs[properties.TAGS] = tags
     return pairs
 
 
 def _check_compressed(sys_flag: int, body: pa.Buffer) -> None:
     """Refuse a body that its flag calls compressed and that begins in another way."""
-    head = int.from_bytes(memoryview(body)[:2], "big")
+    head, kind = (
+        int.from_bytes(memoryview(body)[:2], "big"),
+        sys_flag & message.COMPRESSION_TYPE_MASK,
+    )
     is_zlib = body.size > 2 and head >> 8 & 0xF == zlib.DEFLATED and head % 31 == 0
-    if sys_flag & COMPRESSION_TYPE_MASK in (0, COMPRESSION_TYPE_ZLIB) and not is_zlib:
+    if kind in (0, message.COMPRESSION_TYPE_ZLIB) and not is_zlib:
         raise RefusedMessageError(
             f"sysFlag {sys_flag:#x} says that the body is compressed, and it is no zlib stream",
             hint='read the source with .option("decompressBody", "false"), or leave sysFlag out',
@@ -412,7 +379,7 @@ def stage_chunks(
 
 
 @dataclass
-class TaskCommit(WriterCommitMessage):
+class TaskCommit(datasource.WriterCommitMessage):
     """What a task reports to the commit; `file` is None when it had no row."""
 
     job: str
@@ -457,7 +424,7 @@ class _Sink:
             file = stage_chunks(self.sink_options.root, self.job, partition_id, chunks)
             return TaskCommit(self.job, file)
 
-    def commit(self, messages: list[WriterCommitMessage | None], *number: int) -> None:
+    def commit(self, messages: list[datasource.WriterCommitMessage | None], *number: int) -> None:
         """Append what the tasks staged, unless this batch, which a stream numbers, is there."""
         from rocketstore.pipeline.sink import sink_commit  # noqa: PLC0415 - on the driver only
 
@@ -476,13 +443,13 @@ class _Sink:
         sink_commit.sweep_job(self.sink_options, self.job)
 
 
-class BatchSink(_Sink, DataSourceArrowWriter):
+class BatchSink(_Sink, datasource.DataSourceArrowWriter):
     """The sink of one ``df.write``."""
 
     streaming = False
 
 
-class StreamSink(_Sink, DataSourceStreamArrowWriter):
+class StreamSink(_Sink, datasource.DataSourceStreamArrowWriter):
     """The sink of one micro-batch of ``df.writeStream``."""
 
     streaming = True

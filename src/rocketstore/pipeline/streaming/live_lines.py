@@ -24,39 +24,32 @@ import numpy as np
 from rocketstore.errors import FormatError, StoreDamagedError
 from rocketstore.events import get_logger
 from rocketstore.format.blank import BLANK_MAGIC
-from rocketstore.format.queue_entry import filler_mask
+from rocketstore.format.queue_entry import QueueEntry, filler_mask
 from rocketstore.format.record import decode_record
 from rocketstore.pipeline.files import opened, read_part
 from rocketstore.pipeline.log_read import scanned
 from rocketstore.pipeline.planning import SplitTask, bytes_per_task, cut, in_time
 from rocketstore.pipeline.queues import QueueFiles
 from rocketstore.pipeline.stores import list_segments, segment_at, store_timestamp_ms
-from rocketstore.pipeline.streaming.stream_options import LOG, QUEUES, WHOLE_LOG, Place
-from rocketstore.units import MiB
+from rocketstore.pipeline.streaming.stream_options import LOG, QUEUES, WHOLE_LOG, Key, Limits, Place
+from rocketstore.units import MiB, QueueKey
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     import numpy.typing as npt
 
-    from rocketstore.format.queue_entry import QueueEntry
     from rocketstore.message import StoredMessage
     from rocketstore.pipeline.options import ReadOptions
     from rocketstore.pipeline.stores import Segment, StorePlace
-    from rocketstore.pipeline.streaming.stream_options import Key, Limits
     from rocketstore.pipeline.streaming.stream_reader import Losses
     from rocketstore.scan.columns import RecordColumns
     from rocketstore.scan.scanner import ScanBatch
-    from rocketstore.units import QueueKey
 
     Numbers: TypeAlias = npt.NDArray[np.int64]
 
-NEAR_BYTES: Final = MiB
-"""How far before the place where a log ended lately a look for its end begins."""
-
-LIMITED_ENTRIES: Final = 2_000_000
-"""Most entries of a store that are held to find out which come first in its log: 64 MB."""
-
+NEAR_BYTES: Final = MiB  # before where a log ended lately: there a look for its end begins
+LIMITED_ENTRIES: Final = 2_000_000  # held of a store, to find which are first in its log: 64 MB
 LOOK_BYTES: Final = 8 * MiB
 """Without a record are the end of a file that is being written, however long it is: its zeros may
 be there already, and to read a gigabyte of them for each batch costs more than the batch."""
@@ -252,7 +245,7 @@ class LiveLog:
             # Looks begin at a record that was checked.
             yield from scanned(split, file, lookback_bytes=4096)
 
-    def _scan(self, start: int, stop: int) -> Iterator[RecordColumns]:
+    def scan(self, start: int, stop: int) -> Iterator[RecordColumns]:
         """Yield the intact records that start in a stretch of the log."""
         for one in self.over(start, stop):
             if not one.is_missing:
@@ -260,35 +253,30 @@ class LiveLog:
                     yield batch.columns
 
     def _records(self, start: int, stop: int, since_ms: int = 0) -> Iterator[int]:
-        for columns in self._scan(start, stop):
+        for columns in self.scan(start, stop):
             yield from columns.physical_offset[columns.store_timestamp >= since_ms].tolist()
 
     def count(self, move: Move, most: int) -> int:
         """Return how many records a move has, `most` or more if there are more."""
-        found = self._records(move.begin.offset, move.goal.offset)
-        return sum(1 for _ in islice(found, most))
+        return len([*islice(self._records(move.begin.offset, move.goal.offset), most)])
 
     @classmethod
     def cut(cls, moves: Moves, limits: Limits) -> dict[Key, Place]:
-        """Return how far the log of a store goes within limits."""
-        ((log, begin, goal),) = moves
-        stop = log.fitting(begin.offset, goal, limits)
-        if log.sure_stop is not None and log.sure_stop < stop.offset:
-            stop = min(stop, LiveLog(log.store).end, key=lambda place: place.offset)
-        return {log.key: stop}
-
-    def fitting(self, begin: int, goal: Place, limits: Limits) -> Place:
-        """Return the place after the last record that fits."""
+        """Return the place after the last record of a store's log that fits within limits."""
+        ((log, begin, stop),) = moves
         rows = size_bytes = last = 0
-        for columns in self._scan(begin, goal.offset):
+        for columns in log.scan(begin.offset, stop.offset):
             count = limits.fitting(columns.size, rows, size_bytes)
             if count:
                 rows += count
                 size_bytes += int(columns.size[:count].sum())
                 last = int(columns.physical_offset[count - 1])
             if count < len(columns):
-                return self.after(last)
-        return goal
+                stop = log.after(last)
+                break
+        if log.sure_stop is not None and log.sure_stop < stop.offset:
+            stop = min(stop, LiveLog(log.store).end, key=lambda place: place.offset)
+        return {log.key: stop}
 
     @classmethod
     def tasks(cls, moves: Moves, options: ReadOptions, losses: Losses) -> Iterator[StreamTask]:

@@ -1,14 +1,13 @@
 """What a stream is asked for, and how far it has come, as Spark keeps that in its checkpoint.
 
 A place is the number of what comes next (a physical offset, or a queue offset), evidence of the
-record before it (where it starts, and the CRC-32 of all its bytes), and where its batch began::
+record before it (where it starts, and the CRC-32 of all its bytes), and where its batch began,
+since Spark asks for the initial offset again after a restart::
 
     {"version": 1, "log": {"broker-a": {"offset": 4711, "record": 4500, "crc": 1234, "since": 80}}}
     {"version": 1, "queues": {"broker-a": {"orders": {"0": {"offset": 23, "record": 4500, ...}}}}}
 
-Evidence of the record *at* a place would be impossible where a stream mostly stands, at the end. A
-batch says itself where it begins: Spark asks for the initial offset again after a restart, and
-what appeared or was lost since the last batch is in no offset before.
+Evidence of the record *at* a place would be impossible where a stream mostly stands, at the end.
 """
 
 from __future__ import annotations
@@ -18,22 +17,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from rocketstore.errors import ConfigError
+from rocketstore.pipeline import options
 from rocketstore.pipeline.columns import RECORD_TABLES
-from rocketstore.pipeline.options import (
-    ANY_BROKER,
-    EARLIEST,
-    LATEST,
-    OPTIONS,
-    STREAM,
-    GivenOptions,
-    QueuePlace,
-    ReadOptions,
-    check_offsets_are_of_chosen_topics,
-    parse_numbers,
-    parse_options,
-    parse_places,
-    read_options,
-)
+from rocketstore.pipeline.options import ANY_BROKER, EARLIEST, LATEST, GivenOptions, QueuePlace
 from rocketstore.units import QueueKey
 
 if TYPE_CHECKING:
@@ -61,9 +47,6 @@ Key = tuple[str, ...]
 Starts = dict[QueuePlace | None, int]
 
 
-# --- offsets ------------------------------------------------------------------------------------
-
-
 class Place(NamedTuple):
     """What comes next, the record before it if it is known, and where the batch began."""
 
@@ -88,18 +71,16 @@ def to_json(kind: str, places: Places) -> dict[str, Any]:
 def from_json(saved: dict[str, Any], kind: str) -> Places:
     """Return an offset that a checkpoint holds, unless that is another version's or query's."""
     other = QUEUES if kind == LOG else LOG
+    try:
+        if saved.get("version") == VERSION and other not in saved:
+            return dict(_flat(saved[kind], 1 if kind == LOG else 3))
+    except (KeyError, TypeError, AttributeError):
+        pass  # what is in it is no offset either
     problem = f"its offset is not one of this version: {saved!r:.200}"
     if other in saved:
         problem = f"it is of a query that follows {_FOLLOWED[other]}, not {_FOLLOWED[kind]}"
-    elif saved.get("version") == VERSION and kind in saved:
-        try:
-            return dict(_flat(saved[kind], 1 if kind == LOG else 3))
-        except (TypeError, AttributeError):
-            pass  # what is in it is no offset either
-    raise ConfigError(
-        f"the checkpoint is of no use here: {problem}",
-        hint="give this query a checkpointLocation of its own",
-    )
+    hint = "give this query a checkpointLocation of its own"
+    raise ConfigError(f"the checkpoint is of no use here: {problem}", hint=hint)
 
 
 def nested(flat: Mapping[Key, dict[str, int]]) -> dict[str, Any]:
@@ -128,8 +109,7 @@ def _flat(outer: Any, depth: int) -> Iterator[tuple[Key, Place]]:
 class Limits(NamedTuple):
     """Most records and bytes that a batch has of one store, fewest records of all; None is none.
 
-    Law: a batch holds at least one record where there is one, whatever it weighs: a stream that
-    waits for a smaller record would wait for ever.
+    Law: a batch holds a record where there is one, whatever it weighs, or it would wait for ever.
     """
 
     max_rows: int | None = None
@@ -154,12 +134,11 @@ UNLIMITED: Final = Limits()
 class StreamOptions:
     """What a stream was asked for: of `read` everything but a start or an end.
 
-    Queues, or logs (as `WHOLE_LOG`), begin at the first record since one of `start_times_ms`, else
-    where `starts` says; None names all of them. Where nothing was stored since a time they begin at
-    the end, unless they `must_have_time`.
+    Queues, or logs (as `WHOLE_LOG`), begin at the first record since one of `start_times_ms`, or at
+    the end unless they `must_have_time`, else where `starts` says; None names all of them.
     """
 
-    read: ReadOptions
+    read: options.ReadOptions
     starts: Starts
     start_times_ms: Starts
     must_have_time: bool
@@ -174,7 +153,7 @@ class StreamOptions:
         return f"{what} in {', '.join(read.locations)}"
 
     @property
-    def row_options(self) -> ReadOptions:
+    def row_options(self) -> options.ReadOptions:
         """Of `read`, what remains to be asked of a record that belongs to the batch."""
         return replace(self.read, topics=None, topic_pattern=None, queues=None)
 
@@ -187,8 +166,8 @@ def named_place(named: Starts, broker: str, queue: QueueKey) -> int | None:
 
 def parse_stream_options(given: Mapping[str, str]) -> StreamOptions:
     """Return the options of a stream, which must fit together."""
-    values = GivenOptions(given, frozenset({STREAM}))
-    read = read_options(values)
+    values = GivenOptions(given, frozenset({options.STREAM}))
+    read = options.read_options(values)
     if read.table not in RECORD_TABLES:
         hint = f"streams are of {' and '.join(sorted(RECORD_TABLES))}; read it with spark.read"
         raise values.refused("table", "names one that cannot be read as a stream", hint)
@@ -218,32 +197,31 @@ def parse_stream_options(given: Mapping[str, str]) -> StreamOptions:
     )
 
 
-def read_options_of_either(given: Mapping[str, str]) -> ReadOptions:
+def read_options_of_either(given: Mapping[str, str]) -> options.ReadOptions:
     """Return what a batch query or a stream reads; its reader checks the options in full."""
     try:
-        return parse_options(given)
+        return options.parse_options(given)
     except ConfigError as batch_error:
         try:
             return parse_stream_options(given).read
         except ConfigError as stream_error:
-            own = {one.name.lower() for one in OPTIONS if one.uses == {STREAM}}
+            own = {one.name.lower() for one in options.OPTIONS if one.uses == {options.STREAM}}
             is_stream = any(key.lower() in own - {"startingoffsets"} for key in given)
             raise (stream_error if is_stream else batch_error) from None
 
 
-def _numbers(values: GivenOptions, read: ReadOptions, name: str) -> Starts:
+def _numbers(values: GivenOptions, read: options.ReadOptions, name: str) -> Starts:
     """Return the offset or time that JSON gives each queue, or the log of each broker."""
+    is_time = name == _BY_TIME
     if read.has_topic_choice:
-        if name == _BY_TIME:
-            what = 'JSON such as {"topic":{"0":1700000000000}}, times in ms'
-            places = parse_numbers(name, values[name], 0, what)
-            if not places:
-                raise values.refused(name, "names no queue")
-        else:
-            places = parse_places(name, values[name], keyword="earliest, latest")
-        check_offsets_are_of_chosen_topics(read, name, places)
+        what = 'JSON such as {"topic":{"0":1700000000000}}, times in ms'
+        if not is_time:
+            places = options.parse_places(name, values[name], keyword="earliest, latest")
+        elif not (places := options.parse_numbers(name, values[name], 0, what)):
+            raise values.refused(name, "names no queue")
+        options.check_offsets_are_of_chosen_topics(read, name, places)
         return dict(places.items())
-    what, least = ("times in ms", 0) if name == _BY_TIME else ("-1, -2, offsets", EARLIEST)
+    what, least = ("times in ms", 0) if is_time else ("-1, -2, offsets", EARLIEST)
     try:
         given = json.loads(values[name])
     except ValueError:

@@ -27,23 +27,15 @@ from rocketstore.format.topic_name import LMQ_PREFIX
 from rocketstore.pipeline.environment import plain_errors
 from rocketstore.pipeline.files import opened
 from rocketstore.pipeline.log_read import damage_of, passed_over, scanned
-from rocketstore.pipeline.options import EARLIEST, LATEST
+from rocketstore.pipeline.options import EARLIEST, LATEST, ReadOptions
 from rocketstore.pipeline.planning import bytes_per_task, grouped
 from rocketstore.pipeline.projection import distinct, in_queues, wanted_batches
 from rocketstore.pipeline.queues import check_brokers, chosen_queues
 from rocketstore.pipeline.source import check_schema
-from rocketstore.pipeline.stores import find_stores
+from rocketstore.pipeline.stores import StorePlace, find_stores
+from rocketstore.pipeline.streaming import stream_options
 from rocketstore.pipeline.streaming.live_lines import LiveLog, LiveQueue, Move
-from rocketstore.pipeline.streaming.stream_options import (
-    UNLIMITED,
-    VERSION,
-    Place,
-    from_json,
-    named_place,
-    nested,
-    parse_stream_options,
-    to_json,
-)
+from rocketstore.pipeline.streaming.stream_options import UNLIMITED, Place, from_json, to_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -51,8 +43,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-    from rocketstore.pipeline.options import ReadOptions
-    from rocketstore.pipeline.stores import StorePlace
     from rocketstore.pipeline.streaming.live_lines import Moves, Numbers, QueueSpan, StreamTask
     from rocketstore.pipeline.streaming.stream_options import Key, Places, StreamOptions
     from rocketstore.scan.columns import RecordColumns
@@ -120,7 +110,7 @@ class StoreStreamReader(DataSourceStreamReader, spark.SupportsTriggerAvailableNo
     @cached_property
     def stream_options(self) -> StreamOptions:
         """What the stream was asked for."""
-        options = parse_stream_options(self.given)
+        options = stream_options.parse_stream_options(self.given)
         check_schema(options.read, self.row_schema)
         return options
 
@@ -156,7 +146,7 @@ class StoreStreamReader(DataSourceStreamReader, spark.SupportsTriggerAvailableNo
         """Return the offset after the next batch; `start` itself where there is nothing to do."""
         is_all, target = isinstance(limit, spark.ReadAllAvailable), self.target
         limits = UNLIMITED if is_all else self.stream_options.limits
-        is_cut = limits.max_rows is not None or limits.max_bytes is not None
+        is_cut = limits[:2] != UNLIMITED[:2]
         begun, is_initial = from_json(start, self.lines.kind), "initial" in start
         found = self._found(begun, self.ends if is_cut else {})
         for key in begun.keys() - found.keys():
@@ -170,8 +160,8 @@ class StoreStreamReader(DataSourceStreamReader, spark.SupportsTriggerAvailableNo
                 continue
             begin = places[key] = self._begin(line, begun.get(key))
             goal = self.ends[key] = line.end
-            if target is not None and target.get(key, begin).offset < goal.offset:
-                goal = target.get(key, begin)
+            if target is not None:
+                goal = min(goal, target.get(key, begin), key=lambda place: place.offset)
             if goal.offset > begin.offset:
                 moves.append(Move(line, begin, goal))
         if target is None and self._is_too_early(moves, limits.min_rows) and not is_initial:
@@ -195,7 +185,8 @@ class StoreStreamReader(DataSourceStreamReader, spark.SupportsTriggerAvailableNo
             if key in self.reached
         }
         of = str(self.stream_options)
-        return {"version": VERSION, "of": of, self.lines.kind: nested(shown)}
+        kind, version = self.lines.kind, stream_options.VERSION
+        return {"version": version, "of": of, kind: stream_options.nested(shown)}
 
     @answered
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
@@ -236,16 +227,12 @@ class StoreStreamReader(DataSourceStreamReader, spark.SupportsTriggerAvailableNo
             other = stores.setdefault(store.broker_name, store)
             if other is not store:
                 name, places = store.broker_name, f"{other.location} and {store.location}"
-                raise ConfigError(
-                    f"two stores are called {name}: {places}",
-                    key="brokerName",
-                    hint="a stream keeps its offsets by name: give each its own by brokerName",
-                )
+                what = f"two stores are called {name}: {places}"
+                hint = "a stream keeps its offsets by name: give each its own by brokerName"
+                raise ConfigError(what, key="brokerName", hint=hint)
         return stores
 
-    def _found(
-        self, begins: Mapping[Key, Place] | None = None, ends: Mapping[Key, Place] | None = None
-    ) -> Mapping[Key, Line]:
+    def _found(self, begins: Places | None = None, ends: Places | None = None) -> dict[Key, Line]:
         """Return the lines there are; of logs it may be known where they begin and ended."""
         begins, ends = begins or {}, ends or {}
         stores = {(name,): store for name, store in self._stores().items()}
@@ -276,16 +263,14 @@ class StoreStreamReader(DataSourceStreamReader, spark.SupportsTriggerAvailableNo
 
     def _first_place(self, line: Line) -> Place:
         options, broker = self.stream_options, line.store.broker_name
-        since_ms = named_place(options.start_times_ms, broker, line.queue)
+        since_ms = stream_options.named_place(options.start_times_ms, broker, line.queue)
         if since_ms is not None:
             offset = line.first_since(since_ms)
             if offset is None and options.must_have_time:
-                raise StoreError(
-                    f"{line}: nothing was stored at {since_ms} ms or later",
-                    hint='to begin at its end: startingOffsetsByTimestampStrategy "latest"',
-                )
+                hint = 'to begin at its end: startingOffsetsByTimestampStrategy "latest"'
+                raise StoreError(f"{line}: nothing was stored at {since_ms} ms or later", hint=hint)
             return line.end if offset is None else line.place(offset)
-        asked = named_place(options.starts, broker, line.queue)
+        asked = stream_options.named_place(options.starts, broker, line.queue)
         if asked == EARLIEST:
             return line.place(line.start)
         if asked is None or asked == LATEST:
