@@ -62,12 +62,10 @@ TABLES: Final[dict[str, dict[str, str]]] = {
 }
 """Table, its columns in default order, and their types in Spark's DDL."""
 
-NULLABLE: Final = frozenset(
-    {
-        *("tags", "uniqKey", "bornTimestamp", "storeTimestamp", "firstStoreTimestamp"),
-        *("lastStoreTimestamp", "readQueueNums", "writeQueueNums", "perm"),
-    }
-)
+NULLABLE: Final = frozenset({
+    "tags", "uniqKey", "bornTimestamp", "storeTimestamp", "firstStoreTimestamp",
+    "lastStoreTimestamp", "readQueueNums", "writeQueueNums", "perm",
+})  # fmt: skip
 """Columns of any table whose rows can be without a value."""
 
 RECORD_TABLES: Final = frozenset({"messages", "commitlog"})

@@ -36,9 +36,7 @@ SPARK: Final = (4, 3)
 TESTED: Final = (("pyspark", SPARK, (4, 4)), ("pandas", (2, 2), (3,)))
 """Packages, and the versions from which on and below which they are tested."""
 
-SETTINGS: Final = {"spark.sql.session.timeZone": "UTC"}
-"""Of a session that `session` starts; anything given to it wins."""
-
+SETTINGS: Final = {"spark.sql.session.timeZone": "UTC"}  # of a session; what is given to it wins
 LOCAL_SETTINGS: Final[dict[str, str]] = {
     "spark.ui.enabled": "false",
     "spark.driver.host": "127.0.0.1",
@@ -47,12 +45,8 @@ LOCAL_SETTINGS: Final[dict[str, str]] = {
 }
 """Where driver and executors are one process; bytes by a Unix socket cost a sixth less than TCP."""
 
-QUIET_SETTINGS: Final[dict[str, str]] = {
-    "spark.driver.extraJavaOptions": (
-        f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties').as_uri()}"
-        " -XX:TieredStopAtLevel=1"
-    ),
-}
+_LOG4J: Final = Path(__file__).with_name("log4j2.properties").as_uri()
+QUIET_JAVA: Final = f"-Dlog4j2.configurationFile={_LOG4J} -XX:TieredStopAtLevel=1"
 """Where the error that a job ends with is enough, as on the command line. Its JVM does so little
 that compiling its code a second time, for speed, would cost more."""
 
@@ -125,14 +119,12 @@ def session(master: str = "local[*]", *, quiet: bool = False, **settings: str) -
     from rocketstore.pipeline import register  # noqa: PLC0415 - which imports this module
 
     builder: Any = SparkSession.builder
-    builder = builder.master(master).appName("rocketstore")
     given = {name.replace("__", "."): value for name, value in settings.items()}
     settled = SETTINGS | (LOCAL_SETTINGS if master.startswith("local") else {})
     if quiet:
-        is_watched = str(sys.stderr.isatty()).lower()
-        settled |= QUIET_SETTINGS | {"spark.ui.showConsoleProgress": is_watched}
-    for name, value in (settled | given).items():
-        builder = builder.config(name, value)
+        settled["spark.driver.extraJavaOptions"] = QUIET_JAVA
+        settled["spark.ui.showConsoleProgress"] = str(sys.stderr.isatty()).lower()
+    builder = builder.master(master).appName("rocketstore").config(map=settled | given)
     with interrupted_afterwards():
         spark = builder.getOrCreate()
     register(spark)

@@ -33,13 +33,10 @@ queue file needs half as many requests."""
 _PIECE_BYTES: Final = 8 * MiB
 _FLUSH_BYTES: Final = 64 * MiB
 
-_REQUESTS: Final = 16
-"""Moves that are asked for side by side; each is a round trip and hardly any bytes."""
-
+_REQUESTS: Final = 16  # moves asked for side by side: each is a round trip and hardly any bytes
 _SECRET_WORDS: Final = ("key", "secret", "token", "password", "signature", "credential", "sas")
 
-_S3_NAMES: Final = frozenset({"s3", "s3a", "s3n"})
-"""Of S3, here and to Hadoop's clients."""
+_S3_NAMES: Final = frozenset({"s3", "s3a", "s3n"})  # here and to Hadoop's clients
 
 
 class FileEntry(NamedTuple):
@@ -120,12 +117,11 @@ def refuse_secrets(location: str) -> None:
 
 
 @functools.lru_cache(maxsize=64)
-def _client(host: str, _process: int) -> tuple[Any, str]:
+def _client(host: str, _process: int) -> Any:
     """Return the client of a host or bucket, which takes milliseconds to make and a request."""
     from pyarrow import fs  # noqa: PLC0415 - only for stores elsewhere
 
-    client: tuple[Any, str] = fs.FileSystem.from_uri(host)
-    return client
+    return fs.FileSystem.from_uri(host)
 
 
 def joined(location: str, *names: str) -> str:
@@ -178,9 +174,7 @@ def opened(location: str, path: str) -> contextlib.closing[OpenFile]:
 
 def sync_path(path: Path | str) -> None:
     """Bring a file, or the names in a directory, of this machine to the disk."""
-    with contextlib.closing(
-        LocalFile(str(path), os.open(path, os.O_RDONLY | os.O_CLOEXEC))
-    ) as file:
+    with contextlib.closing(LocalFiles().open(str(path))) as file:
         os.fsync(file.descriptor)
 
 
@@ -323,8 +317,7 @@ class ArrowFile:
 
     def _read_at(self, position: int, size: int) -> bytes:
         with plain_reads(self.path):
-            content: bytes = self.handle.read_at(size, position)
-            return content
+            return bytes(self.handle.read_at(size, position))
 
     def data_stop(self, size: int) -> int:
         """Return `size`: nothing is known of holes."""
@@ -340,22 +333,24 @@ OpenFile: TypeAlias = LocalFile | ArrowFile
 
 
 class ObjectStore:
-    """What lies below a URI, written as whole objects; `root` is its path in the file system."""
+    """What lies below a URI, written as whole objects; paths are those below it."""
 
     def __init__(self, location: str) -> None:
-        files, self.root = files_at(location)
-        assert isinstance(files, ArrowFiles), "a disk has better ways"
-        self._system: Any = files.system
-
-    def sizes(self, path: str) -> dict[str, int]:
-        """Return the sizes of all objects below a path, by their path below it."""
         from pyarrow import fs  # noqa: PLC0415 - as above
 
-        selector = fs.FileSelector(path, allow_not_found=True, recursive=True)
-        with self._plain_errors(path, "listed"):
-            infos = self._system.get_file_info(selector)
-        start = len(path) + 1
-        return {one.path[start:]: one.size for one in infos if one.type == fs.FileType.File}
+        files, self.root = files_at(location)
+        assert isinstance(files, ArrowFiles), "a disk has better ways"
+        self._system: Any = fs.SubTreeFileSystem(self.root, files.system)
+
+    def sizes(self) -> dict[str, int]:
+        """Return the sizes of all objects, by their path."""
+        from pyarrow import fs  # noqa: PLC0415 - as above
+
+        with self._plain_errors("", "listed"):
+            infos = self._system.get_file_info(
+                fs.FileSelector("", allow_not_found=True, recursive=True)
+            )
+        return {one.path: one.size for one in infos if one.type == fs.FileType.File}
 
     def put(self, path: str, content: bytes) -> None:
         """Write an object."""
@@ -400,7 +395,7 @@ class ObjectStore:
             raise
         except (OSError, ArrowException) as error:
             raise StoreError(
-                f"{path} cannot be {done}: {error}",
+                f"{self.root}/{path} cannot be {done}: {error}",
                 hint="the credentials of the driver and of each executor must allow it: to list, "
                 "read, write and delete objects, and to end and abort uploads in parts",
             ) from error

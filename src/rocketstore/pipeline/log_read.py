@@ -241,8 +241,5 @@ def _entries_in(number: int, queue: QueueFiles, begin: int, stop: int) -> Number
     places = entries["physical_offset"].astype(np.int64)
     if len(entries) < high - low or (np.diff(places) <= 0).any():
         raise Doubt(f"entries {low} to {high} of queue {queue.key} are not in order")
-    columns = np.empty((high - low, len(_WANTED) + 1), dtype=np.int64)
-    columns[:, 0], columns[:, 1] = places, entries["record_size"]
-    columns[:, 2], columns[:, 4] = queue.key.queue_id, number
-    columns[:, 3] = np.arange(low, high)
-    return columns[first - low : last - low]
+    said = places, entries["record_size"], queue.key.queue_id, np.arange(low, high), number
+    return np.column_stack(np.broadcast_arrays(*said))[first - low : last - low].astype(np.int64)

@@ -27,22 +27,20 @@ from rocketstore.units import MiB
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-DEFAULT_SPLIT_BYTES: Final = 256 * MiB
-"""A task costs 0.02 s of processor time before it reads a byte, so it should have work."""
+DEFAULT_SPLIT_BYTES: Final = 256 * MiB  # a task costs 0.02 s of processor before it reads a byte
 
 EARLIEST: Final = -2
 LATEST: Final = -1
 ANY_BROKER: Final = ""  # of an offset that names none
-STREAM: Final = "stream"
-SINK: Final = "sink"
-"""Uses of an option in ``readStream``, and in writes; in ``read`` a table's name is its use."""
-
-SPARKS_OWN: Final = frozenset(
-    {
-        *("checkpointlocation", "queryname", "serialization.format"),
-        *("location", "owner", "provider", "external", "comment", "is_managed_location"),
-    }
+STREAM: Final = (
+    "stream"  # use of an option in ``readStream``; in ``read`` a table's name is its use
 )
+SINK: Final = "sink"  # of one in writes
+
+SPARKS_OWN: Final = frozenset({
+    "checkpointlocation", "queryname", "serialization.format",
+    "location", "owner", "provider", "external", "comment", "is_managed_location",
+})  # fmt: skip
 """What Spark itself adds to the options, the second line for a table of its catalog; so are names
 that begin with ``option.``, each again without that."""
 
@@ -119,15 +117,7 @@ OPTIONS: Final = (
 """The page's table; names are matched without regard to case, as Spark's are."""
 
 _SIZE_UNITS: Final = {"": 1, "b": 1, "k": 1024, "m": MiB, "g": 1024 * MiB}
-_TIME_UNITS: Final[dict[str, float]] = {
-    "ms": 0.001,
-    "": 1,
-    "s": 1,
-    "m": 60,
-    "min": 60,
-    "h": 3600,
-    "d": 86_400,
-}
+_TIME_UNITS: Final = {"ms": 0.001, "": 1, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400}
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _INT64_MAX: Final = 2**63 - 1
 
@@ -332,11 +322,6 @@ class ReadOptions:
     def has_topic_choice(self) -> bool:
         """Whether not every topic is wanted."""
         return not (self.topics is None and self.topic_pattern is None and self.queues is None)
-
-    @property
-    def has_offsets(self) -> bool:
-        """Whether some queue is not wanted from its beginning to its end."""
-        return bool(self.starting_offsets or self.ending_offsets)
 
     def wants_topic(self, topic: str) -> bool:
         """Whether a topic is among the chosen ones."""

@@ -52,16 +52,20 @@ class QueueFile(NamedTuple):
 
 
 def stored_rows(
-    location: str, path: str, position: int, count: int, kind: np.dtype[Any]
+    location: str, path: str, origin: int, rows: range, kind: np.dtype[Any]
 ) -> Iterator[tuple[int, np.ndarray]]:
-    """Yield rows of a file in chunks, each with the number of rows before it; cut at its end."""
-    if count <= 0:
+    """Yield rows of a file whose row 0 is at `origin`: chunks, each with the number of its first.
+
+    What the file does not have is left out.
+    """
+    if not rows:
         return
     with opened(location, path) as file:
-        for at in range(0, count, _CHUNK_ROWS):
-            wanted = min(_CHUNK_ROWS, count - at) * kind.itemsize
-            raw = file.read(position + at * kind.itemsize, wanted)
-            yield at, np.frombuffer(raw, dtype=kind, count=len(raw) // kind.itemsize)
+        for first in rows[::_CHUNK_ROWS]:
+            wanted = min(_CHUNK_ROWS, rows.stop - first) * kind.itemsize
+            raw = file.read(origin + first * kind.itemsize, wanted)
+            if count := len(raw) // kind.itemsize:
+                yield first, np.frombuffer(raw, dtype=kind, count=count)
 
 
 class QueueFiles:
@@ -136,11 +140,9 @@ class QueueFiles:
     def entries(self, start: int, stop: int) -> Iterator[tuple[int, np.ndarray]]:
         """Yield chunks of a range as stored, each with the queue offset of its first entry."""
         for file in self.files:
-            first, last = max(start, file.first), min(stop, file.first + file.entry_count)
-            position = (first - file.first) * ENTRY_SIZE_BYTES
-            count = last - first
-            for at, entries in stored_rows(self.location, file.path, position, count, ENTRY_DTYPE):
-                yield first + at, entries
+            rows = range(max(start, file.first), min(stop, file.first + file.entry_count))
+            origin = -file.first * ENTRY_SIZE_BYTES
+            yield from stored_rows(self.location, file.path, origin, rows, ENTRY_DTYPE)
 
     def data_stop(self) -> int:
         """Return a queue offset after which the files are known to be zeros."""

@@ -42,17 +42,13 @@ if TYPE_CHECKING:
     from rocketstore.pipeline.files import FileEntry, Files
     from rocketstore.pipeline.options import ReadOptions
 
-_SIGNS_OF_A_STORE: Final = frozenset(
-    {
-        *(markers.CHECKPOINT_FILE_NAME, markers.LOCK_FILE_NAME, markers.ABORT_FILE_NAME),
-        markers.CONSUME_QUEUE_DIRECTORY,
-    }
-)
+_SIGNS_OF_A_STORE: Final = frozenset({
+    markers.CHECKPOINT_FILE_NAME, markers.LOCK_FILE_NAME, markers.ABORT_FILE_NAME,
+    markers.CONSUME_QUEUE_DIRECTORY,
+})  # fmt: skip
 """One of them beside an empty ``commitlog`` makes it a store that holds nothing yet."""
 
-REBUILD_DIRECTORY: Final = "rebuild"
-"""Where new queues and index are made inside the store; gone when no rebuild runs."""
-
+REBUILD_DIRECTORY: Final = "rebuild"  # in the store, where a rebuild works; gone when none runs
 _HEAD_BYTES: Final = 128
 
 

@@ -46,8 +46,7 @@ if TYPE_CHECKING:
 
     from rocketstore.pipeline.options import ReadOptions
 
-QUEUES_PER_TASK: Final = 256
-"""Some requests each: enough work for a task, and few enough to spread on an object store."""
+QUEUES_PER_TASK: Final = 256  # some requests each: enough work for a task, few enough to spread
 
 
 class Table(NamedTuple):
@@ -104,39 +103,34 @@ def _segments(store: StorePlace, _: ReadOptions, schema: Schema) -> Iterator[Rec
 
 
 class RowsTask(NamedTuple):
-    """Rows `first` to `last` (not included) of a file whose row 0 is at a position.
+    """Rows of a file whose row 0 is at `origin`.
 
     They belong to a queue, or to an index file of a layout whose times count from its begin.
     """
 
     store: StorePlace
     path: str
-    position: int
-    first: int
-    last: int
+    origin: int
+    rows: range
     of: Any
 
     def chunks(self, kind: np.dtype[Any]) -> Iterator[tuple[int, np.ndarray]]:
-        """Yield rows, each chunk with the number of its first one; none of what is cut off."""
-        position = self.position + self.first * kind.itemsize
-        count = self.last - self.first
-        for at, rows in queues.stored_rows(self.store.location, self.path, position, count, kind):
-            if len(rows):
-                yield self.first + at, rows
+        """Return the rows in chunks, each with the number of its first one."""
+        return queues.stored_rows(self.store.location, self.path, self.origin, self.rows, kind)
 
 
 def _cut_rows(
     pieces: list[RowsTask], kind: np.dtype[Any], options: ReadOptions
 ) -> list[tuple[RowsTask, ...]]:
     """Return tasks of about `maxSplitBytes` each."""
-    total = sum(one.last - one.first for one in pieces) * kind.itemsize
+    total = sum(len(one.rows) for one in pieces) * kind.itemsize
     limit = max(1, planning.bytes_per_task(total, options) // kind.itemsize)
     parts = [
-        piece._replace(first=first, last=min(first + limit, piece.last))
+        piece._replace(rows=piece.rows[at : at + limit])
         for piece in pieces
-        for first in range(piece.first, piece.last, limit)
+        for at in range(0, len(piece.rows), limit)
     ]
-    return planning.grouped(parts, limit, lambda part: part.last - part.first)
+    return planning.grouped(parts, limit, lambda part: len(part.rows))
 
 
 def _plan_entries(options: ReadOptions) -> list[tuple[RowsTask, ...]]:
@@ -153,14 +147,13 @@ def _entries_of(store: StorePlace, options: ReadOptions) -> Iterator[RowsTask]:
                 f"{store.location} has no queue {key}",
                 hint='to read what is there: option("failOnDataLoss", "false")',
             )
-    segments = list_segments(store) if options.has_offsets else ()
+    segments = list_segments(store) if options.starting_offsets or options.ending_offsets else ()
     ranges = queues.queue_ranges(store, segments, options)
     for key in chosen:
         wanted = ranges.get(key, queues.ALL_OFFSETS)
         for path, begin, count in QueueFiles(store.location, key).files:
-            first, last = max(begin, wanted.start), min(begin + count, wanted.stop)
-            if first < last:
-                yield RowsTask(store, path, -begin * ENTRY_SIZE_BYTES, first, last, key)
+            if rows := range(max(begin, wanted.start), min(begin + count, wanted.stop)):
+                yield RowsTask(store, path, -begin * ENTRY_SIZE_BYTES, rows, key)
 
 
 def _entries(task: tuple[RowsTask, ...], _: ReadOptions, schema: Schema) -> Iterator[RecordBatch]:
@@ -201,10 +194,9 @@ def _index_files(store: StorePlace, options: ReadOptions) -> Iterator[RowsTask]:
                 f"{entry.path} is no index file: it has {entry.size} bytes",
                 hint="move it away; `rocketstore index rebuild` makes the index again",
             ) from error
-        last = index_file.used_item_count(header, layout)
+        rows = range(index_file.FIRST_ITEM, index_file.used_item_count(header, layout))
         of = (layout.slot_count, header.begin_timestamp_ms)
-        position = layout.item_position(0)
-        yield RowsTask(store, entry.path, position, index_file.FIRST_ITEM, last, of)
+        yield RowsTask(store, entry.path, layout.item_position(0), rows, of)
 
 
 def _layout(entry: FileEntry, options: ReadOptions) -> IndexLayout:
@@ -324,6 +316,7 @@ def _topics(
     rows = []
     for name, keys, config in topics:
         own = found.get(name, [])
+        set_by = (config.read_queue_nums, config.write_queue_nums, config.perm) if config else ()
         row = (
             name,
             len(keys),
@@ -331,11 +324,7 @@ def _topics(
             sum(one.byte_count for one in own),
             min((one.first_ms for one in own if one.first_ms is not None), default=None),
             max((one.last_ms for one in own if one.last_ms is not None), default=None),
-            *(
-                (config.read_queue_nums, config.write_queue_nums, config.perm)
-                if config
-                else [None] * 3
-            ),
+            *(set_by or [None] * 3),
             store.broker_name,
         )
         rows.append(row)

@@ -152,8 +152,8 @@ class Builder:
 
     appName = master  # noqa: N815 - Spark's name
 
-    def config(self, name, value):
-        self.settings[name] = value
+    def config(self, map):  # noqa: A002 - Spark's name
+        self.settings |= map
         return self
 
     def getOrCreate(self):  # noqa: N802 - Spark's name

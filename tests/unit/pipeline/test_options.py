@@ -35,7 +35,7 @@ def test_defaults_read_every_message_and_stop_at_damage():
     assert options.fail_on_data_loss
     assert options.max_split_bytes == 256 * 1024 * 1024
     assert not options.has_topic_choice
-    assert not options.has_offsets
+    assert not options.starting_offsets
 
 
 def test_an_unknown_option_is_named_with_the_nearest_known_one():
@@ -163,7 +163,8 @@ def test_offsets_are_given_for_two_or_three_levels():
     assert two.starting_offsets == {QueuePlace("t", "", 0): 23, QueuePlace("t", "", 1): -2}
     three = parse(subscribe="t", endingOffsets='{"t":{"b":{"0":23,"1":-1}}}')
     assert three.ending_offsets == {QueuePlace("t", "b", 0): 23, QueuePlace("t", "b", 1): -1}
-    assert not parse(subscribe="t", startingOffsets="earliest", endingOffsets="LATEST").has_offsets
+    all_there = parse(subscribe="t", startingOffsets="earliest", endingOffsets="LATEST")
+    assert (all_there.starting_offsets, all_there.ending_offsets) == ({}, {})
 
 
 @pytest.mark.parametrize(

@@ -66,8 +66,7 @@ def published(location: str) -> Iterator[str]:
 def put(place: str, name: str, content: bytes) -> None:
     """Write a small file, or object, below a place that is not published yet."""
     if is_remote(place):
-        store = ObjectStore(place)
-        store.put(f"{store.root}/{name}", content)
+        ObjectStore(place).put(name, content)
         return
     path = Path(place, name)
     path.parent.mkdir(exist_ok=True)

@@ -120,7 +120,7 @@ class FileWriting(NamedTuple):
                 place = f"{CONSUME_QUEUE_DIRECTORY}/{os.fsdecode(target[1:])}"
             objects = ObjectStore(self.directory)
             for path in files:
-                objects.upload(path, f"{objects.root}/{place}/{path.name}")
+                objects.upload(path, f"{place}/{path.name}")
             shutil.rmtree(attempt)
         return place
 
@@ -363,8 +363,8 @@ def take_over(directory: str, written: Sequence[Mapping[str, Any]], sizes: Store
         moves.append((f"{row['place']}/index", f"{INDEX_DIRECTORY}/{newest}"))
     if is_remote(directory):
         objects = ObjectStore(directory)
-        objects.move_all((f"{objects.root}/{old}", f"{objects.root}/{new}") for old, new in moves)
-        objects.remove_tree(f"{objects.root}/{ATTEMPTS}")
+        objects.move_all(moves)
+        objects.remove_tree(ATTEMPTS)
         return
     moves += [
         (row["place"], f"{CONSUME_QUEUE_DIRECTORY}/{os.fsdecode(row['target'][1:])}")
@@ -380,8 +380,7 @@ def take_over(directory: str, written: Sequence[Mapping[str, Any]], sizes: Store
 def _sizes(directory: str) -> dict[str, list[int]]:
     """Return the sizes of all files below a directory, by the place that they are in."""
     if is_remote(directory):
-        objects = ObjectStore(directory)
-        sizes = objects.sizes(objects.root)
+        sizes = ObjectStore(directory).sizes()
     else:
         files = Path(directory, ATTEMPTS).glob("*/*")
         sizes = {path.relative_to(directory).as_posix(): path.stat().st_size for path in files}

@@ -75,9 +75,7 @@ BUCKET_BITS: Final = 5
 """Two to this power buckets for each power of two, as in HdrHistogram: a number is less than 3.2 %
 above the beginning of its bucket, and below 64 each number has its own."""
 
-NUMBER_MAX: Final = 2**52
-"""Larger numbers are counted as this one: up to here, a float gives the power of two exactly."""
-
+NUMBER_MAX: Final = 2**52  # larger ones count as this: so far, a float gives the power of two
 WAYS: Final = ("direct", "delayed", "retried", "committed")
 """How a message came to where it is stored. All but the first carry the born time of an earlier
 record, so the time from born to stored is not how long storing took."""

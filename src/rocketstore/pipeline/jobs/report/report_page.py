@@ -65,8 +65,8 @@ BARS_MAX: Final = 180  # a bar and its gap have four pixels of a page that is a 
 BARS_MIN: Final = 20  # so that one minute of traffic does not look like all there is
 POWERS_MIN: Final = 8  # of a histogram: values that are all alike do not fill it as a wall
 
-OUTLIER_SHARE, OUTLIER_STRETCH = 0.001, 4
-"""Of the messages, at either end: drawn unless they make the axis so many times longer."""
+OUTLIER_SHARE = 0.001  # of the messages, at either end: drawn unless they make the axis
+OUTLIER_STRETCH = 4  # so many times longer
 
 
 def findings_of(plan: ReportPlan, engine: DuckDBPyConnection) -> Row:

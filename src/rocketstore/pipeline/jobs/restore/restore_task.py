@@ -365,7 +365,6 @@ def _new_file(task: LogFileTask) -> Iterator[_LogFile]:
         yield _LogFile(descriptor, task)
         os.fsync(descriptor)
         if is_remote(task.place):
-            objects = ObjectStore(task.place)
-            objects.upload(path, f"{objects.root}/{COMMIT_LOG_DIRECTORY}/{name}")
+            ObjectStore(task.place).upload(path, f"{COMMIT_LOG_DIRECTORY}/{name}")
         else:
             path.rename(Path(task.place, COMMIT_LOG_DIRECTORY, name))
