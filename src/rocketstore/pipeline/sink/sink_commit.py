@@ -72,10 +72,7 @@ class Intent(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def check_target(options: SinkOptions) -> int:
-    """Refuse a place that is no store and settle what a killed commit left, before any work.
-
-    Returns how many bytes a file of its CommitLog has.
-    """
+    """Refuse what is no store, settle what a killed commit left; return a log file's bytes."""
     root, layout = Path(options.root), StoreLayout.of(options.root, options.config)
     _waiting(options, lambda: refuse_writer(layout.lock, hint=""))
     signs = (root / sink_writer.SINK_DIRECTORY, layout.lock, *layout.commit_log_directories)
@@ -100,10 +97,7 @@ def commit_batch(
     disk: Disk | None = None,
     clock: Callable[[], int] = system_clock_ms,
 ) -> int | None:
-    """Bring the rows that committed attempts staged into the store.
-
-    Returns how many messages were appended, None when the store had the batch.
-    """
+    """Append what committed attempts staged; return its messages, None if the batch was there."""
     disk, count = disk or Disk(), None
     with _opened(options, disk, clock) as store:
         if not _is_known(options, batch_id):
@@ -175,11 +169,7 @@ class _Commit:
         )
 
     def settle(self) -> None:
-        """Finish or forget what a killed commit left.
-
-        The store's recovery has cut what was torn. If no row of the batch is there, its intent is
-        forgotten; else the missing ones are appended.
-        """
+        """Append what is missing of a killed commit, or forget it if none of its rows is there."""
         intent = read_intent(self._options.root)
         if intent is None:
             return
@@ -229,10 +219,7 @@ class _Commit:
         return count
 
     def _present(self, intent: Intent) -> Ranges:
-        """Return which rows of an interrupted batch are in the log.
-
-        Each row has one possible place, since nobody else put in between: the lock was held.
-        """
+        """Return which rows of an interrupted batch are in the log, where nobody else put since."""
         root, store = self._options.root, self.store
         if intent.start < store.min_physical_offset:
             raise errors.StoreError(

@@ -197,10 +197,7 @@ class RowEncoder:
         self._head_sizes: dict[tuple[object, ...], int] = {}
 
     def encode(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """Yield the messages of a batch in chunks of about `chunk_bytes`, with `STAGED` columns.
-
-        Raises `RefusedMessageError` for a row that the store does not take; says which, and why.
-        """
+        """Yield the messages of a batch in chunks of about `chunk_bytes`, with `STAGED` columns."""
         given = zip(batch.schema.names, batch.columns, strict=True)
         columns = {_NAMES.get(name.lower(), ""): column for name, column in given}
         count = batch.num_rows
@@ -316,10 +313,9 @@ def _check_compressed(sys_flag: int, body: pa.Buffer) -> None:
     )
     is_zlib = body.size > 2 and head >> 8 & 0xF == zlib.DEFLATED and head % 31 == 0
     if kind in (0, message.COMPRESSION_TYPE_ZLIB) and not is_zlib:
-        raise RefusedMessageError(
-            f"sysFlag {sys_flag:#x} says that the body is compressed, and it is no zlib stream",
-            hint='read the source with .option("decompressBody", "false"), or leave sysFlag out',
-        )
+        what = f"sysFlag {sys_flag:#x} says that the body is compressed, and it is no zlib stream"
+        hint = 'read the source with .option("decompressBody", "false"), or leave sysFlag out'
+        raise RefusedMessageError(what, hint=hint)
 
 
 class StagedFile(NamedTuple):

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import zlib
 from functools import cached_property
-from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
@@ -223,13 +222,13 @@ class LiveLog:
         """Return the first record at a place that does not hold or after it, else the end."""
         if place.offset <= self.start:
             return self.start
-        return next(self._records(place.offset, self.end.offset), self.end.offset)
+        return next(self.records(place.offset, self.end.offset), self.end.offset)
 
     def first_since(self, since_ms: int) -> int | None:
         """Return the first record that was stored at a time or later."""
         files = in_time(self.store, self.segments, since_ms, None)
         begin = files[0].base if files else self.start
-        return next(self._records(begin, self.end.offset, since_ms), None)
+        return next(self.records(begin, self.end.offset, since_ms), None)
 
     def over(self, start: int, stop: int) -> list[Segment]:
         """Return the files, there or missing, that have some of a range."""
@@ -252,13 +251,10 @@ class LiveLog:
                 for batch in self._batches(one, max(start, one.base), stop):
                     yield batch.columns
 
-    def _records(self, start: int, stop: int, since_ms: int = 0) -> Iterator[int]:
+    def records(self, start: int, stop: int, since_ms: int = 0) -> Iterator[int]:
+        """Yield where records of a stretch of the log start that were stored at a time or later."""
         for columns in self.scan(start, stop):
             yield from columns.physical_offset[columns.store_timestamp >= since_ms].tolist()
-
-    def count(self, move: Move, most: int) -> int:
-        """Return how many records a move has, `most` or more if there are more."""
-        return len([*islice(self._records(move.begin.offset, move.goal.offset), most)])
 
     @classmethod
     def cut(cls, moves: Moves, limits: Limits) -> dict[Key, Place]:
@@ -284,11 +280,9 @@ class LiveLog:
         ((log, begin, goal),) = moves
         for one in log.over(begin.offset, goal.offset):
             if one.is_missing:
-                losses.report(
-                    f"{one.path} is missing: expected {one.size} bytes of the log from "
-                    f"physical offset {one.base} on, found none",
-                    f"the stream goes on at {one.base + one.size}",
-                )
+                what = f"{one.path} is missing: expected {one.size} bytes of the log from physical "
+                what += f"offset {one.base} on, found none"
+                losses.report(what, f"the stream goes on at {one.base + one.size}")
         yield from map(StreamTask, log.splits(begin.offset, goal.offset, options))
 
     def splits(self, start: int, stop: int, options: ReadOptions) -> Iterator[SplitTask]:
@@ -390,9 +384,9 @@ class LiveQueue:
         found = self._first_where(is_since)
         return found if found < self.end.offset else None
 
-    def count(self, move: Move, most: int) -> int:  # noqa: ARG002 - as of a log
-        """Return how many records a move has."""
-        return move.goal.offset - move.begin.offset
+    def records(self, start: int, stop: int) -> range:
+        """Return the offsets of a stretch of the queue, each of which has a record."""
+        return range(start, stop)
 
     @classmethod
     def cut(cls, moves: Moves, limits: Limits) -> dict[Key, Place]:
@@ -444,11 +438,9 @@ class LiveQueue:
                 counts += np.bincount(at, minlength=len(counts))
         # Between the bytes of one task and those of the next there is no file.
         if is_whole and (lost := int(counts[::2].sum())):
-            losses.report(
-                f"{log}: expected {lost} records between physical offsets {low} and {stop} in "
-                "files that are not there",
-                "the batch is without them",
-            )
+            what = f"{log}: expected {lost} records between physical offsets {low} and {stop}"
+            what += " in files that are not there"
+            losses.report(what, "the batch is without them")
         for split, count in zip(splits, counts[1::2].tolist(), strict=True):
             if count or not is_whole:
                 yield StreamTask(split, spans, count if is_whole else None)
@@ -479,10 +471,8 @@ class LiveQueue:
                 f"after the one before in the log, found {kept}{' in disorder' * (not is_rising)}"
             )
             if options.damage == "fail":
-                raise StoreDamagedError(
-                    what,
-                    hint='to stream what the log has: option("damage", "skip"); to make the queue '
-                    "again from the log: rocketstore queue rebuild",
-                )
+                hint = 'to stream what the log has: option("damage", "skip"); to make the queue '
+                hint += "again from the log: rocketstore queue rebuild"
+                raise StoreDamagedError(what, hint=hint)
             _log.warning("%s", what)
         return QueueSpan(*self.queue, start, stop, low, high), is_whole

@@ -103,9 +103,6 @@ def _flat(outer: Any, depth: int) -> Iterator[tuple[Key, Place]]:
         yield from (((name, *key), place) for key, place in _flat(inner, depth - 1))
 
 
-# --- options ------------------------------------------------------------------------------------
-
-
 class Limits(NamedTuple):
     """Most records and bytes that a batch has of one store, fewest records of all; None is none.
 

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import time
 from functools import cached_property
-from itertools import groupby
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeAlias, TypeVar
+from itertools import groupby, islice
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import numpy as np
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -49,23 +49,22 @@ if TYPE_CHECKING:
 
     Line: TypeAlias = LiveLog | LiveQueue
 
-Given = ParamSpec("Given")
 Answer = TypeVar("Answer")
 
 _log = get_logger(__name__)
 
 
-def answered(method: Callable[Given, Answer]) -> Callable[Given, Answer]:
+def answered(method: Callable[..., Answer]) -> Callable[..., Answer]:
     """Ask again when retention deletes a file after it was listed; that answer says the loss."""
 
     @plain_errors()
-    def asked(*args: Given.args, **kwargs: Given.kwargs) -> Answer:
+    def asked(*args: Any) -> Answer:
         try:
-            return method(*args, **kwargs)
+            return method(*args)
         except StoreError as error:
             if not isinstance(error.__cause__, FileNotFoundError):
                 raise
-        return method(*args, **kwargs)
+        return method(*args)
 
     return asked
 
@@ -255,11 +254,9 @@ class StoreStreamReader(DataSourceStreamReader, spark.SupportsTriggerAvailableNo
 
     def _report_absent(self, whose: str, key: Key, place: Place) -> None:
         name = f"queue {key[1]}/{key[2]} of {key[0]}" if key[1:] else f"a store {key[0]!r}"
-        self.losses.report(
-            f"{whose} {name} at {self.lines.unit} {place.offset}, expected its files below "
-            f"{', '.join(self.stream_options.read.locations)}, found none",
-            "it is left out as long as it is not there",
-        )
+        what = f"{whose} {name} at {self.lines.unit} {place.offset}, expected its files below "
+        what += f"{', '.join(self.stream_options.read.locations)}, found none"
+        self.losses.report(what, "it is left out as long as it is not there")
 
     def _first_place(self, line: Line) -> Place:
         options, broker = self.stream_options, line.store.broker_name
@@ -313,7 +310,8 @@ class StoreStreamReader(DataSourceStreamReader, spark.SupportsTriggerAvailableNo
         if least is None or last_s is None or now_s - last_s >= self.stream_options.longest_wait_s:
             return False
         for move in moves:
-            least -= move.line.count(move, least)
+            found = move.line.records(move.begin.offset, move.goal.offset)
+            least -= sum(1 for _ in islice(found, least))
             if least <= 0:
                 return False
         self._last_trigger_s = last_s
