@@ -41,14 +41,13 @@ __all__ = [
     "session",
 ]
 
-_JOBS: Final = {
+_JOBS: Final = {  # by the module, loaded when first asked for: jobs, and what they answer with
     "archive.archive_job": ("ArchiveResult", "archive"),
     "audit.audit_job": ("AuditReport", "audit", "prove_rebuild"),
     "rebuild.rebuild_job": ("RebuildReport", "rebuild"),
     "report.report_job": ("Report", "report"),
     "restore.restore_job": ("RestoreResult", "restore"),
 }
-"""Modules of jobs, loaded when first asked for; the jobs, and what they answer with."""
 
 
 def register(spark: SparkSession) -> None:

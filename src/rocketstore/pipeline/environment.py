@@ -33,8 +33,7 @@ _log = get_logger(__name__)
 INSTALL: Final = "pip install 'rocketstore[pipeline]'"
 JAVA_MIN: Final = 17
 SPARK: Final = (4, 3)
-TESTED: Final = (("pyspark", SPARK, (4, 4)), ("pandas", (2, 2), (3,)))
-"""Packages, and the versions from which on and below which they are tested."""
+TESTED: Final = (("pyspark", SPARK, (4, 4)), ("pandas", (2, 2), (3,)))  # from which on, and below
 
 SETTINGS: Final = {"spark.sql.session.timeZone": "UTC"}  # of a session; what is given to it wins
 LOCAL_SETTINGS: Final[dict[str, str]] = {

@@ -68,7 +68,7 @@ class Option(NamedTuple):
     meaning: str
 
 
-OPTIONS: Final = (
+OPTIONS: Final = (  # the page's table; names are matched without regard to case, as Spark's are
     Option("path", _ANY, "-", "stores, separated by commas, or a directory of stores"),
     Option("paths", _ANY, "-", "the same as a JSON array, as `load([...])` gives it"),
     Option("table", _ANY, "messages", "table to read; streams have `messages`, `commitlog`"),
@@ -114,7 +114,6 @@ OPTIONS: Final = (
     Option("maxIndexNum", _SINK, "learnt, or 20 million", "items of an index file"),
     Option("maxMessageSize", _SINK, "4 MiB", "largest body in bytes"),
 )  # fmt: skip
-"""The page's table; names are matched without regard to case, as Spark's are."""
 
 _SIZE_UNITS: Final = {"": 1, "b": 1, "k": 1024, "m": MiB, "g": 1024 * MiB}
 _TIME_UNITS: Final = {"ms": 0.001, "": 1, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400}

@@ -191,10 +191,8 @@ class _Log:
     """The files of a log, as a queue's entries point into them."""
 
     def __init__(self, store: StorePlace, segments: Sequence[Segment]) -> None:
-        self.store = store
-        self.segments = segments
-        self.start = segments[0].base
-        self.end = segments[-1].base + segments[-1].size
+        self.store, self.segments = store, segments
+        self.start, self.end = segments[0].base, segments[-1].base + segments[-1].size
 
     def last_record(self, key: QueueKey) -> int | None:
         """Return where the record of a queue's last entry starts; None where none does."""

@@ -127,8 +127,7 @@ class StoreReader(datasource.DataSourceReader):
     """Reads a table; what a query filters by, it does not know."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
-        self.read_options = options
-        self.row_schema = schema
+        self.read_options, self.row_schema = options, schema
 
     def partitions(self) -> list[InputPartition]:
         """Return the tasks; of an empty list Spark would make one whose value is None."""

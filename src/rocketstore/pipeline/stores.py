@@ -42,11 +42,10 @@ if TYPE_CHECKING:
     from rocketstore.pipeline.files import FileEntry, Files
     from rocketstore.pipeline.options import ReadOptions
 
-_SIGNS_OF_A_STORE: Final = frozenset({
+_SIGNS_OF_A_STORE: Final = frozenset({  # one that holds nothing yet, beside an empty ``commitlog``
     markers.CHECKPOINT_FILE_NAME, markers.LOCK_FILE_NAME, markers.ABORT_FILE_NAME,
     markers.CONSUME_QUEUE_DIRECTORY,
 })  # fmt: skip
-"""One of them beside an empty ``commitlog`` makes it a store that holds nothing yet."""
 
 REBUILD_DIRECTORY: Final = "rebuild"  # in the store, where a rebuild works; gone when none runs
 _HEAD_BYTES: Final = 128

@@ -352,7 +352,7 @@ def _consumers(store: StorePlace, options: ReadOptions, schema: Schema) -> Itera
     yield rows_batch("consumers", rows, schema)
 
 
-READERS: Final = {
+READERS: Final = {  # of each table of `columns.TABLES`
     "messages": Table(planning.plan_log, _records),
     "commitlog": Table(planning.plan_log, _records),
     "damage": Table(planning.plan_log, _damage),
@@ -363,4 +363,3 @@ READERS: Final = {
     "topics": Table(_plan_topics, _topics),
     "consumers": Table(chosen_stores, _consumers),
 }
-"""Each table of `columns.TABLES`."""

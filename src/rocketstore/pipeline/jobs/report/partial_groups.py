@@ -52,11 +52,10 @@ pc: Any = pyarrow.compute
 
 TEXTS: Final = ("part", "brokerName", "topic", "name", "detail")
 KEYS: Final = (*TEXTS, "number")
-MEASURES: Final = dict.fromkeys(
+MEASURES: Final = dict.fromkeys(  # each with the function that joins two of them
     ("messages", "bytes", "bodyBytes", "waiting", "overdue", "damagedRanges", "damagedBytes"),
     "sum",
 ) | {"least": "min", "most": "max", "firstMs": "min", "lastMs": "max"}
-"""Each with the function that joins two of them."""
 
 ROWS: Final = pa.schema(
     [(name, pa.string() if name in TEXTS else pa.int64()) for name in (*KEYS, *MEASURES)]

@@ -39,12 +39,11 @@ pa: Any = pyarrow
 pc: Any = pyarrow.compute
 _EPOCH: Final = pa.scalar(0, pa.timestamp("us", "UTC"))
 DAY_MS: Final = 86_400_000
-STEPS_MS: Final = (
+STEPS_MS: Final = (  # widths of bars of time, and steps between their labels
     *(1_000 * one for one in (1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 900, 1_800)),
     *(3_600_000 * one for one in (1, 2, 3, 6, 12)),
     *(DAY_MS * one for one in (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 10_000, 10**6)),
 )
-"""Widths of bars of time, and steps between their labels."""
 
 MOST_LABELS: Final = 7  # below a chart of times
 LEAST_BAR: Final = 0.013  # of the height: what is there is seen
@@ -55,11 +54,10 @@ _TIME_UNITS: Final = {
 _UNSEEN: Final = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 """Unicode categories: controls, formats (bidirectional overrides among them), halves of pairs."""
 
-SHOWN: Final = {
+SHOWN: Final = {  # rows of each table that the page shows; it says how many more there are
     "topics": 50, "queues": 200, "tags": 20, "allTags": 20, "keys": 20, "allKeys": 20,
     "delays": 50, "damage": 100, "groups": 50, "files": 60, "cards": 12, "queueBars": 64,
 }  # fmt: skip
-"""Rows of each table that the page shows; it says how many more there are."""
 
 BARS_MAX: Final = 180  # a bar and its gap have four pixels of a page that is a thousand wide
 BARS_MIN: Final = 20  # so that one minute of traffic does not look like all there is

@@ -42,7 +42,7 @@ value in the bucket that so many percent are reached in."""
 
 _STORED: Final = "moment(firstMs) AS firstStoreTimestamp, moment(lastMs) AS lastStoreTimestamp"
 
-TABLES: Final = {
+TABLES: Final = {  # each in the order of its rows
     "topics": f"""
         SELECT topic, kind_of(topic) AS kind, queues, messages, bytes, leastOfQueue, mostOfQueue,
           bodyBytes, bodies.p50 AS bodyBytesP50, bodies.p99 AS bodyBytesP99,
@@ -106,7 +106,6 @@ TABLES: Final = {
           damagedBytes AS size, topic AS reason, detail AS evidence
         FROM groups WHERE part = 'damage' ORDER BY brokerName, physicalOffset""",
 }
-"""Each in the order of its rows."""
 
 # --- figures of the page, over these tables -----------------------------------------------------
 
