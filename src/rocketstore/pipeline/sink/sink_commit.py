@@ -48,8 +48,7 @@ if TYPE_CHECKING:
 _log: Final = get_logger(__name__)
 _T = TypeVar("_T")
 
-Ranges = tuple[tuple[int, int], ...]
-"""First number of each run of numbers, and the one after its last, in order."""
+Ranges = tuple[tuple[int, int], ...]  # first of each run of numbers and the one after its last
 
 
 class Intent(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

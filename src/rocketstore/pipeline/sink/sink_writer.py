@@ -82,9 +82,7 @@ STAGED: Final = pa.schema(
 _NAMES: Final = {name.lower(): name for name in COLUMNS}
 _ASSIGNED: Final = {name.lower() for name in TABLES["messages"]} - set(_NAMES)
 
-SINK_DIRECTORY: Final = "sink"
-"""Below the root of a store; 4.9 knows no such directory and leaves it alone."""
-
+SINK_DIRECTORY: Final = "sink"  # below a store's root; 4.9 does not know it and leaves it alone
 _NOTHING: Final = "nothing was appended"
 
 

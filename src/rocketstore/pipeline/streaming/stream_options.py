@@ -31,9 +31,7 @@ if TYPE_CHECKING:
 VERSION: Final = 1
 LOG: Final = "log"
 QUEUES: Final = "queues"
-
-WHOLE_LOG: Final = QueueKey("", -1)
-"""Stands for a store's log where options name queues."""
+WHOLE_LOG: Final = QueueKey("", -1)  # a store's log where options name queues
 
 _FOLLOWED: Final = {LOG: "the whole log", QUEUES: "queues (subscribe, subscribePattern or assign)"}
 _BY_TIME: Final = "startingOffsetsByTimestamp"
@@ -41,9 +39,7 @@ _STRATEGY: Final = "startingOffsetsByTimestampStrategy"
 _STARTS: Final = ("startingOffsets", "startingTimestamp", _BY_TIME)
 _KEYWORDS: Final = {"earliest": EARLIEST, "latest": LATEST, "-2": EARLIEST, "-1": LATEST}
 
-Key = tuple[str, ...]
-"""Of a log ``(broker,)``, of a queue ``(broker, topic, queue id)``."""
-
+Key = tuple[str, ...]  # of a log (broker,), of a queue (broker, topic, queue id)
 Starts = dict[QueuePlace | None, int]
 
 

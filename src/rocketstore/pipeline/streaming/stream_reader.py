@@ -322,9 +322,6 @@ def _by_store(moves: Moves) -> list[Moves]:
     return [list(of_store) for _, of_store in groupby(moves, lambda move: move.line.key[0])]
 
 
-# --- a task -------------------------------------------------------------------------------------
-
-
 def read_tasks(
     tasks: Sequence[StreamTask], options: ReadOptions, schema: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
