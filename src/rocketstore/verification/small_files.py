@@ -55,9 +55,14 @@ Content = bytes | str | None
 """A file's content; why it cannot be read; None where there is no file."""
 
 
-def abort_finding() -> Finding:
-    """Say that the last writer did not end in order."""
-    return finding("abort", ABORT_FILE_NAME, "the last writer did not end in order")
+def small_file_findings(
+    content_of: Callable[[str], Content], now_ms: int, latest_ms: int, *, was_aborted: bool
+) -> Iterator[Finding]:
+    """Yield what is wrong with all of them; `was_aborted` is the last writer's end."""
+    if was_aborted:
+        yield finding("abort", ABORT_FILE_NAME, "the last writer did not end in order")
+    yield from checkpoint_findings(content_of(CHECKPOINT_FILE_NAME), now_ms, latest_ms)
+    yield from table_findings(content_of)
 
 
 def checkpoint_findings(

@@ -41,7 +41,8 @@ def map_tasks(
     columns = _arrow_schema(schema)
 
     def apply(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for task in unpacked(batches):
+        for pickled in (one for batch in batches for one in batch.column("task")):
+            task = pickle.loads(pickled.as_py())  # noqa: S301 - this package's own driver wrote it
             # Spark takes a batch for what the schema says, whatever its own types are.
             yield from (rows.cast(columns) for rows in work(task))
 
@@ -72,20 +73,13 @@ def row_batch(rows: Iterable[Sequence[Any]], schema: str) -> pa.RecordBatch:
 
 
 def task_rows(spark: SparkSession, tasks: Sequence[object]) -> Any:
-    """Return a DataFrame with a row for each task, in a partition of its own; see `unpacked`."""
+    """Return a DataFrame with a row for each task, in a partition of its own."""
     import pyarrow as pa  # noqa: PLC0415 - an import of this package loads no Arrow
 
     numbers = pa.array(range(len(tasks)), pa.int32())
     pickled = pa.array([pickle.dumps(task, pickle.HIGHEST_PROTOCOL) for task in tasks], pa.binary())
     rows = pa.table({"number": numbers, "task": pickled})
     return spark.createDataFrame(rows).repartitionById(max(1, len(tasks)), "number")
-
-
-def unpacked(batches: Iterator[pa.RecordBatch]) -> Iterator[Any]:
-    """Yield the tasks that rows of `task_rows` hold; on a worker."""
-    for batch in batches:
-        for content in batch.column("task"):
-            yield pickle.loads(content.as_py())  # noqa: S301 - this package's own driver wrote it
 
 
 def _arrow_schema(schema: str) -> pa.Schema:

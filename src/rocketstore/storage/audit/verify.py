@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from rocketstore.config import StoreConfig
-from rocketstore.format.markers import CHECKPOINT_FILE_NAME
 from rocketstore.format.topic_name import DELAY_TOPIC
 from rocketstore.storage.audit.store_audit import audit_store, find_places
 from rocketstore.storage.files.lock import may_have_writer
@@ -24,11 +23,9 @@ from rocketstore.verification.findings import Finding, Severity, VerifyReport, f
 from rocketstore.verification.log_rules import empty_log_finding, log_findings
 from rocketstore.verification.queue_rules import extension_finding, queue_findings
 from rocketstore.verification.small_files import (
-    abort_finding,
-    checkpoint_findings,
     position_findings,
     positions,
-    table_findings,
+    small_file_findings,
 )
 
 if TYPE_CHECKING:
@@ -103,9 +100,9 @@ def _look(
     latest_ms = now_ms if is_live else audit.latest_store_timestamp_ms
     findings = [
         *audit_findings(audit, is_live=is_live),
-        *([abort_finding()] if layout.abort.exists() and not is_live else []),
-        *checkpoint_findings(read(CHECKPOINT_FILE_NAME), now_ms, latest_ms),
-        *table_findings(read),
+        *small_file_findings(
+            read, now_ms, latest_ms, was_aborted=layout.abort.exists() and not is_live
+        ),
     ]
     queues = {queue.key: queue for queue in audit.queues}
     topics = {DELAY_TOPIC, *(key.topic for key in queues)}

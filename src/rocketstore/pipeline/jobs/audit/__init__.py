@@ -1,4 +1,1 @@
-"""Check a store on Spark: the log, its queues, its index and its small files against each other.
-
-Importing this package loads neither PySpark nor pyarrow.
-"""
+"""Check log, queues, index and small files of a store against each other, on Spark."""

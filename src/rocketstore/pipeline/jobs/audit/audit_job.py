@@ -344,15 +344,14 @@ class _Audit(NamedTuple):
         )
 
     def _small_findings(self, view: LogView) -> Iterator[Finding]:
-        places = self.places
-        if not places.was_closed and not places.is_live:
-            yield small_files.abort_finding()
-        latest_ms = max((chain.latest_ms for chain in view.kept), default=0)
-        # What is being written is not in the log yet that was read.
-        limit_ms = self.now_ms if places.is_live else latest_ms
-        content = self.small.get(markers.CHECKPOINT_FILE_NAME)
-        yield from small_files.checkpoint_findings(content, self.now_ms, limit_ms)
-        yield from small_files.table_findings(self.small.get)
+        is_live = self.places.is_live
+        latest_ms = max((one.latest_ms for one in view.kept), default=0)
+        return small_files.small_file_findings(
+            self.small.get,
+            self.now_ms,
+            self.now_ms if is_live else latest_ms,  # what is being written was not read
+            was_aborted=not (self.places.was_closed or is_live),
+        )
 
 
 def _ends_in_bytes(places: StorePlaces, path: str) -> bool:

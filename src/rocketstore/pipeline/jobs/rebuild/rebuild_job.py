@@ -9,6 +9,7 @@ the place of the old (`rebuild_commit`), or publishes it in a new one. See
 
 from __future__ import annotations
 
+import itertools
 import os
 import time
 from contextlib import ExitStack
@@ -294,10 +295,8 @@ class LogRows:
         import pyarrow as pa  # noqa: PLC0415 - an import of this package loads no Arrow
         from pyspark.sql import functions as f  # noqa: PLC0415 - needs PySpark
 
-        is_item, size = (
-            f"target = X'{INDEX_TARGET.hex()}'",
-            rebuilt_files.items_per_file(writing.sizes),
-        )
+        is_item = f"target = X'{INDEX_TARGET.hex()}'"
+        size = rebuilt_files.items_per_file(writing.sizes)
         file, last_file = (f"(before + {at}) div {size}" for at in ("first", "first + count - 1"))
         blocks = (
             self._rows.where(f"target <> X'{FACTS_TARGET.hex()}'")
@@ -328,11 +327,9 @@ def numbered_pieces(pieces: Sequence[Piece]) -> pa.Table:
     """Return where each kept piece begins, and how many index items are before it."""
     import pyarrow as pa  # noqa: PLC0415 - as above
 
-    rows, before = [], 0
-    for one in pieces:
-        rows.append({"piece": one.start, "before": before})
-        before += one.item_count
-    return pa.Table.from_pylist(rows, pa.schema({"piece": pa.int64(), "before": pa.int64()}))
+    before = [0, *itertools.accumulate(one.item_count for one in pieces)][: len(pieces)]
+    starts = [one.start for one in pieces]
+    return pa.table({"piece": pa.array(starts, pa.int64()), "before": pa.array(before, pa.int64())})
 
 
 def _collected(frame: DataFrame) -> pa.Table:
