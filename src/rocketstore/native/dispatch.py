@@ -105,6 +105,8 @@ class RowDispatch:
                 self.dispatch_rows()
         finally:
             self.tables_kept = None
+            if not cython.compiled:  # there pointers, here views, which would keep files mapped
+                del self.data, self.index_file
 
     def look_up_tables(self) -> None:
         """Use the tables as they are now: an answer may have replaced one."""
