@@ -11,8 +11,6 @@ import pytest
 
 from support.repository import ROOT, files_with
 
-pytestmark = pytest.mark.xdist_group("typing")  # one cache, which mypy locks while it makes it
-
 HERE = Path(__file__).parent
 EXAMPLES = sorted(path for path in HERE.glob("*.py") if not path.name.startswith("test_"))
 RUN_WITH_SPARK = re.compile(r"docs/(guide|reference)/spark")
@@ -20,12 +18,10 @@ RUN_WITH_SPARK = re.compile(r"docs/(guide|reference)/spark")
 PYTHON_BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
-def check(paths: list[Path]) -> str:
+def check(paths: list[Path], cache: Path) -> str:
     """Return what mypy has against some files, nothing when they are fine."""
     pytest.importorskip("mypy", reason="mypy is a tool of development")
-    cache = ROOT / ".mypy_cache" / "user-code"
-    # A process of its own: one that ends leaves no lock on the cache to the next check.
-    options = ["--strict", "--config-file=", f"--cache-dir={cache}"]
+    options = ["--strict", "--config-file=", "--show-traceback", f"--cache-dir={cache}"]
     run = subprocess.run(
         [sys.executable, "-m", "mypy", *options, *paths],
         capture_output=True,
@@ -35,9 +31,9 @@ def check(paths: list[Path]) -> str:
     return run.stderr or (run.stdout if run.returncode else "")
 
 
-def test_user_code_passes_a_strict_type_checker():
+def test_user_code_passes_a_strict_type_checker(tmp_path):
     assert len(EXAMPLES) == 4
-    assert check(EXAMPLES) == ""
+    assert check(EXAMPLES, tmp_path) == ""
 
 
 def test_python_in_the_pages_passes_a_strict_type_checker(tmp_path):
@@ -50,4 +46,4 @@ def test_python_in_the_pages_passes_a_strict_type_checker(tmp_path):
             path.write_text(code)
             written.append(path)
     assert written
-    assert check(written) == ""
+    assert check(written, tmp_path / "cache") == ""
