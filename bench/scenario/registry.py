@@ -134,7 +134,7 @@ def _restart(name: str, *, body_size: int, messages: int, clean: bool) -> Scenar
     )  # fmt: skip
 
 
-_PUT_SIZES = (("100b", 100, 3_000_000, 0.7), ("1k", 1024, 750_000, 1.5), ("4k", 4096, 220_000, 2.5))
+_PUT_SIZES = (("100b", 100, 3_000_000, 1.0), ("1k", 1024, 750_000, 1.5), ("4k", 4096, 220_000, 2.0))
 
 _ALL = (
     *(
@@ -164,7 +164,7 @@ _ALL = (
             f"put batches of 32 {'client-encoded messages' if encoded else 'Messages'}, {size} B",
             body_size=size,
             messages=messages,
-            target=5.0 if encoded else 1.0,
+            target=2.5 if encoded else 1.0,
             encoded=encoded,
             batch=32,
         )
@@ -184,7 +184,7 @@ _ALL = (
         "put Messages of 1 KiB with SYNC_FLUSH from 16 threads",
         body_size=1024,
         messages=48_000,
-        target=1.0,
+        target=1.1,
         threads=16,
         config=SYNC,
     ),
@@ -207,7 +207,7 @@ _ALL = (
         },
         smoke={"messages": 6_400, "queries": 500, "warmUpQueries": 100, "config": SMALL_FILES},
         measures=(
-            Measure("query p50", "p50Microseconds", "us", Verdict.LATENCY, 3.0),
+            Measure("query p50", "p50Microseconds", "us", Verdict.LATENCY, 1.3),
             Measure("query p99", "p99Microseconds", "us", Verdict.LATENCY),
         ),
     ),
