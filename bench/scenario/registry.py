@@ -70,7 +70,7 @@ def _put(  # noqa: PLR0913 - the axes of the put scenarios
 
 
 def _sustained(label: str, body_size: int) -> Scenario:
-    """Return a put of 30 GB that meets the disk: few free pages, and retention at every round."""
+    """Return a put of 30 GB that meets the disk: few free pages, and retention on."""
     config = {
         "fileReservedTime": 0,
         "deleteWhen": ";".join(f"{hour:02}" for hour in range(24)),
