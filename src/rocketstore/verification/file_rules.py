@@ -10,15 +10,18 @@ from __future__ import annotations
 
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 
 from rocketstore.format.file_name import file_name, parse_file_name
-from rocketstore.verification.findings import Finding, file_finding
+from rocketstore.verification.findings import Finding, Severity, file_finding, finding
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
 AnyPath = TypeVar("AnyPath", bound=str | Path)
+
+_LOOKED_AT_BYTES: Final = 256
+"""More than a header; a record's last bytes may well be zeros."""
 
 
 class FileProblem(Enum):
@@ -98,20 +101,22 @@ def usable_files(
 
 def log_file_findings(
     problems: Iterable[FileFinding[AnyPath]],
-    last_base: int,
+    last_base: int | None,
+    entry_count: int,
     shown: Callable[[AnyPath], str],
-    ends_in_bytes: Callable[[AnyPath], bool],
+    last_bytes: Callable[[AnyPath, int], bytes],
 ) -> Iterator[Finding]:
-    """Yield what is wrong with the files of a log, of which the last usable one has `last_base`.
+    """Yield what is wrong with the files of a log.
 
-    `shown` returns the name that a report has for a path, `ends_in_bytes` whether a file's last
-    bytes are not zeros: then it was cut off inside its records.
+    The last usable one has `last_base`, None where there is no file beside so many queue entries.
+    `shown` returns the name that a report has for a path, `last_bytes` so many bytes of a file's
+    end: where they are not all zeros it was cut off inside its records.
     """
     for one in problems:
         if one.problem is FileProblem.MISSING:
             continue  # reported with its range as a hole of the log
         base = parse_file_name(str(one.path).rpartition("/")[2])
-        is_last = (base or 0) >= last_base
+        is_last = (base or 0) >= (last_base or 0)
         is_short = one.problem in {FileProblem.EMPTY, FileProblem.WRONG_SIZE}
         yield file_finding(
             "log",
@@ -120,5 +125,9 @@ def log_file_findings(
             one.expected,
             one.found,
             is_last=is_last,
-            ends_in_bytes=is_short and is_last and ends_in_bytes(one.path),
+            ends_in_bytes=is_short and is_last and any(last_bytes(one.path, _LOOKED_AT_BYTES)),
         )
+    if last_base is None:
+        severity = Severity.DAMAGE if entry_count else Severity.NOTE
+        reason = f"no CommitLog file, {entry_count} entries in queues"
+        yield finding("log-empty", "commitlog", reason, severity=severity)

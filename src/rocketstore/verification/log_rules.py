@@ -15,7 +15,7 @@ import numpy as np
 
 from rocketstore.message import TRANSACTION_PREPARED
 from rocketstore.scan.scanner import DamageReason
-from rocketstore.verification.findings import Finding, Severity, finding
+from rocketstore.verification.findings import Finding, finding
 from rocketstore.verification.unbacked import LogBounds
 
 if TYPE_CHECKING:
@@ -318,13 +318,6 @@ def log_findings(
             size=chain.stop - chain.start,
             physical_offset=chain.start,
         )
-
-
-def empty_log_finding(entry_count: int) -> Finding:
-    """Say that there is no log file, beside so many queue entries."""
-    severity = Severity.DAMAGE if entry_count else Severity.NOTE
-    reason = f"no CommitLog file, {entry_count} entries in queues"
-    return finding("log-empty", "commitlog", reason, severity=severity)
 
 
 def _versus(evidence: str) -> tuple[str | None, str | None]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from rocketstore.config import StoreConfig
 from rocketstore.format.topic_name import DELAY_TOPIC
@@ -20,7 +20,7 @@ from rocketstore.storage.files.lock import may_have_writer
 from rocketstore.units import QueueKey
 from rocketstore.verification.file_rules import log_file_findings
 from rocketstore.verification.findings import Finding, Severity, VerifyReport, file_finding
-from rocketstore.verification.log_rules import empty_log_finding, log_findings
+from rocketstore.verification.log_rules import log_findings
 from rocketstore.verification.queue_rules import extension_finding, queue_findings
 from rocketstore.verification.small_files import (
     position_findings,
@@ -34,9 +34,6 @@ if TYPE_CHECKING:
     from rocketstore.storage.audit.store_audit import StoreAudit
     from rocketstore.storage.layout import StoreLayout
     from rocketstore.verification.small_files import Content
-
-_LOOKED_AT_BYTES: Final = 256
-"""More than a header; a record's last bytes may well be zeros."""
 
 
 def verify_store(
@@ -115,7 +112,13 @@ def _look(
 def audit_findings(audit: StoreAudit, *, is_live: bool = False) -> list[Finding]:
     """Return what an audit found in the log, the queues and the index, in this order."""
     return [
-        *_log_file_findings(audit),
+        *log_file_findings(
+            audit.log_findings,
+            audit.log_files[-1].base if audit.log_files else None,
+            audit.entry_count,
+            audit.below_root,
+            _last_bytes,
+        ),
         *log_findings(audit.log, audit.place_in_log, is_live=is_live),
         *_queue_findings(audit, is_live=is_live),
         *_extension_findings(audit),
@@ -123,19 +126,11 @@ def audit_findings(audit: StoreAudit, *, is_live: bool = False) -> list[Finding]
     ]
 
 
-def _log_file_findings(audit: StoreAudit) -> Iterator[Finding]:
-    last = audit.log_files[-1].base if audit.log_files else 0
-    yield from log_file_findings(audit.log_findings, last, audit.below_root, _ends_in_bytes)
-    if not audit.log_files:
-        yield empty_log_finding(audit.entry_count)
-
-
-def _ends_in_bytes(path: Path) -> bool:
-    """Whether a file's last bytes are not zeros: then it was cut off inside its records."""
+def _last_bytes(path: Path, count: int) -> bytes:
     with path.open("rb") as file:
         size = file.seek(0, os.SEEK_END)
-        file.seek(max(0, size - _LOOKED_AT_BYTES))
-        return any(file.read())
+        file.seek(max(0, size - count))
+        return file.read()
 
 
 def _queue_findings(audit: StoreAudit, *, is_live: bool) -> Iterator[Finding]:

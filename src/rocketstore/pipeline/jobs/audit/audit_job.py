@@ -39,7 +39,7 @@ from rocketstore.verification.findings import (
     file_finding,
 )
 from rocketstore.verification.index_rules import IndexFacts, Lacking, StrayCount, index_findings
-from rocketstore.verification.log_rules import LogView, Stretch, empty_log_finding, log_findings
+from rocketstore.verification.log_rules import LogView, Stretch, log_findings
 from rocketstore.verification.queue_rules import EXPLAINED, extension_finding
 
 if TYPE_CHECKING:
@@ -74,8 +74,6 @@ _QUEUES: Final = (
 _PLACES_OF_LOST: Final = {"queue-hole", "queue-kept"}
 _QUEUES_PER_TASK: Final = 500
 _MOST_TASKS: Final = 200
-_LOOKED_AT_BYTES: Final = 256
-"""More than a header; a record's last bytes may well be zeros."""
 
 
 @dataclass(frozen=True)
@@ -305,11 +303,9 @@ class _Audit(NamedTuple):
 
     def _log_findings(self, view: LogView, entry_count: int) -> Iterator[Finding]:
         places, log = self.places, self.places.log
-        last = log.files[-1].base if log.files else 0
-        ends_in_bytes = partial(_ends_in_bytes, places)
-        yield from log_file_findings(log.problems, last, places.below_root, ends_in_bytes)
-        if not log.files:
-            yield empty_log_finding(entry_count)
+        last = log.files[-1].base if log.files else None
+        last_bytes = partial(_last_bytes, places)
+        yield from log_file_findings(log.problems, last, entry_count, places.below_root, last_bytes)
         yield from log_findings(view, places.place_in_log, is_live=places.is_live)
 
     def _queue_file_findings(self) -> Iterator[Finding]:
@@ -354,12 +350,11 @@ class _Audit(NamedTuple):
         )
 
 
-def _ends_in_bytes(places: StorePlaces, path: str) -> bool:
-    """Whether a file's last bytes are not zeros: then it was cut off inside its records."""
+def _last_bytes(places: StorePlaces, path: str, count: int) -> bytes:
     directory, _, name = path.rpartition("/")
     size = next((one.size for one in places.files.list(directory) if one.name == name), 0)
-    begin = max(0, size - _LOOKED_AT_BYTES)
-    return any(read_part(places.location, path, begin, size - begin))
+    begin = max(0, size - count)
+    return read_part(places.location, path, begin, size - begin)
 
 
 def _store_time(places: StorePlaces, view: LogView, offset: int) -> int | None:
