@@ -4,12 +4,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rocketstore.errors import FormatError
-from rocketstore.format.host import decode_host, encode_host
-from rocketstore.format.message_id import (
+from rocketstore.format.host import (
+    decode_host,
     decode_message_id,
-    decode_unique_key,
+    encode_host,
     encode_message_id,
-    encode_unique_key,
 )
 from support.fuzzing import check_mutations, fuzz_with_atheris
 
@@ -24,10 +23,9 @@ GOLDEN = (
 
 
 def check(data: bytes) -> None:
-    """Read the bytes as text, as each kind of id and as a host."""
+    """Read the bytes as text, as an id and as a host."""
     text = data.decode("utf-8", "surrogateescape")
     check_message_id(text)
-    check_unique_key(text)
     check_host(text, data)
 
 
@@ -39,15 +37,6 @@ def check_message_id(text: str) -> None:
         str(error)
         return
     assert encode_message_id(stored, physical_offset) == text.upper()
-
-
-def check_unique_key(text: str) -> None:
-    try:
-        key = decode_unique_key(text)
-    except FormatError as error:
-        str(error)
-        return
-    assert encode_unique_key(key) == text.upper()
 
 
 def check_host(text: str, data: bytes) -> None:

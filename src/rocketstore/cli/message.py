@@ -188,7 +188,7 @@ def by_id(
     """Print the message that an id names, with all its fields."""
     from rocketstore.cli.bodies import show_body
     from rocketstore.cli.reading import not_found, open_for_reading
-    from rocketstore.format.message_id import decode_message_id
+    from rocketstore.format.host import decode_message_id
 
     try:
         decode_message_id(message_id)

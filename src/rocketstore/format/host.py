@@ -1,15 +1,19 @@
-"""Host addresses as a record stores them: 4 or 16 address bytes, then the port as a 4-byte number.
+"""Hosts as a record stores them, and the message id that begins with one.
 
-Law: no name is ever resolved; text in, bytes out, and back. Eight bytes are IPv4, twenty are IPv6;
-which of the two a record holds is said by its sysFlag, not by the bytes (spec F3, F4).
+A host is 4 or 16 address bytes, then the port as a 4-byte number: eight bytes are IPv4, twenty are
+IPv6. Which of the two a record holds is said by its sysFlag, not by the bytes (spec F3, F4). Its
+text is ``ip:port`` or ``[v6]:port`` with the address of RFC 5952. The id that the store gives is
+the upper-case hex of store host and physical offset: 32 digits for IPv4, 56 for IPv6.
 
-How derived: MessageExt.socketAddress2ByteBuffer of 4.9; the text form is ``ip:port`` or
-``[v6]:port`` with the address of RFC 5952. Few hosts write many messages, so both ways are cached.
+Law: no name is ever resolved; text in, bytes out, and back. Few hosts write many messages, so both
+ways are cached.
+Page: docs/format/message-id.md. Source: rocketmq-all-4.9.8, MessageExt.socketAddress2ByteBuffer,
+MessageDecoder.createMessageId and decodeMessageId; spec F14.
 """
 
 from __future__ import annotations
 
-import struct
+from contextlib import suppress
 from functools import lru_cache
 from ipaddress import AddressValueError, IPv4Address, IPv6Address
 from typing import Final
@@ -21,8 +25,7 @@ HOST_V6_SIZE: Final = 20
 PORT_MAX: Final = 65535
 
 _CACHED_HOSTS: Final = 4096
-_HOST_V4: Final = struct.Struct(">4si")
-_HOST_V6: Final = struct.Struct(">16si")
+_OFFSET_MAX: Final = (1 << 63) - 1
 
 
 @lru_cache(maxsize=_CACHED_HOSTS)
@@ -34,23 +37,16 @@ def encode_host(host: str) -> bytes:
     >>> encode_host("192.168.42.131:10911").hex()
     'c0a82a8300002a9f'
     """
-    address, colon, port_text = host.rpartition(":")
-    # int() alone would also take "+1", " 1", "1_0" and digits of other scripts.
-    if not colon or not (port_text.isascii() and port_text.isdigit()) or len(port_text) > 5:
-        raise _bad_host(host)
-    port = int(port_text)
-    if port > PORT_MAX:
-        raise _bad_host(host)
+    address, _, port = host.rpartition(":")
+    is_v6 = address.startswith("[") and address.endswith("]") and "%" not in address
     try:
-        if address.startswith("[") and address.endswith("]") and "%" not in address:
-            return _HOST_V6.pack(IPv6Address(address[1:-1]).packed, port)
-        return _HOST_V4.pack(IPv4Address(address).packed, port)
-    except AddressValueError as error:
-        raise _bad_host(host) from error
-
-
-def _bad_host(host: str) -> FieldRangeError:
-    return FieldRangeError(
+        packed = (IPv6Address(address[1:-1]) if is_v6 else IPv4Address(address)).packed
+        # int() alone would also take "+1", " 1", "1_0" and digits of other scripts.
+        if port.isascii() and port.isdigit() and len(port) <= 5 and int(port) <= PORT_MAX:
+            return packed + int(port).to_bytes(4, "big")
+    except AddressValueError:
+        pass
+    raise FieldRangeError(
         "host is not an address with a port",
         field="host",
         expected=f"ip:port or [v6]:port with a port of 0 to {PORT_MAX}",
@@ -66,22 +62,64 @@ def decode_host(host: bytes) -> str:
     A port outside 0 to 65535 is shown as the signed number that stands there: hosts are not covered
     by any checksum, and a message is no less readable for a broken one.
     """
+    port = int.from_bytes(host[-4:], "big", signed=True)
     if len(host) == HOST_V4_SIZE:
-        a, b, c, d, port = _HOST_V4_PARTS.unpack(host)
-        return f"{a}.{b}.{c}.{d}:{port}"
-    if len(host) == HOST_V6_SIZE:
-        packed, port = _HOST_V6.unpack(host)
-        address = IPv6Address(packed)
-        # Spelled out because Python 3.13 changed how it prints mapped addresses.
-        mapped = address.ipv4_mapped
-        text = f"::ffff:{mapped}" if mapped is not None else address.compressed
-        return f"[{text}]:{port}"
-    raise FieldRangeError(
-        "stored host has a wrong length",
-        field="host",
-        expected=f"{HOST_V4_SIZE} or {HOST_V6_SIZE} bytes",
-        found=f"{len(host)} bytes",
-    )
+        return f"{'.'.join(map(str, host[:4]))}:{port}"
+    _check_size(host)
+    address = IPv6Address(host[:16])
+    # Spelled out because Python 3.13 changed how it prints mapped addresses.
+    mapped = address.ipv4_mapped
+    return f"[{address.compressed if mapped is None else f'::ffff:{mapped}'}]:{port}"
 
 
-_HOST_V4_PARTS: Final = struct.Struct(">BBBBi")
+def encode_message_id(store_host: bytes, physical_offset: int) -> str:
+    """Return the id of the record at `physical_offset` of the store at `store_host`, 8 or 20 bytes.
+
+    >>> encode_message_id(bytes.fromhex("C0A82A8300002A9F"), 847067)
+    'C0A82A8300002A9F00000000000CECDB'
+    """
+    _check_size(store_host)
+    _check_offset(physical_offset)
+    return (store_host + physical_offset.to_bytes(8, "big")).hex().upper()
+
+
+def decode_message_id(message_id: str) -> tuple[str, int]:
+    """Return store host and physical offset of an id.
+
+    Raises `FieldRangeError` where it is not 32 or 56 hex digits, or the offset is negative.
+    """
+    raw = b""
+    # bytes.fromhex alone would also take blanks between the digits.
+    if message_id.isalnum():
+        with suppress(ValueError):
+            raw = bytes.fromhex(message_id)
+    if len(raw) - 8 not in (HOST_V4_SIZE, HOST_V6_SIZE):
+        raise FieldRangeError(
+            "not a message id",
+            field="message_id",
+            expected="32 or 56 hex digits",
+            found=f"{message_id!r:.80}",
+        )
+    physical_offset = int.from_bytes(raw[-8:], "big", signed=True)
+    _check_offset(physical_offset)
+    return decode_host(raw[:-8]), physical_offset
+
+
+def _check_size(host: bytes) -> None:
+    if len(host) not in (HOST_V4_SIZE, HOST_V6_SIZE):
+        raise FieldRangeError(
+            "stored host has a wrong length",
+            field="host",
+            expected=f"{HOST_V4_SIZE} or {HOST_V6_SIZE} bytes",
+            found=f"{len(host)} bytes",
+        )
+
+
+def _check_offset(physical_offset: int) -> None:
+    if not 0 <= physical_offset <= _OFFSET_MAX:
+        raise FieldRangeError(
+            "physical offset cannot be part of a message id",
+            field="physical_offset",
+            expected=f"0 to {_OFFSET_MAX}",
+            found=physical_offset,
+        )

@@ -3,8 +3,8 @@
 fastjson writes maps with numeric keys without quotes and without line breaks (``{0:102,1:94``),
 which no JSON parser reads; everything else is JSON indented by tabs.
 
-Law: text in, values out, or a `FormatError`. What a table holds beyond the fields known here is
-kept in ``extra`` and written back, so that a newer broker's file survives us.
+Law: text in, values out, or a `FormatError`. `loads` and `dumps` keep every field, also those that
+only a newer broker knows; a table has those known here.
 Page: docs/format/metadata.md. Source: rocketmq-all-4.9.8, ConfigManager.persist and fastjson 1.2.76
 (``toJSONString(…, prettyFormat=true)``); spec F13.
 """
@@ -27,9 +27,6 @@ CONSUMER_FILTERS_FILE: Final = "consumerFilter.json"
 BACKUP_SUFFIX: Final = ".bak"
 """Names below ``config/`` (StorePathConfigHelper); the backup is the text before the last write."""
 
-MAX_DEPTH: Final = 64
-"""Deepest nesting read; 4.9's tables have 6 levels, and a deeper file must not end in a crash."""
-
 _STRING_OR_KEY: Final = re.compile(
     # The closing quote is optional, so that an unclosed string is passed over only once.
     r'"(?:[^"\\]|\\.)*"?|(?<=[{,])(\s*)(-?[0-9]{1,19})(?=\s*:)',
@@ -37,25 +34,13 @@ _STRING_OR_KEY: Final = re.compile(
 )
 _BARE_KEY_MARK: Final = "\ufdd0"
 """A noncharacter in front of a bare key's digits while the text passes through the JSON parser."""
-_MARKED_KEY: Final = re.compile(_BARE_KEY_MARK + r"(-?[0-9]{1,19})")
+_MARKED_KEY: Final = re.compile(_BARE_KEY_MARK + r"-?[0-9]{1,19}")
 _ESCAPED: Final = re.compile(r'[\x00-\x1f"\\\x7f-\x9f\u2028\u2029\ud800-\udfff]')
-_SHORT_ESCAPES: Final = {
-    "\b": "\\b",
-    "\t": "\\t",
-    "\n": "\\n",
-    "\f": "\\f",
-    "\r": "\\r",
-    '"': '\\"',
-    "\\": "\\\\",
-}
-
-PERMISSION_READ: Final = 4
-PERMISSION_WRITE: Final = 2
-PERMISSION_INHERIT: Final = 1
+_SHORT_ESCAPES: Final = dict(zip('\b\t\n\f\r"\\', 'btnfr"\\', strict=True))
 
 
-class _Bean(msgspec.Struct, kw_only=True, rename="camel"):
-    """A Java bean: fields in alphabetical order on disk, unknown ones in ``extra``."""
+class _Bean(msgspec.Struct, rename="camel"):
+    """A Java bean: fields in alphabetical order, as on disk."""
 
 
 class DataVersion(_Bean):
@@ -63,35 +48,32 @@ class DataVersion(_Bean):
 
     counter: int = 0
     timestamp: int = 0
-    extra: dict[str, Any] = {}
 
 
-class TopicConfig(_Bean):
+class TopicConfig(_Bean, kw_only=True):
     """A topic's settings; the values are those of a new topic."""
 
-    topic_name: str
     order: bool = False
-    perm: int = PERMISSION_READ | PERMISSION_WRITE
+    perm: int = 6
     read_queue_nums: int = 16
-    write_queue_nums: int = 16
     topic_filter_type: str = "SINGLE_TAG"
+    topic_name: str
     topic_sys_flag: int = 0
-    extra: dict[str, Any] = {}
+    write_queue_nums: int = 16
 
 
-class SubscriptionGroup(_Bean):
+class SubscriptionGroup(_Bean, kw_only=True):
     """A consumer group's settings; the values are those of a new group."""
 
-    group_name: str
     broker_id: int = 0
     consume_broadcast_enable: bool = True
     consume_enable: bool = True
     consume_from_min_enable: bool = True
+    group_name: str
     notify_consumer_ids_changed_enable: bool = True
     retry_max_times: int = 16
     retry_queue_nums: int = 1
     which_broker_when_consume_slowly: int = 1
-    extra: dict[str, Any] = {}
 
 
 class TopicTable(_Bean):
@@ -99,7 +81,6 @@ class TopicTable(_Bean):
 
     data_version: DataVersion | None = None
     topic_config_table: dict[str, TopicConfig] = {}
-    extra: dict[str, Any] = {}
 
 
 class SubscriptionGroupTable(_Bean):
@@ -107,21 +88,18 @@ class SubscriptionGroupTable(_Bean):
 
     data_version: DataVersion | None = None
     subscription_group_table: dict[str, SubscriptionGroup] = {}
-    extra: dict[str, Any] = {}
 
 
 class ConsumerOffsets(_Bean):
     """``consumerOffset.json``: ``topic@group`` -> queue id -> next offset."""
 
     offset_table: dict[str, dict[int, int]] = {}
-    extra: dict[str, Any] = {}
 
 
 class DelayOffsets(_Bean):
     """``delayOffset.json``: delay level -> next entry of its queue."""
 
     offset_table: dict[int, int] = {}
-    extra: dict[str, Any] = {}
 
 
 class BloomFilterData(_Bean):
@@ -129,22 +107,20 @@ class BloomFilterData(_Bean):
 
     bit_num: int = 0
     bit_pos: list[int] = []
-    extra: dict[str, Any] = {}
 
 
-class ConsumerFilter(_Bean):
+class ConsumerFilter(_Bean, kw_only=True):
     """A group's SQL92 expression."""
 
-    consumer_group: str
-    topic: str
     bloom_filter_data: BloomFilterData | None = None
     born_time: int = 0
     client_version: int = 0
+    consumer_group: str
     dead: bool = False
     dead_time: int = 0
     expression: str | None = None
     expression_type: str | None = None
-    extra: dict[str, Any] = {}
+    topic: str
 
 
 class TopicFilters(_Bean):
@@ -152,14 +128,12 @@ class TopicFilters(_Bean):
 
     group_filter_data: dict[str, ConsumerFilter] = {}
     topic: str | None = None
-    extra: dict[str, Any] = {}
 
 
 class ConsumerFilterTable(_Bean):
     """``consumerFilter.json``."""
 
     filter_data_by_topic: dict[str, TopicFilters] = {}
-    extra: dict[str, Any] = {}
 
 
 Table = TypeVar("Table", bound=_Bean)
@@ -168,21 +142,20 @@ Table = TypeVar("Table", bound=_Bean)
 def loads(text: str | bytes | bytearray | memoryview) -> Any:
     """Parse JSON whose objects may have bare integers as keys, which become `int`.
 
-    Raises `FormatError` where it is not UTF-8, no such JSON, or nested more than `MAX_DEPTH` deep.
+    Raises `FormatError` where it is not UTF-8, no such JSON, or nested too deep for Python's stack.
 
     >>> loads('{"TopicA@group":{0:250,1:250}}')
     {'TopicA@group': {0: 250, 1: 250}}
     """
     try:
         decoded = text if isinstance(text, str) else bytes(text).decode("utf-8")
-        quoted = _STRING_OR_KEY.sub(_quote_bare_key, decoded)
-        parsed = json.loads(
-            quoted, object_pairs_hook=_object_of_pairs, parse_constant=_refuse_constant
+        quoted = _STRING_OR_KEY.sub(
+            lambda match: f'{match[1]}"{_BARE_KEY_MARK}{match[2]}"' if match[2] else match[0],
+            decoded,
         )
+        return json.loads(quoted, object_pairs_hook=_with_keys, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
         raise FormatError(f"no JSON table of RocketMQ: {error}") from error
-    _check_depth(parsed)
-    return parsed
 
 
 def decode_table(text: str | bytes, table: type[Table]) -> Table:
@@ -195,14 +168,14 @@ def decode_table(text: str | bytes, table: type[Table]) -> Table:
     if not isinstance(loaded, dict):
         raise FormatError("no JSON table of RocketMQ", expected="an object", found=type(loaded))
     try:
-        return msgspec.convert(_with_extra(loaded, table), table, strict=True, str_keys=True)
+        return msgspec.convert(loaded, table, str_keys=True)
     except msgspec.ValidationError as error:
         raise FieldRangeError(f"{table.__name__}: {error}") from error
 
 
 def encode_table(table: _Bean) -> str:
     """Encode a table as fastjson does, without a line break at the end."""
-    return dumps(_bean_to_plain(table))
+    return dumps(msgspec.to_builtins(table))
 
 
 def dumps(value: Any) -> str:
@@ -213,147 +186,50 @@ def dumps(value: Any) -> str:
     ``int[]`` does. Raises `FormatError` for a value or key that none of the tables has, or too
     deep.
     """
-    parts: list[str] = []
-    _write(parts, value, 0)
-    return "".join(parts)
+    try:
+        return _text(value, "\n")
+    except RecursionError as error:
+        raise FormatError("nested too deep for a JSON table") from error
 
 
-def _quote_bare_key(match: re.Match[str]) -> str:
-    digits = match[2]
-    if digits is None:
-        return match[0]
-    return f'{match[1]}"{_BARE_KEY_MARK}{digits}"'
-
-
-def _object_of_pairs(pairs: list[tuple[str, Any]]) -> dict[str | int, Any]:
-    loaded: dict[str | int, Any] = {}
-    for key, value in pairs:
-        marked = _MARKED_KEY.fullmatch(key)
-        loaded[key if marked is None else int(marked[1])] = value
-    return loaded
+def _with_keys(pairs: list[tuple[str, Any]]) -> dict[str | int, Any]:
+    return {int(key[1:]) if _MARKED_KEY.fullmatch(key) else key: value for key, value in pairs}
 
 
 def _refuse_constant(name: str) -> Any:
     raise ValueError(f"{name} is no number")
 
 
-def _check_depth(value: Any) -> None:
-    level = [value]
-    for _ in range(MAX_DEPTH):
-        level = [
-            child
-            for node in level
-            if isinstance(node, dict | list)
-            for child in (node.values() if isinstance(node, dict) else node)
-        ]
-        if not level:
-            return
-    raise FormatError("a JSON table is nested too deep", expected=f"at most {MAX_DEPTH} levels")
-
-
-def _with_extra(raw: Any, kind: Any) -> Any:
-    """Move unknown fields of every bean of `raw` into its ``extra``, guided by the type `kind`."""
-    bean, mapping_value = _unwrap(kind)
-    if not isinstance(raw, dict):
-        return raw
-    if mapping_value is not None:
-        return {key: _with_extra(value, mapping_value) for key, value in raw.items()}
-    if bean is None:
-        return raw
-    types = {
-        field.encode_name: field.type
-        for field in msgspec.structs.fields(bean)
-        if field.name != "extra"
-    }
-    known: dict[str, Any] = {}
-    extra: dict[str, Any] = {}
-    for key, value in raw.items():
-        if key in types:
-            known[key] = _with_extra(value, types[key])
-        else:
-            extra[str(key)] = value
-    return known | {"extra": extra}
-
-
-def _unwrap(kind: Any) -> tuple[type[_Bean] | None, Any]:
-    """Return the bean class that `kind` allows, and the value type if it is a dict of beans."""
-    arguments: tuple[Any, ...] = getattr(kind, "__args__", ())
-    if getattr(kind, "__origin__", None) is dict:
-        return None, arguments[1]
-    for candidate in (kind, *arguments):
-        if isinstance(candidate, type) and issubclass(candidate, _Bean):
-            return candidate, None
-    return None, None
-
-
-def _bean_to_plain(value: Any) -> Any:
-    if isinstance(value, _Bean):
-        plain = {
-            field.encode_name: _bean_to_plain(getattr(value, field.name))
-            for field in msgspec.structs.fields(value)
-            if field.name != "extra"
-        }
-        plain |= getattr(value, "extra", {})
-        return dict(sorted(plain.items()))
-    if isinstance(value, dict):
-        return {key: _bean_to_plain(member) for key, member in value.items()}
-    return value
-
-
-def _write(parts: list[str], value: Any, depth: int) -> None:
-    if depth > MAX_DEPTH:
-        raise FormatError("nested too deep for a JSON table", expected=f"{MAX_DEPTH} levels")
+def _text(value: Any, line: str) -> str:
+    """Return the text of `value`, which ends in a line that begins as `line` does."""
+    deeper = line + "\t"
     if isinstance(value, str):
-        parts.append(_quoted(value))
-    elif value is None or isinstance(value, bool):
-        parts.append({None: "null", True: "true", False: "false"}[value])
-    elif isinstance(value, int):
-        parts.append(str(value))
-    elif isinstance(value, dict):
-        _write_object(parts, value, depth)
-    elif isinstance(value, list | tuple):
-        _write_array(parts, value, depth)
-    else:
-        raise FormatError("no table of RocketMQ holds such a value", found=repr(value))
+        return '"' + _ESCAPED.sub(_escape, value) + '"'
+    if value is None or isinstance(value, bool | int):
+        return json.dumps(value)
+    if isinstance(value, dict):
+        members = [
+            f"{_key(key, deeper)}:{_text(member, deeper)}"
+            for key, member in value.items()
+            if member is not None
+        ]
+        return "{" + ",".join(members) + (line if value else "") + "}"
+    if isinstance(value, list):
+        if all(type(member) is int for member in value):
+            return f"[{','.join(map(str, value))}]"
+        return "[" + ",".join(deeper + _text(member, deeper) for member in value) + line + "]"
+    raise FormatError("no table of RocketMQ holds such a value", found=repr(value))
 
 
-def _write_object(parts: list[str], value: dict[Any, Any], depth: int) -> None:
-    parts.append("{")
-    first = True
-    for key, member in value.items():
-        if member is None:
-            continue
-        if not first:
-            parts.append(",")
-        first = False
-        if isinstance(key, str):
-            parts.append("\n" + "\t" * (depth + 1) + _quoted(key) + ":")
-        elif type(key) is int:
-            parts.append(f"{key}:")
-        else:
-            raise FormatError("no table of RocketMQ has such a key", found=repr(key))
-        _write(parts, member, depth + 1)
-    if value:
-        parts.append("\n" + "\t" * depth)
-    parts.append("}")
-
-
-def _write_array(parts: list[str], value: list[Any] | tuple[Any, ...], depth: int) -> None:
-    if all(type(member) is int for member in value):
-        parts.append("[" + ",".join(map(str, value)) + "]")
-        return
-    parts.append("[")
-    for number, member in enumerate(value):
-        parts.append(("," if number else "") + "\n" + "\t" * (depth + 1))
-        _write(parts, member, depth + 1)
-    parts.append("\n" + "\t" * depth + "]")
-
-
-def _quoted(text: str) -> str:
-    return '"' + _ESCAPED.sub(_escape, text) + '"'
+def _key(key: Any, line: str) -> str:
+    if isinstance(key, str):
+        return line + _text(key, line)
+    if type(key) is int:
+        return str(key)
+    raise FormatError("no table of RocketMQ has such a key", found=repr(key))
 
 
 def _escape(match: re.Match[str]) -> str:
     # Half a surrogate pair, which Java writes as "?", is kept as its escape.
-    character = match[0]
-    return _SHORT_ESCAPES.get(character) or f"\\u{ord(character):04X}"
+    short = _SHORT_ESCAPES.get(match[0])
+    return f"\\{short}" if short else f"\\u{ord(match[0]):04X}"

@@ -9,9 +9,8 @@ import pytest
 
 from rocketstore.errors import BadMagicError, FormatError
 from rocketstore.format.blank import BLANK_MAGIC, encode_blank
-from rocketstore.format.host import encode_host
+from rocketstore.format.host import decode_message_id, encode_host
 from rocketstore.format.java_hash import tags_code
-from rocketstore.format.message_id import decode_message_id
 from rocketstore.format.record import decode_record, encode_record
 from support.golden_stores import STORES, golden_store
 

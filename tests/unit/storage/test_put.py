@@ -20,7 +20,7 @@ from rocketstore import (
     RefusedMessageError,
 )
 from rocketstore.format.blank import encode_blank
-from rocketstore.format.message_id import decode_message_id
+from rocketstore.format.host import decode_message_id
 from rocketstore.format.record import decode_record, record_size
 from rocketstore.storage.running_flags import RunningFlag
 from support.configured_store import LOG_FILE_BYTES, START_MS, Clock, open_small

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from rocketstore.format.message_id import decode_message_id
+from rocketstore.format.host import decode_message_id
 from rocketstore.format.queue_entry import ENTRY_STRUCT, QueueEntry
 from rocketstore.format.topic_name import check_is_int
 from rocketstore.native.decode import LogAtHand, message_at, store_time_at

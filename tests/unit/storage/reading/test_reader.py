@@ -9,7 +9,7 @@ import pytest
 
 from rocketstore.errors import FieldRangeError, InvalidFilterError
 from rocketstore.format.file_name import file_name
-from rocketstore.format.message_id import encode_message_id
+from rocketstore.format.host import encode_message_id
 from rocketstore.format.record import encode_record
 from rocketstore.storage.read_only import ReadOnlyStore
 from rocketstore.storage.reading.pages import PageLimits
