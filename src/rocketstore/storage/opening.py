@@ -29,8 +29,8 @@ from rocketstore.storage.files.pread_files import listed_files
 from rocketstore.storage.files.preallocate import Preallocator
 from rocketstore.storage.files.touch_ahead import TouchAhead, WarmUp
 from rocketstore.storage.files.written import holds_data
-from rocketstore.storage.index.index_file import listed_index_files
 from rocketstore.storage.index.index_service import IndexService
+from rocketstore.storage.index.pread_index import listed_index_files
 from rocketstore.storage.known_ends import KnownEndsWriter, read_known_ends
 from rocketstore.storage.layout import StoreLayout, log_file_placement
 from rocketstore.storage.log.commit_log import CommitLog

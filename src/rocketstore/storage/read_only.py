@@ -35,8 +35,7 @@ from rocketstore.format.checkpoint import decode_checkpoint
 from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES
 from rocketstore.native.decode import LogAtHand, is_intact_at, size_at
 from rocketstore.storage.files.pread_files import OpenFiles, PreadFiles
-from rocketstore.storage.index.index_file import listed_index_files
-from rocketstore.storage.index.pread_index import PreadIndex
+from rocketstore.storage.index.pread_index import PreadIndex, listed_index_files
 from rocketstore.storage.layout import StoreLayout
 from rocketstore.storage.queues.pread_queue import PreadQueues
 from rocketstore.storage.reading.pages import PageLimits

@@ -13,7 +13,6 @@ from rocketstore import MessageStore
 from rocketstore.config import StoreConfig
 from rocketstore.errors import (
     ConfigError,
-    FormatError,
     NotAStoreError,
     StoreClosedError,
     StoreReadOnlyError,
@@ -182,7 +181,7 @@ def test_an_index_of_another_ratio_needs_its_layout_and_names_the_file(files: St
     files.put(keys="k")
     (files.root / "index").mkdir()
     (files.root / "index" / "20240101000000000").write_bytes(bytes(40 + 4 * 10 + 20 * 30))
-    with pytest.raises(FormatError, match=r"20240101000000000.*maxHashSlotNum"):
+    with pytest.raises(ConfigError, match=r"20240101000000000.*maxHashSlotNum"):
         ReadOnlyStore(files.root).find("TopicTest", "k")
     store = ReadOnlyStore(files.root, StoreConfig(max_hash_slot_num=10, max_index_num=30))
     assert store.find("TopicTest", "k") == []

@@ -29,7 +29,7 @@ from rocketstore.units import ByteRange
 from rocketstore.verification.file_rules import FileFinding, FileProblem, usable_files
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
 DEFAULT_OPEN_FILES: Final = 256
@@ -221,7 +221,10 @@ class PreadFiles:
 
 
 def listed_files(
-    directories: Sequence[Path], findings: list[FileFinding[Path]]
+    directories: Sequence[Path],
+    findings: list[FileFinding[Path]],
+    parse_name: Callable[[str], int | None] = parse_file_name,
+    named: str = "20 digits",
 ) -> Iterator[LogFile]:
     """Yield the files of directories whose names are offsets, by directory and name.
 
@@ -234,9 +237,9 @@ def listed_files(
             continue
         for name in names:
             path = directory / name
-            base = parse_file_name(name)
+            base = parse_name(name)
             if base is None:
-                findings.append(FileFinding(path, FileProblem.WRONG_NAME, "20 digits", repr(name)))
+                findings.append(FileFinding(path, FileProblem.WRONG_NAME, named, repr(name)))
                 continue
             try:
                 status = path.stat()

@@ -4,14 +4,16 @@ A row of index files, the newest of which takes new items. The dispatch kernel p
 ``native.lookup`` finds them; this class makes files, makes items durable, and cuts them back for
 recovery.
 
-Law: names of files rise, whatever the clock says (K-I4), and a file that could
-not be made whole leaves nothing behind (K-I7).
+Law: names of files rise, whatever the clock says (K-I4), a file that could not be made whole leaves
+nothing behind (K-I7), and of a header only what stands in its file counts.
 
-How derived: IndexService and IndexFile of 4.9 (spec F10, B15) without K-I1, K-I2, K-I5, K-I6, K-I8.
+How derived: IndexService, IndexFile and IndexHeader of 4.9 (spec F10, B15) without K-I1, K-I2,
+K-I5, K-I6, K-I8.
 """
 
 from __future__ import annotations
 
+from itertools import chain, takewhile
 from typing import TYPE_CHECKING, Final, Literal
 
 import numpy as np
@@ -20,30 +22,109 @@ from rocketstore.errors import FlushFailedError, StoreError, StoreFullError
 from rocketstore.events import get_logger
 from rocketstore.format.index_file import (
     FIRST_ITEM,
+    INDEX_HEADER_SIZE,
     IndexHeader,
     IndexLayout,
-    is_index_file_name,
+    decode_header,
+    encode_header,
     item_array,
     next_index_file_name,
+    used_item_count,
 )
 from rocketstore.scan import kernels
 from rocketstore.storage.files.mapped_file import MappedFile
 from rocketstore.storage.files.new_file import grow_file, make_file
-from rocketstore.storage.index.index_file import IndexFile, listed_index_files
-from rocketstore.verification.file_rules import FileFinding, FileProblem
+from rocketstore.storage.index.pread_index import listed_index_files, wrong_index_length
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from datetime import tzinfo
     from pathlib import Path
 
+    import numpy.typing as npt
+
     from rocketstore.native.dispatch_state import ByteArray, Int64Array
     from rocketstore.storage.files.disk import Disk
+    from rocketstore.verification.file_rules import FileFinding
 
 _log: Final = get_logger(__name__)
 
 _FORCE_DELETE_AFTER_MS: Final = 3000
 """How long an expired file waits for its readers (IndexService.deleteExpiredFile)."""
+
+_REWRITTEN: Final = -1
+
+
+class IndexFile:
+    """One mapped index file: its header, its items, and whether it is on the disk."""
+
+    __slots__ = ("_flushed_count", "file", "layout")
+
+    def __init__(self, file: MappedFile, layout: IndexLayout) -> None:
+        self.file = file
+        self.layout = layout
+        self._flushed_count = self.header.index_count
+
+    @property
+    def name(self) -> str:
+        """Name of the file: when it was made."""
+        return self.file.path.name
+
+    @property
+    def array(self) -> ByteArray:
+        """The whole file, mapped."""
+        return self.file.array
+
+    @property
+    def header(self) -> IndexHeader:
+        """The header as it stands in the file."""
+        return decode_header(memoryview(self.file.mapping)[:INDEX_HEADER_SIZE])
+
+    @property
+    def items(self) -> npt.NDArray[np.void]:
+        """The items in use, oldest first."""
+        stop = used_item_count(self.header, self.layout)
+        return item_array(self.array, self.layout)[FIRST_ITEM:stop]
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no further item fits."""
+        return self.header.index_count >= self.layout.item_count
+
+    def set_header(self, header: IndexHeader) -> None:
+        """Overwrite the header."""
+        self.file.write_bytes(0, encode_header(header))
+        self._flushed_count = _REWRITTEN
+
+    def preset(self, previous: IndexHeader) -> None:
+        """Take over the end of the file before, as Java does (IndexFile's constructor).
+
+        The item count stays 0 on disk until the first item, as in Java.
+        """
+        end_ms, end = max(previous.end_timestamp_ms, 0), max(previous.end_physical_offset, 0)
+        self.set_header(IndexHeader(end_ms, end_ms, end, end, 0, 0))
+
+    def cut(self, physical_offset: int, store_time_of: Callable[[int], int | None]) -> None:
+        """Drop the items of records from an offset on, and rebuild the chains of the others."""
+        self.file.reserve(self.file.size)
+        old_end = self.header.end_physical_offset
+        kernels.rebuild_slots(self.array, *self.layout, physical_offset)
+        self._flushed_count = _REWRITTEN
+        header = self.header
+        if header.index_count > FIRST_ITEM and header.end_physical_offset != old_end:
+            end_ms = store_time_of(header.end_physical_offset)
+            if end_ms is None:
+                seconds = int(self.items[-1]["time_difference_s"])
+                end_ms = header.begin_timestamp_ms + seconds * 1000
+            self.set_header(header._replace(end_timestamp_ms=end_ms))
+        self.file.close_descriptor()
+
+    def flush(self) -> None:
+        """Make the file durable."""
+        count = self.header.index_count
+        if count != self._flushed_count:
+            self.file.sync()
+            self._flushed_count = count
 
 
 class IndexService:
@@ -87,9 +168,6 @@ class IndexService:
         self._newest_name: str | None = None
         self._under_way: Path | None = None
 
-    def __repr__(self) -> str:
-        return f"IndexService({self.directory}, files={len(self.files)})"
-
     # --- opening --------------------------------------------------------------------------------
 
     def load(self) -> list[FileFinding[Path]]:
@@ -104,8 +182,7 @@ class IndexService:
         newest, size = max(listed, default=None), self.layout.size_bytes
         for path, length in listed.items():
             if length != size:
-                problem = FileProblem.WRONG_SIZE if length else FileProblem.EMPTY
-                problems.append(FileFinding(path, problem, f"{size} bytes", f"{length} bytes"))
+                problems.append(wrong_index_length(path, size, length))
                 if length > size or path != newest:
                     continue
                 grow_file(path, size, self._disk)
@@ -142,16 +219,10 @@ class IndexService:
 
     def _count_items_at_end(self) -> int:
         """Return how many items the last indexed record has, over all files (K-I8)."""
-        if not self.files:
-            return 0
-        end = self.files[-1].header.end_physical_offset
-        count = 0
-        for file in reversed(self.files):
-            for offset in file.last_offsets():
-                if offset != end:
-                    return count
-                count += 1
-        return count
+        end = self.end_physical_offset
+        newest_first = (file.items["physical_offset"][::-1] for file in reversed(self.files))
+        offsets = chain.from_iterable(newest_first)
+        return sum(1 for _ in takewhile(lambda offset: bool(offset == end), offsets))
 
     # --- new files ------------------------------------------------------------------------------
 
@@ -178,7 +249,6 @@ class IndexService:
         mapped = MappedFile(
             path, base=0, size=size, disk=self._disk, writable=True, descriptor=descriptor
         )
-        mapped.write_position = size
         file = IndexFile(mapped, self.layout)
         mapped.reserve(size)
         if self.files:
@@ -207,7 +277,7 @@ class IndexService:
     @property
     def item_count(self) -> int:
         """Items of all files."""
-        return sum(file.item_count for file in self.files)
+        return sum(len(file.items) for file in self.files)
 
     # --- durability, deletion -------------------------------------------------------------------
 
@@ -252,8 +322,8 @@ class IndexService:
                 file.file.drop()
         self.files = tuple(file for file in self.files if file.name < first_name)
         self._take_newest()
-        for path in sorted(self.directory.glob("*"), reverse=True):
-            if is_index_file_name(path.name) and path.name >= first_name and path.is_file():
+        for path in reversed(listed_index_files(self.directory, [])):
+            if path.name >= first_name:
                 take_file(path)
 
     def truncate_to(
@@ -277,9 +347,10 @@ class IndexService:
             if file.is_full and header.end_physical_offset < physical_offset:
                 kept.append(file)
                 continue
-            before = file.item_count
-            # From the log's first byte on, every item goes: no need to look at them.
-            after = self._rebuild(file, physical_offset, store_time_of) if physical_offset else 0
+            before, after = len(file.items), 0
+            if physical_offset:  # else every item goes: no need to look at them
+                file.cut(physical_offset, store_time_of)
+                after = len(file.items)
             dropped += before - after
             if after:
                 kept.append(file)
@@ -292,29 +363,6 @@ class IndexService:
         if dropped:
             _log.info("index.truncated", physical_offset=physical_offset, items=dropped)
         return dropped
-
-    def _rebuild(
-        self,
-        file: IndexFile,
-        physical_offset: int,
-        store_time_of: Callable[[int], int | None],
-    ) -> int:
-        """Rebuild one file's slots and return how many items it keeps."""
-        file.file.reserve(file.file.size)
-        old_end = file.header.end_physical_offset
-        kernels.rebuild_slots(
-            file.array, self.layout.slot_count, self.layout.item_count, physical_offset
-        )
-        file.is_rewritten = True
-        header = file.header
-        if header.index_count > FIRST_ITEM and header.end_physical_offset != old_end:
-            end = store_time_of(header.end_physical_offset)
-            if end is None:
-                item = item_array(file.array, self.layout)[header.index_count - 1]
-                end = header.begin_timestamp_ms + int(item["time_difference_s"]) * 1000
-            file.set_header(header._replace(end_timestamp_ms=end))
-        file.file.close_descriptor()
-        return file.item_count
 
     def drop(self) -> None:
         """Let go of all files."""

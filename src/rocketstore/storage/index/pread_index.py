@@ -12,47 +12,59 @@ the first item's time put right (K-I5) and a second's tolerance at the begin (K-
 
 from __future__ import annotations
 
-from collections import Counter
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Literal
 
-from rocketstore.errors import FormatError
+from rocketstore.config import ObservedSizes, StoreConfig, commonest, resolve_sizes
 from rocketstore.format.index_file import (
     FIRST_ITEM,
-    INDEX_HEADER_SIZE,
-    ITEM_SIZE_BYTES,
+    HEADER_STRUCT,
+    INDEX_FILE_NAME_DIGITS,
     ITEM_STRUCT,
-    SLOT_SIZE_BYTES,
     SLOT_STRUCT,
     IndexHeader,
     IndexLayout,
-    decode_header,
-    layout_of,
+    is_index_file_name,
 )
 from rocketstore.format.java_hash import key_hash
-from rocketstore.storage.index.index_file import listed_index_files
+from rocketstore.storage.files.pread_files import listed_files
+from rocketstore.storage.system_errors import system_errors
 from rocketstore.verification.file_rules import FileFinding, FileProblem
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+    from struct import Struct
 
     from rocketstore.storage.files.pread_files import OpenFiles
 
 _SECOND_MS: Final = 1000
 
 
-class PreadIndexFile(NamedTuple):
-    """One index file."""
+@system_errors("cannot list the files of the index")
+def listed_index_files(directory: Path, findings: list[FileFinding[Path]]) -> dict[Path, int]:
+    """Return the index files with their lengths, oldest first; what else is there is a finding."""
+    listed = listed_files([directory], findings, _number_of, f"{INDEX_FILE_NAME_DIGITS} digits")
+    return {file.path: file.size for file in listed}
 
-    path: Path
-    layout: IndexLayout
+
+def _number_of(name: str) -> int | None:
+    return int(name) if is_index_file_name(name) else None
+
+
+def wrong_index_length(path: Path, expected: int, found: int) -> FileFinding[Path]:
+    """Return the finding of an index file that has another length than it should."""
+    problem = FileProblem.WRONG_SIZE if found else FileProblem.EMPTY
+    return FileFinding(path, problem, f"{expected} bytes", f"{found} bytes")
 
 
 class PreadIndex:
     """All index files of a store, listed again for every question; `directory` need not exist.
 
-    A `layout` of None is learnt from the length of each file.
+    A `layout` of None is learnt from the files' lengths. `findings` says what the last question
+    passed over.
     """
+
+    is_mapped: Literal[False] = False
 
     def __init__(
         self, directory: Path, open_files: OpenFiles, *, layout: IndexLayout | None = None
@@ -62,103 +74,58 @@ class PreadIndex:
         self._layout = layout
         self.findings: list[FileFinding[Path]] = []
 
-    is_mapped: Literal[False] = False
-
-    def files(self) -> list[PreadIndexFile]:
-        """Return the index files, oldest first; `findings` says what was passed over."""
+    def _files(self) -> tuple[IndexLayout, list[tuple[Path, IndexHeader]]]:
+        """Return how the files are divided, and those that can be used, oldest first."""
         findings: list[FileFinding[Path]] = []
         sizes = listed_index_files(self._directory, findings)
-        for path in [path for path, size in sizes.items() if not size]:
-            findings.append(FileFinding(path, FileProblem.EMPTY, "an index file", "0 bytes"))
-            del sizes[path]
         layout = self._layout
-        if layout is None and sizes:
-            layout = _commonest_layout(sizes)
-        found: list[PreadIndexFile] = []
-        for path, size in sizes.items():
-            assert layout is not None
-            if self._layout is None and size != layout.size_bytes:
-                expected, seen = f"{layout.size_bytes} bytes", f"{size} bytes"
-                findings.append(FileFinding(path, FileProblem.WRONG_SIZE, expected, seen))
-                continue
-            found.append(PreadIndexFile(path, layout))
+        if layout is None:
+            seen = ObservedSizes(index_file=commonest(sizes.items()))
+            layout = resolve_sizes(StoreConfig(), seen).index_layout
+        size = layout.size_bytes
+        findings += [wrong_index_length(path, size, n) for path, n in sizes.items() if n != size]
         self.findings = findings
-        return found
+        whole = (path for path, found in sizes.items() if found == size)
+        headers = ((path, self._read(path, 0, HEADER_STRUCT)) for path in whole)
+        return layout, [(path, IndexHeader._make(found)) for path, found in headers if found]
+
+    def _read(self, path: Path, position: int, struct: Struct) -> tuple[Any, ...] | None:
+        """Return the numbers at a position of a file; None where they are not, or it is gone."""
+        raw = self._open_files.read(path, position, struct.size)
+        return None if raw is None or len(raw) < struct.size else struct.unpack(raw)
 
     def headers(self) -> list[tuple[str, IndexHeader]]:
         """Return name and header of every index file, oldest first."""
-        return [
-            (file.path.name, header)
-            for file in self.files()
-            if (header := self._header(file)) is not None
-        ]
+        return [(path.name, header) for path, header in self._files()[1]]
 
-    def candidates(
-        self, topic: str, key: str, *, begin_ms: int = 0, end_ms: int | None = None
-    ) -> Iterator[int]:
+    def candidates(self, topic: str, key: str, *, begin_ms: int, end_ms: int) -> Iterator[int]:
         """Yield physical offsets of possible hits, newest first."""
         hashed = key_hash(topic, key)
-        for file in reversed(self.files()):
-            header = self._header(file)
-            if header is None or header.index_count <= FIRST_ITEM:
+        layout, files = self._files()
+        for path, header in reversed(files):
+            if header.begin_timestamp_ms > end_ms or header.end_timestamp_ms < begin_ms:
                 continue
-            if end_ms is not None and header.begin_timestamp_ms > end_ms:
-                continue
-            if header.end_timestamp_ms < begin_ms:
-                continue
-            yield from self._walk(file, header, hashed, begin_ms, end_ms)
+            for physical_offset, stored_ms in self._chain(path, header, layout, hashed):
+                if begin_ms < stored_ms + _SECOND_MS and stored_ms <= end_ms:
+                    yield physical_offset
 
-    def _header(self, file: PreadIndexFile) -> IndexHeader | None:
-        raw = self._open_files.read(file.path, 0, INDEX_HEADER_SIZE)
-        return None if raw is None or len(raw) < INDEX_HEADER_SIZE else decode_header(raw)
-
-    def _walk(
-        self,
-        file: PreadIndexFile,
-        header: IndexHeader,
-        hashed: int,
-        begin_ms: int,
-        end_ms: int | None,
-    ) -> Iterator[int]:
-        layout = file.layout
-        slot_at = layout.slot_position(hashed % layout.slot_count)
-        raw = self._open_files.read(file.path, slot_at, SLOT_SIZE_BYTES)
-        if raw is None or len(raw) < SLOT_SIZE_BYTES:
-            return
-        (number,) = SLOT_STRUCT.unpack(raw)
+    def _chain(
+        self, path: Path, header: IndexHeader, layout: IndexLayout, hashed: int
+    ) -> Iterator[tuple[int, int]]:
+        """Yield physical offset and store time of a hash's items in one file, newest first."""
+        slot = self._read(path, layout.slot_position(hashed % layout.slot_count), SLOT_STRUCT)
+        number = 0 if slot is None else slot[0]
         # The writer names an item in its slot a moment before it counts it in the header.
         stop = min(header.index_count + 1, layout.item_count)
         while FIRST_ITEM <= number < stop:
-            raw = self._open_files.read(file.path, layout.item_position(number), ITEM_SIZE_BYTES)
-            if raw is None or len(raw) < ITEM_SIZE_BYTES:
+            item = self._read(path, layout.item_position(number), ITEM_STRUCT)
+            if item is None:
                 return
-            item_hash, physical_offset, difference_s, older = ITEM_STRUCT.unpack(raw)
+            item_hash, physical_offset, difference_s, older = item
             if difference_s < 0:
                 return
             # K-I5: the first item was stored when the file begins, whatever it says.
             seconds = 0 if number == FIRST_ITEM else difference_s
-            stored = header.begin_timestamp_ms + seconds * _SECOND_MS
-            is_in_range = stored + _SECOND_MS > begin_ms and (end_ms is None or stored <= end_ms)
-            if item_hash == hashed and is_in_range:
-                yield physical_offset
+            if item_hash == hashed:
+                yield physical_offset, header.begin_timestamp_ms + seconds * _SECOND_MS
             stop, number = number, older
-
-
-def _commonest_layout(sizes: dict[Path, int]) -> IndexLayout:
-    """Return the layout that most files have; a file that was cut off does not hide the others'."""
-    counted = Counter(sizes.values())
-    error: FormatError | None = None
-    for size in sorted(counted, key=lambda size: (counted[size], size), reverse=True):
-        try:
-            return layout_of(size)
-        except FormatError as found:
-            error = error or found
-    assert error is not None
-    path, size = next(iter(sizes.items()))
-    raise FormatError(
-        "cannot learn the layout of an index file",
-        path=path,
-        expected="a length with four items per slot",
-        found=f"{size} bytes",
-        hint=error.hint,
-    ) from error

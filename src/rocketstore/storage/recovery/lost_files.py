@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from rocketstore.format.queue_entry import EntryArray, QueueEntry
-    from rocketstore.storage.index.index_file import IndexFile
+    from rocketstore.storage.index.index_service import IndexFile
     from rocketstore.storage.known_ends import KnownEnds, QueueEnds
     from rocketstore.storage.queues.consume_queue import ConsumeQueue
     from rocketstore.storage.recovery.evidence import Evidence
