@@ -11,7 +11,6 @@ from rocketstore.storage.checkpoint import StoreCheckpoint
 from rocketstore.storage.files.disk import Disk
 from rocketstore.storage.files.mapped_file_queue import MappedFileQueue
 from rocketstore.storage.files.preallocate import Preallocator
-from rocketstore.storage.log.batch_writer import BatchWriter
 from rocketstore.storage.log.commit_log import CommitLog
 from rocketstore.storage.log.flush import CommitLogFlusher
 from rocketstore.storage.log.writer import StoreWriter
@@ -76,7 +75,6 @@ class LogParts:
             clock=self.clock,
         )
         self.flusher.on_failure = self.writer.fail
-        self.batches = BatchWriter(self.writer, self.log, config=self.config)
 
     def written(self) -> bytes:
         """Return the log's bytes as its files hold them, the last one up to its end."""

@@ -16,7 +16,6 @@ from rocketstore.errors import FlushFailedError, RocketStoreError
 from rocketstore.events import get_logger
 from rocketstore.storage.compiled_parts import summary
 from rocketstore.storage.dispatch.dispatch_service import DispatchService
-from rocketstore.storage.log.batch_writer import BatchWriter
 from rocketstore.storage.log.flush import CommitLogFlusher
 from rocketstore.storage.log.writer import StoreWriter
 from rocketstore.storage.queues.queue_flush import QueueFlusher
@@ -69,7 +68,6 @@ class StoreServices:
             clock=clock,
         )
         self.flusher.on_failure = self.writer.fail
-        self.batches = BatchWriter(self.writer, log, config=config)
         self.dispatch = DispatchService(parts.dispatcher, clock=clock, log=log)
         self.queue_flusher = QueueFlusher(
             parts.queues,

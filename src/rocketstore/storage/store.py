@@ -212,7 +212,7 @@ class MessageStore(EndingStore):
         InvalidNameError, RefusedMessageError, FlushFailedError
             As `put`; a batch without messages, or with several topics, is refused as well.
         """
-        return self._batches.put_messages(messages, queue_id)
+        return self._writer.put_messages(messages, queue_id)
 
     def put_client_batch(  # noqa: PLR0913 - the fields of a send request
         self,
@@ -234,7 +234,7 @@ class MessageStore(EndingStore):
         every message, see `Message`. A batch that is cut off inside a message is refused as well.
         Source: DefaultMessageStore.putMessages.
         """
-        return self._batches.put_client_batch(
+        return self._writer.put_client_batch(
             topic,
             queue_id,
             batch,

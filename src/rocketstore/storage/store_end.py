@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from rocketstore.storage.opening import StoreParts
 
 _IN_USE: Final = (
-    "_batches", "_check_readable", "_key_search", "_log", "_pages", "_parts", "_queues",
+    "_check_readable", "_key_search", "_log", "_pages", "_parts", "_queues",
     "_services", "_writer", "running_flags", "statistics",
 )  # fmt: skip
 """What a store's methods go to."""
@@ -49,7 +49,6 @@ class EndingStore(Reader):
         self._writer = self._services.writer
         self._put_at_once = self._writer.put_at_once
         self._put_prepared_at_once = self._writer.put_prepared_at_once
-        self._batches = self._services.batches
         self.statistics = self._services.statistics
         self.running_flags = parts.flags
         self._check_readable = parts.flags.check_readable

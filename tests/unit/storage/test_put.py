@@ -551,7 +551,7 @@ def test_the_store_time_is_when_the_lock_was_taken_not_when_it_was_asked_for(tmp
     parts.log.lock = SlowLock(parts.log.lock, clock, 30)
     message = Message(topic=TOPIC, body=bytearray(b"x"))  # not plain: one that takes the lock
     assert parts.writer.put(message).store_timestamp_ms == START_MS + 30
-    batch = parts.batches.put_messages([message])
+    batch = parts.writer.put_messages([message])
     assert batch.store_timestamp_ms == START_MS + 60
 
 

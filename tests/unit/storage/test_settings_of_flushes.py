@@ -144,7 +144,7 @@ def test_a_put_waits_for_its_flush_as_long_as_the_setting_says(
     message = Message(topic="t", body=b"x")
     result = parts.writer.put(message)
     assert result.status is PutMessageStatus.FLUSH_DISK_TIMEOUT
-    assert parts.batches.put_messages([message]).status is PutMessageStatus.FLUSH_DISK_TIMEOUT
+    assert parts.writer.put_messages([message]).status is PutMessageStatus.FLUSH_DISK_TIMEOUT
     assert waited == [seconds] * 2
 
 

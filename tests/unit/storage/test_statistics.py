@@ -49,7 +49,7 @@ def test_puts_are_counted_by_topic_with_their_bytes(tmp_path):
 
 def test_a_batch_counts_each_of_its_messages(tmp_path):
     parts = LogParts(tmp_path)
-    parts.batches.put_messages([Message(topic="orders")] * 5)
+    parts.writer.put_messages([Message(topic="orders")] * 5)
     assert parts.statistics.total_put().messages == 5
 
 

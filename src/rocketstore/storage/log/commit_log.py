@@ -17,12 +17,13 @@ refuse, without the lock: it leaves a log that is busy alone, and no Python runs
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from rocketstore.format.blank import END_FILE_MIN_BLANK_SIZE, encode_blank
 from rocketstore.native.group import SyncGroup
 from rocketstore.native.log_end import LogEnd, QueueCounter
 from rocketstore.storage.files.touch_ahead import WINDOW_BYTES, windows_ahead
+from rocketstore.storage.results import PutMessageStatus, PutResult
 
 if TYPE_CHECKING:
     import mmap
@@ -34,18 +35,6 @@ if TYPE_CHECKING:
     from rocketstore.storage.files.preallocate import Preallocator
     from rocketstore.storage.files.touch_ahead import TouchAhead
     from rocketstore.units import QueueKey
-
-_SIZE_BYTES: Final = 4
-
-
-class Appended(NamedTuple):
-    """Where and when records were appended."""
-
-    offset: int
-    queue_offset: int
-    size: int
-    store_timestamp_ms: int
-    packed_sizes: bytes
 
 
 class _Append(NamedTuple):
@@ -219,7 +208,7 @@ class CommitLog:
             self._ring = ring
             self.end.close_window()
 
-    def append(self, counter: QueueCounter, records: Sequence[Record]) -> Appended:
+    def append(self, counter: QueueCounter, records: Sequence[Record]) -> PutResult:
         """Append records of one queue whose sizes are within their limits: all of them or none.
 
         Raises
@@ -246,9 +235,11 @@ class CommitLog:
                 end.is_busy = False
             finally:
                 end.locked_since_ms = 0
-        is_batch = len(sizes) > 1
-        packed = b"".join(each.to_bytes(_SIZE_BYTES, "big") for each in sizes) if is_batch else b""
-        return Appended(note.file.base + note.start, number if places else 0, size, now, packed)
+        packed = [each.to_bytes(4, "big") for each in sizes] if len(sizes) > 1 else []
+        return PutResult(
+            PutMessageStatus.PUT_OK, note.file.base + note.start, number if places else 0, size,
+            now, self.store_host, len(sizes), None, b"".join(packed),
+        )  # fmt: skip
 
     def settle(self) -> None:
         """End an append that an exception ended; none is under way when this returns."""

@@ -90,7 +90,7 @@ class CommitLogFlusher:
         """Flush, and tell those who were taken before what else comes of it, if there are such."""
         log = self._log
         with self._flushing:
-            self._raise_failure()
+            self.raise_failure()
             # Read before the files: every message up to this time lies before their positions.
             timestamp = log.last_store_timestamp_ms
             written = log.max_offset
@@ -127,7 +127,7 @@ class CommitLogFlusher:
         """
         log = self._log
         with self._flushing:
-            self._raise_failure()
+            self.raise_failure()
             file = log.files.last()
             if file is None or log.flushed_offset < file.base or not file.has_durable_name:
                 return False
@@ -178,7 +178,8 @@ class CommitLogFlusher:
         if self.on_failure is not None:
             self.on_failure(error)
 
-    def _raise_failure(self) -> None:
+    def raise_failure(self) -> None:
+        """Raise where a sync failed earlier."""
         if self.failure is not None:
             raise FlushFailedError(self.failure.message, hint=self.failure.hint)
 
@@ -192,7 +193,7 @@ class CommitLogFlusher:
         log = self._log
         deadline = None
         while log.flushed_offset < offset:
-            self._raise_failure()
+            self.raise_failure()
             if not self.thread.is_running:
                 self.flush()
                 continue

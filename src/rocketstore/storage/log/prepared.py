@@ -1,15 +1,20 @@
-"""A message whose topic and properties are encoded once, to be put many times or by a broker."""
+"""What is put as records will hold it: a message, a prepared one, a client's batch.
+
+Each is refused here, by a `RefusedMessageError`, where 4.9 has no status for what is wrong with it.
+"""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from rocketstore.errors import RefusedMessageError
+from rocketstore.errors import FormatError, RefusedMessageError
+from rocketstore.format.client_batch import decode_client_batch
 from rocketstore.format.properties import (
-    DELAY,
-    INNER_MULTI_DISPATCH,
     WAIT,
     decode_properties,
+    encode_properties,
     message_properties,
 )
 from rocketstore.format.record_text import storable_properties
@@ -20,9 +25,8 @@ from rocketstore.native.log_end import Record
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_MARKED_DELAY: Final = f"{DELAY}\x01".encode()
-_MARKED_DISPATCH: Final = f"{INNER_MULTI_DISPATCH}\x01".encode()
-_MARKED_WAIT: Final = f"{WAIT}\x01".encode()
+_ASKS: Final = re.compile(rb"(DELAY|INNER_MULTI_DISPATCH|WAIT)\x01")
+"""Properties that ask something of the store."""
 
 
 class PreparedMessage:
@@ -75,12 +79,11 @@ class PreparedMessage:
         wait_flush: bool = True,
     ) -> None:
         refuse_transaction(sys_flag)
-        properties = storable_properties(properties)
-        refuse_special_block(properties)
+        block, may_wait = storable_block(properties)
         self.topic = topic
         self.record = Record(
             body_bytes(body),
-            properties,
+            block,
             encoded_born_host(born_host),
             flag=flag,
             sys_flag=sys_flag,
@@ -88,16 +91,15 @@ class PreparedMessage:
             reconsume_times=reconsume_times,
             prepared_offset=prepared_transaction_offset,
         )
-        self.wait_flush = wait_flush and waits_for_flush(properties)
+        self.wait_flush = wait_flush and may_wait
 
     @classmethod
     def of(cls, message: Message) -> PreparedMessage:
         """Encode a message once."""
         refuse_other_types(message)
         prepared = cls.__new__(cls)
-        prepared.record = record_of(message, encoded_born_host)
+        prepared.record, prepared.wait_flush = record_of(message, encoded_born_host)
         prepared.topic = message.topic
-        prepared.wait_flush = may_wait(message)
         return prepared
 
 
@@ -110,15 +112,15 @@ def refuse_other_types(message: object) -> None:
         )
 
 
-def record_of(message: Message, encoded_host: Callable[[str], bytes]) -> Record:
-    """Return a message as a record will hold it; raises `RefusedMessageError`."""
+def record_of(message: Message, encoded_host: Callable[[str], bytes]) -> tuple[Record, bool]:
+    """Return a message as a record will hold it, and whether a put of it may wait for its flush."""
     body = body_bytes(message.body)
-    if message.properties:
-        refuse_special(message.properties)
+    asked = message.properties or {}
+    refuse_special(asked)
     properties = message_properties(message)
     born_host = encoded_host(message.born_host)
     refuse_transaction(message.sys_flag)
-    return Record(
+    record = Record(
         body,
         properties,
         born_host,
@@ -128,18 +130,50 @@ def record_of(message: Message, encoded_host: Callable[[str], bytes]) -> Record:
         reconsume_times=message.reconsume_times,
         prepared_offset=message.prepared_transaction_offset,
     )
+    return record, bool(message.wait_flush) and _may_wait(asked)
 
 
-def may_wait(message: Message) -> bool:
-    """Return whether a put of a message waits for its flush."""
-    wait = message.properties.get(WAIT) if message.properties else None
-    return bool(message.wait_flush) and is_true(wait)
+def batch_messages(messages: object) -> Sequence[Message]:
+    """Return the messages of a batch, all of one topic; raise where it is not one."""
+    if not isinstance(messages, Sequence) or isinstance(messages, str):
+        raise RefusedMessageError(
+            f"a batch is a sequence of messages, or bytes, not {type(messages).__name__}"
+        )
+    kept = tuple(message for message in messages)  # never asking how many it says they are
+    for message in kept:
+        refuse_other_types(message)
+    _refuse_empty(kept)
+    topic = kept[0].topic
+    if any(message.topic != topic for message in kept):
+        raise RefusedMessageError(f"a batch has one topic, but others than {topic} came")
+    return kept
+
+
+def client_messages(batch: bytes, more: bytes) -> list[tuple[int, bytes, bytes]]:
+    """Return flag, body and properties of the messages of a client's batch.
+
+    `more` stands after the properties of each, with one separator between (4.9.3's rule).
+    """
+    messages = []
+    try:
+        for flag, body, own in decode_client_batch(batch):
+            block, _ = storable_block(own)
+            if more and block and not block.endswith(b"\x02"):
+                block += b"\x02"
+            messages.append((flag, body, block + more))
+    except FormatError as error:
+        raise RefusedMessageError(f"batch of {len(batch)} bytes: {error}") from error
+    _refuse_empty(messages)
+    return messages
+
+
+def _refuse_empty(messages: Sequence[object]) -> None:
+    if not messages:
+        raise RefusedMessageError("a batch has at least one message")
 
 
 def body_bytes(body: Any) -> bytes:
     """Return a body as bytes, if it is some kind of bytes."""
-    if type(body) is bytes:
-        return body
     if isinstance(body, (bytes, bytearray, memoryview)):
         return bytes(body)
     raise RefusedMessageError(
@@ -147,24 +181,21 @@ def body_bytes(body: Any) -> bytes:
     )
 
 
-def refuse_special_block(block: bytes) -> None:
-    """Do as `refuse_special` for encoded properties; costs a search when there is nothing."""
-    if _MARKED_DELAY in block or _MARKED_DISPATCH in block:
-        refuse_special(decode_properties(block))
+def storable_block(properties: Any) -> tuple[bytes, bool]:
+    """Return properties encoded as they may be stored, and whether a put of them may wait."""
+    if not isinstance(properties, (bytes, bytearray, memoryview)):
+        properties = encode_properties(properties)
+    block = storable_properties(bytes(properties))
+    asked = decode_properties(block) if _ASKS.search(block) else {}
+    refuse_special(asked)
+    return block, _may_wait(asked)
 
 
-def waits_for_flush(block: bytes) -> bool:
+def _may_wait(properties: Mapping[str, str]) -> bool:
     """Return whether the property ``WAIT`` lets a put wait for its flush.
 
     Notes
     -----
     Source: Message.isWaitStoreMsgOK: absent is true, anything but "true" is false.
     """
-    if _MARKED_WAIT not in block:
-        return True
-    return is_true(decode_properties(block).get(WAIT))
-
-
-def is_true(wait: str | None) -> bool:
-    """Return ``Boolean.parseBoolean`` of a value of ``WAIT``, None being true."""
-    return wait is None or wait.lower() == "true"
+    return properties.get(WAIT, "true").lower() == "true"

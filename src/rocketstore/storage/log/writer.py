@@ -1,18 +1,21 @@
-"""Put: check a message, append it, wait for what its flush mode promises, say what became of it.
+"""Put: check what comes, append it, wait for what its flush mode promises, say what became of it.
 
 Law: nothing is appended before every check has passed, and a put that is not acknowledged says why,
-as a status where 4.9 has one, else as a typed error. The append lock is not held while waiting.
+as a status where 4.9 has one, else as a typed error. The append lock is not held while waiting. A
+batch is judged as a whole; its messages get one store time, and a consumer sees them one by one.
 
-How derived: DefaultMessageStore.checkStoreStatus and checkMessage, CommitLog.asyncPutMessage of
-4.9.8 (spec B3). The order of checks is 4.9's, except that a name is refused first, before it could
-become a path. A put in which nothing is to be refused is one call of `native.put.PlainPuts`, which
-says no to nothing: what it does not take comes here.
+How derived: DefaultMessageStore.checkStoreStatus and checkMessage, CommitLog.asyncPutMessage and
+MessageExtBatch of 4.9.8 (spec B3, F15). The order of checks is 4.9's, except that a name is refused
+first, before it could become a path. What 4.9 answers to a batch by an exception is a status here
+(K-P7). A put in which nothing is to be refused is one call of `native.put.PlainPuts`, which says no
+to nothing: what it does not take comes here.
 """
 
 from __future__ import annotations
 
+import functools
 from time import monotonic_ns
-from typing import TYPE_CHECKING, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec
 
 import msgspec
 
@@ -22,37 +25,42 @@ from rocketstore.errors import (
     RefusedMessageError,
     StoreError,
     StoreForkedError,
-    SystemRefusedError,
 )
 from rocketstore.events import get_logger
 from rocketstore.format.blank import END_FILE_MIN_BLANK_SIZE
+from rocketstore.format.client_batch import BATCH_MESSAGE_FIXED_SIZE
 from rocketstore.format.properties import PROPERTIES_SIZE_MAX
 from rocketstore.format.record import TOPIC_SIZE_MAX
-from rocketstore.format.refusals import encoded_born_host
+from rocketstore.format.refusals import encoded_born_host, refuse_transaction
 from rocketstore.format.topic_name import check_queue_id, check_topic_characters
-from rocketstore.message import Message
+from rocketstore.message import DEFAULT_HOST, Message
+from rocketstore.native.log_end import Record
 from rocketstore.native.put import PlainPuts
 from rocketstore.storage.clock import system_clock_ms
 from rocketstore.storage.log.prepared import (
     PreparedMessage,
+    batch_messages,
     body_bytes,
-    may_wait,
+    client_messages,
     record_of,
     refuse_other_types,
+    storable_block,
 )
 from rocketstore.storage.results import PutMessageStatus, PutResult
 from rocketstore.storage.running_flags import STOPS_PUTS
 from rocketstore.units import QueueKey
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping, Sequence
 
     from rocketstore.config import StoreConfig
-    from rocketstore.native.log_end import QueueCounter, Record
+    from rocketstore.native.log_end import QueueCounter
     from rocketstore.storage.log.commit_log import CommitLog
     from rocketstore.storage.log.flush import CommitLogFlusher
     from rocketstore.storage.running_flags import RunningFlags
     from rocketstore.storage.statistics import StoreStatistics
+
+P = ParamSpec("P")
 
 _log: Final = get_logger(__name__)
 _OK: Final = PutMessageStatus.PUT_OK
@@ -65,6 +73,30 @@ _KNOWN_HOSTS: Final = 4096
 
 _BUSY_LIMIT_MS: Final = 10_000_000
 """A lock that seems to be held for longer is a clock that moved (isOSPageCacheBusy)."""
+
+
+class _NotTaken(Exception):  # noqa: N818 - it becomes the result of the put
+    """A put that is answered with a status."""
+
+    def __init__(self, status: PutMessageStatus, why: str) -> None:
+        super().__init__(why)
+        self.status = status
+
+
+def _answered(
+    put: Callable[Concatenate[StoreWriter, P], PutResult],
+) -> Callable[Concatenate[StoreWriter, P], PutResult]:
+    """Make a result of the status with which a put is not taken, and count it."""
+
+    @functools.wraps(put)
+    def answered(self: StoreWriter, /, *args: P.args, **named: P.kwargs) -> PutResult:
+        try:
+            return put(self, *args, **named)
+        except _NotTaken as refused:
+            self._statistics.note_failed_put()
+            return PutResult(refused.status, detail=str(refused))
+
+    return answered
 
 
 class StoreWriter:
@@ -113,13 +145,13 @@ class StoreWriter:
         self._is_closed = False
         self.forked: StoreForkedError | None = None
         self._end_at_refusal = -1
+        self._longest = config.max_message_size
         self._syncs = config.is_sync_flush
         self._needs_replica = config.broker_role is BrokerRole.SYNC_MASTER
         self._wakes = not self._syncs and not config.flush_commit_log_timed
-        self._flush_timeout_s = config.sync_flush_timeout / 1000
         self._born_hosts: dict[str, bytes] = {}
-        self.is_immediate = not (self._syncs or self._needs_replica or self._wakes)
-        self.plain = PlainPuts(
+        self._is_immediate = not (self._syncs or self._needs_replica or self._wakes)
+        self.plain = plain = PlainPuts(
             log.end,
             counters=log.counters,
             born_hosts=self._born_hosts,
@@ -129,17 +161,30 @@ class StoreWriter:
             prepared_type=PreparedMessage,
             result_type=PutResult,
             done=_OK,
-            longest_body=config.max_message_size,
+            longest_body=self._longest,
             clock=None if clock is system_clock_ms else clock,
-            waits=not self.is_immediate,
+            waits=not self._is_immediate,
         )
         if self._is_slave:
-            self.plain.is_open = False
-        is_immediate = self.is_immediate
-        self.put_at_once = self.plain.put_message if is_immediate else self._put_and_wait
-        self.put_prepared_at_once = (
-            self.plain.put_prepared if is_immediate else self._put_prepared_and_wait
-        )
+            plain.is_open = False
+        self.put_at_once = self._acknowledging(plain.put_message)
+        self.put_prepared_at_once = self._acknowledging(plain.put_prepared)
+        self._put_messages_at_once = self._acknowledging(plain.put_messages)
+        self._put_encoded_at_once = self._acknowledging(plain.put_encoded)
+
+    def _acknowledging(self, put: Callable[..., Any]) -> Callable[..., PutResult | None]:
+        """Return a call of `plain` as one that keeps the promise of the flush mode."""
+        if self._is_immediate:
+            return put
+
+        def put_and_wait(*args: Any, **named: Any) -> PutResult | None:
+            began_ns = monotonic_ns()
+            result: PutResult | None = put(*args, **named)
+            if result is None:
+                return None
+            return self._acknowledged(result, waits=True, began_ns=began_ns)
+
+        return put_and_wait
 
     def stop(self) -> None:
         """Take no put any more; each gets SERVICE_NOT_AVAILABLE."""
@@ -150,81 +195,126 @@ class StoreWriter:
         """Take no put any more; each gets the error of the flusher."""
         self.plain.is_open = False
 
-    # --- one message ----------------------------------------------------------------------------
+    # --- puts -----------------------------------------------------------------------------------
 
+    @_answered
     def put(self, message: Message, queue_id: int = 0) -> PutResult:
         """Store a message that `put_at_once` left; see `MessageStore.put`."""
-        began_ns = monotonic_ns()
-        refused = self.refusal()
-        if refused is not None:
-            return refused
+        self._check_state()
         refuse_other_types(message)
-        counter = self.counter_of(message.topic, queue_id)
-        if isinstance(counter, PutResult):
-            return counter
-        record = record_of(message, self.born_host)
-        return self._append(counter, record, waits=may_wait(message), began_ns=began_ns)
+        counter = self._counter_of(message.topic, queue_id)
+        record, waits = record_of(message, self.born_host)
+        return self._put_one(counter, record, waits=waits)
 
+    @_answered
     def put_prepared(
         self, prepared: PreparedMessage, body: bytes | None = None, queue_id: int = 0
     ) -> PutResult:
         """Store a prepared message that `put_prepared_at_once` left."""
-        began_ns = monotonic_ns()
-        refused = self.refusal()
-        if refused is not None:
-            return refused
-        counter = self.counter_of(prepared.topic, queue_id)
-        if isinstance(counter, PutResult):
-            return counter
+        self._check_state()
+        counter = self._counter_of(prepared.topic, queue_id)
         record = prepared.record
         if body is not None:
             record = record.with_body(body_bytes(body))
-        return self._append(counter, record, waits=prepared.wait_flush, began_ns=began_ns)
+        return self._put_one(counter, record, waits=prepared.wait_flush)
 
-    def _put_and_wait(self, message: Message, queue_id: int = 0) -> PutResult | None:
-        began_ns = monotonic_ns()
-        result = self.plain.put_message(message, queue_id)
-        return None if result is None else self.of_plain(result, began_ns)
+    def _put_one(self, counter: QueueCounter, record: Record, *, waits: bool) -> PutResult:
+        self._check_properties(record.properties)
+        self._check_length("body", len(record.body))
+        return self._append(counter, [record], waits=waits)
 
-    def _put_prepared_and_wait(
-        self, prepared: PreparedMessage, body: bytes | None = None, queue_id: int = 0
-    ) -> PutResult | None:
-        began_ns = monotonic_ns()
-        result = self.plain.put_prepared(prepared, body, queue_id)
-        return None if result is None else self.of_plain(result, began_ns)
-
-    def of_plain(self, result: PutResult, began_ns: int) -> PutResult:
-        """Return the result of a put that `plain` took, once it may be acknowledged."""
-        if self.is_immediate:
+    @_answered
+    def put_messages(self, messages: Sequence[Message], queue_id: int = 0) -> PutResult:
+        """Store messages of one topic; see `MessageStore.put_batch`."""
+        result = self._put_messages_at_once(messages, queue_id, self._longest)
+        if result is not None:
             return result
-        return self.acknowledged(result, waits=True, began_ns=began_ns)
+        messages = batch_messages(messages)
+        self._check_state()
+        counter = self._counter_of(messages[0].topic, queue_id)
+        made = [record_of(message, self.born_host) for message in messages]
+        records = [record for record, _ in made]
+        self._check_properties(max((record.properties for record in records), key=len))
+        fixed = BATCH_MESSAGE_FIXED_SIZE
+        size = sum(fixed + len(each.body) + len(each.properties) for each in records)
+        self._check_length("batch", size)
+        return self._append(counter, records, waits=all(waits for _, waits in made))
 
-    def _append(
-        self, counter: QueueCounter, record: Record, *, waits: bool, began_ns: int
+    @_answered
+    def put_client_batch(  # noqa: PLR0913 - the fields of a send request, each checked
+        self,
+        topic: str,
+        queue_id: int,
+        batch: bytes | bytearray | memoryview,
+        *,
+        properties: Mapping[str, str] | bytes = b"",
+        sys_flag: int = 0,
+        born_timestamp_ms: int | None = None,
+        born_host: str = DEFAULT_HOST,
+        reconsume_times: int = 0,
+        wait_flush: bool = True,
     ) -> PutResult:
-        refused = self._size_refusal(counter, record)
-        if refused is not None:
-            return refused
-        return self.append([record], counter, waits=waits, began_ns=began_ns)
+        """Store messages as a producer encoded them; see `MessageStore.put_client_batch`."""
+        batch = body_bytes(batch)
+        if wait_flush and len(batch) <= self._longest:
+            result = self._put_encoded_at_once(
+                batch, properties, topic, queue_id, sys_flag=sys_flag,
+                born_timestamp_ms=born_timestamp_ms, born_host=born_host,
+                reconsume_times=reconsume_times,
+            )  # fmt: skip
+            if result is not None:
+                return result
+        self._check_state()
+        counter = self._counter_of(topic, queue_id)
+        host = self.born_host(born_host)
+        refuse_transaction(sys_flag)
+        more, may_wait = storable_block(properties)
+        self._check_properties(more)
+        self._check_length("batch", len(batch))
+        records = [
+            Record(
+                body, block, host, flag=flag, sys_flag=sys_flag,
+                born_timestamp_ms=born_timestamp_ms, reconsume_times=reconsume_times,
+            )
+            for flag, body, block in client_messages(batch, more)
+        ]  # fmt: skip
+        if any(len(record.properties) > PROPERTIES_SIZE_MAX for record in records):
+            raise _NotTaken(
+                PutMessageStatus.PROPERTIES_SIZE_EXCEEDED,
+                "properties of a message and of its batch together exceed the limit of "
+                f"{PROPERTIES_SIZE_MAX} bytes",
+            )
+        return self._append(counter, records, waits=wait_flush and may_wait)
 
-    def append(
-        self, records: list[Record], counter: QueueCounter, *, waits: bool, began_ns: int
-    ) -> PutResult:
-        """Append records that were checked; return the result of their put."""
+    def _append(self, counter: QueueCounter, records: list[Record], *, waits: bool) -> PutResult:
+        """Append records that were checked, but for the size of a file."""
+        began_ns = monotonic_ns()
+        size = sum(self._log.end.size_of(record, counter) for record in records)
+        file_size = self._log.file_size
+        if size + END_FILE_MIN_BLANK_SIZE > file_size:
+            raise _NotTaken(
+                PutMessageStatus.MESSAGE_ILLEGAL,
+                f"{size} bytes do not fit a CommitLog file of {file_size} bytes, "
+                f"which holds {file_size - END_FILE_MIN_BLANK_SIZE}",
+            )
         try:
-            done = self._log.append(counter, records)
-        except (StoreError, OSError) as error:
-            return self.failed(error)
-        result = PutResult(
-            _OK, done.offset, done.queue_offset, done.size, done.store_timestamp_ms,
-            self._log.store_host, len(records), None, done.packed_sizes,
-        )  # fmt: skip
-        return self.acknowledged(result, waits=waits, began_ns=began_ns)
+            result = self._log.append(counter, records)
+        except OSError as error:
+            if not isinstance(error, StoreError) and error.errno is None:
+                raise  # of a signal handler (a time limit, say), not of the system
+            why = f"the system refused: {error}"
+            raise _NotTaken(PutMessageStatus.UNKNOWN_ERROR, why) from error
+        except (RefusedMessageError, FlushFailedError):
+            self._statistics.note_failed_put()
+            raise
+        except StoreError as error:
+            raise _NotTaken(PutMessageStatus.CREATE_MAPEDFILE_FAILED, str(error)) from error
+        return self._acknowledged(result, waits=waits, began_ns=began_ns)
 
     # --- what can be wrong ----------------------------------------------------------------------
 
-    def refusal(self) -> PutResult | None:
-        """Return why no put is taken now, or None (checkStoreStatus, spec B3.1).
+    def _check_state(self) -> None:
+        """Raise where no put is taken now (checkStoreStatus, spec B3.1).
 
         Raises
         ------
@@ -233,57 +323,40 @@ class StoreWriter:
         StoreForkedError
             It is the writer of the process that forked this one.
         """
-        self.check_process()
-        failure = self._flusher.failure
-        if failure is not None:
-            raise FlushFailedError(failure.message, hint=failure.hint)
-        if self._is_closed:
-            return self._unavailable("the store was closed")
-        if self._is_slave:
-            return self._unavailable("brokerRole is SLAVE: messages come from its master only")
-        if self._flags.bits & STOPS_PUTS:
-            return self._unavailable("; ".join(self._flags.reasons))
-        self._statistics.note_writeable()
-        since = self._log.end.locked_since_ms
-        if since:
-            held_ms = self._clock() - since
-            if self._config.os_page_cache_busy_time_out_mills < held_ms < _BUSY_LIMIT_MS:
-                return self.refuse(
-                    PutMessageStatus.OS_PAGECACHE_BUSY,
-                    f"the append lock has been held for {held_ms} ms, more than "
-                    f"{self._config.os_page_cache_busy_time_out_mills} ms",
-                )
-        return None
-
-    def check_process(self) -> None:
-        """Raise where this is a forked child."""
         if self.forked is not None:
             raise StoreForkedError(self.forked.message, hint=self.forked.hint)
+        self._flusher.raise_failure()
+        if self._is_closed:
+            raise self._unavailable("the store was closed")
+        if self._is_slave:
+            raise self._unavailable("brokerRole is SLAVE: messages come from its master only")
+        if self._flags.bits & STOPS_PUTS:
+            raise self._unavailable("; ".join(self._flags.reasons))
+        self._statistics.note_writeable()
+        since = self._log.end.locked_since_ms
+        held_ms = self._clock() - since if since else 0
+        limit_ms = self._config.os_page_cache_busy_time_out_mills
+        if limit_ms < held_ms < _BUSY_LIMIT_MS:
+            raise _NotTaken(
+                PutMessageStatus.OS_PAGECACHE_BUSY,
+                f"the append lock has been held for {held_ms} ms, more than {limit_ms} ms",
+            )
 
-    def _unavailable(self, why: str) -> PutResult:
+    def _unavailable(self, why: str) -> _NotTaken:
         end = self._log.max_offset
         if end != self._end_at_refusal:
             # A put was taken since, which looked at nothing: it is the next refusal that says so.
             self._end_at_refusal = end
             self._statistics.note_writeable()
         self._statistics.note_unavailable(why)
-        return self.refuse(PutMessageStatus.SERVICE_NOT_AVAILABLE, why)
+        return _NotTaken(PutMessageStatus.SERVICE_NOT_AVAILABLE, why)
 
-    def refuse(self, status: PutMessageStatus, detail: str) -> PutResult:
-        """Count a put that was not taken, and return its result."""
-        self._statistics.note_failed_put()
-        return PutResult(status, detail=detail)
-
-    def counter_of(self, topic: object, queue_id: object) -> QueueCounter | PutResult:
-        """Return the counter of a queue, or why there is none; raises `InvalidNameError`."""
-        if type(topic) is str and type(queue_id) is int:  # True and 1.0 are equal to a queue id
-            known = self._log.counters.get((topic, queue_id))
-            if known is not None:
-                return known
+    def _counter_of(self, topic: object, queue_id: object) -> QueueCounter:
+        """Return the counter of a queue; raises `InvalidNameError` where it can be none."""
         name = check_topic_characters(topic)
         number = check_queue_id(queue_id)
         if len(name) > TOPIC_SIZE_MAX:
-            return self.refuse(
+            raise _NotTaken(
                 PutMessageStatus.MESSAGE_ILLEGAL,
                 f"topic of {len(name)} bytes exceeds the limit of {TOPIC_SIZE_MAX}",
             )
@@ -305,66 +378,39 @@ class StoreWriter:
             self._born_hosts[host] = known
         return known
 
-    def _size_refusal(self, counter: QueueCounter, record: Record) -> PutResult | None:
-        """Return why a message is too large, or None (spec F3, B3.2; disagreement D1)."""
-        if len(record.properties) > PROPERTIES_SIZE_MAX:
-            return self.properties_refusal(record.properties)
-        limit = self._config.max_message_size
-        if len(record.body) > limit:
-            return self.refuse(
+    def _check_length(self, what: str, size: int) -> None:
+        if size > self._longest:
+            raise _NotTaken(
                 PutMessageStatus.MESSAGE_ILLEGAL,
-                f"body of {len(record.body)} bytes exceeds maxMessageSize of {limit}",
+                f"{what} of {size} bytes exceeds maxMessageSize of {self._longest}",
             )
-        return self.file_refusal(self._log.end.size_of(record, counter))
 
-    def properties_refusal(self, properties: bytes) -> PutResult:
-        """Return the result of a put whose properties are too long.
+    def _check_properties(self, properties: bytes) -> None:
+        """Refuse properties that are too long (spec F3, B3.2; disagreement D1).
 
         Notes
         -----
         Compatible: 4.9 looks at the length of the string first, then at that of its UTF-8 bytes,
         and has a status for each.
         """
+        size = len(properties)
+        if size <= PROPERTIES_SIZE_MAX:
+            return
         units = len(properties.decode("utf-8", "replace").encode("utf-16-le")) // 2
-        detail = f"properties of {len(properties)} bytes exceed the limit of {PROPERTIES_SIZE_MAX}"
+        detail = f"properties of {size} bytes exceed the limit of {PROPERTIES_SIZE_MAX}"
         if units > PROPERTIES_SIZE_MAX:
-            return self.refuse(PutMessageStatus.MESSAGE_ILLEGAL, f"{detail} ({units} characters)")
-        return self.refuse(PutMessageStatus.PROPERTIES_SIZE_EXCEEDED, detail)
-
-    def file_refusal(self, size: int) -> PutResult | None:
-        """Return the result of a put whose `size` bytes fit no CommitLog file, None if they do."""
-        file_size = self._log.file_size
-        if size + END_FILE_MIN_BLANK_SIZE <= file_size:
-            return None
-        return self.refuse(
-            PutMessageStatus.MESSAGE_ILLEGAL,
-            f"{size} bytes do not fit a CommitLog file of {file_size} bytes, "
-            f"which holds {file_size - END_FILE_MIN_BLANK_SIZE}",
-        )
-
-    def failed(self, error: StoreError | OSError) -> PutResult:
-        """Return the status of an append that raised, or raise what has no status."""
-        if isinstance(error, (RefusedMessageError, FlushFailedError)):
-            self._raise(error)
-        if not isinstance(error, StoreError) and error.errno is None:
-            raise error  # of a signal handler (a time limit, say), not of the system
-        if isinstance(error, StoreError) and not isinstance(error, SystemRefusedError):
-            return self.refuse(PutMessageStatus.CREATE_MAPEDFILE_FAILED, str(error))
-        return self.refuse(PutMessageStatus.UNKNOWN_ERROR, f"the system refused: {error}")
-
-    def _raise(self, error: StoreError) -> NoReturn:
-        self._statistics.note_failed_put()
-        raise error
+            raise _NotTaken(PutMessageStatus.MESSAGE_ILLEGAL, f"{detail} ({units} characters)")
+        raise _NotTaken(PutMessageStatus.PROPERTIES_SIZE_EXCEEDED, detail)
 
     # --- durability -----------------------------------------------------------------------------
 
-    def acknowledged(self, result: PutResult, *, waits: bool, began_ns: int) -> PutResult:
+    def _acknowledged(self, result: PutResult, *, waits: bool, began_ns: int) -> PutResult:
         """Return the result of a put that was appended, once its flush mode's promise holds."""
         status = _OK
-        if self._wakes or not (waits or self.is_immediate):
+        if self._wakes or not (waits or self._is_immediate):
             self._flusher.wake()
         elif self._syncs:
-            status = self._after_wait(result.physical_offset + result.size, self._flush_timeout_s)
+            status = self._after_wait(result.physical_offset + result.size)
         if self._needs_replica and waits:
             # Compatible: no replica is connected, as there is no replication yet, and what is said
             # of the replica counts for more than what is said of the flush (CommitLog.handleHA).
@@ -374,13 +420,14 @@ class StoreWriter:
             self._statistics.note_slow_put(elapsed_ns // _SLOW_NS, result.message_count)
         return result if status is _OK else msgspec.structs.replace(result, status=status)
 
-    def _after_wait(self, offset: int, timeout_s: float) -> PutMessageStatus:
-        if self._flusher.wait_flushed(offset, timeout_s):
+    def _after_wait(self, offset: int) -> PutMessageStatus:
+        timeout_ms = self._config.sync_flush_timeout
+        if self._flusher.wait_flushed(offset, timeout_ms / 1000):
             return _OK
         _log.error(
             "put.flush_timeout",
             end_physical_offset=offset,
             flushed_physical_offset=self._log.flushed_offset,
-            timeout_ms=self._config.sync_flush_timeout,
+            timeout_ms=timeout_ms,
         )
         return PutMessageStatus.FLUSH_DISK_TIMEOUT

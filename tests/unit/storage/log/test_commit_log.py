@@ -33,7 +33,7 @@ def append(parts: LogParts, body: bytes = b"body", *, sys_flag: int = 0, key: Qu
         reconsume_times=1, prepared_offset=9,
     )  # fmt: skip
     done = parts.log.append(parts.log.counter(key), [record])
-    return done.offset, done.size, done.queue_offset, done.store_timestamp_ms
+    return done.physical_offset, done.size, done.queue_offset, done.store_timestamp_ms
 
 
 def test_a_record_stands_as_the_format_says(tmp_path):

@@ -174,7 +174,7 @@ def test_a_failed_sync_fails_the_waiting_put_and_every_one_after(sync_parts):
         with pytest.raises(FlushFailedError):
             writer.put(MESSAGE)
     with pytest.raises(FlushFailedError):
-        sync_parts.batches.put_messages([MESSAGE])
+        sync_parts.writer.put_messages([MESSAGE])
     with pytest.raises(FlushFailedError):
         sync_parts.flusher.flush()
     with pytest.raises(FlushFailedError):
@@ -330,7 +330,7 @@ def test_a_put_wakes_the_flush_unless_that_goes_by_the_clock_only(tmp_path, monk
     monkeypatch.setattr(parts.flusher, "wake", lambda: woken.append(None))
     parts.writer.put(MESSAGE)
     parts.writer.put_prepared(PreparedMessage.of(MESSAGE))
-    parts.batches.put_messages([MESSAGE])
+    parts.writer.put_messages([MESSAGE])
     assert len(woken) == (0 if timed else 3)
 
 

@@ -25,7 +25,7 @@ from rocketstore.format.record import decode_record
 from rocketstore.native import log_end
 from rocketstore.native import put as native_put
 from rocketstore.scan import kernels
-from rocketstore.storage.log import batch_writer, commit_log, prepared, writer
+from rocketstore.storage.log import commit_log, prepared, writer
 from rocketstore.storage.log.prepared import PreparedMessage
 from rocketstore.storage.running_flags import RunningFlag
 from rocketstore.units import QueueKey
@@ -170,7 +170,7 @@ def way(name):
     """Have stores that are opened here put in one of the ways."""
     with pytest.MonkeyPatch.context() as patched:
         if name == "interpreted":
-            for module in (writer, batch_writer, commit_log, prepared):
+            for module in (writer, commit_log, prepared):
                 for attribute in ("PlainPuts", "Record", "LogEnd", "QueueCounter"):
                     if hasattr(module, attribute):
                         patched.setattr(module, attribute, getattr(INTERPRETED, attribute))
