@@ -223,6 +223,7 @@ def _round(
         if command == "put":
             # Making the messages takes longer than free memory keeps its state.
             worker.ask("bench_prepare_put", spec=spec, path=str(path))
+            time.sleep(spec.get("openBeforeSeconds", 0))
         if (free_mb := spec.get("freeMemoryMb")) is not None:
             with _held_memory(free_mb):
                 return worker.ask(f"bench_{command}", spec=spec, path=str(path))

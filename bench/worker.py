@@ -58,6 +58,8 @@ def bench_put(spec: dict[str, Any], _path: Path) -> dict[str, Any]:
         store.wait_dispatched()
         dispatched = time.perf_counter_ns()
         _check_count(store, spec)
+        if spec.get("openBeforeSeconds") and store.min_physical_offset == 0:
+            raise AssertionError("retention has removed nothing")
     return {
         "seconds": (stored - begin) / NANOS,
         "dispatchedSeconds": (dispatched - begin) / NANOS,

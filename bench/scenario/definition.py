@@ -94,6 +94,7 @@ class Scenario:
         spec = dict(self.spec)
         if self.command == "put":
             spec["messages"] = max(spec["batch"], int(self.spec["messages"] * self.warm_up_part))
+            spec["openBeforeSeconds"] = 0
         return spec
 
     def counted_messages(self, spec: dict[str, Any]) -> int:

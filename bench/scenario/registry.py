@@ -20,6 +20,8 @@ RECORD_OVERHEAD_BYTES = 200
 SUSTAINED_BYTES = 30_000_000_000
 FREE_MB = 4096
 """Left for the page cache and both processes of a sustained put: a seventh of what is written."""
+OPEN_BEFORE_S = 65
+"""How long a store of a sustained put is open before: retention's first round comes after 60 s."""
 
 SYNC = {"flushDiskType": "SYNC_FLUSH"}
 SMALL_FILES = {
@@ -70,7 +72,7 @@ def _put(  # noqa: PLR0913 - the axes of the put scenarios
 
 
 def _sustained(label: str, body_size: int) -> Scenario:
-    """Return a put of 30 GB that meets the disk: few free pages, and retention on."""
+    """Return a put of 30 GB that meets the disk: few free pages, and retention takes its turns."""
     config = {
         "fileReservedTime": 0,
         "deleteWhen": ";".join(f"{hour:02}" for hour in range(24)),
@@ -86,8 +88,14 @@ def _sustained(label: str, body_size: int) -> Scenario:
             "batch": 1,
             "config": config,
             "freeMemoryMb": FREE_MB,
+            "openBeforeSeconds": OPEN_BEFORE_S,
         },
-        smoke={"messages": 6_400, "config": {**SMALL_FILES, **config}, "freeMemoryMb": None},
+        smoke={
+            "messages": 6_400,
+            "config": {**SMALL_FILES, **config},
+            "freeMemoryMb": None,
+            "openBeforeSeconds": 0,
+        },
         measures=(
             Measure("put", "seconds", "msg/s", Verdict.RATE, 1.0),
             Measure("put until dispatched", "dispatchedSeconds", "msg/s", Verdict.RATE),

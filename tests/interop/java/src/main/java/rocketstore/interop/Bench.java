@@ -78,6 +78,9 @@ final class Bench {
         GenuineStore.waitDispatched(store);
         long dispatched = System.nanoTime();
         checkCount(store, messages.queues, spec.getIntValue("messages"));
+        if (spec.getIntValue("openBeforeSeconds") > 0 && store.getMinPhyOffset() == 0) {
+            throw new IllegalStateException("retention has removed nothing");
+        }
         store.shutdown();
         JSONObject answer = new JSONObject(true);
         answer.put("seconds", (stored - begin) / NANOS);
