@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from rocketstore.errors import UnsupportedEnvironmentError
 from rocketstore.native.row import COLUMN_COUNT, Column, StopReason
 
 if TYPE_CHECKING:
@@ -128,6 +129,11 @@ class RecordColumns:
 
     def to_arrow(self, names: Iterable[str] | None = None) -> pa.RecordBatch:
         """Return the records as an Arrow batch; see ``rocketstore.scan.arrow`` for the columns."""
-        from rocketstore.scan.arrow import to_arrow  # noqa: PLC0415 - pyarrow only when asked for
+        try:
+            from rocketstore.scan.arrow import to_arrow  # noqa: PLC0415 - only when asked for
+        except ModuleNotFoundError as error:
+            raise UnsupportedEnvironmentError(
+                "an Arrow batch needs pyarrow", hint="pip install 'rocketstore[arrow]'"
+            ) from error
 
         return to_arrow(self, names)

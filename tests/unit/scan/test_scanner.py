@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import mmap
+import sys
 
 import numpy as np
 import pytest
 
+from rocketstore.errors import UnsupportedEnvironmentError
 from rocketstore.scan import kernels
 from rocketstore.scan.scanner import Blank, DamageReason, scan_window
 from rocketstore.units import ByteRange
@@ -239,6 +241,15 @@ def test_a_malformed_topic_becomes_the_replacement_character_in_arrow():
     log = SyntheticLog(BASE).add(topic=b"T\xff", properties=b"TAGS\x01t\x02KEYS\x01k")
     (row,) = scan(log.data).columns.to_arrow(["topic", "tags", "keys", "uniqKey"]).to_pylist()
     assert row == {"topic": "T�", "tags": "t", "keys": "k", "uniqKey": None}
+
+
+def test_without_pyarrow_a_batch_says_what_to_install(monkeypatch):
+    monkeypatch.delitem(sys.modules, "rocketstore.scan.arrow", raising=False)
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    batch = scan(healthy().data)
+    assert queue_offsets(batch) == [0, 1, 2]
+    with pytest.raises(UnsupportedEnvironmentError, match=r"rocketstore\[arrow\]"):
+        batch.columns.to_arrow()
 
 
 def test_an_empty_file_gives_one_empty_batch():
