@@ -261,9 +261,9 @@ def test_a_read_only_store_goes_on_in_a_child(tmp_path: Path, *, is_open_elsewhe
             assert len(reader.find("t", "k")) == 3
 
         read()
-        queue = reader._pread_queues.get(QueueKey("t", 0))
+        queue = reader._pread_log.queues.get(QueueKey("t", 0))
         assert queue is not None
-        with reader._end_lock, queue._lock:  # as another thread may at a fork
+        with reader._pread_log._lock, queue._lock:  # as another thread may at a fork
             in_child(read)
         read()
     if writer is not None:

@@ -11,7 +11,7 @@ from rocketstore.format.java_hash import string_hash
 from rocketstore.format.queue_entry import FILLER, encode_entries
 from rocketstore.native.decode import LogAtHand
 from rocketstore.native.page import MESSAGES, RECORDS, VIEWS, QueuePages
-from rocketstore.storage.reading.pages import _without_entry
+from rocketstore.storage.reading.pages import page_without_entry
 from support.guarded_memory import guarded
 from support.leaks import assert_keeps_nothing
 from support.oracle.page import LOST, UNWANTED, page
@@ -167,7 +167,7 @@ def test_a_reader_at_the_end_of_a_queue_that_grows_stays_there(kind: int) -> Non
     log = SyntheticLog().add(topic=b"TopicA", queue_id=0)
     queue = GrowingQueue(encode_entries([(0, log.records[0][1], 0)]), 0)
     at_hand = LogAtHand(Log(log, 0, whole=True))
-    pages = QueuePages(at_hand, "TopicA", 0, (1, 1, 1, 1, 0), (), STATUSES, _without_entry)
+    pages = QueuePages(at_hand, "TopicA", 0, (1, 1, 1, 1, 0), (), STATUSES, page_without_entry)
     status, *_, following, minimum, maximum, _ = pages.read(kind, queue, 1, 1)
     assert (status, following) == (GetMessageStatus.OFFSET_OVERFLOW_ONE, 1)
     assert (minimum, maximum) == (0, 1)

@@ -9,9 +9,8 @@ from rocketstore.format.index_file import layout_of
 from rocketstore.storage.files.disk import Disk
 from rocketstore.storage.files.mapped_file_queue import MappedFileQueue
 from rocketstore.storage.index.index_service import IndexService
+from rocketstore.storage.layout import StoreLayout
 from rocketstore.storage.queues.queue_table import ConsumeQueueTable
-from rocketstore.storage.read_only import physical_memory_bytes
-from rocketstore.storage.reading.pages import PageLimits
 from rocketstore.storage.reading.reader import Reader
 
 if TYPE_CHECKING:
@@ -41,9 +40,7 @@ class MappedLog:
         return None if file is None else (file.mapping, file.base, file.write_position, file)
 
 
-def mapped_reader(
-    root: Path, *, limits: PageLimits | None = None, end: int | None = None
-) -> Reader:
+def mapped_reader(root: Path, *, end: int | None = None) -> Reader:
     """Return a reader; `end` is where the log ends."""
     disk = Disk()
     log_files = MappedFileQueue(
@@ -65,11 +62,7 @@ def mapped_reader(
             root / "index", layout_of(_size_of_files(root / "index")), disk=disk, clock=lambda: 0
         )
         index.load()
-    if limits is None:
-        limits = PageLimits.from_config(
-            StoreConfig(), physical_memory_bytes=physical_memory_bytes()
-        )
-    return Reader(log, queues, index, limits)
+    return Reader(StoreLayout.of(root), StoreConfig(), log, queues, index)
 
 
 def _size_of_files(directory: Path) -> int:

@@ -156,7 +156,7 @@ def find(
 
     with open_for_reading(store, settings) as reader:
         queues_of(reader, topic, None, output)
-        limit = reader.find_limit if max_ is None else max_
+        limit = reader.config.max_msgs_num_batch if max_ is None else max_
 
         def found(most: int) -> list[StoredMessage]:
             # The store's own ranges include their end.

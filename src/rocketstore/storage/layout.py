@@ -27,8 +27,6 @@ from rocketstore.format.markers import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
-    from rocketstore.units import QueueKey
-
 REPAIR_DIRECTORY: Final = "repair"
 """Where copies of what recovery and repair cut are kept; 4.9 knows no such directory."""
 
@@ -70,6 +68,11 @@ class StoreLayout:
         self.lock = root / LOCK_FILE_NAME
         self.repair = root / REPAIR_DIRECTORY
 
+    @property
+    def log_directories(self) -> tuple[Path, ...]:
+        """Every directory with CommitLog files."""
+        return self.commit_log_directories + self.read_only_directories
+
     @classmethod
     def of(cls, root: str | Path, config: StoreConfig | None = None) -> StoreLayout:
         """Return the layout of the store at `root`.
@@ -90,10 +93,6 @@ class StoreLayout:
                 hint="leave at least one path of storePathCommitLog writable",
             )
         return cls(root, directories.writable, directories.read_only)
-
-    def queue_directory(self, key: QueueKey) -> Path:
-        """Return the directory of one queue; its put checked the topic's name."""
-        return self.consume_queue / key.topic / str(key.queue_id)
 
 
 def log_file_placement(

@@ -1,22 +1,28 @@
-"""MessageStore: a store directory, open for writing and reading.
+"""MessageStore: a store directory, open for writing and reading, until it is closed.
 
 Law: one `MessageStore` per directory and machine writes, held by the lock of
 `storage.files.lock`. After `close` returned without an error everything is on the disk, and the
 next open has nothing to recover.
 
+Law: a store lets go of its files and its lock only when none of its threads runs any more, whatever
+interrupts that; a close that did not come so far goes on when it is called again. A forked child
+has none of the threads and does not hold the lock, and its mappings are its parent's files: there
+every use of the store is refused, no file is touched and no lock is waited for.
+
 How derived: DefaultMessageStore of 4.9, whose order of start and shutdown this follows.
-Reading is `storage.reading.reader`, which this class extends; putting is `storage.log.writer`; how
-a store ends is `storage.store_end`.
+Reading is `storage.reading.reader`, which this class extends; putting is `storage.log.writer`.
 """
 
 from __future__ import annotations
 
-from time import monotonic_ns
+import os
 from typing import TYPE_CHECKING, Final, Literal, Self, overload
 
 from rocketstore.config import StoreConfig
+from rocketstore.errors import StoreForkedError
+from rocketstore.events import get_logger
 from rocketstore.message import DEFAULT_HOST
-from rocketstore.native.page import RECORDS
+from rocketstore.native.decode import LogAtHand
 from rocketstore.storage.clock import system_clock_ms
 from rocketstore.storage.compiled_parts import note_missing
 from rocketstore.storage.files.disk import Disk
@@ -24,8 +30,8 @@ from rocketstore.storage.layout import StoreLayout
 from rocketstore.storage.log.prepared import PreparedMessage
 from rocketstore.storage.opening import StoreParts
 from rocketstore.storage.read_only import ReadOnlyStore
-from rocketstore.storage.results import GetRawResult
-from rocketstore.storage.store_end import EndingStore
+from rocketstore.storage.reading.reader import Gone, Reader
+from rocketstore.storage.services import StoreServices
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -35,15 +41,18 @@ if TYPE_CHECKING:
     from rocketstore.message import Message
     from rocketstore.storage.dispatch.arrival import ArrivalListener
     from rocketstore.storage.dispatch.dispatch_service import DispatchHealth
-    from rocketstore.storage.recovery.recover import RecoveryReport
-    from rocketstore.storage.results import GetResult, PutResult
-    from rocketstore.verification.file_rules import FileFinding
+    from rocketstore.storage.results import PutResult
 
-_NANOS_PER_MS: Final = 1_000_000
-_result: Final = tuple.__new__
+_IN_USE: Final = (
+    "_check_readable", "_key_search", "_log", "_pages", "_parts", "_queues",
+    "_services", "_writer", "running_flags", "statistics",
+)  # fmt: skip
+"""What a store's methods go to."""
+
+_log: Final = get_logger(__name__)
 
 
-class MessageStore(EndingStore):
+class MessageStore(Reader):
     """A store that this process writes; made by `MessageStore.open`, a context manager.
 
     Attributes
@@ -60,15 +69,27 @@ class MessageStore(EndingStore):
         Why puts or gets are refused at the moment.
     """
 
+    is_read_only: Final = False
+
     def __init__(self, parts: StoreParts, *wrong: object, threads: bool = True) -> None:
         """Take what `MessageStore.open` made; programs call that."""
         if wrong or not isinstance(parts, StoreParts):
             raise TypeError("a store is opened by MessageStore.open(path), not MessageStore(path)")
-        super().__init__(parts, threads=threads)
-        self.find_limit = parts.config.max_msgs_num_batch
-        self.config: StoreConfig = parts.config
-        self.recovery: RecoveryReport = parts.recovery
-        self.problems: list[FileFinding[Path]] = parts.problems
+        super().__init__(parts.layout, parts.config, parts.log, parts.queues, parts.index)
+        self.recovery = parts.recovery
+        self.problems = parts.problems
+        self.running_flags = parts.flags
+        self._check_readable = parts.flags.check_readable
+        self._parts = parts
+        self._services = services = StoreServices(parts, threads=threads)
+        self._writer = services.writer
+        self._put_at_once = services.writer.put_at_once
+        self._put_prepared_at_once = services.writer.put_prepared_at_once
+        self.statistics = services.statistics
+        self._note_get = services.statistics.note_get
+        self._is_closed = self._is_let_go = False
+        self._closing: dict[str, object] = {}
+        self._pid = os.getpid()
 
     @overload
     @classmethod
@@ -246,44 +267,6 @@ class MessageStore(EndingStore):
             wait_flush=wait_flush,
         )
 
-    # --- get ------------------------------------------------------------------------------------
-
-    def get(
-        self,
-        topic: str,
-        queue_id: int,
-        offset: int,
-        max_messages: int = 32,
-        tags: str | None = None,
-    ) -> GetResult:
-        """Return messages of one queue, in queue order; see `Reader.get`."""
-        began_ns = monotonic_ns()
-        result = super().get(topic, queue_id, offset, max_messages, tags)
-        self.statistics.note_get(len(result.messages), (monotonic_ns() - began_ns) // _NANOS_PER_MS)
-        return result
-
-    def get_raw(
-        self,
-        topic: str,
-        queue_id: int,
-        offset: int,
-        max_messages: int = 32,
-        tags: str | None = None,
-    ) -> GetRawResult:
-        """Return raw records of one queue in one buffer; see `Reader.get_raw`."""
-        self._check_readable()
-        began_ns = monotonic_ns()
-        # What Reader.get_raw does, without the way there: a page takes a few microseconds.
-        queue = self._queue_of(topic, queue_id)
-        try:
-            pages = self._pages[topic, queue_id, tags]
-        except TypeError:
-            pages = self._pages_of(topic, queue_id, tags)
-        page = pages.read(RECORDS, queue, offset, max_messages)
-        result = _result(GetRawResult, page)
-        self.statistics.note_get(result[2], (monotonic_ns() - began_ns) // _NANOS_PER_MS)
-        return result
-
     # --- waiting --------------------------------------------------------------------------------
 
     def wait_dispatched(
@@ -328,16 +311,6 @@ class MessageStore(EndingStore):
     # --- about the store ------------------------------------------------------------------------
 
     @property
-    def is_read_only(self) -> bool:
-        """False."""
-        return False
-
-    @property
-    def min_physical_offset(self) -> int:
-        """Physical offset of the first byte of the CommitLog."""
-        return self._parts.log.min_offset
-
-    @property
     def max_physical_offset(self) -> int:
         """Physical offset after the last record."""
         return self._parts.log.max_offset
@@ -374,3 +347,91 @@ class MessageStore(EndingStore):
         """Return what 4.9 tells of a running store, under its names."""
         self._check_open()
         return self._services.runtime_info()
+
+    # --- the end --------------------------------------------------------------------------------
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether `close` was called, or the store is that of the process that forked this one."""
+        return self._is_closed
+
+    def close(self) -> None:
+        """Flush everything, say in the store that it ended in order, and let go of it.
+
+        A second call does nothing; after one that was interrupted twice (by exceptions out of a
+        signal handler) it ends what that one began. After an error the marker ``abort`` stays, so
+        that the next open checks what is there. In a forked child it does nothing.
+
+        Raises
+        ------
+        FlushFailedError
+            Not everything is on the disk. The store is closed nevertheless.
+        """
+        call = object()
+        try:
+            if self._is_let_go or self._closing.setdefault("by", call) is not call:
+                return
+            self._is_closed = True
+            try:
+                self._end()
+            except BaseException:
+                # After an interrupt the rest is done all the same, unless there is another one.
+                if not self._services.is_stopped:
+                    self._end()
+                raise
+            finally:
+                if self._services.is_stopped:
+                    self._let_go()
+        finally:
+            if self._closing.get("by") is call:
+                self._closing.clear()
+
+    def abandon(self) -> None:
+        """Let go of a store without threads as a crash would; the next open recovers it."""
+        if not self._is_let_go:
+            self._is_closed = True
+            self._writer.stop()
+            self._let_go()
+
+    def _end(self) -> None:
+        """Stop everything; take the marker ``abort`` away if that was in order."""
+        why = "not everything is on the disk"
+        if self._services.stop():
+            try:
+                self._parts.disk.unlink(self.layout.abort)
+                self._parts.disk.fsync_directory(self.layout.root)
+            except OSError as error:  # the next open looks closer, and finds all in order
+                why = str(error)
+            else:
+                return
+        _log.warning("store.abort_stays", root=str(self.layout.root), why=why)
+
+    def _let_go(self) -> None:
+        super().close()
+        try:
+            self._parts.drop()
+        except OSError as error:  # a file made ahead stays, and the next open deletes it
+            _log.warning("store.files_left", root=str(self.layout.root), error=str(error))
+        self._is_let_go = True
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise self._gone.again()
+
+    def _go_on_in_child(self) -> None:
+        """Refuse everything in a forked child, also what is reached by other ways than this."""
+        if self._is_let_go:
+            return
+        error = StoreForkedError(
+            f"{self.layout.root} was opened by process {self._pid}, which forked this one "
+            f"({os.getpid()}); it cannot be used here",
+            hint="open it in the process that uses it: after the fork, or by the spawn method",
+        )
+        self._writer.forked = error
+        self._writer.stop()
+        self._kept = self._parts  # a view that somebody has stays valid
+        self._gone = Gone(error)
+        self._is_closed = self._is_let_go = True
+        for name in _IN_USE:
+            setattr(self, name, self._gone)
+        self._records = LogAtHand(self._gone)

@@ -7,7 +7,6 @@ import pytest
 from rocketstore.config import StoreConfig
 from rocketstore.errors import ConfigError
 from rocketstore.storage.layout import StoreLayout, log_file_placement
-from rocketstore.units import QueueKey
 
 SIZE = 1000
 
@@ -16,7 +15,7 @@ def test_everything_lies_where_4_9_puts_it() -> None:
     layout = StoreLayout.of("data/store")
     root = Path("data/store")
     assert layout.commit_log_directories == (root / "commitlog",)
-    assert layout.queue_directory(QueueKey("orders", 3)) == root / "consumequeue/orders/3"
+    assert layout.consume_queue == root / "consumequeue"
     assert layout.consume_queue_ext == root / "consumequeue_ext"
     assert (layout.index, layout.config) == (root / "index", root / "config")
     assert (layout.checkpoint, layout.abort, layout.lock) == (

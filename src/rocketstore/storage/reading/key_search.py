@@ -15,7 +15,8 @@ from rocketstore.native.lookup import Lookup
 if TYPE_CHECKING:
     from rocketstore.message import StoredMessage
     from rocketstore.native.decode import LogAtHand
-    from rocketstore.storage.reading.sources import IndexSource
+    from rocketstore.storage.index.index_service import IndexService
+    from rocketstore.storage.index.pread_index import PreadIndex
 
 _FIRST_MS: Final = -(1 << 63)
 _LAST_MS: Final = (1 << 63) - 1
@@ -24,7 +25,9 @@ _LAST_MS: Final = (1 << 63) - 1
 class KeySearch:
     """Finds messages of one store by key; safe to use from several threads."""
 
-    def __init__(self, log: LogAtHand, index: IndexSource, memory_span_bytes: int) -> None:
+    def __init__(
+        self, log: LogAtHand, index: IndexService | PreadIndex, memory_span_bytes: int
+    ) -> None:
         self._log = log
         self._index = index
         self._span_bytes = memory_span_bytes

@@ -1,26 +1,32 @@
-"""Pages of a queue: what a get says where the queue has nothing to say, and how large a page is.
+"""Pages of a queue: how large, with which tags, and what one says where the queue has nothing.
 
 A page is bounded so that no reader can make one get cost the earth: by the messages asked for, by
 counts and bytes that are smaller for messages so old that they are likely not in memory, by 800
 entries looked at, and by the end of the queue's file. What a page is made of is decided entry by
 entry in ``native.page``.
 
-How derived: DefaultMessageStore.getMessage of 4.9 (spec B13), with K-O1 and K-C9 put right.
+Law: a queue entry carries only a 32-bit hash of the tags, so the hash rejects cheaply and the tags
+of the record decide: no message is returned because its tags merely hash alike (K-C8).
+
+How derived: DefaultMessageStore.getMessage, FilterAPI.buildSubscriptionData and
+ExpressionMessageFilter of 4.9 (spec B13, F5), with K-O1 and K-C9 put right.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+import os
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
+from rocketstore.errors import InvalidFilterError
 from rocketstore.format.topic_name import DELAY_TOPIC, QUEUE_ID_MAX
 from rocketstore.native.page import RECORDS, QueuePages
-from rocketstore.storage.reading.tag_filter import parse_tags
 from rocketstore.storage.results import GetMessageStatus
 
 if TYPE_CHECKING:
     from rocketstore.config import StoreConfig
     from rocketstore.native.decode import LogAtHand
-    from rocketstore.storage.reading.sources import QueueSource
+    from rocketstore.storage.queues.consume_queue import ConsumeQueue
+    from rocketstore.storage.queues.pread_queue import PreadQueue
 
 _QUEUES_REMEMBERED: Final = 4096
 _NO_QUEUE_ID: Final = -(1 << 40)
@@ -41,14 +47,15 @@ class PageLimits(NamedTuple):
     memory_span_bytes: int
 
     @classmethod
-    def from_config(cls, config: StoreConfig, *, physical_memory_bytes: int) -> PageLimits:
+    def from_config(cls, config: StoreConfig) -> Self:
         """Return the limits that a configuration sets on this machine."""
+        machine_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         return cls(
             config.max_transfer_bytes_on_message_in_memory,
             config.max_transfer_count_on_message_in_memory,
             config.max_transfer_bytes_on_message_in_disk,
             config.max_transfer_count_on_message_in_disk,
-            physical_memory_bytes * config.access_message_in_memory_max_ratio // 100,
+            machine_bytes * config.access_message_in_memory_max_ratio // 100,
         )
 
 
@@ -69,7 +76,7 @@ class Pages(dict[tuple[str, int, str | None], QueuePages]):
         # No record can have another queue id than these.
         number = queue_id if 0 <= queue_id <= QUEUE_ID_MAX else _NO_QUEUE_ID
         pages = QueuePages(
-            self._log, topic, number, self.limits, parse_tags(tags), _STATUSES, _without_entry
+            self._log, topic, number, self.limits, parse_tags(tags), _STATUSES, page_without_entry
         )
         while len(self) >= _QUEUES_REMEMBERED:
             self.pop(next(iter(self)), None)
@@ -77,39 +84,62 @@ class Pages(dict[tuple[str, int, str | None], QueuePages]):
         return pages
 
 
-def _without_entry(
-    kind: int, queue: QueueSource | None, topic: str, offset: int, minimum: int, maximum: int
+def page_without_entry(
+    kind: int,
+    queue: ConsumeQueue | PreadQueue | None,
+    topic: str,
+    offset: int,
+    minimum: int,
+    maximum: int,
 ) -> tuple[Any, ...]:
-    """Return the page of a get that no entry can answer."""
-    status, following = _outside(queue, topic, offset, minimum, maximum)
-    if kind == RECORDS:
-        return status, b"", 0, following, minimum, maximum, 0
-    return status, [], following, minimum, maximum, 0
-
-
-def _outside(
-    queue: QueueSource | None, topic: str, offset: int, minimum: int, maximum: int
-) -> tuple[GetMessageStatus, int]:
-    """Return the status and the offset to go on from.
+    """Return the page of a get that no entry can answer.
 
     Law: of a queue that grows, `maximum` is the one that the page compared. Asked again, it may be
     past `offset`, and a reader at the end would be sent over messages that it has not seen.
     """
-    if queue is None:
+    following = 0
+    if queue is None and topic != DELAY_TOPIC:
+        status = GetMessageStatus.NO_MATCHED_LOGIC_QUEUE
+    elif queue is None or maximum == 0:
         # The delay queues exist from the start, without directories (ScheduleMessageService.load).
-        is_delay = topic == DELAY_TOPIC
         status = GetMessageStatus.NO_MESSAGE_IN_QUEUE
-        return status if is_delay else GetMessageStatus.NO_MATCHED_LOGIC_QUEUE, 0
-    if maximum == 0:
-        return GetMessageStatus.NO_MESSAGE_IN_QUEUE, 0
-    if offset < minimum:
-        return GetMessageStatus.OFFSET_TOO_SMALL, minimum
-    if offset == maximum:
-        return GetMessageStatus.OFFSET_OVERFLOW_ONE, offset
-    if offset > maximum:
+    elif offset < minimum:
+        status, following = GetMessageStatus.OFFSET_TOO_SMALL, minimum
+    elif offset == maximum:
+        status, following = GetMessageStatus.OFFSET_OVERFLOW_ONE, offset
+    elif offset > maximum:
         # K-O1: 4.9.3 sends the reader back to 0 when the minimum is 0.
-        return GetMessageStatus.OFFSET_OVERFLOW_BADLY, maximum
-    # The file is missing; K-C9: 4.9.3 may go on beyond the maximum.
-    following = offset + queue.entries_per_file - offset % queue.entries_per_file
-    following = min(max(following, minimum), maximum)
-    return GetMessageStatus.OFFSET_FOUND_NULL, following
+        status, following = GetMessageStatus.OFFSET_OVERFLOW_BADLY, maximum
+    else:
+        # The file is missing; K-C9: 4.9.3 may go on beyond the maximum.
+        next_file = offset + queue.entries_per_file - offset % queue.entries_per_file
+        status, following = (
+            GetMessageStatus.OFFSET_FOUND_NULL,
+            min(max(next_file, minimum), maximum),
+        )
+    items: tuple[Any, ...] = (b"", 0) if kind == RECORDS else ([],)
+    return (status, *items, following, minimum, maximum, 0)
+
+
+def parse_tags(expression: object) -> tuple[str, ...]:
+    """Return the tags of an expression, each once; none where it wants every message.
+
+    Tags are joined by ``||``, with blanks around them ignored and empty ones left out; None, an
+    empty text and ``*`` want everything. Raises `InvalidFilterError` where there are separators but
+    no tag, as in ``||``, or where it is no text.
+
+    >>> parse_tags("created || paid"), parse_tags("*")
+    (('created', 'paid'), ())
+    """
+    if expression is None:
+        return ()
+    if not isinstance(expression, str):
+        wrong = f"a tag expression is a str, not {type(expression).__name__}"
+    elif expression.strip() in ("", "*"):
+        return ()
+    else:
+        tags = [tag for part in expression.split("||") if (tag := part.strip())]
+        if tags:
+            return tuple(dict.fromkeys(tags))
+        wrong = f"tag expression {expression!r} names no tag"
+    raise InvalidFilterError(wrong, hint="write 'a || b', or '*' for everything")

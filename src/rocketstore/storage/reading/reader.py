@@ -1,10 +1,11 @@
 """Everything that reads messages, over any store: by queue, by key, by id, by time.
 
-`Reader` answers from a log, a table of queues and an index (``storage.reading.sources``). The
-store that writes hands it memory maps, the read-only store hands it files read with ``pread``.
+`Reader` answers from a log, a table of queues and an index. The store that writes hands it memory
+maps, the read-only store hands it files read with ``pread``; both answer alike.
 
-Law: what is not there, or not intact, is not returned; no question changes a byte or creates a
-queue; an answer that is an expected outcome is a value, and only a malformed question is an error.
+Law: what is not there, or not intact, is not returned; no question changes a byte, takes a lock or
+creates a queue (K-C5); an answer that is an expected outcome is a value, and only a malformed
+question is an error.
 
 How derived: DefaultMessageStore of 4.9; what is answered differently, and why, is
 in docs/how-it-works/reading.md.
@@ -12,59 +13,125 @@ in docs/how-it-works/reading.md.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+import contextlib
+import os
+import weakref
+from time import monotonic_ns
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Self, TypeAlias
 
+from rocketstore.errors import FlushFailedError, StoreClosedError
 from rocketstore.format.host import decode_message_id
-from rocketstore.format.queue_entry import ENTRY_STRUCT, QueueEntry
+from rocketstore.format.queue_entry import ENTRY_STRUCT, FILLER_SIZE, QueueEntry
 from rocketstore.format.topic_name import check_is_int
 from rocketstore.native.decode import LogAtHand, message_at, store_time_at
-from rocketstore.native.page import MESSAGES, RECORDS, VIEWS
-from rocketstore.storage.reading import time_search
+from rocketstore.native.page import MESSAGES, RECORDS, VIEWS, GetCounts
 from rocketstore.storage.reading.key_search import KeySearch
-from rocketstore.storage.reading.pages import Pages
-from rocketstore.storage.reading.tag_filter import parse_tags
+from rocketstore.storage.reading.pages import PageLimits, Pages, parse_tags
 from rocketstore.storage.results import GetRawResult, GetResult, GetViewsResult
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from types import TracebackType
 
+    from rocketstore.config import StoreConfig
     from rocketstore.message import StoredMessage
-    from rocketstore.native.page import QueuePages
-    from rocketstore.storage.reading.pages import PageLimits
-    from rocketstore.storage.reading.sources import (
-        IndexSource,
-        LogSource,
-        QueueSource,
-        QueueSources,
-    )
+    from rocketstore.storage.index.index_service import IndexService
+    from rocketstore.storage.index.pread_index import PreadIndex
+    from rocketstore.storage.layout import StoreLayout
+    from rocketstore.storage.log.commit_log import CommitLog
+    from rocketstore.storage.queues.consume_queue import ConsumeQueue
+    from rocketstore.storage.queues.pread_queue import PreadQueue, PreadQueues
+    from rocketstore.storage.queues.queue_table import ConsumeQueueTable
+    from rocketstore.storage.reading.pread_log import PreadLog
     from rocketstore.units import QueueKey
 
+    _Queue: TypeAlias = ConsumeQueue | PreadQueue
+
+_NANOS_PER_MS: Final = 1_000_000
 _ENTRIES_AT_A_TIME: Final = 4096
 _result: Final = tuple.__new__
 """Makes the tuple that a result is, at half the cost of calling its class."""
 
 
+class Gone:
+    """Stands for a part of a store that cannot be used any more."""
+
+    def __init__(self, error: StoreClosedError) -> None:
+        self._gone_error = error
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise self.again()
+
+    def __call__(self, *_arguments: object) -> NoReturn:
+        """Raise the error."""
+        raise self.again()
+
+    def again(self) -> StoreClosedError:
+        """Return the error, without the traceback of an earlier time."""
+        return type(self._gone_error)(self._gone_error.message, hint=self._gone_error.hint)
+
+
+_readers: Final[weakref.WeakSet[Reader]] = weakref.WeakSet()
+
+
 class Reader:
     """Answers questions about the messages of one store; without an index, no key is found."""
 
-    find_limit: int = 64
-    """Messages that `find` returns unless asked for another number (``maxMsgsNumBatch``)."""
-
     def __init__(
         self,
-        log: LogSource,
-        queues: QueueSources,
-        index: IndexSource | None,
-        limits: PageLimits,
+        layout: StoreLayout,
+        config: StoreConfig,
+        log: CommitLog | PreadLog,
+        queues: ConsumeQueueTable | PreadQueues,
+        index: IndexService | PreadIndex | None,
     ) -> None:
+        self.layout = layout
+        self.config = config
         self._log = log
         self._queues = queues
         self._records = LogAtHand(log)
+        limits = PageLimits.from_config(config)
         self._pages = Pages(self._records, limits)
         self._key_search = (
             None if index is None else KeySearch(self._records, index, limits.memory_span_bytes)
         )
         self._check_readable: Callable[[], None] = lambda: None
+        self._note_get: Callable[[int, int], None] = GetCounts().note
+        self._visible_stop = 0
+        self._gone = Gone(StoreClosedError(f"{layout.root} was closed", hint="open it again"))
+        _readers.add(self)
+
+    # --- the end --------------------------------------------------------------------------------
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if error is None:
+            self.close()
+            return
+        # What ended the block is more telling than what a failed flush adds to it.
+        with contextlib.suppress(FlushFailedError):
+            self.close()
+
+    def close(self) -> None:
+        """Let go of everything; may be called twice."""
+        gone: Any = self._gone
+        self._log = self._queues = self._key_search = self._pages = gone
+        self._records = LogAtHand(gone)
+
+    def _go_on_in_child(self) -> None:
+        """Do what a forked child needs."""
+
+    @property
+    def min_physical_offset(self) -> int:
+        """Physical offset of the first byte of the CommitLog."""
+        return self._log.min_offset
 
     # --- by queue -------------------------------------------------------------------------------
 
@@ -102,11 +169,7 @@ class Reader:
         -----
         Source: DefaultMessageStore.getMessage.
         """
-        self._check_readable()
-        queue = self._queue_of(topic, queue_id)
-        pages = self._pages_of(topic, queue_id, tags)
-        page = pages.read(MESSAGES, queue, offset, max_messages)
-        return _result(GetResult, page)
+        return _result(GetResult, self._page(MESSAGES, topic, queue_id, offset, max_messages, tags))
 
     def get_views(
         self,
@@ -121,11 +184,9 @@ class Reader:
         A view keeps the map of its file alive; retention waits for it a while, and then deletes
         the name alone. Body checksums are not compared. Parameters as `get`.
         """
-        self._check_readable()
-        queue = self._queue_of(topic, queue_id)
-        pages = self._pages_of(topic, queue_id, tags)
-        page = pages.read(VIEWS, queue, offset, max_messages)
-        return _result(GetViewsResult, page)
+        return _result(
+            GetViewsResult, self._page(VIEWS, topic, queue_id, offset, max_messages, tags)
+        )
 
     def get_raw(
         self,
@@ -139,11 +200,9 @@ class Reader:
 
         That is the body of a pull response. Body checksums are not compared. Parameters as `get`.
         """
-        self._check_readable()
-        queue = self._queue_of(topic, queue_id)
-        pages = self._pages_of(topic, queue_id, tags)
-        page = pages.read(RECORDS, queue, offset, max_messages)
-        return _result(GetRawResult, page)
+        return _result(
+            GetRawResult, self._page(RECORDS, topic, queue_id, offset, max_messages, tags)
+        )
 
     def min_offset(self, topic: str, queue_id: int) -> int:
         """Return the first queue offset that can be read, 0 for an unknown queue."""
@@ -160,8 +219,7 @@ class Reader:
 
         Source: DefaultMessageStore.getMessageTotalInQueue.
         """
-        queue = self._queue_of(topic, queue_id)
-        return 0 if queue is None else max(0, queue.max_offset - queue.min_offset)
+        return max(0, self.max_offset(topic, queue_id) - self.min_offset(topic, queue_id))
 
     def queues(self) -> list[QueueKey]:
         """Return every queue, in order."""
@@ -169,8 +227,7 @@ class Reader:
 
     def topics(self) -> list[str]:
         """Return every topic that has a queue, in order."""
-        keys = self._queues.keys()
-        return sorted({key.topic for key in keys})
+        return sorted({key.topic for key in self.queues()})
 
     def queue_entries(
         self, topic: str, queue_id: int, offset: int | None = None, max_entries: int | None = None
@@ -191,26 +248,36 @@ class Reader:
         stop = queue.max_offset
         if max_entries is not None:
             stop = min(stop, at + max(max_entries, 0))
-        while at < stop:
-            entries = queue.entry_bytes(at, min(_ENTRIES_AT_A_TIME, stop - at))
-            if not entries:  # a missing file
-                at += queue.entries_per_file - at % queue.entries_per_file
-                continue
-            for values in ENTRY_STRUCT.iter_unpack(entries):
-                yield at, QueueEntry._make(values)
-                at += 1
+        for queue_offset, values in _entries(queue, at, stop):
+            yield queue_offset, QueueEntry._make(values)
 
-    def _queue_of(self, topic: str, queue_id: int) -> QueueSource | None:
+    def _queue_of(self, topic: str, queue_id: int) -> _Queue | None:
         if type(queue_id) is not int:
             check_is_int(queue_id)  # a bool, or a float, may be equal to a number of a queue
         return self._queues.get((topic, queue_id))  # type: ignore[arg-type] # equal to a QueueKey
 
-    def _pages_of(self, topic: str, queue_id: int, tags: str | None) -> QueuePages:
+    def _page(
+        self,
+        kind: int,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        max_messages: int,
+        tags: str | None,
+    ) -> tuple[Any, ...]:
+        """Return the fields of a page's result, and count the get."""
+        self._check_readable()
+        began_ns = monotonic_ns()
+        queue = self._queue_of(topic, queue_id)
         try:
-            return self._pages[topic, queue_id, tags]
+            pages = self._pages[topic, queue_id, tags]
         except TypeError:
             parse_tags(tags)  # says what is wrong with tags that have no hash
             raise
+        page = pages.read(kind, queue, offset, max_messages)
+        count = page[2] if kind == RECORDS else len(page[1])
+        self._note_get(count, (monotonic_ns() - began_ns) // _NANOS_PER_MS)
+        return page
 
     # --- by key, by id --------------------------------------------------------------------------
 
@@ -240,7 +307,7 @@ class Reader:
         """
         if self._key_search is None:
             return []
-        limit = self.find_limit if max_messages is None else max_messages
+        limit = self.config.max_msgs_num_batch if max_messages is None else max_messages
         return self._key_search.find(
             topic, key, begin_ms=begin_ms, end_ms=end_ms, max_messages=limit
         )
@@ -266,32 +333,58 @@ class Reader:
         if not 0 <= physical_offset < 1 << 63:
             return None
         message = message_at(self._records, physical_offset, 0)
-        if message is None or not self._is_visible(physical_offset + message.size):
+        if message is None:
             return None
-        return message
-
-    def _is_visible(self, stop: int) -> bool:
-        """Return whether readers may see the log up to an offset (K-D2)."""
-        return stop <= self._log.readable_limit
+        stop = physical_offset + message.size
+        if stop > self._visible_stop:
+            self._visible_stop = self._log.readable_limit
+        return message if stop <= self._visible_stop else None  # K-D2
 
     # --- by time --------------------------------------------------------------------------------
 
     def offset_at(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
         """Return the queue offset of the first message stored at or after a moment.
 
-        The maximum offset when there is none, 0 for an unknown queue.
+        The maximum offset when there is none, 0 for an unknown queue. Only times in records count,
+        never those of files (K-T1), and an entry without a readable record has none (K-T4). Where
+        a clock went back, which a Java broker writes down, several places separate earlier from
+        later messages, and the answer is one of them.
 
         Notes
         -----
-        Source: DefaultMessageStore.getOffsetInQueueByTime.
+        Source: DefaultMessageStore.getOffsetInQueueByTime, over the whole queue (spec B14).
         """
         queue = self._queue_of(topic, queue_id)
-        return 0 if queue is None else time_search.offset_at(self._records, queue, timestamp_ms)
+        if queue is None:
+            return 0
+        low = queue.min_offset
+        answer = high = queue.max_offset
+        while low < high:
+            middle = (low + high) // 2
+            at, stored = self._first_stored(queue, middle, high)
+            if stored is None:  # nothing readable from the middle on
+                high = middle
+            elif stored >= timestamp_ms:
+                answer, high = at, middle
+            else:
+                low = at + 1
+        return answer
+
+    def _first_stored(self, queue: _Queue, start: int, stop: int) -> tuple[int, int | None]:
+        """Return the first entry in [start, stop) that has a readable record, and its time."""
+        for at, (physical_offset, size, _) in _entries(queue, start, stop):
+            if 0 < size != FILLER_SIZE:
+                stored = store_time_at(self._records, physical_offset, size)
+                if stored is not None:
+                    return at, stored
+        return stop, None
 
     def earliest_timestamp(self, topic: str, queue_id: int) -> int | None:
         """Return the store time of a queue's first readable message, None when it has none."""
         queue = self._queue_of(topic, queue_id)
-        return None if queue is None else time_search.earliest_timestamp(self._records, queue)
+        if queue is None:
+            return None
+        return self._first_stored(queue, queue.min_offset, queue.max_offset)[1]
 
     def earliest_log_timestamp(self) -> int | None:
         """Return the store time of the oldest readable message of all, None without one.
@@ -313,8 +406,28 @@ class Reader:
     def store_timestamp(self, topic: str, queue_id: int, offset: int) -> int | None:
         """Return the store time of one queue offset, None when its record cannot be read."""
         queue = self._queue_of(topic, queue_id)
-        entry = None if queue is None or offset < 0 else queue.entry_bytes(offset, 1)
-        if not entry:
+        if queue is None or offset < 0:
             return None
-        physical_offset, size, _ = ENTRY_STRUCT.unpack(entry)
-        return store_time_at(self._records, physical_offset, size) if size > 0 else None
+        return self._first_stored(queue, offset, offset + 1)[1]
+
+
+def _entries(queue: _Queue, start: int, stop: int) -> Iterator[tuple[int, tuple[int, int, int]]]:
+    """Yield queue offset and fields of the entries in [start, stop) that are there."""
+    count = 1  # nearly always enough for a search by time
+    while start < stop:
+        entries = queue.entry_bytes(start, min(count, stop - start))
+        if not entries:  # a missing file
+            start += queue.entries_per_file - start % queue.entries_per_file
+            continue
+        for values in ENTRY_STRUCT.iter_unpack(entries):
+            yield start, values
+            start += 1
+        count = _ENTRIES_AT_A_TIME
+
+
+def _after_fork() -> None:
+    for reader in list(_readers):
+        reader._go_on_in_child()  # noqa: SLF001 - of this module
+
+
+os.register_at_fork(after_in_child=_after_fork)

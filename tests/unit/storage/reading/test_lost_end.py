@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from rocketstore.format.file_name import file_name
-from rocketstore.storage import read_only
 from rocketstore.storage.read_only import ReadOnlyStore
+from rocketstore.storage.reading import pread_log
 from rocketstore.storage.results import GetMessageStatus
 from rocketstore.units import QueueKey
 from support.store_files import StoreFiles
@@ -41,13 +41,13 @@ def test_a_lost_end_of_the_log_is_looked_at_once(
     for path in lost:
         path.unlink() if loss == "missing files" else path.write_bytes(bytes(4096))
     looked_at: list[int] = []
-    genuine = read_only.is_intact_at
+    genuine = pread_log.is_intact_at
 
     def counted(log: LogAtHand, offset: int, size: int) -> bool:
         looked_at.append(offset)
         return genuine(log, offset, size)
 
-    monkeypatch.setattr(read_only, "is_intact_at", counted)
+    monkeypatch.setattr(pread_log, "is_intact_at", counted)
     store = ReadOnlyStore(wide.root)
     end = store.max_physical_offset
     assert kept.name == file_name(0)

@@ -39,12 +39,13 @@ def files(tmp_path: Path) -> StoreFiles:
 @pytest.fixture(params=["mapped", "pread"])
 def open_reader(request: pytest.FixtureRequest, files: StoreFiles) -> OpenReader:
     def opened(limits: PageLimits | None = None) -> Reader:
-        if request.param == "mapped":
-            return mapped_reader(files.root, limits=limits, end=files.end)
-        store = ReadOnlyStore(files.root)
+        is_mapped = request.param == "mapped"
+        reader = (
+            mapped_reader(files.root, end=files.end) if is_mapped else ReadOnlyStore(files.root)
+        )
         if limits is not None:
-            store._pages.limits = limits
-        return store
+            reader._pages.limits = limits
+        return reader
 
     return opened
 

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rocketstore.config import StoreConfig
 from rocketstore.format.queue_entry import FILLER, encode_entry
-from rocketstore.native.decode import LogAtHand
+from rocketstore.storage.layout import StoreLayout
 from rocketstore.storage.read_only import ReadOnlyStore
-from rocketstore.storage.reading import time_search
+from rocketstore.storage.reading.reader import Reader
 from rocketstore.units import QueueKey
 from support.mapped_reader import mapped_reader
 from support.store_files import StoreFiles
@@ -66,6 +67,11 @@ class MemoryQueue:
         return b"".join(self.entries[start:stop])
 
 
+def offset_at(log: MemoryLog, queue: MemoryQueue, moment: int) -> int:
+    reader = Reader(StoreLayout.of("store"), StoreConfig(), log, {QUEUE: queue}, None)
+    return reader.offset_at(*QUEUE, moment)
+
+
 def first_at_or_after(times: list[int | None], unreadable: set[int], moment: int) -> int:
     for n, stored in enumerate(times):
         if stored is not None and n not in unreadable and stored >= moment:
@@ -85,9 +91,7 @@ def test_offset_at_is_the_first_readable_message_at_or_after_the_moment(
 ) -> None:
     times = [None if n in lost else stored for n, stored in enumerate(rising)]
     unreadable = fillers | {n for n in range(len(times)) if n // 10 in missing}
-    found = time_search.offset_at(
-        LogAtHand(MemoryLog(times)), MemoryQueue(times, fillers, missing), moment
-    )
+    found = offset_at(MemoryLog(times), MemoryQueue(times, fillers, missing), moment)
     assert found == first_at_or_after(times, unreadable, moment)
 
 
@@ -96,9 +100,7 @@ def test_where_times_go_back_the_answer_separates_earlier_from_later(
     times: list[int], moment: int
 ) -> None:
     known: list[int | None] = list(times)
-    found = time_search.offset_at(
-        LogAtHand(MemoryLog(known)), MemoryQueue(known, set(), set()), moment
-    )
+    found = offset_at(MemoryLog(known), MemoryQueue(known, set(), set()), moment)
     assert 0 <= found <= len(times)
     if found < len(times):
         assert times[found] >= moment
@@ -109,7 +111,7 @@ def test_where_times_go_back_the_answer_separates_earlier_from_later(
 def test_a_search_reads_few_records() -> None:
     times: list[int | None] = list(range(100_000))
     log = MemoryLog(times)
-    assert time_search.offset_at(LogAtHand(log), MemoryQueue(times, set(), set()), 77_777) == 77_777
+    assert offset_at(log, MemoryQueue(times, set(), set()), 77_777) == 77_777
     assert log.reads <= 18
 
 

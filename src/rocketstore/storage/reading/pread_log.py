@@ -1,0 +1,145 @@
+"""The CommitLog of a store that somebody else may be writing, and where it ends for a reader.
+
+Law: a reader's end is the end of the last record that stands in a queue, so that nobody sees what a
+SYNC_FLUSH writer has not yet made durable. It is found from the queues' ends, without going through
+the log. Only where there is no writer that could be ahead of its disk (no ``abort`` file), or no
+queue to ask, the log is followed from there to the end of its records.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Final
+
+from rocketstore.format.blank import END_FILE_MIN_BLANK_SIZE, encode_blank
+from rocketstore.native.decode import LogAtHand, is_intact_at, size_at
+from rocketstore.storage.files.pread_files import PreadFiles
+from rocketstore.storage.queues.pread_queue import PreadQueues
+
+if TYPE_CHECKING:
+    from rocketstore.format.queue_entry import QueueEntry
+    from rocketstore.storage.files.pread_files import LogFile, OpenFiles
+    from rocketstore.storage.layout import StoreLayout
+
+_READ_AHEAD_BYTES: Final = 4096
+"""Least that is read of the log at once: short records stand one after the other."""
+
+
+class PreadLog:
+    """The CommitLog, read with ``pread``, and the queues, which know where it ends."""
+
+    is_mapped = False
+
+    def __init__(self, layout: StoreLayout, open_files: OpenFiles) -> None:
+        self.files = PreadFiles(layout.log_directories, open_files=open_files)
+        self.queues = PreadQueues(
+            layout.consume_queue,
+            open_files,
+            log_min_offset=lambda: self.min_offset,
+            log_end_before=self._end_before,
+        )
+        self._abort = layout.abort
+        self._records = LogAtHand(self)
+        self._lock = threading.Lock()
+        self._followed_to = 0
+        self._end_of: tuple[list[LogFile], int] = ([], 0)
+
+    def go_on_in_child(self) -> None:
+        """Get locks of its own in a forked child: a thread that had one is not there."""
+        self._lock = threading.Lock()
+        self.queues.forget()
+
+    @property
+    def min_offset(self) -> int:
+        """Physical offset of the first byte that is still there; 0 without files."""
+        return max(0, self.files.min_offset)
+
+    @property
+    def max_offset(self) -> int:
+        """End of the last dispatched record when the present files were first seen.
+
+        At most one file too old: near enough to tell old records from new ones.
+        """
+        files = self.files.files
+        if self._end_of[0] is not files:
+            self._end_of = (files, self._dispatched_end()[0])
+        return self._end_of[1]
+
+    @property
+    def readable_limit(self) -> int:
+        """End of the last record that a reader may see; costs a look at every queue."""
+        with self._lock:
+            end, has_queues = self._dispatched_end()
+            if has_queues and self._abort.exists():
+                return end
+            # What was followed before is still there: a log only grows.
+            self._followed_to = self._follow(max(end, self._followed_to))
+            return self._followed_to
+
+    def window(self, offset: int, size: int) -> tuple[bytes, int, int, None] | None:
+        """Return bytes of one present file from `offset` on, `size` or more; None without."""
+        file = self.files.find(offset)
+        if file is None or size > file.range.stop - offset:
+            return None
+        read = self.files.read(offset, max(size, _READ_AHEAD_BYTES))
+        return None if read is None else (read, offset, len(read), None)
+
+    def _dispatched_end(self) -> tuple[int, bool]:
+        """Return the end of the last record that a queue knows, and whether there is any queue."""
+        end, has_queues = self.min_offset, False
+        log_stop: int | None = None
+
+        def is_there(entry: QueueEntry) -> bool:
+            # After the last file: the directory is listed again once, not for every entry.
+            nonlocal log_stop
+            if entry.physical_offset >= self.files.max_offset:
+                if log_stop is None:
+                    self.files.refresh()
+                    log_stop = self.files.max_offset
+                if entry.physical_offset >= log_stop:
+                    return False
+            return self._is_intact(entry)
+
+        for key in self.queues.keys():  # noqa: SIM118 - no dict
+            queue = self.queues.get(key)
+            if queue is None or queue.written_end == queue.first_offset:
+                continue
+            has_queues = True
+            stop = queue.last_record_stop(end, is_there)
+            end = end if stop is None else stop
+        return end, has_queues
+
+    def _end_before(self, entry: QueueEntry) -> int | None:
+        """Return the log's end where it lies before an entry's record; None of expired or lost."""
+        if not entry.is_message or entry.physical_offset < self.files.min_offset:
+            return None
+        if self._is_intact(entry):
+            return None
+        with self._lock:
+            end, _ = self._dispatched_end()
+        return end if entry.physical_offset >= end else None
+
+    def _is_intact(self, entry: QueueEntry) -> bool:
+        return is_intact_at(self._records, entry.physical_offset, entry.record_size)
+
+    def _follow(self, at: int) -> int:
+        """Return the end of the unbroken row of records and blanks that begins at `at`.
+
+        A blank leads to the next file if there is one (CommitLog.recoverNormally).
+        """
+        while True:
+            size = size_at(self._records, at)
+            if size > 0:
+                at += size
+                continue
+            file = self.files.find(at)
+            if file is None:
+                return at
+            stop = file.range.stop
+            following = self.files.next_file(stop)
+            head = self.files.slice(at, END_FILE_MIN_BLANK_SIZE)
+            if following is None or following.base != stop:
+                return at
+            if head is None or head != encode_blank(stop - at):
+                return at
+            at = stop
