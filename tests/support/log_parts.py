@@ -15,7 +15,7 @@ from rocketstore.storage.log.commit_log import CommitLog
 from rocketstore.storage.log.flush import CommitLogFlusher
 from rocketstore.storage.log.writer import StoreWriter
 from rocketstore.storage.running_flags import RunningFlags
-from rocketstore.storage.statistics import PutTotals, StoreStatistics
+from rocketstore.storage.statistics import StoreStatistics
 
 LOG_FILE_BYTES = 4096
 
@@ -59,13 +59,7 @@ class LogParts:
             self.log, checkpoint=self.checkpoint, config=self.config, clock=self.clock
         )
         self.flags = RunningFlags()
-        self.statistics = StoreStatistics(
-            self.clock,
-            lambda: [
-                (counter.key.topic, PutTotals(counter.next_offset, counter.stored_bytes))
-                for counter in self.log.counters.values()
-            ],
-        )
+        self.statistics = StoreStatistics(self.clock, self.log.counters)
         self.writer = StoreWriter(
             self.log,
             flusher=self.flusher,

@@ -16,7 +16,9 @@ import pytest
 
 from rocketstore import MessageStore, StoreConfig
 from rocketstore.events import get_logger
-from rocketstore.storage.statistics import PutTotals, StoreStatistics
+from rocketstore.native.log_end import QueueCounter
+from rocketstore.storage.statistics import StoreStatistics
+from rocketstore.units import QueueKey
 from support.said import capture_logs
 
 if TYPE_CHECKING:
@@ -161,13 +163,14 @@ def test_nothing_is_printed_unless_the_host_listens() -> None:
 
 
 def test_only_a_put_after_the_first_is_worth_a_warning() -> None:
-    messages = 0
-    statistics = StoreStatistics(lambda: 0, lambda: [("orders", PutTotals(messages, 0))])
+    key = QueueKey("orders", 0)
+    counter = QueueCounter(key, b"orders", 0, 0)
+    statistics = StoreStatistics(lambda: 0, {key: counter})
     with capture_logs() as logs:
-        messages = 3
+        counter.next_offset = 3
         statistics.note_slow_put(9_000, 3)
         assert logs == []
-        messages = 4
+        counter.next_offset = 4
         statistics.note_slow_put(500)
         statistics.note_slow_put(501)
     assert [(line["event"], line["took_ms"]) for line in logs] == [("put.slow", 501)]

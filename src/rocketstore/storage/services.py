@@ -21,7 +21,7 @@ from rocketstore.storage.log.writer import StoreWriter
 from rocketstore.storage.queues.queue_flush import QueueFlusher
 from rocketstore.storage.running_flags import RunningFlag
 from rocketstore.storage.scrub import TURN_INTERVAL_S, Scrubber
-from rocketstore.storage.statistics import PutTotals, StoreStatistics
+from rocketstore.storage.statistics import StoreStatistics
 from rocketstore.storage.system_errors import system_errors
 from rocketstore.storage.threads import Periodic, ServiceThread
 from rocketstore.units import QueueKey
@@ -58,7 +58,7 @@ class StoreServices:
         self.flusher = CommitLogFlusher(
             log, checkpoint=parts.checkpoint, config=config, clock=clock
         )
-        self.statistics = StoreStatistics(clock, self._put_totals)
+        self.statistics = StoreStatistics(clock, log.counters)
         self.writer = StoreWriter(
             log,
             flusher=self.flusher,
@@ -223,14 +223,8 @@ class StoreServices:
 
     # --- telling --------------------------------------------------------------------------------
 
-    def _put_totals(self) -> Iterator[tuple[str, PutTotals]]:
-        for counter in list(self._parts.log.counters.values()):
-            put = PutTotals(counter.next_offset - counter.first_offset, counter.stored_bytes)
-            yield counter.key.topic, put
-
     def _sample(self) -> None:
-        self.statistics.sample()
-        self.statistics.note_dispatch_backlog(self._parts.dispatcher.behind_bytes)
+        self.statistics.sample(self._parts.dispatcher.behind_bytes)
         self.watch_dispatch()
         self.make_ahead()
 

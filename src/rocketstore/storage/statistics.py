@@ -19,11 +19,13 @@ from rocketstore.events import get_logger
 from rocketstore.native.page import GetCounts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
+
+    from rocketstore.native.log_end import QueueCounter
 
 SAMPLE_COUNT: Final = 601
 RATE_SPANS_S: Final = (10, 60, 600)
-BUCKET_LIMITS_MS: Final = (0, 10, 50, 100, 200, 500, 1000, 2000, 3000, 4000, 5000, 10_000)
+_BUCKET_LIMITS_MS: Final = (10, 50, 100, 200, 500, 1000, 2000, 3000, 4000, 5000, 10_000)
 BUCKET_NAMES: Final = (
     "[<=0ms]", "[0~10ms]", "[10~50ms]", "[50~100ms]", "[100~200ms]", "[200~500ms]", "[500ms~1s]",
     "[1~2s]", "[2~3s]", "[3~4s]", "[4~5s]", "[5~10s]", "[10s~]",
@@ -58,20 +60,18 @@ class _Sample(NamedTuple):
 
 
 class StoreStatistics:
-    """Counters of one open store."""
+    """Counters of one open store; `counters` are those of its queues."""
 
     def __init__(
-        self,
-        clock: Callable[[], int],
-        put_totals: Callable[[], Iterable[tuple[str, PutTotals]]],
+        self, clock: Callable[[], int], counters: Mapping[tuple[str, int], QueueCounter]
     ) -> None:
         self._clock = clock
-        self._put_totals = put_totals
+        self._counters = counters
         self._boot_ms = self._printed_ms = clock()
         self._lock = threading.Lock()
         self._samples: deque[_Sample] = deque(maxlen=SAMPLE_COUNT)
         self._slow_puts = [0] * len(BUCKET_NAMES)
-        self._rotated = [0] * len(BUCKET_NAMES)
+        self._printed = dict.fromkeys(BUCKET_NAMES, 0)
         self._unavailable_count = 0
         self.failed_puts = 0
         self.put_time_max_ms = 0
@@ -87,7 +87,8 @@ class StoreStatistics:
         The first put of an open store makes the log's file and touches it: no reason to warn.
         """
         with self._lock:
-            self._slow_puts[_bucket(elapsed_ms)] += 1
+            # Upper limits of buckets are exclusive.
+            self._slow_puts[1 + bisect_right(_BUCKET_LIMITS_MS, elapsed_ms)] += 1
             self.put_time_max_ms = max(self.put_time_max_ms, elapsed_ms)
         if elapsed_ms > _SLOW_PUT_MS and self.total_put().messages > message_count:
             _log.warning("put.slow", took_ms=elapsed_ms)
@@ -109,35 +110,28 @@ class StoreStatistics:
         """Start counting refusals from zero: the store takes puts."""
         self._unavailable_count = 0
 
-    def note_dispatch_backlog(self, size: int) -> None:
-        """Remember the largest distance between the log's end and its dispatch."""
-        self.dispatch_max_buffer = max(self.dispatch_max_buffer, size)
+    def sample(self, dispatch_backlog: int = 0) -> None:
+        """Take the sample of this second; log rates and put times of the minute when it is over.
 
-    def sample(self) -> None:
-        """Take the sample of this second, and log the last minute when it is over."""
-        totals = self.total_put()
+        Source: StoreStatsService.sampling, printTps.
+        """
+        self.dispatch_max_buffer = max(self.dispatch_max_buffer, dispatch_backlog)
         gets, now_ms = self.gets, self._clock()
         self._samples.append(
-            _Sample(now_ms, totals.messages, gets.found, gets.missed, gets.messages)
+            _Sample(now_ms, self.total_put().messages, gets.found, gets.missed, gets.messages)
         )
-        if not 0 <= now_ms - self._printed_ms < PRINT_INTERVAL_MS:
-            self._printed_ms = now_ms
-            self._print()
-
-    def _print(self) -> None:
-        """Log rates, and the buckets that puts since the last time fell into.
-
-        Source: StoreStatsService.printTps.
-        """
-        rates = {field: self.rates(field)[1] for field in ("put", "get_found", "get_miss")}
-        put_times = {name: count for name, count in self.rotate_put_times().items() if count}
+        if 0 <= now_ms - self._printed_ms < PRINT_INTERVAL_MS:
+            return
+        before, self._printed = self._printed, self.put_time_histogram()
+        self._printed_ms = now_ms
+        put_times = {name: now - before[name] for name, now in self._printed.items()}
         _log.info(
             "store.statistics",
-            put_per_s=rates["put"],
-            get_found_per_s=rates["get_found"],
-            get_miss_per_s=rates["get_miss"],
+            put_per_s=self.rates("put")[1],
+            get_found_per_s=self.rates("get_found")[1],
+            get_miss_per_s=self.rates("get_miss")[1],
             puts=sum(put_times.values()),
-            put_times=put_times,
+            put_times={name: count for name, count in put_times.items() if count},
         )
 
     # --- asked by users -------------------------------------------------------------------------
@@ -145,18 +139,15 @@ class StoreStatistics:
     def put_by_topic(self) -> dict[str, PutTotals]:
         """Return messages and bytes put, by topic."""
         totals: dict[str, PutTotals] = {}
-        for topic, put in self._put_totals():
-            before = totals.get(topic, PutTotals())
-            totals[topic] = PutTotals(before.messages + put.messages, before.bytes + put.bytes)
+        for counter in list(self._counters.values()):
+            messages, size = totals.get(counter.key.topic, PutTotals())
+            messages += counter.next_offset - counter.first_offset
+            totals[counter.key.topic] = PutTotals(messages, size + counter.stored_bytes)
         return totals
 
     def total_put(self) -> PutTotals:
         """Return messages and bytes put, of all topics."""
-        messages = size = 0
-        for _, put in self._put_totals():
-            messages += put.messages
-            size += put.bytes
-        return PutTotals(messages, size)
+        return PutTotals(*map(sum, zip((0, 0), *self.put_by_topic().values(), strict=True)))
 
     def put_time_histogram(self) -> dict[str, int]:
         """Return how many puts took how long, by the names of 4.9."""
@@ -164,13 +155,6 @@ class StoreStatistics:
             counts = list(self._slow_puts)
         counts[0] = max(self.total_put().messages - sum(counts), 0)
         return dict(zip(BUCKET_NAMES, counts, strict=True))
-
-    def rotate_put_times(self) -> dict[str, int]:
-        """Return the histogram since the last call, as 4.9 prints it every minute."""
-        counts = list(self.put_time_histogram().values())
-        fresh = [now - before for now, before in zip(counts, self._rotated, strict=True)]
-        self._rotated = counts
-        return dict(zip(BUCKET_NAMES, fresh, strict=True))
 
     def rates(self, field: str) -> list[float]:
         """Return events per second over the last 10, 60 and 600 seconds, 0.0 without samples.
@@ -192,12 +176,14 @@ class StoreStatistics:
         """Return the keys and texts of StoreStatsService.getRuntimeInfo; 0 messages are 1 there."""
         totals = self.total_put()
         times = max(totals.messages, 1)
-        rates = {name: self.rates(name) for name in ("put", "get_found", "get_miss", "transferred")}
-        gets = map(sum, zip(rates["get_found"], rates["get_miss"], strict=True))
+        found, missed = self.rates("get_found"), self.rates("get_miss")
+        minutes, seconds = divmod((self._clock() - self._boot_ms) // 1000, 60)
+        hours, minutes = divmod(minutes, 60)
+        days, hours = divmod(hours, 24)
         distribution = " ".join(f"{name}:{n}" for name, n in self.put_time_histogram().items())
         return {
             "bootTimestamp": str(self._boot_ms),
-            "runtime": _runtime(self._clock() - self._boot_ms),
+            "runtime": f"[ {days} days, {hours} hours, {minutes} minutes, {seconds} seconds ]",
             "putMessageEntireTimeMax": str(self.put_time_max_ms),
             "putMessageTimesTotal": str(times),
             "putMessageFailedTimes": str(self.failed_puts),
@@ -206,28 +192,13 @@ class StoreStatistics:
             "putMessageAverageSize": str(totals.bytes / times),
             "dispatchMaxBuffer": str(self.dispatch_max_buffer),
             "getMessageEntireTimeMax": str(self.gets.longest_ms),
-            "putTps": _texts(rates["put"]),
-            "getFoundTps": _texts(rates["get_found"]),
-            "getMissTps": _texts(rates["get_miss"]),
-            "getTotalTps": _texts(gets),
-            "getTransferedTps": _texts(rates["transferred"]),
+            "putTps": _texts(self.rates("put")),
+            "getFoundTps": _texts(found),
+            "getMissTps": _texts(missed),
+            "getTotalTps": _texts(map(sum, zip(found, missed, strict=True))),
+            "getTransferedTps": _texts(self.rates("transferred")),
         }
 
 
-def _bucket(elapsed_ms: int) -> int:
-    """Return the bucket of a put time; upper limits are exclusive except the first."""
-    if elapsed_ms <= 0:
-        return 0
-    return 1 + bisect_right(BUCKET_LIMITS_MS[1:], elapsed_ms)
-
-
 def _texts(rates: Iterable[float]) -> str:
-    return " ".join(str(rate) for rate in rates)
-
-
-def _runtime(elapsed_ms: int) -> str:
-    """Return the time as 4.9 prints it."""
-    minutes, seconds = divmod(elapsed_ms // 1000, 60)
-    hours, minutes = divmod(minutes, 60)
-    days, hours = divmod(hours, 24)
-    return f"[ {days} days, {hours} hours, {minutes} minutes, {seconds} seconds ]"
+    return " ".join(map(str, rates))

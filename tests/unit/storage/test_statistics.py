@@ -4,21 +4,25 @@ import pytest
 
 from rocketstore.config import StoreConfig
 from rocketstore.message import Message
+from rocketstore.native.log_end import QueueCounter
 from rocketstore.storage.results import PutMessageStatus
 from rocketstore.storage.running_flags import RunningFlag, RunningFlags
 from rocketstore.storage.statistics import BUCKET_NAMES, PutTotals, StoreStatistics
+from rocketstore.units import QueueKey
 from support.log_parts import LogParts, SettableClock
 from support.said import capture_logs
 
+QUEUE = QueueKey("orders", 0)
+
 
 class Totals:
-    """Put totals that a test sets."""
+    """A queue whose totals a test sets."""
 
     def __init__(self) -> None:
-        self.by_queue: list[tuple[str, PutTotals]] = []
+        self.counter = QueueCounter(QUEUE, b"orders", 0, 0)
 
-    def __call__(self) -> list[tuple[str, PutTotals]]:
-        return self.by_queue
+    def set(self, messages: int, size: int) -> None:
+        self.counter.next_offset, self.counter.stored_bytes = messages, size
 
 
 @pytest.fixture
@@ -33,7 +37,7 @@ def clock() -> SettableClock:
 
 @pytest.fixture
 def statistics(clock, totals) -> StoreStatistics:
-    return StoreStatistics(clock, totals)
+    return StoreStatistics(clock, {QUEUE: totals.counter})
 
 
 def test_puts_are_counted_by_topic_with_their_bytes(tmp_path):
@@ -71,7 +75,7 @@ def test_refused_puts_are_counted_apart(tmp_path):
     ],
 )  # fmt: skip
 def test_put_times_fall_into_13_buckets(statistics, totals, elapsed_ms, bucket):
-    totals.by_queue = [("orders", PutTotals(1, 100))]
+    totals.set(1, 100)
     if elapsed_ms:
         statistics.note_slow_put(elapsed_ms)
     histogram = statistics.put_time_histogram()
@@ -80,18 +84,9 @@ def test_put_times_fall_into_13_buckets(statistics, totals, elapsed_ms, bucket):
     assert statistics.put_time_max_ms == elapsed_ms
 
 
-def test_the_histogram_is_printed_as_what_came_since_the_last_time(statistics, totals):
-    totals.by_queue = [("orders", PutTotals(10, 100))]
-    statistics.note_slow_put(3)
-    assert statistics.rotate_put_times()["[<=0ms]"] == 9
-    totals.by_queue = [("orders", PutTotals(12, 120))]
-    fresh = statistics.rotate_put_times()
-    assert (fresh["[<=0ms]"], fresh["[0~10ms]"]) == (2, 0)
-
-
 def test_rates_need_as_many_samples_as_their_span(statistics, totals, clock):
     for second in range(61):
-        totals.by_queue = [("orders", PutTotals(second * 7, 0))]
+        totals.set(second * 7, 0)
         statistics.sample()
         clock.now_ms += 1000
     assert statistics.rates("put") == [7.0, 7.0, 0.0]
@@ -99,7 +94,7 @@ def test_rates_need_as_many_samples_as_their_span(statistics, totals, clock):
 
 def test_601_samples_are_kept(statistics, totals, clock):
     for second in range(700):
-        totals.by_queue = [("orders", PutTotals(second * 3, 0))]
+        totals.set(second * 3, 0)
         statistics.sample()
         clock.now_ms += 1000
     assert len(statistics._samples) == 601
@@ -123,8 +118,9 @@ def test_gets_are_counted_as_found_or_missed(statistics, clock):
 
 
 def test_runtime_info_has_the_keys_of_4_9(statistics, totals, clock):
-    totals.by_queue = [("orders", PutTotals(4, 1000))]
-    statistics.note_dispatch_backlog(17)
+    totals.set(4, 1000)
+    statistics.sample(17)
+    statistics.sample(3)
     clock.now_ms += ((2 * 24 + 3) * 60 + 4) * 60_000 + 5_000
     info = statistics.runtime_info()
     assert list(info) == [
@@ -197,7 +193,7 @@ def test_rates_and_put_times_are_logged_every_minute_and_counted_anew(
     statistics, totals, clock, logged
 ):
     for minute in (1, 2):
-        totals.by_queue = [("orders", PutTotals(60 * minute, 6_000 * minute))]
+        totals.set(60 * minute, 6_000 * minute)
         statistics.note_slow_put(15 * minute)
         for _ in range(60):
             clock.now_ms += 1_000

@@ -352,7 +352,7 @@ class Reader:
 
         Notes
         -----
-        Source: DefaultMessageStore.getOffsetInQueueByTime, over the whole queue (spec B14).
+        Source: DefaultMessageStore.getOffsetInQueueByTime, over the whole queue.
         """
         queue = self._queue_of(topic, queue_id)
         if queue is None:
