@@ -21,7 +21,7 @@ SIZE = 8192
 
 
 def create(directory: Path, disk: Disk | None = None) -> MappedFile:
-    return MappedFile.create(directory, base=0, size=SIZE, disk=disk or Disk())
+    return MappedFile.create(directory / "file", base=0, size=SIZE, disk=disk or Disk())
 
 
 def test_a_lent_descriptor_stays_open_when_another_thread_closes_it(tmp_path: Path) -> None:

@@ -8,9 +8,9 @@ from pathlib import Path
 from rocketstore.config import StoreConfig
 from rocketstore.format.host import encode_host
 from rocketstore.storage.checkpoint import StoreCheckpoint
+from rocketstore.storage.files.ahead import Preallocator
 from rocketstore.storage.files.disk import Disk
 from rocketstore.storage.files.mapped_file_queue import MappedFileQueue
-from rocketstore.storage.files.preallocate import Preallocator
 from rocketstore.storage.log.commit_log import CommitLog
 from rocketstore.storage.log.flush import CommitLogFlusher
 from rocketstore.storage.log.writer import StoreWriter

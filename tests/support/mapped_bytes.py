@@ -6,9 +6,16 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rocketstore.storage.files.mapped_file import MappedFile
+    from rocketstore.storage.files.mapped_file_queue import MappedFileQueue
 
 
 def append_bytes(file: MappedFile, data: bytes) -> None:
     """Write after the written bytes of a file, and move their end."""
     file.write_bytes(file.write_position, data)
     file.write_position += len(data)
+
+
+def bytes_at(files: MappedFileQueue, offset: int, size: int) -> bytes:
+    """Return bytes of a row of files, as far as the one that holds the first goes."""
+    file = files.find(offset)
+    return b"" if file is None else file.read_at(offset - file.base, size)

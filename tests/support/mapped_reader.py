@@ -43,9 +43,8 @@ class MappedLog:
 def mapped_reader(root: Path, *, end: int | None = None) -> Reader:
     """Return a reader; `end` is where the log ends."""
     disk = Disk()
-    log_files = MappedFileQueue(
-        root / "commitlog", _size_of_files(root / "commitlog"), disk=disk, writable=False
-    )
+    size = _size_of_files(root / "commitlog")
+    log_files = MappedFileQueue([], size, disk=disk, read_only_directories=[root / "commitlog"])
     log_files.load()
     log = MappedLog(log_files, end)
     queue_sizes = [path.stat().st_size for path in (root / "consumequeue").glob("*/*/*")]

@@ -16,7 +16,7 @@ from rocketstore import MessageStore
 from rocketstore.config import FlushDiskType
 from rocketstore.format.metadata_json import ConsumerOffsets, decode_table, encode_table
 from rocketstore.storage.audit.verify import verify_store
-from rocketstore.storage.files.metadata_file import read_with_backup, write_atomically
+from rocketstore.storage.files.whole_file import read_with_backup, write_atomically
 from rocketstore.storage.results import PutMessageStatus
 from rocketstore.units import ByteRange, QueueKey
 from support.fault_workload import (

@@ -10,7 +10,6 @@ and what somebody else wrote since is recognised: then it counts as missing. 4.9
 
 from __future__ import annotations
 
-import os
 import threading
 import zlib
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
@@ -20,7 +19,7 @@ import msgspec
 from rocketstore.errors import StoreFullError
 from rocketstore.events import get_logger
 from rocketstore.format.index_file import IndexHeader
-from rocketstore.storage.files.metadata_file import replace_whole
+from rocketstore.storage.files.whole_file import replace_whole
 from rocketstore.storage.system_errors import NO_SPACE_ERRORS
 from rocketstore.units import QueueKey
 
@@ -78,7 +77,7 @@ def _goes_on(log: MappedFileQueue, physical_offset: int) -> bool:
     file = log.find(physical_offset)
     if file is None:
         return bool(log.files) and log.files[-1].base > physical_offset
-    head = os.pread(file.fd, _HEAD_BYTES, physical_offset - file.base)
+    head = file.read_at(physical_offset - file.base, _HEAD_BYTES)
     file.close_descriptor()
     return any(head)
 

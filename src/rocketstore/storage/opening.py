@@ -23,12 +23,11 @@ from rocketstore.format.host import encode_host
 from rocketstore.format.index_file import IndexLayout
 from rocketstore.storage.checkpoint import StoreCheckpoint, mark_in_use, read_checkpoint
 from rocketstore.storage.dispatch.dispatcher import Dispatcher
+from rocketstore.storage.files.ahead import Preallocator, TouchAhead, WarmUp
 from rocketstore.storage.files.lock import StoreLock
 from rocketstore.storage.files.mapped_file_queue import MappedFileQueue
 from rocketstore.storage.files.pread_files import listed_files
-from rocketstore.storage.files.preallocate import Preallocator
-from rocketstore.storage.files.touch_ahead import TouchAhead, WarmUp
-from rocketstore.storage.files.written import holds_data
+from rocketstore.storage.files.whole_file import holds_data
 from rocketstore.storage.index.index_service import IndexService
 from rocketstore.storage.index.pread_index import listed_index_files
 from rocketstore.storage.known_ends import KnownEndsWriter, read_known_ends
@@ -111,7 +110,6 @@ class StoreParts:
             file_size,
             disk=disk,
             read_only_directories=layout.read_only_directories,
-            place=place,
         )
         self._to_drop.append(files.drop)
         self.problems += files.load()

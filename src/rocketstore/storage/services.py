@@ -119,7 +119,7 @@ class StoreServices:
         for thread in (parts.preallocator.thread, *others):
             thread.on_death = self._note_death
         try:
-            parts.preallocator.start()
+            parts.preallocator.thread.start()
             self.flusher.start()
             for thread in others:
                 thread.start()
@@ -190,7 +190,7 @@ class StoreServices:
             self._wait_for_dispatch()
         self.dispatch.stop()
         self._queue_flush.stop()
-        self._parts.preallocator.stop()
+        self._parts.preallocator.thread.stop()
         self.is_stopped = True
         is_in_order = failure is None and self._finish()
         if failure is not None:

@@ -12,6 +12,7 @@ from rocketstore.format.client_batch import encode_client_batch
 from rocketstore.native.log_end import Record
 from rocketstore.units import QueueKey
 from support.configured_store import LOG_FILE_BYTES, START_MS, open_small
+from support.mapped_bytes import bytes_at
 
 OK = PutMessageStatus.PUT_OK
 TOPIC = "TopicTest"
@@ -69,7 +70,7 @@ def test_a_batch_is_stored_byte_for_byte_like_its_messages_one_by_one(tmp_path):
             else:
                 for message in messages(7):
                     store.put(message)
-            logs.append(bytes(store._log.files.slice(0, store.max_physical_offset)))
+            logs.append(bytes_at(store._log.files, 0, store.max_physical_offset))
     assert logs[0] == logs[1]
 
 

@@ -26,6 +26,7 @@ from rocketstore.storage.running_flags import RunningFlag
 from support.configured_store import LOG_FILE_BYTES, START_MS, Clock, open_small
 from support.failing_disk import FailingDisk
 from support.log_parts import LogParts
+from support.mapped_bytes import bytes_at
 from support.said import capture_logs
 
 OK = PutMessageStatus.PUT_OK
@@ -221,7 +222,7 @@ def test_a_record_that_would_leave_7_bytes_goes_to_the_next_file_behind_a_blank(
     first = log_bytes(store)
     assert first[-free:] == encode_blank(free) + bytes(free - 8)
     assert log_bytes(store, LOG_FILE_BYTES)[: result.size] == bytes(
-        store._log.files.slice(LOG_FILE_BYTES, result.size)
+        bytes_at(store._log.files, LOG_FILE_BYTES, result.size)
     )
 
 

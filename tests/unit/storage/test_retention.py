@@ -392,7 +392,7 @@ def test_a_manual_request_lasts_for_its_rounds(bench):
 def test_a_held_file_blocks_until_its_reader_lets_go(bench):
     bench.fill(OLD, OLD, OLD)
     first = bench.parts.log.files[0]
-    view = first.slice(0, 100)
+    view = memoryview(first.mapping)[:100]
     assert bench.log_rules() == []
     assert bench.parts.log.min_offset == 4096, "no new reader gets it"
     del view
@@ -422,7 +422,7 @@ def test_what_a_reader_took_stays_as_it_was_when_the_files_go(tmp_path):
 def test_a_file_held_for_too_long_goes_and_its_reader_keeps_its_bytes(bench):
     bench.fill(OLD, OLD)
     first = bench.parts.log.files[0]
-    view = first.slice(0, 100)
+    view = memoryview(first.mapping)[:100]
     before = bytes(view)
     assert bench.log_rules() == []
     bench.parts.clock.now_ms += 119_999
@@ -435,7 +435,7 @@ def test_a_file_held_for_too_long_goes_and_its_reader_keeps_its_bytes(bench):
 
 def test_how_long_a_file_waits_for_its_readers_is_a_setting(tmp_path):
     bench = Bench(tmp_path, destroy_mapped_file_interval_forcibly=500).fill(OLD, OLD)
-    view = bench.parts.log.files[0].slice(0, 100)
+    view = memoryview(bench.parts.log.files[0].mapping)[:100]
     assert bench.log_rules() == []
     bench.parts.clock.now_ms += 499
     assert bench.log_rules() == []
@@ -447,7 +447,7 @@ def test_how_long_a_file_waits_for_its_readers_is_a_setting(tmp_path):
 def test_when_a_hung_file_is_tried_again_is_a_setting(tmp_path):
     settings = {"destroy_mapped_file_interval_forcibly": 24 * HOUR_MS}
     bench = Bench(tmp_path, redelete_hanged_file_interval=700, **settings).fill(OLD, OLD)
-    view = bench.parts.log.files[0].slice(0, 100)
+    view = memoryview(bench.parts.log.files[0].mapping)[:100]
     assert bench.log_rules() == []
     bench.parts.clock.now_ms = NOON
     assert bench.log_rules() == []
@@ -461,7 +461,7 @@ def test_when_a_hung_file_is_tried_again_is_a_setting(tmp_path):
 def test_a_hung_file_is_tried_again_at_other_hours(bench):
     bench.fill(OLD, OLD)
     first = bench.parts.log.files[0]
-    view = first.slice(0, 100)
+    view = memoryview(first.mapping)[:100]
     assert bench.log_rules() == []
     del view
     bench.parts.clock.now_ms = FOUR_O_CLOCK + HOUR_MS

@@ -33,7 +33,7 @@ from rocketstore.pipeline.sink.sink_writer import SinkOptions, StagedFile, stagi
 from rocketstore.storage.clock import system_clock_ms
 from rocketstore.storage.files.disk import Disk
 from rocketstore.storage.files.lock import refuse_writer
-from rocketstore.storage.files.metadata_file import replace_whole
+from rocketstore.storage.files.whole_file import replace_whole
 from rocketstore.storage.layout import StoreLayout
 from rocketstore.storage.log.prepared import PreparedMessage
 from rocketstore.storage.opening import observed_sizes

@@ -37,7 +37,7 @@ from rocketstore.storage.dispatch.dispatcher import Dispatcher
 from rocketstore.storage.files.disk import Disk
 from rocketstore.storage.files.lock import StoreLock, refuse_writer
 from rocketstore.storage.files.mapped_file_queue import MappedFileQueue
-from rocketstore.storage.files.new_file import grow_file
+from rocketstore.storage.files.whole_file import grow_file
 from rocketstore.storage.index.index_service import IndexService
 from rocketstore.storage.known_ends import forget_known_ends
 from rocketstore.storage.queues.queue_table import ConsumeQueueTable

@@ -33,7 +33,7 @@ from rocketstore.storage.audit.index_audit import IndexAudit
 from rocketstore.storage.audit.queue_audit import QueueAudit
 from rocketstore.storage.files.disk import Disk
 from rocketstore.storage.files.pread_files import PreadFiles
-from rocketstore.storage.files.written import data_stop
+from rocketstore.storage.files.whole_file import data_stop
 from rocketstore.storage.layout import StoreLayout
 from rocketstore.storage.recovery.log_survey import chain_records, survey_log
 from rocketstore.storage.system_errors import system_errors

@@ -36,9 +36,6 @@ _FALLOC_FL_KEEP_SIZE: Final = 0x01
 _FALLOC_FL_ZERO_RANGE: Final = 0x10
 _ZEROS: Final = bytes(MiB)
 
-MADV_POPULATE_WRITE: Final = 23
-"""Asks `madvise` to fault pages in for writing; Linux 5.14."""
-
 
 class Disk:
     """The real disk. Subclass it in a test to fail calls or to record what became durable."""
@@ -213,11 +210,6 @@ def no_space_error(path: Path, size: int) -> StoreFullError:
         f"no room for {path}: {size} bytes needed",
         hint="free space on the partition or let retention delete old files",
     )
-
-
-def has_all_blocks(descriptor: int, size: int) -> bool:
-    """Return whether the file already owns blocks for `size` bytes, so that no write needs room."""
-    return os.fstat(descriptor).st_blocks * 512 >= size
 
 
 def probe_pages(disk: Disk, descriptor: int, path: Path, start: int, stop: int) -> None:

@@ -15,12 +15,12 @@ pulls it from under a ``pread`` of another thread.
 from __future__ import annotations
 
 import bisect
-import contextlib
 import errno
 import itertools
 import os
 import stat
-from collections import Counter, OrderedDict
+from collections import Counter
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from rocketstore.format.file_name import parse_file_name
@@ -53,62 +53,46 @@ class LogFile(NamedTuple):
 class _OpenFile:
     """A descriptor that is closed when nobody refers to it any more."""
 
-    __slots__ = ("fd",)
-
     def __init__(self, path: Path) -> None:
         self.fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
 
     def __del__(self) -> None:
         if hasattr(self, "fd"):
-            with contextlib.suppress(OSError):
-                os.close(self.fd)
+            os.close(self.fd)
 
 
 class OpenFiles:
     """Bounded cache of descriptors, shared by all files of a store."""
 
     def __init__(self, limit: int = DEFAULT_OPEN_FILES) -> None:
-        self._limit = limit
-        self._open: OrderedDict[Path, _OpenFile] = OrderedDict()
+        self._open = lru_cache(limit)(_OpenFile)
 
     def read(self, path: Path, position: int, size: int) -> bytes | None:
         """Return `size` bytes at `position`, fewer where the file ends; None if it is gone."""
-        opened = self._open.get(path)
-        if opened is None:
-            try:
-                opened = _OpenFile(path)
-            except (FileNotFoundError, NotADirectoryError):
-                return None
-            except OSError as error:
-                raise system_error(f"cannot open {path} for reading", error) from error
-            self._open[path] = opened
-            while len(self._open) > self._limit:
-                with contextlib.suppress(KeyError):  # another thread was faster
-                    self._open.popitem(last=False)
-        else:
-            with contextlib.suppress(KeyError):
-                self._open.move_to_end(path)
         try:
-            return os.pread(opened.fd, size, position)
+            file = self._open(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            raise system_error(f"cannot open {path} for reading", error) from error
+        try:
+            return os.pread(file.fd, size, position)
         except OSError as error:
             if error.errno == errno.ESTALE:  # deleted, on a file system of another machine
                 return None
             raise system_error(f"cannot read {path} at offset {position}", error) from error
 
-    def forget(self, path: Path) -> None:
-        """Let go of a file that was deleted."""
-        self._open.pop(path, None)
-
     def close(self) -> None:
         """Let go of all files; reads that are under way finish."""
-        self._open.clear()
+        self._open.cache_clear()
 
 
 class PreadFiles:
     """The files of one sequence: equally sized, each named by the offset of its first byte.
 
     A CommitLog with many paths has several directories (spec F1.1). A `file_size` of None is
-    learnt: it is the commonest size of the files.
+    learnt: it is the commonest size of the files. `is_replaced` says whether some file was deleted
+    and made again since: what was read of it is void.
     """
 
     def __init__(
@@ -125,7 +109,6 @@ class PreadFiles:
         self.files: list[LogFile] = []
         self.findings: list[FileFinding[Path]] = []
         self.is_replaced = False
-        """Whether some file was deleted and made again since: what was read of it is void."""
         self._bases: list[int] = []
         self.refresh()
 
@@ -164,10 +147,10 @@ class PreadFiles:
             holes = again
         changed = files != self.files
         inodes = {file.path: file.inode for file in files}
-        for old in self.files:
-            if inodes.get(old.path) != old.inode:
-                self._open_files.forget(old.path)
-                self.is_replaced |= old.path in inodes
+        gone = [old.path for old in self.files if inodes.get(old.path) != old.inode]
+        if gone:  # or their descriptors would keep their bytes on the disk
+            self._open_files.close()
+            self.is_replaced |= not inodes.keys().isdisjoint(gone)
         self.file_size, self.findings = file_size, findings
         if changed:  # so that a caller that keeps the list can compare its identity
             self._bases = [file.base for file in files]
@@ -177,9 +160,13 @@ class PreadFiles:
     def find(self, offset: int) -> LogFile | None:
         """Return the file that holds the byte at `offset`, listing again to find one."""
         file = self._find_known(offset)
-        if file is None and self._may_have_grown(offset) and self.refresh():
+        if file is None and offset >= self.max_offset and self.refresh():
             file = self._find_known(offset)
         return file
+
+    def _find_known(self, offset: int) -> LogFile | None:
+        files, at = self.files, bisect.bisect_right(self._bases, offset) - 1
+        return files[at] if 0 <= at < len(files) and offset < files[at].range.stop else None
 
     def slice(self, offset: int, size: int) -> bytes | None:
         """Return `size` bytes at `offset`, or None where they are not all in one present file."""
@@ -201,16 +188,6 @@ class PreadFiles:
         """Return the first file that starts at `offset` or after it."""
         at = bisect.bisect_left(self._bases, offset)
         return self.files[at] if at < len(self.files) else None
-
-    def _find_known(self, offset: int) -> LogFile | None:
-        files, at = self.files, bisect.bisect_right(self._bases, offset) - 1
-        if 0 <= at < len(files) and files[at].base <= offset < files[at].range.stop:
-            return files[at]
-        return None
-
-    def _may_have_grown(self, offset: int) -> bool:
-        """Whether listing the directory could find more: past the end, or in a file cut short."""
-        return not self.files or offset >= self.files[-1].range.stop
 
     @system_errors("cannot list the files of the store")
     def _look(self) -> tuple[int, list[LogFile], list[FileFinding[Path]]]:
@@ -243,21 +220,17 @@ def listed_files(
                 continue
             try:
                 status = path.stat()
-            except FileNotFoundError:  # deleted since it was listed, or a link
-                findings += _dangling_link(path)
+            except FileNotFoundError:
+                if path.is_symlink() and not path.exists():  # else deleted since it was listed
+                    found = f"nothing at {path.resolve()}"
+                    problem, expected = FileProblem.DANGLING_LINK, "the file it is a link to"
+                    findings.append(FileFinding(path, problem, expected, found))
                 continue
             if stat.S_ISREG(status.st_mode):
                 yield LogFile(base, status.st_size, path, status.st_ino)
             else:
                 problem = FileProblem.NOT_A_FILE
                 findings.append(FileFinding(path, problem, "a file", "something else"))
-
-
-def _dangling_link(path: Path) -> list[FileFinding[Path]]:
-    if not path.is_symlink() or path.exists():
-        return []
-    found = f"nothing at {path.resolve()}"
-    return [FileFinding(path, FileProblem.DANGLING_LINK, "the file it is a link to", found)]
 
 
 def _missing(findings: list[FileFinding[Path]]) -> set[Path]:

@@ -33,7 +33,7 @@ from rocketstore.format.index_file import (
 )
 from rocketstore.scan import kernels
 from rocketstore.storage.files.mapped_file import MappedFile
-from rocketstore.storage.files.new_file import grow_file, make_file
+from rocketstore.storage.files.whole_file import grow_file
 from rocketstore.storage.index.pread_index import listed_index_files, wrong_index_length
 
 if TYPE_CHECKING:
@@ -186,7 +186,7 @@ class IndexService:
                 if length > size or path != newest:
                     continue
                 grow_file(path, size, self._disk)
-            file = MappedFile.open(path, base=0, size=size, disk=self._disk)
+            file = MappedFile(path, base=0, size=size, disk=self._disk)
             files.append(IndexFile(file, self.layout))
             file.close_descriptor()
         self._newest_name = newest.name if newest else None
@@ -235,20 +235,16 @@ class IndexService:
         if self.files and not self.newest_bytes.size and not self.files[-1].is_full:
             self._give_newest()
             return self.files[-1]
-        self._disk.make_directory(self.directory)
         if self._under_way is not None and self._under_way not in (f.file.path for f in self.files):
             self._disk.unlink(self._under_way)  # an interrupt ended its making
         name = next_index_file_name(self._clock(), self._tz, self._newest_name)
         self._under_way = path = self.directory / name
         size = self.layout.size_bytes
         try:
-            descriptor, _ = make_file(path, size, disk=self._disk)
+            mapped = MappedFile.create(path, base=0, size=size, disk=self._disk)
         except StoreError:  # which left nothing of ours behind
             self._under_way = None
             raise
-        mapped = MappedFile(
-            path, base=0, size=size, disk=self._disk, writable=True, descriptor=descriptor
-        )
         file = IndexFile(mapped, self.layout)
         mapped.reserve(size)
         if self.files:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from rocketstore.format.blank import END_FILE_MIN_BLANK_SIZE, encode_blank
 from rocketstore.native.group import SyncGroup
 from rocketstore.native.log_end import LogEnd, QueueCounter
-from rocketstore.storage.files.touch_ahead import WINDOW_BYTES, windows_ahead
+from rocketstore.storage.files.ahead import WINDOW_BYTES, windows_ahead
 from rocketstore.storage.results import PutMessageStatus, PutResult
 
 if TYPE_CHECKING:
@@ -30,10 +30,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from rocketstore.native.log_end import Record
+    from rocketstore.storage.files.ahead import Preallocator, TouchAhead
     from rocketstore.storage.files.mapped_file import MappedFile
     from rocketstore.storage.files.mapped_file_queue import MappedFileQueue
-    from rocketstore.storage.files.preallocate import Preallocator
-    from rocketstore.storage.files.touch_ahead import TouchAhead
     from rocketstore.units import QueueKey
 
 

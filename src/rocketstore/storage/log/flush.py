@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 
 from rocketstore.errors import FlushFailedError, StoreError
 from rocketstore.events import get_logger
-from rocketstore.storage.files.touch_ahead import touch_for_syncs
+from rocketstore.storage.files.ahead import touch_for_syncs
 from rocketstore.storage.threads import ServiceThread
 
 if TYPE_CHECKING:

@@ -28,7 +28,7 @@ from rocketstore.format.queue_entry import (
     kept_place_mask,
 )
 from rocketstore.native.dispatch_state import QueueColumn
-from rocketstore.storage.files.written import has_data
+from rocketstore.storage.files.whole_file import has_data
 from rocketstore.storage.queues.queue_search import CHUNK_BYTES, QueueSearch
 
 if TYPE_CHECKING:
@@ -259,7 +259,7 @@ class ConsumeQueue(QueueSearch):
         last = self.files.last()
         if last is not None and base != last.base + file_size:
             return None
-        file = self.files.create(base, sync=False)
+        file = self.files.create(base)
         if last is None and position > base:
             # Spec F6: the first file of a queue is filled up to its first entry.
             file.write_bytes(0, FILLER_BYTES * ((position - base) // ENTRY_SIZE_BYTES))
@@ -349,12 +349,13 @@ class ConsumeQueue(QueueSearch):
         # Kept places first: a crash in between must find either them or the old entries.
         changed = self._keep_places(position, kept_stop)
         with self._mappings.files_lock:
-            deleted = self.files.truncate_after(kept_stop, now_ms=now_ms)
-        changed = changed or bool(deleted)
+            changed |= self.files.truncate_after(kept_stop, now_ms=now_ms)
         file = self.files.find(kept_stop)
         if file is not None:
             start = kept_stop - file.base
-            if has_data(file.fd, start, file.size):
+            with file.descriptor() as descriptor:
+                is_zeroed = has_data(descriptor, start, file.size)
+            if is_zeroed:
                 file.zero_tail(start)
                 changed = True
             file.close_descriptor()
@@ -479,7 +480,8 @@ class ConsumeQueue(QueueSearch):
         start = queue_offset * ENTRY_SIZE_BYTES
         files = [file for file in self.files.files if file.base + file.size > start]
         for file in files:
-            file.count_as_unflushed()
+            file.flushed_position = 0
+            file.has_durable_name = False
         with self._lock:
             known = self._unflushed
             self._unflushed = (*known, *(file for file in files if file not in known))

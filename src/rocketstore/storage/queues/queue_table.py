@@ -11,7 +11,7 @@ How derived: DefaultMessageStore.loadConsumeQueue, findConsumeQueue, recoverTopi
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from rocketstore.errors import FlushFailedError
 from rocketstore.format.file_name import is_directory_name
@@ -30,11 +30,6 @@ if TYPE_CHECKING:
     from rocketstore.storage.files.disk import Disk
     from rocketstore.units import QueueKey
     from rocketstore.verification.file_rules import FileFinding
-
-
-_NAME_LEVELS: Final = 3
-"""A queue's first file may be as new as the names of its queue and its topic: its first flush makes
-all three durable. Dispatch does not wait for that, nor would an entry be lost: the log has them."""
 
 
 class ConsumeQueueTable:
@@ -118,12 +113,8 @@ class ConsumeQueueTable:
     def _add(self, key: QueueKey) -> ConsumeQueue:
         with self._create_lock:
             row = self.rows.add(is_delay=key.topic == DELAY_TOPIC)
-            files = MappedFileQueue(
-                self.directory / key.topic / str(key.queue_id),
-                self.file_size,
-                disk=self._disk,
-                name_levels=_NAME_LEVELS,
-            )
+            directory = self.directory / key.topic / str(key.queue_id)
+            files = MappedFileQueue(directory, self.file_size, disk=self._disk)
             queue = ConsumeQueue(
                 key,
                 files,

@@ -17,8 +17,8 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 from rocketstore.events import get_logger
-from rocketstore.storage.files.written import PIECE_BYTES, has_data, nonzero_extent
-from rocketstore.units import OS_PAGE_SIZE_BYTES
+from rocketstore.storage.files.whole_file import has_data, nonzero_extent, replace_whole
+from rocketstore.units import OS_PAGE_SIZE_BYTES, MiB
 from rocketstore.verification.findings import Finding, Severity
 
 if TYPE_CHECKING:
@@ -111,22 +111,11 @@ class Evidence:
         return directory / (path.name + suffix)
 
     def _copy(self, descriptor: int, target: Path, start: int, stop: int) -> None:
-        temporary = target.with_name(target.name + ".tmp")
-        self._disk.unlink(temporary)
-        made = self._disk.create_file(temporary)
-        try:
-            position = start
-            while position < stop:
-                piece = os.pread(descriptor, min(PIECE_BYTES, stop - position), position)
-                if not piece:
-                    break
-                self._disk.write_at(made, temporary, position - start, piece)
-                position += len(piece)
-            self._disk.fdatasync(made, temporary)
-        finally:
-            os.close(made)
-        self._disk.replace(temporary, target)
-        self._disk.fsync_directory(target.parent)
+        pieces = (
+            os.pread(descriptor, min(MiB, stop - position), position)
+            for position in range(start, stop, MiB)
+        )
+        replace_whole(target, pieces, self._disk)
 
 
 def cut_log(
@@ -149,9 +138,9 @@ def cut_log(
     for file in reversed([file for file in log.files if file.base >= end and file.writable]):
         if file.base == end and file.base == log.files[0].base:
             continue  # an empty log keeps its first file
-        stop = stop_of(file)  # may close the descriptor, so it is asked first
-        if has_data(file.fd, 0, stop):
-            file.close_descriptor()
+        with file.descriptor() as descriptor:
+            is_written = has_data(descriptor, 0, stop_of(file))
+        if is_written:
             evidence.take_file(file.path)
             reason, action = "the whole file lies past the log's end", "moved to repair/"
             findings.append(_cut(file, 0, file.size, reason, action))

@@ -30,7 +30,7 @@ from rocketstore.events import get_logger
 from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES
 from rocketstore.scan import kernels
 from rocketstore.storage.checkpoint import promise_nothing
-from rocketstore.storage.files.written import data_stop
+from rocketstore.storage.files.whole_file import data_stop
 from rocketstore.storage.recovery.evidence import Evidence, cut_leftovers, cut_log, relative_name
 from rocketstore.storage.recovery.log_survey import survey_log
 from rocketstore.storage.recovery.lost_files import LostFiles
@@ -413,7 +413,8 @@ class _Recovery:
         if known is None:
             file = self.parts.log.find(base)
             assert file is not None
-            known = self._stops[base] = data_stop(file.fd, file.size)
+            with file.descriptor() as descriptor:
+                known = self._stops[base] = data_stop(descriptor, file.size)
             file.close_descriptor()
         return known
 

@@ -5,13 +5,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rocketstore.errors import FlushFailedError, FormatError, StoreError, StoreFullError
+from rocketstore.errors import FlushFailedError, StoreError, StoreFullError
+from rocketstore.format.file_name import file_name
 from rocketstore.storage.files.mapped_file import MappedFile
 from support.descriptors import open_descriptors
 from support.failing_disk import FailingDisk
 from support.mapped_bytes import append_bytes
 
 SIZE = 16384
+NAME = file_name(SIZE)
 
 
 @pytest.fixture
@@ -20,7 +22,7 @@ def disk() -> FailingDisk:
 
 
 def create(directory: Path, disk: FailingDisk, **options: bool) -> MappedFile:
-    return MappedFile.create(directory, base=SIZE, size=SIZE, disk=disk, **options)
+    return MappedFile.create(directory / NAME, base=SIZE, size=SIZE, disk=disk, **options)
 
 
 def test_a_new_file_has_its_name_its_size_and_only_zeros(tmp_path, disk):
@@ -33,23 +35,21 @@ def test_a_new_file_has_its_name_its_size_and_only_zeros(tmp_path, disk):
 
 def test_a_new_file_is_durable_before_anybody_writes_to_it(tmp_path, disk):
     create(tmp_path, disk)
-    name = "00000000000000016384"
     assert disk.calls == [
-        ("allocate", name),
-        ("fdatasync", name),
+        ("allocate", NAME),
+        ("fdatasync", NAME),
         ("fsync_directory", tmp_path.name),
     ]
 
 
-def test_a_file_whose_sync_was_put_off_gets_its_name_synced_by_the_first_flush(tmp_path, disk):
-    file = create(tmp_path, disk, sync=False)
+def test_a_file_whose_sync_was_put_off_gets_its_names_synced_by_the_first_flush(tmp_path, disk):
+    file = create(tmp_path / "topic" / "queue", disk, sync=False)
     assert disk.count("fsync_directory") == 0
-    append_bytes(file, b"x")
-    file.flush()
-    assert disk.count("fsync_directory") == 1
-    append_bytes(file, b"x")
-    file.flush()
-    assert disk.count("fsync_directory") == 1
+    names = [("fsync_directory", name) for name in ("queue", "topic", tmp_path.name)]
+    for _ in range(2):
+        append_bytes(file, b"x")
+        file.flush()
+        assert [call for call in disk.calls if call[0] == "fsync_directory"] == names
 
 
 def test_a_full_disk_is_an_error_and_leaves_no_file(tmp_path, disk):
@@ -60,43 +60,24 @@ def test_a_full_disk_is_an_error_and_leaves_no_file(tmp_path, disk):
 
 
 def test_an_existing_file_is_never_overwritten(tmp_path, disk):
-    create(tmp_path, disk)
+    append_bytes(create(tmp_path, disk), b"x")
     with pytest.raises(StoreError, match="something of that name is there already"):
         create(tmp_path, disk)
 
 
-def test_readers_see_written_bytes_only(tmp_path, disk):
-    file = create(tmp_path, disk)
-    append_bytes(file, b"abcdef")
-    view = file.slice(2, 4)
-    assert view is not None
-    assert bytes(view) == b"cdef"
-    for position, size in ((2, 5), (-1, 2), (0, -1), (SIZE, 1)):
-        assert file.slice(position, size) is None
-    assert file.read_at(0, 6) == b"abcdef"
-
-
 def test_an_old_file_counts_as_full_and_flushed(tmp_path, disk):
     create(tmp_path, disk)
-    file = MappedFile.open(tmp_path / "00000000000000016384", base=SIZE, size=SIZE, disk=disk)
+    file = MappedFile(tmp_path / NAME, base=SIZE, size=SIZE, disk=disk)
     assert (file.write_position, file.flushed_position) == (SIZE, SIZE)
     assert not file.is_mapped
     assert len(file.array) == SIZE
     assert file.is_mapped
 
 
-def test_an_old_file_of_another_length_is_refused_by_name(tmp_path, disk):
-    path = tmp_path / "00000000000000000000"
-    path.write_bytes(b"short")
-    with pytest.raises(FormatError, match=r"expected 16384 bytes, found 5 bytes") as caught:
-        MappedFile.open(path, base=0, size=SIZE, disk=disk)
-    assert caught.value.path == path
-
-
 def test_a_file_opened_for_reading_cannot_be_written(tmp_path, disk):
     create(tmp_path, disk)
-    path = tmp_path / "00000000000000016384"
-    file = MappedFile.open(path, base=SIZE, size=SIZE, disk=disk, writable=False)
+    path = tmp_path / NAME
+    file = MappedFile(path, base=SIZE, size=SIZE, disk=disk, writable=False)
     with pytest.raises(TypeError):
         file.mapping[0] = 1
     assert not file.array.flags.writeable
@@ -106,7 +87,7 @@ def test_a_sparse_file_of_java_gets_blocks_before_it_is_written(tmp_path, disk):
     path = tmp_path / "00000000000000000000"
     with path.open("wb") as stream:
         stream.truncate(SIZE)
-    file = MappedFile.open(path, base=0, size=SIZE, disk=disk)
+    file = MappedFile(path, base=0, size=SIZE, disk=disk)
     file.set_end(100)
     file.reserve(101)
     assert file.backed_position == SIZE
@@ -116,7 +97,7 @@ def test_a_sparse_file_of_java_gets_blocks_before_it_is_written(tmp_path, disk):
 def test_without_fallocate_each_page_is_written_by_the_system_before_the_mapping(tmp_path, disk):
     disk.is_sparse = True
     size = 4 * 1024 * 1024
-    file = MappedFile.create(tmp_path, base=0, size=size, disk=disk)
+    file = MappedFile.create(tmp_path / "file", base=0, size=size, disk=disk)
     assert file.backed_position == 0
     append_bytes(file, b"abc")
     assert 3 <= file.backed_position < size
@@ -134,7 +115,7 @@ def test_probing_a_page_keeps_what_stands_in_it(tmp_path, disk):
     with path.open("wb") as stream:
         stream.write(b"old bytes")
         stream.truncate(SIZE)
-    file = MappedFile.open(path, base=0, size=SIZE, disk=disk)
+    file = MappedFile(path, base=0, size=SIZE, disk=disk)
     file.set_end(9)
     append_bytes(file, b", new bytes")
     assert path.read_bytes()[:20] == b"old bytes, new bytes"
@@ -177,7 +158,10 @@ def test_zeroing_the_tail_keeps_the_size_and_the_bytes_before(tmp_path, disk):
     assert file.path.read_bytes() == b"x" * 5000 + bytes(SIZE - 5000)
 
 
-@pytest.mark.parametrize("read", [lambda file: file.slice(1, 2), lambda file: file.array[1:3]])
+READS = (lambda file: memoryview(file.mapping)[1:3], lambda file: file.array[1:3])
+
+
+@pytest.mark.parametrize("read", READS)
 def test_a_file_that_is_being_read_stays_until_its_readers_let_go(tmp_path, disk, read):
     file = create(tmp_path, disk)
     append_bytes(file, b"abc")
@@ -194,15 +178,14 @@ def test_a_file_that_is_being_read_stays_until_its_readers_let_go(tmp_path, disk
 def test_a_file_that_was_read_and_let_go_is_deleted_at_once(tmp_path, disk):
     file = create(tmp_path, disk)
     append_bytes(file, b"abc")
-    assert bytes(file.slice(0, 3)) == b"abc" == file.array[:3].tobytes()
+    assert file.mapping[:3] == b"abc" == file.array[:3].tobytes()
     assert file.destroy(1000, now_ms=0)
 
 
 def test_a_file_read_for_too_long_goes_by_force_and_views_stay_valid(tmp_path, disk):
     file = create(tmp_path, disk)
     append_bytes(file, b"abc")
-    view = file.slice(0, 3)
-    assert view is not None
+    view = memoryview(file.mapping)[:3]
     assert not file.destroy(1000, now_ms=0)
     assert not file.destroy(1000, now_ms=999)
     assert file.destroy(1000, now_ms=1000)
@@ -214,7 +197,7 @@ def test_dropping_a_file_gives_its_descriptors_back(tmp_path, disk):
     before = open_descriptors(tmp_path)
     file = create(tmp_path, disk)
     array = file.array
-    view = file.slice(0, 0)
+    view = memoryview(file.mapping)
     file.drop()
     assert array[0] == 0
     del array, view

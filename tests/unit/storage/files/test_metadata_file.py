@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from rocketstore.errors import FormatError
-from rocketstore.storage.files.metadata_file import backup_path, read_with_backup, write_atomically
+from rocketstore.storage.files.whole_file import backup_path, read_with_backup, write_atomically
 from support.failing_disk import FailingDisk
 
 

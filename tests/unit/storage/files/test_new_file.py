@@ -10,7 +10,7 @@ import pytest
 
 from rocketstore.errors import StoreError, StoreFullError
 from rocketstore.storage.files.disk import Disk
-from rocketstore.storage.files.new_file import make_file
+from rocketstore.storage.files.whole_file import make_file
 from support.descriptors import open_descriptors
 from support.dying_disk import DyingDisk, KilledError
 from support.faulty_disk import FaultyDisk, nth

@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 
 from rocketstore.errors import StoreError, StoreFullError
+from rocketstore.storage.files.ahead import Preallocator, WarmUp
 from rocketstore.storage.files.mapped_file import MappedFile
-from rocketstore.storage.files.preallocate import Preallocator
-from rocketstore.storage.files.touch_ahead import WarmUp
 from support.failing_disk import FailingDisk
 
 SIZE = 16384
@@ -43,9 +42,16 @@ def test_without_its_thread_a_file_is_made_when_it_is_asked_for(tmp_path):
     files.close()
 
 
+def test_the_placement_chooses_the_directory_of_a_new_file(tmp_path):
+    places = [tmp_path / "a", tmp_path / "b"]
+    files = Preallocator(lambda base: places[base // SIZE % 2], SIZE, disk=FailingDisk())
+    assert [files.take(base, ahead=False).path.parent for base in (0, SIZE)] == places
+    files.close()
+
+
 def test_the_next_two_files_are_made_ahead(tmp_path):
     files = preallocator(tmp_path, FailingDisk())
-    files.start()
+    files.thread.start()
     files.take(0)
     assert files.wait_idle(10)
     assert names(tmp_path) == [0, SIZE, 2 * SIZE]
@@ -58,7 +64,7 @@ def test_the_next_two_files_are_made_ahead(tmp_path):
 
 def test_the_first_file_of_a_log_is_made_alone(tmp_path):
     files = preallocator(tmp_path, FailingDisk())
-    files.start()
+    files.thread.start()
     files.take(0, ahead=False)
     assert files.wait_idle(10)
     assert names(tmp_path) == [0]
@@ -68,7 +74,7 @@ def test_the_first_file_of_a_log_is_made_alone(tmp_path):
 def test_closing_deletes_files_that_nobody_took(tmp_path):
     disk = FailingDisk()
     files = preallocator(tmp_path, disk)
-    files.start()
+    files.thread.start()
     files.take(0)
     files.wait_idle(10)
     files.close()
@@ -79,7 +85,7 @@ def test_closing_deletes_files_that_nobody_took(tmp_path):
 def test_a_file_under_way_is_waited_for_not_made_twice(tmp_path):
     disk = BlockingDisk()
     files = preallocator(tmp_path, disk)
-    files.start()
+    files.thread.start()
     files.request(-SIZE)
     assert disk.is_waiting.wait(10)
     threading.Timer(0.05, disk.may_go.set).start()
@@ -104,7 +110,7 @@ def test_no_file_is_made_behind_one_that_a_put_makes_itself(tmp_path):
 
     disk = SlowFirst()
     files = preallocator(tmp_path, disk)
-    files.start()
+    files.thread.start()
     put = threading.Thread(target=files.take, args=(SIZE,))
     put.start()
     assert disk.is_waiting.wait(10)
@@ -121,7 +127,7 @@ def test_no_file_is_made_behind_one_that_a_put_makes_itself(tmp_path):
 def test_a_full_disk_fails_the_put_that_needs_the_file_not_the_thread(tmp_path):
     disk = FailingDisk()
     files = preallocator(tmp_path, disk)
-    files.start()
+    files.thread.start()
     disk.is_full = True
     with pytest.raises(StoreFullError):
         files.take(0)
@@ -138,7 +144,7 @@ def test_no_file_is_made_ahead_that_would_take_the_last_room(tmp_path):
     disk = FailingDisk()
     disk.free_bytes = lambda _path: 2 * SIZE - 1
     files = preallocator(tmp_path, disk)
-    files.start()
+    files.thread.start()
     files.take(0)
     assert files.wait_idle(10)
     assert names(tmp_path) == [0]
@@ -174,8 +180,8 @@ def test_a_warmed_file_is_all_zeros_and_in_memory(tmp_path):
 
 def test_a_full_warmed_file_is_let_go_of_in_the_background(tmp_path):
     warm_up = RecordingWarmUp()
-    files = preallocator(tmp_path, FailingDisk(), warm_up=warm_up, files_ahead=1)
-    files.start()
+    files = preallocator(tmp_path, FailingDisk(), warm_up=warm_up)
+    files.thread.start()
     files.retire(files.take(0))
     assert warm_up.released.wait(10)
     files.close()

@@ -9,23 +9,23 @@ from rocketstore.config import FlushDiskType, StoreConfig
 from rocketstore.format.host import encode_host
 from rocketstore.message import Message
 from rocketstore.native.log_end import Record
-from rocketstore.storage.files import touch_ahead
-from rocketstore.storage.files.disk import Disk
-from rocketstore.storage.files.mapped_file import MappedFile
-from rocketstore.storage.files.mapped_file_queue import MappedFileQueue
-from rocketstore.storage.files.preallocate import Preallocator
-from rocketstore.storage.files.touch_ahead import (
+from rocketstore.storage.files import ahead as ahead_module
+from rocketstore.storage.files.ahead import (
     FAST_WINDOW_MS,
     LONG_LEAD_WINDOW_MS,
     LONG_LEAD_WINDOWS,
     SYNC_AHEAD_BYTES,
     WINDOW_BYTES,
     WINDOWS_AHEAD,
+    Preallocator,
     TouchAhead,
     touch_for_syncs,
     touch_pages,
     windows_ahead,
 )
+from rocketstore.storage.files.disk import Disk
+from rocketstore.storage.files.mapped_file import MappedFile
+from rocketstore.storage.files.mapped_file_queue import MappedFileQueue
 from rocketstore.storage.log.commit_log import CommitLog
 from rocketstore.units import QueueKey
 from support.failing_disk import FailingDisk
@@ -90,9 +90,9 @@ def test_what_was_touched_for_one_request_is_not_touched_for_the_next(tmp_path, 
         done.release()
         return True
 
-    monkeypatch.setattr(touch_ahead, "touch_pages", note)
+    monkeypatch.setattr(ahead_module, "touch_pages", note)
     first, second = (
-        MappedFile.create(tmp_path, base=base, size=FILE_BYTES, disk=Disk())
+        MappedFile.create(tmp_path / str(base), base=base, size=FILE_BYTES, disk=Disk())
         for base in (0, FILE_BYTES)
     )
     touch = TouchAhead()
@@ -130,7 +130,7 @@ def test_windows_change_nothing_in_what_is_written(tmp_path):
 
 
 def test_touching_changes_no_byte_and_stays_inside_the_file(tmp_path):
-    file = MappedFile.create(tmp_path, base=0, size=FILE_BYTES, disk=Disk())
+    file = MappedFile.create(tmp_path / "file", base=0, size=FILE_BYTES, disk=Disk())
     append_bytes(file, b"abc")
     assert touch_pages(file, 3, 100 * FILE_BYTES) in {True, False}
     assert file.path.read_bytes() == b"abc" + bytes(FILE_BYTES - 3)
@@ -140,14 +140,14 @@ def test_touching_changes_no_byte_and_stays_inside_the_file(tmp_path):
 def test_pages_without_room_on_the_disk_are_never_touched(tmp_path):
     disk = FailingDisk()
     disk.is_sparse = True
-    file = MappedFile.create(tmp_path, base=0, size=FILE_BYTES, disk=disk)
+    file = MappedFile.create(tmp_path / "file", base=0, size=FILE_BYTES, disk=disk)
     assert not touch_pages(file, 0, FILE_BYTES)
     assert file.path.stat().st_blocks == 0
 
 
 def test_the_thread_serves_the_last_request_and_ends(tmp_path):
     threads = threading.active_count()
-    file = MappedFile.create(tmp_path, base=0, size=FILE_BYTES, disk=Disk())
+    file = MappedFile.create(tmp_path / "file", base=0, size=FILE_BYTES, disk=Disk())
     touch = TouchAhead()
     assert not touch.thread.is_running
     touch.thread.start()
@@ -167,14 +167,14 @@ def touched_ranges(monkeypatch):
         ranges.append((start, stop))
         return touch_pages(file, start, stop)
 
-    monkeypatch.setattr(touch_ahead, "touch_pages", touch)
+    monkeypatch.setattr(ahead_module, "touch_pages", touch)
     return ranges
 
 
 def test_pages_ahead_of_a_writer_that_syncs_are_touched_again_when_half_are_used(
     tmp_path, touched_ranges
 ):
-    file = MappedFile.create(tmp_path, base=FILE_BYTES, size=FILE_BYTES, disk=Disk())
+    file = MappedFile.create(tmp_path / "file", base=FILE_BYTES, size=FILE_BYTES, disk=Disk())
     file.write_position = 100
     first_stop = 100 + SYNC_AHEAD_BYTES
     touched = touch_for_syncs(file, 0)
@@ -220,11 +220,11 @@ def test_the_thread_goes_on_after_a_request_that_fails(tmp_path, monkeypatch):
         served.set()
         return True
 
-    monkeypatch.setattr(touch_ahead, "touch_pages", touch)
-    file = MappedFile.create(tmp_path, base=0, size=FILE_BYTES, disk=Disk())
+    monkeypatch.setattr(ahead_module, "touch_pages", touch)
+    file = MappedFile.create(tmp_path / "file", base=0, size=FILE_BYTES, disk=Disk())
     asked = threading.Event()
     ahead = TouchAhead()
-    monkeypatch.setattr(touch_ahead._log, "exception", lambda *_, **__: asked.set(), raising=False)
+    monkeypatch.setattr(ahead_module._log, "exception", lambda *_, **__: asked.set(), raising=False)
     ahead.thread.start()
     ahead.request(file, 0, 4096)
     assert asked.wait(20)

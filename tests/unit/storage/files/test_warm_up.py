@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from rocketstore.storage.files.ahead import WarmUp
 from rocketstore.storage.files.mapped_file import MappedFile
-from rocketstore.storage.files.touch_ahead import WarmUp
 from support.failing_disk import FailingDisk
 
 SIZE = 16 * 4096
@@ -34,15 +34,15 @@ def resident_bytes(path) -> int:
 
 @pytest.mark.parametrize(("flush", "syncs"), [(True, 4), (False, 0)])
 def test_warming_syncs_after_so_many_pages_only_with_sync_flush(tmp_path, disk, flush, syncs):
-    file = MappedFile.create(tmp_path, base=0, size=SIZE, disk=disk)
+    file = MappedFile.create(tmp_path / "file", base=0, size=SIZE, disk=disk)
     before = disk.calls.count(("fdatasync", file.path.name))
-    WarmUp(flush_every_pages=4, flush=flush, lock=False).warm(file)
+    WarmUp(flush_every_pages=4, flush=flush).warm(file)
     assert disk.calls.count(("fdatasync", file.path.name)) == before + syncs
 
 
 def test_warming_leaves_a_file_of_zeros_with_every_page_present(tmp_path, disk):
-    file = MappedFile.create(tmp_path, base=0, size=SIZE, disk=disk)
-    WarmUp(flush_every_pages=4096, flush=False, lock=False).warm(file)
+    file = MappedFile.create(tmp_path / "file", base=0, size=SIZE, disk=disk)
+    WarmUp(flush_every_pages=4096, flush=False).warm(file)
     assert file.path.read_bytes() == bytes(SIZE)
     assert resident_bytes(file.path) == SIZE
 
@@ -74,8 +74,8 @@ def test_after_its_pages_a_file_is_locked_whole_and_read_ahead_is_asked_for(
     tmp_path, disk, monkeypatch
 ):
     library = Recorder(populates=True)
-    monkeypatch.setattr("rocketstore.storage.files.touch_ahead.libc", lambda: library)
-    file = MappedFile.create(tmp_path, base=0, size=SIZE, disk=disk)
+    monkeypatch.setattr("rocketstore.storage.files.ahead.libc", lambda: library)
+    file = MappedFile.create(tmp_path / "file", base=0, size=SIZE, disk=disk)
     warm_up = WarmUp(flush_every_pages=8, flush=False)
     warm_up.warm(file)
     half = SIZE // 2
@@ -92,12 +92,10 @@ def test_after_its_pages_a_file_is_locked_whole_and_read_ahead_is_asked_for(
 def test_where_the_kernel_cannot_every_page_is_written_while_others_run(
     tmp_path, disk, monkeypatch, request
 ):
-    monkeypatch.setattr(
-        "rocketstore.storage.files.touch_ahead.libc", lambda: Recorder(populates=False)
-    )
+    monkeypatch.setattr("rocketstore.storage.files.ahead.libc", lambda: Recorder(populates=False))
     size = 2500 * 4096
-    file = MappedFile.create(tmp_path, base=0, size=size, disk=disk)
-    warm_up = WarmUp(flush_every_pages=4096, flush=False, lock=False)
+    file = MappedFile.create(tmp_path / "file", base=0, size=size, disk=disk)
+    warm_up = WarmUp(flush_every_pages=4096, flush=False)
     warm_up.warm(file)
     assert resident_bytes(file.path) == size
 
@@ -129,7 +127,7 @@ def test_where_the_kernel_cannot_every_page_is_written_while_others_run(
 def test_a_page_that_cannot_be_locked_is_no_error(tmp_path, disk, monkeypatch):
     library = Recorder(populates=True)
     library.mlock = lambda _address, _size: -1
-    monkeypatch.setattr("rocketstore.storage.files.touch_ahead.libc", lambda: library)
-    file = MappedFile.create(tmp_path, base=0, size=SIZE, disk=disk)
+    monkeypatch.setattr("rocketstore.storage.files.ahead.libc", lambda: library)
+    file = MappedFile.create(tmp_path / "file", base=0, size=SIZE, disk=disk)
     WarmUp(flush_every_pages=8, flush=False).warm(file)
     assert library.calls[-1] == ("madvise", SIZE, WILLNEED)

@@ -21,6 +21,7 @@ from rocketstore.native.log_end import Record
 from rocketstore.units import QueueKey
 from support.failing_disk import FailingDisk
 from support.log_parts import LOG_FILE_BYTES, LogParts
+from support.mapped_bytes import bytes_at
 
 BORN = encode_host("10.0.0.1:1234")
 ORDERS = QueueKey("orders", 2)
@@ -88,7 +89,7 @@ def test_a_full_file_ends_in_a_blank_of_all_that_remains(tmp_path):
     assert first[last[1] : last[1] + 8] == encode_blank(remaining)
     # Only 8 bytes are written since 4.9.1; the rest of a new file is zero.
     assert first[last[1] + 8 :] == bytes(remaining - 8)
-    assert parts.files.files[0].is_full
+    assert parts.files.files[0].write_position == LOG_FILE_BYTES
 
 
 def test_the_log_goes_on_where_recovery_found_its_end(tmp_path):
@@ -223,10 +224,20 @@ def test_many_threads_leave_one_unbroken_row(tmp_path):
     assert counts == dict.fromkeys(range(4), 200)
 
 
+def test_readers_get_a_window_that_ends_with_the_written_bytes(tmp_path: Path):
+    parts = LogParts(tmp_path)
+    append(parts, b"abc")
+    for base in (0, LOG_FILE_BYTES):
+        file = parts.log.files.find(base)
+        assert parts.log.window(base + 1, 8) == (file.mapping, base, file.write_position, file)
+        append(parts, bytes(LOG_FILE_BYTES - 200))
+    assert parts.log.window(parts.log.max_offset + LOG_FILE_BYTES, 8) is None
+
+
 def test_the_log_tells_its_place(tmp_path: Path):
     parts = LogParts(tmp_path)
     assert (parts.log.min_offset, parts.log.max_offset) == (0, 0)
     append(parts, b"abc")
-    assert bytes(parts.log.files.slice(88, 3) or b"") == b"abc"
+    assert bytes_at(parts.log.files, 88, 3) == b"abc"
     assert parts.log.file_size == LOG_FILE_BYTES
     assert isinstance(parts.files.files[0].array, np.ndarray)

@@ -31,6 +31,7 @@ from rocketstore.storage.running_flags import RunningFlag
 from rocketstore.units import QueueKey
 from support.configured_store import LOG_FILE_BYTES, Clock, open_small
 from support.leaks import assert_keeps_nothing
+from support.mapped_bytes import bytes_at
 
 needs_compiled = pytest.mark.skipif(
     not kernels.is_compiled(), reason="interpreted, all puts are left to the checks"
@@ -324,7 +325,7 @@ def test_bodies_get_the_checksum_of_zlib(tmp_path, size):
         for result in (store.put(message), store.put_batch([message])):
             offset = result.physical_offset
             record = decode_record(
-                store._parts.log.files.slice(offset, result.size), 0, base=offset
+                bytes_at(store._parts.log.files, offset, result.size), 0, base=offset
             )
             assert record.body_crc == zlib.crc32(body) & 0x7FFFFFFF
 

@@ -27,7 +27,7 @@ def files(tmp_path):
 
 
 def log_file(directory, number, stored, *, keys=False):
-    file = MappedFile.create(directory, base=number * SIZE, size=SIZE, disk=Disk())
+    file = MappedFile.create(directory / str(number), base=number * SIZE, size=SIZE, disk=Disk())
     properties = b"KEYS\x01k" if keys else b""
     append_bytes(file, record_bytes(file.base, store_timestamp=stored, properties=properties))
     return file

@@ -29,7 +29,7 @@ from rocketstore.events import get_logger
 from rocketstore.pipeline.stores import REBUILD_DIRECTORY
 from rocketstore.storage.files.disk import Disk
 from rocketstore.storage.files.lock import StoreLock
-from rocketstore.storage.files.metadata_file import replace_whole
+from rocketstore.storage.files.whole_file import replace_whole
 from rocketstore.storage.known_ends import forget_known_ends
 from rocketstore.storage.layout import StoreLayout
 

@@ -1,0 +1,340 @@
+"""Have the log's next files, and the next pages of the one in use, ready before a put needs them.
+
+Law: a file handed out is complete: all its blocks, its name durable, all zeros. Files that nobody
+took are deleted at an orderly close; after a crash they stay and recovery deletes them, because
+they begin after the end of the log. A file that was taken is handed out again until the log has
+it. Names appear in the order of the log: while a put makes a file itself, the thread makes no later
+one, so that no reader sees a hole. Pages are touched only after the end of the log, and nothing in
+them changes; what cannot be touched is left to the writer.
+
+How derived: AllocateMappedFileService of 4.9 (spec B7). A put does not fail because a file is still
+being made (K-P9): it waits for the one under way, and makes the file itself otherwise. Files are
+not made ahead when they would take the last room of a disk, and none of a log whose only file was
+never half full: a gigabyte more for each message of a small store. 4.9 has the whole file touched
+before its first use, or nothing (K-M5); `WarmUp` is that, `TouchAhead` is ours.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Final
+
+from rocketstore.errors import StoreError
+from rocketstore.events import get_logger
+from rocketstore.format.file_name import file_name
+from rocketstore.storage.files.disk import libc
+from rocketstore.storage.files.mapped_file import MappedFile
+from rocketstore.storage.system_errors import system_error
+from rocketstore.storage.threads import Bell, Changes, ServiceThread
+from rocketstore.units import OS_PAGE_SIZE_BYTES, KiB, MiB
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from rocketstore.storage.files.disk import Disk
+
+FILES_AHEAD: Final = 2
+"""Most files made ahead of the one in use (AllocateMappedFileService, "canSubmitRequests")."""
+
+ROOM_FACTOR: Final = 2
+"""How many files must fit on the disk for one to be made ahead."""
+
+TAKE_TIMEOUT_S: Final = 5.0
+"""Longest wait for a file that is being made (AllocateMappedFileService.waitTimeOut)."""
+
+WINDOW_BYTES: Final = 4 * MiB
+"""The writer is looked at whenever it enters a window."""
+
+WINDOWS_AHEAD: Final = 2
+"""How many windows in front of the writer are touched."""
+
+FAST_WINDOW_MS: Final = 1000
+"""A writer that needs longer for a window is not helped."""
+
+LONG_LEAD_WINDOWS: Final = 8
+"""How many are touched in front of the fastest writers."""
+
+LONG_LEAD_WINDOW_MS: Final = 20
+"""A writer that needs longer for a window is given the usual lead."""
+
+SYNC_AHEAD_BYTES: Final = 512 * KiB
+"""How far ahead of a writer that syncs pages are written, and again when half of it is used: what a
+hundred threads fill in some milliseconds. The one sync that writes it takes a little longer."""
+
+_MADV_WILLNEED: Final = 3
+_MADV_POPULATE_WRITE: Final = 23
+"""Faults pages in for writing, by one call instead of a loop; Linux 5.14."""
+
+_log: Final = get_logger(__name__)
+
+
+class Preallocator:
+    """Makes the files of a log in a thread of its own.
+
+    `place` chooses the directory of a file by its offset. `is_in_use` says whether the log has the
+    file that was taken for an offset; the log sets it.
+    """
+
+    def __init__(
+        self,
+        place: Callable[[int], Path],
+        file_size: int,
+        *,
+        disk: Disk,
+        warm_up: WarmUp | None = None,
+    ) -> None:
+        self._place = place
+        self._file_size = file_size
+        self._disk = disk
+        self._warm_up = warm_up
+        self.is_in_use: Callable[[int], bool] = lambda _base: True
+        self._taken: MappedFile | None = None
+        self._lock = threading.Lock()
+        self._changes = Changes()
+        self._wanted: list[int] = []
+        self._under_way: int | None = None
+        self._ready: dict[int, MappedFile] = {}
+        self._retired: list[MappedFile] = []
+        self._put_makes = False
+        # Without the thread every file is made when it is asked for.
+        self.thread = ServiceThread(
+            "rocketstore-preallocate", self._make_files, wake=self._changes.tell
+        )
+
+    def request(self, base: int) -> None:
+        """Ask for the files after the one that begins at `base`, which is in use."""
+        if not self.thread.is_running:
+            return
+        with self._lock:
+            for ahead in range(1, FILES_AHEAD + 1):
+                wanted = base + ahead * self._file_size
+                if wanted not in (self._under_way, *self._ready, *self._wanted):
+                    self._wanted.append(wanted)
+        self._changes.tell()
+
+    def take(self, base: int, *, ahead: bool = True) -> MappedFile:
+        """Return the file that begins at `base`, and with `ahead` ask for those after it.
+
+        Asked again for the same one, it returns the same file. Where it could not be made, or not
+        in time, `StoreError` is raised; the same call may succeed later.
+        """
+        file = self._taken
+        if file is None or file.base != base:
+            try:
+                file = self._taken = self._made(base)
+            finally:
+                self._put_makes = False
+                self._changes.tell()
+        with self._lock:
+            self._ready.pop(base, None)
+        if ahead:
+            self.request(base)
+        return file
+
+    def _made(self, base: int) -> MappedFile:
+        with self._lock:
+            self._put_makes = base not in self._ready
+            if base in self._wanted:
+                self._wanted.remove(base)
+        if not self._changes.wait_for(lambda: self._under_way != base, TAKE_TIMEOUT_S):
+            raise StoreError(
+                f"the file at offset {base} was not made within {TAKE_TIMEOUT_S} s",
+                hint="the disk is slow: check its load, then put again",
+            )
+        file = self._ready.get(base)
+        return self._make(base) if file is None else file
+
+    def retire(self, file: MappedFile) -> None:
+        """Take note that `file` is full: what warming locked in memory is let go."""
+        if self._warm_up is not None and self.thread.is_running:
+            self._retired.append(file)
+            self._changes.tell()
+
+    def wait_idle(self, timeout_s: float) -> bool:
+        """Wait until all files asked for are made or given up."""
+        return self._changes.wait_for(
+            lambda: not self._wanted and self._under_way is None, timeout_s
+        )
+
+    def close(self) -> None:
+        """Stop the thread and delete the files that nobody took."""
+        self.thread.stop()
+        taken = self._taken
+        unused = [file for file in self._ready.values() if taken is None or file.base != taken.base]
+        if taken is not None and not self.is_in_use(taken.base):
+            unused.append(taken)
+        with ExitStack() as rest:  # one that cannot be deleted does not keep the others
+            for directory in {file.path.parent for file in unused}:
+                rest.callback(self._disk.fsync_directory, directory)
+            for file in unused:
+                rest.callback(file.drop)
+                rest.callback(file.destroy, 0, now_ms=0)
+            self._taken = None
+            self._ready.clear()
+
+    def _make_files(self) -> None:
+        is_stopping = self.thread.stopping.is_set
+        while True:
+            self._changes.wait_for(lambda: is_stopping() or self._has_work())
+            if is_stopping():
+                return
+            base = None
+            with self._lock:
+                retired, self._retired = self._retired, []
+                if self._wanted and not self._put_makes:
+                    base = self._under_way = self._wanted.pop(0)
+            if self._warm_up is not None:
+                for full in retired:
+                    self._warm_up.release(full)
+            if base is not None:
+                self._make_ahead(base)
+
+    def _has_work(self) -> bool:
+        return bool(self._retired or (self._wanted and not self._put_makes))
+
+    def _make_ahead(self, base: int) -> None:
+        file = None
+        try:
+            free = self._disk.free_bytes(self._place(base))
+            if free is None or free >= ROOM_FACTOR * self._file_size:
+                file = self._make(base)
+        except (StoreError, OSError) as error:
+            # The put that needs the file makes it, or fails with this very error.
+            _log.warning("file.not_preallocated", base=base, error=str(error))
+        except Exception:  # noqa: BLE001 - likewise, and the thread goes on
+            _log.exception("file.not_preallocated", base=base)
+        finally:
+            if file is not None:
+                self._ready[base] = file
+            self._under_way = None
+            self._changes.tell()
+
+    def _make(self, base: int) -> MappedFile:
+        path = self._place(base) / file_name(base)
+        try:
+            file = MappedFile.create(path, base=base, size=self._file_size, disk=self._disk)
+        except OSError as error:
+            refused = system_error(f"cannot make the file at offset {base} in {path.parent}", error)
+            raise StoreError(refused.message, hint=refused.hint) from error
+        try:
+            if self._warm_up is not None:
+                self._warm_up.warm(file)
+        except BaseException:
+            file.destroy(0, now_ms=0)
+            raise
+        return file
+
+
+class WarmUp:
+    """How the pages of a new file are made present before a put needs them, and locked.
+
+    MappedFile.warmMappedFile, mlock and munlock of 4.9; a file is unlocked as soon as it is full
+    (K-M6). A failure to lock memory is a log line, never an error.
+    """
+
+    def __init__(self, *, flush_every_pages: int, flush: bool) -> None:
+        self._piece_bytes = flush_every_pages * OS_PAGE_SIZE_BYTES
+        self._flush = flush
+
+    def warm(self, file: MappedFile) -> None:
+        """Touch every page of `file`, flush as configured, lock it and ask for read-ahead."""
+        file.reserve(file.size)
+        for start in range(0, file.size, self._piece_bytes):
+            stop = min(start + self._piece_bytes, file.size)
+            if not touch_pages(file, start, stop):
+                file.array[start:stop:OS_PAGE_SIZE_BYTES] = 0
+            if self._flush:
+                file.sync()
+        address = int(file.array.ctypes.data)
+        if libc().mlock(address, file.size) != 0:
+            _log.warning("file.not_locked", path=str(file.path), errno=ctypes.get_errno())
+        libc().madvise(address, file.size, _MADV_WILLNEED)
+
+    def release(self, file: MappedFile) -> None:
+        """Let the pages of a file that is full be swapped again."""
+        if file.is_mapped:
+            libc().munlock(int(file.array.ctypes.data), file.size)
+
+
+class TouchAhead:
+    """Faults in the pages that a fast writer is about to fill, in a separate thread.
+
+    The first write to a page of a mapping costs a page fault: half a microsecond, and twenty times
+    that where the machine has to fetch the memory from its host. A put of 4 KiB pays one each time.
+    A slow writer is left alone, because touched pages are dirty and are written to the disk once
+    more. An older request that was not begun is forgotten, and what was touched for the one before
+    is not touched again.
+    """
+
+    def __init__(self) -> None:
+        self._bell = Bell()
+        self._request: tuple[MappedFile, int, int] | None = None
+        self.thread = ServiceThread("rocketstore-touch", self._run, wake=self._bell.ring)
+
+    def request(self, file: MappedFile, start: int, stop: int) -> None:
+        """Ask for the pages of `file` from position `start` to `stop`."""
+        self._request = (file, start, stop)
+        self._bell.ring()
+
+    def _run(self) -> None:
+        touched_base, touched_stop = -1, 0
+        while True:
+            self._bell.wait()
+            if self.thread.stopping.is_set():
+                return
+            request, self._request = self._request, None
+            if request is None:
+                continue
+            file, start, stop = request
+            if file.base == touched_base and start < touched_stop:
+                start = touched_stop
+            try:
+                if touch_pages(file, start, stop):
+                    touched_base, touched_stop = file.base, stop
+            except Exception:  # noqa: BLE001 - the writer touches its pages itself
+                _log.exception("file.not_touched", path=str(file.path))
+
+
+def windows_ahead(filled_ms: int) -> int:
+    """Return how many windows to touch in front of a writer that filled one in `filled_ms`.
+
+    The thread may wait 5 ms for the interpreter's lock before it begins, so a writer that needs no
+    more than that for a window is given a longer lead.
+    """
+    if filled_ms >= FAST_WINDOW_MS:
+        return 0
+    return LONG_LEAD_WINDOWS if filled_ms < LONG_LEAD_WINDOW_MS else WINDOWS_AHEAD
+
+
+def touch_for_syncs(file: MappedFile, touched_offset: int) -> int:
+    """Have the next sync of `file` write pages that the ones after it will need.
+
+    The first sync of a page of a new file has to write down that its block is used now, a second
+    write after the first; where many pages are touched, and so written, along with one sync, the
+    next ones are spared it. The thread that syncs does it. Takes and returns the physical offset up
+    to which pages were touched; 0 at first.
+    """
+    position = file.write_position
+    start = max(touched_offset - file.base, position)
+    if start - position >= SYNC_AHEAD_BYTES // 2:
+        return touched_offset
+    stop = min(position + SYNC_AHEAD_BYTES, file.size)
+    touch_pages(file, start, stop)
+    return file.base + stop
+
+
+def touch_pages(file: MappedFile, start: int, stop: int) -> bool:
+    """Fault in the whole pages between two positions, outside the interpreter's lock.
+
+    False where that cannot be done.
+    """
+    start += -start % OS_PAGE_SIZE_BYTES
+    stop = min(stop, file.backed_position)
+    if stop <= start:
+        return False
+    array = file.array  # keeps the mapping while the system looks at it
+    address = int(array.ctypes.data) + start
+    return bool(libc().madvise(address, stop - start, _MADV_POPULATE_WRITE) == 0)

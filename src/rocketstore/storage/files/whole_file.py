@@ -1,0 +1,237 @@
+"""Make and replace files as a whole, and see where one holds anything but zeros.
+
+Law: a new file has its full size from the moment it has its name. A writer that is killed between
+the two leaves an empty file, and the Java store refuses to load a CommitLog or a ConsumeQueue with
+a file of another size (MappedFileQueue.doLoad). So the blocks come first, while the file has no
+name; where the file system knows no unnamed files (NFS, some overlays), they come apart as in 4.9.
+
+Law: a small file is replaced by new bytes that are on the disk before they get the name, so a crash
+leaves the old ones or the new ones; MixAll.string2File of 4.9 (spec F13) syncs nothing and deletes
+the old file first (K-D4). A metadata table keeps the former ones as ``.bak``, which a reader takes
+where the table is broken (ConfigManager.load); a broken file never becomes the backup.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from rocketstore.errors import FormatError, StoreError
+from rocketstore.events import get_logger
+from rocketstore.units import MiB
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from pathlib import Path
+
+    from rocketstore.storage.files.disk import Disk
+
+_ZEROS: Final = bytes(MiB)
+"""How much of a file is looked at at a time."""
+
+_T = TypeVar("_T")
+
+_log: Final = get_logger(__name__)
+
+
+# --- making -------------------------------------------------------------------------------------
+
+
+def make_file(path: Path, size: int, *, disk: Disk, sync: bool = True) -> tuple[int, bool]:
+    """Make a file of `size` zero bytes, with all its blocks, in a directory that exists.
+
+    An empty one in the way goes: its maker was interrupted. With `sync`, bytes and name are durable
+    when this returns.
+
+    Returns
+    -------
+    descriptor, backed
+        A descriptor open for both ways, and whether the file owns all its blocks (see
+        `Disk.allocate`).
+
+    Raises
+    ------
+    StoreFullError
+        There is no room; nothing is left behind.
+    StoreError
+        Something has that name already, say a directory.
+    """
+    if path.is_file() and not holds_data(path):
+        disk.unlink(path)
+    try:
+        return _made(path, size, disk, sync=sync)
+    except FileExistsError as error:
+        raise StoreError(
+            f"cannot make {path}: something of that name is there already",
+            hint="move it out of the store; the next message that needs the file makes it then",
+        ) from error
+
+
+def _made(path: Path, size: int, disk: Disk, *, sync: bool) -> tuple[int, bool]:
+    descriptor = disk.create_unnamed(path)
+    is_named = descriptor is None
+    if descriptor is None:
+        descriptor = disk.create_file(path)
+    try:
+        backed = disk.allocate(descriptor, path, size)
+        if sync:
+            # Size and blocks first: a name that survives a power cut alone is an empty file.
+            disk.fdatasync(descriptor, path)
+        if not is_named:
+            disk.give_name(descriptor, path)
+            is_named = True
+            # Opened again, or the tools of the system would list the file as "(deleted)".
+            unnamed, descriptor = descriptor, -1
+            os.close(unnamed)
+            descriptor = disk.open_file(path, writable=True)
+        if sync:
+            disk.fsync_directory(path.parent)
+    except BaseException:
+        if descriptor >= 0:
+            os.close(descriptor)
+        if is_named:
+            disk.unlink(path)
+        raise
+    if not backed:
+        _log.warning("file.sparse", path=str(path), why="the file system has no fallocate")
+    return descriptor, backed
+
+
+def grow_file(path: Path, size: int, disk: Disk) -> None:
+    """Let a file that was cut short reach its size, durably, with zeros."""
+    with disk.opened(path, writable=True) as descriptor:
+        disk.allocate(descriptor, path, size)
+        disk.fdatasync(descriptor, path)
+
+
+# --- replacing ----------------------------------------------------------------------------------
+
+
+def replace_whole(
+    path: Path, content: bytes | Iterable[bytes], disk: Disk, *, sync_name: bool = True
+) -> None:
+    """Make `content` the durable content of `path`, its name too if asked; keep no backup."""
+    temporary = path.with_name(path.name + ".tmp")
+    disk.unlink(temporary)
+    descriptor = disk.create_file(temporary)
+    try:
+        position = 0
+        for piece in (content,) if isinstance(content, bytes) else content:
+            disk.write_at(descriptor, temporary, position, piece)
+            position += len(piece)
+        disk.fdatasync(descriptor, temporary)
+    finally:
+        os.close(descriptor)
+    disk.replace(temporary, path)
+    if sync_name:
+        disk.fsync_directory(path.parent)
+
+
+def backup_path(path: Path) -> Path:
+    """Return where the former content of a metadata table is kept."""
+    return path.with_name(path.name + ".bak")
+
+
+def write_atomically(
+    path: Path, content: bytes, *, disk: Disk, decode: Callable[[bytes], object] | None = None
+) -> None:
+    """Make `content` the durable content of `path`, keeping the former one as ``.bak``.
+
+    The former one is worth keeping unless `decode` raises `FormatError`, or, without it, if it is
+    not empty. After an error the file and its backup are as they were, or one of them is the new
+    one.
+    """
+    disk.make_directory(path.parent)
+    former = _read(path)
+    if former and former != content:
+        with contextlib.suppress(FormatError):
+            if decode is not None:
+                decode(former)
+            replace_whole(backup_path(path), former, disk)
+    replace_whole(path, content, disk)
+
+
+def read_with_backup(path: Path, decode: Callable[[bytes], _T]) -> _T | None:
+    """Return the decoded content of `path`, or of its backup where it is missing, empty or broken.
+
+    None when there is neither. Raises `FormatError` when what there is is broken. Source:
+    ConfigManager.load, loadBak.
+    """
+    broken: FormatError | None = None
+    for candidate in (path, backup_path(path)):
+        if content := _read(candidate):
+            try:
+                return decode(content)
+            except FormatError as error:
+                _log.warning("table.broken", path=str(candidate), error=str(error))
+                broken = error
+    if broken is not None:
+        raise broken
+    return None
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return b""
+
+
+# --- what a file holds --------------------------------------------------------------------------
+
+
+def has_data(descriptor: int, start: int, stop: int) -> bool:
+    """Whether a byte of a range is not zero."""
+    return any(True for _ in _nonzero_pieces(descriptor, start, stop))
+
+
+def holds_data(path: Path) -> bool:
+    """Whether a file holds any byte that is not zero."""
+    with path.open("rb", buffering=0) as file:
+        return has_data(file.fileno(), 0, os.fstat(file.fileno()).st_size)
+
+
+def nonzero_extent(descriptor: int, start: int, stop: int) -> tuple[int, int] | None:
+    """Return the first byte of a range that is not zero, and one past the last; None without."""
+    first = past = None
+    for position, piece in _nonzero_pieces(descriptor, start, stop):
+        if first is None:
+            first = position + len(piece) - len(piece.lstrip(b"\0"))
+        past = position + len(piece.rstrip(b"\0"))
+    return None if first is None or past is None else (first, past)
+
+
+def data_stop(descriptor: int, size: int) -> int:
+    """Return the position from which on the file system knows that a file has only zeros."""
+    return max((stop for _, stop in _data_extents(descriptor, 0, size)), default=0)
+
+
+def _nonzero_pieces(descriptor: int, start: int, stop: int) -> Iterator[tuple[int, bytes]]:
+    for begin, end in _data_extents(descriptor, start, stop):
+        position = begin
+        while position < end:
+            piece = os.pread(descriptor, min(MiB, end - position), position)
+            if not piece:
+                return
+            if piece != _ZEROS[: len(piece)]:  # one memcmp, where counting would take tenfold
+                yield position, piece
+            position += len(piece)
+
+
+def _data_extents(descriptor: int, start: int, stop: int) -> Iterator[tuple[int, int]]:
+    """Yield the parts of a range that the file system holds bytes for; the others are zeros."""
+    position = start
+    while position < stop:
+        try:
+            begin = os.lseek(descriptor, position, os.SEEK_DATA)
+            end = os.lseek(descriptor, begin, os.SEEK_HOLE)
+        except OSError as error:
+            if error.errno != errno.ENXIO:  # ENXIO: no data from here on; else: it cannot tell
+                yield position, stop
+            return
+        if begin >= stop:
+            return
+        yield begin, min(end, stop)
+        position = end
