@@ -59,7 +59,7 @@ def log_with(directory: Path, touch: TouchAhead, clock: SettableClock) -> Commit
 
 def append(log: CommitLog) -> int:
     record = Record(BODY, b"", encode_host("127.0.0.1:0"))
-    return log.append(log.counter(QueueKey("t", 0)), [record]).offset
+    return log.append(log.counter(QueueKey("t", 0)), [record]).physical_offset
 
 
 def test_a_fast_writer_has_the_next_windows_touched_whenever_it_enters_one(tmp_path):
