@@ -1,18 +1,16 @@
 cimport cython
 from libc.stdint cimport int64_t
 from rocketstore.native.view cimport (
-    Bytes, bytes_of, bytes_inside, copy_bytes, crc_of, find_byte, load_u8, load_word, number_of, NO_NUMBER, set_slot, slot_named,
+    Bytes, bytes_of, bytes_inside, clear_bytes, copy_bytes, crc_of, find_byte, load_u8, load_word, number_of, NO_NUMBER, set_slot, slot_named,
     store_i16, store_i32, store_i64, store_u8, utf8_of
 )
 
 cdef long long _MAGIC
-cdef unsigned long long _ONES, _HIGHEST
+cdef unsigned long long _THREES, _HIGHEST
 cdef bytes _KEYS
 cdef frozenset _SPECIAL
 
-@cython.locals(found=cython.ulonglong, one=cython.ulonglong, two=cython.ulonglong, at=Py_ssize_t)
 cdef bint has_separator(Bytes text) noexcept
-@cython.locals(known=cython.longlong)
 cdef fitting(str name, object value, object bits)
 cdef long long hosted(long long sys_flag, Py_ssize_t born_host_size) noexcept
 
@@ -28,6 +26,7 @@ cdef class Record:
     cdef readonly bytes body, properties, born_host
     cdef readonly long long flag, sys_flag, born, reconsume_times, prepared_offset
     cdef readonly bint is_born_now
+    cdef bint take(self, bytes host, object flag, object sys_flag, object born, object times, object offset) noexcept
 
 @cython.final
 cdef class LogEnd:
@@ -40,25 +39,21 @@ cdef class LogEnd:
     cdef Bytes data
     cdef Py_ssize_t position_slot
     cdef bint is_odd
-    @cython.locals(data=Bytes, room=Py_ssize_t)
     cdef long long write_head(
         self, Record record, Bytes body, QueueCounter counter, long long at, long long number, long long now
     ) noexcept
     cdef long long add_bytes(self, long long at, Bytes source, Py_ssize_t begin, Py_ssize_t size) noexcept
     cdef long long add_byte(self, long long at, int byte) noexcept
-    @cython.locals(source=Bytes)
     cdef long long add_text(self, long long at, object text) noexcept
-    @cython.locals(source=Bytes)
     cdef long long add_name(self, long long at, long long start, bytes name) noexcept
     cdef long long add_value(self, long long at, long long start, bytes name, object value) noexcept
-    @cython.locals(stop=cython.longlong)
     cdef int64_t add_keys(self, long long at, long long start, tuple keys) except -1
-    @cython.locals(start=cython.longlong, stop=cython.longlong, size=cython.longlong, may_be_special=cython.bint)
     cdef int64_t add_further(self, long long at, dict properties) except -1
     cdef bint end_properties(self, long long start, long long stop) noexcept
-    @cython.locals(
-        record=Record, at=cython.longlong, number=cython.longlong, size=cython.longlong, start=cython.longlong, stop=cython.longlong,
-        places=cython.longlong, end=cython.longlong, body=Bytes, properties=Bytes
-    )
+    cdef long long add_record(
+        self, Record record, Bytes body, QueueCounter counter, long long at, long long number, long long now
+    ) noexcept
+    @cython.locals(record=Record)
     cpdef write(self, QueueCounter counter, object records, long long now_ms)
+    cdef void take_back(self, long long stop) noexcept
     cdef publish(self, QueueCounter counter, long long count, long long stop, long long now)

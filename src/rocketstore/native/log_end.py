@@ -26,6 +26,7 @@ if not cython.compiled:
         Bytes,
         bytes_inside,
         bytes_of,
+        clear_bytes,
         copy_bytes,
         crc_of,
         find_byte,
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
     from rocketstore.units import QueueKey
 
 _MAGIC = 0xDAA320A7 - (1 << 32)
-_ONES = 0x0101010101010101
+_THREES = 0x0303030303030303
 _HIGHEST = 0x8080808080808080
 _KEYS = b"\x02KEYS\x01"
 _SPECIAL = frozenset({"DELAY", "INNER_MULTI_DISPATCH", "WAIT"})
@@ -55,21 +56,16 @@ _SPECIAL = frozenset({"DELAY", "INNER_MULTI_DISPATCH", "WAIT"})
 
 
 def has_separator(text: Bytes) -> bool:
-    """Return whether 0x01 or 0x02 is in a text."""
+    """Return whether 0x01 or 0x02 is in a text, or 0x00, with which a block may not end."""
     at = 0
-    found = 0
     while text.size - at >= 8:
         word = load_word(text, at)
-        one = word ^ _ONES
-        two = word ^ (_ONES << 1)
-        # Whether one of eight bytes is zero, the usual test.
-        found = found | (((one - _ONES) & ~one) | ((two - _ONES) & ~two))
+        # Whether one of eight bytes is less than three, the usual test.
+        if (word - _THREES) & ~word & _HIGHEST:
+            return True
         at += 8
-    if found & _HIGHEST:
-        return True
     while at < text.size:
-        byte = load_u8(text, at)
-        if byte == 1 or byte == 2:
+        if load_u8(text, at) < 3:
             return True
         at += 1
     return False
@@ -162,6 +158,27 @@ class Record:
         self.properties = properties
         self.is_born_now = born_timestamp_ms is None
         self.born = 0 if born_timestamp_ms is None else born_timestamp_ms
+
+    def take(
+        self, host: bytes, flag: Any, sys_flag: Any, born: Any, times: Any, offset: Any
+    ) -> bool:
+        """Take host and numbers of a message; return whether nobody would refuse one of them."""
+        self.born_host = host
+        self.flag = number_of(flag, 32)
+        bits = number_of(sys_flag, 32)
+        self.sys_flag = hosted(bits, len(host))
+        self.is_born_now = born is None
+        self.born = 0 if born is None else number_of(born, 64)
+        self.reconsume_times = number_of(times, 32)
+        self.prepared_offset = number_of(offset, 64)
+        return (
+            self.flag != NO_NUMBER
+            and bits >= 0
+            and not bits & 0xC
+            and self.born != NO_NUMBER
+            and self.reconsume_times != NO_NUMBER
+            and self.prepared_offset != NO_NUMBER
+        )
 
     @property
     def takes_a_place(self) -> bool:
@@ -354,33 +371,41 @@ class LogEnd:
 
     def end_properties(self, start: int, stop: int) -> bool:
         """Write how long the properties are; False where they cannot be stored as they are."""
-        size = stop - start
-        if self.is_odd or size > 32767 or (size > 0 and load_u8(self.data, stop - 1) == 0):
+        if self.is_odd or stop - start > 32767:
             return False
-        store_i16(self.data, start - 2, size)
+        store_i16(self.data, start - 2, stop - start)
         return True
 
     # --- records --------------------------------------------------------------------------------
 
+    def add_record(
+        self, record: Record, body: Bytes, counter: QueueCounter, at: int, number: int, now: int
+    ) -> int:
+        """Write a record without its length; return where it ends, odd where there is no room."""
+        properties = bytes_inside(record.properties)
+        self.is_odd = properties.size > 32767
+        start = -1 if self.is_odd else self.write_head(record, body, counter, at, number, now)
+        if start < 0:
+            self.is_odd = True
+            return at
+        stop = self.add_bytes(start, properties, 0, properties.size)
+        store_i16(self.data, start - 2, stop - start)
+        return stop
+
     def write(self, counter: QueueCounter, records: Sequence[Record], now_ms: int) -> int:
         """Write records after the end, which stays; return where they end in the file."""
-        if counter is None or None in records:
+        if counter is None or None in records or len(counter.topic) > 127:
             raise TypeError("records of one queue are written, nothing else")
         at = self.position
         number = counter.next_offset
         for record in records:
-            size = self.size_of(record, counter)
-            if size > self.limit - at or len(counter.topic) > 127:
-                raise ValueError(f"no room for {size} bytes at {at} of {self.limit}")
             places = 1 if record.takes_a_place else 0
             body = bytes_inside(record.body)
-            start = self.write_head(record, body, counter, at, number * places, now_ms)
-            properties = bytes_inside(record.properties)
-            self.is_odd = False
-            stop = self.add_bytes(start, properties, 0, properties.size)
-            store_i16(self.data, start - 2, stop - start)
+            at = self.add_record(record, body, counter, at, number * places, now_ms)
+            if self.is_odd:
+                self.take_back(at)
+                raise ValueError(f"no room for {len(records)} records up to {self.limit}")
             number += places
-            at = stop
         end = at
         at = self.position
         for record in records:
@@ -388,6 +413,10 @@ class LogEnd:
             store_i32(self.data, at, size)
             at += size
         return int(end)
+
+    def take_back(self, stop: int) -> None:
+        """Clear what was written after the end."""
+        clear_bytes(self.data, self.position, stop)
 
     def publish(self, counter: QueueCounter, count: int, stop: int, now: int) -> None:
         """Move the end, with all that follows from that, after records that were written."""

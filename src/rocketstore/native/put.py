@@ -24,23 +24,20 @@ except ImportError:
     from rocketstore.native import no_cython as cython
 
 if not cython.compiled:
-    from rocketstore.native.log_end import LogEnd, QueueCounter, Record, hosted
+    from rocketstore.native.log_end import LogEnd, QueueCounter, Record
     from rocketstore.native.view import (
-        NO_NUMBER,
         Bytes,
         bytes_inside,
-        clear_bytes,
+        empty_record,
+        filled_record,
         find_byte,
         in_slot,
         load_i16,
         load_i32,
         load_i64,
         load_u8,
-        number_of,
         part_of,
-        room_of,
         slot_named,
-        store_i16,
         store_i32,
         system_ns,
     )
@@ -57,16 +54,23 @@ _KEYS, _UNIQ_KEY, _TAGS = b"\x02KEYS\x01", b"\x02UNIQ_KEY\x01", b"\x02TAGS\x01"
 _WAIT = b"WAIT\x01"
 
 
-def may_be_special(source: Bytes, at: int, size: int) -> bool:
-    """Return whether a property that begins like DELAY or INNER_MULTI_DISPATCH is in a block."""
-    end = at + size
-    while end - at >= 6:
+def is_plain_block(source: Bytes, at: int, size: int) -> bool:
+    """Return whether encoded properties may be stored as they are, and ask for nothing.
+
+    What begins like DELAY or INNER_MULTI_DISPATCH is left to the writer.
+    """
+    stop = at + size
+    if size == 0:
+        return True
+    if load_u8(source, stop - 1) == 0 or not hold_names(source, at, stop):
+        return False
+    while stop - at >= 6:
         if load_i32(source, at) == _DELA and load_i16(source, at + 4) == _Y_END:
-            return True
-        if end - at >= 8 and load_i64(source, at) == _INNER_MU:
-            return True
-        at = find_byte(source, at, end, 2) + 1
-    return False
+            return False
+        if stop - at >= 8 and load_i64(source, at) == _INNER_MU:
+            return False
+        at = find_byte(source, at, stop, 2) + 1
+    return True
 
 
 class PlainPuts:
@@ -162,39 +166,21 @@ class PlainPuts:
             and not in_slot(self.flags, self.bits_slot)
         )
 
-    def undo(self, stop: int) -> None:
-        """Take back what was written of a put that is odd."""
-        end = self.end
-        clear_bytes(end.data, end.position, stop)
-
     def write_message(
         self, message: Any, counter: QueueCounter, host: bytes, at: int, number: int, now: int
     ) -> int:
         """Write a message without its length; return where it ends, odd or not."""
         end = self.end
-        end.is_odd = True
-        body = in_slot(message, self.body)
-        born = in_slot(message, self.born_timestamp_ms)
         record = self.record
-        record.born_host = host
-        record.flag = number_of(in_slot(message, self.flag), 32)
-        record.sys_flag = number_of(in_slot(message, self.sys_flag), 32)
-        record.is_born_now = born is None
-        record.born = 0 if born is None else number_of(born, 64)
-        record.reconsume_times = number_of(in_slot(message, self.reconsume_times), 32)
-        record.prepared_offset = number_of(in_slot(message, self.prepared_offset), 64)
-        if (
-            type(body) is not bytes
-            or len(body) > self.longest_body
-            or record.flag == NO_NUMBER
-            or record.born == NO_NUMBER
-            or record.reconsume_times == NO_NUMBER
-            or record.prepared_offset == NO_NUMBER
-        ):
+        body = in_slot(message, self.body)
+        is_fit = record.take(
+            host, in_slot(message, self.flag), in_slot(message, self.sys_flag),
+            in_slot(message, self.born_timestamp_ms), in_slot(message, self.reconsume_times),
+            in_slot(message, self.prepared_offset),
+        )  # fmt: skip
+        end.is_odd = True
+        if not is_fit or type(body) is not bytes or len(body) > self.longest_body:
             return at
-        if record.sys_flag < 0 or record.sys_flag & 0xC:
-            return at
-        record.sys_flag = hosted(record.sys_flag, len(host))
         start = end.write_head(record, bytes_inside(body), counter, at, number, now)
         if start < 0:
             return at
@@ -221,24 +207,6 @@ class PlainPuts:
         at = end.add_value(at, start, _UNIQ_KEY, in_slot(message, self.unique_key))
         return end.add_value(at, start, _TAGS, in_slot(message, self.tags))
 
-    def put_one(self, counter: QueueCounter, stop: int, now: int, began_ns: int) -> Any:
-        """Publish the record that was written; return the result of its put."""
-        end = self.end
-        position = end.position
-        number = counter.next_offset
-        size = stop - position
-        store_i32(end.data, position, size)
-        end.publish(counter, 1, stop, now)
-        if not self.waits:
-            self.note_time(began_ns, 1)
-        return self.result_type(self.done, end.base + position, number, size, now, end.store_host)
-
-    def note_time(self, began_ns: int, count: int) -> None:
-        """Count a put that took a millisecond or more."""
-        elapsed_ns = system_ns() - began_ns
-        if elapsed_ns >= 1_000_000:
-            self.statistics.note_slow_put(elapsed_ns // 1_000_000, count)
-
     # --- puts -----------------------------------------------------------------------------------
 
     def put_message(self, message: Any, queue_id: Any = 0) -> Any:
@@ -257,10 +225,7 @@ class PlainPuts:
             return None
         end = self.end
         stop = self.write_message(message, counter, host, end.position, counter.next_offset, now)
-        if end.is_odd:
-            self.undo(stop)
-            return None
-        return self.put_one(counter, stop, now, began_ns)
+        return self.finish(counter, stop, now, began_ns, 1, None)
 
     def put_prepared(self, prepared: Any, body: Any = None, queue_id: Any = 0) -> Any:
         """Store a prepared message; see `MessageStore.put_prepared`."""
@@ -279,21 +244,12 @@ class PlainPuts:
             body = record.body
         if type(body) is not bytes or len(body) > self.longest_body:
             return None
-        block = bytes_inside(record.properties)
-        if block.size > 32767 or not self.is_ready(now):
+        if not self.is_ready(now):
             return None
         end = self.end
         content = bytes_inside(body)
-        start = end.write_head(record, content, counter, end.position, counter.next_offset, now)
-        if start < 0:
-            return None
-        end.is_odd = False
-        stop = end.add_bytes(start, block, 0, block.size)
-        if end.is_odd:
-            self.undo(start)
-            return None
-        store_i16(end.data, start - 2, block.size)
-        return self.put_one(counter, stop, now, began_ns)
+        stop = end.add_record(record, content, counter, end.position, counter.next_offset, now)
+        return self.finish(counter, stop, now, began_ns, 1, None)
 
     def put_messages(self, messages: Any, queue_id: Any, longest: int) -> Any:
         """Store messages of one topic and host, together no longer than a client may send."""
@@ -308,7 +264,8 @@ class PlainPuts:
         born_host = in_slot(first, self.born_host)
         counter = self.counter_of(topic, queue_id)
         host = self.host_of(born_host)
-        sizes = bytearray(4 * len(messages))
+        sizes = empty_record(4 * len(messages))
+        room = bytes_inside(sizes)
         if counter is None or host is None or not self.is_ready(now):
             return None
         end = self.end
@@ -318,7 +275,6 @@ class PlainPuts:
         spared = 75 + len(host) + len(end.store_host) + len(counter.topic) - 22
         payload = 0
         count = 0
-        room = room_of(sizes)
         for message in messages:
             if 4 * count == room.size or not (
                 type(message) is self.message_type
@@ -326,17 +282,17 @@ class PlainPuts:
                 and is_same(in_slot(message, self.born_host), born_host)
                 and in_slot(message, self.wait_flush) is True
             ):
-                self.undo(at)
-                return None
+                end.is_odd = True
+                break
             stop = self.write_message(message, counter, host, at, number + count, now)
             payload += stop - at - spared
-            if end.is_odd or payload > longest:
-                self.undo(stop)
-                return None
             store_i32(room, 4 * count, stop - at)
             at = stop
             count += 1
-        return self.put_all(counter, sizes, count, now, began_ns)
+            if end.is_odd or payload > longest:
+                end.is_odd = True
+                break
+        return self.finish(counter, at, now, began_ns, count, sizes)
 
     def put_encoded(
         self,
@@ -355,55 +311,32 @@ class PlainPuts:
         now = self.now_ms(began_ns)
         counter = self.counter_of(topic, queue_id)
         host = self.host_of(born_host)
-        flags = number_of(sys_flag, 32)
-        born = 0 if born_timestamp_ms is None else number_of(born_timestamp_ms, 64)
-        times = number_of(reconsume_times, 32)
         if (
             counter is None
             or host is None
             or type(batch) is not bytes
             or type(more) is not bytes
-            or flags < 0
-            or flags & 0xC
-            or born == NO_NUMBER
-            or times == NO_NUMBER
+            or _WAIT in more
         ):
             return None
         added = bytes_inside(more)
-        if more and not (
-            more.isascii()
-            and b"\x01" in more
-            and load_u8(added, added.size - 1) != 0
-            and not may_be_special(added, 0, added.size)
-            and _WAIT not in more
+        sizes = empty_record(4 * (len(batch) // 22))
+        if not (
+            is_plain_block(added, 0, added.size)
+            and self.is_ready(now)
+            and self.record.take(host, 0, sys_flag, born_timestamp_ms, reconsume_times, 0)
         ):
             return None
-        sizes = bytearray(4 * (len(batch) // 22))
-        if not self.is_ready(now):
-            return None
-        record = self.record
-        record.born_host = host
-        record.sys_flag = hosted(flags, len(host))
-        record.is_born_now = born_timestamp_ms is None
-        record.born = born
-        record.reconsume_times = times
-        record.prepared_offset = 0
         return self.put_parts(counter, batch, added, sizes, now, began_ns)
 
     def put_parts(
-        self,
-        counter: QueueCounter,
-        batch: bytes,
-        more: Bytes,
-        sizes: bytearray,
-        now: int,
-        began_ns: int,
+        self, counter: QueueCounter, batch: bytes, more: Bytes, sizes: Any, now: int, began_ns: int
     ) -> Any:
         """Store the messages of a client's batch, which have all else from `self.record`."""
         end = self.end
         record = self.record
         source = bytes_inside(batch)
-        room = room_of(sizes)
+        room = bytes_inside(sizes)
         at = end.position
         number = counter.next_offset
         count = 0
@@ -416,12 +349,7 @@ class PlainPuts:
                 break
             block_at = begin + 22 + body_size
             size = load_i16(source, block_at - 2)
-            if size < 0 or size > left - body_size or may_be_special(source, block_at, size):
-                break
-            if size > 0 and (
-                load_u8(source, block_at + size - 1) == 0
-                or not hold_names(source, block_at, block_at + size)
-            ):
+            if size < 0 or size > left - body_size or not is_plain_block(source, block_at, size):
                 break
             record.flag = load_i32(source, begin + 12)
             body = part_of(source, begin + 20, body_size)
@@ -434,37 +362,45 @@ class PlainPuts:
                 if size > 0 and load_u8(source, block_at + size - 1) != 2:
                     stop = end.add_byte(stop, 2)
                 stop = end.add_bytes(stop, more, 0, more.size)
-            if not end.end_properties(start, stop):
-                at = stop
-                break
+            is_fit = end.end_properties(start, stop)
             store_i32(room, 4 * count, stop - at)
             at = stop
+            if not is_fit:
+                break
             begin = block_at + size
             count += 1
-        if begin < source.size or count == 0:
-            self.undo(at)
-            return None
-        return self.put_all(counter, sizes, count, now, began_ns)
+        end.is_odd = begin < source.size
+        return self.finish(counter, at, now, began_ns, count, sizes)
 
-    def put_all(
-        self, counter: QueueCounter, sizes: bytearray, count: int, now: int, began_ns: int
+    def finish(
+        self, counter: QueueCounter, stop: int, now: int, began_ns: int, count: int, sizes: Any
     ) -> Any:
-        """Publish the records that were written; return the result of their put."""
+        """Publish the records that were written, and return the result; take odd ones back."""
         end = self.end
         position = end.position
+        if end.is_odd or count == 0:
+            end.take_back(stop)
+            return None
         number = counter.next_offset
-        room = room_of(sizes)
         at = position
-        for each in range(count):
-            size = load_i32(room, 4 * each)
-            store_i32(end.data, at, size)
-            at += size
-        end.publish(counter, count, at, now)
+        packed = b""
+        if count == 1:
+            store_i32(end.data, at, stop - at)
+        else:
+            room = bytes_inside(sizes)
+            for each in range(count):
+                size = load_i32(room, 4 * each)
+                store_i32(end.data, at, size)
+                at += size
+            packed = filled_record(sizes, 4 * count)
+        end.publish(counter, count, stop, now)
         if not self.waits:
-            self.note_time(began_ns, count)
+            elapsed_ns = system_ns() - began_ns
+            if elapsed_ns >= 1_000_000:
+                self.statistics.note_slow_put(elapsed_ns // 1_000_000, count)
         return self.result_type(
-            self.done, end.base + position, number, at - position, now, end.store_host, count,
-            None, bytes(sizes[: 4 * count]) if count > 1 else b"",
+            self.done, end.base + position, number, stop - position, now, end.store_host, count,
+            None, packed,
         )  # fmt: skip
 
 

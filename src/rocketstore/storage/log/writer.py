@@ -13,9 +13,8 @@ to nothing: what it does not take comes here.
 
 from __future__ import annotations
 
-import functools
 from time import monotonic_ns
-from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -60,8 +59,6 @@ if TYPE_CHECKING:
     from rocketstore.storage.running_flags import RunningFlags
     from rocketstore.storage.statistics import StoreStatistics
 
-P = ParamSpec("P")
-
 _log: Final = get_logger(__name__)
 _OK: Final = PutMessageStatus.PUT_OK
 
@@ -81,22 +78,6 @@ class _NotTaken(Exception):  # noqa: N818 - it becomes the result of the put
     def __init__(self, status: PutMessageStatus, why: str) -> None:
         super().__init__(why)
         self.status = status
-
-
-def _answered(
-    put: Callable[Concatenate[StoreWriter, P], PutResult],
-) -> Callable[Concatenate[StoreWriter, P], PutResult]:
-    """Make a result of the status with which a put is not taken, and count it."""
-
-    @functools.wraps(put)
-    def answered(self: StoreWriter, /, *args: P.args, **named: P.kwargs) -> PutResult:
-        try:
-            return put(self, *args, **named)
-        except _NotTaken as refused:
-            self._statistics.note_failed_put()
-            return PutResult(refused.status, detail=str(refused))
-
-    return answered
 
 
 class StoreWriter:
@@ -197,50 +178,55 @@ class StoreWriter:
 
     # --- puts -----------------------------------------------------------------------------------
 
-    @_answered
     def put(self, message: Message, queue_id: int = 0) -> PutResult:
         """Store a message that `put_at_once` left; see `MessageStore.put`."""
-        self._check_state()
-        refuse_other_types(message)
-        counter = self._counter_of(message.topic, queue_id)
-        record, waits = record_of(message, self.born_host)
-        return self._put_one(counter, record, waits=waits)
+        try:
+            self._check_state()
+            refuse_other_types(message)
+            counter = self._counter_of(message.topic, queue_id)
+            record, waits = record_of(message, self.born_host)
+            return self._put_one(counter, record, waits=waits)
+        except _NotTaken as refused:
+            return self._refused(refused)
 
-    @_answered
     def put_prepared(
         self, prepared: PreparedMessage, body: bytes | None = None, queue_id: int = 0
     ) -> PutResult:
         """Store a prepared message that `put_prepared_at_once` left."""
-        self._check_state()
-        counter = self._counter_of(prepared.topic, queue_id)
-        record = prepared.record
-        if body is not None:
-            record = record.with_body(body_bytes(body))
-        return self._put_one(counter, record, waits=prepared.wait_flush)
+        try:
+            self._check_state()
+            counter = self._counter_of(prepared.topic, queue_id)
+            record = prepared.record
+            if body is not None:
+                record = record.with_body(body_bytes(body))
+            return self._put_one(counter, record, waits=prepared.wait_flush)
+        except _NotTaken as refused:
+            return self._refused(refused)
 
     def _put_one(self, counter: QueueCounter, record: Record, *, waits: bool) -> PutResult:
         self._check_properties(record.properties)
         self._check_length("body", len(record.body))
         return self._append(counter, [record], waits=waits)
 
-    @_answered
     def put_messages(self, messages: Sequence[Message], queue_id: int = 0) -> PutResult:
         """Store messages of one topic; see `MessageStore.put_batch`."""
-        result = self._put_messages_at_once(messages, queue_id, self._longest)
-        if result is not None:
-            return result
-        messages = batch_messages(messages)
-        self._check_state()
-        counter = self._counter_of(messages[0].topic, queue_id)
-        made = [record_of(message, self.born_host) for message in messages]
-        records = [record for record, _ in made]
-        self._check_properties(max((record.properties for record in records), key=len))
-        fixed = BATCH_MESSAGE_FIXED_SIZE
-        size = sum(fixed + len(each.body) + len(each.properties) for each in records)
-        self._check_length("batch", size)
-        return self._append(counter, records, waits=all(waits for _, waits in made))
+        try:
+            result = self._put_messages_at_once(messages, queue_id, self._longest)
+            if result is not None:
+                return result
+            messages = batch_messages(messages)
+            self._check_state()
+            counter = self._counter_of(messages[0].topic, queue_id)
+            made = [record_of(message, self.born_host) for message in messages]
+            records = [record for record, _ in made]
+            self._check_properties(max((record.properties for record in records), key=len))
+            fixed = BATCH_MESSAGE_FIXED_SIZE
+            size = sum(fixed + len(each.body) + len(each.properties) for each in records)
+            self._check_length("batch", size)
+            return self._append(counter, records, waits=all(waits for _, waits in made))
+        except _NotTaken as refused:
+            return self._refused(refused)
 
-    @_answered
     def put_client_batch(  # noqa: PLR0913 - the fields of a send request, each checked
         self,
         topic: str,
@@ -255,36 +241,35 @@ class StoreWriter:
         wait_flush: bool = True,
     ) -> PutResult:
         """Store messages as a producer encoded them; see `MessageStore.put_client_batch`."""
-        batch = body_bytes(batch)
-        if wait_flush and len(batch) <= self._longest:
-            result = self._put_encoded_at_once(
-                batch, properties, topic, queue_id, sys_flag=sys_flag,
-                born_timestamp_ms=born_timestamp_ms, born_host=born_host,
-                reconsume_times=reconsume_times,
-            )  # fmt: skip
-            if result is not None:
-                return result
-        self._check_state()
-        counter = self._counter_of(topic, queue_id)
-        host = self.born_host(born_host)
-        refuse_transaction(sys_flag)
-        more, may_wait = storable_block(properties)
-        self._check_properties(more)
-        self._check_length("batch", len(batch))
-        records = [
-            Record(
-                body, block, host, flag=flag, sys_flag=sys_flag,
-                born_timestamp_ms=born_timestamp_ms, reconsume_times=reconsume_times,
-            )
-            for flag, body, block in client_messages(batch, more)
-        ]  # fmt: skip
-        if any(len(record.properties) > PROPERTIES_SIZE_MAX for record in records):
-            raise _NotTaken(
-                PutMessageStatus.PROPERTIES_SIZE_EXCEEDED,
-                "properties of a message and of its batch together exceed the limit of "
-                f"{PROPERTIES_SIZE_MAX} bytes",
-            )
-        return self._append(counter, records, waits=wait_flush and may_wait)
+        try:
+            batch = body_bytes(batch)
+            if wait_flush and len(batch) <= self._longest:
+                result = self._put_encoded_at_once(
+                    batch, properties, topic, queue_id, sys_flag=sys_flag,
+                    born_timestamp_ms=born_timestamp_ms, born_host=born_host,
+                    reconsume_times=reconsume_times,
+                )  # fmt: skip
+                if result is not None:
+                    return result
+            self._check_state()
+            counter = self._counter_of(topic, queue_id)
+            host = self.born_host(born_host)
+            refuse_transaction(sys_flag)
+            more, may_wait = storable_block(properties)
+            self._check_properties(more)
+            self._check_length("batch", len(batch))
+            records = [
+                Record(
+                    body, block, host, flag=flag, sys_flag=sys_flag,
+                    born_timestamp_ms=born_timestamp_ms, reconsume_times=reconsume_times,
+                )
+                for flag, body, block in client_messages(batch, more)
+            ]  # fmt: skip
+            longest = max((record.properties for record in records), key=len)
+            self._check_properties(longest, what="properties of a message and of its batch")
+            return self._append(counter, records, waits=wait_flush and may_wait)
+        except _NotTaken as refused:
+            return self._refused(refused)
 
     def _append(self, counter: QueueCounter, records: list[Record], *, waits: bool) -> PutResult:
         """Append records that were checked, but for the size of a file."""
@@ -385,7 +370,7 @@ class StoreWriter:
                 f"{what} of {size} bytes exceeds maxMessageSize of {self._longest}",
             )
 
-    def _check_properties(self, properties: bytes) -> None:
+    def _check_properties(self, properties: bytes, what: str = "properties") -> None:
         """Refuse properties that are too long (spec F3, B3.2; disagreement D1).
 
         Notes
@@ -397,10 +382,14 @@ class StoreWriter:
         if size <= PROPERTIES_SIZE_MAX:
             return
         units = len(properties.decode("utf-8", "replace").encode("utf-16-le")) // 2
-        detail = f"properties of {size} bytes exceed the limit of {PROPERTIES_SIZE_MAX}"
-        if units > PROPERTIES_SIZE_MAX:
+        detail = f"{what} of {size} bytes exceed the limit of {PROPERTIES_SIZE_MAX}"
+        if units > PROPERTIES_SIZE_MAX and what == "properties":
             raise _NotTaken(PutMessageStatus.MESSAGE_ILLEGAL, f"{detail} ({units} characters)")
         raise _NotTaken(PutMessageStatus.PROPERTIES_SIZE_EXCEEDED, detail)
+
+    def _refused(self, refused: _NotTaken) -> PutResult:
+        self._statistics.note_failed_put()
+        return PutResult(refused.status, detail=str(refused))
 
     # --- durability -----------------------------------------------------------------------------
 
