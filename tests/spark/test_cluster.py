@@ -1,18 +1,31 @@
 """On a real standalone cluster: a master and two workers, each a process with its own executor.
 
-The driver is a process of its own too, since a test run has one session.
+Two workers share a query and a job. Then archive, restore, rebuild and sink run while workers are
+killed amid the work: first the Python workers of one Spark worker, which fails their tasks, then
+another Spark worker with its executor. Spark runs again what was lost; what comes out must be the
+same bytes.
+
+One cluster and one driver, a process of its own, serve both tests: JVMs start slowly.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
+import shutil
 import subprocess
 import sys
+import threading
+import time
 from typing import TYPE_CHECKING, Any
 
+import psutil
 import pytest
 
+from rocketstore import MessageStore
+from rocketstore.storage.audit.verify import verify_store
 from support.golden import golden_case
+from support.restoring import restored
 from support.spark_cluster import SparkCluster
 from support.spark_session import require_java
 
@@ -22,59 +35,192 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark-cluster")]
 
+WRITTEN = 600
+DEADLINE_S = 120
+
 DRIVER = """
 import json, os, sys
-from rocketstore.pipeline import session
-from rocketstore.pipeline.jobs.execution import map_tasks
 import pyarrow as pa
+from rocketstore import pipeline
+from rocketstore.pipeline.jobs.execution import map_tasks
 
-spark = session(sys.argv[1], spark__executor__memory="512m", spark__ui__enabled="false")
-STORE = sys.argv[2]
+spark = pipeline.session(
+    sys.argv[1], spark__executor__memory="512m", spark__task__maxFailures="8",
+    spark__driver__extraJavaOptions="-Dnothing=0", spark__ui__enabled="false",
+    spark__sql__shuffle__partitions="2",
+)
+place = sys.argv[2]
 
-def answer(**values):
-    print("ANSWER " + json.dumps(values), flush=True)
-"""
+def stage(name):
+    print("STAGE " + name, flush=True)
+    sys.stdin.readline()  # until the test watches
 
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
-    require_java()
-    with SparkCluster(tmp_path_factory.mktemp("cluster")) as started:
-        yield started
-
-
-def ask(cluster: SparkCluster, program: str, *arguments: Path | str) -> dict[str, Any]:
-    """Run a driver that prints one answer."""
-    done = subprocess.run(
-        [sys.executable, "-c", DRIVER + program, cluster.url, *map(str, arguments)],
-        env=cluster.environment(),
-        cwd=cluster.directory,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=240,
-    )
-    lines = [line for line in done.stdout.splitlines() if line.startswith("ANSWER ")]
-    assert lines, done.stderr[-5000:]
-    answer: dict[str, Any] = json.loads(lines[-1].removeprefix("ANSWER "))
-    return answer
-
-
-def test_two_workers_share_a_query_and_a_job(cluster: SparkCluster) -> None:
-    """The working directory of a Python worker is its executor's, below the Spark worker's."""
-    program = """
-frame = spark.read.format("rocketstore").option("maxSplitBytes", "65536").load(STORE)
 def where(task):
     yield pa.record_batch({"task": [task], "directory": [os.getcwd()]})
+
+frame = spark.read.format("rocketstore").option("maxSplitBytes", "65536").load(f"{place}/store")
 table = map_tasks(spark, list(range(16)), where, "task INT, directory STRING").toArrow()
-answer(
+answer = dict(
     rows=frame.count(),
     by_topic={row.topic: row["count"] for row in frame.groupBy("topic").count().collect()},
     tasks=sorted(table["task"].to_pylist()),
     workers=sorted({path.split("/")[-3] for path in table["directory"].to_pylist()}),
 )
+with open(f"{place}/answer.json", "w") as file:
+    json.dump(answer, file)
+stage("archive")
+pipeline.archive(spark, f"{place}/store", f"{place}/archive", max_split_bytes=16384)
+stage("restore")
+pipeline.restore(spark, f"{place}/archive", f"{place}/restored/store")
+stage("rebuild")
+pipeline.rebuild(spark, f"{place}/copy", max_split_bytes=16384)
+stage("sink")
+rows = spark.range(0, int(sys.argv[3]), 1, 40).selectExpr(
+    "cast(id as string) as topic_key", "cast(cast(id as string) as binary) as body"
+)
+rows.selectExpr("body", "array(topic_key) as keys").write.format("rocketstore").mode("append") \\
+    .option("topic", "numbers").option("sinkId", "s").option("batchId", "1").save(f"{place}/sunk")
+stage("end")
+spark.stop()
 """
-    answer = ask(cluster, program, golden_case("basic") / "store")
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the directory in which the driver ran, with what it wrote there."""
+    require_java()
+    place = tmp_path_factory.mktemp("cluster")
+    store = place / "store"
+    shutil.copytree(golden_case("basic") / "store", store)
+    shutil.copytree(store, place / "copy")
+    (place / "restored").mkdir()
+    watched = {"archive": "archive", "restore": "restored", "rebuild": "copy", "sink": "sunk"}
+    killers: list[Killer] = []
+    with SparkCluster(place, workers=2) as cluster:
+        for name in _stages(cluster, place):
+            for killer in killers:
+                killer.join()
+            if name in watched:
+                killers.append(Killer(cluster, place / watched[name], adds=name != "sink"))
+    assert [killer.killed_tasks > 0 for killer in killers] == [True] * 4
+    return place
+
+
+def test_two_workers_share_a_query_and_a_job(place: Path) -> None:
+    """The working directory of a Python worker is its executor's, below the Spark worker's."""
+    answer: dict[str, Any] = json.loads((place / "answer.json").read_text())
     assert answer["rows"] == 1489 == sum(answer["by_topic"].values())
     assert answer["tasks"] == list(range(16))
     assert answer["workers"] == ["worker-0", "worker-1"]
+
+
+def test_what_dies_amid_a_job_changes_no_byte_of_its_outcome(place: Path) -> None:
+    log = (place / "driver.log").read_text(errors="replace")
+    assert "Lost executor" in log  # not of each: the last job may end before the driver notices
+    assert "Lost task" in log
+    _check_outcome(place)
+
+
+class Killer:
+    """Waits until a job has written its first file, then kills tasks and a worker.
+
+    Another worker takes its place, unless no job follows that would need two.
+    """
+
+    def __init__(self, cluster: SparkCluster, watched: Path, *, adds: bool) -> None:
+        self.killed_tasks = 0
+        self._is_over = False
+        self._cluster, self._adds = cluster, adds
+        self._watched = watched
+        self._before = set(watched.rglob("*"))
+        self._log = cluster.directory / "driver.log"
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def join(self) -> None:
+        """Let it end, with what it came to; its job is over."""
+        self._is_over = True
+        self._thread.join()
+
+    def _run(self) -> None:
+        end = time.monotonic() + DEADLINE_S
+        while set(self._watched.rglob("*")) <= self._before and time.monotonic() < end:
+            time.sleep(0.005)  # between two looks
+        first, second = self._cluster.workers
+        lost = self._lost_tasks()
+        # What is killed may have been waiting for its next task.
+        while self._lost_tasks() == lost and not self._is_over and time.monotonic() < end:
+            self.killed_tasks += kill_tasks(first)
+            time.sleep(0.2)  # the driver says a moment later what it lost
+        self._cluster.kill_worker(second)
+        if self._adds:
+            self._cluster.add_worker()
+
+    def _lost_tasks(self) -> int:
+        return self._log.read_text(errors="replace").count("Lost task")
+
+
+def kill_tasks(worker: subprocess.Popen[bytes]) -> int:
+    """Kill the Python processes that run tasks for a worker, and return how many they were."""
+    killed = 0
+    for process in psutil.Process(worker.pid).children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            parent = process.parent()
+            if parent is not None and "pyspark.daemon" in " ".join(parent.cmdline()):
+                process.kill()
+                killed += 1
+    return killed
+
+
+def _stages(cluster: SparkCluster, place: Path) -> Iterator[str]:
+    """Run the driver and yield each stage before it begins."""
+    with (place / "driver.log").open("wb") as log:
+        driver = subprocess.Popen(
+            [sys.executable, "-c", DRIVER, cluster.url, str(place), str(WRITTEN)],
+            env=cluster.environment(),
+            cwd=place,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+        )
+        assert driver.stdin is not None
+        assert driver.stdout is not None
+        with driver:
+            try:
+                for line in driver.stdout:
+                    if line.startswith("STAGE "):
+                        yield line.split()[1]
+                        driver.stdin.write("\n")
+                        driver.stdin.flush()
+            except BaseException:  # the test's end too: leaving `with` waits for the driver
+                driver.kill()
+                raise
+    assert driver.returncode == 0, (place / "driver.log").read_text(errors="replace")[-5000:]
+
+
+def _check_outcome(place: Path) -> None:
+    restored(place / "archive", place / "again")
+    for name in ("again", "restored/store"):
+        assert _files(place / name / "commitlog") == _files(place / "store" / "commitlog")
+    assert verify_store(place / "restored/store").findings == []
+    assert [path.name for path in (place / "restored").iterdir()] == ["store"]
+    assert _files(place / "copy" / "consumequeue") == _files(place / "store" / "consumequeue")
+    with MessageStore.open(place / "sunk", read_only=True) as sunk:
+        bodies: list[bytes] = []
+        for queue in sunk.queues():
+            offset, last = 0, sunk.max_offset(queue.topic, queue.queue_id)
+            while offset < last:
+                page = sunk.get(queue.topic, queue.queue_id, offset, 32)
+                bodies += [message.body for message in page.messages]
+                offset = page.next_offset
+    assert sorted(bodies, key=int) == [b"%d" % number for number in range(WRITTEN)]
+    assert verify_store(place / "sunk").findings == []
+
+
+def _files(directory: Path) -> dict[str, bytes]:
+    return {
+        path.relative_to(directory).as_posix(): path.read_bytes()
+        for path in directory.rglob("*")
+        if path.is_file()
+    }

@@ -1,7 +1,7 @@
 """A rebuild whose shuffle files are lost or cut off between two stages.
 
 Files that are cut off where they are staged: tests/unit/pipeline/test_rebuild_commit.py; workers
-and executors that are killed: test_killed_workers.py.
+and executors that are killed: test_cluster.py.
 """
 
 from __future__ import annotations
