@@ -9,16 +9,13 @@ from rocketstore.format.index_file import (
     ITEM_SIZE_BYTES,
     IndexLayout,
     decode_header,
-    decode_item,
     encode_header,
-    encode_item,
     item_array,
-    iterate_chain,
     layout_of,
-    slot_array,
     used_item_count,
 )
 from support.fuzzing import check_mutations, fuzz_with_atheris
+from support.oracle.codecs import decode_item, encode_item, iterate_chain, slot_array
 from support.vectors import vector
 
 LAYOUT = IndexLayout(slot_count=2, item_count=8)

@@ -8,13 +8,12 @@ from rocketstore.format.queue_entry import (
     ENTRY_SIZE_BYTES,
     QueueEntry,
     decode_entry,
-    encode_entries,
     entry_array,
     filler_mask,
-    iterate_entries,
     written_mask,
 )
 from support.fuzzing import check_mutations, fuzz_with_atheris
+from support.oracle.codecs import encode_entries, iterate_entries
 from support.vectors import vector
 
 GOLDEN = (vector("queue-entry/fillers-then-messages"), vector("queue-entry/first-messages"), b"")
@@ -23,13 +22,13 @@ GOLDEN = (vector("queue-entry/fillers-then-messages"), vector("queue-entry/first
 def check(data: bytes) -> None:
     """Read the entries in three ways, which agree; what was read encodes to the same bytes."""
     whole = len(data) - len(data) % ENTRY_SIZE_BYTES
+    entries = list(iterate_entries(data[:whole]))
     try:
-        entries = list(iterate_entries(data))
+        array = entry_array(data)
     except FormatError as error:
         str(error)
         assert whole != len(data)
-        entries = list(iterate_entries(data[:whole]))
-    array = entry_array(data[:whole])
+        array = entry_array(data[:whole])
     assert [QueueEntry(*row) for row in array.tolist()] == entries
     assert written_mask(array).tolist() == [entry.is_written for entry in entries]
     assert filler_mask(array).tolist() == [entry.is_filler for entry in entries]

@@ -8,12 +8,13 @@ from hypothesis import strategies as st
 
 from rocketstore import GetMessageStatus
 from rocketstore.format.java_hash import string_hash
-from rocketstore.format.queue_entry import FILLER, encode_entries
+from rocketstore.format.queue_entry import FILLER
 from rocketstore.native.decode import LogAtHand
 from rocketstore.native.page import MESSAGES, RECORDS, VIEWS, QueuePages
 from rocketstore.storage.reading.pages import page_without_entry
 from support.guarded_memory import guarded
 from support.leaks import assert_keeps_nothing
+from support.oracle.codecs import encode_entries
 from support.oracle.page import LOST, UNWANTED, page
 from support.scan_strategies import damaged_logs
 from support.synthetic_log import MAGIC_V2, SyntheticLog

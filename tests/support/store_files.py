@@ -10,16 +10,15 @@ from rocketstore.format.file_name import file_name
 from rocketstore.format.host import encode_host
 from rocketstore.format.index_file import (
     IndexHeader,
-    IndexItem,
     IndexLayout,
     encode_header,
-    encode_item,
 )
 from rocketstore.format.java_hash import key_hash, tags_code
 from rocketstore.format.properties import encode_properties
 from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES, FILLER, encode_entry
 from rocketstore.format.record import encode_record
 from rocketstore.units import QueueKey
+from support.oracle.codecs import IndexItem, encode_item
 
 if TYPE_CHECKING:
     from pathlib import Path

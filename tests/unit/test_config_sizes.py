@@ -62,14 +62,14 @@ def test_queue_file_of_half_an_entry_is_named():
     ("slots", "items"), [(300, 1000), (300, None), (None, 1000)], ids=["both", "slots", "items"]
 )
 def test_slots_and_items_of_another_ratio_may_be_set(slots, items):
-    size = index_file.file_size(300, 1000)
+    size = index_file.IndexLayout(300, 1000).size_bytes
     config = StoreConfig(max_hash_slot_num=slots, max_index_num=items)
     learnt = resolve_sizes(config, _observed("index_file", size))
     assert (learnt.hash_slot_count, learnt.index_item_count) == (300, 1000)
 
 
 def test_slots_and_items_of_another_ratio_cannot_be_learnt():
-    size = index_file.file_size(300, 1000)
+    size = index_file.IndexLayout(300, 1000).size_bytes
     with pytest.raises(ConfigError, match="--set maxHashSlotNum=… --set maxIndexNum=…"):
         resolve_sizes(StoreConfig(), _observed("index_file", size))
 
@@ -97,7 +97,7 @@ def test_a_layout_that_does_not_fit_is_named_with_the_file(slots, items, said):
     ("slots", "items"), [(301, 1000), (100_000, None), (None, 999_999), (1, None)]
 )
 def test_slots_and_items_that_do_not_fit_the_file_are_refused(slots, items):
-    size = index_file.file_size(300, 1000)
+    size = index_file.IndexLayout(300, 1000).size_bytes
     config = StoreConfig(max_hash_slot_num=slots, max_index_num=items)
     with pytest.raises(ConfigError, match=f"store/file has {size} bytes"):
         resolve_sizes(config, _observed("index_file", size))

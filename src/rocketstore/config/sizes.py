@@ -20,7 +20,6 @@ from rocketstore.format.index_file import (
     ITEM_SIZE_BYTES,
     SLOT_SIZE_BYTES,
     IndexLayout,
-    file_size,
     layout_of,
 )
 from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES
@@ -199,12 +198,12 @@ def _resolve_index(
         items = (rest - slots * SLOT_SIZE_BYTES) // ITEM_SIZE_BYTES
         said = f"maxHashSlotNum={slots} leaves no whole number of items: "
     else:
-        size = file_size(slots, items)
+        size = IndexLayout(slots, items).size_bytes
         said = (
             f"maxHashSlotNum={slots} and maxIndexNum={items} make index files of {size} bytes, but "
         )
     assert items is not None
-    if slots < 1 or items < 1 or file_size(slots, items) != seen.size_bytes:
+    if slots < 1 or items < 1 or IndexLayout(slots, items).size_bytes != seen.size_bytes:
         is_slots = config.max_hash_slot_num is not None
         raise ConfigError(
             f"{said}{seen.path} has {seen.size_bytes} bytes",

@@ -22,8 +22,6 @@ from rocketstore.errors import FieldRangeError, FormatError, TruncatedRecordErro
 from rocketstore.format.field import Field, layout_code
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     import numpy.typing as npt
 
     Buffer: TypeAlias = bytes | bytearray | memoryview
@@ -83,15 +81,6 @@ class IndexHeader(NamedTuple):
     index_count: int = FIRST_ITEM
 
 
-class IndexItem(NamedTuple):
-    """One key of one message."""
-
-    key_hash: int
-    physical_offset: int
-    time_difference_s: int
-    previous_item: int
-
-
 class IndexLayout(NamedTuple):
     """How an index file is divided."""
 
@@ -101,7 +90,7 @@ class IndexLayout(NamedTuple):
     @property
     def size_bytes(self) -> int:
         """Length of the file."""
-        return file_size(self.slot_count, self.item_count)
+        return self.item_position(self.item_count)
 
     def slot_position(self, slot: int) -> int:
         """Return the position of slot number `slot`."""
@@ -110,11 +99,6 @@ class IndexLayout(NamedTuple):
     def item_position(self, item: int) -> int:
         """Return the position of item number `item`."""
         return INDEX_HEADER_SIZE + self.slot_count * SLOT_SIZE_BYTES + item * ITEM_SIZE_BYTES
-
-
-def file_size(slot_count: int, item_count: int) -> int:
-    """Return the length of a file with so many slots and items (item 0 counted)."""
-    return INDEX_HEADER_SIZE + slot_count * SLOT_SIZE_BYTES + item_count * ITEM_SIZE_BYTES
 
 
 def layout_of(size_bytes: int) -> IndexLayout:
@@ -151,61 +135,23 @@ def decode_header(view: Buffer) -> IndexHeader:
     return IndexHeader._make(HEADER_STRUCT.unpack_from(view))
 
 
-def encode_item(item: IndexItem) -> bytes:
-    """Encode one item; raises `FieldRangeError`."""
-    try:
-        return ITEM_STRUCT.pack(*item)
-    except struct.error as error:
-        raise FieldRangeError("an index item's number does not fit", found=item) from error
-
-
-def decode_item(view: Buffer, position: int) -> IndexItem:
-    """Decode the item that starts at `position`; raises `TruncatedRecordError`."""
-    remaining = len(view) - position
-    if position < 0 or remaining < ITEM_SIZE_BYTES:
-        raise TruncatedRecordError(
-            "index item cut off",
-            needed_bytes=ITEM_SIZE_BYTES,
-            found=max(0, remaining),
-            offset=position,
-        )
-    return IndexItem._make(ITEM_STRUCT.unpack_from(view, position))
-
-
 def item_array(view: Buffer | npt.NDArray[np.uint8], layout: IndexLayout) -> npt.NDArray[np.void]:
     """View all items (number 0 included) of a whole file as `ITEM_DTYPE`, without a copy."""
-    _check_size(view, layout)
+    size = view.size if isinstance(view, np.ndarray) else len(view)
+    if size != layout.size_bytes:
+        raise FormatError(
+            "this is no index file of that layout",
+            expected=f"{layout.size_bytes} bytes",
+            found=f"{size} bytes",
+        )
     return np.frombuffer(
         view, dtype=ITEM_DTYPE, count=layout.item_count, offset=layout.item_position(0)
     )
 
 
-def slot_array(view: Buffer | npt.NDArray[np.uint8], layout: IndexLayout) -> npt.NDArray[np.int32]:
-    """View all slots of a whole file as big-endian numbers, without a copy."""
-    _check_size(view, layout)
-    return np.frombuffer(view, dtype=">i4", count=layout.slot_count, offset=INDEX_HEADER_SIZE)
-
-
 def used_item_count(header: IndexHeader, layout: IndexLayout) -> int:
     """Return the number after the last used item, as far as the file can hold it."""
     return min(max(header.index_count, FIRST_ITEM), layout.item_count)
-
-
-def iterate_chain(view: Buffer, layout: IndexLayout, key_hash: int) -> Iterator[IndexItem]:
-    """Yield the items of `key_hash` in a whole file, newest first, without those of other hashes.
-
-    The chain ends at the first number that is out of range or not smaller than the one before:
-    items are only ever linked to older ones, so anything else is damage, and a loop is impossible.
-    """
-    _check_size(view, layout)
-    limit = used_item_count(decode_header(view), layout)
-    slot = key_hash % layout.slot_count
-    (number,) = SLOT_STRUCT.unpack_from(view, layout.slot_position(slot))
-    while FIRST_ITEM <= number < limit:
-        item = decode_item(view, layout.item_position(number))
-        if item.key_hash == key_hash:
-            yield item
-        limit, number = number, item.previous_item
 
 
 def time_difference_s(store_timestamp_ms: int, begin_timestamp_ms: int) -> int:
@@ -254,11 +200,58 @@ def next_index_file_name(timestamp_ms: int, tz: tzinfo | None, newest: str | Non
     return f"{int(newest) + 1:017d}"
 
 
-def _check_size(view: Buffer | npt.NDArray[np.uint8], layout: IndexLayout) -> None:
-    size = view.size if isinstance(view, np.ndarray) else len(view)
-    if size != layout.size_bytes:
-        raise FormatError(
-            "this is no index file of that layout",
-            expected=f"{layout.size_bytes} bytes",
-            found=f"{size} bytes",
-        )
+class HeaderWitness(NamedTuple):
+    """What is known of a file besides its header.
+
+    The records of its first and its last item, and their store times, None where they cannot be
+    read; the last item's time difference, None where it is the only one, whose own is another
+    file's (K-I5); how many slots are in use, and how many items, as until 4.7.0 each item counted,
+    None where nobody counted.
+    """
+
+    first_offset: int
+    last_offset: int
+    last_difference_s: int | None
+    begin_ms: int | None
+    end_ms: int | None
+    slots: tuple[int, int] | None = None
+
+    def agrees(self, begin_ms: int, end_ms: int) -> bool:
+        """Whether the last item's difference is that of these times."""
+        if self.last_difference_s is None:
+            return begin_ms == end_ms
+        if self.last_difference_s == 0:
+            return end_ms < begin_ms + 1000  # also when the clock was set back
+        return (end_ms - begin_ms) // 1000 == self.last_difference_s
+
+
+def right_times(header: IndexHeader, witness: HeaderWitness) -> IndexHeader:
+    """Return the header with the times that items and records agree on.
+
+    4.9 believes a header: where its times are wrong, a search by time passes the file over. A time
+    is wrong only when two witnesses contradict it: that of a record has no checksum either.
+    """
+    begin, end = header.begin_timestamp_ms, header.end_timestamp_ms
+    recorded_begin = begin if witness.begin_ms is None else witness.begin_ms
+    recorded_end = end if witness.end_ms is None else witness.end_ms
+    if not witness.agrees(begin, recorded_end) and witness.agrees(recorded_begin, recorded_end):
+        begin = recorded_begin
+    if not witness.agrees(begin, end):
+        end = recorded_end
+    if witness.last_difference_s is None and witness.begin_ms is not None:
+        begin = end = witness.begin_ms
+    return header._replace(begin_timestamp_ms=begin, end_timestamp_ms=end)
+
+
+def header_faults(header: IndexHeader, witness: HeaderWitness) -> list[str]:
+    """Return everything that is wrong with a header."""
+    right = right_times(header, witness)._replace(
+        begin_physical_offset=witness.first_offset, end_physical_offset=witness.last_offset
+    )
+    if witness.slots is not None and header.hash_slot_count not in witness.slots:
+        right = right._replace(hash_slot_count=witness.slots[0])
+    return [
+        f"{field.name}: expected {expected}, found {found}"
+        for field, expected, found in zip(HEADER_FIELDS, right, header, strict=True)
+        if expected != found
+    ]

@@ -12,7 +12,7 @@ Source: rocketmq-all-4.9.8, ConsumeQueue.putMessagePositionInfo and ConsumeQueue
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -21,8 +21,6 @@ from rocketstore.format.field import Field, layout_code
 from rocketstore.format.record import FIXED_SIZE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
     import numpy.typing as npt
 
     EntryArray: TypeAlias = npt.NDArray[np.void]
@@ -73,8 +71,8 @@ class QueueEntry(NamedTuple):
 
     @property
     def is_written(self) -> bool:
-        """Whether 4.9 counts it as an entry: true for messages and fillers, false for zeros."""
-        return is_written(self.physical_offset, self.record_size)
+        """Whether 4.9 counts it as an entry (ConsumeQueue.recover): messages and fillers are."""
+        return self.physical_offset >= 0 and self.record_size > 0
 
     @property
     def is_message(self) -> bool:
@@ -90,21 +88,6 @@ KEPT_PLACE: Final = QueueEntry(2**63 - 1, 0, 0)
 
 4.9 has no such thing, and takes it for the queue's end, as it takes zeros (`is_written`)."""
 KEPT_PLACE_BYTES: Final = ENTRY_STRUCT.pack(*KEPT_PLACE)
-
-
-def is_written(physical_offset: int, record_size: int) -> bool:
-    """Tell entry from unused tail by the test that 4.9 uses everywhere (ConsumeQueue.recover)."""
-    return physical_offset >= 0 and record_size > 0
-
-
-def is_filler(physical_offset: int, record_size: int, tags_code: int) -> bool:
-    """Whether the three numbers are those of a filler."""
-    return (physical_offset, record_size, tags_code) == FILLER
-
-
-def is_ext_address(tags_code: int) -> bool:
-    """Whether it is an address in the queue's extension file (ConsumeQueueExt.isExtAddr)."""
-    return tags_code <= MAX_EXT_ADDRESS
 
 
 def encode_entry(physical_offset: int, record_size: int, tags_code: int) -> bytes:
@@ -132,59 +115,38 @@ def decode_entry(view: Buffer, position: int = 0) -> QueueEntry:
     return QueueEntry._make(ENTRY_STRUCT.unpack_from(view, position))
 
 
-def iterate_entries(view: Buffer) -> Iterator[QueueEntry]:
-    """Yield every entry of `view`, a whole number of them, unused ones included."""
-    _check_whole(len(view))
-    return map(QueueEntry._make, ENTRY_STRUCT.iter_unpack(view))
-
-
 def entry_array(view: Buffer | npt.NDArray[np.uint8]) -> EntryArray:
     """View whole entries as a structured array of `ENTRY_DTYPE`, without a copy."""
     size = view.size if isinstance(view, np.ndarray) else len(view)
-    _check_whole(size)
-    array: EntryArray = np.frombuffer(view, dtype=ENTRY_DTYPE)
-    return array
-
-
-def encode_entries(entries: Iterable[tuple[int, int, int]]) -> bytes:
-    """Encode entries one after the other."""
-    return b"".join(encode_entry(*entry) for entry in entries)
-
-
-def written_mask(array: EntryArray) -> npt.NDArray[np.bool_]:
-    """Return which rows of an `entry_array` are written; fillers are."""
-    offsets: npt.NDArray[Any] = array["physical_offset"]
-    sizes: npt.NDArray[Any] = array["record_size"]
-    return (offsets >= 0) & (sizes > 0)
-
-
-def filler_mask(array: EntryArray) -> npt.NDArray[np.bool_]:
-    """Return which rows of an `entry_array` are fillers."""
-    mask: npt.NDArray[np.bool_] = (
-        (array["record_size"] == FILLER_SIZE)
-        & (array["physical_offset"] == 0)
-        & (array["tags_code"] == 0)
-    )
-    return mask
-
-
-def kept_place_mask(array: EntryArray) -> npt.NDArray[np.bool_]:
-    """Return which rows of an `entry_array` are kept places."""
-    mask: npt.NDArray[np.bool_] = (
-        (array["physical_offset"] == KEPT_PLACE.physical_offset)
-        & (array["record_size"] == 0)
-        & (array["tags_code"] == 0)
-    )
-    return mask
-
-
-def _check_whole(size: int) -> None:
     if size % ENTRY_SIZE_BYTES:
         raise FormatError(
             "these bytes are not whole queue entries",
             expected=f"a multiple of {ENTRY_SIZE_BYTES} bytes",
             found=f"{size} bytes",
         )
+    array: EntryArray = np.frombuffer(view, dtype=ENTRY_DTYPE)
+    return array
+
+
+def written_mask(array: EntryArray) -> npt.NDArray[np.bool_]:
+    """Return which rows of an `entry_array` are written; fillers are."""
+    mask: npt.NDArray[np.bool_] = (array["physical_offset"] >= 0) & (array["record_size"] > 0)
+    return mask
+
+
+def filler_mask(array: EntryArray) -> npt.NDArray[np.bool_]:
+    """Return which rows of an `entry_array` are fillers."""
+    return _equal_mask(array, FILLER)
+
+
+def kept_place_mask(array: EntryArray) -> npt.NDArray[np.bool_]:
+    """Return which rows of an `entry_array` are kept places."""
+    return _equal_mask(array, KEPT_PLACE)
+
+
+def _equal_mask(array: EntryArray, entry: QueueEntry) -> npt.NDArray[np.bool_]:
+    mask: npt.NDArray[np.bool_] = array["physical_offset"] == entry.physical_offset
+    return mask & (array["record_size"] == entry.record_size) & (array["tags_code"] == entry[2])
 
 
 def is_likely_beginning(queue_offset: int, physical_offset: int) -> bool:

@@ -21,12 +21,13 @@ from rocketstore.format.index_file import (
     ITEM_DTYPE,
     ITEM_SIZE_BYTES,
     SLOT_SIZE_BYTES,
+    HeaderWitness,
     IndexHeader,
     IndexLayout,
     decode_header,
+    header_faults,
     used_item_count,
 )
-from rocketstore.format.index_header import HeaderWitness, header_faults
 from rocketstore.scan import kernels
 from rocketstore.verification.findings import Finding, finding
 

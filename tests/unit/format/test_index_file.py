@@ -18,25 +18,26 @@ from rocketstore.format.index_file import (
     ITEM_SIZE_BYTES,
     MAX_TIME_DIFFERENCE_S,
     IndexHeader,
-    IndexItem,
     IndexLayout,
     decode_header,
-    decode_item,
     encode_header,
-    encode_item,
-    file_size,
     index_file_name,
     is_index_file_name,
     item_array,
-    iterate_chain,
     layout_of,
     next_index_file_name,
-    slot_array,
     time_difference_s,
     used_item_count,
 )
 from rocketstore.format.java_hash import key_hash
 from support.golden_stores import STORES, golden_store
+from support.oracle.codecs import (
+    IndexItem,
+    decode_item,
+    encode_item,
+    iterate_chain,
+    slot_array,
+)
 from support.page_tables import DOCS, field_rows, table_with
 from support.vectors import vector
 
@@ -56,7 +57,7 @@ def test_page_has_the_field_tables_of_the_module(fields, number):
 
 
 def test_default_file_has_the_size_that_java_s_has():
-    assert file_size(DEFAULT_SLOT_COUNT, DEFAULT_ITEM_COUNT) == 420_000_040
+    assert IndexLayout(DEFAULT_SLOT_COUNT, DEFAULT_ITEM_COUNT).size_bytes == 420_000_040
 
 
 def test_item_and_header_are_what_java_writes():
@@ -100,38 +101,25 @@ def test_layout_is_learnt_from_every_size_of_one_to_four(slots):
     assert layout_of(layout.size_bytes) == layout
 
 
-@pytest.mark.parametrize("size", [0, 39, 40, 123, 125, file_size(500, 1999)])
+@pytest.mark.parametrize("size", [0, 39, 40, 123, 125, IndexLayout(500, 1999).size_bytes])
 def test_size_of_another_ratio_asks_for_slots_and_items(size):
     with pytest.raises(FormatError, match="--set maxHashSlotNum=… --set maxIndexNum=…"):
         layout_of(size)
 
 
-@pytest.mark.parametrize(
-    ("function", "arguments", "needed"),
-    [
-        (decode_header, (bytes(39),), INDEX_HEADER_SIZE),
-        (decode_item, (bytes(19), 0), ITEM_SIZE_BYTES),
-        (decode_item, (bytes(40), 21), ITEM_SIZE_BYTES),
-        (decode_item, (bytes(40), -1), ITEM_SIZE_BYTES),
-    ],
-)
-def test_cut_off_bytes_are_refused(function, arguments, needed):
-    with pytest.raises(TruncatedRecordError) as caught:
-        function(*arguments)
-    assert caught.value.needed_bytes == needed
+def test_cut_off_header_is_refused():
+    with pytest.raises(TruncatedRecordError, match="expected 40 bytes, found 39 bytes"):
+        decode_header(bytes(39))
 
 
 def test_numbers_that_do_not_fit_are_refused():
     with pytest.raises(FieldRangeError, match="header"):
         encode_header(IndexHeader(begin_timestamp_ms=2**63))
-    with pytest.raises(FieldRangeError, match="item"):
-        encode_item(IndexItem(2**31, 0, 0, 0))
 
 
-@pytest.mark.parametrize("function", [item_array, slot_array])
-def test_arrays_of_another_size_are_refused(function):
+def test_array_of_another_size_is_refused():
     with pytest.raises(FormatError, match="no index file of that layout"):
-        function(bytes(LAYOUT.size_bytes + 1), LAYOUT)
+        item_array(bytes(LAYOUT.size_bytes + 1), LAYOUT)
 
 
 @pytest.mark.parametrize(

@@ -21,11 +21,12 @@ import numpy as np
 
 from rocketstore.format.index_file import (
     FIRST_ITEM,
+    HeaderWitness,
     IndexHeader,
     is_index_file_name,
     item_array,
+    right_times,
 )
-from rocketstore.format.index_header import HeaderWitness, offset_faults, right_times
 from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES, entry_array, kept_place_mask
 from rocketstore.format.record import FIXED_SIZE
 from rocketstore.verification.findings import Finding, Severity
@@ -359,8 +360,8 @@ class _IndexSearch:
             header = known
         elif known is not None and not may_have_grown and known[2:4] != header[2:4]:
             return f"had items of {known[2:4]}, and states {header[2:4]}"
-        faults = offset_faults(header, self._witness(file, header))
-        return "; ".join(faults) or None
+        named, held = header[2:4], self._witness(file, header)[:2]
+        return None if named == held else f"names records {named}, and has items of {held}"
 
     def _witness(self, file: IndexFile, header: IndexHeader) -> HeaderWitness:
         items = item_array(file.array, self._index.layout)

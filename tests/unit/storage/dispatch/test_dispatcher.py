@@ -11,7 +11,7 @@ import pytest
 
 from rocketstore.config import StoreConfig, parse_delay_levels
 from rocketstore.errors import StoreFullError
-from rocketstore.format.index_file import IndexLayout, decode_item
+from rocketstore.format.index_file import IndexLayout
 from rocketstore.format.java_hash import tags_code
 from rocketstore.format.queue_entry import FILLER, QueueEntry
 from rocketstore.scan.columns import StopReason
@@ -27,6 +27,7 @@ from rocketstore.units import ByteRange, QueueKey
 from support.dispatch_parts import DispatchParts, SettableClock
 from support.golden_stores import golden_store
 from support.index_answers import find
+from support.oracle.codecs import decode_item
 
 
 @pytest.fixture

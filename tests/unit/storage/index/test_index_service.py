@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from rocketstore.errors import FlushFailedError, StoreFullError
-from rocketstore.format.index_file import IndexLayout, decode_header, decode_item
+from rocketstore.format.index_file import IndexLayout, decode_header
 from rocketstore.format.java_hash import key_hash
 from rocketstore.scan import kernels
 from rocketstore.storage.files.disk import Disk
@@ -20,6 +20,7 @@ from support.dispatch_parts import INDEX_LAYOUT, DispatchParts, SettableClock
 from support.golden_stores import golden_store
 from support.index_answers import candidates
 from support.index_answers import find as find_in
+from support.oracle.codecs import decode_item
 from support.oracle.index import put_item
 from support.said import capture_logs
 
