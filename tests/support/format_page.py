@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from support.page_tables import table_with
 
 if TYPE_CHECKING:
-    from rocketstore.format.field import Field
+    from rocketstore.format import Field
 
 TYPE_NAMES = {
     "i": "int",

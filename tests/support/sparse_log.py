@@ -6,11 +6,10 @@ import os
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from rocketstore.format.blank import encode_blank
 from rocketstore.format.file_name import file_name
 from rocketstore.format.host import encode_host
 from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES, encode_entry
-from rocketstore.format.record import encode_record
+from rocketstore.format.record import encode_blank, encode_record
 from rocketstore.units import QueueKey
 
 if TYPE_CHECKING:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from rocketstore.format.blank import encode_blank
 from rocketstore.format.file_name import file_name
 from rocketstore.format.host import encode_host
 from rocketstore.format.index_file import (
@@ -16,7 +15,7 @@ from rocketstore.format.index_file import (
 from rocketstore.format.java_hash import key_hash, tags_code
 from rocketstore.format.properties import encode_properties
 from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES, FILLER, encode_entry
-from rocketstore.format.record import encode_record
+from rocketstore.format.record import encode_blank, encode_record
 from rocketstore.units import QueueKey
 from support.oracle.codecs import IndexItem, encode_item
 

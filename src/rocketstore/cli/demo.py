@@ -175,7 +175,7 @@ def _read_by_tag(store: MessageStore) -> None:
 
 def consume_half(store: MessageStore, directory: Path) -> None:
     """Read half of a topic as a consumer group, and keep its offsets where a broker keeps them."""
-    from rocketstore.format.markers import CONFIG_DIRECTORY
+    from rocketstore.format.file_name import CONFIG_DIRECTORY
     from rocketstore.format.metadata_json import (
         CONSUMER_OFFSETS_FILE,
         ConsumerOffsets,

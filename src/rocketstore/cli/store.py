@@ -203,7 +203,7 @@ def import_(
         open_input,
     )
     from rocketstore.cli.progress import progress
-    from rocketstore.format.topic_name import check_queue_id, check_topic
+    from rocketstore.format.refusals import check_queue_id, check_topic
     from rocketstore.storage.store import MessageStore
 
     target = ImportTarget(

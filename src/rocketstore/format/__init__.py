@@ -1,1 +1,28 @@
-"""Bytes to values and back, one module per format; knows no file, socket, clock or thread."""
+"""Bytes to values and back, one module per format; knows no file, socket, clock or thread.
+
+Each codec carries its field table in the order of the bytes; a test compares the table of its page
+in ``docs/format`` with it, so that neither can drift.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Field(NamedTuple):
+    """A row of a format's table.
+
+    `code` is that of `struct`, big-endian, where ``s`` is a run of bytes; `width` is in bytes: a
+    number, a choice, or the field that says it; `unit` is what one means, or the kind of bytes.
+    """
+
+    name: str
+    code: str
+    width: str
+    unit: str
+    meaning: str
+
+
+def layout_code(fields: tuple[Field, ...]) -> str:
+    """Return the big-endian `struct` format of a table whose widths are all fixed."""
+    return ">" + "".join(field.code for field in fields)

@@ -14,7 +14,7 @@ import struct
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from rocketstore.errors import FieldRangeError, TruncatedRecordError
-from rocketstore.format.field import Field, layout_code
+from rocketstore.format import Field, layout_code
 
 if TYPE_CHECKING:
     Buffer: TypeAlias = bytes | bytearray | memoryview

@@ -13,7 +13,7 @@ import struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from rocketstore.errors import FieldRangeError, TruncatedRecordError
-from rocketstore.format.field import Field
+from rocketstore.format import Field
 from rocketstore.format.properties import PROPERTIES_SIZE_MAX
 
 if TYPE_CHECKING:

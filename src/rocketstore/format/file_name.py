@@ -1,8 +1,10 @@
-"""Names of the files of a mapped-file queue: the offset of the first byte, in 20 digits.
+"""Names below the root of a store: directories, files that mark a state, offsets of files.
 
-Law: only a name of exactly 20 ASCII digits is an offset; everything else (``.DS_Store``, a backup
-copy, Unicode digits) is an extra file, which the caller reports.
-Page: docs/format/directory.md. Source: rocketmq-all-4.9.8, UtilAll.offset2FileName; spec F2.
+A file of the log or of a queue is named by the offset of its first byte, in 20 digits. Law: only a
+name of exactly 20 ASCII digits is an offset; everything else (``.DS_Store``, a backup copy, Unicode
+digits) is an extra file, which the caller reports.
+Page: docs/format/directory.md. Source: rocketmq-all-4.9.8, UtilAll.offset2FileName,
+StorePathConfigHelper, DefaultMessageStore.start, shutdown and createTempFile; spec F1, F2, F12.
 """
 
 from __future__ import annotations
@@ -11,14 +13,32 @@ from typing import Final
 
 from rocketstore.errors import FieldRangeError
 
-FILE_NAME_DIGITS: Final = 20
-MAX_NAME_BYTES: Final = 255
-"""Of a name in a directory, on the file systems of Linux."""
+COMMIT_LOG_DIRECTORY: Final = "commitlog"
+CONSUME_QUEUE_DIRECTORY: Final = "consumequeue"
+CONSUME_QUEUE_EXT_DIRECTORY: Final = "consumequeue_ext"
+INDEX_DIRECTORY: Final = "index"
+CONFIG_DIRECTORY: Final = "config"
+CHECKPOINT_FILE_NAME: Final = "checkpoint"
+
+ABORT_FILE_NAME: Final = "abort"
+"""Empty; it exists while a writer runs, so finding it means that the last one did not end in
+order."""
+
+LOCK_FILE_NAME: Final = "lock"
+LOCK_CONTENT: Final = b"lock"
+"""Written once; a shorter or longer file is left as it is, because truncating is never needed."""
+LOCK_START: Final = 0
+LOCK_LENGTH_BYTES: Final = 1
+"""The byte range that 4.9 locks exclusively (``FileChannel.tryLock(0, 1, false)``)."""
 
 MAX_OFFSET: Final = 2**63 - 1
 """Offsets are signed 64-bit numbers on disk, so 19 digits suffice; the 20th is always 0."""
 
-MAX_QUEUE_ID: Final = 2**31 - 1
+QUEUE_ID_MAX: Final = 2**31 - 1
+
+_DIGITS: Final = 20
+_MAX_NAME_BYTES: Final = 255
+"""Of a name in a directory, on the file systems of Linux."""
 
 
 def file_name(offset: int) -> str:
@@ -40,7 +60,7 @@ def parse_file_name(name: str) -> int | None:
     >>> parse_file_name("00000000001073741824"), parse_file_name("00000000001073741824.tmp")
     (1073741824, None)
     """
-    if len(name) != FILE_NAME_DIGITS or not (name.isascii() and name.isdigit()):
+    if len(name) != _DIGITS or not (name.isascii() and name.isdigit()):
         return None
     offset = int(name)
     return offset if offset <= MAX_OFFSET else None
@@ -54,10 +74,10 @@ def parse_queue_id(name: str) -> int | None:
     >>> parse_queue_id("7"), parse_queue_id("007"), parse_queue_id("x")
     (7, None, None)
     """
-    if not (name.isascii() and name.isdigit() and len(name) <= len(str(MAX_QUEUE_ID))):
+    if not (name.isascii() and name.isdigit() and len(name) <= len(str(QUEUE_ID_MAX))):
         return None
     number = int(name)
-    return number if str(number) == name and number <= MAX_QUEUE_ID else None
+    return number if str(number) == name and number <= QUEUE_ID_MAX else None
 
 
 def is_directory_name(topic: str) -> bool:
@@ -69,4 +89,4 @@ def is_directory_name(topic: str) -> bool:
     (True, False)
     """
     is_name = topic not in {"", ".", ".."} and "/" not in topic and "\0" not in topic
-    return is_name and len(topic.encode("utf-8", "surrogatepass")) <= MAX_NAME_BYTES
+    return is_name and len(topic.encode("utf-8", "surrogatepass")) <= _MAX_NAME_BYTES

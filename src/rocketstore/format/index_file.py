@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 import numpy as np
 
 from rocketstore.errors import FieldRangeError, FormatError, TruncatedRecordError
-from rocketstore.format.field import Field, layout_code
+from rocketstore.format import Field, layout_code
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -6,10 +6,19 @@ and with the one of 4.9; decoding never fails, whatever the bytes are.
 How derived: MessageDecoder.messageProperties2String and string2messageProperties of 4.9.3 (spec
 F3.3). 4.9.1 and later write no separator after the last value, older and 5.2 brokers do; readers
 take both.
+
+No checksum covers the text of a record, topic and properties. Every judge of a record asks
+`is_text_whole`. What 4.9 writes is whole; what a cut, an unwritten sector or foreign bytes leave
+there is not (docs/format/properties.md):
+
+- a topic or properties whose last byte is zero were cut off;
+- properties that are not UTF-8, or hold no 0x01 and so no name, were never properties;
+- a whole sector of zeros inside the text was never written.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
@@ -27,6 +36,9 @@ KEY_SEPARATOR: Final = " "
 
 PROPERTIES_SIZE_MAX: Final = 32767
 """Most bytes of the whole block: its length is a signed 16-bit number."""
+
+SECTOR_SIZE_BYTES: Final = 512
+"""The least that a disk writes as a whole."""
 
 KEYS: Final = "KEYS"
 TAGS: Final = "TAGS"
@@ -73,7 +85,7 @@ def encode_properties(properties: Mapping[str, str] | Iterable[tuple[str, str]])
     """Return the block of `properties`, a mapping or pairs, in the given order, as UTF-8.
 
     There is no separator at the end, except after a value whose last character is U+0000: without
-    it, the block would look cut off (`record_text`). An empty value is written as given, but every
+    it, the block would look cut off. An empty value is written as given, but every
     reader of 4.9, and ours, drops it. A name given twice is written twice; readers take the later
     one. The limit of 32767 bytes is the caller's to check: it has a put status.
 
@@ -198,3 +210,59 @@ def decode_properties(block: bytes) -> dict[str, str]:
         if name and value:
             properties[name] = value
     return properties
+
+
+# --- whole or cut off ---------------------------------------------------------------------------
+
+
+def are_properties(block: bytes) -> bool:
+    r"""Return whether bytes can be the properties of a stored message; none at all can.
+
+    >>> are_properties(b"TAGS\x01paid"), are_properties(b"TAGS\x01pa\0\0")
+    (True, False)
+    """
+    return not block or (block[-1] != 0 and hold_names(block))
+
+
+def hold_names(block: bytes) -> bool:
+    """Return whether bytes are UTF-8 with a 0x01 in it, as a block with any name is."""
+    if b"\x01" not in block:
+        return False
+    if block.isascii():
+        return True
+    try:
+        block.decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def storable_properties(block: bytes) -> bytes:
+    """Return a block that came encoded as it may be stored: so that no reader calls it damage.
+
+    A zero at the end gets a separator after it; without, the block would look cut off.
+    """
+    if not block:
+        return block
+    if not hold_names(block):
+        raise RefusedMessageError(
+            f"properties are not UTF-8, or name nothing: {block[:40]!r}",
+            hint="send them as name 0x01 value 0x02 …; encode binary values, for example as base64",
+        )
+    return block if block[-1] else block + b"\x02"
+
+
+def is_text_whole(text: bytes, topic_size: int, physical_offset: int) -> bool:
+    """Return whether the text of a record was written as a whole.
+
+    `text` goes from the topic's first byte, at `physical_offset`, to the record's last one; the
+    length of the properties stands after the topic.
+    """
+    if topic_size and text[topic_size - 1] == 0:
+        return False
+    if not are_properties(text[topic_size + 2 :]):
+        return False
+    if b"\0" not in text:
+        return True
+    edges = range(-physical_offset % SECTOR_SIZE_BYTES, len(text) + 1, SECTOR_SIZE_BYTES)
+    return not any(not any(text[edge:stop]) for edge, stop in itertools.pairwise(edges))

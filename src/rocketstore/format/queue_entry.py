@@ -17,10 +17,13 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 import numpy as np
 
 from rocketstore.errors import FieldRangeError, FormatError, TruncatedRecordError
-from rocketstore.format.field import Field, layout_code
+from rocketstore.format import Field, layout_code
+from rocketstore.format.properties import INNER_MULTI_DISPATCH
 from rocketstore.format.record import FIXED_SIZE
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     import numpy.typing as npt
 
     EntryArray: TypeAlias = npt.NDArray[np.void]
@@ -55,6 +58,12 @@ MAX_QUEUE_OFFSET: Final = (1 << 62) // ENTRY_SIZE_BYTES
 DOUBTFUL_BEGINNING: Final = 1 << 26
 """A queue whose first entry would be beyond is asked for a witness: a flipped bit is likelier than
 a queue that lost so many. Below, any number is believed, as 4.9 believes all."""
+
+LMQ_PREFIX: Final = "%LMQ%"
+"""Queues of light message queues are all queue 0 of their name (spec F8)."""
+
+DELAY_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
+"""The topic whose entries keep a deliver time instead of a tags code (spec F5)."""
 
 
 class QueueEntry(NamedTuple):
@@ -145,8 +154,12 @@ def kept_place_mask(array: EntryArray) -> npt.NDArray[np.bool_]:
 
 
 def _equal_mask(array: EntryArray, entry: QueueEntry) -> npt.NDArray[np.bool_]:
-    mask: npt.NDArray[np.bool_] = array["physical_offset"] == entry.physical_offset
-    return mask & (array["record_size"] == entry.record_size) & (array["tags_code"] == entry[2])
+    mask: npt.NDArray[np.bool_] = (
+        (array["physical_offset"] == entry.physical_offset)
+        & (array["record_size"] == entry.record_size)
+        & (array["tags_code"] == entry.tags_code)
+    )
+    return mask
 
 
 def is_likely_beginning(queue_offset: int, physical_offset: int) -> bool:
@@ -166,3 +179,21 @@ def may_follow(queue_offset: int, queue_stop: int, log_bytes: int, file_places: 
     given again (decision 0014). More would be a forged number, and its fillers would fill the disk.
     """
     return 0 <= queue_offset <= queue_stop + max(log_bytes, 0) // FIXED_SIZE + file_places
+
+
+def may_stand_in(
+    topic: str, queue_id: int, properties: Mapping[str, str], queue: tuple[str, int]
+) -> bool:
+    """Return whether a record of a topic and queue id may stand in a queue.
+
+    It may in its own, and in those that its property INNER_MULTI_DISPATCH names. The queue offset
+    is not compared: queues of 4.9 can be shifted (K-C1), and a message under a wrong number is
+    better than none. Source: CommitLogDispatcherBuildConsumeQueue,
+    ConsumeQueue.multiDispatchLmqQueue (spec F8).
+    """
+    if (topic, queue_id) == queue:
+        return True
+    names = properties.get(INNER_MULTI_DISPATCH)
+    if not names or queue[0] not in names.split(","):
+        return False
+    return queue[1] == queue_id or (queue[0].startswith(LMQ_PREFIX) and queue[1] == 0)

@@ -1,8 +1,8 @@
 """One record of the CommitLog: the table of its fields, and bytes to message and back.
 
 Law: `decode_record` returns a message that stands where it says it stands, whose lengths agree with
-each other, whose text is whole (`record_text`) and whose body has the stored checksum, or raises a
-`FormatError`, whatever the bytes are. Every record of 4.9 is re-encoded byte for byte.
+each other, whose text is whole and whose body has the stored checksum, or raises a `FormatError`,
+whatever the bytes are. Every record of 4.9 is re-encoded byte for byte.
 
 How derived: CommitLog.checkMessageAndReturnSize and MessageExtEncoder.encode of 4.9, MessageDecoder
 of 5.x for the second magic (spec F3). The layout in prose: docs/format/record.md. One unpack reads
@@ -24,11 +24,13 @@ from rocketstore.errors import (
     MisaddressedRecordError,
     TruncatedRecordError,
 )
-from rocketstore.format.blank import BLANK_MAGIC
-from rocketstore.format.field import Field
+from rocketstore.format import Field
 from rocketstore.format.host import HOST_V4_SIZE, HOST_V6_SIZE, decode_host
-from rocketstore.format.properties import PROPERTIES_SIZE_MAX, decode_properties
-from rocketstore.format.record_text import check_text
+from rocketstore.format.properties import (
+    PROPERTIES_SIZE_MAX,
+    decode_properties,
+    is_text_whole,
+)
 from rocketstore.message import BORN_HOST_V6_FLAG, STORE_HOST_V6_FLAG, StoredMessage
 
 try:
@@ -47,6 +49,13 @@ MESSAGE_MAGIC_V1: Final = 0xDAA320A7
 
 MESSAGE_MAGIC_V2: Final = 0xDAA320AB
 """Record of 5.x with a topic longer than 127 bytes: its length takes 2 bytes. Only read here."""
+
+BLANK_MAGIC: Final = 0xCBD43194
+"""CommitLog.BLANK_MAGIC_CODE, -875286124 as Java prints it."""
+
+END_FILE_MIN_BLANK_SIZE: Final = 8
+"""Bytes that always stay free after a record (CommitLog.END_FILE_MIN_BLANK_LENGTH): a record of
+size L goes into a file only if ``L + 8`` bytes are left."""
 
 TOPIC_SIZE_MAX: Final = 127
 """Most bytes of a topic in V1: its length is a signed byte."""
@@ -97,6 +106,7 @@ _ADDRESS: Final = struct.Struct(">q")
 _FLAGS: Final = struct.Struct(">i")
 assert _HEAD_V4.size + 1 + 2 == FIXED_SIZE
 
+_INT32_MAX: Final = 0x7FFFFFFF
 _CACHED_TOPICS: Final = 4096
 
 
@@ -223,6 +233,24 @@ def _unfit(fields: tuple[object, ...]) -> FieldRangeError:
                     found=value,
                 )
     return FieldRangeError("fields are not of the types that a record stores", found=fields)
+
+
+def encode_blank(remaining: int) -> bytes:
+    """Return the 8 bytes that close a file of which `remaining` bytes are left.
+
+    Raises `FieldRangeError` where that is below 8 or does not fit a signed 32-bit number.
+
+    >>> encode_blank(100).hex()
+    '00000064cbd43194'
+    """
+    if not END_FILE_MIN_BLANK_SIZE <= remaining <= _INT32_MAX:
+        raise FieldRangeError(
+            "a blank cannot have this size",
+            field="total_size",
+            expected=f"{END_FILE_MIN_BLANK_SIZE} to {_INT32_MAX}",
+            found=remaining,
+        )
+    return _START.pack(remaining, BLANK_MAGIC)
 
 
 # --- decoding -----------------------------------------------------------------------------------
@@ -418,3 +446,15 @@ def _bad_crc(stored: int, computed: int, position: int, base: int) -> ChecksumMi
         expected=f"{stored & 0xFFFFFFFF:#010x}",
         found=f"{computed:#010x}",
     )
+
+
+def check_text(text: bytes, topic_size: int, physical_offset: int) -> None:
+    """Raise `FieldRangeError` unless `is_text_whole`."""
+    if not is_text_whole(text, topic_size, physical_offset):
+        raise FieldRangeError(
+            f"topic or properties, from physical offset {physical_offset}, were cut off or "
+            "overwritten",
+            field="topic, properties",
+            expected="properties in UTF-8 with 0x01 after a name, no zero at the end of either",
+            found=text[topic_size + 2 :][:40] or text[:topic_size],
+        )

@@ -1,13 +1,68 @@
-"""What a put refuses for what a message asks for, the same in the store and in a task of Spark."""
+"""What a put refuses of what a message asks for, the same in the store and in a task of Spark.
+
+Law: names are checked before any path is made. 4.9 checks a topic in the broker only; here the
+store itself does, because a topic is the name of a directory. Source: TopicValidator of 4.9.8
+(``[%|a-zA-Z0-9_-]+``, at most 127 characters; spec F1, B3.2).
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from typing import Final
 
-from rocketstore.errors import FormatError, RefusedMessageError
+from rocketstore.errors import FormatError, InvalidNameError, RefusedMessageError
+from rocketstore.format.file_name import QUEUE_ID_MAX
 from rocketstore.format.host import encode_host
 from rocketstore.format.properties import DELAY, INNER_MULTI_DISPATCH
+from rocketstore.format.record import TOPIC_SIZE_MAX
 from rocketstore.message import TRANSACTION_MASK
+
+_TOPIC: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
+
+
+def check_topic_characters(topic: object) -> str:
+    """Return `topic` if every character may stand in a name; its length is not looked at.
+
+    Raises `InvalidNameError` where it is no str, empty, or has a character outside
+    ``%|a-zA-Z0-9_-``.
+    """
+    if not isinstance(topic, str):
+        raise InvalidNameError(f"a topic is a str, not {type(topic).__name__}")
+    if not topic:
+        raise InvalidNameError("a topic may not be empty", hint="name the topic")
+    if _TOPIC.fullmatch(topic) is None:
+        raise InvalidNameError(
+            f"topic {topic!r:.150} has characters outside %|a-zA-Z0-9_-",
+            hint="use letters, digits, %, |, _ and - only",
+        )
+    return topic
+
+
+def check_topic(topic: object) -> str:
+    """Return `topic` if it may be a directory name: its characters, and at most 127 bytes."""
+    name = check_topic_characters(topic)
+    if len(name) > TOPIC_SIZE_MAX:
+        raise InvalidNameError(
+            f"topic {name!r:.40} has {len(name)} bytes, more than {TOPIC_SIZE_MAX}",
+            hint="shorten the topic",
+        )
+    return name
+
+
+def check_is_int(queue_id: object) -> int:
+    """Return `queue_id` if it is an int; raises `InvalidNameError`."""
+    if isinstance(queue_id, bool) or not isinstance(queue_id, int):
+        raise InvalidNameError(f"a queue id is an int, not {type(queue_id).__name__}")
+    return queue_id
+
+
+def check_queue_id(queue_id: object) -> int:
+    """Return `queue_id` if it may be a directory name; raises `InvalidNameError`."""
+    queue_id = check_is_int(queue_id)
+    if not 0 <= queue_id <= QUEUE_ID_MAX:
+        raise InvalidNameError(f"queue id {queue_id} is outside 0 to {QUEUE_ID_MAX}")
+    return queue_id
 
 
 def encoded_born_host(host: str) -> bytes:

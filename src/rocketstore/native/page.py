@@ -23,7 +23,7 @@ import weakref
 import numpy as np
 
 from rocketstore.format.java_hash import tags_code
-from rocketstore.format.topic_name import may_stand_in
+from rocketstore.format.queue_entry import may_stand_in
 
 try:
     import cython

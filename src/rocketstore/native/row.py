@@ -71,7 +71,7 @@ class StopReason(IntEnum):
     """The record says that it stands elsewhere."""
     BAD_FIELDS = 6
     """The inner lengths do not add up to the record's, or topic or properties were cut off or
-    overwritten (``format.record_text``)."""
+    overwritten (``format.properties``)."""
     BAD_CRC = 7
     TRUNCATED = 8
     """The record goes on where the buffer ends, although the file should not end there."""

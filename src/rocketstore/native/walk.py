@@ -122,12 +122,12 @@ def is_utf8(data: Bytes, at: int, end: int) -> bool:
 
 
 def hold_names(data: Bytes, at: int, end: int) -> bool:
-    """Return whether bytes are UTF-8 with a 0x01 in it; see ``format.record_text``."""
+    """Return whether bytes are UTF-8 with a 0x01 in it; see ``format.properties``."""
     return find_byte(data, at, end, 1) < end and is_utf8(data, at, end)
 
 
 def is_text_whole(data: Bytes, topic_at: int, topic_size: int, end: int, base: int) -> bool:
-    """Return whether topic and properties were written as a whole; see ``format.record_text``."""
+    """Return whether topic and properties were written as a whole; see ``format.properties``."""
     topic_end = topic_at + topic_size
     if topic_size > 0 and load_u8(data, topic_end - 1) == 0:
         return False

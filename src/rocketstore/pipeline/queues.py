@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 
 from rocketstore.errors import ConfigError, StoreError
-from rocketstore.format.file_name import parse_queue_id
-from rocketstore.format.markers import CONSUME_QUEUE_DIRECTORY
+from rocketstore.format.file_name import CONSUME_QUEUE_DIRECTORY, parse_queue_id
 from rocketstore.format.queue_entry import (
     ENTRY_DTYPE,
     ENTRY_SIZE_BYTES,

@@ -28,8 +28,16 @@ from rocketstore.errors import (
     StoreDamagedError,
     StoreError,
 )
-from rocketstore.format import markers
-from rocketstore.format.file_name import file_name, parse_file_name
+from rocketstore.format.file_name import (
+    ABORT_FILE_NAME,
+    CHECKPOINT_FILE_NAME,
+    COMMIT_LOG_DIRECTORY,
+    CONFIG_DIRECTORY,
+    CONSUME_QUEUE_DIRECTORY,
+    LOCK_FILE_NAME,
+    file_name,
+    parse_file_name,
+)
 from rocketstore.format.metadata_json import BACKUP_SUFFIX, Table, decode_table
 from rocketstore.message import BORN_HOST_V6_FLAG
 from rocketstore.pipeline.files import files_at, is_remote, joined, last_name, local_path, read_part
@@ -43,8 +51,8 @@ if TYPE_CHECKING:
     from rocketstore.pipeline.options import ReadOptions
 
 _SIGNS_OF_A_STORE: Final = frozenset({  # one that holds nothing yet, beside an empty ``commitlog``
-    markers.CHECKPOINT_FILE_NAME, markers.LOCK_FILE_NAME, markers.ABORT_FILE_NAME,
-    markers.CONSUME_QUEUE_DIRECTORY,
+    CHECKPOINT_FILE_NAME, LOCK_FILE_NAME, ABORT_FILE_NAME,
+    CONSUME_QUEUE_DIRECTORY,
 })  # fmt: skip
 
 REBUILD_DIRECTORY: Final = "rebuild"  # in the store, where a rebuild works; gone when none runs
@@ -193,7 +201,7 @@ def store_with_log(location: str, directories: tuple[str, ...]) -> StorePlace:
                 hint="mount the disk, or correct the setting; workers need the same paths",
             )
     names = {entry.name for entry in files.list(root)}
-    return StorePlace(root, last_name(root), markers.ABORT_FILE_NAME in names, directories)
+    return StorePlace(root, last_name(root), ABORT_FILE_NAME in names, directories)
 
 
 def configured_log(location: str, config: StoreConfig | None) -> tuple[str, ...]:
@@ -205,7 +213,7 @@ def configured_log(location: str, config: StoreConfig | None) -> tuple[str, ...]
     remote = is_remote(location)
     root = "/store" if remote else files_at(location)[1]
     found = tuple(str(path.absolute()) for path in commit_log_directories(config, Path(root)).all)
-    own = f"{root}/{markers.COMMIT_LOG_DIRECTORY}"
+    own = f"{root}/{COMMIT_LOG_DIRECTORY}"
     # Settings of one broker that come with a directory of stores name nothing there.
     return () if found == (own,) and (remote or not Path(own).is_dir()) else found
 
@@ -221,10 +229,10 @@ def job_options(location: str, config: StoreConfig | None, max_split_bytes: int)
 def _store_of(files: Files, entries: list[FileEntry], location: str) -> list[StorePlace]:
     """Return the store that a directory with these entries is, if it is one."""
     names = {entry.name for entry in entries}
-    logs = [one for one in entries if one.name == markers.COMMIT_LOG_DIRECTORY and one.is_directory]
+    logs = [one for one in entries if one.name == COMMIT_LOG_DIRECTORY and one.is_directory]
     if not any(names & _SIGNS_OF_A_STORE or offset_files(files.list(one.path)) for one in logs):
         return []
-    return [StorePlace(location, last_name(location), markers.ABORT_FILE_NAME in names)]
+    return [StorePlace(location, last_name(location), ABORT_FILE_NAME in names)]
 
 
 def list_segments(store: str | StorePlace) -> list[Segment]:
@@ -260,7 +268,7 @@ def _refuse_part_of_log(segments: list[Segment]) -> None:
 
 def _listed(store: StorePlace) -> list[Segment]:
     files, root = files_at(store.location)
-    directories = store.log_directories or (f"{root}/{markers.COMMIT_LOG_DIRECTORY}",)
+    directories = store.log_directories or (f"{root}/{COMMIT_LOG_DIRECTORY}",)
     entries = offset_files(itertools.chain.from_iterable(map(files.list, directories)))
     if not entries:
         return []
@@ -333,7 +341,7 @@ def read_metadata(store: StorePlace, name: str, table: type[Table]) -> Table | N
     ``<name>.bak``. A broker that replaces the file leaves a moment without it; the backup is there.
     """
     files, root = files_at(store.location)
-    directory = f"{root}/{markers.CONFIG_DIRECTORY}"
+    directory = f"{root}/{CONFIG_DIRECTORY}"
     sizes = {entry.name: entry.size for entry in files.list(directory)}
     problems = []
     for wanted in (name, name + BACKUP_SUFFIX):

@@ -20,8 +20,8 @@ import numpy as np
 
 from rocketstore.errors import ConfigError, FormatError, StoreError
 from rocketstore.format import index_file, metadata_json
+from rocketstore.format.file_name import INDEX_DIRECTORY
 from rocketstore.format.index_file import IndexLayout
-from rocketstore.format.markers import INDEX_DIRECTORY
 from rocketstore.format.queue_entry import ENTRY_DTYPE, ENTRY_SIZE_BYTES, written_mask
 from rocketstore.pipeline import planning, queues
 from rocketstore.pipeline.files import FileEntry, files_at, read_part

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from rocketstore.config import StoreConfig, commit_log_directories
 from rocketstore.errors import ConfigError
-from rocketstore.format.markers import (
+from rocketstore.format.file_name import (
     ABORT_FILE_NAME,
     CHECKPOINT_FILE_NAME,
     CONFIG_DIRECTORY,

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 import numpy as np
 
 from rocketstore.format.properties import decode_properties
-from rocketstore.format.queue_entry import ENTRY_DTYPE, MAX_QUEUE_OFFSET
-from rocketstore.format.topic_name import DELAY_TOPIC, LMQ_PREFIX
+from rocketstore.format.queue_entry import DELAY_TOPIC, ENTRY_DTYPE, LMQ_PREFIX, MAX_QUEUE_OFFSET
 from rocketstore.native.dispatch_state import NO_LEVEL_DELAY_MS
 from rocketstore.scan import kernels
 from rocketstore.scan.columns import Column

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from rocketstore.errors import FormatError
 from rocketstore.format.checkpoint import CHECKPOINT_SIZE_BYTES, decode_checkpoint
-from rocketstore.format.markers import ABORT_FILE_NAME, CHECKPOINT_FILE_NAME, CONFIG_DIRECTORY
+from rocketstore.format.file_name import ABORT_FILE_NAME, CHECKPOINT_FILE_NAME, CONFIG_DIRECTORY
 from rocketstore.format.metadata_json import (
     BACKUP_SUFFIX,
     CONSUMER_FILTERS_FILE,
@@ -25,7 +25,7 @@ from rocketstore.format.metadata_json import (
     TopicTable,
     decode_table,
 )
-from rocketstore.format.topic_name import DELAY_TOPIC
+from rocketstore.format.queue_entry import DELAY_TOPIC
 from rocketstore.verification.findings import Finding, Severity, finding
 from rocketstore.verification.leftovers import CLOCK_TOLERANCE_MS
 

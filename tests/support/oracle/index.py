@@ -8,7 +8,7 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Final
 
-from rocketstore.format.record_text import SECTOR_SIZE_BYTES
+from rocketstore.format.properties import SECTOR_SIZE_BYTES
 
 if TYPE_CHECKING:
     from rocketstore.native.dispatch_state import ByteArray, Int64Array

@@ -8,8 +8,8 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from rocketstore.format.properties import is_text_whole
 from rocketstore.format.record import body_crc
-from rocketstore.format.record_text import is_text_whole
 from rocketstore.scan.columns import (
     BORN_HOST_V6,
     COLUMN_COUNT,

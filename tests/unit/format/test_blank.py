@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rocketstore.errors import FieldRangeError
-from rocketstore.format.blank import BLANK_MAGIC, END_FILE_MIN_BLANK_SIZE, encode_blank
+from rocketstore.format.record import BLANK_MAGIC, END_FILE_MIN_BLANK_SIZE, encode_blank
 from support.vectors import vector
 
 

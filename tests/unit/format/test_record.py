@@ -20,7 +20,6 @@ from rocketstore.errors import (
     MisaddressedRecordError,
     TruncatedRecordError,
 )
-from rocketstore.format.blank import encode_blank
 from rocketstore.format.host import decode_host, encode_host
 from rocketstore.format.record import (
     FIELDS,
@@ -29,6 +28,7 @@ from rocketstore.format.record import (
     MESSAGE_MAGIC_V2,
     body_crc,
     decode_record,
+    encode_blank,
     encode_record,
     host_flags,
     record_size,

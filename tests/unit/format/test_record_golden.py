@@ -8,10 +8,9 @@ from functools import cache
 import pytest
 
 from rocketstore.errors import BadMagicError, FormatError
-from rocketstore.format.blank import BLANK_MAGIC, encode_blank
 from rocketstore.format.host import decode_message_id, encode_host
 from rocketstore.format.java_hash import tags_code
-from rocketstore.format.record import decode_record, encode_record
+from rocketstore.format.record import BLANK_MAGIC, decode_record, encode_blank, encode_record
 from support.golden_stores import STORES, golden_store
 
 DECODED = [

@@ -7,7 +7,7 @@ import shutil
 
 import pytest
 
-from rocketstore.format.markers import CONSUME_QUEUE_DIRECTORY
+from rocketstore.format.file_name import CONSUME_QUEUE_DIRECTORY
 from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES
 from rocketstore.pipeline import files
 from rocketstore.pipeline.log_read import intact_records

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rocketstore.format.record_text import SECTOR_SIZE_BYTES
+from rocketstore.format.properties import SECTOR_SIZE_BYTES
 from rocketstore.native import index as compiled_index
 from rocketstore.native import walk as compiled
 from rocketstore.scan.columns import COLUMN_COUNT, StopReason

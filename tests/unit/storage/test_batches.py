@@ -7,8 +7,8 @@ import struct
 import pytest
 
 from rocketstore import Message, PutMessageStatus, RefusedMessageError
-from rocketstore.format.blank import encode_blank
 from rocketstore.format.client_batch import encode_client_batch
+from rocketstore.format.record import encode_blank
 from rocketstore.native.log_end import Record
 from rocketstore.units import QueueKey
 from support.configured_store import LOG_FILE_BYTES, START_MS, open_small

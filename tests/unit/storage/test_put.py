@@ -19,9 +19,8 @@ from rocketstore import (
     PutMessageStatus,
     RefusedMessageError,
 )
-from rocketstore.format.blank import encode_blank
 from rocketstore.format.host import decode_message_id
-from rocketstore.format.record import decode_record, record_size
+from rocketstore.format.record import decode_record, encode_blank, record_size
 from rocketstore.storage.running_flags import RunningFlag
 from support.configured_store import LOG_FILE_BYTES, START_MS, Clock, open_small
 from support.failing_disk import FailingDisk

@@ -25,9 +25,8 @@ from msgspec.structs import replace
 from rocketstore import errors
 from rocketstore.config import resolve_sizes
 from rocketstore.events import get_logger
-from rocketstore.format.blank import END_FILE_MIN_BLANK_SIZE
-from rocketstore.format.markers import COMMIT_LOG_DIRECTORY
-from rocketstore.format.record import crc32
+from rocketstore.format.file_name import COMMIT_LOG_DIRECTORY
+from rocketstore.format.record import END_FILE_MIN_BLANK_SIZE, crc32
 from rocketstore.pipeline.sink import sink_writer
 from rocketstore.pipeline.sink.sink_writer import SinkOptions, StagedFile, staging_root
 from rocketstore.storage.clock import system_clock_ms

@@ -31,12 +31,16 @@ from rocketstore.config import BrokerRole, FlushDiskType, from_properties, load_
 from rocketstore.config.store_config import FIELD_OF_KEY
 from rocketstore.errors import ConfigError, InvalidNameError, RefusedMessageError, StoreError
 from rocketstore.format import properties
-from rocketstore.format.blank import END_FILE_MIN_BLANK_SIZE
 from rocketstore.format.host import encode_host
 from rocketstore.format.java_hash import string_hash
-from rocketstore.format.record import crc32, host_flags, record_size
-from rocketstore.format.refusals import encoded_born_host, refuse_special, refuse_transaction
-from rocketstore.format.topic_name import check_queue_id, check_topic
+from rocketstore.format.record import END_FILE_MIN_BLANK_SIZE, crc32, host_flags, record_size
+from rocketstore.format.refusals import (
+    check_queue_id,
+    check_topic,
+    encoded_born_host,
+    refuse_special,
+    refuse_transaction,
+)
 from rocketstore.pipeline.columns import TABLES
 from rocketstore.pipeline.environment import plain_errors
 from rocketstore.pipeline.files import is_remote, local_path, refuse_secrets, sync_path

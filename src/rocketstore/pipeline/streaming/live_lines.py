@@ -22,9 +22,8 @@ import numpy as np
 
 from rocketstore.errors import FormatError, StoreDamagedError
 from rocketstore.events import get_logger
-from rocketstore.format.blank import BLANK_MAGIC
 from rocketstore.format.queue_entry import QueueEntry, filler_mask
-from rocketstore.format.record import decode_record
+from rocketstore.format.record import BLANK_MAGIC, decode_record
 from rocketstore.pipeline.files import opened, read_part
 from rocketstore.pipeline.log_read import scanned
 from rocketstore.pipeline.planning import SplitTask, bytes_per_task, cut, in_time

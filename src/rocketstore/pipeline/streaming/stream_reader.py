@@ -23,7 +23,7 @@ from pyspark.sql.streaming import datasource as spark
 
 from rocketstore.errors import ConfigError, StoreError
 from rocketstore.events import get_logger
-from rocketstore.format.topic_name import LMQ_PREFIX
+from rocketstore.format.queue_entry import LMQ_PREFIX
 from rocketstore.pipeline.environment import plain_errors
 from rocketstore.pipeline.files import opened
 from rocketstore.pipeline.log_read import damage_of, passed_over, scanned

@@ -9,8 +9,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
-from rocketstore.format.file_name import is_directory_name
-from rocketstore.format.markers import CONSUME_QUEUE_EXT_DIRECTORY
+from rocketstore.format.file_name import CONSUME_QUEUE_EXT_DIRECTORY, is_directory_name
 from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES, entry_array
 from rocketstore.storage.files.pread_files import OpenFiles, PreadFiles
 from rocketstore.storage.queues.queue_search import listed_queues

@@ -25,8 +25,7 @@ import msgspec
 from rocketstore.config import RecoveryPolicy, StoreConfig, parse_delay_levels
 from rocketstore.errors import StoreDamagedError
 from rocketstore.format.checkpoint import Checkpoint
-from rocketstore.format.file_name import parse_file_name
-from rocketstore.format.markers import CHECKPOINT_FILE_NAME
+from rocketstore.format.file_name import CHECKPOINT_FILE_NAME, parse_file_name
 from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES, FILLER_BYTES
 from rocketstore.storage.audit.repair_plan import plan_repair
 from rocketstore.storage.audit.repair_report import RepairReport, lost_for_broker

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rocketstore.config import StoreConfig
-from rocketstore.format.topic_name import DELAY_TOPIC
+from rocketstore.format.queue_entry import DELAY_TOPIC
 from rocketstore.storage.audit.store_audit import audit_store, find_places
 from rocketstore.storage.files.lock import may_have_writer
 from rocketstore.units import QueueKey

@@ -25,12 +25,12 @@ from rocketstore.format.properties import (
 )
 from rocketstore.format.queue_entry import (
     ENTRY_SIZE_BYTES,
+    LMQ_PREFIX,
     MAX_QUEUE_OFFSET,
     QueueEntry,
     is_likely_beginning,
     may_follow,
 )
-from rocketstore.format.topic_name import LMQ_PREFIX
 from rocketstore.message import TRANSACTION_PREPARED
 from rocketstore.scan import kernels
 from rocketstore.scan.columns import Column, RecordColumns, new_columns

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Final, Self
 
 from rocketstore.errors import StoreLockedError
-from rocketstore.format.markers import (
+from rocketstore.format.file_name import (
     ABORT_FILE_NAME,
     LOCK_CONTENT,
     LOCK_LENGTH_BYTES,

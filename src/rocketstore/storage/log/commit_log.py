@@ -19,7 +19,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, NamedTuple
 
-from rocketstore.format.blank import END_FILE_MIN_BLANK_SIZE, encode_blank
+from rocketstore.format.record import END_FILE_MIN_BLANK_SIZE, encode_blank
 from rocketstore.native.group import SyncGroup
 from rocketstore.native.log_end import LogEnd, QueueCounter
 from rocketstore.storage.files.ahead import WINDOW_BYTES, windows_ahead

@@ -16,8 +16,8 @@ from rocketstore.format.properties import (
     decode_properties,
     encode_properties,
     message_properties,
+    storable_properties,
 )
-from rocketstore.format.record_text import storable_properties
 from rocketstore.format.refusals import encoded_born_host, refuse_special, refuse_transaction
 from rocketstore.message import DEFAULT_HOST, Message
 from rocketstore.native.log_end import Record

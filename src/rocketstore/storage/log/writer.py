@@ -26,12 +26,15 @@ from rocketstore.errors import (
     StoreForkedError,
 )
 from rocketstore.events import get_logger
-from rocketstore.format.blank import END_FILE_MIN_BLANK_SIZE
 from rocketstore.format.client_batch import BATCH_MESSAGE_FIXED_SIZE
 from rocketstore.format.properties import PROPERTIES_SIZE_MAX
-from rocketstore.format.record import TOPIC_SIZE_MAX
-from rocketstore.format.refusals import encoded_born_host, refuse_transaction
-from rocketstore.format.topic_name import check_queue_id, check_topic_characters
+from rocketstore.format.record import END_FILE_MIN_BLANK_SIZE, TOPIC_SIZE_MAX
+from rocketstore.format.refusals import (
+    check_queue_id,
+    check_topic_characters,
+    encoded_born_host,
+    refuse_transaction,
+)
 from rocketstore.message import DEFAULT_HOST, Message
 from rocketstore.native.log_end import Record
 from rocketstore.native.put import PlainPuts

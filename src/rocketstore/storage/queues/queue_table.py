@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from rocketstore.errors import FlushFailedError
 from rocketstore.format.file_name import is_directory_name
-from rocketstore.format.topic_name import DELAY_TOPIC
+from rocketstore.format.queue_entry import DELAY_TOPIC
 from rocketstore.storage.files.mapped_file_queue import MappedFileQueue
 from rocketstore.storage.queues.consume_queue import ConsumeQueue
 from rocketstore.storage.queues.queue_mappings import QueueMappings

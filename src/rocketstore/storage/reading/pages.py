@@ -18,7 +18,8 @@ import os
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 from rocketstore.errors import InvalidFilterError
-from rocketstore.format.topic_name import DELAY_TOPIC, QUEUE_ID_MAX
+from rocketstore.format.file_name import QUEUE_ID_MAX
+from rocketstore.format.queue_entry import DELAY_TOPIC
 from rocketstore.native.page import RECORDS, QueuePages
 from rocketstore.storage.results import GetMessageStatus
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Final
 
-from rocketstore.format.blank import END_FILE_MIN_BLANK_SIZE, encode_blank
+from rocketstore.format.record import END_FILE_MIN_BLANK_SIZE, encode_blank
 from rocketstore.native.decode import LogAtHand, is_intact_at, size_at
 from rocketstore.storage.files.pread_files import PreadFiles
 from rocketstore.storage.queues.pread_queue import PreadQueues

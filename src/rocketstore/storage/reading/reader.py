@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, Self, TypeAlias
 from rocketstore.errors import FlushFailedError, StoreClosedError
 from rocketstore.format.host import decode_message_id
 from rocketstore.format.queue_entry import ENTRY_STRUCT, FILLER_SIZE, QueueEntry
-from rocketstore.format.topic_name import check_is_int
+from rocketstore.format.refusals import check_is_int
 from rocketstore.native.decode import LogAtHand, message_at, store_time_at
 from rocketstore.native.page import MESSAGES, RECORDS, VIEWS, GetCounts
 from rocketstore.storage.reading.key_search import KeySearch

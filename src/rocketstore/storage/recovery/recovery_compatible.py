@@ -19,9 +19,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 import numpy as np
 
 from rocketstore.format.properties import decode_properties
-from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES, entry_array, written_mask
+from rocketstore.format.queue_entry import DELAY_TOPIC, ENTRY_SIZE_BYTES, entry_array, written_mask
 from rocketstore.format.record import FIXED_SIZE, body_crc
-from rocketstore.format.topic_name import DELAY_TOPIC
 from rocketstore.message import BORN_HOST_V6_FLAG, STORE_HOST_V6_FLAG
 from rocketstore.scan import kernels
 from rocketstore.scan.columns import Column, StopReason, new_columns

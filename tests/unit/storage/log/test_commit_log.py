@@ -9,9 +9,8 @@ import pytest
 
 from rocketstore.config import FlushDiskType, StoreConfig
 from rocketstore.errors import RefusedMessageError, StoreFullError
-from rocketstore.format.blank import encode_blank
 from rocketstore.format.host import encode_host
-from rocketstore.format.record import decode_record, encode_record
+from rocketstore.format.record import decode_record, encode_blank, encode_record
 from rocketstore.message import (
     TRANSACTION_COMMIT,
     TRANSACTION_PREPARED,

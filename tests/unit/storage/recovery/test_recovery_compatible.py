@@ -7,10 +7,9 @@ import struct
 import numpy as np
 import pytest
 
-from rocketstore.format.blank import encode_blank
 from rocketstore.format.checkpoint import Checkpoint
 from rocketstore.format.queue_entry import FILLER_BYTES, encode_entry
-from rocketstore.format.record import encode_record
+from rocketstore.format.record import encode_blank, encode_record
 from rocketstore.storage.recovery.recovery_compatible import (
     check_as_java,
     compatible_queue_end,

@@ -24,7 +24,7 @@ import pyarrow  # noqa: ICN001 - `pa` is the same without its annotations
 import pyarrow.compute
 
 from rocketstore.errors import ArchiveError, ConfigError
-from rocketstore.format.markers import COMMIT_LOG_DIRECTORY, CONFIG_DIRECTORY
+from rocketstore.format.file_name import COMMIT_LOG_DIRECTORY, CONFIG_DIRECTORY
 from rocketstore.format.record import body_crc
 from rocketstore.pipeline.files import files_at, opened, read_part
 from rocketstore.pipeline.jobs.archive.archive_table import (

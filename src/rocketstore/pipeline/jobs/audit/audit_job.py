@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgspec
 
 from rocketstore.config import StoreConfig
-from rocketstore.format import markers
+from rocketstore.format.file_name import CONSUME_QUEUE_EXT_DIRECTORY, LOCK_FILE_NAME
 from rocketstore.pipeline.files import files_at, is_remote, read_part, sync_path
 from rocketstore.pipeline.jobs.audit import audit_plan, audit_work
 from rocketstore.pipeline.jobs.audit.audit_work import FACTS, QueueRow, Row
@@ -161,9 +161,7 @@ def prove_rebuild(
 
     if not is_remote(str(store)):
         _, root = files_at(str(store))
-        refuse_writer(
-            Path(root, markers.LOCK_FILE_NAME), hint="stop that writer; an audit needs no stop"
-        )
+        refuse_writer(Path(root, LOCK_FILE_NAME), hint="stop that writer; an audit needs no stop")
     report = audit(spark, store, config=config, max_split_bytes=max_split_bytes)
     findings = []
     for one in report.findings:
@@ -317,7 +315,7 @@ class _Audit(NamedTuple):
                 )
         for (topic, queue), entries in sorted(self.places.extensions.items()):
             if sizes := [one.size for one in entries if not one.is_directory]:
-                directory = f"{markers.CONSUME_QUEUE_EXT_DIRECTORY}/{topic}/{queue}"
+                directory = f"{CONSUME_QUEUE_EXT_DIRECTORY}/{topic}/{queue}"
                 yield extension_finding(directory, topic, queue, sizes)
 
     def _item_findings(

@@ -15,8 +15,17 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from rocketstore.config import observed_in, parse_delay_levels, resolve_sizes
 from rocketstore.errors import FormatError, NotAStoreError, StoreError
-from rocketstore.format import markers
-from rocketstore.format.file_name import parse_file_name, parse_queue_id
+from rocketstore.format.file_name import (
+    ABORT_FILE_NAME,
+    COMMIT_LOG_DIRECTORY,
+    CONFIG_DIRECTORY,
+    CONSUME_QUEUE_DIRECTORY,
+    CONSUME_QUEUE_EXT_DIRECTORY,
+    INDEX_DIRECTORY,
+    LOCK_FILE_NAME,
+    parse_file_name,
+    parse_queue_id,
+)
 from rocketstore.format.index_file import (
     FIRST_ITEM,
     INDEX_HEADER_SIZE,
@@ -143,7 +152,7 @@ def find_places(location: str, config: StoreConfig) -> StorePlaces:
     there = {one.name: one.is_directory for one in files.list(root)}
     if named := configured_log(location, config):
         store_with_log(location, named)  # raises where one is not there
-    elif not there.get(markers.COMMIT_LOG_DIRECTORY):
+    elif not there.get(COMMIT_LOG_DIRECTORY):
         raise NotAStoreError(
             f"{location} is no store: it has no commitlog directory",
             hint="give the directory that holds commitlog, consumequeue and index; for a log that "
@@ -151,15 +160,15 @@ def find_places(location: str, config: StoreConfig) -> StorePlaces:
         )
     else:
         list_segments(location)  # raises where it is one directory of several
-    directories = named or (f"{root}/{markers.COMMIT_LOG_DIRECTORY}",)
+    directories = named or (f"{root}/{COMMIT_LOG_DIRECTORY}",)
     log = [entry for path in directories for entry in files.list(path)]
-    listed = _listed(files, f"{root}/{markers.CONSUME_QUEUE_DIRECTORY}")
+    listed = _listed(files, f"{root}/{CONSUME_QUEUE_DIRECTORY}")
     queues = {
         QueueKey(topic, queue_id): entries
         for (topic, name), entries in listed.items()
         if (queue_id := parse_queue_id(name)) is not None
     }
-    index = files.list(f"{root}/{markers.INDEX_DIRECTORY}")
+    index = files.list(f"{root}/{INDEX_DIRECTORY}")
     families = (
         [one for _, one in offset_files(log)],
         [one for entries in queues.values() for _, one in offset_files(entries)],
@@ -167,7 +176,7 @@ def find_places(location: str, config: StoreConfig) -> StorePlaces:
     )
     lengths = ([(Path(one.path), one.size) for one in family] for family in families)
     sizes = resolve_sizes(config, observed_in(config, *lengths))
-    lock, was_closed = Path(root, markers.LOCK_FILE_NAME), markers.ABORT_FILE_NAME not in there
+    lock, was_closed = Path(root, LOCK_FILE_NAME), ABORT_FILE_NAME not in there
     queue_bytes = sizes.consume_queue_file_bytes
     return StorePlaces(
         location if is_remote(location) else root,
@@ -178,7 +187,7 @@ def find_places(location: str, config: StoreConfig) -> StorePlaces:
         row_of(log, sizes.commit_log_file_bytes),
         {key: row_of(entries, queue_bytes) for key, entries in sorted(queues.items())},
         index,
-        _listed(files, f"{root}/{markers.CONSUME_QUEUE_EXT_DIRECTORY}"),
+        _listed(files, f"{root}/{CONSUME_QUEUE_EXT_DIRECTORY}"),
         # No lock reaches an object store.
         not was_closed if is_remote(location) else may_have_writer(lock),
         was_closed,
@@ -200,7 +209,7 @@ def _listed(files: Files, directory: str) -> dict[tuple[str, str], list[FileEntr
 def small_contents(places: StorePlaces) -> dict[str, bytes]:
     """Return the small files that are there, by their names below the store."""
     found = {}
-    for directory in (places.root, f"{places.root}/{markers.CONFIG_DIRECTORY}"):
+    for directory in (places.root, f"{places.root}/{CONFIG_DIRECTORY}"):
         for entry in places.files.list(directory):
             name = places.below_root(entry.path)
             if name in SMALL_FILES and not entry.is_directory:

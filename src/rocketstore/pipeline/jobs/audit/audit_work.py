@@ -18,11 +18,14 @@ import msgspec
 import numpy as np
 
 from rocketstore.errors import StoreError
-from rocketstore.format.file_name import file_name, is_directory_name
+from rocketstore.format.file_name import (
+    CONSUME_QUEUE_DIRECTORY,
+    CONSUME_QUEUE_EXT_DIRECTORY,
+    file_name,
+    is_directory_name,
+)
 from rocketstore.format.index_file import FIRST_ITEM
-from rocketstore.format.markers import CONSUME_QUEUE_DIRECTORY, CONSUME_QUEUE_EXT_DIRECTORY
-from rocketstore.format.queue_entry import ENTRY_DTYPE, ENTRY_SIZE_BYTES
-from rocketstore.format.topic_name import DELAY_TOPIC
+from rocketstore.format.queue_entry import DELAY_TOPIC, ENTRY_DTYPE, ENTRY_SIZE_BYTES
 from rocketstore.pipeline.files import files_at, opened
 from rocketstore.pipeline.jobs.audit import audit_plan
 from rocketstore.pipeline.jobs.audit.audit_plan import passing_over_deleted, scanned

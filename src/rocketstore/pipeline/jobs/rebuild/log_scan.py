@@ -24,8 +24,7 @@ import numpy as np
 from rocketstore.config import parse_delay_levels
 from rocketstore.errors import StoreDamagedError
 from rocketstore.format.file_name import is_directory_name
-from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES
-from rocketstore.format.topic_name import LMQ_PREFIX
+from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES, LMQ_PREFIX
 from rocketstore.message import TRANSACTION_PREPARED
 from rocketstore.pipeline.files import opened
 from rocketstore.pipeline.jobs.audit.audit_plan import scanned

@@ -21,7 +21,7 @@ import msgspec
 
 from rocketstore.config import StoreConfig
 from rocketstore.errors import ConfigError, StoreDamagedError
-from rocketstore.format.markers import CONSUME_QUEUE_DIRECTORY, INDEX_DIRECTORY
+from rocketstore.format.file_name import CONSUME_QUEUE_DIRECTORY, INDEX_DIRECTORY
 from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES
 from rocketstore.pipeline.files import is_remote
 from rocketstore.pipeline.jobs.audit.audit_plan import find_places, log_cuts

@@ -25,9 +25,8 @@ import numpy as np
 
 from rocketstore.errors import FieldRangeError, StoreError
 from rocketstore.format import queue_entry
-from rocketstore.format.file_name import file_name
+from rocketstore.format.file_name import CONSUME_QUEUE_DIRECTORY, INDEX_DIRECTORY, file_name
 from rocketstore.format.index_file import next_index_file_name
-from rocketstore.format.markers import CONSUME_QUEUE_DIRECTORY, INDEX_DIRECTORY
 from rocketstore.format.queue_entry import ENTRY_DTYPE, ENTRY_SIZE_BYTES
 from rocketstore.pipeline.files import ObjectStore, files_at, is_remote, joined, opened, sync_path
 from rocketstore.pipeline.jobs.execution import row_batch

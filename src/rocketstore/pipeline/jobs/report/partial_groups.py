@@ -31,7 +31,7 @@ import numpy as np
 import pyarrow  # noqa: ICN001 - `pa` is the same without its annotations
 import pyarrow.compute
 
-from rocketstore.format.topic_name import DELAY_TOPIC
+from rocketstore.format.queue_entry import DELAY_TOPIC
 from rocketstore.message import TRANSACTION_COMMIT, TRANSACTION_MASK
 from rocketstore.pipeline.log_read import FoundDamage, read_split
 from rocketstore.pipeline.projection import LAST_TIMESTAMP_MS

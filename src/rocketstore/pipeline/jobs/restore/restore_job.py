@@ -21,13 +21,13 @@ import pyarrow  # noqa: ICN001 - `pa` is the same without its annotations
 
 from rocketstore.config import StoreConfig
 from rocketstore.errors import ArchiveDamagedError, ArchiveError, ConfigError
-from rocketstore.format.blank import END_FILE_MIN_BLANK_SIZE
 from rocketstore.format.checkpoint import Checkpoint, encode_checkpoint
-from rocketstore.format.markers import (
+from rocketstore.format.file_name import (
     CHECKPOINT_FILE_NAME,
     COMMIT_LOG_DIRECTORY,
     CONFIG_DIRECTORY,
 )
+from rocketstore.format.record import END_FILE_MIN_BLANK_SIZE
 from rocketstore.pipeline.files import is_remote
 from rocketstore.pipeline.jobs.archive.archive_table import FROM_BACKUP, LOG_KINDS, Archive
 from rocketstore.pipeline.jobs.execution import map_tasks, plain_failure

@@ -27,10 +27,8 @@ import pyarrow.compute
 from pyarrow import dataset
 
 from rocketstore.errors import ArchiveDamagedError
-from rocketstore.format.blank import encode_blank
-from rocketstore.format.file_name import file_name
-from rocketstore.format.markers import COMMIT_LOG_DIRECTORY
-from rocketstore.format.record import body_crc
+from rocketstore.format.file_name import COMMIT_LOG_DIRECTORY, file_name
+from rocketstore.format.record import body_crc, encode_blank
 from rocketstore.pipeline.files import ObjectStore, is_remote, joined
 from rocketstore.pipeline.jobs.archive.archive_table import (
     EXTENT_SCHEMA,
