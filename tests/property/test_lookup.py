@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from enum import StrEnum
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,8 +14,7 @@ from hypothesis import strategies as st
 from rocketstore.format.index_file import IndexLayout, decode_header
 from rocketstore.format.java_hash import key_hash, string_hash
 from rocketstore.native.decode import LogAtHand
-from rocketstore.native.lookup import Lookup
-from rocketstore.storage.reading.key_search import KeySearch
+from rocketstore.native.lookup import KeySearch
 from support.guarded_memory import guarded
 from support.leaks import assert_keeps_nothing
 from support.oracle.index import find_items, positive_hash, put_item
@@ -67,6 +67,7 @@ class Log:
 
 class IndexPart:
     def __init__(self) -> None:
+        self.file = self
         self.array = self.mapping = guarded(bytes(LAYOUT.size_bytes))
 
     def put(self, name: str, offset: int, stored: int, *, slot_mate: bool = False) -> None:
@@ -82,14 +83,13 @@ class Index:
     def __init__(self, *files: IndexPart, is_mapped: bool = True) -> None:
         self.is_mapped = is_mapped
         self.files = files
-        self.mapped_files = files[::-1]
 
     def candidates(
         self, topic: str, key: str, *, begin_ms: int, end_ms: int | None
     ) -> Iterator[int]:
         offsets = np.zeros(LAYOUT.item_count + 1, np.int64)
         assert end_ms is not None
-        for file in self.mapped_files:
+        for file in reversed(self.files):
             header = decode_header(file.array.data)
             if header.begin_timestamp_ms <= end_ms and header.end_timestamp_ms >= begin_ms:
                 hashed = key_hash(topic, key)
@@ -155,6 +155,9 @@ def keyed_index(chosen: random.Random, name: str, offsets: list[int]) -> IndexPa
         field, change = chosen.choice([(36, -1), (36, 1), (36, 40), (0, 1), (8, -1)])
         view = index.array[field : field + 4].view(">i4")
         view += change
+    if chosen.randrange(8) == 0:
+        at = chosen.choice([0, 8, 16])
+        index.array[at : at + 8].view(">i8")[0] = chosen.choice([-(2**63), 2**60, 2**63 - 1])
     for _ in range(chosen.choice([0, 0, 1, 6])):
         index.array[40 + chosen.randrange(400)] = chosen.choice([0, 1, 2, 5, 9, 127, 255])
     return index
@@ -186,7 +189,7 @@ def compare_lookups(chosen: random.Random, log: SyntheticLog, topic: str) -> int
         log_at_hand = LogAtHand(Log(*parts, whole=is_mapped))
         index = Index(*indexes, is_mapped=is_mapped)
         search = KeySearch(log_at_hand, index, chosen.choice([0, 1_000, 2**62]))
-        found = search.find(topic, key, begin_ms=begin, end_ms=end, max_messages=most)
+        found = search.find(topic, key, begin, end, most)
         assert found == expected
     return len(expected)
 
@@ -232,7 +235,7 @@ def test_an_item_that_came_back_late_gives_no_second_message() -> None:
     for offset in (third, first, second, first, third, second):
         index.put("T#k1", offset, 1_600_000_000_123)
     search = KeySearch(LogAtHand(Log(Part(bytes(log.data), 0))), Index(index, index), 0)
-    found = search.find("T", "k1", begin_ms=0, end_ms=None, max_messages=9)
+    found = search.find("T", "k1", 0, None, 9)
     assert offsets_of(found) == [second, third, first]
 
 
@@ -240,7 +243,7 @@ def test_an_item_that_came_back_late_gives_no_second_message() -> None:
 @pytest.mark.parametrize("most", [1, 31, 32, 33, 50, 1000])
 def test_more_hits_than_one_call_returns_come_newest_first(span: int, most: int) -> None:
     search, log = keyed_store(50, span=span)
-    found = search.find("T", "k1", begin_ms=0, end_ms=None, max_messages=most)
+    found = search.find("T", "k1", 0, None, most)
     assert offsets_of(found) == [at for at, _ in reversed(log.records)][:most]
 
 
@@ -255,7 +258,7 @@ def test_a_hit_behind_more_items_than_are_looked_at_with_the_lock_held() -> None
     index = Index(file)
     index.layout = layout
     search = KeySearch(LogAtHand(Log(Part(bytes(log.data), 0))), index, 1 << 30)
-    assert offsets_of(search.find("T", "k1", begin_ms=0, end_ms=None, max_messages=9)) == [0]
+    assert offsets_of(search.find("T", "k1", 0, None, 9)) == [0]
 
 
 def test_a_long_topic_is_no_negative_length() -> None:
@@ -264,7 +267,7 @@ def test_a_long_topic_is_no_negative_length() -> None:
         log = SyntheticLog().add(topic=topic.encode(), properties=b"KEYS\x01k1")
         index.put(f"{topic}#k1", 0, 1_600_000_000_123)
         search = KeySearch(LogAtHand(Log(Part(bytes(log.data), 0))), Index(index), 0)
-        found = search.find(topic, "k1", begin_ms=0, end_ms=None, max_messages=9)
+        found = search.find(topic, "k1", 0, None, 9)
         assert len(found) == (size <= 127)
 
 
@@ -272,7 +275,7 @@ def test_times_and_numbers_of_any_size_are_compared_as_they_are() -> None:
     search, log = keyed_store(3)
 
     def count(key: object = "k1", begin: float = 0, end: float | None = None, most: int = 9) -> int:
-        return len(search.find("T", key, begin_ms=begin, end_ms=end, max_messages=most))  # type: ignore[arg-type]
+        return len(search.find("T", key, begin, end, most))  # type: ignore[arg-type]
 
     assert count(begin=0.5, most=2**70) == len(log.records)
     assert count(begin=-(2**70), end=2**70) == len(log.records)
@@ -282,28 +285,27 @@ def test_times_and_numbers_of_any_size_are_compared_as_they_are() -> None:
     assert count("k\u00df") == count("\ud800") == count(b"k1") == count("") == count(most=0) == 0
 
 
-def test_odd_calls_are_errors_of_python() -> None:
-    search, _ = keyed_store(3)
-    index = search._index
-    assert index.is_mapped
-    array, log = index.mapped_files[0].mapping, search._log  # type: ignore[index]
-
-    def lookup() -> Lookup:
-        return Lookup(log, "T", "k1", 0, NO_END, 0, 9)
-
-    assert lookup().search(array, *LAYOUT)
-    for odd in (None, "x", object()):
-        for call in (
-            lambda odd=odd: lookup().search(odd, *LAYOUT),
-            lambda odd=odd: lookup().search(array, odd, 1),
-            lambda odd=odd: lookup().look_at(odd),
-        ):
-            with pytest.raises((TypeError, BufferError)):
-                call()
+def test_odd_layouts_find_nothing_and_odd_bytes_are_errors_of_python() -> None:
+    search, log = keyed_store(3)
+    at_hand, part = LogAtHand(Log(Part(bytes(log.data), 0))), IndexPart()
     for layout in ((0, 60), (-1, 60), (4, -1), (4, 61), (2**40, 2**40), (2**62, 1)):
-        one = lookup()
-        assert one.search(array, *layout)
-        assert one.messages() == []
+        index = Index(part)
+        index.layout = IndexLayout(*layout)
+        assert KeySearch(at_hand, index, 0).find("T", "k1", 0, None, 9) == []
+    for odd in (None, "x", object()):
+        part.mapping = odd  # type: ignore[assignment]
+        with pytest.raises((TypeError, BufferError)):
+            KeySearch(at_hand, Index(part), 0).find("T", "k1", 0, None, 9)
+        with pytest.raises(TypeError):
+            search.find("T", "k1", 0, None, odd)  # type: ignore[arg-type]
+        with pytest.raises(TypeError):
+            search.find("T", "k1", odd, None, 9)  # type: ignore[arg-type]
+
+
+def test_texts_of_a_class_of_their_own_are_texts() -> None:
+    search, log = keyed_store(3)
+    kind = StrEnum("Name", {"TOPIC": "T", "KEY": "k1"})
+    assert len(search.find(kind.TOPIC, kind.KEY, 0, None, 9)) == len(log.records)
 
 
 def test_lookups_leave_nothing_behind() -> None:
@@ -316,8 +318,8 @@ def test_lookups_leave_nothing_behind() -> None:
 
     def look() -> None:
         for most in (1, 40, 64):
-            search.find("T", "k1", begin_ms=0, end_ms=None, max_messages=most)
-        search.find("T", "k2", begin_ms=0, end_ms=None, max_messages=9)
-        search.find("T", "k\u00df", begin_ms=0, end_ms=None, max_messages=9)
+            search.find("T", "k1", 0, None, most)
+        search.find("T", "k2", 0, None, 9)
+        search.find("T", "k\u00df", 0, None, 9)
 
     assert_keeps_nothing(look, 40, part.array)

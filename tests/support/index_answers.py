@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rocketstore.format.java_hash import key_hash
-from rocketstore.scan import kernels
+from support.oracle.index import find_items
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,14 +24,14 @@ def candidates(
 ) -> Iterator[int]:
     """Yield the physical offsets of a key's items, newest first; a file is held to its end."""
     offsets = np.zeros(_OFFSETS_PER_CALL + 1, np.int64)
-    for file in index.mapped_files:
+    for file in reversed(index.files):
         try:
             array = file.array
         except FileNotFoundError:  # retention was faster
             continue
         number = -1
         while number:
-            number = kernels.find_items(
+            number = find_items(
                 array,
                 *index.layout,
                 key_hash(topic, key),

@@ -2,7 +2,7 @@ cimport cython
 from rocketstore.native.row cimport StopReason
 from rocketstore.native.view cimport (
     Bytes, Py_buffer, bytes_inside, copy_of, equal_bytes, find_byte, give_back, hex_of, lend, load_i32, load_i64,
-    load_u32, text_of
+    load_u32, prefetch, text_of
 )
 from rocketstore.native.walk cimport check_record, topic_of, v6_extra_bytes
 
@@ -11,6 +11,7 @@ cdef long long _MAGIC_V1, _MAGIC_V2, _NAME_TAGS, _NAME_KEYS, _NAME_UNIQUE_KEY
 cdef enum:
     _FIXED_SIZE = 91
     _START_SIZE = 8
+    _AHEAD_BYTES = 1280
 
 @cython.final
 @cython.no_gc
@@ -59,6 +60,7 @@ cdef class Window:
     cdef void take(self, object buffer, long long base, long long readable) except *
     cdef bint holds(self, long long offset, long long size) noexcept nogil
     cdef bint move(self, long long offset, long long size) except -1
+    cdef void prefetch_record(self, long long offset, long long size) noexcept nogil
     @cython.locals(stated=cython.longlong, magic=cython.longlong)
     cdef Py_ssize_t reach(self, long long offset, long long size) except -2
     @cython.locals(at=Py_ssize_t)

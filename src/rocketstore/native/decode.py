@@ -39,6 +39,7 @@ if not cython.compiled:
         load_i32,
         load_i64,
         load_u32,
+        prefetch,
         text_of,
     )
     from rocketstore.native.walk import check_record, topic_of, v6_extra_bytes
@@ -46,7 +47,7 @@ if not cython.compiled:
     if TYPE_CHECKING:
         from typing import Any
 
-    _FIXED_SIZE, _START_SIZE = 91, 8
+    _FIXED_SIZE, _START_SIZE, _AHEAD_BYTES = 91, 8, 1280
 
 _MAGIC_V1 = 0xDAA320A7
 _MAGIC_V2 = 0xDAA320AB
@@ -253,6 +254,13 @@ class Window:
         if file is not None:
             self.log.recent = (weakref.ref(buffer), file)
         return self.holds(offset, size)
+
+    def prefetch_record(self, offset: int, size: int) -> None:
+        """Have a record, or the beginning of a long one, fetched while something else is done."""
+        at = offset - self.base
+        if 0 <= at < self.readable:
+            for line in range(0, min(size, _AHEAD_BYTES), 64):
+                prefetch(self.data, at + line)
 
     def reach(self, offset: int, size: int) -> int:
         """Return where in the stretch a whole record may stand at an offset; -1 where none can.

@@ -1,6 +1,7 @@
 cimport cython
 from rocketstore.native.view cimport (
-    Bytes, Numbers, bytes_of, clear_bytes, load_i32, load_i64, load_u8, numbers_of, store_i32, store_i64
+    Bytes, Numbers, bytes_of, clear_bytes, load_i32, load_i64, load_u8, numbers_of, prefetch,
+    store_i32, store_i64
 )
 
 cdef long long _LOW_32, _TOP_BIT_32, _MAX_BEGIN_MS
@@ -13,6 +14,7 @@ cdef enum:
     _MOST_NUMBERS = 0x7FFFFFFF
 
 cdef long long positive_hash(long long value) noexcept nogil
+cdef Py_ssize_t slot_place(long long slot_limit, long long key_hash) noexcept nogil
 cdef bint put_item(
     Bytes index_file, long long slot_limit, long long item_limit, long long key_hash, long long physical_offset,
     long long store_timestamp
@@ -22,14 +24,11 @@ cpdef put_items(
     unsigned char[::1] index_file, long long slot_limit, long long item_limit, long long[::1] key_hashes,
     long long[::1] physical_offsets, long long[::1] store_timestamps
 )
+cdef long long first_item(Bytes data, long long slot_limit, long long item_limit, long long key_hash) noexcept nogil
 cdef long long follow_chain(
-    Bytes data, long long slot_limit, long long item_limit, long long key_hash, long long begin_ms,
-    long long end_ms, long long start_number, Numbers offsets, Py_ssize_t room, long long steps
+    Bytes data, long long slot_limit, long long key_hash, long long begin_ms, long long end_ms,
+    long long number, Numbers offsets, Py_ssize_t room, long long steps
 ) noexcept nogil
-cpdef find_items(
-    const unsigned char[::1] index_file, long long slot_limit, long long item_limit, long long key_hash,
-    long long begin_ms, long long end_ms, long long start_number, long long[::1] offsets
-)
 cdef bint is_zeros(Bytes data, Py_ssize_t start, Py_ssize_t stop) noexcept nogil
 cdef bint is_torn(Bytes data, Py_ssize_t at, Py_ssize_t items_at, Py_ssize_t items_end) noexcept nogil
 @cython.locals(begins_after_zero=cython.bint)

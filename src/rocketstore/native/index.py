@@ -27,6 +27,7 @@ if not cython.compiled:
         load_i64,
         load_u8,
         numbers_of,
+        prefetch,
         store_i32,
         store_i64,
     )
@@ -53,6 +54,11 @@ def positive_hash(value: int) -> int:
     return low
 
 
+def slot_place(slot_limit: int, key_hash: int) -> int:
+    """Return where a key's slot stands."""
+    return _HEADER_SIZE + (key_hash % slot_limit) * _SLOT_SIZE
+
+
 def put_item(
     index_file: Bytes,
     slot_limit: int,
@@ -66,7 +72,7 @@ def put_item(
     number = max(number, 1)
     if number >= item_limit:
         return False
-    slot_at = _HEADER_SIZE + (key_hash % slot_limit) * _SLOT_SIZE
+    slot_at = slot_place(slot_limit, key_hash)
     item_at = _HEADER_SIZE + slot_limit * _SLOT_SIZE + number * _ITEM_SIZE
     older = load_i32(index_file, slot_at)
     if older >= number or older < 0:
@@ -142,102 +148,50 @@ def put_items(
     return count
 
 
+def first_item(data: Bytes, slot_limit: int, item_limit: int, key_hash: int) -> int:
+    """Return the newest item of a key's slot, 0 without one; `has_room` said yes."""
+    number = load_i32(data, slot_place(slot_limit, key_hash))
+    # An item is whole before its slot names it; the header's count follows a moment later.
+    if number <= 0 or number > min(load_i32(data, 36), item_limit - 1):
+        return 0
+    prefetch(data, _HEADER_SIZE + slot_limit * _SLOT_SIZE + number * _ITEM_SIZE)
+    return number
+
+
 def follow_chain(
     data: Bytes,
     slot_limit: int,
-    item_limit: int,
     key_hash: int,
     begin_ms: int,
     end_ms: int,
-    start_number: int,
+    number: int,
     offsets: Numbers,
     room: int,
     steps: int,
 ) -> int:
-    """Do what `find_items` says, and no more steps than so many."""
-    offsets[room] = 0
-    if key_hash < 0 or not has_room(data, slot_limit, item_limit):
-        return 0
-    count = min(load_i32(data, 36), item_limit)
+    """Collect physical offsets from item `number` on, newest first; return the item to go on from.
+
+    That is 0 at the chain's end. ``offsets[room]`` receives how many there are. An item knows whole
+    seconds only, so up to 999 ms more than asked for may come (K-I6): the caller looks at records.
+    """
     begin = min(max(load_i64(data, 0), 0), _MAX_BEGIN_MS)
-    number = start_number
-    if number <= 0:
-        number = load_i32(data, _HEADER_SIZE + (key_hash % slot_limit) * _SLOT_SIZE)
-        if number == count:
-            # The item is whole before its slot names it; the header's count follows a moment later.
-            count += 1
-    if number <= 0 or number >= min(count, item_limit):
-        return 0
     found = 0
-    while True:
-        if steps == 0:
-            offsets[room] = found
-            return number
+    while number > 0 and found < room and steps > 0:
         steps -= 1
         at = _HEADER_SIZE + slot_limit * _SLOT_SIZE + number * _ITEM_SIZE
         difference = load_i32(data, at + 12)
         if difference < 0:
+            number = 0
             break
         # K-I5: the first item of a file was stored exactly when the file begins, whatever it says.
         stored = begin if number == 1 else begin + difference * 1000
         if load_i32(data, at) == key_hash and stored + 999 >= begin_ms and stored <= end_ms:
-            if found == room:
-                offsets[room] = found
-                return number
             offsets[found] = load_i64(data, at + 4)
             found += 1
         older = load_i32(data, at + 16)
-        if older <= 0 or older >= number:
-            break
-        number = older
+        number = older if 0 < older < number else 0
     offsets[room] = found
-    return 0
-
-
-def find_items(
-    index_file: Bytes,
-    slot_limit: int,
-    item_limit: int,
-    key_hash: int,
-    begin_ms: int,
-    end_ms: int,
-    start_number: int,
-    offsets: Numbers,
-) -> int:
-    """Collect the physical offsets of a key's items, newest first, until `offsets` is full.
-
-    Parameters
-    ----------
-    index_file
-        The bytes of one index file.
-    slot_limit, item_limit
-        How many slots and items it has room for.
-    key_hash
-        The non-negative hash of ``topic#key``.
-    begin_ms, end_ms
-        Store times of interest, both included. An item knows whole seconds only, so up to 999 ms
-        more than asked for may come back (K-I6): the caller looks at the records.
-    start_number
-        Item to go on from, as an earlier call returned it; 0 to start from the slot.
-    offsets
-        Filled with physical offsets; its last element receives how many.
-
-    Returns
-    -------
-    int
-        Item to go on from, or 0 when the chain ended.
-    """
-    data = bytes_of(index_file)
-    numbers = numbers_of(offsets)
-    room = offsets.shape[0] - 1
-    if room < 0:
-        raise ValueError("offsets has no room for their number")
-    with cython.nogil:
-        number = follow_chain(
-            data, slot_limit, item_limit, key_hash, begin_ms, end_ms, start_number, numbers, room,
-            item_limit,
-        )  # fmt: skip
-    return int(number)
+    return number
 
 
 def is_zeros(data: Bytes, start: int, stop: int) -> bool:
@@ -290,7 +244,7 @@ def chain_again(data: Bytes, slot_limit: int, item_limit: int, physical_limit: i
             data, at, items_at, items_at + count * _ITEM_SIZE
         ):
             continue
-        slot_at = _HEADER_SIZE + (key_hash % slot_limit) * _SLOT_SIZE
+        slot_at = slot_place(slot_limit, key_hash)
         older = load_i32(data, slot_at)
         if older == 0:
             slots += 1

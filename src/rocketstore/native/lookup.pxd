@@ -1,41 +1,49 @@
 cimport cython
 from rocketstore.native cimport row as Column
 from rocketstore.native.decode cimport Lent, LogAtHand, Window, lent, message_of
-from rocketstore.native.index cimport follow_chain, positive_hash
+from rocketstore.native.index cimport first_item, follow_chain, has_room, positive_hash, slot_place
 from rocketstore.native.java_hash cimport hash_of
 from rocketstore.native.row cimport COLUMN_COUNT, StopReason
 from rocketstore.native.view cimport (
-    Bytes, Numbers, equal_bytes, find_byte, load_i32, load_i64, load_u32, utf8_inside
+    NO_NUMBER, Bytes, Numbers, equal_bytes, find_byte, load_i32, load_i64, load_u32, number_of, prefetch, utf8_of
 )
 from rocketstore.native.walk cimport check_record, crc_agrees, read_properties, topic_of, v6_extra_bytes
 
 cdef enum:
-    _HEADER_SIZE = 40
     _ROOM = 32
     _FEW_STEPS = 64
     _ALL_STEPS = 0x7FFFFFFF
+    _AHEAD = 4
+    _AHEAD_BYTES = 1280
 
 @cython.final
+cdef class KeySearch:
+    cdef LogAtHand log
+    cdef object index
+    cdef bint is_mapped
+    cdef long long memory_span, slot_limit, item_limit
+    @cython.locals(one=Lookup, key_hash=cython.longlong, is_begun=cython.bint)
+    cpdef list find(self, object topic, object key, object begin_ms, object end_ms, object max_messages)
+
+@cython.final
+@cython.no_gc
 cdef class Lookup(Window):
-    cdef str held_topic, held_key
-    cdef Bytes topic, key
+    cdef Bytes topic, key, items
+    cdef Lent lent_items
     cdef list found
-    cdef long long key_hash, begin_ms, end_ms, in_disk_below, lowest
-    cdef object most
+    cdef long long key_hash, begin_ms, end_ms, in_disk_below, lowest, most
     cdef long long offsets[33]
-    cdef long long row[28]
-    cpdef list messages(self)
-    @cython.locals(one=Lent, items=Bytes, number=cython.longlong, n=int, is_old=cython.bint)
-    cpdef bint search(self, object index_file, long long slot_limit, long long item_limit) except *
-    cdef long long follow(
-        self, Bytes items, long long slot_limit, long long item_limit, long long number, long long steps
-    ) noexcept nogil
+    cdef void begin_search(self, KeySearch search) except *
+    cdef bint aim(self, object mapping, long long slot_limit, long long item_limit) except -1
+    @cython.locals(items=Bytes, number=cython.longlong, n=int, is_old=cython.bint)
+    cdef bint search(self, long long slot_limit, long long item_limit) except -1
+    cdef long long follow(self, long long slot_limit, long long number, long long steps) noexcept nogil
     @cython.locals(at=Py_ssize_t)
-    cpdef bint look_at(self, long long offset) except *
-    cdef bint is_known(self, long long offset) except *
+    cdef bint look_at(self, long long offset) except -1
+    cdef bint is_known(self, long long offset) except -1
     @cython.locals(at=Py_ssize_t, is_hit=cython.bint)
     cdef Py_ssize_t hit_at(self, long long offset) except -2
     @cython.locals(data=Bytes, topic_at=Py_ssize_t, topic_size=Py_ssize_t, born_extra=int, store_extra=int, stored=cython.longlong, body_at=Py_ssize_t)
     cdef bint is_hit(self, Py_ssize_t at) noexcept nogil
-    @cython.locals(data=Bytes, row=Numbers, size=Py_ssize_t, stop=Py_ssize_t)
+    @cython.locals(data=Bytes, row="long long[28]", size=Py_ssize_t, stop=Py_ssize_t)
     cdef bint carries(self, Py_ssize_t at, Py_ssize_t end) noexcept nogil

@@ -1,17 +1,25 @@
 """The messages that carry a key: from the items of an index to the messages they name.
 
-A lookup is a hash, a short walk through an index file, and a look at each record the walk names.
-The index knows 31 bits of a hash of topic and key, and whole seconds: what it names are candidates.
+A lookup is a hash, a short walk through each index file, the newest first, and a look at each
+record the walk names. The index knows 31 bits of a hash of topic and key, and whole seconds: what
+it names are candidates. Most of the time goes into waiting for memory: for the slot, the item, the
+record. So each is asked for before it is needed.
 
 Law: a message is found only when its record is intact, has exactly the topic and one of the keys
 (or the unique key) asked for, and a store time in the range; each once, newest first. Candidates
 that fail do not use up the quota.
 
-Sources: IndexFile.selectPhyOffset, DefaultMessageStore.queryMessage (spec B14, B15.5), with K-Q1,
-K-I5 and K-I6 put right.
+Sources: IndexFile.selectPhyOffset, IndexService.queryOffset, DefaultMessageStore.queryMessage (spec
+B14, B15.4, B15.5), with K-Q1, K-I5 and K-I6 put right. Java sorts each round by offset, oldest
+first, which mixes rounds; here the order is that of IndexService.queryOffset, which is also the
+more useful one when there are more hits than wanted.
 """
 
 from __future__ import annotations
+
+import math
+
+import numpy as np
 
 try:
     import cython
@@ -23,18 +31,27 @@ from rocketstore.native.decode import LogAtHand, Window
 if not cython.compiled:
     from typing import TYPE_CHECKING
 
-    from rocketstore.native.decode import lent, message_of
-    from rocketstore.native.index import follow_chain, positive_hash
+    from rocketstore.native.decode import Lent, lent, message_of
+    from rocketstore.native.index import (
+        first_item,
+        follow_chain,
+        has_room,
+        positive_hash,
+        slot_place,
+    )
     from rocketstore.native.java_hash import hash_of
     from rocketstore.native.row import COLUMN_COUNT, Column, StopReason
     from rocketstore.native.view import (
+        NO_NUMBER,
         Bytes,
         equal_bytes,
         find_byte,
         load_i32,
         load_i64,
         load_u32,
-        utf8_inside,
+        number_of,
+        prefetch,
+        utf8_of,
     )
     from rocketstore.native.walk import (
         check_record,
@@ -49,93 +66,136 @@ if not cython.compiled:
 
         from rocketstore.message import StoredMessage
 
-    _HEADER_SIZE = 40
-    _ROOM, _FEW_STEPS, _ALL_STEPS = 32, 64, 0x7FFFFFFF
+    _ROOM, _FEW_STEPS, _ALL_STEPS, _AHEAD, _AHEAD_BYTES = 32, 64, 0x7FFFFFFF, 4, 1280
+
+_FIRST_MS = -(1 << 63)
+_LAST_MS = (1 << 63) - 1
+_MOST_MESSAGES = 1 << 30
+
+
+class KeySearch:
+    """Finds the messages of one store by key; safe to use from several threads.
+
+    A record less than `memory_span` before the log's end counts as being in memory.
+    """
+
+    def __init__(self, log: LogAtHand, index: Any, memory_span: int) -> None:
+        self.log = log
+        self.index = index
+        self.memory_span = memory_span
+        self.is_mapped = index.is_mapped
+        if self.is_mapped:
+            self.slot_limit, self.item_limit = index.layout
+
+    def find(
+        self, topic: str, key: str, begin_ms: int, end_ms: int | None, max_messages: int
+    ) -> list[StoredMessage]:
+        """Return the messages of a topic that carry a key, newest first; see ``Reader.find``."""
+        one = Lookup.__new__(Lookup)
+        one.topic, one.key = utf8_of(topic), utf8_of(key)
+        if one.topic.size < 0 or one.key.size <= 0 or max_messages <= 0:
+            return []  # no record holds half a surrogate pair
+        if end_ms is None:
+            end_ms = _LAST_MS
+        one.begin_ms, one.end_ms = number_of(begin_ms, 64), number_of(end_ms, 64)
+        if one.begin_ms == NO_NUMBER or one.end_ms == NO_NUMBER:  # fractions, or more than 64 bits
+            begin_ms, end_ms = (
+                max(math.ceil(begin_ms), _FIRST_MS),
+                min(math.floor(end_ms), _LAST_MS),
+            )
+            if begin_ms > end_ms:
+                return []
+            one.begin_ms, one.end_ms = begin_ms, end_ms
+        one.most = min(max_messages, _MOST_MESSAGES)
+        one.found = []
+        if not self.is_mapped:
+            one.begin_search(self)
+            for offset in self.index.candidates(
+                topic, key, begin_ms=one.begin_ms, end_ms=one.end_ms
+            ):
+                if not one.look_at(offset):
+                    break
+            return one.found
+        # The hash of ``topic#key``.
+        key_hash = 31 * hash_of(one.topic, 0, one.topic.size, 0) + 35
+        one.key_hash = positive_hash(hash_of(one.key, 0, one.key.size, key_hash))
+        is_begun = False
+        for file in reversed(self.index.files):
+            try:
+                mapping = file.file.mapping
+            except FileNotFoundError:  # retention was faster: all it knows has expired
+                continue
+            if not one.aim(mapping, self.slot_limit, self.item_limit):
+                continue
+            if not is_begun:
+                one.begin_search(self)
+                is_begun = True
+            if not one.search(self.slot_limit, self.item_limit):
+                break
+        return one.found
 
 
 class Lookup(Window):
-    """One search for the messages of a topic that carry a key.
-
-    Parameters
-    ----------
-    begin_ms, end_ms
-        Store times of interest, both included.
-    memory_span
-        How far before the log's end a record counts as being in memory.
-    most
-        How many messages are wanted.
-    """
+    """One search under way."""
 
     topic: Bytes
     key: Bytes
+    key_hash: int
+    begin_ms: int
+    end_ms: int
+    most: int
     found: list[StoredMessage]
+    in_disk_below: int
+    lowest: int
+    items: Bytes
+    lent_items: Lent
     offsets: Any
-    row: Any
 
-    def __init__(
-        self,
-        log: LogAtHand,
-        topic: str,
-        key: str,
-        begin_ms: int,
-        end_ms: int,
-        memory_span: int,
-        most: int,
-    ) -> None:
+    def begin_search(self, search: KeySearch) -> None:
+        """Begin with the log's file that was read last."""
         if not cython.compiled:
-            self.offsets, self.row = [0] * (_ROOM + 1), [0] * COLUMN_COUNT
-        if not (isinstance(begin_ms, int) and isinstance(end_ms, int)):
-            raise TypeError("store times are whole numbers")
-        self.begin(log)
-        self.found = []
+            self.offsets = [0] * (_ROOM + 1)
+        self.begin(search.log)
         self.lowest = -1
-        self.held_topic = topic
-        self.held_key = key
-        self.topic = utf8_inside(self.held_topic)
-        self.key = utf8_inside(self.held_key)
-        # The hash of ``topic#key``.
-        key_hash = 31 * hash_of(self.topic, 0, self.topic.size, 0) + 35
-        self.key_hash = positive_hash(hash_of(self.key, 0, self.key.size, key_hash))
-        self.begin_ms = begin_ms
-        self.end_ms = end_ms
-        self.in_disk_below = self.log.source.max_offset - memory_span
-        self.most = most
+        self.in_disk_below = search.log.source.max_offset
+        self.in_disk_below -= search.memory_span
 
-    def messages(self) -> list[StoredMessage]:
-        """Return what was found so far, in the order of the candidates."""
-        return self.found
+    def aim(self, mapping: Any, slot_limit: int, item_limit: int) -> bool:
+        """Take an index file, and have its slot of the key fetched; False for too short a file."""
+        self.lent_items = lent(mapping)
+        self.items = self.lent_items.data
+        if not has_room(self.items, slot_limit, item_limit):
+            return False
+        prefetch(self.items, slot_place(slot_limit, self.key_hash))
+        return True
 
-    def search(self, index_file: Any, slot_limit: int, item_limit: int) -> bool:
-        """Follow the key's chain in an index file; False when no more messages are wanted."""
-        one = lent(index_file)
-        items = one.data
-        if items.size < _HEADER_SIZE:
-            return True
+    def search(self, slot_limit: int, item_limit: int) -> bool:
+        """Follow the key's chain in the index file; False when no more messages are wanted."""
+        items = self.items
         if load_i64(items, 0) > self.end_ms or load_i64(items, 8) < self.begin_ms:
             return True
+        number = first_item(items, slot_limit, item_limit, self.key_hash)
         # Who gives up the interpreter's lock may wait milliseconds for it: it is kept for a few
         # items that are likely in memory.
         is_old = load_i64(items, 24) < self.in_disk_below
-        number = 0
-        while True:
+        while number > 0:
             if is_old:
                 with cython.nogil:
-                    number = self.follow(items, slot_limit, item_limit, number, _ALL_STEPS)
+                    number = self.follow(slot_limit, number, _ALL_STEPS)
             else:
-                number = self.follow(items, slot_limit, item_limit, number, _FEW_STEPS)
+                number = self.follow(slot_limit, number, _FEW_STEPS)
+            for n in range(min(self.offsets[_ROOM], _AHEAD)):
+                self.prefetch_record(self.offsets[n], _AHEAD_BYTES)
             for n in range(self.offsets[_ROOM]):
                 if not self.look_at(self.offsets[n]):
                     return False
-            if number == 0:
-                return True
             is_old = True
+        return True
 
-    def follow(
-        self, items: Bytes, slot_limit: int, item_limit: int, number: int, steps: int
-    ) -> int:
+    def follow(self, slot_limit: int, number: int, steps: int) -> int:
         """Note the candidates of some items; return the item to go on from, 0 after the last."""
         return follow_chain(
-            items, slot_limit, item_limit, self.key_hash, self.begin_ms, self.end_ms, number,
+            self.items, slot_limit, self.key_hash, self.begin_ms, self.end_ms, number,
             self.offsets, _ROOM, steps,
         )  # fmt: skip
 
@@ -187,8 +247,9 @@ class Lookup(Window):
 
     def carries(self, at: int, end: int) -> bool:
         """Return whether properties have the key, as a word of ``KEYS`` or as ``UNIQ_KEY``."""
-        data, row = self.data, self.row
-        size = self.key.size
+        data, size = self.data, self.key.size
+        if not cython.compiled:
+            row = np.zeros(COLUMN_COUNT, np.int64)
         read_properties(data, at, end, row)
         if row[Column.UNIQUE_KEY_SIZE] == size and equal_bytes(
             data, row[Column.UNIQUE_KEY_AT], self.key, 0, size

@@ -4,7 +4,7 @@ from rocketstore.native.decode cimport Lent, LogAtHand, Window, lent, message_of
 from rocketstore.native.row cimport COLUMN_COUNT, StopReason
 from rocketstore.native.view cimport (
     Bytes, Numbers, bytes_inside, copy_bytes, empty_record, equal_bytes, filled_record, load_i32, load_i64,
-    numbers_of, prefetch, text_of
+    numbers_of, text_of
 )
 from rocketstore.native.walk cimport check_record, read_properties, topic_of
 
@@ -75,7 +75,6 @@ cdef class Page(Window):
     cdef bint is_old(self) noexcept nogil
     cdef long long offset_of(self, long long entry) noexcept nogil
     cdef long long size_of(self, long long entry) noexcept nogil
-    cdef void prefetch_record(self, long long entry) noexcept nogil
     cdef bint is_full(self, long long count, long long size, long long more, bint is_in_disk) noexcept nogil
     cdef bint may_match(self, long long entry) noexcept nogil
     @cython.locals(n=int, size=cython.longlong, tag_at=cython.longlong, name_at=cython.longlong)

@@ -47,7 +47,6 @@ if not cython.compiled:
         load_i32,
         load_i64,
         numbers_of,
-        prefetch,
         text_of,
     )
     from rocketstore.native.walk import check_record, read_properties, topic_of
@@ -289,13 +288,6 @@ class Page(Window):
         """Return the size of its record that an entry states."""
         return load_i32(self.entries, entry * _ENTRY_SIZE + 8)
 
-    def prefetch_record(self, entry: int) -> None:
-        """Have the start of an entry's record fetched while the records before it are judged."""
-        at = self.offset_of(entry) - self.base
-        if 0 <= at < self.readable:
-            for line in range(0, min(self.size_of(entry), 1280), 64):
-                prefetch(self.data, at + line)
-
     def is_full(self, count: int, size: int, more: int, is_in_disk: bool) -> bool:
         """Return whether `more` bytes are too many for a page of `count` records, `size` bytes."""
         if is_in_disk:
@@ -349,13 +341,14 @@ class Page(Window):
         is_copied = self.kind == _RECORDS
         reason = _FULL
         for ahead in range(entry, min(stop, entry + _AHEAD)):
-            self.prefetch_record(ahead)
+            self.prefetch_record(self.offset_of(ahead), self.size_of(ahead))
         while entry < stop and (count == 0 or count < self.most):
             if picked == _ROOM:
                 reason = _NO_ROOM
                 break
             if entry + _AHEAD < stop:
-                self.prefetch_record(entry + _AHEAD)
+                ahead = entry + _AHEAD
+                self.prefetch_record(self.offset_of(ahead), self.size_of(ahead))
             offset = self.offset_of(entry)
             size = self.size_of(entry)
             found = _LOST

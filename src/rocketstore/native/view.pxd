@@ -13,7 +13,7 @@ cdef extern from "structmember.h":
         Py_ssize_t offset
     ctypedef struct PyMemberDescrObject:
         PyMemberDef *d_member
-    const char *utf8_or_null "PyUnicode_AsUTF8AndSize"(str text, Py_ssize_t *size)
+    const char *utf8_or_null "PyUnicode_AsUTF8AndSize"(object text, Py_ssize_t *size)
     long long PyLong_AsLongLongAndOverflow(object number, int *overflow)
     void PyErr_Clear()
     void Py_XDECREF(PyObject *object)
@@ -49,16 +49,6 @@ cdef extern from "bytes.h" nogil:
     void prefetch(Bytes data, Py_ssize_t at)
     long long crc_of(Bytes data, Py_ssize_t at, Py_ssize_t size)
     long long crc_continued(Bytes data, Py_ssize_t at, Py_ssize_t stop, long long crc)
-
-cdef extern from "Python.h":
-    const char *PyUnicode_AsUTF8AndSize(object text, Py_ssize_t *size) except NULL
-
-
-cdef inline Bytes utf8_inside(str text) except *:
-    cdef Py_ssize_t size = 0
-    cdef const char *start = PyUnicode_AsUTF8AndSize(text, &size)
-    return bytes_at(start, size)
-
 
 cdef inline Bytes lend(object buffer, Py_buffer *lending) except *:
     PyObject_GetBuffer(buffer, lending, PyBUF_SIMPLE)
@@ -134,7 +124,7 @@ cdef inline Bytes part_of(Bytes source, Py_ssize_t at, Py_ssize_t size) noexcept
     return bytes_at(source.start + at, size)
 
 
-cdef inline Bytes utf8_of(str text) noexcept:
+cdef inline Bytes utf8_of(object text) noexcept:
     cdef Py_ssize_t size = -1
     cdef const char *start = utf8_or_null(text, &size)
     if start == NULL:

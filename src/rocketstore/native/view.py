@@ -45,11 +45,6 @@ bytes_inside = bytes_of
 """Of a bytes object, which nobody can change or take away while somebody has it."""
 
 
-def utf8_inside(text: str) -> Bytes:
-    """Return the UTF-8 of a text; raises `UnicodeEncodeError` for half a surrogate pair."""
-    return bytes_of(str.encode(text))
-
-
 def empty_record(size: int) -> Any:
     """Return bytes that are to be filled by way of `bytes_inside`."""
     return bytearray(size)
@@ -204,11 +199,11 @@ def part_of(source: Bytes, at: int, size: int) -> Bytes:
 _NO_TEXT: Any = SimpleNamespace(size=-1)
 
 
-def utf8_of(text: str) -> Bytes:
-    """Return a text in UTF-8; of size -1 where it has none."""
+def utf8_of(text: object) -> Bytes:
+    """Return a text in UTF-8; of size -1 where it has none, or is no text."""
     try:
-        return np.frombuffer(text.encode(), np.uint8)
-    except UnicodeEncodeError:
+        return np.frombuffer(str.encode(text), np.uint8)  # type: ignore[arg-type]
+    except (TypeError, UnicodeEncodeError):
         return _NO_TEXT
 
 

@@ -26,7 +26,6 @@ KERNELS: Final[dict[str, str]] = {
     "number_queues": "columns",
     "list_items": "columns",
     "put_items": "index",
-    "find_items": "index",
     "rebuild_slots": "index",
     "list_extra_queues": "columns",
     "follow_items": "index",

@@ -116,7 +116,6 @@ def test_what_comes_back_are_plain_numbers_interpreted_too():
         "    kernels.java_hash(zeros, 0, 9, np.int64(3)),\n"
         "    kernels.body_crc(zeros, 0, 9),\n"
         "    kernels.rebuild_slots(np.zeros(200, np.uint8), np.int64(5), 3, 9),\n"
-        "    kernels.find_items(np.zeros(200, np.uint8), 5, 3, np.int64(1), 0, 9, 0, ends),\n"
         "]\n"
         "print({type(one).__name__ for one in found})"
     )

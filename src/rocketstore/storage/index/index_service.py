@@ -261,11 +261,6 @@ class IndexService:
     is_mapped: Literal[True] = True
 
     @property
-    def mapped_files(self) -> list[MappedFile]:
-        """The files, newest first."""
-        return [file.file for file in reversed(self.files)]
-
-    @property
     def end_physical_offset(self) -> int:
         """Physical offset of the last indexed message; 0 when there is none."""
         return self.files[-1].header.end_physical_offset if self.files else 0

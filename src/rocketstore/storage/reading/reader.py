@@ -24,8 +24,8 @@ from rocketstore.format.host import decode_message_id
 from rocketstore.format.queue_entry import ENTRY_STRUCT, FILLER_SIZE, QueueEntry
 from rocketstore.format.refusals import check_is_int
 from rocketstore.native.decode import LogAtHand, message_at, store_time_at
+from rocketstore.native.lookup import KeySearch
 from rocketstore.native.page import MESSAGES, RECORDS, VIEWS, GetCounts
-from rocketstore.storage.reading.key_search import KeySearch
 from rocketstore.storage.reading.pages import PageLimits, Pages, parse_tags
 from rocketstore.storage.results import GetRawResult, GetResult, GetViewsResult
 
@@ -308,9 +308,7 @@ class Reader:
         if self._key_search is None:
             return []
         limit = self.config.max_msgs_num_batch if max_messages is None else max_messages
-        return self._key_search.find(
-            topic, key, begin_ms=begin_ms, end_ms=end_ms, max_messages=limit
-        )
+        return self._key_search.find(topic, key, begin_ms, end_ms, limit)
 
     def by_id(self, message_id: str) -> StoredMessage | None:
         """Return the message that an id names, None when no intact record stands there.
