@@ -6,11 +6,14 @@ import gc
 import shutil
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
 from support.golden import unpacked_directories
+
+TESTS = Path(__file__).parent
 
 # The first example compiles kernels and a busy machine stalls others: time is pytest-timeout's job.
 settings.register_profile("rocketstore", deadline=None, print_blob=True)
@@ -19,6 +22,35 @@ settings.load_profile("rocketstore")
 # A shell's background job ignores Ctrl-C and hands that on; tests press it.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+LONG = ("spark", "interop", "crash", "faults", "unit/pipeline", "fuzz", "machine", "live", "typing")
+"""Directories whose modules take long; the longest first."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Keep the order of groups that is made below, instead of one by their numbers of tests."""
+    config.option.loadscopereorder = False
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Give each module to one worker, which makes its fixtures once, and long ones first.
+
+    A long one at the end would leave the other workers without work.
+    """
+    if not getattr(config.option, "loadgroup", False):
+        return
+    for item in items:
+        if item.get_closest_marker("xdist_group") is None:
+            module = item.path.relative_to(TESTS)
+            item.add_marker(pytest.mark.xdist_group(module.with_suffix("").as_posix()))
+    items.sort(key=_rank)
+
+
+def _rank(item: pytest.Item) -> int:
+    module = item.path.relative_to(TESTS).as_posix()
+    return next((rank for rank, name in enumerate(LONG) if module.startswith(name)), len(LONG))
 
 
 @pytest.fixture(scope="session", autouse=True)
