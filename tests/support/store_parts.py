@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC
 from typing import TYPE_CHECKING
 
-from rocketstore.config import StoreConfig, parse_delay_levels
+from rocketstore.config import StoreConfig, StoreSizes
 from rocketstore.format.index_file import IndexLayout
 from rocketstore.storage.checkpoint import read_checkpoint
-from rocketstore.storage.dispatch.dispatcher import Dispatcher
 from rocketstore.storage.files.disk import Disk
-from rocketstore.storage.files.mapped_file_queue import MappedFileQueue
-from rocketstore.storage.index.index_service import IndexService
 from rocketstore.storage.layout import StoreLayout
-from rocketstore.storage.queues.queue_table import ConsumeQueueTable
-from rocketstore.storage.recovery.recover import RecoveryParts
+from rocketstore.storage.recovery.parts import load_parts as load
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from rocketstore.storage.recovery.parts import RecoveryParts
 
 LOG_FILE_BYTES = 65_536
 QUEUE_FILE_BYTES = 2000
@@ -36,36 +35,14 @@ def load_parts(
     disk: Disk | None = None,
 ) -> RecoveryParts:
     """Load a store's files without recovering them."""
-    config = config or StoreConfig()
-    disk = disk or Disk()
-    layout = StoreLayout.of(root)
-    log = MappedFileQueue(layout.commit_log_directories, log_file_bytes, disk=disk)
-    log.load()
-    queues = ConsumeQueueTable(
-        layout.consume_queue, queue_file_bytes, disk=disk, log_min_offset=lambda: log.min_offset
+    parts = load(
+        layout := StoreLayout.of(root),
+        StoreSizes(log_file_bytes, queue_file_bytes, *index_layout),
+        config or StoreConfig(),
+        disk=disk or Disk(),
+        clock=lambda: now_ms,
+        drop_later=lambda _drop: None,
+        after_crash=False,
+        tz=UTC,
     )
-    queues.load()
-    index = IndexService(
-        layout.index, index_layout, disk=disk, clock=lambda: now_ms, tz=UTC,
-        enabled=config.message_index_enable,
-    )  # fmt: skip
-    index.load()
-    dispatcher = Dispatcher(
-        log,
-        queues,
-        index,
-        readable_limit=lambda: log.max_offset,
-        delays_ms=parse_delay_levels(config.message_delay_level),
-        multi_dispatch=config.enable_multi_dispatch,
-        lmq=config.enable_lmq,
-    )
-    return RecoveryParts(
-        layout=layout,
-        config=config,
-        log=log,
-        queues=queues,
-        index=index,
-        dispatcher=dispatcher,
-        checkpoint=read_checkpoint(layout.checkpoint),
-        disk=disk,
-    )
+    return replace(parts, checkpoint=read_checkpoint(layout.checkpoint))

@@ -13,28 +13,26 @@ before the services start, not after, so that no crash in between looks like an 
 from __future__ import annotations
 
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Final
 
-from rocketstore.config import ObservedSizes, commonest, parse_delay_levels, resolve_sizes
+from rocketstore.config import ObservedSizes, commonest, resolve_sizes
 from rocketstore.errors import NotAStoreError
 from rocketstore.events import get_logger
 from rocketstore.format.host import encode_host
 from rocketstore.format.index_file import IndexLayout
 from rocketstore.storage.checkpoint import StoreCheckpoint, mark_in_use, read_checkpoint
-from rocketstore.storage.dispatch.dispatcher import Dispatcher
 from rocketstore.storage.files.ahead import Preallocator, TouchAhead, WarmUp
 from rocketstore.storage.files.lock import StoreLock
-from rocketstore.storage.files.mapped_file_queue import MappedFileQueue
 from rocketstore.storage.files.pread_files import listed_files
 from rocketstore.storage.files.whole_file import holds_data
-from rocketstore.storage.index.index_service import IndexService
 from rocketstore.storage.index.pread_index import listed_index_files
 from rocketstore.storage.known_ends import KnownEndsWriter, read_known_ends
 from rocketstore.storage.layout import StoreLayout, log_file_placement
 from rocketstore.storage.log.commit_log import CommitLog
-from rocketstore.storage.queues.queue_table import ConsumeQueueTable
-from rocketstore.storage.recovery.recover import RecoveryParts, RecoveryReport, recover
+from rocketstore.storage.recovery.parts import load_parts
+from rocketstore.storage.recovery.recover import RecoveryReport, recover
 from rocketstore.storage.retention import Retention
 from rocketstore.storage.running_flags import RunningFlags
 from rocketstore.storage.system_errors import system_errors
@@ -46,7 +44,7 @@ if TYPE_CHECKING:
     from rocketstore.config import FileObservation, RecoveryPolicy, StoreConfig
     from rocketstore.storage.files.disk import Disk
     from rocketstore.storage.files.mapped_file import MappedFile
-    from rocketstore.verification.file_rules import FileFinding
+    from rocketstore.storage.files.mapped_file_queue import MappedFileQueue
 
 _LOOKED_AT_QUEUES: Final = 16
 """Queues whose files are looked at to learn the size of a queue file."""
@@ -68,7 +66,6 @@ class StoreParts:
     ) -> None:
         self.layout, self.disk, self.clock = layout, disk, clock
         self.flags = RunningFlags()
-        self.problems: list[FileFinding[Path]] = []
         with system_errors(f"cannot make {layout.root}"):
             if layout.root.is_file():
                 raise NotAStoreError(
@@ -105,34 +102,21 @@ class StoreParts:
         self.touch_ahead = TouchAhead() if touches else None
         place = log_file_placement(layout, file_size, lambda: self.retention.full_directories)
         self.preallocator = Preallocator(place, file_size, disk=disk, warm_up=self._warm_up())
-        files = MappedFileQueue(
-            layout.commit_log_directories,
-            file_size,
-            disk=disk,
-            read_only_directories=layout.read_only_directories,
-        )
-        self._to_drop.append(files.drop)
-        self.problems += files.load()
-        self.queues = ConsumeQueueTable(
-            layout.consume_queue,
-            self.sizes.consume_queue_file_bytes,
-            disk=disk,
-            log_min_offset=lambda: files.min_offset,
-        )
-        self._to_drop.append(self.queues.drop)
-        self.problems += self.queues.load(after_crash=not self.was_clean)
-        self.index = IndexService(
-            layout.index,
-            self.sizes.index_layout,
+        self._parts = load_parts(
+            layout,
+            self.sizes,
+            config,
             disk=disk,
             clock=self.clock,
-            enabled=self.config.message_index_enable,
+            drop_later=self._to_drop.append,
+            after_crash=not self.was_clean,
+            readable_limit=lambda: self.log.readable_limit,
         )
-        self._to_drop.append(self.index.drop)
-        self.problems += self.index.load()
+        self.queues, self.index = self._parts.queues, self._parts.index
+        self.dispatcher, self.problems = self._parts.dispatcher, self._parts.problems
         for problem in self.problems:
             _log.warning("file.problem", problem=str(problem))
-        self._connect(files)
+        self._connect(self._parts.log)
 
     def _connect(self, files: MappedFileQueue) -> None:
         """Make what writes to the files."""
@@ -145,15 +129,6 @@ class StoreParts:
             touch_ahead=self.touch_ahead,
         )
         self._to_drop += [self.log.drop, self.preallocator.close]
-        self.dispatcher = Dispatcher(
-            files,
-            self.queues,
-            self.index,
-            readable_limit=lambda: self.log.readable_limit,
-            delays_ms=parse_delay_levels(self.config.message_delay_level),
-            multi_dispatch=self.config.enable_multi_dispatch,
-            lmq=self.config.enable_lmq,
-        )
         self.retention = Retention(
             files,
             self.queues,
@@ -181,15 +156,15 @@ class StoreParts:
         """Bring the files into agreement, and make durable what the last writer left."""
         layout, files = self.layout, self.log.files
         report = self.recovery = recover(
-            RecoveryParts(
-                layout=layout, config=self.config, log=files, queues=self.queues, index=self.index,
-                dispatcher=self.dispatcher, checkpoint=read_checkpoint(layout.checkpoint),
-                disk=self.disk, known_ends=read_known_ends(layout.root),
+            replace(
+                self._parts,
+                checkpoint=read_checkpoint(layout.checkpoint),
+                known_ends=read_known_ends(layout.root),
             ),
             clean=self.was_clean,
             now_ms=self.clock(),
             policy=policy,
-        )  # fmt: skip
+        )
         if not self.was_clean:
             for file in _recovered_files(files, report):
                 if self.config.is_sync_flush:

@@ -16,13 +16,14 @@ passes over the log before, two after, and the one of recovery.
 
 from __future__ import annotations
 
+import dataclasses
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
 
-from rocketstore.config import RecoveryPolicy, StoreConfig, parse_delay_levels
+from rocketstore.config import RecoveryPolicy, StoreConfig
 from rocketstore.errors import StoreDamagedError
 from rocketstore.format.checkpoint import Checkpoint
 from rocketstore.format.file_name import CHECKPOINT_FILE_NAME, parse_file_name
@@ -32,16 +33,13 @@ from rocketstore.storage.audit.repair_report import RepairReport, lost_for_broke
 from rocketstore.storage.audit.store_audit import StoreAudit, audit_store, find_places
 from rocketstore.storage.audit.verify import audit_findings, small_files
 from rocketstore.storage.checkpoint import StoreCheckpoint, mark_in_use, read_checkpoint
-from rocketstore.storage.dispatch.dispatcher import Dispatcher
 from rocketstore.storage.files.disk import Disk
 from rocketstore.storage.files.lock import StoreLock, refuse_writer
-from rocketstore.storage.files.mapped_file_queue import MappedFileQueue
 from rocketstore.storage.files.whole_file import grow_file
-from rocketstore.storage.index.index_service import IndexService
 from rocketstore.storage.known_ends import forget_known_ends
-from rocketstore.storage.queues.queue_table import ConsumeQueueTable
 from rocketstore.storage.recovery.evidence import Evidence, cut_log
-from rocketstore.storage.recovery.recover import RecoveryParts, recover, refuse_lost_log
+from rocketstore.storage.recovery.parts import load_parts
+from rocketstore.storage.recovery.recover import recover, refuse_lost_log
 from rocketstore.storage.recovery.recovery_compatible import (
     find_compatible_end,
     start_after_clean_stop,
@@ -307,7 +305,16 @@ class _Repair:
         if plan.rebuilds_index:
             self.set_aside(self.layout.index)
         with ExitStack() as stack:
-            parts = self._load(stack, forged)
+            parts = load_parts(
+                self.layout,
+                self.places.sizes,
+                msgspec.structs.replace(self.config, check_crc_on_recover=True),
+                disk=self.disk,
+                clock=lambda: self.now_ms,
+                drop_later=stack.callback,
+                forged=forged,
+            )
+            parts = dataclasses.replace(parts, evidence=self.evidence)
             if not self.is_salvage:
                 cut_log(parts.log, plan.log_end, evidence=self.evidence, now_ms=self.now_ms)
             recover(
@@ -350,57 +357,6 @@ class _Repair:
             base = parse_file_name(path.name)
             if base is not None and path.is_file():
                 yield path, base // ENTRY_SIZE_BYTES, base // ENTRY_SIZE_BYTES + count
-
-    def _load(self, stack: ExitStack, forged: frozenset[int]) -> RecoveryParts:
-        """Load the store's parts as an opening after a crash does; the stack lets go of them."""
-        sizes, config, disk = self.places.sizes, self.config, self.disk
-        log = MappedFileQueue(
-            self.layout.commit_log_directories,
-            sizes.commit_log_file_bytes,
-            disk=disk,
-            read_only_directories=self.layout.read_only_directories,
-        )
-        stack.callback(log.drop)
-        log.load()
-        queues = ConsumeQueueTable(
-            self.layout.consume_queue,
-            sizes.consume_queue_file_bytes,
-            disk=disk,
-            log_min_offset=lambda: log.min_offset,
-        )
-        stack.callback(queues.drop)
-        queues.load(after_crash=True)
-        index = IndexService(
-            self.layout.index,
-            self.places.sizes.index_layout,
-            disk=disk,
-            clock=lambda: self.now_ms,
-            enabled=config.message_index_enable,
-        )
-        stack.callback(index.drop)
-        index.load()
-        dispatcher = Dispatcher(
-            log,
-            queues,
-            index,
-            readable_limit=lambda: 0,
-            delays_ms=parse_delay_levels(config.message_delay_level),
-            multi_dispatch=config.enable_multi_dispatch,
-            lmq=config.enable_lmq,
-            forged=forged,
-        )
-        return RecoveryParts(
-            layout=self.layout,
-            config=msgspec.structs.replace(config, check_crc_on_recover=True),
-            log=log,
-            queues=queues,
-            index=index,
-            dispatcher=dispatcher,
-            checkpoint=Checkpoint(),
-            disk=disk,
-            evidence=self.evidence,
-            is_repair=True,
-        )
 
     def _mark_clean(self, audit: StoreAudit) -> None:
         """Say that everything is on the disk, so that the next opening need not recover."""

@@ -22,7 +22,7 @@ from rocketstore.units import OS_PAGE_SIZE_BYTES, MiB
 from rocketstore.verification.findings import Finding, Severity
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Iterable
     from pathlib import Path
 
     from rocketstore.storage.files.disk import Disk
@@ -42,12 +42,12 @@ class Evidence:
         self._disk = disk
         moment = datetime.fromtimestamp(now_ms // 1000, UTC)
         self._directory = layout.repair / f"{moment:%Y%m%dT%H%M%S}{now_ms % 1000:03d}Z"
-        self.kept: list[Path] = []
+        self._kept_count = 0
 
     @property
     def directory(self) -> str | None:
         """Where things were kept, relative to the store; None while nothing was."""
-        return self._directory.relative_to(self._root).as_posix() if self.kept else None
+        return self._directory.relative_to(self._root).as_posix() if self._kept_count else None
 
     def cut_range(self, path: Path, start: int, stop: int) -> int:
         """Copy what is not zero in a range of a file, then make the range zero, durably.
@@ -60,46 +60,43 @@ class Evidence:
                 return 0
             # A record begins with zeros of its length: keep them with it.
             first, past = max(start, extent[0] - extent[0] % OS_PAGE_SIZE_BYTES), extent[1]
-            self._keep(descriptor, path, first, past)
+            self._keep(path, first, past)
             self._disk.zero_range(descriptor, path, first, past)
             self._disk.fdatasync(descriptor, path)
         return past - first
 
     def copy_file(self, path: Path) -> None:
         """Copy a file that is about to be written over."""
-        with self._disk.opened(path, writable=False) as descriptor:
-            self._keep(descriptor, path, 0, path.stat().st_size)
+        self._keep(path, 0, path.stat().st_size)
 
     def shorten_file(self, path: Path, size: int) -> None:
         """Replace a file by its own beginning, and keep the whole of it."""
-        with self._disk.opened(path, writable=False) as descriptor:
-            self._keep(descriptor, path, 0, path.stat().st_size)
-            self._copy(descriptor, path, 0, size)
+        self.copy_file(path)
+        self._copy(path, path, 0, size)
 
     def take_file(self, path: Path) -> None:
         """Move a whole file here; by a copy where it lies on another file system."""
         target = self._target(path, "")
         size = path.stat().st_size
         if target.exists():
-            target = target.with_name(f"{target.name}.{len(self.kept)}")
+            target = target.with_name(f"{target.name}.{self._kept_count}")
         try:
             self._disk.replace(path, target)
         except OSError:
-            with self._disk.opened(path, writable=False) as descriptor:
-                self._copy(descriptor, target, 0, size)
+            self._copy(path, target, 0, size)
             self._disk.unlink(path)
         self._disk.fsync_directory(target.parent)
         self._disk.fsync_directory(path.parent)
         self._note(target, size)
 
-    def _keep(self, descriptor: int, path: Path, start: int, stop: int) -> None:
+    def _keep(self, path: Path, start: int, stop: int) -> None:
         target = self._target(path, f"@{start}-{stop}")
         if not target.exists():
-            self._copy(descriptor, target, start, stop)
+            self._copy(path, target, start, stop)
         self._note(target, stop - start)
 
     def _note(self, target: Path, size: int) -> None:
-        self.kept.append(target)
+        self._kept_count += 1
         _log.info("evidence.kept", path=str(target), size_bytes=size)
 
     def _target(self, path: Path, suffix: str) -> Path:
@@ -110,51 +107,38 @@ class Evidence:
         self._disk.make_directory(directory)
         return directory / (path.name + suffix)
 
-    def _copy(self, descriptor: int, target: Path, start: int, stop: int) -> None:
-        pieces = (
-            os.pread(descriptor, min(MiB, stop - position), position)
-            for position in range(start, stop, MiB)
-        )
-        replace_whole(target, pieces, self._disk)
+    def _copy(self, path: Path, target: Path, start: int, stop: int) -> None:
+        with self._disk.opened(path, writable=False) as descriptor:
+            pieces = (
+                os.pread(descriptor, min(MiB, stop - position), position)
+                for position in range(start, stop, MiB)
+            )
+            replace_whole(target, pieces, self._disk)
 
 
-def cut_log(
-    log: MappedFileQueue,
-    end: int,
-    *,
-    evidence: Evidence,
-    now_ms: int,
-    data_stop: Callable[[int], int] | None = None,
-) -> list[Finding]:
-    """Make `end` the end of the loaded log, where none of its files follows; say what was cut.
-
-    `data_stop` tells of the file that begins at an offset from which position on it is zeros.
-    """
-
-    def stop_of(file: MappedFile) -> int:
-        return file.size if data_stop is None else data_stop(file.base)
-
+def cut_log(log: MappedFileQueue, end: int, *, evidence: Evidence, now_ms: int) -> list[Finding]:
+    """Make `end` the end of the loaded log, where none of its files follows; say what was cut."""
     findings = []
     for file in reversed([file for file in log.files if file.base >= end and file.writable]):
-        if file.base == end and file.base == log.files[0].base:
+        if file.base == end and file is log.files[0]:
             continue  # an empty log keeps its first file
         with file.descriptor() as descriptor:
-            is_written = has_data(descriptor, 0, stop_of(file))
+            is_written = has_data(descriptor, 0, file.size)
         if is_written:
             evidence.take_file(file.path)
-            reason, action = "the whole file lies past the log's end", "moved to repair/"
-            findings.append(_cut(file, 0, file.size, reason, action))
+            reason = "the whole file lies past the log's end"
+            findings.append(_cut(file, 0, file.size, reason, "moved to repair/"))
         log.remove([file], now_ms=now_ms)
-    last = log.find(end) or (log.last() if log.max_offset == end else None)
-    if last is not None and last.writable and last.base <= end < last.base + last.size:
-        found = _zeroed(last, end, stop_of(last), "bytes after the log's last record", evidence)
-        findings += found
+    last = log.find(end)
+    if last is not None and last.writable:
+        stop = last.base + last.size
+        findings += _zeroed(last, end, stop, "bytes after the log's last record", evidence)
     log.truncate_after(end, now_ms=now_ms)
     return findings
 
 
 def cut_leftovers(
-    log: MappedFileQueue, ranges: Sequence[ByteRange], *, evidence: Evidence
+    log: MappedFileQueue, ranges: Iterable[ByteRange], *, evidence: Evidence
 ) -> list[Finding]:
     """Zero old records inside the log, so that no reader takes them for messages."""
     findings = []
@@ -162,16 +146,16 @@ def cut_leftovers(
         file = log.find(place.start)
         if file is not None and file.writable:
             reason = "records that an earlier log left behind"
-            findings += _zeroed(file, place.start, place.stop - file.base, reason, evidence)
+            findings += _zeroed(file, place.start, place.stop, reason, evidence)
     return findings
 
 
 def _zeroed(
     file: MappedFile, start: int, stop: int, reason: str, evidence: Evidence
 ) -> list[Finding]:
-    """Cut a file from a physical offset up to a position."""
+    """Cut physical offsets of a file."""
     at = start - file.base
-    size = evidence.cut_range(file.path, at, stop)
+    size = evidence.cut_range(file.path, at, stop - file.base)
     return [_cut(file, at, size, reason, "kept below repair/, then zeroed")] if size else []
 
 

@@ -1,4 +1,4 @@
-"""What stands in a CommitLog: unbroken chains of records, damage between them, and where it ends.
+"""What stands in a CommitLog: records, unbroken chains of them, damage between, and where it ends.
 
 A survey scans files with their checksums and keeps no record, only the chains, the damage, and the
 verdict on chains after a break (`LogView`). Recovery, repair and verify all start from it.
@@ -7,18 +7,25 @@ Law: the log's end is the end of the last chain that is kept; nothing after it i
 is dropped for a bad byte in front of it. Nothing is written here.
 Cost: one pass; a second one, without checksums, over what has to be judged (`leftovers`), which is
 only where records stand after a break.
+
+How derived: for where recovery begins, CommitLog.recoverAbnormally and isMappedFileMatchedRecover
+of 4.9 (spec B16.3, F11) without K-R6 and K-R8.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, cast
+from functools import partial
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, cast
 
-from rocketstore.scan.scanner import BATCH_RECORDS, scan_window
+from rocketstore.format.checkpoint import CHECKPOINT_MARGIN_MS, Checkpoint
+from rocketstore.scan import kernels
+from rocketstore.scan.columns import Column, RecordColumns, new_columns
+from rocketstore.scan.scanner import scan_window
 from rocketstore.verification.leftovers import (
     CLOCK_TOLERANCE_MS,
     Headers,
     KeyColumns,
-    find_bridge,
     left_chains,
     normal_mask,
 )
@@ -31,17 +38,18 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from rocketstore.scan.columns import RecordColumns
     from rocketstore.scan.scanner import ByteSource, ScanBatch
+    from rocketstore.storage.files.mapped_file import MappedFile
     from rocketstore.verification.log_rules import Chain
 
     ByteArray: TypeAlias = npt.NDArray[np.uint8]
 
 _CHAIN_BATCH_RECORDS: Final = 65_536
+_KEYS_PROBE_RECORDS: Final = 8192
 
 
 class LogBytes(Protocol):
-    """One file of a log, mapped or read."""
+    """One file of a log: mapped, or with ``read_into`` and then never held as a whole."""
 
     base: int
     size: int
@@ -52,12 +60,21 @@ class LogBytes(Protocol):
         ...
 
 
+def read_bytes(file: LogBytes, position: int, size: int) -> bytes:
+    """Return a few bytes of a file."""
+    if not hasattr(file, "read_into"):
+        return file.array[position : position + size].tobytes()
+    content = bytearray(size)
+    file.read_into(position, memoryview(content))
+    return bytes(content)
+
+
 def survey_log(
     files: Sequence[LogBytes],
     *,
     now_ms: int,
     start: int = 0,
-    data_stop: Callable[[LogBytes], int] | None = None,
+    data_stop: Callable[[Any], int] = attrgetter("size"),
     advance: Callable[[int], None] | None = None,
     spread: Callable[..., Iterable[Stretch]] = map,
 ) -> LogView:
@@ -77,74 +94,45 @@ def survey_log(
         Applies a function to each file, in order: `map`, or that of a pool of threads.
     """
     asked = [file for file in files if file.base + file.size > start]
-    if not asked:
-        return LogView(0, 0, 0, [], [], [], [])
 
     def survey(file: LogBytes) -> Stretch:
         begin = max(file.base, start) - file.base
-        stop = file.size if data_stop is None else data_stop(file)
         stretch = Stretch(file.base, file.base + begin)
-        for batch in _scan(
-            file,
-            begin,
-            file.size,
-            data_stop=max(begin, stop),
-            check_crc=True,
-            batch_records=BATCH_RECORDS,
-        ):
+        for batch in _scan(file, begin, file.size, data_stop=max(begin, data_stop(file))):
             stretch.take(batch, now_ms + CLOCK_TOLERANCE_MS)
         return stretch
 
     stretches = []
-    for stretch in spread(survey, asked):
+    for file, stretch in zip(asked, spread(survey, asked), strict=True):
         stretches.append(stretch)
         if advance is not None:
-            advance(asked[0].size)
-    bases = [file.base for file in asked]
-    found = _Chains(asked)
+            advance(file.size)
     return log_view(
         stretches,
-        bases,
-        asked[0].size,
-        lambda chains: left_chains(chains, found, now_ms),
+        [file.base for file in asked],
+        asked[0].size if asked else 0,
+        lambda chains: left_chains(chains, _Chains(asked), now_ms),
         start=start,
     )
 
 
-def _read_at(file: LogBytes) -> Callable[[int, memoryview], int] | None:
-    """Return how a file is read that is not mapped: such a one is never held as a whole."""
-    return getattr(file, "read_into", None)
-
-
-def _scan(
-    file: LogBytes, start: int, stop: int, *, data_stop: int, check_crc: bool, batch_records: int
-) -> Iterator[ScanBatch]:
-    """Scan positions of a file, which holds zeros from `data_stop` on."""
+def _scan(file: LogBytes, start: int, stop: int, **options: Any) -> Iterator[ScanBatch]:
     return scan_window(
-        file.array if _read_at(file) is None else cast("ByteSource", file),
+        cast("ByteSource", file) if hasattr(file, "read_into") else file.array,
         base=file.base,
         size=file.size,
         start=start,
         stop=stop,
-        file_size=file.size,
-        data_stop=data_stop,
-        check_crc=check_crc,
-        batch_records=batch_records,
         lookback_bytes=0,
         whole_damage=True,
+        **options,
     )
 
 
 def chain_records(file: LogBytes, start: int, stop: int) -> Iterator[RecordColumns]:
     """Yield the records of a chain that a survey found, without checking bodies again."""
-    for batch in _scan(
-        file,
-        start - file.base,
-        stop - file.base,
-        data_stop=file.size,
-        check_crc=False,
-        batch_records=_CHAIN_BATCH_RECORDS,
-    ):
+    options = {"check_crc": False, "batch_records": _CHAIN_BATCH_RECORDS}
+    for batch in _scan(file, start - file.base, stop - file.base, **options):
         if len(batch.columns):
             yield batch.columns
 
@@ -184,15 +172,57 @@ class _Chains:
     def is_bridged(self, start: int, stop: int) -> bool:
         """Whether a break is one inside a file, over which a broken record's header leads."""
         file = self._file_at(stop)
-        if start < file.base:
-            return False
-        read_into = _read_at(file)
-        if read_into is None:
-            return find_bridge(file.array.data, base=file.base, start=start, stop=stop)
+        headers = Headers(partial(read_bytes, file), file.size)
+        return start >= file.base and headers.lead(file.base, start, stop)
 
-        def read(position: int, size: int) -> bytes:
-            content = bytearray(size)
-            read_into(position, memoryview(content))
-            return bytes(content)
 
-        return Headers(read, file.size).lead(file.base, start, stop)
+# --- single records, and where recovery begins --------------------------------------------------
+
+
+def record_at(file: MappedFile, position: int) -> RecordColumns | None:
+    """Return the intact record at a position of a file, None without one."""
+    cols, check_crc = new_columns(1), True
+    count, _, _ = kernels.walk(
+        file.array, position, position + 1, file.base, file.size, check_crc, cols
+    )
+    return RecordColumns(file.array, cols, file.base) if count else None
+
+
+def store_time_at(file: MappedFile, position: int) -> int | None:
+    """Return the store time of the intact record at a position of a file, None without one."""
+    record = record_at(file, position)
+    return None if record is None else int(record.store_timestamp[0])
+
+
+def crash_start(
+    files: Sequence[MappedFile],
+    checkpoint: Checkpoint,
+    *,
+    index_enabled: bool,
+    has_index: bool,
+    now_ms: int,
+) -> int:
+    """Return the physical offset of the newest file before which everything is durable.
+
+    That is one whose first record is older, by the margin of 4.9, than the times up to which log,
+    queues and index were on the disk. A doubt goes back, never forward: a time much later than
+    `now_ms` counts as 0, and a file that seems older than the one before it is passed over.
+    """
+    times = checkpoint if index_enabled else checkpoint[:2]
+    latest = now_ms + CLOCK_TOLERANCE_MS
+    limit = min(time if 0 <= time <= latest else 0 for time in times) - CHECKPOINT_MARGIN_MS
+    for number in range(len(files) - 1, 0, -1):
+        own = store_time_at(files[number], 0)
+        before = store_time_at(files[number - 1], 0)
+        # Older than the file before it: a damaged header, or a clock set back (K-R8).
+        if own is not None and 0 < own <= limit and (before is None or before <= own):
+            is_index_lost = index_enabled and not has_index and _has_keys(files[number - 1])
+            return files[0].base if is_index_lost else files[number].base
+    return files[0].base
+
+
+def _has_keys(file: MappedFile) -> bool:
+    """Whether records at the beginning of a file have keys, so that there must be an index."""
+    cols, check_crc = new_columns(_KEYS_PROBE_RECORDS), False
+    count, _, _ = kernels.walk(file.array, 0, file.size, file.base, file.size, check_crc, cols)
+    return bool((cols[:count, [Column.KEYS_SIZE, Column.UNIQUE_KEY_SIZE]] > 0).any())

@@ -15,10 +15,11 @@ without K-R2, K-R5, K-C2.
 from __future__ import annotations
 
 from bisect import bisect_left
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from rocketstore.format.properties import INNER_MULTI_DISPATCH, decode_properties
 from rocketstore.format.queue_entry import (
     FILLER,
     QueueEntry,
@@ -26,7 +27,7 @@ from rocketstore.format.queue_entry import (
     kept_place_mask,
     written_mask,
 )
-from rocketstore.storage.recovery.recovery_start import record_at
+from rocketstore.storage.recovery.log_survey import record_at
 from rocketstore.verification.leftovers import normal_mask
 from rocketstore.verification.unbacked import empty_mask
 
@@ -38,22 +39,6 @@ if TYPE_CHECKING:
     from rocketstore.storage.queues.consume_queue import ConsumeQueue
     from rocketstore.storage.queues.queue_table import ConsumeQueueTable
     from rocketstore.units import ByteRange, QueueKey
-
-_MULTI_DISPATCH = b"INNER_MULTI_DISPATCH\x01"
-
-
-class CheckedLog(NamedTuple):
-    """The part of the log that recovery walked through; in `damaged` ranges records may be lost."""
-
-    start: int
-    end: int
-    damaged: Sequence[ByteRange]
-
-    def has_no_record_at(self, physical_offset: int) -> bool:
-        """Whether no record can have been at an offset where none can be read."""
-        if not self.start <= physical_offset < self.end:
-            return False
-        return not any(place.start <= physical_offset < place.stop for place in self.damaged)
 
 
 class QueueRecovery:
@@ -87,12 +72,14 @@ class QueueRecovery:
                 kept[queue.key] = (first, first + count)
         return kept
 
-    def drop_stale_ends(self, checked: CheckedLog) -> None:
-        """Drop entries at the queues' ends that an earlier log left there."""
+    def drop_stale_ends(self, start: int, end: int, damaged: Sequence[ByteRange]) -> None:
+        """Drop entries at the queues' ends that an earlier log left there.
+
+        Recovery walked through the log from `start` to `end`; records may be lost in `damaged`.
+        """
         for queue in self._queues.all():
-            last = queue.last_message()
-            cut = None
-            while last is not None and self._is_stale(queue, *last, checked):
+            cut, last = None, queue.last_message()
+            while last is not None and self._is_stale(queue, *last, (start, end), damaged):
                 cut = last[0]
                 last = queue.last_message(cut)
             if cut is not None:
@@ -101,15 +88,22 @@ class QueueRecovery:
                 queue.truncate(cut, now_ms=self._now_ms, keep_to=keep_to)
 
     def _is_stale(
-        self, queue: ConsumeQueue, queue_offset: int, entry: QueueEntry, checked: CheckedLog
+        self,
+        queue: ConsumeQueue,
+        queue_offset: int,
+        entry: QueueEntry,
+        checked: tuple[int, int],
+        damaged: Sequence[ByteRange],
     ) -> bool:
-        file = self._log.find(entry.physical_offset)
-        if file is None or entry.physical_offset < self._log.min_offset:
+        at = entry.physical_offset
+        file = self._log.find(at)
+        if file is None or at < self._log.min_offset:
             return False
-        record = record_at(file, entry.physical_offset - file.base)
+        record = record_at(file, at - file.base)
         if record is None:
-            return checked.has_no_record_at(entry.physical_offset)
-        if _MULTI_DISPATCH in record.properties(0):
+            is_damaged = any(place.start <= at < place.stop for place in damaged)
+            return checked[0] <= at < checked[1] and not is_damaged
+        if INNER_MULTI_DISPATCH in decode_properties(record.properties(0)):
             return False
         return not (
             int(record.size[0]) == entry.record_size
@@ -135,15 +129,13 @@ class QueueRecovery:
 
         `known` is one past the last entry of each queue that existed before.
         """
-        return any(_begins_late(queue, known) for queue in self._queues.all())
+        return any(_begins_late(queue, known.get(queue.key)) for queue in self._queues.all())
 
     def drop_late(self, known: dict[QueueKey, int]) -> None:
         """Empty the queues that did not exist before, to make them from their first record on."""
         for queue in self._queues.all():
-            if queue.key not in known and queue.files.files:
-                queue.unmap_writer()
-                queue.files.remove(queue.files.files, now_ms=self._now_ms)
-                queue.find_end()
+            if queue.key not in known:
+                queue.take_away(0, lambda _path: None, now_ms=self._now_ms)
 
     def fill_unwritten(self, physical_offset: int) -> None:
         """Put fillers where a queue has zeros between entries: 4.9 would end the queue there.
@@ -152,10 +144,7 @@ class QueueRecovery:
         """
         for queue in self._queues.all():
             first = _first_entry_from(queue, physical_offset)
-            while first < queue.max_offset:
-                entries = queue.entries(first, queue.max_offset - first)
-                if not len(entries):
-                    break
+            while len(entries := queue.entries(first, queue.max_offset - first)):
                 for row in np.flatnonzero(empty_mask(entries)).tolist():
                     queue.put(first + row, FILLER, overwrite=True)
                 first += len(entries)
@@ -168,12 +157,10 @@ def _given_count(places: EntryArray, old: Sequence[ByteRange]) -> int:
     given |= written_mask(places) & ~filler_mask(places)
     for place in old:
         given &= (offsets < place.start) | (offsets >= place.stop)
-    found = np.flatnonzero(given)
-    return int(found[-1]) + 1 if found.size else 0
+    return int(np.flatnonzero(given).max(initial=-1)) + 1
 
 
-def _begins_late(queue: ConsumeQueue, known: dict[QueueKey, int]) -> bool:
-    before = known.get(queue.key)
+def _begins_late(queue: ConsumeQueue, before: int | None) -> bool:
     if before is None:
         first = queue.entry(queue.first_offset)
         return queue.first_offset > 0 or (first is not None and not first.is_message)
@@ -183,6 +170,8 @@ def _begins_late(queue: ConsumeQueue, known: dict[QueueKey, int]) -> bool:
 
 
 def _first_entry_from(queue: ConsumeQueue, physical_offset: int) -> int:
+    """Return the queue offset of the first entry that is not of an earlier record."""
+
     def is_from(queue_offset: int) -> bool:
         entry = queue.entry(queue_offset)
         return entry is None or not entry.is_written or entry.physical_offset >= physical_offset

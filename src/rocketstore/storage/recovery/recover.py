@@ -1,7 +1,7 @@
 """Recovery: what a store does with its files before it takes the first message.
 
 After a clean stop the end of the log is looked at and compared with the queues. After a crash
-everything from a safe file on (`recovery_start`) is checked and dispatched again: the log's end is
+everything from a safe file on (`crash_start`) is checked and dispatched again: the log's end is
 found, what follows is copied and zeroed, queue entries are rewritten, entries past the end are
 dropped. The policy ``compatible`` ends where 4.9.3 ends; ``salvage`` keeps every intact record.
 
@@ -20,8 +20,7 @@ after it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from itertools import pairwise
+import functools
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from rocketstore.config import RecoveryPolicy
@@ -29,34 +28,21 @@ from rocketstore.errors import StoreDamagedError
 from rocketstore.events import get_logger
 from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES
 from rocketstore.scan import kernels
-from rocketstore.storage.checkpoint import promise_nothing
 from rocketstore.storage.files.whole_file import data_stop
 from rocketstore.storage.recovery.evidence import Evidence, cut_leftovers, cut_log, relative_name
-from rocketstore.storage.recovery.log_survey import survey_log
+from rocketstore.storage.recovery.log_survey import crash_start, store_time_at, survey_log
 from rocketstore.storage.recovery.lost_files import LostFiles
-from rocketstore.storage.recovery.queue_recovery import CheckedLog, QueueRecovery
-from rocketstore.storage.recovery.recovery_compatible import (
-    compatible_queue_end,
-    find_compatible_end,
-    start_after_clean_stop,
-    start_after_crash,
-)
-from rocketstore.storage.recovery.recovery_start import crash_start, store_time_at
+from rocketstore.storage.recovery.queue_recovery import QueueRecovery
+from rocketstore.storage.recovery.recovery_compatible import compatible_end, compatible_queue_end
 from rocketstore.units import ByteRange, MiB
 from rocketstore.verification.findings import Finding, Severity
 from rocketstore.verification.leftovers import CLOCK_TOLERANCE_MS
+from rocketstore.verification.log_rules import log_findings
 
 if TYPE_CHECKING:
-    from rocketstore.config import StoreConfig
-    from rocketstore.format.checkpoint import Checkpoint
-    from rocketstore.storage.dispatch.dispatcher import Dispatcher, SteppedOver
-    from rocketstore.storage.files.disk import Disk
+    from rocketstore.storage.dispatch.dispatcher import SteppedOver
     from rocketstore.storage.files.mapped_file import MappedFile
-    from rocketstore.storage.files.mapped_file_queue import MappedFileQueue
-    from rocketstore.storage.index.index_service import IndexService
-    from rocketstore.storage.known_ends import KnownEnds
-    from rocketstore.storage.layout import StoreLayout
-    from rocketstore.storage.queues.queue_table import ConsumeQueueTable
+    from rocketstore.storage.recovery.parts import RecoveryParts
     from rocketstore.units import QueueKey
     from rocketstore.verification.log_rules import LogView
 
@@ -64,29 +50,6 @@ _log: Final = get_logger(__name__)
 
 CLEAN_TAIL_BYTES: Final = 32 * MiB
 """How much of the log's end is compared with the queues after a clean stop."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecoveryParts:
-    """The loaded parts of a store, before anything is written; `evidence` keeps what is cut."""
-
-    layout: StoreLayout
-    config: StoreConfig
-    log: MappedFileQueue
-    queues: ConsumeQueueTable
-    index: IndexService
-    dispatcher: Dispatcher
-    checkpoint: Checkpoint
-    known_ends: KnownEnds | None = None
-    disk: Disk
-    evidence: Evidence | None = None
-    is_repair: bool = False
-    """``abort`` and checkpoint are the repair's, which wrote them as it needs them."""
-
-    def promise_nothing(self) -> None:
-        """Let an opening after an interruption check everything."""
-        if not self.is_repair:
-            promise_nothing(self.layout, self.disk)
 
 
 class RecoveryReport(NamedTuple):
@@ -145,16 +108,11 @@ def recover(
     keeps_places = keeps_places and not is_compatible
     recovery = _Recovery(parts, clean=clean, now_ms=now_ms, keeps_places=keeps_places)
     if not parts.log.files:
-        where = parts.layout.commit_log_directories[0]
-        refuse_lost_log(
-            f"{where} has no CommitLog file, but the queues",
-            sum(parts.queues.next_offsets().values()),
-        )
+        where = f"{parts.layout.commit_log_directories[0]} has no CommitLog file, but the queues"
+        refuse_lost_log(where, sum(parts.queues.next_offsets().values()))
         start = end = 0
-    elif is_compatible:
-        start, end = recovery.compatible()
     else:
-        start, end = recovery.salvage()
+        start, end = recovery.compatible() if is_compatible else recovery.salvage()
     if not clean:
         recovery.queues.distrust(start)
     report = RecoveryReport(
@@ -201,12 +159,15 @@ class _Recovery:
         self.evidence = parts.evidence or Evidence(parts.layout, parts.disk, now_ms)
         self.queues = QueueRecovery(parts.log, parts.queues, now_ms=now_ms)
         self._kept: dict[QueueKey, tuple[int, int]] = {}
-        self._stops: dict[int, int] = {}
-        if parts.log.files:
-            # Before anything is mapped: reading a hole through a map makes it look like data.
-            self._last_with_data()
+        # The answer of before anything is mapped: what is read through a map looks like data.
+        self._stop = functools.cache(_data_stop)
         self.lost = LostFiles(
-            parts, self.evidence, clean=clean, now_ms=now_ms, store_time_of=self._store_time_of
+            parts,
+            self.evidence,
+            self.findings,
+            clean=clean,
+            data_stop=self._data_limit(),
+            store_time_of=self._store_time_of,
         )
 
     def last_store_timestamp_ms(self) -> int:
@@ -231,24 +192,19 @@ class _Recovery:
         if start > parts.log.min_offset and self.queues.has_gap(known):
             start = parts.log.min_offset
             self._note_rebuild()
-            parts.promise_nothing()
             self.queues.drop_late(known)
             end = self._settle(start)
         if self.keeps_places:
-            self._kept |= self.lost.keep_given()
+            self._kept |= self.lost.keep_given(now_ms=self.now_ms)
         self._note_kept_places()
         return start, end
 
     def _take_lost_away(self, start: int) -> int:
         """Take away files that lost entries or items; return from where to make them again."""
-        parts = self.parts
-        if parts.queues.has_short_files:
+        if self.parts.queues.has_short_files:
             self._note_rebuild()
-            parts.promise_nothing()
-            start = parts.log.min_offset
-        start = self.lost.take_away(self._data_limit(), start)
-        self.findings += self.lost.findings
-        return start
+            start = self.parts.log.min_offset
+        return self.lost.take_away(start, now_ms=self.now_ms)
 
     def _settle(self, start: int) -> int:
         """Let log, queues and index agree from `start` on; return where the log ends."""
@@ -272,25 +228,19 @@ class _Recovery:
             self.findings += cut_leftovers(self.parts.log, inside, evidence=self.evidence)
             self._truncate_index(start)
             self._dispatch(start, end)
-        self.queues.drop_stale_ends(CheckedLog(start, end, damaged))
+        self.queues.drop_stale_ends(start, end, damaged)
         self.queues.fill_unwritten(start)
         return end
 
     def _cut(self, end: int, leftovers: list[ByteRange]) -> None:
         """Let log, queues and index end at `end`."""
-        parts = self.parts
+        index = self.parts.index
         # Queues first: what shows that an entry is an earlier log's stands after the end.
         self._kept |= self.queues.end_at(
             end, clean_after=not self.clean, keeps_places=self.keeps_places, old=leftovers
         )
-        self.findings += cut_log(
-            parts.log,
-            end,
-            evidence=self.evidence,
-            now_ms=self.now_ms,
-            data_stop=self._stop,
-        )
-        if parts.index.files and parts.index.end_physical_offset >= end:
+        self.findings += cut_log(self.parts.log, end, evidence=self.evidence, now_ms=self.now_ms)
+        if index.files and index.end_physical_offset >= end:
             self._truncate_index(end)
 
     def _truncate_index(self, physical_offset: int) -> None:
@@ -312,51 +262,38 @@ class _Recovery:
         """Return the log's end if nothing that was read stands after a break; else None."""
         if not stepped:
             return max(limit, min(self.parts.dispatcher.dispatched_offset, self._files_stop()))
-        places = [over.range for over in stepped]
-        is_one_tail = places[-1].stop >= limit and all(
-            before.stop == after.start for before, after in pairwise(places)
+        nexts = [*(over.range.start for over in stepped[1:]), limit]
+        is_one_tail = all(
+            over.reason is not None and over.range.stop >= following
+            for over, following in zip(stepped, nexts, strict=True)
         )
-        has_files = all(over.reason is not None for over in stepped)
-        return places[0].start if is_one_tail and has_files else None
+        return stepped[0].range.start if is_one_tail else None
 
     def _survey(self, start: int) -> LogView:
         """Find the end where records stand after breaks, and report what is there."""
-        survey = survey_log(
-            [file for file in self.parts.log.files if file.base + file.size > start],
-            now_ms=self.now_ms,
-            start=start,
-            data_stop=lambda file: self._stop(file.base),
-        )
-        why = "missing file: the files around it are there"
-        found = [(one.start, one.stop, f"{one.reason}: {one.evidence}") for one in survey.damage]
-        for at, stop, reason in found + [(at, stop, why) for at, stop in survey.holes]:
-            if at < survey.end:
-                action = "left as it is; entries of lost records keep their places"
-                self._note(Severity.DAMAGE, "log-damage", ByteRange(at, stop), reason, action)
-        for chain in survey.left:
-            reason = f"{chain.record_count} records: {chain.why}"
-            is_left = chain.kind == "log-leftover"
-            action = "copied to repair/ and zeroed" if is_left else "kept as messages"
-            place = ByteRange(chain.start, chain.stop)
-            self._note(Severity.WARNING, chain.kind, place, reason, action)
+        files = self.parts.log.files
+        survey = survey_log(files, now_ms=self.now_ms, start=start, data_stop=self._stop)
+        for one in log_findings(survey, self._place, is_live=True):  # the tail's are of its cut
+            is_left = one.kind == "log-leftover"
+            action = "copied to repair/ and zeroed" if is_left else one.action
+            self.findings.append(one._replace(action=action))
         return survey
 
     # --- what is reported -----------------------------------------------------------------------
 
-    def _note(
-        self, severity: Severity, kind: str, place: ByteRange, reason: str, action: str
-    ) -> None:
-        """Report something about a place of the log."""
-        file = self.parts.log.find(place.start)
-        name = "commitlog" if file is None else relative_name(file.path)
-        offset = place.start - (0 if file is None else file.base)
-        self.findings.append(Finding(severity, kind, name, offset, place.size, reason, action))
+    def _place(self, physical_offset: int) -> tuple[str, int]:
+        """Return the log file that an offset is in, and its position there."""
+        file = self.parts.log.find(physical_offset)
+        if file is None:
+            return "commitlog", physical_offset
+        return relative_name(file.path), physical_offset - file.base
 
     def _note_lost_end(self, end: int, witness: str) -> None:
         """Say that the log was longer once than it is now."""
         reason = f"{witness}, but the log ends here"
         action = "the numbers that queues gave out after it are kept and not given again"
-        self._note(Severity.WARNING, "log-end-lost", ByteRange(end, end), reason, action)
+        place = self._place(end)
+        self.findings.append(Finding(Severity.WARNING, "log-end-lost", *place, 0, reason, action))
 
     def _note_kept_places(self) -> None:
         for key, (first, stop) in sorted(self._kept.items()):
@@ -370,9 +307,11 @@ class _Recovery:
             )
 
     def _note_rebuild(self) -> None:
+        """Say that the log is dispatched from its first byte on, also after an interruption."""
         reason = "queues lack entries of records that the checkpoint calls safe"
         action, name = "the whole log is dispatched again", self.parts.queues.directory.name
         self.findings.append(Finding(Severity.WARNING, "queue-gap", name, 0, 0, reason, action))
+        self.parts.promise_nothing()
 
     # --- where to begin -------------------------------------------------------------------------
 
@@ -385,7 +324,7 @@ class _Recovery:
             # The queues end in an earlier file: what they lack begins there.
             file = parts.log.find(known)
             return parts.log.min_offset if file is None else file.base
-        stop = self._stop(last.base)
+        stop = self._stop(last)
         position = min(known, last.base + stop) - CLEAN_TAIL_BYTES - last.base
         if position <= 0:
             return last.base
@@ -407,25 +346,16 @@ class _Recovery:
         file = self.parts.log.find(physical_offset)
         return None if file is None else store_time_at(file, physical_offset - file.base)
 
-    def _stop(self, base: int) -> int:
-        """Return the position in a file from which on it is known to be zeros."""
-        known = self._stops.get(base)
-        if known is None:
-            file = self.parts.log.find(base)
-            assert file is not None
-            with file.descriptor() as descriptor:
-                known = self._stops[base] = data_stop(descriptor, file.size)
-            file.close_descriptor()
-        return known
-
     def _last_with_data(self) -> MappedFile:
         files = self.parts.log.files
-        return next((file for file in reversed(files) if self._stop(file.base)), files[0])
+        return next((file for file in reversed(files) if self._stop(file)), files[0])
 
     def _data_limit(self) -> int:
         """Return the physical offset from which on all files are zeros."""
+        if not self.parts.log.files:
+            return 0
         last = self._last_with_data()
-        return last.base + self._stop(last.base)
+        return last.base + self._stop(last)
 
     def _files_stop(self) -> int:
         last = self.parts.log.files[-1]
@@ -443,18 +373,15 @@ class _Recovery:
             stop = compatible_queue_end(held) // ENTRY_SIZE_BYTES
             if stop < queue.max_offset:
                 queue.truncate(stop, now_ms=self.now_ms)
-        if self.clean:
-            number = start_after_clean_stop(len(files))
-        else:
-            counts = parts.config.message_index_enable and parts.config.message_index_safe
-            number = start_after_crash(files, parts.checkpoint, index_counts=counts)
-        found = find_compatible_end(files, number, check_crc=parts.config.check_crc_on_recover)
-        end, start = found.end, files[number].base
-        if end < self._data_limit() or found.reason not in {"unwritten", "the last file is full"}:
-            place = ByteRange(end, max(end, self._files_stop()))
+        crash = None if self.clean else parts.checkpoint
+        start, end, why = compatible_end(files, parts.config, crash)
+        if end < self._data_limit() or why not in {"unwritten", "the last file is full"}:
+            size = max(self._files_stop() - end, 0)
+            reason = f"4.9.3 ends here: {why}"
             action = "what follows is copied to repair/ and cut"
-            reason = f"4.9.3 ends here: {found.reason}"
-            self._note(Severity.WARNING, "log-end", place, reason, action)
+            self.findings.append(
+                Finding(Severity.WARNING, "log-end", *self._place(end), size, reason, action)
+            )
         self._cut(end, [])
         if self.clean:
             start = min(max(parts.queues.max_physical_offset, parts.log.min_offset), end)
@@ -463,3 +390,11 @@ class _Recovery:
             self._truncate_index(start)
         self._dispatch(start, end)
         return start, end
+
+
+def _data_stop(file: MappedFile) -> int:
+    """Return the position in a file from which on it is known to be zeros."""
+    with file.descriptor() as descriptor:
+        stop = data_stop(descriptor, file.size)
+    file.close_descriptor()
+    return stop

@@ -24,12 +24,14 @@ from rocketstore.format.record import FIXED_SIZE, body_crc
 from rocketstore.message import BORN_HOST_V6_FLAG, STORE_HOST_V6_FLAG
 from rocketstore.scan import kernels
 from rocketstore.scan.columns import Column, StopReason, new_columns
+from rocketstore.storage.recovery.log_survey import read_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import numpy.typing as npt
 
+    from rocketstore.config import StoreConfig
     from rocketstore.format.checkpoint import Checkpoint
     from rocketstore.storage.recovery.log_survey import LogBytes
 
@@ -52,10 +54,25 @@ _START: Final = struct.Struct(">ii")
 
 
 class CompatibleEnd(NamedTuple):
-    """Where 4.9.3 ends a log, and why it stops there."""
+    """Where 4.9.3 begins to look at a log, where it ends it, and why it stops there."""
 
+    start: int
     end: int
     reason: str
+
+
+def compatible_end(
+    files: Sequence[LogBytes], config: StoreConfig, checkpoint: Checkpoint | None = None
+) -> CompatibleEnd:
+    """Return where 4.9.3 ends a log; `checkpoint` is that of a crash, None after a clean stop."""
+    if not files:
+        return CompatibleEnd(0, 0, "there is no file")
+    if checkpoint is None:
+        number = start_after_clean_stop(len(files))
+    else:
+        counts = config.message_index_enable and config.message_index_safe
+        number = start_after_crash(files, checkpoint, index_counts=counts)
+    return find_compatible_end(files, number, check_crc=config.check_crc_on_recover)
 
 
 def start_after_clean_stop(file_count: int) -> int:
@@ -72,37 +89,21 @@ def start_after_crash(
     """
     limit = checkpoint.min_timestamp_index if index_counts else checkpoint.min_timestamp
     for number in range(len(files) - 1, -1, -1):
-        timestamp = first_store_timestamp(files[number])
-        if timestamp is not None and timestamp != 0 and timestamp <= limit:
+        # Java believes the head of the record, whatever follows it.
+        head = read_bytes(files[number], 0, _HEAD_BYTES)
+        if len(head) < _HEAD_BYTES or _START.unpack_from(head)[1] != MESSAGE_MAGIC:
+            continue
+        at = 68 if _number(head, 36, 4) & BORN_HOST_V6_FLAG else 56
+        timestamp = _number(head, at, 8)
+        if timestamp != 0 and timestamp <= limit:
             return number
     return 0
-
-
-def first_store_timestamp(file: LogBytes) -> int | None:
-    """Return the store time that a file's first record states; None when none begins there."""
-    head = _head(file)
-    if len(head) < _HEAD_BYTES or int.from_bytes(head[4:8], "big", signed=True) != MESSAGE_MAGIC:
-        return None
-    flags = int.from_bytes(head[36:40], "big")
-    at = 68 if flags & 0x10 else 56
-    return int.from_bytes(head[at : at + 8], "big", signed=True)
-
-
-def _head(file: LogBytes) -> bytes:
-    read_into = getattr(file, "read_into", None)
-    if read_into is None:
-        return file.array[:_HEAD_BYTES].tobytes()
-    head = bytearray(min(_HEAD_BYTES, file.size))
-    read_into(0, memoryview(head))  # such a file is read piece by piece, never as a whole
-    return bytes(head)
 
 
 def find_compatible_end(
     files: Sequence[LogBytes], start_index: int, *, check_crc: bool = True
 ) -> CompatibleEnd:
     """Follow the log as 4.9.3 does, from a file on, and return where it ends."""
-    if not files:
-        return CompatibleEnd(0, "there is no file")
     cols = new_columns(_BATCH_RECORDS)
     for number in range(start_index, len(files)):
         file = files[number]
@@ -114,7 +115,7 @@ def find_compatible_end(
             # 4.9.3 goes on in the next file, and its dispatch then waits for ever for this one.
             reason = "the next file is missing"
         if reason is not None:
-            return CompatibleEnd(file.base + stop, reason)
+            return CompatibleEnd(files[start_index].base, file.base + stop, reason)
     raise AssertionError("a file always ends the loop")
 
 
@@ -131,8 +132,7 @@ def _follow_file(file: LogBytes, cols: Int64Array, *, check_crc: bool) -> tuple[
         )
         refused = _first_refused(array, file.base, cols[:count])
         if refused is not None:
-            at = int(cols[refused, Column.PHYSICAL_OFFSET]) - file.base
-            return at, "4.9 does not read this record"
+            return refused, "4.9 does not read this record"
         if stop == StopReason.END and position < file.size:
             continue
         if stop == StopReason.BLANK:
@@ -147,45 +147,23 @@ def _follow_file(file: LogBytes, cols: Int64Array, *, check_crc: bool) -> tuple[
 
 
 def _first_refused(array: ByteArray, base: int, rows: Int64Array) -> int | None:
-    """Return the first row that our walk takes and 4.9.3 does not."""
-    if not len(rows):
-        return None
+    """Return the position of the first record that our walk takes and 4.9.3 does not."""
     at = rows[:, Column.PHYSICAL_OFFSET] - base
-    bad = array[at + 7] != MESSAGE_MAGIC & 0xFF
-    delayed = np.flatnonzero(
-        (rows[:, Column.TOPIC_SIZE] == len(SCHEDULE_TOPIC)) & (rows[:, Column.DELAY_LEVEL] == 0)
+    is_odd = array[at + 7] != MESSAGE_MAGIC & 0xFF
+    is_odd |= (rows[:, Column.TOPIC_SIZE] == len(SCHEDULE_TOPIC)) & (
+        rows[:, Column.DELAY_LEVEL] == 0
     )
-    for row in delayed.tolist():
-        bad[row] |= _has_bad_delay(array, rows[row])
-    found = np.flatnonzero(bad)
-    return int(found[0]) if found.size else None
-
-
-def _has_bad_delay(array: ByteArray, row: Int64Array) -> bool:
-    topic_at = int(row[Column.TOPIC_AT])
-    if array[topic_at : topic_at + len(SCHEDULE_TOPIC)].tobytes() != SCHEDULE_TOPIC:
-        return False
-    at = int(row[Column.PROPERTIES_AT])
-    properties = array[at : at + int(row[Column.PROPERTIES_SIZE])].tobytes()
-    return not _is_java_delay(properties)
-
-
-def _is_java_delay(properties: bytes) -> bool:
-    """Whether Integer.parseInt takes the property DELAY, or the record has no such property."""
-    level = decode_properties(properties).get("DELAY")
-    if level is None:
-        return True
-    digits = level[1:] if level[:1] in {"+", "-"} else level
-    return digits.isdecimal() and -(2**31) <= int(level) < 2**31
+    odd = at[is_odd].tolist()
+    return next(
+        (one for one in odd if check_as_java(array.data, one, check_crc=False) is None), None
+    )
 
 
 def check_as_java(view: memoryview, position: int, *, check_crc: bool) -> int | None:
     """Return the size of the record at `position` if 4.9.3 accepts it, 0 for a BLANK, else None.
 
-    Notes
-    -----
-    Source: CommitLog.checkMessageAndReturnSize of 4.9.3. Any exception there is a refusal; negative
-    lengths of body and properties are passed over and count as 0.
+    Any exception in checkMessageAndReturnSize is a refusal; negative lengths of body and properties
+    are passed over and count as 0.
     """
     if position + _START.size > len(view):
         return None
@@ -206,11 +184,18 @@ def check_as_java(view: memoryview, position: int, *, check_crc: bool) -> int | 
     body = record[body_at:topic_at]
     if check_crc and len(body) and body_crc(body) != _number(record, 8, 4):
         return None
-    is_delay = bytes(record[topic_at + 1 : rest_at]) == SCHEDULE_TOPIC
-    return None if is_delay and not _is_java_delay(bytes(record[rest_at + 2 :])) else total
+    is_delayed = bytes(record[topic_at + 1 : rest_at]) == SCHEDULE_TOPIC
+    properties = decode_properties(bytes(record[rest_at + 2 :])) if is_delayed else {}
+    return total if _is_java_int(properties.get("DELAY", "0")) else None
 
 
-def _number(record: memoryview, at: int, size: int) -> int:
+def _is_java_int(text: str) -> bool:
+    """Whether Integer.parseInt takes a text."""
+    digits = text[1:] if text[:1] in {"+", "-"} else text
+    return digits.isdecimal() and -(2**31) <= int(text) < 2**31
+
+
+def _number(record: bytes | memoryview, at: int, size: int) -> int:
     """Return a number of a record; what stands outside fits nowhere."""
     if not 0 <= at <= len(record) - size:
         return -1

@@ -7,7 +7,7 @@ import pytest
 from rocketstore.format.checkpoint import Checkpoint
 from rocketstore.storage.files.disk import Disk
 from rocketstore.storage.files.mapped_file import MappedFile
-from rocketstore.storage.recovery.recovery_start import crash_start
+from rocketstore.storage.recovery.log_survey import crash_start
 from support.mapped_bytes import append_bytes
 from support.synthetic_log import record_bytes
 
