@@ -12,8 +12,7 @@ import threading
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from rocketstore.storage.files.disk import Disk, no_space_error
-from rocketstore.storage.system_errors import NO_SPACE_ERRORS
+from rocketstore.storage.files.disk import NO_SPACE_ERRORS, Disk, no_space_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -19,8 +19,8 @@ import msgspec
 from rocketstore.errors import StoreFullError
 from rocketstore.events import get_logger
 from rocketstore.format.index_file import IndexHeader
+from rocketstore.storage.files.disk import NO_SPACE_ERRORS
 from rocketstore.storage.files.whole_file import replace_whole
-from rocketstore.storage.system_errors import NO_SPACE_ERRORS
 from rocketstore.units import QueueKey
 
 if TYPE_CHECKING:

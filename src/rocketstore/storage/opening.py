@@ -24,6 +24,7 @@ from rocketstore.format.host import encode_host
 from rocketstore.format.index_file import IndexLayout
 from rocketstore.storage.checkpoint import StoreCheckpoint, mark_in_use, read_checkpoint
 from rocketstore.storage.files.ahead import Preallocator, TouchAhead, WarmUp
+from rocketstore.storage.files.disk import system_errors
 from rocketstore.storage.files.lock import StoreLock
 from rocketstore.storage.files.pread_files import listed_files
 from rocketstore.storage.files.whole_file import holds_data
@@ -35,7 +36,6 @@ from rocketstore.storage.recovery.parts import load_parts
 from rocketstore.storage.recovery.recover import RecoveryReport, recover
 from rocketstore.storage.retention import Retention
 from rocketstore.storage.running_flags import RunningFlags
-from rocketstore.storage.system_errors import system_errors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

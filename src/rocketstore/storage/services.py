@@ -16,13 +16,13 @@ from rocketstore.errors import FlushFailedError, RocketStoreError
 from rocketstore.events import get_logger
 from rocketstore.storage.compiled_parts import summary
 from rocketstore.storage.dispatch.dispatch_service import DispatchService
+from rocketstore.storage.files.disk import system_errors
 from rocketstore.storage.log.flush import CommitLogFlusher
 from rocketstore.storage.log.writer import StoreWriter
 from rocketstore.storage.queues.queue_flush import QueueFlusher
 from rocketstore.storage.running_flags import RunningFlag
 from rocketstore.storage.scrub import TURN_INTERVAL_S, Scrubber
 from rocketstore.storage.statistics import StoreStatistics
-from rocketstore.storage.system_errors import system_errors
 from rocketstore.storage.threads import Periodic, ServiceThread
 from rocketstore.units import QueueKey
 

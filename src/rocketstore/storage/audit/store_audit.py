@@ -31,12 +31,11 @@ from rocketstore.format.file_name import parse_file_name
 from rocketstore.format.index_file import is_index_file_name
 from rocketstore.storage.audit.index_audit import IndexAudit
 from rocketstore.storage.audit.queue_audit import QueueAudit
-from rocketstore.storage.files.disk import Disk
+from rocketstore.storage.files.disk import Disk, system_errors
 from rocketstore.storage.files.pread_files import PreadFiles
 from rocketstore.storage.files.whole_file import data_stop
 from rocketstore.storage.layout import StoreLayout
 from rocketstore.storage.recovery.log_survey import chain_records, survey_log
-from rocketstore.storage.system_errors import system_errors
 from rocketstore.verification.expectation import delay_array, expected_entries, expected_items
 from rocketstore.verification.findings import StoreCounts
 from rocketstore.verification.leftovers import CLOCK_TOLERANCE_MS

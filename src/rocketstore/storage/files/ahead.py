@@ -24,9 +24,8 @@ from typing import TYPE_CHECKING, Final
 from rocketstore.errors import StoreError
 from rocketstore.events import get_logger
 from rocketstore.format.file_name import file_name
-from rocketstore.storage.files.disk import libc
+from rocketstore.storage.files.disk import libc, system_error
 from rocketstore.storage.files.mapped_file import MappedFile
-from rocketstore.storage.system_errors import system_error
 from rocketstore.storage.threads import Bell, Changes, ServiceThread
 from rocketstore.units import OS_PAGE_SIZE_BYTES, KiB, MiB
 
@@ -75,7 +74,7 @@ class Preallocator:
     """Makes the files of a log in a thread of its own.
 
     `place` chooses the directory of a file by its offset. `is_in_use` says whether the log has the
-    file that was taken for an offset; the log sets it.
+    file of an offset; the log sets it.
     """
 
     def __init__(
@@ -90,8 +89,7 @@ class Preallocator:
         self._file_size = file_size
         self._disk = disk
         self._warm_up = warm_up
-        self.is_in_use: Callable[[int], bool] = lambda _base: True
-        self._taken: MappedFile | None = None
+        self.is_in_use: Callable[[int], bool] = lambda _base: False
         self._lock = threading.Lock()
         self._changes = Changes()
         self._wanted: list[int] = []
@@ -121,31 +119,28 @@ class Preallocator:
         Asked again for the same one, it returns the same file. Where it could not be made, or not
         in time, `StoreError` is raised; the same call may succeed later.
         """
-        file = self._taken
-        if file is None or file.base != base:
-            try:
-                file = self._taken = self._made(base)
-            finally:
-                self._put_makes = False
-                self._changes.tell()
-        with self._lock:
-            self._ready.pop(base, None)
+        try:
+            with self._lock:
+                for known in tuple(self._ready):
+                    if known < base:  # the log has it
+                        del self._ready[known]
+                self._put_makes = base not in self._ready
+                if base in self._wanted:
+                    self._wanted.remove(base)
+            if not self._changes.wait_for(lambda: self._under_way != base, TAKE_TIMEOUT_S):
+                raise StoreError(
+                    f"the file at offset {base} was not made within {TAKE_TIMEOUT_S} s",
+                    hint="the disk is slow: check its load, then put again",
+                )
+            file = self._ready.get(base)
+            if file is None:
+                file = self._ready[base] = self._make(base)
+        finally:
+            self._put_makes = False
+            self._changes.tell()
         if ahead:
             self.request(base)
         return file
-
-    def _made(self, base: int) -> MappedFile:
-        with self._lock:
-            self._put_makes = base not in self._ready
-            if base in self._wanted:
-                self._wanted.remove(base)
-        if not self._changes.wait_for(lambda: self._under_way != base, TAKE_TIMEOUT_S):
-            raise StoreError(
-                f"the file at offset {base} was not made within {TAKE_TIMEOUT_S} s",
-                hint="the disk is slow: check its load, then put again",
-            )
-        file = self._ready.get(base)
-        return self._make(base) if file is None else file
 
     def retire(self, file: MappedFile) -> None:
         """Take note that `file` is full: what warming locked in memory is let go."""
@@ -162,17 +157,13 @@ class Preallocator:
     def close(self) -> None:
         """Stop the thread and delete the files that nobody took."""
         self.thread.stop()
-        taken = self._taken
-        unused = [file for file in self._ready.values() if taken is None or file.base != taken.base]
-        if taken is not None and not self.is_in_use(taken.base):
-            unused.append(taken)
+        unused = [file for base, file in self._ready.items() if not self.is_in_use(base)]
         with ExitStack() as rest:  # one that cannot be deleted does not keep the others
             for directory in {file.path.parent for file in unused}:
                 rest.callback(self._disk.fsync_directory, directory)
             for file in unused:
                 rest.callback(file.drop)
                 rest.callback(file.destroy, 0, now_ms=0)
-            self._taken = None
             self._ready.clear()
 
     def _make_files(self) -> None:

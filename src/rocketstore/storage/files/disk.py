@@ -1,11 +1,12 @@
-"""The operating system calls that decide what survives: one small object, so that tests replace it.
-
-What is here: creating, allocating, syncing, renaming and deleting files, and asking how full a disk
-is. Reading and writing bytes is not here: that happens in mappings.
+"""The operating system calls that decide what survives, and what the system refuses.
 
 Law: every call that makes something durable, or takes something away, goes through a `Disk`. A test
 can therefore fail any of them, and can keep a shadow of what would survive a power cut: the bytes
 at the last `fdatasync`, the names at the last `fsync_directory`.
+
+Law: no `OSError` of the system leaves the store as it is: `system_error` says what, where, and what
+to do next. ``FileNotFoundError`` beside retention is an expected outcome, and is dealt with where a
+file is read.
 
 How derived: ext4 and xfs promise a new name only after fsync of its directory; `fdatasync` returns
 an error once and then forgets it, so the caller must stop at the first one (K-D1, K-D6, K-D7).
@@ -21,13 +22,28 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from rocketstore.errors import StoreFullError
-from rocketstore.storage.system_errors import NO_SPACE_ERRORS
+from rocketstore.errors import StoreError, StoreFullError, SystemRefusedError
 from rocketstore.units import OS_PAGE_SIZE_BYTES, MiB
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+NO_SPACE_ERRORS: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+"""What the system answers when there is no room: a full file system, or a used-up quota."""
+
+_HINTS: Final = {
+    errno.EMFILE: "raise the limit of open files of this process (ulimit -n)",
+    errno.ENFILE: "raise the limit of open files of this machine (sysctl fs.file-max)",
+    errno.ENOMEM: "free memory, or raise the limits of this process (ulimit -v, vm.max_map_count)",
+    errno.EIO: "the disk fails: see the log of the system (dmesg), and copy the store elsewhere",
+    errno.ENOSPC: "free space on the partition or let retention delete old files",
+    errno.EDQUOT: "free space within the quota or raise it",
+    errno.EACCES: "fix the permissions, or open the store with read_only=True",
+    errno.EPERM: "fix the permissions, or open the store with read_only=True",
+    errno.ENOENT: "check the path",
+    errno.ENOTDIR: "check the path",
+    errno.EROFS: "mount the file system for writing, or open the store with read_only=True",
+}
 _NOT_SUPPORTED_ERRORS: Final = frozenset(
     {errno.EOPNOTSUPP, errno.ENOTSUP, errno.EINVAL, errno.ENOSYS}
 )
@@ -35,6 +51,39 @@ _OWN_DESCRIPTORS: Final = Path("/proc/self/fd")
 _FALLOC_FL_KEEP_SIZE: Final = 0x01
 _FALLOC_FL_ZERO_RANGE: Final = 0x10
 _ZEROS: Final = bytes(MiB)
+
+
+def system_error(what: str, error: OSError) -> StoreError:
+    """Return the error that says what could not be done because of `error`, and what helps.
+
+    One without a number is of a signal handler (a time limit, say), not the system's: it is raised.
+    """
+    if isinstance(error, StoreError):
+        return error
+    if error.errno is None:
+        raise error
+    where = "" if error.filename is None or str(error.filename) in what else f" ({error.filename})"
+    message = f"{what}{where}: {error.strerror or error}"
+    hint = _HINTS.get(error.errno or 0, "try again; if it stays so, see the system's log (dmesg)")
+    if error.errno in NO_SPACE_ERRORS:
+        return StoreFullError(message, hint=hint)
+    return SystemRefusedError(message, code=error.errno, hint=hint)
+
+
+@contextlib.contextmanager
+def system_errors(what: str) -> Iterator[None]:
+    """Let an `OSError` out of the block, or out of the function so decorated, as a `StoreError`."""
+    try:
+        yield
+    except OSError as error:
+        if isinstance(error, StoreError):
+            raise
+        raise system_error(what, error) from error
+
+
+def no_space_error(path: Path, size: int) -> StoreFullError:
+    """Return the error that says that `size` more bytes for `path` found no room."""
+    return StoreFullError(f"no room for {path}: {size} bytes needed", hint=_HINTS[errno.ENOSPC])
 
 
 class Disk:
@@ -193,7 +242,7 @@ class Disk:
             return None
         used = status.f_blocks - status.f_bfree
         total = used + status.f_bavail
-        return None if total <= 0 else -(-100 * used // total) / 100
+        return -(-100 * used // total) / 100 if total > 0 else None
 
     def free_bytes(self, path: Path) -> int | None:
         """Return how many bytes this process may still write on the partition of `path`."""
@@ -202,14 +251,6 @@ class Disk:
         except OSError:
             return None
         return status.f_bavail * status.f_frsize
-
-
-def no_space_error(path: Path, size: int) -> StoreFullError:
-    """Return the error that says that `size` more bytes for `path` found no room."""
-    return StoreFullError(
-        f"no room for {path}: {size} bytes needed",
-        hint="free space on the partition or let retention delete old files",
-    )
 
 
 def probe_pages(disk: Disk, descriptor: int, path: Path, start: int, stop: int) -> None:

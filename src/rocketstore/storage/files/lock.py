@@ -28,7 +28,7 @@ from rocketstore.format.file_name import (
     LOCK_LENGTH_BYTES,
     LOCK_START,
 )
-from rocketstore.storage.system_errors import system_error, system_errors
+from rocketstore.storage.files.disk import system_errors
 
 _FLOCK: Final = struct.Struct("@hhqqi4x")
 """``struct flock`` of 64-bit Linux: type, whence, start, length, pid."""
@@ -42,8 +42,8 @@ _SHARED: Final = ("nfs", "cifs", "smb", "9p", "virtiofs", "fuse", "ceph", "glust
 UNKNOWN_WRITER: Final = 0
 """A writer without a process number here: in another container, or on another host."""
 
-_held: dict[tuple[int, int], io.FileIO] = {}
-"""Lock files held by this process, by device and inode."""
+_held: set[io.FileIO] = set()
+"""Lock files held by this process."""
 
 _registry = threading.Lock()
 
@@ -52,7 +52,7 @@ def _forget_in_child() -> None:
     # A child inherits the descriptor but not the lock; nor the thread that may be in the registry.
     global _registry  # noqa: PLW0603 - a lock that another thread held at the fork stays held
     _registry = threading.Lock()
-    for file in _held.values():
+    for file in _held:
         file.close()
     _held.clear()
 
@@ -63,10 +63,8 @@ os.register_at_fork(after_in_child=_forget_in_child)
 class StoreLock:
     """The lock of one store, held from `acquire` to `release`."""
 
-    def __init__(self, path: Path, file: io.FileIO, key: tuple[int, int]) -> None:
-        self.path = path
+    def __init__(self, file: io.FileIO) -> None:
         self._file = file
-        self._key = key
 
     @classmethod
     @system_errors("cannot take the lock of the store")
@@ -77,32 +75,40 @@ class StoreLock:
         which, if that is known.
         """
         with _registry:
-            _refuse_second(path)
-            try:
+            if _is_held(path):
+                raise _locked(path, os.getpid())
+            with system_errors(f"cannot open {path} for writing"):
                 file = io.FileIO(path, "r+", opener=_opened)
-            except OSError as error:
-                raise system_error(f"cannot open {path} for writing", error) from error
             try:
-                status = os.fstat(file.fileno())
-                key = (status.st_dev, status.st_ino)
                 _lock(file.fileno(), path)
-                _write_content(file.fileno())
+                if os.pread(file.fileno(), len(LOCK_CONTENT), 0) != LOCK_CONTENT:
+                    os.pwrite(file.fileno(), LOCK_CONTENT, 0)  # as 4.9 does at every start
+                    os.fsync(file.fileno())
             except BaseException:
                 file.close()
                 raise
-            _held[key] = file
-        return cls(path, file, key)
+            _held.add(file)
+        return cls(file)
 
     def release(self) -> None:
         """Let go of the lock; a second call does nothing."""
         with _registry:
             self._file.close()
-            if _held.get(self._key) is self._file:
-                del _held[self._key]
+            _held.discard(self._file)
 
 
 def _opened(path: str, _flags: int) -> int:
     return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+
+
+def _is_held(path: Path) -> bool:
+    """Whether this process holds the lock file, by whatever name."""
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        return False
+    held = (os.fstat(file.fileno()) for file in _held if not file.closed)
+    return any(os.path.samestat(status, one) for one in held)
 
 
 def writer_pid(path: Path) -> int | None:
@@ -114,20 +120,17 @@ def writer_pid(path: Path) -> int | None:
     """
     with _registry:
         try:
-            status = path.stat()
-            if (status.st_dev, status.st_ino) in _held:
+            if _is_held(path):
                 return os.getpid()
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                return _owner_pid(descriptor)
+            finally:
+                os.close(descriptor)
         except FileNotFoundError:
             return None  # every writer makes it first
         except OSError:
             return _doubtful_writer(path)
-        try:
-            return _owner_pid(descriptor)
-        except OSError:
-            return _doubtful_writer(path)
-        finally:
-            os.close(descriptor)
 
 
 def may_have_writer(path: Path) -> bool:
@@ -175,15 +178,6 @@ def _doubtful_writer(path: Path) -> int | None:
     return UNKNOWN_WRITER if path.with_name(ABORT_FILE_NAME).exists() else None
 
 
-def _refuse_second(path: Path) -> None:
-    try:
-        status = path.stat()
-    except FileNotFoundError:
-        return
-    if (status.st_dev, status.st_ino) in _held:
-        raise _locked(path, os.getpid())
-
-
 def _locked(path: Path, owner: int, hint: str = _HINT) -> StoreLockedError:
     who = f"process {owner}" if owner else "a process in another container or on another host"
     if owner == os.getpid():
@@ -199,10 +193,3 @@ def _owner_pid(descriptor: int) -> int | None:
     kind, _, _, _, pid = _FLOCK.unpack(fcntl.fcntl(descriptor, fcntl.F_GETLK, question))
     # 0 is a process of another PID namespace, less one of another host or a lock of a descriptor.
     return None if kind == fcntl.F_UNLCK else max(pid, UNKNOWN_WRITER)
-
-
-def _write_content(descriptor: int) -> None:
-    """Write the four letters where they are missing, as 4.9 does at every start."""
-    if os.pread(descriptor, len(LOCK_CONTENT), 0) != LOCK_CONTENT:
-        os.pwrite(descriptor, LOCK_CONTENT, 0)
-        os.fsync(descriptor)

@@ -23,9 +23,8 @@ import numpy as np
 
 from rocketstore.errors import FlushFailedError
 from rocketstore.events import get_logger
-from rocketstore.storage.files.disk import Disk, probe_pages
+from rocketstore.storage.files.disk import Disk, probe_pages, system_error, system_errors
 from rocketstore.storage.files.whole_file import make_file
-from rocketstore.storage.system_errors import system_error, system_errors
 from rocketstore.units import OS_PAGE_SIZE_BYTES, MiB
 
 if TYPE_CHECKING:

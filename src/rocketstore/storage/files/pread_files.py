@@ -24,7 +24,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from rocketstore.format.file_name import parse_file_name
-from rocketstore.storage.system_errors import system_error, system_errors
+from rocketstore.storage.files.disk import system_error, system_errors
 from rocketstore.units import ByteRange
 from rocketstore.verification.file_rules import FileFinding, FileProblem, usable_files
 

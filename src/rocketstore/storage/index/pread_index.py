@@ -26,8 +26,8 @@ from rocketstore.format.index_file import (
     is_index_file_name,
 )
 from rocketstore.format.java_hash import key_hash
+from rocketstore.storage.files.disk import system_errors
 from rocketstore.storage.files.pread_files import listed_files
-from rocketstore.storage.system_errors import system_errors
 from rocketstore.verification.file_rules import FileFinding, FileProblem
 
 if TYPE_CHECKING:

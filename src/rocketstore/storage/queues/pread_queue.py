@@ -24,6 +24,7 @@ from rocketstore.format.queue_entry import (
     entry_array,
     written_mask,
 )
+from rocketstore.storage.files.disk import system_errors
 from rocketstore.storage.files.pread_files import OpenFiles, PreadFiles
 from rocketstore.storage.queues.queue_search import (
     CHUNK_BYTES,
@@ -31,7 +32,6 @@ from rocketstore.storage.queues.queue_search import (
     listed_queues,
     subdirectories,
 )
-from rocketstore.storage.system_errors import system_errors
 from rocketstore.units import QueueKey
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from rocketstore.format.queue_entry import (
     filler_mask,
     written_mask,
 )
-from rocketstore.storage.system_errors import system_errors
+from rocketstore.storage.files.disk import system_errors
 from rocketstore.units import KiB, QueueKey
 
 if TYPE_CHECKING:
