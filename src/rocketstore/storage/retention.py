@@ -89,21 +89,13 @@ class DiskUsage(NamedTuple):
 class Retention:
     """Deletes what may go.
 
-    Parameters
-    ----------
-    used_ratio
-        Says how full the partition of a directory is (``Disk.used_ratio``).
-    flags
-        Learns whether a disk is full.
-    dispatched_offset
-        Returns the physical offset up to which everything is dispatched.
-    tz
-        Zone of ``deleteWhen``; None is the zone of this process, as in Java.
-    pause
-        Waits so many seconds between two deletions; a test passes its own. None waits until `stop`.
+    `used_ratio` says how full the partition of a directory is. ``deleteWhen`` is in the zone `tz`,
+    None being that of this process, as in Java. `pause` waits between two deletions.
 
     Attributes
     ----------
+    stopping
+        Lets the round under way end after the file it is at: the store is being closed.
     full_directories
         CommitLog directories too full for new files (spec F1.1).
     manual_rounds_left
@@ -136,8 +128,8 @@ class Retention:
         self._dispatched_offset = dispatched_offset
         self._clock = clock
         self._tz = tz
-        self._stopping = StopSign()
-        self._pause = self._stopping.wait if pause is None else pause
+        self.stopping = StopSign()
+        self._pause = pause or self.stopping.wait
         self._hours = parse_delete_hours(config.delete_when)
         self.manual_rounds_left = 0
         self._cleaned_to = -1
@@ -152,8 +144,8 @@ class Retention:
         The two partitions have a flag each (K-E4). Source: DefaultMessageStore.isSpaceFull.
         """
         directories = self._layout.commit_log_directories
-        by_directory = {path: self._used_ratio(path) for path in directories}
-        known = {path: ratio for path, ratio in by_directory.items() if ratio is not None}
+        ratios = ((path, self._used_ratio(path)) for path in directories)
+        known = {path: ratio for path, ratio in ratios if ratio is not None}
         usage = DiskUsage(
             min(known.values(), default=None), self._used_ratio(self._layout.consume_queue)
         )
@@ -186,10 +178,6 @@ class Retention:
                 hint="open the store with StoreConfig(retention=True)",
             )
         self.manual_rounds_left = MANUAL_ROUNDS
-
-    def stop(self) -> None:
-        """Let the round under way end after the file it is at: the store is being closed."""
-        self._stopping.set()
 
     def run_once(self) -> list[DeletedFile]:
         """Do one round; return what went, in order."""
@@ -230,16 +218,14 @@ class Retention:
                 break
             if deleted:
                 self._pause(config.delete_commit_log_files_interval / 1000)
-            if self._stopping.is_set():
+            if self.stopping.is_set():
                 break
-            path = self._files.remove_first(
-                force_after_ms=config.destroy_mapped_file_interval_forcibly, now_ms=self._clock()
-            )
-            if path is None:
+            went = self._remove_first(applied)
+            if not went:
                 is_blocked = True
                 break
             self._last_times.pop(file.base, None)
-            deleted.append(DeletedFile(path, applied))
+            deleted += went
         if rule is RetentionRule.EXPIRED_MANUALLY and not (is_blocked and not deleted):
             # A round that did something counts; a request with nothing to do is over (K-E10).
             self.manual_rounds_left = self.manual_rounds_left - 1 if deleted else 0
@@ -260,9 +246,7 @@ class Retention:
             return RetentionRule.EXPIRED_AT_HOUR
         if self._is_filling(usage):
             return RetentionRule.EXPIRED_DISK_FILLING
-        if self.manual_rounds_left > 0:
-            return RetentionRule.EXPIRED_MANUALLY
-        return None
+        return RetentionRule.EXPIRED_MANUALLY if self.manual_rounds_left > 0 else None
 
     def _is_filling(self, usage: DiskUsage) -> bool:
         return usage.highest > self._config.disk_max_used_space_percent / 100
@@ -282,43 +266,41 @@ class Retention:
 
     def _retry_hung(self) -> list[DeletedFile]:
         """Try again to delete a first file whose deletion once began (redeleteHangedFile)."""
-        config, now_ms = self._config, self._clock()
-        files = self._files.files
-        if (
-            not files
-            or files[0].is_available
-            or now_ms - self._last_hung_try_ms <= config.redelete_hanged_file_interval
-        ):
+        interval_ms = self._config.redelete_hanged_file_interval
+        files, now_ms = self._files.files, self._clock()
+        if not files or files[0].is_available or now_ms - self._last_hung_try_ms <= interval_ms:
             return []
         self._last_hung_try_ms = now_ms
-        path = self._files.remove_first(
-            force_after_ms=config.destroy_mapped_file_interval_forcibly, now_ms=now_ms
-        )
-        return [] if path is None else [DeletedFile(path, RetentionRule.HUNG)]
+        return self._remove_first(RetentionRule.HUNG)
+
+    def _remove_first(self, rule: RetentionRule) -> list[DeletedFile]:
+        """Delete the first file of the log; nothing goes where a reader still holds it."""
+        wait_ms = self._config.destroy_mapped_file_interval_forcibly
+        path = self._files.remove_first(force_after_ms=wait_ms, now_ms=self._clock())
+        return [] if path is None else [DeletedFile(path, rule)]
 
     def _follow_log(self) -> list[DeletedFile]:
         """Delete queue and index files that know only records before the CommitLog's minimum."""
         log_min = self._files.min_offset
         if log_min <= self._cleaned_to:
             return []
-        deleted: list[DeletedFile] = []
+        gone: list[Path] = []
         is_whole = True
         for queue in self._table.all():
-            if self._stopping.is_set():
+            if self.stopping.is_set():
                 is_whole = False
                 break
             paths, is_done = queue.delete_expired(
                 log_min, force_after_ms=QUEUE_FORCE_AFTER_MS, now_ms=self._clock()
             )
             is_whole &= is_done
-            deleted += [DeletedFile(path, RetentionRule.BELOW_LOG) for path in paths]
+            gone += paths
             if paths:
                 self._pause(self._config.delete_consume_queue_files_interval / 1000)
-        gone = self._index.delete_expired(log_min, now_ms=self._clock())
-        deleted += [DeletedFile(path, RetentionRule.BELOW_LOG) for path in gone]
+        gone += self._index.delete_expired(log_min, now_ms=self._clock())
         if is_whole:
             self._cleaned_to = log_min
-        return deleted
+        return [DeletedFile(path, RetentionRule.BELOW_LOG) for path in gone]
 
 
 def newest_store_time(file: MappedFile, now_ms: int) -> int | None:

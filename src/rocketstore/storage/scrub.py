@@ -12,15 +12,16 @@ Cost: the bytes a second that were set, and a window of memory while a turn last
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
+from rocketstore.errors import StoreError
 from rocketstore.events import get_logger
 from rocketstore.scan.scanner import scan_window
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from rocketstore.scan.scanner import Damage, ScanBatch
+    from rocketstore.scan.scanner import Damage
     from rocketstore.storage.files.mapped_file import MappedFile
     from rocketstore.storage.files.mapped_file_queue import MappedFileQueue
     from rocketstore.units import ByteRange
@@ -37,66 +38,57 @@ BATCH_RECORDS: Final = 1024
 _log: Final = get_logger(__name__)
 
 
-class ScrubCounts(NamedTuple):
-    """What was checked since the store was opened.
+class Scrubber:
+    """Checks the cold files of a log, some bytes a turn.
 
-    `passes` over all cold files, bytes of them in each pass, and places without an intact record,
-    each counted once.
+    Attributes
+    ----------
+    passes, checked_bytes
+        Over all cold files, and bytes of them in each pass, since the store was opened.
+    damaged_ranges
+        Places without an intact record, each counted once.
     """
 
-    passes: int = 0
-    checked_bytes: int = 0
-    damaged_ranges: int = 0
-
-
-class Scrubber:
-    """Checks the cold files of a log, some bytes a turn."""
-
     def __init__(
-        self,
-        files: MappedFileQueue,
-        *,
-        bytes_per_turn: int,
-        durable_offset: Callable[[], int],
+        self, files: MappedFileQueue, *, bytes_per_turn: int, durable_offset: Callable[[], int]
     ) -> None:
-        self.counts = ScrubCounts()
+        self.passes = self.checked_bytes = self.damaged_ranges = 0
         self._files = files
         self._bytes_per_turn = bytes_per_turn
         self._durable_offset = durable_offset
         self._known: set[ByteRange] = set()
-        self._next_base = -1
-        self._file: MappedFile | None = None
-        self._scan: Iterator[ScanBatch] = iter(())
-        self._reached = 0
+        self._steps: Iterator[int] = self._pass()
 
     def turn(self) -> None:
         """Check the next bytes; a whole pass ends a turn too."""
         spent = 0
         while spent < self._bytes_per_turn:
-            if self._file is None and not self._take_next():
+            checked = next(self._steps, None)
+            if checked is None:
+                self._steps = self._pass()
                 return
-            spent += self._step()
+            self.checked_bytes += checked
+            spent += max(checked, 1)
 
-    def _take_next(self) -> bool:
-        """Take the next cold file; False at the end of a pass."""
-        limit = self._durable_offset()
-        cold = [
+    def _pass(self) -> Iterator[int]:
+        """Check every cold file once; yield after each step how many bytes further it is."""
+        following = -1
+        while cold := [
             file
             for file in self._files.files[:-1]
-            if file.base >= self._next_base and file.base + file.size <= limit
-        ]
-        if not cold:
-            if self._next_base >= 0:
-                self.counts = self.counts._replace(passes=self.counts.passes + 1)
-                # What retention deleted is not met again.
-                log_min = self._files.min_offset
-                self._known = {place for place in self._known if place.start >= log_min}
-            self._next_base = -1
-            return False
-        file = self._file = cold[0]
-        self._next_base = file.base + file.size
-        self._reached = file.base
-        self._scan = scan_window(
+            if file.base >= following and file.base + file.size <= self._durable_offset()
+        ]:
+            following = cold[0].base + cold[0].size
+            yield from self._check(cold[0])
+        if following >= 0:
+            self.passes += 1
+            # What retention deleted is not met again.
+            log_min = self._files.min_offset
+            self._known = {place for place in self._known if place.start >= log_min}
+
+    def _check(self, file: MappedFile) -> Iterator[int]:
+        reached, end = file.base, file.base + file.size
+        batches = scan_window(
             _FileBytes(file),
             base=file.base,
             size=file.size,
@@ -107,37 +99,26 @@ class Scrubber:
             window_bytes=WINDOW_BYTES,
             whole_damage=True,
         )
-        return True
-
-    def _step(self) -> int:
-        """Check one batch of a file; return how many bytes further that is."""
-        file = self._file
-        assert file is not None
         try:
-            batch = next(self._scan, None)
+            for batch in batches:
+                columns, before = batch.columns, reached
+                if len(columns):
+                    reached = max(reached, int(columns.physical_offset[-1] + columns.size[-1]))
+                for damage in batch.damage:
+                    reached = max(reached, damage.range.stop)
+                    self._note(file, damage)
+                yield reached - before
         except FileNotFoundError:  # retention was faster
-            batch = None
-        if batch is None:
-            stop = file.base + file.size
-            self._file = None
-        else:
-            stop = self._reached
-            if len(batch.columns):
-                last = len(batch.columns) - 1
-                stop = int(batch.columns.physical_offset[last] + batch.columns.size[last])
-            for damage in batch.damage:
-                stop = max(stop, damage.range.stop)
-                self._note(file, damage)
-        checked = max(stop - self._reached, 0)
-        self._reached = max(stop, self._reached)
-        self.counts = self.counts._replace(checked_bytes=self.counts.checked_bytes + checked)
-        return max(checked, 1)
+            pass
+        except (OSError, StoreError) as error:
+            _log.warning("scrub.unreadable", path=str(file.path), error=str(error))
+        yield max(end - reached, 0)
 
     def _note(self, file: MappedFile, damage: Damage) -> None:
         if damage.range in self._known:
             return
         self._known.add(damage.range)
-        self.counts = self.counts._replace(damaged_ranges=self.counts.damaged_ranges + 1)
+        self.damaged_ranges += 1
         _log.warning(
             "scrub.damage",
             path=str(file.path),

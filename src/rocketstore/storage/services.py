@@ -10,6 +10,7 @@ How derived: DefaultMessageStore.start and shutdown of 4.9 (spec B1).
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 from rocketstore.errors import FlushFailedError, RocketStoreError
@@ -24,12 +25,10 @@ from rocketstore.storage.running_flags import RunningFlag
 from rocketstore.storage.scrub import TURN_INTERVAL_S, Scrubber
 from rocketstore.storage.statistics import StoreStatistics
 from rocketstore.storage.threads import Periodic, ServiceThread
-from rocketstore.units import QueueKey
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from rocketstore.storage.files.mapped_file import MappedFile
     from rocketstore.storage.opening import StoreParts
 
 SAMPLE_INTERVAL_S: Final = 1.0
@@ -135,25 +134,22 @@ class StoreServices:
 
     # --- waiting and flushing -------------------------------------------------------------------
 
-    @system_errors("cannot dispatch all messages")
     def wait_dispatched(self, physical_offset: int, timeout_s: float | None) -> bool:
         """Wait until everything before an offset is dispatched."""
         if self._parts.log.readable_limit < physical_offset:
             # Only flushed messages are dispatched, and one that waits for no flush asks for none.
             self.flusher.wake()
-        if self._threads:
-            return self.dispatch.wait_dispatched(physical_offset, timeout_s)
-        self.flusher.flush()
-        self._catch_up()
-        return self._parts.dispatcher.dispatched_offset >= physical_offset
+        dispatcher = self._parts.dispatcher
+        return self.wait_until(lambda: dispatcher.dispatched_offset >= physical_offset, timeout_s)
 
     @system_errors("cannot dispatch all messages")
-    def wait_until(self, is_true: Callable[[], bool], timeout_s: float) -> bool:
+    def wait_until(self, is_true: Callable[[], bool], timeout_s: float | None) -> bool:
         """Wait until something becomes true that dispatch makes true."""
-        if not self._threads:
-            self.flusher.flush()
-            self._catch_up()
-        return self.dispatch.wait_until(is_true, timeout_s if self._threads else 0.0)
+        if self._threads:
+            return self.dispatch.wait_until(is_true, timeout_s)
+        self.flusher.flush()
+        self._catch_up()
+        return is_true()
 
     @system_errors("cannot flush queues, index and checkpoint")
     def flush(self) -> None:
@@ -179,7 +175,7 @@ class StoreServices:
         failure: FlushFailedError | None = None
         if self._parts.touch_ahead is not None:
             self._parts.touch_ahead.thread.stop()
-        self._parts.retention.stop()
+        self._parts.retention.stopping.set()
         for watcher in reversed(self._watchers):
             watcher.stop()
         try:
@@ -249,10 +245,6 @@ class StoreServices:
         elif health.is_well:
             flags.clear(RunningFlag.QUEUE_WRITE_ERROR)
 
-    def next_queue_offset(self, topic: str, queue_id: int) -> int:
-        """Return the queue offset that the next message of a queue will get."""
-        return self._parts.log.next_queue_offset(QueueKey(topic, queue_id))
-
     def runtime_info(self) -> dict[str, str]:
         """Return the runtime information of 4.9."""
         parts = self._parts
@@ -261,26 +253,22 @@ class StoreServices:
         known = [ratio for ratio in ratios.values() if ratio is not None]
         ratios["commitLogDiskRatio"] = min(known, default=None)
         ratios["consumeQueueDiskRatio"] = used_ratio(parts.layout.consume_queue)
-        scrubbed = self.scrubber.counts
-        mapped = [file.size for file in self._files() if file.is_mapped]
+        files = chain(
+            parts.log.files.files,
+            *(queue.files.files for queue in parts.queues.all()),
+            (index_file.file for index_file in parts.index.files),
+        )
+        mapped = [file.size for file in files if file.is_mapped]
         numbers = {
             **{key: -1 if ratio is None else ratio for key, ratio in ratios.items()},
             "commitLogMinOffset": parts.log.min_offset,
             "commitLogMaxOffset": parts.log.max_offset,
-            "scrubPasses": scrubbed.passes,
-            "scrubCheckedBytes": scrubbed.checked_bytes,
-            "scrubDamagedRanges": scrubbed.damaged_ranges,
+            "scrubPasses": self.scrubber.passes,
+            "scrubCheckedBytes": self.scrubber.checked_bytes,
+            "scrubDamagedRanges": self.scrubber.damaged_ranges,
             "storeTimeStepsBack": parts.log.clock_steps_back,
             "compiledParts": summary(),
             "totalMappedFiles": len(mapped),
             "totalMappedVirtualMemory": sum(mapped),
         }
         return self.statistics.runtime_info() | {key: str(one) for key, one in numbers.items()}
-
-    def _files(self) -> Iterator[MappedFile]:
-        """Yield every file of log, queues and index."""
-        yield from self._parts.log.files.files
-        for queue in self._parts.queues.all():
-            yield from queue.files.files
-        for index_file in self._parts.index.files:
-            yield index_file.file

@@ -32,6 +32,7 @@ from rocketstore.storage.opening import StoreParts
 from rocketstore.storage.read_only import ReadOnlyStore
 from rocketstore.storage.reading.reader import Gone, Reader
 from rocketstore.storage.services import StoreServices
+from rocketstore.units import QueueKey
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -332,7 +333,7 @@ class MessageStore(Reader):
 
     def next_queue_offset(self, topic: str, queue_id: int) -> int:
         """Return the queue offset that the next message of a queue will get."""
-        return self._services.next_queue_offset(topic, queue_id)
+        return self._parts.log.next_queue_offset(QueueKey(topic, queue_id))
 
     @property
     def last_store_timestamp_ms(self) -> int:

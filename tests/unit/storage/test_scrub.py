@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import time
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -20,9 +22,6 @@ from support.small_store import (
     open_store,
     overwrite,
 )
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 COUNT = 200
 WHOLE = 1 << 30
@@ -49,8 +48,8 @@ def test_damage_in_a_cold_file_is_counted_and_logged_once(store: tuple[Path, lis
         scrubber = scrubber_of(opened)
         for _ in range(3):
             scrubber.turn()
-        assert scrubber.counts.passes == 3
-        assert scrubber.counts.damaged_ranges == 2
+        assert scrubber.passes == 3
+        assert scrubber.damaged_ranges == 2
     found = [(log["path"], log["offset"]) for log in logs if log["event"] == "scrub.damage"]
     expected = [(str(log_path(root, offsets[at])), offsets[at] % LOG_FILE_BYTES) for at in (5, 60)]
     assert found == expected
@@ -63,13 +62,13 @@ def test_a_turn_checks_no_more_than_its_bytes_and_a_batch(store: tuple[Path, lis
         cold = len(opened._parts.log.files.files) - 1
         scrubber = scrubber_of(opened, bytes_per_turn=100)
         turns = 0
-        while not scrubber.counts.passes:
-            before = scrubber.counts.checked_bytes
+        while not scrubber.passes:
+            before = scrubber.checked_bytes
             scrubber.turn()
-            assert scrubber.counts.checked_bytes - before <= LOG_FILE_BYTES
+            assert scrubber.checked_bytes - before <= LOG_FILE_BYTES
             turns += 1
         assert turns >= cold
-        assert scrubber.counts.checked_bytes == cold * LOG_FILE_BYTES
+        assert scrubber.checked_bytes == cold * LOG_FILE_BYTES
 
 
 def test_the_file_that_is_written_is_left_alone(store: tuple[Path, list[int]]) -> None:
@@ -78,7 +77,7 @@ def test_the_file_that_is_written_is_left_alone(store: tuple[Path, list[int]]) -
         overwrite(root, offsets[-1] + 100, b"\xff\xff")
         scrubber = scrubber_of(opened)
         scrubber.turn()
-        assert scrubber.counts.damaged_ranges == 0
+        assert scrubber.damaged_ranges == 0
 
 
 def test_a_file_that_retention_takes_meanwhile_ends_its_check(
@@ -92,8 +91,31 @@ def test_a_file_that_retention_takes_meanwhile_ends_its_check(
         assert files.remove_first(force_after_ms=0, now_ms=0) is not None
         for _ in range(20):
             scrubber.turn()
-        assert scrubber.counts.passes
-        assert scrubber.counts.damaged_ranges == 0
+        assert scrubber.passes
+        assert scrubber.damaged_ranges == 0
+
+
+def test_a_file_that_cannot_be_read_is_named_and_keeps_no_other_from_being_checked(
+    store: tuple[Path, list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, offsets = store
+    overwrite(root, offsets[60] + 28, b"\xff")
+    assert log_path(root, offsets[60]) != log_path(root, offsets[5])
+
+    def preadv(descriptor: int, buffers: list[memoryview], position: int) -> int:
+        if Path(f"/proc/self/fd/{descriptor}").readlink() == log_path(root, offsets[5]):
+            raise OSError(errno.EIO, "bad sector")
+        return real_preadv(descriptor, buffers, position)
+
+    real_preadv = os.preadv
+    with open_store(root, Clock()) as opened, capture_logs() as logs:
+        scrubber = scrubber_of(opened)
+        monkeypatch.setattr(os, "preadv", preadv)
+        scrubber.turn()
+        assert (scrubber.passes, scrubber.damaged_ranges) == (1, 1)
+    (unread,) = [log for log in logs if log["event"] == "scrub.unreadable"]
+    assert unread["path"] == str(log_path(root, offsets[5]))
+    assert "bad sector" in unread["error"]
 
 
 def test_an_open_store_checks_its_old_files_when_it_is_told_to(
