@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import enum
 
-from rocketstore.config.store_config import FIELDS
+from rocketstore.config.store_config import FIELDS, field_texts
 
 COLUMNS = ("key", "field", "type", "default", "unit", "meaning")
 
 
 def option_rows() -> list[tuple[str, ...]]:
     """Return the rows of all tables, in the columns of `COLUMNS`."""
+    texts = field_texts()
     return [
         (
             f"`{spec.key}`" + (" +" if spec.option.ours else ""),
@@ -18,7 +19,7 @@ def option_rows() -> list[tuple[str, ...]]:
             type_text(spec.kind),
             default_text(spec.default),
             spec.option.unit,
-            spec.doc + limits_text(spec.option.low, spec.option.high, spec.kind),
+            texts[field] + limits_text(spec.option.low, spec.option.high, spec.kind),
         )
         for field, spec in FIELDS.items()
     ]
@@ -40,8 +41,8 @@ def default_text(value: object) -> str:
     return f"`{value}`" if isinstance(value, str) else f"{value}"
 
 
-def limits_text(low: float | None, high: float | None, kind: type) -> str:
+def limits_text(low: float | None, high: float, kind: type) -> str:
     """Say the limits where they are not simply those of the type."""
     if kind not in (int, float) or low is None:
         return ""
-    return f" From {low}." if high is None or high >= 2**31 - 1 else f" From {low} to {high}."
+    return f" From {low}." if high >= 2**31 - 1 else f" From {low} to {high}."

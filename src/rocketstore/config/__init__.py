@@ -1,9 +1,10 @@
 """Settings of a store: the options, where their values come from, and what files say about them."""
 
-from rocketstore.config.sizes import (
+from rocketstore.config.files import (
     FileObservation,
     ObservedSizes,
     StoreSizes,
+    commit_log_directories,
     commonest,
     observed_in,
     resolve_sizes,
@@ -11,7 +12,6 @@ from rocketstore.config.sizes import (
 from rocketstore.config.sources import (
     LoadedConfig,
     Origin,
-    apply_overrides,
     from_properties,
     load_broker_conf,
     load_config,
@@ -22,9 +22,6 @@ from rocketstore.config.store_config import (
     RecoveryPolicy,
     StoreConfig,
     broker_conf_key,
-)
-from rocketstore.config.values import (
-    commit_log_directories,
     parse_delay_levels,
     parse_delete_hours,
 )
@@ -39,7 +36,6 @@ __all__ = [
     "RecoveryPolicy",
     "StoreConfig",
     "StoreSizes",
-    "apply_overrides",
     "broker_conf_key",
     "commit_log_directories",
     "commonest",

@@ -3,8 +3,9 @@
 Law: nothing is dropped in silence. 4.9 ignores a misspelt key and a number that is not one; here
 both are a `ConfigError` that names the key, the value and the nearest known key. A key of a
 ``broker.conf`` that resembles no option of the store is another part's, of this or another version
-of RocketMQ, and is ignored with a warning.
-Source: rocketmq-all-4.9.8, BrokerStartup and MixAll.properties2Object.
+of RocketMQ, and is ignored: without a word if it is listed below, else with a warning.
+Source: rocketmq-all-4.9.8, BrokerStartup and MixAll.properties2Object; the keys are those of
+BrokerConfig, NettyServerConfig, NettyClientConfig, MixAll and MessageStoreConfig.
 """
 
 from __future__ import annotations
@@ -18,14 +19,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import javaproperties
 
-from rocketstore.config.known_keys import (
-    BROKER_ADDRESS_KEY,
-    BROKER_KEYS,
-    DEFAULT_LISTEN_PORT,
-    KEYS_OF_5,
-    KEYS_WITHOUT_EFFECT,
-    LISTEN_PORT_KEY,
-)
 from rocketstore.config.store_config import (
     FIELD_OF_KEY,
     FIELDS,
@@ -33,7 +26,6 @@ from rocketstore.config.store_config import (
     StoreConfig,
     kind_name,
 )
-from rocketstore.config.values import join_host
 from rocketstore.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -43,14 +35,69 @@ ENVIRONMENT_PREFIX: Final = "ROCKETSTORE_"
 _WHOLE_NUMBER: Final = re.compile(r"[+-]?[0-9]{1,19}")
 _NUMBER: Final = re.compile(r"[+-]?([0-9]{1,19}(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,3})?")
 _MISSPELT_RATIO: Final = 0.85
-"""So alike (difflib, 0 to 1) a key of a ``broker.conf`` and an option are one, misspelt: no key of
-RocketMQ 5's own comes as near, but for one that is listed."""
+"""So alike (difflib, 0 to 1) a key of a ``broker.conf`` and an option are one, misspelt."""
 _SIMILAR_RATIO: Final = 0.5
 """So alike they are worth asking "did you mean"."""
-_STORE_HOST_KEY: Final = "storeHost"
-_RETENTION_KEY: Final = "retention"
-_ADDRESS_KEYS: Final = frozenset({BROKER_ADDRESS_KEY, LISTEN_PORT_KEY})
-"""Keys of the broker that tell the store's host."""
+_ADDRESS_KEYS: Final = frozenset({"brokerIP1", "listenPort"})
+"""Keys of the broker that give the store's host (BrokerController.getStoreHost)."""
+_LIKE_OURS: Final = frozenset({"accessMessageInMemoryHotRatio", "mapperFileSizeBatchConsumeQueue"})
+"""Options of RocketMQ 5 that are as near to ours as a slip of the pen."""
+
+_BROKER: Final = """
+    rocketmqHome namesrvAddr brokerIP1 brokerIP2 brokerName brokerClusterName brokerId
+    brokerPermission defaultTopicQueueNums autoCreateTopicEnable clusterTopicEnable
+    brokerTopicEnable autoCreateSubscriptionGroup messageStorePlugIn msgTraceTopicName
+    traceTopicEnable sendMessageThreadPoolNums putMessageFutureThreadPoolNums
+    pullMessageThreadPoolNums processReplyMessageThreadPoolNums queryMessageThreadPoolNums
+    adminBrokerThreadPoolNums clientManageThreadPoolNums consumerManageThreadPoolNums
+    heartbeatThreadPoolNums endTransactionThreadPoolNums flushConsumerOffsetInterval
+    flushConsumerOffsetHistoryInterval rejectTransactionMessage fetchNamesrvAddrByAddressServer
+    sendThreadPoolQueueCapacity putThreadPoolQueueCapacity pullThreadPoolQueueCapacity
+    replyThreadPoolQueueCapacity queryThreadPoolQueueCapacity clientManagerThreadPoolQueueCapacity
+    consumerManagerThreadPoolQueueCapacity heartbeatThreadPoolQueueCapacity
+    endTransactionPoolQueueCapacity filterServerNums longPollingEnable shortPollingTimeMills
+    notifyConsumerIdsChangedEnable highSpeedMode commercialEnable commercialTimerCount
+    commercialTransCount commercialBigCount commercialBaseCount transferMsgByHeap maxDelayTime
+    regionId registerBrokerTimeoutMills slaveReadEnable disableConsumeIfConsumerReadSlowly
+    consumerFallbehindThreshold brokerFastFailureEnable waitTimeMillsInSendQueue
+    waitTimeMillsInPullQueue waitTimeMillsInHeartbeatQueue waitTimeMillsInTransactionQueue
+    startAcceptSendRequestTimeStamp traceOn enableCalcFilterBitMap expectConsumerNumUseFilter
+    maxErrorRateOfBloomFilter filterDataCleanTimeSpan filterSupportRetry enablePropertyFilter
+    compressedRegister forceRegister registerNameServerPeriod transactionTimeOut
+    transactionCheckMax transactionCheckInterval aclEnable storeReplyMessageEnable
+    enableDetailStat autoDeleteUnusedStats isolateLogEnable configBlackList
+    listenPort serverWorkerThreads serverCallbackExecutorThreads serverSelectorThreads
+    serverOnewaySemaphoreValue serverAsyncSemaphoreValue serverChannelMaxIdleTimeSeconds
+    serverSocketSndBufSize serverSocketRcvBufSize writeBufferHighWaterMark writeBufferLowWaterMark
+    serverSocketBacklog serverPooledByteBufAllocatorEnable useEpollNativeSelector
+    clientWorkerThreads clientCallbackExecutorThreads clientOnewaySemaphoreValue
+    clientAsyncSemaphoreValue connectTimeoutMillis channelNotActiveInterval
+    clientChannelMaxIdleTimeSeconds clientSocketSndBufSize clientSocketRcvBufSize
+    clientPooledByteBufAllocatorEnable clientCloseSocketIfTimeout useTLS
+    rmqAddressServerDomain rmqAddressServerSubGroup
+    dLegerGroup dLegerPeers dLegerSelfId preferredLeaderId enableBatchPush isEnableBatchPush
+    storePathDLedgerCommitLog
+"""
+
+_WITHOUT_EFFECT: Final = """
+    enableConsumeQueueExt mappedFileSizeConsumeQueueExt bitMapLengthConsumeQueueExt
+    transientStorePoolEnable transientStorePoolSize fastFailIfNoBufferInStorePool
+    commitIntervalCommitLog commitCommitLogLeastPages commitCommitLogThoroughInterval
+    useReentrantLockWhenPutMessage putMsgIndexHightWater debugLockEnable diskFallRecorded
+    defaultQueryMaxNum flushDelayOffsetInterval enableScheduleMessageStats
+    enableScheduleAsyncDeliver scheduleAsyncDeliverMaxPendingLimit
+    scheduleAsyncDeliverMaxResendNum2Blocked maxLmqConsumeQueueNum slaveTimeout haListenPort
+    haSendHeartbeatInterval haHousekeepingInterval haTransferBatchSize haMasterAddress
+    haSlaveFallbehindMax offsetCheckInSlave duplicationEnable
+"""
+
+BROKER_KEYS: Final = frozenset(_BROKER.split())
+"""Options of other parts of a broker than its store: the broker itself, its network, DLedger."""
+
+KEYS_WITHOUT_EFFECT: Final = frozenset(_WITHOUT_EFFECT.split())
+"""Options of 4.9's store: of parts that are still to come (replication, delivery of delayed
+messages, the transient pool, extension files), or of things that are done in another way here."""
+
 _IDLE_KEYS: Final = BROKER_KEYS | KEYS_WITHOUT_EFFECT
 
 
@@ -98,15 +145,8 @@ def load_broker_conf(path: str | os.PathLike[str]) -> dict[str, str]:
     return loaded
 
 
-def from_properties(properties: Mapping[str, str], *, strict: bool = True) -> StoreConfig:
-    """Build a configuration from ``broker.conf`` keys and texts.
-
-    Parameters
-    ----------
-    properties
-        Keys as in ``broker.conf``. Those of other parts of a 4.9 broker are ignored.
-    strict
-        Whether a key that looks like a misspelt option is an error; else it is ignored too.
+def from_properties(properties: Mapping[str, str]) -> StoreConfig:
+    """Build a configuration from ``broker.conf`` keys and texts; keys of other parts are ignored.
 
     Raises
     ------
@@ -115,38 +155,13 @@ def from_properties(properties: Mapping[str, str], *, strict: bool = True) -> St
         value outside its limits.
     """
     values: dict[str, Any] = {}
-    for key, text in with_store_host(properties).items():
-        field = FIELD_OF_KEY.get(key)
-        if field is None:
-            _note_unknown(key, text, strict=strict)
+    for key, text in _with_store_host(properties).items():
+        if key in FIELD_OF_KEY:
+            field = FIELD_OF_KEY[key]
+            values[field] = _parse_value(text, FIELDS[field])
         else:
-            values[field] = parse_value(text, FIELDS[field])
+            _note_unknown(key, text)
     return StoreConfig(**values)
-
-
-def apply_overrides(overrides: Iterable[str]) -> dict[str, str]:
-    """Split ``key=value`` texts (``--set``) into a mapping; a later duplicate wins.
-
-    Raises
-    ------
-    ConfigError
-        A text has no ``=``, or its key is no option of the store.
-    """
-    values = {}
-    for override in overrides:
-        key, separator, text = override.partition("=")
-        key = key.strip()
-        if not (separator and key):
-            raise ConfigError(
-                f"--set {override}: not of the form key=value",
-                value=override,
-                hint="for example --set flushDiskType=SYNC_FLUSH",
-            )
-        # Unlike broker.conf, a flag is meant for the store: a broker's key would do nothing.
-        if key not in FIELD_OF_KEY:
-            raise _unknown_key(key, text)
-        values[key] = text.strip()
-    return values
 
 
 def load_config(
@@ -165,60 +180,63 @@ def load_config(
     environment
         Variables; None takes those of the process.
     overrides
-        Texts ``key=value`` (``--set``).
+        Texts ``key=value`` (``--set``); a later duplicate wins.
 
     Raises
     ------
     ConfigError
-        See `from_properties`.
+        See `from_properties`; or an override is not of that form, or its key is no option.
     """
+    flags = dict(map(_parse_override, overrides))
+    address = {key: flags.pop(key) for key in flags.keys() & _ADDRESS_KEYS}
+    idle = sorted(flags.keys() & _IDLE_KEYS)
+    warnings = [f"--set {key}: {_why_idle(key)}" for key in idle]
+    own = {key: text for key, text in flags.items() if key not in idle}
+    for key, text in own.items():
+        if key not in FIELD_OF_KEY:
+            raise _unknown_key(key, text)
+    where, in_file = Origin("flag", "--set"), {}
+    if broker_conf is not None:
+        where = Origin("file", os.fspath(broker_conf))
+        # A broker deletes what has expired, and has no key that says so; other programs are asked.
+        in_file = {"retention": "true"} | load_broker_conf(broker_conf)
     origins = {spec.key: Origin("default") for spec in FIELDS.values()}
     texts: dict[str, str] = {}
-    own, foreign = [], {}
-    for override in overrides:
-        key, separator, text = (part.strip() for part in override.partition("="))
-        if separator and key in _IDLE_KEYS:
-            foreign[key] = text
-        else:  # the store's, or what may be meant so
-            own.append(override)
-    address = {key: foreign[key] for key in foreign.keys() & _ADDRESS_KEYS}
-    warnings = [f"--set {key}: {_why_idle(key)}" for key in sorted(foreign.keys() - _ADDRESS_KEYS)]
-    where = None if broker_conf is None else os.fspath(broker_conf)
-    # A broker deletes what has expired, and has no key that says so; any other program is asked.
-    properties = (
-        {} if broker_conf is None else {_RETENTION_KEY: "true"} | load_broker_conf(broker_conf)
-    )
-    for key, text in with_store_host(properties | address).items():
+    for key, text in _with_store_host(in_file | address).items():
         if key in FIELD_OF_KEY:
-            texts[key] = text
-            origins[key] = Origin("flag", "--set") if where is None else Origin("file", where)
-        elif (warning := _note_unknown(key, text, strict=True)) is not None:
-            warnings.append(f"{where}: {warning}")
+            texts[key], origins[key] = text, where
+        elif (warning := _note_unknown(key, text)) is not None:
+            warnings.append(f"{where.detail}: {warning}")
     variables = os.environ if environment is None else environment
     for field, spec in FIELDS.items():
         variable = ENVIRONMENT_PREFIX + field.upper()
         if variable in variables:
             texts[spec.key] = variables[variable]
             origins[spec.key] = Origin("environment", variable)
-    for key, text in apply_overrides(own).items():
-        texts[key] = text
-        origins[key] = Origin("flag", "--set")
-    return LoadedConfig(from_properties(texts), origins, tuple(warnings))
+    origins |= dict.fromkeys(own, Origin("flag", "--set"))
+    return LoadedConfig(from_properties(texts | own), origins, tuple(warnings))
 
 
-def with_store_host(properties: Mapping[str, str]) -> dict[str, str]:
-    """Add ``storeHost`` where only the broker's address is given (brokerIP1, listenPort)."""
-    texts = dict(properties)
-    address = texts.get(BROKER_ADDRESS_KEY, "").strip()
-    if address and _STORE_HOST_KEY not in texts:
-        port = texts.get(LISTEN_PORT_KEY, DEFAULT_LISTEN_PORT).strip()
-        if not (port.isascii() and port.isdigit() and int(port) <= 65_535):
-            raise ConfigError(f"listenPort={port} is no port", key=LISTEN_PORT_KEY, value=port)
-        texts[_STORE_HOST_KEY] = join_host(address, int(port))
-    return texts
+def _parse_override(override: str) -> tuple[str, str]:
+    key, separator, text = (part.strip() for part in override.partition("="))
+    if not (separator and key):
+        raise ConfigError(
+            f"--set {override}: not of the form key=value",
+            value=override,
+            hint="for example --set flushDiskType=SYNC_FLUSH",
+        )
+    return key, text
 
 
-def parse_value(text: str, spec: FieldSpec) -> object:
+def _with_store_host(properties: Mapping[str, str]) -> dict[str, str]:
+    """Add ``storeHost`` where only the broker's address is given."""
+    address = properties.get("brokerIP1", "").strip()
+    port = properties.get("listenPort", "10911").strip()
+    host = f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+    return ({"storeHost": host} if address else {}) | dict(properties)
+
+
+def _parse_value(text: str, spec: FieldSpec) -> object:
     """Turn the text of an option into its value; `ConfigError` where it is not one."""
     if spec.kind is str:
         return text if text or not spec.nullable else None
@@ -243,20 +261,16 @@ def _why_idle(key: str) -> str:
     return "an option of 4.9's store that has no effect here"
 
 
-def _note_unknown(key: str, text: str, *, strict: bool) -> str | None:
+def _note_unknown(key: str, text: str) -> str | None:
     """Return a warning, None where the key is known to change nothing, or raise."""
     if key in _IDLE_KEYS:
         return None
-    if key in KEYS_OF_5:
-        return f"{key} is an option of RocketMQ 5 and is ignored"
-    if strict and _nearest(key, _MISSPELT_RATIO):
+    if key not in _LIKE_OURS and _nearest(key, _MISSPELT_RATIO):
         raise _unknown_key(key, text)
     return f"{key} is no option of 4.9's store or broker and is ignored"
 
 
 def _unknown_key(key: str, text: str) -> ConfigError:
-    if key in _IDLE_KEYS:
-        return ConfigError(f"{key} is {_why_idle(key)}", key=key, value=text)
     nearest = _nearest(key, _SIMILAR_RATIO)
     return ConfigError(
         f"{key} is no option",

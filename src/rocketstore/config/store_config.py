@@ -5,25 +5,24 @@ the text below it says what it does and when to change it: `FIELDS` is that one 
 range checks, the parser of ``broker.conf``, ``help`` and the documentation's test read.
 
 Law: a `StoreConfig` that exists is within its limits. Sizes that are None are learnt from the files
-of an existing store (`rocketstore.config.sizes`), else they are Java's defaults.
+of an existing store (`rocketstore.config.files`), else they are Java's defaults.
 Page: docs/reference/configuration.md. Source: rocketmq-all-4.9.8, MessageStoreConfig.
 """
 
 from __future__ import annotations
 
-import ast
 import enum
 import linecache
-import textwrap
+import re
 import types
 import typing
-from itertools import pairwise
+from math import inf
 from typing import Annotated, Any, Final, NamedTuple
 
 import msgspec
 
-from rocketstore.config.values import check_host, parse_delay_levels, parse_delete_hours
-from rocketstore.errors import ConfigError
+from rocketstore.errors import ConfigError, FormatError
+from rocketstore.format.host import encode_host
 from rocketstore.units import KiB, MiB
 
 INT32_MAX: Final = 2**31 - 1
@@ -46,12 +45,14 @@ _MISSPELT: Final = {
 }
 """Fields whose key is not simply their name in camel case."""
 
+_HOUR: Final = re.compile(r"[01]?[0-9]|2[0-3]")
+_DELAY: Final = re.compile(r"([0-9]{1,12})([smhd])")
+_UNIT_MS: Final = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
 
 def broker_conf_key(field: str) -> str:
     """Return the ``broker.conf`` key of a field of `StoreConfig`.
 
-    Examples
-    --------
     >>> broker_conf_key("flush_disk_type"), broker_conf_key("warm_mapped_file_enable")
     ('flushDiskType', 'warmMapedFileEnable')
     """
@@ -86,7 +87,7 @@ class Option(NamedTuple):
 
     unit: str = "-"
     low: float | None = None
-    high: float | None = INT32_MAX
+    high: float = INT32_MAX
     ours: bool = False
 
 
@@ -252,8 +253,6 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True, rename=broker_conf_
         settings
             Any other field of `StoreConfig`; a size given here wins.
 
-        Examples
-        --------
         >>> StoreConfig.small(max_msgs_num_batch=10).max_index_num
         10000
         """
@@ -263,7 +262,15 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True, rename=broker_conf_
         """Check every value, because a frozen value cannot be checked later."""
         for field, spec in FIELDS.items():
             check_value(field, getattr(self, field), spec)
-        check_host(self.store_host)
+        try:
+            encode_host(self.store_host)
+        except FormatError as error:
+            raise ConfigError(
+                f"storeHost={self.store_host}: expected ip:port or [v6]:port",
+                key="storeHost",
+                value=self.store_host,
+                hint="where it is unset, brokerIP1 and listenPort give it",
+            ) from error
         parse_delete_hours(self.delete_when)
         parse_delay_levels(self.message_delay_level)
         if not self.multi_path_splitter:
@@ -280,8 +287,6 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True, rename=broker_conf_
     def disk_max_used_space_percent(self) -> int:
         """``disk_max_used_space_ratio`` as it is used: clamped to 10 to 95.
 
-        Notes
-        -----
         Source: MessageStoreConfig.getDiskMaxUsedSpaceRatio.
         """
         return min(max(self.disk_max_used_space_ratio, 10), 95)
@@ -300,40 +305,29 @@ class FieldSpec(NamedTuple):
     nullable: bool
     option: Option
     default: Any
-    doc: str
 
 
 def check_value(field: str, value: object, spec: FieldSpec) -> None:
-    """Check one value of `StoreConfig`.
-
-    Raises
-    ------
-    ConfigError
-        Its type or range is wrong; says key, value and limit.
-    """
+    """Raise `ConfigError` where a value's type or range is wrong; says key, value and limit."""
     if value is None and spec.nullable:
         return
     # bool is an int for Python, and 1 is a fine float, but True is no size.
-    right = type(value) is spec.kind or (spec.kind is float and type(value) is int)
-    if not right:
+    if type(value) is not spec.kind and not (spec.kind is float and type(value) is int):
         raise ConfigError(
             f"{spec.key} ({field}) must be {kind_name(spec.kind)}, not {value!r}",
             key=spec.key,
             value=value,
             hint=f"give a {spec.kind.__name__}" if issubclass(spec.kind, enum.Enum) else None,
         )
-    low, high = spec.option.low, spec.option.high
-    if spec.kind in (int, float) and isinstance(value, int | float):
-        # "not >=" also catches NaN.
-        too_low = low is not None and not value >= low
-        too_high = high is not None and not value <= high
-        if too_low or too_high:
-            limits = f"{'' if low is None else low} to {high}"
-            raise ConfigError(
-                f"{spec.key}={value} is out of range: {limits} {spec.option.unit}".rstrip(" -"),
-                key=spec.key,
-                value=value,
-            )
+    low, high, unit = spec.option.low, spec.option.high, spec.option.unit
+    # "not" also catches NaN.
+    if isinstance(value, int | float) and not (-inf if low is None else low) <= value <= high:
+        raise ConfigError(
+            f"{spec.key}={value} is out of range: {'' if low is None else low} to {high} "
+            f"{unit}".rstrip(" -"),
+            key=spec.key,
+            value=value,
+        )
 
 
 def kind_name(kind: type) -> str:
@@ -343,21 +337,7 @@ def kind_name(kind: type) -> str:
     return {int: "a whole number", float: "a number", bool: "true or false", str: "text"}[kind]
 
 
-def _texts() -> dict[str, str]:
-    """Return the text below each field: Python drops it, so it is read from this source."""
-    module = ast.parse("".join(linecache.getlines(__file__, globals())))
-    return {
-        field.target.id: " ".join(str(text.value.value).split())
-        for declaration in module.body
-        if isinstance(declaration, ast.ClassDef)
-        for field, text in pairwise(declaration.body)
-        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
-        if isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant)
-    }
-
-
 def _field_specs() -> dict[str, FieldSpec]:
-    texts = _texts()
     annotated = typing.get_type_hints(StoreConfig, include_extras=True)
     specs = {}
     for info in msgspec.structs.fields(StoreConfig):
@@ -367,9 +347,7 @@ def _field_specs() -> dict[str, FieldSpec]:
         nullable = isinstance(kind, types.UnionType)
         if nullable:
             kind = typing.get_args(kind)[0]
-        specs[info.name] = FieldSpec(
-            info.encode_name, kind, nullable, option, info.default, texts.get(info.name, "")
-        )
+        specs[info.name] = FieldSpec(info.encode_name, kind, nullable, option, info.default)
     return specs
 
 
@@ -379,17 +357,70 @@ FIELDS: Final[dict[str, FieldSpec]] = _field_specs()
 FIELD_OF_KEY: Final = {spec.key: field for field, spec in FIELDS.items()}
 
 
-def _make_help_readable() -> None:
-    """Let ``help(StoreConfig)`` show plain types, and what each field is; facts are in `FIELDS`."""
-    StoreConfig.__annotations__ = typing.get_type_hints(StoreConfig)
-    lines = [f"{StoreConfig.__doc__}", "    Parameters", "    ----------"]
+def field_texts() -> dict[str, str]:
+    """Return the text below each field: Python drops it, so it is read from this source."""
+    source = "".join(linecache.getlines(__file__, globals()))
+    found = re.findall(r'^    (\w+): .*\n    """([^"]*)"""', source, re.MULTILINE)
+    return {field: " ".join(text.split()) for field, text in found}
+
+
+def _help() -> str:
+    lines = [StoreConfig.__doc__ or "", "    Parameters", "    ----------"]
+    texts = field_texts()
     for field, spec in FIELDS.items():
         default = spec.default.name if isinstance(spec.default, enum.Enum) else spec.default
         kind = spec.kind.__name__ + (" | None" if spec.nullable else "")
-        lines.append(f"    {field}: {kind} = {default}")
-        lines += textwrap.wrap(spec.doc, 90, initial_indent=" " * 8, subsequent_indent=" " * 8)
-    if StoreConfig.__doc__ is not None:  # as with python -OO
-        StoreConfig.__doc__ = "\n".join(lines)
+        lines += (f"    {field}: {kind} = {default}", f"        {texts.get(field)}")
+    return "\n".join(lines)
 
 
-_make_help_readable()
+# help() shows plain types, and what each field is; what `Annotated` adds is in `FIELDS`.
+StoreConfig.__annotations__ = typing.get_type_hints(StoreConfig)
+StoreConfig.__doc__ = _help()
+
+
+# --- options whose text has a grammar of its own ------------------------------------------------
+
+
+def parse_delete_hours(text: str) -> frozenset[int]:
+    """Return the hours of ``deleteWhen``.
+
+    Raises `ConfigError` where a part is no hour from 0 to 23. Source: UtilAll.isItTimeToDo, which
+    silently never deletes then.
+
+    >>> sorted(parse_delete_hours("04;16"))
+    [4, 16]
+    """
+    hours = [hour for hour in map(str.strip, text.split(";")) if hour]
+    wrong = next((hour for hour in hours if not _HOUR.fullmatch(hour)), None)
+    if wrong is not None:
+        raise ConfigError(
+            f"deleteWhen={text}: {wrong!r} is no hour from 00 to 23",
+            key="deleteWhen",
+            value=text,
+            hint='write hours separated by ";", for example 04;16',
+        )
+    return frozenset(map(int, hours))
+
+
+def parse_delay_levels(text: str) -> dict[int, int]:
+    """Return the delay in ms of each level, from 1.
+
+    Raises `ConfigError` where a part is not a number followed by s, m, h or d. Source:
+    ScheduleMessageService.parseDelayLevel.
+
+    >>> parse_delay_levels("1s 5s 1m")
+    {1: 1000, 2: 5000, 3: 60000}
+    """
+    levels = {}
+    for level, part in enumerate(text.split(), start=1):
+        match = _DELAY.fullmatch(part)
+        if match is None:
+            raise ConfigError(
+                f"messageDelayLevel: {part!r} is no delay",
+                key="messageDelayLevel",
+                value=text,
+                hint="write numbers with s, m, h or d, separated by blanks: 1s 5s 1m 2h",
+            )
+        levels[level] = int(match[1]) * _UNIT_MS[match[2]]
+    return levels

@@ -12,7 +12,7 @@ import pytest
 
 from rocketstore import ConfigError, Message, MessageStore, StoreConfig
 from rocketstore.config import load_config
-from rocketstore.config.sizes import SMALL
+from rocketstore.config.files import SMALL
 from rocketstore.units import MiB
 
 if TYPE_CHECKING:

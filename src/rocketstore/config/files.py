@@ -1,4 +1,6 @@
-"""Sizes of files: what is set, what the files of an existing store show, what 4.9 would take.
+"""The files of a store: where its log lies, and how long files are.
+
+A size is what is set, else what the files of an existing store show, else what 4.9 would take.
 
 Law: a set size that differs from the files is an error and never a guess; 4.9.3 refuses to start
 then, older versions silently dropped the file and every later one (known bug K-R11).
@@ -7,6 +9,7 @@ then, older versions silently dropped the file and every later one (known bug K-
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
@@ -27,12 +30,49 @@ from rocketstore.units import GiB
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from pathlib import Path
 
     from rocketstore.config.store_config import StoreConfig
 
 DEFAULT_COMMIT_LOG_FILE_BYTES: Final = GiB
 DEFAULT_CONSUME_QUEUE_FILE_BYTES: Final = 6_000_000
+
+
+class CommitLogDirectories(NamedTuple):
+    """Where CommitLog files lie."""
+
+    writable: tuple[Path, ...]
+    read_only: tuple[Path, ...]
+
+    @property
+    def all(self) -> tuple[Path, ...]:
+        """Every directory that is read."""
+        return self.writable + self.read_only
+
+
+def commit_log_directories(config: StoreConfig, root: Path) -> CommitLogDirectories:
+    """Return where the CommitLog files of the store at `root` lie.
+
+    A directory below ``storePathRootDir`` is taken below `root` instead where the two differ: a
+    copied store opens with the ``broker.conf`` of its origin and never touches the original.
+    """
+
+    def directories(text: str | None) -> tuple[Path, ...]:
+        parts = [] if text is None else text.split(config.multi_path_splitter)
+        paths = [Path(part.strip()) for part in parts if part.strip()]
+        origin = config.store_path_root_dir
+        if origin is not None:
+            paths = [
+                root / path.relative_to(origin) if path.is_relative_to(origin) else path
+                for path in paths
+            ]
+        return tuple(dict.fromkeys(paths))
+
+    read_only = directories(config.read_only_commit_log_store_paths)
+    writable = directories(config.store_path_commit_log) or (root / "commitlog",)
+    # 4.9 lists a read-only directory in both options to drain it; it is written no more.
+    return CommitLogDirectories(
+        tuple(path for path in writable if path not in read_only), read_only
+    )
 
 
 class FileObservation(NamedTuple):
@@ -134,7 +174,8 @@ def resolve_sizes(config: StoreConfig, observed: ObservedSizes | None = None) ->
     set_queue = config.mapped_file_size_consume_queue
     queue = _resolve(
         "mappedFileSizeConsumeQueue",
-        None if set_queue is None else round_up_to_entries(set_queue),
+        # Rounded up to whole entries (MessageStoreConfig.getMappedFileSizeConsumeQueue).
+        None if set_queue is None else -(-set_queue // ENTRY_SIZE_BYTES) * ENTRY_SIZE_BYTES,
         seen.consume_queue,
         default.consume_queue_file_bytes,
     )
@@ -153,11 +194,6 @@ def resolve_sizes(config: StoreConfig, observed: ObservedSizes | None = None) ->
         default.commit_log_file_bytes,
     )
     return StoreSizes(log, queue, *_resolve_index(config, seen.index_file, default))
-
-
-def round_up_to_entries(size_bytes: int) -> int:
-    """Round up to whole entries of 20 bytes (MessageStoreConfig.getMappedFileSizeConsumeQueue)."""
-    return -(-size_bytes // ENTRY_SIZE_BYTES) * ENTRY_SIZE_BYTES
 
 
 def _resolve(key: str, wanted: int | None, seen: FileObservation | None, default: int) -> int:
@@ -189,26 +225,21 @@ def _resolve_index(
                 key="maxHashSlotNum",
                 hint=f"{error.hint}; if it was cut, move it out of index/: repair makes it again",
             ) from error
+    set_keys = {"maxHashSlotNum": slots, "maxIndexNum": items}
+    given = {key: value for key, value in set_keys.items() if value is not None}
     # With one of the two set, the length of the file gives the other exactly.
     rest = seen.size_bytes - INDEX_HEADER_SIZE
     if slots is None:
-        slots = (rest - (items or 0) * ITEM_SIZE_BYTES) // SLOT_SIZE_BYTES
-        said = f"maxIndexNum={items} leaves no whole number of slots: "
-    elif items is None:
-        items = (rest - slots * SLOT_SIZE_BYTES) // ITEM_SIZE_BYTES
-        said = f"maxHashSlotNum={slots} leaves no whole number of items: "
-    else:
-        size = IndexLayout(slots, items).size_bytes
-        said = (
-            f"maxHashSlotNum={slots} and maxIndexNum={items} make index files of {size} bytes, but "
-        )
-    assert items is not None
+        slots = (rest - given["maxIndexNum"] * ITEM_SIZE_BYTES) // SLOT_SIZE_BYTES
+    items = (rest - slots * SLOT_SIZE_BYTES) // ITEM_SIZE_BYTES if items is None else items
     if slots < 1 or items < 1 or IndexLayout(slots, items).size_bytes != seen.size_bytes:
-        is_slots = config.max_hash_slot_num is not None
+        key, value = next(iter(given.items()))
+        said = " and ".join(f"{key}={value}" for key, value in given.items())
         raise ConfigError(
-            f"{said}{seen.path} has {seen.size_bytes} bytes",
-            key="maxHashSlotNum" if is_slots else "maxIndexNum",
-            value=config.max_hash_slot_num if is_slots else config.max_index_num,
+            f"{said} make no index file of the length of {seen.path}, which has "
+            f"{seen.size_bytes} bytes",
+            key=key,
+            value=value,
             hint="set both as the writer of the files had them, or neither",
         )
     return slots, items
