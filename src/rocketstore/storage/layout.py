@@ -25,7 +25,7 @@ from rocketstore.format.file_name import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Collection
 
 REPAIR_DIRECTORY: Final = "repair"
 """Where copies of what recovery and repair cut are kept; 4.9 knows no such directory."""
@@ -94,21 +94,12 @@ class StoreLayout:
             )
         return cls(root, directories.writable, directories.read_only)
 
+    def log_directory(self, file_number: int, full: Collection[Path]) -> Path:
+        """Return the directory in which the CommitLog file of a number is made, from 0 on.
 
-def log_file_placement(
-    layout: StoreLayout, file_size: int, full_directories: Callable[[], Collection[Path]]
-) -> Callable[[int], Path]:
-    """Return the rule that says in which directory the CommitLog file of an offset is made.
-
-    Directories whose partition is too full (above 0.85 by default), which are asked for at each
-    file, are passed over as long as another is left.
-    Source: MultiPathMappedFileQueue.tryCreateMappedFile (spec F1.1).
-    """
-    directories = layout.commit_log_directories
-
-    def place(base: int) -> Path:
-        full = full_directories() if len(directories) > 1 else ()
-        candidates = [path for path in directories if path not in full] or list(directories)
-        return sorted(candidates, key=str)[base // file_size % len(candidates)]
-
-    return place
+        Directories that are too full (above 0.85 of their partition by default) are passed over as
+        long as another is left. Source: MultiPathMappedFileQueue.tryCreateMappedFile (spec F1.1).
+        """
+        directories = self.commit_log_directories
+        candidates = [path for path in directories if path not in full] or directories
+        return sorted(candidates, key=str)[file_number % len(candidates)]

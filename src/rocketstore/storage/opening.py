@@ -12,7 +12,7 @@ before the services start, not after, so that no crash in between looks like an 
 
 from __future__ import annotations
 
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import replace
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Final
@@ -30,21 +30,20 @@ from rocketstore.storage.files.pread_files import listed_files
 from rocketstore.storage.files.whole_file import holds_data
 from rocketstore.storage.index.pread_index import listed_index_files
 from rocketstore.storage.known_ends import KnownEndsWriter, read_known_ends
-from rocketstore.storage.layout import StoreLayout, log_file_placement
 from rocketstore.storage.log.commit_log import CommitLog
+from rocketstore.storage.queues.queue_search import listed_queues
 from rocketstore.storage.recovery.parts import load_parts
-from rocketstore.storage.recovery.recover import RecoveryReport, recover
+from rocketstore.storage.recovery.recover import recover
 from rocketstore.storage.retention import Retention
 from rocketstore.storage.running_flags import RunningFlags
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
     from rocketstore.config import FileObservation, RecoveryPolicy, StoreConfig
     from rocketstore.storage.files.disk import Disk
-    from rocketstore.storage.files.mapped_file import MappedFile
-    from rocketstore.storage.files.mapped_file_queue import MappedFileQueue
+    from rocketstore.storage.layout import StoreLayout
 
 _LOOKED_AT_QUEUES: Final = 16
 """Queues whose files are looked at to learn the size of a queue file."""
@@ -73,7 +72,8 @@ class StoreParts:
                 )
             disk.make_directory(layout.root)
         self.lock = StoreLock.acquire(layout.lock)
-        self._to_drop = [self.lock.release]
+        self._to_drop = ExitStack()
+        self._to_drop.callback(self.lock.release)
         try:
             with system_errors(f"cannot open the store {layout.root}"):
                 self.sizes = resolve_sizes(config, observed_sizes(layout, config))
@@ -86,78 +86,73 @@ class StoreParts:
             raise
 
     def drop(self) -> None:
-        """Let go of the files that are loaded, and of the lock."""
-        # In any case: what one of them cannot do must not keep the others, or the lock.
-        with ExitStack() as parts:
-            for drop in self._to_drop:
-                parts.callback(drop)
+        """Let go of the files that are loaded, and of the lock, whatever one of them cannot do."""
+        self._to_drop.close()
 
     def _load(self) -> None:
-        """Load the files as they lie on the disk."""
+        """Load the files as they lie on the disk, and make what writes to them."""
         config, layout, disk = self.config, self.layout, self.disk
         file_size = self.sizes.commit_log_file_bytes
         self.was_clean = not layout.abort.exists()
-        # With SYNC_FLUSH the thread that syncs touches pages; a warmed file has none to touch.
-        touches = not (config.is_sync_flush or config.warm_mapped_file_enable)
-        self.touch_ahead = TouchAhead() if touches else None
-        place = log_file_placement(layout, file_size, lambda: self.retention.full_directories)
-        self.preallocator = Preallocator(place, file_size, disk=disk, warm_up=self._warm_up())
-        self._parts = load_parts(
+        self._loaded = loaded = load_parts(
             layout,
             self.sizes,
             config,
             disk=disk,
             clock=self.clock,
-            drop_later=self._to_drop.append,
+            drop_later=self._to_drop.callback,
             after_crash=not self.was_clean,
             readable_limit=lambda: self.log.readable_limit,
         )
-        self.queues, self.index = self._parts.queues, self._parts.index
-        self.dispatcher, self.problems = self._parts.dispatcher, self._parts.problems
+        self.queues, self.index, self.dispatcher = loaded.queues, loaded.index, loaded.dispatcher
+        self.problems = loaded.problems
         for problem in self.problems:
             _log.warning("file.problem", problem=str(problem))
-        self._connect(self._parts.log)
-
-    def _connect(self, files: MappedFileQueue) -> None:
-        """Make what writes to the files."""
-        self.log = CommitLog(
-            files,
-            preallocator=self.preallocator,
-            clock=self.clock,
-            store_host=encode_host(self.config.store_host),
-            sync_flush=self.config.is_sync_flush,
-            touch_ahead=self.touch_ahead,
-        )
-        self._to_drop += [self.log.drop, self.preallocator.close]
         self.retention = Retention(
-            files,
-            self.queues,
-            self.index,
-            config=self.config,
-            layout=self.layout,
-            used_ratio=self.disk.used_ratio,
+            loaded.log,
+            loaded.queues,
+            loaded.index,
+            config=config,
+            layout=layout,
+            used_ratio=disk.used_ratio,
             flags=self.flags,
             dispatched_offset=lambda: min(
                 self.dispatcher.dispatched_offset, self.log.flushed_offset
             ),
             clock=self.clock,
         )
-
-    def _warm_up(self) -> WarmUp | None:
-        config = self.config
-        if not config.warm_mapped_file_enable:
-            return None
-        return WarmUp(
-            flush_every_pages=config.flush_least_pages_when_warm_mapped_file,
-            flush=config.is_sync_flush,
+        warm_up = None
+        if config.warm_mapped_file_enable:
+            warm_up = WarmUp(
+                flush_every_pages=config.flush_least_pages_when_warm_mapped_file,
+                flush=config.is_sync_flush,
+            )
+        self.preallocator = Preallocator(
+            lambda base: layout.log_directory(base // file_size, self.retention.full_directories),
+            file_size,
+            disk=disk,
+            warm_up=warm_up,
         )
+        # With SYNC_FLUSH the thread that syncs touches pages; a warmed file has none to touch.
+        touches = warm_up is None and not config.is_sync_flush
+        self.touch_ahead = TouchAhead() if touches else None
+        self.log = CommitLog(
+            loaded.log,
+            preallocator=self.preallocator,
+            clock=self.clock,
+            store_host=encode_host(config.store_host),
+            sync_flush=config.is_sync_flush,
+            touch_ahead=self.touch_ahead,
+        )
+        self._to_drop.callback(self.log.drop)
+        self._to_drop.callback(self.preallocator.close)
 
     def _recover(self, policy: RecoveryPolicy | None) -> None:
         """Bring the files into agreement, and make durable what the last writer left."""
         layout, files = self.layout, self.log.files
         report = self.recovery = recover(
             replace(
-                self._parts,
+                self._loaded,
                 checkpoint=read_checkpoint(layout.checkpoint),
                 known_ends=read_known_ends(layout.root),
             ),
@@ -166,11 +161,12 @@ class StoreParts:
             policy=policy,
         )
         if not self.was_clean:
-            for file in _recovered_files(files, report):
-                if self.config.is_sync_flush:
-                    # Before anybody reads it (K-D2).
-                    file.sync()
-                else:
+            for file in files.files:
+                # What recovery read may or may not be on the disk.
+                is_read = file.base + file.size > report.start and file.base < report.end
+                if is_read and file.writable and self.config.is_sync_flush:
+                    file.sync()  # before anybody reads it (K-D2)
+                elif is_read and file.writable:
                     # The first flush covers it: readers of an ASYNC_FLUSH store see messages that
                     # are not on the disk anyway, and the checkpoint passes them when they are. A
                     # sync of a gigabyte here would double the time to open.
@@ -208,32 +204,25 @@ class StoreParts:
         mark_in_use(self.layout.abort, self.disk)
 
 
-def _recovered_files(files: MappedFileQueue, report: RecoveryReport) -> list[MappedFile]:
-    """Return the files whose records recovery read, of which nobody knows what is on the disk."""
-    return [
-        file
-        for file in files.files
-        if file.base + file.size > report.start and file.base < report.end and file.writable
-    ]
-
-
-# --- sizes --------------------------------------------------------------------------------------
-
-
 def observed_sizes(layout: StoreLayout, config: StoreConfig) -> ObservedSizes:
     """Return a file of the commonest length of each family that the store has."""
-    directories = (*layout.commit_log_directories, *layout.read_only_directories)
-    slots, items = config.max_hash_slot_num, config.max_index_num
+    root, slots, items = layout.consume_queue, config.max_hash_slot_num, config.max_index_num
+    queues = (_offset_files(root / topic / str(number)) for topic, number in listed_queues(root))
     return ObservedSizes(
-        commit_log=_commonest(_offset_files(*directories), config.mapped_file_size_commit_log),
-        consume_queue=_commonest(
-            _some_queue_files(layout.consume_queue), config.mapped_file_size_consume_queue
+        _commonest(_offset_files(*layout.log_directories), config.mapped_file_size_commit_log),
+        _commonest(
+            chain.from_iterable(islice(filter(None, queues), _LOOKED_AT_QUEUES)),
+            config.mapped_file_size_consume_queue,
         ),
-        index_file=_commonest(
+        _commonest(
             listed_index_files(layout.index, []).items(),
             None if slots is None or items is None else IndexLayout(slots, items).size_bytes,
         ),
     )
+
+
+def _offset_files(*directories: Path) -> list[tuple[Path, int]]:
+    return [(file.path, file.size) for file in listed_files(directories, [])]
 
 
 def _commonest(files: Iterable[tuple[Path, int]], wanted: int | None) -> FileObservation | None:
@@ -244,19 +233,3 @@ def _commonest(files: Iterable[tuple[Path, int]], wanted: int | None) -> FileObs
     return commonest(
         (path, size) for path, size in files if size >= (wanted or 0) or holds_data(path)
     )
-
-
-def _some_queue_files(directory: Path) -> Iterator[tuple[Path, int]]:
-    """Yield the files of a few queues."""
-    queues = (_offset_files(queue) for topic in _entries(directory) for queue in _entries(topic))
-    return chain.from_iterable(islice(filter(None, queues), _LOOKED_AT_QUEUES))
-
-
-def _offset_files(*directories: Path) -> list[tuple[Path, int]]:
-    return [(file.path, file.size) for file in listed_files(directories, [])]
-
-
-def _entries(directory: Path) -> list[Path]:
-    with suppress(FileNotFoundError, NotADirectoryError):
-        return sorted(directory.iterdir())
-    return []

@@ -6,9 +6,7 @@ import pytest
 
 from rocketstore.config import StoreConfig
 from rocketstore.errors import ConfigError
-from rocketstore.storage.layout import StoreLayout, log_file_placement
-
-SIZE = 1000
+from rocketstore.storage.layout import StoreLayout
 
 
 def test_everything_lies_where_4_9_puts_it() -> None:
@@ -44,19 +42,18 @@ def test_a_log_without_a_writable_path_is_refused() -> None:
         StoreLayout.of("s", config)
 
 
+def places(directories: str, count: int, full: set[Path]) -> list[str]:
+    layout = StoreLayout.of("s", StoreConfig(store_path_commit_log=directories))
+    return [str(layout.log_directory(number, full)) for number in range(count)]
+
+
 def test_files_go_round_the_directories_in_order_of_their_names() -> None:
-    layout = StoreLayout.of("s", StoreConfig(store_path_commit_log="/b,/a"))
-    place = log_file_placement(layout, SIZE, lambda: ())
-    assert [str(place(base)) for base in (0, SIZE, 2 * SIZE)] == ["/a", "/b", "/a"]
+    assert places("/b,/a", 3, set()) == ["/a", "/b", "/a"]
 
 
 def test_a_full_directory_gets_no_file_while_another_has_room() -> None:
-    layout = StoreLayout.of("s", StoreConfig(store_path_commit_log="/a,/b,/c"))
-    place = log_file_placement(layout, SIZE, lambda: {Path("/b")})
-    assert [str(place(base)) for base in (0, SIZE, 2 * SIZE)] == ["/a", "/c", "/a"]
+    assert places("/a,/b,/c", 3, {Path("/b")}) == ["/a", "/c", "/a"]
 
 
 def test_when_all_directories_are_full_files_go_on_all() -> None:
-    layout = StoreLayout.of("s", StoreConfig(store_path_commit_log="/a,/b"))
-    place = log_file_placement(layout, SIZE, lambda: {Path("/a"), Path("/b")})
-    assert [str(place(base)) for base in (0, SIZE)] == ["/a", "/b"]
+    assert places("/a,/b", 2, {Path("/a"), Path("/b")}) == ["/a", "/b"]
