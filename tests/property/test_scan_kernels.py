@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from rocketstore.format.java_hash import string_hash
 from rocketstore.format.properties import decode_properties
-from rocketstore.native.checksum import SUM_BLOCK_BYTES
 from rocketstore.scan.columns import COLUMN_COUNT, Column, RecordColumns, StopReason, new_columns
 from support.guarded_memory import guarded
 from support.oracle import crc as reference_crc
@@ -19,6 +18,7 @@ from support.oracle import java_hash as reference_hash
 from support.oracle import resync as reference_resync
 from support.oracle import slices as reference_slices
 from support.oracle import walk as reference_walk
+from support.oracle.checksum import SUM_BLOCK_BYTES
 from support.scan_strategies import damaged_logs, texts_or_noise, whole_properties
 from support.synthetic_log import record_bytes
 

@@ -70,86 +70,35 @@ equal_bytes(Bytes first, ptrdiff_t at, Bytes second, ptrdiff_t other, ptrdiff_t 
     return memcmp(first.start + at, second.start + other, (size_t)size) == 0;
 }
 
-static inline long long
-load_u8(Bytes bytes, ptrdiff_t at)
-{
-    CHECK_RANGE(bytes, at, 1);
-    return bytes.start[at];
-}
+#define DEFINE_LOAD(name, unsigned_type, in_order, type, result)                                    \
+    static inline result name(Bytes bytes, ptrdiff_t at)                                            \
+    {                                                                                               \
+        unsigned_type value;                                                                        \
+        CHECK_RANGE(bytes, at, sizeof value);                                                       \
+        memcpy(&value, bytes.start + at, sizeof value);                                             \
+        return (type)in_order(value);                                                               \
+    }
 
-static inline long long
-load_i16(Bytes bytes, ptrdiff_t at)
-{
-    uint16_t value;
-    CHECK_RANGE(bytes, at, sizeof value);
-    memcpy(&value, bytes.start + at, sizeof value);
-    return (int16_t)be16toh(value);
-}
+DEFINE_LOAD(load_u8, uint8_t, , uint8_t, long long)
+DEFINE_LOAD(load_i16, uint16_t, be16toh, int16_t, long long)
+DEFINE_LOAD(load_u32, uint32_t, be32toh, uint32_t, long long)
+DEFINE_LOAD(load_i32, uint32_t, be32toh, int32_t, long long)
+DEFINE_LOAD(load_i64, uint64_t, be64toh, int64_t, long long)
+/* Its lowest byte comes first. */
+DEFINE_LOAD(load_word, uint64_t, le64toh, uint64_t, unsigned long long)
 
-static inline long long
-load_u32(Bytes bytes, ptrdiff_t at)
-{
-    uint32_t value;
-    CHECK_RANGE(bytes, at, sizeof value);
-    memcpy(&value, bytes.start + at, sizeof value);
-    return be32toh(value);
-}
+#define DEFINE_STORE(name, unsigned_type, in_order)                                                 \
+    static inline void name(Bytes bytes, ptrdiff_t at, long long number)                            \
+    {                                                                                               \
+        unsigned_type value = in_order((unsigned_type)number);                                      \
+        CHECK_RANGE(bytes, at, sizeof value);                                                       \
+        memcpy(bytes.start + at, &value, sizeof value);                                             \
+    }
 
-static inline long long
-load_i32(Bytes bytes, ptrdiff_t at)
-{
-    return (int32_t)load_u32(bytes, at);
-}
-
-static inline long long
-load_i64(Bytes bytes, ptrdiff_t at)
-{
-    uint64_t value;
-    CHECK_RANGE(bytes, at, sizeof value);
-    memcpy(&value, bytes.start + at, sizeof value);
-    return (long long)be64toh(value);
-}
-
-/* Eight bytes as a number whose lowest byte comes first. */
-static inline unsigned long long
-load_word(Bytes bytes, ptrdiff_t at)
-{
-    uint64_t value;
-    CHECK_RANGE(bytes, at, sizeof value);
-    memcpy(&value, bytes.start + at, sizeof value);
-    return le64toh(value);
-}
-
-static inline void
-store_u8(Bytes bytes, ptrdiff_t at, long long number)
-{
-    CHECK_RANGE(bytes, at, 1);
-    bytes.start[at] = (unsigned char)number;
-}
-
-static inline void
-store_i16(Bytes bytes, ptrdiff_t at, long long number)
-{
-    uint16_t value = htobe16((uint16_t)number);
-    CHECK_RANGE(bytes, at, sizeof value);
-    memcpy(bytes.start + at, &value, sizeof value);
-}
-
-static inline void
-store_i32(Bytes bytes, ptrdiff_t at, long long number)
-{
-    uint32_t value = htobe32((uint32_t)number);
-    CHECK_RANGE(bytes, at, sizeof value);
-    memcpy(bytes.start + at, &value, sizeof value);
-}
-
-static inline void
-store_i64(Bytes bytes, ptrdiff_t at, long long number)
-{
-    uint64_t value = htobe64((uint64_t)number);
-    CHECK_RANGE(bytes, at, sizeof value);
-    memcpy(bytes.start + at, &value, sizeof value);
-}
+DEFINE_STORE(store_u8, uint8_t, )
+DEFINE_STORE(store_i16, uint16_t, htobe16)
+DEFINE_STORE(store_i32, uint32_t, htobe32)
+DEFINE_STORE(store_i64, uint64_t, htobe64)
 
 /* Bytes of a mapping that its owner holds, by their address. */
 static inline Bytes
@@ -221,7 +170,7 @@ static inline long long
 crc_of(Bytes bytes, ptrdiff_t at, ptrdiff_t size)
 {
     CHECK_RANGE(bytes, at, size);
-    return crc32_of(bytes.start + at, (size_t)size) & 0x7FFFFFFF;
+    return crc32_continued(0, bytes.start + at, (size_t)size) & 0x7FFFFFFF;
 }
 
 /* The CRC-32 of bytes whose beginning has `crc` and whose rest is the range, unmasked. */

@@ -1,8 +1,7 @@
 /* CRC-32 of a short text of bytes: carry-less multiplication where the CPU has it, else tables.
  *
- * Law: the numbers are those of zlib. The derivation is in rocketstore.native.checksum (`fold_constants` of 128,
- * 512 and 2048 bits), whose kernel this follows; a call of it, or of a library through the interpreter,
- * costs more than 100 bytes do.
+ * Law: the numbers are those of zlib. The constants are those of tests/support/oracle/checksum.py (`fold_constants`
+ * of 128, 512 and 2048 bits). A call of a library through the interpreter costs more than 100 bytes do.
  */
 #ifndef ROCKETSTORE_CRC32_H
 #define ROCKETSTORE_CRC32_H
@@ -23,7 +22,7 @@
 #define HAS_WIDE_FOLDING 0
 #endif
 
-enum { CRC_TABLES = 16, CRC_STEP = 16, CRC_LANES = 4, CRC_FOLDED_STEP = 64, CRC_WIDE_STEP = 256 };
+enum { CRC_TABLES = 8, CRC_STEP = 16, CRC_LANES = 4, CRC_FOLDED_STEP = 64, CRC_WIDE_STEP = 256 };
 
 /* How far ahead of the folding memory is asked for: what is read is mostly not in a cache. */
 enum { CRC_AHEAD = 2048 };
@@ -57,35 +56,17 @@ crc_prepare(void)
 #endif
 }
 
-static inline uint64_t
-crc_word(const unsigned char *at)
-{
-    uint64_t word;
-    memcpy(&word, at, sizeof word);
-    return le64toh(word);
-}
-
-/* What eight bytes contribute when `behind` bytes follow them. */
-static inline uint32_t
-crc_of_word(uint64_t word, int behind)
-{
-    uint32_t crc = 0;
-    for (int i = 0; i < 8; i++) {
-        crc ^= crc_tables[behind + 7 - i][(word >> (8 * i)) & 0xFF];
-    }
-    return crc;
-}
-
 static inline uint32_t
 crc_by_tables(uint32_t crc, const unsigned char *at, size_t size)
 {
-    for (; size >= CRC_STEP; at += CRC_STEP, size -= CRC_STEP) {
-        crc = crc_of_word(crc_word(at) ^ crc, 8) ^ crc_of_word(crc_word(at + 8), 0);
-    }
-    if (size >= 8) {
-        crc = crc_of_word(crc_word(at) ^ crc, 0);
-        at += 8;
-        size -= 8;
+    for (; size >= CRC_TABLES; at += CRC_TABLES, size -= CRC_TABLES) {
+        uint64_t word;
+        memcpy(&word, at, sizeof word);
+        word = le64toh(word) ^ crc;
+        crc = 0;
+        for (int i = 0; i < CRC_TABLES; i++) {
+            crc ^= crc_tables[CRC_TABLES - 1 - i][(word >> (8 * i)) & 0xFF];
+        }
     }
     for (; size > 0; at++, size--) {
         crc = (crc >> 8) ^ crc_tables[0][(crc ^ *at) & 0xFF];
@@ -192,12 +173,6 @@ crc32_continued(uint32_t crc, const unsigned char *at, size_t size)
     }
 #endif
     return ~crc_by_tables(~crc, at, size);
-}
-
-static uint32_t
-crc32_of(const unsigned char *at, size_t size)
-{
-    return crc32_continued(0, at, size);
 }
 
 #endif

@@ -5,7 +5,7 @@ from rocketstore.native.view cimport (
 )
 from rocketstore.native.walk cimport check_record, v6_extra_bytes
 
-cdef long long _MAGIC_V1, _MAGIC_V2, _MAGIC_BLANK, _CRC_MASK, _POLYNOMIAL, _SUM_BLOCK
+cdef long long _MAGIC_V1, _MAGIC_V2, _MAGIC_BLANK, _CRC_MASK, _POLYNOMIAL, _SUM_BLOCK, _CRC_BUDGET
 cdef unsigned long long _EACH_BYTE, _EACH_TOP_BIT, _EACH_MESSAGE_LEAD, _EACH_BLANK_LEAD
 cdef long long[::1] _SHIFTS
 
@@ -20,6 +20,7 @@ cdef enum:
     _AT = 5
     _WORK_SIZE = 6
 
+cdef long long multiplied(long long a, long long b) noexcept nogil
 cdef bint is_zero_block(Bytes data, Py_ssize_t at) noexcept nogil
 cdef unsigned long long lead_bytes(unsigned long long word) noexcept nogil
 cdef bint has_no_lead(Bytes data, Py_ssize_t at) noexcept nogil

@@ -10,15 +10,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from rocketstore.native.checksum import (
-    CRC_BUDGET_BYTES,
-    CRC_MASK,
-    POLYNOMIAL,
-    SUM_BLOCK_BYTES,
-    block_shifts,
-    reflected,
-)
-
 try:
     import cython
 except ImportError:
@@ -57,10 +48,34 @@ _EACH_BYTE = 0x0101010101010101
 _EACH_TOP_BIT = 0x8080808080808080
 _EACH_MESSAGE_LEAD = 0xDADADADADADADADA
 _EACH_BLANK_LEAD = 0xCBCBCBCBCBCBCBCB
-_CRC_MASK = CRC_MASK
-_SUM_BLOCK = SUM_BLOCK_BYTES
+_CRC_MASK = 0x7FFFFFFF
+_POLYNOMIAL = 0xEDB88320
+# Checksums of prefixes stand so far apart.
+_SUM_BLOCK = 4096
+# What one `resync` spends on bodies before it keeps such checksums: 4 ms of work.
+_CRC_BUDGET = 16 << 20
+
+
+def multiplied(a: int, b: int) -> int:
+    """Return a times b modulo the polynomial of CRC-32; bit 31 is the lowest power of each."""
+    product = 0
+    for bit in range(31, -1, -1):
+        if (a >> bit) & 1:
+            product ^= b
+        b = (b >> 1) ^ (_POLYNOMIAL if b & 1 else 0)
+    return product
+
+
+def block_shifts() -> Numbers:
+    """Return by what a CRC is multiplied when 1, 2, 4, … blocks of other bytes follow."""
+    squares = np.zeros(15 + 40, np.int64)
+    squares[0] = 1 << 30  # x; the fifteenth square of it is one block of bits
+    for number in range(1, squares.size):
+        squares[number] = multiplied(squares[number - 1], squares[number - 1])
+    return squares[15:]
+
+
 _SHIFTS = block_shifts()
-_POLYNOMIAL = reflected(POLYNOMIAL & 0xFFFFFFFF, 32)
 
 
 def is_zero_block(data: Bytes, at: int) -> bool:
@@ -94,13 +109,7 @@ def shifted(crc: int, blocks: int) -> int:
     number = 0
     while blocks:
         if blocks & 1:
-            factor = _SHIFTS[number]
-            product = 0
-            for bit in range(31, -1, -1):
-                if (crc >> bit) & 1:
-                    product ^= factor
-                factor = (factor >> 1) ^ (_POLYNOMIAL if factor & 1 else 0)
-            crc = product
+            crc = multiplied(crc, _SHIFTS[number])
         blocks >>= 1
         number += 1
     return crc
@@ -229,7 +238,7 @@ def resync(buffer: Bytes, position: int, stop: int, base: int, file_size: int) -
 
     Parameters are those of ``walk``. The record may end after `stop`.
     """
-    return resync_within(buffer, position, stop, base, file_size, CRC_BUDGET_BYTES)[0]
+    return resync_within(buffer, position, stop, base, file_size, _CRC_BUDGET)[0]
 
 
 def last_written(data: Bytes, position: int, stop: int) -> int:

@@ -6,14 +6,14 @@ import re
 import zlib
 from typing import TYPE_CHECKING, Final
 
-from rocketstore.native.checksum import (
+from rocketstore.scan.columns import StopReason
+from support.oracle.checksum import (
     CRC_BUDGET_BYTES,
     CRC_MASK,
     SUM_BLOCK_BYTES,
     block_shifts,
     multiplied,
 )
-from rocketstore.scan.columns import StopReason
 from support.oracle.walk import check_record
 
 if TYPE_CHECKING:

