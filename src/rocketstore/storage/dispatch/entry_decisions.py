@@ -91,13 +91,16 @@ class EntryDecisions:
             return self._refuse(number, "topic or queue id cannot name a directory")
         # Also for bytes that are not UTF-8: Java reads them as this name.
         name = self.columns.bytes_of(number, Column.TOPIC_AT, Column.TOPIC_SIZE)
-        self._table.rows.add_name(name, key.queue_id, queue.row)
+        if name != key.topic.encode():
+            self._table.rows.add_name(name, key.queue_id, queue.row)
         return True
 
     def map_queue_file(self, number: int) -> bool:
         """Map the queue file of a record, making the next one if need be."""
         offset = int(self.columns.queue_offset[number])
-        return self._queue_of(number).map_for_write(offset * ENTRY_SIZE_BYTES) or self._refuse(
+        if self._queue_of(number).map_for_write(offset * ENTRY_SIZE_BYTES) is not None:
+            return True
+        return self._refuse(
             number, "it belongs before the queue's first file, or into a missing one"
         )
 

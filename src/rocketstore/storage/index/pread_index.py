@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from rocketstore.storage.files.pread_files import OpenFiles
 
 _SECOND_MS: Final = 1000
+_NOTHING_SET: Final = StoreConfig()
 
 
 @system_errors("cannot list the files of the index")
@@ -81,7 +82,7 @@ class PreadIndex:
         layout = self._layout
         if layout is None:
             seen = ObservedSizes(index_file=commonest(sizes.items()))
-            layout = resolve_sizes(StoreConfig(), seen).index_layout
+            layout = resolve_sizes(_NOTHING_SET, seen).index_layout
         size = layout.size_bytes
         findings += [wrong_index_length(path, size, n) for path, n in sizes.items() if n != size]
         self.findings = findings

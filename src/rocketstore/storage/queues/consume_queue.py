@@ -12,7 +12,6 @@ How derived: ConsumeQueue of 4.9 (spec F6, B12, B16.1, B16.5) without K-C1 and K
 
 from __future__ import annotations
 
-import threading
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
@@ -40,7 +39,6 @@ if TYPE_CHECKING:
     from rocketstore.storage.files.mapped_file import MappedFile
     from rocketstore.storage.files.mapped_file_queue import MappedFileQueue
     from rocketstore.storage.queues.queue_mappings import QueueMappings
-    from rocketstore.storage.queues.queue_rows import QueueRows
     from rocketstore.units import QueueKey
 
 _NEXT: Final = int(QueueColumn.NEXT)
@@ -59,31 +57,29 @@ class PutEntry(Enum):
 class ConsumeQueue(QueueSearch):
     """The entries of one queue, to be read and written; its files need not exist.
 
-    `rows` and `row` are where the kernels keep its numbers, `mappings` says which files of all
-    queues are mapped, `log_min_offset` returns the CommitLog's minimum offset.
+    `row` is where the kernels keep its numbers, `mappings` has the rows and the mapped files of all
+    queues, `log_min_offset` returns the CommitLog's minimum offset.
     """
+
+    files: MappedFileQueue
 
     def __init__(
         self,
         key: QueueKey,
         files: MappedFileQueue,
-        *,
-        rows: QueueRows,
         row: int,
         mappings: QueueMappings,
         log_min_offset: Callable[[], int],
     ) -> None:
         self.key = key
-        self.files: MappedFileQueue = files
+        self.files = files
         self.row = row
-        self._rows = rows
         self._mappings = mappings
+        self._rows = mappings.rows
         self._log_min_offset = log_min_offset
-        self._unflushed: tuple[MappedFile, ...] = ()
         self._flushed_changes = 0
         self._flushed_next = 0
         self._kept_stop = 0
-        self._lock = threading.Lock()
 
     def __repr__(self) -> str:
         return f"ConsumeQueue({self.key}, max_offset={self.max_offset})"
@@ -102,35 +98,14 @@ class ConsumeQueue(QueueSearch):
         return self._rows.queues.item(self.row, _NEXT) // ENTRY_SIZE_BYTES
 
     @property
-    def entries_per_file(self) -> int:
-        """How many entries one file holds."""
-        return self.files.file_size // ENTRY_SIZE_BYTES
-
-    @property
     def max_physical_offset(self) -> int:
         """End of the last record that has an entry; 0 when there is none. Fillers do not count."""
         return self._rows.value(self.row, QueueColumn.MAX_PHYSICAL)
 
-    @property
-    def min_offset(self) -> int:
-        """First queue offset whose record the CommitLog still has; the maximum when none has.
-
-        With the case that no record is left handled (K-C3). Source: ConsumeQueue.correctMinOffset.
-        """
-        log_min = self._log_min_offset()
-        hint = self._min_hint
-        if log_min == self._min_for and hint < self.max_offset:
-            files = self.files.files  # asked at every get, so without `first_offset`
-            if files and files[0].base <= hint * ENTRY_SIZE_BYTES:
-                return hint
-        return self._search_min(log_min, self.max_offset)
-
     def entry(self, queue_offset: int) -> QueueEntry | None:
         """Return one entry as stored, fillers too; None where there is none."""
         at = queue_offset * ENTRY_SIZE_BYTES
-        if not 0 <= at < self.next_position:
-            return None
-        file = self.files.find(at)
+        file = self.files.find(at) if 0 <= at < self.next_position else None
         if file is None:
             return None
         try:
@@ -141,29 +116,9 @@ class ConsumeQueue(QueueSearch):
             return None
         return QueueEntry._make(ENTRY_STRUCT.unpack(raw)) if len(raw) == ENTRY_SIZE_BYTES else None
 
-    def entry_bytes(self, start: int, limit: int) -> memoryview | None:
-        """Return up to `limit` entries from an offset on, within one file; None for none."""
-        at = start * ENTRY_SIZE_BYTES
-        stop = self.next_position
-        if not 0 <= at < stop or limit <= 0:
-            return None
-        file = self.files.find(at)
-        if file is None:
-            return None
-        stop = min(at + limit * ENTRY_SIZE_BYTES, file.base + file.size, stop)
-        try:
-            mapping = file.mapping if file.is_mapped else self._mappings.admit(file)
-        except FileNotFoundError:  # retention was faster
-            return None
-        return memoryview(mapping)[at - file.base : stop - file.base]
-
-    def entries(self, start: int, limit: int) -> EntryArray:
-        """Return up to `limit` entries from queue offset `start`, within one file, as an array."""
-        return entry_array(self.entry_bytes(start, limit) or b"")
-
     def window(self, start: int, _limit: int) -> tuple[mmap, int, int, bool] | None:
-        """Return the mapping of the file that has the entry `start`; None without."""
-        file = self.files.find(start * ENTRY_SIZE_BYTES) if start >= 0 else None
+        """Return the mapping of the file that has the entry `start`; see `QueueSearch.window`."""
+        file = self.files.find(start * ENTRY_SIZE_BYTES)
         if file is None:
             return None
         try:
@@ -207,7 +162,7 @@ class ConsumeQueue(QueueSearch):
         size = ENTRY_SIZE_BYTES  # most queues have none, as one entry tells
         while (file := self.files.find(position)) is not None:
             raw = self._mappings.read(file, position - file.base, size)
-            kept = kept_place_mask(entry_array(raw[: len(raw) - len(raw) % ENTRY_SIZE_BYTES]))
+            kept = kept_place_mask(entry_array(raw))
             count = len(kept) if kept.all() else int(kept.argmin())
             position += count * ENTRY_SIZE_BYTES
             if count < len(kept) or not count:
@@ -234,63 +189,42 @@ class ConsumeQueue(QueueSearch):
 
     # --- writing (the dispatching thread, or recovery before it runs) ----------------------------
 
-    def map_for_write(self, position: int) -> bool:
+    def map_for_write(self, position: int) -> MappedFile | None:
         """Give the kernels the file that holds byte `position`, making it when it is the next one.
 
-        False when that file is neither there nor the next to be made.
+        None when that file is neither there nor the next to be made.
         """
         with self._mappings.files_lock:  # no file goes between its being found and its being given
             file = self.files.find(position)
             if file is None:
-                file = self._create(position)
-                if file is None:
-                    return False
+                base, last = position - position % self.files.file_size, self.files.last()
+                if last is not None and base != last.base + last.size:
+                    return None
+                file = self.files.create(base)
             # A file that Java made is sparse: its blocks must exist before a kernel writes.
             file.reserve(file.size)
             self._mappings.admit_writer(self.row, file)
-        with self._lock:
-            if file not in self._unflushed:
-                self._unflushed = (*self._unflushed, file)
-        return True
-
-    def _create(self, position: int) -> MappedFile | None:
-        file_size = self.files.file_size
-        base = position - position % file_size
-        last = self.files.last()
-        if last is not None and base != last.base + file_size:
-            return None
-        file = self.files.create(base)
-        if last is None and position > base:
-            # Spec F6: the first file of a queue is filled up to its first entry.
-            file.write_bytes(0, FILLER_BYTES * ((position - base) // ENTRY_SIZE_BYTES))
         return file
 
     def fill_to(self, position: int) -> bool:
         """Fill the queue with fillers up to byte `position` (K-C1).
 
         A queue without files begins in the file of `position`, as in 4.9; nothing before that file
-        is made. False when a file is missing on the way, which only recovery can make.
+        is made (F6). False when a file is missing on the way, which only recovery can make.
         """
-        rows = self._rows
-        if not self.files.files:
-            self.map_for_write(position)
-            self._flushed_next = position - position % self.files.file_size
-            self._note_changes((position - self._flushed_next) // ENTRY_SIZE_BYTES)
-            rows.set(self.row, QueueColumn.NEXT, position)
-            self._min_for = -1
-            return True
-        at = self.next_position
-        while at < position:
-            if not self.map_for_write(at):
+        if not self.files.files and (file := self.map_for_write(position)):
+            self._flushed_next = file.base
+            self._rows.set(self.row, QueueColumn.NEXT, file.base)
+        while (at := self.next_position) < position:
+            file = self.map_for_write(at)
+            if file is None:
                 return False
-            file = self.files.find(at)
-            assert file is not None
             stop = min(position, file.base + file.size)
             count = (stop - at) // ENTRY_SIZE_BYTES
             file.write_bytes(at - file.base, FILLER_BYTES * count)
             self._note_changes(count)
-            rows.set(self.row, QueueColumn.NEXT, stop)
-            at = stop
+            self._rows.set(self.row, QueueColumn.NEXT, stop)
+        self._min_for = -1  # what had no message may begin with fillers now
         return True
 
     def _note_changes(self, count: int) -> None:
@@ -302,23 +236,18 @@ class ConsumeQueue(QueueSearch):
         A gap before it is filled with fillers; `overwrite` replaces another message's entry.
         """
         position = queue_offset * ENTRY_SIZE_BYTES
+        if position > self.next_position and not self.fill_to(position):
+            return PutEntry.REFUSED
         following = self.next_position
-        if position > following:
-            if not self.fill_to(position):
-                return PutEntry.REFUSED
-            following = position
-        elif position < following:
+        if position < following:
             old = self.entry(queue_offset)
-            if old is None and self.files.find(position) is None:
-                return PutEntry.REFUSED
             if old == entry:
                 return PutEntry.REPEATED
             if old is not None and old.is_message and not overwrite:
                 return PutEntry.REFUSED
-        if not self.map_for_write(position):
+        file = self.map_for_write(position)
+        if file is None:
             return PutEntry.REFUSED
-        file = self.files.find(position)
-        assert file is not None
         file.write_bytes(position - file.base, encode_entry(*entry))
         rows = self._rows
         self._note_changes(1)
@@ -365,8 +294,6 @@ class ConsumeQueue(QueueSearch):
         self._kept_stop = kept_stop
         self._rows.set(self.row, QueueColumn.NEXT, position)
         self._flushed_next = position
-        with self._lock:
-            self._unflushed = tuple(f for f in self._unflushed if f in self.files.files)
         self._set_max_physical()
         return changed
 
@@ -381,8 +308,6 @@ class ConsumeQueue(QueueSearch):
             self._mappings.forget(file)
             take_file(file.path)
         self.files.remove(taken, now_ms=now_ms)
-        with self._lock:
-            self._unflushed = tuple(f for f in self._unflushed if f in self.files.files)
         self.find_end()
 
     def _keep_places(self, position: int, stop: int) -> bool:
@@ -401,7 +326,7 @@ class ConsumeQueue(QueueSearch):
             file.close_descriptor()
         return changed
 
-    def place_behind(self, physical_limit: int) -> int:
+    def end_within(self, physical_limit: int) -> int:
         """Return the queue offset after the last entry whose record ends before an offset."""
         return self._bisect(
             self.first_offset,
@@ -422,7 +347,10 @@ class ConsumeQueue(QueueSearch):
             first, second = self.files.files[:2]
             if second.base > self.next_position:
                 break
-            if first.is_available and self._may_be_needed(first, log_min_offset):
+            last = (
+                self.last_message(second.base // ENTRY_SIZE_BYTES) if first.is_available else None
+            )
+            if last is not None and last[1].physical_offset >= log_min_offset:
                 break
             with self._mappings.files_lock:
                 if self._mappings.is_written(self.row, first):
@@ -433,12 +361,6 @@ class ConsumeQueue(QueueSearch):
             self._mappings.forget(first)
             gone.append(path)
         return gone, True
-
-    def _may_be_needed(self, file: MappedFile, log_min_offset: int) -> bool:
-        """Whether the last message of a file is still in the CommitLog."""
-        start, stop = file.base // ENTRY_SIZE_BYTES, (file.base + file.size) // ENTRY_SIZE_BYTES
-        _, last = next(self._backwards(start, stop), (0, None))
-        return last is not None and last.physical_offset >= log_min_offset
 
     # --- durability -----------------------------------------------------------------------------
 
@@ -453,38 +375,27 @@ class ConsumeQueue(QueueSearch):
             return True
         following = self.next_position
         appended = (following - self._flushed_next) // ENTRY_SIZE_BYTES
+        # Entries before the end were written too, and nothing tells in which file.
         is_rewritten = changes - self._flushed_changes > appended
-        # Retention may have deleted some since.
-        files = tuple(file for file in self._unflushed if file.is_available)
+        start = 0 if is_rewritten else self._flushed_next
+        files = [file for file in self.files.files if file.base + file.size > start]
         for file in files:
-            written = min(max(following - file.base, 0), file.size)
-            file.write_position = written
-            if is_rewritten or written < file.flushed_position:
-                # Entries before the end were written too: the position alone does not tell.
+            file.write_position = min(max(following - file.base, 0), file.size)
+            if is_rewritten:
                 file.flushed_position = 0
             file.flush(0 if is_rewritten else least_pages)
             file.close_descriptor()
         if any(file.flushed_position < file.write_position for file in files):
             return False
         self._flushed_changes, self._flushed_next = changes, following
-        current = self._rows.value(self.row, QueueColumn.FILE_START)
-        done = {file for file in files if file.base != current}
-        with self._lock:
-            self._unflushed = tuple(
-                file for file in self._unflushed if file not in done and file.is_available
-            )
         return True
 
     def count_as_unflushed(self, queue_offset: int) -> None:
         """Let the next flush cover all entries from `queue_offset` on, written by us or before."""
-        start = queue_offset * ENTRY_SIZE_BYTES
-        files = [file for file in self.files.files if file.base + file.size > start]
-        for file in files:
-            file.flushed_position = 0
-            file.has_durable_name = False
-        with self._lock:
-            known = self._unflushed
-            self._unflushed = (*known, *(file for file in files if file not in known))
+        for file in self.files.files:
+            if file.base + file.size > queue_offset * ENTRY_SIZE_BYTES:
+                file.flushed_position = 0
+                file.has_durable_name = False
         self._note_changes(1)
 
     def drop(self) -> None:

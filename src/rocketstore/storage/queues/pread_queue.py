@@ -14,31 +14,26 @@ How derived: ConsumeQueue.recover, correctMinOffset and getIndexBuffer of 4.9 (s
 from __future__ import annotations
 
 import threading
+from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
 from rocketstore.format.file_name import is_directory_name
 from rocketstore.format.queue_entry import (
     ENTRY_SIZE_BYTES,
+    ENTRY_STRUCT,
     QueueEntry,
     decode_entry,
     entry_array,
     written_mask,
 )
-from rocketstore.storage.files.disk import system_errors
 from rocketstore.storage.files.pread_files import OpenFiles, PreadFiles
-from rocketstore.storage.queues.queue_search import (
-    CHUNK_BYTES,
-    QueueSearch,
-    listed_queues,
-    subdirectories,
-)
+from rocketstore.storage.queues.queue_search import CHUNK_BYTES, QueueSearch, listed_queues
 from rocketstore.units import QueueKey
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from rocketstore.format.queue_entry import EntryArray
     from rocketstore.verification.file_rules import FileFinding
 
 
@@ -53,30 +48,39 @@ class _LostEntries(NamedTuple):
 class PreadQueue(QueueSearch):
     """One queue; `log_end_before` returns the log's end for an entry that points beyond it."""
 
+    files: PreadFiles
+
     def __init__(
         self,
-        key: QueueKey,
         directory: Path,
         open_files: OpenFiles,
         *,
         log_min_offset: Callable[[], int],
         log_end_before: Callable[[QueueEntry], int | None],
     ) -> None:
-        self.key = key
-        self.files: PreadFiles = PreadFiles((directory,), open_files=open_files)
+        self.files = PreadFiles((directory,), open_files=open_files)
         self._log_min_offset = log_min_offset
         self._log_end_before = log_end_before
-        self._written_end = 0
-        self._is_end_known = False
+        self._written_end = -1
         self._confirmed = 0
         self._cut: tuple[int, int, int] | None = None
         self._lost: _LostEntries | None = None
         self._lock = threading.Lock()
 
-    @property
-    def entries_per_file(self) -> int:
-        """How many entries one file holds; at least 1."""
-        return max(1, self.files.file_size // ENTRY_SIZE_BYTES)
+    # --- entries --------------------------------------------------------------------------------
+
+    def entry(self, queue_offset: int) -> QueueEntry | None:
+        """Return one entry as stored; None where its file has no such bytes."""
+        raw = self.files.slice(queue_offset * ENTRY_SIZE_BYTES, ENTRY_SIZE_BYTES)
+        return None if raw is None else QueueEntry._make(ENTRY_STRUCT.unpack(raw))
+
+    def window(self, start: int, limit: int) -> tuple[bytes, int, int, bool] | None:
+        """Return the bytes of entries from `start` on; see `QueueSearch.window`."""
+        raw = self.files.read(start * ENTRY_SIZE_BYTES, limit * ENTRY_SIZE_BYTES) or b""
+        count = len(raw) // ENTRY_SIZE_BYTES
+        return (raw[: count * ENTRY_SIZE_BYTES], start, start + count, False) if count else None
+
+    # --- the end --------------------------------------------------------------------------------
 
     @property
     def max_offset(self) -> int:
@@ -91,89 +95,6 @@ class PreadQueue(QueueSearch):
             self._confirmed = end
             return end
 
-    @property
-    def min_offset(self) -> int:
-        """First queue offset whose record has not expired; the maximum when all have.
-
-        With the case that no record is left handled (K-C3). Source: ConsumeQueue.correctMinOffset.
-        """
-        log_min = self._log_min_offset()
-        if log_min == self._min_for and self._min_hint >= self.first_offset:
-            return min(self._min_hint, self.max_offset)
-        return self._search_min(log_min, self.max_offset)
-
-    @property
-    def written_end(self) -> int:
-        """One past the last entry that is on disk, whatever it points at."""
-        if not self._is_end_known:
-            # One entry back, so that the last one is looked at twice.
-            found = max(self._search_end() - 1, self.first_offset)
-            self._written_end = self._advance(found, CHUNK_BYTES)
-            self._is_end_known = True
-        else:
-            self._written_end = self._advance(max(self._written_end, self.first_offset))
-        return self._written_end
-
-    def last_record_stop(self, after: int, is_there: Callable[[QueueEntry], bool]) -> int | None:
-        """Return the end of the last record that an entry points at and the log has.
-
-        None where no record that ends after the physical offset `after` is there. Entries found
-        without a record, a whole file of the log may be gone, are not asked about again while the
-        first of them has none: a writer that goes on writes there first.
-        """
-        end = self.written_end
-        known = self._lost
-        if known is not None and (self.entry(known.start) != known.entry or is_there(known.entry)):
-            known = None
-        first: tuple[int, QueueEntry] | None = None
-        parts = [(self.first_offset, end)]
-        if known is not None:
-            parts = [(known.stop, end), (self.first_offset, known.start)]
-        for start, stop in parts:
-            for at, entry in self._backwards(start, stop):
-                record_stop = entry.physical_offset + entry.record_size
-                is_found = record_stop > after and is_there(entry)
-                if is_found or record_stop <= after:
-                    if first is not None:
-                        self._lost = _LostEntries(first[0], end, first[1])
-                    return record_stop if is_found else None
-                first = at, entry
-            if known is not None and start == known.stop:
-                first = known.start, known.entry
-        if first is not None:
-            self._lost = _LostEntries(first[0], end, first[1])
-        return None
-
-    def entry(self, queue_offset: int) -> QueueEntry | None:
-        """Return one entry as stored, None where nothing is written or the file is missing."""
-        raw = self.files.slice(queue_offset * ENTRY_SIZE_BYTES, ENTRY_SIZE_BYTES)
-        if raw is None:
-            return None
-        entry = decode_entry(raw)
-        return entry if entry.is_written else None
-
-    def entries(self, start: int, limit: int) -> EntryArray:
-        """Return up to `limit` entries from queue offset `start`, within one file, as stored."""
-        raw = self.files.read(start * ENTRY_SIZE_BYTES, limit * ENTRY_SIZE_BYTES) or b""
-        return entry_array(raw[: len(raw) - len(raw) % ENTRY_SIZE_BYTES])
-
-    def entry_bytes(self, start: int, limit: int) -> bytes | None:
-        """Return up to `limit` entries from `start`, within one file and before the end."""
-        limit = min(limit, self.max_offset - start)
-        if start < 0 or limit <= 0:
-            return None
-        raw = self.files.read(start * ENTRY_SIZE_BYTES, limit * ENTRY_SIZE_BYTES)
-        if not raw:
-            return None
-        return raw[: len(raw) - len(raw) % ENTRY_SIZE_BYTES]
-
-    def window(self, start: int, limit: int) -> tuple[bytes, int, int, bool] | None:
-        """Return the bytes of entries from `start` on and their queue offsets; None without."""
-        entries = self.entry_bytes(start, limit)
-        if not entries:
-            return None
-        return entries, start, start + len(entries) // ENTRY_SIZE_BYTES, False
-
     def _end_within(self, log_end: int, end: int) -> int:
         """Return where the entries at the end begin whose records lie beyond the log's end."""
         if self._cut is None or self._cut[:2] != (log_end, end):
@@ -185,25 +106,62 @@ class PreadQueue(QueueSearch):
             self._cut = log_end, end, cut
         return self._cut[2]
 
+    @property
+    def written_end(self) -> int:
+        """One past the last entry that is on disk, whatever it points at."""
+        if self._written_end < 0:
+            # One entry back, so that the last one is looked at twice.
+            found = max(self._search_end() - 1, self.first_offset)
+            self._written_end = self._advance(found, CHUNK_BYTES)
+        else:
+            self._written_end = self._advance(max(self._written_end, self.first_offset))
+        return self._written_end
+
     def _advance(self, end: int, size: int = ENTRY_SIZE_BYTES) -> int:
         """Return the end of the entries that are on disk now, starting from an earlier end.
 
         A chunk is looked through as a whole, so that an unwritten page in front of written ones
         (a page that a power cut lost) does not end the queue.
         """
-        while raw := self.files.read(end * ENTRY_SIZE_BYTES, size):
+        while (raw := self.files.read(end * ENTRY_SIZE_BYTES, size)) and raw.strip(b"\0"):
             size = CHUNK_BYTES
             whole = raw[: len(raw) - len(raw) % ENTRY_SIZE_BYTES]
-            if not whole.strip(b"\0"):
-                return end
             written = written_mask(entry_array(whole)).nonzero()[0]
             if not written.size:
-                return end
+                break
             last = end + int(written[-1])
             if self.entry(last) != decode_entry(whole, (last - end) * ENTRY_SIZE_BYTES):
                 return last  # it was being written
             end = last + 1
         return end
+
+    def last_record_stop(self, after: int, is_there: Callable[[QueueEntry], bool]) -> int | None:
+        """Return the end of the last record that an entry points at and the log has.
+
+        None where no record that ends after the physical offset `after` is there. Entries found
+        without a record, a whole file of the log may be gone, are not asked about again while the
+        first of them has none: a writer that goes on writes there first.
+        """
+        end, first_offset, lost = self.written_end, self.first_offset, self._lost
+        if lost is not None and (self.entry(lost.start) != lost.entry or is_there(lost.entry)):
+            lost = None
+        entries = self._backwards(first_offset if lost is None else lost.stop, end)
+        if lost is not None:
+            before = self._backwards(first_offset, lost.start)
+            entries = chain(entries, [(lost.start, lost.entry)], before)
+        found: int | None = None
+        first: tuple[int, QueueEntry] | None = None
+        for at, entry in entries:
+            record_stop = entry.physical_offset + entry.record_size
+            if record_stop <= after:
+                break
+            if is_there(entry):
+                found = record_stop
+                break
+            first = at, entry
+        if first is not None:
+            self._lost = _LostEntries(first[0], end, first[1])
+        return found
 
 
 class PreadQueues:
@@ -235,24 +193,17 @@ class PreadQueues:
         if not directory.is_dir():
             self._queues.pop(key, None)
             return None
-        queue = PreadQueue(
-            key,
+        queue = self._queues[key] = PreadQueue(
             directory,
             self._open_files,
             log_min_offset=self._log_min_offset,
             log_end_before=self._log_end_before,
         )
-        self._queues[key] = queue
         return queue
 
     def keys(self) -> list[QueueKey]:
         """Return every queue that has a directory, in order."""
         return listed_queues(self._root)
-
-    @system_errors("cannot list the queues of the store")
-    def topics(self) -> list[str]:
-        """Return every topic that has a directory, in order."""
-        return subdirectories(self._root)
 
     def forget(self) -> None:
         """Open every queue again at its next use."""

@@ -1,10 +1,13 @@
-"""Which queue files are open: few descriptors for many queues.
+"""What dispatch kernels see of queues: rows of numbers, and the files that are mapped for them.
 
-A memory map keeps a descriptor of its own, so a thousand queues that are written need a thousand
-descriptors, and the many more files that are only read now and then must not need any for long.
+One row of `QueueRows.queues` per queue, found through a hash table by topic bytes and queue id; the
+columns are named in ``rocketstore.native.dispatch_state``. A memory map keeps a descriptor of its
+own, so a thousand queues that are written need a thousand of them, and the many more files that are
+only read now and then must not need any for long.
 
-Law: a file that a kernel writes to is let go only after its address was taken out of the kernels'
-table; letting go never unmaps under a reader, because a map lives as long as a view of it.
+Law: rows are added only by the thread that dispatches, and only while no kernel runs, since adding
+may replace an array. A file that a kernel writes to is let go only after its address was taken out
+of its row; letting go never unmaps under a reader, because a map lives as long as a view of it.
 """
 
 from __future__ import annotations
@@ -12,18 +15,32 @@ from __future__ import annotations
 import resource
 import threading
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
 
 from rocketstore.events import get_logger
-from rocketstore.native.dispatch_state import QueueColumn
+from rocketstore.format.java_hash import string_hash
+from rocketstore.native.dispatch_state import (
+    QUEUE_COLUMN_COUNT,
+    SLOT_COLUMN_COUNT,
+    QueueColumn,
+    SlotColumn,
+    slot_of,
+)
 
 if TYPE_CHECKING:
     import mmap
 
+    import numpy.typing as npt
+
+    from rocketstore.native.dispatch_state import ByteArray, Int64Array
     from rocketstore.storage.files.mapped_file import MappedFile
-    from rocketstore.storage.queues.queue_rows import QueueRows
 
 _log: Final = get_logger(__name__)
+
+_FIRST_ROWS: Final = 64
+_FIRST_TOPIC_BYTES: Final = 2048
 
 _LEAST_FILES: Final = 64
 _MANY_DESCRIPTORS: Final = 1 << 20
@@ -33,26 +50,98 @@ _MOST_READER_FILES: Final = 256
 """Files that are open only because somebody read them; fewer where descriptors are scarce."""
 
 
+class QueueRows:
+    """Growing arrays of queues.
+
+    `queues` has one row per queue (``QueueColumn``). `slots` is an open-addressing hash table of a
+    power of two, at most half full (``SlotColumn``), and `topics` the bytes that it refers to.
+    """
+
+    def __init__(self) -> None:
+        self.queues: Int64Array = np.zeros((_FIRST_ROWS, QUEUE_COLUMN_COUNT), np.int64)
+        self.slots: Int64Array = _empty_slots(2 * _FIRST_ROWS)
+        self.topics: ByteArray = np.zeros(_FIRST_TOPIC_BYTES, np.uint8)
+        self._count = self._name_count = self._topic_bytes = 0
+
+    def add(self, *, is_delay: bool) -> int:
+        """Return a row for a queue that has none; no record leads there before `add_name`."""
+        row, self._count = self._count, self._count + 1
+        self.queues = _grown(self.queues, self._count)
+        self.queues[row, QueueColumn.IS_DELAY] = is_delay
+        return row
+
+    def add_name(self, name: bytes, queue_id: int, row: int) -> None:
+        """Let records find a queue by these bytes of their topic, which lead to none yet.
+
+        Usually its topic in UTF-8; other bytes lead to the queue of the topic Java reads them as.
+        """
+        self._name_count += 1
+        if 2 * self._name_count > len(self.slots):
+            used = self.slots[self.slots[:, SlotColumn.QUEUE] >= 0]
+            slots = _empty_slots(2 * len(self.slots))
+            for slot in used:
+                _insert(slots, slot)
+            self.slots = slots
+        at, self._topic_bytes = self._topic_bytes, self._topic_bytes + len(name)
+        self.topics = _grown(self.topics, self._topic_bytes)
+        self.topics[at : self._topic_bytes] = np.frombuffer(name, np.uint8)
+        slot = np.zeros(SLOT_COLUMN_COUNT, np.int64)
+        slot[SlotColumn.TOPIC_HASH] = string_hash(name.decode("utf-8", "replace"))
+        slot[SlotColumn.QUEUE_ID] = queue_id
+        slot[SlotColumn.TOPIC_AT] = at
+        slot[SlotColumn.TOPIC_SIZE] = len(name)
+        slot[SlotColumn.QUEUE] = row
+        _insert(self.slots, slot)
+
+    def value(self, row: int, column: QueueColumn) -> int:
+        """Return one number; safe from any thread."""
+        return int(self.queues[row, column])
+
+    def set(self, row: int, column: QueueColumn, value: int) -> None:
+        """Change one number; only for the dispatching thread."""
+        self.queues[row, column] = value
+
+
+def _grown(array: npt.NDArray[Any], count: int) -> npt.NDArray[Any]:
+    """Return an array with room for `count` rows."""
+    if count <= len(array):
+        return array
+    grown = np.zeros((max(count, 2 * len(array)), *array.shape[1:]), array.dtype)
+    grown[: len(array)] = array
+    return grown
+
+
+def _empty_slots(count: int) -> Int64Array:
+    slots = np.zeros((count, SLOT_COLUMN_COUNT), np.int64)
+    slots[:, SlotColumn.QUEUE] = -1
+    return slots
+
+
+def _insert(slots: Int64Array, slot: Int64Array) -> None:
+    count = len(slots)
+    number = slot_of(int(slot[SlotColumn.TOPIC_HASH]), int(slot[SlotColumn.QUEUE_ID]), count)
+    while slots[number, SlotColumn.QUEUE] >= 0:
+        number = (number + 1) % count
+    slots[number] = slot
+
+
 class QueueMappings:
-    """The open files of all queues of a store.
+    """The open files of all queues of a store, and the rows that lead kernels to them.
 
     At most `writer_limit` files are mapped for writing at a time; None takes half of the process's
     descriptors, and asks the system for more, up to the hard limit, when that is not enough.
     `files_lock` is held while files of a queue are made or deleted: dispatch and retention do both.
     """
 
-    def __init__(self, rows: QueueRows, *, writer_limit: int | None = None) -> None:
+    def __init__(self, *, writer_limit: int | None = None) -> None:
+        self.rows = QueueRows()
         self.files_lock = threading.Lock()
-        self._rows = rows
         self._may_raise = writer_limit is None
         self._writer_limit = _half_of_descriptors() if writer_limit is None else writer_limit
         self._reader_limit = min(_MOST_READER_FILES, max(_soft_limit() // 8, 8))
         self._writers: OrderedDict[int, MappedFile] = OrderedDict()
         self._readers: OrderedDict[MappedFile, None] = OrderedDict()
         self._lock = threading.Lock()
-
-    def __len__(self) -> int:
-        return len(self._writers) + len(self._readers)
 
     def admit(self, file: MappedFile) -> mmap.mmap:
         """Map a file for reading; the one read longest ago may go."""
@@ -72,12 +161,9 @@ class QueueMappings:
             self._readers[file] = None
             self._readers.move_to_end(file)
             for _ in range(len(self._readers) - self._reader_limit):
-                self._let_oldest_reader_go()
-
-    def _let_oldest_reader_go(self) -> None:
-        oldest, _ = self._readers.popitem(last=False)
-        if oldest not in self._writers.values():
-            oldest.drop()
+                oldest, _ = self._readers.popitem(last=False)
+                if oldest not in self._writers.values():
+                    oldest.drop()
 
     def admit_writer(self, row: int, file: MappedFile) -> None:
         """Map a file and let the kernels write to it; only for the dispatching thread.
@@ -91,13 +177,12 @@ class QueueMappings:
             self._dismiss(row)
             self._readers.pop(file, None)
             self._writers[row] = file
-            self._rows.set(row, QueueColumn.ADDRESS, address)
-            self._rows.set(row, QueueColumn.FILE_START, file.base)
-            self._rows.set(row, QueueColumn.FILE_STOP, file.base + file.size)
+            self.rows.set(row, QueueColumn.ADDRESS, address)
+            self.rows.set(row, QueueColumn.FILE_START, file.base)
+            self.rows.set(row, QueueColumn.FILE_STOP, file.base + file.size)
             if len(self._writers) > self._writer_limit and not self._raise_limit():
-                oldest_row = next(iter(self._writers))
-                oldest = self._dismiss(oldest_row)
-                assert oldest is not None
+                oldest_row, oldest = next(iter(self._writers.items()))
+                self._dismiss(oldest_row)
                 del self._readers[oldest]
                 oldest.drop()
 
@@ -106,13 +191,12 @@ class QueueMappings:
         with self._lock:
             self._dismiss(row)
 
-    def _dismiss(self, row: int) -> MappedFile | None:
+    def _dismiss(self, row: int) -> None:
         for column in (QueueColumn.FILE_STOP, QueueColumn.FILE_START, QueueColumn.ADDRESS):
-            self._rows.set(row, column, 0)
+            self.rows.set(row, column, 0)
         file = self._writers.pop(row, None)
         if file is not None:
             self._readers[file] = None  # still mapped, and counted, until it is let go
-        return file
 
     def is_written(self, row: int, file: MappedFile) -> bool:
         """Whether the kernels hold the address of this file of a queue."""

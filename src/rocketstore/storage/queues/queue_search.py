@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from rocketstore.format.file_name import parse_queue_id
 from rocketstore.format.queue_entry import (
     ENTRY_SIZE_BYTES,
     QueueEntry,
+    entry_array,
     filler_mask,
     written_mask,
 )
@@ -25,9 +26,13 @@ from rocketstore.units import KiB, QueueKey
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+    from mmap import mmap
     from pathlib import Path
 
     from rocketstore.format.queue_entry import EntryArray
+    from rocketstore.storage.files.mapped_file import MappedFile
+    from rocketstore.storage.files.mapped_file_queue import MappedFileQueue
+    from rocketstore.storage.files.pread_files import LogFile, PreadFiles
 
 CHUNK_ENTRIES: Final = 3276
 CHUNK_BYTES: Final = CHUNK_ENTRIES * ENTRY_SIZE_BYTES
@@ -35,45 +40,82 @@ CHUNK_BYTES: Final = CHUNK_ENTRIES * ENTRY_SIZE_BYTES
 assert 64 * KiB >= CHUNK_BYTES
 
 
-class _File(Protocol):
-    @property
-    def base(self) -> int: ...
-    @property
-    def size(self) -> int: ...
-
-
-class _Files(Protocol):
-    @property
-    def files(self) -> Sequence[_File]: ...
-    @property
-    def min_offset(self) -> int: ...
-    def next_file(self, offset: int) -> _File | None: ...
-
-
 class QueueSearch(ABC):
-    """What both kinds of queues answer by searching; a subclass says what stands at an offset."""
+    """What both kinds of queues answer alike; a subclass says what stands at an offset."""
 
-    files: _Files
+    files: MappedFileQueue | PreadFiles
+    _log_min_offset: Callable[[], int]
     _min_for = -1
     """The log's minimum offset for which `_min_hint` was found; -1 before the first search."""
     _min_hint = 0
 
     @property
-    def first_offset(self) -> int:
-        """Queue offset of the first entry on disk, expired and filler entries included."""
-        return max(self.files.min_offset, 0) // ENTRY_SIZE_BYTES
+    @abstractmethod
+    def max_offset(self) -> int:
+        """One past the last entry."""
 
     @abstractmethod
     def entry(self, queue_offset: int) -> QueueEntry | None:
         """Return one entry as stored, fillers too; None where it is missing."""
 
     @abstractmethod
+    def window(self, start: int, limit: int) -> tuple[mmap | bytes, int, int, bool] | None:
+        """Return bytes that hold the entry `start`, and of `limit` more what is in its file.
+
+        With them come the queue offset of their first entry, that after their last one, and whether
+        they are the mapping of a file. None where the file is missing.
+        """
+
+    # --- entries --------------------------------------------------------------------------------
+
+    def entry_bytes(self, start: int, limit: int) -> memoryview | None:
+        """Return up to `limit` entries from `start` on, within one file; None for none.
+
+        As stored, also after the end: the caller asks for what lies before `max_offset`.
+        """
+        window = self.window(start, limit) if start >= 0 and limit > 0 else None
+        if window is None:
+            return None
+        held, first, end, _ = window
+        low, high = start - first, min(start + limit, end) - first
+        return memoryview(held)[low * ENTRY_SIZE_BYTES : high * ENTRY_SIZE_BYTES]
+
     def entries(self, start: int, limit: int) -> EntryArray:
-        """Return up to `limit` entries from queue offset `start`, within one file, as stored."""
+        """Return `entry_bytes` as an array, without a row where there is none."""
+        return entry_array(self.entry_bytes(start, limit) or b"")
+
+    @property
+    def entries_per_file(self) -> int:
+        """How many entries one file holds; at least 1."""
+        return max(1, self.files.file_size // ENTRY_SIZE_BYTES)
+
+    # --- the first and the last one -------------------------------------------------------------
+
+    @property
+    def first_offset(self) -> int:
+        """Queue offset of the first entry on disk, expired and filler entries included."""
+        return max(self.files.min_offset, 0) // ENTRY_SIZE_BYTES
+
+    @property
+    def min_offset(self) -> int:
+        """First queue offset whose record has not expired; the maximum when all have.
+
+        With the case that no record is left handled (K-C3). Source: ConsumeQueue.correctMinOffset.
+        """
+        log_min, first, end = self._log_min_offset(), self.first_offset, self.max_offset
+        if log_min != self._min_for or not first <= self._min_hint <= end:
+            low = min(max(first, self._min_hint), end) if log_min >= self._min_for else first
+            low = self._bisect(low, end, lambda entry: entry.physical_offset < log_min)
+            self._min_hint, self._min_for = self._next_message(low, end)[0], log_min
+        return self._min_hint
+
+    def _files_backwards(self) -> Iterator[MappedFile | LogFile]:
+        files: Sequence[MappedFile | LogFile] = self.files.files
+        return reversed(files)
 
     def _search_end(self) -> int:
         """Return the end of the entries in the last file that has any, by bisection."""
-        for file in reversed(self.files.files):
+        for file in self._files_backwards():
             first = low = file.base // ENTRY_SIZE_BYTES
             high = low + file.size // ENTRY_SIZE_BYTES
             while low < high:
@@ -87,14 +129,7 @@ class QueueSearch(ABC):
                 return low
         return self.first_offset
 
-    def _search_min(self, log_min: int, end: int) -> int:
-        """Return the first queue offset below `end` whose record lies at or after `log_min`."""
-        low = self.first_offset
-        if log_min >= self._min_for:
-            low = min(max(low, self._min_hint), end)
-        low = self._bisect(low, end, lambda entry: entry.physical_offset < log_min)
-        self._min_hint, self._min_for = self._next_message(low, end)[0], log_min
-        return self._min_hint
+    # --- messages -------------------------------------------------------------------------------
 
     def _bisect(self, low: int, high: int, is_before: Callable[[QueueEntry], bool]) -> int:
         """Return the queue offset after the last message of [low, high) that `is_before`."""
@@ -132,7 +167,7 @@ class QueueSearch(ABC):
         if last is not None and last.is_message:
             yield stop - 1, last
             stop -= 1
-        for file in reversed(self.files.files):
+        for file in self._files_backwards():
             low = max(start, -(-file.base // ENTRY_SIZE_BYTES))
             high = min(stop, (file.base + file.size) // ENTRY_SIZE_BYTES)
             while low < high:
@@ -155,13 +190,13 @@ def listed_queues(root: Path) -> list[QueueKey]:
     """Return the queues that have a directory, in order; as in 4.9, a name must be a number."""
     return sorted(
         QueueKey(topic, queue_id)
-        for topic in subdirectories(root)
-        for name in subdirectories(root / topic)
+        for topic in _subdirectories(root)
+        for name in _subdirectories(root / topic)
         if (queue_id := parse_queue_id(name)) is not None
     )
 
 
-def subdirectories(directory: Path) -> list[str]:
+def _subdirectories(directory: Path) -> list[str]:
     """Return the names of the directories in a directory, none where it is missing."""
     try:
         with os.scandir(directory) as entries:

@@ -19,7 +19,6 @@ from rocketstore.format.queue_entry import DELAY_TOPIC
 from rocketstore.storage.files.mapped_file_queue import MappedFileQueue
 from rocketstore.storage.queues.consume_queue import ConsumeQueue
 from rocketstore.storage.queues.queue_mappings import QueueMappings
-from rocketstore.storage.queues.queue_rows import QueueRows
 from rocketstore.storage.queues.queue_search import listed_queues
 from rocketstore.verification.file_rules import FileProblem
 
@@ -57,17 +56,14 @@ class ConsumeQueueTable:
     ) -> None:
         self.directory = directory
         self.file_size = file_size
-        self.rows = QueueRows()
-        self.mappings = QueueMappings(self.rows, writer_limit=writer_limit)
+        self.mappings = QueueMappings(writer_limit=writer_limit)
+        self.rows = self.mappings.rows
         self.is_flush_broken = False
         self.has_short_files = False
         self._disk = disk
         self._log_min_offset = log_min_offset
         self._queues: dict[QueueKey, ConsumeQueue] = {}
         self._create_lock = threading.Lock()
-
-    def __repr__(self) -> str:
-        return f"ConsumeQueueTable({self.directory}, queues={len(self._queues)})"
 
     def __len__(self) -> int:
         return len(self._queues)
@@ -115,14 +111,7 @@ class ConsumeQueueTable:
             row = self.rows.add(is_delay=key.topic == DELAY_TOPIC)
             directory = self.directory / key.topic / str(key.queue_id)
             files = MappedFileQueue(directory, self.file_size, disk=self._disk)
-            queue = ConsumeQueue(
-                key,
-                files,
-                rows=self.rows,
-                row=row,
-                mappings=self.mappings,
-                log_min_offset=self._log_min_offset,
-            )
+            queue = ConsumeQueue(key, files, row, self.mappings, self._log_min_offset)
             # The kernels ask for a queue until they know its name, so that comes last.
             self._queues[key] = queue
             self.rows.add_name(key.topic.encode(), key.queue_id, row)

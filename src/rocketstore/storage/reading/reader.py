@@ -404,7 +404,7 @@ class Reader:
     def store_timestamp(self, topic: str, queue_id: int, offset: int) -> int | None:
         """Return the store time of one queue offset, None when its record cannot be read."""
         queue = self._queue_of(topic, queue_id)
-        if queue is None or offset < 0:
+        if queue is None or not 0 <= offset < queue.max_offset:
             return None
         return self._first_stored(queue, offset, offset + 1)[1]
 

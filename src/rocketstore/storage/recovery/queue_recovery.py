@@ -65,7 +65,7 @@ class QueueRecovery:
         for queue in self._queues.all():
             if not (clean_after or queue.max_physical_offset > log_end):
                 continue
-            first = queue.place_behind(log_end)
+            first = queue.end_within(log_end)
             count = _given_count(queue.given_out(first), old) if keeps_places else 0
             queue.truncate(first, now_ms=self._now_ms, keep_to=first + count)
             if count:

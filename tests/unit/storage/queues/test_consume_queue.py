@@ -105,10 +105,11 @@ def test_reading_never_creates_anything(table, tmp_path):
     assert not (tmp_path / "consumequeue").exists()
 
 
-def test_entries_are_read_within_one_file_and_before_the_end(queue):
+def test_entries_are_read_within_one_file_and_not_more_than_asked_for(queue):
     assert bytes(queue.entry_bytes(3, 10)) == encode_entry(*entry(3)) + encode_entry(*entry(4))
-    assert queue.entries(10, 10)["tags_code"].tolist() == [10, 11]
-    assert queue.entry_bytes(12, 1) is None
+    assert queue.entries(10, 2)["tags_code"].tolist() == [10, 11]
+    assert bytes(queue.entry_bytes(10, 2)) == encode_entry(*entry(10)) + encode_entry(*entry(11))
+    assert queue.entry_bytes(15, 1) is None
     assert queue.entry_bytes(-1, 1) is None
     assert queue.entry_bytes(0, 0) is None
     assert queue.entry(11) == entry(11)
@@ -181,7 +182,7 @@ def test_the_minimum_is_found_after_a_missing_file_mapped_or_not(tmp_path, log_m
     (directory / f"{100:020d}").unlink()
     mapped = open_table(tmp_path, log_min).get(KEY)
     by_pread = PreadQueue(
-        KEY, directory, OpenFiles(), log_min_offset=log_min, log_end_before=lambda _entry: None
+        directory, OpenFiles(), log_min_offset=log_min, log_end_before=lambda _entry: None
     )
     for first, expected in ((0, 0), (3, 3), (5, 10), (8, 10), (12, 12), (20, 15), (4, 4)):
         log_min.value = 1000 + 100 * first
@@ -266,22 +267,22 @@ def test_few_files_may_be_mapped_and_all_queues_still_be_written(tmp_path, log_m
 
 def test_what_is_cut_off_is_zero_and_stays_gone(queue, table, tmp_path, log_min):
     """K-R5: Java takes the old entries for new ones at its next start."""
-    queue.truncate(queue.place_behind(1720), now_ms=0)
+    queue.truncate(queue.end_within(1720), now_ms=0)
     assert (queue.max_offset, queue.max_physical_offset) == (7, 1700)
     assert [file.base for file in queue.files.files] == [0, 100]
     directory = tmp_path / "consumequeue" / "TopicTest" / "0"
     assert (directory / f"{100:020d}").read_bytes()[40:] == bytes(60)
     assert open_table(tmp_path, log_min).get(KEY).max_offset == 7
     assert put(queue, [7, 8]) == [PutEntry.WRITTEN] * 2
-    assert not queue.truncate(queue.place_behind(10**9), now_ms=0), "nothing to cut"
+    assert not queue.truncate(queue.end_within(10**9), now_ms=0), "nothing to cut"
 
 
 def test_bytes_behind_the_last_entry_are_cleaned(queue, tmp_path):
     file = queue.files.files[-1]
     file.write_bytes(60, encode_entry(*entry(99)))
-    assert queue.truncate(queue.place_behind(10**9), now_ms=0)
+    assert queue.truncate(queue.end_within(10**9), now_ms=0)
     assert bytes(file.mapping[40:]) == bytes(60)
-    assert not queue.truncate(queue.place_behind(10**9), now_ms=0)
+    assert not queue.truncate(queue.end_within(10**9), now_ms=0)
 
 
 def test_only_files_without_a_living_message_expire_and_the_last_never(queue, log_min):
