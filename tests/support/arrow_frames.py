@@ -6,6 +6,7 @@ Spark (``tests/spark``).
 
 from __future__ import annotations
 
+import functools
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -84,9 +85,18 @@ class Frame:
         return iter(self._table.to_batches(max_chunksize=100))
 
     def _query(self, query: str) -> Frame:
-        with duckdb.connect() as connection:
-            connection.register("rows", self._table)
+        connection = _connection()
+        connection.register("rows", self._table)
+        try:
             return Frame(connection.sql(query).to_arrow_table())
+        finally:
+            connection.unregister("rows")
+
+
+@functools.cache
+def _connection() -> duckdb.DuckDBPyConnection:
+    """Make the connection of this process: one for each query would take longer than the query."""
+    return duckdb.connect(config={"threads": 1})
 
 
 class Grouped:
