@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from rocketstore.config import RecoveryPolicy, StoreConfig
-from rocketstore.storage.audit.queue_audit import QueueAudit
+from rocketstore.storage.audit.store_audit import QueueAudit
 from rocketstore.storage.recovery.log_survey import chain_records, survey_log
 from rocketstore.storage.recovery.parts import RecoveryParts
 from rocketstore.storage.recovery.recover import RecoveryReport, recover

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from rocketstore.cli.options import Output
-    from rocketstore.storage.audit.repair_report import LostForBroker, RepairReport
+    from rocketstore.storage.audit.repair_plan import LostForBroker, RepairReport
     from rocketstore.verification.findings import Finding, VerifyReport
 
 EXIT_FINE: Final = 0

@@ -15,7 +15,7 @@ import numpy as np
 
 from rocketstore.message import TRANSACTION_PREPARED
 from rocketstore.scan.scanner import DamageReason
-from rocketstore.verification.findings import Finding, finding
+from rocketstore.verification.findings import Finding, StoreCounts, finding
 from rocketstore.verification.unbacked import LogBounds
 
 if TYPE_CHECKING:
@@ -181,6 +181,20 @@ class LogView(NamedTuple):
         """Bytes before the end that are neither record nor BLANK, holes included."""
         damaged = sum(one.stop - one.start for one in self.damage if one.start < self.end)
         return damaged + sum(stop - start for start, stop in self.holes if start < self.end)
+
+    def counts(self, records: Sequence[Chain], **of_queues_and_index: int) -> StoreCounts:
+        """Return what a pass counted, of the log where its messages are in these chains."""
+        message_bytes = sum(chain.record_bytes for chain in records)
+        return StoreCounts(
+            message_count=sum(chain.record_count for chain in records),
+            message_bytes=message_bytes,
+            unwitnessed_bytes=message_bytes - sum(chain.body_bytes for chain in records),
+            damaged_bytes=self.damaged_bytes,
+            leftover_count=sum(chain.record_count for chain in self.leftovers),
+            min_physical_offset=self.start,
+            max_physical_offset=self.end,
+            **of_queues_and_index,
+        )
 
     def bounds(self) -> LogBounds:
         """Return what queue entries are judged by."""

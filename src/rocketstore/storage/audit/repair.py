@@ -26,10 +26,9 @@ import msgspec
 from rocketstore.config import RecoveryPolicy, StoreConfig
 from rocketstore.errors import StoreDamagedError
 from rocketstore.format.checkpoint import Checkpoint
-from rocketstore.format.file_name import CHECKPOINT_FILE_NAME, parse_file_name
+from rocketstore.format.file_name import CHECKPOINT_FILE_NAME
 from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES, FILLER_BYTES
-from rocketstore.storage.audit.repair_plan import plan_repair
-from rocketstore.storage.audit.repair_report import RepairReport, lost_for_broker
+from rocketstore.storage.audit.repair_plan import RepairReport, lost_for_broker, plan_repair
 from rocketstore.storage.audit.store_audit import StoreAudit, audit_store, find_places
 from rocketstore.storage.audit.verify import audit_findings, small_files
 from rocketstore.storage.checkpoint import StoreCheckpoint, mark_in_use, read_checkpoint
@@ -40,19 +39,15 @@ from rocketstore.storage.known_ends import forget_known_ends
 from rocketstore.storage.recovery.evidence import Evidence, cut_log
 from rocketstore.storage.recovery.parts import load_parts
 from rocketstore.storage.recovery.recover import recover, refuse_lost_log
-from rocketstore.storage.recovery.recovery_compatible import (
-    find_compatible_end,
-    start_after_clean_stop,
-    start_after_crash,
-)
+from rocketstore.storage.recovery.recovery_compatible import compatible_end
 from rocketstore.verification.file_rules import FileProblem
 from rocketstore.verification.findings import DANGLING_HINT, INDEX_REBUILT, Severity
 from rocketstore.verification.small_files import checkpoint_findings, table_findings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Sequence
 
-    from rocketstore.storage.audit.repair_plan import FileFix, QueuePlan, RepairPlan
+    from rocketstore.storage.audit.repair_plan import QueuePlan, RepairPlan
     from rocketstore.storage.audit.store_audit import ReadLogFile
     from rocketstore.verification.findings import Finding
 
@@ -82,15 +77,13 @@ def rebuild_store(
     """
     config = config or StoreConfig()
     repair = _Repair(Path(path), config, disk or Disk(), now_ms, "salvage")
-    lock = StoreLock.acquire(repair.layout.lock)
-    try:
+    with ExitStack() as stack:
+        stack.callback(StoreLock.acquire(repair.layout.lock).release)
         # Also: what cannot be read is an error before the first file is moved.
         repair.refuse_lost_log(repair.audit())
         repair.begin()
         repair.set_aside(repair.layout.consume_queue if what == "queues" else repair.layout.index)
         return repair.report()
-    finally:
-        lock.release()
 
 
 def repair_store(
@@ -130,14 +123,12 @@ def repair_store(
     """
     config = config or StoreConfig()
     repair = _Repair(Path(path), config, disk or Disk(), now_ms, policy)
-    if dry_run:
-        refuse_writer(repair.layout.lock, hint="stop that writer")
-        return repair.report(dry_run=True)
-    lock = StoreLock.acquire(repair.layout.lock)
-    try:
-        return repair.report()
-    finally:
-        lock.release()
+    with ExitStack() as stack:
+        if dry_run:
+            refuse_writer(repair.layout.lock, hint="stop that writer")
+        else:
+            stack.callback(StoreLock.acquire(repair.layout.lock).release)
+        return repair.report(dry_run=dry_run)
 
 
 class _Repair:
@@ -151,8 +142,7 @@ class _Repair:
         self.now_ms = now_ms
         self.policy = policy
         self.is_salvage = policy == "salvage"
-        self.places = find_places(path, config)
-        self.layout = self.places.layout
+        self.layout, self.sizes = find_places(path, config)
         self.evidence = Evidence(self.layout, disk, now_ms)
 
     def begin(self) -> None:
@@ -185,9 +175,11 @@ class _Repair:
         """Plan, act, and say what was found, done and left."""
         audit = self.audit()
         self.refuse_lost_log(audit)
-        plan = self._plan(audit)
+        plan = plan_repair(audit, keeps_places=self.is_salvage)
         findings = self._findings(audit)
-        actions = plan.actions
+        actions = plan.actions.copy()
+        if self.layout.abort.exists():
+            actions.append("mark the store as cleanly stopped (checkpoint, abort)")
         if self._has_bad_checkpoint():
             actions.append("checkpoint: move it to repair/ and write a new one")
         if dry_run:
@@ -198,7 +190,10 @@ class _Repair:
                 if not (one.kind.startswith(mended) or one.kind in INDEX_REBUILT)
             ]
         else:
-            audit = self._act(audit, plan)
+            if plan.actions:
+                audit = self._act(audit, plan)
+            if actions:
+                self._mark_clean(audit)
             remaining = self._findings(audit)
         return RepairReport(
             self.policy,
@@ -206,33 +201,12 @@ class _Repair:
             findings,
             actions,
             [finding for finding in remaining if finding.severity is not Severity.NOTE],
-            lost_for_broker(audit, check_crc=self.config.check_crc_on_recover),
+            lost_for_broker(audit, self.config),
             audit.counts,
             self.evidence.directory,
         )
 
-    def _act(self, audit: StoreAudit, plan: RepairPlan) -> StoreAudit:
-        """Do what is planned, and return an audit of the outcome."""
-        changes_content = plan.changes_content
-        if changes_content:
-            self.begin()
-            if plan.files:
-                self._mend_files(plan.files)
-                audit = self.audit()
-                plan = self._plan(audit)
-            forged = frozenset(at for queue in audit.queues for _, at in queue.impossible)
-            self._recover(plan, forged)
-            # `abort` is as it was: a compatible end is looked for from the same file again.
-            audit = self.audit()
-        if changes_content or plan.remove_abort or self._has_bad_checkpoint():
-            self._mark_clean(audit)
-        return audit
-
     # --- looking --------------------------------------------------------------------------------
-
-    def _plan(self, audit: StoreAudit) -> RepairPlan:
-        has_abort = self.layout.abort.exists()
-        return plan_repair(audit, has_abort=has_abort, keeps_places=self.is_salvage)
 
     def _has_bad_checkpoint(self) -> bool:
         """Whether the checkpoint says what cannot be; a missing one is no fault."""
@@ -247,22 +221,16 @@ class _Repair:
     def audit(self) -> StoreAudit:
         """Return what the store is now, with the end of the log that the policy wants."""
         end_of = None if self.is_salvage else self._compatible_end
-        return audit_store(self.places, self.config, now_ms=self.now_ms, end_of=end_of)
+        return audit_store(self.layout, self.sizes, self.config, now_ms=self.now_ms, end_of=end_of)
 
     def _compatible_end(self, files: Sequence[ReadLogFile]) -> int:
-        if self.layout.abort.exists():
-            counts = self.config.message_index_enable and self.config.message_index_safe
-            checkpoint = read_checkpoint(self.layout.checkpoint)
-            start = start_after_crash(files, checkpoint, index_counts=counts)
-        else:
-            start = start_after_clean_stop(len(files))
-        check_crc = self.config.check_crc_on_recover
-        end = find_compatible_end(files, start, check_crc=check_crc).end
+        has_abort = self.layout.abort.exists()
+        crash = read_checkpoint(self.layout.checkpoint) if has_abort else None
+        end = compatible_end(files, self.config, crash).end
         # What is left is marked as stopped in order: 4.9 then looks at its last three files, which
         # may begin before the file where it began after the crash, and ends the log there.
         while left := [file for file in files if file.base < end]:
-            start = start_after_clean_stop(len(left))
-            again = find_compatible_end(left, start, check_crc=check_crc).end
+            again = compatible_end(left, self.config).end
             if again >= end:
                 break
             end = again
@@ -285,47 +253,27 @@ class _Repair:
 
     # --- acting ---------------------------------------------------------------------------------
 
-    def _mend_files(self, fixes: Iterable[FileFix]) -> None:
-        """Give files their lengths and places, durably; doing it again finds nothing to do."""
-        for fix in fixes:
-            if fix.moves:
-                self.evidence.take_file(fix.path)
-            elif fix.grows:
-                grow_file(fix.path, fix.size, self.disk)
-            else:
-                self.evidence.shorten_file(fix.path, fix.size)
-
-    def _recover(self, plan: RepairPlan, forged: frozenset[int]) -> None:
-        """Clear the way, and let recovery make everything from the log's first byte on.
-
-        `forged` are physical offsets of records whose queue offset cannot be.
-        """
+    def _act(self, audit: StoreAudit, plan: RepairPlan) -> StoreAudit:
+        """Do what is planned, and return an audit of the outcome."""
+        self.begin()
+        if plan.files:
+            # Durably; doing it again finds nothing to do.
+            for fix in plan.files:
+                if fix.moves:
+                    self.evidence.take_file(fix.path)
+                elif fix.grows:
+                    grow_file(fix.path, fix.size, self.disk)
+                else:
+                    self.evidence.shorten_file(fix.path, fix.size)
+            audit = self.audit()
+            plan = plan_repair(audit, keeps_places=self.is_salvage)
         for queue in plan.queues:
             self._clear(queue)
         if plan.rebuilds_index:
             self.set_aside(self.layout.index)
-        with ExitStack() as stack:
-            parts = load_parts(
-                self.layout,
-                self.places.sizes,
-                msgspec.structs.replace(self.config, check_crc_on_recover=True),
-                disk=self.disk,
-                clock=lambda: self.now_ms,
-                drop_later=stack.callback,
-                forged=forged,
-            )
-            parts = dataclasses.replace(parts, evidence=self.evidence)
-            if not self.is_salvage:
-                cut_log(parts.log, plan.log_end, evidence=self.evidence, now_ms=self.now_ms)
-            recover(
-                parts,
-                clean=False,
-                now_ms=self.now_ms,
-                policy=RecoveryPolicy.SALVAGE,
-                keeps_places=self.is_salvage,
-            )
-            parts.queues.flush()
-            parts.index.flush()
+        self._recover(audit)
+        # `abort` is as it was: a compatible end is looked for from the same file again.
+        return self.audit()
 
     def _clear(self, plan: QueuePlan) -> None:
         """Put fillers wherever a queue's entries are wrong, and end it; keep what was there.
@@ -333,7 +281,9 @@ class _Repair:
         So the queue has entries from end to end, and recovery sees where it ends; it replaces the
         fillers of records that are there.
         """
-        for path, first, stop in self._queue_files(plan):
+        for file in plan.queue.files.files:
+            path, first = file.path, file.base // ENTRY_SIZE_BYTES
+            stop = first + plan.queue.file_places
             cut = stop if plan.cut_from is None else max(plan.cut_from, first)
             if cut == first > 0:
                 self.evidence.take_file(path)
@@ -349,29 +299,39 @@ class _Repair:
                 self.disk.zero_range(descriptor, path, at, end)
                 self.disk.fdatasync(descriptor, path)
 
-    def _queue_files(self, plan: QueuePlan) -> Iterator[tuple[Path, int, int]]:
-        """Yield path, first and one past the last queue offset of each file of a queue."""
-        count = self.places.sizes.consume_queue_file_bytes // ENTRY_SIZE_BYTES
-        directory = self.layout.consume_queue / plan.key.topic / str(plan.key.queue_id)
-        for path in sorted(directory.glob("*")):
-            base = parse_file_name(path.name)
-            if base is not None and path.is_file():
-                yield path, base // ENTRY_SIZE_BYTES, base // ENTRY_SIZE_BYTES + count
+    def _recover(self, audit: StoreAudit) -> None:
+        """Let recovery make everything from the log's first byte on."""
+        # Records whose queue offset cannot be.
+        forged = frozenset(at for queue in audit.queues for _, at in queue.impossible)
+        with ExitStack() as stack:
+            parts = load_parts(
+                self.layout,
+                self.sizes,
+                msgspec.structs.replace(self.config, check_crc_on_recover=True),
+                disk=self.disk,
+                clock=lambda: self.now_ms,
+                drop_later=stack.callback,
+                forged=forged,
+            )
+            parts = dataclasses.replace(parts, evidence=self.evidence)
+            if not self.is_salvage:
+                cut_log(parts.log, audit.log.end, evidence=self.evidence, now_ms=self.now_ms)
+            recover(
+                parts,
+                clean=False,
+                now_ms=self.now_ms,
+                policy=RecoveryPolicy.SALVAGE,
+                keeps_places=self.is_salvage,
+            )
+            parts.queues.flush()
+            parts.index.flush()
 
     def _mark_clean(self, audit: StoreAudit) -> None:
         """Say that everything is on the disk, so that the next opening need not recover."""
-        newest = audit.last_store_timestamp_ms
+        layout, newest = self.layout, audit.met.last_ms
         # 4.9 gives the numbers of a lost end again, and so does a compatible repair.
-        forget_known_ends(self.layout.root, keep_queues=self.is_salvage, disk=self.disk)
-        self._sync_everything()
-        self._write_checkpoint(Checkpoint(newest, newest, newest))
-        if self.layout.abort.exists():
-            self.disk.unlink(self.layout.abort)
-            self.disk.fsync_directory(self.layout.root)
-
-    def _sync_everything(self) -> None:
-        """Make durable what a dead writer may have left in the page cache: audits read that."""
-        layout = self.layout
+        forget_known_ends(layout.root, keep_queues=self.is_salvage, disk=self.disk)
+        # A dead writer may have left something in the page cache only: audits read that.
         tops = (*layout.commit_log_directories, layout.consume_queue, layout.index)
         paths = [path for top in tops if top.is_dir() for path in (top, *top.rglob("*"))]
         for path in [layout.root, *paths]:
@@ -380,6 +340,10 @@ class _Repair:
                 continue
             with self.disk.opened(path, writable=True) as descriptor:
                 self.disk.fdatasync(descriptor, path)
+        self._write_checkpoint(Checkpoint(newest, newest, newest))
+        if layout.abort.exists():
+            self.disk.unlink(layout.abort)
+            self.disk.fsync_directory(layout.root)
 
 
 def _inside(places: list[tuple[int, int]], first: int, stop: int) -> list[tuple[int, int]]:

@@ -1,40 +1,49 @@
-"""What a repair would do to a store, decided from an audit before anything is written.
+"""What a repair would do to a store, what it says, and what a 4.9 broker would lose of the result.
 
-Law: a plan is a value. It says which files get another length or place, what is cut, which places
-of which queues get an entry, a filler or zeros, and whether the index is built again; queue offsets
-never move. An audit of the repaired store gives an empty plan.
+Law: all of it is decided from an audit, and nothing is written; queue offsets never move. An audit
+of the repaired store gives an empty plan.
 
 4.9 does not start with a file of a wrong length, and older versions silently left out that file and
 all after it (K-R11). A short file grows by zeros; a long one is replaced by its own beginning; a
 file that belongs nowhere is moved into ``repair/``.
+
+A store that salvage repaired can hold more than 4.9 reads: it stops at the first damaged record of
+the last three log files and cuts off all that follows, and it loses its place after a filler.
+
+How derived: CommitLog.recoverNormally, DefaultMessageStore.getMessage of 4.9 (spec B16.2, B13).
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from rocketstore.format.file_name import is_directory_name
-from rocketstore.units import ByteRange, QueueKey
+from rocketstore.storage.recovery.log_survey import chain_records
+from rocketstore.storage.recovery.recovery_compatible import compatible_end
 from rocketstore.verification import runs
 from rocketstore.verification.file_rules import FileProblem
-from rocketstore.verification.findings import INDEX_REBUILT
+from rocketstore.verification.findings import INDEX_REBUILT, Severity, camel_names
 from rocketstore.verification.unbacked import UnbackedKind
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
-    from rocketstore.storage.audit.queue_audit import AuditedQueue
-    from rocketstore.storage.audit.store_audit import StoreAudit
+    from rocketstore.config import StoreConfig
+    from rocketstore.storage.audit.store_audit import AuditedQueue, StoreAudit
     from rocketstore.verification.file_rules import FileFinding
+    from rocketstore.verification.findings import Finding, StoreCounts
     from rocketstore.verification.unbacked import Unbacked
 
-_LENGTHS = frozenset({FileProblem.EMPTY, FileProblem.WRONG_SIZE})
+_LENGTHS: Final = frozenset({FileProblem.EMPTY, FileProblem.WRONG_SIZE})
 
-_GIVEN_KINDS = frozenset({UnbackedKind.KEPT, UnbackedKind.STALE, UnbackedKind.BEYOND})
+_GIVEN_KINDS: Final = frozenset({UnbackedKind.KEPT, UnbackedKind.STALE, UnbackedKind.BEYOND})
 """At a queue's end these numbers were given out, to records that are lost."""
 
-_FILLED_KINDS = _GIVEN_KINDS | {UnbackedKind.WRONG, UnbackedKind.UNWRITTEN}
+_FILLED_KINDS: Final = _GIVEN_KINDS | {UnbackedKind.WRONG, UnbackedKind.UNWRITTEN}
+
+_SCANNED_ENTRIES: Final = 800
+"""Entries that one get of 4.9 looks at, at most."""
 
 
 class FileFix(NamedTuple):
@@ -61,19 +70,12 @@ class FileFix(NamedTuple):
 class QueuePlan(NamedTuple):
     """What one queue gets; all numbers are queue offsets, ranges half-open.
 
-    Attributes
-    ----------
-    write
-        Places of records whose entry is missing or wrong.
-    fill
-        Places that get a filler, because no record belongs there.
-    keep
-        After the last entry: places that were given out and stay so.
-    cut_from
-        From here on the queue is made zero; None leaves its end alone.
+    `write` are places of records whose entry is missing or wrong, `fill` those that get a filler,
+    because no record belongs there, `keep` those after the last entry that were given out and stay
+    so. From `cut_from` on the queue is made zero; None leaves its end alone.
     """
 
-    key: QueueKey
+    queue: AuditedQueue
     write: list[tuple[int, int]]
     fill: list[tuple[int, int]]
     keep: list[tuple[int, int]]
@@ -81,76 +83,57 @@ class QueuePlan(NamedTuple):
 
     def actions(self) -> list[str]:
         """Return what happens to the queue, in words."""
-        said = []
-        if self.write:
-            said.append(f"write {_count(self.write)} entries ({_ranges(self.write)})")
-        if self.fill:
-            said.append(f"put fillers at {_count(self.fill)} places ({_ranges(self.fill)})")
-        if self.keep:
-            said.append(f"keep {_count(self.keep)} places after its end ({_ranges(self.keep)})")
+        said = [
+            what.format(sum(stop - start for start, stop in ranges), _ranges(ranges))
+            for what, ranges in (
+                ("write {} entries ({})", self.write),
+                ("put fillers at {} places ({})", self.fill),
+                ("keep {} places after its end ({})", self.keep),
+            )
+            if ranges
+        ]
         if self.cut_from is not None:
             said.append(f"end the queue at {self.cut_from}")
-        return [f"queue {self.key}: {what}" for what in said]
+        return [f"queue {self.queue.key}: {what}" for what in said]
 
 
 class RepairPlan(NamedTuple):
-    """What a repair does, besides ending the log at `log_end`.
+    """What a repair does besides ending the log and clearing it of old records.
 
-    `tail` are ranges after the end that hold bytes, `leftovers` old records inside the log: both
-    are copied and zeroed, or moved away. `actions` says everything in words.
+    `actions` says everything in words; without any the content stays as it is.
     """
 
-    log_end: int
     files: list[FileFix]
-    tail: list[ByteRange]
-    leftovers: list[ByteRange]
     queues: list[QueuePlan]
     rebuilds_index: bool
-    remove_abort: bool
     actions: list[str]
 
-    @property
-    def changes_content(self) -> bool:
-        """Whether more is to do than to take the mark of an unclean stop away."""
-        return bool(self.files or self.tail or self.leftovers or self.queues or self.rebuilds_index)
 
+def plan_repair(audit: StoreAudit, *, keeps_places: bool) -> RepairPlan:
+    """Decide what a store needs; the audit has the log's end that the policy wants.
 
-def plan_repair(audit: StoreAudit, *, has_abort: bool, keeps_places: bool) -> RepairPlan:
-    """Decide what a store needs.
-
-    Parameters
-    ----------
-    audit
-        Of the store as it is, with the log's end that the policy wants.
-    has_abort
-        Whether the last writer did not end in order.
-    keeps_places
-        Whether numbers that were given out after the end stay given; 4.9 gives them again.
+    `keeps_places`: numbers that were given out after the end stay given; 4.9 gives them again.
     """
-    files, tail, end = _file_fixes(audit), _tail(audit), audit.log_end
-    leftovers = [
-        ByteRange(chain.start, chain.stop) for chain in audit.log.leftovers if chain.start < end
-    ]
+    files, end = _file_fixes(audit), audit.log.end
     plans = [
         _plan_queue(queue, keeps_places=keeps_places)
         for queue in audit.queues
         if is_directory_name(queue.topic)
     ]
-    queues = [plan for plan in plans if plan is not None]
+    queues = [plan for plan in plans if plan.actions()]
     needed = [found for found in audit.index_findings if found.kind in INDEX_REBUILT]
     said = [fix.action(audit.below_root(fix.path)) for fix in files]
-    for what, ranges in (("after the end", tail), ("of an earlier log", leftovers)):
-        for place in ranges:
-            file, offset = audit.place_in_log(place.start)
-            said.append(f"{file}: copy and zero {place.size} bytes {what} at {offset}")
+    leftovers = [(one.start, one.stop) for one in audit.log.leftovers if one.start < end]
+    for what, ranges in (("after the end", _tail(audit)), ("of an earlier log", leftovers)):
+        for start, stop in ranges:
+            file, offset = audit.place_in_log(start)
+            said.append(f"{file}: copy and zero {stop - start} bytes {what} at {offset}")
     for queue in queues:
         said += queue.actions()
     if needed:
         more = f"; and {len(needed) - 1} more" if len(needed) > 1 else ""
         said.append(f"index: build it again ({needed[0].reason}{more})")
-    if has_abort:
-        said.append("mark the store as cleanly stopped (checkpoint, abort)")
-    return RepairPlan(end, files, tail, leftovers, queues, bool(needed), has_abort, said)
+    return RepairPlan(files, queues, bool(needed), said)
 
 
 def _file_fixes(audit: StoreAudit) -> list[FileFix]:
@@ -159,16 +142,15 @@ def _file_fixes(audit: StoreAudit) -> list[FileFix]:
     An empty file in front of all others of the log holds nothing and is moved away: as zeros it
     would be where 4.9 begins to look, and where it ends.
     """
-    sizes = audit.places.sizes
     empty = {one.path for one in audit.log_findings if one.problem is FileProblem.EMPTY}
     begin = audit.log_files[0].base if audit.log_files else 0
     fixes = [
         fix._replace(moves=True) if fix.path in empty and int(fix.path.name) < begin else fix
-        for fix in _fixes(audit.log_findings, sizes.commit_log_file_bytes)
-        if fix.path.parent not in audit.places.layout.read_only_directories
+        for fix in _fixes(audit.log_findings, audit.sizes.commit_log_file_bytes)
+        if fix.path.parent not in audit.layout.read_only_directories
     ]
     for queue in audit.queues:
-        fixes += _fixes(queue.files.findings, sizes.consume_queue_file_bytes)
+        fixes += _fixes(queue.files.findings, audit.sizes.consume_queue_file_bytes)
     return fixes
 
 
@@ -181,22 +163,20 @@ def _fixes(findings: Iterable[FileFinding[Path]], size: int) -> list[FileFix]:
     ]
 
 
-def _tail(audit: StoreAudit) -> list[ByteRange]:
-    """Return the ranges after the end that hold anything."""
-    end, view = audit.log_end, audit.log
+def _tail(audit: StoreAudit) -> Iterator[tuple[int, int]]:
+    """Yield the ranges after the end that hold anything."""
+    end, view = audit.log.end, audit.log
     extents = [(one.start, one.stop) for one in view.damage]
     extents += [(one.start, one.stop) for one in view.kept]
     extents += [(one.start, one.stop) for one in view.leftovers]
-    ranges = []
     for file in audit.log_files:
         stops = [stop for start, stop in extents if stop > end and file.holds(start)]
         if stops:
-            ranges.append(ByteRange(max(end, file.base), max(stops)))
-    return ranges
+            yield max(end, file.base), max(stops)
 
 
-def _plan_queue(queue: AuditedQueue, *, keeps_places: bool) -> QueuePlan | None:
-    """Decide what one queue needs; None when it is as it should be."""
+def _plan_queue(queue: AuditedQueue, *, keeps_places: bool) -> QueuePlan:
+    """Decide what one queue needs: nothing when it is as it should be."""
     missing = queue.truly_missing
     fill: list[tuple[int, int]] = []
     for run in queue.unbacked:
@@ -204,8 +184,7 @@ def _plan_queue(queue: AuditedQueue, *, keeps_places: bool) -> QueuePlan | None:
             fill += runs.pairs(runs.gaps(missing, run.start, run.stop))
     tail = [run for run in queue.unbacked if run.is_tail]
     keep, cut_from = _end_of_queue(tail, keeps_places=keeps_places) if tail else ([], None)
-    plan = QueuePlan(queue.key, runs.pairs(missing), fill, keep, cut_from)
-    return plan if plan.actions() else None
+    return QueuePlan(queue, runs.pairs(missing), fill, keep, cut_from)
 
 
 def _end_of_queue(
@@ -219,13 +198,125 @@ def _end_of_queue(
     return [] if is_kept else [(start, stop)], stop if stop < tail[-1].stop else None
 
 
-def _count(ranges: list[tuple[int, int]]) -> int:
-    return sum(stop - start for start, stop in ranges)
-
-
 def _ranges(ranges: list[tuple[int, int]], limit: int = 4) -> str:
     shown = ", ".join(
         f"{start}" if stop == start + 1 else f"{start} to {stop - 1}"
         for start, stop in ranges[:limit]
     )
     return shown if len(ranges) <= limit else f"{shown}, …"
+
+
+# --- what is said -------------------------------------------------------------------------------
+
+
+class LostForBroker(NamedTuple):
+    """Records that a 4.9 broker would not serve after opening the store as it is now.
+
+    Its recovery cuts them off (`verb` is ``drop``), or a get passes over them (``skip``); `start`
+    and `stop` are physical offsets.
+    """
+
+    verb: str
+    start: int
+    stop: int
+    record_count: int
+    reason: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the form that ``--output json`` prints."""
+        return camel_names(self._asdict())
+
+
+class RepairReport(NamedTuple):
+    """Outcome of `repair_store`.
+
+    Attributes
+    ----------
+    findings
+        What was wrong before the repair.
+    actions
+        What was done, or with ``dry_run`` would be done, in order.
+    remaining
+        What is still wrong afterwards: damage in the middle stays as it is. With ``dry_run``, which
+        of the findings no repair mends.
+    lost_for_broker
+        What a 4.9 broker would drop or skip when it opens the store as it is now.
+    evidence
+        Directory below the root that holds copies of what was cut; None when nothing was.
+    """
+
+    policy: str
+    dry_run: bool
+    findings: list[Finding]
+    actions: list[str]
+    remaining: list[Finding]
+    lost_for_broker: list[LostForBroker]
+    counts: StoreCounts
+    evidence: str | None
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether something was changed, or with ``dry_run`` would be."""
+        return bool(self.actions)
+
+    @property
+    def is_damaged(self) -> bool:
+        """Whether damage is in the store after the repair (exit code 4)."""
+        return any(finding.severity is Severity.DAMAGE for finding in self.remaining)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the form that ``--output json`` prints."""
+        names = ("findings", "remaining", "lost_for_broker")
+        lists = {name: [one.to_dict() for one in getattr(self, name)] for name in names}
+        return camel_names(self._asdict() | lists | {"counts": self.counts.to_dict()})
+
+
+def lost_for_broker(audit: StoreAudit, config: StoreConfig) -> list[LostForBroker]:
+    """Return what a 4.9 broker drops or skips of an audited store."""
+    return [*_dropped(audit, config), *_skipped(audit)]
+
+
+def _dropped(audit: StoreAudit, config: StoreConfig) -> Iterator[LostForBroker]:
+    log = audit.log
+    files = [file for file in audit.log_files if file.base < max(log.end, 1)]
+    _, end, why = compatible_end(files, config)
+    if not files or end >= log.end:
+        return
+    # A BLANK, which 4.9 writes again, does not count. 4.9 may stop in the middle of a chain.
+    count = sum(
+        int((columns.physical_offset >= end).sum())
+        for chain in log.kept
+        if end < chain.stop and chain.start < log.end
+        for file in files
+        if file.holds(chain.start)
+        for columns in chain_records(file, chain.start, chain.stop)
+    )
+    if count:
+        reason = f"recovery ends at the first damage of the last three files: {why}"
+        yield LostForBroker("drop", end, log.end, count, reason)
+
+
+def _skipped(audit: StoreAudit) -> Iterator[LostForBroker]:
+    """Yield the entries that a get of 4.9 passes over after a filler.
+
+    Reading the filler fails, and 4.9 then wants to go on in the next log file, which for the
+    filler's physical offset 0 is the second: entries that point into the first one are passed over.
+    """
+    files = audit.log_files
+    if not files or files[0].base:
+        return
+    for queue in audit.queues:
+        for run in queue.unbacked:
+            if run.kind is not UnbackedKind.FILLER or run.start <= queue.first_offset:
+                continue
+            entries = queue.read(run.stop, _SCANNED_ENTRIES)
+            offsets = entries["physical_offset"]
+            is_passed = (entries["record_size"] > 0) & (offsets > 0) & (offsets < files[0].size)
+            passed = offsets[is_passed]
+            if passed.size:
+                reason = (
+                    f"queue {queue.key}: a get of 4.9 that meets the fillers at {run.start} to "
+                    f"{run.stop - 1} passes over what follows in the first log file"
+                )
+                first, last = int(passed.min()), int(passed.max())
+                yield LostForBroker("skip", first, last, int(passed.size), reason)

@@ -4,7 +4,8 @@ Verify reports what the pass found; repair plans from it, and runs it again to s
 
 Law: nothing is written, mapped or locked; files are read with ``pread``, so that a writer may work
 on. Only the log tells what is true: queues and index are compared with it, never the other way.
-Cost: the log twice (once with checksums), a window of some megabytes in memory at a time.
+Cost: the log twice (once with checksums), a window of some megabytes of it and of a queue in memory
+at a time, and the places and hashes of all index items.
 """
 
 from __future__ import annotations
@@ -12,9 +13,10 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -27,21 +29,31 @@ from rocketstore.config import (
     resolve_sizes,
 )
 from rocketstore.errors import NotAStoreError
-from rocketstore.format.file_name import parse_file_name
-from rocketstore.format.index_file import is_index_file_name
-from rocketstore.storage.audit.index_audit import IndexAudit
-from rocketstore.storage.audit.queue_audit import QueueAudit
+from rocketstore.format.file_name import CONSUME_QUEUE_EXT_DIRECTORY, is_directory_name
+from rocketstore.format.index_file import FIRST_ITEM, IndexLayout
+from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES, entry_array
 from rocketstore.storage.files.disk import Disk, system_errors
-from rocketstore.storage.files.pread_files import PreadFiles
+from rocketstore.storage.files.pread_files import OpenFiles, PreadFiles, listed_files
 from rocketstore.storage.files.whole_file import data_stop
+from rocketstore.storage.index.pread_index import listed_index_files
 from rocketstore.storage.layout import StoreLayout
+from rocketstore.storage.queues.queue_search import listed_queues
 from rocketstore.storage.recovery.log_survey import chain_records, survey_log
+from rocketstore.verification import queue_rules
 from rocketstore.verification.expectation import delay_array, expected_entries, expected_items
-from rocketstore.verification.findings import StoreCounts
+from rocketstore.verification.findings import Finding, StoreCounts, finding
+from rocketstore.verification.index_rules import (
+    IndexFacts,
+    Lacking,
+    StrayCount,
+    check_index_file,
+    compare_items,
+    index_findings,
+)
 from rocketstore.verification.leftovers import CLOCK_TOLERANCE_MS
 from rocketstore.verification.log_rules import Chain, Stretch
 from rocketstore.verification.queue_numbers import QueueNumbers
-from rocketstore.verification.queue_rules import added
+from rocketstore.verification.queue_rules import QueueView, entries_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -49,17 +61,49 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from rocketstore.storage.audit.queue_audit import AuditedQueue
+    from rocketstore.format.queue_entry import EntryArray
     from rocketstore.storage.files.pread_files import LogFile
     from rocketstore.units import QueueKey
+    from rocketstore.verification.expectation import ExpectedEntries, ExpectedItems
     from rocketstore.verification.file_rules import FileFinding
-    from rocketstore.verification.findings import Finding
-    from rocketstore.verification.index_rules import Lacking
     from rocketstore.verification.log_rules import LogView
     from rocketstore.verification.queue_rules import QueuePart
+    from rocketstore.verification.unbacked import LogBounds
 
     ByteArray: TypeAlias = npt.NDArray[np.uint8]
-    _Parts: TypeAlias = dict[QueueKey, tuple[AuditedQueue, QueuePart]]
+    Int64Array: TypeAlias = npt.NDArray[np.int64]
+    _Parts: TypeAlias = "dict[AuditedQueue, QueuePart]"
+
+
+def find_places(root: Path, config: StoreConfig) -> tuple[StoreLayout, StoreSizes]:
+    """Find a store's directories and learn the sizes of its files: set, or the commonest.
+
+    Raises
+    ------
+    NotAStoreError
+        There is no CommitLog directory.
+    ConfigError
+        Slots and items of the index cannot be learnt.
+    """
+    directories = commit_log_directories(config, root)
+    layout = StoreLayout(root, directories.writable, directories.read_only)
+    if not any(path.is_dir() for path in directories.all):
+        raise NotAStoreError(
+            f"{root} is no store: it has no commitlog directory",
+            hint="give the directory that holds commitlog, consumequeue and index",
+        )
+    top = layout.consume_queue
+    queues = [top / key.topic / str(key.queue_id) for key in listed_queues(top)]
+    index = listed_index_files(layout.index, []).items()
+    observed = observed_in(config, _lengths(directories.all), _lengths(queues), index)
+    return layout, resolve_sizes(config, observed)
+
+
+def _lengths(directories: Sequence[Path]) -> Iterator[tuple[Path, int]]:
+    return ((file.path, file.size) for file in listed_files(directories, []))
+
+
+# --- the log ------------------------------------------------------------------------------------
 
 
 class ReadLogFile:
@@ -100,37 +144,23 @@ class ReadLogFile:
             return data_stop(descriptor, min(self.size, os.fstat(descriptor).st_size))
 
 
-@dataclass(frozen=True, slots=True)
-class StorePlaces:
-    """Where a store's parts are, and how long its files should be."""
+@dataclass(slots=True)
+class StoreAudit:
+    """What a pass found; `log_findings` are files of the log that are not what they should be.
+
+    `log` ends where queues were compared up to: at its last intact record, unless the caller chose
+    another end. `met` sums up the records before it.
+    """
 
     layout: StoreLayout
     sizes: StoreSizes
-
-    @property
-    def log_directories(self) -> tuple[Path, ...]:
-        """Every directory with CommitLog files."""
-        return self.layout.commit_log_directories + self.layout.read_only_directories
-
-
-@dataclass(slots=True)
-class StoreAudit:
-    """What a pass found; `log_findings` are files of the log that are not what they should be."""
-
-    places: StorePlaces
     log_files: list[ReadLogFile]
+    log_findings: list[FileFinding[Path]]
     log: LogView
+    met: Chain
     queues: list[AuditedQueue]
     index_findings: list[Finding]
     counts: StoreCounts
-    log_findings: list[FileFinding[Path]]
-    last_store_timestamp_ms: int
-    latest_store_timestamp_ms: int
-
-    @property
-    def log_end(self) -> int:
-        """The end that queues were compared with: the survey's, unless the caller chose another."""
-        return self.log.end
 
     @property
     def entry_count(self) -> int:
@@ -146,53 +176,12 @@ class StoreAudit:
 
     def below_root(self, path: object) -> str:
         """Return a path relative to the store's root where it lies there."""
-        return str(path).removeprefix(f"{self.places.layout.root}/")
+        return str(path).removeprefix(f"{self.layout.root}/")
 
 
-def find_places(root: Path, config: StoreConfig) -> StorePlaces:
-    """Find a store's directories and learn the sizes of its files: set, or the commonest.
-
-    Raises
-    ------
-    NotAStoreError
-        There is no CommitLog directory.
-    ConfigError
-        Slots and items of the index cannot be learnt.
-    """
-    directories = commit_log_directories(config, root)
-    layout = StoreLayout(root, directories.writable, directories.read_only)
-    if not any(path.is_dir() for path in directories.all):
-        raise NotAStoreError(
-            f"{root} is no store: it has no commitlog directory",
-            hint="give the directory that holds commitlog, consumequeue and index",
-        )
-    queues = (queue for topic in _entries(layout.consume_queue) for queue in _entries(topic))
-    families = (
-        [path for directory in directories.all for path in _files(directory, _is_offset)],
-        [path for queue in queues for path in _files(queue, _is_offset)],
-        _files(layout.index, is_index_file_name),
-    )
-    return StorePlaces(layout, resolve_sizes(config, observed_in(config, *map(_lengths, families))))
-
-
-def _lengths(paths: Iterable[Path]) -> Iterator[tuple[Path, int]]:
-    return ((path, path.stat().st_size) for path in paths)
-
-
-def _entries(directory: Path) -> list[Path]:
-    return sorted(directory.iterdir()) if directory.is_dir() else []
-
-
-def _files(directory: Path, is_name: Callable[[str], object]) -> list[Path]:
-    return [path for path in _entries(directory) if is_name(path.name) and path.is_file()]
-
-
-def _is_offset(name: str) -> bool:
-    return parse_file_name(name) is not None
-
-
-def audit_store(
-    places: StorePlaces,
+def audit_store(  # noqa: PLR0913 - where, how long, by which settings; the rest by name
+    layout: StoreLayout,
+    sizes: StoreSizes,
     config: StoreConfig,
     *,
     now_ms: int,
@@ -206,62 +195,51 @@ def audit_store(
     chooses another end of the log than that of the last intact record. `advance` is called with how
     many bytes of the log were surveyed.
     """
-    size = places.sizes.commit_log_file_bytes
-    log = PreadFiles(places.log_directories, file_size=size)
+    size = sizes.commit_log_file_bytes
+    directories = (*layout.commit_log_directories, *layout.read_only_directories)
+    log = PreadFiles(directories, file_size=size)
     files = [ReadLogFile(file, size) for file in log.files]
-    queues = QueueAudit(places.layout.consume_queue, places.sizes.consume_queue_file_bytes)
-    index = IndexAudit(places.layout.index, places.sizes.index_layout, is_live=is_live)
+    queues = QueueAudit(layout.consume_queue, sizes.consume_queue_file_bytes)
+    index = IndexAudit(layout.index, sizes.index_layout, is_live=is_live)
     met = Chain(0, 0)
     lacking: list[Lacking] = []
     # Kernels and reads let other threads run meanwhile.
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         survey = survey_log(
-            files, now_ms=now_ms, data_stop=_data_stop, advance=advance, spread=pool.map
+            files, now_ms=now_ms, data_stop=ReadLogFile.data_stop, advance=advance, spread=pool.map
         )
-        end = survey.end if end_of is None else end_of(files)
-        spans = [(one.start, min(one.stop, end)) for one in survey.kept if one.record_count]
+        if end_of is not None:
+            survey = survey._replace(end=end_of(files))
+        spans = [(one.start, min(one.stop, survey.end)) for one in survey.kept if one.record_count]
         held = [[span for span in spans if file.holds(span[0])] for file in files]
         compare = functools.partial(_compared, now_ms + CLOCK_TOLERANCE_MS, queues, index, config)
         for stretch, keys, parts in pool.map(compare, files, held):
             for chain in stretch.chains:
                 met.extend(chain)
             lacking += keys
-            for queue, part in parts.values():
+            for queue, part in parts.items():
                 queue.take(part)
     audited = [queue for _, queue in sorted(queues.queues.items())]
     for queue in audited:
-        queue.judge(survey.bounds()._replace(end=end))
-    queues.close()
+        queue.judge(survey.bounds())
+    queues.open_files.close()
     return StoreAudit(
-        places,
+        layout,
+        sizes,
         files,
-        survey._replace(end=end),
+        log.findings,
+        survey,
+        met,
         audited,
-        index.finish(lacking, log_min=survey.start, log_end=end)
-        if config.message_index_enable
-        else [],
-        StoreCounts(
-            message_count=met.record_count,
-            message_bytes=met.record_bytes,
-            unwitnessed_bytes=met.record_bytes - met.body_bytes,
-            damaged_bytes=survey.damaged_bytes,
-            leftover_count=sum(chain.record_count for chain in survey.leftovers),
+        index.finish(lacking, survey) if config.message_index_enable else [],
+        survey.counts(
+            [met],
             queue_count=len(audited),
             entry_count=sum(queue.entry_count for queue in audited),
             hole_count=sum(queue.hole_count for queue in audited),
             index_item_count=index.item_count,
-            min_physical_offset=survey.start,
-            max_physical_offset=end,
         ),
-        log.findings,
-        met.last_ms,
-        met.latest_ms,
     )
-
-
-def _data_stop(file: object) -> int:
-    assert isinstance(file, ReadLogFile)
-    return file.data_stop()
 
 
 def _compared(
@@ -281,10 +259,198 @@ def _compared(
             met.take_records(columns, latest_ms)
             expected = expected_entries(columns, numbers, delays)
             for queue, part in queues.compare(expected, numbers.keys()):
-                _, known = parts.get(queue.key, (queue, None))
-                parts[queue.key] = queue, part if known is None else added(known, part)
+                parts[queue] = queue_rules.added(parts[queue], part) if queue in parts else part
             if config.message_index_enable:
                 first = int(columns.physical_offset[0])
                 past = int(columns.physical_offset[-1] + columns.size[-1])
                 lacking.append(index.compare(expected_items(columns), first, past))
     return met, lacking, parts
+
+
+# --- queues -------------------------------------------------------------------------------------
+
+
+class AuditedQueue(QueueView):
+    """One queue with its files; `extension` is where its tags may stand."""
+
+    def __init__(self, key: QueueKey, files: PreadFiles, extension: Path) -> None:
+        self.key = key
+        self.files = files
+        self._extension = extension
+        self._part: QueuePart | None = None
+        held = [
+            (file.base // ENTRY_SIZE_BYTES, -(-file.range.stop // ENTRY_SIZE_BYTES))
+            for file in files.files
+        ]
+        super().__init__(*key, files.file_size // ENTRY_SIZE_BYTES, held, self.read)
+
+    def read(self, start: int, count: int) -> EntryArray:
+        """Return entries from queue offset `start`, zeros where no file or byte is."""
+        content = bytearray(count * ENTRY_SIZE_BYTES)
+        begin = at = start * ENTRY_SIZE_BYTES
+        stop = begin + len(content)
+        while at < stop:
+            file = self.files.find(at) or self.files.next_file(at)
+            if file is None or file.base >= stop:
+                break
+            at = max(at, file.base)
+            piece = self.files.read(at, stop - at)
+            if not piece:
+                break
+            content[at - begin : at - begin + len(piece)] = piece
+            at += len(piece)
+        return entry_array(content)
+
+    def compare(self, expected: ExpectedEntries) -> QueuePart:
+        """Compare what records call for with what stands there."""
+        found = entries_at(expected.queue_offset, self.read)
+        return queue_rules.compare(expected, found, lambda: any(self._extension.glob("*")))
+
+    def take(self, part: QueuePart) -> None:
+        """Take what the next records say."""
+        self._part = part if self._part is None else queue_rules.added(self._part, part)
+
+    def judge(self, log: LogBounds) -> None:
+        """Judge the whole queue, after all records were compared."""
+        self.conclude([] if self._part is None else [self._part], log)
+
+
+class QueueAudit:
+    """All queues of a store, in its directory ``consumequeue``."""
+
+    def __init__(self, directory: Path, file_size: int) -> None:
+        self._directory = directory
+        self._file_size = file_size
+        self._adding = threading.Lock()
+        self.open_files = OpenFiles()
+        self.queues = {key: self._queue(key) for key in listed_queues(directory)}
+
+    def _queue(self, key: QueueKey) -> AuditedQueue:
+        # A topic that is no directory's name must not lead out of this one.
+        is_name = is_directory_name(key.topic)
+        below = (key.topic, str(key.queue_id))
+        directories = (self._directory.joinpath(*below),) if is_name else ()
+        files = PreadFiles(directories, open_files=self.open_files, file_size=self._file_size)
+        extension = self._directory.with_name(CONSUME_QUEUE_EXT_DIRECTORY).joinpath(*below)
+        return AuditedQueue(key, files, extension)
+
+    def compare(
+        self, expected: ExpectedEntries, keys: Sequence[QueueKey]
+    ) -> Iterator[tuple[AuditedQueue, QueuePart]]:
+        """Compare a batch of expected entries with what stands in the queues; in any thread."""
+        for number, batch in expected.by_queue():
+            key = keys[number]
+            with self._adding:
+                # 4.9 writes extra queues only when that is switched on.
+                if key not in self.queues and not batch.is_extra.all():
+                    self.queues[key] = self._queue(key)
+                queue = self.queues.get(key)
+            if queue is not None:
+                yield queue, queue.compare(batch)
+
+
+# --- the index ----------------------------------------------------------------------------------
+
+
+class _Items(NamedTuple):
+    facts: IndexFacts
+    physical_offset: Int64Array
+    key_hash: Int64Array
+    matched: npt.NDArray[np.bool_]
+
+
+class IndexAudit:
+    """All index files of a store; while it `is_live` a writer may be adding items."""
+
+    def __init__(self, directory: Path, layout: IndexLayout, *, is_live: bool = False) -> None:
+        self._layout = layout
+        self._is_live = is_live
+        passed_over: list[FileFinding[Path]] = []
+        listed = listed_index_files(directory, passed_over)
+        reason = "no index file's name; it is passed over"
+        self._findings = [
+            finding("index-extra", f"index/{one.path.name}", reason) for one in passed_over
+        ]
+        self._times: dict[int, int | None] = {}
+        self._files: list[_Items] = []
+        for path, length in listed.items():
+            if length == layout.size_bytes:
+                self._files.append(self._checked(path))
+                facts = self._files[-1].facts
+                self._times |= {facts.first: None, facts.last: None}
+            else:
+                reason = f"length: expected {layout.size_bytes} bytes, found {length}"
+                self._findings.append(finding("index-length", f"index/{path.name}", reason))
+
+    @property
+    def item_count(self) -> int:
+        """Items of all files."""
+        return sum(file.facts.item_count for file in self._files)
+
+    def _checked(self, path: Path) -> _Items:
+        offsets, hashes = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+
+        def take(items: npt.NDArray[np.void]) -> None:
+            offsets.append(items["physical_offset"].astype(np.int64))
+            hashes.append(items["key_hash"].astype(np.int64))
+
+        with path.open("rb") as file:
+
+            def read(position: int, size: int) -> ByteArray:
+                file.seek(position)
+                return np.frombuffer(file.read(size), np.uint8)
+
+            facts = check_index_file(
+                f"index/{path.name}", read, self._layout, is_live=self._is_live, take=take
+            )
+        matched = np.zeros(facts.item_count, dtype=np.bool_)
+        return _Items(facts, np.concatenate(offsets), np.concatenate(hashes), matched)
+
+    def compare(self, expected: ExpectedItems, start: int, stop: int) -> Lacking:
+        """Compare the keys of the records from `start` up to `stop` with the items there.
+
+        In any thread: no two compare the same place.
+        """
+        offsets, hashes, times = expected
+        for edge in [one for one in self._times if start <= one < stop]:
+            at = int(np.searchsorted(offsets, edge))
+            if at < len(offsets) and offsets[at] == edge:
+                self._times[edge] = int(times[at])
+        spans = [
+            (file, slice(*np.searchsorted(file.physical_offset, (start, stop)).tolist()))
+            for file in self._files
+            if file.facts.is_in_order
+        ]
+        none = np.empty(0, dtype=np.int64)
+        found = (
+            np.concatenate([none, *(file.physical_offset[span] for file, span in spans)]),
+            np.concatenate([none, *(file.key_hash[span] for file, span in spans)]),
+        )
+        lacking, stray = compare_items((offsets, hashes), found)
+        matches = np.ones(found[0].size, dtype=np.bool_)
+        matches[stray] = False
+        bounds = np.cumsum([span.stop - span.start for _, span in spans])[:-1]
+        for (file, span), matched in zip(spans, np.split(matches, bounds), strict=bool(spans)):
+            file.matched[span] = matched
+        return Lacking(lacking.size, int(offsets[lacking[0]]) if lacking.size else -1)
+
+    def finish(self, compared: Iterable[Lacking], log: LogView) -> list[Finding]:
+        """Judge what no record called for, after all records were compared in log order."""
+        some = [one for one in compared if one.key_count]
+        lacking = Lacking(sum(one.key_count for one in some), some[0].first if some else -1)
+        stray = []
+        for file in self._files:
+            rows = np.flatnonzero(~file.matched & (file.physical_offset >= log.start))
+            is_stale = file.physical_offset[rows] >= log.end
+            for late, chosen in ((False, rows[~is_stale]), (True, rows[is_stale])):
+                first = FIRST_ITEM + int(chosen[0]) if chosen.size else 0
+                stray.append(StrayCount(file.facts.file, late, chosen.size, first))
+        found = index_findings(
+            [file.facts for file in self._files],
+            self._layout,
+            lacking,
+            stray,
+            self._times.get,
+            is_live=self._is_live,
+        )
+        return self._findings + found

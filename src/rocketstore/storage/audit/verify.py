@@ -87,18 +87,19 @@ def _look(
     path: Path, config: StoreConfig, now_ms: int, progress: Callable[[int], None] | None
 ) -> tuple[VerifyReport, bool]:
     """Return what one look finds, and whether somebody writes to the store."""
-    places = find_places(path, config)
-    layout = places.layout
+    layout, sizes = find_places(path, config)
     is_live = may_have_writer(layout.lock)
     # Read first: what consumers had by then, the queues have when they are looked at.
     read = small_files(layout)
     standing = list(positions(read))
-    audit = audit_store(places, config, now_ms=now_ms, is_live=is_live, advance=progress)
-    latest_ms = now_ms if is_live else audit.latest_store_timestamp_ms
+    audit = audit_store(layout, sizes, config, now_ms=now_ms, is_live=is_live, advance=progress)
     findings = [
         *audit_findings(audit, is_live=is_live),
         *small_file_findings(
-            read, now_ms, latest_ms, was_aborted=layout.abort.exists() and not is_live
+            read,
+            now_ms,
+            now_ms if is_live else audit.met.latest_ms,
+            was_aborted=layout.abort.exists() and not is_live,
         ),
     ]
     queues = {queue.key: queue for queue in audit.queues}
@@ -121,7 +122,6 @@ def audit_findings(audit: StoreAudit, *, is_live: bool = False) -> list[Finding]
         ),
         *log_findings(audit.log, audit.place_in_log, is_live=is_live),
         *_queue_findings(audit, is_live=is_live),
-        *_extension_findings(audit),
         *audit.index_findings,
     ]
 
@@ -136,14 +136,10 @@ def _last_bytes(path: Path, count: int) -> bytes:
 def _queue_findings(audit: StoreAudit, *, is_live: bool) -> Iterator[Finding]:
     for queue in audit.queues:
         for one in queue.files.findings:
-            name = audit.below_root(one.path)
-            found = file_finding("queue", one.problem.kind, name, one.expected, one.found)
-            yield found._replace(topic=queue.topic, queue_id=queue.queue_id)
+            name, kind = audit.below_root(one.path), one.problem.kind
+            yield file_finding("queue", kind, name, one.expected, one.found, **queue.key._asdict())
         yield from queue_findings(queue, is_live=is_live)
-
-
-def _extension_findings(audit: StoreAudit) -> Iterator[Finding]:
-    for directory in sorted(audit.places.layout.consume_queue_ext.glob("*/*")):
+    for directory in sorted(audit.layout.consume_queue_ext.glob("*/*")):
         sizes = [path.stat().st_size for path in directory.iterdir() if path.is_file()]
         if sizes:
             shown = audit.below_root(directory)

@@ -32,7 +32,7 @@ from support.small_store import (
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from rocketstore.storage.audit.repair_report import RepairReport
+    from rocketstore.storage.audit.repair_plan import RepairReport
 
 COUNT = 200
 NOW_MS = START_MS + 3_600_000

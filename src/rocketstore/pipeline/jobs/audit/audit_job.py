@@ -34,7 +34,6 @@ from rocketstore.verification.file_rules import log_file_findings
 from rocketstore.verification.findings import (
     Finding,
     Severity,
-    StoreCounts,
     VerifyReport,
     file_finding,
 )
@@ -280,18 +279,12 @@ class _Audit(NamedTuple):
         rest = [*self._item_findings(judged, index, view), *self._small_findings(view)]
         report = AuditReport(
             [*log, *of_queues, *rest, *of_consumers],
-            StoreCounts(
-                message_count=sum(chain.record_count for chain in view.kept),
-                message_bytes=sum(chain.record_bytes for chain in view.kept),
-                unwitnessed_bytes=sum(one.record_bytes - one.body_bytes for one in view.kept),
-                damaged_bytes=view.damaged_bytes,
-                leftover_count=sum(chain.record_count for chain in view.leftovers),
+            view.counts(
+                view.kept,
                 queue_count=sums["queues"],
                 entry_count=sums["entries"],
                 hole_count=sums["holes"],
                 index_item_count=sum(one.item_count for one in index),
-                min_physical_offset=view.start,
-                max_physical_offset=view.end,
             ),
             self.places.location,
             sorted(queues, key=lambda one: (one.topic, one.queue_id)),
