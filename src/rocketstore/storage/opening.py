@@ -22,14 +22,19 @@ from rocketstore.errors import NotAStoreError
 from rocketstore.events import get_logger
 from rocketstore.format.host import encode_host
 from rocketstore.format.index_file import IndexLayout
-from rocketstore.storage.checkpoint import StoreCheckpoint, mark_in_use, read_checkpoint
+from rocketstore.storage.checkpoint import (
+    KnownEndsWriter,
+    StoreCheckpoint,
+    mark_in_use,
+    read_checkpoint,
+    read_known_ends,
+)
 from rocketstore.storage.files.ahead import Preallocator, TouchAhead, WarmUp
 from rocketstore.storage.files.disk import system_errors
 from rocketstore.storage.files.lock import StoreLock
 from rocketstore.storage.files.pread_files import listed_files
 from rocketstore.storage.files.whole_file import holds_data
 from rocketstore.storage.index.pread_index import listed_index_files
-from rocketstore.storage.known_ends import KnownEndsWriter, read_known_ends
 from rocketstore.storage.log.commit_log import CommitLog
 from rocketstore.storage.queues.queue_search import listed_queues
 from rocketstore.storage.recovery.parts import load_parts

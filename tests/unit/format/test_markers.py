@@ -13,7 +13,7 @@ from rocketstore.format.file_name import (
     LOCK_CONTENT,
     LOCK_FILE_NAME,
 )
-from rocketstore.storage.known_ends import KNOWN_ENDS_FILE_NAME
+from rocketstore.storage.checkpoint import KNOWN_ENDS_FILE_NAME
 from support.golden_stores import STORES, golden_store
 from support.page_tables import table_with
 

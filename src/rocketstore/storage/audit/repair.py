@@ -31,11 +31,15 @@ from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES, FILLER_BYTES
 from rocketstore.storage.audit.repair_plan import RepairReport, lost_for_broker, plan_repair
 from rocketstore.storage.audit.store_audit import StoreAudit, audit_store, find_places
 from rocketstore.storage.audit.verify import audit_findings, small_files
-from rocketstore.storage.checkpoint import StoreCheckpoint, mark_in_use, read_checkpoint
+from rocketstore.storage.checkpoint import (
+    StoreCheckpoint,
+    forget_known_ends,
+    mark_in_use,
+    read_checkpoint,
+)
 from rocketstore.storage.files.disk import Disk
 from rocketstore.storage.files.lock import StoreLock, refuse_writer
 from rocketstore.storage.files.whole_file import grow_file
-from rocketstore.storage.known_ends import forget_known_ends
 from rocketstore.storage.recovery.evidence import Evidence, cut_log
 from rocketstore.storage.recovery.parts import load_parts
 from rocketstore.storage.recovery.recover import recover, refuse_lost_log

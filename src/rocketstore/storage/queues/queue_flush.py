@@ -21,9 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from rocketstore.config import StoreConfig
-    from rocketstore.storage.checkpoint import StoreCheckpoint
+    from rocketstore.storage.checkpoint import KnownEndsWriter, StoreCheckpoint
     from rocketstore.storage.index.index_service import IndexService
-    from rocketstore.storage.known_ends import KnownEndsWriter
     from rocketstore.storage.queues.queue_table import ConsumeQueueTable
 
 

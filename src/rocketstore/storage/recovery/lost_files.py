@@ -96,7 +96,7 @@ class LostFiles:
         known = parts.known_ends
         if known is not None and not known.applies(parts.log, clean=clean):
             known = None
-        self._known_queues = {} if known is None else known.queues
+        self._known_queues = {} if known is None else dict(known.queues)
         self._known_index = dict((known and known.index_files) or ())
         self._lost: list[_LostQueue] = []
 

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from datetime import tzinfo
     from pathlib import Path
 
+    from rocketstore.storage.checkpoint import KnownEnds
     from rocketstore.storage.files.disk import Disk
-    from rocketstore.storage.known_ends import KnownEnds
     from rocketstore.storage.layout import StoreLayout
     from rocketstore.storage.recovery.evidence import Evidence
     from rocketstore.verification.file_rules import FileFinding

@@ -27,10 +27,10 @@ import msgspec
 from rocketstore.errors import NotAStoreError, StoreError
 from rocketstore.events import get_logger
 from rocketstore.pipeline.stores import REBUILD_DIRECTORY
+from rocketstore.storage.checkpoint import forget_known_ends
 from rocketstore.storage.files.disk import Disk
 from rocketstore.storage.files.lock import StoreLock
 from rocketstore.storage.files.whole_file import replace_whole
-from rocketstore.storage.known_ends import forget_known_ends
 from rocketstore.storage.layout import StoreLayout
 
 if TYPE_CHECKING:
