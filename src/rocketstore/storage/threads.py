@@ -48,8 +48,7 @@ class Bell:
 class Changes:
     """Threads that wait until something is true, and are notified when to look again.
 
-    Each is in the list before it looks, and a ring before it sleeps is kept, so nothing that is
-    notified after it happened can be missed.
+    Each is in the list before it looks, and a ring before it sleeps is kept: none is missed.
     """
 
     def __init__(self) -> None:
@@ -107,12 +106,7 @@ class ServiceThread:
     """A thread that works until it is asked to stop.
 
     `work` runs on the thread and returns soon after `stopping` was set; `wake`, called then, lets
-    it look.
-
-    Attributes
-    ----------
-    on_death
-        Called on the thread with its name and the error that ended it.
+    it look. `on_death` is called on the thread with its name and the error that ended it.
     """
 
     def __init__(
@@ -143,13 +137,7 @@ class ServiceThread:
         self._thread = thread
 
     def stop(self) -> None:
-        """Tell the thread to stop, and wait until it has.
-
-        Raises
-        ------
-        SystemRefusedError
-            It is still at work after a minute, probably in a system call that does not return.
-        """
+        """Tell the thread to stop and wait; `SystemRefusedError` where it works on for a minute."""
         self.stopping.set()
         if self._wake is not None:
             self._wake()
@@ -179,12 +167,7 @@ class Periodic(ServiceThread):
     """
 
     def __init__(
-        self,
-        name: str,
-        job: Callable[[], object],
-        interval_s: float,
-        *,
-        first_s: float | None = None,
+        self, name: str, job: Callable[[], object], interval_s: float, first_s: float | None = None
     ) -> None:
         super().__init__(name, self._do_turns)
         self._job = job

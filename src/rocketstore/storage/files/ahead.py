@@ -47,17 +47,8 @@ TAKE_TIMEOUT_S: Final = 5.0
 WINDOW_BYTES: Final = 4 * MiB
 """The writer is looked at whenever it enters a window."""
 
-WINDOWS_AHEAD: Final = 2
-"""How many windows in front of the writer are touched."""
-
-FAST_WINDOW_MS: Final = 1000
-"""A writer that needs longer for a window is not helped."""
-
-LONG_LEAD_WINDOWS: Final = 8
-"""How many are touched in front of the fastest writers."""
-
-LONG_LEAD_WINDOW_MS: Final = 20
-"""A writer that needs longer for a window is given the usual lead."""
+LEADS: Final = ((20, 8), (1000, 2))
+"""A writer that fills a window in fewer ms has so many windows touched in front of it."""
 
 SYNC_AHEAD_BYTES: Final = 512 * KiB
 """How far ahead of a writer that syncs pages are written, and again when half of it is used: what a
@@ -292,12 +283,9 @@ class TouchAhead:
 def windows_ahead(filled_ms: int) -> int:
     """Return how many windows to touch in front of a writer that filled one in `filled_ms`.
 
-    The thread may wait 5 ms for the interpreter's lock before it begins, so a writer that needs no
-    more than that for a window is given a longer lead.
+    The thread may wait 5 ms for the interpreter's lock before it begins, hence the longer lead.
     """
-    if filled_ms >= FAST_WINDOW_MS:
-        return 0
-    return LONG_LEAD_WINDOWS if filled_ms < LONG_LEAD_WINDOW_MS else WINDOWS_AHEAD
+    return next((windows for limit_ms, windows in LEADS if filled_ms < limit_ms), 0)
 
 
 def touch_for_syncs(file: MappedFile, touched_offset: int) -> int:

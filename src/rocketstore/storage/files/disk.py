@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from rocketstore.errors import StoreError, StoreFullError, SystemRefusedError
-from rocketstore.units import OS_PAGE_SIZE_BYTES, MiB
+from rocketstore.units import MiB
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -251,19 +251,6 @@ class Disk:
         except OSError:
             return None
         return status.f_bavail * status.f_frsize
-
-
-def probe_pages(disk: Disk, descriptor: int, path: Path, start: int, stop: int) -> None:
-    """Write each page that overlaps [start, stop) once, by `pwrite`, with what it holds already.
-
-    A page of a sparse file that a mapping touches first ends the process with SIGBUS when the disk
-    is full; `pwrite` of the same page raises `StoreFullError` instead.
-    """
-    page = start - start % OS_PAGE_SIZE_BYTES
-    while page < stop:
-        size = min(len(_ZEROS), stop - page)
-        disk.write_at(descriptor, path, page, os.pread(descriptor, size, page))
-        page += size
 
 
 @functools.cache

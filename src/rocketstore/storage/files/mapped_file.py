@@ -23,7 +23,7 @@ import numpy as np
 
 from rocketstore.errors import FlushFailedError
 from rocketstore.events import get_logger
-from rocketstore.storage.files.disk import Disk, probe_pages, system_error, system_errors
+from rocketstore.storage.files.disk import Disk, system_error, system_errors
 from rocketstore.storage.files.whole_file import make_file
 from rocketstore.units import OS_PAGE_SIZE_BYTES, MiB
 
@@ -102,9 +102,6 @@ class MappedFile:
         file.backed_position = size if is_backed else 0
         file.has_durable_name = sync
         return file
-
-    def __repr__(self) -> str:
-        return f"MappedFile({self.path.name}, written={self.write_position}, size={self.size})"
 
     # --- bytes ----------------------------------------------------------------------------------
 
@@ -189,13 +186,13 @@ class MappedFile:
 
     def read_at(self, position: int, size: int) -> bytes:
         """Return a copy of up to `size` bytes by `pread`, without mapping the file."""
-        with self.descriptor() as descriptor:
+        with self._lock:  # so that nobody closes it; lending one would take longer than the call
+            descriptor = self._opened()
             try:
                 return os.pread(descriptor, size, position)
             except OSError as error:
-                raise system_error(
-                    f"cannot read {self.path} at offset {position}", error
-                ) from error
+                what = f"cannot read {self.path} at offset {position}"
+                raise system_error(what, error) from error
 
     def reserve(self, stop: int) -> None:
         """Make sure that bytes before position `stop` have room on the disk.
@@ -212,9 +209,14 @@ class MappedFile:
             ):
                 self.backed_position = self.size
                 return
-            probed = min(max(stop, self.backed_position + _PROBE_AHEAD_BYTES), self.size)
-            probe_pages(self._disk, descriptor, self.path, self.backed_position, probed)
-        self.backed_position = probed
+            # When the disk is full, a page that a mapping touches first ends the process (SIGBUS);
+            # writing there what it holds already raises `StoreFullError` instead.
+            start = self.backed_position - self.backed_position % OS_PAGE_SIZE_BYTES
+            stop = min(max(stop, self.backed_position + _PROBE_AHEAD_BYTES), self.size)
+            for page in range(start, stop, MiB):
+                held = os.pread(descriptor, min(MiB, stop - page), page)
+                self._disk.write_at(descriptor, self.path, page, held)
+        self.backed_position = stop
 
     def write_bytes(self, position: int, data: bytes | memoryview) -> None:
         """Overwrite bytes at `position` without moving the write position."""

@@ -51,9 +51,6 @@ class MappedFileQueue:
         self._changing = threading.Lock()
         self._disk = disk
 
-    def __repr__(self) -> str:
-        return f"MappedFileQueue({self.directories[0]}, files={len(self.files)})"
-
     # --- loading --------------------------------------------------------------------------------
 
     def load(self, *, after_crash: bool = False) -> list[FileFinding[Path]]:

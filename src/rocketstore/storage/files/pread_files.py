@@ -109,7 +109,6 @@ class PreadFiles:
         self.files: list[LogFile] = []
         self.findings: list[FileFinding[Path]] = []
         self.is_replaced = False
-        self._bases: list[int] = []
         self.refresh()
 
     @property
@@ -133,18 +132,21 @@ class PreadFiles:
             if before.range.stop < after.base
         ]
 
+    @system_errors("cannot list the files of the store")
     def refresh(self) -> bool:
         """List the directories again and return whether the files changed."""
-        file_size, files, findings = self._look()
-        holes = _missing(findings)
-        while holes:
+        holes: set[Path] = set()
+        while True:
+            findings: list[FileFinding[Path]] = []
+            found = sorted(listed_files(self._directories, findings))
+            file_size = self._given_size or _commonest_size(found)
+            files = usable_files(found, file_size, findings)
+            missing = {one.path for one in findings if one.problem is FileProblem.MISSING}
+            if not missing or missing & holes:
+                break
             # A listing is not atomic: a file that a writer made while it ran may be absent
             # although one made after it is there. A hole is one that is seen twice.
-            file_size, files, findings = self._look()
-            again = _missing(findings)
-            if holes & again:
-                break
-            holes = again
+            holes = missing
         changed = files != self.files
         inodes = {file.path: file.inode for file in files}
         gone = [old.path for old in self.files if inodes.get(old.path) != old.inode]
@@ -153,20 +155,18 @@ class PreadFiles:
             self.is_replaced |= not inodes.keys().isdisjoint(gone)
         self.file_size, self.findings = file_size, findings
         if changed:  # so that a caller that keeps the list can compare its identity
-            self._bases = [file.base for file in files]
             self.files = files
         return changed
 
     def find(self, offset: int) -> LogFile | None:
         """Return the file that holds the byte at `offset`, listing again to find one."""
-        file = self._find_known(offset)
-        if file is None and offset >= self.max_offset and self.refresh():
-            file = self._find_known(offset)
-        return file
-
-    def _find_known(self, offset: int) -> LogFile | None:
-        files, at = self.files, bisect.bisect_right(self._bases, offset) - 1
-        return files[at] if 0 <= at < len(files) and offset < files[at].range.stop else None
+        while True:
+            files = self.files
+            at = bisect.bisect_left(files, (offset + 1,)) - 1
+            if at >= 0 and offset < files[at].range.stop:
+                return files[at]
+            if offset < self.max_offset or not self.refresh():
+                return None
 
     def slice(self, offset: int, size: int) -> bytes | None:
         """Return `size` bytes at `offset`, or None where they are not all in one present file."""
@@ -186,15 +186,9 @@ class PreadFiles:
 
     def next_file(self, offset: int) -> LogFile | None:
         """Return the first file that starts at `offset` or after it."""
-        at = bisect.bisect_left(self._bases, offset)
-        return self.files[at] if at < len(self.files) else None
-
-    @system_errors("cannot list the files of the store")
-    def _look(self) -> tuple[int, list[LogFile], list[FileFinding[Path]]]:
-        findings: list[FileFinding[Path]] = []
-        found = sorted(listed_files(self._directories, findings))
-        file_size = self._given_size or _commonest_size(found)
-        return file_size, usable_files(found, file_size, findings), findings
+        files = self.files
+        at = bisect.bisect_left(files, (offset,))
+        return files[at] if at < len(files) else None
 
 
 def listed_files(
@@ -231,10 +225,6 @@ def listed_files(
             else:
                 problem = FileProblem.NOT_A_FILE
                 findings.append(FileFinding(path, problem, "a file", "something else"))
-
-
-def _missing(findings: list[FileFinding[Path]]) -> set[Path]:
-    return {one.path for one in findings if one.problem is FileProblem.MISSING}
 
 
 def _is_still(file: LogFile) -> bool:

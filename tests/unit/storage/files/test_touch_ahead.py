@@ -11,12 +11,9 @@ from rocketstore.message import Message
 from rocketstore.native.log_end import Record
 from rocketstore.storage.files import ahead as ahead_module
 from rocketstore.storage.files.ahead import (
-    FAST_WINDOW_MS,
-    LONG_LEAD_WINDOW_MS,
-    LONG_LEAD_WINDOWS,
+    LEADS,
     SYNC_AHEAD_BYTES,
     WINDOW_BYTES,
-    WINDOWS_AHEAD,
     Preallocator,
     TouchAhead,
     touch_for_syncs,
@@ -67,8 +64,8 @@ def test_a_fast_writer_has_the_next_windows_touched_whenever_it_enters_one(tmp_p
     log = log_with(tmp_path, touch, clock)
     for _ in range(10):
         append(log)
-        clock.now_ms += LONG_LEAD_WINDOW_MS
-    ahead = WINDOWS_AHEAD * WINDOW_BYTES
+        clock.now_ms += LEADS[0][0]
+    ahead = LEADS[1][1] * WINDOW_BYTES
     assert touch.asked == [
         (2 * WINDOW_BYTES, 2 * WINDOW_BYTES + ahead),
         (3 * WINDOW_BYTES, 3 * WINDOW_BYTES + ahead),
@@ -76,9 +73,7 @@ def test_a_fast_writer_has_the_next_windows_touched_whenever_it_enters_one(tmp_p
 
 
 def test_the_faster_the_writer_the_longer_its_lead():
-    assert windows_ahead(0) == windows_ahead(LONG_LEAD_WINDOW_MS - 1) == LONG_LEAD_WINDOWS
-    assert windows_ahead(LONG_LEAD_WINDOW_MS) == windows_ahead(FAST_WINDOW_MS - 1) == WINDOWS_AHEAD
-    assert windows_ahead(FAST_WINDOW_MS) == 0
+    assert [windows_ahead(ms) for ms in (0, 19, 20, 999, 1000)] == [8, 8, 2, 2, 0]
 
 
 def test_what_was_touched_for_one_request_is_not_touched_for_the_next(tmp_path, monkeypatch):
@@ -109,7 +104,7 @@ def test_a_slow_writer_is_left_alone(tmp_path):
     log = log_with(tmp_path, touch, clock)
     for _ in range(30):
         append(log)
-        clock.now_ms += FAST_WINDOW_MS
+        clock.now_ms += LEADS[1][0]
     assert touch.asked == []
 
 
