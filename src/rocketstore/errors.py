@@ -87,12 +87,6 @@ class FormatError(RocketStoreError):
 class TruncatedRecordError(FormatError):
     """Fewer bytes remain than a record says it has."""
 
-    def __init__(self, message: str, *, needed_bytes: int, found: int, offset: int) -> None:
-        super().__init__(
-            message, offset=offset, expected=f"{needed_bytes} bytes", found=f"{found} bytes"
-        )
-        self.needed_bytes = needed_bytes
-
 
 class BadMagicError(FormatError):
     """The magic number is that of no known record."""

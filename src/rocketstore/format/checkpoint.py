@@ -73,8 +73,7 @@ def decode_checkpoint(view: Buffer) -> Checkpoint:
     if len(view) < CHECKPOINT_STRUCT.size:
         raise TruncatedRecordError(
             "checkpoint cut off",
-            needed_bytes=CHECKPOINT_STRUCT.size,
-            found=len(view),
-            offset=0,
+            expected=f"{CHECKPOINT_STRUCT.size} bytes",
+            found=f"{len(view)} bytes",
         )
     return Checkpoint._make(CHECKPOINT_STRUCT.unpack_from(view))

@@ -1,7 +1,6 @@
 """The body of a batch as a producer sends it: messages of one topic, back to back.
 
-Law: `decode_client_batch` yields whole messages or raises a `FormatError`; no length is used before
-it is checked against what remains.
+Law: `decode_client_batch` yields whole messages or raises a `FormatError`.
 
 How derived: MessageDecoder.encodeMessages (the producer) and CommitLog.MessageExtEncoder.encode
 for a MessageExtBatch (the store) of 4.9 (spec F15).
@@ -25,7 +24,6 @@ BATCH_MESSAGE_FIXED_SIZE: Final = 22
 _HEAD: Final = struct.Struct(">iiiii")
 _PROPERTIES_SIZE: Final = struct.Struct(">h")
 
-_INT32_MAX: Final = 0x7FFFFFFF
 assert _HEAD.size + _PROPERTIES_SIZE.size == BATCH_MESSAGE_FIXED_SIZE
 
 
@@ -61,24 +59,16 @@ def encode_client_batch(messages: Iterable[tuple[int, bytes, bytes]]) -> bytes:
     """
     parts: list[bytes] = []
     for flag, body, properties in messages:
-        if len(properties) > PROPERTIES_SIZE_MAX:
-            raise FieldRangeError(
-                "properties are too long for a batch",
-                field="properties",
-                expected=f"at most {PROPERTIES_SIZE_MAX} bytes",
-                found=f"{len(properties)} bytes",
-            )
         size = BATCH_MESSAGE_FIXED_SIZE + len(body) + len(properties)
         try:
             head = _HEAD.pack(size, 0, 0, flag, len(body))
+            parts += (head, body, _PROPERTIES_SIZE.pack(len(properties)), properties)
         except struct.error as error:
             raise FieldRangeError(
-                "flag or size does not fit a batch",
-                field="flag" if size <= _INT32_MAX else "total_size",
-                expected="a signed 32-bit number",
-                found=flag if size <= _INT32_MAX else size,
+                "flag, size or properties do not fit a batch",
+                expected=f"signed 32-bit numbers, and at most {PROPERTIES_SIZE_MAX} bytes",
+                found=(flag, size, len(properties)),
             ) from error
-        parts += (head, body, _PROPERTIES_SIZE.pack(len(properties)), properties)
     return b"".join(parts)
 
 
@@ -101,40 +91,36 @@ def decode_client_batch(batch: bytes | bytearray | memoryview) -> Iterator[Batch
     end = len(batch)
     at = 0
     while at < end:
-        if end - at < BATCH_MESSAGE_FIXED_SIZE:
-            raise _truncated(BATCH_MESSAGE_FIXED_SIZE, end - at, at)
-        _, _, _, flag, body_size = _HEAD.unpack_from(batch, at)
-        if body_size < 0:
-            raise _negative("body_size", body_size, at + 16)
+        body_size = properties_size = 0
         body_at = at + _HEAD.size
-        properties_at = body_at + body_size + _PROPERTIES_SIZE.size
-        if properties_at > end:
-            raise _truncated(BATCH_MESSAGE_FIXED_SIZE + body_size, end - at, at)
-        (properties_size,) = _PROPERTIES_SIZE.unpack_from(batch, body_at + body_size)
-        if properties_size < 0:
-            raise _negative("properties_size", properties_size, body_at + body_size)
+        properties_at = at + BATCH_MESSAGE_FIXED_SIZE
+        if properties_at <= end:
+            flag, body_size = _HEAD.unpack_from(batch, at)[3:]
+            properties_at += _not_negative("body_size", body_size, at + 16)
+        if properties_at <= end:
+            size_at = properties_at - _PROPERTIES_SIZE.size
+            (properties_size,) = _PROPERTIES_SIZE.unpack_from(batch, size_at)
+            _not_negative("properties_size", properties_size, size_at)
         stop = properties_at + properties_size
         if stop > end:
-            raise _truncated(stop - at, end - at, at)
-        yield BatchMessage(
-            flag,
-            bytes(batch[body_at : body_at + body_size]),
-            bytes(batch[properties_at:stop]),
-        )
+            raise TruncatedRecordError(
+                "batch ends inside a message",
+                expected=f"{stop - at} bytes",
+                found=f"{end - at} bytes",
+                offset=at,
+            )
+        body = bytes(batch[body_at : body_at + body_size])
+        yield BatchMessage(flag, body, bytes(batch[properties_at:stop]))
         at = stop
 
 
-def _truncated(needed: int, found: int, offset: int) -> TruncatedRecordError:
-    return TruncatedRecordError(
-        "batch ends inside a message", needed_bytes=needed, found=found, offset=offset
-    )
-
-
-def _negative(field: str, found: int, offset: int) -> FieldRangeError:
-    return FieldRangeError(
-        f"{field} of a batched message is negative",
-        offset=offset,
-        field=field,
-        expected="0 or more",
-        found=found,
-    )
+def _not_negative(field: str, size: int, offset: int) -> int:
+    if size < 0:
+        raise FieldRangeError(
+            f"{field} of a batched message is negative",
+            offset=offset,
+            field=field,
+            expected="0 or more",
+            found=size,
+        )
+    return size

@@ -130,7 +130,9 @@ def decode_header(view: Buffer) -> IndexHeader:
     """Decode the first 40 bytes of an index file; no value is judged."""
     if len(view) < INDEX_HEADER_SIZE:
         raise TruncatedRecordError(
-            "index header cut off", needed_bytes=INDEX_HEADER_SIZE, found=len(view), offset=0
+            "index header cut off",
+            expected=f"{INDEX_HEADER_SIZE} bytes",
+            found=f"{len(view)} bytes",
         )
     return IndexHeader._make(HEADER_STRUCT.unpack_from(view))
 

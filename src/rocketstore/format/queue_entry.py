@@ -117,8 +117,8 @@ def decode_entry(view: Buffer, position: int = 0) -> QueueEntry:
     if position < 0 or remaining < ENTRY_SIZE_BYTES:
         raise TruncatedRecordError(
             "queue entry cut off",
-            needed_bytes=ENTRY_SIZE_BYTES,
-            found=max(0, remaining),
+            expected=f"{ENTRY_SIZE_BYTES} bytes",
+            found=f"{max(0, remaining)} bytes",
             offset=position,
         )
     return QueueEntry._make(ENTRY_STRUCT.unpack_from(view, position))

@@ -5,9 +5,8 @@ each other, whose text is whole and whose body has the stored checksum, or raise
 whatever the bytes are. Every record of 4.9 is re-encoded byte for byte.
 
 How derived: CommitLog.checkMessageAndReturnSize and MessageExtEncoder.encode of 4.9, MessageDecoder
-of 5.x for the second magic (spec F3). The layout in prose: docs/format/record.md. One unpack reads
-all fields in front of the body; bytes are copied once, so that a message outlives its file. Bulk
-reading is not done here but in ``scan``.
+of 5.x for the second magic (spec F3). The layout in prose: docs/format/record.md. Bytes are
+copied, so that a message outlives its file. Bulk reading is not done here but in ``scan``.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from __future__ import annotations
 import mmap
 import struct
 from functools import lru_cache
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from rocketstore.errors import (
     BadMagicError,
@@ -27,7 +26,6 @@ from rocketstore.errors import (
 from rocketstore.format import Field
 from rocketstore.format.host import HOST_V4_SIZE, HOST_V6_SIZE, decode_host
 from rocketstore.format.properties import (
-    PROPERTIES_SIZE_MAX,
     decode_properties,
     is_text_whole,
 )
@@ -94,16 +92,20 @@ FIELDS: Final = (
 )
 """The record, field by field; the table in docs/format/record.md is this one."""
 
-# Everything in front of the body, by the two host bits of sysFlag (born, store).
-_HEADS: Final = {
-    born_flag | store_flag: struct.Struct(f">iIiiiqqiq{born_size}sq{store_size}siqi")
+# By the two host bits of sysFlag: the sizes of born and store host, and all in front of the body.
+_HOST_SIZES: Final = {
+    born_flag | store_flag: (born_size, store_size)
     for born_flag, born_size in ((0, HOST_V4_SIZE), (BORN_HOST_V6_FLAG, HOST_V6_SIZE))
     for store_flag, store_size in ((0, HOST_V4_SIZE), (STORE_HOST_V6_FLAG, HOST_V6_SIZE))
 }
+_HEADS: Final = {
+    flags: struct.Struct(f">iIiiiqqiq{born}sq{store}siqi")
+    for flags, (born, store) in _HOST_SIZES.items()
+}
 _HEAD_V4: Final = _HEADS[0]
 _START: Final = struct.Struct(">iI")
-_ADDRESS: Final = struct.Struct(">q")
-_FLAGS: Final = struct.Struct(">i")
+_ADDRESS: Final = struct.Struct(">qi")
+"""At byte 28: the physical offset, and sysFlag, which gives the sizes of the hosts."""
 assert _HEAD_V4.size + 1 + 2 == FIXED_SIZE
 
 _INT32_MAX: Final = 0x7FFFFFFF
@@ -173,66 +175,25 @@ def encode_record(  # noqa: PLR0913 - one argument per field of the format
     -----
     Source: CommitLog.MessageExtEncoder.encode.
     """
-    _check_hosts(born_host, store_host, sys_flag)
-    if len(topic) > TOPIC_SIZE_MAX:
-        raise _too_long("topic", len(topic), TOPIC_SIZE_MAX)
-    if len(properties) > PROPERTIES_SIZE_MAX:
-        raise _too_long("properties", len(properties), PROPERTIES_SIZE_MAX)
-    layout = struct.Struct(
-        f">iIiiiqqiq{len(born_host)}sq{len(store_host)}siqi{len(body)}sb{len(topic)}sh{len(properties)}s"
-    )
-    stored_crc = body_crc(body) if crc is None else crc
+    hosts = (len(born_host), len(store_host))
+    if hosts != _HOST_SIZES[sys_flag & HOST_V6_FLAGS]:
+        raise FieldRangeError(
+            f"hosts do not have the lengths that sys_flag {sys_flag:#x} says",
+            field="born_host, store_host",
+            expected=_HOST_SIZES[sys_flag & HOST_V6_FLAGS],
+            found=hosts,
+        )
+    layout = f">iIiiiqqiq{hosts[0]}sq{hosts[1]}siqi{len(body)}sb{len(topic)}sh{len(properties)}s"
     fields = (
-        layout.size, MESSAGE_MAGIC_V1, stored_crc, queue_id, flag, queue_offset,
-        physical_offset, sys_flag, born_timestamp_ms, born_host, store_timestamp_ms,
-        store_host, reconsume_times, prepared_transaction_offset, len(body), body,
-        len(topic), topic, len(properties), properties,
+        struct.calcsize(layout), MESSAGE_MAGIC_V1, body_crc(body) if crc is None else crc, queue_id,
+        flag, queue_offset, physical_offset, sys_flag, born_timestamp_ms, born_host,
+        store_timestamp_ms, store_host, reconsume_times, prepared_transaction_offset, len(body),
+        body, len(topic), topic, len(properties), properties,
     )  # fmt: skip
     try:
-        return layout.pack(*fields)
+        return struct.pack(layout, *fields)
     except struct.error as error:
-        raise _unfit(fields) from error
-
-
-def _check_hosts(born_host: bytes, store_host: bytes, sys_flag: int) -> None:
-    hosts = (
-        ("born_host", born_host, BORN_HOST_V6_FLAG),
-        ("store_host", store_host, STORE_HOST_V6_FLAG),
-    )
-    for field, host, bit in hosts:
-        expected = HOST_V6_SIZE if sys_flag & bit else HOST_V4_SIZE
-        if len(host) != expected:
-            raise FieldRangeError(
-                f"{field} does not have the length that sys_flag {sys_flag:#x} says",
-                field=field,
-                expected=f"{expected} bytes",
-                found=f"{len(host)} bytes",
-            )
-
-
-def _too_long(field: str, found: int, limit: int) -> FieldRangeError:
-    return FieldRangeError(
-        f"{field} is too long for a record",
-        field=field,
-        expected=f"at most {limit} bytes",
-        found=f"{found} bytes",
-    )
-
-
-def _unfit(fields: tuple[object, ...]) -> FieldRangeError:
-    """Return the error that names the first number which does not fit its field."""
-    for field, value in zip(FIELDS, fields, strict=True):
-        # The magic always fits, as do runs of bytes.
-        if field.code in "bhiq" and isinstance(value, int):
-            limit = 1 << (8 * struct.calcsize(f">{field.code}") - 1)
-            if not -limit <= value < limit:
-                return FieldRangeError(
-                    f"{field.name} does not fit its field",
-                    field=field.name,
-                    expected=f"{-limit} to {limit - 1}",
-                    found=value,
-                )
-    return FieldRangeError("fields are not of the types that a record stores", found=fields)
+        raise FieldRangeError(f"a field does not fit its width: {error}", found=fields) from error
 
 
 def encode_blank(remaining: int) -> bytes:
@@ -309,24 +270,53 @@ def decode_record(
         raise _truncated(FIXED_SIZE, room, position, base)
     total_size, magic = _START.unpack_from(view, position)
     if magic not in (MESSAGE_MAGIC_V1, MESSAGE_MAGIC_V2):
-        raise _bad_magic(magic, position, base)
-    if room < FIXED_SIZE:
-        raise _bad_head(total_size, FIXED_SIZE, room, base + position, position, base)
+        raise BadMagicError(
+            f"no message has this magic {_at(position, base)}",
+            offset=position + 4,
+            field="magic",
+            expected=f"{MESSAGE_MAGIC_V1:#010x} or {MESSAGE_MAGIC_V2:#010x}",
+            found=f"{magic:#010x}" + (", a BLANK" if magic == BLANK_MAGIC else ""),
+        )
     topic_at = 1 if magic == MESSAGE_MAGIC_V1 else 2
-    head = _HEADS[_FLAGS.unpack_from(view, position + 36)[0] & HOST_V6_FLAGS]
+    flags, stated = 0, base + position
+    if room >= FIXED_SIZE:
+        stated, flags = _ADDRESS.unpack_from(view, position + 28)
+    head = _HEADS[flags & HOST_V6_FLAGS]
     smallest = head.size + topic_at + 2
-    physical_offset = _ADDRESS.unpack_from(view, position + 28)[0]
-    if not smallest <= total_size <= room or physical_offset != base + position:
-        raise _bad_head(total_size, smallest, room, physical_offset, position, base)
+    if total_size < smallest:
+        raise _misfit("total_size", total_size, position, position, base, f"at least {smallest}")
+    if stated != base + position:
+        raise MisaddressedRecordError(
+            f"record states another physical offset than its own {_at(position, base)}",
+            offset=position + 28,
+            field="physical_offset",
+            expected=base + position,
+            found=stated,
+        )
+    if total_size > room:
+        raise _truncated(total_size, room, position, base)
+    fields = head.unpack_from(view, position)
+    record = bytes(view[position : position + total_size])
+    body, topic, raw_properties = _variable_parts(record, head.size, topic_at, position, base)
+    if check_crc and body and body_crc(body) != fields[2]:
+        raise ChecksumMismatchError(
+            f"body CRC mismatch {_at(position, base)}",
+            offset=position + 8,
+            field="body_crc",
+            expected=f"{fields[2] & 0xFFFFFFFF:#010x}",
+            found=f"{body_crc(body):#010x}",
+        )
+    return _message(fields, body, topic, raw_properties)
+
+
+def _message(
+    fields: tuple[Any, ...], body: bytes, topic: bytes, raw_properties: bytes
+) -> StoredMessage:
     (
-        _, _, stored_crc, queue_id, flag, queue_offset, _, sys_flag, born_timestamp_ms, born_host,
-        store_timestamp_ms, store_host, reconsume_times, prepared_transaction_offset, body_size,
-    ) = head.unpack_from(view, position)  # fmt: skip
-    body, topic, raw_properties = _variable_parts(
-        view, position, base, (head.size, body_size, topic_at, total_size)
-    )
-    if check_crc and body and crc32(body) & BODY_CRC_MASK != stored_crc:
-        raise _bad_crc(stored_crc, body_crc(body), position, base)
+        total_size, _, stored_crc, queue_id, flag, queue_offset, physical_offset, sys_flag,
+        born_timestamp_ms, born_host, store_timestamp_ms, store_host, reconsume_times,
+        prepared_transaction_offset, _,
+    ) = fields  # fmt: skip
     return StoredMessage(
         topic=_topic_text(topic),
         queue_id=queue_id,
@@ -345,35 +335,36 @@ def decode_record(
         raw_body=body,
         raw_properties=raw_properties,
         properties=decode_properties(raw_properties),
-        # As message_id.encode_message_id, whose checks have been made above.
+        # As encode_message_id, for negative offsets too: `base` is the caller's.
         message_id=(store_host + physical_offset.to_bytes(8, "big", signed=True)).hex().upper(),
     )
 
 
 def _variable_parts(
-    view: RecordBuffer, position: int, base: int, sizes: tuple[int, int, int, int]
+    record: bytes, body_at: int, topic_at: int, position: int, base: int
 ) -> tuple[bytes, bytes, bytes]:
-    """Return body, topic and properties, each length checked before it is used.
-
-    `sizes` are those of head, body, topic length field and record; the record lies inside `view`.
-    """
-    head_size, body_size, topic_at, total_size = sizes
-    body_at = position + head_size
+    """Return body, topic and properties, each length checked before it is used."""
+    body_size = int.from_bytes(record[body_at - 4 : body_at], "big", signed=True)
     body_end = body_at + body_size
-    stop = position + total_size
-    if body_size < 0 or body_end + topic_at + 2 > stop:
-        raise _bad_inner("body_size", body_size, body_at - 4, position, base)
-    tail = bytes(view[body_end:stop])
-    topic_size = tail[0] if topic_at == 1 else tail[0] << 8 | tail[1]
-    topic_end = topic_at + topic_size
-    # A set top bit makes either length field negative.
-    if tail[0] & 0x80 or topic_end + 2 > len(tail):
-        raise _bad_inner("topic_size", topic_size, body_end, position, base)
-    properties_size = tail[topic_end] << 8 | tail[topic_end + 1]
-    if properties_size > PROPERTIES_SIZE_MAX or properties_size != len(tail) - topic_end - 2:
-        raise _bad_inner("properties_size", properties_size, body_end + topic_end, position, base)
-    check_text(tail[topic_at:], topic_size, base + body_end + topic_at)
-    return bytes(view[body_at:body_end]), tail[topic_at:topic_end], tail[topic_end + 2 :]
+    if body_size < 0 or body_end + topic_at + 2 > len(record):
+        raise _misfit("body_size", body_size, position + body_at - 4, position, base)
+    text_at = body_end + topic_at
+    topic_size = int.from_bytes(record[body_end:text_at], "big", signed=True)
+    properties_at = text_at + topic_size + 2
+    if topic_size < 0 or properties_at > len(record):
+        raise _misfit("topic_size", topic_size, position + body_end, position, base)
+    size = int.from_bytes(record[properties_at - 2 : properties_at], "big", signed=True)
+    if size != len(record) - properties_at:
+        raise _misfit("properties_size", size, position + properties_at - 2, position, base)
+    if not is_text_whole(record[text_at:], topic_size, base + position + text_at):
+        raise FieldRangeError(
+            f"topic or properties were cut off or overwritten {_at(position, base)}",
+            offset=position + text_at,
+            field="topic, properties",
+            expected="properties in UTF-8 with 0x01 after a name, no zero at the end of either",
+            found=record[properties_at:][:40] or record[text_at : properties_at - 2],
+        )
+    return record[body_at:body_end], record[text_at : properties_at - 2], record[properties_at:]
 
 
 @lru_cache(maxsize=_CACHED_TOPICS)
@@ -385,76 +376,22 @@ def _at(position: int, base: int) -> str:
     return f"(record at physical offset {base + position})"
 
 
-def _bad_magic(magic: int, position: int, base: int) -> BadMagicError:
-    blank = ", a BLANK" if magic == BLANK_MAGIC else ""
-    return BadMagicError(
-        f"no message has this magic {_at(position, base)}",
-        offset=position + 4,
-        field="magic",
-        expected=f"{MESSAGE_MAGIC_V1:#010x} or {MESSAGE_MAGIC_V2:#010x}",
-        found=f"{magic:#010x}{blank}",
-    )
-
-
-def _bad_head(
-    total_size: int, smallest: int, room: int, physical_offset: int, position: int, base: int
-) -> FieldRangeError | MisaddressedRecordError | TruncatedRecordError:
-    """Return the error of a head whose lengths or address are wrong; the first that applies."""
-    if total_size < smallest:
-        return FieldRangeError(
-            f"record is shorter than its fixed fields {_at(position, base)}",
-            offset=position,
-            field="total_size",
-            expected=f"at least {smallest}",
-            found=total_size,
-        )
-    if physical_offset != base + position:
-        return MisaddressedRecordError(
-            f"record states another physical offset than its own {_at(position, base)}",
-            offset=position + 28,
-            field="physical_offset",
-            expected=base + position,
-            found=physical_offset,
-        )
-    return _truncated(total_size, room, position, base)
-
-
 def _truncated(needed: int, room: int, position: int, base: int) -> TruncatedRecordError:
     return TruncatedRecordError(
         f"bytes end before the record does {_at(position, base)}",
-        needed_bytes=needed,
-        found=room,
+        expected=f"{needed} bytes",
+        found=f"{room} bytes",
         offset=position,
     )
 
 
-def _bad_inner(field: str, found: int, offset: int, position: int, base: int) -> FieldRangeError:
+def _misfit(
+    field: str, found: int, at: int, position: int, base: int, expected: str = "one that fits"
+) -> FieldRangeError:
     return FieldRangeError(
         f"{field} does not agree with the length of the record {_at(position, base)}",
-        offset=offset,
+        offset=at,
         field=field,
-        expected="a size that fits the record",
+        expected=expected,
         found=found,
     )
-
-
-def _bad_crc(stored: int, computed: int, position: int, base: int) -> ChecksumMismatchError:
-    return ChecksumMismatchError(
-        f"body CRC mismatch {_at(position, base)}",
-        offset=position + 8,
-        field="body_crc",
-        expected=f"{stored & 0xFFFFFFFF:#010x}",
-        found=f"{computed:#010x}",
-    )
-
-
-def check_text(text: bytes, topic_size: int, physical_offset: int) -> None:
-    """Raise `FieldRangeError` unless `is_text_whole`."""
-    if not is_text_whole(text, topic_size, physical_offset):
-        raise FieldRangeError(
-            f"topic or properties, from physical offset {physical_offset}, were cut off or "
-            "overwritten",
-            field="topic, properties",
-            expected="properties in UTF-8 with 0x01 after a name, no zero at the end of either",
-            found=text[topic_size + 2 :][:40] or text[:topic_size],
-        )

