@@ -1,25 +1,14 @@
 """The hashes that Java puts on disk: tag codes of queue entries, key hashes of index files.
 
 Law: equal to ``String.hashCode`` for every text, also outside the Basic Multilingual Plane, because
-the hash runs over UTF-16 units and not over characters.
-
-How derived: ``h = 31 * h + unit`` with 32-bit wrap-around is the polynomial ``sum(unit * 31**k)``,
-so the sum of products with a table of powers gives it without a Python-level loop (spec F5, F10).
+the hash runs over UTF-16 units and not over characters (spec F5, F10). Texts in bulk are hashed by
+``native.java_hash``.
 """
 
 from __future__ import annotations
 
 import struct
-from operator import mul
 from typing import Final
-
-_MASK_32_BITS: Final = 0xFFFFFFFF
-_SIGN_BIT: Final = 0x80000000
-_CHUNK_UNITS: Final = 128
-"""Most units hashed by one sum; longer texts are folded chunk by chunk."""
-
-_POWERS: Final = tuple(pow(31, k, 1 << 32) for k in range(_CHUNK_UNITS - 1, -1, -1))
-_CHUNK_POWER: Final = pow(31, _CHUNK_UNITS, 1 << 32)
 
 INT32_MIN: Final = -(1 << 31)
 
@@ -32,28 +21,14 @@ def string_hash(text: str) -> int:
     >>> string_hash("TagA"), string_hash("polygenelubricants")
     (2598919, -2147483648)
     """
-    units: bytes | tuple[int, ...]
-    if text.isascii():
-        units = text.encode("ascii")
-    else:
+    units: bytes | tuple[int, ...] = text.encode("utf-8", "surrogatepass")
+    if not text.isascii():
         encoded = text.encode("utf-16-be", "surrogatepass")
         units = struct.unpack(f">{len(encoded) // 2}H", encoded)
-    count = len(units)
-    if count <= _CHUNK_UNITS:
-        total: int = sum(map(mul, units, _POWERS[_CHUNK_UNITS - count :])) & _MASK_32_BITS
-    else:
-        total = _long_hash(units)
-    return total - (1 << 32) if total & _SIGN_BIT else total
-
-
-def _long_hash(units: bytes | tuple[int, ...]) -> int:
-    """Return the unsigned hash of more units than the table of powers covers."""
-    head = len(units) % _CHUNK_UNITS
-    total: int = sum(map(mul, units[:head], _POWERS[_CHUNK_UNITS - head :]))
-    for at in range(head, len(units), _CHUNK_UNITS):
-        chunk = sum(map(mul, units[at : at + _CHUNK_UNITS], _POWERS))
-        total = (total * _CHUNK_POWER + chunk) & _MASK_32_BITS
-    return total
+    total = 0
+    for unit in units:
+        total = (31 * total + unit) & 0xFFFFFFFF
+    return total - (1 << 32) if total >> 31 else total
 
 
 def tags_code(tags: str | None) -> int:

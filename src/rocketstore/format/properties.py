@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from rocketstore.errors import RefusedMessageError
 
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
     from rocketstore.message import Message
 
-NAME_VALUE_SEPARATOR: Final = "\x01"
-PROPERTY_SEPARATOR: Final = "\x02"
 KEY_SEPARATOR: Final = " "
 """Between the keys of the property ``KEYS``."""
 
@@ -45,59 +43,22 @@ TAGS: Final = "TAGS"
 UNIQ_KEY: Final = "UNIQ_KEY"
 WAIT: Final = "WAIT"
 DELAY: Final = "DELAY"
-REAL_TOPIC: Final = "REAL_TOPIC"
-REAL_QID: Final = "REAL_QID"
-RETRY_TOPIC: Final = "RETRY_TOPIC"
-TRAN_MSG: Final = "TRAN_MSG"
-PGROUP: Final = "PGROUP"
-ORIGIN_MESSAGE_ID: Final = "ORIGIN_MESSAGE_ID"
-RECONSUME_TIME: Final = "RECONSUME_TIME"
-MAX_RECONSUME_TIMES: Final = "MAX_RECONSUME_TIMES"
-TRANSACTION_CHECK_TIMES: Final = "TRANSACTION_CHECK_TIMES"
-TRAN_PREPARED_QUEUE_OFFSET: Final = "TRAN_PREPARED_QUEUE_OFFSET"
-CHECK_IMMUNITY_TIME_IN_SECONDS: Final = "CHECK_IMMUNITY_TIME_IN_SECONDS"
-CLUSTER: Final = "CLUSTER"
-MSG_TYPE: Final = "MSG_TYPE"
-TTL: Final = "TTL"
-CORRELATION_ID: Final = "CORRELATION_ID"
-REPLY_TO_CLIENT: Final = "REPLY_TO_CLIENT"
-ARRIVE_TIME: Final = "ARRIVE_TIME"
-PUSH_REPLY_TIME: Final = "PUSH_REPLY_TIME"
-INSTANCE_ID: Final = "INSTANCE_ID"
-MIN_OFFSET: Final = "MIN_OFFSET"
-MAX_OFFSET: Final = "MAX_OFFSET"
-BUYER_ID: Final = "BUYER_ID"
-TRANSFER_FLAG: Final = "TRANSFER_FLAG"
-CORRECTION_FLAG: Final = "CORRECTION_FLAG"
-MQ2_FLAG: Final = "MQ2_FLAG"
-MSG_REGION: Final = "MSG_REGION"
-TRACE_ON: Final = "TRACE_ON"
-CONSUME_START_TIME: Final = "CONSUME_START_TIME"
 INNER_MULTI_DISPATCH: Final = "INNER_MULTI_DISPATCH"
 INNER_MULTI_QUEUE_OFFSET: Final = "INNER_MULTI_QUEUE_OFFSET"
-INNER_NUM: Final = "INNER_NUM"
-INNER_BASE: Final = "INNER_BASE"
-CRC32: Final = "__CRC32#"
-"""Reserved names (MessageConst); the last three are those of 5.x."""
+"""The reserved names (MessageConst) that the store reads or writes; the page lists all."""
 
 
 def encode_properties(properties: Mapping[str, str] | Iterable[tuple[str, str]]) -> bytes:
     """Return the block of `properties`, a mapping or pairs, in the given order, as UTF-8.
 
     There is no separator at the end, except after a value whose last character is U+0000: without
-    it, the block would look cut off. An empty value is written as given, but every
-    reader of 4.9, and ours, drops it. A name given twice is written twice; readers take the later
-    one. The limit of 32767 bytes is the caller's to check: it has a put status.
+    it, the block would look cut off. An empty value is written as given, but every reader of 4.9,
+    and ours, drops it. A name given twice is written twice; readers take the later one. The limit
+    of 32767 bytes is the caller's to check: it has a put status.
 
-    Raises
-    ------
-    RefusedMessageError
-        A name is empty, a name or value is no text, holds 0x01 or 0x02, or is no valid Unicode.
-        4.9 would store a separator inside a value and read other properties back.
-
-    Notes
-    -----
-    Source: MessageDecoder.messageProperties2String.
+    Raises `RefusedMessageError` where a name is empty, or a name or value is no text, holds 0x01 or
+    0x02, or is no valid Unicode. 4.9 would store a separator inside a value and read other
+    properties back. Source: MessageDecoder.messageProperties2String.
     """
     return _encoded(list(properties.items() if isinstance(properties, Mapping) else properties))
 
@@ -121,13 +82,8 @@ def message_properties(message: Message) -> bytes:
         is_plain = text.isascii() and not text.endswith("\0")
         if is_plain and text.count("\x01") == 3 and text.count("\x02") == 2:
             return text.encode("ascii")
-    pairs = list(properties.items()) if properties else []
-    if keys:
-        pairs.append((KEYS, str(keys)))
-    if unique_key:
-        pairs.append((UNIQ_KEY, unique_key))
-    if tags:
-        pairs.append((TAGS, tags))
+    pairs: list[Any] = list(properties.items()) if properties else []
+    pairs += [pair for pair in ((KEYS, keys), (UNIQ_KEY, unique_key), (TAGS, tags)) if pair[1]]
     return _encoded(pairs) if pairs else b""
 
 
@@ -160,9 +116,15 @@ def _encoded(pairs: list[tuple[str, str]]) -> bytes:
         or text.startswith("\x01")
         or "\x02\x01" in text
     ):
-        raise _separator_error(pairs)
+        for name, value in pairs:
+            if not name:
+                raise _refused("a property has an empty name", name, value)
+            for what, part in (("name", name), ("value", value)):
+                if "\x01" in part or "\x02" in part:
+                    fault = f"the {what} of a property contains a separator (0x01, 0x02)"
+                    raise _refused(fault, name, value)
     if text.endswith("\0"):
-        text += PROPERTY_SEPARATOR
+        text += "\x02"
     try:
         return text.encode("utf-8")
     except UnicodeEncodeError as error:
@@ -170,22 +132,6 @@ def _encoded(pairs: list[tuple[str, str]]) -> bytes:
             f"properties are no valid Unicode text: lone surrogate at character {error.start}",
             hint="encode binary values, for example as base64",
         ) from error
-
-
-def _separator_error(pairs: list[tuple[str, str]]) -> RefusedMessageError:
-    """Return the error that names the first pair which cannot be written."""
-    name, value = next(
-        (name, value)
-        for name, value in pairs
-        if not name or any(separator in name + value for separator in "\x01\x02")
-    )
-    if not name:
-        what = "a property has an empty name"
-    elif "\x01" in name or "\x02" in name:
-        what = "the name of a property contains a separator (0x01, 0x02)"
-    else:
-        what = "the value of a property contains a separator (0x01, 0x02)"
-    return _refused(what, name, value)
 
 
 def _refused(what: str, name: object, value: object) -> RefusedMessageError:
