@@ -8,6 +8,7 @@ keyboard, and then says its value.
 from __future__ import annotations
 
 import datetime as dt
+import functools
 import sys
 import unicodedata
 from collections import Counter
@@ -328,6 +329,13 @@ FILTERS: Final = {
 
 def report_page(findings: Row) -> str:
     """Return the page as HTML."""
+    charts = {one.__name__: one for one in (bar_chart, time_bars, power_bars, count_bars)}
+    cells = report_tables.MAP_CELLS
+    return _template().render(findings, shown=SHOWN, cells=cells, words=FILTERS, **charts)
+
+
+@functools.cache
+def _template() -> jinja2.Template:
     templates = jinja2.Environment(
         loader=jinja2.PackageLoader(__package__ or "", "."),
         autoescape=True,
@@ -338,6 +346,4 @@ def report_page(findings: Row) -> str:
         finalize=lambda value: visible(value) if type(value) is str else value,
     )
     templates.filters |= FILTERS
-    charts = {one.__name__: one for one in (bar_chart, time_bars, power_bars, count_bars)}
-    page, cells = templates.get_template("page.html.j2"), report_tables.MAP_CELLS
-    return page.render(findings, shown=SHOWN, cells=cells, words=FILTERS, **charts)
+    return templates.get_template("page.html.j2")
