@@ -7,8 +7,8 @@ the same source runs interpreted, a hundred times slower.
 Law: compiled code trusts nothing. Every length read from a file is compared with what remains
 before it is used, and nothing outside the arrays that were given is read or written.
 
-Law: a source knows bytes and numbers, no file and no store; ``group`` knows threads. Only ``view``
-and ``parking`` have two forms: inline functions of C or of a ``.pxd``, and the same in Python.
+Law: a source knows bytes and numbers, no file and no store; ``group`` knows threads. Only ``view``,
+and the locks of ``group``, have two forms: inline functions of C or of a ``.pxd``, and Python.
 
 How to add one: write ``name.py`` and ``name.pxd`` with a signature for each function. A number
 above 2^31 - 1 is a typed constant of the module, since Cython takes such a literal for an object.

@@ -1,7 +1,57 @@
 cimport cython
-from rocketstore.native.parking cimport (
-    INTERRUPTED, NO_LOCK, Lock, free_lock, let_run, new_lock, now_ns, open_lock, run_handlers, sync_file, take_lock
-)
+from cpython.exc cimport PyErr_CheckSignals as run_handlers
+from cpython.pythread cimport PyThread_allocate_lock, PyThread_release_lock
+from cpython.pythread cimport PyThread_free_lock as free_lock, PyThread_type_lock as Lock
+from libc.errno cimport EINTR, errno
+from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
+from posix.unistd cimport fdatasync
+
+cdef extern from "pythread.h" nogil:
+    int PyThread_acquire_lock_timed(Lock lock, long long microseconds, int intr_flag)
+
+cdef extern from "<sched.h>" nogil:
+    int let_run "sched_yield" ()
+
+cdef extern from *:
+    const Lock NO_LOCK "NULL"
+
+cdef enum:
+    INTERRUPTED = -1
+
+
+cdef inline Lock new_lock() except NULL:
+    cdef Lock lock = PyThread_allocate_lock()
+    if lock == NULL:
+        raise MemoryError
+    PyThread_acquire_lock_timed(lock, 0, 0)
+    return lock
+
+
+cdef inline void open_lock(Lock lock) noexcept nogil:
+    if lock != NULL:
+        PyThread_acquire_lock_timed(lock, 0, 0)  # so that one that is open does not count as two
+        PyThread_release_lock(lock)
+
+
+cdef inline int take_lock(Lock lock, long long timeout_ns) noexcept nogil:
+    # Rounded up: a wait of less than a microsecond is one.
+    cdef long long microseconds = -1 if timeout_ns < 0 else (timeout_ns + 999) // 1000
+    cdef int outcome = PyThread_acquire_lock_timed(lock, microseconds, 1)
+    return INTERRUPTED if outcome == 2 else outcome
+
+
+cdef inline long long now_ns() noexcept nogil:
+    cdef timespec moment
+    clock_gettime(CLOCK_MONOTONIC, &moment)
+    return <long long>moment.tv_sec * 1000000000 + moment.tv_nsec
+
+
+cdef inline int sync_file(int descriptor) noexcept nogil:
+    while fdatasync(descriptor) != 0:
+        if errno != EINTR:
+            return errno
+    return 0
+
 
 cdef long long _turn, _left_out, _left_out_next, _NOBODY
 cdef long long _LOOK_NS, _GATHER_NS, _TURN_NS, _LOOKS_IN_VAIN, _LONGEST_APART, _MOST_LEFT_OUT
@@ -9,8 +59,6 @@ cdef bint _looks, _may_look
 
 cdef void begin_turn(long long thread) noexcept nogil
 cdef void end_turn(long long thread) noexcept nogil
-@cython.locals(until=cython.longlong)
-cdef bint look_for_turn() noexcept nogil
 
 @cython.final
 cdef class Permit:
@@ -34,8 +82,8 @@ cdef class SyncGroup:
     @cython.locals(seen=cython.longlong, looks=int, began=cython.longlong, share=cython.longlong, waited=cython.longlong)
     cdef int _gather_company(self, long long sync_ns) except -1
     cdef bint _sleep(self, Permit first, long long timeout_ns) except -1
-    cdef bint _rest(self, long long timeout_ns) except -1
-    cdef bint _gather(self, long long sync_ns, long long timeout_ns) except -1
+    cpdef bint rest(self, double timeout_s) except -1
+    cpdef bint gather(self, double sync_s, double timeout_s=*) except -1
     @cython.locals(descriptor=int, failure=int, until=cython.longlong, began=cython.longlong, ended=cython.longlong, offset=cython.longlong, thread=cython.longlong)
     cpdef object sync_rounds(self, object sync, long long limit, double longest_s)
     @cython.locals(farthest=cython.longlong, permit=Permit)

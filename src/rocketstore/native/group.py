@@ -15,10 +15,11 @@ docs/decisions/0002-group-commit.md.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from collections import deque
-from typing import Any
+from typing import Any, TypeAlias
 
 try:
     import cython
@@ -26,18 +27,51 @@ except ImportError:
     from rocketstore.native import no_cython as cython
 
 if not cython.compiled:
-    from rocketstore.native.parking import (
-        INTERRUPTED,
-        NO_LOCK,
-        free_lock,
-        let_run,
-        new_lock,
-        now_ns,
-        open_lock,
-        run_handlers,
-        sync_file,
-        take_lock,
-    )
+    # What group.pxd does without the interpreter's lock.
+    from time import monotonic_ns as now_ns
+
+    Lock: TypeAlias = "threading.Lock | None"
+    NO_LOCK = None
+    INTERRUPTED = -1
+
+    def new_lock() -> Lock:
+        """Return a lock that is closed."""
+        lock = threading.Lock()
+        lock.acquire()
+        return lock
+
+    def free_lock(lock: Lock) -> None:
+        """Give its memory back."""
+
+    def open_lock(lock: Lock) -> None:
+        """Let through the thread that waits, or the next one that does; None is nobody's."""
+        if lock is not None:
+            with contextlib.suppress(RuntimeError):  # open already
+                lock.release()
+
+    def take_lock(lock: Lock, timeout_ns: int) -> int:
+        """Wait until the lock is open, and close it: 1 done, 0 not in time; -1 waits for ever.
+
+        Compiled, a signal ends the wait, `INTERRUPTED`; here its handler runs inside.
+        """
+        assert lock is not None
+        return int(lock.acquire(timeout=-1 if timeout_ns < 0 else timeout_ns / 1e9))
+
+    def run_handlers() -> None:
+        """Run the handlers of signals that came, and raise what they raise."""
+
+    def let_run() -> None:
+        """Let another thread run on this processor."""
+        os.sched_yield()
+
+    def sync_file(descriptor: int) -> int:
+        """Call fdatasync; return 0 or the number of its error."""
+        try:
+            os.fdatasync(descriptor)
+        except OSError as error:
+            return error.errno or 0
+        return 0
+
 
 _LOOK_NS = 250_000
 """A put that comes back takes some 20 us; in two looks of this length somebody should have."""
@@ -74,23 +108,14 @@ def begin_turn(thread: int) -> None:
         _looks = True
         if _left_out > 0:
             _left_out -= 1
-        elif look_for_turn():
-            _left_out_next = 1
         else:
-            _left_out = _left_out_next
-            _left_out_next = min(2 * _left_out_next, _MOST_LEFT_OUT)
+            until = now_ns() + _TURN_NS
+            while _turn != 0 and now_ns() < until:
+                let_run()  # the one who runs Python may be on this very processor
+            _left_out = 0 if _turn == 0 else _left_out_next
+            _left_out_next = 1 if _left_out == 0 else min(2 * _left_out, _MOST_LEFT_OUT)
         _looks = False
     _turn = thread
-
-
-def look_for_turn() -> bool:
-    """Look whether nobody runs Python; the one who does may be on this very processor."""
-    until = now_ns() + _TURN_NS
-    while _turn != 0:
-        if now_ns() >= until:
-            return False
-        let_run()
-    return True
 
 
 def end_turn(thread: int) -> None:
@@ -253,44 +278,13 @@ class SyncGroup:
         """Release everybody who was served, at once."""
         _release(self._served)
 
-    def gather(self, sync_s: float) -> bool:
-        """Let go of those who were served, and wait until all of them wait again, if they may.
-
-        Parameters
-        ----------
-        sync_s
-            What the last sync took; as long as half of it may be waited.
-
-        Returns
-        -------
-        bool
-            Whether somebody asked.
-        """
-        return bool(self._gather(int(sync_s * 1e9), -1))
-
-    def rest(self, timeout_s: float) -> None:
-        """Wait until somebody waits or asks, or for a while."""
-        self._rest(int(timeout_s * 1e9))
-
     def sync_rounds(self, sync: Any, limit: int, longest_s: float) -> float | None:
         """Sync for all who wait and gather them again, until somebody asks or the time is over.
 
-        Parameters
-        ----------
-        sync
-            The descriptor of the file in which all wait for their bytes, or a call that syncs it.
-        limit
-            Offset of the file's end; where somebody waits for more, nothing is done.
-
-        Returns
-        -------
-        float or None
-            What the last sync took, in seconds; None where none was done.
-
-        Raises
-        ------
-        OSError
-            A sync failed; those it was for wait until the group is closed.
+        `sync` is the descriptor of the file in which all wait for their bytes, or a call that syncs
+        it. Where somebody waits for more than `limit`, the offset of its end, nothing is done.
+        Return what the last sync took, in seconds; None where none was done. After an `OSError`
+        those whom the sync was for wait until the group is closed.
         """
         until = now_ns() + int(longest_s * 1e9)
         descriptor = sync if isinstance(sync, int) else -1
@@ -315,7 +309,7 @@ class SyncGroup:
             self.serve(offset)
             if ended >= until:
                 return sync_s
-            if self._gather(ended - began, until - ended):
+            if self.gather(sync_s, (until - ended) / 1e9):
                 # What was asked for is more than this; who gathers next is to hear of it.
                 self._is_asked = True
                 return sync_s
@@ -330,14 +324,19 @@ class SyncGroup:
         self.take()
         return farthest
 
-    def _gather(self, sync_ns: int, timeout_ns: int) -> bool:
+    def gather(self, sync_s: float, timeout_s: float = -1.0) -> bool:
+        """Let go of those who were served, and wait until all of them wait again, if they may.
+
+        As long as half of what the last sync took may be waited for all, and `timeout_s` for the
+        first (-1 is as long as it takes); return whether somebody asked.
+        """
         if self.rounds_apart > 0:
             self.rounds_apart -= 1
         elif self.company > 1:
-            self._gather_company(sync_ns)
+            self._gather_company(int(sync_s * 1e9))
         if self.company <= 1 or len(self._waiting) < self.company:
             self.let_go()
-        was_asked = self._rest(timeout_ns)
+        was_asked = self.rest(timeout_s)
         self.let_go()
         return was_asked
 
@@ -373,11 +372,11 @@ class SyncGroup:
         self._is_rung = False
         return is_rung
 
-    def _rest(self, timeout_ns: int) -> bool:
+    def rest(self, timeout_s: float) -> bool:
         """Wait until somebody waits or asks, or for a while; return whether somebody asked."""
         self._ring_at = 1
         while not self._waiting and not self._is_asked:
-            if not self._sleep(None, timeout_ns):
+            if not self._sleep(None, int(timeout_s * 1e9)):
                 break
         was_asked = self._is_asked
         self._is_asked = False
