@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import UTC
 from typing import TYPE_CHECKING
 
@@ -11,12 +10,10 @@ from rocketstore.format.index_file import IndexLayout
 from rocketstore.storage.checkpoint import read_checkpoint
 from rocketstore.storage.files.disk import Disk
 from rocketstore.storage.layout import StoreLayout
-from rocketstore.storage.recovery.parts import load_parts as load
+from rocketstore.storage.recovery.parts import RecoveryParts
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from rocketstore.storage.recovery.parts import RecoveryParts
 
 LOG_FILE_BYTES = 65_536
 QUEUE_FILE_BYTES = 2000
@@ -35,7 +32,7 @@ def load_parts(
     disk: Disk | None = None,
 ) -> RecoveryParts:
     """Load a store's files without recovering them."""
-    parts = load(
+    return RecoveryParts(
         layout := StoreLayout.of(root),
         StoreSizes(log_file_bytes, queue_file_bytes, *index_layout),
         config or StoreConfig(),
@@ -43,6 +40,6 @@ def load_parts(
         clock=lambda: now_ms,
         drop_later=lambda _drop: None,
         after_crash=False,
+        checkpoint=read_checkpoint(layout.checkpoint),
         tz=UTC,
     )
-    return replace(parts, checkpoint=read_checkpoint(layout.checkpoint))

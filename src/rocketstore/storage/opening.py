@@ -13,7 +13,6 @@ before the services start, not after, so that no crash in between looks like an 
 from __future__ import annotations
 
 from contextlib import ExitStack
-from dataclasses import replace
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Final
 
@@ -37,7 +36,7 @@ from rocketstore.storage.files.whole_file import holds_data
 from rocketstore.storage.index.pread_index import listed_index_files
 from rocketstore.storage.log.commit_log import CommitLog
 from rocketstore.storage.queues.queue_search import listed_queues
-from rocketstore.storage.recovery.parts import load_parts
+from rocketstore.storage.recovery.parts import RecoveryParts
 from rocketstore.storage.recovery.recover import recover
 from rocketstore.storage.retention import Retention
 from rocketstore.storage.running_flags import RunningFlags
@@ -99,7 +98,7 @@ class StoreParts:
         config, layout, disk = self.config, self.layout, self.disk
         file_size = self.sizes.commit_log_file_bytes
         self.was_clean = not layout.abort.exists()
-        self._loaded = loaded = load_parts(
+        self._loaded = loaded = RecoveryParts(
             layout,
             self.sizes,
             config,
@@ -108,6 +107,8 @@ class StoreParts:
             drop_later=self._to_drop.callback,
             after_crash=not self.was_clean,
             readable_limit=lambda: self.log.readable_limit,
+            checkpoint=read_checkpoint(layout.checkpoint),
+            known_ends=read_known_ends(layout.root),
         )
         self.queues, self.index, self.dispatcher = loaded.queues, loaded.index, loaded.dispatcher
         self.problems = loaded.problems
@@ -154,19 +155,11 @@ class StoreParts:
 
     def _recover(self, policy: RecoveryPolicy | None) -> None:
         """Bring the files into agreement, and make durable what the last writer left."""
-        layout, files = self.layout, self.log.files
         report = self.recovery = recover(
-            replace(
-                self._loaded,
-                checkpoint=read_checkpoint(layout.checkpoint),
-                known_ends=read_known_ends(layout.root),
-            ),
-            clean=self.was_clean,
-            now_ms=self.clock(),
-            policy=policy,
+            self._loaded, clean=self.was_clean, now_ms=self.clock(), policy=policy
         )
         if not self.was_clean:
-            for file in files.files:
+            for file in self.log.files.files:
                 # What recovery read may or may not be on the disk.
                 is_read = file.base + file.size > report.start and file.base < report.end
                 if is_read and file.writable and self.config.is_sync_flush:

@@ -16,7 +16,6 @@ passes over the log before, two after, and the one of recovery.
 
 from __future__ import annotations
 
-import dataclasses
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
@@ -41,7 +40,7 @@ from rocketstore.storage.files.disk import Disk
 from rocketstore.storage.files.lock import StoreLock, refuse_writer
 from rocketstore.storage.files.whole_file import grow_file
 from rocketstore.storage.recovery.evidence import Evidence, cut_log
-from rocketstore.storage.recovery.parts import load_parts
+from rocketstore.storage.recovery.parts import RecoveryParts
 from rocketstore.storage.recovery.recover import recover, refuse_lost_log
 from rocketstore.storage.recovery.recovery_compatible import compatible_end
 from rocketstore.verification.file_rules import FileProblem
@@ -308,7 +307,7 @@ class _Repair:
         # Records whose queue offset cannot be.
         forged = frozenset(at for queue in audit.queues for _, at in queue.impossible)
         with ExitStack() as stack:
-            parts = load_parts(
+            parts = RecoveryParts(
                 self.layout,
                 self.sizes,
                 msgspec.structs.replace(self.config, check_crc_on_recover=True),
@@ -316,8 +315,8 @@ class _Repair:
                 clock=lambda: self.now_ms,
                 drop_later=stack.callback,
                 forged=forged,
+                evidence=self.evidence,
             )
-            parts = dataclasses.replace(parts, evidence=self.evidence)
             if not self.is_salvage:
                 cut_log(parts.log, audit.log.end, evidence=self.evidence, now_ms=self.now_ms)
             recover(

@@ -116,9 +116,24 @@ class Evidence:
             replace_whole(target, pieces, self._disk)
 
 
-def cut_log(log: MappedFileQueue, end: int, *, evidence: Evidence, now_ms: int) -> list[Finding]:
-    """Make `end` the end of the loaded log, where none of its files follows; say what was cut."""
+def cut_log(
+    log: MappedFileQueue,
+    end: int,
+    *,
+    leftovers: Iterable[ByteRange] = (),
+    evidence: Evidence,
+    now_ms: int,
+) -> list[Finding]:
+    """Make `end` the end of the loaded log, where none of its files follows; say what was cut.
+
+    Old records inside it (`leftovers`) become zeros, so that no reader takes them for messages.
+    """
     findings = []
+
+    def note(file: MappedFile, offset: int, size: int, reason: str, action: str) -> None:
+        name = relative_name(file.path)
+        findings.append(Finding(Severity.WARNING, "log-cut", name, offset, size, reason, action))
+
     for file in reversed([file for file in log.files if file.base >= end and file.writable]):
         if file.base == end and file is log.files[0]:
             continue  # an empty log keeps its first file
@@ -127,41 +142,21 @@ def cut_log(log: MappedFileQueue, end: int, *, evidence: Evidence, now_ms: int) 
         if is_written:
             evidence.take_file(file.path)
             reason = "the whole file lies past the log's end"
-            findings.append(_cut(file, 0, file.size, reason, "moved to repair/"))
+            note(file, 0, file.size, reason, "moved to repair/")
         log.remove([file], now_ms=now_ms)
-    last = log.find(end)
-    if last is not None and last.writable:
-        stop = last.base + last.size
-        findings += _zeroed(last, end, stop, "bytes after the log's last record", evidence)
+    reason = "bytes after the log's last record"
+    for start, stop in [(end, None), *sorted(leftovers, reverse=True)]:
+        last = log.find(start)
+        if last is not None and last.writable:
+            at = start - last.base
+            size = evidence.cut_range(
+                last.path, at, last.size if stop is None else stop - last.base
+            )
+            if size:
+                note(last, at, size, reason, "kept below repair/, then zeroed")
+        reason = "records that an earlier log left behind"
     log.truncate_after(end, now_ms=now_ms)
     return findings
-
-
-def cut_leftovers(
-    log: MappedFileQueue, ranges: Iterable[ByteRange], *, evidence: Evidence
-) -> list[Finding]:
-    """Zero old records inside the log, so that no reader takes them for messages."""
-    findings = []
-    for place in sorted(ranges, reverse=True):
-        file = log.find(place.start)
-        if file is not None and file.writable:
-            reason = "records that an earlier log left behind"
-            findings += _zeroed(file, place.start, place.stop, reason, evidence)
-    return findings
-
-
-def _zeroed(
-    file: MappedFile, start: int, stop: int, reason: str, evidence: Evidence
-) -> list[Finding]:
-    """Cut physical offsets of a file."""
-    at = start - file.base
-    size = evidence.cut_range(file.path, at, stop - file.base)
-    return [_cut(file, at, size, reason, "kept below repair/, then zeroed")] if size else []
-
-
-def _cut(file: MappedFile, offset: int, size: int, reason: str, action: str) -> Finding:
-    name = relative_name(file.path)
-    return Finding(Severity.WARNING, "log-cut", name, offset, size, reason, action)
 
 
 def relative_name(path: Path) -> str:

@@ -80,18 +80,10 @@ def survey_log(
 ) -> LogView:
     """Scan `files` with checksums, judge what stands after breaks, and find the end.
 
-    Parameters
-    ----------
-    files
-        In order, of one length; gaps between them are holes.
-    start
-        Physical offset of a record, BLANK or break to begin at, if not the first file's.
-    data_stop
-        Tells after which position a file is zeros, so that they need not be read.
-    advance
-        Called with how many bytes were scanned, for progress.
-    spread
-        Applies a function to each file, in order: `map`, or that of a pool of threads.
+    They are in order, of one length; gaps between them are holes. `start` is the physical offset of
+    a record, BLANK or break to begin at, if not the first file's. `data_stop` tells after which
+    position a file is zeros, so that they need not be read; `advance` is called with how many bytes
+    were scanned; `spread` is `map`, or that of a pool of threads.
     """
     asked = [file for file in files if file.base + file.size > start]
 

@@ -60,14 +60,6 @@ class _LostQueue(NamedTuple):
     reason: str = ""
 
 
-class _LostIndex(NamedTuple):
-    """The file with which all later ones cannot stay, and from where records may lack items."""
-
-    first_name: str
-    walk_from: int
-    reason: str
-
-
 class LostFiles:
     """What the queues and the index of a store that is being opened have lost.
 
@@ -119,13 +111,14 @@ class LostFiles:
             if lost.reason:
                 name = f"{queues.directory.name}/{lost.key.topic}/{lost.key.queue_id}"
                 self._note("queue-lost", name, lost.first * ENTRY_SIZE_BYTES, lost.reason)
-        if lost_index is not None:
-            index.take_away(lost_index.first_name, self._evidence.take_file)
-            name = f"{index.directory.name}/{lost_index.first_name}"
-            self._note("index-lost", name, 0, lost_index.reason)
+        walks = [lost.walk_from for lost in self._lost]
+        if lost_index:
+            name, walk_from, reason = lost_index
+            walks.append(walk_from)
+            index.take_away(name, self._evidence.take_file)
+            self._note("index-lost", f"{index.directory.name}/{name}", 0, f"{name} {reason}")
         elif index.is_enabled:
             self._put_headers_right()
-        walks = [one.walk_from for one in (*self._lost, lost_index) if one is not None]
         for file in map(self._parts.log.find, walks):
             start = min(start, self._log_min if file is None else file.base)
         return start
@@ -231,8 +224,11 @@ class LostFiles:
 
     # --- index ----------------------------------------------------------------------------------
 
-    def _lost_index(self) -> _LostIndex | None:
-        """Return where the index stops being whole; None where it is."""
+    def _lost_index(self) -> tuple[str, int, str] | None:
+        """Return the first file that cannot stay, nor all later ones; None of a whole index.
+
+        With it from where records may lack items, and what is wrong with it.
+        """
         directory = self._parts.index.directory
         names = [p.name for p in directory.glob("*") if is_index_file_name(p.name) and p.is_file()]
         loaded = {file.name: file for file in self._parts.index.files}
@@ -248,7 +244,7 @@ class LostFiles:
             else:
                 reason = "is missing"
             if reason:
-                return _LostIndex(name, end, f"{name} {reason}")
+                return name, end, reason
             if file is not None:
                 end = max(end, file.header.end_physical_offset)
         return None

@@ -29,7 +29,7 @@ from rocketstore.events import get_logger
 from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES
 from rocketstore.scan import kernels
 from rocketstore.storage.files.whole_file import data_stop
-from rocketstore.storage.recovery.evidence import Evidence, cut_leftovers, cut_log, relative_name
+from rocketstore.storage.recovery.evidence import Evidence, cut_log, relative_name
 from rocketstore.storage.recovery.log_survey import crash_start, store_time_at, survey_log
 from rocketstore.storage.recovery.lost_files import LostFiles
 from rocketstore.storage.recovery.queue_recovery import QueueRecovery
@@ -86,15 +86,9 @@ def recover(
 ) -> RecoveryReport:
     """Bring log, queues and index of a loaded store into agreement.
 
-    Parameters
-    ----------
-    clean
-        Whether the last writer ended in order (there was no ``abort``).
-    policy
-        None takes the one of the settings.
-    keeps_places
-        Under ``salvage``: whether numbers given out to records that are lost with the log's end
-        stay given. 4.9 gives them again.
+    `clean`: the last writer ended in order (there was no ``abort``). A `policy` of None is that of
+    the settings. `keeps_places`: under ``salvage`` numbers given out to records that are lost with
+    the log's end stay given; 4.9 gives them again.
 
     Raises
     ------
@@ -223,9 +217,6 @@ class _Recovery:
             leftovers = [ByteRange(chain.start, chain.stop) for chain in survey.leftovers]
         self._cut(end, leftovers)
         if leftovers:
-            # Past the end they went with the tail; their entries must go in either case.
-            inside = [place for place in leftovers if place.start < end]
-            self.findings += cut_leftovers(self.parts.log, inside, evidence=self.evidence)
             self._truncate_index(start)
             self._dispatch(start, end)
         self.queues.drop_stale_ends(start, end, damaged)
@@ -239,7 +230,14 @@ class _Recovery:
         self._kept |= self.queues.end_at(
             end, clean_after=not self.clean, keeps_places=self.keeps_places, old=leftovers
         )
-        self.findings += cut_log(self.parts.log, end, evidence=self.evidence, now_ms=self.now_ms)
+        self.findings += cut_log(
+            self.parts.log,
+            end,
+            # Past the end they go with the tail; their entries must go in either case.
+            leftovers=[place for place in leftovers if place.start < end],
+            evidence=self.evidence,
+            now_ms=self.now_ms,
+        )
         if index.files and index.end_physical_offset >= end:
             self._truncate_index(end)
 
