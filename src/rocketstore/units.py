@@ -4,6 +4,7 @@ Two offsets of this store are easily confused: a *physical offset* counts bytes 
 *queue offset* counts entries of one ConsumeQueue. Names say which one is meant.
 """
 
+import time
 from typing import Final, NamedTuple
 
 KiB: Final = 1024
@@ -12,6 +13,11 @@ GiB: Final = 1024 * MiB
 
 OS_PAGE_SIZE_BYTES: Final = 4096
 """Page size in every flush computation of RocketMQ (MappedFile.OS_PAGE_SIZE)."""
+
+
+def system_clock_ms() -> int:
+    """Return the system's time in ms; the compiled append reads the same clock itself."""
+    return time.time_ns() // 1_000_000
 
 
 class QueueKey(NamedTuple):

@@ -135,7 +135,7 @@ def _outcome(arguments: list[str]) -> object:
 
 def _show_parts() -> int:
     """Print the version, and what runs compiled here."""
-    from rocketstore.storage.compiled_parts import compiled_parts
+    from rocketstore.scan.kernels import compiled_parts
 
     print(f"rocketstore {version('rocketstore')}, Python {platform.python_version()}")
     for name, state in compiled_parts().items():

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from rocketstore.errors import FlushFailedError, RocketStoreError
 from rocketstore.events import get_logger
-from rocketstore.storage.compiled_parts import summary
+from rocketstore.scan.kernels import compiled_summary
 from rocketstore.storage.dispatch.dispatch_service import DispatchService
 from rocketstore.storage.files.disk import system_errors
 from rocketstore.storage.log.flush import CommitLogFlusher
@@ -267,7 +267,7 @@ class StoreServices:
             "scrubCheckedBytes": self.scrubber.checked_bytes,
             "scrubDamagedRanges": self.scrubber.damaged_ranges,
             "storeTimeStepsBack": parts.log.clock_steps_back,
-            "compiledParts": summary(),
+            "compiledParts": compiled_summary(),
             "totalMappedFiles": len(mapped),
             "totalMappedVirtualMemory": sum(mapped),
         }

@@ -23,8 +23,7 @@ from rocketstore.errors import StoreForkedError
 from rocketstore.events import get_logger
 from rocketstore.message import DEFAULT_HOST
 from rocketstore.native.decode import LogAtHand
-from rocketstore.storage.clock import system_clock_ms
-from rocketstore.storage.compiled_parts import note_missing
+from rocketstore.scan.kernels import note_missing
 from rocketstore.storage.files.disk import Disk
 from rocketstore.storage.layout import StoreLayout
 from rocketstore.storage.log.prepared import PreparedMessage
@@ -32,7 +31,7 @@ from rocketstore.storage.opening import StoreParts
 from rocketstore.storage.read_only import ReadOnlyStore
 from rocketstore.storage.reading.reader import Gone, Reader
 from rocketstore.storage.services import StoreServices
-from rocketstore.units import QueueKey
+from rocketstore.units import QueueKey, system_clock_ms
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

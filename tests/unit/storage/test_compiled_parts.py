@@ -12,22 +12,21 @@ import pytest
 from rocketstore import MessageStore, StoreConfig
 from rocketstore.cli.application import run
 from rocketstore.scan import kernels
-from rocketstore.storage import compiled_parts
 from support.said import capture_logs
 
 SWITCHED_OFF = """
 import json
-from rocketstore.storage.compiled_parts import compiled_parts
+from rocketstore.scan.kernels import compiled_parts
 print(json.dumps(compiled_parts()))
 """
 
 
 @pytest.fixture(autouse=True)
 def asked_afresh():
-    for question in (compiled_parts.compiled_parts, compiled_parts.note_missing):
+    for question in (kernels.compiled_parts, kernels.note_missing):
         question.cache_clear()
     yield
-    for question in (compiled_parts.compiled_parts, compiled_parts.note_missing):
+    for question in (kernels.compiled_parts, kernels.note_missing):
         question.cache_clear()
 
 
@@ -35,8 +34,8 @@ def asked_afresh():
 def test_all_parts_of_a_build_are_compiled_and_the_store_and_the_command_line_say_so(
     tmp_path, capsys
 ):
-    assert set(compiled_parts.compiled_parts().values()) == {"compiled"}
-    count = len(compiled_parts.compiled_parts())
+    assert set(kernels.compiled_parts().values()) == {"compiled"}
+    count = len(kernels.compiled_parts())
     with MessageStore.open(tmp_path, StoreConfig(), threads=False) as store:
         assert store.runtime_info()["compiledParts"] == f"{count} of {count} parts"
     assert run(["--version", "--verbose"]) == 0

@@ -29,7 +29,6 @@ from rocketstore.format.file_name import COMMIT_LOG_DIRECTORY
 from rocketstore.format.record import END_FILE_MIN_BLANK_SIZE, crc32
 from rocketstore.pipeline.sink import sink_writer
 from rocketstore.pipeline.sink.sink_writer import SinkOptions, StagedFile, staging_root
-from rocketstore.storage.clock import system_clock_ms
 from rocketstore.storage.files.disk import Disk
 from rocketstore.storage.files.lock import refuse_writer
 from rocketstore.storage.files.whole_file import replace_whole
@@ -38,7 +37,7 @@ from rocketstore.storage.log.prepared import PreparedMessage
 from rocketstore.storage.opening import observed_sizes
 from rocketstore.storage.results import PutMessageStatus
 from rocketstore.storage.store import MessageStore
-from rocketstore.units import MiB
+from rocketstore.units import MiB, system_clock_ms
 from rocketstore.verification.runs import joined, pairs, runs_of
 
 if TYPE_CHECKING:

@@ -38,7 +38,6 @@ from rocketstore.format.refusals import (
 from rocketstore.message import DEFAULT_HOST, Message
 from rocketstore.native.log_end import Record
 from rocketstore.native.put import PlainPuts
-from rocketstore.storage.clock import system_clock_ms
 from rocketstore.storage.log.prepared import (
     PreparedMessage,
     batch_messages,
@@ -50,7 +49,7 @@ from rocketstore.storage.log.prepared import (
 )
 from rocketstore.storage.results import PutMessageStatus, PutResult
 from rocketstore.storage.running_flags import STOPS_PUTS
-from rocketstore.units import QueueKey
+from rocketstore.units import QueueKey, system_clock_ms
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
