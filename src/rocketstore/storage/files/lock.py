@@ -42,8 +42,8 @@ _SHARED: Final = ("nfs", "cifs", "smb", "9p", "virtiofs", "fuse", "ceph", "glust
 UNKNOWN_WRITER: Final = 0
 """A writer without a process number here: in another container, or on another host."""
 
-_held: set[io.FileIO] = set()
-"""Lock files held by this process."""
+_held: dict[io.FileIO, os.stat_result] = {}
+"""Lock files held by this process, and which files they are."""
 
 _registry = threading.Lock()
 
@@ -80,6 +80,7 @@ class StoreLock:
             with system_errors(f"cannot open {path} for writing"):
                 file = io.FileIO(path, "r+", opener=_opened)
             try:
+                status = os.fstat(file.fileno())
                 _lock(file.fileno(), path)
                 if os.pread(file.fileno(), len(LOCK_CONTENT), 0) != LOCK_CONTENT:
                     os.pwrite(file.fileno(), LOCK_CONTENT, 0)  # as 4.9 does at every start
@@ -87,14 +88,14 @@ class StoreLock:
             except BaseException:
                 file.close()
                 raise
-            _held.add(file)
+            _held[file] = status
         return cls(file)
 
     def release(self) -> None:
         """Let go of the lock; a second call does nothing."""
         with _registry:
             self._file.close()
-            _held.discard(self._file)
+            _held.pop(self._file, None)
 
 
 def _opened(path: str, _flags: int) -> int:
@@ -107,7 +108,7 @@ def _is_held(path: Path) -> bool:
         status = path.stat()
     except FileNotFoundError:
         return False
-    held = (os.fstat(file.fileno()) for file in _held if not file.closed)
+    held = (one for file, one in _held.items() if not file.closed)
     return any(os.path.samestat(status, one) for one in held)
 
 
