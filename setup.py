@@ -26,7 +26,6 @@ NATIVE = (
     "dispatch",
     "group",
     "index",
-    "java_hash",
     "log_end",
     "lookup",
     "page",

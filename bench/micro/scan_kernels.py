@@ -76,11 +76,11 @@ def report(case: str, seconds: float, byte_count: int, record_count: int = 0) ->
 def bench_crc() -> None:
     data = np.random.default_rng(1).integers(0, 256, 1 << 20, dtype=np.uint8)
     for size in (100, 1024, 4096, 65536):
-        calls = 20_000
-        seconds = best_seconds(
-            lambda n=size, k=calls: [kernels.body_crc(data, 0, n) for _ in range(k)]
-        )
-        report(f"crc of {size} B, a call each", seconds, size * calls)  # fmt: skip
+        calls = (1 << 20) // size
+        at, sizes = np.arange(calls) * size, np.full(calls, size)
+        sums = np.empty(calls, np.int64)
+        seconds = best_seconds(lambda a=at, s=sizes, t=sums: kernels.slice_crcs(data, a, s, t))
+        report(f"crc of {size} B", seconds, size * calls)
 
 
 def bench_scan(log_size: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import zlib
 
 import numpy as np
@@ -9,21 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rocketstore.format.java_hash import string_hash
+from rocketstore.format.java_hash import key_hash, string_hash
 from rocketstore.format.properties import decode_properties
 from rocketstore.scan.columns import COLUMN_COUNT, Column, RecordColumns, StopReason, new_columns
 from support.guarded_memory import guarded
-from support.oracle import crc as reference_crc
-from support.oracle import java_hash as reference_hash
 from support.oracle import resync as reference_resync
 from support.oracle import slices as reference_slices
 from support.oracle import walk as reference_walk
 from support.oracle.checksum import SUM_BLOCK_BYTES
 from support.scan_strategies import damaged_logs, texts_or_noise, whole_properties
-from support.synthetic_log import record_bytes
+from support.synthetic_log import MAGIC_V1, MAGIC_V2, record_bytes
 
-compiled_crc = pytest.importorskip("rocketstore.native.columns")
-compiled_hash = pytest.importorskip("rocketstore.native.java_hash")
 compiled_resync = pytest.importorskip("rocketstore.native.resync")
 compiled_slices = pytest.importorskip("rocketstore.native.columns")
 compiled_walk = pytest.importorskip("rocketstore.native.walk")
@@ -36,31 +33,25 @@ def as_array(data: bytes | bytearray) -> np.ndarray:
     return guarded(data)
 
 
-@given(st.binary(max_size=400), st.integers(0, 80))
-def test_the_checksum_is_that_of_zlib_at_every_place_and_length(data, skip):
-    skip = min(skip, len(data))
-    array = as_array(data)
-    expected = zlib.crc32(data[skip:]) & 0x7FFFFFFF
-    assert compiled_crc.body_crc(array, skip, len(data) - skip) == expected
-    assert reference_crc.body_crc(array, skip, len(data) - skip) == expected
-
-
-@given(texts_or_noise(), st.integers(-(2**31), 2**31 - 1))
-def test_the_hash_is_that_of_java_also_for_malformed_utf8(text, seed):
-    padded = as_array(b"\x80" + text + b"\x80")
-    compiled = compiled_hash.java_hash(padded, 1, len(text), seed)
-    assert compiled == reference_hash.java_hash(padded, 1, len(text), seed)
-    decoded = text.decode("utf-8", "replace")
-    assert compiled_hash.java_hash(padded, 1, len(text), 0) == string_hash(decoded)
+@given(texts_or_noise(), st.sampled_from([MAGIC_V1, MAGIC_V2]))
+def test_the_hash_of_a_topic_is_that_of_java_also_for_malformed_utf8(text, magic):
+    text = text[:127].rstrip(b"\0")
+    cols = new_columns(1)
+    array = as_array(record_bytes(0, topic=text, magic=magic))
+    assert compiled_walk.walk(array, 0, 1, 0, array.size, CHECK_CRC, cols)[0] == 1
+    assert cols[0, Column.TOPIC_HASH] == string_hash(text.decode("utf-8", "replace"))
 
 
 @given(texts_or_noise(), texts_or_noise())
-def test_the_hash_of_a_joined_text_continues_that_of_its_beginning(topic, key):
-    topic, key = (part.decode("utf-8", "replace").encode() for part in (topic, key))
-    array = as_array(topic + b"#" + key)
-    seed = compiled_hash.java_hash(array, 0, len(topic), 0)
-    continued = compiled_hash.java_hash(array, len(topic), 1 + len(key), seed)
-    assert continued == string_hash((topic + b"#" + key).decode())
+def test_the_hash_of_a_key_is_that_of_the_joined_text(topic, key):
+    topic, key = (part.decode("utf-8", "replace") for part in (topic, key))
+    topic, key = topic[:30].rstrip("\0"), re.sub("[ \1\2\0]", "", key)
+    array = as_array(record_bytes(0, topic=topic.encode(), properties=b"KEYS\1" + key.encode()))
+    cols = new_columns(1)
+    assert compiled_walk.walk(array, 0, 1, 0, array.size, CHECK_CRC, cols)[0] == 1
+    rows, hashes = np.zeros(2, np.int64), np.zeros(2, np.int64)
+    found = compiled_slices.list_items(array, cols, rows, hashes)
+    assert hashes[:found].tolist() == ([key_hash(topic, key)] if key else [])
 
 
 @given(damaged_logs(), st.data())
@@ -222,18 +213,3 @@ def test_a_matrix_of_another_width_is_refused(module):
     cols = np.zeros((4, COLUMN_COUNT - 1), dtype=np.int64)
     with pytest.raises(ValueError, match="COLUMN_COUNT"):
         module.walk(as_array(record_bytes(0)), 0, 100, 0, 100, CHECK_CRC, cols)
-
-
-@pytest.mark.parametrize(
-    "kernel",
-    [
-        compiled_crc.body_crc,
-        reference_crc.body_crc,
-        lambda *place: compiled_hash.java_hash(*place, 0),
-        lambda *place: reference_hash.java_hash(*place, 0),
-    ],
-)
-@pytest.mark.parametrize("place", [(-1, 2), (0, -1), (9, 2), (2**62, 2**62), (0, 11)])
-def test_a_range_outside_the_buffer_is_refused(kernel, place):
-    with pytest.raises(ValueError, match="inside the buffer"):
-        kernel(as_array(bytes(10)), *place)

@@ -18,7 +18,6 @@ MODULES = (
     "rocketstore.native.dispatch",
     "rocketstore.native.group",
     "rocketstore.native.index",
-    "rocketstore.native.java_hash",
     "rocketstore.native.log_end",
     "rocketstore.native.lookup",
     "rocketstore.native.page",

@@ -2,37 +2,30 @@ cimport cython
 from rocketstore.native cimport dispatch_numbers as SlotColumn
 from rocketstore.native cimport row as Column
 from rocketstore.native.index cimport positive_hash
-from rocketstore.native.java_hash cimport hash_of
 from rocketstore.native.row cimport COLUMN_COUNT
 from rocketstore.native.view cimport (
     Bytes, Numbers, bytes_of, copy_bytes, crc_of, find_byte, load_u8, numbers_of, row_at, rows_of,
     slot_at
 )
+from rocketstore.native.walk cimport hash_of
 
 cdef const unsigned char *_EXTRA_QUEUES
 cdef long long _TOPIC_FACTOR, _QUEUE_FACTOR
 
-cdef Py_ssize_t copy_all(
-    Bytes data, const long long[:] at, const long long[:] size, Bytes target
-) noexcept nogil
+@cython.locals(begin=cython.longlong, length=cython.longlong, written=Py_ssize_t)
 cpdef copy_slices(
     const unsigned char[::1] buffer, const long long[:] at, const long long[:] size, unsigned char[::1] target
 )
-cdef Py_ssize_t sum_all(Bytes data, const long long[:] at, const long long[:] size, Numbers target) noexcept nogil
+@cython.locals(begin=cython.longlong, length=cython.longlong, count=Py_ssize_t)
 cpdef slice_crcs(
     const unsigned char[::1] buffer, const long long[:] at, const long long[:] size, long long[::1] target
 )
 cdef bint has_name_before(Bytes data, long long[:, ::1] parts, Py_ssize_t first, Py_ssize_t part) noexcept nogil
-@cython.locals(doubtful=int)
-cdef (Py_ssize_t, int) split_all(
-    Bytes data, const long long[:] at, const long long[:] size, long long[::1] ends, long long[:, ::1] parts
-) noexcept nogil
-cpdef body_crc(const unsigned char[::1] buffer, Py_ssize_t position, Py_ssize_t size)
+@cython.locals(position=Py_ssize_t, length=cython.longlong, count=Py_ssize_t, doubtful=int)
 cpdef split_properties(
     const unsigned char[::1] buffer, const long long[:] at, const long long[:] size, long long[::1] ends,
     long long[:, ::1] parts
 )
-cdef bint starts_with_extra_queues(Bytes data, Py_ssize_t at) noexcept nogil
 cdef bint has_extra_queues(Bytes data, Numbers row) noexcept nogil
 cpdef list_extra_queues(const unsigned char[::1] buffer, long long[:, ::1] cols, long long[::1] rows)
 cdef long long find_queue(Numbers slots, long long slot_count, Bytes topics, Bytes data, Numbers row) noexcept nogil

@@ -17,7 +17,6 @@ except ImportError:
 if not cython.compiled:
     from rocketstore.native.dispatch_state import SlotColumn
     from rocketstore.native.index import positive_hash
-    from rocketstore.native.java_hash import hash_of
     from rocketstore.native.row import Column
     from rocketstore.native.view import (
         Bytes,
@@ -32,6 +31,7 @@ if not cython.compiled:
         rows_of,
         slot_at,
     )
+    from rocketstore.native.walk import hash_of
 
 _EXTRA_QUEUES = b"INNER_MULTI_DISPATCH\x01"
 _TOPIC_FACTOR = 0x9E3779B1
@@ -41,43 +41,22 @@ _QUEUE_FACTOR = 0x85EBCA77
 # --- slices -----------------------------------------------------------------------------------
 
 
-def copy_all(data: Bytes, at: Numbers, size: Numbers, target: Bytes) -> int:
-    """Do what `copy_slices` says."""
-    written = 0
-    for i in range(min(at.shape[0], size.shape[0])):
-        begin = at[i]
-        length = size[i]
-        if begin < 0 or length < 0 or begin > data.size - length:
-            return -1
-        if written > target.size - length:
-            return -1
-        copy_bytes(target, written, data, begin, length)
-        written += length
-    return written
-
-
 def copy_slices(buffer: Bytes, at: Numbers, size: Numbers, target: Bytes) -> int:
     """Copy ``buffer[at[i]:at[i] + size[i]]`` for each i to `target`, one after the other.
 
     Returns the bytes written; -1 when a slice is not inside the buffer or `target` is too small.
     """
-    source = bytes_of(buffer)
-    room = bytes_of(target)
+    data, room = bytes_of(buffer), bytes_of(target)
+    written = 0
     with cython.nogil:
-        written = copy_all(source, at, size, room)
+        for i in range(min(at.shape[0], size.shape[0])):
+            begin, length = at[i], size[i]
+            if min(begin, length) < 0 or begin > data.size - length or written > room.size - length:
+                written = -1
+                break
+            copy_bytes(room, written, data, begin, length)
+            written += length
     return int(written)
-
-
-def sum_all(data: Bytes, at: Numbers, size: Numbers, target: Numbers) -> int:
-    """Do what `slice_crcs` says, `target` being long enough."""
-    count = min(at.shape[0], size.shape[0])
-    for i in range(count):
-        begin = at[i]
-        length = size[i]
-        if begin < 0 or length < 0 or begin > data.size - length:
-            return -1
-        target[i] = crc_of(data, begin, length)
-    return count
 
 
 def slice_crcs(buffer: Bytes, at: Numbers, size: Numbers, target: Numbers) -> int:
@@ -85,21 +64,18 @@ def slice_crcs(buffer: Bytes, at: Numbers, size: Numbers, target: Numbers) -> in
 
     Returns how many; -1 when a slice is not inside the buffer or `target` is too small.
     """
-    if min(at.shape[0], size.shape[0]) > target.shape[0]:
+    data, sums = bytes_of(buffer), numbers_of(target)
+    count = min(at.shape[0], size.shape[0])
+    if count > target.shape[0]:
         return -1
-    data = bytes_of(buffer)
-    numbers = numbers_of(target)
     with cython.nogil:
-        count = sum_all(data, at, size, numbers)
+        for i in range(count):
+            begin, length = at[i], size[i]
+            if min(begin, length) < 0 or begin > data.size - length:
+                count = -1
+                break
+            sums[i] = crc_of(data, begin, length)
     return int(count)
-
-
-def body_crc(buffer: Bytes, position: int, size: int) -> int:
-    """CRC-32 of ``buffer[position:position + size]`` as a record keeps it, masked to 31 bits."""
-    data = bytes_of(buffer)
-    if position < 0 or size < 0 or position > data.size - size:
-        raise ValueError("the range is not inside the buffer")
-    return crc_of(data, position, size)
 
 
 # --- properties -------------------------------------------------------------------------------
@@ -123,37 +99,6 @@ def has_name_before(data: Bytes, parts: Numbers, first: int, part: int) -> bool:
         if same == size:
             return True
     return False
-
-
-def split_all(
-    data: Bytes, at: Numbers, size: Numbers, ends: Numbers, parts: Numbers
-) -> tuple[int, int]:
-    """Do what `split_properties` says, the arrays having the right shapes."""
-    count = 0
-    doubtful = 0
-    for block in range(at.shape[0]):
-        position = at[block]
-        length = size[block]
-        if position < 0 or length < 0 or position > data.size - length:
-            return -1, 0
-        stop = position + length
-        first = count
-        while position < stop:
-            end = find_byte(data, position, stop, 2)
-            name_stop = find_byte(data, position, end, 1)
-            if name_stop > position and name_stop + 1 < end:
-                if count >= parts.shape[0]:
-                    return -1, 0
-                parts[count, 0] = position
-                parts[count, 1] = name_stop - position
-                parts[count, 2] = name_stop + 1
-                parts[count, 3] = end - name_stop - 1
-                if has_name_before(data, parts, first, count):
-                    doubtful = 1
-                count += 1
-            position = end + 1
-        ends[block] = count
-    return count, doubtful
 
 
 def split_properties(
@@ -180,17 +125,32 @@ def split_properties(
     if size.shape[0] < at.shape[0] or ends.shape[0] < at.shape[0] or parts.shape[1] != 4:
         return -1, 0
     data = bytes_of(buffer)
+    count = doubtful = 0
     with cython.nogil:
-        found = split_all(data, at, size, ends, parts)
-    return int(found[0]), int(found[1])
-
-
-def starts_with_extra_queues(data: Bytes, at: int) -> bool:
-    """Return whether ``INNER_MULTI_DISPATCH`` with its separator stands at `at`."""
-    for i in range(21):
-        if load_u8(data, at + i) != _EXTRA_QUEUES[i]:
-            return False
-    return True
+        for block in range(at.shape[0]):
+            position, length = at[block], size[block]
+            if min(position, length) < 0 or position > data.size - length:
+                count = -1
+                break
+            stop = position + length
+            first = count
+            while position < stop and count <= parts.shape[0]:
+                end = find_byte(data, position, stop, 2)
+                name_stop = find_byte(data, position, end, 1)
+                if name_stop > position and name_stop + 1 < end:
+                    if count < parts.shape[0]:
+                        parts[count, 0] = position
+                        parts[count, 1] = name_stop - position
+                        parts[count, 2] = name_stop + 1
+                        parts[count, 3] = end - name_stop - 1
+                        if has_name_before(data, parts, first, count):
+                            doubtful = 1
+                    count += 1
+                position = end + 1
+            ends[block] = count
+    if not 0 <= count <= parts.shape[0]:
+        return -1, 0
+    return int(count), int(doubtful)
 
 
 def has_extra_queues(data: Bytes, row: Numbers) -> bool:
@@ -198,7 +158,10 @@ def has_extra_queues(data: Bytes, row: Numbers) -> bool:
     at = row[Column.PROPERTIES_AT]
     stop = at + row[Column.PROPERTIES_SIZE]
     while at + 21 <= stop:
-        if starts_with_extra_queues(data, at):
+        same = 0
+        while same < 21 and load_u8(data, at + same) == _EXTRA_QUEUES[same]:
+            same += 1
+        if same == 21:
             return True
         at = find_byte(data, at, stop, 2) + 1
     return False

@@ -42,15 +42,19 @@ if not cython.compiled:
         prefetch,
         text_of,
     )
-    from rocketstore.native.walk import check_record, topic_of, v6_extra_bytes
+    from rocketstore.native.walk import (
+        MAGIC_V1,
+        MAGIC_V2,
+        check_record,
+        topic_of,
+        v6_extra_bytes,
+    )
 
     if TYPE_CHECKING:
         from typing import Any
 
     _FIXED_SIZE, _START_SIZE, _AHEAD_BYTES = 91, 8, 1280
 
-_MAGIC_V1 = 0xDAA320A7
-_MAGIC_V2 = 0xDAA320AB
 _NAME_TAGS = int.from_bytes(b"TAGS", "big")
 _NAME_KEYS = int.from_bytes(b"KEYS", "big")
 _NAME_UNIQUE_KEY = int.from_bytes(b"UNIQ_KEY", "big")
@@ -271,7 +275,7 @@ class Window:
             return -1
         stated = load_i32(self.data, offset - self.base)
         magic = load_u32(self.data, offset - self.base + 4)
-        if magic not in (_MAGIC_V1, _MAGIC_V2) or stated < _FIXED_SIZE or size not in (0, stated):
+        if magic not in (MAGIC_V1, MAGIC_V2) or stated < _FIXED_SIZE or size not in (0, stated):
             return -1
         if not (self.holds(offset, stated) or self.move(offset, stated)):
             return -1

@@ -31,16 +31,14 @@ cdef long long follow_chain(
 ) noexcept nogil
 cdef bint is_zeros(Bytes data, Py_ssize_t start, Py_ssize_t stop) noexcept nogil
 cdef bint is_torn(Bytes data, Py_ssize_t at, Py_ssize_t items_at, Py_ssize_t items_end) noexcept nogil
-@cython.locals(begins_after_zero=cython.bint)
-cdef long long chain_again(
-    Bytes data, long long slot_limit, long long item_limit, long long physical_limit
-) noexcept nogil
+@cython.locals(
+    items_at=Py_ssize_t, count=cython.longlong, begins_after_zero=cython.bint, kept=cython.longlong, slots=cython.longlong,
+    last_offset=cython.longlong
+)
 cpdef rebuild_slots(
     unsigned char[::1] index_file, long long slot_limit, long long item_limit, long long physical_limit
 )
-cdef void compare_links(
-    Bytes data, long long first, Numbers newest, long long slot_limit, Numbers found
-) noexcept nogil
+@cython.locals(at=Py_ssize_t, number=cython.longlong, key_hash=cython.longlong, offset=cython.longlong)
 cpdef follow_items(
     const unsigned char[::1] items, long long first, long long[::1] newest, long long[::1] found
 )

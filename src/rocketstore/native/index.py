@@ -217,52 +217,6 @@ def is_torn(data: Bytes, at: int, items_at: int, items_end: int) -> bool:
     return before > items_at and is_zeros(data, before, edge)
 
 
-def chain_again(data: Bytes, slot_limit: int, item_limit: int, physical_limit: int) -> int:
-    """Do what `rebuild_slots` says."""
-    items_at = _HEADER_SIZE + slot_limit * _SLOT_SIZE
-    if not has_room(data, slot_limit, item_limit):
-        return 0
-    count = min(max(load_i32(data, 36), 1), item_limit)
-    begins_after_zero = load_i64(data, 16) > 0
-    clear_bytes(data, _HEADER_SIZE, items_at)
-    kept = 1
-    slots = 0
-    last_offset = 0
-    for number in range(1, count):
-        at = items_at + number * _ITEM_SIZE
-        key_hash = load_i32(data, at)
-        offset = load_i64(data, at + 4)
-        difference = load_i32(data, at + 12)
-        if key_hash < 0 or offset >= physical_limit or offset < last_offset:
-            continue
-        # Offset 0 is the log's first record's, which only the first file has items of.
-        if offset == 0 and begins_after_zero:
-            continue
-        if number > 1 and is_zeros(data, at, at + _ITEM_SIZE):
-            continue
-        if (number > 1 or begins_after_zero) and is_torn(
-            data, at, items_at, items_at + count * _ITEM_SIZE
-        ):
-            continue
-        slot_at = slot_place(slot_limit, key_hash)
-        older = load_i32(data, slot_at)
-        if older == 0:
-            slots += 1
-        to = items_at + kept * _ITEM_SIZE
-        store_i32(data, to, key_hash)
-        store_i64(data, to + 4, offset)
-        store_i32(data, to + 12, difference)
-        store_i32(data, to + 16, older)
-        store_i32(data, slot_at, kept)
-        last_offset = offset
-        kept += 1
-    clear_bytes(data, items_at + kept * _ITEM_SIZE, items_at + count * _ITEM_SIZE)
-    store_i32(data, 32, slots)
-    store_i32(data, 36, kept)
-    store_i64(data, 24, last_offset)
-    return kept
-
-
 def rebuild_slots(index_file: Bytes, slot_limit: int, item_limit: int, physical_limit: int) -> int:
     """Drop items of records at or after an offset, and chain the others again.
 
@@ -277,33 +231,46 @@ def rebuild_slots(index_file: Bytes, slot_limit: int, item_limit: int, physical_
         Number of the next free item: 1 when none is left.
     """
     data = bytes_of(index_file)
+    if not has_room(data, slot_limit, item_limit):
+        return 0
+    items_at = _HEADER_SIZE + slot_limit * _SLOT_SIZE
+    count = min(max(load_i32(data, 36), 1), item_limit)
+    begins_after_zero = load_i64(data, 16) > 0
+    clear_bytes(data, _HEADER_SIZE, items_at)
+    kept, slots, last_offset = 1, 0, 0
     with cython.nogil:
-        following = chain_again(data, slot_limit, item_limit, physical_limit)
-    return int(following)
-
-
-def compare_links(
-    data: Bytes, first: int, newest: Numbers, slot_limit: int, found: Numbers
-) -> None:
-    """Do what `follow_items` says."""
-    for k in range(data.size // _ITEM_SIZE):
-        at = k * _ITEM_SIZE
-        number = first + k
-        key_hash = load_i32(data, at)
-        offset = load_i64(data, at + 4)
-        if found[3] == 0 and offset < found[4]:
-            found[3] = number
-        found[4] = offset
-        if key_hash < 0:
-            if found[2] == 0:
-                found[2] = number
-            continue
-        slot = key_hash % slot_limit
-        if load_i32(data, at + 16) != newest[slot]:
-            if found[0] == 0:
-                found[1] = number
-            found[0] += 1
-        newest[slot] = number
+        for number in range(1, count):
+            at = items_at + number * _ITEM_SIZE
+            key_hash = load_i32(data, at)
+            offset = load_i64(data, at + 4)
+            difference = load_i32(data, at + 12)
+            if key_hash < 0 or offset >= physical_limit or offset < last_offset:
+                continue
+            # Offset 0 is the log's first record's, which only the first file has items of.
+            if offset == 0 and begins_after_zero:
+                continue
+            if number > 1 and is_zeros(data, at, at + _ITEM_SIZE):
+                continue
+            if (number > 1 or begins_after_zero) and is_torn(
+                data, at, items_at, items_at + count * _ITEM_SIZE
+            ):
+                continue
+            slot_at = slot_place(slot_limit, key_hash)
+            older = load_i32(data, slot_at)
+            slots += older == 0
+            to = items_at + kept * _ITEM_SIZE
+            store_i32(data, to, key_hash)
+            store_i64(data, to + 4, offset)
+            store_i32(data, to + 12, difference)
+            store_i32(data, to + 16, older)
+            store_i32(data, slot_at, kept)
+            last_offset = offset
+            kept += 1
+    clear_bytes(data, items_at + kept * _ITEM_SIZE, items_at + count * _ITEM_SIZE)
+    store_i32(data, 32, slots)
+    store_i32(data, 36, kept)
+    store_i64(data, 24, last_offset)
+    return int(kept)
 
 
 def follow_items(items: Bytes, first: int, newest: Numbers, found: Numbers) -> None:
@@ -324,9 +291,22 @@ def follow_items(items: Bytes, first: int, newest: Numbers, found: Numbers) -> N
     """
     if newest.shape[0] < 1 or found.shape[0] < 5:
         return
-    data = bytes_of(items)
-    slots = numbers_of(newest)
-    facts = numbers_of(found)
+    data, slots, facts = bytes_of(items), numbers_of(newest), numbers_of(found)
     slot_limit = newest.shape[0]
     with cython.nogil:
-        compare_links(data, first, slots, slot_limit, facts)
+        for k in range(data.size // _ITEM_SIZE):
+            at, number = k * _ITEM_SIZE, first + k
+            key_hash, offset = load_i32(data, at), load_i64(data, at + 4)
+            if facts[3] == 0 and offset < facts[4]:
+                facts[3] = number
+            facts[4] = offset
+            if key_hash < 0:
+                if facts[2] == 0:
+                    facts[2] = number
+                continue
+            slot = key_hash % slot_limit
+            if load_i32(data, at + 16) != slots[slot]:
+                if facts[0] == 0:
+                    facts[1] = number
+                facts[0] += 1
+            slots[slot] = number

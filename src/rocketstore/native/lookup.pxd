@@ -2,12 +2,11 @@ cimport cython
 from rocketstore.native cimport row as Column
 from rocketstore.native.decode cimport Lent, LogAtHand, Window, lent, message_of
 from rocketstore.native.index cimport first_item, follow_chain, has_room, positive_hash, slot_place
-from rocketstore.native.java_hash cimport hash_of
 from rocketstore.native.row cimport COLUMN_COUNT, StopReason
 from rocketstore.native.view cimport (
     NO_NUMBER, Bytes, Numbers, equal_bytes, find_byte, load_i32, load_i64, load_u32, number_of, prefetch, utf8_of
 )
-from rocketstore.native.walk cimport check_record, crc_agrees, read_properties, topic_of, v6_extra_bytes
+from rocketstore.native.walk cimport body_place, check_record, crc_agrees, hash_of, read_properties, topic_of, v6_extra_bytes
 
 cdef enum:
     _ROOM = 32
@@ -43,7 +42,7 @@ cdef class Lookup(Window):
     cdef bint is_known(self, long long offset) except -1
     @cython.locals(at=Py_ssize_t, is_hit=cython.bint)
     cdef Py_ssize_t hit_at(self, long long offset) except -2
-    @cython.locals(data=Bytes, topic_at=Py_ssize_t, topic_size=Py_ssize_t, born_extra=int, store_extra=int, stored=cython.longlong, body_at=Py_ssize_t)
+    @cython.locals(data=Bytes, topic_at=Py_ssize_t, topic_size=Py_ssize_t, born_extra=int, _=int, stored=cython.longlong, body_at=Py_ssize_t)
     cdef bint is_hit(self, Py_ssize_t at) noexcept nogil
     @cython.locals(data=Bytes, row="long long[28]", size=Py_ssize_t, stop=Py_ssize_t)
     cdef bint carries(self, Py_ssize_t at, Py_ssize_t end) noexcept nogil

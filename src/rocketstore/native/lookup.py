@@ -39,7 +39,6 @@ if not cython.compiled:
         positive_hash,
         slot_place,
     )
-    from rocketstore.native.java_hash import hash_of
     from rocketstore.native.row import COLUMN_COUNT, Column, StopReason
     from rocketstore.native.view import (
         NO_NUMBER,
@@ -54,8 +53,10 @@ if not cython.compiled:
         utf8_of,
     )
     from rocketstore.native.walk import (
+        body_place,
         check_record,
         crc_agrees,
+        hash_of,
         read_properties,
         topic_of,
         v6_extra_bytes,
@@ -236,13 +237,13 @@ class Lookup(Window):
             data, topic_at, self.topic, 0, topic_size
         ):
             return False
-        born_extra, store_extra = v6_extra_bytes(load_u32(data, at + 36))
+        born_extra, _ = v6_extra_bytes(load_u32(data, at + 36))
         stored = load_i64(data, at + 56 + born_extra)
         if stored < self.begin_ms or stored > self.end_ms:
             return False
         if not self.carries(topic_at + topic_size + 2, at + load_i32(data, at)):
             return False
-        body_at = at + 88 + born_extra + store_extra
+        body_at = body_place(data, at)
         return crc_agrees(data, at, body_at, load_i32(data, body_at - 4))
 
     def carries(self, at: int, end: int) -> bool:

@@ -1,16 +1,16 @@
 cimport cython
 from rocketstore.native cimport row as Column
 from rocketstore.native.row cimport COLUMN_COUNT, StopReason
-from rocketstore.native.java_hash cimport continuation_bounds, hash_of
 from rocketstore.native.view cimport (
     Bytes, Numbers, bytes_of, crc_of, find_byte, load_i16, load_i32, load_i64, load_u8, load_u32, load_word, prefetch,
     row_at, rows_of
 )
 
-cdef long long _MAGIC_V1, _MAGIC_V2, _MAGIC_BLANK, _NAME_TAGS, _NAME_KEYS, _NAME_DELAY, _NAME_UNIQUE_KEY
+cdef long long MAGIC_V1, MAGIC_V2, MAGIC_BLANK, _NOT_ASCII, _LOW_32, _NAME_TAGS, _NAME_KEYS, _NAME_DELAY, _NAME_UNIQUE_KEY
 cdef unsigned long long _TOP_BITS
 
 cdef (int, int) v6_extra_bytes(long long sys_flag) noexcept nogil
+cdef Py_ssize_t body_place(Bytes data, Py_ssize_t at) noexcept nogil
 cdef int check_tail(Bytes data, Py_ssize_t at, long long file_size) noexcept nogil
 @cython.locals(born_extra=int, store_extra=int, topic_size=cython.longlong, topic_at=cython.Py_ssize_t)
 cdef int check_record(
@@ -23,8 +23,13 @@ cdef bint is_text_whole(
     Bytes data, Py_ssize_t topic_at, Py_ssize_t topic_size, Py_ssize_t end, long long base
 ) noexcept nogil
 cdef (long long, Py_ssize_t) topic_place(Bytes data, Py_ssize_t length_at, long long magic) noexcept nogil
-@cython.locals(born_extra=int, store_extra=int, size=Py_ssize_t, topic_at=Py_ssize_t)
+@cython.locals(size=Py_ssize_t, topic_at=Py_ssize_t)
 cdef (Py_ssize_t, Py_ssize_t) topic_of(Bytes data, Py_ssize_t at) noexcept nogil
+@cython.locals(following=int, low=int, high=int, byte=int, point=cython.longlong)
+cdef (long long, Py_ssize_t) hash_other(Bytes data, Py_ssize_t at, Py_ssize_t end, long long value) noexcept nogil
+cdef (int, int, int) continuation_bounds(long long lead) noexcept nogil
+@cython.locals(value=cython.longlong)
+cdef long long hash_of(Bytes data, Py_ssize_t at, Py_ssize_t size, long long seed) noexcept nogil
 cdef bint crc_agrees(Bytes data, Py_ssize_t at, Py_ssize_t body_at, Py_ssize_t body_size) noexcept nogil
 cdef long long decimal(Bytes data, Py_ssize_t at, Py_ssize_t end) noexcept nogil
 cdef void note_property(
@@ -34,11 +39,7 @@ cdef void read_properties(Bytes data, Py_ssize_t at, Py_ssize_t end, Numbers row
 @cython.locals(born_extra=int, store_extra=int, topic_size=cython.longlong, topic_at=cython.Py_ssize_t)
 cdef long long read_record(Bytes data, Py_ssize_t at, long long base, Numbers row) noexcept nogil
 cdef void prefetch_following(Bytes data, Py_ssize_t at, Py_ssize_t size) noexcept nogil
-@cython.locals(verdict=int)
-cdef (Py_ssize_t, Py_ssize_t, int) walk_on(
-    Bytes data, Py_ssize_t at, Py_ssize_t stop, long long base, long long file_size, bint check_crc,
-    Numbers rows, Py_ssize_t most
-) noexcept nogil
+@cython.locals(at=Py_ssize_t, end=Py_ssize_t, verdict=int)
 cpdef walk(
     const unsigned char[::1] buffer, Py_ssize_t position, Py_ssize_t stop, long long base, long long file_size,
     bint check_crc, long long[:, ::1] cols

@@ -15,7 +15,6 @@ except ImportError:
     from rocketstore.native import no_cython as cython
 
 if not cython.compiled:
-    from rocketstore.native.java_hash import continuation_bounds, hash_of
     from rocketstore.native.row import COLUMN_COUNT, Column, StopReason
     from rocketstore.native.view import (
         Bytes,
@@ -34,9 +33,11 @@ if not cython.compiled:
         rows_of,
     )
 
-_MAGIC_V1 = 0xDAA320A7
-_MAGIC_V2 = 0xDAA320AB
-_MAGIC_BLANK = 0xCBD43194
+MAGIC_V1 = 0xDAA320A7
+MAGIC_V2 = 0xDAA320AB
+MAGIC_BLANK = 0xCBD43194
+_NOT_ASCII = 0x80808080
+_LOW_32 = 0xFFFFFFFF
 _TOP_BITS = 0x8080808080808080
 _NAME_TAGS = int.from_bytes(b"TAGS", "big")
 _NAME_KEYS = int.from_bytes(b"KEYS", "big")
@@ -47,6 +48,12 @@ _NAME_UNIQUE_KEY = int.from_bytes(b"UNIQ_KEY", "big")
 def v6_extra_bytes(sys_flag: int) -> tuple[int, int]:
     """Return how much longer than 8 bytes the born host and the store host are."""
     return 12 if sys_flag & 0x10 else 0, 12 if sys_flag & 0x20 else 0
+
+
+def body_place(data: Bytes, at: int) -> int:
+    """Return where the body of a record starts; its length stands before it."""
+    born_extra, store_extra = v6_extra_bytes(load_u32(data, at + 36))
+    return at + 88 + born_extra + store_extra
 
 
 def check_tail(data: Bytes, at: int, file_size: int) -> int:
@@ -68,12 +75,12 @@ def check_record(data: Bytes, at: int, base: int, file_size: int, check_crc: boo
         return check_tail(data, at, file_size)
     total = load_i32(data, at)
     magic = load_u32(data, at + 4)
-    if magic == _MAGIC_BLANK:
+    if magic == MAGIC_BLANK:
         return StopReason.BLANK if total == remaining else StopReason.BAD_LENGTH
-    if magic not in (_MAGIC_V1, _MAGIC_V2):
+    if magic not in (MAGIC_V1, MAGIC_V2):
         return StopReason.UNWRITTEN if total == 0 and magic == 0 else StopReason.BAD_MAGIC
     # Bytes of a record with IPv4 hosts that are neither body, topic nor properties.
-    fixed = 91 if magic == _MAGIC_V1 else 92
+    fixed = 91 if magic == MAGIC_V1 else 92
     if total < fixed or total > remaining:
         return StopReason.BAD_LENGTH
     if total > available:
@@ -97,6 +104,17 @@ def check_record(data: Bytes, at: int, base: int, file_size: int, check_crc: boo
     if check_crc and not crc_agrees(data, at, body_at, body_size):
         return StopReason.BAD_CRC
     return StopReason.END
+
+
+def continuation_bounds(lead: int) -> tuple[int, int, int]:
+    """Return how many bytes follow a lead byte (-1: no lead), and the bounds of the first."""
+    if 0xC2 <= lead <= 0xDF:
+        return 1, 0x80, 0xBF
+    if 0xE0 <= lead <= 0xEF:
+        return 2, 0xA0 if lead == 0xE0 else 0x80, 0x9F if lead == 0xED else 0xBF
+    if 0xF0 <= lead <= 0xF4:
+        return 3, 0x90 if lead == 0xF0 else 0x80, 0x8F if lead == 0xF4 else 0xBF
+    return -1, 0, 0
 
 
 def is_utf8(data: Bytes, at: int, end: int) -> bool:
@@ -147,7 +165,7 @@ def is_text_whole(data: Bytes, topic_at: int, topic_size: int, end: int, base: i
 
 def topic_place(data: Bytes, length_at: int, magic: int) -> tuple[int, int]:
     """Return the topic's length, negative when it is impossible, and where the topic starts."""
-    if magic == _MAGIC_V1:
+    if magic == MAGIC_V1:
         size = load_u8(data, length_at)
         # Compatible: 4.9 reads the byte as signed, so a topic has at most 127 bytes.
         return size if size < 128 else size - 256, length_at + 1
@@ -156,11 +174,68 @@ def topic_place(data: Bytes, length_at: int, magic: int) -> tuple[int, int]:
 
 def topic_of(data: Bytes, at: int) -> tuple[int, int]:
     """Return place and size of the topic of a record that `check_record` found intact."""
-    born_extra, store_extra = v6_extra_bytes(load_u32(data, at + 36))
-    body_at = at + 88 + born_extra + store_extra
+    body_at = body_place(data, at)
     length_at = body_at + load_i32(data, body_at - 4)
     size, topic_at = topic_place(data, length_at, load_u32(data, at + 4))
     return topic_at, size
+
+
+def hash_other(data: Bytes, at: int, end: int, value: int) -> tuple[int, int]:
+    """Add the character at `at`, which is not ASCII; return the hash and the next position."""
+    lead = load_u8(data, at)
+    following, low, high = continuation_bounds(lead)
+    at += 1
+    if following < 0:
+        return value * 31 + 0xFFFD, at
+    point = lead & (0x3F >> following)
+    for _ in range(following):
+        if at >= end:
+            return value * 31 + 0xFFFD, at
+        byte = load_u8(data, at)
+        if byte < low or byte > high:
+            return value * 31 + 0xFFFD, at
+        point = point << 6 | (byte & 0x3F)
+        at += 1
+        low, high = 0x80, 0xBF
+    if point < 0x10000:
+        return value * 31 + point, at
+    point -= 0x10000
+    value = value * 31 + (0xD800 + (point >> 10))
+    return value * 31 + (0xDC00 + (point & 0x3FF)), at
+
+
+def hash_of(data: Bytes, at: int, size: int, seed: int) -> int:
+    """Return Java's ``String.hashCode`` of UTF-8, a signed 32-bit number.
+
+    It runs over UTF-16 units: ``h = 31 * h + unit``, wrapping at 32 bits. Malformed UTF-8 counts as
+    U+FFFD per maximal ill-formed part, what Java's decoder puts there and ``bytes.decode("utf-8",
+    "replace")`` too. `seed` is the hash of what stands before, 0 for nothing: the hash of
+    "topic#key" continues that of "topic".
+    """
+    # Of the sum's 64 bits the upper ones are taken away before they are multiplied.
+    value = seed
+    end = at + size
+    while at < end:
+        if end - at >= 4:
+            four = load_u32(data, at)
+            if four & _NOT_ASCII == 0:
+                value = (
+                    (value & _LOW_32) * 923521
+                    + (four >> 24) * 29791
+                    + (four >> 16 & 0xFF) * 961
+                    + (four >> 8 & 0xFF) * 31
+                    + (four & 0xFF)
+                )
+                at += 4
+                continue
+        byte = load_u8(data, at)
+        if byte < 0x80:
+            value = (value & _LOW_32) * 31 + byte
+            at += 1
+        else:
+            value, at = hash_other(data, at, end, value & _LOW_32)
+    value &= _LOW_32
+    return value - ((value >> 31) << 32)
 
 
 def crc_agrees(data: Bytes, at: int, body_at: int, body_size: int) -> bool:
@@ -286,29 +361,6 @@ def prefetch_following(data: Bytes, at: int, size: int) -> None:
     prefetch(data, ahead + size - 64)
 
 
-def walk_on(
-    data: Bytes,
-    at: int,
-    stop: int,
-    base: int,
-    file_size: int,
-    check_crc: bool,
-    rows: Numbers,
-    most: int,
-) -> tuple[int, int, int]:
-    """Walk, all arguments being in their bounds."""
-    count = 0
-    while at < stop and count < most:
-        verdict = check_record(data, at, base, file_size, check_crc)
-        if verdict != StopReason.END:
-            return count, at, verdict
-        size = read_record(data, at, base, row_at(rows, count))
-        prefetch_following(data, at, size)
-        at += size
-        count += 1
-    return count, at, StopReason.END
-
-
 def walk(
     buffer: Bytes,
     position: int,
@@ -341,11 +393,17 @@ def walk(
     """
     if cols.shape[1] != COLUMN_COUNT:
         raise ValueError("cols needs COLUMN_COUNT columns")
-    data = bytes_of(buffer)
-    begin = max(position, 0)
-    end = min(stop, file_size, data.size)
-    rows = rows_of(cols)
-    most = cols.shape[0]
+    data, rows = bytes_of(buffer), rows_of(cols)
+    at, end = max(position, 0), min(stop, file_size, data.size)
+    count = 0
+    verdict: int = StopReason.END
     with cython.nogil:
-        found = walk_on(data, begin, end, base, file_size, check_crc, rows, most)
-    return int(found[0]), int(found[1]), int(found[2])
+        while at < end and count < cols.shape[0]:
+            verdict = check_record(data, at, base, file_size, check_crc)
+            if verdict != StopReason.END:
+                break
+            size = read_record(data, at, base, row_at(rows, count))
+            prefetch_following(data, at, size)
+            at += size
+            count += 1
+    return int(count), int(at), int(verdict)

@@ -16,8 +16,6 @@ from rocketstore.native import IS_WANTED, SWITCH
 __all__ = ["KERNELS", "is_compiled"]
 
 KERNELS: Final[dict[str, str]] = {
-    "body_crc": "columns",
-    "java_hash": "java_hash",
     "walk": "walk",
     "resync": "resync",
     "last_nonzero": "resync",

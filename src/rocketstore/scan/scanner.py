@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
+from rocketstore.format.record import body_crc
 from rocketstore.scan import kernels
 from rocketstore.scan.columns import (
     BORN_HOST_V6,
@@ -482,7 +483,7 @@ def describe_break(  # noqa: PLR0911 - one sentence per reason
         born, store = (12 * bool(sys_flag & bit) for bit in (BORN_HOST_V6, STORE_HOST_V6))
         body_at = position + 88 + born + store
         body_size = int.from_bytes(array[body_at - 4 : body_at].tobytes(), "big")
-        computed = kernels.body_crc(array, body_at, body_size)
+        computed = body_crc(array[body_at : body_at + body_size].data)
         return f"body CRC: expected {number(8, 4) & 0xFFFFFFFF:08x}, found {computed:08x}"
     if reason is StopReason.TRUNCATED:
         return f"length: {total} bytes, but the file ends after {available}"

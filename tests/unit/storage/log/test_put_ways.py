@@ -158,7 +158,7 @@ def interpreted(name):
 
 def interpreted_put():
     with pytest.MonkeyPatch.context() as patched:
-        for name in ("java_hash", "walk", "log_end"):
+        for name in ("walk", "log_end"):
             patched.setitem(sys.modules, f"rocketstore.native.{name}", interpreted(name))
         return interpreted("put")
 
