@@ -55,8 +55,8 @@ if TYPE_CHECKING:
     from rocketstore.format.index_file import IndexHeader
     from rocketstore.format.queue_entry import QueueEntry
     from rocketstore.message import Message, StoredMessage
-    from rocketstore.storage.dispatch.arrival import Arrival
     from rocketstore.storage.dispatch.dispatch_service import DispatchHealth
+    from rocketstore.storage.dispatch.dispatcher import Arrival
     from rocketstore.storage.files.pread_files import LogFile
     from rocketstore.storage.log.prepared import PreparedMessage
     from rocketstore.storage.read_only import ReadOnlyStore
@@ -164,7 +164,7 @@ _PLACES: Final = {
     "format.index_file": ("IndexHeader",),
     "format.queue_entry": ("QueueEntry",),
     "message": ("Message", "StoredMessage"),
-    "storage.dispatch.arrival": ("Arrival",),
+    "storage.dispatch.dispatcher": ("Arrival",),
     "storage.dispatch.dispatch_service": ("DispatchHealth",),
     "storage.files.pread_files": ("LogFile",),
     "storage.log.prepared": ("PreparedMessage",),

@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 
     from rocketstore.config import RecoveryPolicy
     from rocketstore.message import Message
-    from rocketstore.storage.dispatch.arrival import ArrivalListener
     from rocketstore.storage.dispatch.dispatch_service import DispatchHealth
+    from rocketstore.storage.dispatch.dispatcher import ArrivalListener
     from rocketstore.storage.results import PutResult
 
 _IN_USE: Final = (

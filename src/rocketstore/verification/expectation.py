@@ -15,7 +15,11 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 import numpy as np
 
-from rocketstore.format.properties import decode_properties
+from rocketstore.format.properties import (
+    INNER_MULTI_DISPATCH,
+    INNER_MULTI_QUEUE_OFFSET,
+    decode_properties,
+)
 from rocketstore.format.queue_entry import DELAY_TOPIC, ENTRY_DTYPE, LMQ_PREFIX, MAX_QUEUE_OFFSET
 from rocketstore.native.dispatch_state import NO_LEVEL_DELAY_MS
 from rocketstore.scan import kernels
@@ -140,16 +144,26 @@ def _extra_entries(
     for row in listed[:count].tolist():
         if not has_queue[row]:
             continue
-        properties = decode_properties(columns.properties(row))
-        names = properties.get("INNER_MULTI_DISPATCH", "").split(",")
-        offsets = properties.get("INNER_MULTI_QUEUE_OFFSET", "").split(",")
-        if not names[0] or len(names) != len(offsets):
-            continue
-        for name, offset in zip(names, offsets, strict=True):
-            if offset.isascii() and offset.isdigit() and int(offset) <= MAX_QUEUE_OFFSET:
+        for name, offset in extra_places(columns.properties(row)):
+            if offset >= 0:
                 for queue_id in extra_queue_ids(name, int(columns.queue_id[row])):
                     number = numbers.number_of(TaskQueue(name.encode(), queue_id))
-                    yield row, number, int(offset)
+                    yield row, number, offset
+
+
+def extra_places(properties: bytes) -> list[tuple[str, int]]:
+    """Return names and queue offsets of a record's extra queues (spec F8).
+
+    An impossible offset is -1. None counts where there are not as many offsets as names.
+    """
+    values = decode_properties(properties)
+    names = values.get(INNER_MULTI_DISPATCH, "").split(",")
+    texts = values.get(INNER_MULTI_QUEUE_OFFSET, "").split(",")
+    if not names[0] or len(names) != len(texts):
+        return []
+    offsets = (int(text) if text.isascii() and text.isdigit() else -1 for text in texts)
+    limited = (offset if offset <= MAX_QUEUE_OFFSET else -1 for offset in offsets)
+    return list(zip(names, limited, strict=True))
 
 
 def extra_queue_ids(name: str, queue_id: int) -> set[int]:

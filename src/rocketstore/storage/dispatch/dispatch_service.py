@@ -81,10 +81,6 @@ class DispatchService:
         self._idle_rounds = 0
         self.thread = ServiceThread("rocketstore-dispatch", self._run, wake=self._bell.ring)
 
-    def start(self) -> None:
-        """Start the thread."""
-        self.thread.start()
-
     def stop(self) -> None:
         """Stop the thread after the round it is in, and let all waiting callers go."""
         self.thread.stop()
@@ -113,8 +109,9 @@ class DispatchService:
         except BaseException as error:  # noqa: BLE001 - the thread outlives everything (K-R4)
             self._note_failure(error)
             return None
-        if self.health is not _WELL:
-            self._note_recovery()
+        if not self.health.is_well:
+            _log.info("dispatch.recovered", failure_count=self.health.failure_count)
+            self.health = _WELL
         return was_busy
 
     def pause_after(self, outcome: bool | None) -> float:  # noqa: FBT001 - what run_once returned
@@ -141,16 +138,11 @@ class DispatchService:
         return dispatched >= log.max_offset
 
     def _note_failure(self, error: BaseException) -> None:
-        before = self.health
-        since = before.since_ms if before.failure_count else self._clock()
-        self.health = DispatchHealth(before.failure_count + 1, error, since)
+        count, _, since_ms = self.health
+        self.health = DispatchHealth(count + 1, error, since_ms if count else self._clock())
         _log.error(
             "dispatch.failed",
             error=f"{type(error).__name__}: {error}",
             failure_count=self.health.failure_count,
             dispatched_offset=self.dispatcher.dispatched_offset,
         )
-
-    def _note_recovery(self) -> None:
-        _log.info("dispatch.recovered", failure_count=self.health.failure_count)
-        self.health = _WELL

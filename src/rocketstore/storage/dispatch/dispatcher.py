@@ -3,42 +3,42 @@
 A thread asks how far records may be seen (`readable_limit`: in SYNC_FLUSH what is on disk, K-D2),
 walks up to there, file by file and batch by batch, and gives the rows to the compiled loop
 (`RowDispatch`), which asks `EntryDecisions` what is rare. Recovery uses the same way, synchronously
-and with `force`, to rewrite what a crash may have spoilt.
+and with `force`, to rewrite what a crash may have spoilt; a second thread walks ahead then.
 
 Law: no record that can be read is passed over. After damage dispatch goes on at the next
 believable record (K-R3) and counts what it stepped over; an error of any kind is tried again, with
-growing pauses, from the same record (K-R4, K-C6). Doing a record twice changes nothing.
+growing pauses, from the same record (K-R4, K-C6). Doing a record twice changes nothing. A waiter
+announces itself before it looks, and is woken after dispatch has published: no arrival is missed.
 
 How derived: DefaultMessageStore.ReputMessageService, CommitLogDispatcherBuildConsumeQueue,
-CommitLogDispatcherBuildIndex of 4.9 (spec B11, B12, B15.1).
+CommitLogDispatcherBuildIndex and MessageArrivingListener of 4.9 (spec B11, B12, B15.1).
 """
 
 from __future__ import annotations
 
+import os
+import threading
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from itertools import repeat
-from typing import TYPE_CHECKING, Final, NamedTuple
+from itertools import cycle, repeat
+from operator import sub
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from rocketstore.events import get_logger
 from rocketstore.native.dispatch import RowDispatch
 from rocketstore.scan import kernels
 from rocketstore.scan.columns import Column, RecordColumns, StopReason, new_columns
-from rocketstore.storage.dispatch.arrival import Arrival, ArrivalBoard
 from rocketstore.storage.dispatch.entry_decisions import EntryDecisions
-from rocketstore.storage.dispatch.walk_ahead import (
-    LEAST_AHEAD_BYTES,
-    WalkedBatch,
-    can_walk_ahead,
-    walk_batches,
-    walked_ahead,
-)
 from rocketstore.storage.queues.consume_queue import PutEntry
-from rocketstore.units import ByteRange
+from rocketstore.storage.threads import Changes
+from rocketstore.units import ByteRange, MiB
 from rocketstore.verification.expectation import delay_array
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Mapping
+    from collections.abc import Callable, Generator, Iterable, Mapping
 
+    from rocketstore.native.dispatch_state import Int64Array
     from rocketstore.storage.files.mapped_file import MappedFile
     from rocketstore.storage.files.mapped_file_queue import MappedFileQueue
     from rocketstore.storage.index.index_service import IndexService
@@ -49,6 +49,16 @@ _log: Final = get_logger(__name__)
 BATCH_RECORDS: Final = 1024
 """Records per walked batch: 230 kB of columns, which stay in the processor's second-level cache."""
 
+AHEAD_RECORDS: Final = 8192
+"""Those of a batch that is walked ahead: a millisecond of work, against 50 µs to hand it over."""
+
+AHEAD_BATCHES: Final = 3
+"""One is walked, one is dispatched, one waits: 5.5 MB of columns, whatever the size of the log."""
+
+LEAST_AHEAD_BYTES: Final = 4 * MiB
+"""Shorter stretches, and as much after every break, are walked where they are dispatched: the
+next break may be close, and starting a thread costs as much as walking a few hundred records."""
+
 _NOWHERE: Final = 1 << 63
 """Beyond every log."""
 
@@ -56,14 +66,145 @@ _LISTED_DAMAGE: Final = 1000
 """Ranges that a running dispatcher lists; a forced pass lists all of them."""
 
 
-class SteppedOver(NamedTuple):
-    """Bytes of the CommitLog that dispatch could not read.
+# --- walking ------------------------------------------------------------------------------------
+
+
+class WalkedBatch(NamedTuple):
+    """Rows, filled again by the next batch, how far the walk got, and what stands there."""
+
+    columns: RecordColumns
+    walked: int
+    reason: StopReason
+
+
+def can_walk_ahead() -> bool:
+    """Whether a second thread gains anything: another core, and kernels without the lock."""
+    return len(os.sched_getaffinity(0)) > 1 and kernels.is_compiled()
+
+
+def walk_batches(
+    file: MappedFile, start: int, stop: int, matrices: Iterable[Int64Array], *, check_crc: bool
+) -> Generator[WalkedBatch]:
+    """Walk a stretch of a file, a batch into each matrix, up to what the walk cannot pass."""
+    position, reason = start, StopReason.END
+    for cols in matrices:
+        if position >= stop or reason is not StopReason.END:
+            return
+        count, position, found = kernels.walk(
+            file.array, position, stop, file.base, file.size, check_crc, cols
+        )
+        reason = StopReason(found)
+        yield WalkedBatch(RecordColumns(file.array, cols[:count], file.base), position, reason)
+
+
+def walked_ahead(
+    file: MappedFile, start: int, stop: int, *, check_crc: bool
+) -> Generator[WalkedBatch]:
+    """Give the batches of a stretch as `walk_batches` does; another thread walks them.
+
+    It is gone when the batches are closed, by whatever way; its error is raised where its batch is
+    taken.
+    """
+    matrices = [new_columns(AHEAD_RECORDS) for _ in range(AHEAD_BATCHES)]
+    batches = walk_batches(file, start, stop, cycle(matrices), check_crc=check_crc)
+    walker = ThreadPoolExecutor(1, "rocketstore-walk")
+    try:
+        ahead = deque(walker.submit(next, batches, None) for _ in range(AHEAD_BATCHES - 1))
+    except RuntimeError:  # the process may have no more threads: the walk does without
+        yield from batches
+        return
+    try:
+        while (batch := ahead.popleft().result()) is not None:
+            yield batch
+            ahead.append(walker.submit(next, batches, None))
+    finally:
+        walker.shutdown(cancel_futures=True)
+
+
+# --- who waits and listens ----------------------------------------------------------------------
+
+
+class Arrival(NamedTuple):
+    """A message that can be read from a queue now.
 
     Attributes
     ----------
-    reason
-        What the walk found, or None where the file is missing.
+    next_offset
+        Queue offset of the message, plus one.
+    tags_code
+        As in the queue entry.
+    properties
+        The record's properties as stored.
     """
+
+    topic: str
+    queue_id: int
+    next_offset: int
+    tags_code: int
+    store_timestamp_ms: int
+    physical_offset: int
+    properties: bytes
+
+
+if TYPE_CHECKING:
+    ArrivalListener: TypeAlias = Callable[[Arrival], None]
+
+
+class ArrivalBoard:
+    """Listeners and waiters of one store."""
+
+    def __init__(self) -> None:
+        self._listeners: tuple[ArrivalListener, ...] = ()
+        self._lock = threading.Lock()
+        self._changes = Changes()
+        self._closed = False
+
+    @property
+    def has_listeners(self) -> bool:
+        """Whether dispatch has to make `Arrival` values at all."""
+        return bool(self._listeners)
+
+    def add_listener(self, listener: ArrivalListener) -> None:
+        """Call `listener` for every message dispatched from now on, on the dispatching thread."""
+        with self._lock:
+            self._listeners = (*self._listeners, listener)
+
+    def remove_listener(self, listener: ArrivalListener) -> None:
+        """Stop calling `listener`; one that is unknown is not an error."""
+        with self._lock:
+            self._listeners = tuple(known for known in self._listeners if known != listener)
+
+    def announce(self, arrivals: Iterable[Arrival]) -> None:
+        """Call every listener; one that raises is logged and does not stop dispatch."""
+        listeners = self._listeners
+        for arrival in arrivals:
+            for listener in listeners:
+                try:
+                    listener(arrival)
+                except Exception:  # noqa: BLE001 - whatever a listener does, dispatch goes on
+                    _log.exception("arrival.listener_failed", topic=arrival.topic)
+
+    def wake(self) -> None:
+        """Let waiters look again."""
+        if self._changes:
+            self._changes.tell()
+
+    def wait_until(self, is_true: Callable[[], bool], timeout_s: float | None) -> bool:
+        """Return whether `is_true` became true in time; it is asked whenever dispatch got on."""
+        self._changes.wait_for(lambda: self._closed or is_true(), timeout_s)
+        return is_true()
+
+    def close(self) -> None:
+        """Let all waiters go; later ones do not wait."""
+        self._closed = True
+        self._changes.tell()
+
+
+# --- dispatching --------------------------------------------------------------------------------
+
+
+class SteppedOver(NamedTuple):
+    """Bytes that dispatch could not read: what the walk found, None where the file is missing."""
 
     range: ByteRange
     reason: StopReason | None
@@ -72,15 +213,9 @@ class SteppedOver(NamedTuple):
 class DispatchCounts(NamedTuple):
     """What was dispatched since the dispatcher was made.
 
-    Attributes
-    ----------
-    entries_repeated
-        Entries that stood there already, equal.
-    entries_refused
-        Records without an entry because another one stands in its place, or because topic, queue
-        id or queue offset cannot be true.
-    without_entry
-        Prepared and rollback records, which have no queue entry.
+    Repeated are entries that stood there already, equal; refused are records without one because
+    another stands in its place, or because topic, queue id or queue offset cannot be true; prepared
+    and rollback records have no entry.
     """
 
     records: int
@@ -94,22 +229,12 @@ class DispatchCounts(NamedTuple):
 
 
 class Dispatcher:
-    """Dispatches the records of a CommitLog; `DispatchService` runs it in a thread.
+    """Fills `table` and `index` from a log's files; `DispatchService` runs it in a thread.
 
-    Parameters
-    ----------
-    log_files
-        The files of the CommitLog.
-    table, index
-        What is filled.
-    readable_limit
-        Returns the physical offset up to which records may be dispatched, a record's boundary.
-    delays_ms
-        Delay of each level of the delay topic; known before recovery dispatches (K-S1).
-    multi_dispatch, lmq
-        ``enableMultiDispatch``, ``enableLmq``.
-    forged
-        Physical offsets of records whose queue offset a repair found to be impossible.
+    `readable_limit` returns the physical offset up to which records may be dispatched. The delays
+    of the delay topic's levels are known before recovery dispatches (K-S1). `multi_dispatch` and
+    `lmq` are ``enableMultiDispatch`` and ``enableLmq``; `forged` has the physical offsets of
+    records whose queue offset a repair found to be impossible.
 
     Attributes
     ----------
@@ -117,8 +242,6 @@ class Dispatcher:
         Physical offset up to which everything is dispatched.
     stepped_over
         The first ranges that could not be read; the counts have all of them.
-    board
-        Listeners and waiters.
     """
 
     def __init__(  # noqa: PLR0913 - the parts it joins, and three settings by name
@@ -138,14 +261,14 @@ class Dispatcher:
         self.stepped_over: list[SteppedOver] = []
         self._files = log_files
         self._table = table
-        self._index = index
         self._readable_limit = readable_limit
-        self._delays = delay_array(delays_ms)
+        self._multi_dispatch = multi_dispatch
         self._cols = new_columns(BATCH_RECORDS)
         self._check_crc = False
         self._ahead_from = _NOWHERE
         self._decisions = EntryDecisions(log_files, table, lmq=lmq, forged=forged)
-        self._loop = RowDispatch(self._decisions, table.rows, index, self._delays, multi_dispatch)
+        delays = delay_array(delays_ms)
+        self._loop = RowDispatch(self._decisions, table.rows, index, delays, multi_dispatch)
         self._stepped_over_bytes = 0
         self._stepped_over_ranges = 0
 
@@ -204,24 +327,13 @@ class Dispatcher:
     def dispatch_range(
         self, start: int, stop: int, *, force: bool = True, check_crc: bool = False
     ) -> DispatchCounts:
-        """Dispatch the records of [start, stop) now, on this thread; for recovery.
+        """Dispatch the records of [start, stop) now; return what was done. For recovery.
 
-        A second thread walks ahead where there is a second core (`walk_ahead`), with equal results.
-
-        Parameters
-        ----------
-        start, stop
-            Physical offsets; `start` is where a record or a file begins.
-        force
-            Replace a queue entry that says something else when the record it points at is not
-            intact, or stands after the new one: then the queue ends up as if built from nothing.
-        check_crc
-            Take a record with a wrong body checksum for damage.
-
-        Returns
-        -------
-        DispatchCounts
-            Of this range alone.
+        `start` is where a record or a file begins. A second thread walks ahead where there is a
+        second core, with equal results. With `force` a queue entry that says something else is
+        replaced when the record it points at is not intact, or stands after the new one: then the
+        queue ends up as if built from nothing. With `check_crc` a record with a wrong body checksum
+        is damage.
         """
         before = self.counts
         self.dispatched_offset = start
@@ -236,9 +348,7 @@ class Dispatcher:
             self._ahead_from = _NOWHERE
             self._check_crc = False
             self._decisions.forced_range = None
-        return DispatchCounts._make(
-            after - start_count for after, start_count in zip(self.counts, before, strict=True)
-        )
+        return DispatchCounts._make(map(sub, self.counts, before))
 
     def _dispatch_to(self, limit: int) -> None:
         while (position := self.dispatched_offset) < limit:
@@ -296,8 +406,7 @@ class Dispatcher:
                 reached = int(columns.physical_offset[done])
             self.dispatched_offset = reached
             if self.board.has_listeners:
-                self._announce(columns.taken(slice(done)))
-            decisions.extra_arrivals.clear()
+                self._announce(columns, done)
             del decisions.columns
 
     def _note_stepped_over(self, start: int, stop: int, reason: StopReason | None) -> None:
@@ -312,22 +421,25 @@ class Dispatcher:
             # The unwritten tail is among them; recovery says which of them are damage.
             _log.debug("dispatch.stepped_over", start=start, stop=stop, reason=what)
 
-    def _announce(self, columns: RecordColumns) -> None:
-        """Report the records that got an entry to the listeners."""
-        arrivals = list(self._decisions.extra_arrivals)
-        for number, row in enumerate(columns.cols.tolist()):
-            queue = self._table.get(self._decisions.key_of(number))
-            entry = queue and queue.entry(row[Column.QUEUE_OFFSET])
-            if queue and entry and entry.physical_offset == row[Column.PHYSICAL_OFFSET]:
-                arrivals.append(
-                    Arrival(
-                        queue.key.topic,
-                        queue.key.queue_id,
-                        row[Column.QUEUE_OFFSET] + 1,
-                        entry.tags_code,
-                        row[Column.STORE_TIMESTAMP],
-                        row[Column.PHYSICAL_OFFSET],
-                        columns.properties(number),
+    def _announce(self, columns: RecordColumns, done: int) -> None:
+        """Report the first rows to the listeners, for each queue in which one got its entry."""
+        decisions, arrivals = self._decisions, []
+        for number, row in enumerate(columns.cols[:done].tolist()):
+            places = [(decisions.key_of(number), row[Column.QUEUE_OFFSET])]
+            if self._multi_dispatch:
+                places += decisions.extra_places(number)
+            for key, offset in places:
+                queue = self._table.get(key)
+                entry = queue and queue.entry(offset)
+                if entry and entry.physical_offset == row[Column.PHYSICAL_OFFSET]:
+                    arrivals.append(
+                        Arrival(
+                            *key,
+                            offset + 1,
+                            entry.tags_code,
+                            row[Column.STORE_TIMESTAMP],
+                            row[Column.PHYSICAL_OFFSET],
+                            columns.properties(number),
+                        )
                     )
-                )
         self.board.announce(arrivals)

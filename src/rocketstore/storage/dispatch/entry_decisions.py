@@ -18,11 +18,6 @@ from typing import TYPE_CHECKING, Final, Literal
 import numpy as np
 
 from rocketstore.events import get_logger
-from rocketstore.format.properties import (
-    INNER_MULTI_DISPATCH,
-    INNER_MULTI_QUEUE_OFFSET,
-    decode_properties,
-)
 from rocketstore.format.queue_entry import (
     ENTRY_SIZE_BYTES,
     LMQ_PREFIX,
@@ -34,18 +29,37 @@ from rocketstore.format.queue_entry import (
 from rocketstore.message import TRANSACTION_PREPARED
 from rocketstore.scan import kernels
 from rocketstore.scan.columns import Column, RecordColumns, new_columns
-from rocketstore.storage.dispatch.arrival import Arrival
 from rocketstore.storage.queues.consume_queue import PutEntry
 from rocketstore.units import QueueKey
+from rocketstore.verification.expectation import extra_places
 
 if TYPE_CHECKING:
+    from rocketstore.storage.files.mapped_file import MappedFile
     from rocketstore.storage.files.mapped_file_queue import MappedFileQueue
     from rocketstore.storage.queues.consume_queue import ConsumeQueue
     from rocketstore.storage.queues.queue_table import ConsumeQueueTable
 
 _log: Final = get_logger(__name__)
 
-_CHECK_CRC: Final = True
+
+def record_at(file: MappedFile, position: int) -> RecordColumns | None:
+    """Return the intact record at a position of a file, None without one."""
+    cols, check_crc = new_columns(1), True
+    count, _, _ = kernels.walk(
+        file.array, position, position + 1, file.base, file.size, check_crc, cols
+    )
+    return RecordColumns(file.array, cols, file.base) if count else None
+
+
+def calls_for(record: RecordColumns, entry: QueueEntry, key: QueueKey, queue_offset: int) -> bool:
+    """Whether an entry that points at a record is the one that the record itself calls for."""
+    row = record.cols[0].tolist()
+    found = (row[Column.SIZE], row[Column.QUEUE_ID], row[Column.QUEUE_OFFSET])
+    return (
+        found == (entry.record_size, key.queue_id, queue_offset)
+        and record.topic(0) == key.topic
+        and not row[Column.SYS_FLAG] & TRANSACTION_PREPARED
+    )
 
 
 class EntryDecisions:
@@ -59,8 +73,6 @@ class EntryDecisions:
         Where a forced pass began and ends; None outside one.
     extra_entries
         What became of entries of extra queues.
-    extra_arrivals
-        Messages entered into extra queues since the list was cleared.
     """
 
     columns: RecordColumns
@@ -75,7 +87,6 @@ class EntryDecisions:
     ) -> None:
         self.forced_range: tuple[int, int] | None = None
         self.extra_entries: Counter[PutEntry] = Counter()
-        self.extra_arrivals: list[Arrival] = []
         self._files = log_files
         self._table = table
         self._lmq = lmq
@@ -144,43 +155,32 @@ class EntryDecisions:
 
     def enter_extra_queues(self, number: int) -> None:
         """Enter a record into its extra queues (spec F8)."""
-        properties = self.columns.properties(number)
-        values = decode_properties(properties)
-        names = values.get(INNER_MULTI_DISPATCH, "").split(",")
-        offsets = values.get(INNER_MULTI_QUEUE_OFFSET, "").split(",")
-        if len(names) != len(offsets):
-            _log.warning(
-                "dispatch.multi_mismatch",
-                names=len(names),
-                offsets=len(offsets),
-                physical_offset=int(self.columns.physical_offset[number]),
-            )
-            return
         row: list[int] = self.columns.cols[number].tolist()
+        places = self.extra_places(number)
+        if not places:
+            _log.warning(
+                "dispatch.no_extra_queues",
+                why="its names and offsets of extra queues do not match",
+                physical_offset=row[Column.PHYSICAL_OFFSET],
+            )
         # Compatible: an extra queue keeps the tags code, also where the first one has another.
         entry = QueueEntry(row[Column.PHYSICAL_OFFSET], row[Column.SIZE], row[Column.TAGS_CODE])
-        for name, text in zip(names, offsets, strict=True):
-            is_light = self._lmq and name.startswith(LMQ_PREFIX)
-            key = QueueKey(name, 0 if is_light else row[Column.QUEUE_ID])
-            offset = int(text) if text.isascii() and text.isdigit() else -1
+        for key, offset in places:
             self.extra_entries[self._put_extra(number, key, offset, entry)] += 1
-            self.extra_arrivals.append(
-                Arrival(
-                    key.topic,
-                    key.queue_id,
-                    offset + 1,
-                    entry.tags_code,
-                    row[Column.STORE_TIMESTAMP],
-                    entry.physical_offset,
-                    properties,
-                )
-            )
 
     # --- what the answers rest on ---------------------------------------------------------------
 
     def key_of(self, number: int) -> QueueKey:
         """Return the queue of a record; a topic that is not UTF-8 is read as Java reads it."""
         return QueueKey(self.columns.topic(number), int(self.columns.queue_id[number]))
+
+    def extra_places(self, number: int) -> list[tuple[QueueKey, int]]:
+        """Return the extra queues of a record and its queue offset there, -1 without one."""
+        own = int(self.columns.queue_id[number])
+        return [
+            (QueueKey(name, 0 if self._lmq and name.startswith(LMQ_PREFIX) else own), offset)
+            for name, offset in extra_places(self.columns.properties(number))
+        ]
 
     def _queue_of(self, number: int) -> ConsumeQueue:
         queue = self._table.get(self.key_of(number))
@@ -220,20 +220,8 @@ class EntryDecisions:
     def _is_intact(self, entry: QueueEntry, key: QueueKey, queue_offset: int) -> bool:
         """Whether an entry points at an intact record of its queue and number."""
         file = self._files.find(entry.physical_offset)
-        if file is None:
-            return False
-        cols = new_columns(1)
-        at = entry.physical_offset - file.base
-        count, _, _ = kernels.walk(file.array, at, at + 1, file.base, file.size, _CHECK_CRC, cols)
-        if count == 0:
-            return False
-        row = cols[0].tolist()
-        found = (row[Column.SIZE], row[Column.QUEUE_ID], row[Column.QUEUE_OFFSET])
-        return (
-            found == (entry.record_size, key.queue_id, queue_offset)
-            and RecordColumns(file.array, cols, file.base).topic(0) == key.topic
-            and not row[Column.SYS_FLAG] & TRANSACTION_PREPARED
-        )
+        record = None if file is None else record_at(file, entry.physical_offset - file.base)
+        return record is not None and calls_for(record, entry, key, queue_offset)
 
     def _put_extra(self, number: int, key: QueueKey, offset: int, entry: QueueEntry) -> PutEntry:
         queue = self._table.get_or_create(key)

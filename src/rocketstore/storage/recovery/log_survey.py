@@ -22,6 +22,7 @@ from rocketstore.format.checkpoint import CHECKPOINT_MARGIN_MS, Checkpoint
 from rocketstore.scan import kernels
 from rocketstore.scan.columns import Column, RecordColumns, new_columns
 from rocketstore.scan.scanner import scan_window
+from rocketstore.storage.dispatch.entry_decisions import record_at
 from rocketstore.verification.leftovers import (
     CLOCK_TOLERANCE_MS,
     Headers,
@@ -169,15 +170,6 @@ class _Chains:
 
 
 # --- single records, and where recovery begins --------------------------------------------------
-
-
-def record_at(file: MappedFile, position: int) -> RecordColumns | None:
-    """Return the intact record at a position of a file, None without one."""
-    cols, check_crc = new_columns(1), True
-    count, _, _ = kernels.walk(
-        file.array, position, position + 1, file.base, file.size, check_crc, cols
-    )
-    return RecordColumns(file.array, cols, file.base) if count else None
 
 
 def store_time_at(file: MappedFile, position: int) -> int | None:

@@ -27,8 +27,7 @@ from rocketstore.format.queue_entry import (
     kept_place_mask,
     written_mask,
 )
-from rocketstore.storage.recovery.log_survey import record_at
-from rocketstore.verification.leftovers import normal_mask
+from rocketstore.storage.dispatch.entry_decisions import calls_for, record_at
 from rocketstore.verification.unbacked import empty_mask
 
 if TYPE_CHECKING:
@@ -105,13 +104,7 @@ class QueueRecovery:
             return checked[0] <= at < checked[1] and not is_damaged
         if INNER_MULTI_DISPATCH in decode_properties(record.properties(0)):
             return False
-        return not (
-            int(record.size[0]) == entry.record_size
-            and int(record.queue_id[0]) == queue.key.queue_id
-            and int(record.queue_offset[0]) == queue_offset
-            and bool(normal_mask(record.sys_flag)[0])
-            and record.topic(0) == queue.key.topic
-        )
+        return not calls_for(record, entry, queue.key, queue_offset)
 
     def distrust(self, physical_offset: int) -> None:
         """Let the next flush cover the entries of records from an offset on, another process's too.

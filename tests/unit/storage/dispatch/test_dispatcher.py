@@ -479,6 +479,21 @@ def test_listeners_hear_of_extra_queues(tmp_path):
     }  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    "offsets", [b"0", b"x,0", b"9999999999999999999,0"], ids=["too few", "no number", "too large"]
+)
+def test_listeners_hear_of_no_extra_queue_that_got_no_entry(tmp_path, offsets):
+    parts = DispatchParts(tmp_path, multi_dispatch=True)
+    heard = []
+    parts.dispatcher.board.add_listener(heard.append)
+    lists = b"INNER_MULTI_DISPATCH\x01%%LMQ%%a,%%LMQ%%b\x02INNER_MULTI_QUEUE_OFFSET\x01%b" % offsets
+    parts.append(properties=lists)
+    parts.run()
+    extra = [("%LMQ%b", 1)] if b"," in offsets else []
+    assert [(a.topic, a.next_offset) for a in heard] == [("TopicTest", 1), *extra]
+    assert parts.dispatcher.counts.entries_refused == len(extra)
+
+
 def test_a_listener_that_raises_stops_nothing(parts):
     heard = []
     parts.dispatcher.board.add_listener(lambda arrival: 1 / 0)
@@ -490,7 +505,7 @@ def test_a_listener_that_raises_stops_nothing(parts):
 
 def test_waiters_are_woken_by_the_thread(parts):
     service = DispatchService(parts.dispatcher, clock=parts.clock)
-    service.start()
+    service.thread.start()
     try:
         assert not service.wait_until(lambda: parts.queue() is not None, timeout_s=0.01)
         woken = threading.Event()
@@ -514,7 +529,7 @@ def test_waiters_are_woken_by_the_thread(parts):
 
 def test_stopping_lets_waiters_go(parts):
     service = DispatchService(parts.dispatcher, clock=parts.clock)
-    service.start()
+    service.thread.start()
     results = []
     waiter = threading.Thread(
         target=lambda: results.append(service.wait_dispatched(10**9, timeout_s=60))

@@ -13,7 +13,6 @@ from rocketstore.config import RecoveryPolicy
 from rocketstore.scan import kernels
 from rocketstore.scan.columns import StopReason, new_columns
 from rocketstore.storage.dispatch import dispatcher as dispatching
-from rocketstore.storage.dispatch import walk_ahead
 from rocketstore.storage.queues.consume_queue import ConsumeQueue
 from rocketstore.storage.store import MessageStore
 from support.dispatch_parts import DispatchParts
@@ -30,7 +29,7 @@ def ahead(monkeypatch):
     """Walk ahead everywhere, in batches of a few records, on any machine."""
     monkeypatch.setattr(dispatching, "can_walk_ahead", lambda: True)
     monkeypatch.setattr(dispatching, "LEAST_AHEAD_BYTES", 1)
-    monkeypatch.setattr(walk_ahead, "AHEAD_RECORDS", BATCH_RECORDS)
+    monkeypatch.setattr(dispatching, "AHEAD_RECORDS", BATCH_RECORDS)
 
 
 def alone(monkeypatch):
@@ -102,7 +101,7 @@ def tree(root):
 
 
 def test_the_batches_are_the_rows_of_one_walk(tmp_path, monkeypatch):
-    monkeypatch.setattr(walk_ahead, "AHEAD_RECORDS", BATCH_RECORDS)
+    monkeypatch.setattr(dispatching, "AHEAD_RECORDS", BATCH_RECORDS)
     parts = DispatchParts(tmp_path)
     parts.append(14)
     file = parts.log.files[0]
@@ -111,7 +110,7 @@ def test_the_batches_are_the_rows_of_one_walk(tmp_path, monkeypatch):
     count, walked, reason = kernels.walk(
         file.array, 0, file.size, file.base, file.size, check_crc, wanted
     )
-    batches = walk_ahead.walked_ahead(file, 0, file.size, check_crc=True)
+    batches = dispatching.walked_ahead(file, 0, file.size, check_crc=True)
     got = [(batch.columns.cols.copy(), batch.walked, batch.reason) for batch in batches]
     assert np.array_equal(np.concatenate([rows for rows, _, _ in got]), wanted[:count])
     assert got[-1][1:] == (walked, reason) == (parts.end, StopReason.UNWRITTEN)
@@ -204,11 +203,11 @@ def test_the_walk_holds_a_fixed_number_of_batches(tmp_path, monkeypatch):
         made.append(records)
         return new_columns(records)
 
-    monkeypatch.setattr(walk_ahead, "new_columns", counted)
     parts = DispatchParts(tmp_path, log_file_bytes=65_536)
     parts.append(200)
+    monkeypatch.setattr(dispatching, "new_columns", counted)
     assert parts.dispatcher.dispatch_range(0, parts.end).records == 200
-    assert made == [BATCH_RECORDS] * walk_ahead.AHEAD_BATCHES
+    assert made == [BATCH_RECORDS] * dispatching.AHEAD_BATCHES
 
 
 @pytest.mark.usefixtures("ahead")
@@ -227,10 +226,10 @@ def test_a_process_that_may_start_no_thread_walks_where_it_dispatches(tmp_path, 
 
 
 def test_one_core_gets_no_second_thread(monkeypatch):
-    monkeypatch.setattr(walk_ahead.os, "sched_getaffinity", lambda _pid: {0})
-    assert not walk_ahead.can_walk_ahead()
-    monkeypatch.setattr(walk_ahead.os, "sched_getaffinity", lambda _pid: {0, 1})
-    assert walk_ahead.can_walk_ahead()
+    monkeypatch.setattr(dispatching.os, "sched_getaffinity", lambda _pid: {0})
+    assert not dispatching.can_walk_ahead()
+    monkeypatch.setattr(dispatching.os, "sched_getaffinity", lambda _pid: {0, 1})
+    assert dispatching.can_walk_ahead()
 
 
 @pytest.mark.usefixtures("ahead")
