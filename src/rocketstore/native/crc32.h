@@ -10,16 +10,11 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
-#if defined(__x86_64__) && defined(__GNUC__)
+#if defined(__x86_64__) && (defined(__clang__) || __GNUC__ >= 10)
 #include <immintrin.h>
 #define HAS_FOLDING 1
 #else
 #define HAS_FOLDING 0
-#endif
-#if HAS_FOLDING && (defined(__clang__) || __GNUC__ >= 9)
-#define HAS_WIDE_FOLDING 1
-#else
-#define HAS_WIDE_FOLDING 0
 #endif
 
 enum { CRC_TABLES = 8, CRC_STEP = 16, CRC_LANES = 4, CRC_FOLDED_STEP = 64, CRC_WIDE_STEP = 256 };
@@ -50,8 +45,6 @@ crc_prepare(void)
     }
 #if HAS_FOLDING
     crc_folds = __builtin_cpu_supports("pclmul") && __builtin_cpu_supports("sse2");
-#endif
-#if HAS_WIDE_FOLDING
     crc_folds_wide = __builtin_cpu_supports("vpclmulqdq") && __builtin_cpu_supports("avx512f");
 #endif
 }
@@ -84,7 +77,6 @@ crc_fold(__m128i lane, __m128i factors, __m128i data)
     return _mm_xor_si128(_mm_xor_si128(low, high), data);
 }
 
-#if HAS_WIDE_FOLDING
 #define WIDE __attribute__((target("vpclmulqdq,avx512f")))
 
 /* The same for the four lanes of a register. */
@@ -120,7 +112,6 @@ crc_by_wide_folding(__m128i lanes[CRC_LANES], uint32_t crc, const unsigned char 
     _mm512_storeu_si512(lanes, wide[3]);
     return (size_t)(data - at);
 }
-#endif
 
 __attribute__((target("pclmul,sse2"))) static uint32_t
 crc_by_folding(uint32_t crc, const unsigned char *at, size_t size)
@@ -130,11 +121,9 @@ crc_by_folding(uint32_t crc, const unsigned char *at, size_t size)
     const __m128i over_16 = _mm_set_epi64x(0x0ccaa009e, 0x1751997d0);
     __m128i lanes[CRC_LANES];
     size_t begun = 0;
-#if HAS_WIDE_FOLDING
     if (crc_folds_wide && size >= CRC_WIDE_STEP) {
         begun = crc_by_wide_folding(lanes, crc, at, size);
     }
-#endif
     if (begun == 0) {
         for (int i = 0; i < CRC_LANES; i++) {
             lanes[i] = _mm_loadu_si128(data + i);

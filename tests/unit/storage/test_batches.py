@@ -248,7 +248,7 @@ def test_a_batch_goes_into_the_file_that_is_last_when_its_turn_comes(store, monk
 def test_a_message_goes_into_the_file_that_is_last_when_its_turn_comes(store, monkeypatch):
     log = nearly_full_log(store, monkeypatch)
     assert log.append(
-        log.counter(QueueKey(TOPIC, 0)), [Record(b"x", b"", log.store_host)]
+        log.counter(QueueKey(TOPIC, 0)), [Record(b"x", b"", log.end.store_host)]
     ).physical_offset > (LOG_FILE_BYTES + 5000)
     assert [m.queue_offset for m in read(store, 32)] == [0, 1, 2]
 

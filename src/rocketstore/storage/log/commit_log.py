@@ -51,20 +51,8 @@ class _Append(NamedTuple):
 class CommitLog:
     """The log of a store that is open for writing.
 
-    Parameters
-    ----------
-    files
-        Loaded and recovered: the last file's write position is the end of the log.
-    preallocator
-        Gives the next file.
-    clock
-        The time in ms.
-    store_host
-        This store's address as records hold it.
-    sync_flush
-        Whether readers see flushed bytes only.
-    touch_ahead
-        Faults pages in ahead of a fast writer; None leaves that to the writer.
+    Its files are loaded and recovered: the last file's write position is the end of the log. With
+    `sync_flush` readers see flushed bytes only; without `touch_ahead` a put faults its pages in.
 
     Attributes
     ----------
@@ -121,11 +109,6 @@ class CommitLog:
     def min_offset(self) -> int:
         """Physical offset of the first byte that is still there; 0 without files."""
         return max(self.files.min_offset, 0)
-
-    @property
-    def store_host(self) -> bytes:
-        """Address of this store as records hold it."""
-        return self.end.store_host
 
     @property
     def max_offset(self) -> int:
@@ -237,7 +220,7 @@ class CommitLog:
         packed = [each.to_bytes(4, "big") for each in sizes] if len(sizes) > 1 else []
         return PutResult(
             PutMessageStatus.PUT_OK, note.file.base + note.start, number if places else 0, size,
-            now, self.store_host, len(sizes), None, b"".join(packed),
+            now, end.store_host, len(sizes), None, b"".join(packed),
         )  # fmt: skip
 
     def settle(self) -> None:
@@ -295,30 +278,23 @@ class CommitLog:
     def _use(self, file: MappedFile, end: int) -> None:
         """Make `file` the one that is written, up to the end of the window that holds `end`."""
         writable = min(file.size, file.backed_position)
-        if self._touch_ahead is not None:
-            window_stop = end + -end % WINDOW_BYTES
-            if window_stop < writable:
-                if file.base + window_stop != self._window_stop:
-                    self._window_stop = file.base + window_stop
-                    self._touch(file, window_stop)
-                writable = window_stop
+        window_stop = end + -end % WINDOW_BYTES
+        if self._touch_ahead is not None and window_stop < writable:
+            if file.base + window_stop != self._window_stop:
+                self._window_stop = file.base + window_stop
+                # The next windows are touched if the last one was filled fast.
+                now_ms = self.end.locked_since_ms
+                ahead = windows_ahead(now_ms - self._window_entered_ms)
+                self._window_entered_ms = now_ms
+                if ahead > 0:
+                    stop = window_stop + ahead * WINDOW_BYTES
+                    self._touch_ahead.request(file, window_stop, stop)
+            writable = window_stop
         limit = writable - END_FILE_MIN_BLANK_SIZE
         self.end.open_window(file, file.array, file.write_position, limit)
 
-    def _touch(self, file: MappedFile, start: int) -> None:
-        """Have the next windows touched, if the last one was filled fast."""
-        entered_ms, self._window_entered_ms = self._window_entered_ms, self.end.locked_since_ms
-        ahead = windows_ahead(self.end.locked_since_ms - entered_ms)
-        if self._touch_ahead is not None and ahead > 0:
-            self._touch_ahead.request(file, start, start + ahead * WINDOW_BYTES)
-
     def _roll(self, full: MappedFile | None, size: int) -> None:
-        """Go on in the next file, closing the full one; nothing changes if there is no next one.
-
-        Parameters
-        ----------
-        size
-            Bytes that are to be written there.
+        """Go on in the next file with `size` bytes; nothing changes if there is no next one.
 
         Notes
         -----

@@ -13,6 +13,7 @@ Why a thread and not the waiting put itself: docs/decisions/0002-group-commit.md
 from __future__ import annotations
 
 import contextlib
+import itertools
 import threading
 import time
 from typing import TYPE_CHECKING, Final
@@ -48,6 +49,8 @@ class CommitLogFlusher:
         The error of the first sync that failed.
     group
         The puts that wait.
+    wake
+        Lets the background thread flush now instead of at its next turn.
     """
 
     def __init__(
@@ -67,6 +70,7 @@ class CommitLogFlusher:
         self.failure: FlushFailedError | None = None
         self._flushing = threading.Lock()
         self.group = log.put_group
+        self.wake = self.group.ask
         self._sync_s = 0.0
         # A warmed file's pages were written when it was made.
         self._touches = config.is_sync_flush and not config.warm_mapped_file_enable
@@ -78,16 +82,13 @@ class CommitLogFlusher:
 
     # --- flushing -------------------------------------------------------------------------------
 
-    def flush(self, least_pages: int = 0) -> int:
+    def flush(self, least_pages: int = 0, *, serves: bool = False) -> int:
         """Flush what is written; return the flushed offset.
 
-        Fewer dirty pages than `least_pages` are left alone in the last file. `FlushFailedError`
-        says that this sync failed, or an earlier one did.
+        Fewer dirty pages than `least_pages` are left alone in the last file. With `serves`, those
+        whom the group took before hear of it. `FlushFailedError` says that this sync failed, or an
+        earlier one did.
         """
-        return self._flush(least_pages, serves=False)
-
-    def _flush(self, least_pages: int, *, serves: bool) -> int:
-        """Flush, and tell those who were taken before what else comes of it, if there are such."""
         log = self._log
         with self._flushing:
             self.raise_failure()
@@ -97,7 +98,11 @@ class CommitLogFlusher:
             began = time.monotonic()
             try:
                 for file in self._dirty_files():
-                    self._flush_file(file, least_pages)
+                    self._touch(file)
+                    flushed = file.flush(least_pages)
+                    log.flushed_offset = file.base + flushed
+                    if flushed == file.size:
+                        file.close_descriptor()
             except FlushFailedError as error:
                 self._fail(error)
                 raise
@@ -107,13 +112,6 @@ class CommitLogFlusher:
         if time.monotonic() - began > _SLOW_FLUSH_S:
             _log.warning("log.flush_slow", took_ms=round((time.monotonic() - began) * 1000))
         return log.flushed_offset
-
-    def _flush_file(self, file: MappedFile, least_pages: int) -> None:
-        self._touch(file)
-        flushed = file.flush(least_pages)
-        self._log.flushed_offset = file.base + flushed
-        if flushed == file.size:
-            file.close_descriptor()
 
     def _note_flushed(self, flushed: int, timestamp_ms: int, written: int) -> None:
         """Have the checkpoint learn a time at which the log ended no later than it is flushed."""
@@ -161,16 +159,8 @@ class CommitLogFlusher:
     def _dirty_files(self) -> list[MappedFile]:
         """Return the files that hold bytes after the flushed offset, in order."""
         flushed = self._log.flushed_offset
-        dirty: list[MappedFile] = []
-        last = self._log.files.last()
-        if last is not None and last.base <= flushed:
-            return [last]
-        for file in reversed(self._log.files.files):
-            if file.base + file.size <= flushed:
-                break
-            dirty.append(file)
-        dirty.reverse()
-        return dirty
+        files = reversed(self._log.files.files)
+        return [*itertools.takewhile(lambda file: file.base + file.size > flushed, files)][::-1]
 
     def _fail(self, error: FlushFailedError) -> None:
         self.failure = error
@@ -204,10 +194,6 @@ class CommitLogFlusher:
             self.group.wait(offset, deadline - now)
         return True
 
-    def wake(self) -> None:
-        """Let the background thread flush now instead of at its next turn."""
-        self.group.ask()
-
     # --- the thread -----------------------------------------------------------------------------
 
     def start(self) -> None:
@@ -227,7 +213,10 @@ class CommitLogFlusher:
     def _note_death(self, _name: str, error: BaseException) -> None:
         """Let all who wait know that nobody flushes any more."""
         if self.failure is None:
-            self._fail(_thread_error(error))
+            what = f"{type(error).__name__}: {error}"
+            hint = "close the store and open it again; please report the traceback in the log"
+            message = f"the thread that flushes ended by an unforeseen error: {what}"
+            self._fail(FlushFailedError(message, hint=hint))
         self.group.close()
 
     def _run_sync(self) -> None:
@@ -242,7 +231,7 @@ class CommitLogFlusher:
         interval_s = self._config.flush_interval_commit_log / 1000
         while not self.thread.stopping.is_set():
             self.group.rest(interval_s)
-            if not self._serve(0 if self.group else self._least_pages(self._clock())):
+            if not self._serve(0 if self.group else self.least_pages(self._clock())):
                 return
             self.group.let_go()
 
@@ -253,27 +242,19 @@ class CommitLogFlusher:
                 return True
             self.group.take()
             began = time.monotonic()
-            self._flush(least_pages, serves=True)
+            self.flush(least_pages, serves=True)
         except FlushFailedError:
             self.group.close()
             return False
         self._sync_s = time.monotonic() - began
         return True
 
-    def run_once(self, now_ms: int) -> int:
-        """Do one turn of the asynchronous flush (CommitLog.FlushRealTimeService.run)."""
-        return self.flush(self._least_pages(now_ms))
+    def least_pages(self, now_ms: int) -> int:
+        """Return how many pages make a turn by the clock worth while; 0 for a thorough one.
 
-    def _least_pages(self, now_ms: int) -> int:
-        """Return how many pages make a turn by the clock worth while; 0 for a thorough one."""
+        Source: CommitLog.FlushRealTimeService.run.
+        """
         if now_ms >= self._last_thorough_ms + self._config.flush_commit_log_thorough_interval:
             self._last_thorough_ms = now_ms
             return 0
         return self._config.flush_commit_log_least_pages
-
-
-def _thread_error(error: BaseException) -> FlushFailedError:
-    return FlushFailedError(
-        f"the thread that flushes ended by an unforeseen error: {type(error).__name__}: {error}",
-        hint="close the store and open it again; please report the traceback in the log",
-    )

@@ -85,21 +85,6 @@ class _NotTaken(Exception):  # noqa: N818 - it becomes the result of the put
 class StoreWriter:
     """The putting side of an open store.
 
-    Parameters
-    ----------
-    log
-        Where messages go.
-    flusher
-        Waits for durability.
-    flags
-        Why puts are not taken at the moment.
-    statistics
-        Counts what is put.
-    config
-        Limits and flush mode.
-    clock
-        The time in ms.
-
     Attributes
     ----------
     plain
@@ -186,7 +171,7 @@ class StoreWriter:
             self._check_state()
             refuse_other_types(message)
             counter = self._counter_of(message.topic, queue_id)
-            record, waits = record_of(message, self.born_host)
+            record, waits = record_of(message, self._born_host)
             return self._put_one(counter, record, waits=waits)
         except _NotTaken as refused:
             return self._refused(refused)
@@ -219,7 +204,7 @@ class StoreWriter:
             messages = batch_messages(messages)
             self._check_state()
             counter = self._counter_of(messages[0].topic, queue_id)
-            made = [record_of(message, self.born_host) for message in messages]
+            made = [record_of(message, self._born_host) for message in messages]
             records = [record for record, _ in made]
             self._check_properties(max((record.properties for record in records), key=len))
             fixed = BATCH_MESSAGE_FIXED_SIZE
@@ -255,7 +240,7 @@ class StoreWriter:
                     return result
             self._check_state()
             counter = self._counter_of(topic, queue_id)
-            host = self.born_host(born_host)
+            host = self._born_host(born_host)
             refuse_transaction(sys_flag)
             more, may_wait = storable_block(properties)
             self._check_properties(more)
@@ -301,15 +286,7 @@ class StoreWriter:
     # --- what can be wrong ----------------------------------------------------------------------
 
     def _check_state(self) -> None:
-        """Raise where no put is taken now (checkStoreStatus, spec B3.1).
-
-        Raises
-        ------
-        FlushFailedError
-            A sync failed earlier; this writer takes nothing any more.
-        StoreForkedError
-            It is the writer of the process that forked this one.
-        """
+        """Raise where no put is taken now (checkStoreStatus, spec B3.1)."""
         if self.forked is not None:
             raise StoreForkedError(self.forked.message, hint=self.forked.hint)
         self._flusher.raise_failure()
@@ -349,14 +326,8 @@ class StoreWriter:
             )
         return self._log.counter(QueueKey(name, number))
 
-    def born_host(self, host: str) -> bytes:
-        """Return a producer's host as a record holds it.
-
-        Raises
-        ------
-        RefusedMessageError
-            It is no address with a port.
-        """
+    def _born_host(self, host: str) -> bytes:
+        """Return a producer's host as a record holds it; raises `RefusedMessageError`."""
         known = self._born_hosts.get(host) if isinstance(host, str) else None
         if known is None:
             known = encoded_born_host(host)

@@ -42,7 +42,7 @@ def test_a_record_stands_as_the_format_says(tmp_path):
     expected = encode_record(
         topic=b"orders", body=b"body", properties=b"TAGS\x01a", queue_id=2, queue_offset=0,
         physical_offset=0, born_timestamp_ms=5, born_host=BORN,
-        store_timestamp_ms=parts.clock.now_ms, store_host=parts.log.store_host, flag=7,
+        store_timestamp_ms=parts.clock.now_ms, store_host=parts.log.end.store_host, flag=7,
         reconsume_times=1, prepared_transaction_offset=9,
     )  # fmt: skip
     assert (offset, size, queue_offset, stored) == (0, len(expected), 0, parts.clock.now_ms)

@@ -248,21 +248,25 @@ def test_a_failed_background_sync_stops_the_writer_of_an_async_store(tmp_path):
     parts.disk.fails_sync = {"*"}
     parts.clock.now_ms += 10_000
     with pytest.raises(FlushFailedError):
-        parts.flusher.run_once(parts.clock.now_ms)
+        flush_turn(parts, parts.clock.now_ms)
     with pytest.raises(FlushFailedError):
         parts.writer.put(MESSAGE)
+
+
+def flush_turn(parts, now_ms):
+    return parts.flusher.flush(parts.flusher.least_pages(now_ms))
 
 
 def test_the_asynchronous_flush_leaves_few_pages_until_the_thorough_one(tmp_path):
     parts = LogParts(tmp_path, disk=FailingDisk(), log_file_bytes=65_536)
     parts.flusher._last_thorough_ms = parts.clock.now_ms
     parts.writer.put(Message(topic="orders", body=bytes(4 * OS_PAGE_SIZE_BYTES - 200)))
-    assert parts.flusher.run_once(parts.clock.now_ms + 500) == 0
+    assert flush_turn(parts, parts.clock.now_ms + 500) == 0
     parts.writer.put(MESSAGE)
-    assert parts.flusher.run_once(parts.clock.now_ms + 1000) == parts.log.max_offset
+    assert flush_turn(parts, parts.clock.now_ms + 1000) == parts.log.max_offset
     parts.writer.put(MESSAGE)
-    assert parts.flusher.run_once(parts.clock.now_ms + 9_999) < parts.log.max_offset
-    assert parts.flusher.run_once(parts.clock.now_ms + 10_000) == parts.log.max_offset
+    assert flush_turn(parts, parts.clock.now_ms + 9_999) < parts.log.max_offset
+    assert flush_turn(parts, parts.clock.now_ms + 10_000) == parts.log.max_offset
 
 
 def test_a_flush_goes_through_every_file_that_was_filled_since(tmp_path):
