@@ -78,8 +78,7 @@ def rebuild_store(
     index starts again at the first record left. Whatever else is wrong is repaired as by
     `repair_store`, whose errors these are.
     """
-    config = config or StoreConfig()
-    repair = _Repair(Path(path), config, disk or Disk(), now_ms, "salvage")
+    repair = _Repair(Path(path), config, disk, now_ms, "salvage")
     with ExitStack() as stack:
         stack.callback(StoreLock.acquire(repair.layout.lock).release)
         # Also: what cannot be read is an error before the first file is moved.
@@ -124,8 +123,7 @@ def repair_store(
     StoreDamagedError
         There is no CommitLog file although queues have entries (K-R10).
     """
-    config = config or StoreConfig()
-    repair = _Repair(Path(path), config, disk or Disk(), now_ms, policy)
+    repair = _Repair(Path(path), config, disk, now_ms, policy)
     with ExitStack() as stack:
         if dry_run:
             refuse_writer(repair.layout.lock, hint="stop that writer")
@@ -138,15 +136,20 @@ class _Repair:
     """One repair."""
 
     def __init__(
-        self, path: Path, config: StoreConfig, disk: Disk, now_ms: int, policy: str
+        self,
+        path: Path,
+        config: StoreConfig | None,
+        disk: Disk | None,
+        now_ms: int,
+        policy: str,
     ) -> None:
-        self.config = config
-        self.disk = disk
+        self.config = config or StoreConfig()
+        self.disk = disk or Disk()
         self.now_ms = now_ms
         self.policy = policy
         self.is_salvage = policy == "salvage"
-        self.layout, self.sizes = find_places(path, config)
-        self.evidence = Evidence(self.layout, disk, now_ms)
+        self.layout, self.sizes = find_places(path, self.config)
+        self.evidence = Evidence(self.layout, self.disk, now_ms)
 
     def begin(self) -> None:
         """Let an opening after an interrupted repair check and rebuild everything.

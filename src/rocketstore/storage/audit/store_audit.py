@@ -16,7 +16,7 @@ import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
@@ -30,7 +30,7 @@ from rocketstore.config import (
 )
 from rocketstore.errors import NotAStoreError
 from rocketstore.format.file_name import CONSUME_QUEUE_EXT_DIRECTORY, is_directory_name
-from rocketstore.format.index_file import FIRST_ITEM, IndexLayout
+from rocketstore.format.index_file import FIRST_ITEM
 from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES, entry_array
 from rocketstore.storage.files.disk import Disk, system_errors
 from rocketstore.storage.files.pread_files import OpenFiles, PreadFiles, listed_files
@@ -39,17 +39,10 @@ from rocketstore.storage.index.pread_index import listed_index_files
 from rocketstore.storage.layout import StoreLayout
 from rocketstore.storage.queues.queue_search import listed_queues
 from rocketstore.storage.recovery.log_survey import chain_records, survey_log
-from rocketstore.verification import queue_rules
+from rocketstore.verification import index_rules, queue_rules
 from rocketstore.verification.expectation import delay_array, expected_entries, expected_items
 from rocketstore.verification.findings import Finding, StoreCounts, finding
-from rocketstore.verification.index_rules import (
-    IndexFacts,
-    Lacking,
-    StrayCount,
-    check_index_file,
-    compare_items,
-    index_findings,
-)
+from rocketstore.verification.index_rules import Lacking
 from rocketstore.verification.leftovers import CLOCK_TOLERANCE_MS
 from rocketstore.verification.log_rules import Chain, Stretch
 from rocketstore.verification.queue_numbers import QueueNumbers
@@ -58,20 +51,22 @@ from rocketstore.verification.queue_rules import QueueView, entries_at
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
     from pathlib import Path
+    from typing import BinaryIO
 
     import numpy.typing as npt
 
+    from rocketstore.format.index_file import IndexLayout
     from rocketstore.format.queue_entry import EntryArray
     from rocketstore.storage.files.pread_files import LogFile
     from rocketstore.units import QueueKey
     from rocketstore.verification.expectation import ExpectedEntries, ExpectedItems
     from rocketstore.verification.file_rules import FileFinding
+    from rocketstore.verification.index_rules import IndexFacts
     from rocketstore.verification.log_rules import LogView
     from rocketstore.verification.queue_rules import QueuePart
     from rocketstore.verification.unbacked import LogBounds
 
     ByteArray: TypeAlias = npt.NDArray[np.uint8]
-    Int64Array: TypeAlias = npt.NDArray[np.int64]
     _Parts: TypeAlias = "dict[AuditedQueue, QueuePart]"
 
 
@@ -107,7 +102,7 @@ def _lengths(directories: Sequence[Path]) -> Iterator[tuple[Path, int]]:
 
 
 class ReadLogFile:
-    """One CommitLog file, read piece by piece; a file cut short ends in zeros."""
+    """One CommitLog file, read piece by piece; what a file cut short lacks counts as zeros."""
 
     def __init__(self, file: LogFile, size: int) -> None:
         self.base = file.base
@@ -128,13 +123,12 @@ class ReadLogFile:
         ):
             while got := os.preadv(descriptor, [view[total:]], position + total):
                 total += got
-        view[total:] = bytes(len(view) - total)
-        return len(view)
+        return total
 
     @property
     def array(self) -> ByteArray:
         """All bytes of the file, read again each time."""
-        array = np.empty(self.size, np.uint8)
+        array = np.zeros(self.size, np.uint8)
         self.read_into(0, array.data)
         return array
 
@@ -352,13 +346,6 @@ class QueueAudit:
 # --- the index ----------------------------------------------------------------------------------
 
 
-class _Items(NamedTuple):
-    facts: IndexFacts
-    physical_offset: Int64Array
-    key_hash: Int64Array
-    matched: npt.NDArray[np.bool_]
-
-
 class IndexAudit:
     """All index files of a store; while it `is_live` a writer may be adding items."""
 
@@ -371,40 +358,35 @@ class IndexAudit:
         self._findings = [
             finding("index-extra", f"index/{one.path.name}", reason) for one in passed_over
         ]
-        self._times: dict[int, int | None] = {}
-        self._files: list[_Items] = []
-        for path, length in listed.items():
-            if length == layout.size_bytes:
-                self._files.append(self._checked(path))
-                facts = self._files[-1].facts
-                self._times |= {facts.first: None, facts.last: None}
-            else:
-                reason = f"length: expected {layout.size_bytes} bytes, found {length}"
-                self._findings.append(finding("index-length", f"index/{path.name}", reason))
-
-    @property
-    def item_count(self) -> int:
-        """Items of all files."""
-        return sum(file.facts.item_count for file in self._files)
-
-    def _checked(self, path: Path) -> _Items:
+        self._files: list[IndexFacts] = []
         offsets, hashes = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
 
         def take(items: npt.NDArray[np.void]) -> None:
             offsets.append(items["physical_offset"].astype(np.int64))
             hashes.append(items["key_hash"].astype(np.int64))
 
-        with path.open("rb") as file:
+        for path, length in listed.items():
+            name = f"index/{path.name}"
+            if length != layout.size_bytes:
+                reason = f"length: expected {layout.size_bytes} bytes, found {length}"
+                self._findings.append(finding("index-length", name, reason))
+                continue
+            with path.open("rb") as file:
+                read = functools.partial(_read_at, file)
+                self._files.append(
+                    index_rules.check_index_file(name, read, layout, is_live=is_live, take=take)
+                )
+        # Of all files: where they are not in one order, nobody asks what is lacking or stray.
+        self._offsets, self._hashes = np.concatenate(offsets), np.concatenate(hashes)
+        self._matched = np.zeros(self._offsets.size, dtype=np.bool_)
+        self._times: dict[int, int | None] = {
+            edge: None for facts in self._files for edge in (facts.first, facts.last)
+        }
 
-            def read(position: int, size: int) -> ByteArray:
-                file.seek(position)
-                return np.frombuffer(file.read(size), np.uint8)
-
-            facts = check_index_file(
-                f"index/{path.name}", read, self._layout, is_live=self._is_live, take=take
-            )
-        matched = np.zeros(facts.item_count, dtype=np.bool_)
-        return _Items(facts, np.concatenate(offsets), np.concatenate(hashes), matched)
+    @property
+    def item_count(self) -> int:
+        """Items of all files."""
+        return self._offsets.size
 
     def compare(self, expected: ExpectedItems, start: int, stop: int) -> Lacking:
         """Compare the keys of the records from `start` up to `stop` with the items there.
@@ -416,41 +398,31 @@ class IndexAudit:
             at = int(np.searchsorted(offsets, edge))
             if at < len(offsets) and offsets[at] == edge:
                 self._times[edge] = int(times[at])
-        spans = [
-            (file, slice(*np.searchsorted(file.physical_offset, (start, stop)).tolist()))
-            for file in self._files
-            if file.facts.is_in_order
-        ]
-        none = np.empty(0, dtype=np.int64)
-        found = (
-            np.concatenate([none, *(file.physical_offset[span] for file, span in spans)]),
-            np.concatenate([none, *(file.key_hash[span] for file, span in spans)]),
-        )
-        lacking, stray = compare_items((offsets, hashes), found)
-        matches = np.ones(found[0].size, dtype=np.bool_)
-        matches[stray] = False
-        bounds = np.cumsum([span.stop - span.start for _, span in spans])[:-1]
-        for (file, span), matched in zip(spans, np.split(matches, bounds), strict=bool(spans)):
-            file.matched[span] = matched
+        begin, end = np.searchsorted(self._offsets, (start, stop)).tolist()
+        found = self._offsets[begin:end], self._hashes[begin:end]
+        lacking, stray = index_rules.compare_items((offsets, hashes), found)
+        self._matched[begin:end] = True
+        self._matched[begin + stray] = False
         return Lacking(lacking.size, int(offsets[lacking[0]]) if lacking.size else -1)
 
     def finish(self, compared: Iterable[Lacking], log: LogView) -> list[Finding]:
         """Judge what no record called for, after all records were compared in log order."""
         some = [one for one in compared if one.key_count]
         lacking = Lacking(sum(one.key_count for one in some), some[0].first if some else -1)
-        stray = []
-        for file in self._files:
-            rows = np.flatnonzero(~file.matched & (file.physical_offset >= log.start))
-            is_stale = file.physical_offset[rows] >= log.end
+        stray, stop = [], 0
+        for facts in self._files:
+            start, stop = stop, stop + facts.item_count
+            offsets = self._offsets[start:stop]
+            rows = np.flatnonzero(~self._matched[start:stop] & (offsets >= log.start))
+            is_stale = offsets[rows] >= log.end
             for late, chosen in ((False, rows[~is_stale]), (True, rows[is_stale])):
                 first = FIRST_ITEM + int(chosen[0]) if chosen.size else 0
-                stray.append(StrayCount(file.facts.file, late, chosen.size, first))
-        found = index_findings(
-            [file.facts for file in self._files],
-            self._layout,
-            lacking,
-            stray,
-            self._times.get,
-            is_live=self._is_live,
+                stray.append(index_rules.StrayCount(facts.file, late, chosen.size, first))
+        return self._findings + index_rules.index_findings(
+            self._files, self._layout, lacking, stray, self._times.get, is_live=self._is_live
         )
-        return self._findings + found
+
+
+def _read_at(file: BinaryIO, position: int, size: int) -> ByteArray:
+    file.seek(position)
+    return np.frombuffer(file.read(size), np.uint8)

@@ -13,6 +13,7 @@ checkMessageAndReturnSize, ConsumeQueue.recover (rocketmq-all-4.9.3; spec B16, F
 
 from __future__ import annotations
 
+import itertools
 import struct
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
@@ -64,20 +65,25 @@ class CompatibleEnd(NamedTuple):
 def compatible_end(
     files: Sequence[LogBytes], config: StoreConfig, checkpoint: Checkpoint | None = None
 ) -> CompatibleEnd:
-    """Return where 4.9.3 ends a log; `checkpoint` is that of a crash, None after a clean stop."""
+    """Follow a log as 4.9.3 does; `checkpoint` is that of a crash, None after a clean stop."""
     if not files:
         return CompatibleEnd(0, 0, "there is no file")
-    if checkpoint is None:
-        number = start_after_clean_stop(len(files))
-    else:
+    first = max(0, len(files) - RECOVERED_FILE_COUNT)
+    if checkpoint is not None:
         counts = config.message_index_enable and config.message_index_safe
-        number = start_after_crash(files, checkpoint, index_counts=counts)
-    return find_compatible_end(files, number, check_crc=config.check_crc_on_recover)
-
-
-def start_after_clean_stop(file_count: int) -> int:
-    """Return the number of the file at which 4.9.3 begins to look after a clean stop."""
-    return max(0, file_count - RECOVERED_FILE_COUNT)
+        first = start_after_crash(files, checkpoint, index_counts=counts)
+    cols = new_columns(_BATCH_RECORDS)
+    for file, following in itertools.zip_longest(files[first:], files[first + 1 :]):
+        stop, reason = _follow_file(file, cols, check_crc=config.check_crc_on_recover)
+        if reason is None and following is None:
+            # 4.9.3 leaves the BLANK out when no file follows.
+            reason = "the last file is full"
+        elif reason is None and following.base != file.base + file.size:
+            # 4.9.3 goes on in the next file, and its dispatch then waits for ever for this one.
+            reason = "the next file is missing"
+        if reason is not None:
+            return CompatibleEnd(files[first].base, file.base + stop, reason)
+    raise AssertionError("a file always ends the loop")
 
 
 def start_after_crash(
@@ -98,25 +104,6 @@ def start_after_crash(
         if timestamp != 0 and timestamp <= limit:
             return number
     return 0
-
-
-def find_compatible_end(
-    files: Sequence[LogBytes], start_index: int, *, check_crc: bool = True
-) -> CompatibleEnd:
-    """Follow the log as 4.9.3 does, from a file on, and return where it ends."""
-    cols = new_columns(_BATCH_RECORDS)
-    for number in range(start_index, len(files)):
-        file = files[number]
-        stop, reason = _follow_file(file, cols, check_crc=check_crc)
-        if reason is None and number + 1 == len(files):
-            # 4.9.3 leaves the BLANK out when no file follows.
-            reason = "the last file is full"
-        elif reason is None and files[number + 1].base != file.base + file.size:
-            # 4.9.3 goes on in the next file, and its dispatch then waits for ever for this one.
-            reason = "the next file is missing"
-        if reason is not None:
-            return CompatibleEnd(files[start_index].base, file.base + stop, reason)
-    raise AssertionError("a file always ends the loop")
 
 
 def _follow_file(file: LogBytes, cols: Int64Array, *, check_crc: bool) -> tuple[int, str | None]:

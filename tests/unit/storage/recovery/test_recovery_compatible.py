@@ -7,18 +7,19 @@ import struct
 import numpy as np
 import pytest
 
+from rocketstore.config import StoreConfig
 from rocketstore.format.checkpoint import Checkpoint
 from rocketstore.format.queue_entry import FILLER_BYTES, encode_entry
 from rocketstore.format.record import encode_blank, encode_record
 from rocketstore.storage.recovery.recovery_compatible import (
     check_as_java,
+    compatible_end,
     compatible_queue_end,
-    find_compatible_end,
-    start_after_clean_stop,
     start_after_crash,
 )
 
 FILE_BYTES = 1000
+CONFIG = StoreConfig()
 HOST = bytes([127, 0, 0, 1, 0, 0, 0, 80])
 
 
@@ -125,7 +126,7 @@ def test_the_log_ends_at_the_first_refused_record_whatever_follows() -> None:
     first, second = full_file(0), full_file(FILE_BYTES)
     first.array[200 + 88] ^= 0xFF
     broken = 200 // len(record(0)) * len(record(0))
-    found = find_compatible_end([first, second], 0)
+    found = compatible_end([first, second], CONFIG)
     assert found.end == broken
     assert found.reason in {"bad crc", "bad fields"}
 
@@ -133,25 +134,27 @@ def test_the_log_ends_at_the_first_refused_record_whatever_follows() -> None:
 def test_a_misaddressed_record_does_not_end_the_log() -> None:
     file = full_file(0)
     file.array[28:36] = 0x11
-    found = find_compatible_end([file, MemoryFile(FILE_BYTES, record(FILE_BYTES))], 0)
+    found = compatible_end([file, MemoryFile(FILE_BYTES, record(FILE_BYTES))], CONFIG)
     assert found.end == FILE_BYTES + len(record(0))
 
 
 def test_a_blank_leads_to_the_next_file_and_counts_only_then() -> None:
-    alone = find_compatible_end([full_file(0)], 0)
+    alone = compatible_end([full_file(0)], CONFIG)
     assert alone.end < FILE_BYTES
-    followed = find_compatible_end([full_file(0), MemoryFile(FILE_BYTES, b"")], 0)
+    followed = compatible_end([full_file(0), MemoryFile(FILE_BYTES, b"")], CONFIG)
     assert followed.end == FILE_BYTES
 
 
 def test_a_missing_file_ends_the_log() -> None:
-    found = find_compatible_end([full_file(0), full_file(2 * FILE_BYTES)], 0)
+    found = compatible_end([full_file(0), full_file(2 * FILE_BYTES)], CONFIG)
     assert found.end < FILE_BYTES
     assert found.reason == "the next file is missing"
 
 
 def test_a_clean_start_looks_at_the_last_three_files() -> None:
-    assert [start_after_clean_stop(n) for n in (0, 1, 3, 4, 10)] == [0, 0, 0, 1, 7]
+    files = [full_file(n * FILE_BYTES) for n in range(10)]
+    starts = [compatible_end(files[:n], CONFIG).start // FILE_BYTES for n in (0, 1, 3, 4, 10)]
+    assert starts == [0, 0, 0, 1, 7]
 
 
 @pytest.mark.parametrize(
