@@ -61,7 +61,7 @@ class LogScan:
 
     def __init__(self, root: Path, config: StoreConfig, begin: int | None, end: int | None) -> None:
         layout = StoreLayout.of(root, config)
-        directories = layout.commit_log_directories + layout.read_only_directories
+        directories = layout.log_directories
         self.files = PreadFiles(directories, file_size=config.mapped_file_size_commit_log)
         # A store that was opened and has no message yet has no file either.
         is_new = layout.commit_log_directories[0].is_dir() and not any(

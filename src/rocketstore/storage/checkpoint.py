@@ -22,6 +22,7 @@ from __future__ import annotations
 import os
 import threading
 import zlib
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 import msgspec
@@ -73,12 +74,7 @@ class StoreCheckpoint:
     def advance(self, *, physic_ms: int = 0, logics_ms: int = 0, index_ms: int = 0) -> None:
         """Take note of what became durable; a time never goes back."""
         with self._lock:
-            old = self._times
-            self._times = Checkpoint(
-                max(old.physic_ms, physic_ms),
-                max(old.logics_ms, logics_ms),
-                max(old.index_ms, index_ms),
-            )
+            self._times = Checkpoint(*map(max, self._times, (physic_ms, logics_ms, index_ms)))
 
     def reset(self, times: Checkpoint) -> None:
         """Replace all times, as recovery does when it knows better."""
@@ -222,33 +218,25 @@ def forget_known_ends(root: Path, *, keep_queues: bool, disk: Disk) -> None:
         disk.unlink(root / KNOWN_ENDS_FILE_NAME)
 
 
+@dataclass(slots=True)
 class KnownEndsWriter:
     """Keeps the file of an open store; one thread at a time."""
 
-    def __init__(
-        self,
-        root: Path,
-        queues: ConsumeQueueTable,
-        index: IndexService,
-        *,
-        dispatched_offset: Callable[[], int],
-        disk: Disk,
-    ) -> None:
-        self._root = root
-        self._queues = queues
-        self._index = index
-        self._dispatched_offset = dispatched_offset
-        self._disk = disk
-        self._written: KnownEnds | None = None
+    root: Path
+    queues: ConsumeQueueTable
+    index: IndexService
+    dispatched_offset: Callable[[], int]
+    disk: Disk
+    _written: KnownEnds | None = None
 
     def take(self, *, is_closed: bool = False) -> KnownEnds:
         """Return how far everything is now."""
-        log_end = self._dispatched_offset()
+        log_end = self.dispatched_offset()
         queues = [
             (queue.key, QueueEnds(queue.first_offset, queue.given_stop))
-            for queue in self._queues.all()
+            for queue in self.queues.all()
         ]
-        index = [(file.name, file.header) for file in self._index.files]
+        index = [(file.name, file.header) for file in self.index.files]
         return KnownEnds(1, is_closed, log_end, queues, index)
 
     def write(self, ends: KnownEnds) -> None:
@@ -256,10 +244,10 @@ class KnownEndsWriter:
         if ends == self._written:
             return
         try:
-            write_known_ends(self._root, ends, disk=self._disk)
+            write_known_ends(self.root, ends, disk=self.disk)
         except (StoreFullError, OSError) as error:
             if isinstance(error, OSError) and error.errno not in NO_SPACE_ERRORS:
                 raise
-            _log.warning("known_ends.no_room", root=str(self._root), error=str(error))
+            _log.warning("known_ends.no_room", root=str(self.root), error=str(error))
         else:
             self._written = ends

@@ -10,14 +10,13 @@ the CommitLog path follows the root when it is not set (K-F2).
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from rocketstore.config import StoreConfig, commit_log_directories
 from rocketstore.errors import ConfigError
 from rocketstore.format.file_name import (
     ABORT_FILE_NAME,
     CHECKPOINT_FILE_NAME,
-    CONFIG_DIRECTORY,
     CONSUME_QUEUE_DIRECTORY,
     CONSUME_QUEUE_EXT_DIRECTORY,
     INDEX_DIRECTORY,
@@ -27,30 +26,22 @@ from rocketstore.format.file_name import (
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-REPAIR_DIRECTORY: Final = "repair"
-"""Where copies of what recovery and repair cut are kept; 4.9 knows no such directory."""
-
 
 class StoreLayout:
     """Paths of one store.
 
     Attributes
     ----------
-    root
-        ``storePathRootDir``.
     commit_log_directories
         Where CommitLog files are made; one, unless ``storePathCommitLog`` names several.
     read_only_directories
         ``readOnlyCommitLogStorePaths``: CommitLog files there are read, never written or deleted.
     consume_queue, consume_queue_ext
         Directories of topics, each a directory of queues; of their extensions where enabled.
-    index, config
-        Directories of the index files and of the JSON tables.
-    checkpoint, abort, lock
-        The file of three times, the marker of a writer that has not ended in order, and the file
-        whose first byte the writer locks.
+    abort, lock
+        The marker of a writer that has not ended in order; the file whose first byte it locks.
     repair
-        Where copies of what recovery and repair cut are kept.
+        Where copies of what recovery and repair cut are kept; 4.9 knows no such directory.
     """
 
     def __init__(
@@ -62,11 +53,10 @@ class StoreLayout:
         self.consume_queue = root / CONSUME_QUEUE_DIRECTORY
         self.consume_queue_ext = root / CONSUME_QUEUE_EXT_DIRECTORY
         self.index = root / INDEX_DIRECTORY
-        self.config = root / CONFIG_DIRECTORY
         self.checkpoint = root / CHECKPOINT_FILE_NAME
         self.abort = root / ABORT_FILE_NAME
         self.lock = root / LOCK_FILE_NAME
-        self.repair = root / REPAIR_DIRECTORY
+        self.repair = root / "repair"
 
     @property
     def log_directories(self) -> tuple[Path, ...]:

@@ -15,7 +15,7 @@ def test_everything_lies_where_4_9_puts_it() -> None:
     assert layout.commit_log_directories == (root / "commitlog",)
     assert layout.consume_queue == root / "consumequeue"
     assert layout.consume_queue_ext == root / "consumequeue_ext"
-    assert (layout.index, layout.config) == (root / "index", root / "config")
+    assert layout.index == root / "index"
     assert (layout.checkpoint, layout.abort, layout.lock) == (
         root / "checkpoint",
         root / "abort",

@@ -190,7 +190,7 @@ def audit_store(  # noqa: PLR0913 - where, how long, by which settings; the rest
     many bytes of the log were surveyed.
     """
     size = sizes.commit_log_file_bytes
-    directories = (*layout.commit_log_directories, *layout.read_only_directories)
+    directories = layout.log_directories
     log = PreadFiles(directories, file_size=size)
     files = [ReadLogFile(file, size) for file in log.files]
     queues = QueueAudit(layout.consume_queue, sizes.consume_queue_file_bytes)

@@ -257,13 +257,7 @@ class Reader:
         return self._queues.get((topic, queue_id))  # type: ignore[arg-type] # equal to a QueueKey
 
     def _page(
-        self,
-        kind: int,
-        topic: str,
-        queue_id: int,
-        offset: int,
-        max_messages: int,
-        tags: str | None,
+        self, kind: int, topic: str, queue_id: int, offset: int, max_messages: int, tags: str | None
     ) -> tuple[Any, ...]:
         """Return the fields of a page's result, and count the get."""
         self._check_readable()
