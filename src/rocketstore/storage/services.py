@@ -20,7 +20,7 @@ from rocketstore.storage.dispatch.dispatch_service import DispatchService
 from rocketstore.storage.files.disk import system_errors
 from rocketstore.storage.log.flush import CommitLogFlusher
 from rocketstore.storage.log.writer import StoreWriter
-from rocketstore.storage.queues.queue_flush import QueueFlusher
+from rocketstore.storage.queues.queue_table import QueueFlusher
 from rocketstore.storage.running_flags import RunningFlag
 from rocketstore.storage.scrub import TURN_INTERVAL_S, Scrubber
 from rocketstore.storage.statistics import StoreStatistics

@@ -249,13 +249,12 @@ class ConsumeQueue(QueueSearch):
         if file is None:
             return PutEntry.REFUSED
         file.write_bytes(position - file.base, encode_entry(*entry))
-        rows = self._rows
         self._note_changes(1)
         if entry.is_message:  # a filler's size is not a record's (K-C2)
-            stop = entry.physical_offset + entry.record_size
-            rows.set(self.row, QueueColumn.MAX_PHYSICAL, max(self.max_physical_offset, stop))
+            stop = max(self.max_physical_offset, entry.physical_offset + entry.record_size)
+            self._rows.set(self.row, QueueColumn.MAX_PHYSICAL, stop)
         if position == following:
-            rows.set(self.row, QueueColumn.NEXT, position + ENTRY_SIZE_BYTES)
+            self._rows.set(self.row, QueueColumn.NEXT, position + ENTRY_SIZE_BYTES)
         return PutEntry.WRITTEN
 
     def unmap_writer(self) -> None:
@@ -347,9 +346,7 @@ class ConsumeQueue(QueueSearch):
             first, second = self.files.files[:2]
             if second.base > self.next_position:
                 break
-            last = (
-                self.last_message(second.base // ENTRY_SIZE_BYTES) if first.is_available else None
-            )
+            last = self.last_message(second.base // ENTRY_SIZE_BYTES)
             if last is not None and last[1].physical_offset >= log_min_offset:
                 break
             with self._mappings.files_lock:

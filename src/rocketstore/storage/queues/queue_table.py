@@ -1,11 +1,17 @@
-"""All ConsumeQueues of a store.
+"""All ConsumeQueues of a store, and how they and the index become durable.
 
-Law: asking for a queue never makes one (K-C5); only dispatch does, when a record needs it. Opening
-lists directories and looks at the end of each queue's last file; nothing is mapped until an entry
-is read or written, so a thousand queues open in a moment.
+Every second the files with enough new pages and full index files are flushed, every minute all;
+only then, and only when nothing was left over, does the checkpoint move, to the store time that had
+been dispatched when the flush began (K-R7). The newest index file is flushed with the queues
+(K-I2).
 
-How derived: DefaultMessageStore.loadConsumeQueue, findConsumeQueue, recoverTopicQueueTable of 4.9
-(spec B1, B12, B16.4).
+Law: asking for a queue never makes one (K-C5); only dispatch does, when a record needs it. Nothing
+is mapped until an entry is read or written, so a thousand queues open in a moment. After a failed
+sync nothing here is promised any more while the store is open: the system may have dropped the
+pages it could not write. The next start rebuilds entries and items from the checkpoint on.
+
+How derived: DefaultMessageStore.loadConsumeQueue, findConsumeQueue, recoverTopicQueueTable and
+FlushConsumeQueueService of 4.9 (spec B1, B9.4, B9.5, B12, B16.4).
 """
 
 from __future__ import annotations
@@ -26,7 +32,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from rocketstore.config import StoreConfig
+    from rocketstore.storage.checkpoint import KnownEndsWriter, StoreCheckpoint
     from rocketstore.storage.files.disk import Disk
+    from rocketstore.storage.index.index_service import IndexService
     from rocketstore.units import QueueKey
     from rocketstore.verification.file_rules import FileFinding
 
@@ -37,12 +46,8 @@ class ConsumeQueueTable:
     `log_min_offset` returns the CommitLog's minimum offset, which a queue's minimum follows; for
     `writer_limit` see `QueueMappings`.
 
-    Attributes
-    ----------
-    has_short_files
-        Whether entries may be gone that were promised once, because a file was cut short.
-    is_flush_broken
-        Whether a sync failed.
+    `has_short_files`: entries may be gone that were promised once, because a file was cut short;
+    `is_flush_broken`: a sync failed.
     """
 
     def __init__(
@@ -164,3 +169,58 @@ class ConsumeQueueTable:
             self.is_flush_broken = True
             raise failure
         return is_complete and not self.is_flush_broken
+
+
+class QueueFlusher:
+    """Flushes queues and index; `run_once` is called at the interval of the settings."""
+
+    def __init__(  # noqa: PLR0913 - by name, all but two
+        self,
+        table: ConsumeQueueTable,
+        index: IndexService,
+        *,
+        checkpoint: StoreCheckpoint,
+        dispatched_timestamp: Callable[[], int],
+        config: StoreConfig,
+        clock: Callable[[], int],
+        known_ends: KnownEndsWriter,
+    ) -> None:
+        self._table = table
+        self._index = index
+        self._checkpoint = checkpoint
+        self._dispatched_timestamp = dispatched_timestamp
+        self._least_pages = config.flush_consume_queue_least_pages
+        self._thorough_interval_ms = config.flush_consume_queue_thorough_interval
+        self._clock = clock
+        self._known_ends = known_ends
+        self._last_thorough_ms = clock()
+        self._flushing = threading.Lock()
+
+    def run_once(self) -> bool:
+        """Do one turn; return whether it was a thorough one. As `flush_all`, it may raise."""
+        now_ms = self._clock()
+        if now_ms < self._last_thorough_ms + self._thorough_interval_ms:
+            with self._flushing:
+                self._table.flush(self._least_pages)
+                self._index.flush(full_only=True)
+            return False
+        self._last_thorough_ms = now_ms
+        self.flush_all()
+        return True
+
+    def flush_all(self, *, is_closed: bool = False) -> bool:
+        """Flush everything dispatched so far and move the checkpoint; return whether it moved.
+
+        `is_closed`: nothing comes after it, the store ends in order. After a sync that failed,
+        which raises, the checkpoint does not move any more.
+        """
+        with self._flushing:
+            # Read first: entries of later records may or may not be in what is flushed.
+            timestamp = self._dispatched_timestamp()
+            ends = self._known_ends.take(is_closed=is_closed)
+            if not all([self._table.flush(), self._index.flush()]):
+                return False
+            self._known_ends.write(ends)
+            self._checkpoint.advance(logics_ms=timestamp, index_ms=timestamp)
+            self._checkpoint.flush()
+            return True

@@ -6,9 +6,9 @@ import pytest
 
 from rocketstore.config import StoreConfig
 from rocketstore.errors import FlushFailedError
-from rocketstore.storage.checkpoint import StoreCheckpoint, read_checkpoint
+from rocketstore.storage.checkpoint import KnownEndsWriter, StoreCheckpoint, read_checkpoint
 from rocketstore.storage.files.disk import Disk
-from rocketstore.storage.queues.queue_flush import QueueFlusher
+from rocketstore.storage.queues.queue_table import QueueFlusher
 from support.dispatch_parts import DispatchParts
 from support.failing_disk import FailingDisk as RecordingDisk
 
@@ -38,6 +38,10 @@ def flusher_of(parts, **settings):
         checkpoint=StoreCheckpoint(parts.root / "checkpoint", disk=parts.disk),
         dispatched_timestamp=lambda: parts.dispatcher.last_store_timestamp_ms,
         config=StoreConfig(**settings), clock=parts.clock,
+        known_ends=KnownEndsWriter(
+            parts.root, parts.table, parts.index,
+            dispatched_offset=lambda: parts.dispatcher.dispatched_offset, disk=parts.disk,
+        ),
     )  # fmt: skip
 
 
