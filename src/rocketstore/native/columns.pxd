@@ -3,10 +3,8 @@ from rocketstore.native cimport dispatch_numbers as SlotColumn
 from rocketstore.native cimport row as Column
 from rocketstore.native.index cimport positive_hash
 from rocketstore.native.row cimport COLUMN_COUNT
-from rocketstore.native.view cimport (
-    Bytes, Numbers, bytes_of, copy_bytes, crc_of, find_byte, load_u8, numbers_of, row_at, rows_of,
-    slot_at
-)
+from rocketstore.native cimport view
+from rocketstore.native.view cimport Bytes, Numbers
 from rocketstore.native.walk cimport hash_of
 
 cdef const unsigned char *_EXTRA_QUEUES

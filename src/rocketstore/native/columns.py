@@ -15,22 +15,11 @@ except ImportError:
     from rocketstore.native import no_cython as cython
 
 if not cython.compiled:
+    from rocketstore.native import view
     from rocketstore.native.dispatch_state import SlotColumn
     from rocketstore.native.index import positive_hash
     from rocketstore.native.row import Column
-    from rocketstore.native.view import (
-        Bytes,
-        Numbers,
-        bytes_of,
-        copy_bytes,
-        crc_of,
-        find_byte,
-        load_u8,
-        numbers_of,
-        row_at,
-        rows_of,
-        slot_at,
-    )
+    from rocketstore.native.view import Bytes, Numbers
     from rocketstore.native.walk import hash_of
 
 _EXTRA_QUEUES = b"INNER_MULTI_DISPATCH\x01"
@@ -46,7 +35,7 @@ def copy_slices(buffer: Bytes, at: Numbers, size: Numbers, target: Bytes) -> int
 
     Returns the bytes written; -1 when a slice is not inside the buffer or `target` is too small.
     """
-    data, room = bytes_of(buffer), bytes_of(target)
+    data, room = view.bytes_of(buffer), view.bytes_of(target)
     written = 0
     with cython.nogil:
         for i in range(min(at.shape[0], size.shape[0])):
@@ -54,7 +43,7 @@ def copy_slices(buffer: Bytes, at: Numbers, size: Numbers, target: Bytes) -> int
             if min(begin, length) < 0 or begin > data.size - length or written > room.size - length:
                 written = -1
                 break
-            copy_bytes(room, written, data, begin, length)
+            view.copy_bytes(room, written, data, begin, length)
             written += length
     return int(written)
 
@@ -64,7 +53,7 @@ def slice_crcs(buffer: Bytes, at: Numbers, size: Numbers, target: Numbers) -> in
 
     Returns how many; -1 when a slice is not inside the buffer or `target` is too small.
     """
-    data, sums = bytes_of(buffer), numbers_of(target)
+    data, sums = view.bytes_of(buffer), view.numbers_of(target)
     count = min(at.shape[0], size.shape[0])
     if count > target.shape[0]:
         return -1
@@ -74,7 +63,7 @@ def slice_crcs(buffer: Bytes, at: Numbers, size: Numbers, target: Numbers) -> in
             if min(begin, length) < 0 or begin > data.size - length:
                 count = -1
                 break
-            sums[i] = crc_of(data, begin, length)
+            sums[i] = view.crc_of(data, begin, length)
     return int(count)
 
 
@@ -94,7 +83,9 @@ def has_name_before(data: Bytes, parts: Numbers, first: int, part: int) -> bool:
         if parts[other, 1] != size:
             continue
         same = 0
-        while same < size and load_u8(data, at + same) == load_u8(data, parts[other, 0] + same):
+        while same < size and view.load_u8(data, at + same) == view.load_u8(
+            data, parts[other, 0] + same
+        ):
             same += 1
         if same == size:
             return True
@@ -124,7 +115,7 @@ def split_properties(
     """
     if size.shape[0] < at.shape[0] or ends.shape[0] < at.shape[0] or parts.shape[1] != 4:
         return -1, 0
-    data = bytes_of(buffer)
+    data = view.bytes_of(buffer)
     count = doubtful = 0
     with cython.nogil:
         for block in range(at.shape[0]):
@@ -135,8 +126,8 @@ def split_properties(
             stop = position + length
             first = count
             while position < stop and count <= parts.shape[0]:
-                end = find_byte(data, position, stop, 2)
-                name_stop = find_byte(data, position, end, 1)
+                end = view.find_byte(data, position, stop, 2)
+                name_stop = view.find_byte(data, position, end, 1)
                 if name_stop > position and name_stop + 1 < end:
                     if count < parts.shape[0]:
                         parts[count, 0] = position
@@ -159,11 +150,11 @@ def has_extra_queues(data: Bytes, row: Numbers) -> bool:
     stop = at + row[Column.PROPERTIES_SIZE]
     while at + 21 <= stop:
         same = 0
-        while same < 21 and load_u8(data, at + same) == _EXTRA_QUEUES[same]:
+        while same < 21 and view.load_u8(data, at + same) == _EXTRA_QUEUES[same]:
             same += 1
         if same == 21:
             return True
-        at = find_byte(data, at, stop, 2) + 1
+        at = view.find_byte(data, at, stop, 2) + 1
     return False
 
 
@@ -182,11 +173,11 @@ def list_extra_queues(buffer: Bytes, cols: Numbers, rows: Numbers) -> int:
     int
         How many rows.
     """
-    data = bytes_of(buffer)
-    records = rows_of(cols)
+    data = view.bytes_of(buffer)
+    records = view.rows_of(cols)
     count = 0
     for number in range(min(cols.shape[0], rows.shape[0])):
-        if has_extra_queues(data, row_at(records, number)):
+        if has_extra_queues(data, view.row_at(records, number)):
             rows[count] = number
             count += 1
     return count
@@ -204,7 +195,7 @@ def find_queue(slots: Numbers, slot_count: int, topics: Bytes, data: Bytes, row:
     mixed = (topic_hash * _TOPIC_FACTOR) ^ (queue_id * _QUEUE_FACTOR)
     number = (mixed ^ (mixed >> 15)) & (slot_count - 1)
     while True:
-        slot = slot_at(slots, number)
+        slot = view.slot_at(slots, number)
         if slot[SlotColumn.QUEUE] < 0:
             return -1
         if (
@@ -214,7 +205,7 @@ def find_queue(slots: Numbers, slot_count: int, topics: Bytes, data: Bytes, row:
         ):
             begin = slot[SlotColumn.TOPIC_AT]
             k = 0
-            while k < size and load_u8(topics, begin + k) == load_u8(data, at + k):
+            while k < size and view.load_u8(topics, begin + k) == view.load_u8(data, at + k):
                 k += 1
             if k == size:
                 return slot[SlotColumn.QUEUE]
@@ -242,13 +233,13 @@ def number_queues(
     int
         The first row whose queue the table does not have, else the number of rows.
     """
-    data = bytes_of(buffer)
-    names = bytes_of(topics)
-    records = rows_of(cols)
-    table = rows_of(slots)
+    data = view.bytes_of(buffer)
+    names = view.bytes_of(topics)
+    records = view.rows_of(cols)
+    table = view.rows_of(slots)
     count = min(cols.shape[0], numbers.shape[0])
     for number in range(first, count):
-        row = row_at(records, number)
+        row = view.row_at(records, number)
         kind = row[Column.SYS_FLAG] & 0xC
         if kind == 0x4 or kind == 0xC:
             numbers[number] = -1
@@ -280,12 +271,12 @@ def list_items(buffer: Bytes, cols: Numbers, rows: Numbers, hashes: Numbers) -> 
     int
         How many items; -1 when there is no room for all of them.
     """
-    data = bytes_of(buffer)
-    records = rows_of(cols)
+    data = view.bytes_of(buffer)
+    records = view.rows_of(cols)
     room = min(rows.shape[0], hashes.shape[0])
     count = 0
     for number in range(cols.shape[0]):
-        row = row_at(records, number)
+        row = view.row_at(records, number)
         if row[Column.SYS_FLAG] & 0xC == 0xC:
             continue
         if row[Column.UNIQUE_KEY_SIZE] > 0:
@@ -298,7 +289,7 @@ def list_items(buffer: Bytes, cols: Numbers, rows: Numbers, hashes: Numbers) -> 
         at = row[Column.KEYS_AT]
         stop = at + row[Column.KEYS_SIZE]
         while at < stop:
-            end = find_byte(data, at, stop, 32)
+            end = view.find_byte(data, at, stop, 32)
             if end > at:
                 if count == room:
                     return -1

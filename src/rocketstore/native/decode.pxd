@@ -1,9 +1,7 @@
 cimport cython
 from rocketstore.native.row cimport StopReason
-from rocketstore.native.view cimport (
-    Bytes, Py_buffer, bytes_inside, copy_of, equal_bytes, find_byte, give_back, hex_of, lend, load_i32, load_i64,
-    load_u32, prefetch, text_of
-)
+from rocketstore.native cimport view
+from rocketstore.native.view cimport Bytes, Py_buffer
 from rocketstore.native.walk cimport MAGIC_V1, MAGIC_V2, check_record, topic_of, v6_extra_bytes
 
 cdef long long _NAME_TAGS, _NAME_KEYS, _NAME_UNIQUE_KEY

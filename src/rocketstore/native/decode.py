@@ -25,23 +25,9 @@ except ImportError:
 if not cython.compiled:
     from typing import TYPE_CHECKING
 
+    from rocketstore.native import view
     from rocketstore.native.row import StopReason
-    from rocketstore.native.view import (
-        Bytes,
-        bytes_inside,
-        bytes_of,
-        copy_of,
-        equal_bytes,
-        find_byte,
-        give_back,
-        hex_of,
-        lend,
-        load_i32,
-        load_i64,
-        load_u32,
-        prefetch,
-        text_of,
-    )
+    from rocketstore.native.view import Bytes
     from rocketstore.native.walk import (
         MAGIC_V1,
         MAGIC_V2,
@@ -69,12 +55,12 @@ class Lent:
     def take(self, buffer: Any) -> None:
         """Ask for the bytes; once only."""
         if cython.compiled:
-            self.data = lend(buffer, cython.address(self.lending))
+            self.data = view.lend(buffer, cython.address(self.lending))
         else:
-            self.data = bytes_of(buffer)
+            self.data = view.bytes_of(buffer)
 
     def __dealloc__(self) -> None:
-        give_back(cython.address(self.lending))
+        view.give_back(cython.address(self.lending))
 
 
 def lent(buffer: Any) -> Lent:
@@ -102,16 +88,16 @@ def known_text(latest: LatestText, data: Bytes, at: int, size: int) -> str | Non
     """Return the latest text if the same bytes stand at a place."""
     # Taken once, as a whole: another thread may replace it.
     source, text = latest.known
-    known = bytes_inside(source)
-    return text if known.size == size and equal_bytes(data, at, known, 0, size) else None
+    known = view.bytes_inside(source)
+    return text if known.size == size and view.equal_bytes(data, at, known, 0, size) else None
 
 
 def topic_text(data: Bytes, at: int, size: int) -> str:
     """Return a topic, and one object for all messages of it."""
     text = known_text(_latest_topic, data, at, size)
     if text is None:
-        text = text_of(data, at, size)
-        _latest_topic.known = (copy_of(data, at, size), text)
+        text = view.text_of(data, at, size)
+        _latest_topic.known = (view.copy_of(data, at, size), text)
     return text
 
 
@@ -119,7 +105,7 @@ def host_text(latest: LatestText, data: Bytes, at: int, size: int) -> str:
     """Return ``ip:port`` of the host that stands at a place."""
     text = known_text(latest, data, at, size)
     if text is None:
-        source = copy_of(data, at, size)
+        source = view.copy_of(data, at, size)
         text = decode_host(source)
         latest.known = (source, text)
     return text
@@ -128,58 +114,58 @@ def host_text(latest: LatestText, data: Bytes, at: int, size: int) -> str:
 def name_text(data: Bytes, at: int, size: int) -> str:
     """Return the name of a property; the usual ones are always the same objects."""
     if size == 4:
-        name = load_u32(data, at)
+        name = view.load_u32(data, at)
         if name == _NAME_TAGS:
             return "TAGS"
         if name == _NAME_KEYS:
             return "KEYS"
-    elif size == 8 and load_i64(data, at) == _NAME_UNIQUE_KEY:
+    elif size == 8 and view.load_i64(data, at) == _NAME_UNIQUE_KEY:
         return "UNIQ_KEY"
-    return text_of(data, at, size)
+    return view.text_of(data, at, size)
 
 
 def properties_of(data: Bytes, at: int, end: int) -> dict[str, str]:
     """Return the properties of an intact record, as ``format.properties`` decodes them."""
     properties: dict[str, str] = {}
     while at < end:
-        stop = find_byte(data, at, end, 2)
-        name_end = find_byte(data, at, stop, 1)
+        stop = view.find_byte(data, at, end, 2)
+        name_end = view.find_byte(data, at, stop, 1)
         if name_end > at and name_end + 1 < stop:
             name = name_text(data, at, name_end - at)
-            properties[name] = text_of(data, name_end + 1, stop - name_end - 1)
+            properties[name] = view.text_of(data, name_end + 1, stop - name_end - 1)
         at = stop + 1
     return properties
 
 
 def message_of(data: Bytes, at: int) -> StoredMessage:
     """Return the message of the record at a place, which `check_record` found intact."""
-    size = load_i32(data, at)
-    sys_flag = load_i32(data, at + 36)
+    size = view.load_i32(data, at)
+    sys_flag = view.load_i32(data, at + 36)
     born_extra, store_extra = v6_extra_bytes(sys_flag)
     store_time_at = at + 56 + born_extra
     tail_at = store_time_at + 16 + store_extra
-    body_size = load_i32(data, tail_at + 12)
+    body_size = view.load_i32(data, tail_at + 12)
     topic_at, topic_size = topic_of(data, at)
     properties_at = topic_at + topic_size + 2
     return StoredMessage(
         topic_text(data, topic_at, topic_size),
-        load_i32(data, at + 12),
-        load_i64(data, at + 20),
-        load_i64(data, at + 28),
+        view.load_i32(data, at + 12),
+        view.load_i64(data, at + 20),
+        view.load_i64(data, at + 28),
         size,
         sys_flag,
-        load_i32(data, at + 16),
-        load_i64(data, at + 40),
+        view.load_i32(data, at + 16),
+        view.load_i64(data, at + 40),
         host_text(_latest_born_host, data, at + 48, 8 + born_extra),
-        load_i64(data, store_time_at),
+        view.load_i64(data, store_time_at),
         host_text(_latest_store_host, data, store_time_at + 8, 8 + store_extra),
-        load_i32(data, tail_at),
-        load_i64(data, tail_at + 4),
-        load_i32(data, at + 8),
-        copy_of(data, tail_at + 16, body_size),
-        copy_of(data, properties_at, at + size - properties_at),
+        view.load_i32(data, tail_at),
+        view.load_i64(data, tail_at + 4),
+        view.load_i32(data, at + 8),
+        view.copy_of(data, tail_at + 16, body_size),
+        view.copy_of(data, properties_at, at + size - properties_at),
         properties_of(data, properties_at, at + size),
-        hex_of(data, store_time_at + 8, 8 + store_extra, at + 28, 8),
+        view.hex_of(data, store_time_at + 8, 8 + store_extra, at + 28, 8),
     )
 
 
@@ -264,7 +250,7 @@ class Window:
         at = offset - self.base
         if 0 <= at < self.readable:
             for line in range(0, min(size, _AHEAD_BYTES), 64):
-                prefetch(self.data, at + line)
+                view.prefetch(self.data, at + line)
 
     def reach(self, offset: int, size: int) -> int:
         """Return where in the stretch a whole record may stand at an offset; -1 where none can.
@@ -273,8 +259,8 @@ class Window:
         """
         if offset < 0 or not (self.holds(offset, _START_SIZE) or self.move(offset, _START_SIZE)):
             return -1
-        stated = load_i32(self.data, offset - self.base)
-        magic = load_u32(self.data, offset - self.base + 4)
+        stated = view.load_i32(self.data, offset - self.base)
+        magic = view.load_u32(self.data, offset - self.base + 4)
         if magic not in (MAGIC_V1, MAGIC_V2) or stated < _FIXED_SIZE or size not in (0, stated):
             return -1
         if not (self.holds(offset, stated) or self.move(offset, stated)):
@@ -288,7 +274,7 @@ class Window:
             return -1
         found = check_record(self.data, at, self.base, self.readable, check_crc)
         # The record may have been read again meanwhile, from a file that somebody else writes.
-        if found != StopReason.END or size not in (0, load_i32(self.data, at)):
+        if found != StopReason.END or size not in (0, view.load_i32(self.data, at)):
             return -1
         return at
 
@@ -309,7 +295,7 @@ def size_at(log: LogAtHand, offset: int) -> int:
     window = Window.__new__(Window)
     window.begin(log)
     at = window.seek(offset, 0, True)
-    return 0 if at < 0 else int(load_i32(window.data, at))
+    return 0 if at < 0 else int(view.load_i32(window.data, at))
 
 
 def is_intact_at(log: LogAtHand, offset: int, size: int) -> bool:
@@ -329,5 +315,5 @@ def store_time_at(log: LogAtHand, offset: int, size: int) -> int | None:
     at = window.seek(offset, size, False)
     if at < 0:
         return None
-    born_extra, _ = v6_extra_bytes(load_u32(window.data, at + 36))
-    return int(load_i64(window.data, at + 56 + born_extra))
+    born_extra, _ = v6_extra_bytes(view.load_u32(window.data, at + 36))
+    return int(view.load_i64(window.data, at + 56 + born_extra))

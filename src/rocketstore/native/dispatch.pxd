@@ -3,10 +3,8 @@ from rocketstore.native cimport dispatch_numbers as QueueColumn
 from rocketstore.native cimport row as Column
 from rocketstore.native.columns cimport find_queue, has_extra_queues, key_hash_of
 from rocketstore.native.index cimport put_item
-from rocketstore.native.view cimport (
-    Bytes, Numbers, bytes_mapped, bytes_of, find_byte, load_i32, load_i64, numbers_of, prefetch, publish,
-    queue_at, row_at, rows_of, store_i32, store_i64
-)
+from rocketstore.native cimport view
+from rocketstore.native.view cimport Bytes, Numbers
 
 cdef enum:
     _ENTRY_SIZE = 20

@@ -26,27 +26,12 @@ except ImportError:
 if not cython.compiled:
     from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES as _ENTRY_SIZE
     from rocketstore.format.queue_entry import FILLER_SIZE as _FILLER_SIZE
+    from rocketstore.native import view
     from rocketstore.native.columns import find_queue, has_extra_queues, key_hash_of
     from rocketstore.native.dispatch_state import QueueColumn
     from rocketstore.native.index import put_item
     from rocketstore.native.row import Column
-    from rocketstore.native.view import (
-        Bytes,
-        Numbers,
-        bytes_mapped,
-        bytes_of,
-        find_byte,
-        load_i32,
-        load_i64,
-        numbers_of,
-        prefetch,
-        publish,
-        queue_at,
-        row_at,
-        rows_of,
-        store_i32,
-        store_i64,
-    )
+    from rocketstore.native.view import Bytes, Numbers
 
 _MAX_QUEUE_OFFSET = MAX_QUEUE_OFFSET
 
@@ -81,7 +66,7 @@ class RowDispatch:
     ) -> None:
         self.decisions, self.table, self.index = decisions, table, index
         self.delays_kept = delays_ms
-        self.delays_ms, self.delay_count = numbers_of(delays_ms), len(delays_ms)
+        self.delays_ms, self.delay_count = view.numbers_of(delays_ms), len(delays_ms)
         self.multi_dispatch = multi_dispatch
         self.is_indexed = index.is_enabled
         self.slot_limit, self.item_limit = index.layout.slot_count, index.layout.item_count
@@ -97,7 +82,7 @@ class RowDispatch:
         RocketStoreError, OSError
             A file could not be made; the row at ``cursor`` is not done.
         """
-        self.data, self.rows, self.count = bytes_of(buffer), rows_of(cols), cols.shape[0]
+        self.data, self.rows, self.count = view.bytes_of(buffer), view.rows_of(cols), cols.shape[0]
         self.cursor = 0
         self.look_up_tables()
         try:
@@ -112,15 +97,15 @@ class RowDispatch:
         """Use the tables as they are now: an answer may have replaced one."""
         table, index = self.table, self.index
         self.tables_kept = (table.slots, table.topics, table.queues, index.newest_bytes)
-        self.slots, self.slot_count = rows_of(table.slots), len(table.slots)
-        self.topics, self.queues = bytes_of(table.topics), rows_of(table.queues)
-        self.index_file = bytes_of(index.newest_bytes)
-        self.items_at_end = numbers_of(index.items_at_end)
+        self.slots, self.slot_count = view.rows_of(table.slots), len(table.slots)
+        self.topics, self.queues = view.bytes_of(table.topics), view.rows_of(table.queues)
+        self.index_file = view.bytes_of(index.newest_bytes)
+        self.items_at_end = view.numbers_of(index.items_at_end)
 
     def dispatch_rows(self) -> int:
         """Dispatch the rows from the cursor on."""
         while self.cursor < self.count:
-            row = row_at(self.rows, self.cursor)
+            row = view.row_at(self.rows, self.cursor)
             self.prefetch_text(self.cursor + 8)  # about a microsecond
             self.enter(row)
             if (
@@ -143,9 +128,9 @@ class RowDispatch:
     def prefetch_text(self, number: int) -> None:
         """Ask for the text of a row that comes soon: another core may have read it."""
         if number < self.count:
-            at = row_at(self.rows, number)[Column.TOPIC_AT]
-            prefetch(self.data, at)
-            prefetch(self.data, at + 64)
+            at = view.row_at(self.rows, number)[Column.TOPIC_AT]
+            view.prefetch(self.data, at)
+            view.prefetch(self.data, at + 64)
 
     # --- the queue entry ----------------------------------------------------------------------
 
@@ -159,18 +144,18 @@ class RowDispatch:
         if number < 0:
             self.entries_refused += 1
             return 0
-        queue = queue_at(self.queues, number)
+        queue = view.queue_at(self.queues, number)
         at = row[Column.QUEUE_OFFSET] * _ENTRY_SIZE
-        entry = bytes_mapped(
+        entry = view.bytes_mapped(
             queue[QueueColumn.ADDRESS] + (at - queue[QueueColumn.FILE_START]), _ENTRY_SIZE
         )
         physical = row[Column.PHYSICAL_OFFSET]
         size = row[Column.SIZE]
         tags_code = self.tags_code(row, queue[QueueColumn.IS_DELAY] != 0)
         if at < queue[QueueColumn.NEXT]:
-            old_physical = load_i64(entry, 0)
-            old_size = load_i32(entry, 8)
-            old_tags_code = load_i64(entry, 12)
+            old_physical = view.load_i64(entry, 0)
+            old_size = view.load_i32(entry, 8)
+            old_tags_code = view.load_i64(entry, 12)
             if old_physical == physical and old_size == size and old_tags_code == tags_code:
                 self.entries_repeated += 1
                 return 0
@@ -181,14 +166,14 @@ class RowDispatch:
                 if not gives_way:
                     self.entries_refused += 1
                     return 0
-        store_i64(entry, 0, physical)
-        store_i32(entry, 8, size)
-        store_i64(entry, 12, tags_code)
+        view.store_i64(entry, 0, physical)
+        view.store_i32(entry, 8, size)
+        view.store_i64(entry, 12, tags_code)
         queue[QueueColumn.CHANGES] += 1
         queue[QueueColumn.MAX_PHYSICAL] = max(queue[QueueColumn.MAX_PHYSICAL], physical + size)
         self.entries_written += 1
         if at == queue[QueueColumn.NEXT]:
-            publish(queue, QueueColumn.NEXT, at + _ENTRY_SIZE)
+            view.publish(queue, QueueColumn.NEXT, at + _ENTRY_SIZE)
         return 0
 
     def ready_queue(self, row: Numbers) -> int:
@@ -201,7 +186,7 @@ class RowDispatch:
                     is_answered = self.decisions.take_in_queue(self.cursor)
                     self.look_up_tables()
                 continue
-            queue = queue_at(self.queues, number)
+            queue = view.queue_at(self.queues, number)
             offset = row[Column.QUEUE_OFFSET]
             if (
                 offset < 0
@@ -241,7 +226,7 @@ class RowDispatch:
             return 0
         if self.index_file.size == 0:
             self.roll_index()
-        end_offset = load_i64(self.index_file, 24)
+        end_offset = view.load_i64(self.index_file, 24)
         if row[Column.PHYSICAL_OFFSET] < end_offset:
             return 0
         # K-I8: what the last record already has is counted, not guessed from its offset.
@@ -256,7 +241,7 @@ class RowDispatch:
         at = row[Column.KEYS_AT]
         stop = at + row[Column.KEYS_SIZE]
         while at < stop:
-            end = find_byte(self.data, at, stop, 32)
+            end = view.find_byte(self.data, at, stop, 32)
             if end > at:
                 if ordinal >= done:
                     self.put_key(row, at, end - at, ordinal)

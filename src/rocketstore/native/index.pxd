@@ -1,8 +1,6 @@
 cimport cython
-from rocketstore.native.view cimport (
-    Bytes, Numbers, bytes_of, clear_bytes, load_i32, load_i64, load_u8, numbers_of, prefetch,
-    store_i32, store_i64
-)
+from rocketstore.native cimport view
+from rocketstore.native.view cimport Bytes, Numbers
 
 cdef long long _LOW_32, _TOP_BIT_32, _MAX_BEGIN_MS
 

@@ -18,19 +18,8 @@ except ImportError:
     from rocketstore.native import no_cython as cython
 
 if not cython.compiled:
-    from rocketstore.native.view import (
-        Bytes,
-        Numbers,
-        bytes_of,
-        clear_bytes,
-        load_i32,
-        load_i64,
-        load_u8,
-        numbers_of,
-        prefetch,
-        store_i32,
-        store_i64,
-    )
+    from rocketstore.native import view
+    from rocketstore.native.view import Bytes, Numbers
 
     _HEADER_SIZE = 40
     _SLOT_SIZE = 4
@@ -68,34 +57,34 @@ def put_item(
     store_timestamp: int,
 ) -> bool:
     """Put one item; False when the file has no room for it."""
-    number = load_i32(index_file, 36)
+    number = view.load_i32(index_file, 36)
     number = max(number, 1)
     if number >= item_limit:
         return False
     slot_at = slot_place(slot_limit, key_hash)
     item_at = _HEADER_SIZE + slot_limit * _SLOT_SIZE + number * _ITEM_SIZE
-    older = load_i32(index_file, slot_at)
+    older = view.load_i32(index_file, slot_at)
     if older >= number or older < 0:
         older = 0
     if number == 1:
         # K-I5: Java computes the first difference against the file before this one.
-        store_i64(index_file, 0, store_timestamp)
-        store_i64(index_file, 16, physical_offset)
-    begin = load_i64(index_file, 0)
+        view.store_i64(index_file, 0, store_timestamp)
+        view.store_i64(index_file, 16, physical_offset)
+    begin = view.load_i64(index_file, 0)
     difference = 0
     if begin > 0 and store_timestamp > begin:
         difference = min((store_timestamp - begin) // 1000, 0x7FFFFFFF)
-    store_i32(index_file, item_at, key_hash)
-    store_i64(index_file, item_at + 4, physical_offset)
-    store_i32(index_file, item_at + 12, difference)
-    store_i32(index_file, item_at + 16, older)
+    view.store_i32(index_file, item_at, key_hash)
+    view.store_i64(index_file, item_at + 4, physical_offset)
+    view.store_i32(index_file, item_at + 12, difference)
+    view.store_i32(index_file, item_at + 16, older)
     # A reader may follow the slot at once, so the item stands before the slot names it.
-    store_i32(index_file, slot_at, number)
+    view.store_i32(index_file, slot_at, number)
     if older == 0:
-        store_i32(index_file, 32, load_i32(index_file, 32) + 1)
-    store_i32(index_file, 36, number + 1)
-    store_i64(index_file, 8, store_timestamp)
-    store_i64(index_file, 24, physical_offset)
+        view.store_i32(index_file, 32, view.load_i32(index_file, 32) + 1)
+    view.store_i32(index_file, 36, number + 1)
+    view.store_i64(index_file, 8, store_timestamp)
+    view.store_i64(index_file, 24, physical_offset)
     return True
 
 
@@ -131,7 +120,7 @@ def put_items(
     int
         How many were put; the file has no room for the others.
     """
-    data = bytes_of(index_file)
+    data = view.bytes_of(index_file)
     if not has_room(data, slot_limit, item_limit):
         return 0
     count = min(key_hashes.shape[0], physical_offsets.shape[0], store_timestamps.shape[0])
@@ -150,11 +139,11 @@ def put_items(
 
 def first_item(data: Bytes, slot_limit: int, item_limit: int, key_hash: int) -> int:
     """Return the newest item of a key's slot, 0 without one; `has_room` said yes."""
-    number = load_i32(data, slot_place(slot_limit, key_hash))
+    number = view.load_i32(data, slot_place(slot_limit, key_hash))
     # An item is whole before its slot names it; the header's count follows a moment later.
-    if number <= 0 or number > min(load_i32(data, 36), item_limit - 1):
+    if number <= 0 or number > min(view.load_i32(data, 36), item_limit - 1):
         return 0
-    prefetch(data, _HEADER_SIZE + slot_limit * _SLOT_SIZE + number * _ITEM_SIZE)
+    view.prefetch(data, _HEADER_SIZE + slot_limit * _SLOT_SIZE + number * _ITEM_SIZE)
     return number
 
 
@@ -174,21 +163,21 @@ def follow_chain(
     That is 0 at the chain's end. ``offsets[room]`` receives how many there are. An item knows whole
     seconds only, so up to 999 ms more than asked for may come (K-I6): the caller looks at records.
     """
-    begin = min(max(load_i64(data, 0), 0), _MAX_BEGIN_MS)
+    begin = min(max(view.load_i64(data, 0), 0), _MAX_BEGIN_MS)
     found = 0
     while number > 0 and found < room and steps > 0:
         steps -= 1
         at = _HEADER_SIZE + slot_limit * _SLOT_SIZE + number * _ITEM_SIZE
-        difference = load_i32(data, at + 12)
+        difference = view.load_i32(data, at + 12)
         if difference < 0:
             number = 0
             break
         # K-I5: the first item of a file was stored exactly when the file begins, whatever it says.
         stored = begin if number == 1 else begin + difference * 1000
-        if load_i32(data, at) == key_hash and stored + 999 >= begin_ms and stored <= end_ms:
-            offsets[found] = load_i64(data, at + 4)
+        if view.load_i32(data, at) == key_hash and stored + 999 >= begin_ms and stored <= end_ms:
+            offsets[found] = view.load_i64(data, at + 4)
             found += 1
-        older = load_i32(data, at + 16)
+        older = view.load_i32(data, at + 16)
         number = older if 0 < older < number else 0
     offsets[room] = found
     return number
@@ -196,7 +185,7 @@ def follow_chain(
 
 def is_zeros(data: Bytes, start: int, stop: int) -> bool:
     """Return whether bytes are all zero."""
-    while start < stop and load_u8(data, start) == 0:
+    while start < stop and view.load_u8(data, start) == 0:
         start += 1
     return start == stop
 
@@ -230,20 +219,20 @@ def rebuild_slots(index_file: Bytes, slot_limit: int, item_limit: int, physical_
     int
         Number of the next free item: 1 when none is left.
     """
-    data = bytes_of(index_file)
+    data = view.bytes_of(index_file)
     if not has_room(data, slot_limit, item_limit):
         return 0
     items_at = _HEADER_SIZE + slot_limit * _SLOT_SIZE
-    count = min(max(load_i32(data, 36), 1), item_limit)
-    begins_after_zero = load_i64(data, 16) > 0
-    clear_bytes(data, _HEADER_SIZE, items_at)
+    count = min(max(view.load_i32(data, 36), 1), item_limit)
+    begins_after_zero = view.load_i64(data, 16) > 0
+    view.clear_bytes(data, _HEADER_SIZE, items_at)
     kept, slots, last_offset = 1, 0, 0
     with cython.nogil:
         for number in range(1, count):
             at = items_at + number * _ITEM_SIZE
-            key_hash = load_i32(data, at)
-            offset = load_i64(data, at + 4)
-            difference = load_i32(data, at + 12)
+            key_hash = view.load_i32(data, at)
+            offset = view.load_i64(data, at + 4)
+            difference = view.load_i32(data, at + 12)
             if key_hash < 0 or offset >= physical_limit or offset < last_offset:
                 continue
             # Offset 0 is the log's first record's, which only the first file has items of.
@@ -256,20 +245,20 @@ def rebuild_slots(index_file: Bytes, slot_limit: int, item_limit: int, physical_
             ):
                 continue
             slot_at = slot_place(slot_limit, key_hash)
-            older = load_i32(data, slot_at)
+            older = view.load_i32(data, slot_at)
             slots += older == 0
             to = items_at + kept * _ITEM_SIZE
-            store_i32(data, to, key_hash)
-            store_i64(data, to + 4, offset)
-            store_i32(data, to + 12, difference)
-            store_i32(data, to + 16, older)
-            store_i32(data, slot_at, kept)
+            view.store_i32(data, to, key_hash)
+            view.store_i64(data, to + 4, offset)
+            view.store_i32(data, to + 12, difference)
+            view.store_i32(data, to + 16, older)
+            view.store_i32(data, slot_at, kept)
             last_offset = offset
             kept += 1
-    clear_bytes(data, items_at + kept * _ITEM_SIZE, items_at + count * _ITEM_SIZE)
-    store_i32(data, 32, slots)
-    store_i32(data, 36, kept)
-    store_i64(data, 24, last_offset)
+    view.clear_bytes(data, items_at + kept * _ITEM_SIZE, items_at + count * _ITEM_SIZE)
+    view.store_i32(data, 32, slots)
+    view.store_i32(data, 36, kept)
+    view.store_i64(data, 24, last_offset)
     return int(kept)
 
 
@@ -291,12 +280,12 @@ def follow_items(items: Bytes, first: int, newest: Numbers, found: Numbers) -> N
     """
     if newest.shape[0] < 1 or found.shape[0] < 5:
         return
-    data, slots, facts = bytes_of(items), numbers_of(newest), numbers_of(found)
+    data, slots, facts = view.bytes_of(items), view.numbers_of(newest), view.numbers_of(found)
     slot_limit = newest.shape[0]
     with cython.nogil:
         for k in range(data.size // _ITEM_SIZE):
             at, number = k * _ITEM_SIZE, first + k
-            key_hash, offset = load_i32(data, at), load_i64(data, at + 4)
+            key_hash, offset = view.load_i32(data, at), view.load_i64(data, at + 4)
             if facts[3] == 0 and offset < facts[4]:
                 facts[3] = number
             facts[4] = offset
@@ -305,7 +294,7 @@ def follow_items(items: Bytes, first: int, newest: Numbers, found: Numbers) -> N
                     facts[2] = number
                 continue
             slot = key_hash % slot_limit
-            if load_i32(data, at + 16) != slots[slot]:
+            if view.load_i32(data, at + 16) != slots[slot]:
                 if facts[0] == 0:
                     facts[1] = number
                 facts[0] += 1

@@ -3,9 +3,8 @@ from rocketstore.native cimport row as Column
 from rocketstore.native.decode cimport Lent, LogAtHand, Window, lent, message_of
 from rocketstore.native.index cimport first_item, follow_chain, has_room, positive_hash, slot_place
 from rocketstore.native.row cimport COLUMN_COUNT, StopReason
-from rocketstore.native.view cimport (
-    NO_NUMBER, Bytes, Numbers, equal_bytes, find_byte, load_i32, load_i64, load_u32, number_of, prefetch, utf8_of
-)
+from rocketstore.native cimport view
+from rocketstore.native.view cimport Bytes, Numbers
 from rocketstore.native.walk cimport body_place, check_record, crc_agrees, hash_of, read_properties, topic_of, v6_extra_bytes
 
 cdef enum:

@@ -31,6 +31,7 @@ from rocketstore.native.decode import LogAtHand, Window
 if not cython.compiled:
     from typing import TYPE_CHECKING
 
+    from rocketstore.native import view
     from rocketstore.native.decode import Lent, lent, message_of
     from rocketstore.native.index import (
         first_item,
@@ -40,18 +41,7 @@ if not cython.compiled:
         slot_place,
     )
     from rocketstore.native.row import COLUMN_COUNT, Column, StopReason
-    from rocketstore.native.view import (
-        NO_NUMBER,
-        Bytes,
-        equal_bytes,
-        find_byte,
-        load_i32,
-        load_i64,
-        load_u32,
-        number_of,
-        prefetch,
-        utf8_of,
-    )
+    from rocketstore.native.view import Bytes
     from rocketstore.native.walk import (
         body_place,
         check_record,
@@ -93,13 +83,15 @@ class KeySearch:
     ) -> list[StoredMessage]:
         """Return the messages of a topic that carry a key, newest first; see ``Reader.find``."""
         one = Lookup.__new__(Lookup)
-        one.topic, one.key = utf8_of(topic), utf8_of(key)
+        one.topic, one.key = view.utf8_of(topic), view.utf8_of(key)
         if one.topic.size < 0 or one.key.size <= 0 or max_messages <= 0:
             return []  # no record holds half a surrogate pair
         if end_ms is None:
             end_ms = _LAST_MS
-        one.begin_ms, one.end_ms = number_of(begin_ms, 64), number_of(end_ms, 64)
-        if one.begin_ms == NO_NUMBER or one.end_ms == NO_NUMBER:  # fractions, or more than 64 bits
+        one.begin_ms, one.end_ms = view.number_of(begin_ms, 64), view.number_of(end_ms, 64)
+        if (
+            one.begin_ms == view.NO_NUMBER or one.end_ms == view.NO_NUMBER
+        ):  # fractions, or more than 64 bits
             begin_ms, end_ms = (
                 max(math.ceil(begin_ms), _FIRST_MS),
                 min(math.floor(end_ms), _LAST_MS),
@@ -167,18 +159,18 @@ class Lookup(Window):
         self.items = self.lent_items.data
         if not has_room(self.items, slot_limit, item_limit):
             return False
-        prefetch(self.items, slot_place(slot_limit, self.key_hash))
+        view.prefetch(self.items, slot_place(slot_limit, self.key_hash))
         return True
 
     def search(self, slot_limit: int, item_limit: int) -> bool:
         """Follow the key's chain in the index file; False when no more messages are wanted."""
         items = self.items
-        if load_i64(items, 0) > self.end_ms or load_i64(items, 8) < self.begin_ms:
+        if view.load_i64(items, 0) > self.end_ms or view.load_i64(items, 8) < self.begin_ms:
             return True
         number = first_item(items, slot_limit, item_limit, self.key_hash)
         # Who gives up the interpreter's lock may wait milliseconds for it: it is kept for a few
         # items that are likely in memory.
-        is_old = load_i64(items, 24) < self.in_disk_below
+        is_old = view.load_i64(items, 24) < self.in_disk_below
         while number > 0:
             if is_old:
                 with cython.nogil:
@@ -233,18 +225,18 @@ class Lookup(Window):
         if check_record(data, at, self.base, self.readable, False) != StopReason.END:
             return False
         topic_at, topic_size = topic_of(data, at)
-        if topic_size != self.topic.size or not equal_bytes(
+        if topic_size != self.topic.size or not view.equal_bytes(
             data, topic_at, self.topic, 0, topic_size
         ):
             return False
-        born_extra, _ = v6_extra_bytes(load_u32(data, at + 36))
-        stored = load_i64(data, at + 56 + born_extra)
+        born_extra, _ = v6_extra_bytes(view.load_u32(data, at + 36))
+        stored = view.load_i64(data, at + 56 + born_extra)
         if stored < self.begin_ms or stored > self.end_ms:
             return False
-        if not self.carries(topic_at + topic_size + 2, at + load_i32(data, at)):
+        if not self.carries(topic_at + topic_size + 2, at + view.load_i32(data, at)):
             return False
         body_at = body_place(data, at)
-        return crc_agrees(data, at, body_at, load_i32(data, body_at - 4))
+        return crc_agrees(data, at, body_at, view.load_i32(data, body_at - 4))
 
     def carries(self, at: int, end: int) -> bool:
         """Return whether properties have the key, as a word of ``KEYS`` or as ``UNIQ_KEY``."""
@@ -252,15 +244,15 @@ class Lookup(Window):
         if not cython.compiled:
             row = np.zeros(COLUMN_COUNT, np.int64)
         read_properties(data, at, end, row)
-        if row[Column.UNIQUE_KEY_SIZE] == size and equal_bytes(
+        if row[Column.UNIQUE_KEY_SIZE] == size and view.equal_bytes(
             data, row[Column.UNIQUE_KEY_AT], self.key, 0, size
         ):
             return True
         at = row[Column.KEYS_AT]
         end = at + row[Column.KEYS_SIZE]
         while at < end:
-            stop = find_byte(data, at, end, 32)
-            if stop - at == size and equal_bytes(data, at, self.key, 0, size):
+            stop = view.find_byte(data, at, end, 32)
+            if stop - at == size and view.equal_bytes(data, at, self.key, 0, size):
                 return True
             at = stop + 1
         return False

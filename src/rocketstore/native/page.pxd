@@ -2,10 +2,8 @@ cimport cython
 from rocketstore.native cimport row as Column
 from rocketstore.native.decode cimport Lent, LogAtHand, Window, lent, message_of, properties_of
 from rocketstore.native.row cimport COLUMN_COUNT, StopReason
-from rocketstore.native.view cimport (
-    Bytes, Numbers, bytes_inside, copy_bytes, empty_record, equal_bytes, filled_record, load_i32, load_i64,
-    numbers_of, text_of
-)
+from rocketstore.native cimport view
+from rocketstore.native.view cimport Bytes, Numbers
 from rocketstore.native.walk cimport check_record, read_properties, topic_of
 
 cdef long long _LOW_32, _MAX_EXT_ADDRESS, _MOST_MESSAGES

@@ -35,20 +35,10 @@ from rocketstore.native.decode import LogAtHand, Window
 if not cython.compiled:
     from typing import TYPE_CHECKING
 
+    from rocketstore.native import view
     from rocketstore.native.decode import Lent, lent, message_of, properties_of
     from rocketstore.native.row import COLUMN_COUNT, Column, StopReason
-    from rocketstore.native.view import (
-        Bytes,
-        bytes_inside,
-        copy_bytes,
-        empty_record,
-        equal_bytes,
-        filled_record,
-        load_i32,
-        load_i64,
-        numbers_of,
-        text_of,
-    )
+    from rocketstore.native.view import Bytes
     from rocketstore.native.walk import check_record, read_properties, topic_of
 
     if TYPE_CHECKING:
@@ -108,7 +98,7 @@ class QueuePages:
         self.without_entry = without_entry
         texts = [text.encode("utf-8", "surrogatepass") for text in (topic, *tags)]
         self.held_names = b"".join(texts)
-        self.names = bytes_inside(self.held_names)
+        self.names = view.bytes_inside(self.held_names)
         self.topic_size = len(texts[0])
         self.tag_count = len(tags)
         numbers = []
@@ -117,7 +107,7 @@ class QueuePages:
             numbers += [tags_code(tag) & 0xFFFFFFFF, at, len(text)]
             at += len(text)
         self.held_numbers = np.array([*numbers, 0], np.int64)
-        self.numbers = numbers_of(self.held_numbers)
+        self.numbers = view.numbers_of(self.held_numbers)
         self.recent: tuple[Any, ...] | None = None
         self.minimum: tuple[Any, ...] | None = None
 
@@ -238,8 +228,8 @@ class Page(Window):
             most = 0
             if self.kind == _RECORDS:
                 most = self.most_bytes()
-                records = empty_record(most)
-                self.out = bytes_inside(records)
+                records = view.empty_record(most)
+                self.out = view.bytes_inside(records)
             if self.is_old() or most > _SHORT_BYTES:
                 with cython.nogil:
                     reason = self.select()
@@ -248,7 +238,7 @@ class Page(Window):
             if self.kind != _RECORDS:
                 self.add_to(items)
             elif self.written > 0:
-                piece = filled_record(records, self.written)
+                piece = view.filled_record(records, self.written)
                 items = items + piece if items else piece
             if reason == _ELSEWHERE:
                 self.sought = self.entry
@@ -282,11 +272,11 @@ class Page(Window):
 
     def offset_of(self, entry: int) -> int:
         """Return the physical offset that an entry states."""
-        return load_i64(self.entries, entry * _ENTRY_SIZE)
+        return view.load_i64(self.entries, entry * _ENTRY_SIZE)
 
     def size_of(self, entry: int) -> int:
         """Return the size of its record that an entry states."""
-        return load_i32(self.entries, entry * _ENTRY_SIZE + 8)
+        return view.load_i32(self.entries, entry * _ENTRY_SIZE + 8)
 
     def is_full(self, count: int, size: int, more: int, is_in_disk: bool) -> bool:
         """Return whether `more` bytes are too many for a page of `count` records, `size` bytes."""
@@ -296,7 +286,7 @@ class Page(Window):
 
     def may_match(self, entry: int) -> bool:
         """Return whether an entry's code is that of a wanted tag, or says nothing about tags."""
-        code = load_i64(self.entries, entry * _ENTRY_SIZE + 12)
+        code = view.load_i64(self.entries, entry * _ENTRY_SIZE + 12)
         for n in range(self.pages.tag_count):
             if self.pages.numbers[3 * n] == code & _LOW_32:
                 return True
@@ -309,7 +299,7 @@ class Page(Window):
         tag_at = self.row[Column.TAGS_AT]
         for n in range(self.pages.tag_count):
             name_at = self.pages.numbers[3 * n + 1]
-            if self.pages.numbers[3 * n + 2] == size and equal_bytes(
+            if self.pages.numbers[3 * n + 2] == size and view.equal_bytes(
                 self.pages.names, name_at, self.data, tag_at, size
             ):
                 return True
@@ -317,7 +307,7 @@ class Page(Window):
 
     def judge(self, entry: int, at: int, size: int) -> int:
         """Say what the record is that an entry points at."""
-        if size < _FIXED_SIZE or load_i32(self.data, at) != size:
+        if size < _FIXED_SIZE or view.load_i32(self.data, at) != size:
             return _LOST
         check_crc = self.kind == _MESSAGES
         found = check_record(self.data, at, self.base, self.readable, check_crc)
@@ -325,9 +315,9 @@ class Page(Window):
             return _LOST
         topic_at, topic_size = topic_of(self.data, at)
         if self.granted != entry and (
-            load_i32(self.data, at + 12) != self.pages.queue_id
+            view.load_i32(self.data, at + 12) != self.pages.queue_id
             or topic_size != self.pages.topic_size
-            or not equal_bytes(self.pages.names, 0, self.data, topic_at, topic_size)
+            or not view.equal_bytes(self.pages.names, 0, self.data, topic_at, topic_size)
         ):
             return _LOST if self.granted == -2 - entry else _FOREIGN
         if self.pages.tag_count > 0 and not self.tags_match(topic_at + topic_size + 2, at + size):
@@ -370,7 +360,7 @@ class Page(Window):
                     if size > self.out.size - written:
                         reason = _NO_ROOM
                         break
-                    copy_bytes(self.out, written, self.data, offset - self.base, size)
+                    view.copy_bytes(self.out, written, self.data, offset - self.base, size)
                     written += size
                 else:
                     self.targets[2 * picked] = offset - self.base
@@ -394,8 +384,8 @@ class Page(Window):
         properties_at = topic_at + topic_size + 2
         end = at + self.size_of(self.entry)
         return may_stand_in(
-            text_of(self.data, topic_at, topic_size),
-            load_i32(self.data, at + 12),
+            view.text_of(self.data, topic_at, topic_size),
+            view.load_i32(self.data, at + 12),
             properties_of(self.data, properties_at, end),
             (self.pages.topic, self.pages.queue_id),
         )
@@ -406,10 +396,10 @@ class Page(Window):
             for n in range(self.picked):
                 items.append(message_of(self.data, self.targets[2 * n]))  # noqa: PERF401 - no closure
         elif self.picked > 0:
-            view = memoryview(self.buffer)
+            whole = memoryview(self.buffer)
             for n in range(self.picked):
                 at = self.targets[2 * n]
-                items.append(view[at : at + self.targets[2 * n + 1]])
+                items.append(whole[at : at + self.targets[2 * n + 1]])
 
 
 class GetCounts:

@@ -1,8 +1,7 @@
 cimport cython
 from rocketstore.native.row cimport StopReason
-from rocketstore.native.view cimport (
-    Bytes, Numbers, bytes_of, crc_continued, load_i32, load_u8, load_u32, load_word, numbers_of, trailing_zeros
-)
+from rocketstore.native cimport view
+from rocketstore.native.view cimport Bytes, Numbers
 from rocketstore.native.walk cimport MAGIC_BLANK, MAGIC_V1, MAGIC_V2, body_place, check_record
 
 cdef long long _POLYNOMIAL

@@ -18,18 +18,9 @@ except ImportError:
 if not cython.compiled:
     from typing import Any
 
+    from rocketstore.native import view
     from rocketstore.native.row import StopReason
-    from rocketstore.native.view import (
-        Bytes,
-        bytes_of,
-        crc_continued,
-        load_i32,
-        load_u8,
-        load_u32,
-        load_word,
-        numbers_of,
-        trailing_zeros,
-    )
+    from rocketstore.native.view import Bytes
     from rocketstore.native.walk import MAGIC_BLANK, MAGIC_V1, MAGIC_V2, body_place, check_record
 
     _SUM_BLOCK, _BODY_CRC_MASK = 4096, 0x7FFFFFFF
@@ -69,9 +60,9 @@ def shifted(crc: int, blocks: int) -> int:
 
 def is_zero_block(data: Bytes, at: int) -> bool:
     """Return whether 64 bytes are all zero."""
-    together = load_word(data, at)
+    together = view.load_word(data, at)
     for word in range(1, 8):
-        together |= load_word(data, at + 8 * word)
+        together |= view.load_word(data, at + 8 * word)
     return together == 0
 
 
@@ -88,8 +79,8 @@ def lead_bytes(word: int) -> int:
 
 def has_no_lead(data: Bytes, at: int) -> bool:
     """Return whether no magic number starts in the next 32 bytes."""
-    found = lead_bytes(load_word(data, at)) | lead_bytes(load_word(data, at + 8))
-    found |= lead_bytes(load_word(data, at + 16)) | lead_bytes(load_word(data, at + 24))
+    found = lead_bytes(view.load_word(data, at)) | lead_bytes(view.load_word(data, at + 8))
+    found |= lead_bytes(view.load_word(data, at + 16)) | lead_bytes(view.load_word(data, at + 24))
     return found == 0
 
 
@@ -111,7 +102,7 @@ class Search:
         """Keep checksums from now on."""
         stop = min(self.file_size, self.data.size)
         self.held = np.zeros(1 + (stop - origin) // _SUM_BLOCK, np.int64)
-        self.sums, self.origin = numbers_of(self.held), origin
+        self.sums, self.origin = view.numbers_of(self.held), origin
 
     def body_crc(self, record_at: int, start: int, stop: int) -> int:
         """Return the CRC-32 of the body of a record, from the prefixes' where they are kept."""
@@ -122,10 +113,10 @@ class Search:
         last = (stop - self.origin) // _SUM_BLOCK
         if self.origin < 0 or first >= last:
             self.spent += stop - start
-            return crc_continued(self.data, start, stop, 0)
+            return view.crc_continued(self.data, start, stop, 0)
         while self.known < last:
             at = self.origin + self.known * _SUM_BLOCK
-            self.sums[self.known + 1] = crc_continued(
+            self.sums[self.known + 1] = view.crc_continued(
                 self.data, at, at + _SUM_BLOCK, self.sums[self.known]
             )
             self.known += 1
@@ -133,13 +124,13 @@ class Search:
         whole_at = self.origin + first * _SUM_BLOCK
         rest_at = self.origin + last * _SUM_BLOCK
         self.spent += whole_at - start + stop - rest_at
-        head = crc_continued(self.data, start, whole_at, 0)
+        head = view.crc_continued(self.data, start, whole_at, 0)
         middle = shifted(head ^ self.sums[first], last - first) ^ self.sums[last]
-        return crc_continued(self.data, rest_at, stop, middle)
+        return view.crc_continued(self.data, rest_at, stop, middle)
 
     def believes(self, magic_at: int) -> bool:
         """Return whether a magic number belongs to a record or BLANK that can be believed."""
-        magic = load_u32(self.data, magic_at)
+        magic = view.load_u32(self.data, magic_at)
         if magic not in (MAGIC_V1, MAGIC_V2, MAGIC_BLANK):
             return False
         position = magic_at - 4
@@ -147,8 +138,8 @@ class Search:
         if verdict != StopReason.END:
             return verdict == StopReason.BLANK
         body_at = body_place(self.data, position)
-        size = load_i32(self.data, body_at - 4)
-        stored = load_i32(self.data, position + 8)
+        size = view.load_i32(self.data, body_at - 4)
+        stored = view.load_i32(self.data, position + 8)
         if size == 0 or stored < 0:
             return size == 0
         return stored == self.body_crc(position, body_at, body_at + size) & _BODY_CRC_MASK
@@ -166,15 +157,17 @@ class Search:
                 leads, step = 0x80, 1  # any byte may be one
             else:
                 # A jump, not a sum: the processor reads on where it expects more zeros.
-                while at + 64 <= limit and load_word(data, at) == 0 and is_zero_block(data, at):
+                while (
+                    at + 64 <= limit and view.load_word(data, at) == 0 and is_zero_block(data, at)
+                ):
                     at += 64
                 while at + 32 <= limit and has_no_lead(data, at):
                     at += 32
                 if at >= magic_stop or at + 8 > limit:
                     continue
-                leads = lead_bytes(load_word(data, at))
+                leads = lead_bytes(view.load_word(data, at))
             while leads:
-                magic_at = at + (trailing_zeros(leads) >> 3)
+                magic_at = at + (view.trailing_zeros(leads) >> 3)
                 if magic_at >= magic_stop:
                     return -1
                 if self.believes(magic_at):
@@ -192,7 +185,7 @@ def resync_within(
     Parameters are those of ``walk``, and how many bytes may be spent before prefixes are kept.
     """
     one = Search.__new__(Search)
-    one.data = bytes_of(buffer)
+    one.data = view.bytes_of(buffer)
     one.base, one.file_size, one.budget = base, file_size, budget
     one.origin, one.spent, one.known = -1, 0, 0
     with cython.nogil:
@@ -210,12 +203,12 @@ def resync(buffer: Bytes, position: int, stop: int, base: int, file_size: int) -
 
 def last_nonzero(buffer: Bytes, position: int, stop: int) -> int:
     """Return the position of the last byte in ``[position, stop)`` that is not zero, else -1."""
-    data = bytes_of(buffer)
+    data = view.bytes_of(buffer)
     start = max(position, 0)
     at = min(stop, data.size)
     with cython.nogil:
         while at - 64 >= start and is_zero_block(data, at - 64):
             at -= 64
-        while at > start and load_u8(data, at - 1) == 0:
+        while at > start and view.load_u8(data, at - 1) == 0:
             at -= 1
     return int(at) - 1 if at > start else -1

@@ -1,10 +1,8 @@
 cimport cython
 from rocketstore.native cimport row as Column
 from rocketstore.native.row cimport COLUMN_COUNT, StopReason
-from rocketstore.native.view cimport (
-    Bytes, Numbers, bytes_of, crc_of, find_byte, load_i16, load_i32, load_i64, load_u8, load_u32, load_word, prefetch,
-    row_at, rows_of
-)
+from rocketstore.native cimport view
+from rocketstore.native.view cimport Bytes, Numbers
 
 cdef long long MAGIC_V1, MAGIC_V2, MAGIC_BLANK, _NOT_ASCII, _LOW_32, _NAME_TAGS, _NAME_KEYS, _NAME_DELAY, _NAME_UNIQUE_KEY
 cdef unsigned long long _TOP_BITS

@@ -15,23 +15,9 @@ except ImportError:
     from rocketstore.native import no_cython as cython
 
 if not cython.compiled:
+    from rocketstore.native import view
     from rocketstore.native.row import COLUMN_COUNT, Column, StopReason
-    from rocketstore.native.view import (
-        Bytes,
-        Numbers,
-        bytes_of,
-        crc_of,
-        find_byte,
-        load_i16,
-        load_i32,
-        load_i64,
-        load_u8,
-        load_u32,
-        load_word,
-        prefetch,
-        row_at,
-        rows_of,
-    )
+    from rocketstore.native.view import Bytes, Numbers
 
 MAGIC_V1 = 0xDAA320A7
 MAGIC_V2 = 0xDAA320AB
@@ -52,14 +38,14 @@ def v6_extra_bytes(sys_flag: int) -> tuple[int, int]:
 
 def body_place(data: Bytes, at: int) -> int:
     """Return where the body of a record starts; its length stands before it."""
-    born_extra, store_extra = v6_extra_bytes(load_u32(data, at + 36))
+    born_extra, store_extra = v6_extra_bytes(view.load_u32(data, at + 36))
     return at + 88 + born_extra + store_extra
 
 
 def check_tail(data: Bytes, at: int, file_size: int) -> int:
     """Judge the fewer than eight bytes before the end of the buffer or the file."""
     for place in range(at, min(data.size, file_size)):
-        if load_u8(data, place) != 0:
+        if view.load_u8(data, place) != 0:
             return StopReason.TRUNCATED if file_size - at >= 8 else StopReason.BAD_LENGTH
     return StopReason.UNWRITTEN
 
@@ -73,8 +59,8 @@ def check_record(data: Bytes, at: int, base: int, file_size: int, check_crc: boo
     available = data.size - at
     if min(remaining, available) < 8:
         return check_tail(data, at, file_size)
-    total = load_i32(data, at)
-    magic = load_u32(data, at + 4)
+    total = view.load_i32(data, at)
+    magic = view.load_u32(data, at + 4)
     if magic == MAGIC_BLANK:
         return StopReason.BLANK if total == remaining else StopReason.BAD_LENGTH
     if magic not in (MAGIC_V1, MAGIC_V2):
@@ -85,19 +71,19 @@ def check_record(data: Bytes, at: int, base: int, file_size: int, check_crc: boo
         return StopReason.BAD_LENGTH
     if total > available:
         return StopReason.TRUNCATED
-    if load_i64(data, at + 28) != base + at:
+    if view.load_i64(data, at + 28) != base + at:
         return StopReason.BAD_ADDRESS
-    born_extra, store_extra = v6_extra_bytes(load_u32(data, at + 36))
+    born_extra, store_extra = v6_extra_bytes(view.load_u32(data, at + 36))
     room = total - fixed - born_extra - store_extra
     if room < 0:
         return StopReason.BAD_FIELDS
     body_at = at + 88 + born_extra + store_extra
-    body_size = load_i32(data, body_at - 4)
+    body_size = view.load_i32(data, body_at - 4)
     if body_size < 0 or body_size > room:
         return StopReason.BAD_FIELDS
     topic_size, topic_at = topic_place(data, body_at + body_size, magic)
     room -= body_size + topic_size
-    if topic_size < 0 or room < 0 or load_i16(data, topic_at + topic_size) != room:
+    if topic_size < 0 or room < 0 or view.load_i16(data, topic_at + topic_size) != room:
         return StopReason.BAD_FIELDS
     if not is_text_whole(data, topic_at, topic_size, at + total, base):
         return StopReason.BAD_FIELDS
@@ -121,17 +107,17 @@ def is_utf8(data: Bytes, at: int, end: int) -> bool:
     """Return whether bytes are UTF-8; much more than a word stands before them."""
     while at < end:
         word_at = min(at, end - 8)
-        if load_word(data, word_at) & _TOP_BITS == 0:
+        if view.load_word(data, word_at) & _TOP_BITS == 0:
             at = word_at + 8
             continue
-        byte = load_u8(data, at)
+        byte = view.load_u8(data, at)
         at += 1
         if byte >= 0x80:
             following, low, high = continuation_bounds(byte)
             if following < 0 or at + following > end:
                 return False
             for _ in range(following):
-                byte = load_u8(data, at)
+                byte = view.load_u8(data, at)
                 if byte < low or byte > high:
                     return False
                 low, high = 0x80, 0xBF
@@ -141,21 +127,21 @@ def is_utf8(data: Bytes, at: int, end: int) -> bool:
 
 def hold_names(data: Bytes, at: int, end: int) -> bool:
     """Return whether bytes are UTF-8 with a 0x01 in it; see ``format.properties``."""
-    return find_byte(data, at, end, 1) < end and is_utf8(data, at, end)
+    return view.find_byte(data, at, end, 1) < end and is_utf8(data, at, end)
 
 
 def is_text_whole(data: Bytes, topic_at: int, topic_size: int, end: int, base: int) -> bool:
     """Return whether topic and properties were written as a whole; see ``format.properties``."""
     topic_end = topic_at + topic_size
-    if topic_size > 0 and load_u8(data, topic_end - 1) == 0:
+    if topic_size > 0 and view.load_u8(data, topic_end - 1) == 0:
         return False
     at = topic_end + 2
-    if at < end and (load_u8(data, end - 1) == 0 or not hold_names(data, at, end)):
+    if at < end and (view.load_u8(data, end - 1) == 0 or not hold_names(data, at, end)):
         return False
     edge = topic_at + (-(base + topic_at) & 511)
     while edge + 512 <= end:
         at = edge
-        while at < edge + 512 and load_u8(data, at) == 0:
+        while at < edge + 512 and view.load_u8(data, at) == 0:
             at += 1
         if at == edge + 512:
             return False
@@ -166,23 +152,23 @@ def is_text_whole(data: Bytes, topic_at: int, topic_size: int, end: int, base: i
 def topic_place(data: Bytes, length_at: int, magic: int) -> tuple[int, int]:
     """Return the topic's length, negative when it is impossible, and where the topic starts."""
     if magic == MAGIC_V1:
-        size = load_u8(data, length_at)
+        size = view.load_u8(data, length_at)
         # Compatible: 4.9 reads the byte as signed, so a topic has at most 127 bytes.
         return size if size < 128 else size - 256, length_at + 1
-    return load_i16(data, length_at), length_at + 2
+    return view.load_i16(data, length_at), length_at + 2
 
 
 def topic_of(data: Bytes, at: int) -> tuple[int, int]:
     """Return place and size of the topic of a record that `check_record` found intact."""
     body_at = body_place(data, at)
-    length_at = body_at + load_i32(data, body_at - 4)
-    size, topic_at = topic_place(data, length_at, load_u32(data, at + 4))
+    length_at = body_at + view.load_i32(data, body_at - 4)
+    size, topic_at = topic_place(data, length_at, view.load_u32(data, at + 4))
     return topic_at, size
 
 
 def hash_other(data: Bytes, at: int, end: int, value: int) -> tuple[int, int]:
     """Add the character at `at`, which is not ASCII; return the hash and the next position."""
-    lead = load_u8(data, at)
+    lead = view.load_u8(data, at)
     following, low, high = continuation_bounds(lead)
     at += 1
     if following < 0:
@@ -191,7 +177,7 @@ def hash_other(data: Bytes, at: int, end: int, value: int) -> tuple[int, int]:
     for _ in range(following):
         if at >= end:
             return value * 31 + 0xFFFD, at
-        byte = load_u8(data, at)
+        byte = view.load_u8(data, at)
         if byte < low or byte > high:
             return value * 31 + 0xFFFD, at
         point = point << 6 | (byte & 0x3F)
@@ -217,7 +203,7 @@ def hash_of(data: Bytes, at: int, size: int, seed: int) -> int:
     end = at + size
     while at < end:
         if end - at >= 4:
-            four = load_u32(data, at)
+            four = view.load_u32(data, at)
             if four & _NOT_ASCII == 0:
                 value = (
                     (value & _LOW_32) * 923521
@@ -228,7 +214,7 @@ def hash_of(data: Bytes, at: int, size: int, seed: int) -> int:
                 )
                 at += 4
                 continue
-        byte = load_u8(data, at)
+        byte = view.load_u8(data, at)
         if byte < 0x80:
             value = (value & _LOW_32) * 31 + byte
             at += 1
@@ -241,14 +227,14 @@ def hash_of(data: Bytes, at: int, size: int, seed: int) -> int:
 def crc_agrees(data: Bytes, at: int, body_at: int, body_size: int) -> bool:
     """Compare the body with its checksum."""
     # Compatible: an empty body has no checksum, whatever the field says.
-    return body_size == 0 or load_i32(data, at + 8) == crc_of(data, body_at, body_size)
+    return body_size == 0 or view.load_i32(data, at + 8) == view.crc_of(data, body_at, body_size)
 
 
 def decimal(data: Bytes, at: int, end: int) -> int:
     """Return the number that decimal digits spell, 0 for other text and from 2^31 on."""
     value = 0
     for place in range(at, end):
-        digit = load_u8(data, place) - 48
+        digit = view.load_u8(data, place) - 48
         if digit < 0 or digit > 9:
             return 0
         value = value * 10 + digit
@@ -262,7 +248,7 @@ def note_property(data: Bytes, name_at: int, name_end: int, end: int, row: Numbe
     size = name_end - name_at
     value_at = name_end + 1
     if size == 4:
-        name = load_u32(data, name_at)
+        name = view.load_u32(data, name_at)
         if name == _NAME_TAGS:
             row[Column.TAGS_AT] = value_at
             row[Column.TAGS_SIZE] = end - value_at
@@ -270,10 +256,14 @@ def note_property(data: Bytes, name_at: int, name_end: int, end: int, row: Numbe
             row[Column.KEYS_AT] = value_at
             row[Column.KEYS_SIZE] = end - value_at
     elif size == 8:
-        if load_i64(data, name_at) == _NAME_UNIQUE_KEY:
+        if view.load_i64(data, name_at) == _NAME_UNIQUE_KEY:
             row[Column.UNIQUE_KEY_AT] = value_at
             row[Column.UNIQUE_KEY_SIZE] = end - value_at
-    elif size == 5 and load_u8(data, name_at) == 68 and load_u32(data, name_at + 1) == _NAME_DELAY:
+    elif (
+        size == 5
+        and view.load_u8(data, name_at) == 68
+        and view.load_u32(data, name_at + 1) == _NAME_DELAY
+    ):
         row[Column.DELAY_LEVEL] = decimal(data, value_at, end)
 
 
@@ -289,7 +279,7 @@ def read_properties(data: Bytes, at: int, end: int, row: Numbers) -> None:
         name_end = at
         byte = 0
         while name_end < end:
-            byte = load_u8(data, name_end)
+            byte = view.load_u8(data, name_end)
             if byte == 1 or byte == 2:
                 break
             name_end += 1
@@ -298,7 +288,7 @@ def read_properties(data: Bytes, at: int, end: int, row: Numbers) -> None:
         if byte == 2:
             at = name_end + 1
             continue
-        value_end = find_byte(data, name_end + 1, end, 2)
+        value_end = view.find_byte(data, name_end + 1, end, 2)
         if name_end > at and value_end > name_end + 1:
             note_property(data, at, name_end, value_end, row)
         at = value_end + 1
@@ -310,29 +300,29 @@ def read_record(data: Bytes, at: int, base: int, row: Numbers) -> int:
 
     Nothing is checked again here.
     """
-    total = load_i32(data, at)
-    magic = load_u32(data, at + 4)
-    sys_flag = load_i32(data, at + 36)
+    total = view.load_i32(data, at)
+    magic = view.load_u32(data, at + 4)
+    sys_flag = view.load_i32(data, at + 36)
     born_extra, store_extra = v6_extra_bytes(sys_flag)
     store_time_at = at + 56 + born_extra
     tail_at = store_time_at + 16 + store_extra
     body_at = tail_at + 16
-    body_size = load_i32(data, body_at - 4)
+    body_size = view.load_i32(data, body_at - 4)
     topic_size, topic_at = topic_place(data, body_at + body_size, magic)
     properties_at = topic_at + topic_size + 2
     row[Column.PHYSICAL_OFFSET] = base + at
     row[Column.SIZE] = total
-    row[Column.BODY_CRC] = load_i32(data, at + 8)
-    row[Column.QUEUE_ID] = load_i32(data, at + 12)
-    row[Column.FLAG] = load_i32(data, at + 16)
-    row[Column.QUEUE_OFFSET] = load_i64(data, at + 20)
+    row[Column.BODY_CRC] = view.load_i32(data, at + 8)
+    row[Column.QUEUE_ID] = view.load_i32(data, at + 12)
+    row[Column.FLAG] = view.load_i32(data, at + 16)
+    row[Column.QUEUE_OFFSET] = view.load_i64(data, at + 20)
     row[Column.SYS_FLAG] = sys_flag
-    row[Column.BORN_TIMESTAMP] = load_i64(data, at + 40)
+    row[Column.BORN_TIMESTAMP] = view.load_i64(data, at + 40)
     row[Column.BORN_HOST_AT] = at + 48
-    row[Column.STORE_TIMESTAMP] = load_i64(data, store_time_at)
+    row[Column.STORE_TIMESTAMP] = view.load_i64(data, store_time_at)
     row[Column.STORE_HOST_AT] = store_time_at + 8
-    row[Column.RECONSUME_TIMES] = load_i32(data, tail_at)
-    row[Column.PREPARED_OFFSET] = load_i64(data, tail_at + 4)
+    row[Column.RECONSUME_TIMES] = view.load_i32(data, tail_at)
+    row[Column.PREPARED_OFFSET] = view.load_i64(data, tail_at + 4)
     row[Column.BODY_AT] = body_at
     row[Column.BODY_SIZE] = body_size
     row[Column.TOPIC_AT] = topic_at
@@ -355,10 +345,10 @@ def prefetch_following(data: Bytes, at: int, size: int) -> None:
     if size < 512:
         return
     ahead = at + 4 * size
-    prefetch(data, ahead)
-    prefetch(data, ahead + 64)
-    prefetch(data, ahead + size - 128)
-    prefetch(data, ahead + size - 64)
+    view.prefetch(data, ahead)
+    view.prefetch(data, ahead + 64)
+    view.prefetch(data, ahead + size - 128)
+    view.prefetch(data, ahead + size - 64)
 
 
 def walk(
@@ -393,7 +383,7 @@ def walk(
     """
     if cols.shape[1] != COLUMN_COUNT:
         raise ValueError("cols needs COLUMN_COUNT columns")
-    data, rows = bytes_of(buffer), rows_of(cols)
+    data, rows = view.bytes_of(buffer), view.rows_of(cols)
     at, end = max(position, 0), min(stop, file_size, data.size)
     count = 0
     verdict: int = StopReason.END
@@ -402,7 +392,7 @@ def walk(
             verdict = check_record(data, at, base, file_size, check_crc)
             if verdict != StopReason.END:
                 break
-            size = read_record(data, at, base, row_at(rows, count))
+            size = read_record(data, at, base, view.row_at(rows, count))
             prefetch_following(data, at, size)
             at += size
             count += 1
