@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
     from enum import Enum
-    from pathlib import Path
 
 
 class RocketStoreError(Exception):
@@ -48,10 +47,8 @@ class FormatError(RocketStoreError):
 
     Attributes
     ----------
-    path
-        File the bytes are in, ``None`` when they came from memory.
     offset
-        Position of the offending bytes in that file or buffer.
+        Position of the offending bytes in the file or buffer that was read.
     field
         Field of the format page.
     expected, found
@@ -60,24 +57,20 @@ class FormatError(RocketStoreError):
 
     exit_code = 4
 
-    def __init__(  # noqa: PLR0913 - one argument per fact of the message, all but two optional
+    def __init__(
         self,
         message: str,
         *,
-        path: Path | None = None,
         offset: int | None = None,
         field: str | None = None,
         expected: object = None,
         found: object = None,
         hint: str | None = None,
     ) -> None:
-        where = "" if path is None else f" in {path}"
         at = "" if offset is None else f" at offset {offset}"
-        versus = (
-            "" if expected is None and found is None else f": expected {expected}, found {found}"
-        )
-        super().__init__(f"{message}{where}{at}{versus}", hint=hint)
-        self.path = path
+        is_compared = expected is not None or found is not None
+        versus = f": expected {expected}, found {found}" if is_compared else ""
+        super().__init__(f"{message}{at}{versus}", hint=hint)
         self.offset = offset
         self.field = field
         self.expected = expected

@@ -25,7 +25,6 @@ cannot honestly exceed it by more than zlib's best ratio of about 1,030, and a c
 take the process down. A larger body stays compressed in ``raw_body``."""
 
 COMPRESSED_FLAG: Final = 0x1
-MULTI_TAGS_FLAG: Final = 0x2
 TRANSACTION_MASK: Final = 0xC
 TRANSACTION_PREPARED: Final = 0x4
 TRANSACTION_COMMIT: Final = 0x8
