@@ -115,17 +115,8 @@ class QueueCounter:
 class Record:
     """A message, checked and encoded: all of a record but where and when it is stored.
 
-    Parameters
-    ----------
-    sys_flag
-        Its host bits follow from the hosts.
-    born_timestamp_ms
-        None takes the store time.
-
-    Raises
-    ------
-    RefusedMessageError
-        A number does not fit its field.
+    The host bits of `sys_flag` follow from the hosts; a `born_timestamp_ms` of None takes the store
+    time. `RefusedMessageError` says that a number does not fit its field.
     """
 
     def __init__(
@@ -187,16 +178,13 @@ class Record:
 
     def with_body(self, body: bytes) -> Record:
         """Return a record that differs by its body."""
-        return Record(
-            body,
-            self.properties,
-            self.born_host,
-            flag=self.flag,
-            sys_flag=self.sys_flag,
-            born_timestamp_ms=None if self.is_born_now else self.born,
-            reconsume_times=self.reconsume_times,
-            prepared_offset=self.prepared_offset,
-        )
+        record = Record(body, self.properties, self.born_host)
+        born = None if self.is_born_now else self.born
+        record.take(
+            self.born_host, self.flag, self.sys_flag, born, self.reconsume_times,
+            self.prepared_offset,
+        )  # fmt: skip
+        return record
 
 
 def hosted(sys_flag: int, born_host_size: int) -> int:

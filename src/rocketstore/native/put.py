@@ -76,16 +76,8 @@ def is_plain_block(source: Bytes, at: int, size: int) -> bool:
 class PlainPuts:
     """Puts that nobody would refuse, each in one call; None where a put has to be looked at closer.
 
-    Parameters
-    ----------
-    counters, born_hosts
-        Queues by topic and queue id, hosts by their text; others are left to the writer.
-    flags, statistics
-        Why puts are not taken at the moment; who learns of a put that took long.
-    clock
-        The time in ms; None is the system's clock.
-    waits
-        Whether a put of this store ends with a wait, which is the writer's.
+    `counters` are queues by topic and queue id, `born_hosts` hosts by their text.
+    A clock of None is the system's. Where puts end with a wait (`waits`), that is the writer's.
     """
 
     def __init__(

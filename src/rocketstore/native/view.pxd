@@ -1,5 +1,4 @@
 from cpython.buffer cimport PyBUF_SIMPLE, Py_buffer, PyBuffer_Release, PyObject_GetBuffer
-from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_INCREF
@@ -114,10 +113,6 @@ cdef inline Numbers queue_at(Numbers queues, Py_ssize_t number) noexcept nogil:
 
 
 # --- objects of Python, read without running any of it ----------------------------------------------
-
-
-cdef inline Bytes room_of(bytearray room) noexcept:
-    return bytes_at(PyByteArray_AS_STRING(room), PyByteArray_GET_SIZE(room))
 
 
 cdef inline Bytes part_of(Bytes source, Py_ssize_t at, Py_ssize_t size) noexcept:

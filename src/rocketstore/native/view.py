@@ -12,19 +12,16 @@ import time
 import zlib
 from struct import Struct
 from types import MemberDescriptorType, SimpleNamespace
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 Numbers: TypeAlias = npt.NDArray[np.int64]
-
-_I16 = Struct(">h")
-_U32 = Struct(">I")
-_I32 = Struct(">i")
-_I64 = Struct(">q")
-_WORD = Struct("<Q")
 
 
 def bytes_of(buffer: Any) -> Bytes:
@@ -96,54 +93,31 @@ slot_at = queue_at = row_at
 """In C the rows of each matrix have a length of their own."""
 
 
-def load_u8(data: Bytes, at: int) -> int:
-    """Return one byte."""
-    return int(data[at])
+def _load(form: str) -> Callable[[Bytes, int], int]:
+    unpack = Struct(form).unpack_from
+
+    def load(data: Bytes, at: int) -> int:
+        return int(unpack(data.data, at)[0])
+
+    return load
 
 
-def load_i16(data: Bytes, at: int) -> int:
-    """Return a signed number of two bytes."""
-    return int(_I16.unpack_from(data.data, at)[0])
+load_u8, load_i16, load_u32 = _load("B"), _load(">h"), _load(">I")
+load_i32, load_i64 = _load(">i"), _load(">q")
+load_word = _load("<Q")
+"""Numbers of so many bits at a position, `u` without a sign; a word's lowest byte comes first."""
 
 
-def load_u32(data: Bytes, at: int) -> int:
-    """Return a number of four bytes."""
-    return int(_U32.unpack_from(data.data, at)[0])
+def _store(form: str) -> Callable[[Bytes, int, int], None]:
+    pack = Struct(form).pack_into
+
+    def store(data: Bytes, at: int, number: int) -> None:
+        pack(data.data, at, number)
+
+    return store
 
 
-def load_i32(data: Bytes, at: int) -> int:
-    """Return a signed number of four bytes."""
-    return int(_I32.unpack_from(data.data, at)[0])
-
-
-def load_i64(data: Bytes, at: int) -> int:
-    """Return a signed number of eight bytes."""
-    return int(_I64.unpack_from(data.data, at)[0])
-
-
-def load_word(data: Bytes, at: int) -> int:
-    """Return eight bytes as a number whose lowest byte comes first."""
-    return int(_WORD.unpack_from(data.data, at)[0])
-
-
-def store_u8(data: Bytes, at: int, number: int) -> None:
-    """Write one byte."""
-    data[at] = number
-
-
-def store_i16(data: Bytes, at: int, number: int) -> None:
-    """Write a signed number of two bytes."""
-    _I16.pack_into(data.data, at, number)
-
-
-def store_i32(data: Bytes, at: int, number: int) -> None:
-    """Write a signed number of four bytes."""
-    _I32.pack_into(data.data, at, number)
-
-
-def store_i64(data: Bytes, at: int, number: int) -> None:
-    """Write a signed number of eight bytes."""
-    _I64.pack_into(data.data, at, number)
+store_u8, store_i16, store_i32, store_i64 = _store("B"), _store(">h"), _store(">i"), _store(">q")
 
 
 def copy_bytes(target: Bytes, to: int, source: Bytes, at: int, size: int) -> None:
@@ -184,11 +158,6 @@ def crc_of(data: Bytes, at: int, size: int) -> int:
 def crc_continued(data: Bytes, at: int, stop: int, crc: int) -> int:
     """Return the CRC-32 of bytes whose beginning has `crc` and whose rest is the range."""
     return zlib.crc32(data[at:stop].data, crc)
-
-
-def room_of(room: bytearray) -> Bytes:
-    """Return the bytes of a bytearray, to be written."""
-    return np.frombuffer(room, np.uint8)
 
 
 def part_of(source: Bytes, at: int, size: int) -> Bytes:
