@@ -45,7 +45,7 @@ from rocketstore.storage.recovery.recover import recover, refuse_lost_log
 from rocketstore.storage.recovery.recovery_compatible import compatible_end
 from rocketstore.verification.file_rules import FileProblem
 from rocketstore.verification.findings import DANGLING_HINT, INDEX_REBUILT, Severity
-from rocketstore.verification.small_files import checkpoint_findings, table_findings
+from rocketstore.verification.small_files import checkpoint_findings, small_file_findings
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -136,12 +136,7 @@ class _Repair:
     """One repair."""
 
     def __init__(
-        self,
-        path: Path,
-        config: StoreConfig | None,
-        disk: Disk | None,
-        now_ms: int,
-        policy: str,
+        self, path: Path, config: StoreConfig | None, disk: Disk | None, now_ms: int, policy: str
     ) -> None:
         self.config = config or StoreConfig()
         self.disk = disk or Disk()
@@ -221,8 +216,8 @@ class _Repair:
 
     def _findings(self, audit: StoreAudit) -> list[Finding]:
         read = small_files(self.layout)
-        checkpoint = checkpoint_findings(read(CHECKPOINT_FILE_NAME), self.now_ms)
-        return [*audit_findings(audit), *checkpoint, *table_findings(read)]
+        small = small_file_findings(read, self.now_ms, latest_ms=0, was_aborted=False)
+        return [*audit_findings(audit), *small]
 
     def audit(self) -> StoreAudit:
         """Return what the store is now, with the end of the log that the policy wants."""

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
     from rocketstore.scan.scanner import ByteSource, ScanBatch
     from rocketstore.storage.files.mapped_file import MappedFile
+    from rocketstore.storage.files.mapped_file_queue import MappedFileQueue
     from rocketstore.verification.log_rules import Chain
 
     ByteArray: TypeAlias = npt.NDArray[np.uint8]
@@ -176,6 +177,12 @@ def store_time_at(file: MappedFile, position: int) -> int | None:
     """Return the store time of the intact record at a position of a file, None without one."""
     record = record_at(file, position)
     return None if record is None else int(record.store_timestamp[0])
+
+
+def store_time_of(log: MappedFileQueue, physical_offset: int) -> int | None:
+    """Return the store time of the intact record at a physical offset, None without one."""
+    file = log.find(physical_offset)
+    return None if file is None else store_time_at(file, physical_offset - file.base)
 
 
 def crash_start(

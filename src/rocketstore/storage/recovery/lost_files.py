@@ -28,10 +28,11 @@ from rocketstore.format.index_file import (
 )
 from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES, entry_array, kept_place_mask
 from rocketstore.format.record import FIXED_SIZE
+from rocketstore.storage.recovery.log_survey import store_time_of
 from rocketstore.verification.findings import Finding, Severity
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from rocketstore.format.index_file import IndexHeader
     from rocketstore.format.queue_entry import QueueEntry
@@ -63,9 +64,8 @@ class _LostQueue(NamedTuple):
 class LostFiles:
     """What the queues and the index of a store that is being opened have lost.
 
-    `store_time_of` returns the store time of the record at a physical offset, None without one;
-    `data_stop` is the one after the last byte of the log that is not zero. What is certainly lost
-    goes to `findings`.
+    `data_stop` is the physical offset after the last byte of the log that is not zero. What is
+    certainly lost goes to `findings`.
     """
 
     def __init__(
@@ -76,13 +76,11 @@ class LostFiles:
         *,
         clean: bool,
         data_stop: int,
-        store_time_of: Callable[[int], int | None],
     ) -> None:
         self._parts = parts
         self._evidence = evidence
         self._findings = findings
         self._clean = clean
-        self._store_time_of = store_time_of
         self._log_min = parts.log.min_offset
         self._entries_stop = data_stop + _FARTHEST_BYTES
         known = parts.known_ends
@@ -293,6 +291,6 @@ class LostFiles:
             begin,
             end,
             None if is_only else int(last["time_difference_s"]),
-            self._store_time_of(begin) if begin >= 0 else None,
-            self._store_time_of(end) if end >= 0 else None,
+            store_time_of(self._parts.log, begin),
+            store_time_of(self._parts.log, end),
         )

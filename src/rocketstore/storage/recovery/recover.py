@@ -30,7 +30,7 @@ from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES
 from rocketstore.scan import kernels
 from rocketstore.storage.files.whole_file import data_stop
 from rocketstore.storage.recovery.evidence import Evidence, cut_log, relative_name
-from rocketstore.storage.recovery.log_survey import crash_start, store_time_at, survey_log
+from rocketstore.storage.recovery.log_survey import crash_start, store_time_of, survey_log
 from rocketstore.storage.recovery.lost_files import LostFiles
 from rocketstore.storage.recovery.queue_recovery import QueueRecovery
 from rocketstore.storage.recovery.recovery_compatible import compatible_end, compatible_queue_end
@@ -161,7 +161,6 @@ class _Recovery:
             self.findings,
             clean=clean,
             data_stop=self._data_limit(),
-            store_time_of=self._store_time_of,
         )
 
     def last_store_timestamp_ms(self) -> int:
@@ -242,9 +241,8 @@ class _Recovery:
             self._truncate_index(end)
 
     def _truncate_index(self, physical_offset: int) -> None:
-        self.parts.index.truncate_to(
-            physical_offset, now_ms=self.now_ms, store_time_of=self._store_time_of
-        )
+        store_time = functools.partial(store_time_of, self.parts.log)
+        self.parts.index.truncate_to(physical_offset, now_ms=self.now_ms, store_time_of=store_time)
 
     def _dispatch(self, start: int, limit: int) -> list[SteppedOver]:
         """Dispatch [start, limit) with checksums; return what could not be read."""
@@ -339,10 +337,6 @@ class _Recovery:
             has_index=bool(parts.index.files),
             now_ms=self.now_ms,
         )
-
-    def _store_time_of(self, physical_offset: int) -> int | None:
-        file = self.parts.log.find(physical_offset)
-        return None if file is None else store_time_at(file, physical_offset - file.base)
 
     def _last_with_data(self) -> MappedFile:
         files = self.parts.log.files
