@@ -299,7 +299,7 @@ class Trial:
     def _write_table(self, store: MessageStore, disk: ShadowDisk) -> None:
         number = self.table + 1
         self.tables_possible = {self.table, number}
-        path = store.layout.config / "consumerOffset.json"
+        path = store.layout.root / "config" / "consumerOffset.json"
         content = encode_table(ConsumerOffsets(offset_table={COUNTED: {0: number}}))
         write_atomically(path, content.encode(), disk=disk, decode=_decode_offsets)
         self.table = number
