@@ -285,7 +285,7 @@ class Trial:
         if self.is_sync:
             services.flusher.flush()
         else:
-            services.flusher.run_once(self.now_ms)
+            services.flusher.flush(services.flusher.least_pages(self.now_ms))
         while self.chance.random() < 0.7 and store._parts.dispatcher.run_once():
             pass
         services.queue_flusher.run_once()
