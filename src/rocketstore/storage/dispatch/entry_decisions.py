@@ -102,8 +102,8 @@ class EntryDecisions:
             return self._refuse(number, "topic or queue id cannot name a directory")
         # Also for bytes that are not UTF-8: Java reads them as this name.
         name = self.columns.bytes_of(number, Column.TOPIC_AT, Column.TOPIC_SIZE)
-        if name != key.topic.encode():
-            self._table.rows.add_name(name, key.queue_id, queue.row)
+        # And again where an interrupt came between taking it in and its name.
+        self._table.rows.add_name(name, key.queue_id, queue.row)
         return True
 
     def map_queue_file(self, number: int) -> bool:
