@@ -17,7 +17,7 @@
 #define HAS_FOLDING 0
 #endif
 
-enum { CRC_TABLES = 8, CRC_STEP = 16, CRC_LANES = 4, CRC_FOLDED_STEP = 64, CRC_WIDE_STEP = 256 };
+enum { CRC_TABLES = 16, CRC_STEP = 16, CRC_LANES = 4, CRC_FOLDED_STEP = 64, CRC_WIDE_STEP = 256 };
 
 /* How far ahead of the folding memory is asked for: what is read is mostly not in a cache. */
 enum { CRC_AHEAD = 2048 };
@@ -49,17 +49,30 @@ crc_prepare(void)
 #endif
 }
 
+/* What eight bytes after `crc` contribute when `behind` bytes follow them. */
+static inline uint32_t
+crc_of_word(uint32_t crc, const unsigned char *at, int behind)
+{
+    uint64_t word;
+    memcpy(&word, at, sizeof word);
+    word = le64toh(word) ^ crc;
+    crc = 0;
+    for (int i = 0; i < 8; i++) {
+        crc ^= crc_tables[behind + 7 - i][(word >> (8 * i)) & 0xFF];
+    }
+    return crc;
+}
+
 static inline uint32_t
 crc_by_tables(uint32_t crc, const unsigned char *at, size_t size)
 {
     for (; size >= CRC_TABLES; at += CRC_TABLES, size -= CRC_TABLES) {
-        uint64_t word;
-        memcpy(&word, at, sizeof word);
-        word = le64toh(word) ^ crc;
-        crc = 0;
-        for (int i = 0; i < CRC_TABLES; i++) {
-            crc ^= crc_tables[CRC_TABLES - 1 - i][(word >> (8 * i)) & 0xFF];
-        }
+        crc = crc_of_word(crc, at, 8) ^ crc_of_word(0, at + 8, 0);
+    }
+    if (size >= 8) {
+        crc = crc_of_word(crc, at, 0);
+        at += 8;
+        size -= 8;
     }
     for (; size > 0; at++, size--) {
         crc = (crc >> 8) ^ crc_tables[0][(crc ^ *at) & 0xFF];
