@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from rocketstore.format.index_file import IndexLayout
-from rocketstore.native.dispatch_state import (
+from rocketstore.native.row import (
     QUEUE_COLUMN_COUNT,
     SLOT_COLUMN_COUNT,
     QueueColumn,

@@ -16,9 +16,8 @@ except ImportError:
 
 if not cython.compiled:
     from rocketstore.native import view
-    from rocketstore.native.dispatch_state import SlotColumn
     from rocketstore.native.index import positive_hash
-    from rocketstore.native.row import Column
+    from rocketstore.native.row import Column, SlotColumn
     from rocketstore.native.view import Bytes, Numbers
     from rocketstore.native.walk import hash_of
 
@@ -187,7 +186,7 @@ def list_extra_queues(buffer: Bytes, cols: Numbers, rows: Numbers) -> int:
 
 
 def find_queue(slots: Numbers, slot_count: int, topics: Bytes, data: Bytes, row: Numbers) -> int:
-    """Return the number of a record's queue in the table of ``native.dispatch_state``, or -1."""
+    """Return the number of a record's queue in the table of ``native.row``, or -1."""
     topic_hash = row[Column.TOPIC_HASH]
     queue_id = row[Column.QUEUE_ID]
     at = row[Column.TOPIC_AT]
@@ -224,7 +223,7 @@ def number_queues(
     first
         Row to begin with.
     slots, topics
-        The table of queues, see ``native.dispatch_state``; its ``QUEUE`` column holds the numbers.
+        The table of queues, see ``native.row``; its ``QUEUE`` column holds the numbers.
     numbers
         As long as `cols`; -1 for a record without a queue entry (prepared, rolled back).
 

@@ -28,9 +28,8 @@ if not cython.compiled:
     from rocketstore.format.queue_entry import FILLER_SIZE as _FILLER_SIZE
     from rocketstore.native import view
     from rocketstore.native.columns import find_queue, has_extra_queues, key_hash_of
-    from rocketstore.native.dispatch_state import QueueColumn
     from rocketstore.native.index import put_item
-    from rocketstore.native.row import Column
+    from rocketstore.native.row import Column, QueueColumn
     from rocketstore.native.view import Bytes, Numbers
 
 _MAX_QUEUE_OFFSET = MAX_QUEUE_OFFSET

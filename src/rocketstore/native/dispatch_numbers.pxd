@@ -1,4 +1,4 @@
-# The numbers of ``rocketstore.native.dispatch_state`` (tests/unit/scan/test_kernels.py compares them).
+# The numbers of ``rocketstore.native.row`` (tests/unit/scan/test_kernels.py compares them).
 
 cdef enum:  # SlotColumn
     TOPIC_HASH = 0

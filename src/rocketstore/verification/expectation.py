@@ -21,7 +21,7 @@ from rocketstore.format.properties import (
     decode_properties,
 )
 from rocketstore.format.queue_entry import DELAY_TOPIC, ENTRY_DTYPE, LMQ_PREFIX, MAX_QUEUE_OFFSET
-from rocketstore.native.dispatch_state import NO_LEVEL_DELAY_MS
+from rocketstore.native.row import NO_LEVEL_DELAY_MS
 from rocketstore.scan import kernels
 from rocketstore.scan.columns import Column
 from rocketstore.verification.queue_numbers import TaskQueue

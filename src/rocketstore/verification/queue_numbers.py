@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 import numpy as np
 
 from rocketstore.format.java_hash import string_hash
-from rocketstore.native.dispatch_state import SLOT_COLUMN_COUNT, slot_of
+from rocketstore.native.row import SLOT_COLUMN_COUNT, slot_of
 from rocketstore.scan import kernels
 from rocketstore.scan.columns import Column
 from rocketstore.units import QueueKey

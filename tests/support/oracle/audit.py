@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from rocketstore.native.dispatch_state import ByteArray, Int64Array
+    from rocketstore.native.row import ByteArray, Int64Array
 
 _NAME: Final = b"INNER_MULTI_DISPATCH\x01"
 

@@ -10,13 +10,13 @@ import struct
 from typing import TYPE_CHECKING, Any, Final
 
 from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES, FILLER_SIZE, MAX_QUEUE_OFFSET
-from rocketstore.native.dispatch_state import QueueColumn, SlotColumn, slot_of
+from rocketstore.native.row import QueueColumn, SlotColumn, slot_of
 from rocketstore.scan.columns import Column
 from support.oracle.index import positive_hash, put_item
 from support.oracle.java_hash import java_hash
 
 if TYPE_CHECKING:
-    from rocketstore.native.dispatch_state import ByteArray, Int64Array
+    from rocketstore.native.row import ByteArray, Int64Array
 
 _ENTRY: Final = struct.Struct(">qiq")
 _TRANSACTION_MASK: Final = 0xC

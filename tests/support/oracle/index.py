@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from rocketstore.format.properties import SECTOR_SIZE_BYTES
 
 if TYPE_CHECKING:
-    from rocketstore.native.dispatch_state import ByteArray, Int64Array
+    from rocketstore.native.row import ByteArray, Int64Array
 
 _HEADER_SIZE: Final = 40
 _SLOT_SIZE: Final = 4

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from rocketstore.native import dispatch_state, row
+from rocketstore.native import row
 from rocketstore.scan import kernels
 
 LOADED = "import sys, json; print(json.dumps([m in sys.modules for m in ('rocketstore.native.walk', 'pyarrow')]))"  # noqa: E501
@@ -74,8 +74,8 @@ NATIVE = Path(__file__).parents[3] / "src/rocketstore/native"
 ENUMS = {
     "row": {"": row.Column, "StopReason": row.StopReason},
     "dispatch_numbers": {
-        "SlotColumn": dispatch_state.SlotColumn,
-        "QueueColumn": dispatch_state.QueueColumn,
+        "SlotColumn": row.SlotColumn,
+        "QueueColumn": row.QueueColumn,
     },
 }
 

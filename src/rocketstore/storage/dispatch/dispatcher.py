@@ -38,7 +38,7 @@ from rocketstore.verification.expectation import delay_array
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Mapping
 
-    from rocketstore.native.dispatch_state import Int64Array
+    from rocketstore.native.row import Int64Array
     from rocketstore.storage.files.mapped_file import MappedFile
     from rocketstore.storage.files.mapped_file_queue import MappedFileQueue
     from rocketstore.storage.index.index_service import IndexService

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from rocketstore.native.dispatch_state import ByteArray, Int64Array
+    from rocketstore.native.row import ByteArray, Int64Array
     from rocketstore.storage.files.disk import Disk
     from rocketstore.verification.file_rules import FileFinding
 

@@ -26,7 +26,7 @@ from rocketstore.format.queue_entry import (
     entry_array,
     kept_place_mask,
 )
-from rocketstore.native.dispatch_state import QueueColumn
+from rocketstore.native.row import QueueColumn
 from rocketstore.storage.files.whole_file import has_data
 from rocketstore.storage.queues.queue_search import CHUNK_BYTES, QueueSearch
 

@@ -1,7 +1,7 @@
 """What dispatch kernels see of queues: rows of numbers, and the files that are mapped for them.
 
 One row of `QueueRows.queues` per queue, found through a hash table by topic bytes and queue id; the
-columns are named in ``rocketstore.native.dispatch_state``. A memory map keeps a descriptor of its
+columns are named in ``rocketstore.native.row``. A memory map keeps a descriptor of its
 own, so a thousand queues that are written need a thousand of them, and the many more files that are
 only read now and then must not need any for long.
 
@@ -21,7 +21,7 @@ import numpy as np
 
 from rocketstore.events import get_logger
 from rocketstore.format.java_hash import string_hash
-from rocketstore.native.dispatch_state import (
+from rocketstore.native.row import (
     QUEUE_COLUMN_COUNT,
     SLOT_COLUMN_COUNT,
     QueueColumn,
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from rocketstore.native.dispatch_state import ByteArray, Int64Array
+    from rocketstore.native.row import ByteArray, Int64Array
     from rocketstore.storage.files.mapped_file import MappedFile
 
 _log: Final = get_logger(__name__)

@@ -13,7 +13,7 @@ import pytest
 
 from rocketstore.errors import FlushFailedError
 from rocketstore.format.queue_entry import FILLER, FILLER_BYTES, QueueEntry, encode_entry
-from rocketstore.native.dispatch_state import QueueColumn
+from rocketstore.native.row import QueueColumn
 from rocketstore.storage.files.disk import Disk
 from rocketstore.storage.files.mapped_file import MappedFile
 from rocketstore.storage.files.pread_files import OpenFiles
