@@ -24,7 +24,6 @@ import numpy as np
 from bench.messages import HOST, POOL_SIZE, TOPIC, BenchMessages, key
 from rocketstore import GetMessageStatus, Message, MessageStore, PutMessageStatus
 from rocketstore.config import from_properties
-from rocketstore.scan import kernels
 from rocketstore.scan.scanner import scan_window
 
 if TYPE_CHECKING:
@@ -337,8 +336,6 @@ def main() -> None:
     """Answer JSON lines until ``exit``."""
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # nothing that a library prints may mix with the answers
-    for name in kernels.KERNELS:
-        getattr(kernels, name)  # loaded before anything is timed
     for line in sys.stdin:
         command = json.loads(line)
         if command["cmd"] == "exit":

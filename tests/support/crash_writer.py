@@ -27,7 +27,6 @@ if __name__ == "__main__":
 
 
 from rocketstore import MessageStore
-from rocketstore.scan import kernels
 from rocketstore.storage.results import PutMessageStatus
 from support.fault_workload import LABEL, QUEUE_COUNT, TOPICS, small_files, step_of
 from support.line_process import LineProcess
@@ -77,8 +76,6 @@ class CrashWriter(LineProcess):
 
 def serve() -> None:
     """Answer commands until the input ends."""
-    for name in kernels.KERNELS:
-        getattr(kernels, name)
     for line in sys.stdin:
         command = json.loads(line)
         name = command.pop("cmd")

@@ -97,20 +97,11 @@ def split_properties(
     """Fill `parts` with place and size of each name and value of ``buffer[at[i]:at[i] + size[i]]``.
 
     A part counts when something stands before its first name separator and after it (4.9.3,
-    MessageDecoder.string2messageProperties).
+    MessageDecoder.string2messageProperties). A row of `parts` has the name's place and size and the
+    value's; `ends` receives the number of parts up to and including each block's.
 
-    Parameters
-    ----------
-    ends
-        Filled with the number of parts up to and including each block's.
-    parts
-        Shape ``(n, 4)``: name's place, name's size, value's place, value's size.
-
-    Returns
-    -------
-    count, doubtful
-        Rows filled, -1 when a block is not inside the buffer or an array is too short; and 1 when
-        some block may hold a name twice, else 0.
+    Returns the rows filled, -1 when a block is not inside the buffer or an array is too short; and
+    1 when some block may hold a name twice, else 0.
     """
     if size.shape[0] < at.shape[0] or ends.shape[0] < at.shape[0] or parts.shape[1] != 4:
         return -1, 0
@@ -158,19 +149,9 @@ def has_extra_queues(data: Bytes, row: Numbers) -> bool:
 
 
 def list_extra_queues(buffer: Bytes, cols: Numbers, rows: Numbers) -> int:
-    """List the records whose properties have ``INNER_MULTI_DISPATCH``.
+    """Fill `rows` with the numbers of records that have extra queues; return how many.
 
-    Parameters
-    ----------
-    buffer, cols
-        Records and their bytes.
-    rows
-        Filled with row numbers; at least as long as `cols`.
-
-    Returns
-    -------
-    int
-        How many rows.
+    `rows` is at least as long as `cols`, whose bytes are in `buffer`.
     """
     data = view.bytes_of(buffer)
     records = view.rows_of(cols)
@@ -216,21 +197,9 @@ def number_queues(
 ) -> int:
     """Put the number of each record's queue into `numbers`, from row `first` on.
 
-    Parameters
-    ----------
-    buffer, cols
-        Records and their bytes.
-    first
-        Row to begin with.
-    slots, topics
-        The table of queues, see ``native.row``; its ``QUEUE`` column holds the numbers.
-    numbers
-        As long as `cols`; -1 for a record without a queue entry (prepared, rolled back).
-
-    Returns
-    -------
-    int
-        The first row whose queue the table does not have, else the number of rows.
+    `numbers` is as long as `cols`; -1 is for a record without a queue entry (prepared, rolled
+    back). The numbers are those of the ``QUEUE`` column of `slots` (``native.row``). Returns the
+    first row whose queue the table does not have, else the number of rows.
     """
     data = view.bytes_of(buffer)
     names = view.bytes_of(topics)
@@ -258,17 +227,8 @@ def key_hash_of(data: Bytes, row: Numbers, at: int, size: int) -> int:
 def list_items(buffer: Bytes, cols: Numbers, rows: Numbers, hashes: Numbers) -> int:
     """List the index items that records call for, in the order in which dispatch puts them.
 
-    Parameters
-    ----------
-    buffer, cols
-        Records and their bytes.
-    rows, hashes
-        Filled with the row and the key hash of each item; of equal length.
-
-    Returns
-    -------
-    int
-        How many items; -1 when there is no room for all of them.
+    `rows` and `hashes` receive the row and the key hash of each. Returns how many there are, -1
+    when there is no room for all of them.
     """
     data = view.bytes_of(buffer)
     records = view.rows_of(cols)

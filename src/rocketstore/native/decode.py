@@ -172,12 +172,7 @@ def message_of(data: Bytes, at: int) -> StoredMessage:
 def decode(buffer: Any, position: int, base: int, check_crc: bool) -> StoredMessage | None:
     """Return the message whose record starts at a position of a buffer, None without an intact one.
 
-    Parameters
-    ----------
-    buffer
-        Bytes of a CommitLog file or of a part of one; ``buffer[0]`` has physical offset `base`.
-    check_crc
-        Whether to compare the checksum of the body.
+    ``buffer[0]`` has physical offset `base`; `check_crc` compares the checksum of the body.
     """
     one = lent(buffer)
     data = one.data

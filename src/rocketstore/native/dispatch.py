@@ -36,18 +36,10 @@ _MAX_QUEUE_OFFSET = MAX_QUEUE_OFFSET
 
 
 class RowDispatch:
-    """Dispatches rows, and counts what it did.
+    """Dispatches rows into queues (``QueueRows``) and the index, and counts what it did.
 
-    Parameters
-    ----------
-    decisions
-        Answers what is rare: ``storage.dispatch.entry_decisions.EntryDecisions``.
-    table, index
-        The queues (``QueueRows``) and the index (``IndexService``) that are filled.
-    delays_ms
-        Delay of each level, from index 1; shorter than two elements means that none is known.
-    multi_dispatch
-        Whether records may have extra queues.
+    `decisions` (``EntryDecisions``) answers what is rare. `delays_ms` has the delay of each level
+    from index 1 on, none when it is shorter than two. Extra queues need `multi_dispatch`.
     """
 
     records: int
@@ -76,10 +68,7 @@ class RowDispatch:
     def dispatch(self, buffer: Bytes, cols: Numbers) -> None:
         """Dispatch all rows of `cols`, whose bytes are in `buffer`; ``cursor`` says how many were.
 
-        Raises
-        ------
-        RocketStoreError, OSError
-            A file could not be made; the row at ``cursor`` is not done.
+        After an error (a file could not be made) the row at ``cursor`` is not done.
         """
         self.data, self.rows, self.count = view.bytes_of(buffer), view.rows_of(cols), cols.shape[0]
         self.cursor = 0

@@ -104,21 +104,9 @@ def put_items(
     physical_offsets: Numbers,
     store_timestamps: Numbers,
 ) -> int:
-    """Put items into an index file, as dispatch does one by one.
+    """Put items into an index file, in the order of the log, as dispatch does one by one.
 
-    Parameters
-    ----------
-    index_file
-        The bytes of one index file.
-    slot_limit, item_limit
-        How many slots and items it has room for.
-    key_hashes, physical_offsets, store_timestamps
-        The items, in the order of the log; of equal length.
-
-    Returns
-    -------
-    int
-        How many were put; the file has no room for the others.
+    Returns how many were put; the file has no room for the others.
     """
     data = view.bytes_of(index_file)
     if not has_room(data, slot_limit, item_limit):
@@ -213,11 +201,7 @@ def rebuild_slots(index_file: Bytes, slot_limit: int, item_limit: int, physical_
     offset is `physical_limit` or more, that are all zero or from a sector's edge on, or whose
     offset or hash goes backwards out of order or below zero: bytes that a power cut left. The
     header's count, slot count and end offset are set; its times are the caller's matter.
-
-    Returns
-    -------
-    int
-        Number of the next free item: 1 when none is left.
+    Returns the number of the next free item: 1 when none is left.
     """
     data = view.bytes_of(index_file)
     if not has_room(data, slot_limit, item_limit):
@@ -265,18 +249,11 @@ def rebuild_slots(index_file: Bytes, slot_limit: int, item_limit: int, physical_
 def follow_items(items: Bytes, first: int, newest: Numbers, found: Numbers) -> None:
     """Put items into slots one by one, and compare each item's link with the slot's item before.
 
-    Parameters
-    ----------
-    items
-        Whole items of one index file, in order.
-    first
-        Number of the first of them.
-    newest
-        For each slot the number of its newest item so far, 0 for none; changed in place.
-    found
-        Five numbers, changed in place: how many items link to a wrong one, the first of them, the
-        first with a negative hash, the first that stands before its predecessor in the log (each 0
-        for none), and the physical offset of the last item.
+    `items` are whole items of one index file, from number `first` on. `newest` has for each slot
+    the number of its newest item so far, 0 for none, and `found` five numbers: how many items link
+    to a wrong one, the first of them, the first with a negative hash, the first that stands before
+    its predecessor in the log (each 0 for none), and the physical offset of the last item. Both are
+    changed in place.
     """
     if newest.shape[0] < 1 or found.shape[0] < 5:
         return

@@ -61,22 +61,13 @@ _MOST_MESSAGES = 1 << 30
 
 
 class QueuePages:
-    """Reads pages of one queue of one store, with one choice of tags.
+    """Reads pages of one queue of one store, with one choice of tags, empty for all messages.
 
-    Parameters
-    ----------
-    log
-        The CommitLog; shared by all queues of the store.
-    limits
-        Bytes and count of a page in memory, bytes and count of a page on disk, and how far before
-        the log's end a record counts as being in memory.
-    tags
-        The wanted ones; empty for all messages.
-    statuses
-        What a page says that has messages, whose last entry was lost, whose last was unwanted.
-    without_entry
-        Returns the fields of a page that no entry can answer; of kind, queue, topic, offset, and
-        the queue's minimum and maximum.
+    `limits` are bytes and count of a page in memory, bytes and count of a page on disk, and how far
+    before the log's end a record counts as being in memory. `statuses` is what a page says that has
+    messages, whose last entry was lost, whose last was unwanted. `without_entry` returns the fields
+    of a page that no entry can answer; of kind, queue, topic, offset, and the queue's minimum and
+    maximum.
     """
 
     def __init__(

@@ -362,24 +362,10 @@ def walk(
 ) -> tuple[int, int, int]:
     """Fill `cols` with the records that start in ``[position, stop)``, each where the last ended.
 
-    Parameters
-    ----------
-    buffer
-        Bytes of a CommitLog file, or the beginning of them.
-    base
-        Physical offset of ``buffer[0]``.
-    file_size
-        Where the file ends, as a position in the buffer: a record ends there at the latest, and a
-        BLANK must say exactly what remains up to there.
-    check_crc
-        Whether the bodies are compared with their CRC; an empty one has none.
-    cols
-        Filled from row 0; shape ``(n, COLUMN_COUNT)``.
-
-    Returns
-    -------
-    count, next_position, stop_reason
-        Rows filled, the first byte that no row accounts for, and what stands there.
+    `buffer` has the bytes of a CommitLog file from physical offset `base` on. `file_size` is where
+    the file ends, as a position in the buffer: a record ends there at the latest, and a BLANK must
+    say exactly what remains up to there. Without `check_crc` bodies are not compared with their
+    CRC. Returns the rows filled, the first byte that no row accounts for, and what stands there.
     """
     if cols.shape[1] != COLUMN_COUNT:
         raise ValueError("cols needs COLUMN_COUNT columns")

@@ -2,5 +2,5 @@
 
 ``scanner`` accounts for every byte of a CommitLog file and lets a worker begin anywhere in it,
 ``columns`` holds what a walk finds, ``arrow`` copies it into batches. ``kernels`` is the door to
-the compiled functions. Importing this package loads none of them.
+the compiled functions. Importing this package loads none of these.
 """

@@ -1,41 +1,32 @@
-"""The one door to the bulk functions of ``rocketstore.native``, and which parts run compiled.
-
-``kernels.walk(…)`` is the walk. Importing this module loads none of them; the first use of a name
-loads its module, which takes a millisecond.
-"""
+"""The one door to the bulk functions of ``rocketstore.native``, and which parts run compiled."""
 
 from __future__ import annotations
 
 import functools
 import importlib
-from typing import Any, Final
+from typing import Final
 
 from rocketstore.events import get_logger
 from rocketstore.native import IS_WANTED, SWITCH
+from rocketstore.native import columns as _columns
+from rocketstore.native import index as _index
+from rocketstore.native import resync as _resync
+from rocketstore.native import walk as _walk
 
-__all__ = ["KERNELS", "is_compiled"]
-
-KERNELS: Final[dict[str, str]] = {
-    "walk": "walk",
-    "resync": "resync",
-    "last_nonzero": "resync",
-    "copy_slices": "columns",
-    "slice_crcs": "columns",
-    "split_properties": "columns",
-    "number_queues": "columns",
-    "list_items": "columns",
-    "put_items": "index",
-    "rebuild_slots": "index",
-    "list_extra_queues": "columns",
-    "follow_items": "index",
-}
-"""Every bulk function, and the module of ``rocketstore.native`` that it lives in."""
-
+walk = _walk.walk
+resync, last_nonzero = _resync.resync, _resync.last_nonzero
+copy_slices, slice_crcs = _columns.copy_slices, _columns.slice_crcs
+split_properties = _columns.split_properties
+number_queues, list_extra_queues = _columns.number_queues, _columns.list_extra_queues
+list_items = _columns.list_items
+put_items, follow_items = _index.put_items, _index.follow_items
+rebuild_slots = _index.rebuild_slots
 
 COMPILED: Final = "compiled"
 
-_OTHERS: Final = ("decode", "group", "log_end", "lookup", "page", "put")
-"""Sources of ``rocketstore.native`` that are called without this door."""
+_PARTS: Final = (
+    *("columns", "decode", "group", "index", "log_end", "lookup", "page", "put", "resync", "walk"),
+)
 
 _log: Final = get_logger(__name__)
 
@@ -49,7 +40,7 @@ def is_compiled() -> bool:
 @functools.cache
 def compiled_parts() -> dict[str, str]:
     """Return of each part that may be compiled `COMPILED`, or why it is not."""
-    return {f"native.{name}": _state_of(name) for name in sorted({*KERNELS.values(), *_OTHERS})}
+    return {f"native.{name}": _state_of(name) for name in _PARTS}
 
 
 def _state_of(name: str) -> str:
@@ -80,11 +71,3 @@ def note_missing() -> None:
             compiled=compiled_summary(),
             hint="install a wheel, or a C compiler and the package again; until then it is slower",
         )
-
-
-def __getattr__(name: str) -> Any:
-    if name not in KERNELS:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    loaded = getattr(importlib.import_module(f"rocketstore.native.{KERNELS[name]}"), name)
-    globals()[name] = loaded
-    return loaded

@@ -425,13 +425,10 @@ class _Scan:
 
     def _find_longer(self, position: int, stop: int) -> int | None:
         """Return the first believable record in ``[position, stop)`` that the window cuts off."""
-        head = self.array[position - self.at : stop - self.at + 8]
-        candidates = [
-            position + match.start() - 4
-            for match in _RECORD_MAGIC.finditer(head.data)
-            if 4 <= match.start() < stop - position + 4
-        ]
-        for candidate in candidates:
+        # The last magic number in there is that of a record which starts right before `stop`.
+        heads = self.array[position - self.at : stop - self.at + 7].data
+        for match in _RECORD_MAGIC.finditer(heads, 4):
+            candidate = position + match.start() - 4
             if not self.has_all(candidate, _FIXED_PART_BYTES):
                 continue
             claimed = self._claimed_size(candidate)
@@ -439,9 +436,8 @@ class _Scan:
                 continue
             array = self._filled(np.empty(claimed, dtype=np.uint8), candidate)
             base, file_size = self.base + candidate, self.file_size - candidate
-            # What is found after damage has to prove itself, whatever the scan checks.
-            check_crc = True
-            if kernels.walk(array, 0, 1, base, file_size, check_crc, new_columns(1))[0]:
+            # With checksums: what is found after damage has to prove itself.
+            if kernels.walk(array, 0, 1, base, file_size, True, new_columns(1))[0]:  # noqa: FBT003
                 return candidate
         return None
 
