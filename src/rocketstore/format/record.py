@@ -25,10 +25,7 @@ from rocketstore.errors import (
 )
 from rocketstore.format import Field
 from rocketstore.format.host import HOST_V4_SIZE, HOST_V6_SIZE, decode_host
-from rocketstore.format.properties import (
-    decode_properties,
-    is_text_whole,
-)
+from rocketstore.format.properties import decode_properties, is_text_whole
 from rocketstore.message import BORN_HOST_V6_FLAG, STORE_HOST_V6_FLAG, StoredMessage
 
 try:

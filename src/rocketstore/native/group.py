@@ -175,14 +175,8 @@ class Permit:
 class SyncGroup:
     """Puts that wait for one thread, which alone calls what is below `ask`.
 
-    Attributes
-    ----------
-    flushed_offset
-        All before it is on the disk.
-    company
-        How many puts were served or waiting at the end of the last round.
-    rounds_apart
-        How many rounds will wait for nobody.
+    All before `flushed_offset` is on the disk; `company` counts the puts that were served or
+    waiting at the end of the last round, `rounds_apart` the coming rounds that wait for nobody.
     """
 
     def __init__(self) -> None:

@@ -91,16 +91,7 @@ def fitting(name: str, value: Any, bits: int) -> int:
 class QueueCounter:
     """The next offset of one queue, and what every record of it repeats.
 
-    Attributes
-    ----------
-    topic
-        As records hold it.
-    next_offset
-        Queue offset of the next message.
-    first_offset
-        `next_offset` when the store was opened; the difference is the number of messages put.
-    stored_bytes
-        Bytes of all records put since.
+    When the store was opened, `next_offset` was `first_offset` and `stored_bytes` 0.
     """
 
     def __init__(self, key: QueueKey, topic: bytes, queue_id: int, next_offset: int) -> None:
@@ -195,18 +186,9 @@ def hosted(sys_flag: int, born_host_size: int) -> int:
 class LogEnd:
     """Where the log ends, and the window of its last file that records may be written into.
 
-    Attributes
-    ----------
-    base, position, limit
-        Physical offset of the file; where in it the next record begins, and where that must end.
-    max_offset
-        One past the last byte of the last complete record.
-    last_store_timestamp_ms
-        Of that record.
-    locked_since_ms
-        When the append lock was taken; 0 while it is free.
-    is_busy
-        Whether an append by `CommitLog` is under way, or one was interrupted.
+    In the file at `base` the next record begins at `position`, and must end by `limit`. The last
+    complete record ends at `max_offset`. `locked_since_ms` is 0 while the append lock is free;
+    `is_busy` says that an append by `CommitLog` is under way, or was interrupted.
     """
 
     def __init__(self, store_host: bytes) -> None:

@@ -306,10 +306,7 @@ def touch_for_syncs(file: MappedFile, touched_offset: int) -> int:
 
 
 def touch_pages(file: MappedFile, start: int, stop: int) -> bool:
-    """Fault in the whole pages between two positions, outside the interpreter's lock.
-
-    False where that cannot be done.
-    """
+    """Fault in a range's whole pages, outside the interpreter's lock; False where that fails."""
     start += -start % OS_PAGE_SIZE_BYTES
     stop = min(stop, file.backed_position)
     if stop <= start:

@@ -50,17 +50,9 @@ class MappedFile:
     """One mapped file: `create` makes a new one; an old one is full and flushed, as in 4.9.
 
     The mapping is made at first use: a store with thousands of files opens without mapping them.
-
-    Attributes
-    ----------
-    base
-        The physical (CommitLog) or byte (ConsumeQueue) offset of its first byte.
-    write_position, flushed_position
-        Bytes from the start of the file that are written, and that are known to be on the disk.
-    backed_position
-        Bytes before this position have room on the disk; `reserve` moves it.
-    has_durable_name
-        Whether a sync of the file's bytes is all they need.
+    `base` is the offset of its first byte; from there up to `write_position` bytes are written, to
+    `flushed_position` they are known to be on the disk, and to `backed_position`, which `reserve`
+    moves, they have room there. With `has_durable_name` a sync of the bytes is all they need.
     """
 
     # A put writes the position into its slot (`native.log_end`).
@@ -320,6 +312,5 @@ class MappedFile:
 
     def drop(self) -> None:
         """Let go of mapping and descriptor; views that readers still have stay valid."""
-        self._array = None
-        self._mapping = None
+        self._array = self._mapping = None
         self.close_descriptor()

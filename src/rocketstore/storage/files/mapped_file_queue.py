@@ -59,13 +59,8 @@ class MappedFileQueue:
         Nothing is mapped yet. A short last file, as a crash or a copy leaves it, reaches its size
         with zeros; files after it that hold nothing were made ahead, and count as if they were not
         there. After a crash so does a short file that others with content follow: a power cut may
-        take a file's length, and the caller writes again what was in it.
-
-        Raises
-        ------
-        StoreDamagedError
-            A file in the middle is shorter than it should be, or any is longer: offsets after it
-            cannot be trusted.
+        take a file's length, and the caller writes again what was in it. Any other one of a wrong
+        length is a `StoreDamagedError`: offsets after it cannot be trusted.
         """
         problems: list[FileFinding[Path]] = []
         found = self._listed(problems)
@@ -169,10 +164,7 @@ class MappedFileQueue:
     # --- creating and deleting ------------------------------------------------------------------
 
     def create(self, base: int) -> MappedFile:
-        """Make the file that begins at `base`, after all others, and take it in.
-
-        Its first flush makes its name durable.
-        """
+        """Make and take in the file at `base`, the last; its first flush makes its name durable."""
         path = self.directories[0] / file_name(base)
         file = MappedFile.create(path, base=base, size=self.file_size, disk=self._disk, sync=False)
         self.adopt(file)

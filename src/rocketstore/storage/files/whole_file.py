@@ -42,21 +42,9 @@ _log: Final = get_logger(__name__)
 def make_file(path: Path, size: int, *, disk: Disk, sync: bool = True) -> tuple[int, bool]:
     """Make a file of `size` zero bytes, with all its blocks, in a directory that exists.
 
-    An empty one in the way goes: its maker was interrupted. With `sync`, bytes and name are durable
-    when this returns.
-
-    Returns
-    -------
-    descriptor, backed
-        A descriptor open for both ways, and whether the file owns all its blocks (see
-        `Disk.allocate`).
-
-    Raises
-    ------
-    StoreFullError
-        There is no room; nothing is left behind.
-    StoreError
-        Something has that name already, say a directory.
+    An empty one in the way goes: its maker was interrupted; where something else has the name, or
+    there is no room, nothing is left behind. With `sync`, bytes and name are durable on return.
+    Returns a descriptor open for both ways, and whether the file owns its blocks (`Disk.allocate`).
     """
     if path.is_file() and not holds_data(path):
         disk.unlink(path)

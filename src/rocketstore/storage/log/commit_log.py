@@ -53,19 +53,9 @@ class CommitLog:
 
     Its files are loaded and recovered: the last file's write position is the end of the log. With
     `sync_flush` readers see flushed bytes only; without `touch_ahead` a put faults its pages in.
-
-    Attributes
-    ----------
-    end
-        Where the log ends.
-    lock
-        Held while something is appended.
-    clock_steps_back
-        How often the clock showed an earlier time than the last record's, which then was repeated.
-    counters
-        Of all queues, by topic and queue id; the same object as long as the log.
-    put_group
-        Who waits for the log's end to be on the disk.
+    `counters`, by topic and queue id, is the same object as long as the log; `put_group` waits for
+    its end to be on the disk; `clock_steps_back` counts the appends at which the clock showed an
+    earlier time than the last record's, which was repeated.
     """
 
     is_mapped = True
@@ -122,8 +112,7 @@ class CommitLog:
 
     @property
     def flushed_offset(self) -> int:
-        """One past the last byte that is on the disk for certain."""
-        # The group's, which moves it round by round without running Python.
+        """One past the last byte that is on the disk, as the group knows it round by round."""
         return self.put_group.flushed_offset
 
     @flushed_offset.setter
@@ -157,8 +146,6 @@ class CommitLog:
     ) -> None:
         """Take the next offset of every queue and the last store time, as recovery found them.
 
-        Notes
-        -----
         Source: DefaultMessageStore.recoverTopicQueueTable (spec B16.4).
         """
         self.counters.clear()
@@ -193,10 +180,7 @@ class CommitLog:
     def append(self, counter: QueueCounter, records: Sequence[Record]) -> PutResult:
         """Append records of one queue whose sizes are within their limits: all of them or none.
 
-        Raises
-        ------
-        StoreFullError, StoreError
-            A file was needed and could not be made; nothing was stored.
+        `StoreError` says that a file was needed and could not be made; nothing was stored.
         """
         end = self.end
         sizes = [end.size_of(record, counter) for record in records]
@@ -296,8 +280,6 @@ class CommitLog:
     def _roll(self, full: MappedFile | None, size: int) -> None:
         """Go on in the next file with `size` bytes; nothing changes if there is no next one.
 
-        Notes
-        -----
         4.9 writes the BLANK first; taking the file first lets a smaller message still use the room
         of a file that cannot be followed because the disk is full.
         """

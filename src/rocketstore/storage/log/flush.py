@@ -43,14 +43,8 @@ _log: Final = get_logger(__name__)
 class CommitLogFlusher:
     """Flushes a CommitLog, on demand and in the background.
 
-    Attributes
-    ----------
-    failure
-        The error of the first sync that failed.
-    group
-        The puts that wait.
-    wake
-        Lets the background thread flush now instead of at its next turn.
+    `failure` is the error of the first sync that failed; `group` are the puts that wait; `wake`
+    lets the thread flush now, not at its next turn.
     """
 
     def __init__(
@@ -213,10 +207,9 @@ class CommitLogFlusher:
     def _note_death(self, _name: str, error: BaseException) -> None:
         """Let all who wait know that nobody flushes any more."""
         if self.failure is None:
-            what = f"{type(error).__name__}: {error}"
+            what = f"ended by an unforeseen error: {type(error).__name__}: {error}"
             hint = "close the store and open it again; please report the traceback in the log"
-            message = f"the thread that flushes ended by an unforeseen error: {what}"
-            self._fail(FlushFailedError(message, hint=hint))
+            self._fail(FlushFailedError(f"the thread that flushes {what}", hint=hint))
         self.group.close()
 
     def _run_sync(self) -> None:

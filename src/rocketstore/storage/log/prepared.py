@@ -47,19 +47,14 @@ class PreparedMessage:
         Host bits are set by the store and may be left out; transaction bits are refused.
     born_timestamp_ms
         None takes the time of each put.
-
-    Attributes
-    ----------
-    record
-        All but the topic, as a record will hold it.
     wait_flush
         Whether a put of it waits for its flush, if the store's puts do.
 
     Raises
     ------
     RefusedMessageError
-        It asks for something that this store does not do yet: a delay, a transaction, several
-        queues; or its host is no address, or a number does not fit its field.
+        It asks for what this store does not do yet (a delay, a transaction, several queues), its
+        host is no address, or a number does not fit its field.
     """
 
     __slots__ = ("record", "topic", "wait_flush")
@@ -192,10 +187,5 @@ def storable_block(properties: Any) -> tuple[bytes, bool]:
 
 
 def _may_wait(properties: Mapping[str, str]) -> bool:
-    """Return whether the property ``WAIT`` lets a put wait for its flush.
-
-    Notes
-    -----
-    Source: Message.isWaitStoreMsgOK: absent is true, anything but "true" is false.
-    """
+    """Whether a put waits for its flush: ``WAIT`` is "true" or absent (isWaitStoreMsgOK)."""
     return properties.get(WAIT, "true").lower() == "true"

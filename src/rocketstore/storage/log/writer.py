@@ -19,12 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from rocketstore.config import BrokerRole
-from rocketstore.errors import (
-    FlushFailedError,
-    RefusedMessageError,
-    StoreError,
-    StoreForkedError,
-)
+from rocketstore.errors import FlushFailedError, RefusedMessageError, StoreError, StoreForkedError
 from rocketstore.events import get_logger
 from rocketstore.format.client_batch import BATCH_MESSAGE_FIXED_SIZE
 from rocketstore.format.properties import PROPERTIES_SIZE_MAX
@@ -83,14 +78,9 @@ class _NotTaken(Exception):  # noqa: N818 - it becomes the result of the put
 
 
 class StoreWriter:
-    """The putting side of an open store.
+    """The putting side of an open store; `plain` takes the puts that nobody would refuse.
 
-    Attributes
-    ----------
-    plain
-        Takes the puts that nobody would refuse.
-    put_at_once, put_prepared_at_once
-        What is tried before `put` and `put_prepared`; None where the put has to be looked at.
+    `put_at_once` and `put_prepared_at_once` are tried first; None leaves it to the one without.
     """
 
     def __init__(
@@ -346,10 +336,7 @@ class StoreWriter:
     def _check_properties(self, properties: bytes, what: str = "properties") -> None:
         """Refuse properties that are too long (spec F3, B3.2; disagreement D1).
 
-        Notes
-        -----
-        Compatible: 4.9 looks at the length of the string first, then at that of its UTF-8 bytes,
-        and has a status for each.
+        4.9 looks at the length of the string first, then at its bytes, with a status for each.
         """
         size = len(properties)
         if size <= PROPERTIES_SIZE_MAX:
@@ -372,7 +359,16 @@ class StoreWriter:
         if self._wakes or not (waits or self._is_immediate):
             self._flusher.wake()
         elif self._syncs:
-            status = self._after_wait(result.physical_offset + result.size)
+            end = result.physical_offset + result.size
+            timeout_ms = self._config.sync_flush_timeout
+            if not self._flusher.wait_flushed(end, timeout_ms / 1000):
+                status = PutMessageStatus.FLUSH_DISK_TIMEOUT
+                _log.error(
+                    "put.flush_timeout",
+                    end_physical_offset=end,
+                    flushed_physical_offset=self._log.flushed_offset,
+                    timeout_ms=timeout_ms,
+                )
         if self._needs_replica and waits:
             # Compatible: no replica is connected, as there is no replication yet, and what is said
             # of the replica counts for more than what is said of the flush (CommitLog.handleHA).
@@ -381,15 +377,3 @@ class StoreWriter:
         if elapsed_ns >= _SLOW_NS:
             self._statistics.note_slow_put(elapsed_ns // _SLOW_NS, result.message_count)
         return result if status is _OK else msgspec.structs.replace(result, status=status)
-
-    def _after_wait(self, offset: int) -> PutMessageStatus:
-        timeout_ms = self._config.sync_flush_timeout
-        if self._flusher.wait_flushed(offset, timeout_ms / 1000):
-            return _OK
-        _log.error(
-            "put.flush_timeout",
-            end_physical_offset=offset,
-            flushed_physical_offset=self._log.flushed_offset,
-            timeout_ms=timeout_ms,
-        )
-        return PutMessageStatus.FLUSH_DISK_TIMEOUT
