@@ -10,7 +10,7 @@ from rocketstore.format.index_file import IndexLayout
 from rocketstore.storage.checkpoint import read_checkpoint
 from rocketstore.storage.files.disk import Disk
 from rocketstore.storage.layout import StoreLayout
-from rocketstore.storage.recovery.parts import RecoveryParts
+from rocketstore.storage.recovery.recover import RecoveryParts
 
 if TYPE_CHECKING:
     from pathlib import Path

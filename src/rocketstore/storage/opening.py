@@ -36,8 +36,7 @@ from rocketstore.storage.files.whole_file import holds_data
 from rocketstore.storage.index.pread_index import listed_index_files
 from rocketstore.storage.log.commit_log import CommitLog
 from rocketstore.storage.queues.queue_search import listed_queues
-from rocketstore.storage.recovery.parts import RecoveryParts
-from rocketstore.storage.recovery.recover import recover
+from rocketstore.storage.recovery.recover import RecoveryParts, recover
 from rocketstore.storage.retention import Retention
 from rocketstore.storage.running_flags import RunningFlags
 

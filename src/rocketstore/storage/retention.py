@@ -136,13 +136,8 @@ class Retention:
         self._last_hung_try_ms = clock()
         self._last_times: dict[int, int | None] = {}
 
-    # --- the disk -------------------------------------------------------------------------------
-
     def check_disk(self) -> DiskUsage:
-        """Look how full the partitions are, and set or clear the flags that stop puts.
-
-        The two partitions have a flag each (K-E4). Source: DefaultMessageStore.isSpaceFull.
-        """
+        """Look how full the partitions are, and set or clear the flag of each (K-E4)."""
         directories = self._layout.commit_log_directories
         ratios = ((path, self._used_ratio(path)) for path in directories)
         known = {path: ratio for path, ratio in ratios if ratio is not None}
@@ -162,8 +157,6 @@ class Retention:
                 _log.error("disk.full", what=what, used_ratio=ratio, limit_ratio=limit)
         elif self._flags.clear(flag):
             _log.info("disk.has_room", what=what, used_ratio=ratio, limit_ratio=limit)
-
-    # --- one round ------------------------------------------------------------------------------
 
     def delete_manually(self) -> None:
         """Let the next rounds delete expired files at any hour (executeDeleteFilesManually).
@@ -252,12 +245,8 @@ class Retention:
         return usage.highest > self._config.disk_max_used_space_percent / 100
 
     def _is_expired(self, file: MappedFile) -> bool:
-        """Whether a finished file's last records are old enough; not where none is readable.
-
-        Not the file's modification time, which a copy or a restore changes (K-E1). The newest of
-        the records in the last readable stretch counts, so that one damaged header does not make a
-        file look old.
-        """
+        """Whether the newest of a file's last readable records is old enough."""
+        # Not the modification time, which a copy changes (K-E1), nor one header, maybe damaged.
         if file.base not in self._last_times:
             self._last_times[file.base] = newest_store_time(file, self._clock())
         newest = self._last_times[file.base]

@@ -1,10 +1,8 @@
 """Repair a store that nobody writes to: keep evidence, set wrong files aside, recover, verify.
 
-An audit says what is wrong, and a plan what becomes of it. Then files get their lengths, places
-that no record can fill get fillers, an index with anything wrong is set aside, and the rest is
-recovery from the log's first byte on: what an opening after a crash does where nothing is promised.
-A second audit says what is left. Under ``salvage`` every intact record stays, wherever it stands;
-under ``compatible`` the log is first cut where 4.9.3 would end it.
+After an audit and a plan files get their lengths, places that no record can fill get fillers, a
+wrong index is set aside, and recovery from the log's first byte on does the rest. Under ``salvage``
+every intact record stays; under ``compatible`` the log is first cut where 4.9.3 would end it.
 
 Law: nothing is cut before its copy is durable; each step can be repeated, so a repair that was
 killed is finished by running it again, one under ``salvage`` also by opening the store. A dry run
@@ -40,8 +38,7 @@ from rocketstore.storage.files.disk import Disk
 from rocketstore.storage.files.lock import StoreLock, refuse_writer
 from rocketstore.storage.files.whole_file import grow_file
 from rocketstore.storage.recovery.evidence import Evidence, cut_log
-from rocketstore.storage.recovery.parts import RecoveryParts
-from rocketstore.storage.recovery.recover import recover, refuse_lost_log
+from rocketstore.storage.recovery.recover import RecoveryParts, recover, refuse_lost_log
 from rocketstore.storage.recovery.recovery_compatible import compatible_end
 from rocketstore.verification.file_rules import FileProblem
 from rocketstore.verification.findings import DANGLING_HINT, INDEX_REBUILT, Severity
@@ -147,13 +144,9 @@ class _Repair:
         self.evidence = Evidence(self.layout, self.disk, now_ms)
 
     def begin(self) -> None:
-        """Let an opening after an interrupted repair check and rebuild everything.
-
-        Without this it would take half of the queues, or of the index, for all of it. A compatible
-        end depends on what this changes, so such a repair has to be started again instead.
-        """
+        """Let an opening after an interrupted repair check and rebuild everything."""
         if not self.is_salvage:
-            return
+            return  # its end depends on what this changes, so it has to be started again instead
         mark_in_use(self.layout.abort, self.disk)
         if self.layout.checkpoint.exists():
             self._write_checkpoint(Checkpoint())
@@ -185,11 +178,8 @@ class _Repair:
             actions.append("checkpoint: move it to repair/ and write a new one")
         if dry_run:
             mended = _MENDED if self.is_salvage else _MENDED_AS_JAVA
-            remaining = [
-                one
-                for one in findings
-                if not (one.kind.startswith(mended) or one.kind in INDEX_REBUILT)
-            ]
+            stay = [one for one in findings if not one.kind.startswith(mended)]
+            remaining = [one for one in stay if one.kind not in INDEX_REBUILT]
         else:
             if plan.actions:
                 audit = self._act(audit, plan)
@@ -206,8 +196,6 @@ class _Repair:
             audit.counts,
             self.evidence.directory,
         )
-
-    # --- looking --------------------------------------------------------------------------------
 
     def _has_bad_checkpoint(self) -> bool:
         """Whether the checkpoint says what cannot be; a missing one is no fault."""
@@ -252,8 +240,6 @@ class _Repair:
                 f"{self.layout.root} has no CommitLog file, but its queues", audit.entry_count
             )
 
-    # --- acting ---------------------------------------------------------------------------------
-
     def _act(self, audit: StoreAudit, plan: RepairPlan) -> StoreAudit:
         """Do what is planned, and return an audit of the outcome."""
         self.begin()
@@ -277,11 +263,7 @@ class _Repair:
         return self.audit()
 
     def _clear(self, plan: QueuePlan) -> None:
-        """Put fillers wherever a queue's entries are wrong, and end it; keep what was there.
-
-        So the queue has entries from end to end, and recovery sees where it ends; it replaces the
-        fillers of records that are there.
-        """
+        """Put fillers, which recovery replaces, at wrong entries of a queue; end it; keep all."""
         for file in plan.queue.files.files:
             path, first = file.path, file.base // ENTRY_SIZE_BYTES
             stop = first + plan.queue.file_places

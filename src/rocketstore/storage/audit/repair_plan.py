@@ -3,12 +3,9 @@
 Law: all of it is decided from an audit, and nothing is written; queue offsets never move. An audit
 of the repaired store gives an empty plan.
 
-4.9 does not start with a file of a wrong length, and older versions silently left out that file and
-all after it (K-R11). A short file grows by zeros; a long one is replaced by its own beginning; a
-file that belongs nowhere is moved into ``repair/``.
-
-A store that salvage repaired can hold more than 4.9 reads: it stops at the first damaged record of
-the last three log files and cuts off all that follows, and it loses its place after a filler.
+4.9 does not start with a file of a wrong length (K-R11). A store that salvage repaired can hold
+more than it reads: it ends at the first damaged record of the last three log files, and loses its
+place after a filler.
 
 How derived: CommitLog.recoverNormally, DefaultMessageStore.getMessage of 4.9 (spec B16.2, B13).
 """
@@ -33,7 +30,6 @@ if TYPE_CHECKING:
     from rocketstore.storage.audit.store_audit import AuditedQueue, StoreAudit
     from rocketstore.verification.file_rules import FileFinding
     from rocketstore.verification.findings import Finding, StoreCounts
-    from rocketstore.verification.unbacked import Unbacked
 
 _LENGTHS: Final = frozenset({FileProblem.EMPTY, FileProblem.WRONG_SIZE})
 
@@ -137,11 +133,8 @@ def plan_repair(audit: StoreAudit, *, keeps_places: bool) -> RepairPlan:
 
 
 def _file_fixes(audit: StoreAudit) -> list[FileFix]:
-    """Return what the files of log and queues need.
-
-    An empty file in front of all others of the log holds nothing and is moved away: as zeros it
-    would be where 4.9 begins to look, and where it ends.
-    """
+    """Return what the files of log and queues need."""
+    # An empty first file of the log is moved away: as zeros it would be where 4.9 begins and ends.
     empty = {one.path for one in audit.log_findings if one.problem is FileProblem.EMPTY}
     begin = audit.log_files[0].base if audit.log_files else 0
     fixes = [
@@ -182,20 +175,15 @@ def _plan_queue(queue: AuditedQueue, *, keeps_places: bool) -> QueuePlan:
     for run in queue.unbacked:
         if run.kind in _FILLED_KINDS and not run.is_tail:
             fill += runs.pairs(runs.gaps(missing, run.start, run.stop))
-    tail = [run for run in queue.unbacked if run.is_tail]
-    keep, cut_from = _end_of_queue(tail, keeps_places=keeps_places) if tail else ([], None)
+    keep, cut_from = [], None
+    if tail := [run for run in queue.unbacked if run.is_tail]:
+        start = stop = tail[0].start
+        if keeps_places:
+            stop = max((run.stop for run in tail if run.kind in _GIVEN_KINDS), default=start)
+        if any(run.kind is not UnbackedKind.KEPT for run in tail if run.start < stop):
+            keep = [(start, stop)]
+        cut_from = stop if stop < tail[-1].stop else None
     return QueuePlan(queue, runs.pairs(missing), fill, keep, cut_from)
-
-
-def _end_of_queue(
-    tail: list[Unbacked], *, keeps_places: bool
-) -> tuple[list[tuple[int, int]], int | None]:
-    """Return which places after the last entry are kept, and where zeros begin."""
-    start = stop = tail[0].start
-    if keeps_places:
-        stop = max((run.stop for run in tail if run.kind in _GIVEN_KINDS), default=start)
-    is_kept = all(run.kind is UnbackedKind.KEPT for run in tail if run.start < stop)
-    return [] if is_kept else [(start, stop)], stop if stop < tail[-1].stop else None
 
 
 def _ranges(ranges: list[tuple[int, int]], limit: int = 4) -> str:
@@ -297,11 +285,9 @@ def _dropped(audit: StoreAudit, config: StoreConfig) -> Iterator[LostForBroker]:
 
 
 def _skipped(audit: StoreAudit) -> Iterator[LostForBroker]:
-    """Yield the entries that a get of 4.9 passes over after a filler.
-
-    Reading the filler fails, and 4.9 then wants to go on in the next log file, which for the
-    filler's physical offset 0 is the second: entries that point into the first one are passed over.
-    """
+    """Yield the entries that a get of 4.9 passes over after a filler."""
+    # Reading the filler fails, and 4.9 then goes on in the next log file, which for the filler's
+    # physical offset 0 is the second: entries that point into the first one are passed over.
     files = audit.log_files
     if not files or files[0].base:
         return

@@ -98,9 +98,6 @@ def _lengths(directories: Sequence[Path]) -> Iterator[tuple[Path, int]]:
     return ((file.path, file.size) for file in listed_files(directories, []))
 
 
-# --- the log ------------------------------------------------------------------------------------
-
-
 class ReadLogFile:
     """One CommitLog file, read piece by piece; what a file cut short lacks counts as zeros."""
 
@@ -261,9 +258,6 @@ def _compared(
     return met, lacking, parts
 
 
-# --- queues -------------------------------------------------------------------------------------
-
-
 class AuditedQueue(QueueView):
     """One queue with its files; `extension` is where its tags may stand."""
 
@@ -341,9 +335,6 @@ class QueueAudit:
                 queue = self.queues.get(key)
             if queue is not None:
                 yield queue, queue.compare(batch)
-
-
-# --- the index ----------------------------------------------------------------------------------
 
 
 class IndexAudit:

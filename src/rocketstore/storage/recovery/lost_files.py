@@ -1,12 +1,8 @@
 """Find queues and index files that lost entries, and take away what is broken of them.
 
-Recovery reads the log from where nothing can be missing. That a queue's file is gone, was zeroed or
-overwritten, or that a queue ends too early, does not show in those records. It shows in the row of
-files, in the two edges of each file, and in what ``known-ends`` remembers (decision 0021).
-
-A queue with a broken file becomes a queue that ends before it, an index one that ends before its
-first bad file; then dispatch, which knows how to go on at an end, does the rest. So there is one
-way to make entries, whatever was lost. A doubt costs a longer walk through the log, never an entry.
+A loss shows in the row of files, in the two edges of each, and in what ``known-ends`` remembers
+(decision 0021). A queue with a broken file becomes one that ends before it, an index one that ends
+before its first bad file; dispatch does the rest. A doubt costs a longer walk through the log.
 
 Law: nothing is taken away before the store says that it is in use and promises nothing: an opening
 that is interrupted here is followed by one that checks everything. What is taken away is kept in
@@ -39,7 +35,7 @@ if TYPE_CHECKING:
     from rocketstore.storage.index.index_service import IndexFile
     from rocketstore.storage.queues.consume_queue import ConsumeQueue
     from rocketstore.storage.recovery.evidence import Evidence
-    from rocketstore.storage.recovery.parts import RecoveryParts
+    from rocketstore.storage.recovery.recover import RecoveryParts
     from rocketstore.units import QueueKey
 
 _FARTHEST_BYTES: Final = 1 << 44
@@ -91,10 +87,7 @@ class LostFiles:
         self._lost: list[_LostQueue] = []
 
     def take_away(self, start: int, *, now_ms: int) -> int:
-        """Find what is lost and take broken files away; return where recovery has to begin.
-
-        That is `start` where nothing is lost.
-        """
+        """Take broken files away; return where recovery has to begin: at `start` without a loss."""
         queues, index = self._parts.queues, self._parts.index
         self._lost = list(self._lost_queues())
         lost_index = self._lost_index() if index.is_enabled else None
@@ -126,10 +119,7 @@ class LostFiles:
         self._findings.append(Finding(Severity.WARNING, kind, name, at, 0, reason, action))
 
     def keep_given(self, *, now_ms: int) -> dict[QueueKey, tuple[int, int]]:
-        """Keep the places of numbers that were given out, and whose records the log lacks as well.
-
-        Returns first and one past the last queue offset kept, of each queue that has such.
-        """
+        """Keep and return the places that were given out, and whose records the log lacks too."""
         kept = {}
         for lost in self._lost:
             queue = self._parts.queues.get_or_create(lost.key)
@@ -223,10 +213,7 @@ class LostFiles:
     # --- index ----------------------------------------------------------------------------------
 
     def _lost_index(self) -> tuple[str, int, str] | None:
-        """Return the first file that cannot stay, nor all later ones; None of a whole index.
-
-        With it from where records may lack items, and what is wrong with it.
-        """
+        """Return the first bad file, from where records may lack items, and what is wrong."""
         directory = self._parts.index.directory
         names = [p.name for p in directory.glob("*") if is_index_file_name(p.name) and p.is_file()]
         loaded = {file.name: file for file in self._parts.index.files}

@@ -1,8 +1,7 @@
 """Bring the ends of ConsumeQueues into agreement with a log that was just recovered.
 
-A crash, a power cut or a careless broker leaves entries that point past the log's end, entries of
-an earlier log after the real ones, zeros between entries, and queues that begin in the middle
-because their files are gone. Dispatch has rewritten what the records call for; this is the rest.
+Dispatch has rewritten what the records call for; this is the rest: entries past the log's end or of
+an earlier log, zeros between entries, queues that begin in the middle because files are gone.
 
 Law: an entry goes only from a queue's end, and only if its record cannot be there: it points past
 the log, at another record, or into a part of the log that was checked and has no damage. A place in
@@ -48,8 +47,6 @@ class QueueRecovery:
         self._queues = queues
         self._now_ms = now_ms
 
-    # --- ends -----------------------------------------------------------------------------------
-
     def end_at(
         self, log_end: int, *, clean_after: bool, keeps_places: bool, old: Sequence[ByteRange]
     ) -> dict[QueueKey, tuple[int, int]]:
@@ -72,10 +69,7 @@ class QueueRecovery:
         return kept
 
     def drop_stale_ends(self, start: int, end: int, damaged: Sequence[ByteRange]) -> None:
-        """Drop entries at the queues' ends that an earlier log left there.
-
-        Recovery walked through the log from `start` to `end`; records may be lost in `damaged`.
-        """
+        """Drop entries of an earlier log at the queues' ends; [start, end) was checked."""
         for queue in self._queues.all():
             cut, last = None, queue.last_message()
             while last is not None and self._is_stale(queue, *last, (start, end), damaged):
@@ -115,13 +109,8 @@ class QueueRecovery:
         for queue in self._queues.all():
             queue.count_as_unflushed(_first_entry_from(queue, physical_offset))
 
-    # --- gaps -----------------------------------------------------------------------------------
-
     def has_gap(self, known: dict[QueueKey, int]) -> bool:
-        """Whether dispatch had to leave out places that the log before should have filled.
-
-        `known` is one past the last entry of each queue that existed before.
-        """
+        """Whether dispatch left out places; `known` has the next offset of each queue before it."""
         return any(_begins_late(queue, known.get(queue.key)) for queue in self._queues.all())
 
     def drop_late(self, known: dict[QueueKey, int]) -> None:
@@ -131,10 +120,7 @@ class QueueRecovery:
                 queue.take_away(0, lambda _path: None, now_ms=self._now_ms)
 
     def fill_unwritten(self, physical_offset: int) -> None:
-        """Put fillers where a queue has zeros between entries: 4.9 would end the queue there.
-
-        Entries of records before `physical_offset` are known to be whole.
-        """
+        """Put fillers for zeros between entries, which are whole before `physical_offset`."""
         for queue in self._queues.all():
             first = _first_entry_from(queue, physical_offset)
             while len(entries := queue.entries(first, queue.max_offset - first)):

@@ -1,21 +1,16 @@
 """Recovery: what a store does with its files before it takes the first message.
 
-After a clean stop the end of the log is looked at and compared with the queues. After a crash
-everything from a safe file on (`crash_start`) is checked and dispatched again: the log's end is
-found, what follows is copied and zeroed, queue entries are rewritten, entries past the end are
-dropped. The policy ``compatible`` ends where 4.9.3 ends; ``salvage`` keeps every intact record.
+After a clean stop the end of the log is compared with the queues; after a crash all from a safe
+file on (`crash_start`) is checked and dispatched again. The policy ``compatible`` ends where 4.9.3
+ends; ``salvage`` keeps every intact record.
 
 Law: recovery only ever cuts after the last record that it keeps, and only after a copy. Doing it
 again changes nothing, so it may be interrupted anywhere.
 
-What the checkpoint cannot promise (a store that a Java broker wrote, a queue directory that
-somebody deleted) shows as a gap in some queue: then everything is dispatched from the first file.
-
 How derived: DefaultMessageStore.recover, CommitLog.recoverNormally and recoverAbnormally of 4.9.3
 (spec B16), without K-R1 to K-R10 and K-C2, K-I1, K-I8, K-S1. See docs/how-it-works/recovery.md.
-Cost: one pass over what is not known to be safe: a thread walks, with checksums, while this one
-enters records into queues and index (decision 0015); a second one only where damage has records
-after it.
+Cost: one pass over what is not known to be safe, a second one only where damage has records after
+it (decision 0015).
 """
 
 from __future__ import annotations
@@ -23,12 +18,18 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from rocketstore.config import RecoveryPolicy
+from rocketstore.config import RecoveryPolicy, StoreConfig, StoreSizes, parse_delay_levels
 from rocketstore.errors import StoreDamagedError
 from rocketstore.events import get_logger
+from rocketstore.format.checkpoint import Checkpoint
 from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES
 from rocketstore.scan import kernels
+from rocketstore.storage.checkpoint import promise_nothing
+from rocketstore.storage.dispatch.dispatcher import Dispatcher
+from rocketstore.storage.files.mapped_file_queue import MappedFileQueue
 from rocketstore.storage.files.whole_file import data_stop
+from rocketstore.storage.index.index_service import IndexService
+from rocketstore.storage.queues.queue_table import ConsumeQueueTable
 from rocketstore.storage.recovery.evidence import Evidence, cut_log, relative_name
 from rocketstore.storage.recovery.log_survey import crash_start, store_time_of, survey_log
 from rocketstore.storage.recovery.lost_files import LostFiles
@@ -40,9 +41,14 @@ from rocketstore.verification.leftovers import CLOCK_TOLERANCE_MS
 from rocketstore.verification.log_rules import log_findings
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from datetime import tzinfo
+
+    from rocketstore.storage.checkpoint import KnownEnds
     from rocketstore.storage.dispatch.dispatcher import SteppedOver
+    from rocketstore.storage.files.disk import Disk
     from rocketstore.storage.files.mapped_file import MappedFile
-    from rocketstore.storage.recovery.parts import RecoveryParts
+    from rocketstore.storage.layout import StoreLayout
     from rocketstore.units import QueueKey
     from rocketstore.verification.log_rules import LogView
 
@@ -50,6 +56,79 @@ _log: Final = get_logger(__name__)
 
 CLEAN_TAIL_BYTES: Final = 32 * MiB
 """How much of the log's end is compared with the queues after a clean stop."""
+
+
+class RecoveryParts:
+    """The loaded parts of a store, before anything is written; for most parameters see the parts.
+
+    `drop_later` gets what lets go of each part, before the part has any file; `problems` is what
+    was passed over or tolerated. Without a `checkpoint` nothing is promised. In a repair `evidence`
+    keeps what is cut, and ``abort`` and checkpoint are the repair's, which wrote them as it needs
+    them.
+    """
+
+    def __init__(  # noqa: PLR0913 - by name, what differs between an opening and a repair
+        self,
+        layout: StoreLayout,
+        sizes: StoreSizes,
+        config: StoreConfig,
+        *,
+        disk: Disk,
+        clock: Callable[[], int],
+        drop_later: Callable[[Callable[[], None]], object],
+        after_crash: bool = True,
+        readable_limit: Callable[[], int] = lambda: 0,
+        forged: frozenset[int] = frozenset(),
+        checkpoint: Checkpoint | None = None,
+        known_ends: KnownEnds | None = None,
+        evidence: Evidence | None = None,
+        tz: tzinfo | None = None,
+    ) -> None:
+        self.layout, self.config, self.disk = layout, config, disk
+        self.checkpoint = checkpoint or Checkpoint()
+        self.known_ends, self.evidence = known_ends, evidence
+        self.log = log = MappedFileQueue(
+            layout.commit_log_directories,
+            sizes.commit_log_file_bytes,
+            disk=disk,
+            read_only_directories=layout.read_only_directories,
+        )
+        self.queues = ConsumeQueueTable(
+            layout.consume_queue,
+            sizes.consume_queue_file_bytes,
+            disk=disk,
+            log_min_offset=lambda: log.min_offset,
+        )
+        self.index = IndexService(
+            layout.index,
+            sizes.index_layout,
+            disk=disk,
+            clock=clock,
+            enabled=config.message_index_enable,
+            tz=tz,
+        )
+        for part in (self.log, self.queues, self.index):
+            drop_later(part.drop)
+        self.problems = [
+            *self.log.load(),
+            *self.queues.load(after_crash=after_crash),
+            *self.index.load(),
+        ]
+        self.dispatcher = Dispatcher(
+            self.log,
+            self.queues,
+            self.index,
+            readable_limit=readable_limit,
+            delays_ms=parse_delay_levels(config.message_delay_level),
+            multi_dispatch=config.enable_multi_dispatch,
+            lmq=config.enable_lmq,
+            forged=forged,
+        )
+
+    def promise_nothing(self) -> None:
+        """Let an opening after an interruption check everything."""
+        if self.evidence is None:
+            promise_nothing(self.layout, self.disk)
 
 
 class RecoveryReport(NamedTuple):
@@ -109,17 +188,20 @@ def recover(
         start, end = recovery.compatible() if is_compatible else recovery.salvage()
     if not clean:
         recovery.queues.distrust(start)
+    newest_ms = parts.dispatcher.last_store_timestamp_ms
+    if newest_ms > now_ms + CLOCK_TOLERANCE_MS:
+        newest_ms = now_ms  # a damaged header, whose time would stay
     report = RecoveryReport(
         policy,
         clean,
         start,
         end,
         parts.queues.next_offsets(),
-        recovery.last_store_timestamp_ms(),
+        newest_ms,
         recovery.findings,
         recovery.evidence.directory,
     )
-    parts.dispatcher.start_at(end, last_store_timestamp_ms=report.last_store_timestamp_ms)
+    parts.dispatcher.start_at(end, last_store_timestamp_ms=newest_ms)
     _log.info(
         "store.recovered", policy=policy.value, was_clean=clean, start=start, end=end,
         findings=len(report.findings), evidence=report.evidence,
@@ -155,18 +237,8 @@ class _Recovery:
         self._kept: dict[QueueKey, tuple[int, int]] = {}
         # The answer of before anything is mapped: what is read through a map looks like data.
         self._stop = functools.cache(_data_stop)
-        self.lost = LostFiles(
-            parts,
-            self.evidence,
-            self.findings,
-            clean=clean,
-            data_stop=self._data_limit(),
-        )
-
-    def last_store_timestamp_ms(self) -> int:
-        """Return the newest store time; one far from now is a damaged header and would stay."""
-        newest = self.parts.dispatcher.last_store_timestamp_ms
-        return newest if newest <= self.now_ms + CLOCK_TOLERANCE_MS else self.now_ms
+        data_stop = self._data_limit()
+        self.lost = LostFiles(parts, self.evidence, self.findings, clean=clean, data_stop=data_stop)
 
     # --- salvage --------------------------------------------------------------------------------
 
@@ -182,6 +254,7 @@ class _Recovery:
         promised_ms = parts.checkpoint.physic_ms
         if 0 < parts.dispatcher.last_store_timestamp_ms < promised_ms <= self.now_ms:
             self._note_lost_end(end, f"the checkpoint knew a record of {promised_ms} ms")
+        # What the checkpoint could not promise: a Java broker's store, or deleted queues.
         if start > parts.log.min_offset and self.queues.has_gap(known):
             start = parts.log.min_offset
             self._note_rebuild()
@@ -275,8 +348,6 @@ class _Recovery:
             self.findings.append(one._replace(action=action))
         return survey
 
-    # --- what is reported -----------------------------------------------------------------------
-
     def _place(self, physical_offset: int) -> tuple[str, int]:
         """Return the log file that an offset is in, and its position there."""
         file = self.parts.log.find(physical_offset)
@@ -285,7 +356,6 @@ class _Recovery:
         return relative_name(file.path), physical_offset - file.base
 
     def _note_lost_end(self, end: int, witness: str) -> None:
-        """Say that the log was longer once than it is now."""
         reason = f"{witness}, but the log ends here"
         action = "the numbers that queues gave out after it are kept and not given again"
         place = self._place(end)
@@ -313,8 +383,7 @@ class _Recovery:
 
     def _clean_start(self) -> int:
         """Return a record's start close to the end of the log."""
-        parts = self.parts
-        last = self._last_with_data()
+        parts, last = self.parts, self._last_with_data()
         known = parts.queues.max_physical_offset
         if known < last.base:
             # The queues end in an earlier file: what they lack begins there.
@@ -328,8 +397,7 @@ class _Recovery:
         return last.base + max(int(found), 0)
 
     def _crash_start(self) -> int:
-        parts = self.parts
-        last = self._last_with_data()
+        parts, last = self.parts, self._last_with_data()
         return crash_start(
             [file for file in parts.log.files if file.base <= last.base],
             parts.checkpoint,

@@ -1,8 +1,7 @@
 """Where Apache RocketMQ 4.9.3 would end a log: its start file, its record check, its queue ends.
 
-The policy ``compatible`` recovers as 4.9.3 does, and repair tells with the same functions what a
-4.9 broker would drop. 4.9.3 checks less than our scan (neither a record's own address nor a BLANK's
-size) and stops for good at the first record it does not accept, so both differences matter here.
+4.9.3 checks less than our scan (neither a record's own address nor a BLANK's size) and stops for
+good at the first record it does not accept.
 
 Law: nothing is written. Where 4.9.3 would end its process (a length that it cannot allocate) or
 wait for ever (a missing file), the log ends there too.
