@@ -39,9 +39,6 @@ class RocketStoreError(Exception):
         return self.message if self.hint is None else f"{self.message}; {self.hint}"
 
 
-# --- bytes that do not follow their format ------------------------------------------------------
-
-
 class FormatError(RocketStoreError):
     """Bytes that do not follow their format.
 
@@ -103,9 +100,6 @@ class CompressedBodyError(FormatError):
 
 class BodyTooLargeError(FormatError, ValueError):
     """A compressed body would inflate to more than the limit."""
-
-
-# --- the store ----------------------------------------------------------------------------------
 
 
 class StoreError(RocketStoreError):

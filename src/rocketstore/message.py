@@ -180,9 +180,8 @@ class StoredMessage(msgspec.Struct, frozen=True, gc=False):
 
 def inflated(raw_body: bytes, sys_flag: int, message_id: str) -> bytes:
     """Return a stored body as `StoredMessage.body` does; the id is for errors."""
-    if not (sys_flag & COMPRESSED_FLAG and raw_body):
-        return raw_body
-    if sys_flag & COMPRESSION_TYPE_MASK not in (0, COMPRESSION_TYPE_ZLIB):
+    is_zlib = sys_flag & COMPRESSION_TYPE_MASK in (0, COMPRESSION_TYPE_ZLIB)
+    if not (raw_body and is_zlib and sys_flag & COMPRESSED_FLAG):
         return raw_body
     inflater = zlib.decompressobj()
     try:

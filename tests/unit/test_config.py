@@ -490,6 +490,4 @@ def test_delay_levels_have_four_units():
 )
 def test_commit_log_may_lie_in_several_directories(options, writable, read_only):
     found = commit_log_directories(StoreConfig(**options), Path("/s"))
-    assert [str(path) for path in found.writable] == writable
-    assert [str(path) for path in found.read_only] == read_only
-    assert found.all == found.writable + found.read_only
+    assert [[str(path) for path in paths] for paths in found] == [writable, read_only]

@@ -37,42 +37,29 @@ DEFAULT_COMMIT_LOG_FILE_BYTES: Final = GiB
 DEFAULT_CONSUME_QUEUE_FILE_BYTES: Final = 6_000_000
 
 
-class CommitLogDirectories(NamedTuple):
-    """Where CommitLog files lie."""
-
-    writable: tuple[Path, ...]
-    read_only: tuple[Path, ...]
-
-    @property
-    def all(self) -> tuple[Path, ...]:
-        """Every directory that is read."""
-        return self.writable + self.read_only
-
-
-def commit_log_directories(config: StoreConfig, root: Path) -> CommitLogDirectories:
-    """Return where the CommitLog files of the store at `root` lie.
+def commit_log_directories(
+    config: StoreConfig, root: Path
+) -> tuple[tuple[Path, ...], tuple[Path, ...]]:
+    """Return the directories of the CommitLog of the store at `root`: writable, and read-only ones.
 
     A directory below ``storePathRootDir`` is taken below `root` instead where the two differ: a
     copied store opens with the ``broker.conf`` of its origin and never touches the original.
     """
+    origin = config.store_path_root_dir
+
+    def moved(path: Path) -> Path:
+        if origin is None or not path.is_relative_to(origin):
+            return path
+        return root / path.relative_to(origin)
 
     def directories(text: str | None) -> tuple[Path, ...]:
-        parts = [] if text is None else text.split(config.multi_path_splitter)
-        paths = [Path(part.strip()) for part in parts if part.strip()]
-        origin = config.store_path_root_dir
-        if origin is not None:
-            paths = [
-                root / path.relative_to(origin) if path.is_relative_to(origin) else path
-                for path in paths
-            ]
-        return tuple(dict.fromkeys(paths))
+        parts = map(str.strip, text.split(config.multi_path_splitter) if text else ())
+        return tuple(dict.fromkeys(moved(Path(part)) for part in parts if part))
 
     read_only = directories(config.read_only_commit_log_store_paths)
     writable = directories(config.store_path_commit_log) or (root / "commitlog",)
     # 4.9 lists a read-only directory in both options to drain it; it is written no more.
-    return CommitLogDirectories(
-        tuple(path for path in writable if path not in read_only), read_only
-    )
+    return tuple(path for path in writable if path not in read_only), read_only
 
 
 class FileObservation(NamedTuple):

@@ -190,7 +190,12 @@ def load_config(
     flags = dict(map(_parse_override, overrides))
     address = {key: flags.pop(key) for key in flags.keys() & _ADDRESS_KEYS}
     idle = sorted(flags.keys() & _IDLE_KEYS)
-    warnings = [f"--set {key}: {_why_idle(key)}" for key in idle]
+    warnings = [
+        f"--set {key}: an option of a broker, which a store does not have"
+        if key in BROKER_KEYS
+        else f"--set {key}: an option of 4.9's store that has no effect here"
+        for key in idle
+    ]
     own = {key: text for key, text in flags.items() if key not in idle}
     for key, text in own.items():
         if key not in FIELD_OF_KEY:
@@ -253,12 +258,6 @@ def _parse_value(text: str, spec: FieldSpec) -> object:
     raise ConfigError(
         f"{spec.key}={text}: expected {kind_name(spec.kind)}", key=spec.key, value=text
     )
-
-
-def _why_idle(key: str) -> str:
-    if key in BROKER_KEYS:
-        return "an option of a broker, which a store does not have"
-    return "an option of 4.9's store that has no effect here"
 
 
 def _note_unknown(key: str, text: str) -> str | None:

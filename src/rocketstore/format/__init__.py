@@ -6,7 +6,10 @@ in ``docs/format`` with it, so that neither can drift.
 
 from __future__ import annotations
 
+import struct
 from typing import NamedTuple
+
+from rocketstore.errors import FieldRangeError
 
 
 class Field(NamedTuple):
@@ -26,3 +29,11 @@ class Field(NamedTuple):
 def layout_code(fields: tuple[Field, ...]) -> str:
     """Return the big-endian `struct` format of a table whose widths are all fixed."""
     return ">" + "".join(field.code for field in fields)
+
+
+def packed(row: struct.Struct, values: tuple[int, ...], what: str) -> bytes:
+    """Return the bytes of a row of numbers; raises `FieldRangeError` where one is too large."""
+    try:
+        return row.pack(*values)
+    except struct.error as error:
+        raise FieldRangeError(f"{what} does not fit: {error}", found=values) from error

@@ -13,8 +13,8 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
-from rocketstore.errors import FieldRangeError, TruncatedRecordError
-from rocketstore.format import Field, layout_code
+from rocketstore.errors import TruncatedRecordError
+from rocketstore.format import Field, layout_code, packed
 
 if TYPE_CHECKING:
     Buffer: TypeAlias = bytes | bytearray | memoryview
@@ -57,12 +57,7 @@ def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
 
 def encode_times(checkpoint: Checkpoint) -> bytes:
     """Encode only the first 24 bytes, for a file that is rewritten in place."""
-    try:
-        return CHECKPOINT_STRUCT.pack(*checkpoint)
-    except struct.error as error:
-        raise FieldRangeError(
-            "a checkpoint time does not fit its field", expected="64 bits", found=checkpoint
-        ) from error
+    return packed(CHECKPOINT_STRUCT, checkpoint, "a checkpoint time")
 
 
 def decode_checkpoint(view: Buffer) -> Checkpoint:

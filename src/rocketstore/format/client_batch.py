@@ -73,19 +73,11 @@ def encode_client_batch(messages: Iterable[tuple[int, bytes, bytes]]) -> bytes:
 
 
 def decode_client_batch(batch: bytes | bytearray | memoryview) -> Iterator[BatchMessage]:
-    """Yield the messages of a batch in order.
+    """Yield the messages of a batch in order; an empty one has none.
 
-    Raises
-    ------
-    TruncatedRecordError
-        The batch ends inside a message.
-    FieldRangeError
-        A length is negative.
-
-    Notes
-    -----
-    Compatible: total size, magic and CRC are stepped over unread, so a producer that fills them in
-    differently is understood; an empty batch has no message. Source:
+    Raises `TruncatedRecordError` where it ends inside a message, `FieldRangeError` where a length
+    is negative. Compatible: total size, magic and CRC are stepped over unread, so a producer that
+    fills them in differently is understood. Source:
     CommitLog.MessageExtEncoder.encode(MessageExtBatch, PutMessageContext).
     """
     end = len(batch)

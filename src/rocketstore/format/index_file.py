@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 import numpy as np
 
 from rocketstore.errors import FieldRangeError, FormatError, TruncatedRecordError
-from rocketstore.format import Field, layout_code
+from rocketstore.format import Field, layout_code, packed
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -51,14 +51,8 @@ ITEM_SIZE_BYTES: Final = ITEM_STRUCT.size
 assert (INDEX_HEADER_SIZE, SLOT_SIZE_BYTES, ITEM_SIZE_BYTES) == (40, 4, 20)
 
 ITEM_DTYPE: Final[np.dtype[np.void]] = np.dtype(
-    [
-        ("key_hash", ">i4"),
-        ("physical_offset", ">i8"),
-        ("time_difference_s", ">i4"),
-        ("previous_item", ">i4"),
-    ]
+    [(field.name, f">{field.code}") for field in ITEM_FIELDS]
 )
-assert ITEM_DTYPE.itemsize == ITEM_SIZE_BYTES
 
 DEFAULT_SLOT_COUNT: Final = 5_000_000
 DEFAULT_ITEM_COUNT: Final = 20_000_000
@@ -120,10 +114,7 @@ def layout_of(size_bytes: int) -> IndexLayout:
 
 def encode_header(header: IndexHeader) -> bytes:
     """Encode the first 40 bytes; raises `FieldRangeError`."""
-    try:
-        return HEADER_STRUCT.pack(*header)
-    except struct.error as error:
-        raise FieldRangeError("an index header's number does not fit", found=header) from error
+    return packed(HEADER_STRUCT, header, "an index header's number")
 
 
 def decode_header(view: Buffer) -> IndexHeader:

@@ -8,12 +8,8 @@ F3.3). 4.9.1 and later write no separator after the last value, older and 5.2 br
 take both.
 
 No checksum covers the text of a record, topic and properties. Every judge of a record asks
-`is_text_whole`. What 4.9 writes is whole; what a cut, an unwritten sector or foreign bytes leave
-there is not (docs/format/properties.md):
-
-- a topic or properties whose last byte is zero were cut off;
-- properties that are not UTF-8, or hold no 0x01 and so no name, were never properties;
-- a whole sector of zeros inside the text was never written.
+`is_text_whole`: what 4.9 writes is whole; what a cut, an unwritten sector or foreign bytes leave
+there is not (docs/format/properties.md).
 """
 
 from __future__ import annotations

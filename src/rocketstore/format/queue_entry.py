@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 import numpy as np
 
-from rocketstore.errors import FieldRangeError, FormatError, TruncatedRecordError
-from rocketstore.format import Field, layout_code
+from rocketstore.errors import FormatError, TruncatedRecordError
+from rocketstore.format import Field, layout_code, packed
 from rocketstore.format.properties import INNER_MULTI_DISPATCH
 from rocketstore.format.record import FIXED_SIZE
 
@@ -41,10 +41,9 @@ ENTRY_SIZE_BYTES: Final = ENTRY_STRUCT.size
 assert ENTRY_SIZE_BYTES == 20
 
 ENTRY_DTYPE: Final[np.dtype[np.void]] = np.dtype(
-    [("physical_offset", ">i8"), ("record_size", ">i4"), ("tags_code", ">i8")]
+    [(field.name, f">{field.code}") for field in FIELDS]
 )
 """The same layout for numpy: packed, big-endian."""
-assert ENTRY_DTYPE.itemsize == ENTRY_SIZE_BYTES
 
 FILLER_SIZE: Final = 0x7FFFFFFF
 """Record size of a filler, which no record can have."""
@@ -101,14 +100,8 @@ KEPT_PLACE_BYTES: Final = ENTRY_STRUCT.pack(*KEPT_PLACE)
 
 def encode_entry(physical_offset: int, record_size: int, tags_code: int) -> bytes:
     """Encode one entry; raises `FieldRangeError`."""
-    try:
-        return ENTRY_STRUCT.pack(physical_offset, record_size, tags_code)
-    except struct.error as error:
-        raise FieldRangeError(
-            "a queue entry's number does not fit its field",
-            expected="signed 64, 32 and 64 bits",
-            found=(physical_offset, record_size, tags_code),
-        ) from error
+    values = (physical_offset, record_size, tags_code)
+    return packed(ENTRY_STRUCT, values, "a queue entry's number")
 
 
 def decode_entry(view: Buffer, position: int = 0) -> QueueEntry:

@@ -212,7 +212,8 @@ def configured_log(location: str, config: StoreConfig | None) -> tuple[str, ...]
         return ()
     remote = is_remote(location)
     root = "/store" if remote else files_at(location)[1]
-    found = tuple(str(path.absolute()) for path in commit_log_directories(config, Path(root)).all)
+    writable, read_only = commit_log_directories(config, Path(root))
+    found = tuple(str(path.absolute()) for path in writable + read_only)
     own = f"{root}/{COMMIT_LOG_DIRECTORY}"
     # Settings of one broker that come with a directory of stores name nothing there.
     return () if found == (own,) and (remote or not Path(own).is_dir()) else found

@@ -84,10 +84,7 @@ class StoreCheckpoint:
     def flush(self) -> None:
         """Write the times down, durably; no call of the system when nothing changed.
 
-        Raises
-        ------
-        OSError, StoreFullError
-            The old times stay on the disk, so recovery goes back further than it must.
+        Where that fails, the old times stay, so recovery goes back further than it must.
         """
         with self._lock:
             times = self._times
@@ -147,25 +144,13 @@ class QueueEnds(NamedTuple):
 
 
 class KnownEnds(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """What the file says.
+    """What the file says when everything before `log_end` had been dispatched."""
 
-    Attributes
-    ----------
-    version
-        A later one is not read.
-    is_closed
-        Written at an orderly end, not while the store was open.
-    log_end
-        Physical offset up to which everything had been dispatched.
-    index_files
-        Name and header of every index file, oldest first; None where that is not known.
-    """
-
-    version: Literal[1]
-    is_closed: bool
+    version: Literal[1]  # a later one is not read
+    is_closed: bool  # written at an orderly end, not while the store was open
     log_end: int
     queues: list[tuple[QueueKey, QueueEnds]]
-    index_files: list[tuple[str, IndexHeader]] | None
+    index_files: list[tuple[str, IndexHeader]] | None  # oldest first; None where it is not known
 
     def applies(self, log: MappedFileQueue, *, clean: bool) -> bool:
         """Whether nobody but this package has written to the store since.
@@ -174,17 +159,15 @@ class KnownEnds(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fie
         After a crash of ours it goes on too: then the file says that the store was open. `clean`
         says whether the last writer, ours or a broker, ended in order.
         """
-        return not (clean or self.is_closed) or not _goes_on(log, self.log_end)
-
-
-def _goes_on(log: MappedFileQueue, physical_offset: int) -> bool:
-    """Whether a record or a BLANK begins at an offset: neither has eight zeros at its start."""
-    file = log.find(physical_offset)
-    if file is None:
-        return bool(log.files) and log.files[-1].base > physical_offset
-    head = file.read_at(physical_offset - file.base, _HEAD_BYTES)
-    file.close_descriptor()
-    return any(head)
+        if not (clean or self.is_closed):
+            return True
+        file = log.find(self.log_end)
+        if file is None:
+            return not log.files or log.files[-1].base <= self.log_end
+        # Neither a record nor a BLANK begins with eight zeros.
+        head = file.read_at(self.log_end - file.base, _HEAD_BYTES)
+        file.close_descriptor()
+        return not any(head)
 
 
 def read_known_ends(root: Path) -> KnownEnds | None:

@@ -30,18 +30,9 @@ if TYPE_CHECKING:
 class StoreLayout:
     """Paths of one store.
 
-    Attributes
-    ----------
-    commit_log_directories
-        Where CommitLog files are made; one, unless ``storePathCommitLog`` names several.
-    read_only_directories
-        ``readOnlyCommitLogStorePaths``: CommitLog files there are read, never written or deleted.
-    consume_queue, consume_queue_ext
-        Directories of topics, each a directory of queues; of their extensions where enabled.
-    abort, lock
-        The marker of a writer that has not ended in order; the file whose first byte it locks.
-    repair
-        Where copies of what recovery and repair cut are kept; 4.9 knows no such directory.
+    CommitLog files are made in one directory, unless ``storePathCommitLog`` names several; those of
+    ``readOnlyCommitLogStorePaths`` are read, never written or deleted. Where recovery and repair
+    keep copies of what they cut, 4.9 knows no directory.
     """
 
     def __init__(
@@ -65,24 +56,18 @@ class StoreLayout:
 
     @classmethod
     def of(cls, root: str | Path, config: StoreConfig | None = None) -> StoreLayout:
-        """Return the layout of the store at `root`.
-
-        Raises
-        ------
-        ConfigError
-            All CommitLog paths are read-only, so no file could ever be made.
-        """
+        """Return the layout of the store at `root`; raises `ConfigError` if no path is writable."""
         root = Path(root)
         config = StoreConfig() if config is None else config
-        directories = commit_log_directories(config, root)
-        if not directories.writable:
+        writable, read_only = commit_log_directories(config, root)
+        if not writable:
             raise ConfigError(
                 f"every CommitLog path is read-only: {config.store_path_commit_log}",
                 key="readOnlyCommitLogStorePaths",
                 value=config.read_only_commit_log_store_paths,
                 hint="leave at least one path of storePathCommitLog writable",
             )
-        return cls(root, directories.writable, directories.read_only)
+        return cls(root, writable, read_only)
 
     def log_directory(self, file_number: int, full: Collection[Path]) -> Path:
         """Return the directory in which the CommitLog file of a number is made, from 0 on.

@@ -168,20 +168,15 @@ class StoreParts:
                     # are not on the disk anyway, and the checkpoint passes them when they are. A
                     # sync of a gigabyte here would double the time to open.
                     file.flushed_position = max(report.start - file.base, 0)
-            self._sync_names()
+            # Names that the last writer may have made and not synced before it died; those of queue
+            # files are synced with their entries.
+            layout = self.layout
+            topics = [layout.consume_queue / topic for topic in self.queues.topics()]
+            own = (layout.root, layout.index, layout.consume_queue)
+            for directory in (*own, *layout.commit_log_directories, *topics):
+                if directory.is_dir():
+                    self.disk.fsync_directory(directory)
         self.log.seed(report.queue_offsets, last_store_timestamp_ms=report.last_store_timestamp_ms)
-
-    def _sync_names(self) -> None:
-        """Make names durable that the last writer may have made and not synced before it died.
-
-        Those of queue files are synced with their entries.
-        """
-        layout = self.layout
-        topics = [layout.consume_queue / topic for topic in self.queues.topics()]
-        own = (layout.root, layout.index, layout.consume_queue)
-        for directory in (*own, *layout.commit_log_directories, *topics):
-            if directory.is_dir():
-                self.disk.fsync_directory(directory)
 
     def _make_writable(self) -> None:
         """Make what a writer needs, and mark the store as being written."""
@@ -203,15 +198,22 @@ class StoreParts:
 
 def observed_sizes(layout: StoreLayout, config: StoreConfig) -> ObservedSizes:
     """Return a file of the commonest length of each family that the store has."""
+
+    def usual(files: Iterable[tuple[Path, int]], wanted: int | None) -> FileObservation | None:
+        # A file of zeros that is shorter than what is set was being made when the power went.
+        return commonest(
+            (path, size) for path, size in files if size >= (wanted or 0) or holds_data(path)
+        )
+
     root, slots, items = layout.consume_queue, config.max_hash_slot_num, config.max_index_num
     queues = (_offset_files(root / topic / str(number)) for topic, number in listed_queues(root))
     return ObservedSizes(
-        _commonest(_offset_files(*layout.log_directories), config.mapped_file_size_commit_log),
-        _commonest(
+        usual(_offset_files(*layout.log_directories), config.mapped_file_size_commit_log),
+        usual(
             chain.from_iterable(islice(filter(None, queues), _LOOKED_AT_QUEUES)),
             config.mapped_file_size_consume_queue,
         ),
-        _commonest(
+        usual(
             listed_index_files(layout.index, []).items(),
             None if slots is None or items is None else IndexLayout(slots, items).size_bytes,
         ),
@@ -220,13 +222,3 @@ def observed_sizes(layout: StoreLayout, config: StoreConfig) -> ObservedSizes:
 
 def _offset_files(*directories: Path) -> list[tuple[Path, int]]:
     return [(file.path, file.size) for file in listed_files(directories, [])]
-
-
-def _commonest(files: Iterable[tuple[Path, int]], wanted: int | None) -> FileObservation | None:
-    """Return a file of the commonest length, leaving out what tells nothing.
-
-    A file of zeros that is shorter than what is set was being made when the power went.
-    """
-    return commonest(
-        (path, size) for path, size in files if size >= (wanted or 0) or holds_data(path)
-    )

@@ -202,13 +202,7 @@ class MessageStore(Reader):
         return self._writer.put(message, queue_id) if result is None else result
 
     def prepare(self, message: Message) -> PreparedMessage:
-        """Encode topic and properties once, for `put_prepared`.
-
-        Raises
-        ------
-        RefusedMessageError
-            As `put`.
-        """
+        """Encode topic and properties once, for `put_prepared`; refuses what `put` refuses."""
         return PreparedMessage.of(message)
 
     def put_prepared(

@@ -71,18 +71,9 @@ if TYPE_CHECKING:
 
 
 def find_places(root: Path, config: StoreConfig) -> tuple[StoreLayout, StoreSizes]:
-    """Find a store's directories and learn the sizes of its files: set, or the commonest.
-
-    Raises
-    ------
-    NotAStoreError
-        There is no CommitLog directory.
-    ConfigError
-        Slots and items of the index cannot be learnt.
-    """
-    directories = commit_log_directories(config, root)
-    layout = StoreLayout(root, directories.writable, directories.read_only)
-    if not any(path.is_dir() for path in directories.all):
+    """Find a store's directories and learn the sizes of its files: set, or the commonest."""
+    layout = StoreLayout(root, *commit_log_directories(config, root))
+    if not any(path.is_dir() for path in layout.log_directories):
         raise NotAStoreError(
             f"{root} is no store: it has no commitlog directory",
             hint="give the directory that holds commitlog, consumequeue and index",
@@ -90,7 +81,7 @@ def find_places(root: Path, config: StoreConfig) -> tuple[StoreLayout, StoreSize
     top = layout.consume_queue
     queues = [top / key.topic / str(key.queue_id) for key in listed_queues(top)]
     index = listed_index_files(layout.index, []).items()
-    observed = observed_in(config, _lengths(directories.all), _lengths(queues), index)
+    observed = observed_in(config, _lengths(layout.log_directories), _lengths(queues), index)
     return layout, resolve_sizes(config, observed)
 
 

@@ -114,10 +114,8 @@ def page_without_entry(
     else:
         # The file is missing; K-C9: 4.9.3 may go on beyond the maximum.
         next_file = offset + queue.entries_per_file - offset % queue.entries_per_file
-        status, following = (
-            GetMessageStatus.OFFSET_FOUND_NULL,
-            min(max(next_file, minimum), maximum),
-        )
+        status = GetMessageStatus.OFFSET_FOUND_NULL
+        following = min(max(next_file, minimum), maximum)
     items: tuple[Any, ...] = (b"", 0) if kind == RECORDS else ([],)
     return (status, *items, following, minimum, maximum, 0)
 

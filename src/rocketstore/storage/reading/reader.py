@@ -364,6 +364,14 @@ class Reader:
 
     def _first_stored(self, queue: _Queue, start: int, stop: int) -> tuple[int, int | None]:
         """Return the first entry in [start, stop) that has a readable record, and its time."""
+        # One look is nearly always enough for a search by time.
+        first = queue.entry_bytes(start, 1) if start < stop else b""
+        if first:
+            physical_offset, size, _ = ENTRY_STRUCT.unpack(first)
+            if 0 < size != FILLER_SIZE:
+                stored = store_time_at(self._records, physical_offset, size)
+                if stored is not None:
+                    return start, stored
         for at, (physical_offset, size, _) in _entries(queue, start, stop):
             if 0 < size != FILLER_SIZE:
                 stored = store_time_at(self._records, physical_offset, size)
@@ -405,16 +413,14 @@ class Reader:
 
 def _entries(queue: _Queue, start: int, stop: int) -> Iterator[tuple[int, tuple[int, int, int]]]:
     """Yield queue offset and fields of the entries in [start, stop) that are there."""
-    count = 1  # nearly always enough for a search by time
     while start < stop:
-        entries = queue.entry_bytes(start, min(count, stop - start))
+        entries = queue.entry_bytes(start, min(_ENTRIES_AT_A_TIME, stop - start))
         if not entries:  # a missing file
             start += queue.entries_per_file - start % queue.entries_per_file
             continue
         for values in ENTRY_STRUCT.iter_unpack(entries):
             yield start, values
             start += 1
-        count = _ENTRIES_AT_A_TIME
 
 
 def _after_fork() -> None:
