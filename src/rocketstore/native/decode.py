@@ -23,7 +23,7 @@ except ImportError:
     from rocketstore.native import no_cython as cython
 
 if not cython.compiled:
-    from typing import TYPE_CHECKING
+    from typing import Any
 
     from rocketstore.native import view
     from rocketstore.native.row import StopReason
@@ -35,9 +35,6 @@ if not cython.compiled:
         topic_of,
         v6_extra_bytes,
     )
-
-    if TYPE_CHECKING:
-        from typing import Any
 
     _FIXED_SIZE, _START_SIZE, _AHEAD_BYTES = 91, 8, 1280
 

@@ -33,16 +33,13 @@ except ImportError:
 from rocketstore.native.decode import LogAtHand, Window
 
 if not cython.compiled:
-    from typing import TYPE_CHECKING
+    from typing import Any
 
     from rocketstore.native import view
     from rocketstore.native.decode import Lent, lent, message_of, properties_of
     from rocketstore.native.row import COLUMN_COUNT, Column, StopReason
     from rocketstore.native.view import Bytes
     from rocketstore.native.walk import check_record, read_properties, topic_of
-
-    if TYPE_CHECKING:
-        from typing import Any
 
     _ENTRY_SIZE, _FILLER_SIZE, _FIXED_SIZE = 20, 0x7FFFFFFF, 91
     _AHEAD, _ROOM, _LOOKED_AT, _SHORT_BYTES = 8, 32, 800, 65536
