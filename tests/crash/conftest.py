@@ -1,4 +1,4 @@
-"""Fixtures of simulated accidents."""
+"""Fixtures of simulated accidents; the kills of `test_kill` happen to stores on a disk."""
 
 from __future__ import annotations
 

@@ -75,17 +75,18 @@ class Witness:
 @pytest.mark.parametrize("flush", [flush.value for flush in FlushDiskType])
 @pytest.mark.parametrize("number", STORES)
 def test_a_store_survives_kill_after_kill(
-    writer: CrashWriter, tmp_path: Path, flush: str, number: int
+    writer: CrashWriter, tmp_path_factory: pytest.TempPathFactory, flush: str, number: int
 ) -> None:
+    root = tmp_path_factory.mktemp("on_disk")
     seed = base_seed() + number
     witness = Witness()
     for cycle in range(CYCLES):
-        said = writer.run(tmp_path, flush, seed=seed, cycle=cycle)
+        said = writer.run(root, flush, seed=seed, cycle=cycle)
         for thread in range(3):
             witness.try_up_to(seed * 1000 + cycle, thread, 1)
         witness.hear(said["lines"])
-        check_store(tmp_path, flush, witness, now_ms=1_700_000_000_000 + (cycle + 1) * CYCLE_MS)
-    report = verify_store(tmp_path, writer_config(flush))
+        check_store(root, flush, witness, now_ms=1_700_000_000_000 + (cycle + 1) * CYCLE_MS)
+    report = verify_store(root, writer_config(flush))
     bad = [finding for finding in report.findings if finding.severity.value != "note"]
     assert not bad, bad
 

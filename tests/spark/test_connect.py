@@ -26,7 +26,8 @@ from rocketstore import pipeline
 store, place = sys.argv[1:]
 builder = SparkSession.builder.remote("local[2]")
 for setting in ("spark.ui.enabled=false", "spark.driver.host=127.0.0.1",
-                "spark.driver.bindAddress=127.0.0.1", "spark.driver.memory=1g"):
+                "spark.driver.bindAddress=127.0.0.1", "spark.driver.memory=1g",
+                "spark.sql.shuffle.partitions=2"):
     builder = builder.config(*setting.split("="))
 spark = builder.getOrCreate()
 pipeline.register(spark)

@@ -35,7 +35,10 @@ nbformat.write(notebook, sys.argv[2])
 
 def test_the_tour_runs_to_its_end(tmp_path):
     require_java()
-    own = dict.fromkeys(("IPYTHONDIR", "JUPYTER_RUNTIME_DIR", "TMPDIR"), str(tmp_path))
+    own = dict.fromkeys(
+        ("IPYTHONDIR", "JUPYTER_RUNTIME_DIR", "TMPDIR", "SPARK_CONF_DIR"), str(tmp_path)
+    )
+    (tmp_path / "spark-defaults.conf").write_text("spark.sql.shuffle.partitions 2\n")
     done = subprocess.run(
         [sys.executable, "-c", RUN, str(NOTEBOOK), str(tmp_path / "run.ipynb")],
         env=os.environ | own, cwd=tmp_path, capture_output=True, text=True, check=False,
