@@ -1,8 +1,8 @@
 """The hashes that Java puts on disk: tag codes of queue entries, key hashes of index files.
 
 Law: equal to ``String.hashCode`` for every text, also outside the Basic Multilingual Plane, because
-the hash runs over UTF-16 units and not over characters (spec F5, F10). Texts in bulk are hashed by
-``native.java_hash``.
+the hash runs over UTF-16 units and not over characters (spec F5, F10). Compiled loops hash the
+texts of records with ``native.walk``.
 """
 
 from __future__ import annotations
