@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from bench.machine import ROOT
+from bench.scenario import Verdict
 from bench.scenario.registry import RECORD_OVERHEAD_BYTES
 from support.line_process import LineProcess
 
@@ -34,10 +35,11 @@ if TYPE_CHECKING:
 
     from bench.scenario import Measure, Scenario
 
-_ENVIRONMENT = {
-    **os.environ,
-    "PYTHONPATH": os.pathsep.join((str(ROOT), str(ROOT / "tests"), str(ROOT / "src"))),
-}
+
+def _environment(checkout: Path) -> dict[str, str]:
+    """Return what lets a worker find one checkout's benchmark, test support and package."""
+    found = (checkout, checkout / "tests", checkout / "src")
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, found))}
 
 
 class Memory(Enum):
@@ -61,6 +63,7 @@ MEMINFO = Path("/proc/meminfo")
 
 OURS = "ours"
 JAVA = "java"
+BEFORE = "before"
 
 
 class Sides:
@@ -74,15 +77,24 @@ class Sides:
         Command of the genuine store's worker; None runs ours alone.
     memory
         What to do about free memory before a round.
+    before
+        Another checkout of this project, built in its own ``.venv``: a third side.
     shared
         One worker per side for all scenarios, for short runs. Otherwise each scenario has its own,
         so that what Java's compiler learnt from one scenario does not colour the next.
     """
 
     def __init__(
-        self, directory: Path, java: list[str] | None, *, memory: Memory, shared: bool
+        self,
+        directory: Path,
+        java: list[str] | None,
+        *,
+        memory: Memory,
+        shared: bool,
+        before: Path | None = None,
     ) -> None:
         self.directory = directory
+        self._before = before
         self.memory = memory
         self._java = java
         self._shared: dict[str, LineProcess] | None = {} if shared else None
@@ -90,13 +102,20 @@ class Sides:
 
     def names(self, scenario: Scenario) -> tuple[str, ...]:
         """Return the sides that run this scenario."""
-        return (OURS, JAVA) if self._java is not None and scenario.against_java else (OURS,)
+        names = (OURS, JAVA) if self._java is not None and scenario.against_java else (OURS,)
+        return names if self._before is None else (*names, BEFORE)
 
     def start(self, side: str) -> LineProcess:
         """Start a worker of one side."""
-        ours = [sys.executable, "-m", "bench.worker"]
-        return LineProcess(ours if side == OURS or self._java is None else self._java,
-                           cwd=str(ROOT), environment=_ENVIRONMENT)  # fmt: skip
+        checkout, python = ROOT, sys.executable
+        if side == BEFORE and self._before is not None:
+            checkout, python = self._before, str(self._before / ".venv/bin/python")
+        ours = [python, "-m", "bench.worker"]
+        return LineProcess(
+            self._java if side == JAVA and self._java is not None else ours,
+            cwd=str(checkout),
+            environment=_environment(checkout),
+        )
 
     @contextlib.contextmanager
     def worker(self, side: str) -> Iterator[LineProcess]:
@@ -142,6 +161,15 @@ class Outcome:
     def median(self) -> float:
         """Median of the rounds."""
         return statistics.median(self.verdicts)
+
+    @property
+    def times_before(self) -> list[float]:
+        """How many times as fast as the other checkout, or as small, round by round."""
+        is_rate = self.measure.verdict in (Verdict.RATE, Verdict.LEAST)
+        return [
+            ours / before if is_rate else before / ours
+            for ours, before in zip(self.figures[OURS], self.figures.get(BEFORE, ()), strict=False)
+        ]
 
     @property
     def judged(self) -> bool:

@@ -54,7 +54,9 @@ def main(*, with_java: bool) -> int:
     # Ended from outside, the stores in the temporary directory must go all the same.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     memory = Memory.ANY if options.smoke else Memory(options.memory)
-    with Sides(directory, java, memory=memory, shared=options.smoke) as sides:
+    with Sides(
+        directory, java, memory=memory, shared=options.smoke, before=options.before
+    ) as sides:
         outcomes, failed = _run_all(scenarios, sides, rounds=rounds, smoke=options.smoke)
     title = "smoke run: the figures mean nothing" if options.smoke else json.dumps(about["machine"])
     report.print_table(outcomes, title=title, with_java=with_java)
@@ -112,6 +114,12 @@ def _parser(*, with_java: bool) -> argparse.ArgumentParser:
         choices=[memory.value for memory in Memory],
         default=Memory.COLD.value,
         help="state of the free memory before each round (bench/README.md)",
+    )
+    parser.add_argument(
+        "--before",
+        type=Path,
+        metavar="CHECKOUT",
+        help="another checkout of this project, with its own .venv, as a further side",
     )
     parser.add_argument("--save", action="store_true", help="write the figures to bench/results")
     return parser

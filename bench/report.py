@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench import machine
-from bench.comparison import JAVA, OURS, Outcome
+from bench.comparison import BEFORE, JAVA, OURS, Outcome
 from bench.scenario import Verdict
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 def print_table(outcomes: list[Outcome], *, title: str, with_java: bool) -> None:
     """Print one line per measure."""
+    with_before = any(BEFORE in outcome.figures for outcome in outcomes)
     table = Table(title=title)
     table.add_column("scenario", no_wrap=True)
     table.add_column("measure", no_wrap=True)
@@ -29,11 +30,16 @@ def print_table(outcomes: list[Outcome], *, title: str, with_java: bool) -> None
         table.add_column("ratio (min median max)", justify="right")
         table.add_column("target", justify="right")
         table.add_column("", justify="left")
+    if with_before:
+        table.add_column("before", justify="right")
+        table.add_column("times before", justify="right")
     for outcome in outcomes:
         unit = outcome.measure.unit
         row = [outcome.scenario.name, outcome.measure.name, _median(outcome, OURS, unit)]
         if with_java:
             row += [_median(outcome, JAVA, unit), _spread(outcome), _target(outcome), _met(outcome)]
+        if with_before:
+            row += [_median(outcome, BEFORE, unit), _range(outcome.times_before)]
         table.add_row(*row)
     Console(width=None if Console().is_terminal else 150).print(table)
 
@@ -72,8 +78,13 @@ def _median(outcome: Outcome, side: str, unit: str) -> str:
 def _spread(outcome: Outcome) -> str:
     if not outcome.judged and not outcome.figures.get(JAVA):
         return "-"
-    judged = outcome.verdicts
-    return f"{min(judged):.2f}  {outcome.median:.2f}  {max(judged):.2f}"
+    return _range(outcome.verdicts)
+
+
+def _range(ratios: list[float]) -> str:
+    if not ratios:
+        return "-"
+    return f"{min(ratios):.2f}  {statistics.median(ratios):.2f}  {max(ratios):.2f}"
 
 
 def _target(outcome: Outcome) -> str:

@@ -86,3 +86,12 @@ def test_both_sides_run_the_scenarios(tmp_path: Path) -> None:
         assert lines, f"no figures of {name}"
         assert all("-" not in line.split("│")[3] for line in lines), "a side gave no figure"
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("verdict", "times"), [("RATE", 2.0), ("LATENCY", 0.5), ("MOST", 0.5)])
+def test_a_figure_beside_another_checkout_s_says_how_much_better_it_is(
+    bench: Any, verdict: str, times: float
+) -> None:
+    outcome = _outcome(bench, verdict, 1.0, [20.0], [10.0])
+    outcome.figures["before"] = [10.0]
+    assert outcome.times_before == [times]
