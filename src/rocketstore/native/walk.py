@@ -104,10 +104,10 @@ def continuation_bounds(lead: int) -> tuple[int, int, int]:
 
 
 def is_utf8(data: Bytes, at: int, end: int) -> bool:
-    """Return whether bytes are UTF-8; much more than a word stands before them."""
+    """Return whether bytes are UTF-8; the last word may begin before them."""
     while at < end:
         word_at = min(at, end - 8)
-        if view.load_word(data, word_at) & _TOP_BITS == 0:
+        if word_at >= 0 and view.load_word(data, word_at) & _TOP_BITS == 0:
             at = word_at + 8
             continue
         byte = view.load_u8(data, at)

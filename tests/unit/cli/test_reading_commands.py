@@ -267,7 +267,7 @@ def test_info_of_a_store_whose_index_files_were_cut_off_tells_the_rest(
     assert run(["store", "info", str(store), "--output", "json"]) == 0
     info = json.loads(capsys.readouterr().out)
     assert (info["commitLogFiles"], info["indexFiles"], info["indexItems"]) == (19, None, None)
-    assert "found 9999 bytes" in info["findings"][-1]
+    assert "cannot be learnt from its 9999 bytes" in info["findings"][-1]
 
 
 def test_reading_commands_change_no_byte_and_no_time(
