@@ -98,10 +98,9 @@ class Preallocator:
         if not self.thread.is_running:
             return
         with self._lock:
-            for ahead in range(1, FILES_AHEAD + 1):
-                wanted = base + ahead * self._file_size
-                if wanted not in (self._under_way, *self._ready, *self._wanted):
-                    self._wanted.append(wanted)
+            known = (self._under_way, *self._ready, *self._wanted)
+            next_bases = (base + ahead * self._file_size for ahead in range(1, FILES_AHEAD + 1))
+            self._wanted.extend(wanted for wanted in next_bases if wanted not in known)
         self._changes.tell()
 
     def take(self, base: int, *, ahead: bool = True) -> MappedFile:
@@ -112,9 +111,8 @@ class Preallocator:
         """
         try:
             with self._lock:
-                for known in tuple(self._ready):
-                    if known < base:  # the log has it
-                        del self._ready[known]
+                for taken in tuple(ready for ready in self._ready if ready < base):
+                    del self._ready[taken]  # the log has it
                 self._put_makes = base not in self._ready
                 if base in self._wanted:
                     self._wanted.remove(base)

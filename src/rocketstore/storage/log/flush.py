@@ -94,9 +94,9 @@ class CommitLogFlusher:
                 for file in self._dirty_files():
                     self._touch(file)
                     flushed = file.flush(least_pages)
-                    log.flushed_offset = file.base + flushed
                     if flushed == file.size:
                         file.close_descriptor()
+                    log.flushed_offset = file.base + flushed
             except FlushFailedError as error:
                 self._fail(error)
                 raise

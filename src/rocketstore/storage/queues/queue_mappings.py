@@ -161,9 +161,11 @@ class QueueMappings:
             self._readers[file] = None
             self._readers.move_to_end(file)
             for _ in range(len(self._readers) - self._reader_limit):
-                oldest, _ = self._readers.popitem(last=False)
-                if oldest not in self._writers.values():
-                    oldest.drop()
+                self._let_go(self._readers.popitem(last=False)[0])
+
+    def _let_go(self, reader: MappedFile) -> None:
+        if reader not in self._writers.values():
+            reader.drop()
 
     def admit_writer(self, row: int, file: MappedFile) -> None:
         """Map a file and let the kernels write to it; only for the dispatching thread.
