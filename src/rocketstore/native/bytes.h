@@ -123,7 +123,8 @@ static inline void
 clear_bytes(Bytes bytes, ptrdiff_t at, ptrdiff_t stop)
 {
     CHECK_RANGE(bytes, at, stop - at);
-    memset(bytes.start + at, 0, (size_t)(stop - at));
+    if (stop > at) /* what was never opened has no address */
+        memset(bytes.start + at, 0, (size_t)(stop - at));
 }
 
 /* Let other threads see a number after everything that was written before it. */
