@@ -201,6 +201,8 @@ def _anonymous_memory_mb() -> float:
 
 def _open(spec: dict[str, Any], path: Path) -> MessageStore:
     settings = {name: str(value) for name, value in spec["config"].items()}
+    if "fileReservedTime" in settings:
+        settings["retention"] = "true"  # a store that a program opens has none unless it asks
     return MessageStore.open(path, from_properties(settings))
 
 
