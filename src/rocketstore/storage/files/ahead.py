@@ -111,7 +111,8 @@ class Preallocator:
         """
         try:
             with self._lock:
-                for taken in tuple(ready for ready in self._ready if ready < base):
+                ready = tuple(self._ready)  # a copy: the thread adds what it made without the lock
+                for taken in [*filter(base.__gt__, ready)]:
                     del self._ready[taken]  # the log has it
                 self._put_makes = base not in self._ready
                 if base in self._wanted:
