@@ -76,7 +76,7 @@ class MemoryDispatch:
             self.newest_bytes[16:24] = self.newest_bytes[24:32] = before[24:32]
         self.index_files.append(self.newest_bytes)
 
-    def enter_extra_queues(self, number: int) -> None:
+    def enter_extra_queues(self, number: int, _count: int) -> None:
         self.asked.append(("extra queues", self.rows[number][Column.PHYSICAL_OFFSET]))
 
     def gives_way(self, number: int) -> bool:
@@ -98,7 +98,7 @@ class MemoryDispatch:
         self.queue_count += 1
         return True
 
-    def fill_gap(self, number: int) -> bool:
+    def fill_gap(self, number: int, _count: int) -> bool:
         row = self.rows[number]
         queue, at = self._queue_of(row), row[Column.QUEUE_OFFSET] * ENTRY
         numbers = self.queues[queue]

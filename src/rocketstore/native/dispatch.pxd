@@ -1,10 +1,12 @@
 cimport cython
 from rocketstore.native cimport dispatch_numbers as QueueColumn
 from rocketstore.native cimport row as Column
+from rocketstore.native.row cimport StopReason
 from rocketstore.native.columns cimport find_queue, has_extra_queues, key_hash_of
 from rocketstore.native.index cimport put_item
 from rocketstore.native cimport view
 from rocketstore.native.view cimport Bytes, Numbers
+from rocketstore.native.walk cimport walk_rows
 
 cdef enum:
     _ENTRY_SIZE = 20
@@ -19,11 +21,18 @@ cdef class RowDispatch:
     cdef object decisions, table, index, delays_kept, tables_kept
     cdef Bytes data, topics, index_file
     cdef Numbers rows, slots, queues, items_at_end, delays_ms
-    cdef Py_ssize_t count, slot_count, delay_count
+    cdef public Py_ssize_t count
+    cdef Py_ssize_t slot_count, delay_count
     cdef long long slot_limit, item_limit
     cdef bint multi_dispatch, is_indexed
     cpdef dispatch(self, const unsigned char[::1] buffer, long long[:, ::1] cols)
+    @cython.locals(at=Py_ssize_t, end=Py_ssize_t, limit=Py_ssize_t, count=Py_ssize_t, batch=int, verdict=int)
+    cpdef dispatch_file(
+        self, const unsigned char[::1] buffer, Py_ssize_t position, Py_ssize_t stop, long long base, long long file_size,
+        bint check_crc, long long[:, ::1] cols, int batches
+    )
     cdef look_up_tables(self)
+    cdef let_go(self)
     cdef int dispatch_rows(self) except -1 nogil
     cdef void prefetch_text(self, Py_ssize_t number) noexcept nogil
     @cython.locals(is_filler=cython.bint, gives_way=cython.bint)

@@ -29,8 +29,9 @@ if not cython.compiled:
     from rocketstore.native import view
     from rocketstore.native.columns import find_queue, has_extra_queues, key_hash_of
     from rocketstore.native.index import put_item
-    from rocketstore.native.row import Column, QueueColumn
+    from rocketstore.native.row import Column, QueueColumn, StopReason
     from rocketstore.native.view import Bytes, Numbers
+    from rocketstore.native.walk import walk_rows
 
 _MAX_QUEUE_OFFSET = MAX_QUEUE_OFFSET
 
@@ -51,6 +52,8 @@ class RowDispatch:
     last_store_timestamp_ms: int
     cursor: int
     """The row that is being dispatched."""
+    count: int
+    """The rows of its batch."""
 
     def __init__(
         self, decisions: Any, table: Any, index: Any, delays_ms: Any, multi_dispatch: bool
@@ -77,9 +80,50 @@ class RowDispatch:
             with cython.nogil:
                 self.dispatch_rows()
         finally:
-            self.tables_kept = None
-            if not cython.compiled:  # there pointers, here views, which would keep files mapped
-                del self.data, self.index_file
+            self.let_go()
+
+    def dispatch_file(
+        self,
+        buffer: Bytes,
+        position: int,
+        stop: int,
+        base: int,
+        file_size: int,
+        check_crc: bool,
+        cols: Numbers,
+        batches: int,
+    ) -> tuple[int, int]:
+        """Walk a file as ``walk.walk`` does and dispatch it, at most `batches` times all of `cols`.
+
+        Returns the first byte that is not dispatched, and what stands there. It waits for the
+        interpreter's lock once: a busy writer gives that up only every few milliseconds, in which
+        it puts more than fits `cols`.
+        """
+        self.data, self.rows, self.count = view.bytes_of(buffer), view.rows_of(cols), 0
+        at, end = max(position, 0), min(stop, file_size, self.data.size)
+        limit = cols.shape[0]
+        verdict: int = StopReason.END
+        batch = 0
+        self.look_up_tables()
+        try:
+            with cython.nogil:
+                while batch < batches and at < end and verdict == StopReason.END:
+                    self.cursor = self.count = 0
+                    count, at, verdict = walk_rows(
+                        self.data, at, end, base, file_size, check_crc, self.rows, limit
+                    )
+                    self.count = count
+                    self.dispatch_rows()
+                    batch += 1
+        finally:
+            self.let_go()
+        return int(at), int(verdict)
+
+    def let_go(self) -> None:
+        """Keep no file mapped."""
+        self.tables_kept = None
+        if not cython.compiled:  # there pointers, here views
+            del self.data, self.index_file
 
     def look_up_tables(self) -> None:
         """Use the tables as they are now: an answer may have replaced one."""
@@ -102,7 +146,7 @@ class RowDispatch:
                 and has_extra_queues(self.data, row)
             ):
                 with cython.gil:
-                    self.decisions.enter_extra_queues(self.cursor)
+                    self.decisions.enter_extra_queues(self.cursor, self.count)
                     self.look_up_tables()
             if self.is_indexed:
                 self.put_keys(row)
@@ -182,7 +226,7 @@ class RowDispatch:
                 or offset * _ENTRY_SIZE > queue[QueueColumn.NEXT]
             ):
                 with cython.gil:
-                    is_answered = self.decisions.fill_gap(self.cursor)
+                    is_answered = self.decisions.fill_gap(self.cursor, self.count)
                     self.look_up_tables()
                 continue
             at = offset * _ENTRY_SIZE

@@ -1,6 +1,7 @@
 cimport cython
 from cpython.exc cimport PyErr_CheckSignals as run_handlers
 from cpython.pythread cimport PyThread_allocate_lock, PyThread_release_lock
+from cpython.pythread cimport PyThread_get_thread_ident as this_thread
 from cpython.pythread cimport PyThread_free_lock as free_lock, PyThread_type_lock as Lock
 from libc.errno cimport EINTR, errno
 from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
@@ -77,7 +78,9 @@ cdef class SyncGroup:
     cdef long long _ring_at, _apart_next
     cdef public long long flushed_offset, company, rounds_apart
 
-    @cython.locals(timeout_ns=cython.longlong)
+    @cython.locals(until=cython.longlong, permit=Permit, is_over=cython.bint)
+    cpdef bint wait(self, long long offset, double timeout_s) except -1
+    @cython.locals(timeout_ns=cython.longlong, following=Permit)
     cdef bint _join(self, Permit permit, long long timeout_ns) except -1
     @cython.locals(seen=cython.longlong, looks=int, began=cython.longlong, share=cython.longlong, waited=cython.longlong)
     cdef int _gather_company(self, long long sync_ns) except -1

@@ -28,6 +28,7 @@ except ImportError:
 
 if not cython.compiled:
     # What group.pxd does without the interpreter's lock.
+    from threading import get_ident as this_thread
     from time import monotonic_ns as now_ns
 
     Lock: TypeAlias = "threading.Lock | None"
@@ -155,7 +156,7 @@ class Permit:
         other = NO_LOCK
         if following is not None:
             other = following.lock
-        thread = threading.get_ident()
+        thread = this_thread()
         until = now_ns() + timeout_ns
         left = timeout_ns
         while True:
@@ -282,7 +283,7 @@ class SyncGroup:
         """
         until = now_ns() + int(longest_s * 1e9)
         descriptor = sync if isinstance(sync, int) else -1
-        thread = threading.get_ident()
+        thread = this_thread()
         sync_s = None
         while True:
             offset = self._take_within(limit)

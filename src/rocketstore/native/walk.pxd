@@ -37,7 +37,12 @@ cdef void read_properties(Bytes data, Py_ssize_t at, Py_ssize_t end, Numbers row
 @cython.locals(born_extra=int, store_extra=int, topic_size=cython.longlong, topic_at=cython.Py_ssize_t)
 cdef long long read_record(Bytes data, Py_ssize_t at, long long base, Numbers row) noexcept nogil
 cdef void prefetch_following(Bytes data, Py_ssize_t at, Py_ssize_t size) noexcept nogil
-@cython.locals(at=Py_ssize_t, end=Py_ssize_t, verdict=int)
+@cython.locals(verdict=int, size=cython.longlong, count=cython.Py_ssize_t)
+cdef (Py_ssize_t, Py_ssize_t, int) walk_rows(
+    Bytes data, Py_ssize_t at, Py_ssize_t end, long long base, long long file_size, bint check_crc, Numbers rows,
+    Py_ssize_t limit
+) noexcept nogil
+@cython.locals(at=Py_ssize_t, end=Py_ssize_t, limit=Py_ssize_t, count=Py_ssize_t, verdict=int)
 cpdef walk(
     const unsigned char[::1] buffer, Py_ssize_t position, Py_ssize_t stop, long long base, long long file_size,
     bint check_crc, long long[:, ::1] cols

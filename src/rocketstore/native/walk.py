@@ -351,6 +351,30 @@ def prefetch_following(data: Bytes, at: int, size: int) -> None:
     view.prefetch(data, ahead + size - 64)
 
 
+def walk_rows(
+    data: Bytes,
+    at: int,
+    end: int,
+    base: int,
+    file_size: int,
+    check_crc: bool,
+    rows: Numbers,
+    limit: int,
+) -> tuple[int, int, int]:
+    """Walk as `walk` does, into at most `limit` rows; `end` is inside the buffer."""
+    count = 0
+    verdict: int = StopReason.END
+    while at < end and count < limit:
+        verdict = check_record(data, at, base, file_size, check_crc)
+        if verdict != StopReason.END:
+            break
+        size = read_record(data, at, base, view.row_at(rows, count))
+        prefetch_following(data, at, size)
+        at += size
+        count += 1
+    return count, at, verdict
+
+
 def walk(
     buffer: Bytes,
     position: int,
@@ -371,15 +395,7 @@ def walk(
         raise ValueError("cols needs COLUMN_COUNT columns")
     data, rows = view.bytes_of(buffer), view.rows_of(cols)
     at, end = max(position, 0), min(stop, file_size, data.size)
-    count = 0
-    verdict: int = StopReason.END
+    limit = cols.shape[0]
     with cython.nogil:
-        while at < end and count < cols.shape[0]:
-            verdict = check_record(data, at, base, file_size, check_crc)
-            if verdict != StopReason.END:
-                break
-            size = read_record(data, at, base, view.row_at(rows, count))
-            prefetch_following(data, at, size)
-            at += size
-            count += 1
+        count, at, verdict = walk_rows(data, at, end, base, file_size, check_crc, rows, limit)
     return int(count), int(at), int(verdict)

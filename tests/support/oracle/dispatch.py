@@ -42,7 +42,7 @@ class RowDispatch:
 
     def dispatch(self, buffer: ByteArray, cols: Int64Array) -> None:
         """Dispatch all rows."""
-        self.buffer = buffer
+        self.buffer, self.count = buffer, len(cols)
         for self.cursor, row in enumerate(cols.tolist()):
             self.enter(row)
             if (
@@ -50,7 +50,7 @@ class RowDispatch:
                 and not row[Column.SYS_FLAG] & _PREPARED
                 and self.has_extra_queues(row)
             ):
-                self.decisions.enter_extra_queues(self.cursor)
+                self.decisions.enter_extra_queues(self.cursor, len(cols))
             if self.index.is_enabled and row[Column.SYS_FLAG] & _TRANSACTION_MASK != _ROLLBACK:
                 self.put_keys(row)
             self.records += 1
@@ -85,6 +85,10 @@ class RowDispatch:
             return row[Column.STORE_TIMESTAMP] + delay_ms
         return row[Column.TAGS_CODE]
 
+    def fill_gap(self, number: int) -> bool:
+        """Ask whether a gap before a record is filled."""
+        return self.decisions.fill_gap(number, self.count)
+
     def enter(self, row: list[int]) -> None:
         """Write one record's queue entry, if it is to have one."""
         if row[Column.SYS_FLAG] & _TRANSACTION_MASK in (_PREPARED, _ROLLBACK):
@@ -95,13 +99,13 @@ class RowDispatch:
             if queue < 0:
                 answer = self.decisions.take_in_queue
             elif not 0 <= row[Column.QUEUE_OFFSET] <= MAX_QUEUE_OFFSET:
-                answer = self.decisions.fill_gap
+                answer = self.fill_gap
             else:
                 at = row[Column.QUEUE_OFFSET] * ENTRY_SIZE_BYTES
                 columns = self.table.queues[queue].tolist()
                 start, stop = columns[QueueColumn.FILE_START], columns[QueueColumn.FILE_STOP]
                 if at > columns[QueueColumn.NEXT]:
-                    answer = self.decisions.fill_gap
+                    answer = self.fill_gap
                 elif at < start or at + ENTRY_SIZE_BYTES > stop:
                     answer = self.decisions.map_queue_file
                 else:

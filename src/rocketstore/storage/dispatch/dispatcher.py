@@ -20,8 +20,8 @@ import os
 import threading
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
-from itertools import cycle, repeat
+from contextlib import closing, contextmanager
+from itertools import cycle
 from operator import sub
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
@@ -48,6 +48,9 @@ _log: Final = get_logger(__name__)
 
 BATCH_RECORDS: Final = 1024
 """Records per walked batch: 230 kB of columns, which stay in the processor's second-level cache."""
+
+BATCHES_AT_ONCE: Final = 64
+"""Batches between two waits for the interpreter's lock: some 10 ms of work."""
 
 AHEAD_RECORDS: Final = 8192
 """Those of a batch that is walked ahead: a millisecond of work, against 50 µs to hand it over."""
@@ -369,14 +372,18 @@ class Dispatcher:
 
     def _dispatch_file(self, file: MappedFile, start: int, stop: int) -> None:
         """Dispatch one file from `start` to `stop`, or to what follows a break."""
-        walked, reason = start, StopReason.END
-        with closing(self._batches(file, start, stop)) as batches:
-            for batch in batches:
-                walked, reason = batch.walked, batch.reason
-                self._dispatch_rows(batch.columns, file.base + min(walked, stop))
-        if reason is StopReason.BLANK:
+        ahead_from = max(self._ahead_from - file.base, start)
+        if ahead_from == start and stop - start >= LEAST_AHEAD_BYTES:
+            walked, reason = self._dispatch_ahead(file, start, stop)
+        elif stop - ahead_from >= LEAST_AHEAD_BYTES:
+            walked, reason = self._dispatch_stretch(file, start, ahead_from)
+        else:
+            walked, reason = self._dispatch_stretch(file, start, stop)
+        if reason is StopReason.END:
+            self.dispatched_offset = file.base + min(walked, stop)
+        elif reason is StopReason.BLANK:
             self.dispatched_offset = file.base + file.size
-        elif reason is not StopReason.END:
+        else:
             found = int(kernels.resync(file.array, walked + 1, stop, file.base, file.size))
             following = file.base + (stop if found < 0 else found)
             self._note_stepped_over(file.base + walked, following, reason)
@@ -384,27 +391,44 @@ class Dispatcher:
             if self._ahead_from != _NOWHERE:  # the next break may be close
                 self._ahead_from = following + LEAST_AHEAD_BYTES
 
-    def _batches(self, file: MappedFile, start: int, stop: int) -> Generator[WalkedBatch]:
-        """Walk a file, or a part of it."""
-        ahead_from = max(self._ahead_from - file.base, start)
-        if ahead_from == start and stop - start >= LEAST_AHEAD_BYTES:
-            return walked_ahead(file, start, stop, check_crc=self._check_crc)
-        if stop - ahead_from >= LEAST_AHEAD_BYTES:
-            stop = ahead_from
-        return walk_batches(file, start, stop, repeat(self._cols), check_crc=self._check_crc)
+    def _dispatch_ahead(self, file: MappedFile, start: int, stop: int) -> tuple[int, StopReason]:
+        """Dispatch what another thread walks; return where that ended, and why."""
+        walked, reason = start, StopReason.END
+        with closing(walked_ahead(file, start, stop, check_crc=self._check_crc)) as batches:
+            for columns, walked, reason in batches:  # noqa: B007 - the last ones are returned
+                with self._dispatching(columns) as loop:
+                    loop.dispatch(columns.buffer, columns.cols)
+                    self.dispatched_offset = file.base + walked
+        return walked, reason
 
-    def _dispatch_rows(self, columns: RecordColumns, reached: int) -> None:
-        """Dispatch walked rows, after which the log is dispatched up to `reached`."""
+    def _dispatch_stretch(self, file: MappedFile, start: int, stop: int) -> tuple[int, StopReason]:
+        """Walk and dispatch; return where that ended, and why."""
+        columns = RecordColumns(file.array, self._cols, file.base)
+        walked, reason = start, StopReason.END
+        while walked < stop and reason is StopReason.END:
+            # A listener hears of a batch before the next one overwrites it.
+            batches = 1 if self.board.has_listeners else BATCHES_AT_ONCE
+            with self._dispatching(columns) as loop:
+                walked, found = loop.dispatch_file(
+                    file.array, walked, stop, file.base, file.size, self._check_crc,
+                    columns.cols, batches,
+                )  # fmt: skip
+                reason = StopReason(found)
+                self.dispatched_offset = file.base + walked
+        return walked, reason
+
+    @contextmanager
+    def _dispatching(self, columns: RecordColumns) -> Generator[RowDispatch]:
+        """Have decisions made about `columns`, and say afterwards how far dispatch came."""
         decisions, loop = self._decisions, self._loop
         decisions.columns = columns
-        loop.cursor = 0
+        loop.cursor = loop.count = 0
         try:
-            loop.dispatch(columns.buffer, columns.cols)
+            yield loop
         finally:
             done = loop.cursor
-            if done < len(columns):  # an error: the record is walked again from its start
-                reached = int(columns.physical_offset[done])
-            self.dispatched_offset = reached
+            if done < loop.count:  # an error: the record is walked again from its start
+                self.dispatched_offset = int(columns.physical_offset[done])
             if self.board.has_listeners:
                 self._announce(columns, done)
             del decisions.columns

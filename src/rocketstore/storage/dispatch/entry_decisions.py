@@ -115,11 +115,11 @@ class EntryDecisions:
             number, "it belongs before the queue's first file, or into a missing one"
         )
 
-    def fill_gap(self, number: int) -> bool:
-        """Fill the queue up to a record with fillers (K-C1)."""
+    def fill_gap(self, number: int, count: int) -> bool:
+        """Fill the queue up to a record, one of `count`, with fillers (K-C1)."""
         queue = self._queue_of(number)
         offset = int(self.columns.queue_offset[number])
-        if not self._is_plausible_gap(number, queue, offset):
+        if not self._is_plausible_gap(number, queue, offset, count):
             return self._refuse(number, "so many messages cannot be missing before it")
         if queue.files.files:
             _log.warning(
@@ -153,8 +153,8 @@ class EntryDecisions:
             return self._refuse(number, "an earlier record has its place")
         return True
 
-    def enter_extra_queues(self, number: int) -> None:
-        """Enter a record into its extra queues (spec F8)."""
+    def enter_extra_queues(self, number: int, count: int) -> None:
+        """Enter a record, one of `count`, into its extra queues (spec F8)."""
         row: list[int] = self.columns.cols[number].tolist()
         places = self.extra_places(number)
         if not places:
@@ -166,7 +166,7 @@ class EntryDecisions:
         # Compatible: an extra queue keeps the tags code, also where the first one has another.
         entry = QueueEntry(row[Column.PHYSICAL_OFFSET], row[Column.SIZE], row[Column.TAGS_CODE])
         for key, offset in places:
-            self.extra_entries[self._put_extra(number, key, offset, entry)] += 1
+            self.extra_entries[self._put_extra(number, key, offset, entry, count)] += 1
 
     # --- what the answers rest on ---------------------------------------------------------------
 
@@ -187,7 +187,7 @@ class EntryDecisions:
         assert queue is not None, "dispatch knew this queue"
         return queue
 
-    def _is_plausible_gap(self, number: int, queue: ConsumeQueue, offset: int) -> bool:
+    def _is_plausible_gap(self, number: int, queue: ConsumeQueue, offset: int, count: int) -> bool:
         """Whether all records between the last one of the queue and this one may be missing."""
         physical_offset = int(self.columns.physical_offset[number])
         if not 0 <= offset <= MAX_QUEUE_OFFSET or physical_offset in self._forged:
@@ -195,19 +195,19 @@ class EntryDecisions:
         places = queue.files.file_size // ENTRY_SIZE_BYTES
         if not queue.files.files:
             return is_likely_beginning(offset, physical_offset) or self._goes_on(
-                number, queue.key, offset, places
+                slice(number + 1, count), queue.key, offset, places
             )
         before = queue.max_physical_offset
         if before > physical_offset:
             before = 0 if self.forced_range is None else self.forced_range[0]
         return may_follow(offset, queue.given_stop, physical_offset - before, places)
 
-    def _goes_on(self, number: int, key: QueueKey, offset: int, places: int) -> bool:
+    def _goes_on(self, following: slice, key: QueueKey, offset: int, places: int) -> bool:
         """Whether nothing contradicts that a queue begins at the large number of a record.
 
         A forged number would refuse every later message of the queue, so the next record decides.
         """
-        columns = self.columns.taken(slice(number + 1, None))
+        columns = self.columns.taken(following)
         is_own = columns.queue_id == key.queue_id
         is_own &= (columns.sys_flag & TRANSACTION_PREPARED) == 0
         # One that can have no place at all says nothing about this one.
@@ -223,11 +223,13 @@ class EntryDecisions:
         record = None if file is None else record_at(file, entry.physical_offset - file.base)
         return record is not None and calls_for(record, entry, key, queue_offset)
 
-    def _put_extra(self, number: int, key: QueueKey, offset: int, entry: QueueEntry) -> PutEntry:
+    def _put_extra(
+        self, number: int, key: QueueKey, offset: int, entry: QueueEntry, count: int
+    ) -> PutEntry:
         queue = self._table.get_or_create(key)
         if queue is None or offset < 0:
             return PutEntry.REFUSED
-        if offset > queue.max_offset and not self._is_plausible_gap(number, queue, offset):
+        if offset > queue.max_offset and not self._is_plausible_gap(number, queue, offset, count):
             return PutEntry.REFUSED
         old = queue.entry(offset)
         # The record that has the place cannot be asked: it knows the number in its first queue.

@@ -174,18 +174,13 @@ class CommitLogFlusher:
 
         `FlushFailedError` says that a sync failed before that.
         """
-        log = self._log
-        deadline = None
-        while log.flushed_offset < offset:
+        deadline = time.monotonic() + timeout_s
+        while not self.group.wait(offset, deadline - time.monotonic()):
             self.raise_failure()
             if not self.thread.is_running:
                 self.flush()
-                continue
-            now = time.monotonic()
-            deadline = now + timeout_s if deadline is None else deadline
-            if now >= deadline:
+            elif time.monotonic() >= deadline:
                 return False
-            self.group.wait(offset, deadline - now)
         return True
 
     # --- the thread -----------------------------------------------------------------------------

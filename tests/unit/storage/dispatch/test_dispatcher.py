@@ -416,9 +416,11 @@ def test_whatever_a_round_raises_is_tried_again(parts, monkeypatch):
         if len(calls) < 3:
             raise MemoryError("none left")
         monkeypatch.undo()
-        return 0
+        return 0, StopReason.END
 
-    monkeypatch.setattr("rocketstore.storage.dispatch.dispatcher.Dispatcher._dispatch_rows", broken)
+    monkeypatch.setattr(
+        "rocketstore.storage.dispatch.dispatcher.Dispatcher._dispatch_stretch", broken
+    )
     service = DispatchService(parts.dispatcher, clock=parts.clock)
     pauses = [service.pause_after(service.run_once()) for _ in range(2)]
     assert isinstance(service.health.error, MemoryError)
