@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from rocketstore.format.index_file import IndexHeader
     from rocketstore.format.queue_entry import QueueEntry
     from rocketstore.message import Message, StoredMessage
+    from rocketstore.message_store import MessageStore
     from rocketstore.storage.dispatch.dispatch_service import DispatchHealth
     from rocketstore.storage.dispatch.dispatcher import Arrival
     from rocketstore.storage.files.pread_files import LogFile
@@ -71,7 +72,6 @@ if TYPE_CHECKING:
     )
     from rocketstore.storage.running_flags import RunningFlag, RunningFlags
     from rocketstore.storage.statistics import StoreStatistics
-    from rocketstore.storage.store import MessageStore
     from rocketstore.units import (
         ByteRange,
         QueueKey,
@@ -164,6 +164,7 @@ _PLACES: Final = {
     "format.index_file": ("IndexHeader",),
     "format.queue_entry": ("QueueEntry",),
     "message": ("Message", "StoredMessage"),
+    "message_store": ("MessageStore",),
     "storage.dispatch.dispatcher": ("Arrival",),
     "storage.dispatch.dispatch_service": ("DispatchHealth",),
     "storage.files.pread_files": ("LogFile",),
@@ -180,7 +181,6 @@ _PLACES: Final = {
     ),
     "storage.running_flags": ("RunningFlag", "RunningFlags"),
     "storage.statistics": ("StoreStatistics",),
-    "storage.store": ("MessageStore",),
     "units": ("ByteRange", "QueueKey"),
     "verification.file_rules": ("FileFinding",),
 }

@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 
 from rocketstore.config import RecoveryPolicy, StoreConfig
+from rocketstore.message_store import MessageStore
 from rocketstore.storage.audit.store_audit import QueueAudit
 from rocketstore.storage.recovery.log_survey import chain_records, survey_log
 from rocketstore.storage.recovery.recover import RecoveryParts, RecoveryReport, recover
-from rocketstore.storage.store import MessageStore
 from rocketstore.verification.expectation import expected_entries
 from rocketstore.verification.queue_numbers import QueueNumbers
 from rocketstore.verification.unbacked import LogBounds, UnbackedKind

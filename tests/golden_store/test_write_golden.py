@@ -15,9 +15,9 @@ from rocketstore.format.client_batch import encode_client_batch
 from rocketstore.format.host import encode_host
 from rocketstore.format.record import decode_record, host_flags
 from rocketstore.message import Message, StoredMessage
+from rocketstore.message_store import MessageStore
 from rocketstore.storage.log.prepared import PreparedMessage
 from rocketstore.storage.results import PutResult
-from rocketstore.storage.store import MessageStore
 from support.golden_stores import golden_store
 from support.log_parts import SettableClock
 

@@ -10,8 +10,8 @@ import msgspec
 import pytest
 
 from rocketstore.config import RecoveryPolicy
+from rocketstore.message_store import MessageStore
 from rocketstore.storage.audit.repair import repair_store
-from rocketstore.storage.store import MessageStore
 from support.java_store import JavaStore, message_json, require_java
 from support.small_store import (
     CONFIG,

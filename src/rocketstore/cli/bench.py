@@ -18,7 +18,7 @@ from rocketstore.errors import StoreError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from rocketstore.storage.store import MessageStore
+    from rocketstore.message_store import MessageStore
 
 app = App(name="bench", help="Measure puts, gets and scans on this machine.")
 
@@ -155,7 +155,7 @@ def scan(
 def _temporary_store(
     directory: Path | None, settings: StoreSettings | None
 ) -> Iterator[MessageStore]:
-    from rocketstore.storage.store import MessageStore
+    from rocketstore.message_store import MessageStore
 
     config = (settings or StoreSettings()).load_for_writing()
     if directory is not None:

@@ -17,7 +17,7 @@ from rocketstore.units import MiB
 
 if TYPE_CHECKING:
     from rocketstore.config import StoreConfig
-    from rocketstore.storage.store import MessageStore
+    from rocketstore.message_store import MessageStore
 
 DEMO_MARKER: Final = ".rocketstore-demo"
 """File that says that a directory was made by the demo and may be made again."""
@@ -46,7 +46,7 @@ def demo(
 
     Then, unless --no-pipeline is given, audit, archive, restore, rebuild and report it on Spark.
     """
-    from rocketstore.storage.store import MessageStore
+    from rocketstore.message_store import MessageStore
 
     began = time.perf_counter()
     made_by_spark = directory.with_name(f"{directory.name}-on-spark")

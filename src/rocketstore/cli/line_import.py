@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import BinaryIO
 
+    from rocketstore.message_store import MessageStore
     from rocketstore.storage.results import PutResult
-    from rocketstore.storage.store import MessageStore
 
 BATCH_MESSAGES: Final = 256
 """Messages put at once: enough to spread the cost of a put, few enough to lose little work when

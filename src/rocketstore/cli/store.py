@@ -204,7 +204,7 @@ def import_(
     )
     from rocketstore.cli.progress import progress
     from rocketstore.format.refusals import check_queue_id, check_topic
-    from rocketstore.storage.store import MessageStore
+    from rocketstore.message_store import MessageStore
 
     target = ImportTarget(
         check_topic(topic), check_queue_id(queue), tags, compile_key_pattern(key_pattern)

@@ -1,6 +1,8 @@
-"""MessageStore: a store directory, open for writing and reading, until it is closed.
+"""BaseStore: a store directory, open for writing and reading, until it is closed.
 
-Law: one `MessageStore` per directory and machine writes, held by the lock of
+The public `MessageStore` (``rocketstore.message_store``) adds the services of the rooms above.
+
+Law: one `BaseStore` per directory and machine writes, held by the lock of
 `storage.files.lock`. After `close` returned without an error everything is on the disk, and the
 next open has nothing to recover.
 
@@ -16,7 +18,7 @@ Reading is `storage.reading.reader`, which this class extends; putting is `stora
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Final, Literal, Self, overload
+from typing import TYPE_CHECKING, Final, Literal, Protocol, Self, overload
 
 from rocketstore.config import StoreConfig
 from rocketstore.errors import StoreForkedError
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
 
     from rocketstore.config import RecoveryPolicy
     from rocketstore.message import Message
+    from rocketstore.native.log_end import Record
     from rocketstore.storage.dispatch.dispatch_service import DispatchHealth
     from rocketstore.storage.dispatch.dispatcher import ArrivalListener
     from rocketstore.storage.results import PutResult
@@ -52,8 +55,18 @@ _IN_USE: Final = (
 _log: Final = get_logger(__name__)
 
 
-class MessageStore(Reader):
-    """A store that this process writes; made by `MessageStore.open`, a context manager.
+class AttachedService(Protocol):
+    """What works on an open store, above it: started after its threads, stopped before them."""
+
+    def start(self) -> None:
+        """Begin to work."""
+
+    def stop(self) -> None:
+        """End; after an interrupt it is called again."""
+
+
+class BaseStore(Reader):
+    """A store that this process writes; made by `open`, a context manager.
 
     Attributes
     ----------
@@ -67,12 +80,14 @@ class MessageStore(Reader):
         Counters.
     running_flags
         Why puts or gets are refused at the moment.
+    attached
+        Services that a class above adds when it is made.
     """
 
     is_read_only: Final = False
 
     def __init__(self, parts: StoreParts, *wrong: object, threads: bool = True) -> None:
-        """Take what `MessageStore.open` made; programs call that."""
+        """Take what `open` made; programs call that."""
         if wrong or not isinstance(parts, StoreParts):
             raise TypeError("a store is opened by MessageStore.open(path), not MessageStore(path)")
         super().__init__(parts.layout, parts.config, parts.log, parts.queues, parts.index)
@@ -87,6 +102,7 @@ class MessageStore(Reader):
         self._put_prepared_at_once = services.writer.put_prepared_at_once
         self.statistics = services.statistics
         self._note_get = services.statistics.note_get
+        self.attached: list[AttachedService] = []
         self._is_closed = self._is_let_go = False
         self._closing: dict[str, object] = {}
         self._pid = os.getpid()
@@ -171,11 +187,18 @@ class MessageStore(Reader):
         except BaseException:
             parts.drop()
             raise
+        try:
+            if threads:
+                for service in store.attached:
+                    service.start()
+        except BaseException:
+            store.close()
+            raise
         return store
 
     def __repr__(self) -> str:
         state = "closed" if self._is_closed else "open"
-        return f"MessageStore({self.layout.root}, {state})"
+        return f"{type(self).__name__}({self.layout.root}, {state})"
 
     # --- put ------------------------------------------------------------------------------------
 
@@ -260,6 +283,15 @@ class MessageStore(Reader):
             reconsume_times=reconsume_times,
             wait_flush=wait_flush,
         )
+
+    def put_record(
+        self, topic: str, queue_id: int, record: Record, *, wait_flush: bool = True
+    ) -> PutResult:
+        """Store a record as it is: nobody looks what its properties and transaction bits ask for.
+
+        For services that deliver, commit or give back what a store holds; otherwise as `put`.
+        """
+        return self._writer.put_record(topic, queue_id, record, wait_flush=wait_flush)
 
     # --- waiting --------------------------------------------------------------------------------
 
@@ -389,6 +421,8 @@ class MessageStore(Reader):
 
     def _end(self) -> None:
         """Stop everything; take the marker ``abort`` away if that was in order."""
+        for service in reversed(self.attached):
+            service.stop()
         why = "not everything is on the disk"
         if self._services.stop():
             try:

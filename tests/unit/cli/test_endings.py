@@ -14,7 +14,7 @@ import pytest
 from rocketstore import Message
 from rocketstore.cli.application import main, run
 from rocketstore.events import get_logger
-from rocketstore.storage.store import MessageStore
+from rocketstore.message_store import MessageStore
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -15,7 +15,7 @@ import pytest
 from rocketstore.cli.application import run
 from rocketstore.cli.log_scan import LogScan
 from rocketstore.config import StoreConfig
-from rocketstore.storage.store import MessageStore
+from rocketstore.message_store import MessageStore
 from support.golden import golden_case, manifest
 
 

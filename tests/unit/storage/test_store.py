@@ -15,13 +15,13 @@ from rocketstore.errors import (
     StoreLockedError,
 )
 from rocketstore.message import Message
+from rocketstore.message_store import MessageStore
 from rocketstore.storage.dispatch.dispatch_service import DispatchHealth
 from rocketstore.storage.dispatch.dispatcher import Dispatcher
 from rocketstore.storage.read_only import ReadOnlyStore
 from rocketstore.storage.results import GetMessageStatus, PutMessageStatus
 from rocketstore.storage.running_flags import RunningFlag
 from rocketstore.storage.services import DISPATCH_ERROR_AFTER_MS
-from rocketstore.storage.store import MessageStore
 from support.failing_disk import FailingDisk
 from support.log_parts import SettableClock
 

@@ -36,7 +36,7 @@ from rocketstore.storage.layout import StoreLayout
 from rocketstore.storage.log.prepared import PreparedMessage
 from rocketstore.storage.opening import observed_sizes
 from rocketstore.storage.results import PutMessageStatus
-from rocketstore.storage.store import MessageStore
+from rocketstore.storage.store import BaseStore
 from rocketstore.units import MiB, system_clock_ms
 from rocketstore.verification.runs import joined, pairs, runs_of
 
@@ -161,7 +161,7 @@ class _Commit:
     def __init__(self, options: SinkOptions, disk: Disk, clock: Callable[[], int]) -> None:
         self._options, self._disk, self._clock, self._now_ms = options, disk, clock, clock()
         # Without threads: one commit is one row of steps, and retention deletes nothing.
-        self.store = MessageStore.open(
+        self.store = BaseStore.open(
             options.root, options.config, disk=disk, clock=lambda: self._now_ms, threads=False
         )
 

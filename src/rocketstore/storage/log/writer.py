@@ -180,6 +180,16 @@ class StoreWriter:
         except _NotTaken as refused:
             return self._refused(refused)
 
+    def put_record(
+        self, topic: str, queue_id: int, record: Record, *, wait_flush: bool
+    ) -> PutResult:
+        """Store a record as it is; see `BaseStore.put_record`."""
+        try:
+            self._check_state()
+            return self._put_one(self._counter_of(topic, queue_id), record, waits=wait_flush)
+        except _NotTaken as refused:
+            return self._refused(refused)
+
     def _put_one(self, counter: QueueCounter, record: Record, *, waits: bool) -> PutResult:
         self._check_properties(record.properties)
         self._check_length("body", len(record.body))

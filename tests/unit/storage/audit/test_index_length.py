@@ -8,9 +8,9 @@ import pytest
 
 from rocketstore.config import StoreConfig
 from rocketstore.errors import ConfigError
+from rocketstore.message_store import MessageStore
 from rocketstore.storage.audit.repair import repair_store
 from rocketstore.storage.audit.verify import verify_store
-from rocketstore.storage.store import MessageStore
 from support.small_store import START_MS, Clock, messages, put_all
 
 if TYPE_CHECKING:

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from rocketstore.config import RecoveryPolicy
+from rocketstore.message_store import MessageStore
 from rocketstore.scan import kernels
 from rocketstore.scan.columns import StopReason, new_columns
 from rocketstore.storage.dispatch import dispatcher as dispatching
 from rocketstore.storage.queues.consume_queue import ConsumeQueue
-from rocketstore.storage.store import MessageStore
 from support.dispatch_parts import DispatchParts
 from support.small_store import CONFIG, LOG_FILE_BYTES, Clock, build_store, crashed
 

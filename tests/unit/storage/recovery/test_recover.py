@@ -11,8 +11,8 @@ import pytest
 from rocketstore import Message, StoreConfig
 from rocketstore.config import RecoveryPolicy
 from rocketstore.errors import StoreDamagedError
+from rocketstore.message_store import MessageStore
 from rocketstore.storage.audit.verify import verify_store
-from rocketstore.storage.store import MessageStore
 from support.dying_disk import DyingDisk, KilledError
 from support.said import capture_logs
 from support.small_store import (

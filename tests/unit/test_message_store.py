@@ -1,0 +1,97 @@
+"""The house above storage: services that are attached to a store, and records put as they are."""
+
+import pytest
+
+from rocketstore import MessageStore, PutMessageStatus
+from rocketstore.format.host import encode_host
+from rocketstore.native.log_end import Record
+
+
+class Service:
+    """Notes what is asked of it, and whether the store works then."""
+
+    def __init__(self, store, events, name, *, fails=False):
+        self.store, self.events, self.name, self.fails = store, events, name, fails
+
+    def start(self):
+        if self.fails:
+            raise OSError("no port")
+        self.events.append(("start", self.name, self.put().status))
+
+    def stop(self):
+        self.events.append(("stop", self.name, self.put().status))
+
+    def put(self):
+        return self.store.put_record("T", 0, record(b"by a service"))
+
+
+def record(body, properties=b"DELAY\x013"):
+    return Record(body, properties, encode_host("127.0.0.1:1"))
+
+
+def store_with(events, *, fails=False):
+    class Store(MessageStore):
+        def __init__(self, parts, *wrong, threads=True):
+            super().__init__(parts, *wrong, threads=threads)
+            self.attached += [
+                Service(self, events, "first"),
+                Service(self, events, "second", fails=fails),
+            ]
+
+    return Store
+
+
+def test_services_start_after_the_store_and_stop_before_it(tmp_path):
+    events = []
+    with store_with(events).open(tmp_path) as store:
+        assert [event[:2] for event in events] == [("start", "first"), ("start", "second")]
+        store.wait_dispatched()
+    assert [event[:2] for event in events[2:]] == [("stop", "second"), ("stop", "first")]
+    assert {event[2] for event in events} == {PutMessageStatus.PUT_OK}
+    with MessageStore.open(tmp_path, read_only=True) as reader:
+        assert reader.max_offset("T", 0) == 4
+
+
+def test_without_threads_no_service_runs(tmp_path):
+    events = []
+    with store_with(events).open(tmp_path, threads=False):
+        assert not events
+
+
+def test_a_service_that_cannot_start_leaves_the_store_closed_and_unlocked(tmp_path):
+    events = []
+    with pytest.raises(OSError, match="no port"):
+        store_with(events, fails=True).open(tmp_path)
+    assert ("stop", "first") in {event[:2] for event in events}
+    with MessageStore.open(tmp_path) as store:
+        assert store.max_offset("T", 0) >= 1
+
+
+def test_an_interrupt_while_a_service_stops_ends_the_store_all_the_same(tmp_path):
+    events = []
+    store = store_with(events).open(tmp_path)
+    interrupted = store.attached[1]
+    stop = interrupted.stop
+    left = [KeyboardInterrupt]
+
+    def stop_once():
+        if left:
+            raise left.pop()
+        stop()
+
+    interrupted.stop = stop_once
+    with pytest.raises(KeyboardInterrupt):
+        store.close()
+    assert [event[:2] for event in events[2:]] == [("stop", "second"), ("stop", "first")]
+    MessageStore.open(tmp_path).close()
+
+
+def test_a_record_is_stored_as_it_is(tmp_path):
+    with MessageStore.open(tmp_path, threads=False) as store:
+        result = store.put_record("T", 2, record(b"copy", b"DELAY\x013\x02REAL_QID\x012"))
+        store.wait_dispatched()
+        [message] = store.get("T", 2, 0).messages
+        assert result.physical_offset == message.physical_offset
+        assert message.properties == {"DELAY": "3", "REAL_QID": "2"}
+        long = store.put_record("T", 2, record(bytes(store.config.max_message_size + 1)))
+        assert long.status is PutMessageStatus.MESSAGE_ILLEGAL
