@@ -70,7 +70,7 @@ def test_a_service_that_cannot_start_leaves_the_store_closed_and_unlocked(tmp_pa
 def test_an_interrupt_while_a_service_stops_ends_the_store_all_the_same(tmp_path):
     events = []
     store = store_with(events).open(tmp_path)
-    interrupted = store.attached[1]
+    interrupted = store.attached[-1]
     stop = interrupted.stop
     left = [KeyboardInterrupt]
 

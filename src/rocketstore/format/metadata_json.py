@@ -13,11 +13,15 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 
 from rocketstore.errors import FieldRangeError, FormatError
+from rocketstore.units import QueueKey
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 TOPICS_FILE: Final = "topics.json"
 CONSUMER_OFFSETS_FILE: Final = "consumerOffset.json"
@@ -94,6 +98,18 @@ class ConsumerOffsets(_Bean):
     """``consumerOffset.json``: ``topic@group`` -> queue id -> next offset."""
 
     offset_table: dict[str, dict[int, int]] = {}
+
+    def places(self) -> Iterator[tuple[str, QueueKey, int]]:
+        """Yield group, queue and next offset of each queue that a group has an offset of."""
+        for name, offsets in sorted(self.offset_table.items()):
+            topic, _, group = name.partition("@")
+            for queue_id, offset in sorted(offsets.items()):
+                yield group, QueueKey(topic, queue_id), offset
+
+
+def offsets_key(topic: str, group: str) -> str:
+    """Return the name of a group's offsets of a topic (ConsumerOffsetManager)."""
+    return f"{topic}@{group}"
 
 
 class DelayOffsets(_Bean):

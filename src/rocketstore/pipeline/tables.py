@@ -342,13 +342,10 @@ def _consumers(store: StorePlace, options: ReadOptions, schema: Schema) -> Itera
     table = read_metadata(store, file, kind)
     end_of = cache(lambda key: QueueFiles(store.location, key).written_stop)
     rows = []
-    for name, offsets in sorted((table.offset_table if table is not None else {}).items()):
-        topic, _, group = name.partition("@")
-        for queue_id, offset in sorted(offsets.items()):
-            key = QueueKey(topic, queue_id)
-            if queues.is_chosen(options, store, key):
-                end = end_of(key)
-                rows.append((group, *key, offset, end, end - offset, store.broker_name))
+    for group, key, offset in table.places() if table is not None else ():
+        if queues.is_chosen(options, store, key):
+            end = end_of(key)
+            rows.append((group, *key, offset, end, end - offset, store.broker_name))
     yield rows_batch("consumers", rows, schema)
 
 

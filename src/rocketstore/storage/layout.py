@@ -17,6 +17,7 @@ from rocketstore.errors import ConfigError
 from rocketstore.format.file_name import (
     ABORT_FILE_NAME,
     CHECKPOINT_FILE_NAME,
+    CONFIG_DIRECTORY,
     CONSUME_QUEUE_DIRECTORY,
     CONSUME_QUEUE_EXT_DIRECTORY,
     INDEX_DIRECTORY,
@@ -48,6 +49,7 @@ class StoreLayout:
         self.abort = root / ABORT_FILE_NAME
         self.lock = root / LOCK_FILE_NAME
         self.repair = root / "repair"
+        self.config = root / CONFIG_DIRECTORY
 
     @property
     def log_directories(self) -> tuple[Path, ...]:

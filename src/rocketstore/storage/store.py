@@ -331,7 +331,8 @@ class BaseStore(Reader):
         FlushFailedError
             Not everything is there, and this store takes no message any more.
         """
-        self._check_open()
+        if self._is_let_go:  # a service flushes while the store closes
+            raise self._gone.again()
         self._services.flush()
 
     # --- about the store ------------------------------------------------------------------------

@@ -1,0 +1,152 @@
+"""``config/consumerOffset.json``: where each consumer group goes on in each queue of the store.
+
+The consumers of `rocketstore.consuming` and the checks of transactions share this one table, as
+everything in a broker of 4.9 does; a broker goes on where this process stopped, and the other way
+round.
+
+Law: what the file says was consumed is on the disk, and so is what was put to consume it again: a
+save flushes the store first. What this version does not know in the file stays there. A file that
+is broken, with its backup, is an error for whoever asks for an offset, and nobody writes over it.
+
+How derived: ConsumerOffsetManager and ConfigManager of 4.9, BrokerController's scheduled persist
+(spec F13). The table is read when somebody first asks, and written by a thread that starts with
+the first change.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any, Final
+
+from rocketstore.errors import StoreError
+from rocketstore.events import get_logger
+from rocketstore.format.metadata_json import (
+    CONSUMER_OFFSETS_FILE,
+    ConsumerOffsets,
+    decode_table,
+    dumps,
+    loads,
+    offsets_key,
+)
+from rocketstore.storage.files.whole_file import read_with_backup, write_atomically
+from rocketstore.storage.threads import Periodic
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rocketstore.storage.files.disk import Disk
+    from rocketstore.storage.layout import StoreLayout
+
+SAVE_INTERVAL_S: Final = 5.0
+"""Pause between saves, ``flushConsumerOffsetInterval``: so much is consumed again after a kill."""
+
+_TABLE: Final = "offsetTable"
+
+_log: Final = get_logger(__name__)
+
+
+class ConsumerOffsetTable:
+    """The offsets of all groups; any thread may ask and set.
+
+    `flush` makes the store's messages durable.
+    """
+
+    def __init__(self, layout: StoreLayout, *, flush: Callable[[], object], disk: Disk) -> None:
+        self.path = layout.config / CONSUMER_OFFSETS_FILE
+        self._flush = flush
+        self._disk = disk
+        self._loaded: dict[str, Any] | None = None
+        self._is_changed = self._may_run = False
+        self._saving = threading.Lock()
+        self._loading = threading.Lock()
+        self._thread: Periodic | None = None
+
+    def get(self, topic: str, group: str, queue_id: int) -> int | None:
+        """Return the queue offset a group goes on with, None where it has none yet.
+
+        Raises
+        ------
+        FormatError
+            The file and its backup are broken.
+        """
+        offset = self._offsets().get(offsets_key(topic, group), {}).get(queue_id, -1)
+        return offset if offset >= 0 else None  # 4.9 takes and keeps a -1
+
+    def set(self, topic: str, group: str, queue_id: int, offset: int) -> None:
+        """Let a group go on with a queue offset, also with an earlier one than before."""
+        queues = self._offsets().setdefault(offsets_key(topic, group), {})
+        if queues.get(queue_id) == offset:
+            return
+        queues[queue_id] = offset
+        self._is_changed = True
+        if self._thread is None and self._may_run:
+            self._run()
+
+    def save(self) -> None:
+        """Write the file if an offset changed since the last time.
+
+        Raises
+        ------
+        FlushFailedError, OSError
+            It is as it was; the next save tries again.
+        """
+        with self._saving:
+            if self._loaded is None or not self._is_changed:
+                return
+            self._is_changed = False
+            try:
+                # The offsets first: what they count as consumed is there to be flushed.
+                content = dumps({**self._loaded, _TABLE: self._snapshot()}).encode("utf-8")
+                self._flush()
+                write_atomically(self.path, content, disk=self._disk, decode=_decoded)
+            except BaseException:
+                self._is_changed = True
+                raise
+
+    def start(self) -> None:
+        """Let a thread save what changes from now on."""
+        self._may_run = True
+
+    def stop(self) -> None:
+        """Save for the last time; what cannot be saved is said, and is consumed again."""
+        self._may_run = False
+        if self._thread is not None:
+            self._thread.stop()
+        try:
+            self.save()
+        except (StoreError, OSError) as error:
+            _log.error("consumer_offsets.not_saved", path=str(self.path), error=str(error))
+
+    def _run(self) -> None:
+        with self._saving:
+            if self._thread is None:
+                thread = Periodic("rocketstore-consumer-offsets", self.save, SAVE_INTERVAL_S)
+                thread.start()
+                self._thread = thread
+
+    def _offsets(self) -> dict[str, dict[int, int]]:
+        if self._loaded is None:
+            with self._loading:
+                if self._loaded is None:
+                    self._loaded = read_with_backup(self.path, _decoded) or {_TABLE: {}}
+        offsets: dict[str, dict[int, int]] = self._loaded[_TABLE]
+        return offsets
+
+    def _snapshot(self) -> dict[str, dict[int, int]]:
+        """Return a copy, whoever changes the table meanwhile: each is copied by one call into C."""
+        return {
+            name: dict(sorted(dict(queues).items()))
+            for name, queues in list(self._offsets().items())
+        }
+
+
+def _decoded(content: bytes) -> dict[str, Any]:
+    """Return everything that stands in the file; raises `FormatError`."""
+    decode_table(content, ConsumerOffsets)  # judges the types
+    loaded: dict[str, Any] = loads(content)
+    # Another writer's JSON may have its queue ids quoted, as every parser but fastjson wants them.
+    loaded[_TABLE] = {
+        name: {int(queue_id): offset for queue_id, offset in queues.items()}
+        for name, queues in loaded.get(_TABLE, {}).items()
+    }
+    return loaded

@@ -1,0 +1,121 @@
+"""consumerOffset.json: read as brokers leave it, written as they write it (spec F13, K-D4)."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+
+from rocketstore import FlushFailedError, FormatError, Message, MessageStore
+from rocketstore.consumer_offsets import ConsumerOffsetTable
+from rocketstore.format.metadata_json import ConsumerOffsets, decode_table
+from rocketstore.storage.files.disk import Disk
+from rocketstore.storage.layout import StoreLayout
+from support.golden_stores import golden_store
+
+
+def table_at(root, *, flush=lambda: None):
+    return ConsumerOffsetTable(StoreLayout.of(root), flush=flush, disk=Disk())
+
+
+def saved(root):
+    return (root / "config" / "consumerOffset.json").read_bytes()
+
+
+def test_a_table_is_written_as_java_writes_it(tmp_path):
+    table = table_at(tmp_path)
+    table.set("TopicTest", "group_a", 1, 250)
+    table.set("TopicTest", "group_a", 0, 249)
+    table.set("%RETRY%group_a", "group_a", 0, 3)
+    table.save()
+    assert saved(tmp_path).decode() == (
+        '{\n\t"offsetTable":{\n\t\t"TopicTest@group_a":{0:249,1:250\n\t\t},\n'
+        '\t\t"%RETRY%group_a@group_a":{0:3\n\t\t}\n\t}\n}'
+    )
+
+
+def test_a_broker_s_table_is_read_and_saved_without_a_change_of_what_nobody_touched(tmp_path):
+    golden, _ = golden_store("broker")
+    shutil.copytree(golden / "config", tmp_path / "config")
+    table = table_at(tmp_path)
+    assert table.get("GoldenTopic", "golden_group", 3) == 102
+    assert table.get("%RETRY%golden_group", "golden_group", 0) == 3
+    assert table.get("GoldenTopic", "golden_group", 4) is None
+    assert table.get("GoldenTopic", "nobody", 0) is None
+    before = saved(tmp_path)
+    table.set("GoldenTopic", "golden_group", 3, 103)
+    table.save()
+    assert saved(tmp_path) == before.replace(b"3:102", b"3:103")
+    assert (tmp_path / "config" / "consumerOffset.json.bak").read_bytes() == before
+
+
+def test_what_a_newer_broker_knows_stays(tmp_path):
+    (tmp_path / "config").mkdir()
+    text = '{"dataVersion":{"counter":7},"offsetTable":{"T@g":{"0":5}}}'
+    (tmp_path / "config" / "consumerOffset.json").write_text(text)
+    table = table_at(tmp_path)
+    assert table.get("T", "g", 0) == 5
+    table.set("T", "g", 0, 6)
+    table.save()
+    assert b'"counter":7' in saved(tmp_path)
+    assert b'"T@g":{0:6' in saved(tmp_path)
+
+
+def test_a_negative_offset_is_none(tmp_path):
+    table = table_at(tmp_path)
+    table.set("T", "g", 0, -1)
+    assert table.get("T", "g", 0) is None
+
+
+def test_a_broken_table_is_read_from_its_backup_and_never_written_over_without_one(tmp_path):
+    table = table_at(tmp_path)
+    for offset in (1, 2):
+        table.set("T", "g", 0, offset)
+        table.save()
+    path = tmp_path / "config" / "consumerOffset.json"
+    path.write_bytes(b'{"offsetTable":{"T@g"')
+    assert table_at(tmp_path).get("T", "g", 0) == 1
+    path.with_name("consumerOffset.json.bak").write_bytes(b"also broken")
+    broken = table_at(tmp_path)
+    with pytest.raises(FormatError):
+        broken.get("T", "g", 0)
+    with pytest.raises(FormatError):
+        broken.set("T", "g", 0, 7)
+    broken.save()
+    assert path.read_bytes() == b'{"offsetTable":{"T@g"'
+
+
+def test_messages_are_flushed_before_offsets_and_a_save_that_failed_is_tried_again(tmp_path):
+    failures = [FlushFailedError("no disk")]
+    order = []
+
+    def flush():
+        order.append((tmp_path / "config" / "consumerOffset.json").exists())
+        if failures:
+            raise failures.pop()
+
+    table = table_at(tmp_path, flush=flush)
+    table.set("T", "g", 0, 1)
+    with pytest.raises(FlushFailedError):
+        table.save()
+    table.save()
+    table.save()
+    assert order == [False, False]
+    assert table_at(tmp_path).get("T", "g", 0) == 1
+
+
+def test_a_store_saves_at_its_close_and_keeps_no_thread_for_an_unused_table(tmp_path):
+    with MessageStore.open(tmp_path) as store:
+        store.put(Message(topic="T"))
+        assert store.consumer_offsets._thread is None
+        store.consumer_offsets.set("T", "g", 0, 1)
+        assert store.consumer_offsets._thread.is_running
+    table = decode_table(saved(tmp_path), ConsumerOffsets)
+    assert [(group, str(key), offset) for group, key, offset in table.places()] == [("g", "T/0", 1)]
+
+
+def test_a_store_that_was_left_as_by_a_crash_saves_nothing(tmp_path):
+    store = MessageStore.open(tmp_path, threads=False)
+    store.consumer_offsets.set("T", "g", 0, 1)
+    store.abandon()
+    assert not (tmp_path / "config").exists()
