@@ -1,5 +1,6 @@
 cimport cython
 from libc.stdint cimport int64_t
+from rocketstore.native.group cimport SyncGroup
 from rocketstore.native.log_end cimport LogEnd, QueueCounter, Record
 from rocketstore.native.view cimport (
     Bytes, bytes_inside, empty_record, filled_record, find_byte, in_slot, load_i16, load_i32, load_i64, load_u8, part_of, slot_named,
@@ -17,7 +18,9 @@ cdef bint is_same(object one, object other)
 cdef class PlainPuts:
     cdef LogEnd end
     cdef dict counters, born_hosts
-    cdef object flags, statistics, message_type, prepared_type, result_type, done, clock
+    cdef object flags, statistics, message_type, prepared_type, result_type, done, clock, acknowledge
+    cdef SyncGroup group
+    cdef double timeout_s
     cdef long long longest_body
     cdef bint waits
     cdef public bint is_open

@@ -46,6 +46,8 @@ if not cython.compiled:
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from rocketstore.native.group import SyncGroup
+
 # The name DELAY with what ends it, and the start of INNER_MULTI_DISPATCH, as loads see them.
 _DELA = int.from_bytes(b"DELA", "big")
 _Y_END = int.from_bytes(b"Y\x01", "big")
@@ -77,7 +79,9 @@ class PlainPuts:
     """Puts that nobody would refuse, each in one call; None where a put has to be looked at closer.
 
     `counters` are queues by topic and queue id, `born_hosts` hosts by their text.
-    A clock of None is the system's. Where puts end with a wait (`waits`), that is the writer's.
+    A clock of None is the system's. With a `group`, a put ends with a wait there of at most
+    `timeout_s`; where that says no, and where there is none, `acknowledge` keeps what the flush
+    mode promises, within the seconds that are left. None of both: that is no more than an append.
     """
 
     def __init__(
@@ -94,7 +98,9 @@ class PlainPuts:
         done: Any,
         longest_body: int,
         clock: Callable[[], int] | None,
-        waits: bool,
+        acknowledge: Any,
+        group: SyncGroup | None,
+        timeout_s: float,
     ) -> None:
         self.end = end
         self.counters = counters
@@ -107,7 +113,10 @@ class PlainPuts:
         self.done = done
         self.longest_body = longest_body
         self.clock = clock
-        self.waits = waits
+        self.acknowledge = acknowledge
+        self.group = group
+        self.timeout_s = timeout_s
+        self.waits = acknowledge is not None
         self.is_open = cython.compiled
         self.record = Record(b"", b"", bytes(8))
         self.bits_slot = slot_named(type(flags), "bits")
@@ -367,7 +376,7 @@ class PlainPuts:
     def finish(
         self, counter: QueueCounter, stop: int, now: int, began_ns: int, count: int, sizes: Any
     ) -> Any:
-        """Publish the records that were written, and return the result; take odd ones back."""
+        """Publish and acknowledge what was written, and return the result; take odd ones back."""
         end = self.end
         position = end.position
         if end.is_odd or count == 0:
@@ -385,15 +394,22 @@ class PlainPuts:
                 store_i32(end.data, at, size)
                 at += size
             packed = filled_record(sizes, 4 * count)
+        position += end.base
+        size = stop - end.position
         end.publish(counter, count, stop, now)
-        if not self.waits:
-            elapsed_ns = system_ns() - began_ns
-            if elapsed_ns >= 1_000_000:
-                self.statistics.note_slow_put(elapsed_ns // 1_000_000, count)
-        return self.result_type(
-            self.done, end.base + position, number, stop - position, now, end.store_host, count,
-            None, packed,
-        )  # fmt: skip
+        result = self.result_type(
+            self.done, position, number, size, now, end.store_host, count, None, packed
+        )
+        if self.waits:
+            left_s = self.timeout_s
+            if self.group is not None:
+                left_s = -1.0 if self.group.wait(position + size, left_s) else 0.0
+            if left_s >= 0:
+                return self.acknowledge(result, began_ns, left_s)
+        elapsed_ns = system_ns() - began_ns
+        if elapsed_ns >= 1_000_000:
+            self.statistics.note_slow_put(elapsed_ns // 1_000_000, count)
+        return result
 
 
 def is_same(one: Any, other: Any) -> bool:

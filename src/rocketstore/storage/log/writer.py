@@ -13,8 +13,8 @@ to nothing: what it does not take comes here.
 
 from __future__ import annotations
 
-from time import monotonic_ns
-from typing import TYPE_CHECKING, Any, Final
+from time import time_ns
+from typing import TYPE_CHECKING, Final, cast
 
 import msgspec
 
@@ -105,6 +105,7 @@ class StoreWriter:
         self._end_at_refusal = -1
         self._longest = config.max_message_size
         self._syncs = config.is_sync_flush
+        self._timeout_s = config.sync_flush_timeout / 1000
         self._needs_replica = config.broker_role is BrokerRole.SYNC_MASTER
         self._wakes = not self._syncs and not config.flush_commit_log_timed
         self._born_hosts: dict[str, bytes] = {}
@@ -121,28 +122,14 @@ class StoreWriter:
             done=_OK,
             longest_body=self._longest,
             clock=None if clock is system_clock_ms else clock,
-            waits=not self._is_immediate,
+            acknowledge=None if self._is_immediate else self._acknowledged,
+            group=flusher.group if self._syncs and not self._needs_replica else None,
+            timeout_s=self._timeout_s,
         )
         if self._is_slave:
             plain.is_open = False
-        self.put_at_once = self._acknowledging(plain.put_message)
-        self.put_prepared_at_once = self._acknowledging(plain.put_prepared)
-        self._put_messages_at_once = self._acknowledging(plain.put_messages)
-        self._put_encoded_at_once = self._acknowledging(plain.put_encoded)
-
-    def _acknowledging(self, put: Callable[..., Any]) -> Callable[..., PutResult | None]:
-        """Return a call of `plain` as one that keeps the promise of the flush mode."""
-        if self._is_immediate:
-            return put
-
-        def put_and_wait(*args: Any, **named: Any) -> PutResult | None:
-            began_ns = monotonic_ns()
-            result: PutResult | None = put(*args, **named)
-            if result is None:
-                return None
-            return self._acknowledged(result, waits=True, began_ns=began_ns)
-
-        return put_and_wait
+        self.put_at_once: Callable[..., PutResult | None] = plain.put_message
+        self.put_prepared_at_once: Callable[..., PutResult | None] = plain.put_prepared
 
     def stop(self) -> None:
         """Take no put any more; each gets SERVICE_NOT_AVAILABLE."""
@@ -198,9 +185,9 @@ class StoreWriter:
     def put_messages(self, messages: Sequence[Message], queue_id: int = 0) -> PutResult:
         """Store messages of one topic; see `MessageStore.put_batch`."""
         try:
-            result = self._put_messages_at_once(messages, queue_id, self._longest)
+            result = self.plain.put_messages(messages, queue_id, self._longest)
             if result is not None:
-                return result
+                return cast("PutResult", result)
             messages = batch_messages(messages)
             self._check_state()
             counter = self._counter_of(messages[0].topic, queue_id)
@@ -231,13 +218,13 @@ class StoreWriter:
         try:
             batch = body_bytes(batch)
             if wait_flush and len(batch) <= self._longest:
-                result = self._put_encoded_at_once(
+                result = self.plain.put_encoded(
                     batch, properties, topic, queue_id, sys_flag=sys_flag,
                     born_timestamp_ms=born_timestamp_ms, born_host=born_host,
                     reconsume_times=reconsume_times,
                 )  # fmt: skip
                 if result is not None:
-                    return result
+                    return cast("PutResult", result)
             self._check_state()
             counter = self._counter_of(topic, queue_id)
             host = self._born_host(born_host)
@@ -260,7 +247,7 @@ class StoreWriter:
 
     def _append(self, counter: QueueCounter, records: list[Record], *, waits: bool) -> PutResult:
         """Append records that were checked, but for the size of a file."""
-        began_ns = monotonic_ns()
+        began_ns = time_ns()
         size = sum(self._log.end.size_of(record, counter) for record in records)
         file_size = self._log.file_size
         if size + END_FILE_MIN_BLANK_SIZE > file_size:
@@ -281,7 +268,7 @@ class StoreWriter:
             raise
         except StoreError as error:
             raise _NotTaken(PutMessageStatus.CREATE_MAPEDFILE_FAILED, str(error)) from error
-        return self._acknowledged(result, waits=waits, began_ns=began_ns)
+        return self._acknowledged(result, began_ns, self._timeout_s, waits=waits)
 
     # --- what can be wrong ----------------------------------------------------------------------
 
@@ -363,27 +350,31 @@ class StoreWriter:
 
     # --- durability -----------------------------------------------------------------------------
 
-    def _acknowledged(self, result: PutResult, *, waits: bool, began_ns: int) -> PutResult:
-        """Return the result of a put that was appended, once its flush mode's promise holds."""
+    def _acknowledged(
+        self, result: PutResult, began_ns: int, timeout_s: float, *, waits: bool = True
+    ) -> PutResult:
+        """Return the result of a put that was appended, once its flush mode's promise holds.
+
+        A plain put that waited for no more than a sync, and not in vain, needs none of this.
+        """
         status = _OK
         if self._wakes or not (waits or self._is_immediate):
             self._flusher.wake()
         elif self._syncs:
             end = result.physical_offset + result.size
-            timeout_ms = self._config.sync_flush_timeout
-            if not self._flusher.wait_flushed(end, timeout_ms / 1000):
+            if not self._flusher.wait_flushed(end, timeout_s):
                 status = PutMessageStatus.FLUSH_DISK_TIMEOUT
                 _log.error(
                     "put.flush_timeout",
                     end_physical_offset=end,
                     flushed_physical_offset=self._log.flushed_offset,
-                    timeout_ms=timeout_ms,
+                    timeout_ms=self._config.sync_flush_timeout,
                 )
         if self._needs_replica and waits:
             # Compatible: no replica is connected, as there is no replication yet, and what is said
             # of the replica counts for more than what is said of the flush (CommitLog.handleHA).
             status = PutMessageStatus.SLAVE_NOT_AVAILABLE
-        elapsed_ns = monotonic_ns() - began_ns
+        elapsed_ns = time_ns() - began_ns
         if elapsed_ns >= _SLOW_NS:
             self._statistics.note_slow_put(elapsed_ns // _SLOW_NS, result.message_count)
         return result if status is _OK else msgspec.structs.replace(result, status=status)
