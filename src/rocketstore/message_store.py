@@ -12,7 +12,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rocketstore.consumer_offsets import ConsumerOffsetTable
-from rocketstore.metrics.scrub_service import ScrubService
 from rocketstore.storage.store import BaseStore
 
 if TYPE_CHECKING:
@@ -33,10 +32,3 @@ class MessageStore(BaseStore):
         self.consumer_offsets = ConsumerOffsetTable(self.layout, flush=self.flush, disk=parts.disk)
         # First, so that it is stopped last: the other services may set offsets until they end.
         self.attached.append(self.consumer_offsets)
-        self.scrub = ScrubService(self, now_ms=parts.clock, disk=parts.disk)
-        self.attached.append(self.scrub)
-
-    def runtime_info(self) -> dict[str, str]:
-        """Return what 4.9 tells of a running store, under its names, and some of our own."""
-        own = self.scrub.runtime_info()
-        return super().runtime_info() | {key: str(one) for key, one in own.items()}

@@ -56,7 +56,7 @@ def as_spark(rows):
     for row in rows:
         if "properties" in row:
             row["properties"].sort()
-        for name in ("bornTimestamp", "storeTimestamp", "firstStoreTimestamp"):
+        for name in ("bornTimestamp", "storeTimestamp", "firstStoreTimestamp", "dueTimestamp"):
             if row.get(name) is not None:
                 row[name] = row[name].replace(tzinfo=None)
     return rows
@@ -99,6 +99,21 @@ def test_every_table_is_what_its_reader_gives(spark, basic, table):
 
     found = rows_of(load(spark, basic, table=table))
     assert sorted_rows(found) == sorted_rows(read_table(basic, table=table))
+
+
+def test_what_waits_is_counted_in_sql(spark, tmp_path):
+    store, _ = golden_store("broker")
+    delays = load(spark, store, table="delays")
+    found = sorted(map(str, rows_of(delays)))
+    assert found == sorted(map(str, as_spark(read_table(store, table="delays"))))
+    levels = delays.groupBy("level").count().orderBy("level").collect()
+    assert [tuple(row) for row in levels] == [(1, 2), (2, 1), (3, 1), (18, 3)]
+    open_store = shutil.copytree(store, tmp_path / "open")
+    offsets = {"RMQ_SYS_TRANS_OP_HALF_TOPIC@CID_RMQ_SYS_TRANS": {"0": 8}}
+    (open_store / "config/consumerOffset.json").write_text(json.dumps({"offsetTable": offsets}))
+    open_halves = load(spark, open_store, table="transactions")
+    asked = open_halves.selectExpr("queueOffset", "current_timestamp() > bornTimestamp AS is_old")
+    assert sorted(map(tuple, asked.collect())) == [(number, True) for number in (1, 4, 7, 10)]
 
 
 def test_columns_have_the_types_of_the_page(spark, basic):

@@ -22,6 +22,12 @@ _RECORD: Final = """
     preparedTransactionOffset BIGINT, bodyCRC INT, msgId STRING
 """
 
+_WAITING: Final = """
+    realTopic STRING, realQueueId INT, queueOffset BIGINT, physicalOffset BIGINT, size BIGINT,
+    bodySize INT, tags STRING, keys ARRAY<STRING>, uniqKey STRING, bornTimestamp TIMESTAMP,
+    storeTimestamp TIMESTAMP, brokerName STRING
+"""
+
 _DDL: Final = {
     "messages": _RECORD,
     "commitlog": _RECORD.replace("body BINARY, ", ""),
@@ -50,6 +56,12 @@ _DDL: Final = {
         group STRING, topic STRING, queueId INT, offset BIGINT, maxOffset BIGINT,
         lag BIGINT, brokerName STRING
     """,
+    "delays": f"""
+        level INT, dueTimestamp TIMESTAMP, {_WAITING}
+    """,
+    "transactions": f"""
+        producerGroup STRING, checkTimes INT, {_WAITING}
+    """,
     "damage": """
         physicalOffset BIGINT, size BIGINT, reason STRING, evidence STRING, file STRING,
         brokerName STRING
@@ -64,7 +76,8 @@ TABLES: Final[dict[str, dict[str, str]]] = {
 
 NULLABLE: Final = frozenset({
     "tags", "uniqKey", "bornTimestamp", "storeTimestamp", "firstStoreTimestamp",
-    "lastStoreTimestamp", "readQueueNums", "writeQueueNums", "perm",
+    "lastStoreTimestamp", "readQueueNums", "writeQueueNums", "perm", "dueTimestamp", "realTopic",
+    "realQueueId", "producerGroup",
 })  # fmt: skip
 """Columns of any table whose rows can be without a value."""
 

@@ -48,10 +48,12 @@ _READS: Final = frozenset(TABLES)
 _ANY: Final = _READS | {STREAM}
 _RECORDS: Final = RECORD_TABLES | {STREAM}
 _MESSAGES: Final = frozenset({"messages", STREAM})
+_LOG: Final = _RECORDS | {"delays", "transactions"}
 _QUEUES: Final = _RECORDS | {"consumequeue"}
 _TOPICS: Final = _QUEUES | {"queues", "topics", "consumers"}
 _BATCH_QUEUES: Final = RECORD_TABLES | {"consumequeue"}
-_CUT: Final = _QUEUES | {"index", "damage"}
+_LOSS: Final = _LOG | _QUEUES
+_CUT: Final = _QUEUES | {"index", "damage", "delays"}
 _INDEX: Final = frozenset({"index"})
 _STREAM: Final = frozenset({STREAM})
 _SINK: Final = frozenset({SINK})
@@ -89,8 +91,8 @@ OPTIONS: Final = (  # the page's table; names are matched without regard to case
     Option("subExpression", _RECORDS, "*", "tags, with two bars between several"),
     Option("maxSplitBytes", _CUT, "256 MiB", "most bytes of one task; `64m`, `1g` are understood"),
     Option("minPartitions", _CUT, "1", "fewest tasks to make, where there are as many bytes"),
-    Option("failOnDataLoss", _QUEUES, "true", "whether missing files or offsets are an error"),
-    Option("damage", _RECORDS, "fail", "`fail`, `skip` or `report`"),
+    Option("failOnDataLoss", _LOSS, "true", "whether missing files or offsets are an error"),
+    Option("damage", _LOG, "fail", "`fail`, `skip` or `report`"),
     Option("maxHashSlotNum", _INDEX, "learnt", "slots of an index file"),
     Option("maxIndexNum", _INDEX, "learnt", "items of an index file"),
     Option("startingOffsets", _STREAM, "latest", "where a new query begins, or JSON of it"),

@@ -78,11 +78,16 @@ class SplitTask(NamedTuple):
 
 def plan_log(options: ReadOptions) -> list[tuple[SplitTask, ...]]:
     """Return the tasks of a read, each a row of byte ranges; with `failOnDataLoss` none is lost."""
-    ranges = [one for store in queues.chosen_stores(options) for one in _plan_store(store, options)]
+    ranges = [one for store in queues.chosen_stores(options) for one in plan_store(store, options)]
+    return plan_ranges(ranges, options)
+
+
+def plan_ranges(ranges: Sequence[SplitTask], options: ReadOptions) -> list[tuple[SplitTask, ...]]:
+    """Return the tasks that read some ranges."""
     return tasks_of(ranges, bytes_per_task(sum(one.byte_count for one in ranges), options))
 
 
-def _plan_store(store: StorePlace, options: ReadOptions) -> list[SplitTask]:
+def plan_store(store: StorePlace, options: ReadOptions) -> list[SplitTask]:
     """Return what is to be read of each file of a store."""
     listed = list_segments(store)
     if options.table == "damage":

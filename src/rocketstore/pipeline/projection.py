@@ -57,11 +57,20 @@ def wanted_batches(
     schema: pyarrow.Schema,
 ) -> Iterator[pyarrow.RecordBatch]:
     """Yield the wanted records of a batch as batches of a schema."""
+    if len(wanted := wanted_records(columns, options, ranges, broker)):
+        yield from record_batches(wanted, schema, broker=broker, decompress=options.decompress_body)
+
+
+def wanted_records(
+    columns: RecordColumns,
+    options: ReadOptions,
+    ranges: Sequence[tuple[QueueKey, range]],
+    broker: str,
+) -> RecordColumns:
+    """Return the wanted records of a batch."""
     masks = list(_masks(columns, options, ranges, broker))
     mask = np.logical_and.reduce(masks) if masks else None
-    wanted = columns if mask is None or mask.all() else columns.taken(mask)
-    if len(wanted):
-        yield from record_batches(wanted, schema, broker=broker, decompress=options.decompress_body)
+    return columns if mask is None or mask.all() else columns.taken(mask)
 
 
 def _masks(
@@ -126,7 +135,8 @@ def record_batches(
         piece = columns.taken(rows)
         known = {BODY: body, BROKER_NAME: broker}
         values = {
-            name: known[name] if name in known else _values(piece, name) for name in schema.names
+            name: known[name] if name in known else record_values(piece, name)
+            for name in schema.names
         }
         yield batch_of(values, schema, len(piece))
 
@@ -168,7 +178,8 @@ def timestamps(milliseconds: npt.NDArray[np.int64] | Sequence[int | None]) -> An
     return pa.array(milliseconds * 1000, pa.int64(), mask=mask).cast(pa.timestamp("us", "UTC"))
 
 
-def _values(columns: RecordColumns, name: str) -> Any:
+def record_values(columns: RecordColumns, name: str) -> Any:
+    """Return a column of ``messages`` for `batch_of`, bodies and names of stores excepted."""
     if name == PROPERTIES:
         return property_maps(columns)
     if name in ("bornTimestamp", "storeTimestamp"):

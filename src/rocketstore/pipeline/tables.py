@@ -23,7 +23,7 @@ from rocketstore.format import index_file, metadata_json
 from rocketstore.format.file_name import INDEX_DIRECTORY
 from rocketstore.format.index_file import IndexLayout
 from rocketstore.format.queue_entry import ENTRY_DTYPE, ENTRY_SIZE_BYTES, written_mask
-from rocketstore.pipeline import planning, queues
+from rocketstore.pipeline import planning, queues, waiting_tables
 from rocketstore.pipeline.files import FileEntry, files_at, read_part
 from rocketstore.pipeline.log_read import intact_records, read_split
 from rocketstore.pipeline.options import ANY_BROKER
@@ -359,4 +359,6 @@ READERS: Final = {  # of each table of `columns.TABLES`
     "queues": Table(_plan_queues, _queues),
     "topics": Table(_plan_topics, _topics),
     "consumers": Table(chosen_stores, _consumers),
+    "delays": Table(waiting_tables.plan_delays, waiting_tables.delays),
+    "transactions": Table(waiting_tables.plan_transactions, waiting_tables.transactions),
 }

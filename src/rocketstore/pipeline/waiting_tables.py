@@ -1,0 +1,238 @@
+"""Tables ``delays`` and ``transactions``: what waits to be delivered, and to be ended.
+
+Both are records of system topics from the entry on that the broker's own offsets name, so the log
+is planned and read for them as for any chosen queues. Delays are read by any number of tasks. Which
+half messages are open only all of them show, with their op records: one task for each store holds
+the open ones, and the numbers of those that are ended.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
+import pyarrow  # noqa: ICN001 - `pa` is the same without its annotations
+import pyarrow.compute
+
+from rocketstore.format.metadata_json import (
+    CONSUMER_OFFSETS_FILE,
+    DELAY_OFFSETS_FILE,
+    ConsumerOffsets,
+    DelayOffsets,
+)
+from rocketstore.format.queue_entry import DELAY_TOPIC, MAX_EXT_ADDRESS
+from rocketstore.message import TRANSACTION_COMMIT, TRANSACTION_MASK
+from rocketstore.pipeline import planning
+from rocketstore.pipeline.log_read import intact_records
+from rocketstore.pipeline.options import ANY_BROKER, QueuePlace, ReadOptions
+from rocketstore.pipeline.projection import (
+    LAST_TIMESTAMP_MS,
+    batch_of,
+    property_maps,
+    record_values,
+    wanted_records,
+)
+from rocketstore.pipeline.queues import QueueFiles, chosen_stores, list_queues
+from rocketstore.pipeline.stores import StorePlace, list_segments, read_metadata
+from rocketstore.units import QueueKey
+from rocketstore.verification import waiting
+from rocketstore.verification.expectation import groups
+from rocketstore.verification.waiting import HALF_TOPIC, OP_TOPIC, OpenHalves
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from pyarrow import RecordBatch, Schema
+
+    from rocketstore.pipeline.planning import SplitTask
+    from rocketstore.scan.columns import RecordColumns
+    from rocketstore.verification.waiting import Half
+
+pa: Any = pyarrow
+pc: Any = pyarrow.compute
+_NO_TIME: Final = LAST_TIMESTAMP_MS + 1
+
+
+class StoreTask(NamedTuple):
+    """All that is read of a store, its ranges in the order of the log."""
+
+    store: StorePlace
+    parts: tuple[SplitTask, ...]
+
+
+def _plan(
+    store: StorePlace,
+    options: ReadOptions,
+    topics: Iterable[str],
+    next_of: Callable[[QueueFiles], int | None],
+) -> list[SplitTask]:
+    """Return where the log has what waits in the queues of some topics, from given entries on."""
+    segments = [one for one in list_segments(store) if not one.is_missing]
+    starts = {}
+    for key in list_queues(store.location):
+        if key.topic in topics:
+            queue = QueueFiles(store.location, key)
+            first = queue.min_offset(segments[0].base if segments else 0)
+            found = waiting.waiting_offsets(next_of(queue), first, queue.written_stop)
+            # A queue without any entry says nothing of where its records are, and has none.
+            if found:
+                starts[QueuePlace(key.topic, ANY_BROKER, key.queue_id)] = found.start
+    of_queues = replace(options, queues=frozenset(starts), starting_offsets=starts)
+    return planning.plan_store(store, of_queues) if starts else []
+
+
+def _records(part: SplitTask, options: ReadOptions) -> Iterator[RecordColumns]:
+    """Yield the records of a range that are from its queues and not before their first entry."""
+    places = [QueuePlace(key.topic, ANY_BROKER, key.queue_id) for key, _ in part.queue_ranges]
+    options = replace(options, queues=frozenset(places))
+    for columns in intact_records(part, options):
+        found = wanted_records(columns, options, part.queue_ranges, part.store.broker_name)
+        if len(found):
+            yield found
+
+
+def _batch(
+    columns: RecordColumns, schema: Schema, store: StorePlace, texts: Any, **own: Any
+) -> RecordBatch:
+    """Return a row for each record; `own` are the columns that the other table has not."""
+    ids = _texts(texts, waiting.REAL_QUEUE_ID).to_pylist()
+    known = own | {
+        "realTopic": _texts(texts, waiting.REAL_TOPIC),
+        "realQueueId": [waiting.whole_number(one, 9) for one in ids],
+        "bodySize": columns.body_size,
+        "brokerName": store.broker_name,
+    }
+    values = {
+        name: known[name] if name in known else record_values(columns, name)
+        for name in schema.names
+    }
+    return batch_of(values, schema, len(columns))
+
+
+def _texts(maps: Any, name: str) -> Any:
+    return pc.map_lookup(maps, pa.scalar(name), "last")
+
+
+# --- delays -------------------------------------------------------------------------------------
+
+
+def plan_delays(options: ReadOptions) -> list[tuple[SplitTask, ...]]:
+    """Return tasks with the records of every level that are not delivered."""
+    ranges = []
+    for store in chosen_stores(options):
+        table = read_metadata(store, DELAY_OFFSETS_FILE, DelayOffsets)
+        delivered = {} if table is None else table.offset_table
+
+        def next_of(queue: QueueFiles, delivered: dict[int, int] = delivered) -> int | None:
+            return delivered.get(queue.key.queue_id + 1)
+
+        ranges += _plan(store, options, {DELAY_TOPIC}, next_of)
+    return planning.plan_ranges(ranges, options)
+
+
+def delays(
+    task: tuple[SplitTask, ...], options: ReadOptions, schema: Schema
+) -> Iterator[RecordBatch]:
+    """Yield the messages of a task that wait to be delivered."""
+    for part in task:
+        for columns in _records(part, options):
+            due = _due_ms(part.store, columns) if "dueTimestamp" in schema.names else None
+            level = columns.queue_id + 1
+            texts = property_maps(columns)
+            yield _batch(columns, schema, part.store, texts, level=level, dueTimestamp=due)
+
+
+def _due_ms(store: StorePlace, columns: RecordColumns) -> Any:
+    """Return when records are due by their entries, which alone know the levels of their time."""
+    due = np.full(len(columns), _NO_TIME, dtype=np.int64)
+    for rows in groups(columns.queue_id):
+        numbers, places = columns.queue_offset[rows], columns.physical_offset[rows]
+        queue = QueueFiles(store.location, QueueKey(DELAY_TOPIC, int(columns.queue_id[rows[0]])))
+        for first, entries in queue.entries(int(numbers.min()), int(numbers.max()) + 1):
+            chosen = np.flatnonzero((numbers >= first) & (numbers < first + len(entries)))
+            found = entries[numbers[chosen] - first]
+            is_own = (found["physical_offset"] == places[chosen]) & (
+                found["tags_code"] > MAX_EXT_ADDRESS
+            )
+            due[rows[chosen[is_own]]] = found["tags_code"][is_own]
+    return due
+
+
+# --- transactions -------------------------------------------------------------------------------
+
+
+def plan_transactions(options: ReadOptions) -> list[StoreTask]:
+    """Return a task for each store that has half messages from the checked offset on."""
+    tasks = []
+    for store in chosen_stores(options):
+        table = read_metadata(store, CONSUMER_OFFSETS_FILE, ConsumerOffsets)
+        offsets = {} if table is None else table.offset_table
+
+        def next_of(queue: QueueFiles, offsets: dict[str, dict[int, int]] = offsets) -> int | None:
+            topic, queue_id = queue.key
+            return offsets.get(f"{topic}@{waiting.TRANSACTION_GROUP}", {}).get(queue_id)
+
+        parts = _plan(store, options, {HALF_TOPIC, OP_TOPIC}, next_of)
+        if any(key.topic == HALF_TOPIC for part in parts for key, _ in part.queue_ranges):
+            tasks.append(StoreTask(store, tuple(parts)))
+    return tasks
+
+
+def transactions(task: StoreTask, options: ReadOptions, schema: Schema) -> Iterator[RecordBatch]:
+    """Yield the half messages of a store that are open."""
+    queues: dict[int, OpenHalves] = {}
+    for part in task.parts:
+        for columns in _records(part, options):
+            _take(columns, schema, task.store, queues)
+    halves = [half for one in queues.values() for half in one.halves]
+    if halves:
+        for offsets in _committed(task.store, options, halves):
+            for one in queues.values():
+                one.commit(offsets)
+    rows = [half.message[1] for one in queues.values() for half in one.halves]
+    yield pa.RecordBatch.from_pylist(rows, schema=schema)
+
+
+def _take(
+    columns: RecordColumns, schema: Schema, store: StorePlace, queues: dict[int, OpenHalves]
+) -> None:
+    maps = property_maps(columns)
+    times = _texts(maps, waiting.CHECK_TIMES).to_pylist()
+    own = {
+        "producerGroup": _texts(maps, waiting.PRODUCER_GROUP),
+        "checkTimes": [waiting.whole_number(one, 9) or 0 for one in times],
+    }
+    rows = _batch(columns, schema, store, maps, **own).to_pylist()
+    topics = columns.to_arrow(["topic"]).column(0).to_pylist()
+    for row, (topic, pairs) in enumerate(zip(topics, maps.to_pylist(), strict=True)):
+        halves = queues.setdefault(int(columns.queue_id[row]), OpenHalves())
+        properties = dict(pairs)
+        if topic == OP_TOPIC:
+            halves.end(properties.get("TAGS"), columns.body(row))
+            continue
+        place = int(columns.queue_offset[row]), int(columns.physical_offset[row])
+        said = int(columns.born_timestamp[row]), int(columns.body_crc[row]), properties
+        message = properties.get(waiting.REAL_TOPIC), rows[row]
+        halves.add(waiting.half_of(place, *said, message))
+
+
+def _committed(
+    store: StorePlace, options: ReadOptions, halves: Sequence[Half]
+) -> Iterator[list[int]]:
+    """Yield which half messages committed records name that were stored after the first of these.
+
+    Only a crash leaves such a half message without its op record, so this is read for those that
+    are open, and no more of the log than the queues that they would be committed to.
+    """
+    oldest = min(half.physical_offset for half in halves)
+
+    def next_of(queue: QueueFiles) -> int:
+        first, stop = queue.first_offset, queue.written_stop
+        return queue.first_where(first, stop, lambda entry: entry.physical_offset > oldest)
+
+    topics = {half.message[0] for half in halves} | {DELAY_TOPIC}
+    for part in _plan(store, options, topics, next_of):
+        for columns in _records(part, options):
+            is_commit = (columns.sys_flag & TRANSACTION_MASK) == TRANSACTION_COMMIT
+            yield columns.prepared_offset[is_commit].tolist()

@@ -1,0 +1,280 @@
+"""Tables ``delays`` and ``transactions``: what waits in stores of Java, and in stores of ours."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import struct
+
+import pytest
+
+from rocketstore import Message, MessageStore
+from rocketstore.errors import StoreDamagedError
+from rocketstore.format.host import encode_host
+from rocketstore.format.metadata_json import DelayOffsets, decode_table
+from rocketstore.format.properties import encode_properties
+from rocketstore.format.queue_entry import DELAY_TOPIC
+from rocketstore.native.log_end import Record
+from rocketstore.verification.waiting import HALF_TOPIC, OP_TOPIC
+from support.golden_stores import golden_store
+from support.pipeline_tables import plan_table, read_table
+from support.small_store import CONFIG, Clock, open_store
+
+DELAYS, CONSUMERS = "config/delayOffset.json", "config/consumerOffset.json"
+BORN_MS = 1_700_000_000_000
+
+
+def in_ms(moment):
+    return None if moment is None else round(moment.timestamp() * 1000)
+
+
+def copy_of(name, tmp_path):
+    return shutil.copytree(golden_store(name)[0], tmp_path / name)
+
+
+def write_offsets(store, file, offsets):
+    (store / file).parent.mkdir(exist_ok=True)
+    (store / file).write_text(json.dumps({"offsetTable": offsets}))
+
+
+# --- delays -------------------------------------------------------------------------------------
+
+
+def waiting_in_java(manifest, offsets):
+    """Return what Java's queues hold from the level's offset on, with its records."""
+    records = {one["phy"]: one for one in manifest["records"]}
+    found = []
+    for queue_id, queue in manifest["consumeQueues"].get(DELAY_TOPIC, {}).items():
+        level = int(queue_id) + 1
+        for number, (at, size, due_ms) in enumerate(queue["entries"]):
+            if number >= offsets.get(level, 0):
+                one = records[at]
+                properties = one["properties"]
+                place = level, due_ms, properties["REAL_TOPIC"], int(properties["REAL_QID"])
+                said = number, at, size, one["bodyLen"], properties["UNIQ_KEY"]
+                found.append((*place, *said, one["bornTimestamp"], one["storeTimestamp"]))
+    return sorted(found)
+
+
+def waiting_here(store, **options):
+    names = "level dueTimestamp realTopic realQueueId queueOffset physicalOffset size bodySize"
+    names = [*names.split(), "uniqKey", "bornTimestamp", "storeTimestamp"]
+    rows = read_table(store, table="delays", **options)
+    values = ([row[one] for one in names] for row in rows)
+    return sorted(
+        tuple(in_ms(one) if hasattr(one, "timestamp") else one for one in row) for row in values
+    )
+
+
+@pytest.mark.parametrize(("name", "count"), [("delay", 38), ("broker", 7), ("transactions", 1)])
+def test_delays_are_the_entries_that_java_has_not_delivered(name, count):
+    store, manifest = golden_store(name)
+    offsets = decode_table((store / DELAYS).read_bytes(), DelayOffsets).offset_table
+    expected = waiting_in_java(manifest, offsets)
+    assert len(expected) == count
+    assert waiting_here(store) == expected
+    assert waiting_here(store, maxSplitBytes=2_000) == expected
+
+
+def test_an_offset_that_nothing_says_is_the_first_and_one_too_far_the_end(tmp_path):
+    store = copy_of("delay", tmp_path)
+    _, manifest = golden_store("delay")
+    write_offsets(store, DELAYS, {1: 999, 2: 6, 3: -4})
+    assert waiting_here(store) == waiting_in_java(manifest, {1: 12, 2: 6})
+    (store / DELAYS).unlink()
+    assert waiting_here(store) == waiting_in_java(manifest, {})
+
+
+def test_tags_and_keys_of_what_waits_can_be_asked_for_without_its_due_time():
+    rows = read_table(golden_store("delay")[0], table="delays", columns="keys,tags,level")
+    assert {tuple(row["keys"]) for row in rows} >= {("dk1",), ("dk3",)}
+    assert {row["tags"] for row in rows} == {None, "D"}
+
+
+def test_a_store_without_delays_plans_no_task():
+    store, _ = golden_store("basic")
+    assert plan_table(store, table="delays") == plan_table(store, table="transactions") == []
+
+
+def test_an_entry_that_does_not_lead_to_its_record_gives_no_due_time(tmp_path):
+    store = copy_of("delay", tmp_path)
+    [entry_file] = (store / "consumequeue" / DELAY_TOPIC / "17").glob("0*0")
+    with entry_file.open("r+b") as file:
+        file.seek(20 * 3)
+        file.write(struct.pack(">q", 1))
+    rows = {row["queueOffset"]: row for row in read_table(store, table="delays", damage="skip")
+            if row["level"] == 18}  # fmt: skip
+    assert rows[3]["dueTimestamp"] is None
+    assert rows[3]["realTopic"] == "DelayTopic"
+    assert rows[2]["dueTimestamp"] is not None
+
+
+def test_damage_among_what_waits_is_an_error_or_passed_over(tmp_path):
+    store = copy_of("delay", tmp_path)
+    lost = waiting_here(store)[-1]
+    with (store / "commitlog" / f"{0:020d}").open("r+b") as file:
+        file.seek(lost[5] + 100)
+        file.write(b"\xff")
+    with pytest.raises(StoreDamagedError):
+        waiting_here(store)
+    assert lost not in waiting_here(store, damage="skip")
+
+
+# --- transactions -------------------------------------------------------------------------------
+
+
+def open_here(store, **options):
+    rows = read_table(store, table="transactions", **options)
+    return {row["queueOffset"]: row for row in rows}
+
+
+@pytest.mark.parametrize("name", ["transactions", "broker"])
+def test_no_half_message_of_java_is_open_that_was_ended_or_written_again(name, tmp_path):
+    store = copy_of(name, tmp_path)
+    assert open_here(store) == {}
+    # Every half message and op record there is, as if no check had come by.
+    write_offsets(store, CONSUMERS, {})
+    assert open_here(store) == {}
+
+
+def test_without_their_op_records_those_are_open_that_were_not_committed(tmp_path):
+    store, (_, manifest) = copy_of("broker", tmp_path), golden_store("broker")
+    group = "@CID_RMQ_SYS_TRANS"
+    write_offsets(store, CONSUMERS, {HALF_TOPIC + group: {0: 0}, OP_TOPIC + group: {0: 8}})
+    committed = {one.get("preparedTransactionOffset") for one in manifest["records"]}
+    halves = {
+        one["queueOffset"]: one for one in manifest["records"] if one.get("topic") == HALF_TOPIC
+    }
+    # Java wrote 2, 5, 8 and 11 again as 12 to 15, and the op records 8 to 11 name those.
+    expected = {
+        number
+        for number, one in halves.items()
+        if number not in (2, 5, 8, 11, 12, 13, 14, 15) and one["phy"] not in committed
+    }
+    assert expected == {1, 4, 7, 10}
+    found = open_here(store)
+    assert set(found) == expected
+    for number, row in found.items():
+        one = halves[number]
+        properties = one["properties"]
+        assert row["realTopic"] == properties["REAL_TOPIC"]
+        assert row["realQueueId"] == int(properties["REAL_QID"])
+        assert row["producerGroup"] == properties["PGROUP"] == "golden_tx_producer"
+        assert (row["physicalOffset"], row["size"]) == (one["phy"], one["size"])
+        assert in_ms(row["bornTimestamp"]) == one["bornTimestamp"]
+        assert (row["checkTimes"], row["keys"]) == (0, [properties["KEYS"]])
+    write_offsets(store, CONSUMERS, {HALF_TOPIC + group: {0: 7}, OP_TOPIC + group: {0: 8}})
+    assert set(open_here(store)) == {7, 10}
+
+
+class Broker:
+    """Writes half messages and their ends as 4.9 does."""
+
+    def __init__(self, root):
+        self.store = open_store(root, Clock())
+
+    def put(self, topic, body, properties, **numbers):
+        encoded = encode_properties(properties)
+        record = Record(body, encoded, encode_host("127.0.0.1:1"), **numbers)
+        placed = self.store.put_record(topic, 0, record)
+        assert self.store.wait_dispatched()
+        return placed
+
+    def half(self, key, born=BORN_MS, **more):
+        properties = {"UNIQ_KEY": key, "REAL_TOPIC": "Real", "REAL_QID": "2", "PGROUP": "pg"}
+        self.placed = self.put(HALF_TOPIC, b"body", properties | more, born_timestamp_ms=born)
+        return self.placed.queue_offset
+
+    def op(self, body, tags="d"):
+        self.put(OP_TOPIC, body, {"TAGS": tags})
+
+    def commit(self, half, topic="Real"):
+        offset = half.physical_offset
+        self.put(topic, b"body", {"PGROUP": "pg"}, sys_flag=8, prepared_offset=offset)
+
+
+@pytest.fixture
+def broker(tmp_path):
+    broker = Broker(tmp_path / "store")
+    yield broker
+    broker.store.close()
+
+
+@pytest.fixture
+def root(tmp_path):
+    return tmp_path / "store"
+
+
+def checks_of(root, **options):
+    return {number: row["checkTimes"] for number, row in open_here(root, **options).items()}
+
+
+def test_a_check_leaves_only_the_copy_that_it_wrote(broker, root):
+    first = broker.half("a")
+    other = broker.half("b")
+    again = broker.half("a", TRANSACTION_CHECK_TIMES="1")
+    assert checks_of(root) == {other: 0, again: 1}
+    last = broker.half("a", TRANSACTION_CHECK_TIMES="2")
+    assert checks_of(root) == {other: 0, last: 2}
+    # An op record of the first comes late: 4.9 asks for the copy again.
+    broker.op(str(first).encode())
+    assert checks_of(root) == {other: 0, last: 2}
+    broker.op(str(last).encode())
+    assert checks_of(root) == {other: 0}
+
+
+def test_a_copy_that_keeps_its_time_of_grace_ends_with_the_half_message_that_it_names(broker, root):
+    first = broker.half("a")
+    copy = broker.half("a", TRAN_PREPARED_QUEUE_OFFSET=str(first))
+    third = broker.half("a", TRAN_PREPARED_QUEUE_OFFSET=str(first))
+    assert (copy, list(checks_of(root))) == (1, [third])
+    broker.op(str(first).encode())
+    assert checks_of(root) == {}
+
+
+def test_a_message_that_its_producer_sent_twice_is_two_half_messages(broker, root):
+    twins = [broker.half("a"), broker.half("a", born=BORN_MS + 3_000), broker.half("a")]
+    assert list(checks_of(root)) == twins
+    copy = broker.half("a", TRANSACTION_CHECK_TIMES="1")
+    assert checks_of(root) == {twins[1]: 0, twins[2]: 0, copy: 1}
+
+
+@pytest.mark.parametrize("topic", ["Real", DELAY_TOPIC])
+def test_a_commit_ends_a_half_message_whose_op_record_a_crash_kept_away(broker, root, topic):
+    broker.half("a")
+    half, other = broker.placed, broker.half("b")
+    broker.commit(half, topic)
+    assert list(checks_of(root)) == [other]
+
+
+@pytest.mark.parametrize("body", [b"", b"x", b"0x0", b"-1", b"9" * 400, "\u0660".encode()])
+def test_an_op_record_that_names_nothing_ends_nothing(broker, root, body):
+    half = broker.half("a")
+    broker.op(body)
+    broker.op(str(half).encode(), tags="x")
+    assert list(checks_of(root)) == [half]
+    broker.op(str(half).encode())
+    assert checks_of(root) == {}
+
+
+def test_an_op_record_may_come_before_the_half_message_in_the_log(broker, root):
+    broker.half("a")
+    broker.op(b"1")
+    broker.half("b")
+    assert list(checks_of(root)) == [0]
+
+
+def test_properties_that_are_no_numbers_are_passed_over(broker, root):
+    broker.half("a", REAL_QID="two", TRANSACTION_CHECK_TIMES="99999999999", REAL_TOPIC="")
+    [row] = open_here(root).values()
+    assert (row["realQueueId"], row["checkTimes"], row["realTopic"]) == (None, 0, None)
+
+
+def test_several_stores_have_their_own(tmp_path, broker, root):
+    broker.half("a")
+    other = tmp_path / "other"
+    with MessageStore.open(other, CONFIG, threads=False) as store:
+        store.put(Message(topic="t", body=b"x"), queue_id=0)
+        store.wait_dispatched()
+    rows = read_table(f"{root},{other}", table="transactions", brokerName="a,b")
+    assert [row["brokerName"] for row in rows] == ["a"]
