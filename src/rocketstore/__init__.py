@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         StoreConfig,
         load_config,
     )
+    from rocketstore.consuming.consumer import ConsumedMessage, Consumer
     from rocketstore.errors import (
         ArchiveDamagedError,
         ArchiveError,
@@ -99,6 +100,8 @@ __all__ = [
     "ChecksumMismatchError",
     "CompressedBodyError",
     "ConfigError",
+    "ConsumedMessage",
+    "Consumer",
     "DispatchHealth",
     "FieldRangeError",
     "FileFinding",
@@ -159,6 +162,7 @@ _PLACES: Final = {
         "StoreConfig",
         "load_config",
     ),
+    "consuming.consumer": ("ConsumedMessage", "Consumer"),
     "errors": tuple(name for name in __all__ if name.endswith("Error")),
     "format.checkpoint": ("Checkpoint",),
     "format.index_file": ("IndexHeader",),

@@ -9,12 +9,17 @@ How derived: DefaultMessageStore.start and BrokerController of 4.9 (spec B1).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from rocketstore.consumer_offsets import ConsumerOffsetTable
+from rocketstore.consuming.group import UNACKNOWLEDGED_LIMIT
+from rocketstore.consuming.service import ConsumingService
 from rocketstore.storage.store import BaseStore
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from rocketstore.consuming.consumer import Consumer
     from rocketstore.storage.opening import StoreParts
 
 
@@ -32,3 +37,61 @@ class MessageStore(BaseStore):
         self.consumer_offsets = ConsumerOffsetTable(self.layout, flush=self.flush, disk=parts.disk)
         # First, so that it is stopped last: the other services may set offsets until they end.
         self.attached.append(self.consumer_offsets)
+        self._consuming = ConsumingService(self, self.consumer_offsets)
+        self.attached.append(self._consuming)
+
+    def consume(  # noqa: PLR0913 - settings by name, all but two with defaults
+        self,
+        topics: str | Iterable[str],
+        group: str,
+        *,
+        tags: str | None = None,
+        start: Literal["first", "last"] | int = "last",
+        idle_timeout_s: float | None = None,
+        max_reconsume_times: int | None = None,
+        max_unacknowledged: int = UNACKNOWLEDGED_LIMIT,
+    ) -> Consumer:
+        """Return an iterator over the messages that a group has not consumed yet.
+
+        It waits for messages, goes through all queues of the topics, those that come later too, and
+        through what the group gave back. Several consumers of a group, one per thread, share the
+        queues. The group's offsets are a broker's: either goes on where the other one stopped.
+
+        Parameters
+        ----------
+        topics
+            One topic, or several.
+        group
+            Name of the consumer group.
+        tags
+            As of `get`; what was given back is not filtered again.
+        start
+            Where a group begins in a queue that it has no offset of: "first", "last", or a store
+            time in ms. "last" is that of 4.9: a queue that is still whole, and young enough to be
+            in memory, is consumed from its beginning all the same.
+        idle_timeout_s
+            Iterating ends when no message has come for so long; None never ends.
+        max_reconsume_times
+            Tries after which a message that is given back goes to the dead letters; None takes the
+            group's of ``subscriptionGroup.json``, else 16.
+        max_unacknowledged
+            Most messages of a queue that may be unacknowledged; beyond it no more are delivered.
+
+        Raises
+        ------
+        InvalidNameError
+            A topic or group cannot be a name.
+        ConfigError
+            The group consumes something else at the moment.
+        FormatError
+            ``consumerOffset.json`` is broken, and its backup too.
+        """
+        return self._consuming.consume(
+            topics,
+            group,
+            tags=tags,
+            start=start,
+            idle_timeout_s=idle_timeout_s,
+            max_reconsume_times=max_reconsume_times,
+            max_unacknowledged=max_unacknowledged,
+        )

@@ -21,7 +21,9 @@ import rocketstore
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-STORAGE = Path(rocketstore.__file__).parent / "storage"
+PACKAGE = Path(rocketstore.__file__).parent
+ROOMS = ("storage", "consuming")
+SOURCES = sorted(path for room in ROOMS for path in (PACKAGE / room).rglob("*.py"))
 OWN_FRAMES = {"<genexpr>", "<listcomp>", "<setcomp>", "<dictcomp>"}
 """What runs in a frame of its own, in which no lock is taken."""
 
@@ -69,7 +71,7 @@ def ways_past(source: str) -> set[int]:
     return found
 
 
-@pytest.mark.parametrize("path", sorted(STORAGE.rglob("*.py")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.stem)
 def test_every_way_out_of_a_lock_lets_go_of_it(path: Path) -> None:
     assert ways_past(path.read_text("utf-8")) == set()
 

@@ -308,10 +308,20 @@ class BaseStore(Reader):
 
     def wait_for(self, topic: str, queue_id: int, offset: int, timeout_s: float = 1.0) -> bool:
         """Wait until a queue offset can be read; False when the time is over."""
+        return self.wait_until(lambda: self.max_offset(topic, queue_id) > offset, timeout_s)
+
+    def wait_until(self, is_true: Callable[[], bool], timeout_s: float | None = None) -> bool:
+        """Wait until something is true; `is_true` is asked whenever dispatch got on.
+
+        What dispatch does not change is asked again after `look_again`. False when it takes longer
+        than `timeout_s`; without threads in the store there is no wait.
+        """
         self._check_open()
-        return self._services.wait_until(
-            lambda: self.max_offset(topic, queue_id) > offset, timeout_s
-        )
+        return self._services.wait_until(is_true, timeout_s)
+
+    def look_again(self) -> None:
+        """Let all who wait ask again; takes no lock."""
+        self._parts.dispatcher.board.wake()
 
     def add_listener(self, listener: ArrivalListener) -> None:
         """Call `listener` with an `Arrival` for every message that can be read from now on."""
@@ -360,6 +370,11 @@ class BaseStore(Reader):
     def next_queue_offset(self, topic: str, queue_id: int) -> int:
         """Return the queue offset that the next message of a queue will get."""
         return self._parts.log.next_queue_offset(QueueKey(topic, queue_id))
+
+    @property
+    def queue_count(self) -> int:
+        """How many queues there are; it changes when one comes."""
+        return len(self._parts.queues)
 
     @property
     def last_store_timestamp_ms(self) -> int:

@@ -1,0 +1,194 @@
+"""A consumer: an iterator over the messages of a topic that one group has not consumed yet.
+
+Law: what the program did not acknowledge is delivered again: to another consumer of the group once
+this one is closed or nobody holds it any more, or after the next open of the store. Nothing is
+acknowledged by itself: not by the end of a loop's body, not by an exception, not by `close`.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import TYPE_CHECKING, Self
+
+import msgspec
+
+from rocketstore.consuming.giving_back import RETRY_TOPIC, given_back
+from rocketstore.consuming.window import Delivery  # noqa: TC001 - a field of a struct
+from rocketstore.errors import StoreClosedError
+from rocketstore.message import StoredMessage
+from rocketstore.units import QueueKey  # noqa: TC001 - a field of a struct
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from rocketstore.consumer_offsets import ConsumerOffsetTable
+    from rocketstore.consuming.group import Group
+
+
+class ConsumedMessage(StoredMessage, frozen=True, kw_only=True, gc=True):
+    """A message delivered to a consumer; `topic` is the one that it was put to first.
+
+    Attributes
+    ----------
+    queue
+        Where it was read: after it was given back, a queue of the group's retry topic.
+    consumer, delivery
+        Who has it.
+    """
+
+    queue: QueueKey
+    consumer: Consumer
+    delivery: Delivery
+
+    def __repr__(self) -> str:
+        return f"ConsumedMessage({self.topic}, {self.queue} at {self.queue_offset})"
+
+    def ack(self) -> bool:
+        """Count this message as consumed; see `Consumer.acknowledge`."""
+        return self.consumer.acknowledge(self)
+
+    def give_back(self, delay_level: int = 0) -> bool:
+        """Have this message consumed again later; see `Consumer.give_back`."""
+        return self.consumer.give_back(self, delay_level)
+
+
+class Consumer:
+    """Takes messages for a group; made by `MessageStore.consume`, a context manager.
+
+    One thread at a time may iterate or poll; `acknowledge`, `give_back` and `close` may be called
+    from any.
+    """
+
+    def __init__(
+        self, group: Group, offsets: ConsumerOffsetTable, idle_timeout_s: float | None
+    ) -> None:
+        self._group = group
+        self._store = group.store
+        self._offsets = offsets
+        self._idle_timeout_s = idle_timeout_s
+        self._member = member = group.join()
+        # Without `close` too, as when a loop over an unnamed consumer ends.
+        self._finalizer = weakref.finalize(self, group.abandon, member)
+        self._finalizer.atexit = False
+
+    def __repr__(self) -> str:
+        topics = ",".join(self._group.subscription.topics)
+        state = "closed" if self.is_closed else "open"
+        return f"Consumer({topics}, group={self._group.name}, {state})"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> ConsumedMessage:
+        message = None if self.is_closed else self._next(self._idle_timeout_s)
+        if message is None:
+            raise StopIteration
+        return message
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether this consumer, or its store, was closed."""
+        return self._member.is_gone
+
+    @property
+    def queues(self) -> list[QueueKey]:
+        """The queues that this consumer reads at the moment, in order."""
+        return sorted(self._member.queues)
+
+    def poll(self, timeout_s: float | None = 0.0) -> ConsumedMessage | None:
+        """Return the next message, None where none comes in time; without a time-out, wait.
+
+        Raises
+        ------
+        StoreClosedError
+            The consumer or its store was closed.
+        """
+        if self.is_closed:
+            raise StoreClosedError(f"{self!r} takes no messages", hint="make another one")
+        return self._next(timeout_s)
+
+    def _next(self, timeout_s: float | None) -> ConsumedMessage | None:
+        found: list[ConsumedMessage] = []
+
+        def look() -> bool:
+            if not found and not self._member.is_gone:
+                taken = self._group.next_for(self._member)
+                if taken is not None:
+                    found.append(self._message(*taken))
+            return bool(found) or self._member.is_gone
+
+        if not look():
+            self._store.wait_until(look, timeout_s)
+        return found[0] if found else None
+
+    def _message(self, queue: QueueKey, delivery: Delivery) -> ConsumedMessage:
+        message = delivery.message
+        fields = msgspec.structs.asdict(message)
+        fields["topic"] = message.properties.get(RETRY_TOPIC, message.topic)
+        return ConsumedMessage(**fields, queue=queue, delivery=delivery, consumer=self)
+
+    def acknowledge(self, message: ConsumedMessage) -> bool:
+        """Count a message as consumed.
+
+        The group's offset goes past it once all before it are acknowledged too; it is on the disk
+        after five seconds, or when this consumer or the store is closed.
+
+        Returns
+        -------
+        bool
+            False where the message is not this consumer's any more: acknowledged or given back
+            already, or handed over to others when it was closed.
+        """
+        return self._group.acknowledge(message.queue, message.delivery)
+
+    def give_back(self, message: ConsumedMessage, delay_level: int = 0) -> bool:
+        """Have a message consumed again later, and acknowledge this delivery of it.
+
+        A copy goes to the topic ``%RETRY%<group>``, which every consumer of the group reads too;
+        after as many tries as the group has, or at once with a level below 0, it goes to
+        ``%DLQ%<group>`` instead, which is for people. Source: CONSUMER_SEND_MSG_BACK of 4.9.
+
+        Parameters
+        ----------
+        delay_level
+            1 to 18 by 4.9's levels: 1 s to 2 h. 0 waits longer after each try, from 10 s on.
+
+        Returns
+        -------
+        bool
+            False where the message is not this consumer's any more; nothing is put then.
+
+        Raises
+        ------
+        PutFailedError
+            The copy was not stored; the message is still this consumer's.
+        """
+        group = self._group
+        if not group.holds(message.queue, message.delivery):
+            return False
+        limit = group.subscription.max_reconsume_times
+        copy = given_back(message.delivery.message, group.name, delay_level, limit)
+        result = self._store.put(copy)
+        if not result.is_stored:
+            result.raise_for_status()
+        return group.acknowledge(message.queue, message.delivery)
+
+    def close(self) -> None:
+        """Leave the group: others get the queues and what was not acknowledged; save the offsets.
+
+        May be called twice, and by another thread: iterating ends then.
+        """
+        if self._finalizer.detach() is not None and not self._group.is_ended:
+            self._group.leave(self._member)
+            self._offsets.save()

@@ -1,0 +1,65 @@
+"""A message that a consumer gives back: the copy that is consumed later, or a dead letter.
+
+Law: a copy keeps body, flag, times, host and properties of the message; it counts one more try, and
+names the topic and the id of the first one. Source: SendMessageProcessor.asyncConsumerSendMsgBack
+and handleRetryAndDLQ of 4.9 (spec B4). Transaction bits are not kept: the copy is a message of its
+own, which no transaction waits for.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from rocketstore.format.properties import DELAY, WAIT
+from rocketstore.message import TRANSACTION_MASK, Message
+
+if TYPE_CHECKING:
+    from rocketstore.message import StoredMessage
+
+RETRY_PREFIX: Final = "%RETRY%"
+DEAD_LETTER_PREFIX: Final = "%DLQ%"
+"""Before the name of a group: the topics of its second tries, and of what it cannot consume."""
+
+RETRY_TOPIC: Final = "RETRY_TOPIC"
+ORIGIN_MESSAGE_ID: Final = "ORIGIN_MESSAGE_ID"
+
+RETRY_LIMIT: Final = 16
+"""Tries after which a message is a dead letter (SubscriptionGroupConfig.retryMaxTimes)."""
+
+FIRST_RETRY_LEVEL: Final = 3
+"""Delay level of the first retry, 10 s with 4.9's levels; each later one is a level higher."""
+
+
+def given_back(
+    message: StoredMessage, group: str, delay_level: int = 0, limit: int = RETRY_LIMIT
+) -> Message:
+    """Return what to put for a message that `group` gives back.
+
+    Parameters
+    ----------
+    message
+        As it is stored.
+    delay_level
+        When to try again; 0 takes a longer pause after each try, below 0 makes it a dead letter.
+    limit
+        Tries after which it is a dead letter.
+    """
+    is_dead = delay_level < 0 or message.reconsume_times >= limit
+    level = 0 if is_dead else delay_level or FIRST_RETRY_LEVEL + message.reconsume_times
+    kept = message.properties
+    return Message(
+        topic=(DEAD_LETTER_PREFIX if is_dead else RETRY_PREFIX) + group,
+        body=message.raw_body,
+        properties={
+            **kept,
+            RETRY_TOPIC: kept.get(RETRY_TOPIC, message.topic),
+            ORIGIN_MESSAGE_ID: kept.get(ORIGIN_MESSAGE_ID, message.message_id),
+            WAIT: "false",
+            DELAY: str(level),
+        },
+        flag=message.flag,
+        sys_flag=message.sys_flag & ~TRANSACTION_MASK,
+        born_timestamp_ms=message.born_timestamp_ms,
+        born_host=message.born_host,
+        reconsume_times=message.reconsume_times + 1,
+    )

@@ -1,0 +1,247 @@
+"""A consumer group in this process: its members, who reads which queue, and its offsets.
+
+Law: each queue is read by one member at a time, and no message is with two members. Who leaves, by
+`leave` or because nobody holds it any more, hands its messages over. One lock guards the group;
+nothing is waited for and no file is written under it.
+
+How derived: RebalanceImpl, RebalancePushImpl.computePullFromWhere and ProcessQueue of 4.9's client,
+ConsumerManageProcessor.queryConsumerOffset of its broker (spec 2.4).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import threading
+from collections import deque
+from typing import TYPE_CHECKING, Final, Literal
+
+import msgspec
+
+from rocketstore.consuming.giving_back import RETRY_LIMIT, RETRY_PREFIX
+from rocketstore.consuming.sharing import share_of
+from rocketstore.consuming.window import QueueWindow
+from rocketstore.errors import StoreClosedError
+from rocketstore.events import get_logger
+from rocketstore.storage.reading.pages import PageLimits
+from rocketstore.storage.results import GetMessageStatus
+
+if TYPE_CHECKING:
+    from rocketstore.consumer_offsets import ConsumerOffsetTable
+    from rocketstore.consuming.window import Delivery
+    from rocketstore.storage.store import BaseStore
+    from rocketstore.units import QueueKey
+
+PAGE_MESSAGES: Final = 32
+"""Messages read at once of a queue (DefaultMQPushConsumer.pullBatchSize)."""
+
+UNACKNOWLEDGED_LIMIT: Final = 1000
+"""Most messages of a queue that may be unacknowledged (DefaultMQPushConsumer's
+pullThresholdForQueue): beyond it the group reads no more of them."""
+
+_MOVED: Final = (GetMessageStatus.OFFSET_TOO_SMALL, GetMessageStatus.OFFSET_OVERFLOW_BADLY)
+
+_log: Final = get_logger(__name__)
+
+
+class Subscription(msgspec.Struct, frozen=True):
+    """What all consumers of a group ask for; see `MessageStore.consume`."""
+
+    topics: tuple[str, ...]
+    tags: str | None = None
+    start: Literal["first", "last"] | int = "last"
+    max_reconsume_times: int = RETRY_LIMIT
+    max_unacknowledged: int = UNACKNOWLEDGED_LIMIT
+
+
+class Member:
+    """One consumer, as its group knows it; queues stand in the order they are looked at next."""
+
+    def __init__(self) -> None:
+        self.queues: deque[QueueKey] = deque()
+        self.is_gone = False
+
+
+class Group:
+    """The members of one group and the windows of its queues."""
+
+    def __init__(
+        self,
+        name: str,
+        subscription: Subscription,
+        store: BaseStore,
+        offsets: ConsumerOffsetTable,
+    ) -> None:
+        self.name = name
+        self.subscription = subscription
+        self.store = store
+        self.is_ended = False
+        self._offsets = offsets
+        self._lock = threading.Lock()
+        self._members: list[Member] = []
+        self._windows: dict[QueueKey, QueueWindow] = {}
+        self._queue_count = -1
+        self._full: set[QueueKey] = set()
+        self._topics = (*subscription.topics, RETRY_PREFIX + name)
+
+    # --- members --------------------------------------------------------------------------------
+
+    @property
+    def has_members(self) -> bool:
+        """Whether anybody consumes."""
+        return any(not member.is_gone for member in self._members)
+
+    def join(self) -> Member:
+        """Take in a consumer, and share the queues again."""
+        member = Member()
+        with self._lock:
+            self._members.append(member)
+            self._share()
+        self.store.look_again()
+        return member
+
+    def leave(self, member: Member) -> None:
+        """Let a consumer go, and the others have its queues and messages."""
+        self.abandon(member)
+        with self._lock:
+            self._share()
+
+    def abandon(self, member: Member) -> None:
+        """Let a consumer go when somebody looks next; takes no lock, so that a collector may."""
+        member.is_gone = True
+        self._queue_count = -1
+        with contextlib.suppress(StoreClosedError):
+            self.store.look_again()
+
+    def end(self) -> None:
+        """Let all consumers go, as the store closes."""
+        self.is_ended = True
+        for member in tuple(self._members):
+            self.abandon(member)
+
+    def _share(self) -> None:
+        """Have each member read its share of the queues there are."""
+        count = self.store.queue_count
+        for member in [member for member in self._members if member.is_gone]:
+            for window in self._windows.values():
+                window.take_back(member)
+            self._members.remove(member)
+        queues = [key for key in self.store.queues() if key.topic in self._topics]
+        for key in queues:
+            if key not in self._windows:
+                self._windows[key] = self._opened(key)
+        for index, member in enumerate(self._members):
+            shares = [
+                share_of([key for key in queues if key.topic == topic], index, len(self._members))
+                for topic in self._topics
+            ]
+            member.queues = deque(itertools.chain.from_iterable(shares))
+        self._queue_count = count
+
+    # --- offsets --------------------------------------------------------------------------------
+
+    def _opened(self, key: QueueKey) -> QueueWindow:
+        offset = self._offsets.get(key.topic, self.name, key.queue_id)
+        if offset is None:
+            offset = self._first_offset(key)
+            # At once: what comes before the next start is not passed over then.
+            self._offsets.set(key.topic, self.name, key.queue_id, offset)
+        return QueueWindow(offset)
+
+    def _first_offset(self, key: QueueKey) -> int:
+        """Return where a group without an offset begins."""
+        store, start = self.store, self.subscription.start
+        if key.topic not in self.subscription.topics or start == "first":
+            return store.min_offset(*key)
+        if start != "last":
+            return store.offset_at(*key, start)
+        # A queue that is still whole, and young enough for memory, is consumed from its beginning.
+        _, first = next(store.queue_entries(*key, 0, 1), (0, None))
+        if store.min_offset(*key) > 0 or first is None:
+            return store.max_offset(*key)
+        span = PageLimits.from_config(store.config).memory_span_bytes
+        is_old = store.max_physical_offset - first.physical_offset > span
+        return store.max_offset(*key) if is_old else 0
+
+    def _note_offset(self, key: QueueKey, window: QueueWindow) -> None:
+        self._offsets.set(key.topic, self.name, key.queue_id, window.offset)
+
+    # --- messages -------------------------------------------------------------------------------
+
+    def next_for(self, member: Member) -> tuple[QueueKey, Delivery] | None:
+        """Return the next message for a consumer, and its queue; None when there is none now."""
+        with self._lock:
+            if self.is_ended:
+                return None
+            if self._queue_count != self.store.queue_count:
+                self._share()
+            return self._next_of(member)
+
+    def _next_of(self, member: Member) -> tuple[QueueKey, Delivery] | None:
+        for _ in range(len(member.queues)):
+            key = member.queues[0]
+            member.queues.rotate(-1)
+            window = self._windows[key]
+            if not window.has_ready:
+                window = self._read(key, window)
+            if window.has_ready:
+                return key, window.deliver(member)
+        return None
+
+    def _read(self, key: QueueKey, window: QueueWindow) -> QueueWindow:
+        """Read on; return the window, another one where the queue lost what came next."""
+        if len(window) >= self.subscription.max_unacknowledged:
+            self._note_full(key, window)
+            return window
+        offset = window.next_offset
+        tags = self.subscription.tags if key.topic in self.subscription.topics else None
+        page = self.store.get(*key, offset, PAGE_MESSAGES, tags)
+        if page.status in _MOVED:
+            _log.warning(
+                "consume.offset_moved", group=self.name, queue=str(key), status=page.status.name,
+                offset=offset, min_offset=page.min_offset, max_offset=page.max_offset,
+                next_offset=page.next_offset,
+            )  # fmt: skip
+        if page.skipped_entries:
+            _log.warning(
+                "consume.lost", group=self.name, queue=str(key), offset=offset,
+                next_offset=page.next_offset, entries=page.skipped_entries,
+                hint="rocketstore store verify says why",
+            )  # fmt: skip
+        if page.next_offset < offset:
+            # The queue is shorter than what was consumed of it: offsets come a second time.
+            window = self._windows[key] = QueueWindow(page.next_offset)
+        try:
+            window.add(page.messages, page.next_offset)
+        except BaseException:
+            # An interrupt: half of a page must not hold the offset back for ever.
+            del self._windows[key]
+            self._queue_count = -1
+            raise
+        self._note_offset(key, window)
+        return window
+
+    def _note_full(self, key: QueueKey, window: QueueWindow) -> None:
+        if key not in self._full:
+            self._full.add(key)
+            _log.warning(
+                "consume.full", group=self.name, queue=str(key), unacknowledged=len(window),
+                offset=window.offset, hint="acknowledge messages, or give them back",
+            )  # fmt: skip
+
+    def holds(self, key: QueueKey, delivery: Delivery) -> bool:
+        """Whether a message is still with the consumer that it was delivered to."""
+        window = self._windows.get(key)
+        return window is not None and window.holds(delivery)
+
+    def acknowledge(self, key: QueueKey, delivery: Delivery) -> bool:
+        """Count a message as consumed; False where it was handed over, or is consumed already."""
+        with self._lock:
+            window = self._windows.get(key)
+            if window is None or not window.acknowledge(delivery):
+                return False
+            self._note_offset(key, window)
+        if key in self._full:
+            self._full.discard(key)
+            self.store.look_again()
+        return True
