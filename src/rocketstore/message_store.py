@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal
 from rocketstore.consumer_offsets import ConsumerOffsetTable
 from rocketstore.consuming.group import UNACKNOWLEDGED_LIMIT
 from rocketstore.consuming.service import ConsumingService
+from rocketstore.metrics.scrub_service import ScrubService
 from rocketstore.storage.store import BaseStore
 
 if TYPE_CHECKING:
@@ -39,6 +40,13 @@ class MessageStore(BaseStore):
         self.attached.append(self.consumer_offsets)
         self._consuming = ConsumingService(self, self.consumer_offsets)
         self.attached.append(self._consuming)
+        self.scrub = ScrubService(self, now_ms=parts.clock, disk=parts.disk)
+        self.attached.append(self.scrub)
+
+    def runtime_info(self) -> dict[str, str]:
+        """Return what 4.9 tells of a running store, under its names, and some of our own."""
+        own = self.scrub.runtime_info()
+        return super().runtime_info() | {key: str(one) for key, one in own.items()}
 
     def consume(  # noqa: PLR0913 - settings by name, all but two with defaults
         self,

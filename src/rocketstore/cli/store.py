@@ -127,6 +127,45 @@ def verify(
 
 
 @app.command
+def scrub(
+    store: StoreArgument,
+    /,
+    *,
+    rate: str = "100M",
+    settings: StoreSettings | None = None,
+    output: OutputOption = "table",
+) -> int:
+    """Check the records of the CommitLog slowly; writes nothing, works beside a writer.
+
+    The file that a writer is at is left out. `store verify` checks everything, at full speed.
+
+    Parameters
+    ----------
+    store
+        Directory of the store.
+    rate
+        Bytes a second: 50M, 800K, 1G; 0 is as fast as it goes.
+    settings
+        Where settings come from.
+    output
+        How to print.
+    """
+    from rocketstore.cli.progress import progress
+    from rocketstore.cli.scrub import ColdCheck, parse_rate
+
+    bytes_per_second = parse_rate(rate)
+    check = ColdCheck(store, (settings or StoreSettings()).load(store))
+    with progress("scrubbing", total=check.total_bytes) as advance:
+        check.run(bytes_per_second, advance)
+    if check.damage or output != "table":
+        shown = ("kind", "physicalOffset", "size", "reason")
+        print_rows(check.rows(), output, columns=shown, notes=("file", "evidence"))
+    if output == "table":
+        print(check.summary())
+    return EXIT_DAMAGED if check.damage else 0
+
+
+@app.command
 def repair(
     store: StoreArgument,
     /,

@@ -193,6 +193,8 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True, rename=broker_conf_
     scrub_bytes_per_second: Annotated[int, Option("bytes/s", 0, ours=True)] = 0
     """How much of the CommitLog files that are no longer written an open store checks in the
     background, over and over; damage is logged and counted. 0 checks nothing."""
+    scrub_pause_above: Annotated[int, Option("messages/s", 0, ours=True)] = 10_000
+    """That check pauses while more messages than this are put and got a second (over 10 s)."""
 
     # --- retention ------------------------------------------------------------------------------
     retention: Annotated[bool, Option(ours=True)] = False

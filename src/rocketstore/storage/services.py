@@ -22,7 +22,6 @@ from rocketstore.storage.log.flush import CommitLogFlusher
 from rocketstore.storage.log.writer import StoreWriter
 from rocketstore.storage.queues.queue_table import QueueFlusher
 from rocketstore.storage.running_flags import RunningFlag
-from rocketstore.storage.scrub import TURN_INTERVAL_S, Scrubber
 from rocketstore.storage.statistics import StoreStatistics
 from rocketstore.storage.threads import Periodic, ServiceThread
 
@@ -78,11 +77,6 @@ class StoreServices:
             known_ends=parts.known_ends,
         )
         self._made_ahead_of = -1
-        self.scrubber = Scrubber(
-            log.files,
-            bytes_per_turn=int(config.scrub_bytes_per_second * TURN_INTERVAL_S),
-            durable_offset=lambda: log.flushed_offset,
-        )
         self._queue_flush = Periodic(
             "rocketstore-queue-flush",
             self.queue_flusher.run_once,
@@ -105,8 +99,6 @@ class StoreServices:
                 "rocketstore-retention", retention.run_once, config.clean_resource_interval / 1000,
                 first_s=FIRST_CLEAN_AFTER_S,
             )  # fmt: skip
-        if config.scrub_bytes_per_second:
-            yield Periodic("rocketstore-scrub", self.scrubber.turn, TURN_INTERVAL_S)
 
     def start(self) -> None:
         """Start the threads."""
@@ -263,9 +255,6 @@ class StoreServices:
             **{key: -1 if ratio is None else ratio for key, ratio in ratios.items()},
             "commitLogMinOffset": parts.log.min_offset,
             "commitLogMaxOffset": parts.log.max_offset,
-            "scrubPasses": self.scrubber.passes,
-            "scrubCheckedBytes": self.scrubber.checked_bytes,
-            "scrubDamagedRanges": self.scrubber.damaged_ranges,
             "storeTimeStepsBack": parts.log.clock_steps_back,
             "compiledParts": compiled_summary(),
             "totalMappedFiles": len(mapped),

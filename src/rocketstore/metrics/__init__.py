@@ -1,0 +1,1 @@
+"""How a store is watched: the check of its old files, and its numbers for Prometheus."""

@@ -1,0 +1,214 @@
+"""Read old CommitLog files again and again, slowly, and say when a record in them has rotted.
+
+Recovery looks at the end of the log only, and a read at what is asked for. A bit that flips in a
+file that nobody reads is found when it is too late to fetch the message from anywhere else (K-R13).
+So cold files, all but the one that is written, are checked a few bytes a second: by an open store
+(`metrics.scrub_service`), and by ``rocketstore store scrub``, also for a store of somebody else.
+
+Law: nothing is mapped or repaired, no file is kept from retention, and the page cache keeps what it
+had. What is found is kept in a `DamageMap` and logged, once for each place; what a later pass finds
+intact again leaves the map.
+Cost: the bytes a second that were set, and a window of memory while a turn lasts.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from rocketstore.errors import StoreError
+from rocketstore.events import get_logger
+from rocketstore.scan.scanner import DamageReason, scan_window
+from rocketstore.verification.damage_map import MAX_DAMAGED_RANGES, DamagedRange, DamageMap
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from rocketstore.storage.files.pread_files import LogFile, PreadFiles
+
+WINDOW_BYTES: Final = 1 << 20
+"""What a turn reads at a time."""
+
+BATCH_RECORDS: Final = 1024
+"""Records after which a turn looks at what it has spent."""
+
+_log: Final = get_logger(__name__)
+
+
+class Scrubber:
+    """Checks the cold files of a log, some bytes a turn.
+
+    Parameters
+    ----------
+    files
+        The log's files, listed again at every pass.
+    cold_end
+        Says up to which physical offset nothing is written any more.
+    now_ms
+        The time.
+    known
+        Where an earlier scrubber stopped, and what it knew.
+    last_base
+        The file that begins here, and later ones, may end in zeros: the log goes no further.
+
+    Attributes
+    ----------
+    map
+        What is damaged, and how far the pass is; another object after every change.
+    checked_bytes
+        Bytes checked by this scrubber, of every pass.
+    """
+
+    def __init__(
+        self,
+        files: PreadFiles,
+        *,
+        cold_end: Callable[[], int],
+        now_ms: Callable[[], int],
+        known: DamageMap | None = None,
+        last_base: int = sys.maxsize,
+    ) -> None:
+        self.map = DamageMap() if known is None else known
+        self.checked_bytes = 0
+        self._files = files
+        self._cold_end = cold_end
+        self._now_ms = now_ms
+        self._last_base = last_base
+        self._steps: Iterator[int] = self._pass()
+
+    def turn(self, budget: int) -> bool:
+        """Check the next `budget` bytes, and a window more at most; True at the end of a pass."""
+        spent = 0
+        while spent < budget:
+            checked = next(self._steps, None)
+            if checked is None:
+                self._steps = self._pass()
+                return True
+            self.checked_bytes += checked
+            spent += max(checked, 1)
+        return False
+
+    @property
+    def cold_files(self) -> list[LogFile]:
+        """Files that nobody writes to any more, as listed last."""
+        end = self._cold_end()
+        return [file for file in self._files.files if file.range.stop <= end]
+
+    def _pass(self) -> Iterator[int]:
+        """Check every cold file once; yield after each step how many bytes further it is."""
+        self._files.refresh()
+        is_any = False
+        while cold := [file for file in self.cold_files if file.base >= self.map.position]:
+            is_any = True
+            yield from self._check(cold[0])
+            self.map = msgspec.structs.replace(self.map, position=cold[0].range.stop)
+            self._files.refresh()
+        if is_any or self.map.position:
+            self._end_pass()
+
+    def _end_pass(self) -> None:
+        """Enter missing files, forget what retention deleted, and begin again at the first file."""
+        end = self._cold_end()
+        for hole in self._files.holes:
+            if hole.stop <= end:
+                evidence = "the files before and after it are there"
+                found = self._found("", hole.start, hole.size, "missing file", evidence)
+                self._enter(hole.start, hole.stop, [found])
+        now_ms, log_min = self._now_ms(), self._files.min_offset
+        self.map = msgspec.structs.replace(
+            self.map,
+            position=0,
+            passes=self.map.passes + 1,
+            last_pass_timestamp=now_ms,
+            damage=tuple(one for one in self.map.damage if one.stop > log_min),
+        )
+
+    def _check(self, file: LogFile) -> Iterator[int]:
+        """Check a file, and enter what is damaged in it; one that went meanwhile is left out."""
+        name, (reached, end) = str(file.path), file.range
+        found: list[DamagedRange] = []
+        try:
+            for batch in scan_window(
+                _FileBytes(file.path),
+                base=file.base,
+                size=file.size,
+                batch_records=BATCH_RECORDS,
+                lookback_bytes=1,
+                window_bytes=WINDOW_BYTES,
+                whole_damage=True,
+            ):
+                columns, before = batch.columns, reached
+                if len(columns):
+                    reached = max(reached, int(columns.physical_offset[-1] + columns.size[-1]))
+                for place, reason, evidence in batch.damage:
+                    reached = max(reached, place.stop)
+                    found.append(self._found(name, place.start, place.size, reason.value, evidence))
+                tail_at = batch.unwritten_at
+                if tail_at is not None and tail_at < end and file.base < self._last_base:
+                    evidence = "zeros up to the end of a file that another one follows"
+                    hole = DamageReason.UNWRITTEN_HOLE.value
+                    found.append(self._found(name, tail_at, end - tail_at, hole, evidence))
+                yield reached - before
+        except FileNotFoundError:  # retention was faster
+            pass
+        except (OSError, StoreError) as error:
+            found.append(self._found(name, reached, end - reached, "unreadable", str(error)))
+            self._enter(file.base, end, found)
+        else:
+            self._enter(file.base, end, found)
+        yield max(end - reached, 0)
+
+    def _found(self, file: str, at: int, size: int, reason: str, evidence: str) -> DamagedRange:
+        return DamagedRange(at, size, reason, evidence, file, self._now_ms())
+
+    def _enter(self, start: int, stop: int, found: list[DamagedRange]) -> None:
+        """Put what was found between two offsets in the place of what was known there."""
+        known = self.map.damage
+        since = {(one.physical_offset, one.size): one.found_timestamp for one in known}
+        entries = [one for one in known if not start <= one.physical_offset < stop]
+        for one in found:
+            first_ms = since.get((one.physical_offset, one.size))
+            if first_ms is None:
+                _log.warning(
+                    "scrub.damage",
+                    path=one.file,
+                    physical_offset=one.physical_offset,
+                    size=one.size,
+                    reason=one.reason,
+                    next="run `rocketstore store verify`; fetch the messages from another copy",
+                )
+            else:
+                one = msgspec.structs.replace(one, found_timestamp=first_ms)  # noqa: PLW2901
+            entries.append(one)
+        entries.sort(key=lambda one: one.physical_offset)
+        damage = tuple(entries[:MAX_DAMAGED_RANGES])
+        if damage != known:
+            self.map = msgspec.structs.replace(self.map, damage=damage)
+
+
+class _FileBytes:
+    """Bytes of one file, opened for each read: what retention deletes is not held on the disk."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def read_into(self, position: int, view: memoryview) -> int:
+        """Fill `view` with the bytes from `position` on; return how many there were."""
+        descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            total = 0
+            while total < len(view) and (
+                got := os.preadv(descriptor, [view[total:]], position + total)
+            ):
+                total += got
+            if hasattr(os, "posix_fadvise"):
+                # Nobody asked for these bytes: they must not push others out of the page cache,
+                # and the next pass has to ask the disk again.
+                os.posix_fadvise(descriptor, position, total, os.POSIX_FADV_DONTNEED)
+        finally:
+            os.close(descriptor)
+        return total

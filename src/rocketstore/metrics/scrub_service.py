@@ -1,0 +1,123 @@
+"""The scrubber of an open store: some bytes a second, a pause under load, a map that stays.
+
+Law: the damage map is replaced as a whole, after a turn that changed it. One that cannot be read or
+written stops nothing: it is logged, kept in memory, and written at the next turn.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from rocketstore.errors import FormatError, StoreError
+from rocketstore.events import get_logger
+from rocketstore.metrics.scrub import Scrubber
+from rocketstore.storage.files.disk import Disk
+from rocketstore.storage.files.pread_files import PreadFiles
+from rocketstore.storage.files.whole_file import replace_whole
+from rocketstore.storage.threads import Periodic
+from rocketstore.verification.damage_map import (
+    DAMAGE_MAP_FILE_NAME,
+    DamageMap,
+    decode_damage_map,
+    encode_damage_map,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from rocketstore.storage.store import BaseStore
+
+TURN_INTERVAL_S: Final = 1.0
+"""A turn a second: its share of the disk is spread, and a stop waits for one turn at most."""
+
+_log: Final = get_logger(__name__)
+
+
+def read_damage_map(root: Path) -> DamageMap:
+    """Return what is known to be damaged in the store at `root`; nothing without a usable map."""
+    path = root / DAMAGE_MAP_FILE_NAME
+    try:
+        return decode_damage_map(path.read_bytes())
+    except FileNotFoundError:
+        return DamageMap()
+    except (OSError, FormatError) as error:
+        _log.warning("scrub.map_unreadable", path=str(path), error=str(error))
+        return DamageMap()
+
+
+class ScrubService:
+    """Checks the cold files of an open store, if ``scrubBytesPerSecond`` says so."""
+
+    def __init__(
+        self, store: BaseStore, *, now_ms: Callable[[], int], disk: Disk | None = None
+    ) -> None:
+        self._store = store
+        self._path = store.layout.root / DAMAGE_MAP_FILE_NAME
+        self._disk = Disk() if disk is None else disk
+        self._now_ms = now_ms
+        self._written = read_damage_map(store.layout.root)
+        self._budget = int(store.config.scrub_bytes_per_second * TURN_INTERVAL_S)
+        self._pause_above = store.config.scrub_pause_above
+        self._scrubber: Scrubber | None = None
+        self._thread = Periodic("rocketstore-scrub", self.turn, TURN_INTERVAL_S)
+
+    def start(self) -> None:
+        """Begin, unless nothing is to be checked."""
+        if self._budget:
+            self._thread.start()
+
+    def stop(self) -> None:
+        """End after the running turn, and keep what is known."""
+        self._thread.stop()
+        self._keep()
+
+    def turn(self) -> None:
+        """Check the bytes of a second, unless the store has much to do."""
+        if self._scrubber is None:
+            store = self._store
+            sizes = store.config.mapped_file_size_commit_log
+            self._scrubber = Scrubber(
+                PreadFiles(store.layout.log_directories, file_size=sizes),
+                cold_end=lambda: store.flushed_physical_offset,
+                now_ms=self._now_ms,
+                known=self._written,
+            )
+        if not self.is_paused:
+            self._scrubber.turn(self._budget)
+        self._keep()
+
+    @property
+    def known(self) -> DamageMap:
+        """What is known to be damaged, by this process or an earlier one."""
+        return self._written if self._scrubber is None else self._scrubber.map
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether the store took and gave more messages a second than the scrubber may disturb."""
+        statistics = self._store.statistics
+        load = statistics.rates("put")[0] + statistics.rates("transferred")[0]
+        return load > self._pause_above
+
+    def runtime_info(self) -> dict[str, int]:
+        """Return the scrubber's part of the runtime information."""
+        known, scrubber = self.known, self._scrubber
+        return {
+            "scrubPasses": known.passes,
+            "scrubPosition": known.position,
+            "scrubCheckedBytes": 0 if scrubber is None else scrubber.checked_bytes,
+            "scrubDamagedRanges": len(known.damage),
+            "scrubDamagedBytes": sum(one.size for one in known.damage),
+            "scrubLastPassTimestamp": known.last_pass_timestamp,
+        }
+
+    def _keep(self) -> None:
+        known = self.known
+        if known is self._written:
+            return
+        try:
+            replace_whole(self._path, encode_damage_map(known), self._disk)
+        except (OSError, StoreError) as error:
+            _log.warning("scrub.map_unwritten", path=str(self._path), error=str(error))
+        else:
+            self._written = known
