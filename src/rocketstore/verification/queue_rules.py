@@ -110,10 +110,12 @@ def compare(
     is_extended = agrees & (tags_code <= MAX_EXT_ADDRESS)
     if is_extended.any():
         is_extended &= has_extension()
-    # A deliver time follows the levels set when it was dispatched. A hash in its place, which is
-    # smaller, has the message delivered at once (K-S1).
+    # A deliver time follows the levels set when it was dispatched: any of whole seconds, which no
+    # flipped bit leaves whole. A hash in its place, which is smaller, has the message delivered at
+    # once (K-S1).
     is_equal = tags_code == entries["tags_code"]
     is_later = (expected.deliver_from_ms >= 0) & (tags_code >= expected.deliver_from_ms)
+    is_later &= (tags_code - expected.deliver_from_ms) % 1_000 == 0
     agrees &= is_equal | is_later | is_extended
     differs = (is_extended & ~is_equal, agrees & is_later & ~is_equal, agrees & expected.is_extra)
     explained = tuple(int(one.sum()) for one in differs)

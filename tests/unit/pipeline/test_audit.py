@@ -645,3 +645,48 @@ def test_an_index_of_a_length_that_no_store_has_is_said(store):
         audited(root)
     told = StoreConfig(max_hash_slot_num=100, max_index_num=400)
     assert "index-length" in kinds(audited(root, told).findings)
+
+
+# --- what waits ---------------------------------------------------------------------------------
+
+DELAY_QUEUE = "consumequeue/SCHEDULE_TOPIC_XXXX/17/" + file_name(0)
+HALF_QUEUE = "consumequeue/RMQ_SYS_TRANS_HALF_TOPIC/0/" + file_name(0)
+
+
+@pytest.mark.parametrize("name", ["delay", "transactions", "broker"])
+def test_what_waits_in_a_store_of_java_is_no_finding(name):
+    report = audited(golden_store(name)[0])
+    assert report.findings == []
+    assert report.counts.entry_count > 0
+
+
+@pytest.mark.parametrize("bit", [0, 3, 9, 20, 31, 40, 62])
+def test_a_bit_of_a_due_time_that_flipped_is_found_by_audit_and_verify(tmp_path, bit):
+    root = shutil.copytree(golden_store("delay")[0], tmp_path / "store")
+    with (root / DELAY_QUEUE).open("r+b") as file:
+        file.seek(20 * 4 + 12)
+        [due_ms] = struct.unpack(">q", file.read(8))
+        file.seek(20 * 4 + 12)
+        file.write(struct.pack(">q", due_ms ^ (1 << bit)))
+    report = audited(root)
+    assert set(kinds(report.findings)) == {"queue-missing", "queue-wrong"}
+    assert {found.queue_offset for found in report.findings} == {4}
+    if bit % 20 == 0:
+        assert keys(report.findings) == keys(verify_store(root).findings)
+
+
+def test_half_messages_without_their_entry_are_found(tmp_path):
+    root = shutil.copytree(golden_store("broker")[0], tmp_path / "store")
+    patch(root / HALF_QUEUE, 20 * 5, struct.pack(">q", 7))
+    report = audited(root)
+    assert {(one.kind, one.topic, one.queue_offset) for one in report.findings} == {
+        (kind, "RMQ_SYS_TRANS_HALF_TOPIC", 5) for kind in ("queue-missing", "queue-wrong")
+    }
+
+
+def test_offsets_of_transactions_in_front_of_their_queues_are_found(tmp_path):
+    root = shutil.copytree(golden_store("broker")[0], tmp_path / "store")
+    topic = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+    put_offsets(root, "consumerOffset.json", {f"{topic}@CID_RMQ_SYS_TRANS": {"0": 13}})
+    (found,) = audited(root).findings
+    assert (found.kind, found.topic, found.queue_offset) == ("consumer-ahead", topic, 13)

@@ -54,7 +54,7 @@ def test_a_time_by_other_delay_levels_is_a_reason_and_a_hash_for_a_time_a_findin
         entry = file.read(20)
         place, size, time_ms = struct.unpack(">qiq", entry)
         file.seek(0)
-        file.write(struct.pack(">qiq", place, size, time_ms + 1))
+        file.write(struct.pack(">qiq", place, size, time_ms + 1_000))
     assert proved(root).explained == {"delay-levels": 1}
     with queue.open("r+b") as file:
         file.write(struct.pack(">qiq", place, size, 77))
