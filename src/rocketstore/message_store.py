@@ -11,9 +11,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
+from rocketstore.config import BrokerRole
 from rocketstore.consumer_offsets import ConsumerOffsetTable
 from rocketstore.consuming.group import UNACKNOWLEDGED_LIMIT
 from rocketstore.consuming.service import ConsumingService
+from rocketstore.delay import DelayService
 from rocketstore.metrics.scrub_service import ScrubService
 from rocketstore.storage.store import BaseStore
 
@@ -31,6 +33,8 @@ class MessageStore(BaseStore):
     ----------
     consumer_offsets
         Where each group goes on in each queue.
+    delays
+        Delivers delayed messages; None in a slave.
     """
 
     def __init__(self, parts: StoreParts, *wrong: object, threads: bool = True) -> None:
@@ -38,6 +42,10 @@ class MessageStore(BaseStore):
         self.consumer_offsets = ConsumerOffsetTable(self.layout, flush=self.flush, disk=parts.disk)
         # First, so that it is stopped last: the other services may set offsets until they end.
         self.attached.append(self.consumer_offsets)
+        self.delays: DelayService | None = None
+        if parts.config.broker_role is not BrokerRole.SLAVE:
+            self.delays = DelayService(self, clock=parts.clock, disk=parts.disk)
+            self.attached.append(self.delays)
         self._consuming = ConsumingService(self, self.consumer_offsets)
         self.attached.append(self._consuming)
         self.scrub = ScrubService(self, now_ms=parts.clock, disk=parts.disk)
@@ -45,8 +53,9 @@ class MessageStore(BaseStore):
 
     def runtime_info(self) -> dict[str, str]:
         """Return what 4.9 tells of a running store, under its names, and some of our own."""
-        own = self.scrub.runtime_info()
-        return super().runtime_info() | {key: str(one) for key, one in own.items()}
+        own = {key: str(one) for key, one in self.scrub.runtime_info().items()}
+        delays = {} if self.delays is None else self.delays.runtime_info()
+        return super().runtime_info() | own | delays
 
     def consume(  # noqa: PLR0913 - settings by name, all but two with defaults
         self,

@@ -84,7 +84,7 @@ _WITHOUT_EFFECT: Final = """
     transientStorePoolEnable transientStorePoolSize fastFailIfNoBufferInStorePool
     commitIntervalCommitLog commitCommitLogLeastPages commitCommitLogThoroughInterval
     useReentrantLockWhenPutMessage putMsgIndexHightWater debugLockEnable diskFallRecorded
-    defaultQueryMaxNum flushDelayOffsetInterval enableScheduleMessageStats
+    defaultQueryMaxNum enableScheduleMessageStats
     enableScheduleAsyncDeliver scheduleAsyncDeliverMaxPendingLimit
     scheduleAsyncDeliverMaxResendNum2Blocked maxLmqConsumeQueueNum slaveTimeout haListenPort
     haSendHeartbeatInterval haHousekeepingInterval haTransferBatchSize haMasterAddress
@@ -95,8 +95,8 @@ BROKER_KEYS: Final = frozenset(_BROKER.split())
 """Options of other parts of a broker than its store: the broker itself, its network, DLedger."""
 
 KEYS_WITHOUT_EFFECT: Final = frozenset(_WITHOUT_EFFECT.split())
-"""Options of 4.9's store: of parts that are still to come (replication, delivery of delayed
-messages, the transient pool, extension files), or of things that are done in another way here."""
+"""Options of 4.9's store: of parts that are still to come (replication, the
+transient pool, extension files), or of things that are done in another way here."""
 
 _IDLE_KEYS: Final = BROKER_KEYS | KEYS_WITHOUT_EFFECT
 

@@ -231,6 +231,8 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True, rename=broker_conf_
     message_delay_level: str = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
     """Delays of the levels 1, 2, …: numbers with s, m, h or d. They give the tags code of delayed
     messages in queue entries."""
+    flush_delay_offset_interval: Annotated[int, Option("ms", 1)] = 10_000
+    """How often it is written down how far delayed messages are delivered."""
     enable_multi_dispatch: bool = False
     """Dispatch a message to the further queues that it names."""
     enable_lmq: bool = False

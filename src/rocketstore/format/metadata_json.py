@@ -113,8 +113,12 @@ def offsets_key(topic: str, group: str) -> str:
 
 
 class DelayOffsets(_Bean):
-    """``delayOffset.json``: delay level -> next entry of its queue."""
+    """``delayOffset.json``: delay level -> next entry of its queue.
 
+    `log_end` is ours: where the log ended then. 4.9 neither writes nor keeps it.
+    """
+
+    log_end: int | None = None
     offset_table: dict[int, int] = {}
 
 

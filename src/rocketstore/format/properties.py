@@ -19,6 +19,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from rocketstore.errors import RefusedMessageError
+from rocketstore.format.java_hash import string_hash
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -39,6 +40,8 @@ TAGS: Final = "TAGS"
 UNIQ_KEY: Final = "UNIQ_KEY"
 WAIT: Final = "WAIT"
 DELAY: Final = "DELAY"
+REAL_TOPIC: Final = "REAL_TOPIC"
+REAL_QID: Final = "REAL_QID"
 INNER_MULTI_DISPATCH: Final = "INNER_MULTI_DISPATCH"
 INNER_MULTI_QUEUE_OFFSET: Final = "INNER_MULTI_QUEUE_OFFSET"
 """The reserved names (MessageConst) that the store reads or writes; the page lists all."""
@@ -152,6 +155,20 @@ def decode_properties(block: bytes) -> dict[str, str]:
         if name and value:
             properties[name] = value
     return properties
+
+
+def in_hash_map_order(properties: Mapping[str, str]) -> dict[str, str]:
+    """Return properties as a ``java.util.HashMap`` has them, and 4.9 what it encodes again.
+
+    >>> list(in_hash_map_order({"TAGS": "a", "KEYS": "b", "UNIQ_KEY": "c"}))
+    ['KEYS', 'UNIQ_KEY', 'TAGS']
+    """
+    size = 16
+    while 4 * len(properties) > 3 * size:
+        size *= 2
+    hashes = {name: string_hash(name) & 0xFFFFFFFF for name in properties}
+    order = sorted(properties, key=lambda name: (hashes[name] ^ hashes[name] >> 16) & (size - 1))
+    return {name: properties[name] for name in order}
 
 
 # --- whole or cut off ---------------------------------------------------------------------------

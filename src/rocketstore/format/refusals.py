@@ -87,8 +87,8 @@ def refuse_transaction(sys_flag: int) -> None:
         )
 
 
-def refuse_special(properties: Mapping[str, str]) -> None:
-    """Raise where properties ask for a delay or for several queues.
+def refuse_special(properties: Mapping[str, str], *, delays: bool = False) -> None:
+    """Raise where properties ask for several queues, or for a delay where nothing `delays` them.
 
     Stored as they are, such messages would be delivered at once, or not where they should be.
     """
@@ -101,17 +101,23 @@ def refuse_special(properties: Mapping[str, str]) -> None:
             f"property {INNER_MULTI_DISPATCH} asks for delivery to several queues",
             hint="this store reads such messages but does not take them yet",
         )
-    delay = properties.get(DELAY)
-    if delay is not None and not _is_no_delay(delay):
+    if delay_level(properties) > 0 and not delays:
         raise RefusedMessageError(
-            f"property {DELAY}={delay!r:.20} asks for a delayed delivery",
-            hint="this store reads delayed messages but does not take them yet",
+            f"property {DELAY}={properties[DELAY]!r:.20} asks for a delayed delivery",
+            hint="put such a message by itself, with MessageStore.put: a batch is never delayed",
         )
 
 
-def _is_no_delay(text: str) -> bool:
-    """Return whether a value of ``DELAY`` is a number of 0 or less."""
+def delay_level(properties: Mapping[str, str]) -> int:
+    """Return the delay level that properties ask for, 0 or less for none.
+
+    Raises `RefusedMessageError` where it is no number. Source: Message.getDelayTimeLevel.
+    """
+    text = properties.get(DELAY)
     try:
-        return int(text) <= 0
-    except ValueError:
-        return False
+        return 0 if text is None else int(text)
+    except (TypeError, ValueError) as error:
+        raise RefusedMessageError(
+            f"property {DELAY}={text!r:.20} is no delay level",
+            hint="give a number: 1 is the first level of messageDelayLevel, 0 no delay",
+        ) from error

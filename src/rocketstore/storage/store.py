@@ -217,7 +217,7 @@ class BaseStore(Reader):
             The topic or queue id cannot be the name of a directory.
         RefusedMessageError
             Something that has no status in 4.9: separators in properties, a number that does not
-            fit, a body that is not bytes, a delay, a transaction.
+            fit, a body that is not bytes, a transaction.
         FlushFailedError
             A sync failed, now or earlier; this store takes no message any more.
         """

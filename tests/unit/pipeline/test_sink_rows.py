@@ -133,8 +133,8 @@ REFUSED = {
 }
 
 
-NOT_OF_A_PUT = ("topic missing", "body null", "null key", "null property", "inflated")
-"""No message at all, or one that says something false about its body."""
+NOT_OF_A_PUT = ("topic missing", "body null", "null key", "null property", "inflated", "delay")
+"""No message at all, one that says something false about its body, or one that a put delays."""
 
 
 @pytest.mark.parametrize("name", REFUSED)

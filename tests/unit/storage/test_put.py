@@ -347,7 +347,6 @@ def test_a_queue_id_that_is_no_number_of_a_queue_is_refused(store, queue_id):
 @pytest.mark.parametrize(
     "fields",
     [
-        {"properties": {"DELAY": "3"}},
         {"properties": {"INNER_MULTI_DISPATCH": "a,b"}},
         {"sys_flag": 0x4},
         {"sys_flag": 0x8},
@@ -364,8 +363,60 @@ def test_what_would_be_delivered_wrongly_is_refused_and_not_stored(store, fields
     assert store.max_physical_offset == 0
 
 
-def test_a_delay_of_0_is_no_delay(store):
-    assert store.put(Message(topic=TOPIC, body=b"x", properties={"DELAY": "0"})).status is OK
+@pytest.mark.parametrize("level", ["0", "-1", " 0 "])
+def test_a_delay_of_0_or_less_is_no_delay(store, level):
+    delayed = Message(topic=TOPIC, body=b"x", properties={"DELAY": level})
+    assert store.put(delayed).status is OK
+    assert store.put_prepared(store.prepare(delayed)).status is OK
+    assert store.next_queue_offset(TOPIC, 0) == 2
+
+
+@pytest.mark.parametrize(
+    ("level", "stored"),
+    [("1", "1"), ("18", "18"), ("19", "18"), ("2147483647", "18"), ("+03", "3")],
+)
+def test_a_delayed_message_goes_to_the_queue_of_its_level(store, level, stored):
+    """Levels beyond the last are the last; the text of the level is a plain number then."""
+    message = Message(topic=TOPIC, body=b"x", tags="t", properties={"DELAY": level, "a": "b"})
+    assert store.put(message, 5).status is OK
+    assert store.put_prepared(store.prepare(message), b"other", 6).status is OK
+    store.wait_dispatched()
+    found = store.get("SCHEDULE_TOPIC_XXXX", int(stored) - 1, 0).messages
+    assert [one.body for one in found] == [b"x", b"other"]
+    for one, queue_id in zip(found, "56", strict=True):
+        assert one.properties == {
+            "DELAY": stored, "REAL_TOPIC": TOPIC, "REAL_QID": queue_id, "TAGS": "t", "a": "b",
+        }  # fmt: skip
+    assert store.next_queue_offset(TOPIC, 5) == store.next_queue_offset(TOPIC, 6) == 0
+
+
+@pytest.mark.parametrize("level", ["x", "", "1.5", "3s"])
+def test_a_delay_that_is_no_number_is_refused(store, level):
+    message = Message(topic=TOPIC, body=b"x", properties={"DELAY": level})
+    with pytest.raises(RefusedMessageError, match="is no delay level"):
+        store.put(message)
+    with pytest.raises(RefusedMessageError, match="is no delay level"):
+        store.prepare(message)
+    assert store.max_physical_offset == 0
+
+
+def test_a_message_of_the_delay_topic_itself_cannot_be_delayed(store):
+    message = Message(topic="SCHEDULE_TOPIC_XXXX", body=b"x", properties={"DELAY": "1"})
+    with pytest.raises(RefusedMessageError, match="it would never leave"):
+        store.put(message)
+    assert store.max_physical_offset == 0
+
+
+def test_a_delayed_message_that_could_never_be_delivered_is_illegal(store):
+    """Its copy has a longer topic than the record that waits, and would fit no file."""
+    topic = "t" * 127
+    room = LOG_FILE_BYTES - 8 - record_size(
+        body_size=0, topic_size=127, sys_flag=0,
+        properties_size=len(f"REAL_TOPIC\x01{topic}\x02DELAY\x011\x02REAL_QID\x010"),
+    )  # fmt: skip
+    for size, status in ((room + 1, ILLEGAL), (room, OK)):
+        message = Message(topic=topic, body=bytes(size), properties={"DELAY": "1"})
+        assert store.put(message).status is status
 
 
 @pytest.mark.parametrize("properties", [{"a\x01": "b"}, {"a": "b\x02"}, {"": "b"}])

@@ -12,19 +12,30 @@ from typing import TYPE_CHECKING, Any, Final
 from rocketstore.errors import FormatError, RefusedMessageError
 from rocketstore.format.client_batch import decode_client_batch
 from rocketstore.format.properties import (
+    DELAY,
+    REAL_QID,
+    REAL_TOPIC,
     WAIT,
     decode_properties,
     encode_properties,
+    in_hash_map_order,
     message_properties,
     storable_properties,
 )
-from rocketstore.format.refusals import encoded_born_host, refuse_special, refuse_transaction
+from rocketstore.format.queue_entry import DELAY_TOPIC
+from rocketstore.format.refusals import (
+    delay_level,
+    encoded_born_host,
+    refuse_special,
+    refuse_transaction,
+)
 from rocketstore.message import DEFAULT_HOST, Message
 from rocketstore.native.log_end import Record
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+_DELAYS: Final = re.compile(rb"(?:\A|\x02)DELAY\x01")
 _ASKS: Final = re.compile(rb"(DELAY|INNER_MULTI_DISPATCH|WAIT)\x01")
 """Properties that ask something of the store."""
 
@@ -53,8 +64,8 @@ class PreparedMessage:
     Raises
     ------
     RefusedMessageError
-        It asks for what this store does not do yet (a delay, a transaction, several queues), its
-        host is no address, or a number does not fit its field.
+        It asks for what this store does not do yet (a transaction, several queues), its host is
+        no address, or a number does not fit its field.
     """
 
     __slots__ = ("record", "topic", "wait_flush")
@@ -74,7 +85,7 @@ class PreparedMessage:
         wait_flush: bool = True,
     ) -> None:
         refuse_transaction(sys_flag)
-        block, may_wait = storable_block(properties)
+        block, may_wait = storable_block(properties, delays=True)
         self.topic = topic
         self.record = Record(
             body_bytes(body),
@@ -87,15 +98,47 @@ class PreparedMessage:
             prepared_offset=prepared_transaction_offset,
         )
         self.wait_flush = wait_flush and may_wait
+        self._leave_if_delayed()
 
     @classmethod
     def of(cls, message: Message) -> PreparedMessage:
         """Encode a message once."""
         refuse_other_types(message)
         prepared = cls.__new__(cls)
-        prepared.record, prepared.wait_flush = record_of(message, encoded_born_host)
+        prepared.record, prepared.wait_flush = record_of(message, encoded_born_host, delays=True)
         prepared.topic = message.topic
+        prepared._leave_if_delayed()  # noqa: SLF001 - of this class
         return prepared
+
+    def _leave_if_delayed(self) -> None:
+        if _DELAYS.search(self.record.properties):
+            self.__class__ = _DelayedMessage
+
+
+class _DelayedMessage(PreparedMessage):
+    """One that asks for a delay: ``native.put`` takes those of the plain class only."""
+
+    __slots__ = ()
+
+
+def delayed(record: Record, topic: str, queue_id: int, max_level: int) -> tuple[int, Record] | None:
+    """Return level and record of a message on its way through the delay topic; None without.
+
+    A level above `max_level` becomes that one. Prepared and rolled-back messages are not delayed.
+    Source: CommitLog.asyncPutMessage (spec B3.4).
+    """
+    if not (_DELAYS.search(record.properties) and record.takes_a_place):
+        return None
+    properties = decode_properties(record.properties)
+    if (level := min(delay_level(properties), max_level)) <= 0:
+        return None
+    if topic == DELAY_TOPIC:
+        raise RefusedMessageError(f"a message of {topic} is delayed already: it would never leave")
+    properties |= {DELAY: str(level), REAL_TOPIC: topic, REAL_QID: str(queue_id)}
+    copy = record.with_body(record.body)
+    born = None if record.is_born_now else record.born
+    copy.describe(encode_properties(in_hash_map_order(properties)), born)
+    return level, copy
 
 
 def refuse_other_types(message: object) -> None:
@@ -107,11 +150,13 @@ def refuse_other_types(message: object) -> None:
         )
 
 
-def record_of(message: Message, encoded_host: Callable[[str], bytes]) -> tuple[Record, bool]:
+def record_of(
+    message: Message, encoded_host: Callable[[str], bytes], *, delays: bool = False
+) -> tuple[Record, bool]:
     """Return a message as a record will hold it, and whether a put of it may wait for its flush."""
     body = body_bytes(message.body)
     asked = message.properties or {}
-    refuse_special(asked)
+    refuse_special(asked, delays=delays)
     properties = message_properties(message)
     born_host = encoded_host(message.born_host)
     refuse_transaction(message.sys_flag)
@@ -176,13 +221,13 @@ def body_bytes(body: Any) -> bytes:
     )
 
 
-def storable_block(properties: Any) -> tuple[bytes, bool]:
+def storable_block(properties: Any, *, delays: bool = False) -> tuple[bytes, bool]:
     """Return properties encoded as they may be stored, and whether a put of them may wait."""
     if not isinstance(properties, (bytes, bytearray, memoryview)):
         properties = encode_properties(properties)
     block = storable_properties(bytes(properties))
     asked = decode_properties(block) if _ASKS.search(block) else {}
-    refuse_special(asked)
+    refuse_special(asked, delays=delays)
     return block, _may_wait(asked)
 
 

@@ -18,11 +18,12 @@ from typing import TYPE_CHECKING, Final, cast
 
 import msgspec
 
-from rocketstore.config import BrokerRole
+from rocketstore.config import BrokerRole, parse_delay_levels
 from rocketstore.errors import FlushFailedError, RefusedMessageError, StoreError, StoreForkedError
 from rocketstore.events import get_logger
 from rocketstore.format.client_batch import BATCH_MESSAGE_FIXED_SIZE
 from rocketstore.format.properties import PROPERTIES_SIZE_MAX
+from rocketstore.format.queue_entry import DELAY_TOPIC
 from rocketstore.format.record import END_FILE_MIN_BLANK_SIZE, TOPIC_SIZE_MAX
 from rocketstore.format.refusals import (
     check_queue_id,
@@ -38,6 +39,7 @@ from rocketstore.storage.log.prepared import (
     batch_messages,
     body_bytes,
     client_messages,
+    delayed,
     record_of,
     refuse_other_types,
     storable_block,
@@ -104,6 +106,7 @@ class StoreWriter:
         self.forked: StoreForkedError | None = None
         self._end_at_refusal = -1
         self._longest = config.max_message_size
+        self._max_level = len(parse_delay_levels(config.message_delay_level))
         self._syncs = config.is_sync_flush
         self._timeout_s = config.sync_flush_timeout / 1000
         self._needs_replica = config.broker_role is BrokerRole.SYNC_MASTER
@@ -148,8 +151,8 @@ class StoreWriter:
             self._check_state()
             refuse_other_types(message)
             counter = self._counter_of(message.topic, queue_id)
-            record, waits = record_of(message, self._born_host)
-            return self._put_one(counter, record, waits=waits)
+            record, waits = record_of(message, self._born_host, delays=True)
+            return self._put_one(*self._delayed(counter, record), waits=waits)
         except _NotTaken as refused:
             return self._refused(refused)
 
@@ -163,7 +166,7 @@ class StoreWriter:
             record = prepared.record
             if body is not None:
                 record = record.with_body(body_bytes(body))
-            return self._put_one(counter, record, waits=prepared.wait_flush)
+            return self._put_one(*self._delayed(counter, record), waits=prepared.wait_flush)
         except _NotTaken as refused:
             return self._refused(refused)
 
@@ -176,6 +179,15 @@ class StoreWriter:
             return self._put_one(self._counter_of(topic, queue_id), record, waits=wait_flush)
         except _NotTaken as refused:
             return self._refused(refused)
+
+    def _delayed(self, counter: QueueCounter, record: Record) -> tuple[QueueCounter, Record]:
+        """Return queue and record of a message, in the delay topic if it asks for a delay."""
+        found = delayed(record, *counter.key, self._max_level)
+        if found is None:
+            return counter, record
+        level, on_its_way = found
+        self._check_fits(self._log.end.size_of(on_its_way, counter))  # when it is delivered
+        return self._log.counter(QueueKey(DELAY_TOPIC, level - 1)), on_its_way
 
     def _put_one(self, counter: QueueCounter, record: Record, *, waits: bool) -> PutResult:
         self._check_properties(record.properties)
@@ -248,14 +260,7 @@ class StoreWriter:
     def _append(self, counter: QueueCounter, records: list[Record], *, waits: bool) -> PutResult:
         """Append records that were checked, but for the size of a file."""
         began_ns = time_ns()
-        size = sum(self._log.end.size_of(record, counter) for record in records)
-        file_size = self._log.file_size
-        if size + END_FILE_MIN_BLANK_SIZE > file_size:
-            raise _NotTaken(
-                PutMessageStatus.MESSAGE_ILLEGAL,
-                f"{size} bytes do not fit a CommitLog file of {file_size} bytes, "
-                f"which holds {file_size - END_FILE_MIN_BLANK_SIZE}",
-            )
+        self._check_fits(sum(self._log.end.size_of(record, counter) for record in records))
         try:
             result = self._log.append(counter, records)
         except OSError as error:
@@ -328,6 +333,15 @@ class StoreWriter:
             raise _NotTaken(
                 PutMessageStatus.MESSAGE_ILLEGAL,
                 f"{what} of {size} bytes exceeds maxMessageSize of {self._longest}",
+            )
+
+    def _check_fits(self, size: int) -> None:
+        file_size = self._log.file_size
+        if size + END_FILE_MIN_BLANK_SIZE > file_size:
+            raise _NotTaken(
+                PutMessageStatus.MESSAGE_ILLEGAL,
+                f"{size} bytes do not fit a CommitLog file of {file_size} bytes, "
+                f"which holds {file_size - END_FILE_MIN_BLANK_SIZE}",
             )
 
     def _check_properties(self, properties: bytes, what: str = "properties") -> None:

@@ -1,0 +1,175 @@
+"""Which delayed messages were delivered: found in the log itself, where no file says it.
+
+``delayOffset.json`` is saved every some seconds, and a kill between two saves leaves it behind the
+log. So it also says where the log ended when it was saved (``logEnd``, which fastjson passes over):
+a copy after that place is a delivery that the offsets do not know. A copy is known by DELAY,
+REAL_TOPIC and REAL_QID, which say its level and its own queue; its source by properties, born time,
+host, body checksum and numbers, which a delivery does not change. The first of equal ones counts.
+
+Law: a message with a copy in the log is not delivered again, one without is delivered.
+
+Without ``logEnd`` (the file is of a Java broker, or lost) the log is looked through from the time
+at which the first waiting message was due. A clock that was set back in between hides copies then.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+
+from rocketstore.delay.levels import Level, destination_of, entries_of, message_of
+from rocketstore.format.queue_entry import DELAY_TOPIC
+from rocketstore.scan.scanner import scan_window
+from rocketstore.storage.audit.store_audit import ReadLogFile
+from rocketstore.storage.files.pread_files import PreadFiles
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from rocketstore.message import StoredMessage
+    from rocketstore.storage.files.pread_files import LogFile
+    from rocketstore.storage.reading.reader import Reader
+
+LOOKAHEAD: Final = 1_000
+"""Most waiting messages of a level that a copy is compared with: deliveries are in order, so it is
+one of the first, unless some before it could not be delivered."""
+
+Mark: TypeAlias = "tuple[int, int, int, int, int, int, dict[str, str]]"
+
+
+class Saved(NamedTuple):
+    """What ``delayOffset.json`` says: offsets by level, and the log's end at that moment."""
+
+    offsets: dict[int, int]
+    log_end: int | None
+
+
+def resume(
+    store: Reader, levels: Sequence[Level], saved: Saved, log_end: int, is_over: Callable[[], bool]
+) -> int:
+    """Set `levels` to what is delivered of the log before `log_end`; return how many were found.
+
+    `is_over` ends it early. An offset outside its queue becomes one inside (spec B18, K-S5).
+    """
+    offsets, looked_at = saved
+    if looked_at is not None and looked_at > log_end:
+        # The log was cut, or put back from a copy: what was delivered says the log alone.
+        offsets, looked_at = {}, None
+    for level in levels:
+        first = store.min_offset(DELAY_TOPIC, level.queue_id)
+        last = store.max_offset(DELAY_TOPIC, level.queue_id)
+        level.offset = max(first, min(offsets.get(level.number, 0), last))
+        level.delivered.clear()
+    start = _first_due(store, levels) if looked_at is None else (looked_at, 0)
+    if start is None or all(
+        next(entries_of(store, one, one.offset), None) is None for one in levels
+    ):
+        return 0
+    sources = {level.number: _Sources(store, level) for level in levels}
+    found = 0
+    for message in _copies(store, *start, log_end):
+        if is_over():
+            break
+        level_sources = sources.get(int(message.properties["DELAY"]))
+        if level_sources is not None and level_sources.take(_mark_of(message)):
+            found += 1
+    return found
+
+
+class _Sources:
+    """The waiting messages of a level, until a copy of each was met."""
+
+    def __init__(self, store: Reader, level: Level) -> None:
+        self._level = level
+        self._window: deque[tuple[int, Mark]] = deque()
+        self._further = self._marks(store, level, level.offset)
+
+    def _marks(self, store: Reader, level: Level, offset: int) -> Iterator[tuple[int, Mark]]:
+        for entry in entries_of(store, level, offset):
+            message = message_of(store, level, entry)
+            if message is not None:
+                yield entry.offset, _mark_of(message)
+
+    def take(self, wanted: Mark) -> bool:
+        """Note that the source of a copy is delivered; False where there is none."""
+        for at, (offset, mark) in enumerate(self._window):
+            if mark == wanted:
+                del self._window[at]
+                return self._note(offset)
+        while len(self._window) < LOOKAHEAD:
+            offset, mark = next(self._further, (-1, wanted))
+            if offset < 0:
+                return False
+            if mark == wanted:
+                return self._note(offset)
+            self._window.append((offset, mark))
+        return False
+
+    def _note(self, offset: int) -> bool:
+        if offset == self._level.offset:
+            self._level.pass_over(offset)
+        else:
+            self._level.delivered.add(offset)
+        return True
+
+
+def _mark_of(message: StoredMessage) -> Mark:
+    """Return what a message and its copy have in common."""
+    return (
+        message.born_timestamp_ms,
+        message.body_crc,
+        len(message.raw_body),
+        message.flag,
+        message.sys_flag,
+        message.reconsume_times,
+        {"": message.born_host, **message.properties},
+    )
+
+
+def _first_due(store: Reader, levels: Sequence[Level]) -> tuple[int, int] | None:
+    """Return where the log has to be looked through from, and from which store time on."""
+    heads = [entry for one in levels for entry in _head(store, one)]
+    if not heads:
+        return None
+    return min(entry[0] for entry in heads), min(entry[1] for entry in heads)
+
+
+def _head(store: Reader, level: Level) -> Iterator[tuple[int, int]]:
+    for entry in entries_of(store, level, level.offset):
+        if entry.size:
+            yield entry.physical_offset, entry.due_ms
+            return
+
+
+def _copies(store: Reader, start: int, since_ms: int, stop: int) -> Iterator[StoredMessage]:
+    """Yield the deliveries in a stretch of the log, without files that are older than a time."""
+    size = store.config.mapped_file_size_commit_log
+    files = PreadFiles(store.layout.log_directories, file_size=size).files
+    files = [file for file in files if file.base < stop and file.range.stop > start]
+    for file in files:
+        following = store.at_physical_offset(file.range.stop)
+        if following is None or following.store_timestamp_ms >= since_ms:
+            for offset in _delayed_records(file, start, stop):
+                message = store.at_physical_offset(offset)
+                if message is not None and destination_of(message) == (
+                    message.topic,
+                    message.queue_id,
+                ):
+                    yield message
+
+
+def _delayed_records(file: LogFile, start: int, stop: int) -> Iterator[int]:
+    """Yield where records with a delay level stand, those of the delay topic left out."""
+    batches = scan_window(
+        ReadLogFile(file, file.size),
+        base=file.base,
+        size=file.size,
+        start=max(0, start - file.base),
+        stop=min(file.size, stop - file.base),
+        check_crc=False,
+    )
+    for batch in batches:
+        columns = batch.columns
+        for row in (columns.delay_level > 0).nonzero()[0]:
+            if columns.topic(int(row)) != DELAY_TOPIC:
+                yield int(columns.physical_offset[row])

@@ -1,0 +1,150 @@
+"""Deliver what is due: read a level's entries in order, put a copy of each where it belongs.
+
+Law: a level's entries are dealt with in order, each exactly once. A put that the store does not
+take now is tried again and never skipped; only what can never be delivered is passed over, with a
+line in the log: its record is gone or damaged, it names no place, or no store could take it.
+
+How derived: ScheduleMessageService.DeliverDelayedMessageTimerTask of 4.9 (spec B18). The copy keeps
+the text of all properties, DELAY, REAL_TOPIC and REAL_QID included; its put looks at none of them.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final
+
+from rocketstore.delay.levels import (
+    Destination,
+    Due,
+    Level,
+    destination_of,
+    entries_of,
+    message_of,
+)
+from rocketstore.errors import RefusedMessageError
+from rocketstore.events import get_logger
+from rocketstore.format.host import encode_host
+from rocketstore.format.queue_entry import DELAY_TOPIC
+from rocketstore.native.log_end import Record
+from rocketstore.storage.results import PutMessageStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rocketstore.message import StoredMessage
+    from rocketstore.storage.store import BaseStore
+
+RETRY_MS: Final = 100
+"""Pause before a put that was not taken is tried again (DELAY_FOR_A_WHILE of 4.9)."""
+
+LOOK_MS: Final = 1_000
+"""Longest sleep: after it a message put meanwhile or a clock that was set is seen. The shortest
+usual delay, so that no message is late by it; 4.9 looks every 100 ms."""
+
+BATCH_ENTRIES: Final = 1_000
+"""Entries of a level dealt with before the other levels have their turn: about 20 ms."""
+
+_NEVER: Final = (PutMessageStatus.MESSAGE_ILLEGAL, PutMessageStatus.PROPERTIES_SIZE_EXCEEDED)
+"""Statuses that the same message would get at every further try."""
+
+_encoded_host: Final = lru_cache(1024)(encode_host)
+_log: Final = get_logger(__name__)
+
+
+class Delivery:
+    """Delivers the due messages of `levels`; counts what it did."""
+
+    def __init__(self, store: BaseStore, levels: Sequence[Level]) -> None:
+        self.levels = levels
+        self.delivered = self.undeliverable = self.refused = 0
+        self._store = store
+        self._look_ms = max(RETRY_MS, min([LOOK_MS, *(level.delay_ms for level in levels)]))
+        self._blocked: set[int] = set()
+
+    def run_once(self, now_ms: int) -> int:
+        """Deliver what is due; return after how many ms to look again."""
+        return min([self._look_ms, *(self._run_level(level, now_ms) for level in self.levels)])
+
+    def _run_level(self, level: Level, now_ms: int) -> int:
+        stop = self._store.max_offset(DELAY_TOPIC, level.queue_id)
+        if level.offset >= stop:
+            # Stored, but not dispatched yet: it is waited for, as its time may be near.
+            is_ahead = self._store.next_queue_offset(DELAY_TOPIC, level.queue_id) > level.offset
+            return RETRY_MS if is_ahead else LOOK_MS
+        most = min(stop - level.offset, BATCH_ENTRIES)
+        # A time beyond the delay was given by a clock that has gone back since (correction).
+        latest_ms = now_ms + level.delay_ms
+        last = level.offset + most
+        for entry in entries_of(self._store, level, level.offset, most):
+            if now_ms < entry.due_ms <= latest_ms:
+                return entry.due_ms - now_ms
+            if not self._deal_with(level, entry):
+                return RETRY_MS
+            level.pass_over(entry.offset)
+        level.pass_over(max(level.offset, last) - 1)  # fillers at the end
+        return 0
+
+    def _deal_with(self, level: Level, entry: Due) -> bool:
+        """Deliver the message of an entry; False where that has to be tried again."""
+        message = message_of(self._store, level, entry)
+        if message is None:
+            oldest = self._store.min_physical_offset
+            is_expired = entry.size and entry.physical_offset < oldest
+            why = "its file was deleted" if is_expired else "no intact record stands there"
+            return self._give_up(level, entry, why)
+        to = destination_of(message)
+        if to is None:
+            return self._give_up(level, entry, "REAL_TOPIC and REAL_QID name no queue of messages")
+        return self._deliver(level, entry, message, to)
+
+    def _deliver(self, level: Level, entry: Due, message: StoredMessage, to: Destination) -> bool:
+        try:
+            result = self._store.put_record(*to, copy_of(message), wait_flush=False)
+        except RefusedMessageError as error:
+            return self._give_up(level, entry, str(error))
+        if result.is_stored:
+            self.delivered += 1
+            if self._blocked and level.number in self._blocked:
+                self._blocked.remove(level.number)
+                _log.info(
+                    "delay.delivers_again", delay_level=level.number, queue_offset=entry.offset
+                )
+            return True
+        if result.status in _NEVER:
+            return self._give_up(level, entry, f"{result.status.name}: {result.detail}")
+        self.refused += 1
+        if level.number not in self._blocked:
+            self._blocked.add(level.number)
+            _log.warning(
+                "delay.put_refused",
+                delay_level=level.number,
+                queue_offset=entry.offset,
+                status=result.status.name,
+                why=result.detail,
+                next=f"tried again every {RETRY_MS} ms",
+            )
+        return False
+
+    def _give_up(self, level: Level, entry: Due, why: str) -> bool:
+        self.undeliverable += 1
+        _log.error(
+            "delay.undeliverable",
+            delay_level=level.number,
+            queue_offset=entry.offset,
+            physical_offset=entry.physical_offset,
+            why=why,
+        )
+        return True
+
+
+def copy_of(message: StoredMessage) -> Record:
+    """Return the record that a delayed message is delivered as (messageTimeup)."""
+    return Record(
+        message.raw_body,
+        message.raw_properties,
+        _encoded_host(message.born_host),
+        flag=message.flag,
+        sys_flag=message.sys_flag,
+        born_timestamp_ms=message.born_timestamp_ms,
+        reconsume_times=message.reconsume_times,
+    )

@@ -1,0 +1,105 @@
+"""The queues of the delay topic: one per level, with entries that say when a message is due.
+
+Law: a level is a queue. Messages of a queue without a level in the settings (these were shortened)
+are delivered all the same; the last level's delay counts for them.
+
+How derived: ScheduleMessageService.delayLevel2QueueId and parseDelayLevel of 4.9 (spec B18, F5).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from rocketstore.config import parse_delay_levels
+from rocketstore.format.properties import REAL_QID, REAL_TOPIC
+from rocketstore.format.queue_entry import DELAY_TOPIC
+from rocketstore.native.row import NO_LEVEL_DELAY_MS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from rocketstore.message import StoredMessage
+    from rocketstore.storage.reading.reader import Reader
+
+HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
+"""Nothing is delivered to it: a half message is never delayed (TopicValidator)."""
+
+
+@dataclass(slots=True)
+class Level:
+    """One level, and how far its queue is delivered.
+
+    Every entry before `offset` is dealt with, and those in `delivered`, which are beyond it.
+    """
+
+    number: int
+    delay_ms: int
+    offset: int = 0
+    delivered: set[int] = field(default_factory=set)
+
+    @property
+    def queue_id(self) -> int:
+        """Queue of the delay topic."""
+        return self.number - 1
+
+    def pass_over(self, offset: int) -> None:
+        """Note that an entry is dealt with, and those that follow it and were before."""
+        self.offset = offset + 1
+        while self.offset in self.delivered:
+            self.delivered.remove(self.offset)
+            self.offset += 1
+
+
+class Due(NamedTuple):
+    """What an entry of a level's queue says; a `size` of 0: its record is lost."""
+
+    offset: int
+    due_ms: int
+    physical_offset: int
+    size: int
+
+
+class Destination(NamedTuple):
+    """Where a message is to be delivered."""
+
+    topic: str
+    queue_id: int
+
+
+def levels_of(store: Reader) -> list[Level]:
+    """Return the levels of the settings, and of further queues that the store has."""
+    delays = parse_delay_levels(store.config.message_delay_level)
+    longest = delays.get(len(delays), NO_LEVEL_DELAY_MS)
+    further = (key.queue_id + 1 for key in store.queues() if key.topic == DELAY_TOPIC)
+    numbers = sorted({*delays, *further})
+    return [Level(number, delays.get(number, longest)) for number in numbers]
+
+
+def entries_of(store: Reader, level: Level, offset: int, most: int | None = None) -> Iterator[Due]:
+    """Yield the entries of a level from an offset on, without fillers and those delivered."""
+    for at, entry in store.queue_entries(DELAY_TOPIC, level.queue_id, offset, most):
+        is_open = at >= level.offset and at not in level.delivered  # now, not when it was asked
+        if is_open and not entry.is_filler:
+            size = entry.record_size if entry.is_message else 0
+            yield Due(at, entry.tags_code, entry.physical_offset, size)
+
+
+def message_of(store: Reader, level: Level, entry: Due) -> StoredMessage | None:
+    """Return the message of an entry, None where it cannot be read any more."""
+    message = store.at_physical_offset(entry.physical_offset) if entry.size else None
+    if message is None or (message.topic, message.queue_id, message.queue_offset) != (
+        DELAY_TOPIC,
+        level.queue_id,
+        entry.offset,
+    ):
+        return None
+    return message
+
+
+def destination_of(message: StoredMessage) -> Destination | None:
+    """Return where a delayed message belongs; None where it does not say, or says a wrong place."""
+    topic, queue_id = message.properties.get(REAL_TOPIC), message.properties.get(REAL_QID, "")
+    if not topic or topic in (DELAY_TOPIC, HALF_TOPIC) or not queue_id.isdecimal():
+        return None
+    return Destination(topic, int(queue_id))

@@ -1,0 +1,212 @@
+"""DelayService: the thread that delivers delayed messages, and what it writes down of that.
+
+Law: nothing is delivered before it is known what was (K-S4), and what is written down was flushed:
+the log holds every copy that ``delayOffset.json`` counts, after a power cut as well. What was
+delivered since is found in the log (`delay.copies`), so after any end each message is delivered
+once.
+
+How derived: ScheduleMessageService of 4.9 (spec B18): one thread here instead of one per level.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from rocketstore.delay.copies import Saved, resume
+from rocketstore.delay.delivery import RETRY_MS, Delivery
+from rocketstore.delay.levels import levels_of
+from rocketstore.errors import FlushFailedError, FormatError, StoreError
+from rocketstore.events import get_logger
+from rocketstore.format.metadata_json import (
+    DELAY_OFFSETS_FILE,
+    DelayOffsets,
+    decode_table,
+    encode_table,
+)
+from rocketstore.format.queue_entry import DELAY_TOPIC
+from rocketstore.storage.files.disk import system_errors
+from rocketstore.storage.files.whole_file import read_with_backup, write_atomically
+from rocketstore.storage.running_flags import RunningFlag
+from rocketstore.storage.threads import ServiceThread
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from rocketstore.storage.files.disk import Disk
+    from rocketstore.storage.store import BaseStore
+
+PAUSE_AFTER_ERROR_S: Final = 1.0
+"""After something unforeseen, such as a failing disk. 4.9 waits 10 s, and every message due in
+between is late; a look costs next to nothing, and only the first of equal errors is logged."""
+
+_log: Final = get_logger(__name__)
+
+
+class DelayService:
+    """Delivers the delayed messages of an open store.
+
+    Attributes
+    ----------
+    delivery
+        The levels and what was done, from the moment at which it is known what was delivered
+        before; None until then.
+    """
+
+    def __init__(self, store: BaseStore, *, clock: Callable[[], int], disk: Disk) -> None:
+        self.delivery: Delivery | None = None
+        self._store = store
+        self._clock = clock
+        self._disk = disk
+        self._path = delay_offsets_path(store.layout.root)
+        self._thread = ServiceThread("rocketstore-delay", self._work)
+        self._thread.on_death = self._note_death
+        self._log_end_at_start = store.max_physical_offset
+        self._looked_at: int | None = None
+        self._saved = DelayOffsets()
+        self._to_save: tuple[DelayOffsets, int] | None = None
+        self._next_save_ms = 0
+        self._error = ""
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop the thread, and write down how far it came."""
+        self._thread.stop()
+        if self.delivery is None:
+            return
+        try:
+            state = self._state()
+            if self._is_worth_saving(state):
+                self._store.flush()
+                self._save(state)
+        except (FlushFailedError, StoreError, OSError) as error:
+            # The next start finds in the log what the file does not say.
+            _log.error("delay.not_saved", path=str(self._path), error=str(error))
+
+    def turn(self) -> float:
+        """Deliver what is due and save what is to be saved; return the seconds until the next."""
+        now_ms = self._clock()
+        if self.delivery is None:
+            if not self._store.wait_dispatched(self._log_end_at_start, RETRY_MS / 1000):
+                return 0.0
+            self._resume()
+            return 0.0
+        pause_ms = self.delivery.run_once(now_ms)
+        self._save_in_time(now_ms)
+        return pause_ms / 1000
+
+    def runtime_info(self) -> dict[str, str]:
+        """Return what 4.9 tells of each level, delivered and last offset, and our counts."""
+        if self.delivery is None:
+            return {}
+        numbers = {
+            f"scheduleMessageOffset_{level.number}": f"{level.offset},{stop}"
+            for level in self.delivery.levels
+            if (stop := self._store.max_offset(DELAY_TOPIC, level.queue_id))
+        }
+        return {
+            **numbers,
+            "scheduleMessagesDelivered": str(self.delivery.delivered),
+            "scheduleMessagesUndeliverable": str(self.delivery.undeliverable),
+            "scheduleMessagesRefused": str(self.delivery.refused),
+        }
+
+    # --- the thread -----------------------------------------------------------------------------
+
+    def _work(self) -> None:
+        pause_s = 0.0
+        while not self._thread.stopping.wait(pause_s):
+            try:
+                pause_s = self.turn()
+                self._error = ""
+            except Exception as error:  # noqa: BLE001 - one bad turn does not end the service
+                pause_s = PAUSE_AFTER_ERROR_S
+                if self._error != str(error):
+                    self._error = str(error)
+                    _log.exception("delay.failed", next=f"tried again every {pause_s:.0f} s")
+
+    def _note_death(self, name: str, error: BaseException) -> None:
+        self._store.running_flags.set(
+            RunningFlag.NOT_WRITEABLE,
+            f"the thread {name} ended by an unforeseen error: {type(error).__name__}: {error}",
+        )
+
+    def _resume(self) -> None:
+        """Find out what is delivered."""
+        levels, end = levels_of(self._store), self._log_end_at_start
+        saved = load_delay_offsets(self._store.layout.root)
+        is_over = self._thread.stopping.is_set
+        found = resume(self._store, levels, saved, end, is_over)
+        if is_over():
+            return
+        if saved.log_end is not None and saved.log_end <= end:
+            self._looked_at = saved.log_end
+            self._saved = DelayOffsets(log_end=saved.log_end, offset_table=saved.offsets)
+        if found:
+            _log.info("delay.resumed", delivered_since_saved=found)
+        self.delivery = Delivery(self._store, levels)
+
+    # --- what is written down -------------------------------------------------------------------
+
+    def _state(self) -> DelayOffsets:
+        assert self.delivery is not None, "nothing is written down before it is known"
+        levels = self.delivery.levels
+        # As long as copies beyond a level's offset count, the log is looked at from where it was.
+        if not any(level.delivered for level in levels):
+            self._looked_at = self._store.max_physical_offset
+        offsets = {level.number: level.offset for level in levels if level.offset}
+        return DelayOffsets(log_end=self._looked_at, offset_table=offsets)
+
+    def _is_worth_saving(self, state: DelayOffsets) -> bool:
+        """Whether something was delivered, or something waits and the log went on."""
+        assert self.delivery is not None
+        if state.offset_table != self._saved.offset_table:
+            return True
+        is_waiting = any(
+            self._store.max_offset(DELAY_TOPIC, level.queue_id) > level.offset
+            for level in self.delivery.levels
+        )
+        return is_waiting and state.log_end != self._saved.log_end
+
+    def _save_in_time(self, now_ms: int) -> None:
+        interval_ms = self._store.config.flush_delay_offset_interval
+        # A clock that was set back does not put saving off.
+        if self._to_save is None and not 0 < self._next_save_ms - now_ms <= interval_ms:
+            self._next_save_ms = now_ms + interval_ms
+            state = self._state()
+            if self._is_worth_saving(state):
+                self._to_save = state, self._store.max_physical_offset
+        if self._to_save is not None and self._store.flushed_physical_offset >= self._to_save[1]:
+            (state, _), self._to_save = self._to_save, None
+            self._save(state)
+
+    @system_errors("cannot save the offsets of delay levels")
+    def _save(self, state: DelayOffsets) -> None:
+        content = encode_table(state).encode()
+        write_atomically(self._path, content, disk=self._disk, decode=_decode)
+        self._saved = state
+
+
+def delay_offsets_path(root: Path) -> Path:
+    """Return where the offsets of delay levels are kept."""
+    return root / "config" / DELAY_OFFSETS_FILE
+
+
+def load_delay_offsets(root: Path) -> Saved:
+    """Return the offsets of delay levels that were saved last; none where they are lost."""
+    path = delay_offsets_path(root)
+    try:
+        table = read_with_backup(path, _decode)
+    except FormatError as error:
+        _log.error("delay.offsets_lost", path=str(path), error=str(error))
+        table = None
+    if table is None:
+        return Saved({}, None)
+    return Saved(table.offset_table, table.log_end)
+
+
+def _decode(content: bytes) -> DelayOffsets:
+    return decode_table(content, DelayOffsets)
