@@ -17,6 +17,7 @@ from rocketstore.consuming.group import UNACKNOWLEDGED_LIMIT
 from rocketstore.consuming.service import ConsumingService
 from rocketstore.delay import DelayService
 from rocketstore.metrics.scrub_service import ScrubService
+from rocketstore.replication import replication_of
 from rocketstore.storage.store import BaseStore
 
 if TYPE_CHECKING:
@@ -35,6 +36,9 @@ class MessageStore(BaseStore):
         Where each group goes on in each queue.
     delays
         Delivers delayed messages; None in a slave.
+    replication
+        What slaves follow (``haListenPort``), or what follows a master (``haMasterAddress``); None
+        without.
     """
 
     def __init__(self, parts: StoreParts, *wrong: object, threads: bool = True) -> None:
@@ -46,6 +50,9 @@ class MessageStore(BaseStore):
         if parts.config.broker_role is not BrokerRole.SLAVE:
             self.delays = DelayService(self, clock=parts.clock, disk=parts.disk)
             self.attached.append(self.delays)
+        self.replication = replication_of(self)
+        if self.replication is not None:
+            self.attached.append(self.replication)
         self._consuming = ConsumingService(self, self.consumer_offsets)
         self.attached.append(self._consuming)
         self.scrub = ScrubService(self, now_ms=parts.clock, disk=parts.disk)

@@ -11,7 +11,7 @@ from rocketstore.message import COMPRESSED_FLAG, Message, StoredMessage
 from support.java_store import SMALL_FILES, message_json
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
     from support.java_store import JavaStore
 
@@ -97,13 +97,17 @@ def put_ours(store: Any, messages: Sequence[Message]) -> None:
 
 
 def put_java(
-    store: JavaStore, messages: Sequence[Message], *, store_host: str = "127.0.0.1:10911"
+    store: JavaStore,
+    messages: Sequence[Message],
+    *,
+    store_host: str = "127.0.0.1:10911",
+    accepted: Collection[str] = ("PUT_OK",),
 ) -> None:
     """Put sample messages into the genuine store, each into its queue."""
     results = store.put(
         [for_java(message, queue_of(number), store_host) for number, message in enumerate(messages)]
     )
-    assert {result["status"] for result in results} <= {"PUT_OK"}, results
+    assert {result["status"] for result in results} <= set(accepted), results
 
 
 def as_java(message: StoredMessage) -> dict[str, Any]:

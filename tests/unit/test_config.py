@@ -61,6 +61,7 @@ scheduleAsyncDeliverMaxPendingLimit=2000 scheduleAsyncDeliverMaxResendNum2Blocke
 """
 # Those whose default depends on other things: the root, the files, or a text with blanks.
 JAVA_OTHERS = {
+    "haListenPort",
     "storePathRootDir",
     "storePathCommitLog",
     "mappedFileSizeCommitLog",
@@ -82,7 +83,7 @@ def _java_text(value):
 def test_every_option_of_java_is_there_with_java_s_default():
     java = dict(pair.split("=") for pair in JAVA_DEFAULTS.split())
     ours = {spec.key: _java_text(spec.default) for spec in FIELDS.values() if not spec.option.ours}
-    with_effect = set(java) - KEYS_WITHOUT_EFFECT
+    with_effect = set(java) - KEYS_WITHOUT_EFFECT - JAVA_OTHERS
     assert set(ours) == with_effect | JAVA_OTHERS
     assert KEYS_WITHOUT_EFFECT - set(java) == {"mappedFileSizeConsumeQueueExt"}
     assert {key: ours[key] for key in with_effect} == {key: java[key] for key in with_effect}

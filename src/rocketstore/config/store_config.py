@@ -238,8 +238,34 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True, rename=broker_conf_
     enable_lmq: bool = False
     """Let such further queues be light ones, which have one queue each."""
     broker_role: BrokerRole = BrokerRole.ASYNC_MASTER
-    """Part in replication; a SLAVE refuses puts of its own, a SYNC_MASTER says of each put that no
-    replica has it."""
+    """Part in replication; a SLAVE refuses puts of its own, those of a SYNC_MASTER wait for
+    replicas."""
+    ha_listen_port: Annotated[int | None, Option("port", 0, 65535)] = None
+    """Where a master listens for slaves; unset it does not, 0 is any free port. 4.9's is 10912."""
+    ha_listen_address: Annotated[str, Option(ours=True)] = "127.0.0.1"
+    """Address that a master listens at. Who reaches it reads every message: name one of a network
+    you trust, or require certificates."""
+    ha_master_address: str | None = None
+    """Master that a SLAVE follows, `host:port`; unset it follows none."""
+    ha_send_heartbeat_interval: Annotated[int, Option("ms", 1)] = 5000
+    """After so long without data master and slave send a sign of life."""
+    ha_housekeeping_interval: Annotated[int, Option("ms", 1)] = 20_000
+    """After so long without a sign of the other one the connection is closed."""
+    ha_transfer_batch_size: Annotated[int, Option("bytes", 1, 4 * MiB)] = 32_768
+    """Most bytes of one transfer; a slave of 4.9 takes 4 MiB at most."""
+    ha_slave_fallbehind_max: Annotated[int, Option("bytes", 1)] = 256 * MiB
+    """A slave that lacks as much counts as none: SLAVE_NOT_AVAILABLE."""
+    slave_timeout: Annotated[int, Option("ms", 1)] = 3000
+    """Longest wait of a SYNC_MASTER's put for its replicas, then FLUSH_SLAVE_TIMEOUT."""
+    in_sync_replicas: Annotated[int, Option("count", 1, ours=True)] = 1
+    """Slaves that must have a SYNC_MASTER's message; several connections of one count once."""
+    sync_from_last_file: Annotated[bool, Option(ours=True)] = False
+    """An empty slave takes only what is in its master's last file, as in 4.9, not the whole log. A
+    master of 4.9 sends no more in any case."""
+    ha_tls_certificate: Annotated[str | None, Option(ours=True)] = None
+    """PEM file with certificate and key to show; with it replication speaks TLS only."""
+    ha_tls_authorities: Annotated[str | None, Option(ours=True)] = None
+    """PEM file with those whose certificates are believed; each side must show one."""
     enable_d_ledger_commit_log: bool = False
     """Raft log; true is refused, because its files are others."""
 

@@ -32,6 +32,7 @@ from rocketstore.storage.log.prepared import PreparedMessage
 from rocketstore.storage.opening import StoreParts
 from rocketstore.storage.read_only import ReadOnlyStore
 from rocketstore.storage.reading.reader import Gone, Reader
+from rocketstore.storage.replicated_log import ReplicatedLog
 from rocketstore.storage.services import StoreServices
 from rocketstore.units import QueueKey, system_clock_ms
 
@@ -80,6 +81,8 @@ class BaseStore(Reader):
         Counters.
     running_flags
         Why puts or gets are refused at the moment.
+    replicated_log
+        The log as master and slave see it.
     attached
         Services that a class above adds when it is made.
     """
@@ -101,6 +104,7 @@ class BaseStore(Reader):
         self._put_at_once = services.writer.put_at_once
         self._put_prepared_at_once = services.writer.put_prepared_at_once
         self.statistics = services.statistics
+        self.replicated_log = ReplicatedLog(parts, services)
         self._note_get = services.statistics.note_get
         self.attached: list[AttachedService] = []
         self._is_closed = self._is_let_go = False
@@ -369,7 +373,9 @@ class BaseStore(Reader):
 
     def next_queue_offset(self, topic: str, queue_id: int) -> int:
         """Return the queue offset that the next message of a queue will get."""
-        return self._parts.log.next_queue_offset(QueueKey(topic, queue_id))
+        offset = self._parts.log.next_queue_offset(QueueKey(topic, queue_id))
+        # What comes from a master counts in its queue only.
+        return max(offset, self.max_offset(topic, queue_id)) if self._writer.is_slave else offset
 
     @property
     def queue_count(self) -> int:

@@ -9,6 +9,7 @@ and nobody gives it back.
 from __future__ import annotations
 
 import contextlib
+import functools
 import threading
 import time
 from typing import TYPE_CHECKING, Final
@@ -62,6 +63,11 @@ class Changes:
         """Let all who wait look again."""
         for bell in tuple(self._bells):
             bell.ring()
+
+    def ring(self, bell: Bell) -> Callable[[], None]:
+        """Ring `bell` at every change, until what is returned is called."""
+        self._bells.append(bell)
+        return functools.partial(self._bells.remove, bell)
 
     def wait_for(self, is_true: Callable[[], bool], timeout_s: float | None = None) -> bool:
         """Wait until `is_true`; False when that takes too long, None being no time."""

@@ -154,12 +154,12 @@ if TYPE_CHECKING:
 
 
 class ArrivalBoard:
-    """Listeners and waiters of one store."""
+    """Listeners and waiters of one store; `changes` tells those who wait that dispatch got on."""
 
     def __init__(self) -> None:
         self._listeners: tuple[ArrivalListener, ...] = ()
         self._lock = threading.Lock()
-        self._changes = Changes()
+        self.changes = Changes()
         self._closed = False
 
     @property
@@ -189,18 +189,18 @@ class ArrivalBoard:
 
     def wake(self) -> None:
         """Let waiters look again."""
-        if self._changes:
-            self._changes.tell()
+        if self.changes:
+            self.changes.tell()
 
     def wait_until(self, is_true: Callable[[], bool], timeout_s: float | None) -> bool:
         """Return whether `is_true` became true in time; it is asked whenever dispatch got on."""
-        self._changes.wait_for(lambda: self._closed or is_true(), timeout_s)
+        self.changes.wait_for(lambda: self._closed or is_true(), timeout_s)
         return is_true()
 
     def close(self) -> None:
         """Let all waiters go; later ones do not wait."""
         self._closed = True
-        self._changes.tell()
+        self.changes.tell()
 
 
 # --- dispatching --------------------------------------------------------------------------------

@@ -24,6 +24,7 @@ from rocketstore.native.group import SyncGroup
 from rocketstore.native.log_end import LogEnd, QueueCounter
 from rocketstore.storage.files.ahead import WINDOW_BYTES, windows_ahead
 from rocketstore.storage.results import PutMessageStatus, PutResult
+from rocketstore.units import QueueKey
 
 if TYPE_CHECKING:
     import mmap
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from rocketstore.storage.files.ahead import Preallocator, TouchAhead
     from rocketstore.storage.files.mapped_file import MappedFile
     from rocketstore.storage.files.mapped_file_queue import MappedFileQueue
-    from rocketstore.units import QueueKey
 
 
 class _Append(NamedTuple):
@@ -85,6 +85,7 @@ class CommitLog:
         self._window_entered_ms = 0
         self._window_stop = -1
         self._ring: Callable[[], None] | None = None
+        self._replicated = _counter(QueueKey("", 0), 0)
         self._under_way: _Append | None = None
         preallocator.is_in_use = lambda base: files.find(base) is not None
 
@@ -206,6 +207,38 @@ class CommitLog:
             PutMessageStatus.PUT_OK, note.file.base + note.start, number if places else 0, size,
             now, end.store_host, len(sizes), None, b"".join(packed),
         )  # fmt: skip
+
+    def append_replicated(self, offset: int, records: memoryview, store_time_ms: int) -> None:
+        """Append checked bytes of a master's log, of one file, where this log ends.
+
+        `store_time_ms` is that of their last record. Queue offsets are the records' own, so no
+        counter changes. Source: CommitLog.appendData, MappedFileQueue.getLastMappedFile.
+        """
+        with self.lock:
+            self.end.is_busy = True
+            self._settle()
+            file = full = self.files.last()
+            if file is None or file.write_position == file.size:
+                base = offset if full is None else full.base + full.size
+                if base != offset or base % self.file_size:
+                    raise ValueError(f"no file begins at {offset}; the next one does at {base}")
+                file = self._preallocator.take(base, ahead=full is not None)
+                self.files.adopt(file)
+                if full is not None:
+                    self._preallocator.retire(full)
+            start, stop = offset - file.base, offset - file.base + len(records)
+            if start != file.write_position or stop > file.size:
+                raise ValueError(f"no place for {len(records)} bytes at {offset} after {file.end}")
+            file.reserve(stop)
+            mapping = file.mapping
+            self._under_way = _Append(file, start, stop, store_time_ms, self._replicated, 0, 0)
+            mapping[start:stop] = records
+            file.write_position = stop
+            self._settle()
+            self.end.is_busy = False
+            dispatch, self._ring = self._ring, None
+        if dispatch is not None:
+            dispatch()
 
     def settle(self) -> None:
         """End an append that an exception ended; none is under way when this returns."""

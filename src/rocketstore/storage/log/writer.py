@@ -82,6 +82,7 @@ class _NotTaken(Exception):  # noqa: N818 - it becomes the result of the put
 class StoreWriter:
     """The putting side of an open store; `plain` takes the puts that nobody would refuse.
 
+    `replica` waits until replicas have all before an offset, in seconds at most, and says so.
     `put_at_once` and `put_prepared_at_once` are tried first; None leaves it to the one without.
     """
 
@@ -101,8 +102,9 @@ class StoreWriter:
         self._statistics = statistics
         self._config = config
         self._clock = clock
-        self._is_slave = config.broker_role is BrokerRole.SLAVE
+        self.is_slave = config.broker_role is BrokerRole.SLAVE
         self._is_closed = False
+        self.replica: Callable[[int, float], PutMessageStatus] | None = None
         self.forked: StoreForkedError | None = None
         self._end_at_refusal = -1
         self._longest = config.max_message_size
@@ -129,7 +131,7 @@ class StoreWriter:
             group=flusher.group if self._syncs and not self._needs_replica else None,
             timeout_s=self._timeout_s,
         )
-        if self._is_slave:
+        if self.is_slave:
             plain.is_open = False
         self.put_at_once: Callable[..., PutResult | None] = plain.put_message
         self.put_prepared_at_once: Callable[..., PutResult | None] = plain.put_prepared
@@ -284,7 +286,7 @@ class StoreWriter:
         self._flusher.raise_failure()
         if self._is_closed:
             raise self._unavailable("the store was closed")
-        if self._is_slave:
+        if self.is_slave:
             raise self._unavailable("brokerRole is SLAVE: messages come from its master only")
         if self._flags.bits & STOPS_PUTS:
             raise self._unavailable("; ".join(self._flags.reasons))
@@ -385,9 +387,14 @@ class StoreWriter:
                     timeout_ms=self._config.sync_flush_timeout,
                 )
         if self._needs_replica and waits:
-            # Compatible: no replica is connected, as there is no replication yet, and what is said
-            # of the replica counts for more than what is said of the flush (CommitLog.handleHA).
-            status = PutMessageStatus.SLAVE_NOT_AVAILABLE
+            # Compatible: what is said of the replica counts for more than what is said of the
+            # flush (CommitLog.submitReplicaRequest and what becomes of both in asyncPutMessage).
+            replicated = PutMessageStatus.SLAVE_NOT_AVAILABLE
+            if self.replica is not None:
+                replicated = self.replica(
+                    result.physical_offset + result.size, self._config.slave_timeout / 1000
+                )
+            status = status if replicated is _OK else replicated
         elapsed_ns = time_ns() - began_ns
         if elapsed_ns >= _SLOW_NS:
             self._statistics.note_slow_put(elapsed_ns // _SLOW_NS, result.message_count)

@@ -1,0 +1,102 @@
+"""What arrived of a master's log and is not yet in ours: whole records go on, the rest waits.
+
+Law: a byte reaches the log only as part of a record whose every check passed, its checksum
+included (K-H3), or of a BLANK that fills its file. What waits is never more than one record.
+How derived: HAClient.dispatchReadRequest of 4.9 (spec B21.3), which appends what it gets.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from rocketstore.replication.protocol import PeerError, Trouble
+from rocketstore.scan import kernels
+from rocketstore.scan.columns import Column, StopReason, new_columns
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_ROWS: Final = 1024
+_CHECK_CRC: Final = True
+_LEAST_BYTES: Final = 8
+"""Length and magic number: with fewer nothing can be said of a record."""
+
+
+class Intake:
+    """Bytes that follow `end`, the end of a log with files of `file_size` bytes.
+
+    `append` gets an offset, whole records of one file, and the store time of the last of them.
+    """
+
+    def __init__(
+        self,
+        end: int,
+        file_size: int,
+        *,
+        longest: int,
+        append: Callable[[int, memoryview, int], None],
+    ) -> None:
+        self.end = end
+        self._file_size = file_size
+        self._longest = longest
+        self._append = append
+        self._waiting = bytearray()
+        self._store_time_ms = 0
+        self._rows = new_columns(_ROWS)
+
+    def add(self, data: bytes) -> None:
+        """Take the next bytes, and append what they make whole."""
+        self._waiting += data
+        while (size := self._whole_bytes()) > 0:
+            with memoryview(self._waiting) as waiting, waiting[:size] as records:
+                self._append(self.end, records, self._store_time_ms)
+            self.end += size
+            del self._waiting[:size]
+
+    def _whole_bytes(self) -> int:
+        """Return how many of the waiting bytes are whole and intact, of one file."""
+        file_stop = self._file_size - self.end % self._file_size
+        buffer = np.frombuffer(self._waiting, np.uint8)
+        stop = min(len(buffer), file_stop)
+        position, reason = 0, StopReason.END
+        while position < stop and reason is StopReason.END:
+            count, position, found = kernels.walk(
+                buffer, position, stop, self.end, file_stop, _CHECK_CRC, self._rows
+            )
+            reason = StopReason(found)
+            if count:
+                self._store_time_ms = int(self._rows[count - 1, Column.STORE_TIMESTAMP])
+        if reason is StopReason.END:
+            return position
+        return self._after_break(position, file_stop, reason)
+
+    def _after_break(self, position: int, file_stop: int, reason: StopReason) -> int:
+        """Return what is whole where the walk stopped at `position`; raise where that is damage."""
+        waiting = len(self._waiting)
+        left, room = waiting - position, file_stop - position
+        if room < _LEAST_BYTES and reason is StopReason.UNWRITTEN:
+            return file_stop if waiting >= file_stop else position  # too little room for a BLANK
+        if reason is StopReason.BLANK:
+            if waiting >= file_stop:
+                return file_stop
+            needed = room
+        elif left < _LEAST_BYTES and room >= _LEAST_BYTES:
+            return position
+        elif reason is StopReason.TRUNCATED:
+            needed = int.from_bytes(self._waiting[position : position + 4], "big")
+        else:
+            raise PeerError(
+                Trouble.DAMAGED,
+                f"at physical offset {self.end + position}: {reason.name}",
+                hint="run `rocketstore store verify` on the master; nothing was appended",
+            )
+        if needed > self._longest:
+            raise PeerError(
+                Trouble.DAMAGED,
+                f"a record of {needed} bytes at physical offset {self.end + position}, "
+                f"longer than the {self._longest} that are taken",
+                hint="set maxMessageSize of the slave to the master's",
+            )
+        return position

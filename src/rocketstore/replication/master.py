@@ -1,0 +1,230 @@
+"""The master of a store: listens for slaves, serves each, and lets puts wait for them.
+
+Law: a slave never holds up the store. Puts wait no longer than they said, and only where enough
+slaves are near; what a slave does wrong ends its own connection.
+Law: slaves are told apart (K-H6): ours by the number that each took, one of 4.9 by its host, so
+two connections of one count once.
+How derived: HAService.AcceptSocketService and GroupTransferService of 4.9.8 (spec B10, B21.2).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from rocketstore.errors import SystemRefusedError
+from rocketstore.events import get_logger
+from rocketstore.replication.link import Link, tls_context
+from rocketstore.replication.master_session import MasterSession
+from rocketstore.replication.protocol import PeerError, Welcome
+from rocketstore.replication.settings import limits_of, monotonic_ms
+from rocketstore.storage.results import PutMessageStatus
+from rocketstore.storage.threads import Changes, ServiceThread
+
+if TYPE_CHECKING:
+    from rocketstore.storage.store import BaseStore
+
+MOST_CONNECTIONS: Final = 64
+"""Each has a thread; who comes after them is sent away."""
+
+_BACKLOG: Final = 16
+
+_log: Final = get_logger(__name__)
+
+
+class Follower(NamedTuple):
+    """A connected slave: where it is, and up to where it has the log (-1: it has not said so)."""
+
+    address: str
+    identity: str
+    sent: int
+    acknowledged: int
+
+
+class _Connection:
+    """A slave's connection, and the thread that works on it."""
+
+    def __init__(
+        self, master: MasterService, connection: socket.socket, host: str, port: int
+    ) -> None:
+        self.host = host
+        self.link = Link(connection, clock=monotonic_ms, name=f"{host}:{port}")
+        self.session = MasterSession(
+            master.log, master.limits, welcome=master.welcome, now_ms=monotonic_ms()
+        )
+        self.thread = ServiceThread(
+            f"rocketstore-slave-{port}", lambda: master.serve(self), wake=self.link.stop
+        )
+
+    @property
+    def slave(self) -> str:
+        """Which slave it is."""
+        identity = self.session.identity
+        return f"{identity:016x}" if identity >= 0 else self.host
+
+
+class MasterService:
+    """Serves the log of `store`; `address` is where, once it is started."""
+
+    def __init__(self, store: BaseStore) -> None:
+        self._config = config = store.config
+        self.log = store.replicated_log
+        self.limits = limits_of(config)
+        self._tls = tls_context(config, is_master=True)
+        self._connections: tuple[_Connection, ...] = ()
+        self._acknowledged = Changes()
+        self._listener: socket.socket | None = None
+        self._accepting = ServiceThread("rocketstore-master", self._accept, wake=self._hang_up)
+        self.address = ("", 0)
+
+    # --- life -----------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Listen; `SystemRefusedError` where the address is taken."""
+        wanted = (self._config.ha_listen_address, self._config.ha_listen_port or 0)
+        family = socket.AF_INET6 if ":" in wanted[0] else socket.AF_INET
+        try:
+            self._listener = socket.create_server(wanted, family=family, backlog=_BACKLOG)
+        except OSError as error:
+            raise SystemRefusedError(
+                f"cannot listen for slaves at {wanted[0]}:{wanted[1]}: {error.strerror or error}",
+                code=error.errno,
+                hint="set haListenAddress and haListenPort; 0 takes any free port",
+            ) from error
+        self.address = self._listener.getsockname()[:2]
+        self.log.set_replica(self.wait_replicated)
+        self._accepting.start()
+        _log.info("replication.listening", address=self.address, is_encrypted=bool(self._tls))
+
+    def stop(self) -> None:
+        """Take no slave any more, and let go of all; puts that wait hear that it took too long."""
+        self._accepting.stopping.set()
+        self._acknowledged.tell()
+        self._accepting.stop()
+        for connection in self._connections:
+            connection.thread.stop()
+        if self._listener is not None:
+            self._listener.close()
+
+    def _hang_up(self) -> None:
+        if self._listener is not None:
+            with contextlib.suppress(OSError):  # closed already
+                self._listener.shutdown(socket.SHUT_RDWR)
+
+    # --- slaves ---------------------------------------------------------------------------------
+
+    def _accept(self) -> None:
+        assert self._listener is not None
+        stopping = self._accepting.stopping
+        while not stopping.is_set():
+            try:
+                connection, address = self._listener.accept()
+            except OSError as error:
+                if not stopping.is_set():  # no descriptors left, say: they come back
+                    _log.error("replication.accept_failed", error=str(error))
+                    stopping.wait(1.0)
+                continue
+            if len(self._connections) >= MOST_CONNECTIONS:
+                _log.warning("replication.too_many_slaves", address=address, most=MOST_CONNECTIONS)
+                connection.close()
+                continue
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            slave = _Connection(self, connection, *address[:2])
+            self._connections = (*self._connections, slave)
+            try:
+                slave.thread.start()
+            except SystemRefusedError as error:
+                _log.error("replication.no_thread", address=address, error=str(error))
+                self._forget(slave)
+
+    def serve(self, slave: _Connection) -> None:
+        """Work on a connection until it ends."""
+        link, session = slave.link, slave.session
+        quiet = self.log.ring_at_progress(link.bell)
+        _log.info("replication.slave_connected", slave=link.name)
+        why = "stopped"
+        try:
+            if self._tls is not None:
+                link.shake_hands(self._tls, self.limits.silence_ms, is_master=True)
+            link.run(_Noting(session, self._acknowledged), self.limits.silence_ms)
+        except PeerError as error:
+            why = str(error)
+            _log.warning("replication.slave_refused", slave=link.name, error=why)
+        except OSError as error:
+            why = str(error)
+        finally:
+            quiet()
+            self._forget(slave)
+            _log.info(
+                "replication.slave_left",
+                slave=link.name,
+                why=why,
+                acknowledged=session.acknowledged,
+            )
+
+    def _forget(self, slave: _Connection) -> None:
+        self._connections = tuple(each for each in self._connections if each is not slave)
+        slave.link.close()
+
+    # --- what others ask ------------------------------------------------------------------------
+
+    @property
+    def followers(self) -> list[Follower]:
+        """The slaves that are connected now."""
+        return [
+            Follower(each.link.name, each.slave, each.session.position, each.session.acknowledged)
+            for each in self._connections
+        ]
+
+    def welcome(self) -> Welcome:
+        """Return what a slave of ours is greeted with."""
+        ends = self._ends()
+        furthest = max(ends.values(), default=-1)
+        return Welcome(self.log.file_size, self.log.begin, self.log.end, furthest, len(ends))
+
+    def _ends(self) -> dict[str, int]:
+        """Return up to where each slave has the log; the furthest of its connections counts."""
+        ends: dict[str, int] = {}
+        for each in self._connections:
+            if each.session.position >= 0:
+                ends[each.slave] = max(each.session.acknowledged, ends.get(each.slave, -1))
+        return ends
+
+    def wait_replicated(self, offset: int, timeout_s: float) -> PutMessageStatus:
+        """Wait until enough slaves have all before `offset`.
+
+        Source: CommitLog.submitReplicaRequest, HAService.isSlaveOK.
+        """
+        wanted = self._config.in_sync_replicas
+        near = offset - self._config.ha_slave_fallbehind_max
+        if sum(end > near for end in self._ends().values()) < wanted:
+            return PutMessageStatus.SLAVE_NOT_AVAILABLE
+
+        def is_replicated() -> bool:
+            return sum(end >= offset for end in self._ends().values()) >= wanted
+
+        for connection in self._connections:
+            connection.link.bell.ring()
+        stopping = self._accepting.stopping
+        self._acknowledged.wait_for(lambda: stopping.is_set() or is_replicated(), timeout_s)
+        if is_replicated():
+            return PutMessageStatus.PUT_OK
+        return PutMessageStatus.FLUSH_SLAVE_TIMEOUT
+
+
+class _Noting:
+    """A session whose acknowledgements wake the puts that wait for them."""
+
+    def __init__(self, session: MasterSession, acknowledged: Changes) -> None:
+        self._session = session
+        self._changes = acknowledged
+        self.outgoing = session.outgoing
+        self.next_due_ms = session.next_due_ms
+
+    def receive(self, data: bytes, now_ms: int) -> None:
+        """Take what came, and say so."""
+        before = self._session.acknowledged
+        self._session.receive(data, now_ms)
+        if self._session.acknowledged > before:
+            self._changes.tell()

@@ -1,0 +1,157 @@
+"""The master's side of one connection: sends its log from where a slave asks, hears how far it is.
+
+Law: only bytes that readers may see are sent, and no number of a slave is believed that cannot be
+true: it asks for bytes that are there, and acknowledges what was sent (K-H1). Who asks for anything
+else is refused at once, with the reason in the log, instead of hearing heartbeats for ever (K-H2).
+How derived: HAConnection.ReadSocketService and WriteSocketService of 4.9.8 (spec B21.2).
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import TYPE_CHECKING, Final
+
+from rocketstore.replication.protocol import (
+    FRAME,
+    HELLO,
+    NUMBER,
+    PeerError,
+    Signs,
+    Trouble,
+    Welcome,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rocketstore.replication.protocol import Limits, SourceLog
+
+FRAMES_AT_ONCE: Final = 8
+"""Frames that go out by one call of the system: 256 KiB, what a socket's buffer takes."""
+
+_AGAIN: Final = "the slave has to begin with an empty log: `rocketstore serve slave` does so"
+
+
+class _Wants(enum.Enum):
+    """What the next number of the slave is."""
+
+    REQUEST = enum.auto()
+    NOTHING = enum.auto()
+    IDENTITY = enum.auto()
+    REQUEST_OF_OURS = enum.auto()
+    ACKNOWLEDGEMENT = enum.auto()
+
+
+class MasterSession:
+    """One slave; `welcome` makes what it is greeted with.
+
+    `position` is where the next frame begins, -1 before a request; the slave has everything before
+    `acknowledged`, -1 unless it said so. `identity` is how a slave of ours names itself.
+    """
+
+    def __init__(
+        self, log: SourceLog, limits: Limits, *, welcome: Callable[[], Welcome], now_ms: int
+    ) -> None:
+        self._log = log
+        self._limits = limits
+        self._welcome = welcome
+        self._signs = Signs(limits, now_ms)
+        self._wants = _Wants.REQUEST
+        self._part = b""
+        self._greeting = b""
+        self.position = self.acknowledged = self.identity = -1
+
+    # --- what comes -----------------------------------------------------------------------------
+
+    def receive(self, data: bytes, now_ms: int) -> None:
+        """Take numbers of the slave."""
+        data = self._part + data
+        whole = len(data) - len(data) % NUMBER.size
+        self._part = data[whole:]
+        for (number,) in NUMBER.iter_unpack(data[:whole]):
+            self._signs.heard_ms = now_ms
+            self._take(number)
+
+    def _take(self, number: int) -> None:
+        if self._wants is _Wants.ACKNOWLEDGEMENT:
+            self._acknowledge(number)
+        elif self._wants is _Wants.IDENTITY:
+            self.identity = number
+            self._wants = _Wants.REQUEST_OF_OURS
+        elif self._wants is _Wants.NOTHING:
+            # What it would ask of a master of 4.9; it asks again when it was greeted.
+            self._greeting = self._welcome().encode()
+            self._wants = _Wants.IDENTITY
+        elif number == HELLO and self._wants is _Wants.REQUEST:
+            self._wants = _Wants.NOTHING
+        else:
+            self._begin_at(number)
+
+    def _begin_at(self, number: int) -> None:
+        """Begin where a slave asks; one of 4.9 asks for 0 when it is empty."""
+        begin, end = self._log.begin, self._log.end
+        is_of_4_9 = self._wants is _Wants.REQUEST
+        if number == 0 and is_of_4_9:
+            number = end - end % self._log.file_size
+            self.position = number
+        elif number > end:
+            raise PeerError(
+                Trouble.AHEAD, f"it asks for {number}, the log here ends at {end}", hint=_AGAIN
+            )
+        elif number < 0:
+            raise PeerError(Trouble.PROTOCOL, f"it asks for the physical offset {number}")
+        elif number < begin:
+            raise PeerError(
+                Trouble.TOO_OLD,
+                f"it asks for {number}, the log here begins at {begin}",
+                hint=_AGAIN,
+            )
+        elif is_of_4_9:
+            self.acknowledged = number
+        self.position = number
+        self._wants = _Wants.ACKNOWLEDGEMENT
+
+    def _acknowledge(self, number: int) -> None:
+        if not self.acknowledged <= number <= self.position:
+            raise PeerError(
+                Trouble.PROTOCOL,
+                f"it acknowledges {number}; sent was all before {self.position}, and it had "
+                f"acknowledged {self.acknowledged}",
+            )
+        self.acknowledged = number
+
+    # --- what goes ------------------------------------------------------------------------------
+
+    def outgoing(self, now_ms: int) -> bytes:
+        """Return the next frames."""
+        self._signs.check(now_ms)
+        parts = [self._greeting]
+        self._greeting = b""
+        if self.position >= 0:
+            parts += self._frames()
+            if len(parts) == 1 and self._signs.is_heartbeat_due(now_ms):
+                parts.append(FRAME.pack(self.position, 0))
+        data = b"".join(parts)
+        if data:
+            self._signs.said_ms = now_ms
+        return data
+
+    def _frames(self) -> list[bytes]:
+        parts: list[bytes] = []
+        for _ in range(FRAMES_AT_ONCE):
+            data = self._log.read(self.position, self._limits.transfer_bytes)
+            if not data:
+                break
+            parts += (FRAME.pack(self.position, len(data)), data)
+            self.position += len(data)
+        if not parts and self.position < self._log.begin:
+            raise PeerError(
+                Trouble.TOO_OLD,
+                f"it has come to {self.position}, retention here to {self._log.begin}",
+                hint=_AGAIN,
+            )
+        return parts
+
+    def next_due_ms(self) -> int:
+        """Return when a sign of life is due, or too late."""
+        return self._signs.next_due_ms()

@@ -1,0 +1,185 @@
+"""What master and slave say to each other: 4.9's frames, and a greeting between our own.
+
+A slave sends numbers of 8 bytes: first where it wants to begin, then where its log ends by now,
+which acknowledges all before. A master sends frames: a physical offset (8 bytes), a size (4), and
+as many bytes of its log as they are, never of two files; size 0 is a sign of life.
+
+Our slave says `HELLO` first, which a master of 4.9 takes for "no request yet": it waits for the
+next number. Our master answers it with a `Welcome` at offset -1, which no log has, and the slave
+then names itself and asks again, knowing what there is.
+
+Law: this file knows no socket, no store and no clock. Bytes that cannot be meant are a
+`PeerError`; nothing is believed for being well formed alone.
+How derived: HAConnection and HAClient of 4.9.8 (spec B21.1).
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+from typing import Final, NamedTuple, Protocol
+
+from rocketstore.errors import StoreError
+from rocketstore.units import MiB
+
+HELLO: Final = -1
+NUMBER: Final = struct.Struct(">q")
+FRAME: Final = struct.Struct(">qi")
+
+LONGEST_FRAME_BYTES: Final = 4 * MiB
+"""A longer frame is no frame (HAClient.READ_MAX_BUFFER_SIZE: a slave of 4.9 could not take it)."""
+
+_WELCOME: Final = struct.Struct(">4sIqqqqi")
+_MAGIC: Final = b"RSHA"
+_VERSION: Final = 1
+
+
+class Trouble(enum.Enum):
+    """Why a slave does not follow."""
+
+    PROTOCOL = "the other side does not speak this protocol"
+    SILENT = "the other side is silent"
+    AHEAD = "the slave's log ends after the master's"
+    TOO_OLD = "the master no longer has what the slave lacks"
+    DIVERGED = "both logs differ before their end"
+    FILE_SIZE = "both logs have files of another size"
+    DAMAGED = "the master sent bytes that are no intact record"
+
+
+NEEDS_NEW_LOG: Final = frozenset({Trouble.AHEAD, Trouble.TOO_OLD, Trouble.DIVERGED})
+"""What passes only when the slave begins again with an empty log."""
+
+
+class PeerError(StoreError):
+    """The end of a connection, and which `Trouble` it is."""
+
+    def __init__(self, trouble: Trouble, detail: str, *, hint: str | None = None) -> None:
+        super().__init__(f"{trouble.value}: {detail}", hint=hint)
+        self.trouble = trouble
+
+
+class Welcome(NamedTuple):
+    """What a master says of its log to a slave that greeted it.
+
+    Attributes
+    ----------
+    file_size
+        Bytes of one file.
+    begin, end
+        Physical offsets between which it has its log.
+    acknowledged
+        Up to where some slave has it, -1 without any.
+    slave_count
+        Slaves that follow it now.
+    """
+
+    file_size: int
+    begin: int
+    end: int
+    acknowledged: int
+    slave_count: int
+
+    def encode(self) -> bytes:
+        """Return the frame."""
+        return FRAME.pack(HELLO, _WELCOME.size) + _WELCOME.pack(_MAGIC, _VERSION, *self)
+
+    @classmethod
+    def decode(cls, body: bytes) -> Welcome:
+        """Return what the body of a frame at -1 says."""
+        if len(body) == _WELCOME.size:
+            magic, version, *numbers = _WELCOME.unpack(body)
+            if magic == _MAGIC and version == _VERSION:
+                return cls._make(numbers)
+        raise PeerError(
+            Trouble.PROTOCOL,
+            f"a welcome of {len(body)} bytes that begins with {body[:8].hex(' ')}",
+            hint="use one version of rocketstore on both sides",
+        )
+
+
+WELCOME_BYTES: Final = _WELCOME.size
+
+
+class Limits(NamedTuple):
+    """How long and how much a session bears; times in ms.
+
+    Attributes
+    ----------
+    heartbeat_ms, silence_ms
+        After so long without bytes to send a sign of life goes out; after so long without one from
+        the other side it is over (``haSendHeartbeatInterval``, ``haHousekeepingInterval``).
+    transfer_bytes
+        Most bytes of one frame (``haTransferBatchSize``).
+    longest_record_bytes
+        What a slave keeps at most of a record that is not whole yet.
+    """
+
+    heartbeat_ms: int
+    silence_ms: int
+    transfer_bytes: int
+    longest_record_bytes: int
+
+
+class SourceLog(Protocol):
+    """A log that is sent, `storage.replicated_log.ReplicatedLog` or a test's."""
+
+    file_size: int
+
+    @property
+    def begin(self) -> int:
+        """Physical offset of its first byte."""
+
+    @property
+    def end(self) -> int:
+        """Physical offset after the last byte that may be sent."""
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Return up to `size` bytes of one file."""
+
+
+class TargetLog(SourceLog, Protocol):
+    """A log that is appended to; `begin` and `end` are equal where it is empty."""
+
+    def append(self, offset: int, records: memoryview, store_time_ms: int) -> None:
+        """Append whole records of one file at the end."""
+
+
+class Session(Protocol):
+    """One side of a connection, without the connection."""
+
+    def receive(self, data: bytes, now_ms: int) -> None:
+        """Take what came; `PeerError` ends the connection."""
+
+    def outgoing(self, now_ms: int) -> bytes:
+        """Return what is to be sent now; nothing when there is nothing."""
+
+    def next_due_ms(self) -> int:
+        """Return when `outgoing` is to be asked again, whatever comes until then."""
+
+
+class Signs:
+    """When each side was heard last."""
+
+    def __init__(self, limits: Limits, now_ms: int) -> None:
+        self._limits = limits
+        self.heard_ms = self.said_ms = now_ms
+
+    def check(self, now_ms: int) -> None:
+        """Raise where the other side was silent for too long."""
+        silent_ms = now_ms - self.heard_ms
+        if silent_ms >= self._limits.silence_ms:
+            raise PeerError(
+                Trouble.SILENT,
+                f"nothing for {silent_ms} ms, at most {self._limits.silence_ms} are borne",
+                hint="haHousekeepingInterval says how long; see that both sides have the same",
+            )
+
+    def is_heartbeat_due(self, now_ms: int) -> bool:
+        """Return whether a sign of life is to be sent."""
+        return now_ms - self.said_ms >= self._limits.heartbeat_ms
+
+    def next_due_ms(self) -> int:
+        """Return when one of both is due."""
+        return min(
+            self.said_ms + self._limits.heartbeat_ms, self.heard_ms + self._limits.silence_ms
+        )

@@ -1,0 +1,142 @@
+"""The slave of a store: follows one master, and comes back whenever it lost it.
+
+Law: it never gives up by itself. After every end it waits, longer each time, and begins again from
+where its own log ends. Where only an empty log can go on it says so, once in `trouble` and at each
+try in the log, and changes nothing: whoever owns the store decides (`rocketstore serve slave`).
+How derived: HAClient.run of 4.9.8 (spec B21.3), whose pause is 5 s always.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from typing import TYPE_CHECKING, Final
+
+from rocketstore.errors import ConfigError, RocketStoreError
+from rocketstore.events import get_logger
+from rocketstore.replication.link import Link, tls_context
+from rocketstore.replication.protocol import PeerError, Trouble
+from rocketstore.replication.settings import limits_of, monotonic_ms
+from rocketstore.replication.slave_session import SlaveSession
+from rocketstore.storage.threads import ServiceThread
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rocketstore.storage.store import BaseStore
+
+FIRST_PAUSE_S: Final = 0.1
+LONGEST_PAUSE_S: Final = 5.0
+"""4.9 waits so long after each failure."""
+
+CONNECT_TIMEOUT_MS: Final = 5000
+
+_log: Final = get_logger(__name__)
+
+
+def parse_address(text: str) -> tuple[str, int]:
+    """Return host and port of ``haMasterAddress``; `ConfigError` where it is none."""
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise ConfigError(
+            f"haMasterAddress={text}: expected host:port",
+            key="haMasterAddress",
+            value=text,
+            hint="it is the address at which the master listens for slaves, its haListenPort",
+        )
+    return host.strip("[]"), int(port)
+
+
+class SlaveService:
+    """Follows the master that the settings of `store` name.
+
+    `trouble` is why the last connection ended, None while one is well; `on_trouble` is called
+    with it, on the slave's thread.
+    """
+
+    def __init__(self, store: BaseStore) -> None:
+        self._config = config = store.config
+        self._address = parse_address(config.ha_master_address or "")
+        self._name = config.ha_master_address or ""
+        self._tls = tls_context(config, is_master=False)
+        self._limits = limits_of(config)
+        self.log = store.replicated_log
+        self._identity = int.from_bytes(os.urandom(8), "big") >> 1
+        self._link: Link | None = None
+        self._session: SlaveSession | None = None
+        self.trouble: Exception | None = None
+        self.on_trouble: Callable[[Exception], object] = lambda _error: None
+        self._thread = ServiceThread("rocketstore-follow", self._follow, wake=self._wake)
+
+    def start(self) -> None:
+        """Begin to follow."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop following; what is in the log stays."""
+        self._thread.stop()
+
+    def _wake(self) -> None:
+        if self._link is not None:
+            self._link.stop()
+
+    @property
+    def is_following(self) -> bool:
+        """Whether a master is connected whose log agrees with this one."""
+        return self._session is not None and self._session.is_following
+
+    @property
+    def behind_bytes(self) -> int:
+        """How much the master has and this log does not, as far as it is known; -1 unknown."""
+        session = self._session
+        if session is None or session.master_end < 0:
+            return -1
+        return max(session.master_end - self.log.end, 0)
+
+    def _follow(self) -> None:
+        pause_s, stopping = FIRST_PAUSE_S, self._thread.stopping
+        while not stopping.is_set():
+            before = self.log.end
+            try:
+                self._follow_once()
+            except (RocketStoreError, OSError) as error:
+                if not stopping.is_set():
+                    self._note(error)
+            if self.log.end > before:
+                pause_s = FIRST_PAUSE_S
+            stopping.wait(pause_s)
+            pause_s = min(pause_s * 2, LONGEST_PAUSE_S)
+
+    def _follow_once(self) -> None:
+        """Connect, and follow until something ends that."""
+        found = socket.getaddrinfo(*self._address, type=socket.SOCK_STREAM)
+        family, kind, protocol, _, address = found[0]
+        with socket.socket(family, kind, protocol) as connection:
+            link = self._link = Link(connection, clock=monotonic_ms, name=self._name)
+            try:
+                if self._thread.stopping.is_set():  # it was set before there was a link to stop
+                    return
+                link.connect((str(address[0]), int(address[1])), CONNECT_TIMEOUT_MS)
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                if self._tls is not None:
+                    link.shake_hands(self._tls, self._limits.silence_ms, is_master=False)
+                session = self._session = SlaveSession(
+                    self.log,
+                    self._limits,
+                    identity=self._identity,
+                    from_last_file=self._config.sync_from_last_file,
+                    now_ms=monotonic_ms(),
+                )
+                self.trouble = None
+                _log.info("replication.connected", master=self._name, end=self.log.end)
+                link.run(session, self._limits.silence_ms)
+            finally:
+                self._link = self._session = None
+                link.close()
+
+    def _note(self, error: Exception) -> None:
+        is_refused = isinstance(error, PeerError) and error.trouble is not Trouble.SILENT
+        say = _log.error if is_refused else _log.warning
+        say("replication.lost_master", master=self._name, error=str(error), end=self.log.end)
+        self.trouble = error
+        self.on_trouble(error)

@@ -1,0 +1,210 @@
+"""The slave's side of one connection: asks from where its log ends, appends what comes, says so.
+
+It asks a little before its end, at a record that it has. What comes first must be those very bytes:
+so a master that has another log is noticed, whatever its version, instead of being followed. A
+master that has nothing from there on sends only signs of life, and after two of them it is clear
+that this log is ahead of it or too old (K-H2).
+
+Law: bytes are appended at the log's end only, after `Intake` found them intact. What is reported is
+in the log, and was compared with the master's before.
+How derived: HAClient of 4.9.8 (spec B21.3).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from rocketstore.replication.intake import Intake
+from rocketstore.replication.protocol import (
+    FRAME,
+    HELLO,
+    LONGEST_FRAME_BYTES,
+    NUMBER,
+    WELCOME_BYTES,
+    PeerError,
+    Signs,
+    Trouble,
+    Welcome,
+)
+from rocketstore.replication.settings import known_start
+
+if TYPE_CHECKING:
+    from rocketstore.replication.protocol import Limits, TargetLog
+
+_SIGNS_WITHOUT_BYTES: Final = 2
+"""A master of 4.9 may send one sign of life before the bytes it was asked for."""
+
+
+class SlaveSession:
+    """One connection to a master; `identity` names this slave to a master of ours.
+
+    `is_following` once both logs were found to agree; `master_end` is where the master's log ended
+    when it last said so, -1 unknown.
+    """
+
+    def __init__(
+        self,
+        log: TargetLog,
+        limits: Limits,
+        *,
+        identity: int,
+        from_last_file: bool,
+        now_ms: int,
+    ) -> None:
+        self._log = log
+        self._limits = limits
+        self._identity = identity
+        self._from_last_file = from_last_file
+        self._signs = Signs(limits, now_ms)
+        self._data = bytearray()
+        self._is_empty = log.end == log.begin
+        # Where the next byte belongs, -1 in an empty log that no master has begun.
+        self._next = -1 if self._is_empty else known_start(log)
+        self._intake = self._intake_at(log.end)
+        self._has_heard = False
+        self._signs_without_bytes = 0
+        self._reported = 0 if self._is_empty else self._next
+        self._greeting = NUMBER.pack(HELLO) + NUMBER.pack(self._reported)
+        self.is_following = False
+        self.master_end = -1
+
+    def _intake_at(self, end: int) -> Intake:
+        return Intake(
+            end,
+            self._log.file_size,
+            longest=self._limits.longest_record_bytes,
+            append=self._log.append,
+        )
+
+    # --- what comes -----------------------------------------------------------------------------
+
+    def receive(self, data: bytes, now_ms: int) -> None:
+        """Take frames, or parts of them."""
+        self._data += data
+        position = 0
+        while len(self._data) - position >= FRAME.size:
+            offset, size = FRAME.unpack_from(self._data, position)
+            self._check_head(offset, size)
+            start = position + FRAME.size
+            if len(self._data) < start + size:
+                break
+            body = bytes(self._data[start : start + size])
+            position = start + size
+            self._signs.heard_ms = now_ms  # not for a part of one: it may come byte by byte
+            if offset == HELLO:
+                self._answer(Welcome.decode(body))
+            else:
+                self._take(offset, body)
+            self._has_heard = True
+        del self._data[:position]
+
+    def _check_head(self, offset: int, size: int) -> None:
+        longest = WELCOME_BYTES if offset == HELLO else LONGEST_FRAME_BYTES
+        if offset < HELLO or not 0 <= size <= longest or (offset == HELLO and self._has_heard):
+            raise PeerError(
+                Trouble.PROTOCOL,
+                f"a frame of {size} bytes at physical offset {offset}",
+                hint="see that haMasterAddress names the haListenPort of a master",
+            )
+
+    def _answer(self, master: Welcome) -> None:
+        """Choose where to begin in the log of a master of ours."""
+        self.master_end = master.end
+        if master.file_size != self._log.file_size:
+            raise PeerError(
+                Trouble.FILE_SIZE,
+                f"{self._log.file_size} bytes here, {master.file_size} there",
+                hint="set mappedFileSizeCommitLog to the master's before the store is made (K-H8)",
+            )
+        end = self._log.end
+        if self._is_empty:
+            last = master.end - master.end % master.file_size
+            self._next = max(master.begin, last if self._from_last_file else 0)
+            self._intake = self._intake_at(self._next)
+            self.is_following = True
+        elif end > master.end:
+            raise PeerError(Trouble.AHEAD, f"it ends at {end}, the master's at {master.end}")
+        elif end < master.begin:
+            raise PeerError(Trouble.TOO_OLD, f"it ends at {end}, its begins at {master.begin}")
+        elif self._next < master.begin:
+            self._next = end  # retention was there: nothing is left to compare
+            self.is_following = True
+        self._reported = self._next
+        self._greeting += NUMBER.pack(self._identity) + NUMBER.pack(self._next)
+
+    def _take(self, offset: int, body: bytes) -> None:
+        if self._next < 0:
+            self._begin(offset)
+        if offset != self._next:
+            raise PeerError(
+                Trouble.PROTOCOL, f"bytes of physical offset {offset}, expected {self._next}"
+            )
+        if not body:
+            self._note_sign_without_bytes()
+            return
+        if offset % self._log.file_size + len(body) > self._log.file_size:
+            raise PeerError(
+                Trouble.FILE_SIZE,
+                f"{len(body)} bytes at {offset} leave a file of {self._log.file_size} bytes",
+                hint="set mappedFileSizeCommitLog to the master's before the store is made (K-H8)",
+            )
+        self._next += len(body)
+        self.master_end = max(self.master_end, self._next)
+        old = self._compared(offset, body)
+        if old < len(body):
+            self._intake.add(body[old:])
+
+    def _begin(self, offset: int) -> None:
+        """Begin an empty log where a master of 4.9 begins: with its last file (K-H4)."""
+        if offset % self._log.file_size:
+            raise PeerError(
+                Trouble.FILE_SIZE,
+                f"it begins at {offset}, where no file of {self._log.file_size} bytes does",
+                hint="set mappedFileSizeCommitLog to the master's before the store is made (K-H8)",
+            )
+        self._next = offset
+        self._intake = self._intake_at(offset)
+        self.is_following = True
+
+    def _compared(self, offset: int, body: bytes) -> int:
+        """Compare what this log has already; return how many bytes that are."""
+        if self.is_following:
+            return 0
+        size = min(len(body), self._intake.end - offset)
+        if size and self._log.read(offset, size) != body[:size]:
+            raise PeerError(
+                Trouble.DIVERGED, f"between physical offset {offset} and {offset + size}"
+            )
+        self.is_following = offset + size >= self._intake.end
+        return size
+
+    def _note_sign_without_bytes(self) -> None:
+        """Give up on a master of 4.9 that does not send what this log ends with."""
+        if self.is_following:
+            return
+        self._signs_without_bytes += 1
+        if self._signs_without_bytes >= _SIGNS_WITHOUT_BYTES:
+            raise PeerError(
+                Trouble.AHEAD,
+                f"the master sends nothing from {self._next} on, where this log, which ends at "
+                f"{self._log.end}, has a record; or it no longer has anything so old",
+            )
+
+    # --- what goes ------------------------------------------------------------------------------
+
+    def outgoing(self, now_ms: int) -> bytes:
+        """Return what is to be said: the greeting, and how far this log is."""
+        self._signs.check(now_ms)
+        data, self._greeting = self._greeting, b""
+        has_more = self.is_following and self._intake.end > self._reported and not data
+        if has_more or (self._has_heard and self._signs.is_heartbeat_due(now_ms)):
+            if has_more:
+                self._reported = self._intake.end
+            data += NUMBER.pack(self._reported)
+        if data:
+            self._signs.said_ms = now_ms
+        return data
+
+    def next_due_ms(self) -> int:
+        """Return when a sign of life is due, or too late."""
+        return self._signs.next_due_ms()

@@ -1,0 +1,65 @@
+"""A CommitLog as replication sees it: bytes that leave it, and bytes that come from a master.
+
+How derived: DefaultMessageStore.getCommitLogData and appendToCommitLog of 4.9.8.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rocketstore.storage.opening import StoreParts
+    from rocketstore.storage.results import PutMessageStatus
+    from rocketstore.storage.services import StoreServices
+    from rocketstore.storage.threads import Bell
+
+
+class ReplicatedLog:
+    """The log of an open store; `file_size` is that of each of its files."""
+
+    def __init__(self, parts: StoreParts, services: StoreServices) -> None:
+        self._log = parts.log
+        self._dispatcher = parts.dispatcher
+        self._services = services
+        self._timeout_s = parts.config.sync_flush_timeout / 1000
+        self.file_size = parts.log.file_size
+
+    @property
+    def begin(self) -> int:
+        """Physical offset of its first byte."""
+        return self._log.min_offset
+
+    @property
+    def end(self) -> int:
+        """Physical offset after the last byte that readers may see."""
+        return self._log.readable_limit
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Return up to `size` bytes of one file as they are; none where there are none."""
+        stop = min(offset + size, self.end)
+        found = self._log.window(offset, size) if offset < stop else None
+        if found is None:
+            return b""
+        mapping, base, _, _ = found
+        return mapping[offset - base : stop - base]
+
+    def append(self, offset: int, records: memoryview, store_time_ms: int) -> None:
+        """Append checked bytes of a master's log where this one ends; with SYNC_FLUSH flush them.
+
+        They are of one file, and `store_time_ms` is that of the last record.
+        """
+        if not self._log.files.files:
+            self._dispatcher.start_at(offset)
+        self._log.append_replicated(offset, records, store_time_ms)
+        if self._log.sync_flush:
+            self._services.flusher.wait_flushed(self._log.max_offset, self._timeout_s)
+
+    def ring_at_progress(self, bell: Bell) -> Callable[[], None]:
+        """Ring `bell` whenever there is more to read, until what is returned is called."""
+        return self._dispatcher.board.changes.ring(bell)
+
+    def set_replica(self, wait: Callable[[int, float], PutMessageStatus]) -> None:
+        """Have the puts of a SYNC_MASTER wait for replicas by `wait`; see `StoreWriter`."""
+        self._services.writer.replica = wait

@@ -1,0 +1,151 @@
+"""A genuine 4.9.8 slave follows our master, and our slave a genuine master, byte for byte."""
+
+from __future__ import annotations
+
+import socket
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from rocketstore import Message, MessageStore, PutMessageStatus
+from support.both_sides import put_java, sample_messages
+from support.java_store import JavaStore, require_java
+from support.replicas import (
+    LOG_FILE_BYTES,
+    address_of,
+    log_bytes,
+    open_master,
+    open_slave,
+    put_many,
+    wait_until,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = [pytest.mark.java, pytest.mark.xdist_group("java")]
+
+JAVA_SIZES = {
+    "mappedFileSizeCommitLog": LOG_FILE_BYTES,
+    "mappedFileSizeConsumeQueue": 2000,
+    "maxHashSlotNum": 2500,
+    "maxIndexNum": 10000,
+}
+
+STORED = ("PUT_OK", "SLAVE_NOT_AVAILABLE", "FLUSH_SLAVE_TIMEOUT")
+"""What a synchronous master says of a message that it has; the slave may be away."""
+
+
+@pytest.fixture(autouse=True)
+def _java() -> None:
+    require_java()
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port: int = server.getsockname()[1]
+        return port
+
+
+def java_slave(root: Path, master: str) -> JavaStore:
+    settings: dict[str, Any] = {"brokerRole": "SLAVE", "haMasterAddress": master}
+    return JavaStore(root, {**JAVA_SIZES, **settings})
+
+
+def java_master(root: Path, port: int) -> JavaStore:
+    settings: dict[str, Any] = {"brokerRole": "SYNC_MASTER", "haListenPort": port}
+    return JavaStore(root, {**JAVA_SIZES, **settings})
+
+
+def end_of(java: JavaStore) -> int:
+    return java.positions()[1]
+
+
+def test_a_genuine_slave_follows_our_master_over_file_ends_and_restarts(tmp_path: Path) -> None:
+    ours, theirs = tmp_path / "ours", tmp_path / "theirs"
+    with ExitStack() as stack:
+        master = stack.enter_context(open_master(ours))
+        put_many(master, 20)  # all in the last file: an empty slave of 4.9 gets no more (K-H4)
+        address = address_of(master)
+        port = int(address.rpartition(":")[2])
+        with java_slave(theirs, address) as slave:
+            wait_until(lambda: end_of(slave) == master.max_physical_offset, "the first records")
+            put_many(master, 200, first=20)
+            wait_until(lambda: end_of(slave) == master.max_physical_offset, "three files")
+            assert master.max_physical_offset > 2 * LOG_FILE_BYTES
+            [follower] = master.replication.followers
+            result = master.put(Message(topic="orders", body=b"synchronous"))
+            assert result.status is PutMessageStatus.PUT_OK
+            assert end_of(slave) == master.max_physical_offset
+            assert len(slave.read_queue("orders", 1)) == master.max_offset("orders", 1)
+            assert follower.sent == follower.acknowledged
+            slave.halt()
+        put_many(master, 50, first=300)
+        with java_slave(theirs, address) as slave:
+            wait_until(lambda: end_of(slave) == master.max_physical_offset, "after its kill")
+            master.close()
+            master = stack.enter_context(open_master(ours, ha_listen_port=port))
+            put_many(master, 50, first=400)
+            wait_until(lambda: end_of(slave) == master.max_physical_offset, "after ours came back")
+        end = master.max_physical_offset
+    assert log_bytes(ours, end) == log_bytes(theirs, end)
+    with MessageStore.open(theirs, read_only=True) as copy:
+        assert copy.max_physical_offset == end
+
+
+def test_our_slave_follows_a_genuine_master_over_file_ends_and_restarts(tmp_path: Path) -> None:
+    ours, theirs = tmp_path / "ours", tmp_path / "theirs"
+    port = free_port()
+    address = f"127.0.0.1:{port}"
+    with ExitStack() as stack:
+        master = stack.enter_context(java_master(theirs, port))
+        put_java(master, sample_messages(10), accepted=STORED)
+        with open_slave(ours, address) as slave:
+            wait_until(lambda: slave.max_physical_offset == end_of(master), "the first records")
+            put_java(master, sample_messages(150, first=10))  # PUT_OK: our slave acknowledges
+            wait_until(lambda: slave.max_physical_offset == end_of(master), "several files")
+            assert end_of(master) > 2 * LOG_FILE_BYTES
+        put_java(master, sample_messages(50, first=200), accepted=STORED)
+        with open_slave(ours, address) as slave:
+            wait_until(lambda: slave.max_physical_offset == end_of(master), "after ours came back")
+            master.close()
+            master = stack.enter_context(java_master(theirs, port))
+            wait_until(lambda: slave.replication.is_following, "connected again")
+            put_java(master, sample_messages(50, first=300), accepted=STORED)
+            wait_until(lambda: slave.max_physical_offset == end_of(master), "after its return")
+            slave.wait_dispatched()
+            key = sample_messages(1, first=303)[0].keys[0]
+            assert len(slave.find("orders", key=key)) == 1
+        end = end_of(master)
+    assert log_bytes(ours, end) == log_bytes(theirs, end)
+
+
+def test_an_empty_slave_begins_with_the_last_file_of_a_genuine_master(tmp_path: Path) -> None:
+    ours, theirs = tmp_path / "ours", tmp_path / "theirs"
+    port = free_port()
+    with java_master(theirs, port) as master:
+        put_java(master, sample_messages(150), accepted=STORED)
+        end = end_of(master)
+        begin = end - end % LOG_FILE_BYTES
+        assert begin > 0
+        with open_slave(ours, f"127.0.0.1:{port}") as slave:
+            wait_until(lambda: slave.max_physical_offset == end, "the last file")
+            assert slave.min_physical_offset == begin
+            slave.wait_dispatched()
+            assert slave.dispatch_health.is_well
+            assert slave.max_offset("orders", 0) == 50
+    assert log_bytes(ours, end, begin) == log_bytes(theirs, end, begin)
+
+
+def test_our_slave_notices_a_genuine_master_that_has_another_log(tmp_path: Path) -> None:
+    port = free_port()
+    with open_master(tmp_path / "ours") as old:
+        put_many(old, 30)
+    with java_master(tmp_path / "theirs", port) as master:
+        put_java(master, sample_messages(60), accepted=STORED)
+        with open_slave(tmp_path / "ours", f"127.0.0.1:{port}") as slave:
+            end = slave.max_physical_offset
+            wait_until(lambda: slave.replication.trouble is not None, "it notices")
+            assert "both logs differ" in str(slave.replication.trouble)
+            assert slave.max_physical_offset == end

@@ -1,0 +1,89 @@
+"""A slave of ours follows a master of ours, over the loopback."""
+
+import time
+
+from rocketstore import Message, MessageStore, PutMessageStatus
+from support.replicas import (
+    LOG_FILE_BYTES,
+    address_of,
+    log_bytes,
+    open_master,
+    open_slave,
+    put_many,
+    wait_for_slave,
+    wait_until,
+)
+
+
+def assert_equal_logs(root):
+    ends = []
+    for name in ("master", "slave"):
+        with MessageStore.open(root / name, read_only=True) as store:
+            ends.append(store.max_physical_offset)
+    assert ends[0] == ends[1]
+    assert log_bytes(root / "master", ends[0]) == log_bytes(root / "slave", ends[0])
+
+
+def test_a_slave_gets_what_was_there_and_what_comes(tmp_path):
+    with open_master(tmp_path / "master") as master:
+        put_many(master, 300)
+        with open_slave(tmp_path / "slave", address_of(master)) as slave:
+            wait_for_slave(master, slave)
+            put_many(master, 300, first=300)
+            wait_for_slave(master, slave)
+            assert master.max_physical_offset > 3 * LOG_FILE_BYTES
+            slave.wait_dispatched()
+            assert slave.queues() == master.queues()
+            assert slave.max_offset("orders", 1) == 200
+            assert slave.next_queue_offset("orders", 1) == 200
+            [found] = slave.find("orders", key="k333")
+            assert found.body == b"333-" * (333 * 37 % 400)
+            refused = slave.put(Message(topic="orders", body=b"own"))
+            assert refused.status is PutMessageStatus.SERVICE_NOT_AVAILABLE
+    assert_equal_logs(tmp_path)
+
+
+def test_both_may_end_and_come_back_anywhere(tmp_path):
+    port = 0
+    for turn in range(4):
+        with open_master(tmp_path / "master", ha_listen_port=port) as master:
+            address = address_of(master)
+            port = int(address.rpartition(":")[2])
+            put_many(master, 40, first=40 * turn)
+            for _ in range(2):
+                with open_slave(tmp_path / "slave", address) as slave:
+                    wait_for_slave(master, slave)
+                    put_many(master, 20, first=1000)
+            with open_slave(tmp_path / "slave", address) as slave:
+                wait_for_slave(master, slave)
+    assert_equal_logs(tmp_path)
+
+
+def test_a_put_of_a_sync_master_is_on_the_slave_when_it_is_acknowledged(tmp_path):
+    with (
+        open_master(tmp_path / "master") as master,
+        open_slave(tmp_path / "slave", address_of(master)) as slave,
+    ):
+        wait_until(lambda: master.replication.followers and slave.replication.is_following)
+        wait_until(lambda: master.replication.followers[0].sent >= 0)
+        for number in range(200):
+            result = master.put(Message(topic="orders", body=b"x" * number * 7))
+            assert result.status is PutMessageStatus.PUT_OK
+            assert slave.max_physical_offset >= result.physical_offset + result.size
+
+
+def test_without_a_slave_a_put_is_stored_and_says_so(tmp_path):
+    with open_master(tmp_path / "master") as master:
+        result = master.put(Message(topic="orders", body=b"alone"))
+        assert result.status is PutMessageStatus.SLAVE_NOT_AVAILABLE
+        assert master.max_physical_offset == result.physical_offset + result.size
+
+
+def test_a_slave_that_was_lost_holds_no_close_up(tmp_path):
+    with open_master(tmp_path / "master") as master:
+        slave = open_slave(tmp_path / "slave", address_of(master))
+        put_many(master, 10)
+        wait_for_slave(master, slave)
+    began = time.monotonic()
+    slave.close()
+    assert time.monotonic() - began < 5

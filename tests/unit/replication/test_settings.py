@@ -1,0 +1,204 @@
+"""Every setting of replication does what its text says."""
+
+import shutil
+import socket
+import struct
+import subprocess
+
+import pytest
+
+from rocketstore import ConfigError, Message, MessageStore, PutMessageStatus, StoreConfig
+from rocketstore.config import BrokerRole
+from rocketstore.errors import SystemRefusedError
+from rocketstore.replication.settings import limits_of
+from support.replicas import (
+    LOG_FILE_BYTES,
+    address_of,
+    open_master,
+    open_slave,
+    put_many,
+    wait_for_slave,
+    wait_until,
+)
+
+OK = PutMessageStatus.PUT_OK
+TOO_LATE = PutMessageStatus.FLUSH_SLAVE_TIMEOUT
+NONE_THERE = PutMessageStatus.SLAVE_NOT_AVAILABLE
+
+
+class RawSlave:
+    """A slave of 4.9 by hand: it asks once, and acknowledges when it is asked to."""
+
+    def __init__(self, master, *, host="127.0.0.1", request=0):
+        address = master.replication.address
+        self.socket = socket.create_connection(address, source_address=(host, 0))
+        before = len(master.replication.followers)
+        self.say(request)
+        wait_until(
+            lambda: (
+                len([f for f in master.replication.followers if f.sent >= 0]) > before - 1
+                and any(
+                    f.address == self.name and f.sent >= 0 for f in master.replication.followers
+                )
+            )
+        )
+
+    @property
+    def name(self):
+        host, port = self.socket.getsockname()
+        return f"{host}:{port}"
+
+    def say(self, number):
+        self.socket.sendall(struct.pack(">q", number))
+
+    def acknowledge(self, master, end):
+        self.say(end)
+        wait_until(
+            lambda: any(
+                f.address == self.name and f.acknowledged >= end
+                for f in master.replication.followers
+            )
+        )
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exception):
+        self.socket.close()
+
+
+def put(store):
+    return store.put(Message(topic="T", body=b"x" * 100))
+
+
+def test_times_and_sizes_of_a_connection():
+    limits = limits_of(
+        StoreConfig(
+            ha_send_heartbeat_interval=1, ha_housekeeping_interval=2, ha_transfer_batch_size=3
+        )
+    )
+    assert (limits.heartbeat_ms, limits.silence_ms, limits.transfer_bytes) == (1, 2, 3)
+    assert limits.longest_record_bytes > 4 * 1024 * 1024
+
+
+def test_a_master_listens_where_it_is_said(tmp_path):
+    with socket.create_server(("127.0.0.2", 0)) as free:
+        port = free.getsockname()[1]
+    with open_master(tmp_path, ha_listen_address="127.0.0.2", ha_listen_port=port) as master:
+        assert master.replication.address == ("127.0.0.2", port)
+        with pytest.raises(
+            SystemRefusedError, match=f"cannot listen for slaves at 127.0.0.2:{port}"
+        ):
+            open_master(tmp_path / "second", ha_listen_address="127.0.0.2", ha_listen_port=port)
+
+
+def test_without_a_port_nobody_listens_and_without_a_master_nobody_follows(tmp_path):
+    with MessageStore.open(tmp_path, StoreConfig.small()) as store:
+        assert store.replication is None
+    with MessageStore.open(tmp_path, StoreConfig.small(broker_role=BrokerRole.SLAVE)) as store:
+        assert store.replication is None
+
+
+@pytest.mark.parametrize("ha_master_address", ["host", ":1", "host:x", "host:0", "host:65536"])
+def test_an_address_that_is_none_is_refused(tmp_path, ha_master_address):
+    with pytest.raises(ConfigError, match="haMasterAddress"):
+        open_slave(tmp_path, ha_master_address)
+
+
+def test_a_put_waits_for_its_slave_as_long_as_it_is_said(tmp_path):
+    waits = []
+
+    def wait(offset, timeout_s):
+        waits.append((offset, timeout_s))
+        return OK
+
+    with open_master(tmp_path, slave_timeout=1234) as master:
+        master.replicated_log.set_replica(wait)
+        result = put(master)
+        assert result.status is OK
+        assert waits == [(result.physical_offset + result.size, 1.234)]
+        assert master.put(Message(topic="T", wait_flush=False)).status is OK
+        assert len(waits) == 1
+
+
+def test_a_slave_that_does_not_answer_and_one_that_is_too_far_behind(tmp_path):
+    with (
+        open_master(tmp_path, slave_timeout=1, ha_slave_fallbehind_max=1000) as master,
+        RawSlave(master) as slave,
+    ):
+        result = put(master)
+        assert result.status is TOO_LATE
+        slave.acknowledge(master, result.physical_offset + result.size)
+        assert {put(master).status for _ in range(20)} == {TOO_LATE, NONE_THERE}
+        assert put(master).status is NONE_THERE
+
+
+def test_several_connections_of_one_slave_count_once(tmp_path):
+    with (
+        open_master(tmp_path, in_sync_replicas=2, slave_timeout=1) as master,
+        RawSlave(master) as one,
+        RawSlave(master) as again,
+    ):
+        assert put(master).status is NONE_THERE
+        with RawSlave(master, host="127.0.0.2") as other:
+            end = master.max_physical_offset
+            for slave in (one, again):
+                slave.acknowledge(master, end)
+            wait = master.replication.wait_replicated
+            assert wait(end, 0.001) is TOO_LATE
+            other.acknowledge(master, end)
+            assert wait(end, 0.001) is OK
+
+
+def test_an_empty_slave_takes_the_whole_log_or_the_last_file(tmp_path):
+    with open_master(tmp_path / "master") as master:
+        put_many(master, 200)
+        last = master.max_physical_offset - master.max_physical_offset % LOG_FILE_BYTES
+        assert last > 0
+        with open_slave(tmp_path / "all", address_of(master)) as slave:
+            wait_for_slave(master, slave)
+            assert slave.min_physical_offset == 0
+        with open_slave(tmp_path / "last", address_of(master), sync_from_last_file=True) as slave:
+            wait_for_slave(master, slave)
+            assert slave.min_physical_offset == last
+            slave.wait_dispatched()
+            assert slave.max_offset("orders", 0) == master.max_offset("orders", 0)
+
+
+def certificate(directory, name):
+    """Make a certificate that vouches for itself; certificate and key in one file."""
+    if shutil.which("openssl") is None:
+        pytest.skip("no openssl on the PATH")
+    path = directory / f"{name}.pem"
+    subprocess.run(
+        [
+            *("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"),
+            *("-nodes", "-days", "2", "-subj", f"/CN={name}", "-keyout", path, "-out", path),
+        ],
+        check=True,
+        capture_output=True,
+    )
+    return path
+
+
+def test_with_certificates_only_those_who_are_believed_come_in(tmp_path):
+    mine, stranger = certificate(tmp_path, "mine"), certificate(tmp_path, "stranger")
+    tls = {"ha_tls_certificate": str(mine), "ha_tls_authorities": str(mine)}
+    other = {"ha_tls_certificate": str(stranger), "ha_tls_authorities": str(mine)}
+    with open_master(tmp_path / "master", **tls) as master:
+        put_many(master, 100)
+        with open_slave(tmp_path / "slave", address_of(master), **tls) as slave:
+            wait_for_slave(master, slave)
+            wait_until(lambda: put(master).status is OK)
+        with open_slave(tmp_path / "plain", address_of(master)) as plain:
+            wait_until(lambda: plain.replication.trouble is not None)
+            assert plain.max_physical_offset == 0
+        with open_slave(tmp_path / "other", address_of(master), **other) as unknown:
+            wait_until(lambda: unknown.replication.trouble is not None)
+            assert unknown.max_physical_offset == 0
+
+
+@pytest.mark.parametrize("name", ["ha_tls_certificate", "ha_tls_authorities"])
+def test_half_of_what_tls_needs_is_refused(tmp_path, name):
+    with pytest.raises(ConfigError, match="haTlsCertificate and haTlsAuthorities"):
+        open_master(tmp_path, **{name: "some.pem"})
