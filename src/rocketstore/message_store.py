@@ -16,6 +16,7 @@ from rocketstore.consumer_offsets import ConsumerOffsetTable
 from rocketstore.consuming.group import UNACKNOWLEDGED_LIMIT
 from rocketstore.consuming.service import ConsumingService
 from rocketstore.delay import DelayService
+from rocketstore.metrics.endpoint import MetricsService
 from rocketstore.metrics.scrub_service import ScrubService
 from rocketstore.replication import replication_of
 from rocketstore.storage.store import BaseStore
@@ -56,7 +57,8 @@ class MessageStore(BaseStore):
         self._consuming = ConsumingService(self, self.consumer_offsets)
         self.attached.append(self._consuming)
         self.scrub = ScrubService(self, now_ms=parts.clock, disk=parts.disk)
-        self.attached.append(self.scrub)
+        self.metrics = MetricsService(self, lambda: self.scrub.known, parts.clock)
+        self.attached += [self.scrub, self.metrics]
 
     def runtime_info(self) -> dict[str, str]:
         """Return what 4.9 tells of a running store, under its names, and some of our own."""
@@ -119,3 +121,7 @@ class MessageStore(BaseStore):
             max_reconsume_times=max_reconsume_times,
             max_unacknowledged=max_unacknowledged,
         )
+
+    def _go_on_in_child(self) -> None:
+        super()._go_on_in_child()
+        self.metrics.forget()

@@ -227,6 +227,12 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True, rename=broker_conf_
     redelete_hanged_file_interval: Annotated[int, Option("ms", 0)] = 120_000
     """Pause before a hung deletion is tried again."""
 
+    # --- metrics --------------------------------------------------------------------------------
+    metrics_port: Annotated[int, Option("-", 0, 65_535, ours=True)] = 0
+    """Port on which an open store serves its numbers to Prometheus; 0 serves none."""
+    metrics_host: Annotated[str, Option(ours=True)] = "127.0.0.1"
+    """Address of that port; this machine's own unless set. 0.0.0.0 is every address."""
+
     # --- delays, further queues and roles -------------------------------------------------------
     message_delay_level: str = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
     """Delays of the levels 1, 2, …: numbers with s, m, h or d. They give the tags code of delayed

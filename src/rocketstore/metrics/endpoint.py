@@ -1,0 +1,132 @@
+"""The HTTP endpoint that Prometheus asks: ``metricsPort``, off unless set, on loopback unless told.
+
+Law: asking changes nothing. Closing the store frees the port, in a forked child at once. What is
+needed to serve is imported when something is served.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from rocketstore.errors import RocketStoreError, SystemRefusedError, UnsupportedEnvironmentError
+from rocketstore.events import get_logger
+from rocketstore.storage.threads import ServiceThread
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from rocketstore.metrics.http_server import MetricsServer
+    from rocketstore.storage.store import BaseStore
+    from rocketstore.verification.damage_map import DamageMap
+
+PATHS: Final = ("/metrics", "/metrics/exporter")
+
+_log: Final = get_logger(__name__)
+
+
+class MetricsService:
+    """Serves the numbers of a store over HTTP while it is open."""
+
+    def __init__(
+        self, store: BaseStore, damage_map: Callable[[], DamageMap], now_ms: Callable[[], int]
+    ) -> None:
+        self._store = store
+        self._damage_map = damage_map
+        self._now_ms = now_ms
+        self._server: MetricsServer | None = None
+        self._thread: ServiceThread | None = None
+
+    @property
+    def port(self) -> int | None:
+        """The port it listens on, None while it does not."""
+        return None if self._server is None else int(self._server.server_port)
+
+    def start(self) -> None:
+        """Listen, if ``metricsPort`` says where.
+
+        Raises
+        ------
+        UnsupportedEnvironmentError
+            prometheus-client is not installed.
+        SystemRefusedError
+            The port is in use, or the address is not one of this machine.
+        """
+        config = self._store.config
+        host, port = config.metrics_host, config.metrics_port
+        if not port:
+            return
+        application = self._application()
+        from rocketstore.metrics.http_server import MetricsServer  # noqa: PLC0415 - slow to import
+
+        try:
+            server = self._server = MetricsServer((host, port))
+        except OSError as error:
+            raise SystemRefusedError(
+                f"cannot serve metrics on {host}:{port}: {error.strerror or error}",
+                code=error.errno,
+                hint="set another metricsPort or metricsHost; metricsPort=0 serves none",
+            ) from error
+        server.set_app(application)
+        self._thread = ServiceThread("rocketstore-metrics", self._serve, server.wake)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop listening; requests that are being answered may end."""
+        if self._thread is not None:
+            self._thread.stop()
+            self._thread = None
+        if self._server is not None:
+            self._server.server_close()
+            self._server = None
+
+    def forget(self) -> None:
+        """Close a forked child's copy of the port: nobody there would answer."""
+        if self._server is not None:
+            self._server.socket.close()
+
+    def _serve(self) -> None:
+        server, thread = self._server, self._thread
+        assert server is not None
+        assert thread is not None
+        while not thread.stopping.is_set():
+            server.wait_and_answer()
+
+    def _application(self) -> Callable[..., Iterable[bytes]]:
+        try:
+            from prometheus_client import CollectorRegistry, make_wsgi_app  # noqa: PLC0415
+
+            from rocketstore.metrics.families import (  # noqa: PLC0415 - an extra needs it
+                ExporterCollector,
+                StoreCollector,
+            )
+        except ImportError as error:
+            raise UnsupportedEnvironmentError(
+                f"metricsPort={self._store.config.metrics_port} needs prometheus-client",
+                hint="pip install 'rocketstore[metrics]', or set metricsPort=0",
+            ) from error
+        store = StoreCollector(self._store, self._damage_map, self._now_ms)
+        pages = {}
+        for path, collector in zip(PATHS, (store, ExporterCollector(self._store)), strict=True):
+            registry = CollectorRegistry()
+            registry.register(collector)
+            pages[path] = make_wsgi_app(registry)
+
+        def answer(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+            page = pages.get(environ["PATH_INFO"].rstrip("/"))
+            if page is None:
+                return _plain(start_response, "404 Not Found", f"ask for {' or '.join(PATHS)}")
+            try:
+                body: Iterable[bytes] = page(environ, start_response)
+            except RocketStoreError as error:  # it is being closed, say
+                return _plain(start_response, "503 Service Unavailable", str(error))
+            except Exception:  # noqa: BLE001 - one bad answer does not end the service
+                _log.exception("metrics.failed", path=environ["PATH_INFO"])
+                return _plain(start_response, "500 Internal Server Error", "see the store's log")
+            return body
+
+        return answer
+
+
+def _plain(start_response: Any, status: str, text: str) -> Iterable[bytes]:
+    start_response(status, [("Content-Type", "text/plain; charset=utf-8")])
+    return [f"{text}\n".encode()]

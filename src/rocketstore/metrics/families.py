@@ -1,0 +1,234 @@
+"""The numbers of an open store as Prometheus has them, taken when somebody asks.
+
+``/metrics`` has the names of a 5.x broker where there is one, and ``rocketstore_…`` for what only
+this store says; ``/metrics/exporter`` those of rocketmq-exporter for 4.x, so that its boards work.
+
+Law: no second bookkeeping. Every value comes from the store's own statistics, offsets and runtime
+information; a collector only names and scales them.
+"""
+
+from __future__ import annotations
+
+import socket
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Final
+
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
+from prometheus_client.registry import Collector
+
+from rocketstore.storage.running_flags import RunningFlag
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from rocketstore.storage.store import BaseStore
+    from rocketstore.verification.damage_map import DamageMap
+
+PUT_BUCKETS_S: Final = (
+    "0.001", "0.01", "0.05", "0.1", "0.2", "0.5", "1.0", "2.0", "3.0", "4.0", "5.0", "10.0", "+Inf",
+)  # fmt: skip
+"""Upper limits of the put times of 4.9, `statistics.BUCKET_NAMES`."""
+
+_PREFIX: Final = "rocketmq_brokeruntime_"
+_PUT_TIMES: Final = (
+    "0ms", "0to10ms", "10to50ms", "50to100ms", "100to200ms", "200to500ms", "500to1s",
+    "1to2s", "2to3s", "3to4s", "4to5s", "5to10s", "10stomore",
+)  # fmt: skip
+_PLAIN: Final = {
+    "put_message_size_total": "putMessageSizeTotal",
+    "put_message_average_size": "putMessageAverageSize",
+    "putmessage_times_total": "putMessageTimesTotal",
+    "putmessage_entire_time_max": "putMessageEntireTimeMax",
+    "getmessage_entire_time_max": "getMessageEntireTimeMax",
+    "dispatch_maxbuffer": "dispatchMaxBuffer",
+    "commitlog_disk_ratio": "commitLogDiskRatio",
+    "consumequeue_disk_ratio": "consumeQueueDiskRatio",
+    "commitlog_maxoffset": "commitLogMaxOffset",
+    "commitlog_minoffset": "commitLogMinOffset",
+    "start_accept_sendrequest_time": "bootTimestamp",
+}
+_RATES: Final = {
+    "put_tps": "putTps",
+    "getfound_tps": "getFoundTps",
+    "getmiss_tps": "getMissTps",
+    "gettotal_tps": "getTotalTps",
+    "gettransfered_tps": "getTransferedTps",
+}
+_SPANS: Final = ("10", "60", "600")
+DEFAULT_CLUSTER: Final = "DefaultCluster"
+"""``brokerClusterName`` of a broker that sets none; a store knows of no other."""
+
+
+class StoreCollector(Collector):
+    """What ``/metrics`` says of a store."""
+
+    def __init__(
+        self, store: BaseStore, damage_map: Callable[[], DamageMap], now_ms: Callable[[], int]
+    ) -> None:
+        self._store = store
+        self._damage_map = damage_map
+        self._now_ms = now_ms
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield every metric family with its values of this moment."""
+        info = self._store.runtime_info()
+        yield from self._traffic()
+        yield from self._log_state()
+        yield from self._health(info)
+        yield from self._scrub(info)
+
+    def _traffic(self) -> Iterator[Metric]:
+        statistics = self._store.statistics
+        count = CounterMetricFamily("rocketmq_messages_in", "Messages put.", labels=["topic"])
+        size = CounterMetricFamily("rocketmq_throughput_in", "Bytes put.", labels=["topic"])
+        for topic, put in sorted(statistics.put_by_topic().items()):
+            count.add_metric([topic], put.messages)
+            size.add_metric([topic], put.bytes)
+        yield count
+        yield size
+        gets = statistics.gets
+        yield CounterMetricFamily("rocketmq_messages_out", "Messages got.", value=gets.messages)
+        asked = CounterMetricFamily(
+            "rocketstore_gets", "Gets, by whether they found a message.", labels=["result"]
+        )
+        asked.add_metric(["found"], gets.found)
+        asked.add_metric(["missed"], gets.missed)
+        yield asked
+        failed = "Puts that were not taken."
+        yield CounterMetricFamily("rocketstore_puts_failed", failed, value=statistics.failed_puts)
+        so_far, buckets = 0, []
+        counts = statistics.put_time_histogram().values()
+        for limit, number in zip(PUT_BUCKETS_S, counts, strict=True):
+            so_far += number
+            buckets.append((limit, float(so_far)))
+        times = HistogramMetricFamily(
+            "rocketstore_put_seconds", "How long puts took, in the buckets of 4.9; without a sum."
+        )
+        times.add_metric([], buckets, sum_value=None)
+        yield times
+
+    def _log_state(self) -> Iterator[Metric]:
+        store = self._store
+        first, last = store.min_physical_offset, store.max_physical_offset
+        oldest_ms = store.earliest_log_timestamp()
+        for name, help_text, value in (
+            ("rocketmq_storage_size", "Bytes of the CommitLog.", last - max(first, 0)),
+            (
+                "rocketmq_storage_flush_behind_bytes",
+                "Bytes of the CommitLog that are not known to be on the disk.",
+                last - store.flushed_physical_offset,
+            ),
+            (
+                "rocketmq_storage_dispatch_behind_bytes",
+                "Bytes of the CommitLog that consumers cannot see yet.",
+                last - store.dispatched_physical_offset,
+            ),
+            (
+                "rocketmq_storage_message_reserve_time",
+                "Age of the oldest message in ms.",
+                0 if oldest_ms is None else max(0, self._now_ms() - oldest_ms),
+            ),
+        ):
+            yield GaugeMetricFamily(name, help_text, value=value)
+
+    def _health(self, info: Mapping[str, str]) -> Iterator[Metric]:
+        bits = self._store.running_flags.bits
+        flags = GaugeMetricFamily(
+            "rocketstore_running_flag",
+            "1 for each cause that refuses puts or gets.",
+            labels=["flag"],
+        )
+        for flag in RunningFlag:
+            flags.add_metric([str(flag.name)], int(bool(bits & flag)))
+        yield flags
+        well = int(self._store.dispatch_health.is_well)
+        yield GaugeMetricFamily("rocketstore_dispatch_well", "1 while dispatch works.", value=well)
+        used = GaugeMetricFamily(
+            "rocketstore_disk_used_ratio", "How full the partition of a path is.", labels=["path"]
+        )
+        for key, text in info.items():
+            _, is_path, path = key.partition("commitLogDiskRatio_")
+            if is_path and float(text) >= 0:
+                used.add_metric([path], float(text))
+        yield used
+        yield GaugeMetricFamily(
+            "rocketstore_mapped_bytes",
+            "Bytes of files that are mapped.",
+            value=float(info["totalMappedVirtualMemory"]),
+        )
+        yield CounterMetricFamily(
+            "rocketstore_clock_steps_back",
+            "Puts at which the clock was behind the store time before.",
+            value=float(info["storeTimeStepsBack"]),
+        )
+
+    def _scrub(self, info: Mapping[str, str]) -> Iterator[Metric]:
+        known = self._damage_map()
+        damaged = GaugeMetricFamily(
+            "rocketstore_store_damaged_bytes",
+            "Bytes that the check of old files knows to be damaged.",
+            labels=["reason"],
+        )
+        for reason, size in sorted(known.damaged_bytes.items()):
+            damaged.add_metric([reason], size)
+        yield damaged
+        for name, help_text, value in (
+            ("damaged_ranges", "Places that are known to be damaged.", len(known.damage)),
+            ("scrub_position_bytes", "Offset from which the check goes on.", known.position),
+            ("scrub_passes", "Whole passes of the check.", known.passes),
+            (
+                "scrub_last_pass_timestamp_seconds",
+                "When the last whole pass ended; 0 without any.",
+                known.last_pass_timestamp / 1000,
+            ),
+        ):
+            yield GaugeMetricFamily(f"rocketstore_store_{name}", help_text, value=value)
+        yield CounterMetricFamily(
+            "rocketstore_store_scrub_checked_bytes",
+            "Bytes that this process has checked.",
+            value=float(info["scrubCheckedBytes"]),
+        )
+
+
+class ExporterCollector(Collector):
+    """What ``/metrics/exporter`` says of a store: gauges, as rocketmq-exporter has them."""
+
+    def __init__(self, store: BaseStore) -> None:
+        self._store = store
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield ``rocketmq_brokeruntime_…``."""
+        store, info = self._store, self._store.runtime_info()
+        own = version("rocketstore")
+        labels = {
+            "cluster": DEFAULT_CLUSTER,
+            "brokerIP": store.config.store_host,
+            "brokerHost": socket.gethostname(),
+            "des": f"rocketstore {own}",
+            "boottime": info["bootTimestamp"],
+            "broker_version": own,
+        }
+        for name, value in self._values(info):
+            family = GaugeMetricFamily(_PREFIX + name, name, labels=list(labels))
+            family.add_metric(list(labels.values()), value)
+            yield family
+
+    def _values(self, info: Mapping[str, str]) -> Iterator[tuple[str, float]]:
+        store = self._store
+        last = store.max_physical_offset
+        for name, key in _PLAIN.items():
+            yield name, float(info[key])
+        for name, key in _RATES.items():
+            for span, rate in zip(_SPANS, info[key].split(), strict=True):
+                yield name + span, float(rate)
+        counts = store.statistics.put_time_histogram().values()
+        for name, number in zip(_PUT_TIMES, counts, strict=True):
+            yield f"pmdt_{name}", number
+        yield "dispatch_behind_bytes", last - store.dispatched_physical_offset
+        yield "remain_howmanydata_toflush", last - store.flushed_physical_offset
+        yield "earliest_message_timestamp", store.earliest_log_timestamp() or -1

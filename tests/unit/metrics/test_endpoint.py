@@ -1,0 +1,291 @@
+"""The endpoint for Prometheus: off by default, real values over HTTP, a port that is freed."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import select
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from rocketstore import Message, MessageStore, StoreConfig
+from rocketstore.errors import RocketStoreError, SystemRefusedError, UnsupportedEnvironmentError
+from rocketstore.metrics import families, http_server
+from rocketstore.storage.statistics import BUCKET_NAMES
+from support.memory import memory_directory
+from support.repository import ROOT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+ORDER = Message(topic="orders", body=b"x" * 10)
+BOARD = ROOT / "docs" / "guide" / "grafana-board.json"
+
+
+@pytest.fixture
+def root() -> Iterator[Path]:
+    with memory_directory() as directory:
+        yield directory
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def open_served(root: Path, **settings: Any) -> MessageStore:
+    config = StoreConfig.small(**{"metrics_port": free_port(), **settings})
+    return MessageStore.open(root, config)
+
+
+def ask(store: MessageStore, path: str, data: bytes | None = None) -> str:
+    """Return an answer's text; `HTTPError` for one that is no 200."""
+    place = urllib.parse.SplitResult(
+        "http", f"127.0.0.1:{store.config.metrics_port}", path, query="", fragment=""
+    )
+    with urllib.request.urlopen(place.geturl(), data=data, timeout=30) as answer:  # noqa: S310
+        text: str = answer.read().decode()
+    return text
+
+
+def scrape(store: MessageStore, path: str = "/metrics") -> dict[tuple[str, str], float]:
+    """Return values by name and first label (by name only where there are none)."""
+    text = ask(store, path)
+    return {
+        (sample.name, next(iter(sample.labels.values()), "")): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def is_listening(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def test_values_move_with_puts_and_gets(root: Path) -> None:
+    with open_served(root) as store:
+        before = scrape(store)
+        assert ("rocketmq_messages_in_total", "orders") not in before
+        for _ in range(3):
+            store.put(ORDER)
+        store.wait_dispatched()
+        store.flush()
+        store.get("orders", 0, 0)
+        store.get("orders", 0, 3)
+        after = scrape(store)
+        assert after["rocketmq_messages_in_total", "orders"] == 3
+        assert after["rocketmq_throughput_in_total", "orders"] == store.max_physical_offset
+        assert after["rocketmq_storage_size", ""] == store.max_physical_offset
+        assert after["rocketmq_messages_out_total", ""] == 3
+        assert after["rocketstore_gets_total", "found"] == 1
+        assert after["rocketstore_gets_total", "missed"] == 1
+        assert after["rocketstore_put_seconds_bucket", "+Inf"] == 3
+        assert after["rocketmq_storage_flush_behind_bytes", ""] == 0
+        assert after["rocketmq_storage_dispatch_behind_bytes", ""] == 0
+        assert after["rocketstore_dispatch_well", ""] == 1
+
+
+def test_names_of_the_exporter_say_the_same_as_runtime_info(root: Path) -> None:
+    with open_served(root) as store:
+        store.put(ORDER)
+        store.wait_dispatched()
+        found = {name: value for (name, _), value in scrape(store, "/metrics/exporter").items()}
+        info = store.runtime_info()
+    prefix = "rocketmq_brokeruntime_"
+    assert found[prefix + "commitlog_maxoffset"] == float(info["commitLogMaxOffset"])
+    assert found[prefix + "put_message_size_total"] == float(info["putMessageSizeTotal"])
+    assert found[prefix + "putmessage_times_total"] == 1
+    assert found[prefix + "dispatch_behind_bytes"] == 0
+    assert sum(value for name, value in found.items() if "_pmdt_" in name) == 1
+    assert {f"{prefix}put_tps{span}" for span in (10, 60, 600)} <= found.keys()
+    assert len(families.PUT_BUCKETS_S) == len(BUCKET_NAMES)
+
+
+def test_damage_that_is_known_is_a_metric(root: Path) -> None:
+    known = {
+        "physicalOffset": 7, "size": 93, "reason": "bad crc", "evidence": "",
+        "file": "0", "foundTimestamp": 1,
+    }  # fmt: skip
+    (root / "damage-map.json").write_text(json.dumps({"passes": 4, "damage": [known]}))
+    with open_served(root) as store:
+        found = scrape(store)
+    assert found["rocketstore_store_damaged_bytes", "bad crc"] == 93
+    assert found["rocketstore_store_damaged_ranges", ""] == 1
+    assert found["rocketstore_store_scrub_passes", ""] == 4
+
+
+def test_it_is_off_unless_a_port_is_set(root: Path) -> None:
+    with MessageStore.open(root, StoreConfig.small()) as store:
+        assert store.config.metrics_port == 0
+        assert store.metrics.port is None
+
+
+def test_only_this_machine_is_served_unless_a_host_is_set(root: Path) -> None:
+    with open_served(root) as store:
+        assert store.metrics._server.socket.getsockname()[0] == "127.0.0.1"
+    everywhere = "0.0.0.0"  # noqa: S104 - what is tested
+    with open_served(root, metrics_host=everywhere) as store:
+        assert store.metrics._server.socket.getsockname()[0] == everywhere
+        assert scrape(store)
+
+
+def test_close_frees_the_port_and_wakes_nobody_before(root: Path) -> None:
+    store = open_served(root)
+    port = store.config.metrics_port
+    scrape(store)
+    began = time.monotonic()
+    store.close()
+    assert time.monotonic() - began < 5
+    assert not is_listening(port)
+    with open_served(root, metrics_port=port) as store:
+        assert scrape(store)
+
+
+def test_a_port_in_use_is_a_typed_error_and_leaves_the_store_closed(root: Path) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        with pytest.raises(SystemRefusedError, match=f"127.0.0.1:{port}.*metricsPort"):
+            open_served(root, metrics_port=port)
+    with open_served(root, metrics_port=port) as store:
+        assert scrape(store)
+
+
+def test_an_address_of_another_machine_is_a_typed_error(root: Path) -> None:
+    for host in ("192.0.2.1", "no.such.host.invalid", "::1:2:3:4:5:6:7:8:9"):
+        with pytest.raises(SystemRefusedError, match="cannot serve metrics"):
+            open_served(root, metrics_host=host)
+
+
+def test_without_prometheus_client_the_open_says_what_to_install(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "prometheus_client", None)
+    with pytest.raises(UnsupportedEnvironmentError, match=r"rocketstore\[metrics\]"):
+        open_served(root)
+    MessageStore.open(root, StoreConfig.small()).close()
+
+
+def test_what_is_needed_to_serve_is_imported_only_to_serve() -> None:
+    code = "import sys, rocketstore.message_store as m; print(*sys.modules)"
+    modules = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    ).stdout.split()
+    assert not {"prometheus_client", "wsgiref", "http.server"} & set(modules)
+
+
+def test_other_paths_and_methods_are_refused(root: Path) -> None:
+    with open_served(root) as store:
+        for path, data, status in (("/", None, 404), ("/metrics", b"x", 405)):
+            with pytest.raises(urllib.error.HTTPError) as caught:
+                ask(store, path, data)
+            assert caught.value.code == status
+            caught.value.close()
+        assert scrape(store)
+
+
+def test_a_failure_while_values_are_taken_is_an_answer_and_not_the_end(
+    root: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with open_served(root) as store:
+        for error, status in ((RocketStoreError("is closed"), 503), (KeyError("x"), 500)):
+
+            def fail(error: Exception = error) -> dict[str, str]:
+                raise error
+
+            monkeypatch.setattr(store, "runtime_info", fail)
+            with pytest.raises(urllib.error.HTTPError) as caught:
+                scrape(store)
+            assert caught.value.code == status
+            caught.value.close()
+            monkeypatch.undo()
+            assert scrape(store)
+    assert capfd.readouterr().err == ""
+
+
+def scrape_at_last(store: MessageStore) -> None:
+    """Scrape, once the threads of earlier peers have ended."""
+    deadline = time.monotonic() + 30
+    while True:
+        try:
+            assert scrape(store)
+        except OSError:
+            assert time.monotonic() < deadline
+        else:
+            return
+
+
+def test_peers_that_send_garbage_or_nothing_hold_nobody_up(
+    root: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(http_server, "MAX_REQUESTS", 4)
+    with open_served(root) as store, contextlib.ExitStack() as peers:
+        address = ("127.0.0.1", store.config.metrics_port)
+
+        def peer() -> socket.socket:
+            return peers.enter_context(socket.create_connection(address, timeout=30))
+
+        for garbage in (b"\x16\x03\x01\x02", b"GET\r\n\r\n", b"A" * 70_000 + b"\r\n"):
+            with contextlib.suppress(ConnectionError):  # it hung up before all was sent
+                peer().sendall(garbage)
+        peers.close()
+        for _ in range(3):
+            peer()
+        scrape_at_last(store)
+        more = [peer() for _ in range(9)]  # of which there is room for one
+        deadline = time.monotonic() + 30
+        while len(select.select(more, [], [], 1)[0]) < 8:
+            assert time.monotonic() < deadline
+        peers.close()
+        scrape_at_last(store)
+    assert capfd.readouterr().err == ""
+
+
+def test_a_forked_child_does_not_keep_the_port(root: Path) -> None:
+    store = open_served(root)
+    here, there = socket.socketpair()
+    child = os.fork()
+    if not child:
+        here.close()
+        there.send(b"!")
+        there.recv(1)
+        os._exit(0)
+    there.close()
+    try:
+        assert here.recv(1) == b"!"
+        store.close()
+        assert not is_listening(store.config.metrics_port)
+    finally:
+        here.close()
+        os.waitpid(child, 0)
+
+
+def test_the_board_is_small_and_names_only_metrics_that_there_are(root: Path) -> None:
+    board = msgspec.json.decode(BOARD.read_bytes())
+    assert BOARD.stat().st_size < 100_000
+    asked = [target["expr"] for panel in board["panels"] for target in panel["targets"]]
+    asked += [one["query"] for one in board["templating"]["list"]]
+    named = {name for text in asked for name in re.findall(r"\brocket(?:mq|store)_\w+", text)}
+    assert len({panel["id"] for panel in board["panels"]}) == len(board["panels"])
+    with open_served(root) as store:
+        text = ask(store, "/metrics")
+    families_there = {line.split()[2] for line in text.splitlines() if line.startswith("# TYPE")}
+    there = families_there | {f"{name}_bucket" for name in families_there}
+    assert named
+    assert not named - there
