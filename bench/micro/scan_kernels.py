@@ -1,7 +1,7 @@
 """How fast the scan kernels are: CRC, walk, resynchronisation, one core, everything in memory.
 
-``python bench/micro/scan_kernels.py [--log-mb 512]`` prints one line per case: the best of several
-runs in process CPU time, so that a busy machine does not count. Kernels are compiled before.
+``PYTHONPATH=tests python bench/micro/scan_kernels.py [--log-mb 512]`` prints one line per case: the
+best of several runs in process CPU time, so that a busy machine does not count.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rocketstore.format.record import encode_record
 from rocketstore.scan import kernels
 from rocketstore.scan.columns import new_columns
 from rocketstore.scan.scanner import scan_window
+from support.record_encoder import encode_record
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -13,9 +13,9 @@ from rocketstore.format.record import (
     MESSAGE_MAGIC_V1,
     StoredMessage,
     decode_record,
-    encode_record,
 )
 from support.fuzzing import check_mutations, fuzz_with_atheris
+from support.record_encoder import encode_record
 from support.vectors import vector
 
 GOLDEN = tuple(

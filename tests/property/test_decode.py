@@ -14,12 +14,12 @@ from rocketstore.format.host import encode_host
 from rocketstore.format.record import (
     MESSAGE_MAGIC_V2,
     decode_record,
-    encode_record,
     host_flags,
 )
 from rocketstore.native.decode import decode
 from support.guarded_memory import guarded
 from support.leaks import assert_keeps_nothing
+from support.record_encoder import encode_record
 from support.scan_strategies import whole_properties
 
 CHECKED, UNCHECKED = True, False

@@ -8,7 +8,8 @@ import msgspec
 import pytest
 
 from rocketstore.errors import BodyTooLargeError, CompressedBodyError, FormatError
-from rocketstore.format.record import decode_record, encode_record
+from rocketstore.format.record import decode_record
+from support.record_encoder import encode_record
 
 PLAIN = b"hello" * 100
 

@@ -1,11 +1,11 @@
-"""One record of the CommitLog: the table of its fields, and bytes to message and back.
+"""One record of the CommitLog: the table of its fields, and bytes to message.
 
 Law: `decode_record` returns a message that stands where it says it stands, whose lengths agree with
 each other, whose text is whole and whose body has the stored checksum, or raises a `FormatError`,
-whatever the bytes are. Every record of 4.9 is re-encoded byte for byte.
+whatever the bytes are. Records are written by ``native.log_end`` alone.
 
-How derived: CommitLog.checkMessageAndReturnSize and MessageExtEncoder.encode of 4.9, MessageDecoder
-of 5.x for the second magic (spec F3). The layout in prose: docs/format/record.md. Bytes are
+How derived: CommitLog.checkMessageAndReturnSize of 4.9, MessageDecoder of 5.x for the second magic
+(spec F3). The layout in prose: docs/format/record.md. Bytes are
 copied, so that a message outlives its file. Bulk reading is not done here but in ``scan``.
 """
 
@@ -89,15 +89,11 @@ FIELDS: Final = (
 )
 """The record, field by field; the table in docs/format/record.md is this one."""
 
-# By the two host bits of sysFlag: the sizes of born and store host, and all in front of the body.
-_HOST_SIZES: Final = {
-    born_flag | store_flag: (born_size, store_size)
+# By the two host bits of sysFlag: all in front of the body.
+_HEADS: Final = {
+    born_flag | store_flag: struct.Struct(f">iIiiiqqiq{born_size}sq{store_size}siqi")
     for born_flag, born_size in ((0, HOST_V4_SIZE), (BORN_HOST_V6_FLAG, HOST_V6_SIZE))
     for store_flag, store_size in ((0, HOST_V4_SIZE), (STORE_HOST_V6_FLAG, HOST_V6_SIZE))
-}
-_HEADS: Final = {
-    flags: struct.Struct(f">iIiiiqqiq{born}sq{store}siqi")
-    for flags, (born, store) in _HOST_SIZES.items()
 }
 _HEAD_V4: Final = _HEADS[0]
 _START: Final = struct.Struct(">iI")
@@ -129,54 +125,6 @@ def record_size(*, body_size: int, topic_size: int, properties_size: int, sys_fl
     """Return the length of a V1 record in bytes (CommitLog.calMsgLength)."""
     hosts = _HEADS[sys_flag & HOST_V6_FLAGS].size - _HEAD_V4.size
     return FIXED_SIZE + hosts + body_size + topic_size + properties_size
-
-
-# --- encoding -----------------------------------------------------------------------------------
-
-
-def encode_record(  # noqa: PLR0913 - one argument per field of the format
-    *,
-    topic: bytes,
-    body: bytes,
-    properties: bytes,
-    queue_id: int,
-    queue_offset: int,
-    physical_offset: int,
-    born_timestamp_ms: int,
-    born_host: bytes,
-    store_timestamp_ms: int,
-    store_host: bytes,
-    flag: int = 0,
-    sys_flag: int = 0,
-    reconsume_times: int = 0,
-    prepared_transaction_offset: int = 0,
-    crc: int | None = None,
-) -> bytes:
-    """Return the V1 record of these fields, bytes as they are to be stored.
-
-    Hosts are 8 or 20 bytes of `host.encode_host`, as the bits of `host_flags` in `sys_flag` say. A
-    checksum is given only to repeat a record exactly as it was. Raises `FieldRangeError` where a
-    field does not fit its width. Source: CommitLog.MessageExtEncoder.encode.
-    """
-    hosts = (len(born_host), len(store_host))
-    if hosts != _HOST_SIZES[sys_flag & HOST_V6_FLAGS]:
-        raise FieldRangeError(
-            f"hosts do not have the lengths that sys_flag {sys_flag:#x} says",
-            field="born_host, store_host",
-            expected=_HOST_SIZES[sys_flag & HOST_V6_FLAGS],
-            found=hosts,
-        )
-    layout = f">iIiiiqqiq{hosts[0]}sq{hosts[1]}siqi{len(body)}sb{len(topic)}sh{len(properties)}s"
-    fields = (
-        struct.calcsize(layout), MESSAGE_MAGIC_V1, body_crc(body) if crc is None else crc, queue_id,
-        flag, queue_offset, physical_offset, sys_flag, born_timestamp_ms, born_host,
-        store_timestamp_ms, store_host, reconsume_times, prepared_transaction_offset, len(body),
-        body, len(topic), topic, len(properties), properties,
-    )  # fmt: skip
-    try:
-        return struct.pack(layout, *fields)
-    except struct.error as error:
-        raise FieldRangeError(f"a field does not fit its width: {error}", found=fields) from error
 
 
 def encode_blank(remaining: int) -> bytes:

@@ -79,14 +79,7 @@ def has_name_before(data: Bytes, parts: Numbers, first: int, part: int) -> bool:
     at = parts[part, 0]
     size = parts[part, 1]
     for other in range(first, part):
-        if parts[other, 1] != size:
-            continue
-        same = 0
-        while same < size and view.load_u8(data, at + same) == view.load_u8(
-            data, parts[other, 0] + same
-        ):
-            same += 1
-        if same == size:
+        if parts[other, 1] == size and view.equal_bytes(data, at, data, parts[other, 0], size):
             return True
     return False
 
@@ -182,13 +175,9 @@ def find_queue(slots: Numbers, slot_count: int, topics: Bytes, data: Bytes, row:
             slot[SlotColumn.TOPIC_HASH] == topic_hash
             and slot[SlotColumn.QUEUE_ID] == queue_id
             and slot[SlotColumn.TOPIC_SIZE] == size
+            and view.equal_bytes(topics, slot[SlotColumn.TOPIC_AT], data, at, size)
         ):
-            begin = slot[SlotColumn.TOPIC_AT]
-            k = 0
-            while k < size and view.load_u8(topics, begin + k) == view.load_u8(data, at + k):
-                k += 1
-            if k == size:
-                return slot[SlotColumn.QUEUE]
+            return slot[SlotColumn.QUEUE]
         number = (number + 1) & (slot_count - 1)
 
 

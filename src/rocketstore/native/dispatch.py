@@ -40,20 +40,11 @@ class RowDispatch:
     """Dispatches rows into queues (``QueueRows``) and the index, and counts what it did.
 
     `decisions` (``EntryDecisions``) answers what is rare. `delays_ms` has the delay of each level
-    from index 1 on, none when it is shorter than two. Extra queues need `multi_dispatch`.
+    from index 1 on, none when it is shorter than two. Extra queues need `multi_dispatch`. `cursor`
+    is the row that is being dispatched, of `count` rows of its batch.
     """
 
-    records: int
-    entries_written: int
-    entries_repeated: int
-    entries_refused: int
-    without_entry: int
-    index_items: int
-    last_store_timestamp_ms: int
-    cursor: int
-    """The row that is being dispatched."""
     count: int
-    """The rows of its batch."""
 
     def __init__(
         self, decisions: Any, table: Any, index: Any, delays_ms: Any, multi_dispatch: bool

@@ -15,8 +15,9 @@ import pyarrow  # noqa: ICN001 - `pa` is the same without its annotations
 
 from rocketstore.errors import FieldRangeError
 from rocketstore.format.host import decode_host
+from rocketstore.message import BORN_HOST_V6_FLAG, STORE_HOST_V6_FLAG
 from rocketstore.scan import kernels
-from rocketstore.scan.columns import BORN_HOST_V6, STORE_HOST_V6, Column, RecordColumns
+from rocketstore.scan.columns import Column, RecordColumns
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -57,8 +58,8 @@ _SLICES: Final[dict[str, tuple[Column, Column, Any]]] = {
 _NULL_WHEN_EMPTY: Final = frozenset({"tags", "keys", "uniqKey"})
 
 _HOSTS: Final[dict[str, tuple[Column, int]]] = {
-    "bornHost": (Column.BORN_HOST_AT, BORN_HOST_V6),
-    "storeHost": (Column.STORE_HOST_AT, STORE_HOST_V6),
+    "bornHost": (Column.BORN_HOST_AT, BORN_HOST_V6_FLAG),
+    "storeHost": (Column.STORE_HOST_AT, STORE_HOST_V6_FLAG),
 }
 
 SCHEMA: Final = pa.schema(
@@ -173,7 +174,7 @@ def _hosts(columns: RecordColumns, name: str) -> Any:
 
 def _message_ids(columns: RecordColumns) -> Any:
     """Upper-case hex of store host and physical offset (spec F14)."""
-    is_v6 = (columns.sys_flag & STORE_HOST_V6) != 0
+    is_v6 = (columns.sys_flag & STORE_HOST_V6_FLAG) != 0
     rows_v4, rows_v6 = np.flatnonzero(~is_v6), np.flatnonzero(is_v6)
     ids = [_hex_ids(columns, rows_v4, 8), _hex_ids(columns, rows_v6, 20)]
     if not len(rows_v6):

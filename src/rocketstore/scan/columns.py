@@ -10,7 +10,7 @@ inside the buffer.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -23,19 +23,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     import pyarrow as pa
 
-__all__ = [
-    "BORN_HOST_V6",
-    "COLUMN_COUNT",
-    "STORE_HOST_V6",
-    "Column",
-    "RecordColumns",
-    "StopReason",
-    "new_columns",
-]
-
-BORN_HOST_V6: Final = 0x10
-STORE_HOST_V6: Final = 0x20
-"""Bits of sysFlag (spec F4)."""
+__all__ = ["COLUMN_COUNT", "Column", "RecordColumns", "StopReason", "new_columns"]
 
 
 def new_columns(record_count: int) -> npt.NDArray[np.int64]:
@@ -43,18 +31,11 @@ def new_columns(record_count: int) -> npt.NDArray[np.int64]:
     return np.empty((record_count, COLUMN_COUNT), dtype=np.int64)
 
 
-def _column(column: Column, meaning: str) -> Any:
-    def view(self: RecordColumns) -> npt.NDArray[np.int64]:
-        return self.cols[:, column]
-
-    view.__doc__ = meaning
-    return property(view)
-
-
 class RecordColumns:
     """The records of one stretch of a CommitLog, one row of `cols` each.
 
-    `buffer` has the scanned bytes, borrowed; `base` is the physical offset of its first.
+    `buffer` has the scanned bytes, borrowed; `base` is the physical offset of its first. Each
+    `Column` is also an attribute in small letters: ``columns.queue_id`` are those of all records.
     """
 
     __slots__ = ("base", "buffer", "cols")
@@ -72,34 +53,9 @@ class RecordColumns:
     def __repr__(self) -> str:
         return f"RecordColumns({len(self)} records, base={self.base})"
 
-    physical_offset = _column(Column.PHYSICAL_OFFSET, "Physical offset of each record.")
-    size = _column(Column.SIZE, "Length of each record in bytes.")
-    queue_id = _column(Column.QUEUE_ID, "Queue id of each record.")
-    queue_offset = _column(Column.QUEUE_OFFSET, "Queue offset of each record.")
-    flag = _column(Column.FLAG, "The application's flag.")
-    sys_flag = _column(Column.SYS_FLAG, "Bits of spec F4.")
-    born_timestamp = _column(Column.BORN_TIMESTAMP, "When the producer made it, in ms.")
-    store_timestamp = _column(Column.STORE_TIMESTAMP, "When the store appended it, in ms.")
-    reconsume_times = _column(Column.RECONSUME_TIMES, "How often consumers gave it back.")
-    prepared_offset = _column(Column.PREPARED_OFFSET, "Offset of the half message, or 0.")
-    body_crc = _column(Column.BODY_CRC, "CRC of the body as stored.")
-    body_at = _column(Column.BODY_AT, "Position of the body in the buffer.")
-    body_size = _column(Column.BODY_SIZE, "Length of the body in bytes.")
-    topic_at = _column(Column.TOPIC_AT, "Position of the topic in the buffer.")
-    topic_size = _column(Column.TOPIC_SIZE, "Length of the topic in bytes.")
-    properties_at = _column(Column.PROPERTIES_AT, "Position of the properties in the buffer.")
-    properties_size = _column(Column.PROPERTIES_SIZE, "Length of the properties in bytes.")
-    tags_at = _column(Column.TAGS_AT, "Position of the tags in the buffer.")
-    tags_size = _column(Column.TAGS_SIZE, "Length of the tags in bytes, 0 when absent.")
-    tags_code = _column(Column.TAGS_CODE, "Hash of the tags, 0 when absent.")
-    keys_at = _column(Column.KEYS_AT, "Position of the keys in the buffer.")
-    keys_size = _column(Column.KEYS_SIZE, "Length of the keys in bytes, 0 when absent.")
-    unique_key_at = _column(Column.UNIQUE_KEY_AT, "Position of the unique key in the buffer.")
-    unique_key_size = _column(Column.UNIQUE_KEY_SIZE, "Length of the unique key, 0 when absent.")
-    topic_hash = _column(Column.TOPIC_HASH, "Hash of the topic.")
-    born_host_at = _column(Column.BORN_HOST_AT, "Position of the born host in the buffer.")
-    store_host_at = _column(Column.STORE_HOST_AT, "Position of the store host in the buffer.")
-    delay_level = _column(Column.DELAY_LEVEL, "Delay level asked for, 0 for none.")
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> npt.NDArray[np.int64]: ...
 
     def taken(self, rows: slice | npt.NDArray[Any]) -> RecordColumns:
         """Return some of the records, by a slice, a mask or their numbers; bytes are not copied."""
@@ -137,3 +93,11 @@ class RecordColumns:
             ) from error
 
         return to_arrow(self, names)
+
+
+def _column(column: Column) -> property:
+    return property(lambda self: self.cols[:, column])
+
+
+for _each in Column:
+    setattr(RecordColumns, _each.name.lower(), _column(_each))

@@ -26,14 +26,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias
 import numpy as np
 
 from rocketstore.format.record import body_crc
+from rocketstore.message import BORN_HOST_V6_FLAG, STORE_HOST_V6_FLAG
 from rocketstore.scan import kernels
-from rocketstore.scan.columns import (
-    BORN_HOST_V6,
-    STORE_HOST_V6,
-    RecordColumns,
-    StopReason,
-    new_columns,
-)
+from rocketstore.scan.columns import RecordColumns, StopReason, new_columns
 from rocketstore.units import ByteRange, KiB, MiB
 
 if TYPE_CHECKING:
@@ -326,7 +321,7 @@ class _Scan:
         if int.from_bytes(head[28:36], "big", signed=True) != self.base + position:
             return StopReason.BAD_ADDRESS
         sys_flag = int.from_bytes(head[36:40], "big")
-        extra = (12 if sys_flag & BORN_HOST_V6 else 0) + (12 if sys_flag & STORE_HOST_V6 else 0)
+        extra = 12 * bool(sys_flag & BORN_HOST_V6_FLAG) + 12 * bool(sys_flag & STORE_HOST_V6_FLAG)
         fixed = 91 + extra + (head[7] == 0xAB)
         body_size = int.from_bytes(head[84 + extra : 88 + extra], "big", signed=True)
         if total < fixed or not 0 <= body_size <= total - fixed:
@@ -476,7 +471,7 @@ def describe_break(  # noqa: PLR0911 - one sentence per reason
         return f"physical offset: expected {base + position}, found {number(28, 8)}"
     if reason is StopReason.BAD_CRC:
         sys_flag = number(36, 4)
-        born, store = (12 * bool(sys_flag & bit) for bit in (BORN_HOST_V6, STORE_HOST_V6))
+        born, store = (12 * bool(sys_flag & bit) for bit in (BORN_HOST_V6_FLAG, STORE_HOST_V6_FLAG))
         body_at = position + 88 + born + store
         body_size = int.from_bytes(array[body_at - 4 : body_at].tobytes(), "big")
         computed = body_crc(array[body_at : body_at + body_size].data)

@@ -10,13 +10,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from rocketstore.format.properties import is_text_whole
 from rocketstore.format.record import body_crc
-from rocketstore.scan.columns import (
-    BORN_HOST_V6,
-    COLUMN_COUNT,
-    STORE_HOST_V6,
-    Column,
-    StopReason,
-)
+from rocketstore.message import BORN_HOST_V6_FLAG, STORE_HOST_V6_FLAG
+from rocketstore.scan.columns import COLUMN_COUNT, Column, StopReason
 from support.oracle.java_hash import hash_of_bytes
 
 if TYPE_CHECKING:
@@ -57,8 +52,8 @@ class _Places(NamedTuple):
 def _places(view: memoryview, position: int, total: int, magic: int) -> _Places | None:
     """Follow the inner lengths; None when they do not add up to the record's."""
     (sys_flag,) = _INT(view, position + 36)
-    store_time_at = position + 56 + (12 if sys_flag & BORN_HOST_V6 else 0)
-    tail_at = store_time_at + 16 + (12 if sys_flag & STORE_HOST_V6 else 0)
+    store_time_at = position + 56 + (12 if sys_flag & BORN_HOST_V6_FLAG else 0)
+    tail_at = store_time_at + 16 + (12 if sys_flag & STORE_HOST_V6_FLAG else 0)
     body_at = tail_at + 16
     length_size = _FIXED[magic] - 90
     room = position + total - body_at - length_size - 2

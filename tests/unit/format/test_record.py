@@ -29,12 +29,12 @@ from rocketstore.format.record import (
     body_crc,
     decode_record,
     encode_blank,
-    encode_record,
     host_flags,
     record_size,
 )
 from support.format_page import module_rows, page_rows
 from support.page_tables import DOCS
+from support.record_encoder import encode_record
 from support.scan_strategies import whole_properties
 from support.vectors import vector
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import os
 import weakref
+from itertools import chain
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Self, TypeAlias
 
@@ -365,14 +366,8 @@ class Reader:
     def _first_stored(self, queue: _Queue, start: int, stop: int) -> tuple[int, int | None]:
         """Return the first entry in [start, stop) that has a readable record, and its time."""
         # One look is nearly always enough for a search by time.
-        first = queue.entry_bytes(start, 1) if start < stop else b""
-        if first:
-            physical_offset, size, _ = ENTRY_STRUCT.unpack(first)
-            if 0 < size != FILLER_SIZE:
-                stored = store_time_at(self._records, physical_offset, size)
-                if stored is not None:
-                    return start, stored
-        for at, (physical_offset, size, _) in _entries(queue, start, stop):
+        first = _entries(queue, start, min(start + 1, stop))
+        for at, (physical_offset, size, _) in chain(first, _entries(queue, start + 1, stop)):
             if 0 < size != FILLER_SIZE:
                 stored = store_time_at(self._records, physical_offset, size)
                 if stored is not None:

@@ -20,7 +20,7 @@ import numpy as np
 
 from rocketstore.format.properties import decode_properties
 from rocketstore.format.queue_entry import DELAY_TOPIC, ENTRY_SIZE_BYTES, entry_array, written_mask
-from rocketstore.format.record import FIXED_SIZE, body_crc
+from rocketstore.format.record import BLANK_MAGIC, FIXED_SIZE, MESSAGE_MAGIC_V1, body_crc
 from rocketstore.message import BORN_HOST_V6_FLAG, STORE_HOST_V6_FLAG
 from rocketstore.scan import kernels
 from rocketstore.scan.columns import Column, StopReason, new_columns
@@ -41,16 +41,12 @@ if TYPE_CHECKING:
 RECOVERED_FILE_COUNT: Final = 3
 """A clean start looks at the last three files of the log, and of each queue."""
 
-MESSAGE_MAGIC: Final = -626843481
-BLANK_MAGIC: Final = -875286124
-"""As Java reads them (signed). The magic V2 of 5.x is unknown to 4.9."""
-
 SCHEDULE_TOPIC: Final = DELAY_TOPIC.encode()
 _BATCH_RECORDS: Final = 8192
 _HEAD_BYTES: Final = 80
 """Up to and including the store time, with an IPv6 born host."""
-_START: Final = struct.Struct(">ii")
-"""Total size and magic."""
+_START: Final = struct.Struct(">iI")
+"""Total size and magic, of which 4.9 does not know V2 of 5.x."""
 
 
 class CompatibleEnd(NamedTuple):
@@ -96,7 +92,7 @@ def start_after_crash(
     for number in range(len(files) - 1, -1, -1):
         # Java believes the head of the record, whatever follows it.
         head = read_bytes(files[number], 0, _HEAD_BYTES)
-        if len(head) < _HEAD_BYTES or _START.unpack_from(head)[1] != MESSAGE_MAGIC:
+        if len(head) < _HEAD_BYTES or _START.unpack_from(head)[1] != MESSAGE_MAGIC_V1:
             continue
         at = 68 if _number(head, 36, 4) & BORN_HOST_V6_FLAG else 56
         timestamp = _number(head, at, 8)
@@ -135,7 +131,7 @@ def _follow_file(file: LogBytes, cols: Int64Array, *, check_crc: bool) -> tuple[
 def _first_refused(array: ByteArray, base: int, rows: Int64Array) -> int | None:
     """Return the position of the first record that our walk takes and 4.9.3 does not."""
     at = rows[:, Column.PHYSICAL_OFFSET] - base
-    is_odd = array[at + 7] != MESSAGE_MAGIC & 0xFF
+    is_odd = array[at + 7] != MESSAGE_MAGIC_V1 & 0xFF
     is_odd |= (rows[:, Column.TOPIC_SIZE] == len(SCHEDULE_TOPIC)) & (
         rows[:, Column.DELAY_LEVEL] == 0
     )
@@ -156,7 +152,7 @@ def check_as_java(view: memoryview, position: int, *, check_crc: bool) -> int | 
     total, magic = _START.unpack_from(view, position)
     if magic == BLANK_MAGIC:
         return 0
-    if magic != MESSAGE_MAGIC or total < FIXED_SIZE or position + total > len(view):
+    if magic != MESSAGE_MAGIC_V1 or total < FIXED_SIZE or position + total > len(view):
         return None
     record = view[position : position + total]
     flags = _number(record, 36, 4)

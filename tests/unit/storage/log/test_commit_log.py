@@ -10,7 +10,7 @@ import pytest
 from rocketstore.config import FlushDiskType, StoreConfig
 from rocketstore.errors import RefusedMessageError, StoreFullError
 from rocketstore.format.host import encode_host
-from rocketstore.format.record import decode_record, encode_blank, encode_record
+from rocketstore.format.record import decode_record, encode_blank
 from rocketstore.message import (
     TRANSACTION_COMMIT,
     TRANSACTION_PREPARED,
@@ -21,6 +21,7 @@ from rocketstore.units import QueueKey
 from support.failing_disk import FailingDisk
 from support.log_parts import LOG_FILE_BYTES, LogParts
 from support.mapped_bytes import bytes_at
+from support.record_encoder import encode_record
 
 BORN = encode_host("10.0.0.1:1234")
 ORDERS = QueueKey("orders", 2)

@@ -10,12 +10,12 @@ import pytest
 from rocketstore.errors import FieldRangeError, InvalidFilterError
 from rocketstore.format.file_name import file_name
 from rocketstore.format.host import encode_message_id
-from rocketstore.format.record import encode_record
 from rocketstore.storage.read_only import ReadOnlyStore
 from rocketstore.storage.reading.pages import PageLimits
 from rocketstore.storage.results import GetMessageStatus
 from rocketstore.units import QueueKey
 from support.mapped_reader import mapped_reader
+from support.record_encoder import encode_record
 from support.store_files import HOST, StoreFiles
 
 if TYPE_CHECKING:

@@ -10,13 +10,14 @@ import pytest
 from rocketstore.config import StoreConfig
 from rocketstore.format.checkpoint import Checkpoint
 from rocketstore.format.queue_entry import FILLER_BYTES, encode_entry
-from rocketstore.format.record import encode_blank, encode_record
+from rocketstore.format.record import encode_blank
 from rocketstore.storage.recovery.recovery_compatible import (
     check_as_java,
     compatible_end,
     compatible_queue_end,
     start_after_crash,
 )
+from support.record_encoder import encode_record
 
 FILE_BYTES = 1000
 CONFIG = StoreConfig()
