@@ -37,6 +37,7 @@ COMMANDS: Final = (
     ("topic", "app", "Topics of a store."),
     ("message", "app", "Read messages of a store."),
     ("queue", "app", "ConsumeQueues: what consumers read through."),
+    ("delay", "app", "Delayed messages: what waits, and when it is due."),
     ("index", "app", "Index files: which message carries which key."),
     ("config", "app", "Settings."),
     ("pipeline", "app", "Jobs over whole stores, on Spark: needs rocketstore[pipeline]."),

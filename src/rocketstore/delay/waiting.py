@@ -27,7 +27,7 @@ class WaitingLevel(NamedTuple):
 
 
 class Waiting(NamedTuple):
-    """One message that waits; `topic` is None where its record cannot be read or names none."""
+    """One message that waits; without a topic its record cannot be read, or names no place."""
 
     level: int
     due_ms: int

@@ -1,0 +1,53 @@
+"""SIGKILL between a delivery and its being written down: nothing is delivered twice, or lost."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import pytest
+
+from rocketstore import MessageStore
+from support.delay_writer import TOPIC, DelayWriter, delay_config, is_all_delivered
+from support.fault_settings import base_seed, kill_count
+from support.memory import memory_directory
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+LIVES = max(30, kill_count() // 4)
+STEPS_MAX = 30
+"""About as many as a life has that nobody ends."""
+
+
+@pytest.fixture
+def root() -> Iterator[Path]:
+    with memory_directory() as directory:
+        yield directory / "store"
+
+
+@pytest.mark.timeout(300)
+def test_each_message_is_delivered_once_over_kill_after_kill(root: Path) -> None:
+    choices = random.Random(base_seed())
+    killed = 0
+    with DelayWriter() as writer:
+        for life in range(LIVES):
+            killed += writer.run(root, life=life, steps=choices.randint(1, STEPS_MAX))["killed"]
+    assert killed >= LIVES // 2
+    with MessageStore.open(root, delay_config()) as store:
+        deadline = time.monotonic() + 30
+        while not is_all_delivered(store) and time.monotonic() < deadline:
+            time.sleep(0.002)
+        store.wait_dispatched(timeout_s=30)
+        found: Counter[str] = Counter()
+        for queue_id in range(2):
+            offset = 0
+            while messages := store.get(TOPIC, queue_id, offset).messages:
+                found.update(message.body.decode() for message in messages)
+                offset += len(messages)
+    acknowledged = (root.parent / "acknowledged").read_text().split()
+    assert not set(acknowledged) - set(found), "lost"
+    assert {label: count for label, count in found.items() if count > 1} == {}, "delivered twice"

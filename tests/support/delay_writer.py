@@ -1,0 +1,144 @@
+"""Stores with delayed messages whose process is killed at a chosen step of delivery.
+
+Run as a program it forks a store for each command (see `LineProcess`); `DelayWriter` is the other
+end. The steps that count: before and after each delivering put, and around each system call of
+saving ``delayOffset.json``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from rocketstore import Message, MessageStore
+from rocketstore.storage.files.disk import Disk
+from support.configured_store import small_config
+from support.line_process import LineProcess
+
+if TYPE_CHECKING:
+    from rocketstore import StoreConfig
+
+TOPIC: Final = "kill"
+MESSAGES: Final = 12
+MOST_S: Final = 30.0
+
+
+def delay_config() -> StoreConfig:
+    """Return settings with which all is due at once, and saved all the time."""
+    return small_config(
+        message_delay_level="0s 0s 0s",
+        flush_delay_offset_interval=1,
+        flush_interval_commit_log=1,
+    )
+
+
+class DelayWriter(LineProcess):
+    """The process that forks."""
+
+    def __init__(self) -> None:
+        environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
+        super().__init__([sys.executable, "-W", "ignore", __file__], environment=environment)
+
+    def run(self, root: Path, *, life: int, steps: int) -> dict[str, Any]:
+        """Open a store, put messages, and be killed at a step; say how it ended."""
+        return self.ask("run", root=str(root), life=life, steps=steps)
+
+
+class _Steps:
+    """Counts down to the kill."""
+
+    def __init__(self, steps: int) -> None:
+        self.left = steps
+
+    def take(self) -> None:
+        self.left -= 1
+        if self.left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+class _KillingDisk(Disk):
+    """Takes a step around each call that makes the file of offsets."""
+
+    def __init__(self, steps: _Steps) -> None:
+        self._steps = steps
+
+    def write_at(self, descriptor: int, path: Path, position: int, data: bytes) -> None:
+        self._step(path)
+        super().write_at(descriptor, path, position, data)
+        self._step(path)
+
+    def replace(self, source: Path, target: Path) -> None:
+        self._step(target)
+        super().replace(source, target)
+        self._step(target)
+
+    def _step(self, path: Path) -> None:
+        if path.name.startswith("delayOffset.json"):
+            self._steps.take()
+
+
+def _live(root: Path, life: int, steps: _Steps) -> None:
+    """Put messages of all levels, each acknowledged in a file, and wait for their delivery."""
+    with (
+        MessageStore.open(root, delay_config(), disk=_KillingDisk(steps)) as store,
+        (root.parent / "acknowledged").open("a") as said,
+    ):
+        put_record = store.put_record
+
+        def counted(*args: Any, **named: Any) -> Any:
+            steps.take()
+            result = put_record(*args, **named)
+            steps.take()
+            return result
+
+        store.put_record = counted  # type: ignore[method-assign]
+        for number in range(MESSAGES):
+            label = f"{life}-{number}"
+            properties = {"DELAY": str(1 + number % 3)}
+            message = Message(topic=TOPIC, body=label.encode(), properties=properties)
+            store.put(message, number % 2).raise_for_status()
+            said.write(label + "\n")
+            said.flush()
+        deadline = time.monotonic() + MOST_S
+        while time.monotonic() < deadline and not is_all_delivered(store):
+            time.sleep(0.002)
+
+
+def is_all_delivered(store: MessageStore) -> bool:
+    """Whether nothing waits in any level."""
+    delivery = store.delays.delivery if store.delays else None
+    return delivery is not None and all(
+        level.offset >= store.next_queue_offset("SCHEDULE_TOPIC_XXXX", level.queue_id)
+        for level in delivery.levels
+    )
+
+
+def serve() -> None:
+    """Answer commands until the input ends."""
+    for line in sys.stdin:
+        command = json.loads(line)
+        child = os.fork()
+        if child == 0:
+            try:
+                _live(Path(command["root"]), command["life"], _Steps(command["steps"]))
+                os._exit(0)
+            finally:
+                os._exit(1)
+        status = os.waitpid(child, 0)[1]
+        was_killed = os.WIFSIGNALED(status)
+        is_fine = was_killed or os.WEXITSTATUS(status) == 0
+        answer = {"ok": is_fine, "killed": was_killed, "error": status}
+        sys.stdout.write(json.dumps(answer) + "\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    serve()
