@@ -22,6 +22,7 @@ from rocketstore.format.queue_entry import ENTRY_DTYPE
 from rocketstore.format.record import FIXED_SIZE
 from rocketstore.pipeline.files import OpenFile, opened
 from rocketstore.pipeline.planning import SplitTask, grouped
+from rocketstore.pipeline.projection import wanted_records
 from rocketstore.pipeline.queues import Doubt, QueueFiles
 from rocketstore.pipeline.stores import SegmentState
 from rocketstore.scan import kernels
@@ -120,6 +121,14 @@ def intact_records(task: SplitTask, options: ReadOptions) -> Iterator[RecordColu
             columns = columns.taken(is_new)  # noqa: PLW2901 - those that are left of it
         if len(columns):
             yield columns
+
+
+def chosen_records(task: SplitTask, options: ReadOptions) -> Iterator[RecordColumns]:
+    """Yield those of them that the query wants."""
+    for columns in intact_records(task, options):
+        wanted = wanted_records(columns, options, task.store.broker_name, task.queue_ranges)
+        if len(wanted):
+            yield wanted
 
 
 def _scanned_records(task: SplitTask, options: ReadOptions) -> Iterator[RecordColumns]:

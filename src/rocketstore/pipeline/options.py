@@ -32,10 +32,8 @@ DEFAULT_SPLIT_BYTES: Final = 256 * MiB  # a task costs 0.02 s of processor befor
 EARLIEST: Final = -2
 LATEST: Final = -1
 ANY_BROKER: Final = ""  # of an offset that names none
-STREAM: Final = (
-    "stream"  # use of an option in ``readStream``; in ``read`` a table's name is its use
-)
-SINK: Final = "sink"  # of one in writes
+STREAM, SINK = "stream", "sink"
+"""Uses of an option in ``readStream`` and in writes; in ``read`` a table's name is its use."""
 
 SPARKS_OWN: Final = frozenset({
     "checkpointlocation", "queryname", "serialization.format",

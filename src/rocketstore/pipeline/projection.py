@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     Mask = npt.NDArray[np.bool_]
+    QueueRanges = Sequence[tuple[QueueKey, range]]
 
 pa: Any = pyarrow  # the annotations of both know too little of what they take
 pc: Any = pyarrow.compute
@@ -49,35 +50,17 @@ LAST_TIMESTAMP_MS: Final = 253_402_300_799_999
 """The years 1 to 9999, which Spark's and Python's calendars have."""
 
 
-def wanted_batches(
-    columns: RecordColumns,
-    options: ReadOptions,
-    ranges: Sequence[tuple[QueueKey, range]],
-    broker: str,
-    schema: pyarrow.Schema,
-) -> Iterator[pyarrow.RecordBatch]:
-    """Yield the wanted records of a batch as batches of a schema."""
-    if len(wanted := wanted_records(columns, options, ranges, broker)):
-        yield from record_batches(wanted, schema, broker=broker, decompress=options.decompress_body)
-
-
 def wanted_records(
-    columns: RecordColumns,
-    options: ReadOptions,
-    ranges: Sequence[tuple[QueueKey, range]],
-    broker: str,
+    columns: RecordColumns, options: ReadOptions, broker: str, ranges: QueueRanges = ()
 ) -> RecordColumns:
-    """Return the wanted records of a batch."""
-    masks = list(_masks(columns, options, ranges, broker))
+    """Return the wanted records of a batch; `ranges` are of queues of which not all is wanted."""
+    masks = list(_masks(columns, options, broker, ranges))
     mask = np.logical_and.reduce(masks) if masks else None
     return columns if mask is None or mask.all() else columns.taken(mask)
 
 
 def _masks(
-    columns: RecordColumns,
-    options: ReadOptions,
-    ranges: Sequence[tuple[QueueKey, range]],
-    broker: str,
+    columns: RecordColumns, options: ReadOptions, broker: str, ranges: QueueRanges
 ) -> Iterator[Mask]:
     if options.starting_timestamp_ms is not None:
         yield columns.store_timestamp >= options.starting_timestamp_ms
@@ -128,9 +111,9 @@ def _passing(texts: list[str], numbers: npt.NDArray[np.int64], test: Callable[[s
 
 
 def record_batches(
-    columns: RecordColumns, schema: pyarrow.Schema, *, broker: str, decompress: bool
+    columns: RecordColumns, schema: pyarrow.Schema, broker: str, *, decompress: bool
 ) -> Iterator[pyarrow.RecordBatch]:
-    """Yield records, at least one, as batches of a schema of columns of table ``messages``."""
+    """Yield records, if any, as batches of a schema of columns of table ``messages``."""
     for rows, body in _bodies(columns, schema.names, decompress=decompress):
         piece = columns.taken(rows)
         known = {BODY: body, BROKER_NAME: broker}
@@ -191,6 +174,8 @@ def _bodies(
     columns: RecordColumns, names: Sequence[str], *, decompress: bool
 ) -> Iterator[tuple[slice, Any]]:
     """Yield rows with their bodies, cut where inflated ones grow too large for one batch."""
+    if not len(columns):
+        return
     if BODY not in names:
         yield slice(0, len(columns)), None
         return

@@ -25,9 +25,9 @@ from rocketstore.format.index_file import IndexLayout
 from rocketstore.format.queue_entry import ENTRY_DTYPE, ENTRY_SIZE_BYTES, written_mask
 from rocketstore.pipeline import planning, queues, waiting_tables
 from rocketstore.pipeline.files import FileEntry, files_at, read_part
-from rocketstore.pipeline.log_read import intact_records, read_split
+from rocketstore.pipeline.log_read import chosen_records, read_split
 from rocketstore.pipeline.options import ANY_BROKER
-from rocketstore.pipeline.projection import batch_of, rows_batch, wanted_batches
+from rocketstore.pipeline.projection import batch_of, record_batches, rows_batch
 from rocketstore.pipeline.queues import QueueFiles, chosen_queues, chosen_stores
 from rocketstore.pipeline.stores import (
     StorePlace,
@@ -64,8 +64,8 @@ LogTask: TypeAlias = tuple[planning.SplitTask, ...]
 def _records(task: LogTask, options: ReadOptions, schema: Schema) -> Iterator[RecordBatch]:
     for part in task:
         broker = part.store.broker_name
-        for columns in intact_records(part, options):
-            yield from wanted_batches(columns, options, part.queue_ranges, broker, schema)
+        for columns in chosen_records(part, options):
+            yield from record_batches(columns, schema, broker, decompress=options.decompress_body)
 
 
 def _damage(task: LogTask, _: ReadOptions, schema: Schema) -> Iterator[RecordBatch]:

@@ -24,14 +24,13 @@ from rocketstore.format.metadata_json import (
 from rocketstore.format.queue_entry import DELAY_TOPIC, MAX_EXT_ADDRESS
 from rocketstore.message import TRANSACTION_COMMIT, TRANSACTION_MASK
 from rocketstore.pipeline import planning
-from rocketstore.pipeline.log_read import intact_records
+from rocketstore.pipeline.log_read import chosen_records
 from rocketstore.pipeline.options import ANY_BROKER, QueuePlace, ReadOptions
 from rocketstore.pipeline.projection import (
     LAST_TIMESTAMP_MS,
     batch_of,
     property_maps,
     record_values,
-    wanted_records,
 )
 from rocketstore.pipeline.queues import QueueFiles, chosen_stores, list_queues
 from rocketstore.pipeline.stores import StorePlace, list_segments, read_metadata
@@ -85,11 +84,7 @@ def _plan(
 def _records(part: SplitTask, options: ReadOptions) -> Iterator[RecordColumns]:
     """Yield the records of a range that are from its queues and not before their first entry."""
     places = [QueuePlace(key.topic, ANY_BROKER, key.queue_id) for key, _ in part.queue_ranges]
-    options = replace(options, queues=frozenset(places))
-    for columns in intact_records(part, options):
-        found = wanted_records(columns, options, part.queue_ranges, part.store.broker_name)
-        if len(found):
-            yield found
+    return chosen_records(part, replace(options, queues=frozenset(places)))
 
 
 def _batch(
@@ -119,16 +114,15 @@ def _texts(maps: Any, name: str) -> Any:
 
 def plan_delays(options: ReadOptions) -> list[tuple[SplitTask, ...]]:
     """Return tasks with the records of every level that are not delivered."""
-    ranges = []
-    for store in chosen_stores(options):
-        table = read_metadata(store, DELAY_OFFSETS_FILE, DelayOffsets)
-        delivered = {} if table is None else table.offset_table
-
-        def next_of(queue: QueueFiles, delivered: dict[int, int] = delivered) -> int | None:
-            return delivered.get(queue.key.queue_id + 1)
-
-        ranges += _plan(store, options, {DELAY_TOPIC}, next_of)
+    ranges = [one for store in chosen_stores(options) for one in _delays_of(store, options)]
     return planning.plan_ranges(ranges, options)
+
+
+def _delays_of(store: StorePlace, options: ReadOptions) -> list[SplitTask]:
+    table = read_metadata(store, DELAY_OFFSETS_FILE, DelayOffsets)
+    delivered = {} if table is None else table.offset_table
+    topics = {DELAY_TOPIC}
+    return _plan(store, options, topics, lambda queue: delivered.get(queue.key.queue_id + 1))
 
 
 def delays(
@@ -164,19 +158,22 @@ def _due_ms(store: StorePlace, columns: RecordColumns) -> Any:
 
 def plan_transactions(options: ReadOptions) -> list[StoreTask]:
     """Return a task for each store that has half messages from the checked offset on."""
-    tasks = []
-    for store in chosen_stores(options):
-        table = read_metadata(store, CONSUMER_OFFSETS_FILE, ConsumerOffsets)
-        offsets = {} if table is None else table.offset_table
+    found = [StoreTask(store, _halves_of(store, options)) for store in chosen_stores(options)]
+    return [task for task in found if task.parts]
 
-        def next_of(queue: QueueFiles, offsets: dict[str, dict[int, int]] = offsets) -> int | None:
-            topic, queue_id = queue.key
-            return offsets.get(f"{topic}@{waiting.TRANSACTION_GROUP}", {}).get(queue_id)
 
-        parts = _plan(store, options, {HALF_TOPIC, OP_TOPIC}, next_of)
-        if any(key.topic == HALF_TOPIC for part in parts for key, _ in part.queue_ranges):
-            tasks.append(StoreTask(store, tuple(parts)))
-    return tasks
+def _halves_of(store: StorePlace, options: ReadOptions) -> tuple[SplitTask, ...]:
+    """Return where half messages and op records are; nothing where no half message is left."""
+    table = read_metadata(store, CONSUMER_OFFSETS_FILE, ConsumerOffsets)
+    offsets = {} if table is None else table.offset_table
+    group = f"@{waiting.TRANSACTION_GROUP}"
+
+    def next_of(queue: QueueFiles) -> int | None:
+        return offsets.get(queue.key.topic + group, {}).get(queue.key.queue_id)
+
+    parts = _plan(store, options, {HALF_TOPIC, OP_TOPIC}, next_of)
+    has_halves = any(key.topic == HALF_TOPIC for part in parts for key, _ in part.queue_ranges)
+    return tuple(parts) if has_halves else ()
 
 
 def transactions(task: StoreTask, options: ReadOptions, schema: Schema) -> Iterator[RecordBatch]:

@@ -386,3 +386,34 @@ importlib.metadata.distribution("pygal")
 assert "PluginImportFixer" not in {type(hook).__name__ for hook in sys.meta_path}
 """
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_open_transactions_are_on_the_page_by_age_where_there_are_any(tmp_path):
+    root, manifest = golden_store("broker")
+    assert "Open transactions" not in read_page(make_report(root, tmp_path / "none").page).text
+    store = shutil.copytree(root, tmp_path / "store")
+    # As if no op record had been written: of these four no committed message is in the log.
+    offsets = {"RMQ_SYS_TRANS_OP_HALF_TOPIC@CID_RMQ_SYS_TRANS": {"0": 12}}
+    (store / "config/consumerOffset.json").write_text(json.dumps({"offsetTable": offsets}))
+    born = {
+        one["queueOffset"]: one["bornTimestamp"]
+        for one in manifest["records"]
+        if one.get("topic") == "RMQ_SYS_TRANS_HALF_TOPIC"
+    }
+    now_ms = born[4] + 60_000 - 1  # 1 is a minute old; 4, 7 and 10 are not
+    report = make_report(store, tmp_path / "report", now_ms=now_ms, split_bytes=3_000)
+    rows = tables_of(report)["transactions"]
+    assert [(row["ageMs"], row["messages"], row["checkTimes"]) for row in rows] == [
+        (60_000, 1, 0),
+        (0, 3, 0),
+    ]
+    assert {(row["topic"], row["producerGroup"]) for row in rows} == {
+        ("GoldenTx", "golden_tx_producer")
+    }
+    assert round(rows[0]["firstBornTimestamp"].timestamp() * 1000) == born[1]
+    text = read_page(report.page).text
+    assert "Open transactions" in text
+    assert "golden_tx_producer" in text
+    for name in ("consumerOffset.json", "consumerOffset.json.bak"):
+        (store / "config" / name).write_text("{")
+    assert tables_of(make_report(store, tmp_path / "torn"))["transactions"] == []

@@ -29,7 +29,7 @@ from rocketstore.pipeline.files import opened
 from rocketstore.pipeline.log_read import damage_of, passed_over, scanned
 from rocketstore.pipeline.options import EARLIEST, LATEST, ReadOptions
 from rocketstore.pipeline.planning import bytes_per_task, grouped
-from rocketstore.pipeline.projection import distinct, in_queues, wanted_batches
+from rocketstore.pipeline.projection import distinct, in_queues, record_batches, wanted_records
 from rocketstore.pipeline.queues import check_brokers, chosen_queues
 from rocketstore.pipeline.source import check_schema
 from rocketstore.pipeline.stores import StorePlace, find_stores
@@ -329,7 +329,8 @@ def read_tasks(
     for task in tasks:
         broker = task.split.store.broker_name
         for columns in _records(task, options):
-            yield from wanted_batches(columns, options, (), broker, schema)
+            wanted = wanted_records(columns, options, broker)
+            yield from record_batches(wanted, schema, broker, decompress=options.decompress_body)
 
 
 def _records(task: StreamTask, options: ReadOptions) -> Iterator[RecordColumns]:

@@ -12,6 +12,7 @@ traffic    topic, number (time)  bytes
 sizes      topic, number (low)   least and most of the bucket that begins at ``number``
 latencies  … and name (way)      the same, in ms
 delays     number (level)        bytes, waiting, overdue, least (the delay), due times
+halves     topic, name, number   bytes, most (checks), born times; ages from ``number`` on
 retries    topic, number (times) bytes, store times
 files      name, number (base)   bytes, damage, most (end of its data); of plans: see there
 damage     a range each          topic (reason), detail (evidence), least (position)
@@ -33,6 +34,7 @@ import pyarrow.compute
 
 from rocketstore.format.queue_entry import DELAY_TOPIC
 from rocketstore.message import TRANSACTION_COMMIT, TRANSACTION_MASK
+from rocketstore.pipeline import waiting_tables
 from rocketstore.pipeline.log_read import FoundDamage, read_split
 from rocketstore.pipeline.projection import LAST_TIMESTAMP_MS
 from rocketstore.scan.columns import Column, RecordColumns
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from rocketstore.pipeline.options import ReadOptions
     from rocketstore.pipeline.planning import SplitTask
 
     Numbers = npt.NDArray[np.int64]
@@ -79,6 +82,12 @@ WAYS: Final = ("direct", "delayed", "retried", "committed")
 """How a message came to where it is stored. All but the first carry the born time of an earlier
 record, so the time from born to stored is not how long storing took."""
 
+AGES_MS: Final = np.array([0, 60_000, 3_600_000, 86_400_000])  # that open half messages have
+HALVES: Final = pa.schema({
+    "realTopic": pa.string(), "producerGroup": pa.string(), "checkTimes": pa.int64(),
+    "size": pa.int64(), "bornTimestamp": pa.timestamp("ms", "UTC"),
+})  # fmt: skip
+
 NOTES: Final = ("keys", "keysMissedAtMost", "tagsMissedAtMost", "namesCut", "withoutStoreTime")
 """Counts that belong to no table."""
 
@@ -100,10 +109,13 @@ class ReportTask(NamedTuple):
     now_ms: int
     delays_ms: dict[int, int]
     delivered: dict[str, dict[int, int] | None]
+    halves: tuple[waiting_tables.StoreTask, ReadOptions] | None = None
 
 
 def count_task(task: ReportTask) -> Iterator[Any]:
     """Yield the groups of a task, as rows of `SCHEMA`."""
+    if task.halves is not None:
+        yield from _open_halves(task, *task.halves)
     for broker, splits in groupby(task.splits, lambda split: split.store.broker_name):
         held: list[tuple[Numbers, Any]] = []
         held_bytes = 0
@@ -286,6 +298,20 @@ def _waiting(task: ReportTask, delivered: dict[int, int] | None, rows: Numbers) 
         "firstMs": waiting_due,
         "lastMs": waiting_due,
     }
+
+
+def _open_halves(
+    task: ReportTask, halves: waiting_tables.StoreTask, options: ReadOptions
+) -> Iterator[Any]:
+    """Yield the half messages of a store that nobody has ended, by topic, producers and age."""
+    for rows in waiting_tables.transactions(halves, options, HALVES):
+        born = rows["bornTimestamp"].cast(pa.int64()).fill_null(0).to_numpy()
+        place = np.searchsorted(AGES_MS, np.maximum(task.now_ms - born, 0), side="right") - 1
+        names = {"topic": rows["realTopic"], "name": rows["producerGroup"]}
+        kept = {name: values.fill_null("") for name, values in names.items()}
+        known = {"number": AGES_MS[place], "bytes": rows["size"], "most": rows["checkTimes"]}
+        times = {"firstMs": born, "lastMs": born}
+        yield from _count("halves", kept | known | times, broker=halves.store.broker_name)
 
 
 def _measured(values: Numbers) -> dict[str, Any]:

@@ -7,9 +7,11 @@ loses nothing.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 import time
+from dataclasses import replace
 from glob import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -38,6 +40,7 @@ from rocketstore.pipeline.stores import (
     read_metadata,
     store_timestamp_ms,
 )
+from rocketstore.pipeline.waiting_tables import plan_transactions
 
 if TYPE_CHECKING:
     import os
@@ -135,10 +138,12 @@ def plan_report(
     delays_ms = parse_delay_levels((config or StoreConfig()).message_delay_level)
     delivered = {place.broker_name: _delivered(place) for place in places}
     width_ms = _width_ms(stores)
-    tasks = [
-        partial_groups.ReportTask(splits, width_ms, now_ms, delays_ms, delivered)
-        for splits in plan_log(options)
-    ]
+    empty = partial_groups.ReportTask((), width_ms, now_ms, delays_ms, delivered)
+    tasks = [empty._replace(splits=splits) for splits in plan_log(options)]
+    skipping = replace(options, damage="skip")
+    with contextlib.suppress(StoreDamagedError):  # a table that an audit names
+        found = plan_transactions(skipping)
+        tasks += [empty._replace(halves=(halves, skipping)) for halves in found]
     return ReportPlan(out, stores, tasks, delivered, now_ms, width_ms)
 
 

@@ -57,7 +57,8 @@ _UNSEEN: Final = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 
 SHOWN: Final = {  # rows of each table that the page shows; it says how many more there are
     "topics": 50, "queues": 200, "tags": 20, "allTags": 20, "keys": 20, "allKeys": 20,
-    "delays": 50, "damage": 100, "groups": 50, "files": 60, "cards": 12, "queueBars": 64,
+    "delays": 50, "transactions": 50, "damage": 100, "groups": 50, "files": 60, "cards": 12,
+    "queueBars": 64,
 }  # fmt: skip
 
 BARS_MAX: Final = 180  # a bar and its gap have four pixels of a page that is a thousand wide
@@ -76,7 +77,8 @@ def findings_of(plan: ReportPlan, engine: DuckDBPyConnection) -> Row:
 
     summary = _summary(plan, ask)
     found: Row = {"summary": summary}
-    for name in ("topics", "queues", "tags", "allTags", "keys", "allKeys", "delays", "damage"):
+    names = "topics queues tags allTags keys allKeys delays transactions damage"
+    for name in names.split():
         rows = f"FROM {name} {'WHERE tags IS NOT NULL' * ('ags' in name)}"
         found[name] = ask(f"{rows} LIMIT {{rows}}", rows=SHOWN[name])
         [summary[f"{name}Rows"]] = ask(f"SELECT count(*) AS rows {rows}")[0].values()

@@ -88,6 +88,10 @@ TABLES: Final = {  # each in the order of its rows
         SELECT brokerName, number AS level, least AS delayMs, messages, bytes, waiting, overdue,
           moment(firstMs) AS firstDueTimestamp, moment(lastMs) AS lastDueTimestamp
         FROM groups WHERE part = 'delays' ORDER BY brokerName, level""",
+    "transactions": """
+        SELECT brokerName, topic, name AS producerGroup, number AS ageMs, messages, bytes,
+          most AS checkTimes, moment(firstMs) AS firstBornTimestamp
+        FROM groups WHERE part = 'halves' ORDER BY firstMs, brokerName, topic, producerGroup""",
     "retries": f"""
         SELECT topic, kind_of(topic) AS kind,
           regexp_replace(topic, '^%(RETRY|DLQ)%', '') AS consumerGroup,
